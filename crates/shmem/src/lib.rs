@@ -1,0 +1,46 @@
+//! Memory that another party may write at any time.
+//!
+//! ```text
+//!   Memfd (sealed, fixed size) --map--> Mapping --bytes(at, len)--> Bytes<'m>   checked window, copy in and out
+//!                                         |
+//!                                         +------shared::<T>(at)--> Shared<T>   words both sides use: Cursor, WakeFlag, ...
+//! ```
+//!
+//! Invariants:
+//! - A mapped [`Memfd`] can neither shrink nor grow (sealed), so no access to it raises SIGBUS.
+//! - Nobody gets a `&[u8]` to shared memory. Bytes are copied in or out through [`Bytes`]; words that
+//!   both sides write are atomics with a named ordering ([`Cursor`], [`WakeFlag`]).
+//!
+//! The memory `unsafe` of toklat lives here. What it does not do: allocate inside a region (that is
+//! `ring`), or decide when a mapping may go away (that is `dataplane`).
+#![allow(unsafe_code, reason = "this crate is where toklat touches memory that others may write")]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod bytes;
+#[cfg(not(loom))]
+mod region;
+pub mod sync;
+mod wake;
+
+pub use bytes::{Bytes, Span, prefetch};
+#[cfg(not(loom))]
+pub use region::{Mapping, Memfd, Pages, RegionError, Shared, SharedSlice};
+pub use wake::{Cursor, WakeFlag};
+
+/// The size of a cache line, and the distance at which two sides' words are kept apart.
+pub const CACHE_LINE: usize = 64;
+
+/// Types that live in shared memory and may be written by the other side at any time.
+///
+/// # Safety
+/// Every bit pattern of the type's size must be a valid value, the type must have no padding that
+/// matters, and all its fields must be atomics (or arrays and structs of atomics), so that `&T` may
+/// be held while another process stores to it.
+pub unsafe trait Shareable: Sync {}
+
+// SAFETY: an atomic integer accepts every bit pattern and concurrent stores.
+unsafe impl Shareable for sync::AtomicU32 {}
+// SAFETY: as above.
+unsafe impl Shareable for sync::AtomicU64 {}
+// SAFETY: an array of shareable values has no padding between them.
+unsafe impl<T: Shareable, const N: usize> Shareable for [T; N] {}

@@ -1,0 +1,371 @@
+//! Sealed memory files and their mappings.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::{Bytes, Shareable};
+
+/// Why a region could not be made, taken over or mapped.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegionError {
+    /// The kernel refused to make or size the memory file.
+    #[error("Cannot make a memory file of {len} bytes; check memory limits")]
+    Create {
+        /// Bytes asked for.
+        len: usize,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+    /// A peer's file could still be truncated, which would raise SIGBUS here.
+    #[error("The memory file is not sealed against shrinking and growing; seal it first")]
+    NotSealed,
+    /// The kernel refused to map the file.
+    #[error("Cannot map {len} bytes of shared memory; check vm.max_map_count and memory limits")]
+    Map {
+        /// Bytes to be mapped.
+        len: usize,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+    /// The file's size or seals could not be read.
+    #[error("Cannot inspect the memory file")]
+    Inspect(#[source] Errno),
+}
+
+/// Which pages back a region.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// The system's base pages, committed when first touched.
+    Small,
+    /// 2 MiB pages, committed at once, when the system has enough of them free; else base pages.
+    #[default]
+    HugeIfFree,
+}
+
+/// A memory file of fixed size: sealed, so that no holder can make a mapping of it fault.
+#[derive(Debug)]
+pub struct Memfd {
+    file: OwnedFd,
+    len: usize,
+}
+
+const HUGE_PAGE: usize = 2 << 20;
+
+impl Memfd {
+    /// Makes a file of at least `len` bytes (rounded up to whole pages), all zero, and seals its size.
+    ///
+    /// # Errors
+    /// [`RegionError::Create`] when the kernel refuses.
+    pub fn create(name: &str, len: usize, pages: Pages) -> Result<Self, RegionError> {
+        if pages == Pages::HugeIfFree
+            && let Ok(huge) = Self::create_huge(name, len)
+        {
+            return Ok(huge);
+        }
+        let len = len.next_multiple_of(4096);
+        Self::create_with(name, len, MemfdFlags::empty())
+            .map_err(|source| RegionError::Create { len, source })
+    }
+
+    fn create_huge(name: &str, len: usize) -> Result<Self, Errno> {
+        let len = len.next_multiple_of(HUGE_PAGE);
+        let memfd = Self::create_with(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
+        // Reserved now: a huge page that is missing later would be a SIGBUS.
+        rustix::fs::fallocate(&memfd.file, FallocateFlags::empty(), 0, len as u64)?;
+        Ok(memfd)
+    }
+
+    fn create_with(name: &str, len: usize, flags: MemfdFlags) -> Result<Self, Errno> {
+        let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create(name, flags)?;
+        rustix::fs::ftruncate(&file, len as u64)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(Self { file, len })
+    }
+
+    /// Takes over a file that came from elsewhere.
+    ///
+    /// # Errors
+    /// [`RegionError::NotSealed`] if its size could still change.
+    pub fn adopt(file: OwnedFd) -> Result<Self, RegionError> {
+        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| RegionError::NotSealed)?;
+        if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
+            return Err(RegionError::NotSealed);
+        }
+        let len = rustix::fs::fstat(&file).map_err(RegionError::Inspect)?.st_size as usize;
+        Ok(Self { file, len })
+    }
+
+    /// The file's size in bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a file of no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Maps the whole file, readable and writable, shared with its other holders.
+    ///
+    /// # Errors
+    /// [`RegionError::Map`] when the kernel refuses.
+    pub fn map(&self) -> Result<Arc<Mapping>, RegionError> {
+        Mapping::shared_file(self.file.as_fd(), self.len)
+    }
+
+    /// Gives the pages of `len` bytes at `at` back; they read as zero afterwards.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn punch(&self, at: usize, len: usize) -> Result<(), Errno> {
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.file, flags, at as u64, len as u64)
+    }
+
+    /// The file descriptor itself, to be passed on.
+    #[must_use]
+    pub fn into_fd(self) -> OwnedFd {
+        self.file
+    }
+}
+
+impl AsFd for Memfd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A mapped range; unmapped when the last holder lets go.
+pub struct Mapping {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: a mapping is an address range; access goes through Bytes and atomics only.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
+        let failed = |source| RegionError::Map { len, source };
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        let at = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0)
+        };
+        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or(failed(Errno::NOMEM))?;
+        Ok(Arc::new(Self { at, len }))
+    }
+
+    /// Zeroed memory of this process alone: the regions of an inline switch and of tests.
+    ///
+    /// # Errors
+    /// [`RegionError::Map`] when the kernel refuses.
+    pub fn private(len: usize) -> Result<Arc<Self>, RegionError> {
+        let len = len.next_multiple_of(4096);
+        let failed = |source| RegionError::Map { len, source };
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: as in `shared_file`.
+        let at = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE)
+        };
+        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or(failed(Errno::NOMEM))?;
+        Ok(Arc::new(Self { at, len }))
+    }
+
+    /// Bytes mapped.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True for a mapping of no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A window on all of it.
+    #[inline]
+    #[must_use]
+    pub fn all(&self) -> Bytes<'_> {
+        // SAFETY: mapped until self is dropped; nobody makes references into a mapping but to
+        // atomics, which tolerate copies racing with them.
+        unsafe { Bytes::from_raw(self.at.as_ptr(), self.len) }
+    }
+
+    /// A window on `len` bytes at `at`, or `None` if they are not all mapped.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self, at: usize, len: usize) -> Option<Bytes<'_>> {
+        self.all().get(at, len)
+    }
+
+    /// The `T` at byte `at`, kept mapped as long as it is held; `None` if it is misaligned or does
+    /// not lie within the mapping.
+    #[must_use]
+    pub fn shared<T: Shareable>(self: &Arc<Self>, at: usize) -> Option<Shared<T>> {
+        let slice = self.shared_slice::<T>(at, 1)?;
+        Some(Shared { at: slice.at, mapping: slice.mapping })
+    }
+
+    /// The `count` values of `T` at byte `at`; see [`shared`](Self::shared).
+    #[must_use]
+    pub fn shared_slice<T: Shareable>(
+        self: &Arc<Self>,
+        at: usize,
+        count: usize,
+    ) -> Option<SharedSlice<T>> {
+        let window = self.bytes(at, count.checked_mul(size_of::<T>())?)?;
+        let at = self.at.as_ptr().wrapping_add(at).cast::<T>();
+        let at = NonNull::new(at).filter(|p| p.is_aligned() && window.len() > 0)?;
+        Some(SharedSlice { at, count, mapping: Arc::clone(self) })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this range is ours, and no window or Shared outlives the mapping. Failure would
+        // only leak it.
+        let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
+    }
+}
+
+impl fmt::Debug for Mapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mapping({} bytes)", self.len)
+    }
+}
+
+/// A shared `T` that keeps its mapping.
+pub struct Shared<T> {
+    at: NonNull<T>,
+    mapping: Arc<Mapping>,
+}
+
+impl<T> Shared<T> {
+    /// The mapping it lies in.
+    #[must_use]
+    pub fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self { at: self.at, mapping: Arc::clone(&self.mapping) }
+    }
+}
+
+// SAFETY: T is Shareable, hence Sync, and the mapping is Send and Sync.
+unsafe impl<T: Shareable> Send for Shared<T> {}
+// SAFETY: as above.
+unsafe impl<T: Shareable> Sync for Shared<T> {}
+
+impl<T: Shareable> Deref for Shared<T> {
+    type Target = T;
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: aligned, inside the mapping (checked when made), mapped as long as self lives, and
+        // valid whatever bytes it has (Shareable).
+        unsafe { self.at.as_ref() }
+    }
+}
+
+impl<T: Shareable + fmt::Debug> fmt::Debug for Shared<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
+
+/// Several shared `T` in a row.
+pub struct SharedSlice<T> {
+    at: NonNull<T>,
+    count: usize,
+    mapping: Arc<Mapping>,
+}
+
+impl<T> Clone for SharedSlice<T> {
+    fn clone(&self) -> Self {
+        Self { at: self.at, count: self.count, mapping: Arc::clone(&self.mapping) }
+    }
+}
+
+// SAFETY: as for Shared.
+unsafe impl<T: Shareable> Send for SharedSlice<T> {}
+// SAFETY: as for Shared.
+unsafe impl<T: Shareable> Sync for SharedSlice<T> {}
+
+impl<T: Shareable> Deref for SharedSlice<T> {
+    type Target = [T];
+    #[inline(always)]
+    fn deref(&self) -> &[T] {
+        // SAFETY: as for Shared, for `count` values.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
+    }
+}
+
+impl<T> fmt::Debug for SharedSlice<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedSlice({} of {})", self.count, std::any::type_name::<PhantomData<T>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Cursor;
+
+    #[test]
+    fn a_region_cannot_be_resized_by_any_holder() {
+        let memfd = Memfd::create("test", 5000, Pages::Small).unwrap();
+        assert_eq!(memfd.len(), 8192);
+        assert!(rustix::fs::ftruncate(&memfd, 0).is_err());
+        assert!(rustix::fs::ftruncate(&memfd, 1 << 20).is_err());
+    }
+
+    #[test]
+    fn an_unsealed_file_is_refused() {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("test", flags).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        assert!(matches!(Memfd::adopt(file), Err(RegionError::NotSealed)));
+    }
+
+    #[test]
+    fn two_mappings_see_the_same_words() {
+        let memfd = Memfd::create("test", 4096, Pages::Small).unwrap();
+        let (ours, theirs) = (memfd.map().unwrap(), memfd.map().unwrap());
+        let (write, read) =
+            (ours.shared::<Cursor>(64).unwrap(), theirs.shared::<Cursor>(64).unwrap());
+        write.publish(77);
+        assert_eq!(read.observe(), 77);
+        assert!(ours.shared::<Cursor>(4093).is_none(), "misaligned");
+        assert!(ours.shared::<Cursor>(4096).is_none(), "outside");
+        assert!(ours.shared_slice::<Cursor>(4092, 2).is_none(), "half outside");
+    }
+
+    #[test]
+    fn punched_pages_read_as_zero() {
+        let memfd = Memfd::create("test", 8192, Pages::Small).unwrap();
+        let map = memfd.map().unwrap();
+        map.bytes(4096, 4).unwrap().copy_in(&[1, 2, 3, 4]);
+        memfd.punch(4096, 4096).unwrap();
+        assert_eq!(map.bytes(4096, 4).unwrap().to_vec(), [0; 4]);
+    }
+}

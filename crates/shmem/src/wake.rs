@@ -1,0 +1,95 @@
+//! Words that two sides use to hand work over and to wake each other.
+//!
+//! The protocol of every hand-over in toklat, in both directions:
+//!
+//! ```text
+//!   producer                                  consumer
+//!   fill slots                                 loop:
+//!   cursor.publish(new)      (release)           cursor.observe() (acquire); work while there is any
+//!   flag.must_kick()         (fence; load)       flag.arm()       (store; fence)
+//!     true -> ring the doorbell                  cursor.observe() once more: work? flag.disarm(), go on
+//!                                                sleep until the doorbell; flag.disarm()
+//! ```
+//!
+//! Both sides have a full fence between their store and their load, so at least one of them sees
+//! the other's store: no wake-up is lost (loom test `wake_up_is_never_lost`).
+
+use crate::Shareable;
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// A ring position that one side writes and the other reads.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct Cursor(AtomicU32);
+
+// SAFETY: one atomic word.
+unsafe impl Shareable for Cursor {}
+
+impl Cursor {
+    /// A cursor at `at`; in shared memory cursors are mapped, not made.
+    #[must_use]
+    pub fn new(at: u32) -> Self {
+        Self(AtomicU32::new(at))
+    }
+
+    /// Makes everything written before visible to whoever observes `at`. For the writing side only.
+    #[inline]
+    pub fn publish(&self, at: u32) {
+        self.0.store(at, Ordering::Release);
+    }
+
+    /// The position the other side published, and with it all that it wrote before.
+    #[inline]
+    pub fn observe(&self) -> u32 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// The position as the writing side itself last stored it.
+    #[inline]
+    pub fn own(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// "Wake me": set by a side that is about to sleep, looked at by the side that has made work.
+#[derive(Debug)]
+#[repr(transparent)]
+pub struct WakeFlag(AtomicU32);
+
+// SAFETY: one atomic word.
+unsafe impl Shareable for WakeFlag {}
+
+impl WakeFlag {
+    /// An unarmed flag; in shared memory flags are mapped, not made.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "a default would hide which state it is in")]
+    pub fn new() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// Asks to be kicked. The caller looks for work once more before it sleeps.
+    #[inline]
+    pub fn arm(&self) {
+        self.0.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Takes the request back: the caller is awake.
+    #[inline]
+    pub fn disarm(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// True if the other side sleeps and must be kicked. Fences first, so call it after publishing.
+    #[inline]
+    pub fn must_kick(&self) -> bool {
+        fence(Ordering::SeqCst);
+        self.is_armed()
+    }
+
+    /// As [`must_kick`](Self::must_kick), for a caller that fenced once for many flags.
+    #[inline]
+    pub fn is_armed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+}

@@ -1,0 +1,2 @@
+//! toklat
+fn main() {}
