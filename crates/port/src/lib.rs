@@ -1,1 +1,23 @@
-//! placeholder
+//! The contract between a switch and what plugs into it.
+//!
+//! ```text
+//!   Ingress::gather --> Scratch (frames, private heads) --> the fabric decides --> Egress::deliver
+//!        ^                                                                              |
+//!        +---------------- complete, settle --> Effects <-- settle ---------------------+
+//! ```
+//!
+//! Directions are named from the switch's side: an *ingress* hands frames in, an *egress* hands them
+//! out. Per batch, never per frame: virtual calls, fences, locks, clock reads, kicks.
+#![allow(unsafe_code, reason = "MapGuard is where the promise that mappings stay is made")]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod batch;
+mod counters;
+mod traits;
+
+pub use batch::{Batch, Frame, FrameIdx, HEAD, Head, MAX_SEGS, MapGuard, Scratch};
+pub use counters::{
+    Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, histogram_bucket,
+};
+pub use frame::{Mac, Offload, VlanId};
+pub use traits::{Delivered, Effects, Egress, Ingress, Nanos};

@@ -1,0 +1,483 @@
+//! Frames on their way through a switch.
+
+use std::marker::PhantomData;
+
+use shmem::{Bytes, Span};
+
+use crate::Offload;
+
+/// Bytes of a frame that are copied into private memory before anything is decided.
+pub const HEAD: usize = 128;
+/// Most segments a frame may consist of; also netmap's `NETMAP_MAX_FRAGS`.
+pub const MAX_SEGS: usize = 64;
+/// A frame's place in its batch.
+pub type FrameIdx = u16;
+
+/// The private copy of a frame's first bytes: what was looked at is what is delivered.
+#[derive(Clone, Debug)]
+#[repr(C, align(64))]
+pub struct Head([u8; HEAD]);
+
+impl Head {
+    /// All its bytes; those beyond the frame's end are stale.
+    #[inline(always)]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8; HEAD] {
+        &self.0
+    }
+
+    /// The destination and the source address, each in the low 48 bits of its word, first octet
+    /// lowest (as [`crate::Mac::word`]).
+    #[inline(always)]
+    #[must_use]
+    pub fn addresses(&self) -> (u64, u64) {
+        let word = |at: usize| {
+            let mut bytes = [0; 8];
+            bytes.copy_from_slice(&self.0[at..at + 8]);
+            u64::from_le_bytes(bytes)
+        };
+        (word(0) & 0xffff_ffff_ffff, word(4) >> 16)
+    }
+
+    /// The two bytes at `at` (at most 126), most significant first.
+    #[inline(always)]
+    #[must_use]
+    pub fn be16(&self, at: usize) -> u16 {
+        u16::from_be_bytes([self.0[at], self.0[at + 1]])
+    }
+}
+
+/// A frame of a batch: its head, and where the rest of its bytes lie.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Frame {
+    /// Bytes as delivered.
+    len: u32,
+    /// Its first segment in the scratch.
+    first_seg: u32,
+    /// How many segments.
+    segs: u16,
+    /// Bytes of it that are in its head.
+    head: u8,
+    /// Bytes of its segments that the head stands for (differs from `head` after a tag was added or
+    /// removed).
+    covered: u8,
+}
+
+impl Frame {
+    /// Bytes as delivered.
+    #[inline(always)]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// True for a frame of no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Bytes of it that are in its head.
+    #[inline(always)]
+    #[must_use]
+    pub fn head_len(&self) -> usize {
+        usize::from(self.head)
+    }
+}
+
+/// Proof that the memory which frames point to stays mapped for `'a`.
+#[derive(Debug)]
+pub struct MapGuard<'a>(PhantomData<&'a ()>);
+
+impl MapGuard<'_> {
+    /// Vouches for the mappings.
+    ///
+    /// # Safety
+    /// Until the guard is dropped, no memory that a frame in any scratch in use with it points to may
+    /// be unmapped. Workers promise it by epochs: a mapping is only dropped after every worker has
+    /// announced a later turn.
+    #[must_use]
+    pub unsafe fn assume_mapped() -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// Where gathered frames stay until they are completed. Allocated once, used for many batches.
+///
+/// Frames `0..gathered` are as they came in. The fabric may append *variants*: frames with another
+/// head (a VLAN tag added or removed) over the same payload.
+#[derive(Debug)]
+pub struct Scratch {
+    frames: Box<[Frame]>,
+    heads: Box<[Head]>,
+    offloads: Box<[Offload]>,
+    segs: Box<[Span]>,
+    used_frames: usize,
+    used_segs: usize,
+    bytes: u64,
+    any_offload: bool,
+}
+
+impl Scratch {
+    /// Room for `batch` frames (at most 1,024) and a variant of each.
+    #[must_use]
+    pub fn new(batch: usize) -> Self {
+        let batch = batch.clamp(1, 1024);
+        let frames = 2 * batch;
+        Self {
+            frames: vec![Frame::default(); frames].into(),
+            heads: vec![Head([0; HEAD]); frames].into(),
+            offloads: vec![Offload::NONE; frames].into(),
+            segs: vec![Span::EMPTY; 2 * batch + 4 * MAX_SEGS].into(),
+            used_frames: 0,
+            used_segs: 0,
+            bytes: 0,
+            any_offload: false,
+        }
+    }
+
+    /// The most frames it takes, without variants.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.frames.len() / 2
+    }
+
+    /// Forgets all frames.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.used_frames = 0;
+        self.used_segs = 0;
+        self.bytes = 0;
+        self.any_offload = false;
+    }
+
+    /// Frames held, variants included.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.used_frames
+    }
+
+    /// True without frames.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.used_frames == 0
+    }
+
+    /// Bytes of all frames that were pushed.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// True if a frame of [`MAX_SEGS`] segments would still fit.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.used_frames < self.capacity() && self.used_segs + MAX_SEGS <= self.segs.len()
+    }
+
+    /// Adds a frame that lies in one piece. Check [`has_room`](Self::has_room) first: without room
+    /// the frame is not added.
+    #[inline(always)]
+    pub fn push(&mut self, bytes: Span) {
+        bytes.prefetch();
+        self.push_segment(bytes);
+        self.end_frame(1, bytes.len());
+    }
+
+    /// Adds a segment of a frame that [`end_frame`](Self::end_frame) completes.
+    #[inline(always)]
+    pub fn push_segment(&mut self, bytes: Span) {
+        if let Some(seg) = self.segs.get_mut(self.used_segs) {
+            *seg = bytes;
+            self.used_segs += 1;
+        }
+    }
+
+    /// Makes one frame of `len` bytes out of the last `segs` segments.
+    #[inline(always)]
+    pub fn end_frame(&mut self, segs: usize, len: usize) {
+        let first_seg = self.used_segs.saturating_sub(segs) as u32;
+        if let Some(frame) = self.frames.get_mut(self.used_frames) {
+            *frame = Frame { len: len as u32, first_seg, segs: segs as u16, head: 0, covered: 0 };
+            self.used_frames += 1;
+            self.bytes += len as u64;
+        }
+    }
+
+    /// Takes back the last `segs` segments: their frame was malformed.
+    pub fn abandon_segments(&mut self, segs: usize) {
+        self.used_segs = self.used_segs.saturating_sub(segs);
+    }
+
+    /// Sets the offload request of the frame pushed last.
+    pub fn set_offload(&mut self, offload: Offload) {
+        if !self.any_offload {
+            self.offloads[..].fill(Offload::NONE);
+            self.any_offload = true;
+        }
+        if let Some(last) = self.used_frames.checked_sub(1) {
+            self.offloads[last] = offload;
+        }
+    }
+
+    /// The frames.
+    #[inline(always)]
+    #[must_use]
+    pub fn frames(&self) -> &[Frame] {
+        &self.frames[..self.used_frames]
+    }
+
+    /// Copies the head of frame `i` into private memory, and returns it with the frame's length.
+    #[inline(always)]
+    pub fn take_head(&mut self, i: usize, map: &MapGuard<'_>) -> (&Head, usize) {
+        let frame = &mut self.frames[i];
+        let head = &mut self.heads[i];
+        let first = self.segs[frame.first_seg as usize];
+        let want = (frame.len as usize).min(HEAD);
+        let bytes = bytes_of(first, map);
+        let got = if want == 64 && first.len() >= 64 {
+            // The commonest size by far gets a copy of constant length.
+            bytes.copy_out(&mut head.0[..64])
+        } else {
+            bytes.copy_out(&mut head.0[..want])
+        };
+        frame.head = got as u8;
+        if got < want {
+            Self::take_split_head(frame, head, &self.segs, map);
+        }
+        frame.covered = frame.head;
+        (head, frame.len as usize)
+    }
+
+    #[cold]
+    fn take_split_head(frame: &mut Frame, head: &mut Head, segs: &[Span], map: &MapGuard<'_>) {
+        let first = frame.first_seg as usize;
+        let want = (frame.len as usize).min(HEAD);
+        let mut at = 0;
+        for seg in &segs[first..first + usize::from(frame.segs)] {
+            at += bytes_of(*seg, map).copy_out(&mut head.0[at..want]);
+        }
+        frame.head = at as u8;
+    }
+
+    /// The head of frame `i`; valid after [`take_head`](Self::take_head).
+    #[inline(always)]
+    #[must_use]
+    pub fn head(&self, i: usize) -> &Head {
+        &self.heads[i]
+    }
+
+    /// Adds a variant of frame `of` with a VLAN tag of this content (TCI) after its addresses, and
+    /// returns its place; `None` if there is no room.
+    pub fn with_tag(&mut self, of: usize, tci: u16) -> Option<FrameIdx> {
+        let (frame, mut head) = (self.frames[of], self.heads[of].clone());
+        let kept = frame.head_len().min(HEAD - 4);
+        head.0.copy_within(12..kept, 16);
+        head.0[12..14].copy_from_slice(&[0x81, 0x00]);
+        head.0[14..16].copy_from_slice(&tci.to_be_bytes());
+        let covered = frame.covered - (frame.head - kept as u8);
+        self.push_variant(
+            Frame { len: frame.len + 4, head: kept as u8 + 4, covered, ..frame },
+            head,
+        )
+    }
+
+    /// Adds a variant of frame `of` without the VLAN tag it has.
+    pub fn without_tag(&mut self, of: usize) -> Option<FrameIdx> {
+        let (frame, mut head) = (self.frames[of], self.heads[of].clone());
+        let len = frame.head_len();
+        if len < 18 {
+            return None;
+        }
+        head.0.copy_within(16..len, 12);
+        self.push_variant(Frame { len: frame.len - 4, head: frame.head - 4, ..frame }, head)
+    }
+
+    fn push_variant(&mut self, frame: Frame, head: Head) -> Option<FrameIdx> {
+        let at = self.used_frames;
+        *self.frames.get_mut(at)? = frame;
+        self.heads[at] = head;
+        self.used_frames += 1;
+        Some(at as FrameIdx)
+    }
+
+    /// The frames as egresses see them.
+    #[inline]
+    #[must_use]
+    pub fn batch<'a>(&'a self, map: &'a MapGuard<'a>) -> Batch<'a> {
+        Batch {
+            frames: &self.frames[..self.used_frames],
+            heads: &self.heads[..self.used_frames],
+            offloads: if self.any_offload { &self.offloads } else { &[] },
+            segs: &self.segs[..self.used_segs],
+            map,
+        }
+    }
+}
+
+/// The window a span names.
+#[inline(always)]
+fn bytes_of<'a>(span: Span, _map: &'a MapGuard<'_>) -> Bytes<'a> {
+    // SAFETY: the guard vouches for the mapping as long as it is borrowed.
+    unsafe { span.bytes() }
+}
+
+/// Frames as egresses see them: heads private, payload lent.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    frames: &'a [Frame],
+    heads: &'a [Head],
+    offloads: &'a [Offload],
+    segs: &'a [Span],
+    map: &'a MapGuard<'a>,
+}
+
+impl Batch<'_> {
+    /// The frame at `i`.
+    #[inline(always)]
+    #[must_use]
+    pub fn frame(&self, i: FrameIdx) -> &Frame {
+        &self.frames[usize::from(i)]
+    }
+
+    /// Its head: the first [`Frame::head_len`] bytes of it.
+    #[inline(always)]
+    #[must_use]
+    pub fn head(&self, i: FrameIdx) -> &[u8] {
+        let i = usize::from(i);
+        &self.heads[i].0[..self.frames[i].head_len()]
+    }
+
+    /// Its offload request.
+    #[inline]
+    #[must_use]
+    pub fn offload(&self, i: FrameIdx) -> Offload {
+        self.offloads.get(usize::from(i)).copied().unwrap_or_default()
+    }
+
+    /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
+    #[inline(always)]
+    pub fn copy_frame(&self, i: FrameIdx, to: Bytes<'_>) -> usize {
+        let frame = self.frame(i);
+        let head = &self.heads[usize::from(i)].0;
+        let len = frame.len();
+        if len == 64 && frame.head == 64 {
+            return to.copy_in(&head[..64]);
+        }
+        if frame.head_len() == len {
+            return to.copy_in(&head[..len.min(HEAD)]);
+        }
+        if frame.segs == 1 && frame.head_len() == HEAD {
+            to.copy_in(head);
+            let seg = bytes_of(self.segs[frame.first_seg as usize], self.map);
+            return HEAD + seg.suffix(usize::from(frame.covered)).copy_to(to.suffix(HEAD));
+        }
+        self.copy_range(i, 0, to)
+    }
+
+    /// Copies the frame's bytes from `from` on to `to`, as many as fit; returns how many.
+    pub fn copy_range(&self, i: FrameIdx, from: usize, to: Bytes<'_>) -> usize {
+        let (frame, head) = (self.frame(i), self.head(i));
+        let mut done = head.get(from..).map_or(0, |rest| to.copy_in(rest));
+        // What lies in the segments starts at byte `head_len` of the frame, `covered` of the segments.
+        let mut skip = usize::from(frame.covered) + from.saturating_sub(head.len());
+        let first = frame.first_seg as usize;
+        for seg in &self.segs[first..first + usize::from(frame.segs)] {
+            let seg = bytes_of(*seg, self.map);
+            if done == to.len() {
+                break;
+            }
+            done += seg.suffix(skip).copy_to(to.suffix(done));
+            skip = skip.saturating_sub(seg.len());
+        }
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guard() -> MapGuard<'static> {
+        // SAFETY: the tests' vectors outlive the scratch.
+        unsafe { MapGuard::assume_mapped() }
+    }
+
+    /// A scratch with one frame of `bytes`, cut into segments of `cut` bytes.
+    fn scratch_of(bytes: &mut [u8], cut: usize) -> Scratch {
+        let mut scratch = Scratch::new(4);
+        let (len, mut segs) = (bytes.len(), 0);
+        for piece in bytes.chunks_mut(cut) {
+            scratch.push_segment(Bytes::of(piece).span());
+            segs += 1;
+        }
+        scratch.end_frame(segs, len);
+        scratch.take_head(0, &guard());
+        scratch
+    }
+
+    fn delivered(scratch: &Scratch, i: FrameIdx) -> Vec<u8> {
+        let guard = guard();
+        let batch = scratch.batch(&guard);
+        let mut out = vec![0; batch.frame(i).len()];
+        assert_eq!(batch.copy_frame(i, Bytes::of(&mut out)), out.len());
+        out
+    }
+
+    #[test]
+    fn frames_arrive_as_they_were_however_they_are_cut() {
+        for len in [14, 60, 63, 64, 65, 127, 128, 129, 200, 1500] {
+            for cut in [1.max(len / 60), 13.max(len / 60), 64, 128, 2000] {
+                let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+                let expected = bytes.clone();
+                let scratch = scratch_of(&mut bytes, cut);
+                assert_eq!(delivered(&scratch, 0), expected, "{len} bytes cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_can_be_copied_in_pieces() {
+        let mut bytes: Vec<u8> = (0..1000).map(|i| (i / 4) as u8).collect();
+        let expected = bytes.clone();
+        let scratch = scratch_of(&mut bytes, 333);
+        let guard = guard();
+        let mut out = Vec::new();
+        while out.len() < 1000 {
+            let mut piece = [0; 90];
+            let n = scratch.batch(&guard).copy_range(0, out.len(), Bytes::of(&mut piece));
+            out.extend_from_slice(&piece[..n]);
+        }
+        assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn a_head_cannot_change_after_it_was_taken() {
+        let mut bytes = vec![1u8; 200];
+        let scratch = scratch_of(&mut bytes, 200);
+        bytes.fill(2);
+        let out = delivered(&scratch, 0);
+        assert!(out[..HEAD].iter().all(|b| *b == 1), "the head was judged as ones");
+        assert!(out[HEAD..].iter().all(|b| *b == 2), "the payload is lent");
+    }
+
+    #[test]
+    fn tags_are_added_and_removed_without_touching_the_payload() {
+        for len in [60, 64, 124, 126, 128, 130, 400] {
+            let mut bytes: Vec<u8> = (0..len).map(|i| (i * 3) as u8).collect();
+            let expected = bytes.clone();
+            let mut scratch = scratch_of(&mut bytes, 77);
+            let tagged = scratch.with_tag(0, 0x2005).unwrap();
+            let mut want = expected.clone();
+            want.splice(12..12, [0x81, 0, 0x20, 5]);
+            assert_eq!(delivered(&scratch, tagged), want, "{len}");
+            let untagged = scratch.without_tag(usize::from(tagged)).unwrap();
+            assert_eq!(delivered(&scratch, untagged), expected, "{len}");
+            assert_eq!(delivered(&scratch, 0), expected, "the original is as it was");
+        }
+    }
+}

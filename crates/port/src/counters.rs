@@ -1,0 +1,221 @@
+//! What a port counts, laid out so that it can live in memory that survives a data process.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shmem::Shareable;
+
+/// A counter with one writer at a time (a port's home worker, or the holder of an egress lock).
+#[derive(Debug, Default)]
+#[repr(transparent)]
+pub struct Counter(AtomicU64);
+
+// SAFETY: one atomic word.
+unsafe impl Shareable for Counter {}
+
+impl Counter {
+    /// Adds `n`. Not a read-modify-write: there is one writer.
+    #[inline(always)]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    /// Adds `n` where several threads may count at once (rare events only).
+    #[inline]
+    pub fn add_shared(&self, n: u64) {
+        self.0.fetch_add(n, Ordering::Relaxed);
+    }
+
+    /// The present value.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets the value: when a port slot is used anew.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+/// Why a frame was not delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum DropReason {
+    /// Shorter than an Ethernet header.
+    Runt,
+    /// Longer than the port's MTU allows.
+    TooLong,
+    /// To 01:80:C2:00:00:0X, which bridges keep in.
+    LinkLocal,
+    /// Its destination is the port it came from.
+    SamePort,
+    /// Nobody to deliver it to.
+    NoDestination,
+    /// Between two protected ports.
+    Protected,
+    /// From a source address that the port may not use.
+    PortSecurity,
+    /// In a VLAN that the port is not a member of.
+    Vlan,
+    /// Beyond the port's flood rate limit.
+    FloodLimit,
+    /// The receiver's queue was full.
+    Full,
+    /// The receiver of a lossless port did not make room in time.
+    StallTimeout,
+    /// The receiving port is down or in its error state.
+    Down,
+    /// Asks for an offload that cannot be done.
+    Offload,
+    /// In flight when its port was removed or reset.
+    Detached,
+    /// In flight when the data process died.
+    Restart,
+    /// The operating system refused it (tap, file).
+    Io,
+}
+
+impl DropReason {
+    /// How many reasons there are.
+    pub const COUNT: usize = 16;
+
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; Self::COUNT] = [
+        Self::Runt,
+        Self::TooLong,
+        Self::LinkLocal,
+        Self::SamePort,
+        Self::NoDestination,
+        Self::Protected,
+        Self::PortSecurity,
+        Self::Vlan,
+        Self::FloodLimit,
+        Self::Full,
+        Self::StallTimeout,
+        Self::Down,
+        Self::Offload,
+        Self::Detached,
+        Self::Restart,
+        Self::Io,
+    ];
+
+    /// Its name in tables and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Runt => "runt",
+            Self::TooLong => "too_long",
+            Self::LinkLocal => "link_local",
+            Self::SamePort => "same_port",
+            Self::NoDestination => "no_destination",
+            Self::Protected => "protected",
+            Self::PortSecurity => "port_security",
+            Self::Vlan => "vlan",
+            Self::FloodLimit => "flood_limit",
+            Self::Full => "full",
+            Self::StallTimeout => "stall_timeout",
+            Self::Down => "down",
+            Self::Offload => "offload",
+            Self::Detached => "detached",
+            Self::Restart => "restart",
+            Self::Io => "io",
+        }
+    }
+}
+
+/// Buckets of the batch-size histogram: bucket i counts batches of 2^i to 2^(i+1)-1 frames.
+pub const HISTOGRAM_BUCKETS: usize = 11;
+
+/// The bucket of a batch of `frames` (at least 1).
+#[inline]
+#[must_use]
+pub fn histogram_bucket(frames: usize) -> usize {
+    (frames.max(1).ilog2() as usize).min(HISTOGRAM_BUCKETS - 1)
+}
+
+/// What is counted where frames come in; written by the port's home worker.
+///
+/// The sum rule of a switch, over all its ports: `frames + copies` at the ingresses equals `frames`
+/// at the egresses plus `drops` at both.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct IngressCounters {
+    /// Frames gathered.
+    pub frames: Counter,
+    /// Their bytes.
+    pub bytes: Counter,
+    /// Deliveries begun beyond one per frame: floods and mirrors.
+    pub copies: Counter,
+    /// Frames dropped before they reached an egress, by reason.
+    pub drops: [Counter; DropReason::COUNT],
+    /// Batches by size.
+    pub batches: [Counter; HISTOGRAM_BUCKETS],
+    /// Times the worker told the owner that sent frames are done.
+    pub kicks: Counter,
+    /// Times the owner woke the worker.
+    pub wakeups: Counter,
+    /// Malformed descriptors, each of which put the port into its error state.
+    pub faults: Counter,
+    /// Source addresses that moved too often and were not learned.
+    pub flaps: Counter,
+}
+
+// SAFETY: counters only; padding at the end is never read.
+unsafe impl Shareable for IngressCounters {}
+
+/// What is counted where frames go out; written under the egress's lock.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct EgressCounters {
+    /// Frames delivered.
+    pub frames: Counter,
+    /// Their bytes.
+    pub bytes: Counter,
+    /// Frames dropped here, by reason.
+    pub drops: [Counter; DropReason::COUNT],
+    /// Times the owner was woken.
+    pub kicks: Counter,
+    /// Malformed descriptors, each of which put the port into its error state.
+    pub faults: Counter,
+}
+
+// SAFETY: counters only; padding at the end is never read.
+unsafe impl Shareable for EgressCounters {}
+
+impl IngressCounters {
+    /// Counts `n` frames dropped for `reason`.
+    #[inline]
+    pub fn drop_frames(&self, reason: DropReason, n: u64) {
+        self.drops[reason as usize].add(n);
+    }
+}
+
+impl EgressCounters {
+    /// Counts `n` frames dropped for `reason`.
+    #[inline]
+    pub fn drop_frames(&self, reason: DropReason, n: u64) {
+        self.drops[reason as usize].add(n);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reasons_are_numbered_as_listed() {
+        for (number, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, number, "{}", reason.name());
+        }
+    }
+
+    #[test]
+    fn batches_fall_into_buckets_by_powers_of_two() {
+        let buckets = [(1, 0), (2, 1), (3, 1), (64, 6), (65, 6), (1024, 10), (5000, 10)];
+        for (frames, bucket) in buckets {
+            assert_eq!(histogram_bucket(frames), bucket, "{frames}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Ingress, egress, effects and time.
+
+use std::ops::{Add, Sub};
+use std::time::Duration;
+
+use crate::{Batch, FrameIdx, Scratch};
+
+/// A moment on the monotonic clock, in nanoseconds; read once per turn and passed in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nanos(pub u64);
+
+impl Nanos {
+    /// Nanoseconds in a millisecond.
+    pub const MILLI: u64 = 1_000_000;
+    /// Nanoseconds in a second.
+    pub const SECOND: u64 = 1_000_000_000;
+
+    /// Whole seconds since the clock's start.
+    #[inline]
+    #[must_use]
+    pub const fn seconds(self) -> u64 {
+        self.0 / Self::SECOND
+    }
+}
+
+impl Add<u64> for Nanos {
+    type Output = Self;
+    #[inline]
+    fn add(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+}
+
+impl Add<Duration> for Nanos {
+    type Output = Self;
+    fn add(self, time: Duration) -> Self {
+        self + u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Sub for Nanos {
+    type Output = u64;
+    #[inline]
+    fn sub(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+/// What is to be done for a port after a batch; the worker does it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "effects are executed by the worker"]
+pub struct Effects {
+    /// The port's owner sleeps and asked to be woken.
+    pub kick: bool,
+    /// Call settle again at this moment.
+    pub deadline: Option<Nanos>,
+}
+
+/// What an egress did with a list of frames.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "stalled frames must be kept"]
+pub struct Delivered {
+    /// How many of the list, from its start, are finished: delivered, or dropped and counted by the
+    /// egress. The rest is stalled; only a lossless egress stalls.
+    pub finished: usize,
+    /// How many of the finished ones reached the owner.
+    pub taken: usize,
+}
+
+/// Where a port's owner hands frames in: one per send queue. Owned by one worker at a time.
+pub trait Ingress: Send {
+    /// Takes up to `max` frames that the owner has published into `scratch`; returns how many.
+    /// Every descriptor is read once and checked. The frames' bytes stay lent until completed.
+    fn gather(&mut self, scratch: &mut Scratch, max: usize) -> usize;
+
+    /// Gives the oldest `frames` gathered frames back to the owner, not yet visibly.
+    fn complete(&mut self, frames: usize);
+
+    /// Makes completions visible, at most one publish.
+    fn settle(&mut self, now: Nanos) -> Effects;
+}
+
+/// Where a switch hands frames out to a port's owner: one per receive queue. Shared by all workers;
+/// it locks itself for a batch.
+pub trait Egress: Send + Sync {
+    /// Copies the frames of `list` out, in order, and publishes them once.
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx]) -> Delivered;
+
+    /// Looks whether the owner must be woken. The caller has fenced (`SeqCst`) after the deliveries,
+    /// once for all the egresses of a batch.
+    fn settle(&self, now: Nanos) -> Effects;
+
+    /// Fetches what `deliver` will touch first; called some egresses ahead.
+    fn prefetch(&self) {}
+}
