@@ -143,7 +143,8 @@ impl TryFrom<u16> for VlanId {
     type Error = ParseAddressError;
 
     fn try_from(id: u16) -> Result<Self, Self::Error> {
-        let wrong = || ParseAddressError { text: id.to_string(), expected: "a VLAN id (1 to 4094)" };
+        let wrong =
+            || ParseAddressError { text: id.to_string(), expected: "a VLAN id (1 to 4094)" };
         Self::new(id).ok_or_else(wrong)
     }
 }
@@ -158,8 +159,7 @@ impl FromStr for VlanId {
     type Err = ParseAddressError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong =
-            || ParseAddressError { text: text.into(), expected: "a VLAN id (1 to 4094)" };
+        let wrong = || ParseAddressError { text: text.into(), expected: "a VLAN id (1 to 4094)" };
         text.parse().ok().and_then(Self::new).ok_or_else(wrong)
     }
 }
@@ -179,7 +179,9 @@ mod tests {
         let mac: Mac = "02:00:5e:10:00:ff".parse().unwrap();
         assert_eq!(mac.octets(), [2, 0, 0x5e, 0x10, 0, 0xff]);
         assert_eq!(mac.to_string(), "02:00:5e:10:00:ff");
-        for bad in ["", "02:00:5e:10:00", "02:00:5e:10:00:ff:00", "02:00:5e:10:00:fg", "2:0:5e:1:0:f"] {
+        for bad in
+            ["", "02:00:5e:10:00", "02:00:5e:10:00:ff:00", "02:00:5e:10:00:fg", "2:0:5e:1:0:f"]
+        {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
     }

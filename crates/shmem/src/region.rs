@@ -165,9 +165,8 @@ impl Mapping {
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
-        let at = unsafe {
-            rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0)
-        };
+        let at =
+            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0) };
         let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or(failed(Errno::NOMEM))?;
         Ok(Arc::new(Self { at, len }))
     }

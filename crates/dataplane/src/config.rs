@@ -1,0 +1,166 @@
+//! What a switch and its ports are asked to be. The same types are the topology file, the control
+//! API and the messages to a data process.
+
+use std::time::Duration;
+
+use fabric::Policy;
+use ring::layout::{Geometry, RingSpec};
+use serde::{Deserialize, Serialize};
+
+/// A port's number in its switch: its place in every table of it.
+pub type PortId = u16;
+
+/// What a worker does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Idle {
+    /// Spins up to 50 us after the last frame, then sleeps.
+    #[default]
+    Auto,
+    /// Spins for ever.
+    Poll,
+    /// Sleeps at once.
+    Sleep,
+}
+
+/// A worker thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// The CPU it runs on; `None` for any.
+    pub cpu: Option<u16>,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SwitchConfig {
+    /// Most ports (at most 16,384).
+    pub max_ports: u16,
+    /// Its workers; at least one.
+    pub workers: Vec<WorkerConfig>,
+    /// What they do when idle.
+    pub idle: Idle,
+    /// Most frames a port hands in per turn (1 to 1,024).
+    pub batch: u16,
+    /// Entries of the forwarding table.
+    pub fdb_entries: u32,
+    /// Seconds after which a learned address is forgotten; 0 for never.
+    pub fdb_ageing_s: u32,
+    /// Most milliseconds a sender waits for a lossless port.
+    pub stall_timeout_ms: u32,
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        Self {
+            max_ports: 4096,
+            workers: vec![WorkerConfig::default()],
+            idle: Idle::Auto,
+            batch: 64,
+            fdb_entries: 8192,
+            fdb_ageing_s: 300,
+            stall_timeout_ms: 10,
+        }
+    }
+}
+
+impl SwitchConfig {
+    /// How long a sender waits for a lossless port.
+    #[must_use]
+    pub fn stall_timeout(&self) -> Duration {
+        Duration::from_millis(u64::from(self.stall_timeout_ms))
+    }
+}
+
+/// A region's rings as a data process is told of them; checked again when mapped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RingAttach {
+    /// How the region is divided: if_size, if_num, ring_size, ring_num, buf_size, buf_num.
+    #[serde(with = "geometry")]
+    pub geometry: Geometry,
+    /// Send rings: first, rings, slots.
+    #[serde(with = "ring_spec")]
+    pub tx: RingSpec,
+    /// Receive rings: first, rings, slots.
+    #[serde(with = "ring_spec")]
+    pub rx: RingSpec,
+    /// Bytes of a buffer that the switch fills.
+    pub buf_usable: u32,
+}
+
+/// What a port is attached to. The descriptors that go with it are named in order.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Attachment {
+    /// A client's rings. Descriptors: memory file, token.
+    Ring(RingAttach),
+    /// Copies of what another port sends or receives. Descriptors: memory file, token.
+    Monitor {
+        /// The receive rings.
+        ring: RingAttach,
+        /// The port that is watched.
+        of: PortId,
+        /// What it sends (hands in).
+        tx: bool,
+        /// What it receives (is handed out).
+        rx: bool,
+    },
+    /// A tap interface. Descriptors: the queue, opened with IFF_VNET_HDR and not blocking.
+    Tap,
+    /// Frames from a pcap or pcapng file. Descriptors: the file.
+    PcapRead {
+        /// Start again at its end.
+        repeat: bool,
+        /// Percent of the recorded pace (200: twice as fast); 0 for as fast as possible.
+        speed_percent: u32,
+    },
+    /// Frames into a pcapng file. Descriptors: the file.
+    PcapWrite,
+    /// Takes everything and sends nothing.
+    Null,
+    /// Nobody: a configured port that waits for its client. No descriptors.
+    Vacant,
+}
+
+/// A port as a data process is told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortConfig {
+    /// Its name without the switch's.
+    pub name: String,
+    /// Its rules.
+    pub policy: Policy,
+    /// The worker that serves it; `None` for the least loaded.
+    pub worker: Option<u16>,
+    /// What it is attached to.
+    pub attachment: Attachment,
+}
+
+mod geometry {
+    use super::Geometry;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(g: &Geometry, to: S) -> Result<S::Ok, S::Error> {
+        [g.if_size, g.if_num, g.ring_size, g.ring_num, g.buf_size, g.buf_num].serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Geometry, D::Error> {
+        let [if_size, if_num, ring_size, ring_num, buf_size, buf_num] =
+            Deserialize::deserialize(from)?;
+        Ok(Geometry { if_size, if_num, ring_size, ring_num, buf_size, buf_num })
+    }
+}
+
+mod ring_spec {
+    use super::RingSpec;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(r: &RingSpec, to: S) -> Result<S::Ok, S::Error> {
+        [r.first, r.rings, r.slots].serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<RingSpec, D::Error> {
+        let [first, rings, slots] = Deserialize::deserialize(from)?;
+        Ok(RingSpec { first, rings, slots })
+    }
+}

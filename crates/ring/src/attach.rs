@@ -1,0 +1,143 @@
+//! What a client and the daemon say to each other on the attach socket.
+//!
+//! A SEQPACKET socket: one [`Request`] with its descriptors, one [`Reply`] with its own, in turn. The
+//! connection may be closed after a reply; a port lives as long as its *token*, the socket that the
+//! reply carries: either side wakes the other with a byte on it, and its last close anywhere is the
+//! end of the port.
+//!
+//! | request | its descriptors | reply's descriptors |
+//! |---|---|---|
+//! | open a port or a monitor | memory file | token |
+//! | make a pipe | memory file | token, own eventfd, peer's eventfd |
+//! | open the other end of a pipe | - | token, own eventfd, peer's eventfd, memory file |
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::layout::{Geometry, RingSpec};
+
+/// Version of these messages.
+pub const VERSION: u16 = 1;
+/// Name of the socket in the runtime directory.
+pub const SOCKET: &str = "attach.sock";
+/// Bytes of a port's name, with its switch (`NETMAP_REQ_IFNAMSIZ`).
+pub const NAME: usize = 64;
+
+/// What is asked for.
+pub mod op {
+    /// Open a port; with [`super::flags`] a monitor of one.
+    pub const OPEN: u16 = 1;
+    /// Open an end of a pipe that exists; status `ENOENT` if it does not.
+    pub const OPEN_PIPE: u16 = 2;
+    /// Make a pipe and open one end; status `EEXIST` if it exists.
+    pub const MAKE_PIPE: u16 = 3;
+}
+
+/// How it is opened.
+pub mod flags {
+    /// A monitor: copies of what the port sends.
+    pub const MONITOR_TX: u32 = 0x100;
+    /// A monitor: copies of what the port receives.
+    pub const MONITOR_RX: u32 = 0x200;
+    /// Fail if the port is open already, and let nobody else open it.
+    pub const EXCLUSIVE: u32 = 0x800;
+}
+
+/// A request: 152 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Request {
+    /// [`VERSION`].
+    pub version: u16,
+    /// One of [`op`].
+    pub op: u16,
+    /// Of [`flags`].
+    pub flags: u32,
+    /// `switch:port`, padded with zeros; for pipes with `{` or `}` and the pipe's id.
+    pub name: [u8; NAME],
+    /// How the region is divided.
+    pub geometry: Geometry,
+    /// Send rings of the port; for pipes, those of the `{` end, mirrored by the other's receive rings.
+    pub tx: RingSpec,
+    /// Receive rings of the port or the `{` end.
+    pub rx: RingSpec,
+    /// Pipes: send rings of the `}` end.
+    pub peer_tx: RingSpec,
+    /// Pipes: receive rings of the `}` end.
+    pub peer_rx: RingSpec,
+    /// Bytes of a buffer the switch may fill (at most `geometry.buf_size`).
+    pub buf_usable: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// A reply: 224 bytes.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Reply {
+    /// [`VERSION`] of the daemon.
+    pub version: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// 0, or an errno.
+    pub status: i32,
+    /// The port's number in its switch.
+    pub port: u32,
+    /// Largest frame the port takes, in bytes.
+    pub max_frame: u32,
+    /// For the second end of a pipe: what the first one asked for.
+    pub geometry: Geometry,
+    /// Likewise, as seen from this end.
+    pub tx: RingSpec,
+    /// Likewise, as seen from this end.
+    pub rx: RingSpec,
+    /// Why it failed and what to do, in words, padded with zeros.
+    pub message: [u8; 160],
+}
+
+const _: () = assert!(size_of::<Request>() == 152);
+const _: () = assert!(size_of::<Reply>() == 224);
+
+impl Request {
+    /// A request of zeros but for the version, for `op` on `name` (cut at [`NAME`] bytes).
+    #[must_use]
+    pub fn new(op: u16, name: &str) -> Self {
+        let mut request = Self { version: VERSION, op, ..Self::new_zeroed() };
+        copy_text(&mut request.name, name);
+        request
+    }
+
+    /// The name, if it is text.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        text(&self.name)
+    }
+}
+
+impl Reply {
+    /// A refusal: an errno, and why and what to do in words.
+    #[must_use]
+    pub fn refused(errno: i32, message: &str) -> Self {
+        let mut reply = Self { version: VERSION, status: errno, ..Self::new_zeroed() };
+        copy_text(&mut reply.message, message);
+        reply
+    }
+
+    /// The words of a refusal.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        text(&self.message).unwrap_or("(no text)")
+    }
+}
+
+fn copy_text(to: &mut [u8], text: &str) {
+    let mut len = text.len().min(to.len());
+    while !text.is_char_boundary(len) {
+        len -= 1;
+    }
+    to[..len].copy_from_slice(&text.as_bytes()[..len]);
+}
+
+fn text(bytes: &[u8]) -> Option<&str> {
+    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
+    std::str::from_utf8(&bytes[..end]).ok()
+}

@@ -1,0 +1,419 @@
+//! netmap's structures in memory (API 14), and the control block of a ring.
+//!
+//! Ownership in one sentence: slots from `head` to `tail - 1` belong to the client, the others to the
+//! core (the switch, or the twin of a pipe); one slot always stays empty.
+
+use shmem::sync::{AtomicU32, AtomicU64, Ordering};
+use shmem::{Cursor, Mapping, Shareable, Shared, SharedSlice, WakeFlag};
+use std::sync::Arc;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Bytes of a buffer that frames use by default.
+pub const BUFFER_BYTES: u32 = 2048;
+/// Distance of buffers by default: 64 more than they use, so that headers fall into different cache
+/// sets. It is what the ring tells programs as `nr_buf_size`.
+pub const BUFFER_STRIDE: u32 = 2112;
+/// Slots of a ring by default.
+pub const SLOTS: u32 = 1024;
+/// Most slots of a ring.
+pub const MAX_SLOTS: u32 = 4096;
+/// Most rings of a port in each direction.
+pub const MAX_RINGS: u32 = 16;
+/// Most slots of a frame (`NETMAP_MAX_FRAGS`).
+pub const MAX_FRAGS: usize = 64;
+/// Buffers 0 and 1 are never handed out.
+pub const RESERVED_BUFFERS: u32 = 2;
+/// Most bytes of a region: legacy programs keep offsets in 32 bits.
+pub const MAX_REGION: u64 = 1 << 32;
+
+/// Slot flags (`NS_*`).
+pub mod slot_flags {
+    /// The buffer of the slot was exchanged.
+    pub const BUF_CHANGED: u16 = 0x0001;
+    /// Early completion report; software ports ignore it.
+    pub const REPORT: u16 = 0x0002;
+    /// Pass to the peer's stack (NIC ports only).
+    pub const FORWARD: u16 = 0x0004;
+    /// Do not learn the source address.
+    pub const NO_LEARN: u16 = 0x0008;
+    /// The bytes are at the address in `ptr`; the client's library resolves it.
+    pub const INDIRECT: u16 = 0x0010;
+    /// The frame continues in the next slot.
+    pub const MOREFRAG: u16 = 0x0020;
+    /// A monitor's slot that came from a send ring.
+    pub const TXMON: u16 = 0x0040;
+}
+
+/// A slot's first eight bytes, read or written at once: `buf_idx` u32 | `len` u16 | `flags` u16.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SlotWord {
+    /// Buffer number.
+    pub buf: u32,
+    /// Bytes in it.
+    pub len: u16,
+    /// [`slot_flags`].
+    pub flags: u16,
+}
+
+impl SlotWord {
+    #[inline(always)]
+    const fn from_bits(bits: u64) -> Self {
+        Self { buf: bits as u32, len: (bits >> 32) as u16, flags: (bits >> 48) as u16 }
+    }
+
+    #[inline(always)]
+    const fn bits(self) -> u64 {
+        self.buf as u64 | (self.len as u64) << 32 | (self.flags as u64) << 48
+    }
+}
+
+/// `struct netmap_slot`: 16 bytes.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Slot {
+    word: AtomicU64,
+    /// Address of an indirect buffer, or offset in the buffer.
+    pub ptr: AtomicU64,
+}
+
+// SAFETY: two atomic words.
+unsafe impl Shareable for Slot {}
+
+impl Slot {
+    /// A snapshot of buffer number, length and flags: one load, so it cannot be torn.
+    #[inline(always)]
+    pub fn load(&self) -> SlotWord {
+        SlotWord::from_bits(self.word.load(Ordering::Relaxed))
+    }
+
+    /// Stores buffer number, length and flags at once; published by the ring's cursor.
+    #[inline(always)]
+    pub fn store(&self, word: SlotWord) {
+        self.word.store(word.bits(), Ordering::Relaxed);
+    }
+}
+
+/// `struct netmap_ring` without its slots: 256 bytes; slots follow.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct RingHeader {
+    /// Distance from the ring to the buffer pool, in bytes.
+    pub buf_ofs: AtomicU64,
+    /// Slots of the ring.
+    pub num_slots: AtomicU32,
+    /// Distance of buffers.
+    pub nr_buf_size: AtomicU32,
+    /// `ringid` (low 16 bits) and `dir` (0 send, 1 receive; high 16 bits).
+    pub ringid_dir: AtomicU32,
+    /// First slot of the client.
+    pub head: AtomicU32,
+    /// Where the client wants to be woken.
+    pub cur: AtomicU32,
+    /// First slot of the core.
+    pub tail: AtomicU32,
+    /// `NR_TIMESTAMP`, `NR_FORWARD`.
+    pub flags: AtomicU32,
+    pad0: AtomicU32,
+    /// Time of the last receive sync: seconds, microseconds.
+    pub ts: [AtomicU64; 2],
+    /// Bits of `ptr` that are an offset into the buffer.
+    pub offset_mask: AtomicU64,
+    /// Alignment of buffers.
+    pub buf_align: AtomicU64,
+    pad1: [AtomicU64; 7],
+    /// Belongs to applications; never touched.
+    pub sem: [AtomicU64; 16],
+}
+
+// SAFETY: atomic words only, without padding between them (checked below).
+unsafe impl Shareable for RingHeader {}
+
+/// Bytes of [`RingHeader`].
+pub const RING_HEADER: usize = 256;
+
+const _: () = assert!(size_of::<Slot>() == 16);
+const _: () = assert!(size_of::<RingHeader>() == RING_HEADER);
+const _: () = assert!(std::mem::offset_of!(RingHeader, head) == 20);
+const _: () = assert!(std::mem::offset_of!(RingHeader, ts) == 40);
+const _: () = assert!(std::mem::offset_of!(RingHeader, offset_mask) == 56);
+const _: () = assert!(std::mem::offset_of!(RingHeader, sem) == 128);
+
+/// `struct netmap_if` without its ring offsets: 56 bytes; `ring_ofs` (8 bytes each) follow.
+pub const IF_HEADER: usize = 56;
+
+/// The transport's words of one ring, beside the region. Each line has one writer.
+///
+/// | line | writer | send ring | receive ring |
+/// |---|---|---|---|
+/// | `owner` | client | `head`: slots before it are submitted | `head`: slots before it are released |
+/// | `owner_flags` | client | asks to be woken when `core` moves | the same |
+/// | `core` | core | first slot not yet given back (`hwcur`) | first slot not yet filled (`hwtail`) |
+/// | `core_flags` | core | asks to be woken when `owner` moves | the same, when a frame waits for room |
+///
+/// All positions are slot numbers, `0..num_slots`.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Control {
+    /// The client's head.
+    pub owner: Line<Cursor>,
+    /// The client's flags.
+    pub owner_flags: Line<OwnerFlags>,
+    /// The core's position.
+    pub core: Line<Cursor>,
+    /// The core's flags.
+    pub core_flags: Line<CoreFlags>,
+}
+
+// SAFETY: shareable lines only.
+unsafe impl Shareable for Control {}
+
+/// Bytes of [`Control`].
+pub const CONTROL: usize = 256;
+const _: () = assert!(size_of::<Control>() == CONTROL);
+
+/// A value with a cache line to itself.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Line<T>(pub T);
+
+// SAFETY: T is shareable; the padding is never read.
+unsafe impl<T: Shareable> Shareable for Line<T> {}
+
+/// What the client tells the core beside its head.
+#[derive(Debug)]
+#[repr(C)]
+pub struct OwnerFlags {
+    /// Wake me (a byte on the token, or an eventfd for pipes).
+    pub wake: WakeFlag,
+    /// Counted up by a client that wants its port out of the error state; looked at on ring 0 of the
+    /// first direction the port has.
+    pub reset_wanted: AtomicU32,
+}
+
+// SAFETY: two atomic words.
+unsafe impl Shareable for OwnerFlags {}
+
+/// What the core tells the client beside its position.
+#[derive(Debug)]
+#[repr(C)]
+pub struct CoreFlags {
+    /// Wake me (a byte on the token, or an eventfd for pipes).
+    pub wake: WakeFlag,
+    /// 0 while all is well, else a [`Fault`]: the core ignores the ring until the port is reset.
+    pub fault: AtomicU32,
+    /// The last `reset_wanted` that was carried out.
+    pub reset_done: AtomicU32,
+}
+
+// SAFETY: atomic words.
+unsafe impl Shareable for CoreFlags {}
+
+/// What a client did to get its port into the error state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A head outside the ring, or not between the core's position and the tail.
+    BadHead = 1,
+    /// A buffer number outside the region.
+    BadBuffer = 2,
+    /// A length beyond the buffer.
+    BadLength = 3,
+    /// A frame of more than [`MAX_FRAGS`] slots.
+    EndlessFrame = 4,
+    /// An indirect slot, which the client's library must resolve.
+    Indirect = 5,
+    /// The region's memory failed under the switch.
+    Memory = 6,
+}
+
+impl Fault {
+    /// The fault with this number, if it is one.
+    #[must_use]
+    pub const fn from_number(number: u32) -> Option<Self> {
+        Some(match number {
+            1 => Self::BadHead,
+            2 => Self::BadBuffer,
+            3 => Self::BadLength,
+            4 => Self::EndlessFrame,
+            5 => Self::Indirect,
+            6 => Self::Memory,
+            _ => return None,
+        })
+    }
+}
+
+/// How a region is divided. Sizes in bytes; every pool starts on a page.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Geometry {
+    /// Bytes of an interface object (`netmap_if` and its ring offsets).
+    pub if_size: u32,
+    /// How many of them.
+    pub if_num: u32,
+    /// Bytes of a ring object (header and slots).
+    pub ring_size: u32,
+    /// How many of them.
+    pub ring_num: u32,
+    /// Distance of buffers.
+    pub buf_size: u32,
+    /// How many of them, the two reserved ones included.
+    pub buf_num: u32,
+}
+
+/// A geometry or ring that does not fit its region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("The region's {0} is out of range")]
+pub struct GeometryError(pub &'static str);
+
+const PAGE: u64 = 4096;
+
+impl Geometry {
+    /// Bytes of the netmap part (`nr_memsize`).
+    #[must_use]
+    pub const fn region_size(&self) -> u64 {
+        self.buf_offset() + pool(self.buf_size, self.buf_num)
+    }
+
+    /// Bytes of the memory file: region and control blocks.
+    #[must_use]
+    pub const fn file_size(&self) -> u64 {
+        self.region_size() + pool(CONTROL as u32, self.ring_num)
+    }
+
+    /// Where ring object `ring` starts.
+    #[must_use]
+    pub const fn ring_offset(&self, ring: u32) -> u64 {
+        pool(self.if_size, self.if_num) + self.ring_size as u64 * ring as u64
+    }
+
+    /// Where the control block of ring object `ring` starts.
+    #[must_use]
+    pub const fn control_offset(&self, ring: u32) -> u64 {
+        self.region_size() + CONTROL as u64 * ring as u64
+    }
+
+    /// Where buffer 0 starts.
+    #[must_use]
+    pub const fn buf_offset(&self) -> u64 {
+        pool(self.if_size, self.if_num) + pool(self.ring_size, self.ring_num)
+    }
+
+    /// Checks sizes, counts and alignment, and that a file of `file_len` bytes holds it all.
+    ///
+    /// # Errors
+    /// Names the field that is out of range.
+    pub fn check(&self, file_len: usize) -> Result<(), GeometryError> {
+        let aligned = |size: u32, to: u32| size.is_multiple_of(to);
+        let checks = [
+            (aligned(self.if_size, 64) && (64..=4096).contains(&self.if_size), "if_size"),
+            ((1..=10_000).contains(&self.if_num), "if_num"),
+            (aligned(self.ring_size, 128), "ring_size alignment"),
+            ((384..=131_072).contains(&self.ring_size), "ring_size"),
+            ((1..=1024).contains(&self.ring_num), "ring_num"),
+            (aligned(self.buf_size, 64) && (64..=65_536).contains(&self.buf_size), "buf_size"),
+            ((RESERVED_BUFFERS + 1..=1_000_000).contains(&self.buf_num), "buf_num"),
+            (self.file_size() <= MAX_REGION, "size"),
+            (self.file_size() <= file_len as u64, "size: the file is shorter"),
+        ];
+        match checks.into_iter().find(|(good, _)| !good) {
+            Some((_, what)) => Err(GeometryError(what)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Bytes of a pool, in whole pages.
+const fn pool(size: u32, count: u32) -> u64 {
+    (size as u64 * count as u64).next_multiple_of(PAGE)
+}
+
+/// Which ring objects of a region a port uses in one direction: `rings` consecutive ones.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct RingSpec {
+    /// The first ring object.
+    pub first: u32,
+    /// How many rings, 0 to [`MAX_RINGS`].
+    pub rings: u32,
+    /// Slots of each, 2 to [`MAX_SLOTS`].
+    pub slots: u32,
+}
+
+impl RingSpec {
+    /// Checks that the rings exist and their slots fit.
+    ///
+    /// # Errors
+    /// Names what is out of range.
+    pub fn check(&self, geometry: &Geometry) -> Result<(), GeometryError> {
+        let room = geometry.ring_size.saturating_sub(RING_HEADER as u32) / size_of::<Slot>() as u32;
+        let end = self.first.checked_add(self.rings);
+        let checks = [
+            (self.rings <= MAX_RINGS, "number of rings"),
+            (self.rings == 0 || (2..=MAX_SLOTS.min(room)).contains(&self.slots), "number of slots"),
+            (end.is_some_and(|end| end <= geometry.ring_num), "ring number"),
+        ];
+        match checks.into_iter().find(|(good, _)| !good) {
+            Some((_, what)) => Err(GeometryError(what)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A ring's parts, mapped.
+#[derive(Clone, Debug)]
+pub struct RingMemory {
+    /// What programs see.
+    pub header: Shared<RingHeader>,
+    /// Its slots.
+    pub slots: SharedSlice<Slot>,
+    /// The transport's words.
+    pub control: Shared<Control>,
+}
+
+impl RingMemory {
+    /// The parts of ring object `ring` with `slots` slots; `None` if they do not lie within the mapping.
+    #[must_use]
+    pub fn of(map: &Arc<Mapping>, geometry: &Geometry, ring: u32, slots: u32) -> Option<Self> {
+        let at = usize::try_from(geometry.ring_offset(ring)).ok()?;
+        let control = usize::try_from(geometry.control_offset(ring)).ok()?;
+        Some(Self {
+            header: map.shared(at)?,
+            slots: map.shared_slice(at + RING_HEADER, slots as usize)?,
+            control: map.shared(control)?,
+        })
+    }
+}
+
+/// The slot after `at` in a ring of `slots`.
+#[inline(always)]
+#[must_use]
+pub const fn next(at: u32, slots: u32) -> u32 {
+    if at + 1 >= slots { 0 } else { at + 1 }
+}
+
+/// The slot before `at` in a ring of `slots`.
+#[inline(always)]
+#[must_use]
+pub const fn previous(at: u32, slots: u32) -> u32 {
+    if at == 0 { slots - 1 } else { at - 1 }
+}
+
+/// Slots from `from` up to, not including, `to`. Both must be below `slots`.
+#[inline(always)]
+#[must_use]
+pub const fn distance(from: u32, to: u32, slots: u32) -> u32 {
+    if to >= from { to - from } else { to + slots - from }
+}
+
+/// The slot `n` after `at`; `n` at most `slots`.
+#[inline(always)]
+#[must_use]
+pub const fn advance(at: u32, n: u32, slots: u32) -> u32 {
+    let to = at + n;
+    if to >= slots { to - slots } else { to }
+}
