@@ -69,14 +69,14 @@ pub struct Delivered {
 
 /// Where a port's owner hands frames in: one per send queue. Owned by one worker at a time.
 pub trait Ingress: Send {
-    /// Takes up to `max` frames that the owner has published into `scratch`; returns how many.
-    /// Every descriptor is read once and checked. The frames' bytes stay lent until completed.
+    /// Takes up to `max` frames that the owner has published into `scratch`, counts them, and returns
+    /// how many. Every descriptor is read once and checked. The bytes stay lent until completed.
     fn gather(&mut self, scratch: &mut Scratch, max: usize) -> usize;
 
-    /// Gives the oldest `frames` gathered frames back to the owner, not yet visibly.
+    /// Gives the oldest `frames` gathered frames back to the owner: one publish.
     fn complete(&mut self, frames: usize);
 
-    /// Makes completions visible, at most one publish.
+    /// Looks whether the owner must be woken. The caller has fenced, as for [`Egress::settle`].
     fn settle(&mut self, now: Nanos) -> Effects;
 }
 

@@ -24,7 +24,7 @@ mod wake;
 
 pub use bytes::{Bytes, Span, prefetch};
 #[cfg(not(loom))]
-pub use region::{Mapping, Memfd, Pages, RegionError, Shared, SharedSlice};
+pub use region::{Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice};
 pub use wake::{Cursor, WakeFlag};
 
 /// The size of a cache line, and the distance at which two sides' words are kept apart.

@@ -325,6 +325,57 @@ impl<T> fmt::Debug for SharedSlice<T> {
     }
 }
 
+/// Equal buffers at equal distances in a mapping.
+#[derive(Clone, Debug)]
+pub struct Pool {
+    at: *mut u8,
+    stride: u32,
+    count: u32,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: an address range kept mapped by the Arc; access goes through Bytes.
+unsafe impl Send for Pool {}
+// SAFETY: as above.
+unsafe impl Sync for Pool {}
+
+impl Pool {
+    /// `count` buffers, `stride` bytes apart, from byte `at` on; `None` if they are not all mapped.
+    #[must_use]
+    pub fn new(mapping: &Arc<Mapping>, at: usize, stride: u32, count: u32) -> Option<Self> {
+        mapping.bytes(at, (stride as usize).checked_mul(count as usize)?)?;
+        let at = mapping.at.as_ptr().wrapping_add(at);
+        Some(Self { at, stride, count, mapping: Arc::clone(mapping) })
+    }
+
+    /// Buffers in the pool.
+    #[inline(always)]
+    #[must_use]
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Bytes from one buffer to the next.
+    #[inline(always)]
+    #[must_use]
+    pub fn stride(&self) -> u32 {
+        self.stride
+    }
+
+    /// The first `len` bytes of buffer `index`, or `None` if there is no such buffer or it is shorter.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(&self, index: u32, len: u32) -> Option<Bytes<'_>> {
+        if index >= self.count || len > self.stride {
+            return None;
+        }
+        let at = self.at.wrapping_add(index as usize * self.stride as usize);
+        // SAFETY: index < count and len <= stride, so it lies in the range that `new` found mapped;
+        // the mapping lives as long as self.
+        Some(unsafe { Bytes::from_raw(at, len as usize) })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@
 //!   producer                                  consumer
 //!   fill slots                                 loop:
 //!   cursor.publish(new)      (release)           cursor.observe() (acquire); work while there is any
-//!   flag.must_kick()         (fence; load)       flag.arm()       (store; fence)
+//!   flag.must_kick(..)       (fence; load)       flag.arm()       (store; fence)
 //!     true -> ring the doorbell                  cursor.observe() once more: work? flag.disarm(), go on
 //!                                                sleep until the doorbell; flag.disarm()
 //! ```
@@ -51,7 +51,10 @@ impl Cursor {
     }
 }
 
-/// "Wake me": set by a side that is about to sleep, looked at by the side that has made work.
+/// "Wake me": armed by a side that is about to sleep, looked at by the side that has made work.
+///
+/// An even value is unarmed, an odd one armed; every arming has a value of its own, so that the other
+/// side, which never writes here, can tell an arming it has answered from a new one: one kick each.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct WakeFlag(AtomicU32);
@@ -67,29 +70,58 @@ impl WakeFlag {
         Self(AtomicU32::new(0))
     }
 
-    /// Asks to be kicked. The caller looks for work once more before it sleeps.
+    /// Asks to be kicked, once. The caller looks for work once more before it sleeps.
     #[inline]
     pub fn arm(&self) {
-        self.0.store(1, Ordering::Relaxed);
+        let value = self.0.load(Ordering::Relaxed);
+        self.0.store(value.wrapping_add(1 + (value & 1)), Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
     /// Takes the request back: the caller is awake.
     #[inline]
     pub fn disarm(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        let value = self.0.load(Ordering::Relaxed);
+        self.0.store(value.wrapping_add(value & 1), Ordering::Relaxed);
     }
 
     /// True if the other side sleeps and must be kicked. Fences first, so call it after publishing.
+    /// `answered` is the caller's memory of the arming it kicked for last (0 at first).
     #[inline]
-    pub fn must_kick(&self) -> bool {
+    pub fn must_kick(&self, answered: &mut u32) -> bool {
         fence(Ordering::SeqCst);
-        self.is_armed()
+        self.must_kick_fenced(answered)
     }
 
     /// As [`must_kick`](Self::must_kick), for a caller that fenced once for many flags.
     #[inline]
-    pub fn is_armed(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != 0
+    pub fn must_kick_fenced(&self, answered: &mut u32) -> bool {
+        let value = self.0.load(Ordering::Relaxed);
+        if value & 1 == 0 || value == *answered {
+            return false;
+        }
+        *answered = value;
+        true
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_arming_is_answered_once() {
+        let (flag, mut answered) = (WakeFlag::new(), 0);
+        assert!(!flag.must_kick(&mut answered));
+        for _ in 0..3 {
+            flag.arm();
+            assert!(flag.must_kick(&mut answered));
+            assert!(!flag.must_kick(&mut answered), "one kick an arming");
+            flag.disarm();
+            assert!(!flag.must_kick(&mut answered));
+        }
+        flag.arm();
+        flag.arm();
+        assert!(flag.must_kick(&mut answered), "armed twice in a row is armed");
     }
 }
