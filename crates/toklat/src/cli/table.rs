@@ -1,0 +1,157 @@
+//! Aligned tables and the numbers in them.
+
+use std::fmt::Write;
+
+/// A table: a header, rows of as many cells, and which columns are numbers.
+#[derive(Debug)]
+pub struct Table {
+    header: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with these columns. A name that starts with `>` is set to the right, as numbers are.
+    #[must_use]
+    pub fn new(columns: &[&'static str]) -> Self {
+        Self { header: columns.to_vec(), rows: Vec::new() }
+    }
+
+    /// Adds a row.
+    ///
+    /// # Panics
+    /// If it has not as many cells as the header.
+    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+        assert_eq!(N, self.header.len(), "a row as wide as its table");
+        self.rows.push(cells.into());
+    }
+
+    /// True if it has no rows.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+
+    fn widths(&self) -> Vec<usize> {
+        let mut widths: Vec<usize> =
+            self.header.iter().map(|name| name.trim_start_matches('>').len()).collect();
+        for row in &self.rows {
+            for (width, cell) in widths.iter_mut().zip(row) {
+                *width = (*width).max(cell.chars().count());
+            }
+        }
+        widths
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let widths = self.widths();
+        let header: Vec<String> =
+            self.header.iter().map(|name| name.trim_start_matches('>').to_uppercase()).collect();
+        for row in std::iter::once(&header).chain(&self.rows) {
+            let mut line = String::new();
+            for ((cell, width), name) in row.iter().zip(&widths).zip(&self.header) {
+                let width = *width;
+                if name.starts_with('>') {
+                    write!(line, "{cell:>width$}  ")?;
+                } else {
+                    write!(line, "{cell:<width$}  ")?;
+                }
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A count in at most six characters: `999`, `12.3k`, `4.56M`.
+#[must_use]
+pub fn count(n: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    scaled(n as f64)
+}
+
+/// A frequency or count with three significant digits and k, M, G, T.
+#[must_use]
+pub fn scaled(value: f64) -> String {
+    let mut value = value;
+    let mut unit = "";
+    for next in ["k", "M", "G", "T", "P", "E"] {
+        if value < 999.5 {
+            break;
+        }
+        value /= 1000.0;
+        unit = next;
+    }
+    if unit.is_empty() && value.fract() == 0.0 {
+        return format!("{value:.0}");
+    }
+    let digits = if value >= 99.95 {
+        0
+    } else if value >= 9.995 {
+        1
+    } else {
+        2
+    };
+    format!("{value:.digits$}{unit}")
+}
+
+/// Frames a second, as `14.9 Mpps`.
+#[must_use]
+pub fn pps(frames_per_second: f64) -> String {
+    unit(frames_per_second, "pps")
+}
+
+/// Bits a second, as `9.87 Gb/s`.
+#[must_use]
+pub fn bps(bits_per_second: f64) -> String {
+    unit(bits_per_second, "b/s")
+}
+
+fn unit(value: f64, name: &str) -> String {
+    let number = scaled(value);
+    match number.strip_suffix(|c: char| c.is_ascii_alphabetic()) {
+        Some(digits) => format!("{digits} {}{name}", &number[digits.len()..]),
+        None => format!("{number} {name}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_and_numbers_stand_right() {
+        let mut table = Table::new(&["port", ">in", "vlan"]);
+        table.row(["vale0:p1".into(), "12".into(), "-".into()]);
+        table.row(["v:é".into(), "1.50M".into(), "10".into()]);
+        assert_eq!(
+            table.to_string(),
+            "PORT         IN  VLAN\nvale0:p1     12  -\nv:é       1.50M  10\n"
+        );
+    }
+
+    #[test]
+    fn numbers_have_three_digits() {
+        let table = [
+            (0.0, "0"),
+            (0.5, "0.50"),
+            (7.0, "7"),
+            (999.0, "999"),
+            (999.9, "1.00k"),
+            (1000.0, "1.00k"),
+            (12_345.0, "12.3k"),
+            (99_960.0, "100k"),
+            (999_499.0, "999k"),
+            (999_500.0, "1.00M"),
+            (35_000_000.0, "35.0M"),
+            (195e9, "195G"),
+        ];
+        for (value, text) in table {
+            assert_eq!(scaled(value), text, "{value}");
+        }
+        assert_eq!(pps(14_880_952.0), "14.9 Mpps");
+        assert_eq!(bps(12.0), "12 b/s");
+        assert_eq!(count(u64::MAX), "18.4E");
+    }
+}

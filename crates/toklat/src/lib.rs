@@ -1,0 +1,3 @@
+//! toklat: the daemon, its command line, the tools and the benchmarks, in one binary.
+
+pub mod cli;
