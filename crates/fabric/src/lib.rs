@@ -1,8 +1,11 @@
 //! The learning switch: table, policies, two-pass batched forwarding, statistics.
 //!
 //! Pure: no thread, no file descriptor, no clock. Time comes in as [`port::Nanos`].
+#![allow(unsafe_code, reason = "the table is marked Shareable here")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod fdb;
 mod policy;
 
+pub use fdb::{Fdb, FdbEntry, Filter, Learned};
 pub use policy::{Policy, VlanMode};

@@ -44,3 +44,6 @@ unsafe impl Shareable for sync::AtomicU32 {}
 unsafe impl Shareable for sync::AtomicU64 {}
 // SAFETY: an array of shareable values has no padding between them.
 unsafe impl<T: Shareable, const N: usize> Shareable for [T; N] {}
+// SAFETY: an atomic integer accepts every bit pattern and concurrent stores.
+#[cfg(not(loom))]
+unsafe impl Shareable for std::sync::atomic::AtomicU16 {}

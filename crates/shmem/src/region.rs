@@ -331,7 +331,7 @@ pub struct Pool {
     at: *mut u8,
     stride: u32,
     count: u32,
-    mapping: Arc<Mapping>,
+    _mapping: Arc<Mapping>,
 }
 
 // SAFETY: an address range kept mapped by the Arc; access goes through Bytes.
@@ -345,7 +345,7 @@ impl Pool {
     pub fn new(mapping: &Arc<Mapping>, at: usize, stride: u32, count: u32) -> Option<Self> {
         mapping.bytes(at, (stride as usize).checked_mul(count as usize)?)?;
         let at = mapping.at.as_ptr().wrapping_add(at);
-        Some(Self { at, stride, count, mapping: Arc::clone(mapping) })
+        Some(Self { at, stride, count, _mapping: Arc::clone(mapping) })
     }
 
     /// Buffers in the pool.

@@ -1,0 +1,478 @@
+//! What must outlive a data process: counters, the forwarding table, ring cursors.
+//!
+//! One sparse memory file per switch, made and kept by the supervisor, written by the data process,
+//! never seen by clients. Whoever maps it can read the counters; a successor goes on from the cursors.
+//!
+//! ```text
+//!   header | workers (64) | forwarding table | port 0 | port 1 | ...
+//!   port:  ingress counters, send-ring cursors | 16 x (egress counters, receive-ring cursors) | 16 x spare buffers
+//! ```
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use fabric::{Fdb, FdbEntry};
+use port::{Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, Nanos};
+use ring::layout::{MAX_RINGS, MAX_SLOTS};
+use serde::{Deserialize, Serialize};
+use shmem::sync::AtomicU32;
+use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
+
+use crate::config::{PortId, SwitchConfig};
+
+/// Most workers of a switch.
+pub const MAX_WORKERS: usize = 64;
+
+const MAGIC: u64 = 0x746f_6b6c_6174_0001;
+const PAGE: usize = 4096;
+const RINGS: usize = MAX_RINGS as usize;
+
+/// The switch's own numbers.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct SwitchState {
+    magic: Counter,
+    /// Times a data process was started for this switch, less one.
+    pub restarts: Counter,
+    /// Frames that were in flight when a data process died.
+    pub lost_in_restarts: Counter,
+    /// What ports that are gone had counted, so that the sums still agree.
+    pub gone_ingress: IngressCounters,
+    /// Likewise.
+    pub gone_egress: EgressCounters,
+}
+
+// SAFETY: counters only.
+unsafe impl Shareable for SwitchState {}
+
+/// What a worker counts about itself.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+pub struct WorkerState {
+    /// Passes over its hot ports.
+    pub passes: Counter,
+    /// Passes that moved a frame.
+    pub busy_passes: Counter,
+    /// Nanoseconds in them.
+    pub busy_ns: Counter,
+    /// Frames gathered.
+    pub frames: Counter,
+    /// Times it slept.
+    pub sleeps: Counter,
+    /// Times it woke somebody.
+    pub kicks: Counter,
+    /// Ports it serves.
+    pub ports: Counter,
+    /// The CPU it is pinned to, plus one; 0 for none.
+    pub cpu: Counter,
+    /// Ports whose code panicked and which were taken out of service.
+    pub panics: Counter,
+}
+
+// SAFETY: counters only.
+unsafe impl Shareable for WorkerState {}
+
+/// Cursors of a send ring.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct SendState {
+    /// First slot that was never gathered. Stored before anything gathered is delivered, so that no
+    /// frame is delivered twice, whenever the process dies.
+    pub taken: Cursor,
+}
+
+// SAFETY: one atomic word.
+unsafe impl Shareable for SendState {}
+
+/// Counters and cursors of a receive ring.
+#[derive(Debug)]
+#[repr(C, align(256))]
+pub struct ReceiveState {
+    /// What was delivered and dropped.
+    pub counters: EgressCounters,
+    /// First slot not yet filled; storing it is what delivers a batch.
+    pub published: Cursor,
+    /// First slot not yet taken back from the client.
+    pub released: Cursor,
+    /// 1 once the spare buffers below were read from the ring.
+    pub primed: AtomicU32,
+}
+
+// SAFETY: atomic words only.
+unsafe impl Shareable for ReceiveState {}
+
+/// A port's counters and send cursors.
+#[derive(Debug)]
+#[repr(C, align(4096))]
+struct IngressPage {
+    counters: IngressCounters,
+    send: [SendState; RINGS],
+}
+
+// SAFETY: shareable parts only.
+unsafe impl Shareable for IngressPage {}
+
+const EGRESS_AT: usize = PAGE;
+const SPARES_AT: usize = EGRESS_AT + RINGS * size_of::<ReceiveState>();
+const SPARES: usize = MAX_SLOTS as usize * size_of::<u32>();
+/// Bytes of a port's state.
+const PORT: usize = SPARES_AT + RINGS * SPARES;
+
+const _: () = assert!(size_of::<IngressPage>() == PAGE);
+const _: () = assert!(size_of::<SwitchState>() <= PAGE);
+const _: () = assert!(PORT.is_multiple_of(PAGE));
+
+const WORKERS_AT: usize = PAGE;
+const FDB_AT: usize = WORKERS_AT + MAX_WORKERS * size_of::<WorkerState>();
+
+fn ports_at(config: &SwitchConfig) -> usize {
+    (FDB_AT + Fdb::bytes(config.fdb_entries)).next_multiple_of(PAGE)
+}
+
+/// Bytes of the state file of a switch. Sparse: a port that is not there takes nothing.
+#[must_use]
+pub fn file_size(config: &SwitchConfig) -> usize {
+    ports_at(config) + usize::from(config.max_ports) * PORT
+}
+
+/// The state of a switch, mapped.
+#[derive(Clone, Debug)]
+pub struct State {
+    map: Arc<Mapping>,
+    switch: Shared<SwitchState>,
+    workers: SharedSlice<WorkerState>,
+    fdb_entries: u32,
+    max_ports: PortId,
+    ports_at: usize,
+}
+
+impl State {
+    /// Maps the state file of a switch of this configuration. A new file (all zero) is a new switch.
+    ///
+    /// # Errors
+    /// [`RegionError`] when it cannot be mapped or is too small for the configuration.
+    pub fn map(file: &Memfd, config: &SwitchConfig) -> Result<Self, RegionError> {
+        Self::of(file.map()?, config)
+    }
+
+    /// State in memory of this process, for inline switches and tests.
+    ///
+    /// # Errors
+    /// [`RegionError`] when there is no memory.
+    pub fn private(config: &SwitchConfig) -> Result<Self, RegionError> {
+        Self::of(Mapping::private(file_size(config))?, config)
+    }
+
+    fn of(map: Arc<Mapping>, config: &SwitchConfig) -> Result<Self, RegionError> {
+        let len = map.len();
+        let too_small = || RegionError::Map { len, source: rustix::io::Errno::INVAL };
+        if len < file_size(config) {
+            return Err(too_small());
+        }
+        Ok(Self {
+            switch: map.shared(0).ok_or_else(too_small)?,
+            workers: map.shared_slice(WORKERS_AT, MAX_WORKERS).ok_or_else(too_small)?,
+            fdb_entries: config.fdb_entries,
+            max_ports: config.max_ports,
+            ports_at: ports_at(config),
+            map,
+        })
+    }
+
+    /// True if a data process has written here before.
+    #[must_use]
+    pub fn is_used(&self) -> bool {
+        self.switch.magic.get() == MAGIC
+    }
+
+    /// Marks the state as written.
+    pub fn set_used(&self) {
+        self.switch.magic.set(MAGIC);
+    }
+
+    /// The switch's own numbers.
+    #[must_use]
+    pub fn switch(&self) -> &SwitchState {
+        &self.switch
+    }
+
+    /// The counters of the workers; those of workers that were never started are zero.
+    #[must_use]
+    pub fn worker(&self, worker: usize) -> Option<Shared<WorkerState>> {
+        self.map
+            .shared(WORKERS_AT + worker * size_of::<WorkerState>())
+            .filter(|_| worker < MAX_WORKERS)
+    }
+
+    /// The forwarding table, for the data process.
+    #[must_use]
+    pub fn open_fdb(&self) -> Option<Fdb> {
+        Fdb::open(&self.map, FDB_AT, self.fdb_entries, usize::from(self.max_ports))
+    }
+
+    /// The entries of the forwarding table; `now` is the monotonic clock's time.
+    #[must_use]
+    pub fn fdb(&self, now: Nanos) -> Vec<FdbEntry> {
+        Fdb::read(&self.map, FDB_AT, self.fdb_entries, now).unwrap_or_default()
+    }
+
+    /// The numbers of the first `count` workers.
+    #[must_use]
+    pub fn workers(&self, count: usize) -> Vec<WorkerStats> {
+        self.workers.iter().take(count).map(WorkerStats::of).collect()
+    }
+
+    /// The state of port `id`; `None` beyond the switch's last port.
+    #[must_use]
+    pub fn port(&self, id: PortId) -> Option<PortState> {
+        if id >= self.max_ports {
+            return None;
+        }
+        let at = self.ports_at + usize::from(id) * PORT;
+        Some(PortState { page: self.map.shared(at)?, at, map: Arc::clone(&self.map) })
+    }
+}
+
+/// The state of a port.
+#[derive(Clone, Debug)]
+pub struct PortState {
+    page: Shared<IngressPage>,
+    at: usize,
+    map: Arc<Mapping>,
+}
+
+impl PortState {
+    /// Its ingress counters.
+    #[must_use]
+    pub fn ingress(&self) -> Option<Shared<IngressCounters>> {
+        self.map.shared(self.at)
+    }
+
+    /// The cursors of send ring `ring`.
+    #[must_use]
+    pub fn send(&self, ring: usize) -> Option<Shared<SendState>> {
+        let at = size_of::<IngressCounters>() + ring * size_of::<SendState>();
+        self.map.shared(self.at + at).filter(|_| ring < RINGS)
+    }
+
+    /// The counters and cursors of receive ring `ring`.
+    #[must_use]
+    pub fn receive(&self, ring: usize) -> Option<Shared<ReceiveState>> {
+        let at = self.at + EGRESS_AT + ring * size_of::<ReceiveState>();
+        self.map.shared(at).filter(|_| ring < RINGS)
+    }
+
+    /// The counters of receive queue `ring`.
+    #[must_use]
+    pub fn egress(&self, ring: usize) -> Option<Shared<EgressCounters>> {
+        let at = self.at + EGRESS_AT + ring * size_of::<ReceiveState>();
+        self.map.shared(at).filter(|_| ring < RINGS)
+    }
+
+    /// Room for the buffer numbers that receive ring `ring` has not handed out.
+    #[must_use]
+    pub fn spares(&self, ring: usize) -> Option<SharedSlice<AtomicU32>> {
+        let at = self.at + SPARES_AT + ring * SPARES;
+        self.map.shared_slice(at, MAX_SLOTS as usize).filter(|_| ring < RINGS)
+    }
+
+    /// Its numbers.
+    #[must_use]
+    pub fn snapshot(&self) -> PortStats {
+        let mut stats = PortStats::of_ingress(&self.page.counters);
+        for ring in 0..RINGS {
+            if let Some(counters) = self.egress(ring) {
+                stats.add_egress(&counters);
+            }
+        }
+        stats
+    }
+
+    /// Moves the counters to the totals of ports that are gone, and clears the state.
+    pub fn retire(&self, switch: &SwitchState) {
+        let gone = &switch.gone_ingress;
+        let here = &self.page.counters;
+        let move_to = |to: &Counter, from: &Counter| {
+            to.add_shared(from.get());
+            from.set(0);
+        };
+        move_to(&gone.frames, &here.frames);
+        move_to(&gone.bytes, &here.bytes);
+        move_to(&gone.copies, &here.copies);
+        here.drops.iter().zip(&gone.drops).for_each(|(from, to)| move_to(to, from));
+        for rest in
+            here.batches.iter().chain([&here.kicks, &here.wakeups, &here.faults, &here.flaps])
+        {
+            rest.set(0);
+        }
+        for ring in 0..RINGS {
+            let Some(state) = self.receive(ring) else { continue };
+            let (here, gone) = (&state.counters, &switch.gone_egress);
+            move_to(&gone.frames, &here.frames);
+            move_to(&gone.bytes, &here.bytes);
+            here.drops.iter().zip(&gone.drops).for_each(|(from, to)| move_to(to, from));
+            here.kicks.set(0);
+            here.faults.set(0);
+        }
+    }
+}
+
+/// Drops by reason; reasons that did not occur are left out.
+pub type Drops = BTreeMap<DropReason, u64>;
+
+fn drops(of: &[Counter; DropReason::COUNT]) -> Drops {
+    DropReason::ALL.into_iter().zip(of).map(|(r, c)| (r, c.get())).filter(|(_, n)| *n > 0).collect()
+}
+
+/// A port's numbers, read once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// Frames its owner handed in.
+    pub in_frames: u64,
+    /// Their bytes.
+    pub in_bytes: u64,
+    /// Deliveries of them beyond one each: floods and mirrors.
+    pub in_copies: u64,
+    /// Frames dropped before they reached a receiver.
+    pub in_drops: Drops,
+    /// Frames handed out to its owner.
+    pub out_frames: u64,
+    /// Their bytes.
+    pub out_bytes: u64,
+    /// Frames for its owner that were dropped.
+    pub out_drops: Drops,
+    /// Batches handed in, by size: entry i counts those of 2^i to 2^(i+1)-1 frames.
+    pub batches: [u64; HISTOGRAM_BUCKETS],
+    /// Times the switch woke the owner.
+    pub kicks: u64,
+    /// Times the owner woke the switch.
+    pub wakeups: u64,
+    /// Malformed descriptors.
+    pub faults: u64,
+    /// Source addresses refused because they moved too often.
+    pub flaps: u64,
+}
+
+impl PortStats {
+    fn of_ingress(c: &IngressCounters) -> Self {
+        Self {
+            in_frames: c.frames.get(),
+            in_bytes: c.bytes.get(),
+            in_copies: c.copies.get(),
+            in_drops: drops(&c.drops),
+            batches: std::array::from_fn(|i| c.batches[i].get()),
+            kicks: c.kicks.get(),
+            wakeups: c.wakeups.get(),
+            faults: c.faults.get(),
+            flaps: c.flaps.get(),
+            ..Self::default()
+        }
+    }
+
+    fn add_egress(&mut self, c: &EgressCounters) {
+        self.out_frames += c.frames.get();
+        self.out_bytes += c.bytes.get();
+        for (reason, n) in drops(&c.drops) {
+            *self.out_drops.entry(reason).or_default() += n;
+        }
+        self.kicks += c.kicks.get();
+        self.faults += c.faults.get();
+    }
+}
+
+/// The numbers of ports that are gone and of the switch itself, so that sums can be checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchStats {
+    /// What ports that are gone had counted.
+    pub gone: PortStats,
+    /// Frames in flight when a data process died.
+    pub lost_in_restarts: u64,
+    /// Times a data process was started again.
+    pub restarts: u64,
+}
+
+impl SwitchState {
+    /// The numbers, read once.
+    #[must_use]
+    pub fn snapshot(&self) -> SwitchStats {
+        let mut gone = PortStats::of_ingress(&self.gone_ingress);
+        gone.add_egress(&self.gone_egress);
+        SwitchStats {
+            gone,
+            lost_in_restarts: self.lost_in_restarts.get(),
+            restarts: self.restarts.get(),
+        }
+    }
+}
+
+/// A worker's numbers, read once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Passes over its hot ports.
+    pub passes: u64,
+    /// Passes that moved a frame.
+    pub busy_passes: u64,
+    /// Nanoseconds in them.
+    pub busy_ns: u64,
+    /// Frames gathered.
+    pub frames: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+    /// Times it woke somebody.
+    pub kicks: u64,
+    /// Ports it serves.
+    pub ports: u64,
+    /// The CPU it is pinned to.
+    pub cpu: Option<u64>,
+    /// Ports whose code panicked.
+    pub panics: u64,
+}
+
+impl WorkerStats {
+    fn of(w: &WorkerState) -> Self {
+        Self {
+            passes: w.passes.get(),
+            busy_passes: w.busy_passes.get(),
+            busy_ns: w.busy_ns.get(),
+            frames: w.frames.get(),
+            sleeps: w.sleeps.get(),
+            kicks: w.kicks.get(),
+            ports: w.ports.get(),
+            cpu: w.cpu.get().checked_sub(1),
+            panics: w.panics.get(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_do_not_overlap_and_start_at_zero() {
+        let config = SwitchConfig { max_ports: 8, ..SwitchConfig::default() };
+        let file = Memfd::create("state", file_size(&config), shmem::Pages::Small).unwrap();
+        let state = State::map(&file, &config).unwrap();
+        let (a, b) = (state.port(0).unwrap(), state.port(7).unwrap());
+        a.spares(RINGS - 1).unwrap()[MAX_SLOTS as usize - 1]
+            .store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
+        b.ingress().unwrap().frames.add(5);
+        assert_eq!(state.port(1).unwrap().snapshot(), PortStats::default());
+        assert_eq!(a.snapshot(), PortStats::default());
+        assert_eq!(b.snapshot().in_frames, 5);
+        assert!(state.port(8).is_none());
+    }
+
+    #[test]
+    fn what_a_removed_port_counted_is_kept() {
+        let config = SwitchConfig { max_ports: 2, ..SwitchConfig::default() };
+        let state = State::private(&config).unwrap();
+        let port = state.port(1).unwrap();
+        port.ingress().unwrap().frames.add(3);
+        port.egress(2).unwrap().drop_frames(DropReason::Full, 4);
+        port.retire(state.switch());
+        assert_eq!(port.snapshot(), PortStats::default());
+        let gone = state.switch().snapshot().gone;
+        assert_eq!((gone.in_frames, gone.out_drops[&DropReason::Full]), (3, 4));
+    }
+}

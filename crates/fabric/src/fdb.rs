@@ -1,0 +1,533 @@
+//! The forwarding table: where addresses are.
+//!
+//! ```text
+//!   (filter, MAC) --hash--> two buckets of four entries, a cache line each
+//! ```
+//!
+//! Looked up without a lock by every worker (a sequence number per bucket tells torn reads), changed
+//! under one mutex: learning a *new* or *moved* address is rare, and refreshing a known one is a plain
+//! store of the second it was seen. The table lives in memory that outlives a data process.
+//!
+//! A *filter* is the domain in which addresses are looked up: 0 for ports that know nothing of VLANs,
+//! else the VLAN id (IEEE 802.1Q, 8.8: independent learning).
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use frame::{Mac, VlanId};
+use port::Nanos;
+use serde::{Deserialize, Serialize};
+use shmem::{Mapping, Shareable, SharedSlice};
+
+const WAYS: usize = 4;
+/// Entry word: the port in the low 16 bits, this bit for a static entry, then moves and their window.
+const STATIC: u32 = 1 << 16;
+const MOVES_SHIFT: u32 = 17;
+const MOVES_MASK: u32 = 7;
+const WINDOW_SHIFT: u32 = 20;
+/// The window in which moves are counted: 2^this seconds.
+const WINDOW_SECONDS_LOG2: u32 = 3;
+/// More moves than this in a window are a loop or an attack.
+const MAX_MOVES: u32 = 4;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Bucket {
+    /// Odd while a writer is at work.
+    sequence: AtomicU32,
+    reserved: AtomicU32,
+    /// MAC in the low 48 bits, filter above; 0 is no entry (no frame has source 0 and filter 0).
+    keys: [AtomicU64; WAYS],
+    /// Port, static bit, moves.
+    words: [AtomicU32; WAYS],
+    /// Second in which the address was last seen, modulo 65,536.
+    seen: [AtomicU16; WAYS],
+}
+
+// SAFETY: atomics only, 64 bytes without padding between them.
+unsafe impl Shareable for Bucket {}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+/// What became of a source address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Learned {
+    /// It is in the table, at this port.
+    Known,
+    /// It moved too often lately and stays where it was; or it is static elsewhere.
+    Refused,
+    /// The table or the port's share of it is full.
+    NoRoom,
+}
+
+/// An entry as it is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbEntry {
+    /// The address.
+    pub mac: Mac,
+    /// Its VLAN, if its port knows of VLANs.
+    pub vlan: Option<VlanId>,
+    /// The port's number.
+    pub port: u16,
+    /// Configured, not learned.
+    pub fixed: bool,
+    /// Seconds since a frame from it was seen.
+    pub age_s: u32,
+}
+
+/// The forwarding table of a switch.
+#[derive(Debug)]
+pub struct Fdb {
+    buckets: SharedSlice<Bucket>,
+    mask: u32,
+    limit: u32,
+    writer: Mutex<Writer>,
+    /// Counted up whenever entries are removed, so that ports forget whom they saw last.
+    generation: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Writer {
+    entries: u32,
+    per_port: Vec<u32>,
+}
+
+/// The filter of a frame: 0, or a VLAN id.
+pub type Filter = u16;
+
+#[inline(always)]
+fn key_of(filter: Filter, mac: u64) -> u64 {
+    mac | u64::from(filter) << 48
+}
+
+impl Fdb {
+    /// Bytes of memory for a table of `entries`.
+    #[must_use]
+    pub fn bytes(entries: u32) -> usize {
+        Self::bucket_count(entries) as usize * size_of::<Bucket>()
+    }
+
+    /// Half full at its limit: then an address finds no room about never.
+    fn bucket_count(entries: u32) -> u32 {
+        (entries.clamp(16, 1 << 20) / 2).next_power_of_two()
+    }
+
+    /// The table at byte `at` of a mapping; entries that are there already are kept. `None` if it
+    /// does not fit there.
+    #[must_use]
+    pub fn open(mapping: &Arc<Mapping>, at: usize, entries: u32, ports: usize) -> Option<Self> {
+        let count = Self::bucket_count(entries);
+        let buckets = mapping.shared_slice::<Bucket>(at, count as usize)?;
+        let mut writer = Writer { entries: 0, per_port: vec![0; ports] };
+        for bucket in buckets.iter() {
+            // A writer that died half-way left this bucket in doubt.
+            if bucket.sequence.load(Ordering::Relaxed) & 1 != 0 {
+                bucket.keys.iter().for_each(|key| key.store(0, Ordering::Relaxed));
+                bucket.sequence.store(0, Ordering::Release);
+            }
+            for way in bucket.used() {
+                writer.count(bucket.words[way].load(Ordering::Relaxed), 1);
+            }
+        }
+        let limit = entries;
+        Some(Self {
+            buckets,
+            mask: count - 1,
+            limit,
+            writer: Mutex::new(writer),
+            generation: AtomicU64::new(0),
+        })
+    }
+
+    /// A table in memory of its own, for inline switches and tests.
+    ///
+    /// # Errors
+    /// [`shmem::RegionError`] when there is no memory.
+    pub fn private(entries: u32, ports: usize) -> Result<Self, shmem::RegionError> {
+        let mapping = Mapping::private(Self::bytes(entries))?;
+        let missing = || shmem::RegionError::NotSealed;
+        Self::open(&mapping, 0, entries, ports).ok_or_else(missing)
+    }
+
+    #[inline(always)]
+    fn pair(&self, key: u64) -> (&Bucket, &Bucket) {
+        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let first = (hash >> 40) as u32 & self.mask;
+        let second = first ^ ((hash >> 16) as u32 & self.mask | 1);
+        (&self.buckets[first as usize], &self.buckets[second as usize])
+    }
+
+    /// Fetches the line an address is probably in.
+    #[inline(always)]
+    pub fn prefetch(&self, filter: Filter, mac: u64) {
+        shmem::prefetch(std::ptr::from_ref(self.pair(key_of(filter, mac)).0).cast());
+    }
+
+    /// Counts removals; compare to tell whether cached results still hold.
+    #[inline]
+    #[must_use]
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The port an address is at.
+    #[inline]
+    #[must_use]
+    pub fn lookup(&self, filter: Filter, mac: u64) -> Option<u16> {
+        let key = key_of(filter, mac);
+        let (first, second) = self.pair(key);
+        first.find(key).or_else(|| second.find(key)).map(|(_, word)| word as u16)
+    }
+
+    /// Notes that `mac` was seen at `port`. `limit` bounds the addresses of the port; `guard` refuses
+    /// to move an address that moves too often.
+    pub fn learn(
+        &self,
+        filter: Filter,
+        mac: u64,
+        port: u16,
+        limit: u32,
+        guard: bool,
+        now: Nanos,
+    ) -> Learned {
+        let key = key_of(filter, mac);
+        let (first, second) = self.pair(key);
+        let known = first.find(key).map(|found| (first, found));
+        let known = known.or_else(|| second.find(key).map(|found| (second, found)));
+        match known {
+            Some((bucket, (way, word))) if word as u16 == port => {
+                bucket.seen[way].store(now.seconds() as u16, Ordering::Relaxed);
+                Learned::Known
+            }
+            Some((_, (_, word))) if word & STATIC != 0 => Learned::Refused,
+            _ => self.learn_slowly(key, port, limit, guard, now),
+        }
+    }
+
+    /// Adds or moves an entry, under the lock.
+    #[cold]
+    fn learn_slowly(&self, key: u64, port: u16, limit: u32, guard: bool, now: Nanos) -> Learned {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, second) = self.pair(key);
+        for bucket in [first, second] {
+            if let Some((way, word)) = bucket.find(key) {
+                let moved = moved(word, port, now);
+                if guard && moved.is_none() {
+                    return Learned::Refused;
+                }
+                writer.count(word, -1);
+                let word = moved.unwrap_or(u32::from(port));
+                writer.count(word, 1);
+                bucket.write(way, key, word, now);
+                return Learned::Known;
+            }
+        }
+        if writer.entries >= self.limit || writer.of(port) >= limit {
+            return Learned::NoRoom;
+        }
+        let free = |b: &Bucket| b.keys.iter().position(|key| key.load(Ordering::Relaxed) == 0);
+        let place = free(first).map(|way| (first, way));
+        let Some((bucket, way)) = place.or_else(|| free(second).map(|way| (second, way))) else {
+            return Learned::NoRoom;
+        };
+        writer.count(u32::from(port), 1);
+        bucket.write(way, key, u32::from(port), now);
+        Learned::Known
+    }
+
+    /// Adds an entry that stays until it is removed; false if there is no room.
+    pub fn add_static(&self, filter: Filter, mac: Mac, port: u16, now: Nanos) -> bool {
+        let key = key_of(filter, mac.word());
+        self.remove(filter, mac);
+        if self.learn_slowly(key, port, u32::MAX, false, now) != Learned::Known {
+            return false;
+        }
+        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let (first, second) = self.pair(key);
+        for bucket in [first, second] {
+            if let Some((way, word)) = bucket.find(key) {
+                bucket.write(way, key, word | STATIC, now);
+            }
+        }
+        true
+    }
+
+    /// Removes an address; false if it was not there.
+    pub fn remove(&self, filter: Filter, mac: Mac) -> bool {
+        let key = key_of(filter, mac.word());
+        self.remove_where(|entry, _, _| entry == key) > 0
+    }
+
+    /// Forgets learned addresses: all, or those at `port`, or those of `filter`. Static ones stay.
+    pub fn flush(&self, port: Option<u16>, filter: Option<Filter>) -> u32 {
+        self.remove_where(|key, word, _| {
+            word & STATIC == 0
+                && port.is_none_or(|port| word as u16 == port)
+                && filter.is_none_or(|filter| (key >> 48) as u16 == filter)
+        })
+    }
+
+    /// Forgets everything at `port`, static entries too: the port is gone.
+    pub fn detach(&self, port: u16) -> u32 {
+        self.remove_where(|_, word, _| word as u16 == port)
+    }
+
+    /// Forgets learned addresses that were not seen for `seconds` (at most 32,767; 0: none).
+    pub fn age(&self, seconds: u32, now: Nanos) -> u32 {
+        let now = now.seconds() as u16;
+        let limit = seconds.min(32_767);
+        if limit == 0 {
+            return 0;
+        }
+        self.remove_where(|_, word, seen| {
+            word & STATIC == 0 && u32::from(now.wrapping_sub(seen)) > limit
+        })
+    }
+
+    fn remove_where(&self, mut which: impl FnMut(u64, u32, u16) -> bool) -> u32 {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut removed = 0;
+        for bucket in self.buckets.iter() {
+            for way in bucket.used() {
+                let word = bucket.words[way].load(Ordering::Relaxed);
+                let key = bucket.keys[way].load(Ordering::Relaxed);
+                if which(key, word, bucket.seen[way].load(Ordering::Relaxed)) {
+                    writer.count(word, -1);
+                    bucket.write(way, 0, 0, Nanos(0));
+                    removed += 1;
+                }
+            }
+        }
+        if removed > 0 {
+            self.generation.fetch_add(1, Ordering::Release);
+        }
+        removed
+    }
+
+    /// Entries in the table.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).entries
+    }
+
+    /// True without entries.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The entries of the table at byte `at` of a mapping, in no order, for somebody who only looks.
+    /// May miss or repeat one that moves meanwhile. `None` if no such table fits there.
+    #[must_use]
+    pub fn read(
+        mapping: &Arc<Mapping>,
+        at: usize,
+        entries: u32,
+        now: Nanos,
+    ) -> Option<Vec<FdbEntry>> {
+        let count = Self::bucket_count(entries) as usize;
+        let buckets = mapping.shared_slice::<Bucket>(at, count)?;
+        let mut entries = Vec::new();
+        for bucket in buckets.iter() {
+            for way in bucket.used() {
+                let key = bucket.keys[way].load(Ordering::Relaxed);
+                let word = bucket.words[way].load(Ordering::Relaxed);
+                let seen = bucket.seen[way].load(Ordering::Relaxed);
+                entries.push(FdbEntry {
+                    mac: Mac::from_word(key),
+                    vlan: VlanId::new((key >> 48) as u16),
+                    port: word as u16,
+                    fixed: word & STATIC != 0,
+                    age_s: u32::from((now.seconds() as u16).wrapping_sub(seen)),
+                });
+            }
+        }
+        Some(entries)
+    }
+}
+
+/// The word of an entry that moves to `port`, or `None` if it has moved too often.
+fn moved(word: u32, port: u16, now: Nanos) -> Option<u32> {
+    let window = (now.seconds() >> WINDOW_SECONDS_LOG2) as u32 & 0xfff;
+    let moves = if word >> WINDOW_SHIFT == window { word >> MOVES_SHIFT & MOVES_MASK } else { 0 };
+    (moves < MAX_MOVES)
+        .then_some(u32::from(port) | (moves + 1) << MOVES_SHIFT | window << WINDOW_SHIFT)
+}
+
+impl Writer {
+    fn of(&self, port: u16) -> u32 {
+        self.per_port.get(usize::from(port)).copied().unwrap_or(0)
+    }
+
+    fn count(&mut self, word: u32, by: i32) {
+        self.entries = self.entries.saturating_add_signed(by);
+        if let Some(count) = self.per_port.get_mut(usize::from(word as u16)) {
+            *count = count.saturating_add_signed(by);
+        }
+    }
+}
+
+impl Bucket {
+    /// The way and word of `key`; reads again if a writer was at work.
+    #[inline(always)]
+    fn find(&self, key: u64) -> Option<(usize, u32)> {
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let way = self.keys.iter().position(|k| k.load(Ordering::Relaxed) == key);
+            let found = way.map(|way| (way, self.words[way].load(Ordering::Relaxed)));
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
+                return found;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..WAYS).filter(|way| self.keys[*way].load(Ordering::Relaxed) != 0)
+    }
+
+    /// Replaces an entry; the caller holds the writer's lock.
+    fn write(&self, way: usize, key: u64, word: u32, now: Nanos) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.keys[way].store(key, Ordering::Relaxed);
+        self.words[way].store(word, Ordering::Relaxed);
+        self.seen[way].store(now.seconds() as u16, Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    const SECOND: u64 = Nanos::SECOND;
+
+    fn learn(fdb: &Fdb, mac: u64, port: u16, seconds: u64) -> Learned {
+        fdb.learn(0, mac, port, u32::MAX, true, Nanos(seconds * SECOND))
+    }
+
+    #[test]
+    fn a_full_table_finds_room_for_all_its_entries() {
+        let fdb = Fdb::private(8192, 1024).unwrap();
+        for i in 0..8192u32 {
+            let mac = Mac::local(i).word();
+            assert_eq!(learn(&fdb, mac, (i % 1024) as u16, 1), Learned::Known, "entry {i}");
+        }
+        assert_eq!(learn(&fdb, Mac::local(9000).word(), 1, 1), Learned::NoRoom, "the limit holds");
+        for i in 0..8192u32 {
+            assert_eq!(fdb.lookup(0, Mac::local(i).word()), Some((i % 1024) as u16));
+        }
+    }
+
+    #[test]
+    fn a_port_cannot_fill_the_table_beyond_its_share() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        let learn = |i: u32| fdb.learn(0, Mac::local(i).word(), 1, 10, true, Nanos(0));
+        assert!((0..10).all(|i| learn(i) == Learned::Known));
+        assert_eq!(learn(10), Learned::NoRoom);
+        fdb.flush(Some(1), None);
+        assert_eq!(learn(10), Learned::Known);
+    }
+
+    #[test]
+    fn addresses_age_unless_seen_or_static() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        learn(&fdb, 2, 1, 0);
+        learn(&fdb, 4, 1, 0);
+        fdb.add_static(0, Mac::from_word(6), 2, Nanos(0));
+        learn(&fdb, 2, 1, 200);
+        assert_eq!(fdb.age(300, Nanos(301 * SECOND)), 1);
+        assert_eq!(
+            (fdb.lookup(0, 2), fdb.lookup(0, 4), fdb.lookup(0, 6)),
+            (Some(1), None, Some(2))
+        );
+        assert_eq!(fdb.age(0, Nanos(9999 * SECOND)), 0, "0 is never");
+    }
+
+    #[test]
+    fn an_address_that_flaps_stays_where_it_is() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        for turn in 0..4 {
+            assert_eq!(learn(&fdb, 2, 1 + turn % 2, 16), Learned::Known);
+        }
+        learn(&fdb, 2, 1, 16);
+        assert_eq!(learn(&fdb, 2, 2, 17), Learned::Refused);
+        assert_eq!(fdb.lookup(0, 2), Some(1));
+        assert_eq!(learn(&fdb, 2, 2, 24), Learned::Known, "a new window");
+    }
+
+    #[test]
+    fn a_static_address_is_not_learned_elsewhere() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
+        assert_eq!(learn(&fdb, 2, 3, 1), Learned::Refused);
+        fdb.flush(None, None);
+        assert_eq!(fdb.lookup(0, 2), Some(1), "a flush forgets what was learned only");
+        assert_eq!(fdb.detach(1), 1);
+    }
+
+    #[test]
+    fn a_bucket_whose_writer_died_is_emptied() {
+        let mapping = Mapping::private(Fdb::bytes(64)).unwrap();
+        let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
+        learn(&fdb, 2, 1, 0);
+        fdb.pair(2).0.sequence.store(7, Ordering::Relaxed);
+        let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
+        assert_eq!((fdb.lookup(0, 2), fdb.len()), (None, 0));
+    }
+
+    #[derive(Clone, Debug)]
+    enum Op {
+        Learn(u16, u64, u16),
+        Remove(u16, u64),
+        Flush(Option<u16>, Option<u16>),
+    }
+
+    fn op() -> impl Strategy<Value = Op> {
+        let (filter, mac, port) = (0..3u16, 1..40u64, 0..6u16);
+        prop_oneof![
+            6 => (filter.clone(), mac.clone(), port.clone()).prop_map(|(f, m, p)| Op::Learn(f, m, p)),
+            2 => (filter.clone(), mac).prop_map(|(f, m)| Op::Remove(f, m)),
+            1 => (proptest::option::of(port), proptest::option::of(filter))
+                .prop_map(|(p, f)| Op::Flush(p, f)),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_table_is_a_map(ops in proptest::collection::vec(op(), 0..200)) {
+            let fdb = Fdb::private(1024, 8).unwrap();
+            let mut oracle = HashMap::new();
+            for op in ops {
+                match op {
+                    Op::Learn(filter, mac, port) => {
+                        fdb.learn(filter, mac, port, u32::MAX, false, Nanos(0));
+                        oracle.insert((filter, mac), port);
+                    }
+                    Op::Remove(filter, mac) => {
+                        let removed = fdb.remove(filter, Mac::from_word(mac));
+                        prop_assert_eq!(removed, oracle.remove(&(filter, mac)).is_some());
+                    }
+                    Op::Flush(port, filter) => {
+                        fdb.flush(port, filter);
+                        oracle.retain(|(f, _), p| {
+                            port.is_some_and(|port| port != *p)
+                                || filter.is_some_and(|filter| filter != *f)
+                        });
+                    }
+                }
+                prop_assert_eq!(fdb.len() as usize, oracle.len());
+            }
+            for filter in 0..3 {
+                for mac in 1..40 {
+                    prop_assert_eq!(fdb.lookup(filter, mac), oracle.get(&(filter, mac)).copied());
+                }
+            }
+        }
+    }
+}
