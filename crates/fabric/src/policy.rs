@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a port takes part in VLANs (IEEE 802.1Q).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum VlanMode {
     /// Knows nothing of VLANs: tags are payload. Talks to other such ports only.
     #[default]

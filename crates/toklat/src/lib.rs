@@ -1,3 +1,5 @@
 //! toklat: the daemon, its command line, the tools and the benchmarks, in one binary.
 
+pub mod api;
 pub mod cli;
+pub mod daemon;

@@ -1,0 +1,687 @@
+//! The control API: what is said, in JSON over HTTP, on the daemon's control socket.
+//!
+//! [`ROUTES`] is the one list of what can be asked: the router and the OpenAPI description are made
+//! from it. The topology file is the same types in TOML:
+//!
+//! ```toml
+//! [switch.vale0]
+//! idle = "auto"
+//! workers = [{ cpu = 1 }]
+//!
+//! [switch.vale0.port.p1]                  # waits for its client
+//! lossless = true
+//!
+//! [switch.vale0.port.up]
+//! kind = { tap = { ifname = "tap0", netns = "blue" } }
+//! ```
+
+use std::collections::BTreeMap;
+
+use dataplane::config::{PortId, SwitchConfig};
+use fabric::Policy;
+use frame::{Mac, VlanId};
+use serde::{Deserialize, Serialize};
+
+/// Name of the control socket in the runtime directory.
+pub const SOCKET: &str = "control.sock";
+
+/// Something that can be asked: its handler is chosen by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// The daemon itself: replies [`Status`].
+    GetStatus,
+    /// Everything as configured: replies [`Topology`].
+    GetTopology,
+    /// Makes it so: takes [`Topology`], replies [`Applied`].
+    PutTopology,
+    /// Replies a list of [`SwitchInfo`].
+    ListSwitches,
+    /// Takes [`NewSwitch`], replies [`SwitchInfo`].
+    AddSwitch,
+    /// Replies [`SwitchInfo`].
+    GetSwitch,
+    /// Takes a merge patch (RFC 7396) of [`SwitchSpec`] without its ports, replies [`SwitchInfo`].
+    PatchSwitch,
+    /// Removes a switch and its ports.
+    DeleteSwitch,
+    /// Replies a list of [`PortInfo`].
+    ListPorts,
+    /// Takes [`NewPort`], replies [`PortInfo`].
+    AddPort,
+    /// Replies [`PortInfo`].
+    GetPort,
+    /// Takes a merge patch (RFC 7396) of [`PortSpec`], replies [`PortInfo`].
+    PatchPort,
+    /// Removes a port; its client sees its token close.
+    DeletePort,
+    /// Replies a list of [`FdbEntry`].
+    ListFdb,
+    /// Takes [`NewFdbEntry`].
+    AddFdb,
+    /// Takes [`FdbFlush`].
+    FlushFdb,
+    /// Removes one address; `?vlan=` names its VLAN.
+    DeleteFdb,
+    /// Counters of all switches, or of `?switch=`: replies [`Stats`].
+    GetStats,
+    /// Replies a list of [`PipeInfo`].
+    ListPipes,
+    /// Replaces data processes by the binary that is installed now: takes [`Upgrade`], replies
+    /// [`Upgraded`].
+    Upgrade,
+    /// Stops the daemon: takes [`Stop`].
+    Stop,
+    /// Prometheus metrics, as text.
+    GetMetrics,
+    /// This API's OpenAPI description.
+    GetOpenApi,
+}
+
+/// A line of the table of routes.
+#[derive(Clone, Copy, Debug)]
+pub struct Route {
+    /// HTTP method.
+    pub method: &'static str,
+    /// Path, with `{name}` for its parameters.
+    pub path: &'static str,
+    /// What it does.
+    pub operation: Operation,
+    /// Schema of the request's body; empty for none.
+    pub takes: &'static str,
+    /// Schema of the reply's body; empty for none.
+    pub replies: &'static str,
+    /// Whether the reply is a list of that.
+    pub list: bool,
+    /// One line about it.
+    pub summary: &'static str,
+}
+
+macro_rules! routes {
+    ($($method:ident $path:literal $op:ident ($takes:literal) -> $replies:literal $list:literal $summary:literal;)*) => {
+        /// Everything that can be asked.
+        pub const ROUTES: &[Route] = &[$(Route {
+            method: stringify!($method), path: $path, operation: Operation::$op,
+            takes: $takes, replies: $replies, list: $list, summary: $summary,
+        }),*];
+    };
+}
+
+routes! {
+    GET "/v1/status" GetStatus ("") -> "Status" false "The daemon itself.";
+    GET "/v1/topology" GetTopology ("") -> "Topology" false "Everything as configured.";
+    PUT "/v1/topology" PutTopology ("Topology") -> "Applied" false
+        "Adds, changes and removes until everything is as given.";
+    GET "/v1/switches" ListSwitches ("") -> "SwitchInfo" true "All switches.";
+    POST "/v1/switches" AddSwitch ("NewSwitch") -> "SwitchInfo" false "Adds a switch.";
+    GET "/v1/switches/{switch}" GetSwitch ("") -> "SwitchInfo" false "One switch.";
+    PATCH "/v1/switches/{switch}" PatchSwitch ("SwitchSpec") -> "SwitchInfo" false
+        "Changes a switch (merge patch; its ports have their own paths).";
+    DELETE "/v1/switches/{switch}" DeleteSwitch ("") -> "" false "Removes a switch and its ports.";
+    GET "/v1/switches/{switch}/ports" ListPorts ("") -> "PortInfo" true "All ports of a switch.";
+    POST "/v1/switches/{switch}/ports" AddPort ("NewPort") -> "PortInfo" false "Adds a port.";
+    GET "/v1/switches/{switch}/ports/{port}" GetPort ("") -> "PortInfo" false "One port.";
+    PATCH "/v1/switches/{switch}/ports/{port}" PatchPort ("PortSpec") -> "PortInfo" false
+        "Changes a port (merge patch).";
+    DELETE "/v1/switches/{switch}/ports/{port}" DeletePort ("") -> "" false "Removes a port.";
+    GET "/v1/switches/{switch}/fdb" ListFdb ("") -> "FdbEntry" true "The forwarding table.";
+    POST "/v1/switches/{switch}/fdb" AddFdb ("NewFdbEntry") -> "" false
+        "Adds an address that stays.";
+    POST "/v1/switches/{switch}/fdb/flush" FlushFdb ("FdbFlush") -> "" false
+        "Forgets learned addresses.";
+    DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb ("") -> "" false "Removes an address.";
+    GET "/v1/stats" GetStats ("") -> "Stats" false "Counters of switches, ports and workers.";
+    GET "/v1/pipes" ListPipes ("") -> "PipeInfo" true "All pipes.";
+    POST "/v1/upgrade" Upgrade ("Upgrade") -> "Upgraded" false
+        "Replaces data processes by the binary that is installed now.";
+    POST "/v1/stop" Stop ("Stop") -> "" false "Stops the daemon.";
+    GET "/metrics" GetMetrics ("") -> "" false "Prometheus metrics, as text.";
+    GET "/openapi.json" GetOpenApi ("") -> "" false "This description.";
+}
+
+/// Why something could not be done, as a program tells it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request makes no sense as it is.
+    BadRequest,
+    /// No such switch, port, address or path.
+    NotFound,
+    /// It exists already.
+    Exists,
+    /// It is open, or named by something else.
+    Busy,
+    /// Whoever asks may not.
+    Forbidden,
+    /// The daemon lacks a privilege.
+    NeedsPrivilege,
+    /// A limit is reached: ports of a switch, connections, descriptors.
+    Limit,
+    /// The switch's data process does not run or refused.
+    DataProcess,
+    /// The operating system refused.
+    System,
+}
+
+impl ErrorCode {
+    /// The HTTP status it goes with.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::Forbidden | Self::NeedsPrivilege => 403,
+            Self::NotFound => 404,
+            Self::Exists | Self::Busy => 409,
+            Self::System => 500,
+            Self::Limit | Self::DataProcess => 503,
+        }
+    }
+}
+
+/// A refusal: why, and what to do about it. The body of every reply whose status is not 2xx.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}; {remedy}")]
+pub struct ApiError {
+    /// For programs.
+    #[serde(rename = "error")]
+    pub code: ErrorCode,
+    /// Why.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl ApiError {
+    /// A refusal.
+    #[must_use]
+    pub fn new(code: ErrorCode, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, reason: reason.into(), remedy: remedy.into() }
+    }
+}
+
+/// Everything as configured: the topology file. Ports that clients made by opening them do not
+/// belong to it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Topology {
+    /// Switches by name.
+    #[serde(default)]
+    pub switch: BTreeMap<String, SwitchSpec>,
+}
+
+/// A switch as configured. Its settings stand at the same level as `owner` and `port`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchSpec {
+    /// Its settings.
+    #[serde(flatten)]
+    pub config: SwitchConfig,
+    /// The only user (uid), beside root and the daemon's, who may open its ports; `None` for
+    /// everybody who may use the attach socket.
+    #[serde(default)]
+    pub owner: Option<u32>,
+    /// Its ports by name.
+    #[serde(default)]
+    pub port: BTreeMap<String, PortSpec>,
+}
+
+/// A port as configured. Its policy stands at the same level as `kind`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortSpec {
+    /// What it is attached to.
+    #[serde(default)]
+    pub kind: PortKind,
+    /// The worker that serves it; `None` for the least loaded.
+    #[serde(default)]
+    pub worker: Option<u16>,
+    /// The only user (uid), beside root and the daemon's, who may open it; `None` for the switch's.
+    #[serde(default)]
+    pub owner: Option<u32>,
+    /// Its rules.
+    #[serde(flatten)]
+    pub policy: Policy,
+}
+
+/// What a configured port is attached to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum PortKind {
+    /// Whoever opens it by its name.
+    #[default]
+    Ring,
+    /// A tap interface, made by the daemon (CAP_NET_ADMIN).
+    Tap {
+        /// Name of the interface.
+        ifname: String,
+        /// The network namespace it is in: a name in /run/netns or a process id; `None` for the
+        /// daemon's.
+        #[serde(default)]
+        netns: Option<String>,
+    },
+    /// Frames from a pcap or pcapng file.
+    PcapRead {
+        /// The file.
+        path: String,
+        /// Start again at its end.
+        #[serde(default)]
+        repeat: bool,
+        /// Percent of the recorded pace (200: twice as fast); 0 for as fast as possible.
+        #[serde(default = "recorded_pace")]
+        speed_percent: u32,
+    },
+    /// Frames into a pcapng file.
+    PcapWrite {
+        /// The file; it is made, or emptied.
+        path: String,
+    },
+    /// Takes everything and sends nothing.
+    Null,
+}
+
+const fn recorded_pace() -> u32 {
+    100
+}
+
+/// A switch to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewSwitch {
+    /// Its name: up to 15 letters, digits, `-`, `_` or `.`.
+    pub name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub spec: SwitchSpec,
+}
+
+/// A port to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NewPort {
+    /// Its name, without the switch's: up to 31 letters, digits, `-`, `_` or `.`.
+    pub name: String,
+    /// What it is.
+    #[serde(flatten)]
+    pub spec: PortSpec,
+}
+
+/// The daemon itself.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// Process id.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_s: u64,
+    /// Where its sockets are.
+    pub runtime_dir: String,
+    /// How many switches there are.
+    pub switches: usize,
+    /// How many ports there are.
+    pub ports: usize,
+    /// Descriptors in use.
+    pub descriptors: usize,
+    /// How many there may be.
+    pub descriptor_limit: u64,
+}
+
+/// What was done to make things as applied, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Applied {
+    /// Empty if everything was so already.
+    pub changes: Vec<Change>,
+}
+
+/// One step of an [`Applied`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Change {
+    /// What was done.
+    pub action: Action,
+    /// To what: `vale0` or `vale0:p1`.
+    pub name: String,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Action {
+    /// It is new.
+    Added,
+    /// Its settings were changed while it ran.
+    Changed,
+    /// It was removed and added again: such settings cannot be changed while it runs.
+    Replaced,
+    /// It is gone.
+    Removed,
+}
+
+/// How a switch's data process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SwitchState {
+    /// It runs.
+    Running,
+    /// It died and is being started again.
+    Restarting,
+    /// It died too often in a row; `POST /v1/upgrade` tries again.
+    Failed,
+}
+
+/// A switch as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchInfo {
+    /// Its name.
+    pub name: String,
+    /// How its data process is.
+    pub state: SwitchState,
+    /// Why it is not running, if it is not.
+    pub failure: Option<String>,
+    /// Process id of its data process, if it runs.
+    pub pid: Option<u32>,
+    /// How often its data process was started again after it died.
+    pub restarts: u32,
+    /// Made by the first client that opened a port of it; gone with the last one.
+    pub ephemeral: bool,
+    /// How many ports it has, those that clients made included.
+    pub ports: usize,
+    /// The only user who may open its ports.
+    pub owner: Option<u32>,
+    /// Its settings.
+    pub config: SwitchConfig,
+}
+
+/// How a port is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PortState {
+    /// Attached to what its kind says.
+    Attached,
+    /// Waits for its client.
+    Vacant,
+    /// What it was attached to failed; see `failure`.
+    Failed,
+}
+
+/// Who opened a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Client {
+    /// Process id when it was opened.
+    pub pid: u32,
+    /// User id.
+    pub uid: u32,
+}
+
+/// A port as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortInfo {
+    /// Its name, without the switch's.
+    pub name: String,
+    /// Its number in the switch.
+    pub id: PortId,
+    /// How it is.
+    pub state: PortState,
+    /// Why it failed, if it did.
+    pub failure: Option<String>,
+    /// The worker that serves it.
+    pub worker: Option<u16>,
+    /// Made by its client, gone with it.
+    pub ephemeral: bool,
+    /// Who opened it, if it is open.
+    pub client: Option<Client>,
+    /// The port it is a monitor of.
+    pub monitors: Option<String>,
+    /// What it is.
+    pub spec: PortSpec,
+}
+
+/// An address of the forwarding table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbEntry {
+    /// The address.
+    pub mac: Mac,
+    /// Its VLAN; `None` where ports know nothing of VLANs.
+    pub vlan: Option<VlanId>,
+    /// The port it is at.
+    pub port: String,
+    /// Configured: it does not age.
+    pub fixed: bool,
+    /// Milliseconds since a frame came from it.
+    pub age_ms: u64,
+}
+
+/// An address to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewFdbEntry {
+    /// The address.
+    pub mac: Mac,
+    /// Its VLAN, if the port is in one.
+    #[serde(default)]
+    pub vlan: Option<VlanId>,
+    /// The port it is at.
+    pub port: String,
+}
+
+/// Which learned addresses to forget: all, or those of a port or VLAN.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FdbFlush {
+    /// Only those at this port.
+    pub port: Option<String>,
+    /// Only those in this VLAN.
+    pub vlan: Option<VlanId>,
+}
+
+/// Counters, all read at about one time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// When, in nanoseconds of the monotonic clock: for rates.
+    pub at_ns: u64,
+    /// By switch.
+    pub switches: Vec<SwitchStats>,
+}
+
+/// Counters of a switch.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SwitchStats {
+    /// Its name.
+    pub name: String,
+    /// How often its data process was started again after it died.
+    pub restarts: u32,
+    /// By port.
+    pub ports: Vec<PortStats>,
+    /// By worker.
+    pub workers: Vec<WorkerStats>,
+}
+
+/// Counters of a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: PortId,
+    /// How it is.
+    pub state: PortState,
+    /// Frames it sends: into the switch.
+    pub ingress: IngressStats,
+    /// Frames it receives: out of the switch.
+    pub egress: EgressStats,
+}
+
+/// What is counted where frames come in; see [`port::IngressCounters`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IngressStats {
+    /// Frames gathered.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Deliveries beyond one per frame: floods and mirrors.
+    pub copies: u64,
+    /// Frames dropped, by reason; reasons without drops are left out.
+    pub drops: BTreeMap<port::DropReason, u64>,
+    /// Batches of 2^i to 2^(i+1)-1 frames.
+    pub batches: Vec<u64>,
+    /// Times the owner was told that sent frames are done.
+    pub kicks: u64,
+    /// Times the owner woke the worker.
+    pub wakeups: u64,
+    /// Malformed descriptors.
+    pub faults: u64,
+    /// Source addresses that moved too often and were not learned.
+    pub flaps: u64,
+}
+
+/// What is counted where frames go out; see [`port::EgressCounters`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EgressStats {
+    /// Frames delivered.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Frames dropped, by reason; reasons without drops are left out.
+    pub drops: BTreeMap<port::DropReason, u64>,
+    /// Times the owner was woken.
+    pub kicks: u64,
+    /// Malformed descriptors.
+    pub faults: u64,
+}
+
+/// What a worker did.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Its number.
+    pub worker: u16,
+    /// Turns that found frames.
+    pub busy_turns: u64,
+    /// Turns that found none.
+    pub empty_turns: u64,
+    /// Nanoseconds in turns that found frames.
+    pub busy_ns: u64,
+    /// Times it went to sleep.
+    pub sleeps: u64,
+    /// Times it was woken.
+    pub wakeups: u64,
+}
+
+/// A pipe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PipeInfo {
+    /// Its name, without the `{` or `}` of its ends: `vale0:p{1` is listed as `vale0:p` with id `1`.
+    pub parent: String,
+    /// Its id.
+    pub id: String,
+    /// Who has the `{` end open.
+    pub master: Option<Client>,
+    /// Who has the `}` end open.
+    pub slave: Option<Client>,
+}
+
+/// Which data processes to replace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Upgrade {
+    /// Only this switch's.
+    pub switch: Option<String>,
+}
+
+/// What an upgrade did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Upgraded {
+    /// By switch.
+    pub switches: Vec<UpgradedSwitch>,
+}
+
+/// A data process that was replaced.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UpgradedSwitch {
+    /// The switch.
+    pub name: String,
+    /// Process id before.
+    pub old_pid: Option<u32>,
+    /// Process id now.
+    pub new_pid: u32,
+    /// Milliseconds without a data process.
+    pub gap_ms: u64,
+}
+
+/// How to stop.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Stop {
+    /// Let data processes run on: a daemon that is started again finds them.
+    pub leave_data_processes: bool,
+}
+
+/// Where the daemon's sockets are: `$TOKLAT_DIR`, else `$XDG_RUNTIME_DIR/toklat`, else
+/// `/run/toklat`.
+#[must_use]
+pub fn runtime_dir() -> std::path::PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    match (set("TOKLAT_DIR"), set("XDG_RUNTIME_DIR")) {
+        (Some(dir), _) => dir.into(),
+        (None, Some(dir)) => std::path::Path::new(&dir).join("toklat"),
+        (None, None) => "/run/toklat".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NET: &str = r#"
+        [switch.vale0]
+        idle = "sleep"
+        workers = [{ cpu = 1 }, {}]
+        owner = 1000
+
+        [switch.vale0.port.p1]
+        lossless = true
+        vlan = { trunk = { allowed = [2, 3], native = 2 } }
+
+        [switch.vale0.port.up]
+        kind = { tap = { ifname = "tap0", netns = "blue" } }
+        worker = 1
+    "#;
+
+    #[test]
+    fn a_topology_file_is_read_and_written_back_the_same() {
+        let net: Topology = toml::from_str(NET).unwrap();
+        let vale0 = &net.switch["vale0"];
+        assert_eq!(vale0.config.workers.len(), 2);
+        assert!(vale0.port["p1"].policy.lossless);
+        assert_eq!(vale0.port["up"].worker, Some(1));
+        assert_eq!(toml::from_str::<Topology>(&toml::to_string(&net).unwrap()).unwrap(), net);
+        let json = serde_json::to_string(&net).unwrap();
+        assert_eq!(serde_json::from_str::<Topology>(&json).unwrap(), net);
+    }
+
+    #[test]
+    fn misspelt_settings_are_refused_at_every_level() {
+        for (good, bad) in [
+            ("[switch.vale0]\n", "[swich.vale0]\n"),
+            ("idle", "idel"),
+            ("cpu", "core"),
+            ("lossless", "lossles"),
+            ("native", "nativ"),
+            ("netns", "netnamespace"),
+            ("worker = 1", "wroker = 1"),
+        ] {
+            let text = NET.replacen(good, bad, 1);
+            assert!(toml::from_str::<Topology>(&text).is_err(), "{bad} was accepted");
+        }
+        let misspelt = r#"{"name":"p1","lossles":true}"#;
+        assert!(serde_json::from_str::<NewPort>(misspelt).is_err());
+        assert!(serde_json::from_str::<NewSwitch>(r#"{"name":"v","prot":{}}"#).is_err());
+        let port: NewPort = serde_json::from_str(r#"{"name":"p1","lossless":true}"#).unwrap();
+        assert!(port.spec.policy.lossless && port.spec.policy.flap_guard);
+    }
+
+    #[test]
+    fn no_flood_limit_survives_json() {
+        let spec = PortSpec {
+            policy: Policy { flood_limit: None, ..Policy::default() },
+            ..PortSpec::default()
+        };
+        let json = serde_json::to_string(&spec).unwrap();
+        assert_eq!(serde_json::from_str::<PortSpec>(&json).unwrap(), spec);
+    }
+}
