@@ -1,14 +1,28 @@
 //! What an Ethernet frame is made of: addresses, VLAN tags, headers, checksums and offload requests.
 //!
 //! Safe and pure: no I/O, no shared memory, no clock. Callers parse the private copy of a frame's head.
+//!
+//! A header is a struct that lies as its standard says: `parse` checks and lends it from bytes, `new`
+//! makes one, `zerocopy::IntoBytes` writes it. [`Layers`] takes a whole frame apart.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod address;
+pub mod checksum;
+mod ethernet;
+mod ip;
+mod layers;
 mod offload;
+mod probe;
+mod transport;
 
 pub use address::{Mac, ParseAddressError, VlanId};
+pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announcement};
+pub use ip::{Ipv4, Ipv6, Protocol};
+pub use layers::{Layers, Network, Transport, flow_hash};
 pub use offload::Offload;
+pub use probe::{IMIX, MIN_FRAME, Probe, ProbeError, UdpFrame};
+pub use transport::{Icmp, Tcp, Udp, tcp_flags};
 
 /// Bytes of an Ethernet header: destination, source, EtherType (IEEE 802.3, 3.1.1).
 pub const ETHERNET_HEADER: usize = 14;
