@@ -11,6 +11,8 @@
 //! | make a pipe | memory file | token, own eventfd, peer's eventfd |
 //! | open the other end of a pipe | - | token, own eventfd, peer's eventfd, memory file |
 
+use std::path::PathBuf;
+
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::layout::{Geometry, RingSpec};
@@ -21,6 +23,16 @@ pub const VERSION: u16 = 1;
 pub const SOCKET: &str = "attach.sock";
 /// Bytes of a port's name, with its switch (`NETMAP_REQ_IFNAMSIZ`).
 pub const NAME: usize = 64;
+
+/// The directory of the daemon's sockets: `$TOKLAT_DIR`, else `$XDG_RUNTIME_DIR/toklat`, else
+/// `/run/toklat`.
+#[must_use]
+pub fn runtime_directory() -> PathBuf {
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    set("TOKLAT_DIR")
+        .or_else(|| set("XDG_RUNTIME_DIR").map(|dir| dir.join("toklat")))
+        .unwrap_or_else(|| PathBuf::from("/run/toklat"))
+}
 
 /// What is asked for.
 pub mod op {
@@ -70,7 +82,7 @@ pub struct Request {
     pub reserved: u32,
 }
 
-/// A reply: 224 bytes.
+/// A reply: 240 bytes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Reply {
@@ -90,12 +102,16 @@ pub struct Reply {
     pub tx: RingSpec,
     /// Likewise, as seen from this end.
     pub rx: RingSpec,
+    /// Likewise: the receive rings of the other end, twins of this end's send rings.
+    pub peer_rx: RingSpec,
+    /// Likewise: bytes of a buffer that frames use.
+    pub buf_usable: u32,
     /// Why it failed and what to do, in words, padded with zeros.
     pub message: [u8; 160],
 }
 
 const _: () = assert!(size_of::<Request>() == 152);
-const _: () = assert!(size_of::<Reply>() == 224);
+const _: () = assert!(size_of::<Reply>() == 240);
 
 impl Request {
     /// A request of zeros but for the version, for `op` on `name` (cut at [`NAME`] bytes).
