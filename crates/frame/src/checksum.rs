@@ -20,7 +20,7 @@ impl Sum {
 
     /// With `bytes` added, which follow what was added before.
     #[must_use]
-    pub fn add(self, bytes: &[u8]) -> Self {
+    pub fn with(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
         let mut sum: u64 = words.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
         let mut last = [0; 4];
@@ -37,8 +37,8 @@ impl Sum {
     /// With the pseudo header of a UDP or TCP packet of `len` bytes added; `addresses` are source and
     /// destination as they stand in the IP header (RFC 768; RFC 8200, 8.1).
     #[must_use]
-    pub fn add_pseudo_header(self, addresses: &[u8], protocol: Protocol, len: u32) -> Self {
-        self.add(addresses).add(&u32::from(protocol.0).to_be_bytes()).add(&len.to_be_bytes())
+    pub fn with_pseudo_header(self, addresses: &[u8], protocol: Protocol, len: u32) -> Self {
+        self.with(addresses).with(&u32::from(protocol.0).to_be_bytes()).with(&len.to_be_bytes())
     }
 
     /// The checksum: the complement of the sum, as a number (stored most significant byte first).
@@ -60,7 +60,7 @@ fn fold(sum: u64) -> u16 {
 /// The checksum of `bytes`. Zero if they contain their own correct checksum.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u16 {
-    Sum::new().add(bytes).checksum()
+    Sum::new().with(bytes).checksum()
 }
 
 /// The checksum after the 16-bit word `old` of the data became `new` (RFC 1624, equation 3).
@@ -116,7 +116,7 @@ mod tests {
             let mut cuts: Vec<usize> = cuts.iter().map(|c| c % (bytes.len() + 1)).collect();
             cuts.extend([0, bytes.len()]);
             cuts.sort_unstable();
-            let sum = cuts.windows(2).fold(Sum::new(), |sum, c| sum.add(&bytes[c[0]..c[1]]));
+            let sum = cuts.windows(2).fold(Sum::new(), |sum, c| sum.with(&bytes[c[0]..c[1]]));
             prop_assert_eq!(sum.checksum(), by_the_book(&bytes));
         }
 
@@ -126,7 +126,7 @@ mod tests {
             at in 0usize..100,
             new in proptest::collection::vec(any::<u8>(), 2..20),
         ) {
-            let at = (at * 2) % bytes.len() & !1;
+            let at = ((at * 2) % bytes.len()) & !1;
             let len = new.len().min(bytes.len() - at) & !1;
             let before = checksum(&bytes);
             let old = bytes[at..at + len].to_vec();
