@@ -1,2 +1,58 @@
-//! xtask
-fn main() {}
+//! One door for set-up, checks, tests, budgets and fuzzing: `cargo xtask help`.
+//!
+//! What needs a tool that is missing is skipped by name, and the last line says so.
+
+mod check;
+mod fuzz;
+mod perf;
+mod setup;
+mod size;
+mod test;
+mod tool;
+
+use std::process::ExitCode;
+
+const HELP: &str = "\
+usage: cargo xtask COMMAND
+
+  setup [--ci]     installs Debian packages for tests and benchmarks (as root; else names what is missing)
+                   --ci: only what the tests use
+  check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
+  test [ARGS]      all tests; ARGS go to `cargo test`
+  loom             models of hand-over and sleep/wake (shmem, ring)
+  miri             undefined behaviour in shmem, frame and port (nightly)
+  perf             instructions per frame against bench/budgets.toml (valgrind)
+  fuzz [SECONDS]   every fuzz target for SECONDS (default 30; nightly, cargo-fuzz)";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let done = match args.as_slice() {
+        ["setup"] => setup::run(false),
+        ["setup", "--ci"] => setup::run(true),
+        ["check"] => check::run(),
+        ["test", rest @ ..] => test::run(rest),
+        ["loom"] => test::loom(),
+        ["miri"] => test::miri(),
+        ["perf"] => perf::run(),
+        ["fuzz"] => fuzz::run(30),
+        ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
+            fuzz::run(seconds.parse().unwrap_or(30))
+        }
+        ["help" | "--help" | "-h"] => {
+            println!("{HELP}");
+            Ok(())
+        }
+        _ => {
+            eprintln!("{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

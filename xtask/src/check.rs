@@ -1,0 +1,65 @@
+//! What must hold before a change goes in.
+
+use anyhow::{Result, bail};
+
+use crate::tool::{self, cargo};
+use crate::{perf, size};
+
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+
+pub fn run() -> Result<()> {
+    let mut failed = Vec::new();
+    let mut skipped = Vec::new();
+    let mut must = |name: &'static str, done: Result<()>| {
+        if let Err(error) = done {
+            eprintln!("{name}: {error:#}");
+            failed.push(name);
+        }
+    };
+    must("format", tool::run(&mut cargo(&["fmt", "--all", "--check"])));
+    let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-Dwarnings"];
+    must("clippy", tool::run(&mut cargo(&clippy)));
+    let mut doc =
+        cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
+    must("docs", tool::run(doc.env("RUSTDOCFLAGS", "-Dwarnings")));
+    must("sizes", size::report());
+    if has_target() {
+        let target = ["check", "--workspace", "--quiet", "--target", AARCH64];
+        must("aarch64", tool::run(&mut cargo(&target)));
+    } else {
+        skipped.push("aarch64 (rustup target add aarch64-unknown-linux-gnu)");
+    }
+    if tool::has_subcommand("", "deny") {
+        must(
+            "dependencies",
+            tool::run(&mut cargo(&["deny", "--workspace", "check", "--hide-inclusion-graph"])),
+        );
+    } else {
+        skipped.push("dependencies (cargo install cargo-deny)");
+    }
+    if tool::installed("valgrind") {
+        must("budgets", perf::run());
+    } else {
+        skipped.push("budgets (cargo xtask setup, for valgrind)");
+    }
+    if !skipped.is_empty() {
+        println!("skipped: {}", skipped.join(", "));
+    }
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    println!("all checks passed");
+    Ok(())
+}
+
+/// Adds the target if rustup can; true if the compiler has it.
+fn has_target() -> bool {
+    tool::succeeds(&mut tool::command("rustup", &["target", "add", AARCH64]))
+        || std::process::Command::new("rustc")
+            .args(["--print", "target-libdir", "--target", AARCH64])
+            .current_dir(tool::root())
+            .output()
+            .is_ok_and(|out| {
+                std::path::Path::new(String::from_utf8_lossy(&out.stdout).trim()).is_dir()
+            })
+}

@@ -1,0 +1,57 @@
+//! Debian packages that tests and benchmarks use. Building toklat itself needs none of them.
+
+use anyhow::{Result, bail};
+
+use crate::tool::{self, command, installed};
+
+struct Package {
+    name: &'static str,
+    /// A program of it, by which one sees whether it is there.
+    program: &'static str,
+    what_for: &'static str,
+    /// Used by tests, not only by benchmarks and people.
+    tests: bool,
+}
+
+const PACKAGES: &[Package] = &[
+    Package { name: "gcc", program: "cc", what_for: "linking, and the floor program", tests: true },
+    Package { name: "iproute2", program: "ip", what_for: "taps in namespaces", tests: true },
+    Package { name: "iputils-ping", program: "ping", what_for: "taps in namespaces", tests: true },
+    Package { name: "iperf3", program: "iperf3", what_for: "TCP across taps", tests: true },
+    Package { name: "tcpdump", program: "tcpdump", what_for: "reading our captures", tests: true },
+    Package { name: "valgrind", program: "valgrind", what_for: "cargo xtask perf", tests: false },
+];
+
+fn install(packages: &[&Package]) -> Result<()> {
+    let mut args = vec!["install", "-y", "--no-install-recommends"];
+    args.extend(packages.iter().map(|p| p.name));
+    tool::run(command("apt-get", &["update", "-q"]).env("DEBIAN_FRONTEND", "noninteractive"))?;
+    tool::run(command("apt-get", &args).env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+pub fn run(ci: bool) -> Result<()> {
+    let wanted = PACKAGES.iter().filter(|p| p.tests || !ci);
+    let missing: Vec<&Package> = wanted.filter(|p| !installed(p.program)).collect();
+    if missing.is_empty() {
+        println!("nothing is missing");
+        return Ok(());
+    }
+    for p in &missing {
+        println!("missing: {:<14} {}", p.name, p.what_for);
+    }
+    let names: Vec<&str> = missing.iter().map(|p| p.name).collect();
+    let names = names.join(" ");
+    if !is_root() {
+        bail!("run as root: apt-get install --no-install-recommends {names}");
+    }
+    if !installed("apt-get") {
+        bail!("this is not Debian: install with your package manager what {names} contain");
+    }
+    install(&missing)
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        status.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"))
+    })
+}
