@@ -18,6 +18,7 @@
 use std::collections::BTreeMap;
 
 use dataplane::config::{PortId, SwitchConfig};
+pub use dataplane::state::WorkerStats;
 use fabric::Policy;
 use frame::{Mac, VlanId};
 use serde::{Deserialize, Serialize};
@@ -471,7 +472,7 @@ pub struct FdbFlush {
 }
 
 /// Counters, all read at about one time.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     /// When, in nanoseconds of the monotonic clock: for rates.
     pub at_ns: u64,
@@ -480,12 +481,14 @@ pub struct Stats {
 }
 
 /// Counters of a switch.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SwitchStats {
     /// Its name.
     pub name: String,
-    /// How often its data process was started again after it died.
-    pub restarts: u32,
+    /// What ports that are gone had counted, restarts, frames lost in them: without these the sums
+    /// would not agree.
+    #[serde(flatten)]
+    pub totals: dataplane::state::SwitchStats,
     /// By port.
     pub ports: Vec<PortStats>,
     /// By worker.
@@ -493,7 +496,7 @@ pub struct SwitchStats {
 }
 
 /// Counters of a port.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortStats {
     /// Its name.
     pub name: String,
@@ -501,65 +504,9 @@ pub struct PortStats {
     pub id: PortId,
     /// How it is.
     pub state: PortState,
-    /// Frames it sends: into the switch.
-    pub ingress: IngressStats,
-    /// Frames it receives: out of the switch.
-    pub egress: EgressStats,
-}
-
-/// What is counted where frames come in; see [`port::IngressCounters`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IngressStats {
-    /// Frames gathered.
-    pub frames: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Deliveries beyond one per frame: floods and mirrors.
-    pub copies: u64,
-    /// Frames dropped, by reason; reasons without drops are left out.
-    pub drops: BTreeMap<port::DropReason, u64>,
-    /// Batches of 2^i to 2^(i+1)-1 frames.
-    pub batches: Vec<u64>,
-    /// Times the owner was told that sent frames are done.
-    pub kicks: u64,
-    /// Times the owner woke the worker.
-    pub wakeups: u64,
-    /// Malformed descriptors.
-    pub faults: u64,
-    /// Source addresses that moved too often and were not learned.
-    pub flaps: u64,
-}
-
-/// What is counted where frames go out; see [`port::EgressCounters`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct EgressStats {
-    /// Frames delivered.
-    pub frames: u64,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Frames dropped, by reason; reasons without drops are left out.
-    pub drops: BTreeMap<port::DropReason, u64>,
-    /// Times the owner was woken.
-    pub kicks: u64,
-    /// Malformed descriptors.
-    pub faults: u64,
-}
-
-/// What a worker did.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct WorkerStats {
-    /// Its number.
-    pub worker: u16,
-    /// Turns that found frames.
-    pub busy_turns: u64,
-    /// Turns that found none.
-    pub empty_turns: u64,
-    /// Nanoseconds in turns that found frames.
-    pub busy_ns: u64,
-    /// Times it went to sleep.
-    pub sleeps: u64,
-    /// Times it was woken.
-    pub wakeups: u64,
+    /// `in`: frames it hands in, `out`: frames handed out to it.
+    #[serde(flatten)]
+    pub counters: dataplane::state::PortStats,
 }
 
 /// A pipe.
@@ -609,18 +556,6 @@ pub struct UpgradedSwitch {
 pub struct Stop {
     /// Let data processes run on: a daemon that is started again finds them.
     pub leave_data_processes: bool,
-}
-
-/// Where the daemon's sockets are: `$TOKLAT_DIR`, else `$XDG_RUNTIME_DIR/toklat`, else
-/// `/run/toklat`.
-#[must_use]
-pub fn runtime_dir() -> std::path::PathBuf {
-    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-    match (set("TOKLAT_DIR"), set("XDG_RUNTIME_DIR")) {
-        (Some(dir), _) => dir.into(),
-        (None, Some(dir)) => std::path::Path::new(&dir).join("toklat"),
-        (None, None) => "/run/toklat".into(),
-    }
 }
 
 #[cfg(test)]

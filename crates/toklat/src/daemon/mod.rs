@@ -6,9 +6,9 @@ use std::path::PathBuf;
 /// How the daemon runs.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
-    /// Where its sockets and its state are ([`crate::api::runtime_dir`]).
+    /// Where its sockets and its state are ([`ring::attach::runtime_directory`]).
     pub dir: PathBuf,
-    /// A topology file that is applied at start, before what was applied last.
+    /// A topology file that is applied at start if nothing was applied before.
     pub topology: Option<PathBuf>,
     /// The group whose members may use the sockets, by name or number; `None` for the daemon's own.
     pub group: Option<String>,
