@@ -444,8 +444,8 @@ pub struct FdbEntry {
     pub port: String,
     /// Configured: it does not age.
     pub fixed: bool,
-    /// Milliseconds since a frame came from it.
-    pub age_ms: u64,
+    /// Seconds since a frame came from it.
+    pub age_s: u32,
 }
 
 /// An address to be added.
