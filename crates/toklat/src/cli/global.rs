@@ -1,6 +1,12 @@
-//! Options that every command takes.
+//! Options that every command takes, and what they decide: where the daemon is, and how to print.
 
+use std::io::Write;
 use std::path::PathBuf;
+
+use serde::Serialize;
+
+use super::Result;
+use super::table::Table;
 
 /// Options that every command takes, before or after its name.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -11,4 +17,69 @@ pub struct Global {
     /// Print JSON instead of tables: exact numbers, the control API's shapes
     #[arg(long, global = true)]
     pub json: bool,
+}
+
+impl Global {
+    /// The runtime directory.
+    #[must_use]
+    pub fn dir(&self) -> PathBuf {
+        self.dir.clone().unwrap_or_else(ring::attach::runtime_directory)
+    }
+
+    /// Prints `value` as JSON, if that is asked for, or else the table made of it; a table without
+    /// rows is the line `nothing` on stderr.
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub fn print_list(
+        &self,
+        value: &impl Serialize,
+        table: impl FnOnce() -> Table,
+        nothing: &str,
+    ) -> Result {
+        if self.json {
+            return print_json(value);
+        }
+        let table = table();
+        if table.is_empty() {
+            eprintln!("{nothing}");
+        } else {
+            write!(std::io::stdout().lock(), "{table}")?;
+        }
+        Ok(())
+    }
+
+    /// Prints `value` as JSON, if that is asked for, or else one line that says what was done.
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub fn print_done(&self, value: &impl Serialize, line: &str) -> Result {
+        if self.json {
+            return print_json(value);
+        }
+        writeln!(std::io::stdout().lock(), "{line}")?;
+        Ok(())
+    }
+
+    /// Says that `name` is gone; with `--json` says nothing, as the API does.
+    ///
+    /// # Errors
+    /// If standard output cannot be written.
+    pub fn print_removed(&self, name: &impl std::fmt::Display) -> Result {
+        if !self.json {
+            writeln!(std::io::stdout().lock(), "removed {name}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Prints `value` as indented JSON.
+///
+/// # Errors
+/// If standard output cannot be written.
+pub fn print_json(value: &impl Serialize) -> Result {
+    let mut text = serde_json::to_vec_pretty(value)?;
+    text.push(b'\n');
+    std::io::stdout().lock().write_all(&text)?;
+    Ok(())
 }

@@ -3,19 +3,29 @@
 //! One file per group of commands; [`Command`] names them all. A command is a clap `Args` struct and
 //! a function that takes it and the [`Global`] options.
 
+mod client;
+mod fdb;
+mod global;
+mod name;
+mod port;
+mod port_options;
+mod rates;
+mod service;
 mod shell;
+mod stats;
+mod switch;
 pub mod table;
+mod topology;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+pub use self::client::{Client, ClientError};
 pub use self::global::Global;
 
-mod global;
-
 /// What a command returns; [`exit_code`] decides how the process ends.
-pub type Result<T = ()> = anyhow::Result<T>;
+pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -43,6 +53,29 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     // The daemon, and what asks it.
+    /// Show how the daemon is
+    Status,
+    /// Add, change, remove and show switches
+    #[command(subcommand)]
+    Switch(switch::SwitchCommand),
+    /// Add, change, remove and show ports
+    #[command(subcommand)]
+    Port(port::PortCommand),
+    /// Show and change forwarding tables
+    #[command(subcommand)]
+    Fdb(fdb::FdbCommand),
+    /// Show pipes
+    Pipes,
+    /// Show counters, or rates with --watch
+    Stats(stats::StatsArgs),
+    /// Make switches and ports as a topology file says
+    Apply(topology::ApplyArgs),
+    /// Print switches and ports as a topology file
+    Export,
+    /// Replace data processes by the installed version, without loss
+    Upgrade(service::UpgradeArgs),
+    /// Stop the daemon
+    Stop(service::StopArgs),
 
     // Tools: clients of the attach socket.
 
@@ -59,6 +92,16 @@ impl Command {
     fn run(self, global: &Global) -> Result {
         let _ = global;
         match self {
+            Self::Status => service::status(global),
+            Self::Switch(command) => command.run(global),
+            Self::Port(command) => command.run(global),
+            Self::Fdb(command) => command.run(global),
+            Self::Pipes => service::pipes(global),
+            Self::Stats(args) => stats::run(&args, global),
+            Self::Apply(args) => topology::apply(&args, global),
+            Self::Export => topology::export(global),
+            Self::Upgrade(args) => service::upgrade(args, global),
+            Self::Stop(args) => service::stop(&args, global),
             Self::Completions(args) => shell::completions(&args),
             Self::Man(args) => shell::man(&args),
         }
@@ -79,10 +122,20 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// 1, or what the error itself asks for.
+/// A command line that clap could not know to be wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub &'static str);
+
+/// 2 for wrong usage, 3 if the daemon does not run, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let _ = error;
-    ExitCode::FAILURE
+    if error.is::<UsageError>() {
+        ExitCode::from(2)
+    } else if matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. })) {
+        ExitCode::from(3)
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 /// Whoever read our output has seen enough (`toklat stats | head`).

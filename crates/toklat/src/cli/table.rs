@@ -96,6 +96,25 @@ pub fn scaled(value: f64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
+/// Bytes, as `4.10 MB` (powers of 1000).
+#[must_use]
+pub fn bytes(n: u64) -> String {
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    unit(n as f64, "B")
+}
+
+/// Seconds, as `42s`, `3m05s`, `7h02m`, `12d07h`.
+#[must_use]
+pub fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{minutes}m{:02}s", seconds % 60),
+        3600..86_400 => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{:02}h", hours % 24),
+    }
+}
+
 /// Frames a second, as `14.9 Mpps`.
 #[must_use]
 pub fn pps(frames_per_second: f64) -> String {
@@ -153,5 +172,15 @@ mod tests {
         assert_eq!(pps(14_880_952.0), "14.9 Mpps");
         assert_eq!(bps(12.0), "12 b/s");
         assert_eq!(count(u64::MAX), "18.4E");
+        assert_eq!(bytes(4_096_000), "4.10 MB");
+    }
+
+    #[test]
+    fn durations_have_two_units() {
+        let table =
+            [(0, "0s"), (59, "59s"), (185, "3m05s"), (25_320, "7h02m"), (1_063_000, "12d07h")];
+        for (seconds, text) in table {
+            assert_eq!(duration(seconds), text);
+        }
     }
 }

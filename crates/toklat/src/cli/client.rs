@@ -1,0 +1,309 @@
+//! The control API's client: HTTP/1.1 with JSON over the daemon's Unix socket.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::runtime::{Builder, Runtime};
+
+use super::Global;
+use crate::api::{self, ApiError};
+
+/// Why the daemon could not be asked, or what it refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// Nobody listens on the control socket.
+    #[error("The daemon is not running (nobody listens on {}); start it: {start}", socket.display())]
+    NotRunning {
+        /// The control socket.
+        socket: PathBuf,
+        /// The command that starts it.
+        start: String,
+    },
+    /// The control socket is not ours to use.
+    #[error(
+        "Not allowed to use {}; become a member of the group that it belongs to (usermod -aG \
+         toklat USER, then log in again), or run this as root", socket.display()
+    )]
+    Denied {
+        /// The control socket.
+        socket: PathBuf,
+    },
+    /// The socket cannot be used for another reason.
+    #[error("Cannot use {}", socket.display())]
+    Socket {
+        /// The control socket.
+        socket: PathBuf,
+        /// What the operating system says.
+        source: std::io::Error,
+    },
+    /// The connection ended before the answer.
+    #[error(
+        "The daemon closed the connection before it answered; see its log (journalctl -u toklat)"
+    )]
+    Lost(#[from] hyper::Error),
+    /// The daemon refused.
+    #[error(transparent)]
+    Refused(#[from] ApiError),
+    /// An answer that is not the API's.
+    #[error("The daemon's answer is not understood; is it of this version? (toklat status)")]
+    Answer(#[from] serde_json::Error),
+}
+
+/// A connection to the daemon; one request at a time.
+#[derive(Debug)]
+pub struct Client {
+    runtime: Runtime,
+    sender: SendRequest<Full<Bytes>>,
+    progress: bool,
+}
+
+impl Client {
+    /// Connects to the daemon of the runtime directory.
+    ///
+    /// # Errors
+    /// [`ClientError::NotRunning`], [`ClientError::Denied`] or [`ClientError::Socket`].
+    pub fn connect(global: &Global) -> Result<Self, ClientError> {
+        let socket = global.dir().join(api::SOCKET);
+        let failed = |error| connect_error(global, &socket, error);
+        let runtime = Builder::new_current_thread().enable_all().build().map_err(failed)?;
+        let stream = runtime.block_on(tokio::net::UnixStream::connect(&socket)).map_err(failed)?;
+        let (sender, connection) = runtime.block_on(handshake(TokioIo::new(stream)))?;
+        // It reports its end to whoever waits for an answer.
+        runtime.spawn(async { drop(connection.await) });
+        Ok(Self { runtime, sender, progress: std::io::stderr().is_terminal() })
+    }
+
+    /// Never says that it waits: for callers that own the terminal.
+    #[must_use]
+    pub fn without_progress(mut self) -> Self {
+        self.progress = false;
+        self
+    }
+
+    /// Asks for something.
+    ///
+    /// # Errors
+    /// If the daemon refuses or goes away.
+    pub fn get<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
+        let text = self.request(Method::GET, path, Bytes::new())?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Sends something and reads the answer.
+    ///
+    /// # Errors
+    /// If the daemon refuses or goes away.
+    pub fn send<T: DeserializeOwned>(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let text = self.request(method, path, serde_json::to_vec(body)?.into())?;
+        Ok(serde_json::from_slice(&text)?)
+    }
+
+    /// Sends something to which there is no answer but that it is done.
+    ///
+    /// # Errors
+    /// If the daemon refuses or goes away.
+    pub fn tell(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<(), ClientError> {
+        self.request(method, path, serde_json::to_vec(body)?.into()).map(drop)
+    }
+
+    /// Removes something.
+    ///
+    /// # Errors
+    /// If the daemon refuses or goes away.
+    pub fn delete(&mut self, path: &str) -> Result<(), ClientError> {
+        self.request(Method::DELETE, path, Bytes::new()).map(drop)
+    }
+
+    fn request(&mut self, method: Method, path: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let mut request = Request::new(Full::new(body));
+        *request.method_mut() = method;
+        *request.uri_mut() = path.parse().map_err(|_| {
+            ApiError::new(
+                api::ErrorCode::BadRequest,
+                format!("{path} is no path of the control API"),
+                "use names of letters, digits, '-', '_' and '.'",
+            )
+        })?;
+        let headers = request.headers_mut();
+        headers.insert("host", hyper::header::HeaderValue::from_static("toklat"));
+        headers.insert("content-type", hyper::header::HeaderValue::from_static("application/json"));
+        let sender = &mut self.sender;
+        let exchange = async {
+            let answer = sender.send_request(request).await?;
+            let status = answer.status();
+            Ok::<_, hyper::Error>((status, answer.into_body().collect().await?.to_bytes()))
+        };
+        let (status, body) = if self.progress {
+            self.runtime.block_on(with_progress(exchange))?
+        } else {
+            self.runtime.block_on(exchange)?
+        };
+        if status.is_success() { Ok(body) } else { Err(refusal(status, &body)) }
+    }
+}
+
+/// The daemon's reason and remedy; or, if something else answered, what can be said of that.
+fn refusal(status: StatusCode, body: &[u8]) -> ClientError {
+    match serde_json::from_slice::<ApiError>(body) {
+        Ok(error) => error.into(),
+        Err(_) => ApiError::new(
+            api::ErrorCode::System,
+            format!("The daemon answered with HTTP status {status}"),
+            "is it of this version? (toklat status)",
+        )
+        .into(),
+    }
+}
+
+fn connect_error(global: &Global, socket: &Path, error: std::io::Error) -> ClientError {
+    use std::io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
+    let socket = socket.to_owned();
+    match error.kind() {
+        NotFound | ConnectionRefused => {
+            ClientError::NotRunning { socket, start: start_command(global) }
+        }
+        PermissionDenied => ClientError::Denied { socket },
+        _ => ClientError::Socket { socket, source: error },
+    }
+}
+
+/// How to start a daemon where we looked for it.
+fn start_command(global: &Global) -> String {
+    let dir = global.dir();
+    if dir == Path::new("/run/toklat") {
+        "systemctl start toklat".into()
+    } else if dir == ring::attach::runtime_directory() {
+        "toklat daemon".into()
+    } else {
+        format!("toklat --dir {} daemon", dir.display())
+    }
+}
+
+/// Waits for `work`; after a second says each second on stderr that it still waits.
+async fn with_progress<T>(work: impl Future<Output = T>) -> T {
+    let started = Instant::now();
+    let mut work = std::pin::pin!(work);
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => {
+                if started.elapsed() >= Duration::from_secs(1) {
+                    eprint!("\r\x1b[K");
+                }
+                return done;
+            }
+            () = tokio::time::sleep(Duration::from_secs(1)) => {
+                eprint!("\r\x1b[Kwaiting for the daemon, {} s", started.elapsed().as_secs());
+                let _ = std::io::stderr().flush();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read};
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A daemon that answers one request with these bytes, and what it was asked.
+    fn one_answer(dir: &Path, answer: &'static str) -> std::thread::JoinHandle<String> {
+        let listener = UnixListener::bind(dir.join(api::SOCKET)).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let (mut asked, mut length) = (String::new(), 0);
+            loop {
+                let start = asked.len();
+                reader.read_line(&mut asked).unwrap();
+                let line = asked[start..].trim_end();
+                if let Some(value) = line.strip_prefix("content-length: ") {
+                    length = value.parse().unwrap();
+                }
+                if line.is_empty() {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            reader.read_exact(&mut body).unwrap();
+            asked.push_str(std::str::from_utf8(&body).unwrap());
+            stream.write_all(answer.as_bytes()).unwrap();
+            asked
+        })
+    }
+
+    fn at(dir: &Path) -> Global {
+        Global { dir: Some(dir.to_owned()), json: false }
+    }
+
+    #[test]
+    fn a_body_goes_out_and_an_answer_comes_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon =
+            one_answer(dir.path(), "HTTP/1.1 200 OK\r\ncontent-length: 13\r\n\r\n{\"changes\":[]}");
+        let daemon_answer = Client::connect(&at(dir.path())).unwrap().send::<api::Applied>(
+            Method::PUT,
+            "/v1/topology",
+            &api::Topology::default(),
+        );
+        // 13 of the 14 bytes: a cut answer is an error, not a panic.
+        assert!(matches!(daemon_answer, Err(ClientError::Answer(_))), "{daemon_answer:?}");
+        let asked = daemon.join().unwrap();
+        assert!(asked.starts_with("PUT /v1/topology HTTP/1.1\r\n"), "{asked}");
+        assert!(asked.ends_with("{\"switch\":{}}"), "{asked}");
+    }
+
+    #[test]
+    fn refusals_carry_reason_and_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let daemon = one_answer(
+            dir.path(),
+            "HTTP/1.1 404 Not Found\r\nconnection: close\r\n\r\n\
+             {\"error\":\"not_found\",\"reason\":\"No switch vale7\",\"remedy\":\"add it\"}",
+        );
+        let error = Client::connect(&at(dir.path())).unwrap().delete("/v1/switches/vale7");
+        assert_eq!(error.unwrap_err().to_string(), "No switch vale7; add it");
+        daemon.join().unwrap();
+    }
+
+    #[test]
+    fn foreign_answers_and_lost_connections_are_errors() {
+        for answer in
+            ["HTTP/1.1 502 Bad Gateway\r\ncontent-length: 3\r\n\r\nhmm", "SSH-2.0-x\r\n", ""]
+        {
+            let dir = tempfile::tempdir().unwrap();
+            let daemon = one_answer(dir.path(), answer);
+            let error = Client::connect(&at(dir.path())).unwrap().get::<api::Status>("/v1/status");
+            assert!(error.is_err(), "{answer:?}");
+            daemon.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn nobody_there_says_how_to_start_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = Client::connect(&at(dir.path())).unwrap_err();
+        assert!(matches!(error, ClientError::NotRunning { .. }));
+        let start = format!("toklat --dir {} daemon", dir.path().display());
+        assert!(error.to_string().ends_with(&start), "{error}");
+    }
+}

@@ -1,0 +1,114 @@
+//! `toklat fdb`: show, add, rm, flush.
+
+use clap::Subcommand;
+use frame::{Mac, VlanId};
+use hyper::Method;
+use serde_json::json;
+
+use super::client::Client;
+use super::name::{Name, PortName, SwitchName};
+use super::table::{Table, duration};
+use super::{Global, Result};
+use crate::api::{FdbEntry, FdbFlush, NewFdbEntry};
+
+/// What can be done with forwarding tables.
+#[derive(Debug, Subcommand)]
+pub enum FdbCommand {
+    /// Show which addresses are at which ports
+    Show {
+        /// A switch (vale0) or a port (vale0:p1)
+        name: Name,
+        /// Only those of this VLAN
+        #[arg(long)]
+        vlan: Option<VlanId>,
+    },
+    /// Add an address that stays
+    Add {
+        /// The port where it is, as in vale0:p1
+        port: PortName,
+        /// The address
+        mac: Mac,
+        /// Its VLAN, if the port is in one
+        #[arg(long)]
+        vlan: Option<VlanId>,
+    },
+    /// Remove an address
+    Rm {
+        /// The switch
+        switch: SwitchName,
+        /// The address
+        mac: Mac,
+        /// Its VLAN
+        #[arg(long)]
+        vlan: Option<VlanId>,
+    },
+    /// Forget learned addresses: a switch's, or a port's; those that were added stay
+    Flush {
+        /// A switch (vale0) or a port (vale0:p1)
+        name: Name,
+        /// Only those of this VLAN
+        #[arg(long)]
+        vlan: Option<VlanId>,
+    },
+}
+
+impl FdbCommand {
+    /// Does it.
+    ///
+    /// # Errors
+    /// If the daemon does not run or refuses.
+    pub fn run(self, global: &Global) -> Result {
+        let mut client = Client::connect(global)?;
+        match self {
+            Self::Show { name, vlan } => {
+                let mut entries: Vec<FdbEntry> =
+                    client.get(&format!("{}/fdb", name.switch().path()))?;
+                entries.retain(|entry| vlan.is_none() || entry.vlan == vlan);
+                if let Name::Port(port) = &name {
+                    entries.retain(|entry| entry.port == port.port);
+                }
+                global.print_list(&entries, || table(&entries), "no addresses learned or added")
+            }
+            Self::Add { port, mac, vlan } => {
+                let entry = NewFdbEntry { mac, vlan, port: port.port.clone() };
+                client.tell(Method::POST, &format!("{}/fdb", port.switch.path()), &entry)?;
+                global.print_done(&entry, &format!("added {mac} at {port}"))
+            }
+            Self::Rm { switch, mac, vlan } => {
+                let query = vlan.map(|vlan| format!("?vlan={vlan}")).unwrap_or_default();
+                client.delete(&format!("{}/fdb/{mac}{query}", switch.path()))?;
+                let json = json!({ "switch": switch.as_str(), "mac": mac, "vlan": vlan });
+                global.print_done(&json, &format!("removed {mac} from {switch}"))
+            }
+            Self::Flush { name, vlan } => {
+                let port = match &name {
+                    Name::Switch(_) => None,
+                    Name::Port(port) => Some(port.port.clone()),
+                };
+                let flush = FdbFlush { port, vlan };
+                let path = format!("{}/fdb/flush", name.switch().path());
+                client.tell(Method::POST, &path, &flush)?;
+                global.print_done(&flush, "flushed")
+            }
+        }
+    }
+}
+
+fn table(entries: &[FdbEntry]) -> Table {
+    let mut table = Table::new(&["mac", ">vlan", "port", "kind", ">age"]);
+    for entry in entries {
+        let (kind, age) = if entry.fixed {
+            ("fixed", "-".to_owned())
+        } else {
+            ("learned", duration(entry.age_s.into()))
+        };
+        table.row([
+            entry.mac.to_string(),
+            entry.vlan.map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),
+            entry.port.clone(),
+            kind.into(),
+            age,
+        ]);
+    }
+    table
+}

@@ -1,0 +1,249 @@
+//! `toklat port`: add, set, rm, show.
+
+use clap::Subcommand;
+use fabric::{Policy, VlanMode};
+use frame::VlanId;
+use hyper::Method;
+use serde_json::json;
+
+use super::client::{Client, ClientError};
+use super::name::{Name, PortName, SwitchName};
+use super::port_options::{KindOptions, PolicyOptions};
+use super::table::Table;
+use super::{Global, Result, UsageError};
+use crate::api::{PortInfo, PortKind, PortState, SwitchInfo};
+
+/// What can be done with ports.
+#[derive(Debug, Subcommand)]
+pub enum PortCommand {
+    /// Add a port; without a kind it waits for the client that opens it by its name
+    Add {
+        /// Its name, as in vale0:p1
+        name: PortName,
+        #[command(flatten)]
+        policy: Box<PolicyOptions>,
+        #[command(flatten)]
+        kind: KindOptions,
+    },
+    /// Change a port's rules while it runs, or move it to another worker
+    Set {
+        /// Its name, as in vale0:p1
+        name: PortName,
+        #[command(flatten)]
+        policy: Box<PolicyOptions>,
+    },
+    /// Remove ports; their clients see them close
+    Rm {
+        /// Their names, as in vale0:p1
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<PortName>,
+    },
+    /// Show ports: all, a switch's, or one
+    Show {
+        /// A switch (vale0) or a port (vale0:p1)
+        name: Option<Name>,
+    },
+}
+
+impl PortCommand {
+    /// Does it.
+    ///
+    /// # Errors
+    /// If the daemon does not run or refuses, or if nothing is to be changed.
+    pub fn run(self, global: &Global) -> Result {
+        match self {
+            Self::Add { name, policy, kind } => {
+                let mut body = policy.patch();
+                body.insert("kind".into(), json!(kind.kind(&name.port)?));
+                body.insert("name".into(), name.port.as_str().into());
+                let path = format!("{}/ports", name.switch.path());
+                let info: PortInfo = Client::connect(global)?.send(Method::POST, &path, &body)?;
+                global.print_done(&info, &format!("added {name}"))
+            }
+            Self::Set { name, policy } => {
+                let patch = policy.patch();
+                if patch.is_empty() {
+                    return Err(UsageError("nothing to change; see toklat port set --help").into());
+                }
+                let info: PortInfo =
+                    Client::connect(global)?.send(Method::PATCH, &name.path(), &patch)?;
+                global.print_done(&info, &format!("changed {name}"))
+            }
+            Self::Rm { names } => {
+                let mut client = Client::connect(global)?;
+                for name in names {
+                    client.delete(&name.path())?;
+                    global.print_removed(&name)?;
+                }
+                Ok(())
+            }
+            Self::Show { name } => show(global, name.as_ref()),
+        }
+    }
+}
+
+fn show(global: &Global, name: Option<&Name>) -> Result {
+    let mut client = Client::connect(global)?;
+    let switches = match name {
+        Some(name) => vec![name.switch().clone()],
+        None => switches(&mut client)?,
+    };
+    let mut ports: Vec<(SwitchName, PortInfo)> = Vec::new();
+    for switch in switches {
+        let of_switch: Vec<PortInfo> = match name {
+            Some(Name::Port(port)) => vec![client.get(&port.path())?],
+            _ => client.get(&format!("{}/ports", switch.path()))?,
+        };
+        ports.extend(of_switch.into_iter().map(|info| (switch.clone(), info)));
+    }
+    // The API's shape, and the switch, which its path says.
+    let json: Vec<_> = ports
+        .iter()
+        .map(|(switch, info)| {
+            let mut port = json!(info);
+            port["switch"] = json!(switch.as_str());
+            port
+        })
+        .collect();
+    global.print_list(&json, || table(&ports), "no ports; add one: toklat port add vale0:p1")
+}
+
+fn switches(client: &mut Client) -> Result<Vec<SwitchName>, ClientError> {
+    let all: Vec<SwitchInfo> = client.get("/v1/switches")?;
+    Ok(all.iter().filter_map(|info| info.name.parse().ok()).collect())
+}
+
+fn table(ports: &[(SwitchName, PortInfo)]) -> Table {
+    let mut table =
+        Table::new(&["port", ">id", "state", "kind", ">worker", "vlan", ">mtu", "rules", "client"]);
+    for (switch, info) in ports {
+        let spec = &info.spec;
+        let client = info.client.map_or_else(
+            || "-".to_owned(),
+            |client| format!("pid {} uid {}", client.pid, client.uid),
+        );
+        table.row([
+            format!("{switch}:{}", info.name),
+            info.id.to_string(),
+            state(info),
+            kind(info),
+            info.worker.map_or_else(|| "-".to_owned(), |worker| worker.to_string()),
+            vlan(&spec.policy.vlan),
+            spec.policy.mtu.to_string(),
+            rules(&spec.policy),
+            client,
+        ]);
+    }
+    table
+}
+
+/// A port's state in a word, and why it failed.
+fn state(info: &PortInfo) -> String {
+    match &info.failure {
+        Some(why) => format!("failed: {why}"),
+        None => state_name(info.state).to_owned(),
+    }
+}
+
+/// A port's state in a word.
+#[must_use]
+pub const fn state_name(state: PortState) -> &'static str {
+    match state {
+        PortState::Attached => "attached",
+        PortState::Vacant => "vacant",
+        PortState::Failed => "failed",
+    }
+}
+
+fn kind(info: &PortInfo) -> String {
+    if let Some(of) = &info.monitors {
+        return format!("monitor of {of}");
+    }
+    match &info.spec.kind {
+        PortKind::Ring => "ring".into(),
+        PortKind::Tap { ifname, netns: None } => format!("tap {ifname}"),
+        PortKind::Tap { ifname, netns: Some(netns) } => format!("tap {ifname} in {netns}"),
+        PortKind::PcapRead { path, .. } => format!("reads {path}"),
+        PortKind::PcapWrite { path } => format!("writes {path}"),
+        PortKind::Null => "null".into(),
+    }
+}
+
+fn vlan(mode: &VlanMode) -> String {
+    let list = |vlans: &[VlanId]| match vlans {
+        [] => "all".to_owned(),
+        vlans => vlans.iter().map(ToString::to_string).collect::<Vec<_>>().join(","),
+    };
+    match mode {
+        VlanMode::Unaware => "-".into(),
+        VlanMode::Access(vlan) => vlan.to_string(),
+        VlanMode::Trunk { allowed, native: None } => format!("trunk {}", list(allowed)),
+        VlanMode::Trunk { allowed, native: Some(native) } => {
+            format!("trunk {} native {native}", list(allowed))
+        }
+    }
+}
+
+/// The rules that differ from an ordinary port's.
+fn rules(policy: &Policy) -> String {
+    let mut words = Vec::new();
+    for (set, word) in [
+        (policy.lossless, "lossless"),
+        (policy.protected, "protected"),
+        (policy.locked, "locked"),
+        (!policy.flap_guard, "no flap guard"),
+    ] {
+        if set {
+            words.push(word.to_owned());
+        }
+    }
+    match policy.flood_limit {
+        Some(Policy::FLOOD_LIMIT) => {}
+        Some(limit) => words.push(format!("flood limit {limit}/s")),
+        None => words.push("no flood limit".into()),
+    }
+    match policy.macs.as_slice() {
+        [] => {}
+        [mac] => words.push(mac.to_string()),
+        [mac, rest @ ..] => words.push(format!("{mac} and {} more", rest.len())),
+    }
+    words.extend(policy.mirror_ingress.iter().map(|to| format!("mirror in to {to}")));
+    words.extend(policy.mirror_egress.iter().map(|to| format!("mirror out to {to}")));
+    if words.is_empty() { "-".into() } else { words.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Client as Opener, PortSpec};
+
+    #[test]
+    fn the_table_says_what_is_special() {
+        let policy = Policy {
+            lossless: true,
+            flood_limit: None,
+            vlan: VlanMode::Trunk { allowed: vec![], native: VlanId::new(5) },
+            mirror_egress: Some("p2".into()),
+            ..Policy::default()
+        };
+        let info = PortInfo {
+            name: "p1".into(),
+            id: 0,
+            state: PortState::Attached,
+            failure: None,
+            worker: Some(1),
+            ephemeral: false,
+            client: Some(Opener { pid: 17, uid: 1000 }),
+            monitors: None,
+            spec: PortSpec { policy, ..PortSpec::default() },
+        };
+        let switch: SwitchName = "vale0".parse().unwrap();
+        assert_eq!(
+            table(&[(switch, info)]).to_string(),
+            "PORT      ID  STATE     KIND  WORKER  VLAN                 MTU  \
+             RULES                                       CLIENT\n\
+             vale0:p1   0  attached  ring       1  trunk all native 5  1500  \
+             lossless, no flood limit, mirror out to p2  pid 17 uid 1000\n"
+        );
+    }
+}

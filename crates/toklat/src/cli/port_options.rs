@@ -1,0 +1,367 @@
+//! The options of `toklat port add` and `port set`, and the API's words for them.
+//!
+//! Only what was given is sent, so that one list of options serves both: a new port takes defaults
+//! for the rest, an old one keeps what it has.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use fabric::{Policy, VlanMode};
+use frame::{Mac, VlanId};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+
+use super::Result;
+use crate::api::PortKind;
+
+/// `N`, or a word that means that there is none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Or<T> {
+    /// A value.
+    Value(T),
+    /// `off` or `none`.
+    Nothing,
+}
+
+impl<T: FromStr> FromStr for Or<T> {
+    type Err = T::Err;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if ["off", "none"].contains(&text) {
+            Ok(Self::Nothing)
+        } else {
+            text.parse().map(Self::Value)
+        }
+    }
+}
+
+impl<T> Or<T> {
+    const fn value(&self) -> Option<&T> {
+        match self {
+            Self::Value(value) => Some(value),
+            Self::Nothing => None,
+        }
+    }
+}
+
+fn on_off(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "on" | "true" => Ok(true),
+        "off" | "false" => Ok(false),
+        _ => Err("say on or off"),
+    }
+}
+
+/// A port's rules and its worker.
+#[derive(Debug, Default, Args)]
+pub struct PolicyOptions {
+    /// Senders wait for room in this port's queue instead of losing frames
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
+        value_name = "on|off", value_parser = on_off)]
+    lossless: Option<bool>,
+    /// Talks only to ports that are not protected
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
+        value_name = "on|off", value_parser = on_off)]
+    protected: Option<bool>,
+    /// Member of one VLAN; its frames carry no tag
+    #[arg(long, value_name = "VLAN", group = "vlan")]
+    vlan_access: Option<VlanId>,
+    /// Member of these VLANs, as in 10,20, or all; its frames carry tags
+    #[arg(long, value_name = "VLANS", group = "vlan", value_parser = vlans)]
+    vlan_trunk: Option<Vlans>,
+    /// Knows nothing of VLANs: tags are payload (the default)
+    #[arg(long, group = "vlan")]
+    vlan_unaware: bool,
+    /// On a trunk: the VLAN of frames without a tag, which are dropped otherwise
+    #[arg(long, value_name = "VLAN", requires = "vlan_trunk")]
+    native: Option<VlanId>,
+    /// An address that is always here and never learned elsewhere; may be given several times; none
+    #[arg(long = "mac", value_name = "MAC|none")]
+    macs: Vec<Or<Mac>>,
+    /// Only its addresses (--mac, or else the first one seen) may be source addresses
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
+        value_name = "on|off", value_parser = on_off)]
+    locked: Option<bool>,
+    /// Most flooded frames a second that it may send [default: 100000]
+    #[arg(long, value_name = "N|off")]
+    flood_limit: Option<Or<u32>>,
+    /// Refuse to learn addresses that move too often [default: on]
+    #[arg(long, value_name = "on|off", value_parser = on_off)]
+    flap_guard: Option<bool>,
+    /// Largest payload of a frame in bytes, up to 9216 [default: 1500]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16)
+        .range(1..=Policy::MAX_MTU as i64))]
+    mtu: Option<u16>,
+    /// The worker that serves it, from 0; a running port moves there [default: least loaded]
+    #[arg(long, value_name = "N")]
+    worker: Option<u16>,
+    /// Copies of what this port sends go to that port of the switch too
+    #[arg(long, value_name = "PORT|none")]
+    mirror_in: Option<Or<String>>,
+    /// Copies of what this port receives go to that port of the switch too
+    #[arg(long, value_name = "PORT|none")]
+    mirror_out: Option<Or<String>>,
+    /// The only user, by uid, who may open it (beside root and the daemon's user)
+    #[arg(long, value_name = "UID")]
+    owner: Option<u32>,
+}
+
+/// VLANs of a trunk; empty for all.
+#[derive(Clone, Debug)]
+struct Vlans(Vec<VlanId>);
+
+fn vlans(text: &str) -> Result<Vlans, frame::ParseAddressError> {
+    if text == "all" {
+        return Ok(Vlans(Vec::new()));
+    }
+    text.split(',').map(str::parse).collect::<Result<_, _>>().map(Vlans)
+}
+
+impl PolicyOptions {
+    /// What was given, as the API names it.
+    #[must_use]
+    pub fn patch(&self) -> Map<String, Value> {
+        let mut patch = Map::new();
+        let mut put = |name: &str, value: Option<Value>| {
+            patch.extend(value.map(|value| (name.to_owned(), value)));
+        };
+        put("lossless", self.lossless.map(Value::from));
+        put("protected", self.protected.map(Value::from));
+        put("vlan", self.vlan().map(|mode| json!(mode)));
+        put("locked", self.locked.map(Value::from));
+        put("flood_limit", self.flood_limit.as_ref().map(or_null));
+        put("flap_guard", self.flap_guard.map(Value::from));
+        put("mtu", self.mtu.map(Value::from));
+        put("worker", self.worker.map(Value::from));
+        put("mirror_ingress", self.mirror_in.as_ref().map(or_null));
+        put("mirror_egress", self.mirror_out.as_ref().map(or_null));
+        put("owner", self.owner.map(Value::from));
+        if !self.macs.is_empty() {
+            let macs: Vec<&Mac> = self.macs.iter().filter_map(Or::value).collect();
+            put("macs", Some(json!(macs)));
+        }
+        patch
+    }
+
+    fn vlan(&self) -> Option<VlanMode> {
+        if self.vlan_unaware {
+            return Some(VlanMode::Unaware);
+        }
+        if let Some(vlan) = self.vlan_access {
+            return Some(VlanMode::Access(vlan));
+        }
+        let Vlans(allowed) = self.vlan_trunk.clone()?;
+        Some(VlanMode::Trunk { allowed, native: self.native })
+    }
+}
+
+fn or_null<T: Serialize>(value: &Or<T>) -> Value {
+    json!(value.value())
+}
+
+/// What a port is attached to; none of these: whoever opens it by its name.
+#[derive(Debug, Default, Args)]
+pub struct KindOptions {
+    /// A tap interface, called as the port unless IFNAME is given; the daemon needs CAP_NET_ADMIN
+    #[arg(long, num_args = 0..=1, value_name = "IFNAME", group = "kind")]
+    tap: Option<Option<String>>,
+    /// The network namespace of the tap: a name in /run/netns, or a process id
+    #[arg(long, value_name = "NAME", requires = "tap")]
+    netns: Option<String>,
+    /// Sends the frames of a pcap or pcapng file
+    #[arg(long, value_name = "FILE", group = "kind")]
+    pcap_read: Option<PathBuf>,
+    /// Start the file again at its end
+    #[arg(long = "loop", requires = "pcap_read")]
+    repeat: bool,
+    /// How many times as fast as recorded, as in 0.5; max for as fast as possible [default: 1]
+    #[arg(long, value_name = "N|max", requires = "pcap_read", value_parser = speed_percent)]
+    speed: Option<u32>,
+    /// Writes what it receives into a pcapng file
+    #[arg(long, value_name = "FILE", group = "kind")]
+    pcap_write: Option<PathBuf>,
+    /// Takes everything and sends nothing
+    #[arg(long, group = "kind")]
+    null: bool,
+}
+
+fn speed_percent(text: &str) -> Result<u32, &'static str> {
+    if text == "max" {
+        return Ok(0);
+    }
+    let times: f64 = text.parse().map_err(|_| "say how many times as fast, as in 2, or max")?;
+    if !(0.01..=1_000_000.0).contains(&times) {
+        return Err("from 0.01 to 1000000 times, or max");
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    Ok((times * 100.0).round() as u32)
+}
+
+impl KindOptions {
+    /// What a port called `port` is attached to. Files get absolute paths: the daemon opens them.
+    ///
+    /// # Errors
+    /// If a path is not UTF-8 or has no absolute form.
+    pub fn kind(self, port: &str) -> Result<PortKind> {
+        let absolute = |path: PathBuf| -> Result<String> {
+            let path = std::path::absolute(&path)?;
+            path.into_os_string()
+                .into_string()
+                .map_err(|path| anyhow::anyhow!("The path {path:?} is not UTF-8; rename the file"))
+        };
+        if let Some(ifname) = self.tap {
+            let ifname = ifname.unwrap_or_else(|| port.to_owned());
+            return Ok(PortKind::Tap { ifname, netns: self.netns });
+        }
+        if let Some(path) = self.pcap_read {
+            let speed_percent = self.speed.unwrap_or(100);
+            let path = absolute(path)?;
+            return Ok(PortKind::PcapRead { path, repeat: self.repeat, speed_percent });
+        }
+        if let Some(path) = self.pcap_write {
+            return Ok(PortKind::PcapWrite { path: absolute(path)? });
+        }
+        Ok(if self.null { PortKind::Null } else { PortKind::Ring })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::api::PortSpec;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        policy: PolicyOptions,
+        #[command(flatten)]
+        kind: KindOptions,
+    }
+
+    fn parse(options: &[&str]) -> Result<Line, clap::Error> {
+        Line::try_parse_from([&["x"], options].concat())
+    }
+
+    fn spec(options: &[&str]) -> PortSpec {
+        let line = parse(options).unwrap();
+        let mut body = line.policy.patch();
+        body.insert("kind".into(), json!(line.kind.kind("p1").unwrap()));
+        serde_json::from_value(body.into()).unwrap()
+    }
+
+    #[test]
+    fn options_become_the_policy() {
+        assert_eq!(spec(&[]), PortSpec::default());
+        let vlan = |id| VlanId::new(id).unwrap();
+        let table: [(&[&str], Policy); 10] = [
+            (
+                &["--lossless", "--protected=on"],
+                Policy { lossless: true, protected: true, ..Policy::default() },
+            ),
+            (
+                &["--lossless=off", "--flap-guard", "off"],
+                Policy { flap_guard: false, ..Policy::default() },
+            ),
+            (
+                &["--vlan-access", "7"],
+                Policy { vlan: VlanMode::Access(vlan(7)), ..Policy::default() },
+            ),
+            (
+                &["--vlan-trunk", "10,20", "--native", "10"],
+                Policy {
+                    vlan: VlanMode::Trunk {
+                        allowed: vec![vlan(10), vlan(20)],
+                        native: Some(vlan(10)),
+                    },
+                    ..Policy::default()
+                },
+            ),
+            (
+                &["--vlan-trunk=all"],
+                Policy {
+                    vlan: VlanMode::Trunk { allowed: vec![], native: None },
+                    ..Policy::default()
+                },
+            ),
+            (
+                &["--mac", "02:00:00:00:00:01", "--mac", "02:00:00:00:00:02", "--locked"],
+                Policy {
+                    macs: vec![Mac::local(1), Mac::local(2)],
+                    locked: true,
+                    ..Policy::default()
+                },
+            ),
+            (&["--mac=none"], Policy::default()),
+            (&["--flood-limit=off"], Policy { flood_limit: None, ..Policy::default() }),
+            (
+                &["--flood-limit", "5", "--mtu=9000"],
+                Policy { flood_limit: Some(5), mtu: 9000, ..Policy::default() },
+            ),
+            (
+                &["--mirror-in=p2", "--mirror-out", "none"],
+                Policy { mirror_ingress: Some("p2".into()), ..Policy::default() },
+            ),
+        ];
+        for (options, policy) in table {
+            assert_eq!(spec(options).policy, policy, "{options:?}");
+        }
+        assert_eq!(spec(&["--worker=3", "--owner=1000"]).worker, Some(3));
+    }
+
+    #[test]
+    fn options_become_the_kind() {
+        let tap = |ifname: &str, netns: Option<&str>| PortKind::Tap {
+            ifname: ifname.into(),
+            netns: netns.map(Into::into),
+        };
+        let read = |repeat, speed_percent| PortKind::PcapRead {
+            path: "/a.pcap".into(),
+            repeat,
+            speed_percent,
+        };
+        let table: [(&[&str], PortKind); 8] = [
+            (&["--tap"], tap("p1", None)),
+            (&["--tap", "tap0", "--netns=blue"], tap("tap0", Some("blue"))),
+            (&["--pcap-read=/a.pcap"], read(false, 100)),
+            (&["--pcap-read=/a.pcap", "--loop", "--speed=max"], read(true, 0)),
+            (&["--pcap-read=/a.pcap", "--speed=0.5"], read(false, 50)),
+            (&["--pcap-write=/b"], PortKind::PcapWrite { path: "/b".into() }),
+            (&["--null"], PortKind::Null),
+            (&["--lossless"], PortKind::Ring),
+        ];
+        for (options, kind) in table {
+            assert_eq!(spec(options).kind, kind, "{options:?}");
+        }
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        let table: [&[&str]; 12] = [
+            &["--vlan-access=1", "--vlan-trunk=2"],
+            &["--vlan-access=0"],
+            &["--vlan-access=4095"],
+            &["--vlan-trunk=1,,2"],
+            &["--native=1"],
+            &["--tap", "--null"],
+            &["--netns=x"],
+            &["--loop"],
+            &["--pcap-read=a", "--speed=-1"],
+            &["--mtu=9217"],
+            &["--mac=02:00"],
+            &["--lossless=maybe"],
+        ];
+        for options in table {
+            assert!(parse(options).is_err(), "{options:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_is_not_changed() {
+        assert!(parse(&[]).unwrap().policy.patch().is_empty());
+        let patch = parse(&["--mirror-in=none", "--flood-limit=off"]).unwrap().policy.patch();
+        assert_eq!(Value::from(patch), json!({ "mirror_ingress": null, "flood_limit": null }));
+    }
+}

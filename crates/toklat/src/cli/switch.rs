@@ -1,0 +1,270 @@
+//! `toklat switch`: add, set, rm, show.
+
+use clap::{Args, Subcommand, ValueEnum};
+use dataplane::config::Idle;
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use super::client::Client;
+use super::name::SwitchName;
+use super::table::Table;
+use super::{Global, Result};
+use crate::api::{SwitchInfo, SwitchState};
+
+/// What can be done with switches.
+#[derive(Debug, Subcommand)]
+pub enum SwitchCommand {
+    /// Add a switch; its data process starts at once
+    Add {
+        /// Its name: up to 15 letters, digits, '-', '_' or '.'
+        name: SwitchName,
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        fixed: FixedSettings,
+    },
+    /// Change a running switch
+    Set {
+        /// Its name
+        name: SwitchName,
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Remove switches and their ports; clients see their ports close
+    Rm {
+        /// Their names
+        #[arg(required = true, value_name = "NAME")]
+        names: Vec<SwitchName>,
+    },
+    /// Show switches: all, or one
+    Show {
+        /// Its name
+        name: Option<SwitchName>,
+    },
+}
+
+/// What workers do when there is nothing to do.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum IdleOption {
+    /// Spin up to 50 us after the last frame, then sleep
+    Auto,
+    /// Spin for ever: shortest latency, a whole CPU each
+    Poll,
+    /// Sleep at once: least CPU time, longest latency
+    Sleep,
+}
+
+/// Settings that a running switch can change.
+#[derive(Debug, Default, Args)]
+pub struct Settings {
+    /// What workers do when there is nothing to do [default: auto]
+    #[arg(long, value_name = "HOW")]
+    idle: Option<IdleOption>,
+    /// Most frames that a port hands in per turn, 1 to 1024 [default: 64]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    batch: Option<u16>,
+    /// Seconds after which a learned address is forgotten, 0 for never [default: 300]
+    #[arg(long, value_name = "SECONDS")]
+    fdb_ageing: Option<u32>,
+    /// Most milliseconds that a sender waits for a lossless port [default: 10]
+    #[arg(long, value_name = "MS")]
+    stall_timeout: Option<u32>,
+    /// The only user, by uid, who may open its ports (beside root and the daemon's user)
+    #[arg(long, value_name = "UID")]
+    owner: Option<u32>,
+}
+
+/// Settings that are made with the switch.
+#[derive(Debug, Default, Args)]
+pub struct FixedSettings {
+    /// Worker threads, on any CPU [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    workers: Option<u16>,
+    /// A worker on each of these CPUs, as in 2,3
+    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "workers")]
+    cpus: Vec<u16>,
+    /// Most ports, up to 16384 [default: 4096]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16384))]
+    max_ports: Option<u16>,
+    /// Entries of the forwarding table [default: 8192]
+    #[arg(long, value_name = "N")]
+    fdb_entries: Option<u32>,
+}
+
+impl Settings {
+    /// The settings that were given, as the API names them.
+    fn patch(&self) -> Map<String, Value> {
+        let mut patch = Map::new();
+        let idle = self.idle.map(|idle| match idle {
+            IdleOption::Auto => json!(Idle::Auto),
+            IdleOption::Poll => json!(Idle::Poll),
+            IdleOption::Sleep => json!(Idle::Sleep),
+        });
+        let given = [
+            ("idle", idle),
+            ("batch", self.batch.map(Value::from)),
+            ("fdb_ageing_s", self.fdb_ageing.map(Value::from)),
+            ("stall_timeout_ms", self.stall_timeout.map(Value::from)),
+            ("owner", self.owner.map(Value::from)),
+        ];
+        for (name, value) in given {
+            patch.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        patch
+    }
+}
+
+impl FixedSettings {
+    fn patch(&self) -> Map<String, Value> {
+        let mut patch = Map::new();
+        if let Some(workers) = self.workers {
+            patch.insert("workers".into(), (0..workers).map(|_| json!({})).collect());
+        } else if !self.cpus.is_empty() {
+            let pinned = self.cpus.iter().map(|cpu| json!({ "cpu": cpu }));
+            patch.insert("workers".into(), pinned.collect());
+        }
+        let given = [
+            ("max_ports", self.max_ports.map(Value::from)),
+            ("fdb_entries", self.fdb_entries.map(Value::from)),
+        ];
+        for (name, value) in given {
+            patch.extend(value.map(|value| (name.to_owned(), value)));
+        }
+        patch
+    }
+}
+
+impl SwitchCommand {
+    /// Does it.
+    ///
+    /// # Errors
+    /// If the daemon does not run or refuses.
+    pub fn run(self, global: &Global) -> Result {
+        let mut client = Client::connect(global)?;
+        match self {
+            Self::Add { name, settings, fixed } => {
+                let mut body = settings.patch();
+                body.extend(fixed.patch());
+                body.insert("name".into(), name.as_str().into());
+                let info: SwitchInfo = client.send(Method::POST, "/v1/switches", &body)?;
+                global.print_done(&info, &format!("added {name}"))
+            }
+            Self::Set { name, settings } => {
+                let info: SwitchInfo =
+                    client.send(Method::PATCH, &name.path(), &settings.patch())?;
+                global.print_done(&info, &format!("changed {name}"))
+            }
+            Self::Rm { names } => {
+                for name in names {
+                    client.delete(&name.path())?;
+                    global.print_removed(&name)?;
+                }
+                Ok(())
+            }
+            Self::Show { name } => {
+                let switches: Vec<SwitchInfo> = match name {
+                    Some(name) => vec![client.get(&name.path())?],
+                    None => client.get("/v1/switches")?,
+                };
+                let nothing = "no switches; add one: toklat switch add vale0";
+                global.print_list(&switches, || table(&switches), nothing)
+            }
+        }
+    }
+}
+
+fn table(switches: &[SwitchInfo]) -> Table {
+    let mut table = Table::new(&[
+        "switch",
+        "state",
+        ">ports",
+        "workers",
+        "idle",
+        ">batch",
+        ">pid",
+        ">restarts",
+        "owner",
+    ]);
+    for info in switches {
+        let state = match (info.state, &info.failure) {
+            (SwitchState::Running, _) => "running".to_owned(),
+            (SwitchState::Restarting, _) => "restarting".to_owned(),
+            (SwitchState::Failed, None) => "failed".to_owned(),
+            (SwitchState::Failed, Some(why)) => format!("failed: {why}"),
+        };
+        table.row([
+            info.name.clone(),
+            state,
+            info.ports.to_string(),
+            workers(info),
+            format!("{:?}", info.config.idle).to_lowercase(),
+            info.config.batch.to_string(),
+            info.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            info.restarts.to_string(),
+            info.owner.map_or_else(|| "-".to_owned(), |uid| uid.to_string()),
+        ]);
+    }
+    table
+}
+
+/// `2 (cpu 2,any)`: how many, and where.
+fn workers(info: &SwitchInfo) -> String {
+    let workers = &info.config.workers;
+    if workers.iter().all(|worker| worker.cpu.is_none()) {
+        return workers.len().to_string();
+    }
+    let cpus: Vec<String> = workers
+        .iter()
+        .map(|worker| worker.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string()))
+        .collect();
+    format!("{} (cpu {})", workers.len(), cpus.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use dataplane::config::{SwitchConfig, WorkerConfig};
+
+    use super::*;
+    use crate::api::NewSwitch;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        fixed: FixedSettings,
+    }
+
+    fn config(options: &[&str]) -> SwitchConfig {
+        let line = Line::try_parse_from([&["x"], options].concat()).unwrap();
+        let mut body = line.settings.patch();
+        body.extend(line.fixed.patch());
+        body.insert("name".into(), "vale0".into());
+        serde_json::from_value::<NewSwitch>(body.into()).unwrap().spec.config
+    }
+
+    #[test]
+    fn options_become_the_configuration() {
+        assert_eq!(config(&[]), SwitchConfig::default());
+        let given = config(&["--idle", "poll", "--batch=32", "--fdb-ageing=0", "--max-ports=8"]);
+        let expected = SwitchConfig {
+            idle: Idle::Poll,
+            batch: 32,
+            fdb_ageing_s: 0,
+            max_ports: 8,
+            ..SwitchConfig::default()
+        };
+        assert_eq!(given, expected);
+        assert_eq!(config(&["--workers=3"]).workers, [WorkerConfig { cpu: None }; 3]);
+        let pinned = [WorkerConfig { cpu: Some(2) }, WorkerConfig { cpu: Some(3) }];
+        assert_eq!(config(&["--cpus=2,3"]).workers, pinned);
+    }
+
+    #[test]
+    fn contradictions_are_usage_errors() {
+        for bad in [&["--cpus=1", "--workers=2"][..], &["--batch=0"], &["--idle=maybe"]] {
+            assert!(Line::try_parse_from([&["x"], bad].concat()).is_err(), "{bad:?}");
+        }
+    }
+}
