@@ -91,20 +91,22 @@ impl UdpFrame {
 /// for it. What follows is a pattern made from it: every byte can be checked.
 ///
 /// ```text
-///    0      2        4                 10                         18
-///    | check | stream | time (48 bits) | sequence (64 bits)       | pattern ...
+///    0       2        4                          10                   18
+///    | check | stream | filled, time (1, 47 bits) | sequence (64 bits) | pattern ...
 /// ```
 ///
-/// All numbers are most significant byte first. `check` is computed from the other three and marks
-/// the payload as a probe.
+/// All numbers are most significant byte first. `check` is computed from the others and marks the
+/// payload as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// Which stream it belongs to; sequence numbers count per stream.
     pub stream: u16,
     /// Its number in the stream, from 0.
     pub sequence: u64,
-    /// When it was sent, in nanoseconds of the sender's choice of clock, modulo 2^48 (78 hours).
+    /// When it was sent, in nanoseconds of the sender's choice of clock, modulo 2^47 (39 hours).
     pub time: u64,
+    /// The rest of the payload is the pattern; else it is whatever was in the buffer.
+    pub filled: bool,
 }
 
 /// Why a payload is not the probe it should be.
@@ -125,11 +127,13 @@ impl Probe {
     /// Bytes it needs.
     pub const LEN: usize = 18;
     /// The bits of a time that are sent.
-    pub const TIME_MASK: u64 = (1 << 48) - 1;
+    pub const TIME_MASK: u64 = (1 << 47) - 1;
+    const FILLED: u64 = 1 << 47;
 
     /// The two words it consists of.
     fn words(self) -> (u64, u64) {
-        (u64::from(self.stream) << 48 | self.time & Self::TIME_MASK, self.sequence)
+        let filled = if self.filled { Self::FILLED } else { 0 };
+        (u64::from(self.stream) << 48 | filled | self.time & Self::TIME_MASK, self.sequence)
     }
 
     const FACTORS: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
@@ -141,7 +145,7 @@ impl Probe {
         (first.wrapping_add(second) >> 48) as u16
     }
 
-    /// Writes the probe without the pattern; false if `payload` is too short.
+    /// Writes the probe alone, as it is; false if `payload` is too short.
     #[inline]
     pub fn write_head(self, payload: &mut [u8]) -> bool {
         let Some(head) = payload.first_chunk_mut::<{ Self::LEN }>() else { return false };
@@ -152,10 +156,10 @@ impl Probe {
         true
     }
 
-    /// Writes the probe and fills the rest of `payload` with its pattern; false if it is too short.
+    /// Writes the probe as filled, and its pattern to the rest of `payload`; false if it is too short.
     #[inline]
     pub fn write(self, payload: &mut [u8]) -> bool {
-        if !self.write_head(payload) {
+        if !(Self { filled: true, ..self }).write_head(payload) {
             return false;
         }
         let mut pattern = self.pattern();
@@ -182,16 +186,19 @@ impl Probe {
             return Err(ProbeError::NotAProbe);
         }
         let (stream, time) = ((words.0 >> 48) as u16, words.0 & Self::TIME_MASK);
-        Ok(Self { stream, sequence: words.1, time })
+        Ok(Self { stream, sequence: words.1, time, filled: words.0 & Self::FILLED != 0 })
     }
 
-    /// Reads a probe and checks every byte of `payload`.
+    /// Reads a probe and checks every byte of `payload` that its sender wrote.
     ///
     /// # Errors
     /// [`ProbeError`].
     #[inline]
     pub fn verify(payload: &[u8]) -> Result<Self, ProbeError> {
         let probe = Self::read(payload)?;
+        if !probe.filled {
+            return Ok(probe);
+        }
         let mut pattern = probe.pattern();
         let (words, rest) = payload[Self::LEN..].as_chunks::<8>();
         let good = words.iter().fold(true, |good, word| good & (*word == pattern.next_word()));
@@ -234,7 +241,7 @@ mod tests {
         assert_eq!(UdpFrame::HEADERS + Probe::LEN, MIN_FRAME);
         let mut frame = [0; MIN_FRAME];
         let at = UdpFrame::between(Mac::local(1), Mac::local(2)).write(&mut frame).unwrap();
-        let probe = Probe { stream: 1, sequence: 2, time: 3 };
+        let probe = Probe { stream: 1, sequence: 2, time: 3, filled: true };
         assert!(probe.write(&mut frame[at..]));
         assert_eq!(Probe::verify(&frame[at..]), Ok(probe));
         assert!(Ipv4::checksum_ok(&frame[14..]));
@@ -264,8 +271,17 @@ mod tests {
     fn zeros_and_short_payloads_are_no_probes() {
         assert_eq!(Probe::read(&[0; 100]), Err(ProbeError::NotAProbe));
         assert_eq!(Probe::read(&[0xff; 100]), Err(ProbeError::NotAProbe));
-        assert!(!Probe { stream: 0, sequence: 0, time: 0 }.write(&mut [0; 17]));
+        assert!(!Probe { stream: 0, sequence: 0, time: 0, filled: true }.write(&mut [0; 17]));
         assert_eq!(Probe::read(&[0; 17]), Err(ProbeError::NotAProbe));
+    }
+
+    #[test]
+    fn what_was_not_filled_is_not_checked() {
+        let probe = Probe { stream: 1, sequence: 2, time: 3, filled: false };
+        let mut payload = [7; 100];
+        assert!(probe.write_head(&mut payload));
+        assert_eq!(Probe::verify(&payload), Ok(probe));
+        assert_eq!(payload[Probe::LEN..], [7; 82]);
     }
 
     #[test]
@@ -282,7 +298,7 @@ mod tests {
             stream in any::<u16>(), sequence in any::<u64>(), time in 0..=Probe::TIME_MASK,
             len in Probe::LEN..300,
         ) {
-            let probe = Probe { stream, sequence, time };
+            let probe = Probe { stream, sequence, time, filled: true };
             let mut payload = vec![0; len];
             probe.write(&mut payload);
             prop_assert_eq!(Probe::verify(&payload), Ok(probe));
@@ -294,7 +310,7 @@ mod tests {
             len in Probe::LEN..100, flip in 1u8..,
         ) {
             let mut payload = vec![0; len];
-            Probe { stream, sequence, time }.write(&mut payload);
+            Probe { stream, sequence, time, filled: true }.write(&mut payload);
             for at in 0..len {
                 payload[at] ^= flip;
                 prop_assert!(Probe::verify(&payload).is_err(), "byte {}", at);
@@ -307,7 +323,7 @@ mod tests {
             prop_assume!(sequence != other);
             let mut payloads = [[0; 50]; 2];
             for (payload, sequence) in payloads.iter_mut().zip([sequence, other]) {
-                Probe { stream, sequence, time: 0 }.write(payload);
+                Probe { stream, sequence, time: 0, filled: true }.write(payload);
             }
             prop_assert_ne!(&payloads[0][Probe::LEN..], &payloads[1][Probe::LEN..]);
         }
