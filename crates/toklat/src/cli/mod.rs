@@ -15,6 +15,7 @@ mod shell;
 mod stats;
 mod switch;
 pub mod table;
+mod top;
 mod topology;
 
 use std::process::ExitCode;
@@ -68,6 +69,8 @@ enum Command {
     Pipes,
     /// Show counters, or rates with --watch
     Stats(stats::StatsArgs),
+    /// Show a live view of ports, rates, drops and workers
+    Top(top::TopArgs),
     /// Make switches and ports as a topology file says
     Apply(topology::ApplyArgs),
     /// Print switches and ports as a topology file
@@ -98,6 +101,7 @@ impl Command {
             Self::Fdb(command) => command.run(global),
             Self::Pipes => service::pipes(global),
             Self::Stats(args) => stats::run(&args, global),
+            Self::Top(args) => top::run(&args, global),
             Self::Apply(args) => topology::apply(&args, global),
             Self::Export => topology::export(global),
             Self::Upgrade(args) => service::upgrade(args, global),

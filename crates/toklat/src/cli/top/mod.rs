@@ -1,0 +1,115 @@
+//! `toklat top`: a live view of ports, rates, drops and workers.
+
+mod view;
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use self::view::{Sort, View};
+use super::client::Client;
+use super::name::Name;
+use super::rates::Rates;
+use super::stats::{interval, read};
+use super::{Global, Result, UsageError};
+use crate::api::Stats;
+
+/// Options of `toklat top`.
+#[derive(Debug, Args)]
+pub struct TopArgs {
+    /// A switch (vale0) or a port (vale0:p1) [default: all]
+    name: Option<Name>,
+    /// Seconds between two readings
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    interval: Duration,
+    /// Order of the ports
+    #[arg(long, default_value = "in")]
+    sort: Sort,
+}
+
+/// Shows the live view until `q`.
+///
+/// # Errors
+/// If standard output is no terminal, the daemon does not run, or there is no such switch or port.
+pub fn run(args: &TopArgs, global: &Global) -> Result {
+    if !std::io::stdout().is_terminal() || global.json {
+        let message = "top needs a terminal; for programs there is toklat stats --watch --json";
+        return Err(UsageError(message).into());
+    }
+    let mut source = Source { global, name: args.name.as_ref(), client: None };
+    let first = source.read()?;
+    let mut terminal = ratatui::try_init()?;
+    let end = watch(args, &mut source, first, &mut terminal);
+    ratatui::try_restore()?;
+    end
+}
+
+/// Where readings come from; a daemon that went away is looked for again at each one.
+struct Source<'a> {
+    global: &'a Global,
+    name: Option<&'a Name>,
+    client: Option<Client>,
+}
+
+impl Source<'_> {
+    fn read(&mut self) -> Result<Stats> {
+        let mut client = match self.client.take() {
+            Some(client) => client,
+            None => Client::connect(self.global)?.without_progress(),
+        };
+        let stats = read(&mut client, self.name)?;
+        self.client = Some(client);
+        Ok(stats)
+    }
+}
+
+fn watch(
+    args: &TopArgs,
+    source: &mut Source<'_>,
+    mut last: Stats,
+    terminal: &mut ratatui::DefaultTerminal,
+) -> Result {
+    let mut view = View::new(args.sort, args.interval);
+    // The first rates come soon, the others at the interval.
+    let mut due = Instant::now() + args.interval.min(Duration::from_millis(250));
+    loop {
+        terminal.draw(|frame| view.draw(frame))?;
+        if event::poll(due.saturating_duration_since(Instant::now()))? {
+            if let Event::Key(key) = event::read()?
+                && key.kind == KeyEventKind::Press
+                && !press(&mut view, key)
+            {
+                return Ok(());
+            }
+            continue;
+        }
+        due = Instant::now() + args.interval;
+        match source.read() {
+            Ok(stats) => {
+                view.update(Rates::between(&last, &stats));
+                last = stats;
+            }
+            Err(error) => view.fail(format!("{error:#}")),
+        }
+    }
+}
+
+/// Does what a key says; false if that is to end.
+fn press(view: &mut View, key: KeyEvent) -> bool {
+    match key.code {
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        KeyCode::Char('s') => view.sort_next(),
+        KeyCode::Char('p' | ' ') => view.pause(),
+        KeyCode::Up | KeyCode::Char('k') => view.scroll(-1),
+        KeyCode::Down | KeyCode::Char('j') => view.scroll(1),
+        KeyCode::PageUp => view.scroll(-view.page()),
+        KeyCode::PageDown => view.scroll(view.page()),
+        KeyCode::Home => view.scroll(isize::MIN),
+        KeyCode::End => view.scroll(isize::MAX),
+        _ => {}
+    }
+    true
+}

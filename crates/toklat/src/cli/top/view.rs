@@ -1,0 +1,434 @@
+//! What `top` shows: the screen, made of rates. No terminal, no daemon, no clock.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+
+use super::super::rates::{Flow, PortRates, Rates, WorkerRates};
+use super::super::stats::drop_rates;
+use super::super::table::{bps, pps, scaled};
+use crate::api::PortState;
+
+/// Order of the ports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sort {
+    /// Those that send most first
+    In,
+    /// Those that receive most first
+    Out,
+    /// Those that lose most first
+    Drops,
+    /// By name
+    Name,
+}
+
+impl Sort {
+    const fn next(self) -> Self {
+        match self {
+            Self::In => Self::Out,
+            Self::Out => Self::Drops,
+            Self::Drops => Self::Name,
+            Self::Name => Self::In,
+        }
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+            Self::Drops => "drops",
+            Self::Name => "name",
+        }
+    }
+
+    fn sort(self, ports: &mut [PortRates]) {
+        let by_name = |a: &PortRates, b: &PortRates| {
+            (&a.switch, natural(&a.name)).cmp(&(&b.switch, natural(&b.name)))
+        };
+        let key = |port: &PortRates| match self {
+            Self::In => port.ingress.pps,
+            Self::Out => port.egress.pps,
+            Self::Drops => port.dropped(),
+            Self::Name => 0.0,
+        };
+        ports.sort_by(|a, b| key(b).total_cmp(&key(a)).then_with(|| by_name(a, b)));
+    }
+}
+
+/// Sorts `p2` before `p10`: the text before a number at the end, and that number.
+fn natural(name: &str) -> (&str, u64, &str) {
+    let text = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    (text, name[text.len()..].parse().unwrap_or(0), name)
+}
+
+/// The screen's state.
+#[derive(Debug)]
+pub struct View {
+    rates: Option<Rates>,
+    sort: Sort,
+    interval: Duration,
+    paused: bool,
+    failure: Option<String>,
+    first_row: usize,
+    rows: usize,
+}
+
+impl View {
+    /// A screen that waits for its first rates.
+    pub const fn new(sort: Sort, interval: Duration) -> Self {
+        Self { rates: None, sort, interval, paused: false, failure: None, first_row: 0, rows: 0 }
+    }
+
+    /// Shows these rates, unless it is paused.
+    pub fn update(&mut self, mut rates: Rates) {
+        self.failure = None;
+        if !self.paused {
+            self.sort.sort(&mut rates.ports);
+            self.rates = Some(rates);
+        }
+    }
+
+    /// Keeps what is shown and says why there is nothing new.
+    pub fn fail(&mut self, why: String) {
+        self.failure = Some(why);
+    }
+
+    /// Sorts by the next thing.
+    pub fn sort_next(&mut self) {
+        self.sort = self.sort.next();
+        if let Some(rates) = &mut self.rates {
+            self.sort.sort(&mut rates.ports);
+        }
+    }
+
+    /// Stops or goes on.
+    pub const fn pause(&mut self) {
+        self.paused = !self.paused;
+    }
+
+    /// Moves the list of ports; it stops at its ends.
+    pub fn scroll(&mut self, lines: isize) {
+        let ports = self.rates.as_ref().map_or(0, |rates| rates.ports.len());
+        let last = ports.saturating_sub(self.rows.max(1));
+        self.first_row = self.first_row.saturating_add_signed(lines).min(last);
+    }
+
+    /// Lines of a page.
+    pub fn page(&self) -> isize {
+        isize::try_from(self.rows.max(1)).unwrap_or(1)
+    }
+
+    /// Draws everything.
+    pub fn draw(&mut self, frame: &mut Frame<'_>) {
+        let rates = self.rates.take();
+        let area = frame.area();
+        let none = Rates::default();
+        let shown = rates.as_ref().unwrap_or(&none);
+        let workers = worker_lines(shown, area.height);
+        let [head, worker_area, port_area, foot] = Layout::vertical([
+            Constraint::Length(if area.height >= 6 { 2 } else { 1 }),
+            Constraint::Length(workers),
+            Constraint::Fill(1),
+            Constraint::Length(u16::from(area.height >= 4)),
+        ])
+        .areas(area);
+        frame.render_widget(Paragraph::new(self.headline(rates.as_ref())), head);
+        if workers > 0 {
+            frame.render_widget(worker_table(&shown.workers, worker_area), worker_area);
+        }
+        self.rows = usize::from(port_area.height.saturating_sub(1));
+        self.first_row = self.first_row.min(shown.ports.len().saturating_sub(self.rows.max(1)));
+        let ports = shown.ports.iter().skip(self.first_row).take(self.rows);
+        frame.render_widget(port_table(ports, port_area), port_area);
+        frame.render_widget(Paragraph::new(self.footline(shown)), foot);
+        self.rates = rates;
+    }
+
+    /// All switches in one line, and what is wrong, if something is.
+    fn headline(&self, rates: Option<&Rates>) -> Line<'static> {
+        if let Some(why) = &self.failure {
+            return Line::from(format!(" {why}")).style(Style::new().fg(Color::Red));
+        }
+        let Some(rates) = rates else { return Line::from(" reading the counters ...") };
+        if rates.ports.is_empty() {
+            return Line::from(" no ports; add one: toklat port add vale0:p1");
+        }
+        let sum = |flow: fn(&PortRates) -> Flow| -> (f64, f64) {
+            rates.ports.iter().map(flow).fold((0.0, 0.0), |a, b| (a.0 + b.pps, a.1 + b.bps))
+        };
+        let (ingress, egress) = (sum(|port| port.ingress), sum(|port| port.egress));
+        let dropped: f64 = rates.ports.iter().map(PortRates::dropped).sum();
+        let drops = Span::from(format!("dropped {}", pps(dropped)));
+        Line::from(vec![
+            Span::from(format!(" in {}  {}   ", pps(ingress.0), bps(ingress.1))),
+            Span::from(format!("out {}  {}   ", pps(egress.0), bps(egress.1))),
+            if dropped > 0.0 { drops.fg(Color::Red) } else { drops },
+            Span::from(if self.paused { "   paused" } else { "" }).bold(),
+        ])
+    }
+
+    fn footline(&self, rates: &Rates) -> Line<'static> {
+        let key = |name: &'static str| Span::from(name).bold();
+        let shown = self.rows.min(rates.ports.len());
+        let from = if shown == 0 { 0 } else { self.first_row + 1 };
+        let until = self.first_row + shown;
+        Line::from(vec![
+            key(" q"),
+            " quit  ".into(),
+            key("s"),
+            format!(" sort ({})  ", self.sort.name()).into(),
+            key("p"),
+            if self.paused { " go on  " } else { " pause  " }.into(),
+            key("arrows"),
+            format!(" ports {from}-{until} of {}  ", rates.ports.len()).into(),
+            format!("every {}s", self.interval.as_secs_f64()).dim(),
+        ])
+    }
+}
+
+/// Lines for workers: none on a very small screen, at most a third of it, a blank one at the end.
+fn worker_lines(rates: &Rates, height: u16) -> u16 {
+    let wanted = u16::try_from(rates.workers.len()).unwrap_or(u16::MAX).saturating_add(2);
+    if height < 12 || rates.workers.is_empty() { 0 } else { wanted.min(height / 3) }
+}
+
+/// A column: its title, its width, and the width of the screen from which on it is shown.
+type Column = (&'static str, u16, u16);
+
+const WORKER_COLUMNS: [Column; 8] = [
+    ("LOAD", 16, 0),
+    ("", 4, 0),
+    ("FRAMES", 9, 46),
+    ("NS/FRAME", 8, 55),
+    ("BATCH", 6, 62),
+    ("SLEEPS", 9, 72),
+    ("KICKS", 9, 82),
+    ("CPU", 4, 88),
+];
+
+const PORT_COLUMNS: [Column; 7] = [
+    ("IN", 9, 0),
+    ("", 9, 60),
+    ("OUT", 9, 36),
+    ("", 9, 60),
+    ("BATCH", 6, 68),
+    ("DROPPED", 9, 48),
+    ("", 0, 90),
+];
+
+/// The columns of a table that the screen is wide enough for, after one of names.
+fn columns(all: &[Column], names: u16, width: u16) -> (Vec<bool>, Vec<Constraint>) {
+    // The limits are meant for names of up to 12 characters.
+    let width = width.saturating_sub(names.saturating_sub(12));
+    let shown: Vec<bool> = all.iter().map(|(_, _, from)| width >= *from).collect();
+    let widths = all.iter().zip(&shown).filter(|(_, shown)| **shown).map(|((_, width, _), _)| {
+        if *width == 0 { Constraint::Fill(1) } else { Constraint::Length(*width) }
+    });
+    let constraints = std::iter::once(Constraint::Length(names)).chain(widths).collect();
+    (shown, constraints)
+}
+
+/// Cells set to the right, those of columns that are shown.
+fn cells<'a, const N: usize>(
+    name: String,
+    cells: [Cell<'a>; N],
+    shown: &[bool],
+) -> impl Iterator<Item = Cell<'a>> {
+    let cells = cells.into_iter().zip(shown.to_vec()).filter(|(_, shown)| *shown);
+    std::iter::once(Cell::from(name)).chain(cells.map(|(cell, _)| cell))
+}
+
+fn right(text: String) -> Cell<'static> {
+    Cell::from(Line::from(text).right_aligned())
+}
+
+const HEADER: Style = Style::new().add_modifier(ratatui::style::Modifier::REVERSED);
+
+fn header<const N: usize>(first: &'static str, all: &[Column; N], shown: &[bool]) -> Row<'static> {
+    let titles = all.map(
+        |(title, width, _)| {
+            if width == 0 { Cell::from(title) } else { right(title.to_owned()) }
+        },
+    );
+    Row::new(cells(first.to_owned(), titles, shown)).style(HEADER)
+}
+
+fn worker_table(workers: &[WorkerRates], area: Rect) -> Table<'_> {
+    let mut busiest: Vec<&WorkerRates> = workers.iter().collect();
+    let room = usize::from(area.height.saturating_sub(2));
+    if busiest.len() > room {
+        busiest.sort_by(|a, b| b.load.total_cmp(&a.load));
+    }
+    let names = busiest.iter().map(|w| w.switch.len() + 3).max().unwrap_or(0).max(12);
+    let names = u16::try_from(names).unwrap_or(u16::MAX);
+    let (shown, widths) = columns(&WORKER_COLUMNS, names, area.width);
+    let rows = busiest.into_iter().take(room).map(|w| {
+        let or_dash = |n: f64| if n > 0.0 { format!("{n:.1}") } else { "-".into() };
+        let load = [
+            Cell::from(bar(w.load, 16)).style(Style::new().fg(load_color(w.load))),
+            right(format!("{:.0}%", w.load * 100.0)),
+            right(pps(w.pps)),
+            right(or_dash(w.ns_per_frame)),
+            right(or_dash(w.batch)),
+            right(format!("{}/s", scaled(w.sleeps.round()))),
+            right(format!("{}/s", scaled(w.kicks.round()))),
+            right(w.cpu.map_or_else(|| "any".to_owned(), |cpu| cpu.to_string())),
+        ];
+        Row::new(cells(format!("{}/{}", w.switch, w.worker), load, &shown))
+    });
+    let rows: Vec<Row<'_>> = rows.collect();
+    Table::new(rows, widths).header(header("WORKER", &WORKER_COLUMNS, &shown)).column_spacing(1)
+}
+
+/// A bar of `width` characters, in eighths.
+fn bar(part: f64, width: usize) -> String {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        clippy::cast_precision_loss,
+        reason = "a small number, clamped"
+    )]
+    let eighths = (part.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
+    let mut text = "█".repeat(eighths / 8);
+    if !eighths.is_multiple_of(8) {
+        text.extend(" ▏▎▍▌▋▊▉".chars().nth(eighths % 8));
+    }
+    text
+}
+
+const fn load_color(load: f64) -> Color {
+    match load {
+        0.9.. => Color::Red,
+        0.6.. => Color::Yellow,
+        _ => Color::Green,
+    }
+}
+
+fn port_table<'a>(ports: impl Iterator<Item = &'a PortRates> + Clone, area: Rect) -> Table<'a> {
+    let names = ports.clone().map(|p| p.switch.len() + 1 + p.name.len()).max().unwrap_or(0);
+    let names = u16::try_from(names.max(12)).unwrap_or(u16::MAX);
+    let (shown, widths) = columns(&PORT_COLUMNS, names, area.width);
+    let rows = ports.map(|port| {
+        let dropped = port.dropped();
+        let lost = if dropped > 0.0 { Style::new().fg(Color::Red) } else { Style::new() };
+        let why = if port.state == PortState::Failed { "failed".into() } else { drop_rates(port) };
+        let rates = [
+            right(pps(port.ingress.pps)),
+            right(bps(port.ingress.bps)),
+            right(pps(port.egress.pps)),
+            right(bps(port.egress.bps)),
+            right(if port.batch > 0.0 { format!("{:.1}", port.batch) } else { "-".into() }),
+            right(pps(dropped)).style(lost),
+            Cell::from(why).style(lost),
+        ];
+        let row = Row::new(cells(format!("{}:{}", port.switch, port.name), rates, &shown));
+        if port.is_idle() && port.state != PortState::Failed { row.dim() } else { row }
+    });
+    let rows: Vec<Row<'_>> = rows.collect();
+    Table::new(rows, widths).header(header("PORT", &PORT_COLUMNS, &shown)).column_spacing(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::super::super::rates::tests::stats;
+    use super::*;
+
+    /// The screen as lines of text without spaces at their ends.
+    fn screen(view: &mut View, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| view.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer().clone();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..height).map(|y| line(y).trim_end().to_owned()).collect()
+    }
+
+    fn view(ports: &[&str], frames: u64) -> View {
+        let mut view = View::new(Sort::In, Duration::from_secs(1));
+        view.update(Rates::between(&stats(1, ports, 0), &stats(2, ports, frames)));
+        view
+    }
+
+    #[test]
+    fn a_screen_shows_sums_workers_ports_and_keys() {
+        let mut view = view(&["p1", "p2"], 32_000_000);
+        let lines = screen(&mut view, 100, 12);
+        let expected = "
+ in 64.0 Mpps  32.8 Gb/s   out 48.0 Mpps  24.6 Gb/s   dropped 16.0 Mpps
+
+WORKER                   LOAD         FRAMES NS/FRAME  BATCH    SLEEPS     KICKS  CPU
+vale0/0      ████████████▊     80% 32.0 Mpps     25.0   32.0       0/s       0/s  any
+
+PORT                IN                 OUT            BATCH   DROPPED
+vale0:p1     32.0 Mpps 16.4 Gb/s 24.0 Mpps 12.3 Gb/s   32.0 8.00 Mpps full 8.00M
+vale0:p2     32.0 Mpps 16.4 Gb/s 24.0 Mpps 12.3 Gb/s   32.0 8.00 Mpps full 8.00M
+
+
+
+ q quit  s sort (in)  p pause  arrows ports 1-2 of 2  every 1s";
+        assert_eq!(lines.join("\n"), expected.trim_start_matches('\n'));
+    }
+
+    #[test]
+    fn every_size_of_a_screen_is_drawn() {
+        let names: Vec<String> = (0..300).map(|i| format!("port-with-a-long-name-{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut view = view(&names, 64_000);
+        for (width, height) in [(1, 1), (2, 2), (10, 3), (20, 5), (40, 12), (80, 24), (300, 100)] {
+            assert_eq!(screen(&mut view, width, height).len(), usize::from(height));
+        }
+        let small = screen(&mut view, 60, 6);
+        assert!(small[2].starts_with("PORT"), "{small:?}");
+        assert!(small[3].contains("64.0 kpps"), "{small:?}");
+    }
+
+    #[test]
+    fn the_list_scrolls_between_its_ends() {
+        let names: Vec<String> = (1..=50).map(|i| format!("p{i}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut view = view(&names, 64_000);
+        let first = |view: &mut View| {
+            let lines = screen(view, 80, 10);
+            lines[3].split_whitespace().next().unwrap().to_owned()
+        };
+        assert_eq!(first(&mut view), "vale0:p1");
+        view.scroll(1);
+        assert_eq!(first(&mut view), "vale0:p2", "natural order: p2 comes before p10");
+        view.scroll(isize::MAX);
+        assert_eq!(first(&mut view), "vale0:p45");
+        view.scroll(isize::MIN);
+        view.scroll(-1);
+        assert_eq!(first(&mut view), "vale0:p1");
+    }
+
+    #[test]
+    fn sorting_goes_round_and_a_paused_screen_stays() {
+        let mut view = view(&["a", "b"], 64_000);
+        let mut quiet = stats(3, &["a", "b"], 128_000);
+        quiet.switches[0].ports[0].counters.in_frames = 64_000;
+        view.update(Rates::between(&stats(2, &["a", "b"], 64_000), &quiet));
+        assert!(screen(&mut view, 80, 10)[3].starts_with("vale0:b"));
+        view.sort_next();
+        assert!(screen(&mut view, 80, 10)[3].starts_with("vale0:a"), "out: equal, so by name");
+        view.pause();
+        view.update(Rates::default());
+        let lines = screen(&mut view, 80, 10);
+        assert!(lines[0].ends_with("paused") && lines[3].starts_with("vale0:a"), "{lines:?}");
+    }
+
+    #[test]
+    fn a_daemon_that_went_away_is_said() {
+        let mut view = view(&["p1"], 64);
+        view.fail("The daemon is not running".into());
+        assert_eq!(screen(&mut view, 80, 10)[0], " The daemon is not running");
+        view.update(Rates::default());
+        assert!(screen(&mut view, 80, 10)[0].starts_with(" no ports"));
+    }
+}
