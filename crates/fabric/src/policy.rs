@@ -35,6 +35,8 @@ pub struct Policy {
     /// Port security: only `macs` (or, if there are none, the first address seen) may be source
     /// addresses.
     pub locked: bool,
+    /// Most addresses that are learned at this port.
+    pub mac_limit: u32,
     /// Most flooded frames a second (unknown, multicast, broadcast); `None` for no limit.
     pub flood_limit: Option<u32>,
     /// Refuse to learn addresses that move too often.
@@ -52,6 +54,8 @@ pub struct Policy {
 impl Policy {
     /// Flooded frames a second by default.
     pub const FLOOD_LIMIT: u32 = 100_000;
+    /// Addresses learned at a port by default: half of a table of the default size.
+    pub const MAC_LIMIT: u32 = 4096;
     /// MTU by default, in bytes.
     pub const MTU: u16 = 1500;
     /// The largest MTU.
@@ -71,6 +75,7 @@ impl Default for Policy {
             vlan: VlanMode::Unaware,
             macs: Vec::new(),
             locked: false,
+            mac_limit: Self::MAC_LIMIT,
             flood_limit: Some(Self::FLOOD_LIMIT),
             flap_guard: true,
             mtu: Self::MTU,

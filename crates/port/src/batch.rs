@@ -10,6 +10,8 @@ use crate::Offload;
 pub const HEAD: usize = 128;
 /// Most segments a frame may consist of; also netmap's `NETMAP_MAX_FRAGS`.
 pub const MAX_SEGS: usize = 64;
+/// Frames in a scratch for each that can be gathered: itself, tagged, untagged, tagged anew.
+const VARIANTS: usize = 4;
 /// A frame's place in its batch.
 pub type FrameIdx = u16;
 
@@ -119,11 +121,11 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Room for `batch` frames (at most 1,024) and a variant of each.
+    /// Room for `batch` frames (at most 1,024) and three variants of each.
     #[must_use]
     pub fn new(batch: usize) -> Self {
         let batch = batch.clamp(1, 1024);
-        let frames = 2 * batch;
+        let frames = VARIANTS * batch;
         Self {
             frames: vec![Frame::default(); frames].into(),
             heads: vec![Head([0; HEAD]); frames].into(),
@@ -139,7 +141,7 @@ impl Scratch {
     /// The most frames it takes, without variants.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.frames.len() / 2
+        self.frames.len() / VARIANTS
     }
 
     /// Forgets all frames.

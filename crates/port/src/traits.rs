@@ -56,15 +56,22 @@ pub struct Effects {
     pub deadline: Option<Nanos>,
 }
 
+/// What an egress may do with a list of frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of the largest frame; longer ones are dropped and counted.
+    pub max_frame: u32,
+    /// Without room, stall instead of dropping.
+    pub lossless: bool,
+}
+
 /// What an egress did with a list of frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "stalled frames must be kept"]
 pub struct Delivered {
     /// How many of the list, from its start, are finished: delivered, or dropped and counted by the
-    /// egress. The rest is stalled; only a lossless egress stalls.
+    /// egress. The rest is stalled, which only a lossless egress does.
     pub finished: usize,
-    /// How many of the finished ones reached the owner.
-    pub taken: usize,
 }
 
 /// Where a port's owner hands frames in: one per send queue. Owned by one worker at a time.
@@ -84,7 +91,7 @@ pub trait Ingress: Send {
 /// it locks itself for a batch.
 pub trait Egress: Send + Sync {
     /// Copies the frames of `list` out, in order, and publishes them once.
-    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx]) -> Delivered;
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered;
 
     /// Looks whether the owner must be woken. The caller has fenced (`SeqCst`) after the deliveries,
     /// once for all the egresses of a batch.

@@ -1,0 +1,281 @@
+//! The ports of a switch as the forwarding path sees them: an immutable table, built anew for every
+//! change and swapped in whole.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use frame::VlanId;
+use port::{Egress, IngressCounters, Limits};
+use shmem::Shared;
+
+use crate::{Filter, Policy, VlanMode};
+
+/// A receive queue's place in [`Ports`].
+pub(crate) type QueueIdx = u32;
+
+/// What somebody plugs into a switch. The control side keeps these and builds [`Ports`] from them.
+#[derive(Clone)]
+pub struct PortSpec {
+    /// Its number.
+    pub id: u16,
+    /// Tells this port from an earlier one with the same number.
+    pub instance: u32,
+    /// Its name, to which mirrors refer.
+    pub name: String,
+    /// Its rules.
+    pub policy: Policy,
+    /// Send queues of its owner.
+    pub send_queues: u16,
+    /// Where its counters are.
+    pub counters: Shared<IngressCounters>,
+    /// Its receive queues; none for a port that is not attached to anything.
+    pub egresses: Vec<Arc<dyn Egress>>,
+    /// Set for a monitor, which is no member of the switch.
+    pub monitor: Option<Monitor>,
+}
+
+impl std::fmt::Debug for PortSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PortSpec").field("id", &self.id).field("name", &self.name).finish()
+    }
+}
+
+/// What a monitor watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Monitor {
+    /// The port that is watched.
+    pub of: u16,
+    /// What it sends.
+    pub sent: bool,
+    /// What it receives.
+    pub received: bool,
+}
+
+/// A receive queue.
+pub(crate) struct Queue {
+    pub egress: Arc<dyn Egress>,
+    pub port: u16,
+    pub limits: Limits,
+    /// Queues that get copies of what this one receives.
+    pub mirrors: Vec<QueueIdx>,
+}
+
+/// A port, its rules ready for use.
+pub(crate) struct PortEntry {
+    pub id: u16,
+    pub instance: u32,
+    pub counters: Shared<IngressCounters>,
+    pub first_queue: QueueIdx,
+    pub queues: u32,
+    pub send_queues: u16,
+    /// Member of the switch, not a monitor.
+    pub member: bool,
+    pub protected: bool,
+    pub vlan: Vlan,
+    /// The only source addresses it may use, if it is locked to some.
+    pub allowed: Option<Vec<u64>>,
+    pub mac_limit: u32,
+    pub flap_guard: bool,
+    pub flood_limit: Option<u32>,
+    pub max_frame: usize,
+    /// Queues that get copies of what this port sends.
+    pub mirrors: Vec<QueueIdx>,
+}
+
+impl PortEntry {
+    /// True if frames need no look at tags and no source check.
+    #[inline(always)]
+    pub fn is_plain(&self) -> bool {
+        matches!(self.vlan, Vlan::Unaware) && self.allowed.is_none()
+    }
+}
+
+/// VLAN membership, ready for use.
+pub(crate) enum Vlan {
+    Unaware,
+    Access(u16),
+    Trunk { allowed: Box<[u64; 64]>, native: Option<u16> },
+}
+
+/// How a frame leaves through a port.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    AsItCame,
+    Untagged,
+    Tagged,
+}
+
+impl Vlan {
+    fn of(mode: &VlanMode) -> Self {
+        match mode {
+            VlanMode::Unaware => Self::Unaware,
+            VlanMode::Access(id) => Self::Access(id.get()),
+            VlanMode::Trunk { allowed, native } => {
+                let mut bits = Box::new([0u64; 64]);
+                let all: Vec<VlanId>;
+                let ids = if allowed.is_empty() {
+                    all = (1..=4094).filter_map(VlanId::new).collect();
+                    &all
+                } else {
+                    allowed
+                };
+                for id in ids.iter().chain(native) {
+                    bits[usize::from(id.get() / 64)] |= 1 << (id.get() % 64);
+                }
+                Self::Trunk { allowed: bits, native: native.map(VlanId::get) }
+            }
+        }
+    }
+
+    /// True if frames of this filter may pass.
+    pub fn allows(&self, filter: Filter) -> bool {
+        match self {
+            Self::Unaware => filter == 0,
+            Self::Access(id) => filter == *id,
+            Self::Trunk { allowed, .. } => allowed[usize::from(filter / 64) & 63] >> (filter % 64) & 1 != 0,
+        }
+    }
+
+    /// How frames of this filter leave.
+    pub fn form(&self, filter: Filter) -> Form {
+        match self {
+            Self::Unaware => Form::AsItCame,
+            Self::Access(_) => Form::Untagged,
+            Self::Trunk { native, .. } if *native == Some(filter) => Form::Untagged,
+            Self::Trunk { .. } => Form::Tagged,
+        }
+    }
+
+    /// The filter of a frame that came in with this tag (its VLAN id, if it has one), or `None` if
+    /// it may not.
+    pub fn classify(&self, tag: Option<u16>) -> Option<Filter> {
+        // A tag with id 0 carries a priority only (802.1Q, 9.6).
+        let tag = tag.filter(|id| *id != 0);
+        match self {
+            Self::Unaware => Some(0),
+            Self::Access(id) => tag.is_none_or(|tag| tag == *id).then_some(*id),
+            Self::Trunk { native, .. } => tag.or(*native).filter(|id| *id < 4095 && self.allows(*id)),
+        }
+    }
+}
+
+/// All ports of a switch.
+#[derive(Default)]
+pub struct Ports {
+    slots: Vec<Option<PortEntry>>,
+    queues: Vec<Queue>,
+    /// Members that know nothing of VLANs, and those that do.
+    unaware: Vec<u16>,
+    aware: Vec<u16>,
+}
+
+impl std::fmt::Debug for Ports {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Ports({} of VLANs, {} others)", self.aware.len(), self.unaware.len())
+    }
+}
+
+impl Ports {
+    /// The table of these ports.
+    #[must_use]
+    pub fn build<'a>(specs: impl Iterator<Item = &'a PortSpec> + Clone) -> Self {
+        let mut ports = Self::default();
+        let slots = specs.clone().map(|spec| usize::from(spec.id) + 1).max().unwrap_or(0);
+        ports.slots.resize_with(slots, || None);
+        for spec in specs.clone() {
+            ports.add(spec);
+        }
+        ports.connect_mirrors(specs);
+        ports
+    }
+
+    fn add(&mut self, spec: &PortSpec) {
+        let policy = &spec.policy;
+        let limits = Limits {
+            max_frame: policy.max_frame() as u32,
+            lossless: policy.lossless && spec.monitor.is_none(),
+        };
+        let first_queue = self.queues.len() as QueueIdx;
+        self.queues.extend(spec.egresses.iter().map(|egress| Queue {
+            egress: Arc::clone(egress),
+            port: spec.id,
+            limits,
+            mirrors: Vec::new(),
+        }));
+        let member = spec.monitor.is_none();
+        let vlan = Vlan::of(&policy.vlan);
+        if member && !spec.egresses.is_empty() {
+            let members = if matches!(vlan, Vlan::Unaware) { &mut self.unaware } else { &mut self.aware };
+            members.push(spec.id);
+        }
+        let allowed = || policy.macs.iter().map(|mac| mac.word()).collect();
+        self.slots[usize::from(spec.id)] = Some(PortEntry {
+            id: spec.id,
+            instance: spec.instance,
+            counters: spec.counters.clone(),
+            first_queue,
+            queues: spec.egresses.len() as u32,
+            send_queues: spec.send_queues,
+            member,
+            protected: policy.protected,
+            vlan,
+            allowed: policy.locked.then(allowed),
+            mac_limit: policy.mac_limit,
+            flap_guard: policy.flap_guard,
+            flood_limit: policy.flood_limit,
+            max_frame: policy.max_frame(),
+            mirrors: Vec::new(),
+        });
+    }
+
+    /// Resolves who gets copies of what: monitors watch by number, mirrors go to a name.
+    fn connect_mirrors<'a>(&mut self, specs: impl Iterator<Item = &'a PortSpec> + Clone) {
+        let names: HashMap<&str, u16> = specs.clone().map(|s| (s.name.as_str(), s.id)).collect();
+        let mut watch = Vec::new();
+        for spec in specs {
+            if let Some(monitor) = spec.monitor {
+                watch.push((monitor.of, spec.id, monitor.sent, monitor.received));
+            }
+            let target = |name: &Option<String>| name.as_ref().and_then(|n| names.get(n.as_str()).copied());
+            if let Some(to) = target(&spec.policy.mirror_ingress) {
+                watch.push((spec.id, to, true, false));
+            }
+            if let Some(to) = target(&spec.policy.mirror_egress) {
+                watch.push((spec.id, to, false, true));
+            }
+        }
+        for (of, to, sent, received) in watch {
+            let Some(copy) = self.get(to).filter(|p| p.queues > 0).map(|p| p.first_queue) else { continue };
+            let Some(watched) = self.slots.get_mut(usize::from(of)).and_then(Option::as_mut) else {
+                continue;
+            };
+            if sent {
+                watched.mirrors.push(copy);
+            }
+            let (first, count) = (watched.first_queue as usize, watched.queues as usize);
+            if received && of != to {
+                self.queues[first..first + count].iter_mut().for_each(|q| q.mirrors.push(copy));
+            }
+        }
+    }
+
+    /// The port with this number.
+    #[inline(always)]
+    pub(crate) fn get(&self, id: u16) -> Option<&PortEntry> {
+        self.slots.get(usize::from(id))?.as_ref()
+    }
+
+    #[inline(always)]
+    pub(crate) fn queue(&self, queue: QueueIdx) -> &Queue {
+        &self.queues[queue as usize]
+    }
+
+    pub(crate) fn queue_count(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Members that a flooded frame of this filter may reach.
+    pub(crate) fn flood_members(&self, filter: Filter) -> &[u16] {
+        if filter == 0 { &self.unaware } else { &self.aware }
+    }
+}
