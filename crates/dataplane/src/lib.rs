@@ -5,6 +5,21 @@
 )]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod attach;
 pub mod config;
 pub mod control;
+mod inline;
+mod serve;
 pub mod state;
+
+pub use attach::AttachError;
+pub use config::{PortConfig, PortId, RingAttach, SwitchConfig};
+pub use inline::Inline;
+
+use std::os::fd::BorrowedFd;
+
+/// Wakes whoever waits on the other end of a token. A byte that is pending already is as good.
+pub(crate) fn kick(token: BorrowedFd<'_>) {
+    let flags = rustix::net::SendFlags::DONTWAIT | rustix::net::SendFlags::NOSIGNAL;
+    let _ = rustix::net::send(token, &[1], flags);
+}

@@ -5,7 +5,13 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod fdb;
+mod forward;
 mod policy;
+mod ports;
+mod sender;
 
 pub use fdb::{Fdb, FdbEntry, Filter, Learned};
+pub use forward::{Forwarder, Turn};
 pub use policy::{Policy, VlanMode};
+pub use ports::{Monitor, PortSpec, Ports};
+pub use sender::Sender;

@@ -68,8 +68,6 @@ pub(crate) struct PortEntry {
     pub first_queue: QueueIdx,
     pub queues: u32,
     pub send_queues: u16,
-    /// Member of the switch, not a monitor.
-    pub member: bool,
     pub protected: bool,
     pub vlan: Vlan,
     /// The only source addresses it may use, if it is locked to some.
@@ -132,7 +130,9 @@ impl Vlan {
         match self {
             Self::Unaware => filter == 0,
             Self::Access(id) => filter == *id,
-            Self::Trunk { allowed, .. } => allowed[usize::from(filter / 64) & 63] >> (filter % 64) & 1 != 0,
+            Self::Trunk { allowed, .. } => {
+                allowed[usize::from(filter / 64) & 63] >> (filter % 64) & 1 != 0
+            }
         }
     }
 
@@ -154,7 +154,9 @@ impl Vlan {
         match self {
             Self::Unaware => Some(0),
             Self::Access(id) => tag.is_none_or(|tag| tag == *id).then_some(*id),
-            Self::Trunk { native, .. } => tag.or(*native).filter(|id| *id < 4095 && self.allows(*id)),
+            Self::Trunk { native, .. } => {
+                tag.or(*native).filter(|id| *id < 4095 && self.allows(*id))
+            }
         }
     }
 }
@@ -202,10 +204,10 @@ impl Ports {
             limits,
             mirrors: Vec::new(),
         }));
-        let member = spec.monitor.is_none();
         let vlan = Vlan::of(&policy.vlan);
-        if member && !spec.egresses.is_empty() {
-            let members = if matches!(vlan, Vlan::Unaware) { &mut self.unaware } else { &mut self.aware };
+        if spec.monitor.is_none() && !spec.egresses.is_empty() {
+            let members =
+                if matches!(vlan, Vlan::Unaware) { &mut self.unaware } else { &mut self.aware };
             members.push(spec.id);
         }
         let allowed = || policy.macs.iter().map(|mac| mac.word()).collect();
@@ -216,7 +218,6 @@ impl Ports {
             first_queue,
             queues: spec.egresses.len() as u32,
             send_queues: spec.send_queues,
-            member,
             protected: policy.protected,
             vlan,
             allowed: policy.locked.then(allowed),
@@ -236,7 +237,8 @@ impl Ports {
             if let Some(monitor) = spec.monitor {
                 watch.push((monitor.of, spec.id, monitor.sent, monitor.received));
             }
-            let target = |name: &Option<String>| name.as_ref().and_then(|n| names.get(n.as_str()).copied());
+            let target =
+                |name: &Option<String>| name.as_ref().and_then(|n| names.get(n.as_str()).copied());
             if let Some(to) = target(&spec.policy.mirror_ingress) {
                 watch.push((spec.id, to, true, false));
             }
@@ -245,7 +247,9 @@ impl Ports {
             }
         }
         for (of, to, sent, received) in watch {
-            let Some(copy) = self.get(to).filter(|p| p.queues > 0).map(|p| p.first_queue) else { continue };
+            let Some(copy) = self.get(to).filter(|p| p.queues > 0).map(|p| p.first_queue) else {
+                continue;
+            };
             let Some(watched) = self.slots.get_mut(usize::from(of)).and_then(Option::as_mut) else {
                 continue;
             };

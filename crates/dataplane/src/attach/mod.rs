@@ -1,0 +1,66 @@
+//! Every kind of port, one file each.
+
+pub mod ring;
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use port::{Egress, Ingress};
+
+/// A port's sending side as its home worker sees it: one ingress per send queue, and how to sleep.
+pub trait Source: Send {
+    /// Send queues.
+    fn queues(&self) -> usize;
+
+    /// Send queue `queue`, which is below [`queues`](Self::queues).
+    fn queue(&mut self, queue: usize) -> &mut dyn Ingress;
+
+    /// The descriptor that becomes readable when an armed port has work.
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Asks the owner to wake us. True if there is work already, or became while we asked: then the
+    /// port is not armed.
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    /// Takes that back, and whatever made the descriptor readable.
+    fn disarm(&mut self) {}
+}
+
+/// A port's two halves, made of an attachment.
+pub struct Attached {
+    /// What its owner sends.
+    pub source: Box<dyn Source>,
+    /// Where its owner receives, one per receive queue.
+    pub egresses: Vec<Arc<dyn Egress>>,
+}
+
+impl std::fmt::Debug for Attached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Attached({} send, {} receive queues)", self.source.queues(), self.egresses.len())
+    }
+}
+
+/// Why an attachment could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AttachError {
+    /// The region is not divided as its owner said, or cannot be mapped.
+    #[error("The region cannot be used")]
+    Region(#[from] shmem::RegionError),
+    /// The region's division is out of range.
+    #[error("The region's division cannot be used")]
+    Geometry(#[from] ::ring::layout::GeometryError),
+    /// A descriptor is missing or of the wrong kind.
+    #[error("Expected {expected} with the attachment")]
+    Descriptors {
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// The port's number is beyond the switch's last port.
+    #[error("The switch has no port number {0}")]
+    Number(u16),
+}

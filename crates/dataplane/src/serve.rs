@@ -1,0 +1,178 @@
+//! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
+
+use fabric::{Fdb, Forwarder, Ports, Sender};
+use port::{Effects, MapGuard, Nanos, Scratch};
+
+use crate::attach::Source;
+
+/// Copies that a port may begin in one turn beyond its batch before it must sit turns out.
+const FLOOD_QUANTUM: usize = 1024;
+
+/// A port's sending side in the hands of a worker.
+pub(crate) struct Served {
+    /// The port's number.
+    pub id: u16,
+    pub source: Box<dyn Source>,
+    queues: Vec<Queue>,
+    /// Copies begun beyond the quantum, to be paid off by sitting turns out.
+    debt: usize,
+    /// When it last had frames.
+    pub busy_at: Nanos,
+}
+
+struct Queue {
+    sender: Sender,
+    /// The scratch with the frames that wait for a lossless receiver.
+    held: Option<Box<Scratch>>,
+}
+
+/// What a worker needs to serve ports.
+pub(crate) struct Tools {
+    pub forwarder: Forwarder,
+    scratch: Box<Scratch>,
+    /// Scratches that replace those which stalled senders hold.
+    spare: Vec<Box<Scratch>>,
+    batch: usize,
+    /// Nanoseconds a sender waits for a lossless receiver.
+    pub stall_timeout: u64,
+}
+
+impl Tools {
+    pub fn new(batch: u16, stall_timeout: u64) -> Self {
+        let batch = usize::from(batch.clamp(1, 1024));
+        Self {
+            forwarder: Forwarder::new(batch),
+            scratch: Box::new(Scratch::new(batch)),
+            spare: Vec::new(),
+            batch,
+            stall_timeout,
+        }
+    }
+
+    /// Uses batches of this size from now on.
+    pub fn set_batch(&mut self, batch: u16) {
+        if usize::from(batch.clamp(1, 1024)) != self.batch {
+            *self = Self::new(batch, self.stall_timeout);
+        }
+    }
+}
+
+/// The switch as a turn sees it.
+#[derive(Clone, Copy)]
+pub(crate) struct Switch<'a> {
+    pub ports: &'a Ports,
+    pub fdb: &'a Fdb,
+    pub map: &'a MapGuard<'a>,
+    pub now: Nanos,
+    /// Nothing new is gathered: the data process is about to leave.
+    pub draining: bool,
+}
+
+impl Served {
+    pub fn new(id: u16, source: Box<dyn Source>, now: Nanos) -> Self {
+        let queues = (0..source.queues())
+            .map(|queue| Queue { sender: Sender::new(id, queue as u16), held: None })
+            .collect();
+        Self { id, source, queues, debt: 0, busy_at: now }
+    }
+
+    /// True while frames wait for a lossless receiver.
+    pub fn is_stalled(&self) -> bool {
+        self.queues.iter().any(|queue| queue.sender.is_stalled())
+    }
+
+    /// One turn of every send queue; returns the frames gathered. `effect` gets what is to be done for
+    /// which port.
+    #[inline]
+    pub fn turn(
+        &mut self,
+        tools: &mut Tools,
+        switch: Switch<'_>,
+        mut effect: impl FnMut(u16, Effects),
+    ) -> usize {
+        if self.debt > 0 {
+            self.debt = self.debt.saturating_sub(FLOOD_QUANTUM);
+            self.busy_at = switch.now;
+            return 0;
+        }
+        let mut frames = 0;
+        for queue in 0..self.queues.len() {
+            frames += if self.queues[queue].sender.is_stalled() {
+                self.retry(queue, tools, switch, &mut effect);
+                0
+            } else if switch.draining {
+                0
+            } else {
+                self.forward(queue, tools, switch, &mut effect)
+            };
+        }
+        frames
+    }
+
+    #[inline]
+    fn forward(
+        &mut self,
+        queue: usize,
+        tools: &mut Tools,
+        switch: Switch<'_>,
+        effect: &mut impl FnMut(u16, Effects),
+    ) -> usize {
+        let ingress = self.source.queue(queue);
+        let scratch = &mut tools.scratch;
+        scratch.clear();
+        let frames = ingress.gather(scratch, tools.batch);
+        if frames == 0 {
+            return 0;
+        }
+        self.busy_at = switch.now;
+        let Switch { ports, fdb, map, now, .. } = switch;
+        let sender = &mut self.queues[queue].sender;
+        let turn = tools.forwarder.forward(ports, fdb, sender, scratch, map, now);
+        ingress.complete(turn.completed);
+        tools.forwarder.settle(ports, now, &mut *effect);
+        let effects = ingress.settle(now);
+        if effects != Effects::default() {
+            effect(self.id, effects);
+        }
+        self.debt = turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
+        if self.queues[queue].sender.is_stalled() {
+            self.hold(queue, tools);
+        }
+        frames
+    }
+
+    /// Leaves the scratch with the stalled frames at the port; the worker goes on with another.
+    #[cold]
+    fn hold(&mut self, queue: usize, tools: &mut Tools) {
+        let fresh = tools.spare.pop().unwrap_or_else(|| Box::new(Scratch::new(tools.batch)));
+        self.queues[queue].held = Some(std::mem::replace(&mut tools.scratch, fresh));
+    }
+
+    #[cold]
+    fn retry(
+        &mut self,
+        queue: usize,
+        tools: &mut Tools,
+        switch: Switch<'_>,
+        effect: &mut impl FnMut(u16, Effects),
+    ) {
+        let Queue { sender, held } = &mut self.queues[queue];
+        let Some(mut scratch) = held.take() else { return };
+        let Switch { ports, fdb: _, map, now, .. } = switch;
+        let timeout = tools.stall_timeout;
+        let turn = tools.forwarder.retry(ports, sender, &mut scratch, map, now, timeout);
+        let ingress = self.source.queue(queue);
+        ingress.complete(turn.completed);
+        tools.forwarder.settle(ports, now, &mut *effect);
+        let effects = ingress.settle(now);
+        if effects != Effects::default() {
+            effect(self.id, effects);
+        }
+        if self.queues[queue].sender.is_stalled() {
+            self.queues[queue].held = Some(scratch);
+        } else {
+            self.busy_at = now;
+            tools.spare.push(scratch);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What the switch remembers about one send queue between batches.
+
+use port::{FrameIdx, Nanos};
+
+use crate::Fdb;
+
+/// A send queue's memory: owned by the worker that serves it.
+#[derive(Debug)]
+pub struct Sender {
+    /// The port's number.
+    pub(crate) port: u16,
+    /// The send queue's number in it.
+    pub(crate) queue: u16,
+    /// The source seen last, so that a run of frames from one address is learned once.
+    pub(crate) last_source: Option<(u16, u64)>,
+    /// The one source of a locked port without configured addresses.
+    pub(crate) first_source: Option<u64>,
+    fdb_generation: u64,
+    second: u64,
+    flood: FloodBucket,
+    pub(crate) stalled: Vec<Stalled>,
+    pub(crate) stalled_since: Nanos,
+    /// Gathered frames of the batch that is stalled.
+    pub(crate) gathered: usize,
+    /// Frames of it that were completed.
+    pub(crate) completed: usize,
+}
+
+/// A frame that waits for a lossless receiver.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Stalled {
+    /// The gathered frame.
+    pub frame: FrameIdx,
+    /// What is to be delivered: the frame or a variant of it.
+    pub variant: FrameIdx,
+    pub port: u16,
+    pub instance: u32,
+    pub queue: u16,
+}
+
+impl Sender {
+    /// The memory of send queue `queue` of port `port`.
+    #[must_use]
+    pub fn new(port: u16, queue: u16) -> Self {
+        Self {
+            port,
+            queue,
+            last_source: None,
+            first_source: None,
+            fdb_generation: 0,
+            second: 0,
+            flood: FloodBucket::default(),
+            stalled: Vec::new(),
+            stalled_since: Nanos(0),
+            gathered: 0,
+            completed: 0,
+        }
+    }
+
+    /// True while frames of the last batch wait for a lossless receiver: keep its scratch, gather
+    /// nothing, and retry.
+    #[inline]
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+
+    /// Forgets the source seen last when the table dropped entries, and once a second, so that the
+    /// table knows that the address is alive.
+    #[inline]
+    pub(crate) fn refresh(&mut self, fdb: &Fdb, now: Nanos) {
+        let (generation, second) = (fdb.generation(), now.seconds());
+        if generation != self.fdb_generation || second != self.second {
+            self.fdb_generation = generation;
+            self.second = second;
+            self.last_source = None;
+        }
+    }
+
+    /// How many of `frames` flooded frames may pass at a limit of `rate` a second.
+    pub(crate) fn admit_floods(&mut self, frames: usize, rate: u32, now: Nanos) -> usize {
+        self.flood.take(frames, rate, now)
+    }
+}
+
+/// A token bucket: `rate` tokens a second, a tenth of a second's worth at most.
+#[derive(Debug, Default)]
+struct FloodBucket {
+    /// Tokens, in billionths.
+    tokens: u128,
+    filled: Option<Nanos>,
+}
+
+impl FloodBucket {
+    fn take(&mut self, frames: usize, rate: u32, now: Nanos) -> usize {
+        const TOKEN: u128 = Nanos::SECOND as u128;
+        let most = u128::from(rate / 10).max(64) * TOKEN;
+        self.tokens = match self.filled {
+            None => most,
+            Some(then) => most.min(self.tokens + u128::from(now - then) * u128::from(rate)),
+        };
+        self.filled = Some(now);
+        let taken = frames.min((self.tokens / TOKEN) as usize);
+        self.tokens -= taken as u128 * TOKEN;
+        taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floods_are_limited_to_a_rate_and_a_burst() {
+        let mut bucket = FloodBucket::default();
+        assert_eq!(bucket.take(5000, 10_000, Nanos(0)), 1000, "a tenth of a second at once");
+        assert_eq!(bucket.take(10, 10_000, Nanos(0)), 0);
+        assert_eq!(bucket.take(10, 10_000, Nanos(300_000)), 3, "one each 100 us");
+        assert_eq!(bucket.take(9999, 10_000, Nanos(60 * Nanos::SECOND)), 1000);
+    }
+}
