@@ -102,10 +102,11 @@ impl Inline {
         let used = |id: &PortId| self.specs.iter().any(|spec| spec.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(PortId::MAX);
         let state = self.state.port(id).ok_or(AttachError::Number(id))?;
-        let Attached { source, egresses } = attach(&state)?;
+        let Attached { source, egresses, .. } = attach(&state)?;
         for mac in &policy.macs {
             self.fdb.add_static(filter_of(&policy), *mac, id, Nanos(0));
         }
+        let counters = state.ingress().ok_or(AttachError::Number(id))?;
         self.instances += 1;
         self.specs.push(PortSpec {
             id,
@@ -113,11 +114,11 @@ impl Inline {
             name: name.to_owned(),
             policy,
             send_queues: source.queues() as u16,
-            counters: state.ingress().ok_or(AttachError::Number(id))?,
+            counters: counters.clone(),
             egresses,
             monitor,
         });
-        self.served.push(Served::new(id, source, Nanos(0)));
+        self.served.push(Served::new(id, source, counters, Nanos(0)));
         self.ports = Ports::build(self.specs.iter());
         Ok(id)
     }
@@ -125,6 +126,7 @@ impl Inline {
     /// Unplugs a port; frames that wait for it are dropped and counted.
     pub fn remove(&mut self, id: PortId) {
         self.specs.retain(|spec| spec.id != id);
+        self.served.iter_mut().filter(|served| served.id == id).for_each(Served::abandon);
         self.served.retain(|served| served.id != id);
         self.fdb.detach(id);
         self.ports = Ports::build(self.specs.iter());

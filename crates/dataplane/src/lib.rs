@@ -11,6 +11,7 @@ pub mod control;
 mod inline;
 mod serve;
 pub mod state;
+mod worker;
 
 pub use attach::AttachError;
 pub use config::{PortConfig, PortId, RingAttach, SwitchConfig};

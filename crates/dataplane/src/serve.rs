@@ -1,7 +1,8 @@
 //! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
 
 use fabric::{Fdb, Forwarder, Ports, Sender};
-use port::{Effects, MapGuard, Nanos, Scratch};
+use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
+use shmem::Shared;
 
 use crate::attach::Source;
 
@@ -18,6 +19,9 @@ pub(crate) struct Served {
     debt: usize,
     /// When it last had frames.
     pub busy_at: Nanos,
+    /// Its worker polls it.
+    pub hot: bool,
+    pub counters: Shared<IngressCounters>,
 }
 
 struct Queue {
@@ -49,11 +53,14 @@ impl Tools {
         }
     }
 
-    /// Uses batches of this size from now on.
-    pub fn set_batch(&mut self, batch: u16) {
-        if usize::from(batch.clamp(1, 1024)) != self.batch {
-            *self = Self::new(batch, self.stall_timeout);
-        }
+    /// Uses batches of this size, and waits this long, from now on.
+    pub fn set(&mut self, batch: u16, stall_timeout: u64) {
+        *self = Self::new(batch, stall_timeout);
+    }
+
+    /// Starts with clean tools, after a panic has left them in doubt.
+    pub fn renew(&mut self) {
+        self.set(self.batch as u16, self.stall_timeout);
     }
 }
 
@@ -69,16 +76,27 @@ pub(crate) struct Switch<'a> {
 }
 
 impl Served {
-    pub fn new(id: u16, source: Box<dyn Source>, now: Nanos) -> Self {
+    pub fn new(
+        id: u16,
+        source: Box<dyn Source>,
+        counters: Shared<IngressCounters>,
+        now: Nanos,
+    ) -> Self {
         let queues = (0..source.queues())
             .map(|queue| Queue { sender: Sender::new(id, queue as u16), held: None })
             .collect();
-        Self { id, source, queues, debt: 0, busy_at: now }
+        Self { id, source, queues, debt: 0, busy_at: now, hot: false, counters }
     }
 
     /// True while frames wait for a lossless receiver.
     pub fn is_stalled(&self) -> bool {
         self.queues.iter().any(|queue| queue.sender.is_stalled())
+    }
+
+    /// Gives up the frames that wait for a lossless receiver: the port goes.
+    pub fn abandon(&mut self) {
+        let frames: usize = self.queues.iter_mut().map(|queue| queue.sender.abandon()).sum();
+        self.counters.drop_frames(DropReason::Detached, frames as u64);
     }
 
     /// One turn of every send queue; returns the frames gathered. `effect` gets what is to be done for

@@ -65,6 +65,11 @@ impl Sender {
         !self.stalled.is_empty()
     }
 
+    /// Gives up the stalled frames; returns how many, for the caller to count.
+    pub fn abandon(&mut self) -> usize {
+        std::mem::take(&mut self.stalled).len()
+    }
+
     /// Forgets the source seen last when the table dropped entries, and once a second, so that the
     /// table knows that the address is alive.
     #[inline]

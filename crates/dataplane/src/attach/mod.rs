@@ -2,10 +2,10 @@
 
 pub mod ring;
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use port::{Egress, Ingress};
+use port::{Egress, Ingress, Nanos};
 
 /// A port's sending side as its home worker sees it: one ingress per send queue, and how to sleep.
 pub trait Source: Send {
@@ -26,6 +26,11 @@ pub trait Source: Send {
         false
     }
 
+    /// When an armed port has work of its own accord.
+    fn deadline(&self) -> Option<Nanos> {
+        None
+    }
+
     /// Takes that back, and whatever made the descriptor readable.
     fn disarm(&mut self) {}
 }
@@ -36,6 +41,8 @@ pub struct Attached {
     pub source: Box<dyn Source>,
     /// Where its owner receives, one per receive queue.
     pub egresses: Vec<Arc<dyn Egress>>,
+    /// A byte on it wakes the owner.
+    pub token: Option<Arc<OwnedFd>>,
 }
 
 impl std::fmt::Debug for Attached {

@@ -91,14 +91,16 @@ pub fn attach_mapped(
         receivers.push(Arc::new(ReceiveQueue::new(parts, Arc::clone(&fault), resume)));
     }
     let egresses = receivers.iter().map(|q| Arc::clone(q) as Arc<dyn Egress>).collect();
-    Ok(Attached { source: Box::new(RingPort { senders, receivers, token, fault }), egresses })
+    let token = token.map(Arc::new);
+    let source = Box::new(RingPort { senders, receivers, token: token.clone(), fault });
+    Ok(Attached { source, egresses, token })
 }
 
 /// A client's port: its send rings, and what its two directions share.
 struct RingPort {
     senders: Vec<SendRing>,
     receivers: Vec<Arc<ReceiveQueue>>,
-    token: Option<OwnedFd>,
+    token: Option<Arc<OwnedFd>>,
     /// The [`Fault`] that put the port into its error state, or 0.
     fault: Arc<AtomicU32>,
 }
@@ -113,7 +115,7 @@ impl Source for RingPort {
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.token.as_ref().map(AsFd::as_fd)
+        self.token.as_ref().map(|token| token.as_fd())
     }
 
     fn arm(&mut self) -> bool {

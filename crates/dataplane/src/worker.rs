@@ -1,0 +1,475 @@
+//! Worker threads: who is polled, who is waited for, who is woken.
+//!
+//! ```text
+//!   loop:  jobs, if any  ->  a turn of every hot port  ->  idle? spin, then arm every port and sleep
+//! ```
+//!
+//! A port is *hot*, polled every pass, or *armed*, asked to wake us and waited for in epoll; idle hot
+//! ports are armed after a while, so that ports without traffic cost a busy worker nothing. Asleep, a
+//! worker waits in epoll only. It takes no lock, makes no system call and reads the clock once per
+//! pass.
+//!
+//! The table of ports is swapped whole by the control thread. A worker announces, at every pass, the
+//! epoch it has seen; the control thread frees an old table, and what only it kept mapped, when every
+//! worker has announced a later epoch or sleeps.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
+use std::sync::mpsc::SyncSender;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use fabric::{Fdb, Ports};
+use port::{Effects, MapGuard, Nanos};
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll};
+use shmem::Shared;
+
+use crate::config::{Idle, PortId};
+use crate::serve::{Served, Switch, Tools};
+use crate::state::WorkerState;
+
+/// How long a worker spins after the last frame before it sleeps, in `auto`.
+const SPIN_NS: u64 = 50_000;
+/// How long a port stays hot after its last frame.
+const HOT_NS: u64 = 50_000;
+/// Idle ports that a worker which never sleeps goes on polling.
+const POLLED_IDLE: usize = 64;
+/// How often a busy worker asks epoll for armed ports, and an idle one.
+const ASK_BUSY_NS: u64 = 30_000;
+const ASK_IDLE_NS: u64 = 4_000;
+/// How often a port that is polled though idle is looked after as if it had been woken.
+const TEND_NS: u64 = 1_000_000;
+/// epoll's number for the worker's own eventfd.
+const JOBS: u64 = u64::MAX;
+/// An announced epoch: the worker sleeps and holds nothing.
+const ASLEEP: u64 = u64::MAX;
+
+/// The monotonic clock.
+pub(crate) fn clock() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Nanos(time.tv_sec as u64 * Nanos::SECOND + time.tv_nsec as u64)
+}
+
+/// What workers look at and the control thread replaces.
+#[derive(Default)]
+pub(crate) struct Table {
+    pub ports: Ports,
+    /// By port: a byte on it wakes the owner.
+    pub tokens: Vec<Option<Arc<OwnedFd>>>,
+}
+
+/// What the control thread and the workers share.
+pub(crate) struct Common {
+    table: AtomicPtr<Table>,
+    epoch: AtomicU64,
+    pub fdb: Fdb,
+    pub workers: Vec<Mailbox>,
+    /// Nothing new is gathered.
+    pub draining: AtomicBool,
+}
+
+impl Common {
+    pub fn new(fdb: Fdb, workers: usize) -> rustix::io::Result<Self> {
+        let workers = (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
+        Ok(Self {
+            table: AtomicPtr::new(Box::into_raw(Box::default())),
+            epoch: AtomicU64::new(1),
+            fdb,
+            workers,
+            draining: AtomicBool::new(false),
+        })
+    }
+
+    /// Swaps in a new table and returns when no worker looks at the old one any more. For the control
+    /// thread only.
+    pub fn replace_table(&self, table: Table) {
+        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::SeqCst);
+        let epoch = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
+        fence(Ordering::SeqCst);
+        for worker in &self.workers {
+            while worker.passed.load(Ordering::Acquire) < epoch {
+                std::thread::yield_now();
+            }
+        }
+        // SAFETY: `old` came from Box::into_raw, nobody else takes it out, and every worker has since
+        // begun a pass, which loads the pointer anew, or sleeps without it.
+        drop(unsafe { Box::from_raw(old) });
+    }
+}
+
+impl Drop for Common {
+    fn drop(&mut self) {
+        // SAFETY: as in `replace_table`; the workers are gone with their shares of self.
+        drop(unsafe { Box::from_raw(*self.table.get_mut()) });
+    }
+}
+
+/// What a worker can be asked to do.
+pub(crate) enum Job {
+    /// Serve this port.
+    Serve(Box<Served>),
+    /// Give this port back.
+    Release(PortId, SyncSender<Option<Box<Served>>>),
+    /// Change how to idle, the batch size and the stall timeout in nanoseconds.
+    Settings(Idle, u16, u64),
+    /// End when nothing is stalled any more.
+    Finish,
+}
+
+/// How a worker is reached.
+pub(crate) struct Mailbox {
+    jobs: Mutex<Vec<Job>>,
+    pending: AtomicBool,
+    doorbell: OwnedFd,
+    /// The epoch of its last pass, or [`ASLEEP`].
+    passed: AtomicU64,
+}
+
+impl Mailbox {
+    fn new() -> rustix::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self {
+            jobs: Mutex::new(Vec::new()),
+            pending: AtomicBool::new(false),
+            doorbell: rustix::event::eventfd(0, flags)?,
+            passed: AtomicU64::new(ASLEEP),
+        })
+    }
+
+    /// Leaves a job and wakes the worker.
+    pub fn send(&self, job: Job) {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
+        self.pending.store(true, Ordering::Release);
+        self.ring();
+    }
+
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
+    }
+}
+
+/// A worker thread's own things.
+pub(crate) struct Worker {
+    common: Arc<Common>,
+    number: usize,
+    state: Shared<WorkerState>,
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+    /// By number.
+    ports: Vec<Option<Box<Served>>>,
+    /// The ports that are polled.
+    hot: Vec<PortId>,
+    /// When armed ports have work of their own accord.
+    timers: Vec<(Nanos, PortId)>,
+    tools: Tools,
+    idle: Idle,
+    finishing: bool,
+    busy_at: Nanos,
+    asked_at: Nanos,
+    tended_at: Nanos,
+}
+
+impl Worker {
+    pub fn new(
+        common: Arc<Common>,
+        number: usize,
+        state: Shared<WorkerState>,
+        (idle, batch, stall_timeout): (Idle, u16, u64),
+    ) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let doorbell = &common.workers[number].doorbell;
+        epoll::add(&epoll, doorbell, epoll::EventData::new_u64(JOBS), epoll::EventFlags::IN)?;
+        let now = clock();
+        Ok(Self {
+            common,
+            number,
+            state,
+            epoll,
+            events: Vec::with_capacity(64),
+            ports: Vec::new(),
+            hot: Vec::new(),
+            timers: Vec::new(),
+            tools: Tools::new(batch, stall_timeout),
+            idle,
+            finishing: false,
+            busy_at: now,
+            asked_at: now,
+            tended_at: now,
+        })
+    }
+
+    /// Serves its ports until it is told to finish.
+    pub fn run(mut self) {
+        let common = Arc::clone(&self.common);
+        let mailbox = &common.workers[self.number];
+        let mut now = clock();
+        self.wake_up(mailbox);
+        loop {
+            mailbox.passed.store(common.epoch.load(Ordering::Acquire), Ordering::Release);
+            if mailbox.pending.load(Ordering::Relaxed) {
+                self.do_jobs(mailbox, now);
+            }
+            let frames = self.pass(&common, now);
+            let then = std::mem::replace(&mut now, clock());
+            self.count(frames, now - then);
+            if frames > 0 {
+                self.busy_at = now;
+            }
+            if self.finishing && !self.any_stalled() {
+                break;
+            }
+            self.look_around(mailbox, frames > 0, now);
+        }
+        mailbox.passed.store(ASLEEP, Ordering::Release);
+    }
+
+    fn count(&self, frames: usize, ns: u64) {
+        self.state.passes.add(1);
+        if frames > 0 {
+            self.state.busy_passes.add(1);
+            self.state.busy_ns.add(ns);
+            self.state.frames.add(frames as u64);
+        }
+    }
+
+    /// A turn of every hot port; returns the frames gathered.
+    #[inline]
+    fn pass(&mut self, common: &Common, now: Nanos) -> usize {
+        // SAFETY: loaded after this pass's epoch was announced; the control thread frees a table only
+        // after a later announcement.
+        let table = unsafe { &*common.table.load(Ordering::Acquire) };
+        // SAFETY: whatever frames point to is kept mapped by a port in this table or in `self.ports`;
+        // both outlive the pass, and stalled frames are given up before their port is dropped.
+        let map = unsafe { MapGuard::assume_mapped() };
+        let switch = Switch {
+            ports: &table.ports,
+            fdb: &common.fdb,
+            map: &map,
+            now,
+            draining: common.draining.load(Ordering::Relaxed),
+        };
+        let mut frames = 0;
+        for at in 0..self.hot.len() {
+            let Some(port) = port_at(&mut self.ports, self.hot[at]) else { continue };
+            let (tools, state) = (&mut self.tools, &self.state);
+            let turn =
+                || port.turn(tools, switch, |id, effects| wake_owner(table, state, id, effects));
+            match catch_unwind(AssertUnwindSafe(turn)) {
+                Ok(gathered) => frames += gathered,
+                Err(_) => {
+                    self.take_out_of_service(at);
+                    break;
+                }
+            }
+        }
+        frames
+    }
+
+    /// A port whose code panicked fails alone: it is served no more.
+    #[cold]
+    fn take_out_of_service(&mut self, at: usize) {
+        self.state.panics.add(1);
+        self.hot.swap_remove(at);
+        self.tools.renew();
+    }
+
+    /// Between passes: arms idle ports, asks for armed ones, spins or sleeps.
+    #[inline]
+    fn look_around(&mut self, mailbox: &Mailbox, busy: bool, now: Nanos) {
+        let interval = if busy { ASK_BUSY_NS } else { ASK_IDLE_NS };
+        if now - self.asked_at < interval && !(self.idle == Idle::Sleep && !busy) {
+            if !busy {
+                std::hint::spin_loop();
+            }
+            return;
+        }
+        self.asked_at = now;
+        self.cool_down(now);
+        let spin = match self.idle {
+            Idle::Auto => SPIN_NS,
+            Idle::Poll => u64::MAX,
+            Idle::Sleep => 0,
+        };
+        let stalled = self.any_stalled();
+        if stalled && !busy {
+            // Let a receiver that shares this CPU run.
+            std::thread::yield_now();
+        }
+        let sleep = !busy && !stalled && !self.finishing && now - self.busy_at >= spin;
+        if sleep && self.arm_all(now) {
+            self.sleep(mailbox, now);
+        } else {
+            self.take_events(Some(Duration::ZERO), now);
+        }
+    }
+
+    /// True if frames wait for a lossless receiver; their ports are hot.
+    fn any_stalled(&mut self) -> bool {
+        let ports = &mut self.ports;
+        self.hot.iter().any(|id| port_at(ports, *id).is_some_and(|port| port.is_stalled()))
+    }
+
+    /// Arms hot ports that had no frames for a while.
+    fn cool_down(&mut self, now: Nanos) {
+        let polls = self.idle == Idle::Poll;
+        if polls && now - self.tended_at >= TEND_NS {
+            self.tended_at = now;
+            for id in &self.hot {
+                if let Some(port) = port_at(&mut self.ports, *id) {
+                    port.source.disarm();
+                }
+            }
+        }
+        let mut at = 0;
+        while at < self.hot.len() {
+            let Some(port) = port_at(&mut self.ports, self.hot[at]) else { break };
+            let keep = port.is_stalled()
+                || now - port.busy_at < HOT_NS
+                || polls && self.hot.len() <= POLLED_IDLE;
+            if keep || !self.arm(at, now) {
+                at += 1;
+            }
+        }
+    }
+
+    /// Arms the port at `hot[at]`, unless it has work.
+    fn arm(&mut self, at: usize, now: Nanos) -> bool {
+        let Some(port) = port_at(&mut self.ports, self.hot[at]) else { return false };
+        if port.source.arm() {
+            port.busy_at = now;
+            return false;
+        }
+        port.hot = false;
+        if let Some(deadline) = port.source.deadline() {
+            self.timers.push((deadline, port.id));
+        }
+        self.hot.swap_remove(at);
+        true
+    }
+
+    /// Arms every port; false if one has work.
+    fn arm_all(&mut self, now: Nanos) -> bool {
+        while let Some(last) = self.hot.len().checked_sub(1) {
+            if !self.arm(last, now) {
+                return false;
+            }
+        }
+        true
+    }
+
+    fn sleep(&mut self, mailbox: &Mailbox, now: Nanos) {
+        self.state.sleeps.add(1);
+        let timer = self.timers.iter().map(|(at, _)| *at - now).min().map(Duration::from_nanos);
+        mailbox.passed.store(ASLEEP, Ordering::Release);
+        self.take_events(timer, now);
+        self.wake_up(mailbox);
+        self.busy_at = clock();
+    }
+
+    /// Announces that this worker looks at the table again.
+    fn wake_up(&self, mailbox: &Mailbox) {
+        mailbox.passed.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Waits for owners, jobs and timers, at most for `timeout`, and makes their ports hot.
+    fn take_events(&mut self, timeout: Option<Duration>, mut now: Nanos) {
+        let mut events = std::mem::take(&mut self.events);
+        let wait = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), wait.as_ref());
+        if timeout != Some(Duration::ZERO) {
+            now = clock();
+        }
+        for event in events.drain(..) {
+            match event.data.u64() {
+                JOBS => {
+                    let doorbell = &self.common.workers[self.number].doorbell;
+                    let _ = rustix::io::read(doorbell, &mut [0; 8]);
+                }
+                id => self.wake_port(id as PortId, now, true),
+            }
+        }
+        self.events = events;
+        while let Some(due) = self.timers.iter().position(|(at, _)| *at <= now) {
+            let (_, id) = self.timers.swap_remove(due);
+            self.wake_port(id, now, false);
+        }
+    }
+
+    fn wake_port(&mut self, id: PortId, now: Nanos, by_owner: bool) {
+        let Some(port) = port_at(&mut self.ports, id) else { return };
+        port.source.disarm();
+        port.busy_at = now;
+        port.counters.wakeups.add(u64::from(by_owner));
+        if !port.hot {
+            port.hot = true;
+            self.hot.push(id);
+        }
+    }
+
+    #[cold]
+    fn do_jobs(&mut self, mailbox: &Mailbox, now: Nanos) {
+        mailbox.pending.store(false, Ordering::Relaxed);
+        let jobs =
+            std::mem::take(&mut *mailbox.jobs.lock().unwrap_or_else(PoisonError::into_inner));
+        for job in jobs {
+            match job {
+                Job::Serve(port) => self.serve(port, now),
+                Job::Release(id, reply) => {
+                    let _ = reply.send(self.release(id));
+                }
+                Job::Settings(idle, batch, stall_timeout) => {
+                    self.idle = idle;
+                    self.tools.set(batch, stall_timeout);
+                }
+                Job::Finish => self.finishing = true,
+            }
+        }
+        self.state.ports.set(self.ports.iter().flatten().count() as u64);
+    }
+
+    fn serve(&mut self, mut port: Box<Served>, now: Nanos) {
+        let id = port.id;
+        if let Some(fd) = port.source.wake_fd() {
+            let data = epoll::EventData::new_u64(u64::from(id));
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            let _ = epoll::add(&self.epoll, fd, data, flags);
+        }
+        (port.busy_at, port.hot) = (now, true);
+        self.hot.push(id);
+        if self.ports.len() <= usize::from(id) {
+            self.ports.resize_with(usize::from(id) + 1, || None);
+        }
+        self.ports[usize::from(id)] = Some(port);
+    }
+
+    fn release(&mut self, id: PortId) -> Option<Box<Served>> {
+        let mut port = self.ports.get_mut(usize::from(id))?.take()?;
+        if let Some(fd) = port.source.wake_fd() {
+            let _ = epoll::delete(&self.epoll, fd);
+        }
+        port.source.disarm();
+        self.hot.retain(|hot| *hot != id);
+        self.timers.retain(|(_, timer)| *timer != id);
+        Some(port)
+    }
+}
+
+#[inline(always)]
+fn port_at(ports: &mut [Option<Box<Served>>], id: PortId) -> Option<&mut Served> {
+    ports.get_mut(usize::from(id))?.as_deref_mut()
+}
+
+/// Executes the effects of a turn.
+#[inline]
+fn wake_owner(table: &Table, state: &WorkerState, id: PortId, effects: Effects) {
+    if !effects.kick {
+        return;
+    }
+    if let Some(Some(token)) = table.tokens.get(usize::from(id)) {
+        crate::kick(token.as_fd());
+        state.kicks.add(1);
+    }
+}
