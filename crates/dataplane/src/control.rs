@@ -6,8 +6,15 @@
 //! with one [`Answer`], in order. Counters, table and cursors are not asked for: they stand in the
 //! state memory file ([`crate::state`]), which the supervisor reads.
 
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
 use fabric::Policy;
 use frame::{Mac, VlanId};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Idle, PortConfig, PortId};
@@ -126,4 +133,98 @@ pub enum Answer {
         /// Why, and what to do about it.
         reason: String,
     },
+}
+
+/// Why a message could not be sent or received.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// The other side is gone.
+    #[error("The other side closed the channel")]
+    Closed,
+    /// The socket failed.
+    #[error("The channel failed")]
+    Io(#[from] rustix::io::Errno),
+    /// What came is not a message.
+    #[error("Not a message of this version")]
+    Json(#[from] serde_json::Error),
+    /// More bytes or descriptors than a message has.
+    #[error("A message is at most {MAX_MESSAGE} bytes and {MAX_DESCRIPTORS} descriptors")]
+    TooLarge,
+}
+
+/// Most bytes of a message.
+pub const MAX_MESSAGE: usize = 64 << 10;
+/// Most descriptors with a message.
+pub const MAX_DESCRIPTORS: usize = 4;
+
+/// Sends one message with its descriptors.
+///
+/// # Errors
+/// [`ChannelError`]; `Io(AGAIN)` if the socket does not block and is full.
+pub fn send<T: Serialize>(
+    to: impl AsFd,
+    message: &T,
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), ChannelError> {
+    let bytes = serde_json::to_vec(message)?;
+    if bytes.len() > MAX_MESSAGE || descriptors.len() > MAX_DESCRIPTORS {
+        return Err(ChannelError::TooLarge);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let parts = [std::io::IoSlice::new(&bytes)];
+    rustix::net::sendmsg(to, &parts, &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Receives one message with its descriptors.
+///
+/// # Errors
+/// [`ChannelError`]; `Io(AGAIN)` if the socket does not block and nothing is there.
+pub fn receive<T: for<'de> Deserialize<'de>>(
+    from: impl AsFd,
+) -> Result<(T, Vec<OwnedFd>), ChannelError> {
+    let mut bytes = vec![0; MAX_MESSAGE];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+    let flags = RecvFlags::CMSG_CLOEXEC;
+    let received = rustix::net::recvmsg(from, &mut parts, &mut control, flags)?;
+    let descriptors = control.drain().filter_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
+        _ => None,
+    });
+    let descriptors: Vec<OwnedFd> = descriptors.flatten().collect();
+    if received.bytes == 0 {
+        return Err(ChannelError::Closed);
+    }
+    if received.flags.intersects(rustix::net::ReturnFlags::TRUNC | rustix::net::ReturnFlags::CTRUNC)
+    {
+        return Err(ChannelError::TooLarge);
+    }
+    Ok((serde_json::from_slice(&bytes[..received.bytes])?, descriptors))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn messages_and_descriptors_arrive() {
+        let flags = SocketFlags::CLOEXEC;
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        let command = Command::FlushFdb { port: Some(3), vlan: VlanId::new(9) };
+        send(&a, &command, &[a.as_fd(), b.as_fd()]).unwrap();
+        let (got, fds) = receive::<Command>(&b).unwrap();
+        assert_eq!((got, fds.len()), (command, 2));
+        rustix::net::send(&a, b"{\"command\":\"nonsense\"}", SendFlags::empty()).unwrap();
+        assert!(matches!(receive::<Command>(&b), Err(ChannelError::Json(_))));
+        drop((a, fds));
+        assert!(matches!(receive::<Command>(&b), Err(ChannelError::Closed)));
+    }
 }

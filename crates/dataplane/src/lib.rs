@@ -9,6 +9,7 @@ pub mod attach;
 pub mod config;
 pub mod control;
 mod inline;
+pub mod process;
 mod serve;
 pub mod state;
 mod worker;

@@ -138,7 +138,7 @@ impl Served {
         let ingress = self.source.queue(queue);
         let scratch = &mut tools.scratch;
         scratch.clear();
-        let frames = ingress.gather(scratch, tools.batch);
+        let frames = ingress.gather(scratch, tools.batch, switch.now);
         if frames == 0 {
             return 0;
         }

@@ -15,11 +15,13 @@ use fabric::{Fdb, FdbEntry};
 use port::{Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, Nanos};
 use ring::layout::{MAX_RINGS, MAX_SLOTS};
 use serde::{Deserialize, Serialize};
-use shmem::sync::AtomicU32;
+use shmem::sync::{AtomicU32, AtomicU64, Ordering};
 use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
 
 use crate::config::{PortId, SwitchConfig};
 
+/// Most ports of a switch.
+pub const MAX_PORTS: usize = 16_384;
 /// Most workers of a switch.
 pub const MAX_WORKERS: usize = 64;
 
@@ -28,7 +30,7 @@ const PAGE: usize = 4096;
 const RINGS: usize = MAX_RINGS as usize;
 
 /// The switch's own numbers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(C)]
 pub struct SwitchState {
     magic: Counter,
@@ -40,9 +42,12 @@ pub struct SwitchState {
     pub gone_ingress: IngressCounters,
     /// Likewise.
     pub gone_egress: EgressCounters,
+    /// Ports that are there, a bit each: the state of the others is not touched, so that it takes no
+    /// memory.
+    ports: [AtomicU64; MAX_PORTS / 64],
 }
 
-// SAFETY: counters only.
+// SAFETY: counters and atomic words only.
 unsafe impl Shareable for SwitchState {}
 
 /// What a worker counts about itself.
@@ -190,6 +195,18 @@ impl State {
         self.switch.magic.set(MAGIC);
     }
 
+    /// Counts what was in flight when the last data process died: what came in, and neither went out
+    /// nor was dropped. At most one batch a port too many, if it died between delivering and counting.
+    pub fn count_lost(&self) {
+        let switch = &self.switch;
+        let there = (0..self.max_ports).filter(|id| switch.has_port(*id));
+        let ports = there.filter_map(|id| self.port(id)).map(|port| port.snapshot());
+        let all = ports.chain([switch.snapshot().gone]);
+        let lost = all.fold(0i128, |lost, port| lost + port.unaccounted());
+        let lost = lost - i128::from(switch.lost_in_restarts.get());
+        switch.lost_in_restarts.add(u64::try_from(lost).unwrap_or(0));
+    }
+
     /// The switch's own numbers.
     #[must_use]
     pub fn switch(&self) -> &SwitchState {
@@ -288,7 +305,7 @@ impl PortState {
         stats
     }
 
-    /// Moves the counters to the totals of ports that are gone, and clears the state.
+    /// Moves the counters to the totals of ports that are gone, and clears them.
     pub fn retire(&self, switch: &SwitchState) {
         let gone = &switch.gone_ingress;
         let here = &self.page.counters;
@@ -354,6 +371,16 @@ pub struct PortStats {
 }
 
 impl PortStats {
+    /// Frames handed in and copies begun here, less frames handed out and dropped here. Over all ports
+    /// of a quiet switch these add up to what was lost in restarts: the sum rule.
+    #[must_use]
+    pub fn unaccounted(&self) -> i128 {
+        let drops = self.in_drops.values().chain(self.out_drops.values()).sum::<u64>();
+        i128::from(self.in_frames) + i128::from(self.in_copies)
+            - i128::from(self.out_frames)
+            - i128::from(drops)
+    }
+
     fn of_ingress(c: &IngressCounters) -> Self {
         Self {
             in_frames: c.frames.get(),
@@ -392,6 +419,21 @@ pub struct SwitchStats {
 }
 
 impl SwitchState {
+    /// True if port `id` is there.
+    #[must_use]
+    pub fn has_port(&self, id: PortId) -> bool {
+        let word = self.ports.get(usize::from(id) / 64);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (id % 64) & 1 != 0)
+    }
+
+    /// Notes whether port `id` is there. For the control thread only.
+    pub fn set_port(&self, id: PortId, there: bool) {
+        if let Some(word) = self.ports.get(usize::from(id) / 64) {
+            let others = word.load(Ordering::Relaxed) & !(1 << (id % 64));
+            word.store(others | u64::from(there) << (id % 64), Ordering::Relaxed);
+        }
+    }
+
     /// The numbers, read once.
     #[must_use]
     pub fn snapshot(&self) -> SwitchStats {

@@ -13,6 +13,7 @@
 //! epoch it has seen; the control thread frees an old table, and what only it kept mapped, when every
 //! worker has announced a later epoch or sleeps.
 
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
@@ -22,7 +23,6 @@ use std::time::Duration;
 
 use fabric::{Fdb, Ports};
 use port::{Effects, MapGuard, Nanos};
-use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use shmem::Shared;
 
@@ -156,7 +156,6 @@ pub(crate) struct Worker {
     number: usize,
     state: Shared<WorkerState>,
     epoll: OwnedFd,
-    events: Vec<epoll::Event>,
     /// By number.
     ports: Vec<Option<Box<Served>>>,
     /// The ports that are polled.
@@ -187,7 +186,6 @@ impl Worker {
             number,
             state,
             epoll,
-            events: Vec::with_capacity(64),
             ports: Vec::new(),
             hot: Vec::new(),
             timers: Vec::new(),
@@ -271,7 +269,8 @@ impl Worker {
     #[cold]
     fn take_out_of_service(&mut self, at: usize) {
         self.state.panics.add(1);
-        self.hot.swap_remove(at);
+        let id = self.hot.swap_remove(at);
+        self.release(id);
         self.tools.renew();
     }
 
@@ -376,13 +375,13 @@ impl Worker {
 
     /// Waits for owners, jobs and timers, at most for `timeout`, and makes their ports hot.
     fn take_events(&mut self, timeout: Option<Duration>, mut now: Nanos) {
-        let mut events = std::mem::take(&mut self.events);
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
         let wait = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), wait.as_ref());
+        let events = epoll::wait(&self.epoll, &mut space, wait.as_ref());
         if timeout != Some(Duration::ZERO) {
             now = clock();
         }
-        for event in events.drain(..) {
+        for event in events.iter().flat_map(|(events, _)| events.iter()) {
             match event.data.u64() {
                 JOBS => {
                     let doorbell = &self.common.workers[self.number].doorbell;
@@ -391,7 +390,6 @@ impl Worker {
                 id => self.wake_port(id as PortId, now, true),
             }
         }
-        self.events = events;
         while let Some(due) = self.timers.iter().position(|(at, _)| *at <= now) {
             let (_, id) = self.timers.swap_remove(due);
             self.wake_port(id, now, false);

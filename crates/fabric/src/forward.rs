@@ -154,6 +154,9 @@ impl Forwarder {
             from.stalled.clear();
             return Turn { completed, deliveries: 0 };
         };
+        if scratch.capacity() > self.destinations.len() {
+            self.reserve(scratch.capacity(), self.counts.len());
+        }
         let since = from.stalled_since;
         let waiting = std::mem::take(&mut from.stalled);
         let mut way = Way { ports, port, from, map, now, deliveries: 0 };

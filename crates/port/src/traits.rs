@@ -78,7 +78,7 @@ pub struct Delivered {
 pub trait Ingress: Send {
     /// Takes up to `max` frames that the owner has published into `scratch`, counts them, and returns
     /// how many. Every descriptor is read once and checked. The bytes stay lent until completed.
-    fn gather(&mut self, scratch: &mut Scratch, max: usize) -> usize;
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize;
 
     /// Gives the oldest `frames` gathered frames back to the owner: one publish.
     fn complete(&mut self, frames: usize);

@@ -1,5 +1,6 @@
 //! Every kind of port, one file each.
 
+pub mod null;
 pub mod ring;
 
 use std::os::fd::{BorrowedFd, OwnedFd};

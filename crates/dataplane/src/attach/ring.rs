@@ -325,7 +325,7 @@ fn check(pool: &Pool, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
 }
 
 impl Ingress for SendRing {
-    fn gather(&mut self, scratch: &mut Scratch, max: usize) -> usize {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, _now: Nanos) -> usize {
         if self.control.owner.0.observe() == self.taken || self.fault.load(Ordering::Relaxed) != 0 {
             return 0;
         }

@@ -1,0 +1,459 @@
+//! The data process of a switch: its control thread.
+//!
+//! It listens on a socket that the supervisor made, does what [`Command`]s say, and is the only one
+//! that maps, attaches, detaches and unmaps. It may block; workers never wait for it.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+use std::thread::JoinHandle;
+
+use fabric::{Fdb, Monitor, Policy, PortSpec, Ports};
+use port::Nanos;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use shmem::Memfd;
+
+use crate::attach::{self, AttachError, Attached};
+use crate::config::{Attachment, Idle, PortConfig, PortId, SwitchConfig};
+use crate::control::{self, Answer, ChannelError, Command};
+use crate::inline::filter_of;
+use crate::serve::Served;
+use crate::state::{self, PortState, State};
+use crate::worker::{Common, Job, Table, Worker, clock};
+
+/// Why a data process ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// The state memory cannot be used.
+    #[error("The state memory of the switch cannot be used")]
+    State(#[from] shmem::RegionError),
+    /// The configuration cannot be used.
+    #[error("The configuration of the switch cannot be used: {0}")]
+    Config(&'static str),
+    /// The operating system refused something.
+    #[error("Cannot {what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProcessError {
+    move |errno| ProcessError::System { what, source: errno.into() }
+}
+
+/// Runs the switch `switch` until it is told to stop: listens on `listener` (SEQPACKET), keeps its
+/// state in `state`, a sealed memory file of [`state::file_size`] bytes.
+///
+/// # Errors
+/// [`ProcessError`] when it cannot start.
+pub fn run(
+    listener: OwnedFd,
+    state: OwnedFd,
+    switch: String,
+    config: SwitchConfig,
+) -> Result<(), ProcessError> {
+    let mut process = Process::start(Memfd::adopt(state)?, switch, config)?;
+    process.serve(&listener).map_err(system("wait for commands"))?;
+    process.finish();
+    Ok(())
+}
+
+/// A port as the control thread knows it.
+struct Record {
+    config: PortConfig,
+    spec: PortSpec,
+    /// Duplicates of what came with it, for a supervisor that was restarted.
+    descriptors: Vec<OwnedFd>,
+    token: Option<Arc<OwnedFd>>,
+    worker: u16,
+}
+
+struct Process {
+    switch: String,
+    config: SwitchConfig,
+    state_file: Memfd,
+    state: State,
+    common: Arc<Common>,
+    threads: Vec<JoinHandle<()>>,
+    /// By number.
+    ports: Vec<Option<Record>>,
+    instances: u32,
+    stopping: bool,
+}
+
+impl Process {
+    fn start(
+        state_file: Memfd,
+        switch: String,
+        config: SwitchConfig,
+    ) -> Result<Self, ProcessError> {
+        let workers = config.workers.len();
+        if workers == 0 || workers > state::MAX_WORKERS {
+            return Err(ProcessError::Config("a switch has 1 to 64 workers"));
+        }
+        let state = State::map(&state_file, &config)?;
+        let fdb = state.open_fdb();
+        let fdb: Fdb = fdb.ok_or(ProcessError::Config("the forwarding table does not fit"))?;
+        if state.is_used() {
+            state.switch().restarts.add(1);
+            state.count_lost();
+        }
+        state.set_used();
+        let common = Common::new(fdb, workers).map_err(system("make an eventfd"))?;
+        let mut process = Self {
+            switch,
+            state_file,
+            state,
+            common: Arc::new(common),
+            threads: Vec::new(),
+            ports: Vec::new(),
+            instances: 0,
+            stopping: false,
+            config,
+        };
+        for number in 0..workers {
+            process.start_worker(number)?;
+        }
+        Ok(process)
+    }
+
+    fn start_worker(&mut self, number: usize) -> Result<(), ProcessError> {
+        let state = self.state.worker(number).ok_or(ProcessError::Config("too many workers"))?;
+        let cpu = self.config.workers[number].cpu;
+        state.cpu.set(cpu.map_or(0, |cpu| u64::from(cpu) + 1));
+        let worker = Worker::new(Arc::clone(&self.common), number, state, self.settings())
+            .map_err(system("make a worker's epoll"))?;
+        let thread = std::thread::Builder::new().name(format!("worker {number}"));
+        let run = move || {
+            if let Some(cpu) = cpu {
+                pin(cpu);
+            }
+            worker.run();
+        };
+        let thread = thread.spawn(run);
+        let failed = |source| ProcessError::System { what: "start a worker", source };
+        self.threads.push(thread.map_err(failed)?);
+        Ok(())
+    }
+
+    fn settings(&self) -> (Idle, u16, u64) {
+        let timeout = u64::from(self.config.stall_timeout_ms) * Nanos::MILLI;
+        (self.config.idle, self.config.batch, timeout)
+    }
+
+    /// Answers supervisors, one after the other or several at once, and ages the table.
+    fn serve(&mut self, listener: &OwnedFd) -> rustix::io::Result<()> {
+        let mut connections: Vec<OwnedFd> = Vec::new();
+        let mut aged = clock();
+        while !self.stopping {
+            let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
+            fds.extend(connections.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+            match rustix::event::poll(&mut fds, Some(&second)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => (),
+                Err(error) => return Err(error),
+            }
+            let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let mut served = 0;
+            connections.retain(|connection| {
+                served += 1;
+                !ready[served] || self.answer(connection.as_fd()).is_ok()
+            });
+            if ready[0] && connections.len() < 8 {
+                connections.extend(accept(listener));
+            }
+            let now = clock();
+            if now - aged >= Nanos::SECOND {
+                aged = now;
+                self.common.fdb.age(self.config.fdb_ageing_s, now);
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what one message says.
+    fn answer(&mut self, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
+        let (command, descriptors) = control::receive::<Command>(from)?;
+        let answer = match command {
+            Command::Hello { .. } => {
+                let pid = std::process::id();
+                let switch = self.switch.clone();
+                let hello = Answer::Hello { version: control::VERSION, pid, switch };
+                return control::send(from, &hello, &[self.state_file.as_fd()]);
+            }
+            Command::ListPorts => {
+                self.list_ports(from)?;
+                Ok(Answer::Done)
+            }
+            Command::AddPort { id, config, resume } => {
+                self.add_port(id, config, descriptors, resume)
+            }
+            Command::RemovePort { id } => self.remove_port(id),
+            Command::SetPolicy { id, policy } => self.set_policy(id, policy),
+            Command::MovePort { id, worker } => self.move_port(id, worker),
+            Command::SetSwitch { idle, batch, fdb_ageing_s, stall_timeout_ms } => {
+                let config = std::mem::take(&mut self.config);
+                self.config =
+                    SwitchConfig { idle, batch, fdb_ageing_s, stall_timeout_ms, ..config };
+                let (idle, batch, timeout) = self.settings();
+                self.common
+                    .workers
+                    .iter()
+                    .for_each(|w| w.send(Job::Settings(idle, batch, timeout)));
+                Ok(Answer::Done)
+            }
+            Command::FlushFdb { port, vlan } => {
+                self.common.fdb.flush(port, vlan.map(frame::VlanId::get));
+                Ok(Answer::Done)
+            }
+            Command::AddFdb { mac, vlan, port } => self.add_fdb(mac, vlan, port),
+            Command::DeleteFdb { mac, vlan } => {
+                let filter = vlan.map_or(0, frame::VlanId::get);
+                let removed = self.common.fdb.remove(filter, mac);
+                removed.then_some(Answer::Done).ok_or_else(|| format!("{mac} is not in the table"))
+            }
+            Command::Stop => {
+                self.stopping = true;
+                self.drain();
+                Ok(Answer::Done)
+            }
+        };
+        let answer = answer.unwrap_or_else(|reason| Answer::Failed { reason });
+        control::send(from, &answer, &[])
+    }
+
+    fn list_ports(&self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
+        for (id, record) in self.ports.iter().enumerate() {
+            let Some(record) = record else { continue };
+            let port = Answer::Port { id: id as PortId, config: record.config.clone() };
+            let descriptors: Vec<_> = record.descriptors.iter().map(AsFd::as_fd).collect();
+            control::send(to, &port, &descriptors)?;
+        }
+        Ok(())
+    }
+
+    fn record(&mut self, id: PortId) -> Result<&mut Record, String> {
+        let record = self.ports.get_mut(usize::from(id)).and_then(Option::as_mut);
+        record.ok_or_else(|| format!("There is no port number {id}"))
+    }
+
+    fn add_port(
+        &mut self,
+        id: PortId,
+        config: PortConfig,
+        descriptors: Vec<OwnedFd>,
+        resume: bool,
+    ) -> Result<Answer, String> {
+        if self.ports.get(usize::from(id)).is_some_and(Option::is_some) {
+            return Err(format!("Port number {id} is in use"));
+        }
+        let state =
+            self.state.port(id).ok_or_else(|| format!("The switch has no port number {id}"))?;
+        let kept =
+            duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
+        let (attached, monitor) =
+            attach(&config.attachment, descriptors, &state, resume).map_err(|e| explain(&e))?;
+        let Attached { source, egresses, token } = attached;
+        let counters = state.ingress().ok_or("The port's counters are missing")?;
+        let worker = self.choose_worker(config.worker);
+        self.instances += 1;
+        let spec = PortSpec {
+            id,
+            instance: self.instances,
+            name: config.name.clone(),
+            policy: config.policy.clone(),
+            send_queues: source.queues() as u16,
+            counters: counters.clone(),
+            egresses,
+            monitor,
+        };
+        if self.ports.len() <= usize::from(id) {
+            self.ports.resize_with(usize::from(id) + 1, || None);
+        }
+        self.state.switch().set_port(id, true);
+        self.set_addresses(id, &config.policy, &Policy::default());
+        let record = Record { config, spec, descriptors: kept, token, worker };
+        self.ports[usize::from(id)] = Some(record);
+        self.publish();
+        let served = Served::new(id, source, counters, clock());
+        self.common.workers[usize::from(worker)].send(Job::Serve(Box::new(served)));
+        Ok(Answer::Added { worker })
+    }
+
+    /// The worker asked for, or the one with the fewest ports.
+    fn choose_worker(&self, wanted: Option<u16>) -> u16 {
+        let workers = self.common.workers.len() as u16;
+        let ports =
+            |worker: &u16| self.ports.iter().flatten().filter(|p| p.worker == *worker).count();
+        wanted.filter(|w| *w < workers).or_else(|| (0..workers).min_by_key(ports)).unwrap_or(0)
+    }
+
+    /// Enters a port's configured addresses into the table and takes earlier ones out.
+    fn set_addresses(&self, id: PortId, policy: &Policy, earlier: &Policy) {
+        for mac in &earlier.macs {
+            self.common.fdb.remove(filter_of(earlier), *mac);
+        }
+        for mac in &policy.macs {
+            self.common.fdb.add_static(filter_of(policy), *mac, id, clock());
+        }
+    }
+
+    /// Swaps in a table of the present ports; returns when no worker uses the old one.
+    fn publish(&self) {
+        let tokens = self.ports.iter().map(|p| p.as_ref().and_then(|p| p.token.clone())).collect();
+        let specs = self.ports.iter().flatten().map(|record| &record.spec);
+        self.common.replace_table(Table { ports: Ports::build(specs), tokens });
+    }
+
+    /// Takes a port from its worker.
+    fn release(&self, id: PortId, worker: u16) -> Option<Box<Served>> {
+        let (reply, answer) = sync_channel(1);
+        self.common.workers[usize::from(worker)].send(Job::Release(id, reply));
+        answer.recv().ok().flatten()
+    }
+
+    fn remove_port(&mut self, id: PortId) -> Result<Answer, String> {
+        let worker = self.record(id)?.worker;
+        let served = self.release(id, worker);
+        let record = self.ports[usize::from(id)].take();
+        self.publish();
+        self.common.fdb.detach(id);
+        if let Some(mut served) = served {
+            served.abandon();
+        }
+        // Only now, with no worker in its rings, is the port's memory unmapped.
+        drop(record);
+        if let Some(state) = self.state.port(id) {
+            state.retire(self.state.switch());
+            self.state.switch().set_port(id, false);
+        }
+        Ok(Answer::Done)
+    }
+
+    fn set_policy(&mut self, id: PortId, policy: Policy) -> Result<Answer, String> {
+        let record = self.record(id)?;
+        record.spec.policy = policy.clone();
+        let earlier = std::mem::replace(&mut record.config.policy, policy.clone());
+        self.set_addresses(id, &policy, &earlier);
+        self.publish();
+        if policy.vlan != earlier.vlan {
+            self.common.fdb.flush(Some(id), None);
+        }
+        Ok(Answer::Done)
+    }
+
+    fn move_port(&mut self, id: PortId, worker: u16) -> Result<Answer, String> {
+        let workers = self.common.workers.len();
+        if usize::from(worker) >= workers {
+            return Err(format!("The switch has workers 0 to {}", workers - 1));
+        }
+        let from = std::mem::replace(&mut self.record(id)?.worker, worker);
+        self.record(id)?.config.worker = Some(worker);
+        match self.release(id, from) {
+            Some(served) => self.common.workers[usize::from(worker)].send(Job::Serve(served)),
+            None => return Err(format!("Port number {id} failed and is not served; remove it")),
+        }
+        Ok(Answer::Done)
+    }
+
+    fn add_fdb(
+        &mut self,
+        mac: frame::Mac,
+        vlan: Option<frame::VlanId>,
+        port: PortId,
+    ) -> Result<Answer, String> {
+        self.record(port)?;
+        if mac.is_group() {
+            return Err(format!("{mac} is a group address; only unicast addresses are at a port"));
+        }
+        let filter = vlan.map_or(0, frame::VlanId::get);
+        let added = self.common.fdb.add_static(filter, mac, port, clock());
+        added.then_some(Answer::Done).ok_or_else(|| "The forwarding table is full".to_owned())
+    }
+
+    /// Has the workers finish what they gathered, and ends them.
+    fn drain(&mut self) {
+        self.common.draining.store(true, Ordering::Relaxed);
+        self.common.workers.iter().for_each(|worker| worker.send(Job::Finish));
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+
+    fn finish(mut self) {
+        self.drain();
+    }
+}
+
+/// Makes a port's halves of an attachment and its descriptors.
+fn attach(
+    attachment: &Attachment,
+    descriptors: Vec<OwnedFd>,
+    state: &PortState,
+    resume: bool,
+) -> Result<(Attached, Option<Monitor>), AttachError> {
+    let ring = |rings, descriptors: Vec<OwnedFd>| {
+        let expected = "a memory file and a token";
+        let pair: Result<[OwnedFd; 2], _> = descriptors.try_into();
+        let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
+        attach::ring::attach(memory, token, rings, state, resume)
+    };
+    match attachment {
+        Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),
+        Attachment::Monitor { ring: rings, of, tx, rx } => {
+            let monitor = Monitor { of: *of, sent: *tx, received: *rx };
+            Ok((ring(rings, descriptors)?, Some(monitor)))
+        }
+        Attachment::Null => Ok((attach::null::attach(state)?, None)),
+        Attachment::Vacant => Ok((attach::null::vacant(), None)),
+        Attachment::Tap | Attachment::PcapRead { .. } | Attachment::PcapWrite => {
+            one(descriptors, "a descriptor this version can attach").map(|_| unattachable())?
+        }
+    }
+}
+
+fn one(descriptors: Vec<OwnedFd>, expected: &'static str) -> Result<OwnedFd, AttachError> {
+    let one: Result<[OwnedFd; 1], _> = descriptors.try_into();
+    one.map(|[fd]| fd).map_err(|_| AttachError::Descriptors { expected })
+}
+
+fn unattachable() -> Result<(Attached, Option<Monitor>), AttachError> {
+    Err(AttachError::Descriptors { expected: "a kind of port that this version has" })
+}
+
+fn duplicate(descriptors: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
+    descriptors.iter().map(OwnedFd::try_clone).collect()
+}
+
+/// An error with its causes, in one line.
+fn explain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// A connection from our own user or root.
+fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+    let flags = rustix::net::SocketFlags::CLOEXEC;
+    let connection = rustix::net::accept_with(listener, flags).ok()?;
+    let peer = rustix::net::sockopt::socket_peercred(&connection).ok()?;
+    let trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
+    trusted.then_some(connection)
+}
+
+fn pin(cpu: u16) {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(usize::from(cpu));
+    // A CPU that is not there leaves the worker unpinned.
+    let _ = rustix::thread::sched_setaffinity(None, &set);
+}
