@@ -89,7 +89,8 @@ impl PortRates {
     /// Frames dropped a second.
     #[must_use]
     pub fn dropped(&self) -> f64 {
-        self.drops.iter().map(|(_, rate)| rate).sum()
+        // Not `sum`: that of nothing is -0.
+        self.drops.iter().fold(0.0, |sum, (_, rate)| sum + rate)
     }
 
     /// True if nothing came, went or was dropped.
@@ -149,7 +150,7 @@ impl Rates {
             name: switch.name.clone(),
             ingress: sum(|port| port.ingress),
             egress: sum(|port| port.egress),
-            drops: ports.iter().map(PortRates::dropped).sum(),
+            drops: ports.iter().fold(0.0, |sum, port| sum + port.dropped()),
             restarts: switch.totals.restarts,
         });
     }

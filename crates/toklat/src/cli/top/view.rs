@@ -137,7 +137,7 @@ impl View {
             Constraint::Length(u16::from(area.height >= 4)),
         ])
         .areas(area);
-        frame.render_widget(Paragraph::new(self.headline(rates.as_ref())), head);
+        frame.render_widget(Paragraph::new(self.headline(rates.as_ref(), area.width)), head);
         if workers > 0 {
             frame.render_widget(worker_table(&shown.workers, worker_area), worker_area);
         }
@@ -150,7 +150,7 @@ impl View {
     }
 
     /// All switches in one line, and what is wrong, if something is.
-    fn headline(&self, rates: Option<&Rates>) -> Line<'static> {
+    fn headline(&self, rates: Option<&Rates>, width: u16) -> Line<'static> {
         if let Some(why) = &self.failure {
             return Line::from(format!(" {why}")).style(Style::new().fg(Color::Red));
         }
@@ -162,11 +162,12 @@ impl View {
             rates.ports.iter().map(flow).fold((0.0, 0.0), |a, b| (a.0 + b.pps, a.1 + b.bps))
         };
         let (ingress, egress) = (sum(|port| port.ingress), sum(|port| port.egress));
-        let dropped: f64 = rates.ports.iter().map(PortRates::dropped).sum();
+        let dropped = rates.ports.iter().fold(0.0, |sum, port| sum + port.dropped());
         let drops = Span::from(format!("dropped {}", pps(dropped)));
+        let bits = |flow: f64| if width < 76 { "".into() } else { format!("{}  ", bps(flow)) };
         Line::from(vec![
-            Span::from(format!(" in {}  {}   ", pps(ingress.0), bps(ingress.1))),
-            Span::from(format!("out {}  {}   ", pps(egress.0), bps(egress.1))),
+            Span::from(format!(" in {}  {} ", pps(ingress.0), bits(ingress.1))),
+            Span::from(format!("out {}  {} ", pps(egress.0), bits(egress.1))),
             if dropped > 0.0 { drops.fg(Color::Red) } else { drops },
             Span::from(if self.paused { "   paused" } else { "" }).bold(),
         ])
@@ -201,8 +202,8 @@ fn worker_lines(rates: &Rates, height: u16) -> u16 {
 type Column = (&'static str, u16, u16);
 
 const WORKER_COLUMNS: [Column; 8] = [
-    ("LOAD", 16, 0),
-    ("", 4, 0),
+    ("", 16, 0),
+    ("LOAD", 4, 0),
     ("FRAMES", 9, 46),
     ("NS/FRAME", 8, 55),
     ("BATCH", 6, 62),
@@ -323,7 +324,7 @@ fn port_table<'a>(ports: impl Iterator<Item = &'a PortRates> + Clone, area: Rect
             right(pps(port.egress.pps)),
             right(bps(port.egress.bps)),
             right(if port.batch > 0.0 { format!("{:.1}", port.batch) } else { "-".into() }),
-            right(pps(dropped)).style(lost),
+            right(if dropped > 0.0 { pps(dropped) } else { "-".into() }).style(lost),
             Cell::from(why).style(lost),
         ];
         let row = Row::new(cells(format!("{}:{}", port.switch, port.name), rates, &shown));
@@ -363,7 +364,7 @@ mod tests {
         let expected = "
  in 64.0 Mpps  32.8 Gb/s   out 48.0 Mpps  24.6 Gb/s   dropped 16.0 Mpps
 
-WORKER                   LOAD         FRAMES NS/FRAME  BATCH    SLEEPS     KICKS  CPU
+WORKER                        LOAD    FRAMES NS/FRAME  BATCH    SLEEPS     KICKS  CPU
 vale0/0      ████████████▊     80% 32.0 Mpps     25.0   32.0       0/s       0/s  any
 
 PORT                IN                 OUT            BATCH   DROPPED
