@@ -3,6 +3,7 @@
 //! What needs a tool that is missing is skipped by name, and the last line says so.
 
 mod check;
+mod deb;
 mod fuzz;
 mod perf;
 mod setup;
@@ -22,6 +23,7 @@ usage: cargo xtask COMMAND
   loom             models of hand-over and sleep/wake (shmem, ring)
   miri             undefined behaviour in shmem, frame and port (nightly)
   perf             instructions per frame against bench/budgets.toml (valgrind)
+  deb              a Debian package in target/debian (cargo-deb)
   fuzz [SECONDS]   every fuzz target for SECONDS (default 30; nightly, cargo-fuzz)";
 
 fn main() -> ExitCode {
@@ -35,6 +37,7 @@ fn main() -> ExitCode {
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),
+        ["deb"] => deb::run(),
         ["fuzz"] => fuzz::run(30),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
             fuzz::run(seconds.parse().unwrap_or(30))

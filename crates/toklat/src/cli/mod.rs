@@ -120,7 +120,7 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("toklat: {error:#}");
+            eprintln!("toklat: {}", format!("{error:#}").trim_end());
             exit_code(&error)
         }
     }

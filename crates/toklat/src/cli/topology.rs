@@ -79,3 +79,24 @@ fn table(applied: &Applied) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use dataplane::config::Idle;
+    use fabric::VlanMode;
+
+    use super::*;
+
+    #[test]
+    fn the_example_is_read_and_says_what_its_comments_say() {
+        let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/net.toml");
+        let topology = read(Path::new(example)).unwrap();
+        let (vale0, vale1) = (&topology.switch["vale0"], &topology.switch["vale1"]);
+        assert_eq!((vale0.config.workers.len(), vale0.config.idle), (2, Idle::Sleep));
+        assert!(vale0.port["backup"].policy.lossless);
+        assert!(vale0.port["tenant1"].policy.protected && vale0.port["tenant2"].policy.locked);
+        assert!(matches!(vale1.port["uplink"].policy.vlan, VlanMode::Trunk { .. }));
+        let again: Topology = toml::from_str(&toml::to_string(&topology).unwrap()).unwrap();
+        assert_eq!(again, topology, "what export prints is what was applied");
+    }
+}

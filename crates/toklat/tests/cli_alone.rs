@@ -1,0 +1,139 @@
+//! The command line without a daemon: usage errors, exit codes, what it says about itself.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn toklat(dir: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_toklat"))
+        .args(args)
+        .env("TOKLAT_DIR", dir)
+        .output()
+        .expect("the program starts")
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+#[test]
+fn without_a_daemon_commands_end_with_3_and_say_how_to_start_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let commands: [&[&str]; 12] = [
+        &["status"],
+        &["switch", "show"],
+        &["switch", "add", "vale0"],
+        &["port", "add", "vale0:p1", "--lossless"],
+        &["port", "show", "vale0", "--json"],
+        &["fdb", "flush", "vale0"],
+        &["stats", "--watch"],
+        &["pipes"],
+        &["apply", concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/net.toml")],
+        &["export"],
+        &["upgrade"],
+        &["stop"],
+    ];
+    for command in commands {
+        let output = toklat(dir.path(), command);
+        assert_eq!(output.status.code(), Some(3), "{command:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains("start it: toklat"), "{}", stderr(&output));
+        assert!(output.stdout.is_empty(), "{command:?} printed something");
+    }
+}
+
+#[test]
+fn a_socket_that_nobody_listens_on_is_no_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join("control.sock")).unwrap());
+    assert_eq!(toklat(dir.path(), &["status"]).status.code(), Some(3));
+}
+
+#[test]
+fn wrong_usage_ends_with_2() {
+    let dir = tempfile::tempdir().unwrap();
+    let commands: [&[&str]; 11] = [
+        &[],
+        &["frobnicate"],
+        &["switch", "add"],
+        &["switch", "add", "va/le"],
+        &["switch", "rm"],
+        &["port", "add", "vale0"],
+        &["port", "add", "vale0:p1", "--vlan-access", "5000"],
+        &["port", "set", "vale0:p1"],
+        &["fdb", "add", "vale0:p1", "no-mac"],
+        &["stats", "--watch=0"],
+        &["top", "--json"],
+    ];
+    for command in commands {
+        let output = toklat(dir.path(), command);
+        assert_eq!(output.status.code(), Some(2), "{command:?}: {}", stderr(&output));
+        assert!(!output.stderr.is_empty(), "{command:?} says nothing");
+    }
+}
+
+#[test]
+fn a_file_that_is_no_topology_ends_with_1_and_names_the_place() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("net.toml");
+    std::fs::write(&file, "[switch.vale0]\nidel = \"auto\"\n").unwrap();
+    for (file, what) in
+        [(file.as_path(), "unknown field `idel`"), (Path::new("/no/such"), "Cannot read")]
+    {
+        let output = toklat(dir.path(), &["apply", file.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr(&output).contains(what), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn help_version_and_checks_need_no_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/net.toml");
+    let commands: [&[&str]; 5] = [
+        &["--help"],
+        &["--version"],
+        &["port", "add", "--help"],
+        &["help", "top"],
+        &["apply", "--check", example],
+    ];
+    for command in commands {
+        let output = toklat(dir.path(), command);
+        assert_eq!(output.status.code(), Some(0), "{command:?}: {}", stderr(&output));
+        assert!(!output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn every_command_has_a_manual_page() {
+    let dir = tempfile::tempdir().unwrap();
+    let pages = dir.path().join("man");
+    let output = toklat(dir.path(), &["man", pages.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    for page in ["toklat.1", "toklat-port.1", "toklat-port-add.1", "toklat-top.1"] {
+        let text = std::fs::read_to_string(pages.join(page)).unwrap();
+        assert!(text.contains(".SH NAME") && text.contains(".SH OPTIONS"), "{page}:\n{text}");
+    }
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let dir = tempfile::tempdir().unwrap();
+    for shell in ["bash", "zsh", "fish"] {
+        let output = toklat(dir.path(), &["completions", shell]);
+        let script = String::from_utf8(output.stdout).unwrap();
+        assert!(script.contains("vlan-trunk") && script.contains("upgrade"), "{shell}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    use std::process::Stdio;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_toklat"))
+        .args(["completions", "zsh"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}

@@ -1,0 +1,37 @@
+//! The Debian package: the program describes itself (manual pages, completions), cargo-deb packs.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::tool::{self, cargo, has_subcommand};
+
+pub fn run() -> Result<()> {
+    if !has_subcommand("", "deb") {
+        bail!("cargo-deb is missing: cargo install cargo-deb --locked");
+    }
+    tool::run(&mut cargo(&["build", "--release", "--package", "toklat"]))?;
+    let target = tool::root().join("target");
+    let program = target.join("release/toklat");
+    let package = target.join("package");
+    // Pages of commands that are no more must not be packed.
+    if package.exists() {
+        fs::remove_dir_all(&package).context("Cannot empty target/package")?;
+    }
+    let man = package.join("man");
+    let program = program.to_string_lossy();
+    tool::run(&mut tool::command(&program, &["man", &man.to_string_lossy()]))?;
+    for (shell, file) in [("bash", "toklat.bash"), ("zsh", "_toklat"), ("fish", "toklat.fish")] {
+        completions(&program, shell, &package.join(file))?;
+    }
+    tool::run(&mut cargo(&["deb", "--package", "toklat", "--no-build"]))
+}
+
+fn completions(program: &str, shell: &str, file: &Path) -> Result<()> {
+    let output = tool::command(program, &["completions", shell]).output()?;
+    if !output.status.success() {
+        bail!("toklat completions {shell} failed: {}", output.status);
+    }
+    fs::write(file, output.stdout).with_context(|| format!("Cannot write {}", file.display()))
+}
