@@ -16,4 +16,20 @@
 compile_error!("a slot is read as one little-endian word");
 
 pub mod attach;
+mod doorbell;
 pub mod layout;
+mod open;
+mod pipe;
+mod port;
+mod queue;
+mod receive;
+mod region;
+mod send;
+
+pub use open::{Monitor, Open, OpenError};
+pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
+pub use port::{Interest, Port, PortError, Queue, Readiness, Rings};
+pub use receive::{Incoming, Received, ReceivedSlot};
+pub use region::{Buffer, Region, RegionConfig, RegionError};
+pub use send::{Lent, OtherRegion, Outgoing, SendSlot};
+pub use shmem::Pages;

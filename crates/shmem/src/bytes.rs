@@ -93,6 +93,12 @@ impl<'m> Bytes<'m> {
         Self { at, len, mapping: PhantomData }
     }
 
+    /// A window of no bytes.
+    #[must_use]
+    pub const fn empty() -> Self {
+        Self { at: ptr::dangling_mut(), len: 0, mapping: PhantomData }
+    }
+
     /// A window on private memory, for parties that live in this process.
     #[inline]
     #[must_use]

@@ -1,0 +1,119 @@
+//! How the two sides of a port wake each other.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use crate::PortError;
+
+/// Whom to kick, and where the other side's kicks arrive.
+#[derive(Debug)]
+pub(crate) enum Doorbell {
+    /// A byte on the token, in both directions.
+    Token(OwnedFd),
+    /// An eventfd in each direction.
+    Pipe {
+        /// Where we are woken.
+        own: OwnedFd,
+        /// Where the other end is woken.
+        peer: OwnedFd,
+        /// Tells the daemon that this end is open, if there is one.
+        token: Option<OwnedFd>,
+    },
+    /// The other side is in this process and needs no waking.
+    Inline(&'static OwnedFd),
+}
+
+impl Doorbell {
+    /// That of a port with its switch in the same process: its descriptor never becomes ready.
+    pub(crate) fn inline() -> Result<Self, Errno> {
+        static SILENT: OnceLock<OwnedFd> = OnceLock::new();
+        if let Some(silent) = SILENT.get() {
+            return Ok(Self::Inline(silent));
+        }
+        let made = new_eventfd()?;
+        Ok(Self::Inline(SILENT.get_or_init(|| made)))
+    }
+
+    /// That of an end of a pipe. Its descriptors are made not to block.
+    pub(crate) fn pipe(own: OwnedFd, peer: OwnedFd, token: Option<OwnedFd>) -> Result<Self, Errno> {
+        for fd in [&own, &peer] {
+            rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | OFlags::NONBLOCK)?;
+        }
+        Ok(Self::Pipe { own, peer, token })
+    }
+
+    /// Wakes the other side.
+    #[cold]
+    pub(crate) fn kick(&self) -> Result<(), PortError> {
+        let done = match self {
+            Self::Token(token) => {
+                rustix::net::send(token, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+            Self::Pipe { peer, .. } => rustix::io::write(peer, &1_u64.to_ne_bytes()),
+            Self::Inline(_) => Ok(0),
+        };
+        match done {
+            // Full: a kick is pending already.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Err(PortError::Gone),
+            Err(errno) => Err(PortError::Io(errno)),
+        }
+    }
+
+    /// Takes the other side's kicks in.
+    pub(crate) fn drain(&self) -> Result<(), PortError> {
+        let mut bytes = [0; 64];
+        let done = match self {
+            Self::Token(token) => loop {
+                match rustix::net::recv(token, &mut bytes[..], RecvFlags::DONTWAIT) {
+                    Ok((_, 0)) => return Err(PortError::Gone),
+                    Ok((_, 64)) => {}
+                    other => break other.map(|(_, len)| len),
+                }
+            },
+            Self::Pipe { own, .. } => rustix::io::read(own, &mut bytes[..8]),
+            Self::Inline(_) => Ok(0),
+        };
+        match done {
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(Errno::CONNRESET) => Err(PortError::Gone),
+            Err(errno) => Err(PortError::Io(errno)),
+        }
+    }
+
+    /// Sleeps until the other side kicks; false if time ran out or a signal came first.
+    pub(crate) fn sleep(&self, timeout: Option<Duration>) -> Result<bool, PortError> {
+        let timeout = timeout.map(|time| Timespec {
+            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(time.subsec_nanos()),
+        });
+        let fd = self.as_fd();
+        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN | PollFlags::RDHUP)];
+        match rustix::event::poll(&mut fds, timeout.as_ref()) {
+            Ok(ready) => Ok(ready > 0),
+            Err(Errno::INTR) => Ok(false),
+            Err(errno) => Err(PortError::Io(errno)),
+        }
+    }
+}
+
+/// An eventfd that does not block.
+pub(crate) fn new_eventfd() -> Result<OwnedFd, Errno> {
+    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+}
+
+impl AsFd for Doorbell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Token(token) => token.as_fd(),
+            Self::Pipe { own, .. } => own.as_fd(),
+            Self::Inline(silent) => silent.as_fd(),
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Opening ports of a daemon's switches: the client's side of the attach socket.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt,
+};
+use shmem::Pages;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::attach::{NAME, Reply, Request, SOCKET, VERSION, flags, op, runtime_directory};
+use crate::doorbell::Doorbell;
+use crate::layout::SLOTS;
+use crate::port::Parts;
+use crate::queue::Memory;
+use crate::region::{Ends, Lease, Wanted};
+use crate::{Port, Region, RegionConfig, RegionError};
+
+/// Why a port could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The name is none.
+    #[error("`{0}` is not a port's name; write switch:port, for example vale0:p1")]
+    Name(String),
+    /// Nobody answers.
+    #[error("No daemon listens on {}; start `toklat daemon`, or set TOKLAT_DIR", socket.display())]
+    NoDaemon {
+        /// Where it was looked for.
+        socket: PathBuf,
+        /// What the kernel said.
+        #[source]
+        source: Errno,
+    },
+    /// The daemon said no.
+    #[error("The daemon refused to open {name}: {message}")]
+    Refused {
+        /// The port.
+        name: String,
+        /// An errno.
+        errno: i32,
+        /// Why, and what to do.
+        message: String,
+    },
+    /// The daemon's answer makes no sense.
+    #[error("The daemon's answer is malformed ({0}); is it of the same version?")]
+    Malformed(&'static str),
+    /// The region is missing something.
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    /// The region has no memory file.
+    #[error("A private region cannot be lent to the daemon; make it with Region::create")]
+    PrivateRegion,
+    /// The port was not opened by name by this process.
+    #[error("The port was not opened by its name in this process, and cannot be opened again")]
+    NotOpenedHere,
+    /// The operating system refused something.
+    #[error("The conversation with the daemon failed")]
+    Io(#[source] Errno),
+}
+
+/// What a monitor gets copies of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Monitor {
+    /// What the port's owner sends.
+    Sent,
+    /// What the port's owner receives.
+    Received,
+    /// Both.
+    Both,
+}
+
+/// How a port is to be opened.
+///
+/// ```no_run
+/// use ring::{Open, Region, RegionConfig};
+///
+/// let region = Region::create(RegionConfig::ports(2, 1, 512))?;
+/// let left = Open::new("vale0:left").slots(512).in_region(&region).open()?;
+/// let right = Open::new("vale1:right").slots(512).in_region(&region).open()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Open {
+    name: String,
+    tx_rings: u32,
+    rx_rings: u32,
+    slots: u32,
+    extra_buffers: u32,
+    pages: Pages,
+    region: Option<Arc<Region>>,
+    directory: Option<PathBuf>,
+    monitor: Option<Monitor>,
+    exclusive: bool,
+}
+
+/// What is needed to attach again.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    directory: PathBuf,
+    name: String,
+    flags: u32,
+}
+
+impl Open {
+    /// The port of this name, as [`Port::open`] opens it.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            tx_rings: 1,
+            rx_rings: 1,
+            slots: SLOTS,
+            extra_buffers: 0,
+            pages: Pages::default(),
+            region: None,
+            directory: None,
+            monitor: None,
+            exclusive: false,
+        }
+    }
+
+    /// Slots of every ring (2 to 4,096; 1,024 by default).
+    #[must_use]
+    pub fn slots(self, slots: u32) -> Self {
+        Self { slots, ..self }
+    }
+
+    /// Rings in each direction (1 to 16).
+    #[must_use]
+    pub fn rings(self, rings: u32) -> Self {
+        Self { tx_rings: rings, rx_rings: rings, ..self }
+    }
+
+    /// Send and receive rings; 0 for a port that only receives or sends.
+    #[must_use]
+    pub fn queues(self, send: u32, receive: u32) -> Self {
+        Self { tx_rings: send, rx_rings: receive, ..self }
+    }
+
+    /// Buffers beside those of the slots; see [`Port::take_extra`].
+    #[must_use]
+    pub fn extra_buffers(self, extra_buffers: u32) -> Self {
+        Self { extra_buffers, ..self }
+    }
+
+    /// The pages of the port's own region.
+    #[must_use]
+    pub fn pages(self, pages: Pages) -> Self {
+        Self { pages, ..self }
+    }
+
+    /// Puts the port into a region together with others, to exchange buffers with them.
+    #[must_use]
+    pub fn in_region(self, region: &Arc<Region>) -> Self {
+        Self { region: Some(Arc::clone(region)), ..self }
+    }
+
+    /// The daemon's directory, if not [`runtime_directory`].
+    #[must_use]
+    pub fn directory(self, directory: impl Into<PathBuf>) -> Self {
+        Self { directory: Some(directory.into()), ..self }
+    }
+
+    /// Opens a monitor of the port instead: a port that only receives.
+    #[must_use]
+    pub fn monitor(self, monitor: Monitor) -> Self {
+        Self { monitor: Some(monitor), ..self }
+    }
+
+    /// Fails if the port is open already, and lets nobody else open it.
+    #[must_use]
+    pub fn exclusive(self) -> Self {
+        Self { exclusive: true, ..self }
+    }
+
+    /// Opens it.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(mut self) -> Result<Port, OpenError> {
+        self.take_suffix()?;
+        let (switch, port) = self.name.split_once(':').unwrap_or_default();
+        if switch.is_empty() || port.is_empty() || self.name.len() >= NAME {
+            return Err(OpenError::Name(self.name));
+        }
+        if port.contains(['{', '}']) { self.open_pipe() } else { self.open_port() }
+    }
+
+    /// netmap's suffixes of names: `/t` and `/r` for monitors, `/x` for exclusive.
+    fn take_suffix(&mut self) -> Result<(), OpenError> {
+        let Some((name, suffix)) = self.name.split_once('/') else { return Ok(()) };
+        if suffix.is_empty() || !suffix.chars().all(|c| "trx".contains(c)) {
+            return Err(OpenError::Name(self.name.clone()));
+        }
+        self.exclusive |= suffix.contains('x');
+        self.monitor = match (suffix.contains('t'), suffix.contains('r')) {
+            (true, true) => Some(Monitor::Both),
+            (true, false) => Some(Monitor::Sent),
+            (false, true) => Some(Monitor::Received),
+            (false, false) => self.monitor,
+        };
+        self.name = name.to_owned();
+        Ok(())
+    }
+
+    fn flags(&self) -> u32 {
+        let monitor = match self.monitor {
+            None => 0,
+            Some(Monitor::Sent) => flags::MONITOR_TX,
+            Some(Monitor::Received) => flags::MONITOR_RX,
+            Some(Monitor::Both) => flags::MONITOR_TX | flags::MONITOR_RX,
+        };
+        monitor | if self.exclusive { flags::EXCLUSIVE } else { 0 }
+    }
+
+    fn opened(&self) -> Opened {
+        let directory = self.directory.clone().unwrap_or_else(runtime_directory);
+        Opened { directory, name: self.name.clone(), flags: self.flags() }
+    }
+
+    /// The region that was asked for, or one just large enough.
+    fn region(&self, rings: u32, buffers: u32) -> Result<Arc<Region>, RegionError> {
+        if let Some(region) = &self.region {
+            return Ok(Arc::clone(region));
+        }
+        let config = RegionConfig::default().interfaces(2).rings(rings).slots(self.slots);
+        Region::create(config.buffers(buffers.max(1)).pages(self.pages))
+    }
+
+    fn open_port(self) -> Result<Port, OpenError> {
+        // A monitor has nothing to send.
+        let tx_rings = if self.monitor.is_some() { 0 } else { self.tx_rings };
+        let rings = tx_rings.saturating_add(self.rx_rings);
+        let buffers = rings.saturating_mul(self.slots).saturating_add(self.extra_buffers);
+        let region = self.region(rings, buffers)?;
+        let wanted = Wanted {
+            name: &self.name,
+            tx_rings,
+            rx_rings: self.rx_rings,
+            slots: self.slots,
+            extra_buffers: self.extra_buffers,
+        };
+        let (lease, ends) = Lease::port(&region, &wanted)?;
+        let memory = Memory::of(&region);
+        let opened = self.opened();
+        let (doorbell, max_frame) = opened.attach(&memory, ends)?;
+        let lease = Some(Arc::new(lease));
+        let name = &self.name;
+        let parts = Parts { name, memory, lease, ends, twin: None, doorbell, max_frame };
+        let mut port = Port::assemble(parts).map_err(RegionError::from)?;
+        port.opened = Some(opened);
+        Ok(port)
+    }
+
+    /// Opens the end of a pipe if the pipe exists, and else makes it.
+    fn open_pipe(self) -> Result<Port, OpenError> {
+        let name = self.name.clone();
+        let [brace, other] = if name.contains('{') { ['{', '}'] } else { ['}', '{'] };
+        let valid = |(base, id): (&str, &str)| {
+            !base.ends_with(':') && !id.is_empty() && !id.contains(['{', '}'])
+        };
+        if self.monitor.is_some() || !name.split_once(brace).is_some_and(valid) {
+            return Err(OpenError::Name(name));
+        }
+        let Opened { directory, flags, .. } = self.opened();
+        let join = Request { flags, ..Request::new(op::OPEN_PIPE, &name) };
+        // Somebody else may make or close the pipe between the two questions.
+        for _ in 0..8 {
+            match ask(&directory, &join, &[]) {
+                Err(OpenError::Refused { errno, .. }) if errno == Errno::NOENT.raw_os_error() => {}
+                answer => return crate::pipe::join(&name, answer?),
+            }
+            match self.make_pipe(&directory, flags, &name, &name.replace(brace, &other.to_string()))
+            {
+                Err(OpenError::Refused { errno, .. }) if errno == Errno::EXIST.raw_os_error() => {}
+                made => return made,
+            }
+        }
+        Err(OpenError::Malformed("the pipe neither exists nor can be made"))
+    }
+
+    fn make_pipe(
+        &self,
+        directory: &Path,
+        flags: u32,
+        name: &str,
+        other: &str,
+    ) -> Result<Port, OpenError> {
+        let (rings, slots) = (self.tx_rings.max(1), self.slots);
+        let buffers = rings.saturating_mul(slots).saturating_mul(2);
+        let buffers = buffers.saturating_add(self.extra_buffers);
+        let region = self.region(rings.saturating_mul(4), buffers)?;
+        let extra_buffers = self.extra_buffers;
+        let wanted = Wanted { name, tx_rings: rings, rx_rings: rings, slots, extra_buffers };
+        let (lease, [ours, theirs]) = Lease::pipe(&region, &wanted, [name, other])?;
+        let memory = Memory::of(&region);
+        // The message names the rings of the `{` end first.
+        let [first, second] = if name.contains('{') { [ours, theirs] } else { [theirs, ours] };
+        let request = Request {
+            flags,
+            geometry: memory.geometry,
+            buf_usable: memory.usable,
+            tx: first.tx,
+            rx: first.rx,
+            peer_tx: second.tx,
+            peer_rx: second.rx,
+            ..Request::new(op::MAKE_PIPE, name)
+        };
+        let file = region.file().ok_or(OpenError::PrivateRegion)?;
+        let (reply, fds) = ask(directory, &request, &[file])?;
+        let Ok([token, own, peer]) = <[OwnedFd; 3]>::try_from(fds) else {
+            return Err(OpenError::Malformed("number of descriptors"));
+        };
+        let doorbell = Doorbell::pipe(own, peer, Some(token)).map_err(OpenError::Io)?;
+        let lease = Some(Arc::new(lease));
+        let (twin, max_frame) = (Some(theirs.rx), reply.max_frame as usize);
+        let parts = Parts { name, memory, lease, ends: ours, twin, doorbell, max_frame };
+        Ok(Port::assemble(parts).map_err(RegionError::from)?)
+    }
+}
+
+impl Opened {
+    /// Lends the rings to the daemon; returns the token and the largest frame.
+    pub(crate) fn attach(
+        &self,
+        memory: &Memory,
+        ends: Ends,
+    ) -> Result<(Doorbell, usize), OpenError> {
+        let request = Request {
+            flags: self.flags,
+            geometry: memory.geometry,
+            buf_usable: memory.usable,
+            tx: ends.tx,
+            rx: ends.rx,
+            ..Request::new(op::OPEN, &self.name)
+        };
+        let region = memory.region.as_ref().ok_or(OpenError::NotOpenedHere)?;
+        let file = region.file().ok_or(OpenError::PrivateRegion)?;
+        let (reply, fds) = ask(&self.directory, &request, &[file])?;
+        let Ok([token]) = <[OwnedFd; 1]>::try_from(fds) else {
+            return Err(OpenError::Malformed("number of descriptors"));
+        };
+        Ok((Doorbell::Token(token), reply.max_frame as usize))
+    }
+}
+
+/// How long the daemon may take to answer.
+const ANSWER_TIME: Duration = Duration::from_secs(10);
+/// Most descriptors of a reply.
+const MOST_FDS: usize = 4;
+
+/// Sends a request with its descriptors; returns the reply with its own.
+fn ask(
+    directory: &Path,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
+    let socket = connect(&directory.join(SOCKET))?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
+    }
+    let bytes = [rustix::io::IoSlice::new(request.as_bytes())];
+    rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL)
+        .map_err(OpenError::Io)?;
+    let (reply, fds) = receive_reply(&socket)?;
+    if reply.version != VERSION {
+        return Err(OpenError::Malformed("version"));
+    }
+    if reply.status != 0 {
+        let (name, message) = (request.name().unwrap_or_default(), reply.message());
+        let (name, message) = (name.to_owned(), message.to_owned());
+        return Err(OpenError::Refused { name, errno: reply.status, message });
+    }
+    Ok((reply, fds))
+}
+
+fn connect(path: &Path) -> Result<OwnedFd, OpenError> {
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
+        .map_err(OpenError::Io)?;
+    let failed = |source| OpenError::NoDaemon { socket: path.to_owned(), source };
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    rustix::net::connect(&socket, &address).map_err(failed)?;
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIME))
+        .map_err(OpenError::Io)?;
+    Ok(socket)
+}
+
+fn receive_reply(socket: &OwnedFd) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
+    let mut bytes = [0; size_of::<Reply>()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [rustix::io::IoSliceMut::new(&mut bytes)];
+    let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let got = got.map_err(OpenError::Io)?;
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(some) = message {
+            fds.extend(some);
+        }
+    }
+    if got.bytes != bytes.len() || got.flags.contains(ReturnFlags::TRUNC) {
+        return Err(OpenError::Malformed("length"));
+    }
+    let reply = Reply::read_from_bytes(&bytes).map_err(|_| OpenError::Malformed("length"))?;
+    Ok((reply, fds))
+}

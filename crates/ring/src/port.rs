@@ -1,0 +1,548 @@
+//! A port: its rings, and how its owner waits for them.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use shmem::Mapping;
+use shmem::sync::{Ordering, fence};
+
+use crate::doorbell::Doorbell;
+use crate::layout::{Control, CoreFlags, Fault, Geometry, GeometryError, RingSpec};
+use crate::open::{Open, OpenError, Opened};
+use crate::queue::{Memory, ReceiveQueue, SendQueue};
+use crate::region::{Buffer, Ends, Lease, Region, RegionError, Wanted};
+use crate::{Incoming, Outgoing};
+
+/// Why a port does not go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PortError {
+    /// The switch found something malformed in the rings and ignores them.
+    #[error("The switch put the port into its error state ({0:?}); call Port::reset")]
+    Fault(Fault),
+    /// The other side wrote something malformed into the rings; nothing more is read from them.
+    #[error("The other side of the port broke its rings ({0:?}); close the port and open it again")]
+    Peer(Fault),
+    /// The daemon and the switch are gone, or have closed the port.
+    #[error("The daemon closed the port; start `toklat daemon`, then call Port::reopen")]
+    Gone,
+    /// The switch did not answer a request for a reset.
+    #[error("The switch did not reset the port within {0:?}; close the port and open it again")]
+    NotReset(Duration),
+    /// A port that was taken over from another process, and pipes, cannot be reset or reopened here.
+    #[error("This port cannot be put back into its first state; close it and open it again")]
+    NotRestartable,
+    /// The operating system refused something.
+    #[error("Waiting for the port failed")]
+    Io(#[source] Errno),
+}
+
+bitflags::bitflags! {
+    /// What an owner waits for.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Interest: u8 {
+        /// Received frames.
+        const READ = 1;
+        /// Free slots to send with.
+        const WRITE = 2;
+    }
+}
+
+/// What an owner can do at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// There are received frames.
+    pub readable: bool,
+    /// There are free slots to send with.
+    pub writable: bool,
+}
+
+impl Readiness {
+    /// True if there is anything to do.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.readable || self.writable
+    }
+}
+
+/// The rings of a port, for a switch that lives in the same process.
+#[derive(Clone, Debug)]
+pub struct Rings {
+    /// The region's memory.
+    pub mapping: Arc<Mapping>,
+    /// How it is divided.
+    pub geometry: Geometry,
+    /// The port's send rings.
+    pub tx: RingSpec,
+    /// The port's receive rings.
+    pub rx: RingSpec,
+    /// Bytes of a buffer that the switch fills.
+    pub buf_usable: u32,
+}
+
+/// How long a switch may take to reset a port.
+const RESET_TIME: Duration = Duration::from_secs(2);
+
+/// A port of a switch, or an end of a pipe, as its owner uses it.
+///
+/// Slots are lent by [`send`](Self::send) and frames by [`receive`](Self::receive); nothing of it is
+/// visible to the other side before [`flush`](Self::flush), which publishes everything at once.
+pub struct Port {
+    // Dropped in this order: the other side hears of the end before the memory is used again.
+    pub(crate) doorbell: Doorbell,
+    pub(crate) send: Box<[SendQueue]>,
+    pub(crate) receive: Box<[ReceiveQueue]>,
+    pub(crate) lease: Option<Arc<Lease>>,
+    pub(crate) memory: Memory,
+    pub(crate) ends: Ends,
+    /// Pipes: the other end's receive rings.
+    pub(crate) twin: Option<RingSpec>,
+    pub(crate) max_frame: usize,
+    pub(crate) opened: Option<Opened>,
+    pub(crate) name: String,
+    /// What a ring that does not exist lends its positions from.
+    nothing: (u32, Option<Fault>),
+}
+
+/// What a port is made from.
+pub(crate) struct Parts<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) memory: Memory,
+    pub(crate) lease: Option<Arc<Lease>>,
+    pub(crate) ends: Ends,
+    /// Pipes: the other end's receive rings.
+    pub(crate) twin: Option<RingSpec>,
+    pub(crate) doorbell: Doorbell,
+    pub(crate) max_frame: usize,
+}
+
+impl Port {
+    /// Opens a port with one ring in each direction: `vale0:p1`, an end of a pipe (`vale0:p1{1`,
+    /// `vale0:p1}1`), or a monitor (`vale0:p1/t`, `/r`, `/rt`). See [`Open`] for everything else.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(name: &str) -> Result<Self, OpenError> {
+        Open::new(name).open()
+    }
+
+    /// A port for a switch in this process: the same, but nobody is kicked. Give
+    /// [`rings`](Self::rings) to the switch.
+    ///
+    /// # Errors
+    /// The region has not enough of something.
+    pub fn inline(
+        region: &Arc<Region>,
+        name: &str,
+        tx_rings: u32,
+        rx_rings: u32,
+        slots: u32,
+    ) -> Result<Self, RegionError> {
+        let wanted = Wanted { name, tx_rings, rx_rings, slots, extra_buffers: 0 };
+        let (lease, ends) = Lease::port(region, &wanted)?;
+        let parts = Parts {
+            name,
+            memory: Memory::of(region),
+            lease: Some(Arc::new(lease)),
+            ends,
+            twin: None,
+            doorbell: Doorbell::inline().map_err(RegionError::Event)?,
+            max_frame: usize::MAX,
+        };
+        Ok(Self::assemble(parts)?)
+    }
+
+    pub(crate) fn assemble(parts: Parts<'_>) -> Result<Self, GeometryError> {
+        let Parts { name, memory, lease, ends, twin, doorbell, max_frame } = parts;
+        let bad = GeometryError("ring number or position");
+        let send = (0..ends.tx.rings).map(|i| {
+            let twin = twin.map(|twin| twin.first + i);
+            SendQueue::new(&memory, ends.tx.first + i, twin, ends.tx.slots)
+        });
+        let receive = (0..ends.rx.rings)
+            .map(|i| ReceiveQueue::new(&memory, ends.rx.first + i, ends.rx.slots));
+        Ok(Self {
+            send: send.collect::<Option<_>>().ok_or(bad)?,
+            receive: receive.collect::<Option<_>>().ok_or(bad)?,
+            doorbell,
+            lease,
+            memory,
+            ends,
+            twin,
+            max_frame,
+            opened: None,
+            name: name.to_owned(),
+            nothing: (0, None),
+        })
+    }
+
+    /// Its name, with the switch's.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of the largest frame that the switch takes from it.
+    #[must_use]
+    pub fn max_frame(&self) -> usize {
+        self.max_frame
+    }
+
+    /// Send and receive queues.
+    #[must_use]
+    pub fn queues(&self) -> (usize, usize) {
+        (self.send.len(), self.receive.len())
+    }
+
+    /// Slots of a send and of a receive ring.
+    #[must_use]
+    pub fn slots(&self) -> (usize, usize) {
+        (self.ends.tx.slots as usize, self.ends.rx.slots as usize)
+    }
+
+    /// Its rings, for a switch in the same process.
+    #[must_use]
+    pub fn rings(&self) -> Rings {
+        Rings {
+            mapping: Arc::clone(&self.memory.mapping),
+            geometry: self.memory.geometry,
+            tx: self.ends.tx,
+            rx: self.ends.rx,
+            buf_usable: self.memory.usable,
+        }
+    }
+
+    /// The region it lies in, if this process made it.
+    #[must_use]
+    pub fn region(&self) -> Option<&Arc<Region>> {
+        self.memory.region.as_ref()
+    }
+
+    /// Takes one of the extra buffers the port was opened with.
+    pub fn take_extra(&mut self) -> Option<Buffer> {
+        self.lease.as_ref()?.pop_extra()
+    }
+
+    /// Lends up to `max` free slots of send queue 0.
+    #[inline]
+    pub fn send(&mut self, max: usize) -> Outgoing<'_> {
+        self.queue(0).send(max)
+    }
+
+    /// Lends up to `max` received frames of receive queue 0.
+    #[inline]
+    pub fn receive(&mut self, max: usize) -> Incoming<'_> {
+        self.queue(0).receive(max)
+    }
+
+    /// The queues of number `i`. One that does not exist never has room or frames.
+    #[inline]
+    pub fn queue(&mut self, i: usize) -> Queue<'_> {
+        Queue {
+            send: self.send.get_mut(i),
+            receive: self.receive.get_mut(i),
+            nothing: &mut self.nothing,
+        }
+    }
+
+    /// Makes visible what was filled and released since the last time, on all queues; at most one
+    /// kick.
+    ///
+    /// # Errors
+    /// The port is in its error state, the other side broke the rings, or the daemon is gone. What
+    /// could be published was.
+    #[inline]
+    pub fn flush(&mut self) -> Result<(), PortError> {
+        let mut published = false;
+        for queue in &mut self.send {
+            published |= queue.publish();
+        }
+        for queue in &mut self.receive {
+            published |= queue.publish();
+        }
+        if published {
+            fence(Ordering::SeqCst);
+            let mut kick = false;
+            for queue in &mut self.send {
+                kick |= queue.must_kick();
+            }
+            for queue in &mut self.receive {
+                kick |= queue.must_kick();
+            }
+            if kick {
+                self.doorbell.kick()?;
+            }
+        }
+        self.check()
+    }
+
+    /// As [`flush`](Self::flush), after copying the bytes of indirect slots into their buffers.
+    ///
+    /// # Errors
+    /// As for [`flush`](Self::flush).
+    ///
+    /// # Safety
+    /// Every slot that was filled since the last flush and is marked indirect must have the address of
+    /// as many readable bytes as its length says. In a pipe the other end must be trusted, too: it can
+    /// write to the slots.
+    pub unsafe fn flush_indirect(&mut self) -> Result<(), PortError> {
+        for queue in &mut self.send {
+            // SAFETY: the caller's.
+            unsafe { queue.resolve_indirect() };
+        }
+        self.flush()
+    }
+
+    /// The error that the port is in, if it is in one.
+    #[inline]
+    fn check(&self) -> Result<(), PortError> {
+        let peer = self.send.iter().map(|queue| queue.fault);
+        let mut peer = peer.chain(self.receive.iter().map(|queue| queue.fault));
+        let core = self.send.iter().map(|queue| &queue.view);
+        let mut core = core.chain(self.receive.iter().map(|queue| &queue.view));
+        let faulty = |flags: &CoreFlags| flags.fault.load(Relaxed) != 0;
+        if peer.any(|fault| fault.is_some())
+            || core.any(|view| faulty(&view.ring.control.core_flags.0))
+        {
+            return Err(self.error());
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn error(&self) -> PortError {
+        let peer = self.send.iter().find_map(|queue| queue.fault);
+        let peer = peer.or_else(|| self.receive.iter().find_map(|queue| queue.fault));
+        let core = self.send.iter().map(|queue| &queue.view);
+        let mut core = core.chain(self.receive.iter().map(|queue| &queue.view));
+        let fault = core.find_map(|view| {
+            Fault::from_number(view.ring.control.core_flags.0.fault.load(Relaxed))
+        });
+        match (fault, peer) {
+            (Some(fault), _) => PortError::Fault(fault),
+            (None, peer) => PortError::Peer(peer.unwrap_or(Fault::Memory)),
+        }
+    }
+
+    /// What can be done at once; looks at the other side's positions.
+    #[must_use]
+    pub fn ready(&mut self) -> Readiness {
+        let readable = self.receive.iter_mut().any(|queue| {
+            queue.refresh();
+            queue.fault.is_none() && queue.received() > 0
+        });
+        let writable = self.send.iter_mut().any(|queue| {
+            queue.refresh();
+            queue.fault.is_none() && queue.room() > 0
+        });
+        Readiness { readable, writable }
+    }
+
+    /// Asks for the descriptor to become readable when something of `interest` is there, then looks
+    /// once more: if the answer is not empty, do not wait. Call [`disarm`](Self::disarm) afterwards.
+    ///
+    /// This is how a port is used with epoll, tokio's `AsyncFd` and the like:
+    ///
+    /// ```no_run
+    /// # use rustix::event::epoll;
+    /// use ring::{Interest, Port};
+    ///
+    /// let mut port = Port::open("vale0:p1")?;
+    /// let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    /// epoll::add(&epoll, &port, epoll::EventData::new_u64(1), epoll::EventFlags::IN)?;
+    /// loop {
+    ///     for frame in port.receive(64) {
+    ///         println!("{} bytes", frame.len());
+    ///     }
+    ///     port.flush()?;
+    ///     if !port.arm(Interest::READ).readable {
+    ///         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 8];
+    ///         epoll::wait(&epoll, &mut events, None)?;
+    ///     }
+    ///     port.disarm()?;
+    /// }
+    /// # #[allow(unreachable_code, reason = "the type of the block")]
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn arm(&mut self, interest: Interest) -> Readiness {
+        self.set_wake(interest, true);
+        let ready = self.ready();
+        Readiness {
+            readable: ready.readable && interest.contains(Interest::READ),
+            writable: ready.writable && interest.contains(Interest::WRITE),
+        }
+    }
+
+    /// Takes back what [`arm`](Self::arm) asked for, and empties the descriptor.
+    ///
+    /// # Errors
+    /// [`PortError::Gone`] when the daemon has closed the port.
+    pub fn disarm(&mut self) -> Result<(), PortError> {
+        self.set_wake(Interest::all(), false);
+        self.doorbell.drain()
+    }
+
+    fn set_wake(&self, interest: Interest, armed: bool) {
+        if interest.contains(Interest::READ) {
+            self.receive.iter().for_each(|queue| queue.set_wake(armed));
+        }
+        if interest.contains(Interest::WRITE) {
+            self.send.iter().for_each(|queue| queue.set_wake(armed));
+        }
+    }
+
+    /// Flushes, then waits until something of `interest` can be done or `timeout` is over (`None`
+    /// for no limit). The answer is empty after a timeout or a signal. A port without a token
+    /// ([`inline`](Self::inline)) does not wait: its switch runs when its owner runs it.
+    ///
+    /// # Errors
+    /// As for [`flush`](Self::flush).
+    pub fn wait(
+        &mut self,
+        interest: Interest,
+        timeout: Option<Duration>,
+    ) -> Result<Readiness, PortError> {
+        self.flush()?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let ready = self.arm(interest);
+            let error = self.check();
+            if ready.any() || error.is_err() || matches!(self.doorbell, Doorbell::Inline(_)) {
+                self.set_wake(interest, false);
+                return error.map(|()| ready);
+            }
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let slept = self.doorbell.sleep(left);
+            self.disarm()?;
+            if !slept? {
+                return Ok(Readiness::default());
+            }
+        }
+    }
+
+    /// Brings the port out of its error state: the rings are as they were at first, what was in them
+    /// is lost.
+    ///
+    /// # Errors
+    /// [`PortError::NotReset`] when the switch does not answer; see also [`PortError::NotRestartable`].
+    pub fn reset(&mut self) -> Result<(), PortError> {
+        self.restart()?;
+        let Some(control) = self.first_control() else { return Ok(()) };
+        let wanted = control.owner_flags.0.reset_wanted.load(Relaxed).wrapping_add(1);
+        control.owner_flags.0.reset_wanted.store(wanted, Release);
+        fence(Ordering::SeqCst);
+        self.doorbell.kick()?;
+        let started = Instant::now();
+        while control.core_flags.0.reset_done.load(Acquire) != wanted {
+            if matches!(self.doorbell, Doorbell::Inline(_)) {
+                return Ok(());
+            }
+            if started.elapsed() > RESET_TIME {
+                return Err(PortError::NotReset(RESET_TIME));
+            }
+            self.doorbell.sleep(Some(Duration::from_millis(1)))?;
+            self.doorbell.drain()?;
+        }
+        Ok(())
+    }
+
+    /// Opens the port anew under the same name and with the same rings, after
+    /// [`PortError::Gone`]. What was in the rings is lost.
+    ///
+    /// # Errors
+    /// As for [`Open::open`]; the port can then be reopened later.
+    pub fn reopen(&mut self) -> Result<(), OpenError> {
+        let (Some(opened), Some(lease)) = (&self.opened, &self.lease) else {
+            return Err(OpenError::NotOpenedHere);
+        };
+        lease.renew(self.ends)?;
+        self.send.iter_mut().for_each(SendQueue::restart);
+        self.receive.iter_mut().for_each(ReceiveQueue::restart);
+        (self.doorbell, self.max_frame) = opened.attach(&self.memory, self.ends)?;
+        Ok(())
+    }
+
+    /// Puts the rings, as far as they are ours, into their first state.
+    fn restart(&mut self) -> Result<(), PortError> {
+        let lease = match (&self.lease, &self.doorbell) {
+            (Some(lease), Doorbell::Token(_) | Doorbell::Inline(_)) => lease,
+            _ => return Err(PortError::NotRestartable),
+        };
+        lease.reinitialise(self.ends).map_err(|_| PortError::NotRestartable)?;
+        self.send.iter_mut().for_each(SendQueue::restart);
+        self.receive.iter_mut().for_each(ReceiveQueue::restart);
+        Ok(())
+    }
+
+    /// The control block that resets are asked for in.
+    fn first_control(&self) -> Option<&Control> {
+        let first = self.send.first().map(|queue| &queue.view);
+        let first = first.or_else(|| self.receive.first().map(|queue| &queue.view));
+        first.map(|view| &*view.ring.control)
+    }
+}
+
+impl AsFd for Port {
+    /// The descriptor that becomes readable after [`Port::arm`].
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+}
+
+impl AsRawFd for Port {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, ends, doorbell, .. } = self;
+        let mut port = f.debug_struct("Port");
+        port.field("name", name).field("tx", &ends.tx).field("rx", &ends.rx);
+        port.field("doorbell", doorbell).finish_non_exhaustive()
+    }
+}
+
+/// The send and the receive queue of one number.
+#[derive(Debug)]
+pub struct Queue<'a> {
+    send: Option<&'a mut SendQueue>,
+    receive: Option<&'a mut ReceiveQueue>,
+    nothing: &'a mut (u32, Option<Fault>),
+}
+
+impl<'a> Queue<'a> {
+    /// Lends up to `max` free slots.
+    #[inline]
+    #[must_use]
+    pub fn send(self, max: usize) -> Outgoing<'a> {
+        match self.send {
+            Some(queue) => queue.lend(max),
+            None => Outgoing::none(&mut self.nothing.0),
+        }
+    }
+
+    /// Lends up to `max` received frames.
+    #[inline]
+    #[must_use]
+    pub fn receive(self, max: usize) -> Incoming<'a> {
+        match self.receive {
+            Some(queue) => queue.lend(max),
+            None => Incoming::none(&mut self.nothing.0, &mut self.nothing.1),
+        }
+    }
+
+    /// Lends both at once: to answer frames on the port they came from. `None` if one of the queues
+    /// does not exist.
+    #[inline]
+    #[must_use]
+    pub fn both(self, send: usize, receive: usize) -> Option<(Outgoing<'a>, Incoming<'a>)> {
+        Some((self.send?.lend(send), self.receive?.lend(receive)))
+    }
+}

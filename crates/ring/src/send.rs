@@ -1,0 +1,313 @@
+//! Sending: slots lent to be filled.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use shmem::{Bytes, Mapping};
+
+use crate::layout::{MAX_FRAGS, SlotWord, next, slot_flags};
+use crate::queue::View;
+use crate::{Buffer, Received, ReceivedSlot};
+
+/// Free slots of a send ring, lent to be filled. What was filled is sent by the next
+/// [`Port::flush`](crate::Port::flush).
+#[derive(Debug)]
+pub struct Outgoing<'a> {
+    view: Option<&'a View>,
+    head: &'a mut u32,
+    left: u32,
+}
+
+impl<'a> Outgoing<'a> {
+    #[inline(always)]
+    pub(crate) fn new(view: &'a View, head: &'a mut u32, left: u32) -> Self {
+        Self { view: Some(view), head, left }
+    }
+
+    /// Nothing: the port has no such ring.
+    pub(crate) fn none(nowhere: &'a mut u32) -> Self {
+        Self { view: None, head: nowhere, left: 0 }
+    }
+
+    /// Slots that are still free.
+    #[inline(always)]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.left as usize
+    }
+
+    /// Bytes that a slot takes.
+    #[inline(always)]
+    #[must_use]
+    pub fn slot_bytes(&self) -> usize {
+        self.view.map_or(0, |view| usize::from(view.usable))
+    }
+
+    /// Lends the next free slot, or `None` if there is no room.
+    #[inline(always)]
+    pub fn slot(&mut self) -> Option<SendSlot<'_>> {
+        let view = self.view.filter(|_| self.left > 0)?;
+        let word = SlotWord { buf: view.load(*self.head).buf, len: 0, flags: 0 };
+        Some(SendSlot { view, head: self.head, left: &mut self.left, word })
+    }
+
+    /// Copies a frame in, over as many slots as it needs; false, and nothing is sent, if there is no
+    /// room for it, or it has no bytes or more than [`MAX_FRAGS`] slots take.
+    #[inline]
+    pub fn push(&mut self, frame: &[u8]) -> bool {
+        if frame.is_empty() || frame.len() > self.slot_bytes() {
+            return self.push_long(frame);
+        }
+        let Some(mut slot) = self.slot() else { return false };
+        slot.window().copy_in(frame);
+        slot.set_len(frame.len());
+        true
+    }
+
+    #[cold]
+    fn push_long(&mut self, frame: &[u8]) -> bool {
+        let bytes = self.slot_bytes().max(1);
+        let slots = frame.len().div_ceil(bytes);
+        if slots == 0 || slots > MAX_FRAGS || slots > self.room() {
+            return false;
+        }
+        for (i, piece) in frame.chunks(bytes).enumerate() {
+            if let Some(mut slot) = self.slot() {
+                slot.window().copy_in(piece);
+                slot.set_len(piece.len());
+                slot.set_more(i + 1 < slots);
+            }
+        }
+        true
+    }
+
+    /// Sends up to `max` frames of one slot each. `fill` writes each frame into the window it gets,
+    /// and returns its length; a length of 0 ends the run. Returns how many were filled.
+    ///
+    /// The quickest way to send: nothing is done per slot but one load and one store.
+    #[inline(always)]
+    pub fn fill(&mut self, max: usize, mut fill: impl FnMut(Bytes<'_>) -> usize) -> usize {
+        let Some(view) = self.view else { return 0 };
+        let (mut at, mut done) = (*self.head, 0);
+        let max = max.min(self.left as usize) as u32;
+        while done < max {
+            let slot = &view.ring.slots[at as usize];
+            let buf = slot.load().buf;
+            let window = view.buffer(buf, u32::from(view.usable)).unwrap_or(EMPTY);
+            let len = fill(window).min(window.len());
+            if len == 0 {
+                break;
+            }
+            slot.store(SlotWord { buf, len: len as u16, flags: 0 });
+            at = next(at, view.slots);
+            done += 1;
+        }
+        *self.head = at;
+        self.left -= done;
+        done as usize
+    }
+
+    /// Passes a received frame on: its buffers are exchanged for those of the slots if both are in one
+    /// region, else its bytes are copied. A frame of no bytes goes nowhere.
+    ///
+    /// # Errors
+    /// Gives the frame back, and nothing is sent, if there is no room for it.
+    #[inline]
+    pub fn forward<'r>(&mut self, mut frame: Received<'r>) -> Result<(), Received<'r>> {
+        if frame.slot_count() > 1 || frame.len() > self.slot_bytes() {
+            return self.forward_long(frame);
+        }
+        let len = frame.len();
+        let Some(mut slot) = self.slot() else { return Err(frame) };
+        if slot.swap(&mut frame).is_err() {
+            frame.window().copy_to(slot.window());
+        }
+        slot.set_len(len);
+        Ok(())
+    }
+
+    #[cold]
+    fn forward_long<'r>(&mut self, frame: Received<'r>) -> Result<(), Received<'r>> {
+        let (slots, bytes) = (frame.slot_count(), self.slot_bytes());
+        let same = self.view.is_some_and(|view| Arc::ptr_eq(view.mapping(), frame.mapping()));
+        let fits = |slot: ReceivedSlot<'_>| !slot.is_empty() && slot.len() <= bytes;
+        if !same || !frame.slots().all(fits) {
+            // Other buffers, or pieces that fill them otherwise: it is cut anew.
+            return if self.push_long(&frame.to_vec()) { Ok(()) } else { Err(frame) };
+        }
+        if slots > self.room() {
+            return Err(frame);
+        }
+        for (i, mut from) in frame.slots().enumerate() {
+            if let Some(mut to) = self.slot() {
+                let swapped = to.swap(&mut from);
+                debug_assert!(swapped.is_ok(), "both are in one mapping");
+                to.set_len(from.len());
+                to.set_more(i + 1 < slots);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A window of no bytes.
+pub(crate) const EMPTY: Bytes<'static> = Bytes::empty();
+
+/// Two buffers that are not in one mapping of one region cannot change places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("The two buffers are in different regions; open both ports in one Region, or copy")]
+pub struct OtherRegion;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// What holds a buffer that can be exchanged: a slot to be sent, a received slot or frame (its first
+/// slot), a [`Buffer`].
+pub trait Lent: sealed::Sealed {
+    #[doc(hidden)]
+    fn mapping(&self) -> &Arc<Mapping>;
+    #[doc(hidden)]
+    fn number(&self) -> u32;
+    #[doc(hidden)]
+    fn set_number(&mut self, number: u32);
+}
+
+/// A free slot, to be filled. Sent if it was given a length, else it stays free.
+#[derive(Debug)]
+pub struct SendSlot<'o> {
+    view: &'o View,
+    head: &'o mut u32,
+    left: &'o mut u32,
+    word: SlotWord,
+}
+
+impl<'o> SendSlot<'o> {
+    /// The usable bytes of its buffer.
+    #[inline(always)]
+    #[must_use]
+    pub fn window(&self) -> Bytes<'o> {
+        self.view.buffer(self.word.buf, u32::from(self.view.usable)).unwrap_or(EMPTY)
+    }
+
+    /// How many bytes it sends, at most those of the window.
+    #[inline(always)]
+    pub fn set_len(&mut self, len: usize) {
+        self.word.len = len.min(usize::from(self.view.usable)) as u16;
+    }
+
+    /// Says whether the frame goes on in the next slot. What is not complete is not sent.
+    #[inline(always)]
+    pub fn set_more(&mut self, more: bool) {
+        self.word.flags &= !slot_flags::MOREFRAG;
+        self.word.flags |= if more { slot_flags::MOREFRAG } else { 0 };
+    }
+
+    /// Exchanges buffers with `other`; lengths stay.
+    ///
+    /// # Errors
+    /// [`OtherRegion`]: nothing changed.
+    #[inline]
+    pub fn swap(&mut self, other: &mut impl Lent) -> Result<(), OtherRegion> {
+        if !Arc::ptr_eq(self.view.mapping(), other.mapping()) {
+            return Err(OtherRegion);
+        }
+        let (ours, theirs) = (self.word.buf, other.number());
+        other.set_number(ours);
+        self.word.buf = theirs;
+        self.word.flags |= slot_flags::BUF_CHANGED;
+        self.view.exchanged(ours, theirs);
+        Ok(())
+    }
+
+    /// Marks the slot as indirect (`NS_INDIRECT`): its bytes are the `len` at `address` when the port
+    /// is flushed by [`Port::flush_indirect`](crate::Port::flush_indirect).
+    pub fn set_indirect(&mut self, address: *const u8, len: usize) {
+        let address = address.expose_provenance() as u64;
+        self.view.ring.slots[*self.head as usize].ptr.store(address, Relaxed);
+        self.word.flags |= slot_flags::INDIRECT;
+        self.set_len(len);
+    }
+}
+
+impl Drop for SendSlot<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.view.store(*self.head, self.word);
+        if self.word.len != 0 {
+            *self.head = next(*self.head, self.view.slots);
+            *self.left -= 1;
+        }
+    }
+}
+
+impl sealed::Sealed for SendSlot<'_> {}
+
+impl Lent for SendSlot<'_> {
+    fn mapping(&self) -> &Arc<Mapping> {
+        self.view.mapping()
+    }
+
+    #[inline]
+    fn number(&self) -> u32 {
+        self.word.buf
+    }
+
+    #[inline]
+    fn set_number(&mut self, number: u32) {
+        self.word.buf = number;
+        self.word.flags |= slot_flags::BUF_CHANGED;
+    }
+}
+
+impl sealed::Sealed for ReceivedSlot<'_> {}
+
+impl Lent for ReceivedSlot<'_> {
+    fn mapping(&self) -> &Arc<Mapping> {
+        self.view.mapping()
+    }
+
+    #[inline]
+    fn number(&self) -> u32 {
+        self.word.buf
+    }
+
+    #[inline]
+    fn set_number(&mut self, number: u32) {
+        self.renumber(number);
+    }
+}
+
+impl sealed::Sealed for Received<'_> {}
+
+impl Lent for Received<'_> {
+    fn mapping(&self) -> &Arc<Mapping> {
+        self.first.view.mapping()
+    }
+
+    #[inline]
+    fn number(&self) -> u32 {
+        self.first.word.buf
+    }
+
+    #[inline]
+    fn set_number(&mut self, number: u32) {
+        self.first.renumber(number);
+    }
+}
+
+impl sealed::Sealed for Buffer {}
+
+impl Lent for Buffer {
+    fn mapping(&self) -> &Arc<Mapping> {
+        self.region.mapping()
+    }
+
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn set_number(&mut self, number: u32) {
+        self.number = number;
+    }
+}

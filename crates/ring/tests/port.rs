@@ -1,0 +1,134 @@
+//! Objective: a port sends and receives what its core takes and gives, and nothing is visible before
+//! it is flushed. Steps: an inline port, a fake core in the same process.
+
+mod support;
+
+use ring::layout::Fault;
+use ring::{Interest, Port, PortError, Region, RegionConfig};
+use std::time::Duration;
+use support::FakeCore;
+
+fn port(slots: u32) -> (Port, FakeCore) {
+    let region = Region::private(RegionConfig::ports(1, 1, slots)).unwrap();
+    let port = Port::inline(&region, "vale0:test", 1, 1, slots).unwrap();
+    let core = FakeCore::of(&port);
+    (port, core)
+}
+
+#[test]
+fn frames_are_seen_when_they_are_flushed_and_not_before() {
+    let (mut port, mut core) = port(8);
+    assert!(port.send(4).push(b"one"));
+    assert!(core.take(9).is_empty());
+    port.flush().unwrap();
+    assert_eq!(core.take(9), [b"one"]);
+    assert!(core.give(b"two"));
+    let batch: Vec<_> = port.receive(9).map(|frame| frame.to_vec()).collect();
+    assert_eq!(batch, [b"two"]);
+    assert_eq!(core.positions()[2], 0, "released, not yet visible");
+    port.flush().unwrap();
+    assert_eq!(core.positions()[2], 1);
+}
+
+#[test]
+fn a_ring_of_n_slots_takes_n_minus_one_frames() {
+    let (mut port, mut core) = port(8);
+    let mut out = port.send(100);
+    assert_eq!(out.room(), 7);
+    assert!((0..7).all(|i| out.push(&[i])));
+    assert!(!out.push(&[7]));
+    port.flush().unwrap();
+    assert_eq!(port.send(100).room(), 0);
+    assert_eq!(core.take(3).len(), 3);
+    assert_eq!(port.send(100).room(), 3);
+    assert!((0..7).all(|i| core.give(&[i])));
+    assert!(!core.give(&[7]));
+    assert_eq!(port.receive(3).count(), 3);
+    assert!(!core.give(&[7]), "not flushed");
+    port.flush().unwrap();
+    assert!(core.give(&[7]));
+    assert_eq!(
+        port.receive(100).map(|frame| frame.to_vec()[0]).collect::<Vec<_>>(),
+        [3, 4, 5, 6, 7]
+    );
+}
+
+#[test]
+fn long_frames_take_several_slots_and_incomplete_ones_wait() {
+    let (mut port, mut core) = port(8);
+    let long: Vec<u8> = (0..5000).map(|i| (i % 251) as u8).collect();
+    assert!(port.send(8).push(&long));
+    let mut out = port.send(8);
+    let mut slot = out.slot().unwrap();
+    slot.window().copy_in(b"begun");
+    slot.set_len(5);
+    slot.set_more(true);
+    drop(slot);
+    port.flush().unwrap();
+    assert_eq!(core.take(9), [long.clone()], "the second frame is not complete");
+    assert!(port.send(8).push(b" and ended"));
+    port.flush().unwrap();
+    assert_eq!(core.take(9), [b"begun and ended"]);
+    assert!(core.give(&long) && core.give(b"short"));
+    let mut batch = port.receive(9);
+    assert!(batch.next_within(2).is_none(), "three slots");
+    let frame = batch.next_within(3).unwrap();
+    assert_eq!((frame.len(), frame.slot_count(), frame.window().len()), (5000, 3, 2048));
+    assert_eq!(frame.to_vec(), long);
+    assert_eq!(batch.next().unwrap().to_vec(), b"short");
+    assert!(batch.next().is_none());
+    assert!(!port.send(8).push(&vec![0; 7 * 2048 + 1]), "more than the ring holds");
+}
+
+#[test]
+fn slots_without_a_length_are_not_sent() {
+    let (mut port, mut core) = port(8);
+    let mut out = port.send(8);
+    drop(out.slot());
+    assert_eq!(out.room(), 7);
+    let filled = out.fill(8, |window| {
+        window.write(0, 5_u8);
+        1
+    });
+    assert_eq!(filled, 7);
+    assert_eq!(port.send(8).fill(1, |_| 0), 0);
+    port.flush().unwrap();
+    assert_eq!(core.take(9), vec![[5]; 7]);
+}
+
+#[test]
+fn queues_that_do_not_exist_have_neither_room_nor_frames() {
+    let region = Region::private(RegionConfig::ports(1, 1, 8)).unwrap();
+    let mut monitor = Port::inline(&region, "vale0:p/t", 0, 1, 8).unwrap();
+    assert_eq!(monitor.send(8).room(), 0);
+    assert!(!monitor.send(8).push(b"x"));
+    assert!(monitor.send(8).slot().is_none());
+    assert_eq!(monitor.queue(1).receive(8).count(), 0);
+    assert!(monitor.queue(0).both(1, 1).is_none());
+    assert_eq!(monitor.receive(8).count(), 0);
+    monitor.flush().unwrap();
+}
+
+#[test]
+fn a_fault_is_reported_until_the_port_is_reset() {
+    let (mut port, mut core) = port(8);
+    let region = port.region().unwrap().clone();
+    assert!(core.give(b"lost") && port.send(1).push(b"lost"));
+    port.flush().unwrap();
+    core.fail(Fault::BadLength);
+    assert!(matches!(port.flush(), Err(PortError::Fault(Fault::BadLength))));
+    let waited = port.wait(Interest::READ, Some(Duration::ZERO));
+    assert!(matches!(waited, Err(PortError::Fault(_))));
+    let free = region.free_buffers();
+    port.reset().unwrap();
+    assert!(core.reset_if_wanted());
+    assert_eq!(region.free_buffers(), free);
+    port.flush().unwrap();
+    for round in 0..20_u8 {
+        assert!(port.send(1).push(&[round]));
+        port.flush().unwrap();
+        assert_eq!(core.reflect(), 1);
+        assert_eq!(port.receive(1).next().unwrap().to_vec(), [round]);
+        port.flush().unwrap();
+    }
+}
