@@ -2,8 +2,8 @@
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use dataplane::{Inline, SwitchConfig};
-//! use port::Nanos;
+//! use toklat_dataplane::{Inline, SwitchConfig};
+//! use toklat_port::Nanos;
 //!
 //! let mut switch = Inline::new(SwitchConfig { max_ports: 8, ..Default::default() })?;
 //! # let _ = &mut switch;

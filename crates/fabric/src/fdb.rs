@@ -82,7 +82,7 @@ pub struct Fdb {
     mask: u32,
     limit: u32,
     writer: Mutex<Writer>,
-    /// Counted up whenever entries are removed, so that ports forget whom they saw last.
+    /// Counted up whenever entries move or go, so that ports forget whom they saw last.
     generation: AtomicU64,
 }
 
@@ -163,7 +163,7 @@ impl Fdb {
         shmem::prefetch(std::ptr::from_ref(self.pair(key_of(filter, mac)).0).cast());
     }
 
-    /// Counts removals; compare to tell whether cached results still hold.
+    /// Counts moves and removals; compare to tell whether cached results still hold.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {
@@ -219,6 +219,8 @@ impl Fdb {
                 let word = moved.unwrap_or(u32::from(port));
                 writer.count(word, 1);
                 bucket.write(way, key, word, now);
+                // Whoever saw the address last must learn it again if it comes back.
+                self.generation.fetch_add(1, Ordering::Release);
                 return Learned::Known;
             }
         }

@@ -230,7 +230,9 @@ impl Forwarder {
             let destination = match refused {
                 Some(reason) => drop_for(reason),
                 None => {
-                    way.learn(fdb, filter, source);
+                    if way.learn(fdb, filter, source) {
+                        last.1 = u64::MAX;
+                    }
                     if (last.0, last.1) != (filter, to) {
                         let (found, lasting) = way.find(fdb, filter, to, head.bytes());
                         last = (filter, if lasting { to } else { u64::MAX }, found);
@@ -512,12 +514,14 @@ impl Way<'_> {
         ((!allowed).then_some(DropReason::PortSecurity), filter, tag)
     }
 
-    /// Learns the source, unless it is the one seen last.
+    /// Learns the source, unless it is the one seen last; true if the table may have changed.
     #[inline(always)]
-    fn learn(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
-        if self.from.last_source != Some((filter, source)) {
+    fn learn(&mut self, fdb: &Fdb, filter: Filter, source: u64) -> bool {
+        let anew = self.from.last_source != Some((filter, source));
+        if anew {
             self.learn_anew(fdb, filter, source);
         }
+        anew
     }
 
     fn learn_anew(&mut self, fdb: &Fdb, filter: Filter, source: u64) {

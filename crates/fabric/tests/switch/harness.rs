@@ -1,0 +1,238 @@
+//! A switch whose ports are vectors: what the tests drive.
+#![allow(unsafe_code, reason = "the harness vouches for its own vectors")]
+
+use std::sync::{Arc, Mutex};
+
+use ::frame::Mac;
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, IngressCounters,
+    Limits, MapGuard, Nanos, Scratch,
+};
+use shmem::{Bytes, Mapping, Shared};
+use toklat_fabric::{Fdb, Forwarder, Monitor, Policy, PortSpec, Ports, Sender};
+
+pub type Frame = Vec<u8>;
+
+/// A receive queue of `room` frames.
+pub struct Inbox {
+    pub frames: Mutex<Vec<Frame>>,
+    pub room: Mutex<usize>,
+    pub counters: EgressCounters,
+    pub deliveries: Mutex<usize>,
+}
+
+impl Egress for Inbox {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let mut frames = self.frames.lock().unwrap();
+        let room = *self.room.lock().unwrap();
+        *self.deliveries.lock().unwrap() += 1;
+        for (finished, i) in list.iter().enumerate() {
+            if batch.frame(*i).len() > limits.max_frame as usize {
+                self.counters.drop_frames(DropReason::TooLong, 1);
+                continue;
+            }
+            if frames.len() >= room {
+                if limits.lossless {
+                    return Delivered { finished };
+                }
+                self.counters.drop_frames(DropReason::Full, 1);
+                continue;
+            }
+            let mut bytes = vec![0; batch.frame(*i).len()];
+            batch.copy_frame(*i, Bytes::of(&mut bytes));
+            self.counters.frames.add(1);
+            frames.push(bytes);
+        }
+        Delivered { finished: list.len() }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        Effects { kick: true, deadline: None }
+    }
+}
+
+pub struct Switch {
+    pub fdb: Fdb,
+    pub ports: Ports,
+    pub specs: Vec<PortSpec>,
+    pub inboxes: Vec<Vec<Arc<Inbox>>>,
+    pub senders: Vec<Sender>,
+    pub forwarder: Forwarder,
+    pub held: Vec<Option<(Vec<Frame>, Scratch)>>,
+    pub completed: Vec<usize>,
+    pub kicks: Vec<u16>,
+    counters: Arc<Mapping>,
+}
+
+pub const STALL_NS: u64 = 10_000_000;
+
+impl Switch {
+    pub fn new(policies: &[Policy]) -> Self {
+        Self::with_queues(policies, 1)
+    }
+
+    /// Ports with these rules and `queues` receive queues each.
+    pub fn with_queues(policies: &[Policy], queues: usize) -> Self {
+        let mut switch = Self {
+            fdb: Fdb::private(1024, 64).unwrap(),
+            ports: Ports::default(),
+            specs: Vec::new(),
+            inboxes: Vec::new(),
+            senders: Vec::new(),
+            forwarder: Forwarder::new(64),
+            held: Vec::new(),
+            completed: Vec::new(),
+            kicks: Vec::new(),
+            counters: Mapping::private(64 * 1024).unwrap(),
+        };
+        for policy in policies {
+            switch.add(policy.clone(), queues, None);
+        }
+        switch
+    }
+
+    pub fn add(&mut self, policy: Policy, queues: usize, monitor: Option<Monitor>) -> u16 {
+        let id = self.specs.len() as u16;
+        let inboxes: Vec<_> = (0..queues)
+            .map(|_| {
+                Arc::new(Inbox {
+                    frames: Mutex::default(),
+                    room: Mutex::new(1000),
+                    counters: EgressCounters::default(),
+                    deliveries: Mutex::default(),
+                })
+            })
+            .collect();
+        self.specs.push(PortSpec {
+            id,
+            instance: u32::from(id) + 1,
+            name: format!("p{id}"),
+            policy,
+            send_queues: 1,
+            counters: self.counters_of(id),
+            egresses: inboxes.iter().map(|i| Arc::clone(i) as Arc<dyn Egress>).collect(),
+            monitor,
+        });
+        self.inboxes.push(inboxes);
+        self.senders.push(Sender::new(id, 0));
+        self.held.push(None);
+        self.completed.push(0);
+        self.rebuild();
+        id
+    }
+
+    pub fn rebuild(&mut self) {
+        self.ports = Ports::build(self.specs.iter());
+    }
+
+    pub fn counters_of(&self, id: u16) -> Shared<IngressCounters> {
+        self.counters.shared(usize::from(id) * 1024).unwrap()
+    }
+
+    /// Sends `frames` from port `from` in one batch.
+    pub fn send(&mut self, from: u16, mut frames: Vec<Frame>, now: Nanos) {
+        let at = usize::from(from);
+        assert!(self.held[at].is_none(), "a stalled port gathers nothing");
+        let mut scratch = Scratch::new(64);
+        for frame in &mut frames {
+            scratch.push(Bytes::of(frame).span());
+        }
+        self.counters_of(from).frames.add(frames.len() as u64);
+        // SAFETY: the frames live in `frames`, which is kept as long as the scratch.
+        let map = unsafe { MapGuard::assume_mapped() };
+        let turn = self.forwarder.forward(
+            &self.ports,
+            &self.fdb,
+            &mut self.senders[at],
+            &mut scratch,
+            &map,
+            now,
+        );
+        self.settle(now);
+        self.completed[at] += turn.completed;
+        if self.senders[at].is_stalled() {
+            self.held[at] = Some((frames, scratch));
+        } else {
+            assert_eq!(turn.completed, frames.len());
+        }
+    }
+
+    /// Tries the stalled frames of port `from` again.
+    pub fn retry(&mut self, from: u16, now: Nanos) {
+        let at = usize::from(from);
+        let (frames, mut scratch) = self.held[at].take().expect("something is stalled");
+        // SAFETY: as in `send`.
+        let map = unsafe { MapGuard::assume_mapped() };
+        let turn = self.forwarder.retry(
+            &self.ports,
+            &mut self.senders[at],
+            &mut scratch,
+            &map,
+            now,
+            STALL_NS,
+        );
+        self.settle(now);
+        self.completed[at] += turn.completed;
+        if self.senders[at].is_stalled() {
+            self.held[at] = Some((frames, scratch));
+        }
+    }
+
+    fn settle(&mut self, now: Nanos) {
+        let kicks = &mut self.kicks;
+        self.forwarder.settle(&self.ports, now, |port, effects| {
+            assert!(effects.kick);
+            kicks.push(port);
+        });
+    }
+
+    /// Takes what port `id` received, over all its queues.
+    pub fn take(&self, id: u16) -> Vec<Frame> {
+        let inboxes = &self.inboxes[usize::from(id)];
+        inboxes.iter().flat_map(|i| std::mem::take(&mut *i.frames.lock().unwrap())).collect()
+    }
+
+    pub fn set_room(&self, id: u16, room: usize) {
+        *self.inboxes[usize::from(id)][0].room.lock().unwrap() = room;
+    }
+
+    pub fn dropped(&self, id: u16, reason: DropReason) -> u64 {
+        self.counters_of(id).drops[reason as usize].get()
+    }
+
+    /// Asserts the sum rule: what came in and was copied went out or was dropped.
+    pub fn assert_sums(&self) {
+        let (mut into, mut out) = (0, 0);
+        for id in 0..self.specs.len() as u16 {
+            let c = self.counters_of(id);
+            into += c.frames.get() + c.copies.get();
+            out += c.drops.iter().map(|d| d.get()).sum::<u64>();
+            for inbox in &self.inboxes[usize::from(id)] {
+                out += inbox.counters.frames.get();
+                out += inbox.counters.drops.iter().map(|d| d.get()).sum::<u64>();
+            }
+        }
+        assert_eq!(into, out, "frames in and copies, frames out and drops");
+    }
+}
+
+/// The address of the host at port `id`.
+pub fn host(id: u16) -> Mac {
+    Mac::local(u32::from(id) + 1)
+}
+
+/// A frame of 60 bytes with `number` in it.
+pub fn frame(to: Mac, from: Mac, number: u8) -> Frame {
+    let mut frame = vec![0; 60];
+    frame[..6].copy_from_slice(&to.octets());
+    frame[6..12].copy_from_slice(&from.octets());
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[59] = number;
+    frame
+}
+
+/// The same with an 802.1Q tag.
+pub fn tagged(mut frame: Frame, tci: u16) -> Frame {
+    frame.splice(12..12, [0x81, 0, (tci >> 8) as u8, tci as u8]);
+    frame
+}
