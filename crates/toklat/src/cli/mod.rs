@@ -24,6 +24,7 @@ use clap::{Parser, Subcommand};
 
 pub use self::client::{Client, ClientError};
 pub use self::global::Global;
+use crate::tools;
 
 /// What a command returns; [`exit_code`] decides how the process ends.
 pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
@@ -81,6 +82,16 @@ enum Command {
     Stop(service::StopArgs),
 
     // Tools: clients of the attach socket.
+    /// Send frames: as fast as possible, at a rate, or from a capture
+    Gen(Box<tools::generate::GenArgs>),
+    /// Receive and count frames, and check them
+    Sink(tools::sink::SinkArgs),
+    /// Measure round trips
+    Ping(tools::ping::PingArgs),
+    /// Pass frames between two ports
+    Bridge(tools::bridge::BridgeArgs),
+    /// Capture what a port sends and receives
+    Cap(tools::cap::CapArgs),
 
     // Measuring.
 
@@ -106,6 +117,11 @@ impl Command {
             Self::Export => topology::export(global),
             Self::Upgrade(args) => service::upgrade(args, global),
             Self::Stop(args) => service::stop(&args, global),
+            Self::Gen(args) => tools::generate::run(&args, global),
+            Self::Sink(args) => tools::sink::run(&args, global),
+            Self::Ping(args) => tools::ping::run(&args, global),
+            Self::Bridge(args) => tools::bridge::run(&args, global),
+            Self::Cap(args) => tools::cap::run(&args, global),
             Self::Completions(args) => shell::completions(&args),
             Self::Man(args) => shell::man(&args),
         }
@@ -133,9 +149,11 @@ pub struct UsageError(pub &'static str);
 
 /// 2 for wrong usage, 3 if the daemon does not run, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error.is::<UsageError>() {
+    let not_running = matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
+        || matches!(error.downcast_ref(), Some(ring::OpenError::NoDaemon { .. }));
+    if error.is::<UsageError>() || error.is::<tools::traffic::TrafficError>() {
         ExitCode::from(2)
-    } else if matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. })) {
+    } else if not_running {
         ExitCode::from(3)
     } else {
         ExitCode::FAILURE

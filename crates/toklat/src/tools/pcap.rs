@@ -36,13 +36,17 @@ pub enum CaptureError {
     Empty,
 }
 
+/// The longest frame that is replayed, in bytes.
+const MAX_FRAME: usize = 65_535;
+
 /// The frames of a capture, in memory.
 #[derive(Debug, Default)]
 pub struct Capture {
     bytes: Vec<u8>,
     frames: Vec<(Duration, Range<usize>)>,
-    /// Frames that the capture has only the beginning of, and are left out.
-    pub cut_short: usize,
+    /// Frames left out: the capture has only their beginning, or they are no Ethernet frames or
+    /// longer than 65,535 bytes.
+    pub left_out: usize,
 }
 
 impl Capture {
@@ -107,8 +111,9 @@ impl Capture {
     }
 
     fn push(&mut self, at: Duration, original_len: u32, frame: &[u8]) {
-        if (frame.len() as u64) < u64::from(original_len) || frame.len() < frame::ETHERNET_HEADER {
-            self.cut_short += 1;
+        let whole = frame.len() as u64 >= u64::from(original_len);
+        if !whole || !(frame::ETHERNET_HEADER..=MAX_FRAME).contains(&frame.len()) {
+            self.left_out += 1;
             return;
         }
         let start = self.bytes.len();
@@ -304,7 +309,7 @@ mod tests {
         writer.write(START, Direction::Received, 1514, &[1; 1514]).unwrap();
         writer.write(START, Direction::Received, 60, &[1; 60]).unwrap();
         let capture = Capture::read(&file[..]).unwrap();
-        assert_eq!((capture.len(), capture.cut_short), (1, 1));
+        assert_eq!((capture.len(), capture.left_out), (1, 1));
     }
 
     #[test]

@@ -207,7 +207,7 @@ fn place(number: u64) -> (usize, u64) {
 }
 
 /// Round trips in numbers; times in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Summary {
     /// Requests sent.
     pub sent: u64,

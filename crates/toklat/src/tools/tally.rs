@@ -11,7 +11,7 @@ const WINDOW: u64 = 4096;
 const MAX_STREAMS: usize = 1 << 16;
 
 /// What was found out.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Findings {
     /// Frames that are probes.
     pub probes: u64,

@@ -159,6 +159,12 @@ impl Traffic {
         (&self.buffer[..end], shape.len)
     }
 
+    /// Bytes of the longest frame.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.shapes.iter().map(|shape| shape.len).max().unwrap_or(0)
+    }
+
     /// The source addresses, each once.
     pub fn sources(&self) -> impl Iterator<Item = Mac> {
         let first = self.streams[0].0;

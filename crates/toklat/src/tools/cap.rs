@@ -1,0 +1,331 @@
+//! `toklat cap`: captures what a port sends and receives.
+
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use frame::{ArpOperation, EtherType, Layers, Network, Transport, tcp_flags};
+use ring::layout::slot_flags::TXMON;
+use ring::{Interest, Monitor, Port};
+
+use super::pcap::{CaptureWriter, Direction};
+use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
+use crate::cli::Global;
+
+/// Options of `toklat cap`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "toklat cap vale0:p1 -w - | wireshark -k -i -")]
+pub struct CapArgs {
+    /// The port to watch, such as vale0:p1
+    port: String,
+    /// Write pcapng to this file, or with - to standard output; else print a line for each frame
+    #[arg(short, long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Only what the port sends
+    #[arg(long, conflicts_with = "rx")]
+    tx: bool,
+    /// Only what the port receives
+    #[arg(long)]
+    rx: bool,
+    /// Keep so many bytes of each frame
+    #[arg(short, long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(14..=65_535))]
+    snaplen: u32,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// Slots of the monitor's ring: enough for a burst while the disk is busy.
+const SLOTS: u32 = 4096;
+
+/// Runs `toklat cap`.
+///
+/// # Errors
+/// If the port cannot be watched, or the file cannot be written.
+pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
+    let monitor = match (args.tx, args.rx) {
+        (true, _) => Monitor::Sent,
+        (_, true) => Monitor::Received,
+        _ => Monitor::Both,
+    };
+    let open = ring::Open::new(&args.port).slots(SLOTS).directory(global.dir()).monitor(monitor);
+    let mut port = open.open().with_context(|| format!("Cannot watch {}", args.port))?;
+    let to: Box<dyn Output> = match &args.write {
+        None => Box::new(Lines::new(std::io::stdout().lock())),
+        Some(path) if path.as_os_str() == "-" => {
+            Box::new(CaptureWriter::new(std::io::stdout().lock(), &args.port, args.snaplen)?)
+        }
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("Cannot write {}", path.display()))?;
+            Box::new(CaptureWriter::new(BufWriter::new(file), &args.port, args.snaplen)?)
+        }
+    };
+    let frames = capture(args, &mut port, to)?;
+    eprintln!("{frames} frames captured at {}", args.port);
+    Ok(())
+}
+
+/// Where captured frames go.
+pub trait Output {
+    /// A frame of `len` bytes, captured at `at` since 1970, of which `bytes` are at hand.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn frame(
+        &mut self,
+        at: Duration,
+        direction: Direction,
+        len: usize,
+        bytes: &[u8],
+    ) -> std::io::Result<()>;
+
+    /// Hands on what was written.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    fn flush(&mut self) -> std::io::Result<()>;
+}
+
+impl<W: Write> Output for CaptureWriter<W> {
+    fn frame(
+        &mut self,
+        at: Duration,
+        direction: Direction,
+        len: usize,
+        bytes: &[u8],
+    ) -> std::io::Result<()> {
+        self.write(at, direction, len, bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.flush()
+    }
+}
+
+/// Captures until it is time to end; returns how many frames.
+fn capture(args: &CapArgs, port: &mut Port, mut to: Box<dyn Output + '_>) -> anyhow::Result<u64> {
+    let session = Session::start(&args.run)?;
+    let mut idler = Idler::new(args.run.idle);
+    let mut buffer = vec![0; args.snaplen as usize];
+    let mut at = now();
+    // A line for each frame is progress enough.
+    let mut meter = Meter::new(at, args.run.quiet || args.write.is_none());
+    let left = |meter: &Meter| args.run.count.unwrap_or(u64::MAX) - meter.total.frames;
+    while session.goes_on(at) && left(&meter) > 0 {
+        let max = usize::try_from(left(&meter)).map_or(64, |left| left.min(64));
+        let volume = take(port, &mut *to, max, &mut buffer)?;
+        port.flush()?;
+        meter.add(volume, at);
+        meter.tick(at, "captured", String::new);
+        if volume.frames > 0 {
+            idler.worked();
+        } else {
+            to.flush()?;
+            idler.idle(at, u64::MAX).take(port, Interest::READ)?;
+        }
+        at = now();
+    }
+    to.flush()?;
+    Ok(meter.total.frames)
+}
+
+/// Passes up to `max` captured frames on; the caller flushes the port.
+///
+/// # Errors
+/// If they cannot be written.
+pub fn take(
+    port: &mut Port,
+    to: &mut (impl Output + ?Sized),
+    max: usize,
+    buffer: &mut [u8],
+) -> std::io::Result<Volume> {
+    let mut volume = Volume::default();
+    // One time for a batch: it is when the frames were seen, not when they crossed the switch.
+    let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    for frame in port.receive(max) {
+        let sent = frame.flags() & TXMON != 0;
+        let direction = if sent { Direction::Sent } else { Direction::Received };
+        let kept = frame.copy_out(buffer);
+        to.frame(at, direction, frame.len(), &buffer[..kept])?;
+        volume += Volume { frames: 1, bytes: frame.len() as u64 };
+    }
+    Ok(volume)
+}
+
+/// A line of text for each frame.
+#[derive(Debug)]
+pub struct Lines<W: Write> {
+    to: BufWriter<W>,
+    line: String,
+}
+
+impl<W: Write> Lines<W> {
+    /// Lines into `to`.
+    pub fn new(to: W) -> Self {
+        Self { to: BufWriter::new(to), line: String::new() }
+    }
+}
+
+impl<W: Write> Output for Lines<W> {
+    fn frame(
+        &mut self,
+        at: Duration,
+        direction: Direction,
+        len: usize,
+        bytes: &[u8],
+    ) -> std::io::Result<()> {
+        let (seconds, nanos) = (at.as_secs() % 86_400, at.subsec_nanos());
+        let arrow = match direction {
+            Direction::Sent => '>',
+            Direction::Received => '<',
+        };
+        self.line.clear();
+        let [h, m, s] = [seconds / 3600, seconds / 60 % 60, seconds % 60];
+        // Writing to a string does not fail.
+        let _ = write!(self.line, "{h:02}:{m:02}:{s:02}.{nanos:09} {arrow} ");
+        describe(bytes, len, &mut self.line);
+        self.line.push('\n');
+        self.to.write_all(self.line.as_bytes())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Describes a frame of `len` bytes in one line, as far as `bytes` tell.
+pub fn describe(bytes: &[u8], len: usize, to: &mut String) {
+    let Some(layers) = Layers::of(bytes) else {
+        to.push_str("less than an Ethernet header");
+        return;
+    };
+    let (ethernet, ports) = (layers.ethernet, ports(&layers));
+    let (from_port, to_port) = ports.map_or_else(
+        || (String::new(), String::new()),
+        |(from, to)| (format!(":{from}"), format!(":{to}")),
+    );
+    // Writing to a string does not fail.
+    let _ = write!(to, "{} > {}", ethernet.source(), ethernet.destination());
+    if let Some(tag) = layers.tag {
+        let _ = write!(to, ", vlan {} p {}", tag.vlan(), tag.priority());
+    }
+    let _ = match layers.network {
+        Network::Ipv4(ip) => {
+            write!(to, ", {}{from_port} > {}{to_port}", ip.source(), ip.destination())
+        }
+        Network::Ipv6(ip) if ports.is_some() => {
+            write!(to, ", [{}]{from_port} > [{}]{to_port}", ip.source(), ip.destination())
+        }
+        Network::Ipv6(ip) => write!(to, ", {} > {}", ip.source(), ip.destination()),
+        Network::Arp(arp) => {
+            let ((mac, ip), (_, target)) = (arp.sender(), arp.target());
+            match arp.operation() {
+                ArpOperation::REQUEST if ip == target => write!(to, ", ARP {ip} is at {mac}"),
+                ArpOperation::REQUEST => write!(to, ", ARP who has {target}? tell {ip}"),
+                ArpOperation::REPLY => write!(to, ", ARP reply {ip} is at {mac}"),
+                other => write!(to, ", ARP operation {}", other.0),
+            }
+        }
+        Network::Other => match layers.ethertype {
+            EtherType(length @ 0..0x600) => write!(to, ", 802.3 length {length}"),
+            EtherType(other) => write!(to, ", type {other:#06x}"),
+        },
+    };
+    describe_transport(&layers, to);
+    let _ = write!(to, ", {len} bytes");
+}
+
+/// Source and destination port of UDP and TCP.
+fn ports(layers: &Layers<'_>) -> Option<(u16, u16)> {
+    match layers.transport {
+        Transport::Udp(udp) => Some((udp.source(), udp.destination())),
+        Transport::Tcp(tcp) => Some((tcp.source(), tcp.destination())),
+        _ => None,
+    }
+}
+
+fn describe_transport(layers: &Layers<'_>, to: &mut String) {
+    let _ = match layers.transport {
+        Transport::Udp(_) => match frame::Probe::read(layers.payload) {
+            Ok(probe) => write!(to, ", test frame {} of stream {}", probe.sequence, probe.stream),
+            Err(_) => write!(to, ", UDP"),
+        },
+        Transport::Tcp(tcp) => {
+            let names = [
+                (tcp_flags::SYN, 'S'),
+                (tcp_flags::FIN, 'F'),
+                (tcp_flags::RST, 'R'),
+                (tcp_flags::PSH, 'P'),
+                (tcp_flags::ACK, '.'),
+                (tcp_flags::URG, 'U'),
+                (tcp_flags::ECE, 'E'),
+                (tcp_flags::CWR, 'W'),
+            ];
+            let set = names.iter().filter(|(flag, _)| tcp.flags() & flag != 0);
+            let flags: String = set.map(|(_, name)| name).collect();
+            let (sequence, ack) = (tcp.sequence(), tcp.acknowledgment());
+            write!(to, ", TCP [{flags}] seq {sequence} ack {ack} win {}", tcp.window())
+        }
+        Transport::Icmp(icmp) => match icmp.kind {
+            8 | 128 => write!(to, ", ICMP echo request {}", icmp.echo().1),
+            0 | 129 => write!(to, ", ICMP echo reply {}", icmp.echo().1),
+            kind => write!(to, ", ICMP type {kind} code {}", icmp.code),
+        },
+        Transport::Other => match layers.network {
+            Network::Ipv4(ip) if ip.is_fragment() => write!(to, ", fragment, id {}", ip.id()),
+            Network::Ipv4(ip) => write!(to, ", protocol {}", ip.protocol().0),
+            Network::Ipv6(ip) => write!(to, ", next header {}", ip.next_header().0),
+            _ => Ok(()),
+        },
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use frame::{Mac, Probe, UdpFrame, VlanId, write_announcement};
+
+    fn line(frame: &[u8]) -> String {
+        let mut line = String::new();
+        describe(frame, frame.len(), &mut line);
+        line
+    }
+
+    #[test]
+    fn frames_are_described_in_a_line() {
+        let mut frame = [0; 64];
+        let headers =
+            UdpFrame { vlan: VlanId::new(7), ..UdpFrame::between(Mac::local(1), Mac::local(2)) };
+        let at = headers.write(&mut frame).unwrap();
+        Probe { stream: 3, sequence: 12, time: 0, filled: true }.write(&mut frame[at..]);
+        assert_eq!(
+            line(&frame),
+            "02:00:00:00:00:01 > 02:00:00:00:00:02, vlan 7 p 0, 10.0.0.1:9 > 10.0.0.2:9, \
+             test frame 12 of stream 3, 64 bytes"
+        );
+        let ip = std::net::Ipv4Addr::new(10, 0, 0, 1);
+        let _ = write_announcement(Mac::local(1), ip, &mut frame);
+        let told = line(&frame[..60]);
+        assert!(told.ends_with("ARP 10.0.0.1 is at 02:00:00:00:00:01, 60 bytes"), "{told}");
+        assert_eq!(line(&frame[..13]), "less than an Ethernet header");
+        frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+        assert!(line(&frame).contains("type 0x88b5"));
+    }
+
+    #[test]
+    fn a_line_says_when_and_which_way() {
+        let mut out = Vec::new();
+        let mut lines = Lines::new(&mut out);
+        let at = Duration::new(86_400 + 3_723, 42);
+        lines.frame(at, Direction::Sent, 60, &[0; 60]).unwrap();
+        lines.frame(at, Direction::Received, 60, &[0; 60]).unwrap();
+        Output::flush(&mut lines).unwrap();
+        drop(lines);
+        let text = String::from_utf8(out).unwrap();
+        let starts: Vec<&str> = text.lines().map(|line| &line[..20]).collect();
+        assert_eq!(starts, ["01:02:03.000000042 >", "01:02:03.000000042 <"]);
+    }
+}

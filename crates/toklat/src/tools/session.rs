@@ -1,0 +1,388 @@
+//! What all tools share: when to stop, what to do when there is nothing to do, and rates.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use ring::{Interest, Port};
+use rustix::thread::CpuSet;
+use rustix::time::ClockId;
+use signal_hook::consts::{SIGINT, SIGTERM};
+
+use super::units;
+use crate::cli::Global;
+use crate::cli::table::{bps, pps};
+
+/// Options of every tool.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct RunArgs {
+    /// Stop after this time, such as 10s or 500ms
+    #[arg(long, value_parser = units::duration, value_name = "TIME")]
+    pub duration: Option<Duration>,
+    /// Stop after so many frames
+    #[arg(short = 'n', long, value_parser = units::count, value_name = "N")]
+    pub count: Option<u64>,
+    /// Run on this CPU
+    #[arg(long, value_name = "N")]
+    pub cpu: Option<usize>,
+    /// No line each second
+    #[arg(short, long)]
+    pub quiet: bool,
+    /// What to do when there is nothing to do.
+    #[command(flatten)]
+    pub idle: IdleArgs,
+}
+
+/// What to do when there is nothing to do. Without any: spin for 50 us, then sleep.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+#[group(multiple = false)]
+pub struct IdleArgs {
+    /// When idle, let others run on this CPU (sched_yield)
+    #[arg(long = "yield")]
+    pub yields: bool,
+    /// When idle, spin: needs a CPU of its own
+    #[arg(long)]
+    pub spin: bool,
+    /// When idle, sleep at once
+    #[arg(long)]
+    pub sleep: bool,
+}
+
+/// Nanoseconds of the monotonic clock, which all processes share.
+#[must_use]
+pub fn now() -> u64 {
+    let time = rustix::time::clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// A run of a tool: it ends by a signal, after its time, or when the tool itself is done.
+#[derive(Debug)]
+pub struct Session {
+    stop: Arc<AtomicBool>,
+    until: u64,
+}
+
+impl Session {
+    /// Pins the thread, listens to signals and starts the clock.
+    ///
+    /// # Errors
+    /// If the CPU cannot be had, or a signal handler cannot be installed.
+    pub fn start(args: &RunArgs) -> anyhow::Result<Self> {
+        if let Some(cpu) = args.cpu {
+            pin(cpu)?;
+        }
+        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let until = args.duration.map_or(u64::MAX, |time| now().saturating_add(nanos(time)));
+        Ok(Self { stop: stop_on_signals()?, until })
+    }
+
+    /// False when it is time to end.
+    #[inline]
+    #[must_use]
+    pub fn goes_on(&self, now: u64) -> bool {
+        now < self.until && !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+/// A flag that SIGINT and SIGTERM set; the second of them ends the process at once.
+///
+/// # Errors
+/// If a handler cannot be installed.
+pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
+            .context("Cannot listen to signals")?;
+    }
+    Ok(stop)
+}
+
+/// Runs the thread on one CPU only.
+fn pin(cpu: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    anyhow::ensure!(cpu < CpuSet::MAX_CPU, "There is no CPU {cpu}");
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).with_context(|| {
+        format!("Cannot run on CPU {cpu}; see /proc/self/status for those allowed")
+    })
+}
+
+/// Opens a port for a tool.
+///
+/// # Errors
+/// [`ring::OpenError`], with the name.
+pub fn open(name: &str, global: &Global) -> anyhow::Result<Port> {
+    let opened = ring::Open::new(name).directory(global.dir()).open();
+    opened.with_context(|| format!("Cannot open {name}"))
+}
+
+/// Decides how to pass the time.
+#[derive(Clone, Copy, Debug)]
+pub struct Idler {
+    how: IdleArgs,
+    since: Option<u64>,
+}
+
+/// How to pass the time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rest {
+    /// Look again at once.
+    Spin,
+    /// Let others run, then look again.
+    Yield,
+    /// Sleep until woken, or for this long.
+    Sleep(Duration),
+}
+
+/// How long to spin before sleeping.
+const SPIN: u64 = 50_000;
+/// The longest sleep, after which signals and the clock are looked at again.
+const NAP: u64 = 100_000_000;
+/// What a sleep may take longer than asked for.
+const OVERSLEEP: u64 = 100_000;
+
+impl Idler {
+    /// As the options say.
+    #[must_use]
+    pub fn new(how: IdleArgs) -> Self {
+        Self { how, since: None }
+    }
+
+    /// There was something to do.
+    #[inline]
+    pub fn worked(&mut self) {
+        self.since = None;
+    }
+
+    /// There was nothing to do at `now`, and by the clock there will be nothing before `until`.
+    #[inline]
+    pub fn idle(&mut self, now: u64, until: u64) -> Rest {
+        if self.how.yields {
+            return Rest::Yield;
+        }
+        let left = until.saturating_sub(now);
+        let since = *self.since.get_or_insert(now);
+        let spin = !self.how.sleep && (now - since < SPIN || left <= OVERSLEEP);
+        if self.how.spin || spin || left == 0 {
+            return Rest::Spin;
+        }
+        Rest::Sleep(Duration::from_nanos(left.min(NAP)))
+    }
+}
+
+impl Rest {
+    /// Passes the time; `port` wakes the sleeper.
+    ///
+    /// # Errors
+    /// [`ring::PortError`].
+    pub fn take(self, port: &mut Port, interest: Interest) -> Result<(), ring::PortError> {
+        match self {
+            Self::Spin => std::hint::spin_loop(),
+            Self::Yield => rustix::thread::sched_yield(),
+            Self::Sleep(time) => {
+                port.wait(interest, Some(time))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes the time; either port wakes the sleeper when it has received something.
+    ///
+    /// # Errors
+    /// [`ring::PortError`].
+    pub fn take_both(self, ports: &mut [Port; 2], interest: Interest) -> anyhow::Result<()> {
+        let Self::Sleep(time) = self else {
+            let [first, _] = ports;
+            return Ok(self.take(first, interest)?);
+        };
+        let [a, b] = ports;
+        let ready = a.arm(interest).any() | b.arm(interest).any();
+        if !ready {
+            use rustix::event::{PollFd, PollFlags, Timespec, poll};
+            let mut fds = [PollFd::new(a, PollFlags::IN), PollFd::new(b, PollFlags::IN)];
+            match poll(&mut fds, Some(&Timespec::try_from(time).unwrap_or_default())) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("Waiting for the ports failed"),
+            }
+        }
+        a.disarm()?;
+        b.disarm()?;
+        Ok(())
+    }
+}
+
+/// Frames and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Volume {
+    /// Frames.
+    pub frames: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl std::ops::AddAssign for Volume {
+    fn add_assign(&mut self, more: Self) {
+        self.frames += more.frames;
+        self.bytes += more.bytes;
+    }
+}
+
+/// Counts frames and says each second how fast they go.
+#[derive(Debug)]
+pub struct Meter {
+    /// All so far.
+    pub total: Volume,
+    started: u64,
+    first: Option<u64>,
+    last: u64,
+    line_at: u64,
+    line: (u64, Volume),
+    quiet: bool,
+}
+
+/// One line of progress.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Second {
+    /// Seconds since the start.
+    pub at: f64,
+    /// Frames a second since the last line.
+    pub pps: f64,
+    /// Bits a second since the last line.
+    pub bps: f64,
+}
+
+const SECOND: u64 = 1_000_000_000;
+
+impl Meter {
+    /// A meter that starts at `now`.
+    #[must_use]
+    pub fn new(now: u64, quiet: bool) -> Self {
+        let line = (now, Volume::default());
+        let total = Volume::default();
+        Self { total, started: now, first: None, last: now, line_at: now + SECOND, line, quiet }
+    }
+
+    /// Frames went at `now`.
+    #[inline]
+    pub fn add(&mut self, volume: Volume, now: u64) {
+        if volume.frames > 0 {
+            self.first = self.first.or(Some(now));
+            self.last = now;
+            self.total += volume;
+        }
+    }
+
+    /// The line of progress that is due at `now`, once a second.
+    #[inline]
+    pub fn due(&mut self, now: u64) -> Option<Second> {
+        if now < self.line_at {
+            return None;
+        }
+        let (from, before) = self.line;
+        let seconds = (now - from) as f64 / 1e9;
+        self.line = (now, self.total);
+        while self.line_at <= now {
+            self.line_at += SECOND;
+        }
+        Some(Second {
+            at: (now - self.started) as f64 / 1e9,
+            pps: (self.total.frames - before.frames) as f64 / seconds,
+            bps: (self.total.bytes - before.bytes) as f64 * 8.0 / seconds,
+        })
+    }
+
+    /// Prints the line that is due; `more` is put at its end.
+    #[inline]
+    pub fn tick(&mut self, now: u64, name: &str, more: impl FnOnce() -> String) {
+        if let Some(second) = self.due(now)
+            && !self.quiet
+        {
+            let Second { at, pps: frames, bps: bits } = second;
+            eprintln!("{name} {at:>5.0} s  {:>10}  {:>10}  {}", pps(frames), bps(bits), more());
+        }
+    }
+
+    /// Seconds from the first frame to the last (of all the time, if there were less than two).
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        let from = self.first.filter(|first| *first < self.last).unwrap_or(self.started);
+        (self.last.max(from) - from).max(1) as f64 / 1e9
+    }
+
+    /// What came out.
+    #[must_use]
+    pub fn totals(&self, port: &str) -> Totals {
+        let seconds = self.seconds();
+        let Volume { frames, bytes } = self.total;
+        let (pps, bps) = (frames as f64 / seconds, bytes as f64 * 8.0 / seconds);
+        Totals { port: port.to_owned(), frames, bytes, seconds, pps, bps }
+    }
+}
+
+/// A finished run in numbers.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub struct Totals {
+    /// The port.
+    pub port: String,
+    /// Frames.
+    pub frames: u64,
+    /// Their bytes, without check sequences.
+    pub bytes: u64,
+    /// Seconds from the first frame to the last.
+    pub seconds: f64,
+    /// Frames a second.
+    pub pps: f64,
+    /// Bits a second.
+    pub bps: f64,
+}
+
+impl std::fmt::Display for Totals {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { port, frames, seconds, pps: rate, bps: bits, .. } = self;
+        write!(f, "{port}: {frames} frames in {seconds:.3} s, {}, {}", pps(*rate), bps(*bits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    #[test]
+    fn an_idler_spins_then_sleeps_but_never_beyond_what_is_due() {
+        let mut idler = Idler::new(IdleArgs::default());
+        assert_eq!(idler.idle(0, u64::MAX), Rest::Spin);
+        assert_eq!(idler.idle(SPIN - 1, u64::MAX), Rest::Spin);
+        assert_eq!(idler.idle(SPIN, u64::MAX), Rest::Sleep(Duration::from_nanos(NAP)));
+        assert_eq!(idler.idle(MS, 3 * MS), Rest::Sleep(Duration::from_millis(2)));
+        assert_eq!(idler.idle(MS, MS + OVERSLEEP), Rest::Spin);
+        idler.worked();
+        assert_eq!(idler.idle(10 * MS, u64::MAX), Rest::Spin);
+    }
+
+    #[test]
+    fn idlers_do_as_told() {
+        let idle = |how| Idler::new(how).idle(0, u64::MAX);
+        let how = IdleArgs::default();
+        assert_eq!(idle(IdleArgs { yields: true, ..how }), Rest::Yield);
+        assert_eq!(idle(IdleArgs { spin: true, ..how }), Rest::Spin);
+        assert_eq!(idle(IdleArgs { sleep: true, ..how }), Rest::Sleep(Duration::from_nanos(NAP)));
+    }
+
+    #[test]
+    fn rates_are_per_second_and_lines_come_once_a_second() {
+        let mut meter = Meter::new(5 * MS, true);
+        meter.add(Volume { frames: 1000, bytes: 60_000 }, 500 * MS);
+        assert_eq!(meter.due(1004 * MS), None);
+        let second = meter.due(1505 * MS).unwrap();
+        assert!((second.pps - 1000.0 / 1.5).abs() < 1e-6, "{second:?}");
+        assert_eq!(meter.due(1600 * MS), None);
+        meter.add(Volume { frames: 1, bytes: 60 }, 1700 * MS);
+        let second = meter.due(2005 * MS).unwrap();
+        assert!((second.pps - 2.0).abs() < 1e-6 && (second.at - 2.0).abs() < 1e-6, "{second:?}");
+        assert!((meter.totals("x").seconds - 1.2).abs() < 1e-6);
+    }
+}

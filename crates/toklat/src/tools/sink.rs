@@ -1,0 +1,156 @@
+//! `toklat sink`: counts frames, and checks them.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use frame::{MIN_FRAME, Mac, write_announcement};
+use ring::{Interest, Port};
+
+use super::SINK_MAC;
+use super::session::{Idler, Meter, RunArgs, Session, Totals, Volume, now, open};
+use super::tally::{Findings, Tally};
+use super::units;
+use crate::cli::Global;
+
+/// Options of `toklat sink`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SinkArgs {
+    /// The port to receive at, such as vale0:p2, or an end of a pipe, such as vale0:x}1
+    port: String,
+    /// Check number and content of every test frame; the command fails if any was lost, doubled,
+    /// reordered or changed
+    #[arg(short, long)]
+    check: bool,
+    /// The address it has
+    #[arg(long, default_value_t = SINK_MAC, value_name = "MAC")]
+    mac: Mac,
+    /// Tell the switch so often where the address is, with an ARP announcement; 0 for never
+    #[arg(long, default_value = "5s", value_parser = units::duration, value_name = "TIME")]
+    announce: Duration,
+    /// Frames taken at a time
+    #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    burst: u16,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+/// Takes frames from a port, and checks them if it has a tally.
+#[derive(Debug)]
+pub struct Sink {
+    tally: Option<Tally>,
+    burst: usize,
+    buffer: Vec<u8>,
+}
+
+impl Sink {
+    /// Takes up to `burst` frames a turn.
+    #[must_use]
+    pub fn new(check: bool, burst: usize) -> Self {
+        Self { tally: check.then(Tally::new), burst, buffer: vec![0; 1 << 16] }
+    }
+
+    /// Takes what is there, on all queues; the caller flushes.
+    #[inline]
+    pub fn turn(&mut self, port: &mut Port) -> Volume {
+        let mut volume = Volume::default();
+        for queue in 0..port.queues().1 {
+            for frame in port.queue(queue).receive(self.burst) {
+                volume += Volume { frames: 1, bytes: frame.len() as u64 };
+                if let Some(tally) = &mut self.tally {
+                    let len = frame.copy_out(&mut self.buffer);
+                    tally.see(&self.buffer[..len]);
+                }
+            }
+        }
+        volume
+    }
+
+    /// What the checks found; `None` without them.
+    #[must_use]
+    pub fn findings(&self) -> Option<Findings> {
+        self.tally.as_ref().map(Tally::findings)
+    }
+}
+
+/// What a sink reports at its end.
+#[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+pub struct Report {
+    /// How much came.
+    #[serde(flatten)]
+    pub totals: Totals,
+    /// What the checks found.
+    pub findings: Option<Findings>,
+}
+
+/// Runs `toklat sink`.
+///
+/// # Errors
+/// If the port cannot be opened or fails, or the checks found flaws.
+pub fn run(args: &SinkArgs, global: &Global) -> anyhow::Result<()> {
+    let mut port = open(&args.port, global)?;
+    let session = Session::start(&args.run)?;
+    let report = receive(args, &mut port, &session)?;
+    let line = format!("received at {}{}", report.totals, describe(report.findings));
+    global.print_done(&report, &line)?;
+    let flawless = report.findings.is_none_or(|findings| findings.flawless());
+    anyhow::ensure!(
+        flawless,
+        "Test frames were lost or spoilt; `toklat stats` tells where drops happen"
+    );
+    Ok(())
+}
+
+fn receive(args: &SinkArgs, port: &mut Port, session: &Session) -> anyhow::Result<Report> {
+    let mut sink = Sink::new(args.check, args.burst.into());
+    let mut idler = Idler::new(args.run.idle);
+    let mut at = now();
+    let mut meter = Meter::new(at, args.run.quiet);
+    let every = args.announce.as_nanos() as u64;
+    let mut announce_at = if every == 0 { u64::MAX } else { at };
+    while session.goes_on(at) && args.run.count.is_none_or(|count| meter.total.frames < count) {
+        if at >= announce_at {
+            announce(port, args.mac);
+            announce_at = at.saturating_add(every);
+        }
+        let volume = sink.turn(port);
+        port.flush()?;
+        meter.add(volume, at);
+        meter.tick(at, "received", || describe(sink.findings()));
+        if volume.frames > 0 {
+            idler.worked();
+        } else {
+            idler.idle(at, announce_at).take(port, Interest::READ)?;
+        }
+        at = now();
+    }
+    Ok(Report { totals: meter.totals(port.name()), findings: sink.findings() })
+}
+
+/// Broadcasts an ARP announcement, from which switches learn where `mac` is. Without room it is left
+/// out: there will be another.
+pub fn announce(port: &mut Port, mac: Mac) {
+    let mut frame = [0; MIN_FRAME];
+    if write_announcement(mac, Ipv4Addr::UNSPECIFIED, &mut frame).is_some() {
+        port.send(1).push(&frame);
+    }
+}
+
+/// The findings in words, to follow other text; nothing without checks.
+fn describe(findings: Option<Findings>) -> String {
+    let Some(found) = findings else { return String::new() };
+    let mut text = format!(", {} lost", found.lost);
+    for (count, what) in [
+        (found.duplicated, "duplicated"),
+        (found.reordered, "reordered"),
+        (found.too_late, "too late to judge"),
+        (found.corrupt, "corrupt"),
+        (found.before_first, "sent before the first seen"),
+        (found.not_followed, "of streams not followed"),
+        (found.foreign, "not test frames"),
+    ] {
+        if count > 0 {
+            text += &format!(", {count} {what}");
+        }
+    }
+    text
+}
