@@ -12,12 +12,12 @@ pub fn run() -> Result<()> {
         bail!("cargo-deb is missing: cargo install cargo-deb --locked");
     }
     tool::run(&mut cargo(&["build", "--release", "--package", "toklat"]))?;
-    let target = tool::root().join("target");
-    let program = target.join("release/toklat");
-    let package = target.join("package");
+    let release = tool::root().join("target/release");
+    let program = release.join("toklat");
+    let package = release.join("package");
     // Pages of commands that are no more must not be packed.
     if package.exists() {
-        fs::remove_dir_all(&package).context("Cannot empty target/package")?;
+        fs::remove_dir_all(&package).context("Cannot empty target/release/package")?;
     }
     let man = package.join("man");
     let program = program.to_string_lossy();

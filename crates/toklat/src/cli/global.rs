@@ -10,12 +10,20 @@ use super::table::Table;
 
 /// Options that every command takes, before or after its name.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[command(next_help_heading = "Global options")]
 pub struct Global {
     /// Runtime directory: sockets and state [default: $XDG_RUNTIME_DIR/toklat, else /run/toklat]
-    #[arg(long, global = true, env = "TOKLAT_DIR", hide_env_values = true, value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        display_order = 900,
+        env = "TOKLAT_DIR",
+        hide_env_values = true,
+        value_name = "DIR"
+    )]
     pub dir: Option<PathBuf>,
     /// Print JSON instead of tables: exact numbers, the control API's shapes
-    #[arg(long, global = true)]
+    #[arg(long, global = true, display_order = 901)]
     pub json: bool,
 }
 

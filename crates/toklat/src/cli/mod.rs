@@ -39,7 +39,12 @@ pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
         A daemon holds learning switches; processes attach to their ports through shared memory \
         that no other process can touch. Names are netmap's: `vale0` is a switch, `vale0:p1` a \
         port of it, and `vale0:x{1` and `vale0:x}1` are the two ends of a pipe.",
-    after_help = "Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the daemon is not running.",
+    after_help = "To begin:\n  \
+        toklat daemon &\n  \
+        toklat switch add vale0\n  \
+        toklat port show\n  \
+        toklat top\n\n\
+        Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the daemon is not running.",
     arg_required_else_help = true,
     infer_subcommands = false,
     max_term_width = 100
@@ -149,11 +154,13 @@ pub struct UsageError(pub &'static str);
 
 /// 2 for wrong usage, 3 if the daemon does not run, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {
-    let not_running = matches!(error.downcast_ref(), Some(ClientError::NotRunning { .. }))
-        || matches!(error.downcast_ref(), Some(ring::OpenError::NoDaemon { .. }));
+    let not_running = |e: &(dyn std::error::Error + 'static)| {
+        matches!(e.downcast_ref(), Some(ClientError::NotRunning { .. }))
+            || matches!(e.downcast_ref(), Some(ring::OpenError::NoDaemon { .. }))
+    };
     if error.is::<UsageError>() || error.is::<tools::traffic::TrafficError>() {
         ExitCode::from(2)
-    } else if not_running {
+    } else if error.chain().any(not_running) {
         ExitCode::from(3)
     } else {
         ExitCode::FAILURE

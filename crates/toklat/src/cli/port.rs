@@ -17,6 +17,11 @@ use crate::api::{PortInfo, PortKind, PortState, SwitchInfo};
 #[derive(Debug, Subcommand)]
 pub enum PortCommand {
     /// Add a port; without a kind it waits for the client that opens it by its name
+    #[command(after_help = "Examples:\n  \
+        toklat port add vale0:p1 --lossless\n  \
+        toklat port add vale0:up --vlan-trunk 10,20 --native 10 --tap tap0 --netns blue\n  \
+        toklat port add vale0:replay --pcap-read day.pcap --loop --speed max\n  \
+        toklat port add vale0:log --pcap-write /var/lib/toklat/log.pcapng")]
     Add {
         /// Its name, as in vale0:p1
         name: PortName,
@@ -26,6 +31,9 @@ pub enum PortCommand {
         kind: KindOptions,
     },
     /// Change a port's rules while it runs, or move it to another worker
+    #[command(after_help = "Examples:\n  \
+        toklat port set vale0:p1 --worker 1\n  \
+        toklat port set vale0:p1 --lossless=off --flood-limit off --mirror-in spy")]
     Set {
         /// Its name, as in vale0:p1
         name: PortName,

@@ -55,6 +55,7 @@ fn on_off(text: &str) -> Result<bool, &'static str> {
 
 /// A port's rules and its worker.
 #[derive(Debug, Default, Args)]
+#[command(next_help_heading = "Rules")]
 pub struct PolicyOptions {
     /// Senders wait for room in this port's queue instead of losing frames
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
@@ -76,7 +77,7 @@ pub struct PolicyOptions {
     /// On a trunk: the VLAN of frames without a tag, which are dropped otherwise
     #[arg(long, value_name = "VLAN", requires = "vlan_trunk")]
     native: Option<VlanId>,
-    /// An address that is always here and never learned elsewhere; may be given several times; none
+    /// An address that is always here and never learned elsewhere; give it once for each address
     #[arg(long = "mac", value_name = "MAC|none")]
     macs: Vec<Or<Mac>>,
     /// Only its addresses (--mac, or else the first one seen) may be source addresses
@@ -162,6 +163,7 @@ fn or_null<T: Serialize>(value: &Or<T>) -> Value {
 
 /// What a port is attached to; none of these: whoever opens it by its name.
 #[derive(Debug, Default, Args)]
+#[command(next_help_heading = "What it is attached to (without any: whoever opens it by its name)")]
 pub struct KindOptions {
     /// A tap interface, called as the port unless IFNAME is given; the daemon needs CAP_NET_ADMIN
     #[arg(long, num_args = 0..=1, value_name = "IFNAME", group = "kind")]

@@ -15,6 +15,9 @@ use crate::api::{SwitchInfo, SwitchState};
 #[derive(Debug, Subcommand)]
 pub enum SwitchCommand {
     /// Add a switch; its data process starts at once
+    #[command(after_help = "Examples:\n  \
+        toklat switch add vale0\n  \
+        toklat switch add vale1 --cpus 2,3 --idle poll")]
     Add {
         /// Its name: up to 15 letters, digits, '-', '_' or '.'
         name: SwitchName,
