@@ -315,12 +315,15 @@ impl Geometry {
             ((1..=1024).contains(&self.ring_num), "ring_num"),
             (aligned(self.buf_size, 64) && (64..=65_536).contains(&self.buf_size), "buf_size"),
             ((RESERVED_BUFFERS + 1..=1_000_000).contains(&self.buf_num), "buf_num"),
-            (self.file_size() <= MAX_REGION, "size"),
-            (self.file_size() <= file_len as u64, "size: the file is shorter"),
         ];
-        match checks.into_iter().find(|(good, _)| !good) {
-            Some((_, what)) => Err(GeometryError(what)),
-            None => Ok(()),
+        if let Some((_, what)) = checks.into_iter().find(|(good, _)| !good) {
+            return Err(GeometryError(what));
+        }
+        // Only now: sizes of unchecked numbers may not fit 64 bits.
+        match self.file_size() {
+            size if size > MAX_REGION => Err(GeometryError("size")),
+            size if size > file_len as u64 => Err(GeometryError("size: the file is shorter")),
+            _ => Ok(()),
         }
     }
 }
@@ -416,4 +419,16 @@ pub const fn distance(from: u32, to: u32, slots: u32) -> u32 {
 pub const fn advance(at: u32, n: u32, slots: u32) -> u32 {
     let to = at + n;
     if to >= slots { to - slots } else { to }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_the_size_of_a_hostile_geometry_does_not_overflow() {
+        let ones = [u32::MAX; 6];
+        let Ok(geometry) = Geometry::read_from_bytes(ones.as_bytes()) else { unreachable!() };
+        assert!(geometry.check(usize::MAX).is_err());
+    }
 }
