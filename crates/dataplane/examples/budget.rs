@@ -1,0 +1,120 @@
+//! Runs a scenario over a number of frames, for `cargo xtask perf` to count instructions:
+//! `budget SCENARIO FRAMES`. One thread, no daemon; client and switch are counted together.
+
+use std::sync::Arc;
+
+use frame::Mac;
+use port::Nanos;
+use ring::{PipeConfig, Port, Region, RegionConfig};
+use toklat_dataplane::{Inline, RingAttach, SwitchConfig};
+
+type Error = Box<dyn std::error::Error>;
+
+const BATCH: usize = 64;
+
+fn main() -> Result<(), Error> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let [scenario, frames] = args.as_slice() else {
+        return Err("usage: budget inline.64|inline.1500|broadcast.64|pipe.64 FRAMES".into());
+    };
+    let frames: usize = frames.parse()?;
+    match scenario.as_str() {
+        "inline.64" => Bench::new(1, Mac::local(2))?.run(frames, 64),
+        "inline.1500" => Bench::new(1, Mac::local(2))?.run(frames, 1500),
+        // Counted per copy: that is what the receivers get.
+        "broadcast.64" => Bench::new(64, Mac::BROADCAST)?.run(frames / 64, 64),
+        "pipe.64" => pipe(frames, 64),
+        other => Err(format!("no scenario {other}").into()),
+    }
+}
+
+/// Fills up to a batch of slots with frames of `len` bytes, headers only.
+fn send(port: &mut Port, header: &[u8; 14], frames: usize, len: usize) -> Result<usize, Error> {
+    let sent = port.send(frames.min(BATCH)).fill(frames.min(BATCH), |window| {
+        window.copy_in(header);
+        len
+    });
+    port.flush()?;
+    Ok(sent)
+}
+
+/// Takes what has come; adds up the lengths.
+fn receive(port: &mut Port, bytes: &mut usize) -> Result<usize, Error> {
+    let mut frames = 0;
+    for frame in port.receive(usize::MAX) {
+        *bytes += frame.len();
+        frames += 1;
+    }
+    port.flush()?;
+    Ok(frames)
+}
+
+/// One sender, some receivers, and the switch between them.
+struct Bench {
+    switch: Inline,
+    sender: Port,
+    receivers: Vec<Port>,
+    header: [u8; 14],
+}
+
+impl Bench {
+    fn new(receivers: u32, to: Mac) -> Result<Self, Error> {
+        let region = Region::private(RegionConfig::ports(receivers + 1, 1, 256))?;
+        let config = SwitchConfig { max_ports: receivers as u16 + 1, ..Default::default() };
+        let mut switch = Inline::new(config)?;
+        let sender = plug(&mut switch, &region, Mac::local(1))?;
+        let receivers = (0..receivers)
+            .map(|i| plug(&mut switch, &region, Mac::local(2 + i)))
+            .collect::<Result<_, _>>()?;
+        let mut header = [0; 14];
+        header[..6].copy_from_slice(&to.octets());
+        header[6..12].copy_from_slice(&Mac::local(1).octets());
+        header[12..].copy_from_slice(&[0x88, 0xb5]);
+        Ok(Self { switch, sender, receivers, header })
+    }
+
+    fn run(mut self, frames: usize, len: usize) -> Result<(), Error> {
+        let (mut sent, mut received, mut bytes, mut turns) = (0, 0, 0, 0);
+        // A flood takes several turns: its copies are charged to the sender.
+        while sent < frames || turns < 64 {
+            turns = if sent < frames { 0 } else { turns + 1 };
+            sent += send(&mut self.sender, &self.header, frames - sent, len)?;
+            self.switch.turn(Nanos(sent as u64));
+            for port in &mut self.receivers {
+                received += receive(port, &mut bytes)?;
+            }
+        }
+        let expected = frames * self.receivers.len();
+        if received != expected || bytes != expected * len {
+            return Err(format!("{received} frames and {bytes} bytes of {expected} arrived").into());
+        }
+        Ok(())
+    }
+}
+
+fn plug(switch: &mut Inline, region: &Arc<Region>, mac: Mac) -> Result<Port, Error> {
+    let port = Port::inline(region, "bench", 1, 1, 256)?;
+    let rings = port.rings();
+    let attach = RingAttach {
+        geometry: rings.geometry,
+        tx: rings.tx,
+        rx: rings.rx,
+        buf_usable: rings.buf_usable,
+    };
+    let policy = fabric::Policy { macs: vec![mac], flood_limit: None, ..Default::default() };
+    switch.add_rings("bench", policy, &rings.mapping, &attach)?;
+    Ok(port)
+}
+
+fn pipe(frames: usize, len: usize) -> Result<(), Error> {
+    let (mut left, mut right) = ring::pipe(&PipeConfig::default())?;
+    let (mut sent, mut received, mut bytes) = (0, 0, 0);
+    while received < frames {
+        sent += send(&mut left, &[0; 14], frames - sent, len)?;
+        received += receive(&mut right, &mut bytes)?;
+    }
+    if bytes != frames * len {
+        return Err(format!("{bytes} bytes arrived").into());
+    }
+    Ok(())
+}
