@@ -41,7 +41,7 @@ pub enum Operation {
     AddSwitch,
     /// Replies [`SwitchInfo`].
     GetSwitch,
-    /// Takes a merge patch (RFC 7396) of [`SwitchSpec`] without its ports, replies [`SwitchInfo`].
+    /// Takes the settings of a [`SwitchSpec`] to change, replies [`SwitchInfo`].
     PatchSwitch,
     /// Removes a switch and its ports.
     DeleteSwitch,
@@ -51,7 +51,7 @@ pub enum Operation {
     AddPort,
     /// Replies [`PortInfo`].
     GetPort,
-    /// Takes a merge patch (RFC 7396) of [`PortSpec`], replies [`PortInfo`].
+    /// Takes the settings of a [`PortSpec`] to change, replies [`PortInfo`].
     PatchPort,
     /// Removes a port; its client sees its token close.
     DeletePort,
@@ -116,13 +116,13 @@ routes! {
     POST "/v1/switches" AddSwitch ("NewSwitch") -> "SwitchInfo" false "Adds a switch.";
     GET "/v1/switches/{switch}" GetSwitch ("") -> "SwitchInfo" false "One switch.";
     PATCH "/v1/switches/{switch}" PatchSwitch ("SwitchSpec") -> "SwitchInfo" false
-        "Changes a switch (merge patch; its ports have their own paths).";
+        "Changes the settings that are named; ports have their own paths.";
     DELETE "/v1/switches/{switch}" DeleteSwitch ("") -> "" false "Removes a switch and its ports.";
     GET "/v1/switches/{switch}/ports" ListPorts ("") -> "PortInfo" true "All ports of a switch.";
     POST "/v1/switches/{switch}/ports" AddPort ("NewPort") -> "PortInfo" false "Adds a port.";
     GET "/v1/switches/{switch}/ports/{port}" GetPort ("") -> "PortInfo" false "One port.";
     PATCH "/v1/switches/{switch}/ports/{port}" PatchPort ("PortSpec") -> "PortInfo" false
-        "Changes a port (merge patch).";
+        "Changes the settings that are named.";
     DELETE "/v1/switches/{switch}/ports/{port}" DeletePort ("") -> "" false "Removes a port.";
     GET "/v1/switches/{switch}/fdb" ListFdb ("") -> "FdbEntry" true "The forwarding table.";
     POST "/v1/switches/{switch}/fdb" AddFdb ("NewFdbEntry") -> "" false

@@ -4,6 +4,7 @@
 //! a function that takes it and the [`Global`] options.
 
 mod client;
+mod daemon;
 mod fdb;
 mod global;
 mod name;
@@ -60,6 +61,11 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     // The daemon, and what asks it.
+    /// Run the daemon that holds the switches
+    Daemon(daemon::DaemonArgs),
+    /// Run the data process of a switch; the daemon starts it
+    #[command(hide = true)]
+    DataProcess(daemon::DataProcessArgs),
     /// Show how the daemon is
     Status,
     /// Add, change, remove and show switches
@@ -111,6 +117,8 @@ impl Command {
     fn run(self, global: &Global) -> Result {
         let _ = global;
         match self {
+            Self::Daemon(args) => daemon::run(args, global),
+            Self::DataProcess(args) => daemon::data_process(args),
             Self::Status => service::status(global),
             Self::Switch(command) => command.run(global),
             Self::Port(command) => command.run(global),

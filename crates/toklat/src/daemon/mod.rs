@@ -1,7 +1,48 @@
 //! The supervisor: holds the topology, starts the data processes, and keeps what they need to go on.
+//!
+//! ```text
+//!   control.sock --HTTP--> api_server --+                     +--> switch --SEQPACKET--> data process
+//!   attach.sock --SEQPACKET--> attach --+--> supervisor ------+--> switch --SEQPACKET--> data process
+//!   hang-ups (epoll, EPOLLRDHUP only) --+    configure        |
+//!                                            topology.json    +--> pipes
+//! ```
+//!
+//! One thread, many tasks. It maps state memory, but never a client's region; it reads counters, but
+//! no frame ever waits for it. When it is killed, data processes run on, and the next one finds them.
 
+mod api_server;
+pub mod attach;
+mod configure;
+mod descriptors;
+mod endpoints;
+mod hangups;
+mod metrics;
+mod openapi;
+mod pipes;
+mod process;
+mod seqpacket;
+mod supervisor;
+mod switch;
+pub mod topology;
+
+use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::{Context, bail};
+use dataplane::config::SwitchConfig;
+use rustix::fs::FlockOperation;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit};
+use tokio::signal::unix::{SignalKind, signal};
+
+use self::hangups::Hangups;
+use self::supervisor::Supervisor;
+use self::switch::Environment;
+use crate::api::{self, ApiError, ErrorCode, Stop};
 
 /// How the daemon runs.
 #[derive(Clone, Debug)]
@@ -20,4 +61,268 @@ pub struct DaemonOptions {
     pub auto_switch: bool,
     /// Data processes run on when the daemon is told to stop by a signal.
     pub leave_data_processes: bool,
+}
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// It runs already in this directory, or cannot have its sockets.
+pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
+    let activated = inherited_sockets()?;
+    // Sockets of data processes are for this user only; those for others are opened up below.
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
+    let lock = lock_directory(&options.dir)?;
+    let descriptor_limit = raise_descriptor_limit();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("Cannot start the reactor")?;
+    let done = runtime.block_on(supervise(options, activated, descriptor_limit));
+    drop(lock);
+    done
+}
+
+/// Runs the data process of a switch in this process: the hidden command that the supervisor starts.
+/// `listener` and `state` are descriptors that it left open.
+///
+/// # Errors
+/// The descriptors or the configuration cannot be used.
+pub fn data_process(
+    switch: String,
+    config: &str,
+    listener: RawFd,
+    state: RawFd,
+) -> anyhow::Result<()> {
+    let (listener, state) = (descriptors::take(listener)?, descriptors::take(state)?);
+    let config: SwitchConfig = serde_json::from_str(config).context("The switch's settings")?;
+    // Away from the supervisor's terminal. Fails only for a process that leads a group, which then
+    // was not started by the supervisor.
+    let _ = rustix::process::setsid();
+    dataplane::process::run(listener, state, switch, config)?;
+    Ok(())
+}
+
+/// The sockets that systemd opened for us: control and attach, in either order.
+fn inherited_sockets() -> anyhow::Result<Vec<OwnedFd>> {
+    let numbers: Vec<RawFd> = sd_notify::listen_fds().context("LISTEN_FDS")?.collect();
+    let take = |number| descriptors::take(number).context("A socket of LISTEN_FDS is not open");
+    numbers.into_iter().map(take).collect()
+}
+
+/// Makes the runtime directory and sees to it that there is one daemon in it.
+fn lock_directory(dir: &Path) -> anyhow::Result<std::fs::File> {
+    let shown = dir.display();
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(dir)
+        .with_context(|| format!("Cannot make {shown}; set TOKLAT_DIR to a directory of yours"))?;
+    let lock = std::fs::File::create(dir.join("lock")).with_context(|| {
+        format!("Cannot write in {shown}; set TOKLAT_DIR to a directory of yours")
+    })?;
+    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        bail!("A daemon runs in {shown} already; use it, or set TOKLAT_DIR to another directory");
+    }
+    Ok(lock)
+}
+
+/// Allows as many descriptors as the administrator does; returns how many.
+fn raise_descriptor_limit() -> u64 {
+    let Rlimit { maximum, current } = rustix::process::getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: maximum, maximum };
+    match rustix::process::setrlimit(Resource::Nofile, raised) {
+        Ok(()) => maximum.unwrap_or(u64::MAX),
+        Err(_) => current.unwrap_or(u64::MAX),
+    }
+}
+
+async fn supervise(
+    options: DaemonOptions,
+    activated: Vec<OwnedFd>,
+    descriptor_limit: u64,
+) -> anyhow::Result<()> {
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let own_sockets = activated.is_empty();
+    let sockets = Sockets::open(&options, activated).await?;
+    let environment = Environment {
+        dir: options.dir.clone(),
+        exe: std::env::current_exe().context("Cannot tell which program this is")?,
+        hangups: Hangups::new().context("Cannot make an epoll set")?,
+    };
+    let by_signal = Stop { leave_data_processes: options.leave_data_processes };
+    let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));
+    let wanted = wanted_topology(&supervisor, &options)?;
+    supervisor.begin(wanted).await;
+    let watching = tokio::spawn(Arc::clone(&supervisor).watch_hangups());
+    sockets.serve(&supervisor)?;
+    notify(sd_notify::NotifyState::Ready);
+    tracing::info!(dir = %options.dir.display(), pid = std::process::id(), "ready");
+    let how = tokio::select! {
+        _ = interrupt.recv() => by_signal,
+        _ = terminate.recv() => by_signal,
+        how = supervisor.asked_to_stop() => how,
+        ended = watching => bail!("Cannot watch for hang-ups: {ended:?}"),
+    };
+    notify(sd_notify::NotifyState::Stopping);
+    tracing::info!(?how, "stopping");
+    if !how.leave_data_processes {
+        supervisor.stop_all().await;
+    }
+    if own_sockets {
+        for name in [api::SOCKET, ring::attach::SOCKET] {
+            // Nothing is lost if it stays: the next daemon replaces it.
+            let _ = std::fs::remove_file(options.dir.join(name));
+        }
+    }
+    Ok(())
+}
+
+fn notify(state: sd_notify::NotifyState<'_>) {
+    if let Err(error) = sd_notify::notify(&[state]) {
+        tracing::warn!(%error, "cannot notify systemd");
+    }
+}
+
+/// What was applied last, else the topology file, else nothing.
+fn wanted_topology(
+    supervisor: &Supervisor,
+    options: &DaemonOptions,
+) -> anyhow::Result<api::Topology> {
+    let store = supervisor.store();
+    let saved = store.load().with_context(|| {
+        format!("Cannot read {}; remove it to start without switches", store.path().display())
+    })?;
+    match (saved, &options.topology) {
+        (Some(saved), _) => Ok(saved),
+        (None, Some(file)) => topology::read_file(file),
+        (None, None) => Ok(api::Topology::default()),
+    }
+}
+
+/// The sockets the daemon listens on.
+struct Sockets {
+    control: tokio::net::UnixListener,
+    attach: seqpacket::Listener,
+    tcp: Option<(tokio::net::TcpListener, Arc<str>)>,
+}
+
+impl Sockets {
+    async fn open(options: &DaemonOptions, activated: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        let (mut control, mut attach) = (None, None);
+        for socket in activated {
+            let kind = rustix::net::sockopt::socket_type(&socket)?;
+            *(if kind == SocketType::SEQPACKET { &mut attach } else { &mut control }) =
+                Some(socket);
+        }
+        let attach = match attach {
+            Some(socket) => socket,
+            None => open_up(options, ring::attach::SOCKET, seqpacket::listen)?,
+        };
+        let control = match control {
+            Some(socket) => socket,
+            None => open_up(options, api::SOCKET, listen_stream)?,
+        };
+        let control = std::os::unix::net::UnixListener::from(control);
+        control.set_nonblocking(true)?;
+        Ok(Self {
+            control: tokio::net::UnixListener::from_std(control)?,
+            attach: seqpacket::Listener::new(attach)?,
+            tcp: listen_tcp(options).await?,
+        })
+    }
+
+    fn serve(self, supervisor: &Arc<Supervisor>) -> io::Result<()> {
+        let to = || Arc::clone(supervisor);
+        tokio::spawn(attach::serve(self.attach, to()));
+        tokio::spawn(api_server::serve_unix(self.control, to()));
+        if let Some((listener, token)) = self.tcp {
+            tokio::spawn(api_server::serve_tcp(listener, to(), token));
+        }
+        Ok(())
+    }
+}
+
+fn listen_stream(path: &Path) -> io::Result<OwnedFd> {
+    // What a dead daemon left: the lock says that it is dead.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(std::os::unix::net::UnixListener::bind(path)?.into()),
+    }
+}
+
+/// Listens on a socket that the group may use too.
+fn open_up(
+    options: &DaemonOptions,
+    name: &str,
+    listen: fn(&Path) -> io::Result<OwnedFd>,
+) -> anyhow::Result<OwnedFd> {
+    let path = options.dir.join(name);
+    let shown = path.display();
+    let socket = listen(&path).with_context(|| format!("Cannot listen on {shown}"))?;
+    if let Some(group) = &options.group {
+        let number = group_number(group)?;
+        std::os::unix::fs::chown(&path, None, Some(number))
+            .with_context(|| format!("Cannot give {shown} to group {group}; be a member of it"))?;
+    }
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
+    Ok(socket)
+}
+
+fn group_number(group: &str) -> anyhow::Result<u32> {
+    if let Ok(number) = group.parse() {
+        return Ok(number);
+    }
+    let groups = std::fs::read_to_string("/etc/group").context("Cannot read /etc/group")?;
+    let number = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
+    });
+    number.with_context(|| format!("There is no group {group} in /etc/group; give its number"))
+}
+
+async fn listen_tcp(
+    options: &DaemonOptions,
+) -> anyhow::Result<Option<(tokio::net::TcpListener, Arc<str>)>> {
+    let Some(address) = options.listen else { return Ok(None) };
+    let Some(file) = &options.token_file else {
+        bail!("Serving {address} needs --token-file: whoever knows the token may do everything");
+    };
+    let token = std::fs::read_to_string(file)
+        .with_context(|| format!("Cannot read the token file {}", file.display()))?;
+    let token = token.trim();
+    if token.len() < 16 {
+        bail!("The token in {} is shorter than 16 characters; make a longer one", file.display());
+    }
+    let listener = tokio::net::TcpListener::bind(address);
+    let listener = listener.await.with_context(|| format!("Cannot listen on {address}"))?;
+    Ok(Some((listener, token.into())))
+}
+
+/// Locks, also after a panic elsewhere: what is behind these locks is whole at any time.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A token: the client's end, and the switch's.
+fn token_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    Ok(rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+/// What the operating system refused, with a remedy where there is one.
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+fn system(what: &str, error: io::Error) -> ApiError {
+    let (code, remedy) = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => {
+            (ErrorCode::Limit, "raise the limit of descriptors (ulimit -n; systemd: LimitNOFILE=)")
+        }
+        Some(libc::ENOMEM | libc::ENOSPC) => (ErrorCode::Limit, "free memory or disk space"),
+        Some(libc::ENOENT) => (ErrorCode::NotFound, "make it first"),
+        Some(libc::EACCES | libc::EPERM) => {
+            (ErrorCode::NeedsPrivilege, "let the daemon's user do that")
+        }
+        _ => (ErrorCode::System, "see the daemon's log"),
+    };
+    ApiError::new(code, format!("{what}: {error}"), remedy)
 }

@@ -1,0 +1,79 @@
+//! The daemon itself, and the process that it starts for each switch.
+
+use std::net::SocketAddr;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Global, Result};
+use crate::daemon::{self, DaemonOptions};
+
+/// Options of `toklat daemon`.
+#[derive(Debug, Args)]
+pub struct DaemonArgs {
+    /// Topology file to apply if nothing was applied before
+    #[arg(long, value_name = "FILE")]
+    topology: Option<PathBuf>,
+    /// Group whose members may use the sockets, by name or number [default: the daemon's own]
+    #[arg(long)]
+    group: Option<String>,
+    /// Serve the control API on this TCP address as well
+    #[arg(long, value_name = "ADDRESS", requires = "token_file")]
+    listen: Option<SocketAddr>,
+    /// File with the token that TCP clients send
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Refuse ports of switches that were not added, instead of making the switch
+    #[arg(long)]
+    no_auto_switch: bool,
+    /// Let data processes run on when a signal stops the daemon; the next one finds them
+    #[arg(long)]
+    leave_data_processes: bool,
+}
+
+/// Options of `toklat data-process`.
+#[derive(Debug, Args)]
+pub struct DataProcessArgs {
+    /// The switch
+    #[arg(long)]
+    switch: String,
+    /// Its settings, in JSON
+    #[arg(long)]
+    config: String,
+    /// Descriptor of the socket to listen on
+    #[arg(long)]
+    listener: RawFd,
+    /// Descriptor of the state memory
+    #[arg(long)]
+    state: RawFd,
+}
+
+/// Runs the daemon.
+///
+/// # Errors
+/// If it cannot start.
+pub fn run(args: DaemonArgs, global: &Global) -> Result {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("TOKLAT_LOG");
+    tracing_subscriber::fmt()
+        .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
+        .with_writer(std::io::stderr)
+        .init();
+    daemon::run(DaemonOptions {
+        dir: global.dir.clone().unwrap_or_else(ring::attach::runtime_directory),
+        topology: args.topology,
+        group: args.group,
+        listen: args.listen,
+        token_file: args.token_file,
+        auto_switch: !args.no_auto_switch,
+        leave_data_processes: args.leave_data_processes,
+    })
+}
+
+/// Runs the data process of a switch.
+///
+/// # Errors
+/// If it was not started by the daemon.
+pub fn data_process(args: DataProcessArgs) -> Result {
+    daemon::data_process(args.switch, &args.config, args.listener, args.state)
+}

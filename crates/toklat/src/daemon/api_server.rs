@@ -1,0 +1,247 @@
+//! The control API over HTTP: on a Unix socket, and on TCP for those who know the token.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::{DefaultBodyLimit, Query, RawPathParams, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, on};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::{TcpListener, UnixListener};
+
+use super::supervisor::Supervisor;
+use super::{metrics, openapi};
+use crate::api::{ApiError, ErrorCode, FdbEntry, Operation, ROUTES};
+
+/// Most bytes of a request: a topology of many thousand ports.
+const MAX_BODY: usize = 16 << 20;
+
+type Params = HashMap<String, String>;
+
+/// Serves those who may connect to the socket.
+///
+/// # Errors
+/// The listener failed.
+pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) -> std::io::Result<()> {
+    axum::serve(listener, router(to)).await
+}
+
+/// Serves those who send `token`.
+///
+/// # Errors
+/// The listener failed.
+pub async fn serve_tcp(
+    listener: TcpListener,
+    to: Arc<Supervisor>,
+    token: Arc<str>,
+) -> std::io::Result<()> {
+    let guard = move |request: Request, next: Next| {
+        let token = Arc::clone(&token);
+        async move { if knows(&request, &token) { next.run(request).await } else { unknown() } }
+    };
+    axum::serve(listener, router(to).layer(middleware::from_fn(guard))).await
+}
+
+fn knows(request: &Request, token: &str) -> bool {
+    let sent = request.headers().get(header::AUTHORIZATION);
+    let sent = sent.and_then(|value| value.to_str().ok()?.strip_prefix("Bearer "));
+    sent.is_some_and(|sent| same(sent.as_bytes(), token.as_bytes()))
+}
+
+/// Compares in a time that tells nothing of where the difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+fn unknown() -> Response {
+    let remedy = "send Authorization: Bearer with what is in the daemon's token file";
+    let error = ApiError::new(ErrorCode::Forbidden, "The token is missing or wrong", remedy);
+    (StatusCode::UNAUTHORIZED, axum::Json(error)).into_response()
+}
+
+/// The router that [`ROUTES`] describes.
+fn router(to: Arc<Supervisor>) -> Router {
+    let nothing = |request: Request| async move {
+        let reason = format!("There is no {} {}", request.method(), request.uri().path());
+        ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json").into_response()
+    };
+    let mut router = Router::new();
+    for route in ROUTES {
+        let operation = route.operation;
+        let handler = move |State(to): State<Arc<Supervisor>>,
+                            path: RawPathParams,
+                            Query(mut params): Query<Params>,
+                            body: Bytes| async move {
+            params.extend(path.iter().map(|(k, v)| (k.to_owned(), v.to_owned())));
+            // In a task of its own: a client that hangs up must not stop a change half way.
+            let done = tokio::spawn(async move { answer(operation, &to, &params, &body).await });
+            let failed =
+                |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
+            done.await.unwrap_or_else(failed)
+        };
+        router = router.route(route.path, on(filter(route.method), handler));
+    }
+    router
+        .fallback(nothing)
+        .method_not_allowed_fallback(nothing)
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(to)
+}
+
+/// The filter of a method that occurs in [`ROUTES`].
+fn filter(method: &str) -> MethodFilter {
+    match method {
+        "PUT" => MethodFilter::PUT,
+        "POST" => MethodFilter::POST,
+        "PATCH" => MethodFilter::PATCH,
+        "DELETE" => MethodFilter::DELETE,
+        _ => MethodFilter::GET,
+    }
+}
+
+/// Does what is asked.
+async fn answer(
+    operation: Operation,
+    to: &Supervisor,
+    params: &Params,
+    body: &[u8],
+) -> Result<Response, ApiError> {
+    let param = |name: &str| params.get(name).map_or("", String::as_str);
+    let (switch, port) = (param("switch"), param("port"));
+    match operation {
+        Operation::GetStatus => reply(&to.status().await),
+        Operation::GetTopology => reply(&to.get_topology().await),
+        Operation::PutTopology => reply(&to.apply(parse(body)?).await?),
+        Operation::ListSwitches => {
+            let mut list = Vec::new();
+            for handle in to.handles() {
+                list.push(handle.lock().await.info());
+            }
+            reply(&list)
+        }
+        Operation::AddSwitch => created(&to.add_switch(parse(body)?).await?),
+        Operation::GetSwitch => reply(&to.switch(switch)?.lock().await.info()),
+        Operation::PatchSwitch => reply(&to.patch_switch(switch, &parse(body)?).await?),
+        Operation::DeleteSwitch => done(to.delete_switch(switch).await),
+        Operation::ListPorts => {
+            let handle = to.switch(switch)?;
+            let switch = handle.lock().await;
+            reply(&switch.ports().map(|port| switch.port_info(port)).collect::<Vec<_>>())
+        }
+        Operation::AddPort => created(&to.add_port(switch, parse(body)?).await?),
+        Operation::GetPort => reply(&to.port_info(switch, port).await?),
+        Operation::PatchPort => reply(&to.patch_port(switch, port, &parse(body)?).await?),
+        Operation::DeletePort => done(to.delete_port(switch, port).await),
+        Operation::ListFdb => list_fdb(to, switch).await,
+        Operation::AddFdb => done(to.switch(switch)?.lock().await.add_fdb(&parse(body)?).await),
+        Operation::FlushFdb => {
+            done(to.switch(switch)?.lock().await.flush_fdb(&parse_or_default(body)?).await)
+        }
+        Operation::DeleteFdb => {
+            let mac = word(param("mac"))?;
+            let vlan = params.get("vlan").map(|vlan| number(vlan)).transpose()?;
+            done(to.switch(switch)?.lock().await.delete_fdb(mac, vlan).await)
+        }
+        Operation::GetStats => reply(&to.stats(params.get("switch").map(String::as_str)).await?),
+        Operation::ListPipes => reply(&to.list_pipes()),
+        Operation::Upgrade => {
+            let what: crate::api::Upgrade = parse_or_default(body)?;
+            reply(&to.upgrade(what.switch.as_deref()).await?)
+        }
+        Operation::Stop => {
+            to.ask_to_stop(parse_or_default(body)?);
+            Ok(StatusCode::NO_CONTENT.into_response())
+        }
+        Operation::GetMetrics => Ok(metrics::page(to).await.into_response()),
+        Operation::GetOpenApi => reply(&openapi::document()),
+    }
+}
+
+async fn list_fdb(to: &Supervisor, switch: &str) -> Result<Response, ApiError> {
+    let handle = to.switch(switch)?;
+    let switch = handle.lock().await;
+    let now = port::Nanos(super::supervisor::monotonic_ns());
+    let mut list: Vec<_> = switch
+        .view()
+        .fdb(now)
+        .into_iter()
+        .map(|e| FdbEntry {
+            mac: e.mac,
+            vlan: e.vlan,
+            port: switch.name_of(e.port),
+            fixed: e.fixed,
+            age_s: e.age_s,
+        })
+        .collect();
+    list.sort_by_key(|e| (e.vlan, e.mac.octets()));
+    reply(&list)
+}
+
+fn bad(reason: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for what it takes")
+}
+
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|e| bad(format!("The request's JSON: {e}")))
+}
+
+fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiError> {
+    if body.is_empty() { Ok(T::default()) } else { parse(body) }
+}
+
+/// A parameter that is text in JSON too.
+fn word<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
+    serde_json::from_value(text.into()).map_err(|e| bad(e.to_string()))
+}
+
+/// A parameter that is a number in JSON.
+fn number<T: DeserializeOwned>(text: &str) -> Result<T, ApiError> {
+    let number: u64 = text.parse().map_err(|_| bad(format!("{text:?} is not a number")))?;
+    serde_json::from_value(number.into()).map_err(|e| bad(e.to_string()))
+}
+
+fn reply(value: &impl Serialize) -> Result<Response, ApiError> {
+    Ok(axum::Json(value).into_response())
+}
+
+fn created(value: &impl Serialize) -> Result<Response, ApiError> {
+    Ok((StatusCode::CREATED, axum::Json(value)).into_response())
+}
+
+fn done(result: Result<(), ApiError>) -> Result<Response, ApiError> {
+    result.map(|()| StatusCode::NO_CONTENT.into_response())
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.code.status());
+        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        (status, axum::Json(self)).into_response()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_compared_whole() {
+        assert!(same(b"secret", b"secret"));
+        for wrong in [&b"secre"[..], b"secrets", b"Secret", b""] {
+            assert!(!same(wrong, b"secret"));
+        }
+    }
+
+    #[test]
+    fn every_method_of_the_table_has_its_filter() {
+        for route in ROUTES {
+            let known = ["GET", "PUT", "POST", "PATCH", "DELETE"];
+            assert!(known.contains(&route.method), "{} {}", route.method, route.path);
+        }
+    }
+}

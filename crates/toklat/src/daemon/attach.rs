@@ -1,0 +1,473 @@
+//! The attach socket: how ring clients open ports and pipes. Whoever is on the other end is hostile.
+//!
+//! Each connection has a task of its own and a time limit for each step, so that a silent or slow
+//! client holds up nobody; connections are limited in all and per user.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use dataplane::config::RingAttach;
+use ring::attach::{Reply, Request, VERSION, flags, op};
+use ring::layout::{Geometry, RingSpec};
+use rustix::io::Errno;
+use shmem::Memfd;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::locked;
+use super::pipes::{End, EndRings, PipeLayout, PipeName};
+use super::seqpacket::{Listener, Message, Seqpacket};
+use super::supervisor::Supervisor;
+use super::topology::{PORT_NAME, SWITCH_NAME, check_name};
+use crate::api::{ApiError, Client, ErrorCode};
+
+/// Most connections at a time.
+const MAX_CONNECTIONS: usize = 512;
+/// Most connections of one user at a time, but for root and the daemon's own.
+const MAX_PER_USER: usize = 64;
+/// How long a client may take to ask, and to take its reply.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Bytes of a pipe's id.
+const PIPE_ID: usize = 15;
+
+/// What a client asks for, checked.
+#[derive(Debug)]
+pub enum Ask {
+    /// Open a port, or a monitor of one.
+    Open {
+        /// The switch.
+        switch: String,
+        /// The port.
+        port: String,
+        /// A monitor: of what the port sends, of what it receives.
+        watch: Option<(bool, bool)>,
+        /// The rings in the region.
+        ring: RingAttach,
+        /// The region.
+        memory: Memfd,
+    },
+    /// Make a pipe and open an end of it.
+    MakePipe {
+        /// Its name.
+        name: PipeName,
+        /// The end.
+        end: End,
+        /// The rings in the region.
+        layout: PipeLayout,
+        /// The region.
+        memory: Memfd,
+    },
+    /// Open an end of a pipe.
+    OpenPipe {
+        /// Its name.
+        name: PipeName,
+        /// The end.
+        end: End,
+    },
+}
+
+fn bad(reason: impl Into<String>, remedy: &str) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, reason, remedy)
+}
+
+/// Checks a message of a client: its size, its names, its descriptors and the geometry of its region.
+/// Looks at nothing but its arguments.
+///
+/// # Errors
+/// Names what is wrong first.
+pub fn parse_request(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Ask, ApiError> {
+    let request = Request::read_from_bytes(bytes).map_err(|_| {
+        let reason = format!("A request has {} bytes, not {}", bytes.len(), size_of::<Request>());
+        bad(reason, "use the client library of this version of toklat")
+    })?;
+    if request.version != VERSION {
+        let reason = format!("Version {} of the attach protocol is not {VERSION}", request.version);
+        return Err(bad(reason, "use the client library of this version of toklat"));
+    }
+    let known = flags::MONITOR_TX | flags::MONITOR_RX | flags::EXCLUSIVE;
+    if request.flags & !known != 0 || request.reserved != 0 {
+        return Err(bad("Unknown flags are set", "set the flags of ring::attach::flags only"));
+    }
+    let name = request.name().ok_or_else(|| bad("The name is no text", "use switch:port"))?;
+    match request.op {
+        op::OPEN => parse_open(&request, name, fds),
+        op::MAKE_PIPE => {
+            let (name, end) = parse_pipe_name(name)?;
+            let memory = one_memory(fds)?;
+            let layout = check_pipe(&request, &memory)?;
+            Ok(Ask::MakePipe { name, end, layout, memory })
+        }
+        op::OPEN_PIPE => {
+            let (name, end) = parse_pipe_name(name)?;
+            if !fds.is_empty() {
+                return Err(bad(
+                    "The other end of a pipe is opened without descriptors",
+                    "send none",
+                ));
+            }
+            Ok(Ask::OpenPipe { name, end })
+        }
+        other => Err(bad(format!("There is no operation {other}"), "use one of ring::attach::op")),
+    }
+}
+
+fn parse_open(request: &Request, name: &str, fds: Vec<OwnedFd>) -> Result<Ask, ApiError> {
+    let remedy = "use switch:port, such as vale0:p1";
+    let (switch, port) =
+        name.split_once(':').ok_or_else(|| bad(format!("{name:?} names no port"), remedy))?;
+    let (port, letters) = port.split_once('/').unwrap_or((port, ""));
+    check_name(switch, SWITCH_NAME)?;
+    check_name(port, PORT_NAME)?;
+    if letters.chars().any(|c| !matches!(c, 'r' | 't' | 'x')) {
+        return Err(bad(
+            format!("Unknown letters in /{letters}"),
+            "use /t, /r or /rt for monitors",
+        ));
+    }
+    let tx = request.flags & flags::MONITOR_TX != 0 || letters.contains('t');
+    let rx = request.flags & flags::MONITOR_RX != 0 || letters.contains('r');
+    let watch = (tx || rx).then_some((tx, rx));
+    let memory = one_memory(fds)?;
+    let Request { geometry, tx, rx, buf_usable, .. } = *request;
+    check_region(&geometry, &memory, buf_usable, &[tx, rx])?;
+    if tx.rings + rx.rings == 0 || (watch.is_some() && rx.rings == 0) {
+        return Err(bad(
+            "The port has no rings",
+            "give it a ring at least; monitors need receive rings",
+        ));
+    }
+    let ring = RingAttach { geometry, tx, rx, buf_usable };
+    Ok(Ask::Open { switch: switch.into(), port: port.into(), watch, ring, memory })
+}
+
+fn parse_pipe_name(name: &str) -> Result<(PipeName, End), ApiError> {
+    let wrong = || bad(format!("{name:?} names no end of a pipe"), "use vale0:p{1 and vale0:p}1");
+    let at = name.find(['{', '}']).ok_or_else(wrong)?;
+    let end = if name[at..].starts_with('{') { End::Master } else { End::Slave };
+    let (parent, id) = (&name[..at], &name[at + 1..]);
+    let (switch, port) = parent.split_once(':').map_or((None, parent), |(s, p)| (Some(s), p));
+    if let Some(switch) = switch {
+        check_name(switch, SWITCH_NAME)?;
+    }
+    check_name(port, PORT_NAME)?;
+    check_name(id, PIPE_ID)?;
+    Ok(((parent.into(), id.into()), end))
+}
+
+fn one_memory(fds: Vec<OwnedFd>) -> Result<Memfd, ApiError> {
+    let fds = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+        let reason = format!("{} descriptors came with the request", fds.len());
+        bad(reason, "send one: the region's memory file")
+    })?;
+    let [file] = fds;
+    Memfd::adopt(file).map_err(|e| bad(e.to_string(), "make it with memfd_create, and seal it"))
+}
+
+fn check_region(
+    geometry: &Geometry,
+    memory: &Memfd,
+    buf_usable: u32,
+    rings: &[RingSpec],
+) -> Result<(), ApiError> {
+    let wrong = |e: ring::layout::GeometryError| bad(e.to_string(), "see ring::layout for limits");
+    geometry.check(memory.len()).map_err(wrong)?;
+    if !(64..=geometry.buf_size).contains(&buf_usable) {
+        let reason = format!("Buffers of {} bytes cannot hold {buf_usable}", geometry.buf_size);
+        return Err(bad(reason, "use 64 up to the buffers' distance"));
+    }
+    for spec in rings {
+        spec.check(geometry).map_err(wrong)?;
+    }
+    let end = |spec: &RingSpec| spec.first + spec.rings;
+    let overlap = |a: &RingSpec, b: &RingSpec| a.first < end(b) && b.first < end(a);
+    for (i, a) in rings.iter().enumerate() {
+        if rings[..i].iter().any(|b| a.rings > 0 && b.rings > 0 && overlap(a, b)) {
+            return Err(bad("A ring is used twice", "give each direction rings of its own"));
+        }
+    }
+    Ok(())
+}
+
+fn check_pipe(request: &Request, memory: &Memfd) -> Result<PipeLayout, ApiError> {
+    let Request { geometry, tx, rx, peer_tx, peer_rx, buf_usable, .. } = *request;
+    check_region(&geometry, memory, buf_usable, &[tx, rx, peer_tx, peer_rx])?;
+    let twins =
+        |a: RingSpec, b: RingSpec| a.rings == b.rings && (a.rings == 0 || a.slots == b.slots);
+    if !twins(tx, peer_rx) || !twins(rx, peer_tx) || tx.rings + rx.rings == 0 {
+        let remedy = "each send ring has a receive ring of the other end, of the same size";
+        return Err(bad("The rings of the pipe's ends do not match", remedy));
+    }
+    let rings = [EndRings { tx, rx }, EndRings { tx: peer_tx, rx: peer_rx }];
+    Ok(PipeLayout { geometry, rings, buf_usable })
+}
+
+/// Serves clients until the task is dropped.
+pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
+    let admission = Arc::new(Admission::new(supervisor.uid()));
+    loop {
+        let socket = match listener.accept().await {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::error!(%error, "cannot accept attach connections");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            }
+        };
+        let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
+        let client = Client { pid: peer.pid.as_raw_nonzero().get() as u32, uid: peer.uid.as_raw() };
+        let Some(ticket) = Admission::enter(&admission, client.uid) else {
+            refuse_connection(socket).await;
+            continue;
+        };
+        let supervisor = Arc::clone(&supervisor);
+        tokio::spawn(async move {
+            let _ticket = ticket;
+            if let Err(error) = converse(socket, client, &supervisor).await {
+                tracing::debug!(?client, %error, "attach connection");
+            }
+        });
+    }
+}
+
+async fn refuse_connection(socket: OwnedFd) {
+    let reply = Reply::refused(
+        Errno::AGAIN.raw_os_error(),
+        "Too many connections; close those that are not needed, and try again",
+    );
+    if let Ok(socket) = Seqpacket::new(socket) {
+        // The socket's buffer is empty: this does not wait. A client that is gone does not matter.
+        let _ = socket.send(reply.as_bytes(), &[]).await;
+    }
+}
+
+/// Answers requests until the client has no more.
+async fn converse(socket: OwnedFd, client: Client, supervisor: &Arc<Supervisor>) -> io::Result<()> {
+    let socket = Seqpacket::new(socket)?;
+    loop {
+        let next = socket.receive(size_of::<Request>() + 1);
+        let Ok(message) = tokio::time::timeout(PATIENCE, next).await else { return Ok(()) };
+        let message = message?;
+        if message.bytes.is_empty() {
+            return Ok(());
+        }
+        let (reply, fds) = match answer(message, client, supervisor).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                tracing::info!(?client, %error, "attach request refused");
+                (Reply::refused(errno(error.code), &error.to_string()), Vec::new())
+            }
+        };
+        let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        // If the client does not take its token, that is closed here, and the port goes.
+        let sent = socket.send(reply.as_bytes(), &borrowed);
+        tokio::time::timeout(PATIENCE, sent).await??;
+    }
+}
+
+async fn answer(
+    message: Message,
+    client: Client,
+    supervisor: &Arc<Supervisor>,
+) -> Result<(Reply, Vec<OwnedFd>), ApiError> {
+    if message.truncated {
+        return Err(bad("The request is too long or has too many descriptors", "send one request"));
+    }
+    let mut reply = Reply { version: VERSION, ..Reply::new_zeroed() };
+    match parse_request(&message.bytes, message.fds)? {
+        Ask::Open { switch, port, watch, ring, memory } => {
+            let region = (ring, memory);
+            let opened = supervisor.open_port(client, &switch, &port, watch, region).await?;
+            (reply.port, reply.max_frame) = (opened.port, opened.max_frame);
+            Ok((reply, vec![opened.token]))
+        }
+        Ask::MakePipe { name, end, layout, memory } => {
+            let opened = supervisor.make_pipe(client, (name, end), (layout, memory))?;
+            describe_pipe(&mut reply, &opened.layout, end);
+            Ok((reply, opened.fds))
+        }
+        Ask::OpenPipe { name, end } => {
+            let opened = supervisor.open_pipe(client, (name, end))?;
+            describe_pipe(&mut reply, &opened.layout, end);
+            Ok((reply, opened.fds))
+        }
+    }
+}
+
+fn describe_pipe(reply: &mut Reply, layout: &PipeLayout, end: End) {
+    let own = layout.of(end);
+    reply.geometry = layout.geometry;
+    (reply.tx, reply.rx) = (own.tx, own.rx);
+    reply.peer_rx = layout.of(end.other()).rx;
+    (reply.buf_usable, reply.max_frame) = (layout.buf_usable, layout.buf_usable);
+}
+
+/// The errno that netmap's clients know for it.
+fn errno(code: ErrorCode) -> i32 {
+    match code {
+        ErrorCode::BadRequest => Errno::INVAL,
+        ErrorCode::NotFound => Errno::NOENT,
+        ErrorCode::Exists => Errno::EXIST,
+        ErrorCode::Busy => Errno::BUSY,
+        ErrorCode::Forbidden => Errno::ACCESS,
+        ErrorCode::NeedsPrivilege => Errno::PERM,
+        ErrorCode::Limit => Errno::NOSPC,
+        ErrorCode::DataProcess => Errno::NETDOWN,
+        ErrorCode::System => Errno::IO,
+    }
+    .raw_os_error()
+}
+
+/// How many connections each user has.
+#[derive(Debug)]
+struct Admission {
+    own_uid: u32,
+    by_user: Mutex<HashMap<u32, usize>>,
+}
+
+/// One connection of a user; given back when dropped.
+#[derive(Debug)]
+struct Ticket(Arc<Admission>, u32);
+
+impl Admission {
+    fn new(own_uid: u32) -> Self {
+        Self { own_uid, by_user: Mutex::default() }
+    }
+
+    fn enter(this: &Arc<Self>, uid: u32) -> Option<Ticket> {
+        let mut by_user = locked(&this.by_user);
+        let all: usize = by_user.values().sum();
+        let trusted = uid == 0 || uid == this.own_uid;
+        let own = by_user.get(&uid).copied().unwrap_or(0);
+        if all >= MAX_CONNECTIONS || (own >= MAX_PER_USER && !trusted) {
+            return None;
+        }
+        by_user.insert(uid, own + 1);
+        Some(Ticket(Arc::clone(this), uid))
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut by_user = locked(&self.0.by_user);
+        if let Some(own) = by_user.get_mut(&self.1) {
+            *own -= 1;
+            if *own == 0 {
+                by_user.remove(&self.1);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use shmem::Pages;
+
+    const GEOMETRY: Geometry = Geometry {
+        if_size: 1024,
+        if_num: 1,
+        ring_size: 4352,
+        ring_num: 4,
+        buf_size: 2112,
+        buf_num: 1100,
+    };
+
+    fn request(op: u16, name: &str) -> Request {
+        let spec = |first| RingSpec { first, rings: 1, slots: 256 };
+        Request {
+            geometry: GEOMETRY,
+            tx: spec(0),
+            rx: spec(1),
+            peer_tx: spec(2),
+            peer_rx: spec(3),
+            buf_usable: 2048,
+            ..Request::new(op, name)
+        }
+    }
+
+    fn region() -> Vec<OwnedFd> {
+        let len = GEOMETRY.file_size() as usize;
+        vec![Memfd::create("region", len, Pages::Small).unwrap().into_fd()]
+    }
+
+    fn refusal(request: Request, fds: Vec<OwnedFd>) -> String {
+        let error = parse_request(request.as_bytes(), fds).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadRequest);
+        assert!(!error.remedy.is_empty());
+        error.reason
+    }
+
+    #[test]
+    fn a_port_a_monitor_and_both_ends_of_a_pipe_are_understood() {
+        let ask = parse_request(request(op::OPEN, "vale0:p1").as_bytes(), region()).unwrap();
+        assert!(matches!(ask, Ask::Open { switch, port, watch: None, .. }
+            if switch == "vale0" && port == "p1"));
+        let ask = parse_request(request(op::OPEN, "vale0:p1/r").as_bytes(), region()).unwrap();
+        assert!(matches!(ask, Ask::Open { watch: Some((false, true)), .. }));
+        let by_flag = Request { flags: flags::MONITOR_TX, ..request(op::OPEN, "vale0:p1") };
+        let ask = parse_request(by_flag.as_bytes(), region()).unwrap();
+        assert!(matches!(ask, Ask::Open { watch: Some((true, false)), .. }));
+        let ask = parse_request(request(op::MAKE_PIPE, "vale0:p{x").as_bytes(), region()).unwrap();
+        assert!(matches!(ask, Ask::MakePipe { end: End::Master, name, .. } if name.1 == "x"));
+        let ask = parse_request(request(op::OPEN_PIPE, "p}1").as_bytes(), vec![]).unwrap();
+        assert!(matches!(ask, Ask::OpenPipe { end: End::Slave, name, .. } if name.0 == "p"));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_name() {
+        let open = request(op::OPEN, "vale0:p1");
+        for (wrong, what) in [
+            (Request { version: 9, ..open }, "Version 9"),
+            (Request { op: 77, ..open }, "operation 77"),
+            (Request { flags: 1, ..open }, "flags"),
+            (Request { reserved: 1, ..open }, "flags"),
+            (Request { name: [0xff; 64], ..open }, "no text"),
+            (request(op::OPEN, "vale0"), "names no port"),
+            (request(op::OPEN, "va/le:p"), "not a name"),
+            (request(op::OPEN, "vale0:../p"), "not a name"),
+            (request(op::OPEN, "vale0:p/q"), "letters"),
+            (request(op::MAKE_PIPE, "vale0:p"), "end of a pipe"),
+            (request(op::MAKE_PIPE, "vale0:p{{"), "not a name"),
+            (Request { buf_usable: 4096, ..open }, "cannot hold"),
+            (Request { rx: open.tx, ..open }, "used twice"),
+            (Request { tx: RingSpec::default(), rx: RingSpec::default(), ..open }, "no rings"),
+            (Request { geometry: Geometry { buf_num: 1 << 20, ..GEOMETRY }, ..open }, "buf_num"),
+            (Request { geometry: Geometry { buf_num: 5000, ..GEOMETRY }, ..open }, "shorter"),
+            (Request { tx: RingSpec { first: u32::MAX, ..open.tx }, ..open }, "ring number"),
+        ] {
+            let reason = refusal(wrong, region());
+            assert!(reason.contains(what), "{reason} says nothing of {what}");
+        }
+        let uneven = RingSpec { slots: 128, ..open.tx };
+        let pipe = Request { tx: uneven, ..request(op::MAKE_PIPE, "p{1") };
+        assert!(refusal(pipe, region()).contains("do not match"));
+    }
+
+    #[test]
+    fn wrong_descriptors_and_sizes_are_refused() {
+        let open = request(op::OPEN, "vale0:p1");
+        assert!(refusal(open, vec![]).contains("0 descriptors"));
+        assert!(refusal(open, region().into_iter().chain(region()).collect()).contains("2 desc"));
+        let unsealed =
+            rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, GEOMETRY.file_size()).unwrap();
+        assert!(refusal(open, vec![unsealed]).contains("sealed"));
+        assert!(refusal(request(op::OPEN_PIPE, "p{1"), region()).contains("without descriptors"));
+        for len in [0, 1, 151, 153] {
+            assert!(parse_request(&vec![0; len], vec![]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_user_cannot_take_all_connections() {
+        let admission = Arc::new(Admission::new(500));
+        let tickets: Vec<_> = (0..MAX_PER_USER).map(|_| Admission::enter(&admission, 7)).collect();
+        assert!(tickets.iter().all(Option::is_some));
+        assert!(Admission::enter(&admission, 7).is_none());
+        assert!(Admission::enter(&admission, 8).is_some());
+        drop(tickets);
+        assert!(Admission::enter(&admission, 7).is_some());
+    }
+}

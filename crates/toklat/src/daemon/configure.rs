@@ -1,0 +1,365 @@
+//! Changing what is configured: single steps, and all at once (`toklat apply`).
+//!
+//! Every step changes the switch first and the topology then, so that what is saved is in force.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::supervisor::{Handle, Supervisor};
+use super::topology::{
+    PORT_NAME, SWITCH_NAME, check, check_name, check_port, check_switch, needs_restart,
+};
+use crate::api::{
+    Action, ApiError, Applied, Change, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec,
+    SwitchInfo, SwitchSpec, Topology,
+};
+
+impl Supervisor {
+    /// Everything as configured.
+    pub async fn get_topology(&self) -> Topology {
+        self.topology.lock().await.clone()
+    }
+
+    /// Adds, changes and removes until everything is as `wanted`.
+    ///
+    /// # Errors
+    /// A setting that cannot be: then nothing was changed. A step that failed: then the steps before
+    /// it were done.
+    pub async fn apply(&self, wanted: Topology) -> Result<Applied, ApiError> {
+        check(&wanted)?;
+        let mut topology = self.topology.lock().await;
+        let mut changes = Vec::new();
+        let done = self.apply_all(&mut topology, wanted, &mut changes).await;
+        if !changes.is_empty() {
+            self.save(&topology)?;
+        }
+        done.map(|()| Applied { changes })
+    }
+
+    async fn apply_all(
+        &self,
+        now: &mut Topology,
+        wanted: Topology,
+        changes: &mut Vec<Change>,
+    ) -> Result<(), ApiError> {
+        let mut note = |action, name: String| changes.push(Change { action, name });
+        let gone: Vec<_> =
+            now.switch.keys().filter(|name| !wanted.switch.contains_key(*name)).cloned().collect();
+        for name in gone {
+            self.remove_switch(now, &name).await?;
+            note(Action::Removed, name);
+        }
+        for (name, mut spec) in wanted.switch {
+            let ports = std::mem::take(&mut spec.port);
+            // One that could not be started is tried again.
+            match now.switch.get(&name).filter(|_| self.handle(&name).is_some()) {
+                None => {
+                    self.new_switch(now, &name, spec).await?;
+                    note(Action::Added, name.clone());
+                }
+                Some(old) if old.config != spec.config || old.owner != spec.owner => {
+                    let rebuilt = needs_restart(&old.config, &spec.config);
+                    self.change_switch(now, &name, spec).await?;
+                    note(if rebuilt { Action::Replaced } else { Action::Changed }, name.clone());
+                }
+                Some(_) => {}
+            }
+            let ports_done = self.apply_ports(now, &name, ports, &mut note).await;
+            ports_done?;
+        }
+        Ok(())
+    }
+
+    async fn apply_ports(
+        &self,
+        now: &mut Topology,
+        switch: &str,
+        wanted: BTreeMap<String, PortSpec>,
+        note: &mut impl FnMut(Action, String),
+    ) -> Result<(), ApiError> {
+        let known = spec_of(now, switch)?.port.clone();
+        for port in known.keys().filter(|port| !wanted.contains_key(*port)) {
+            self.remove_port(now, switch, port).await?;
+            note(Action::Removed, format!("{switch}:{port}"));
+        }
+        for (port, spec) in wanted {
+            let health = self.switch(switch)?.lock().await.health(&port);
+            let action = match (known.get(&port), health) {
+                (None, _) | (_, None) => Action::Added,
+                (Some(old), Some(true)) if *old == spec => continue,
+                (Some(old), Some(true)) if old.kind == spec.kind => Action::Changed,
+                _ => Action::Replaced,
+            };
+            if action == Action::Added {
+                self.new_port(now, switch, &port, spec).await?;
+            } else {
+                self.change_port(now, switch, &port, spec).await?;
+            }
+            note(action, format!("{switch}:{port}"));
+        }
+        Ok(())
+    }
+
+    /// Adds a switch.
+    ///
+    /// # Errors
+    /// It exists, a setting cannot be, or its data process cannot be started.
+    pub async fn add_switch(&self, new: NewSwitch) -> Result<SwitchInfo, ApiError> {
+        let NewSwitch { name, mut spec } = new;
+        check_name(&name, SWITCH_NAME)?;
+        check_switch(&name, &spec)?;
+        let mut topology = self.topology.lock().await;
+        if topology.switch.contains_key(&name) {
+            let reason = format!("{name} exists");
+            return Err(ApiError::new(
+                ErrorCode::Exists,
+                reason,
+                "remove it first, or apply a file",
+            ));
+        }
+        let ports = std::mem::take(&mut spec.port);
+        let handle = self.new_switch(&mut topology, &name, spec).await?;
+        let done = self.apply_ports(&mut topology, &name, ports, &mut |_, _| ()).await;
+        self.save(&topology)?;
+        done?;
+        let info = handle.lock().await.info();
+        Ok(info)
+    }
+
+    async fn new_switch(
+        &self,
+        topology: &mut Topology,
+        name: &str,
+        spec: SwitchSpec,
+    ) -> Result<Handle, ApiError> {
+        let handle = match self.handle(name) {
+            // A client made it by opening a port of it. From now on it stays.
+            Some(handle) => {
+                let mut switch = handle.lock().await;
+                switch.set_config(spec.config.clone()).await?;
+                (switch.owner, switch.ephemeral) = (spec.owner, false);
+                drop(switch);
+                handle
+            }
+            None => self.create(name, spec.config.clone(), spec.owner, false).await?,
+        };
+        topology.switch.insert(name.into(), spec);
+        Ok(handle)
+    }
+
+    /// Changes the settings of a switch that `patch` names.
+    ///
+    /// # Errors
+    /// There is none, the patch makes no sense, or the change needs clients to be gone.
+    pub async fn patch_switch(&self, name: &str, patch: &Value) -> Result<SwitchInfo, ApiError> {
+        let mut topology = self.topology.lock().await;
+        let old = configured_switch(&topology, name)?;
+        let spec: SwitchSpec = merged(&SwitchSpec { port: BTreeMap::new(), ..old.clone() }, patch)?;
+        if !spec.port.is_empty() {
+            let reason = "Ports are not changed with their switch";
+            return Err(ApiError::new(ErrorCode::BadRequest, reason, "patch each port itself"));
+        }
+        check_switch(name, &spec)?;
+        self.change_switch(&mut topology, name, spec).await?;
+        self.save(&topology)?;
+        let info = self.switch(name)?.lock().await.info();
+        Ok(info)
+    }
+
+    async fn change_switch(
+        &self,
+        topology: &mut Topology,
+        name: &str,
+        spec: SwitchSpec,
+    ) -> Result<(), ApiError> {
+        let handle = self.switch(name)?;
+        let mut switch = handle.lock().await;
+        switch.set_config(spec.config.clone()).await?;
+        switch.owner = spec.owner;
+        let recorded = spec_of(topology, name)?;
+        (recorded.config, recorded.owner) = (spec.config, spec.owner);
+        Ok(())
+    }
+
+    /// Removes a switch with its ports.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn delete_switch(&self, name: &str) -> Result<(), ApiError> {
+        let mut topology = self.topology.lock().await;
+        self.remove_switch(&mut topology, name).await?;
+        self.save(&topology)
+    }
+
+    async fn remove_switch(&self, topology: &mut Topology, name: &str) -> Result<(), ApiError> {
+        match self.handle(name) {
+            Some(handle) => {
+                handle.lock().await.remove().await;
+                self.drop_handle(name);
+            }
+            // Configured, but its data process could not be started.
+            None if topology.switch.contains_key(name) => {}
+            None => return self.switch(name).map(drop),
+        }
+        topology.switch.remove(name);
+        Ok(())
+    }
+
+    /// Adds a port.
+    ///
+    /// # Errors
+    /// It exists, a setting cannot be, or what it is attached to cannot be opened.
+    pub async fn add_port(&self, switch: &str, new: NewPort) -> Result<PortInfo, ApiError> {
+        check_name(&new.name, PORT_NAME)?;
+        let mut topology = self.topology.lock().await;
+        let config = &configured_switch(&topology, switch)?.config;
+        check_port(&format!("{switch}:{}", new.name), &new.spec, config)?;
+        self.new_port(&mut topology, switch, &new.name, new.spec).await?;
+        self.save(&topology)?;
+        self.port_info(switch, &new.name).await
+    }
+
+    async fn new_port(
+        &self,
+        topology: &mut Topology,
+        switch: &str,
+        port: &str,
+        spec: PortSpec,
+    ) -> Result<(), ApiError> {
+        let handle = self.switch(switch)?;
+        handle.lock().await.add_port(port, spec.clone()).await?;
+        spec_of(topology, switch)?.port.insert(port.into(), spec);
+        Ok(())
+    }
+
+    /// Changes the settings of a port that `patch` names; one that a client made is changed until it
+    /// goes.
+    ///
+    /// # Errors
+    /// There is none, or the patch makes no sense.
+    pub async fn patch_port(
+        &self,
+        switch: &str,
+        port: &str,
+        patch: &Value,
+    ) -> Result<PortInfo, ApiError> {
+        let mut topology = self.topology.lock().await;
+        let (old, config, configured) = {
+            let handle = self.switch(switch)?;
+            let switch = handle.lock().await;
+            let port = switch.port(port)?;
+            (port.spec.clone(), switch.config.clone(), port.configured)
+        };
+        let spec: PortSpec = merged(&old, patch)?;
+        check_port(&format!("{switch}:{port}"), &spec, &config)?;
+        if configured {
+            self.change_port(&mut topology, switch, port, spec).await?;
+            self.save(&topology)?;
+        } else {
+            self.switch(switch)?.lock().await.set_port(port, spec).await?;
+        }
+        self.port_info(switch, port).await
+    }
+
+    async fn change_port(
+        &self,
+        topology: &mut Topology,
+        switch: &str,
+        port: &str,
+        spec: PortSpec,
+    ) -> Result<(), ApiError> {
+        let handle = self.switch(switch)?;
+        handle.lock().await.set_port(port, spec.clone()).await?;
+        spec_of(topology, switch)?.port.insert(port.into(), spec);
+        Ok(())
+    }
+
+    /// Removes a port; its client sees its token close.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn delete_port(&self, switch: &str, port: &str) -> Result<(), ApiError> {
+        let mut topology = self.topology.lock().await;
+        self.remove_port(&mut topology, switch, port).await?;
+        self.save(&topology)
+    }
+
+    async fn remove_port(
+        &self,
+        topology: &mut Topology,
+        switch: &str,
+        port: &str,
+    ) -> Result<(), ApiError> {
+        let handle = self.switch(switch)?;
+        let mut running = handle.lock().await;
+        let recorded = topology.switch.get_mut(switch).and_then(|s| s.port.remove(port));
+        match running.remove_port(port).await {
+            // Configured, but it could not be added.
+            Err(error) if error.code == ErrorCode::NotFound && recorded.is_some() => {}
+            done => done?,
+        }
+        self.drop_if_unused(&mut running).await;
+        Ok(())
+    }
+
+    /// What the API says of a port.
+    ///
+    /// # Errors
+    /// There is none.
+    pub async fn port_info(&self, switch: &str, port: &str) -> Result<PortInfo, ApiError> {
+        let handle = self.switch(switch)?;
+        let switch = handle.lock().await;
+        Ok(switch.port_info(switch.port(port)?))
+    }
+}
+
+fn configured_switch<'t>(topology: &'t Topology, name: &str) -> Result<&'t SwitchSpec, ApiError> {
+    topology.switch.get(name).ok_or_else(|| not_configured(name))
+}
+
+fn spec_of<'t>(topology: &'t mut Topology, name: &str) -> Result<&'t mut SwitchSpec, ApiError> {
+    topology.switch.get_mut(name).ok_or_else(|| not_configured(name))
+}
+
+fn not_configured(name: &str) -> ApiError {
+    let reason = format!("No switch {name} is configured");
+    ApiError::new(ErrorCode::NotFound, reason, format!("add it: toklat switch add {name}"))
+}
+
+/// `old` with the settings that `patch` names.
+fn merged<T: Serialize + DeserializeOwned>(old: &T, patch: &Value) -> Result<T, ApiError> {
+    let bad = |reason: String| {
+        ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for the settings")
+    };
+    let Value::Object(patch) = patch else {
+        return Err(bad("Changes are a JSON object".into()));
+    };
+    let mut value = serde_json::to_value(old).map_err(|e| bad(e.to_string()))?;
+    if let Value::Object(settings) = &mut value {
+        settings.extend(patch.clone());
+    }
+    serde_json::from_value(value).map_err(|e| bad(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use fabric::VlanMode;
+    use serde_json::json;
+
+    #[test]
+    fn a_patch_changes_what_it_names_and_nothing_else() {
+        let old = PortSpec { owner: Some(7), ..PortSpec::default() };
+        let new = merged(&old, &json!({"lossless": true, "flood_limit": null})).unwrap();
+        assert!(new.policy.lossless && new.policy.flap_guard);
+        assert_eq!((new.owner, new.policy.flood_limit), (Some(7), None));
+        let new = merged(&new, &json!({"vlan": {"access": 5}})).unwrap();
+        let new = merged(&new, &json!({"vlan": {"trunk": {"allowed": [], "native": null}}}));
+        assert!(matches!(new.unwrap().policy.vlan, VlanMode::Trunk { native: None, .. }));
+        assert!(merged(&old, &json!({"lossles": true})).is_err());
+        assert!(merged(&old, &json!([1])).is_err());
+    }
+}

@@ -1,0 +1,43 @@
+//! Descriptors in the reactor, and those that were open when the program started.
+#![allow(
+    unsafe_code,
+    reason = "a descriptor known by its number is taken over; the reactor keeps a number"
+)]
+
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::FdFlags;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Has the reactor tell when `fd` is ready.
+///
+/// # Errors
+/// What the kernel said.
+pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd names one descriptor until it is dropped, which the AsyncFd sees to after
+    // it has left the reactor.
+    Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
+}
+
+/// Takes over descriptor `number`, which whoever started this process left open for it, and keeps it
+/// from processes that this one starts.
+///
+/// Call it once for a number, before anything else is opened.
+///
+/// # Errors
+/// There is no such descriptor.
+pub fn take(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 3 {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "Standard streams stay as they are",
+        ));
+    }
+    // SAFETY: whether it is open is looked at below, before it is used for anything else.
+    let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+    rustix::io::fcntl_setfd(fd, FdFlags::CLOEXEC)?;
+    // SAFETY: it is open, it was before this program opened anything, and the caller takes it once.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}

@@ -1,0 +1,184 @@
+//! What the supervisor opens for data processes, which may not: tap interfaces and files.
+#![allow(unsafe_code, reason = "tap interfaces are made by ioctls that take a struct ifreq")]
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use dataplane::config::Attachment;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::thread::LinkNameSpaceType;
+
+use super::system;
+use crate::api::{ApiError, ErrorCode, PortKind};
+
+/// Opens what a port of this kind is attached to. A ring port has nobody yet: it is vacant.
+///
+/// # Errors
+/// It cannot be opened.
+pub async fn open(kind: &PortKind, mtu: u16) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
+    Ok(match kind {
+        PortKind::Ring => (Attachment::Vacant, Vec::new()),
+        PortKind::Null => (Attachment::Null, Vec::new()),
+        PortKind::Tap { ifname, netns } => {
+            (Attachment::Tap, vec![open_tap(ifname.clone(), netns.clone(), mtu).await?])
+        }
+        PortKind::PcapRead { path, repeat, speed_percent } => {
+            let how = Attachment::PcapRead { repeat: *repeat, speed_percent: *speed_percent };
+            (how, vec![open_file(path, false)?])
+        }
+        PortKind::PcapWrite { path } => (Attachment::PcapWrite, vec![open_file(path, true)?]),
+    })
+}
+
+fn open_file(path: &str, write: bool) -> Result<OwnedFd, ApiError> {
+    let failed = |e| system(&format!("Cannot open {path}"), e);
+    let mut how = OpenOptions::new();
+    // A named pipe without a reader must not block the supervisor.
+    how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    how.read(!write).write(write).create(write);
+    let file = how.open(path).map_err(failed)?;
+    let kind = file.metadata().map_err(failed)?.file_type();
+    if !kind.is_file() && !kind.is_fifo() {
+        let reason = format!("{path} is no file");
+        return Err(ApiError::new(ErrorCode::BadRequest, reason, "name a pcap file"));
+    }
+    if write && kind.is_file() {
+        file.set_len(0).map_err(failed)?;
+    }
+    Ok(file.into())
+}
+
+/// Makes the interface in its namespace. A thread that has entered a namespace cannot be trusted
+/// with anything else, so this one ends with it.
+async fn open_tap(ifname: String, netns: Option<String>, mtu: u16) -> Result<OwnedFd, ApiError> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    let make = move || {
+        // Nobody waits any more only when the daemon stops.
+        let _ = done.send(make_tap(&ifname, netns.as_deref(), mtu));
+    };
+    std::thread::Builder::new()
+        .name("tap".into())
+        .spawn(make)
+        .map_err(|e| system("Cannot start a thread", e))?;
+    result.await.map_err(|_| system("Cannot make a tap", io::ErrorKind::Other.into()))?
+}
+
+fn make_tap(ifname: &str, netns: Option<&str>, mtu: u16) -> Result<OwnedFd, ApiError> {
+    if let Some(netns) = netns {
+        enter(netns)?;
+    }
+    let failed = |what: &str| {
+        let what = format!("Cannot {what} tap interface {ifname}");
+        move |e: io::Error| privileged(&what, e)
+    };
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let tun = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun");
+    let tun: OwnedFd = tun.map_err(failed("open /dev/net/tun for"))?.into();
+    let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    ifreq_ioctl(&tun, libc::TUNSETIFF, ifname, Field::Flags(kind as i16))
+        .map_err(failed("make"))?;
+    let (family, datagram) = (AddressFamily::INET, SocketType::DGRAM);
+    let socket = rustix::net::socket_with(family, datagram, SocketFlags::CLOEXEC, None)
+        .map_err(|e| failed("reach")(e.into()))?;
+    let mtu = Field::Number(i32::from(mtu));
+    ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, ifname, mtu).map_err(failed("set the MTU of"))?;
+    let up = Field::Flags((libc::IFF_UP | libc::IFF_RUNNING) as i16);
+    ifreq_ioctl(&socket, libc::SIOCSIFFLAGS as _, ifname, up).map_err(failed("bring up"))?;
+    Ok(tun)
+}
+
+/// Moves this thread into a network namespace: a name in /run/netns, or a process id.
+fn enter(netns: &str) -> Result<(), ApiError> {
+    let no_path = !netns.is_empty() && !netns.contains('/') && !netns.starts_with('.');
+    let path = match netns.parse::<u32>() {
+        Ok(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
+        Err(_) if no_path => Path::new("/run/netns").join(netns),
+        Err(_) => {
+            let reason = format!("{netns:?} is no network namespace");
+            let remedy = "give a name of `ip netns list` or a process id";
+            return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
+        }
+    };
+    let failed = |e| privileged(&format!("Cannot enter network namespace {netns}"), e);
+    let namespace = File::open(&path).map_err(failed)?;
+    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+        .map_err(|e| failed(e.into()))
+}
+
+fn privileged(what: &str, error: io::Error) -> ApiError {
+    match error.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => ApiError::new(
+            ErrorCode::NeedsPrivilege,
+            format!("{what}: {error}"),
+            "run the daemon as root or give it CAP_NET_ADMIN (systemd: AmbientCapabilities=)",
+        ),
+        Some(libc::EBUSY) => ApiError::new(
+            ErrorCode::Busy,
+            format!("{what}: {error}"),
+            "another program has the interface; use another name",
+        ),
+        Some(libc::ENOENT) => ApiError::new(
+            ErrorCode::NotFound,
+            format!("{what}: {error}"),
+            "make it first (ip netns add; modprobe tun)",
+        ),
+        _ => system(what, error),
+    }
+}
+
+/// The part of a `struct ifreq` that a request sets.
+#[derive(Clone, Copy)]
+enum Field {
+    Flags(i16),
+    Number(i32),
+}
+
+fn ifreq_ioctl(fd: &OwnedFd, request: libc::Ioctl, ifname: &str, field: Field) -> io::Result<()> {
+    // SAFETY: a struct ifreq of zeros is a valid one.
+    let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
+    // One byte of it stays zero: it ends the name.
+    let room = ifreq.ifr_name.len() - 1;
+    for (to, from) in ifreq.ifr_name[..room].iter_mut().zip(ifname.bytes()) {
+        *to = from as libc::c_char;
+    }
+    match field {
+        Field::Flags(flags) => ifreq.ifr_ifru.ifru_flags = flags,
+        Field::Number(number) => ifreq.ifr_ifru.ifru_mtu = number,
+    }
+    // SAFETY: these requests take a pointer to a struct ifreq, which lives during the call.
+    match unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut ifreq) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn files_are_opened_and_a_missing_one_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.pcap").to_str().unwrap().to_owned();
+        let read = PortKind::PcapRead { path: path.clone(), repeat: false, speed_percent: 100 };
+        assert_eq!(open(&read, 1500).await.unwrap_err().code, ErrorCode::NotFound);
+        std::fs::write(&path, b"old").unwrap();
+        assert_eq!(open(&read, 1500).await.unwrap().1.len(), 1);
+        assert_eq!(std::fs::read(&path).unwrap(), b"old", "reading emptied the file");
+        open(&PortKind::PcapWrite { path: path.clone() }, 1500).await.unwrap();
+        assert!(std::fs::read(&path).unwrap().is_empty());
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_does_not_exist_is_named() {
+        let kind =
+            |netns: &str| PortKind::Tap { ifname: "tap-toklat".into(), netns: Some(netns.into()) };
+        let missing = open(&kind("no-such-namespace"), 1500).await.unwrap_err();
+        assert_eq!(missing.code, ErrorCode::NotFound, "{missing}");
+        let path = open(&kind("../self"), 1500).await.unwrap_err();
+        assert_eq!(path.code, ErrorCode::BadRequest, "{path}");
+    }
+}

@@ -1,0 +1,153 @@
+//! Who is gone: the supervisor's own epoll set over tokens and channels, with EPOLLRDHUP only, so
+//! that kicks on tokens never wake it.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::pipes::End;
+use super::{descriptors, locked};
+
+/// A watched descriptor's number; never used twice.
+pub type WatchId = u64;
+
+/// Whose other end was closed for the last time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Gone {
+    /// The client of a port.
+    Client {
+        /// The switch.
+        switch: String,
+        /// The port's name.
+        port: String,
+    },
+    /// A data process.
+    DataProcess {
+        /// Its switch.
+        switch: String,
+    },
+    /// An end of a pipe.
+    Pipe {
+        /// The pipe.
+        name: (String, String),
+        /// Which end.
+        end: End,
+    },
+}
+
+/// The epoll set, and what its numbers mean.
+#[derive(Debug)]
+pub struct Hangups {
+    epoll: AsyncFd<OwnedFd>,
+    watched: Mutex<(WatchId, HashMap<WatchId, Gone>)>,
+}
+
+impl Hangups {
+    /// An empty set.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn new() -> io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        let epoll = descriptors::register(epoll, Interest::READABLE)?;
+        Ok(Self { epoll, watched: Mutex::default() })
+    }
+
+    /// Tells [`next`](Self::next) `gone`, once, when the other end of `fd` is closed; at once if it is.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn watch(&self, fd: impl AsFd, gone: Gone) -> io::Result<WatchId> {
+        let mut watched = locked(&self.watched);
+        let id = watched.0;
+        let flags = EventFlags::RDHUP | EventFlags::ONESHOT;
+        epoll::add(self.epoll.get_ref(), fd, EventData::new_u64(id), flags)?;
+        watched.0 += 1;
+        watched.1.insert(id, gone);
+        Ok(id)
+    }
+
+    /// Forgets a descriptor. Must be called before it is closed: a data process holds a duplicate, for
+    /// which the kernel would go on watching.
+    pub fn unwatch(&self, id: WatchId, fd: impl AsFd) {
+        if locked(&self.watched).1.remove(&id).is_some() {
+            // Fails only if it is not in the set.
+            let _ = epoll::delete(self.epoll.get_ref(), fd);
+        }
+    }
+
+    /// Waits until somebody is gone.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub async fn next(&self) -> io::Result<Vec<(WatchId, Gone)>> {
+        loop {
+            let mut ready = self.epoll.readable().await?;
+            let mut events: Vec<Event> = Vec::with_capacity(256);
+            let no_wait = Duration::ZERO.try_into().ok();
+            epoll::wait(
+                self.epoll.get_ref(),
+                rustix::buffer::spare_capacity(&mut events),
+                no_wait.as_ref(),
+            )?;
+            if events.is_empty() {
+                ready.clear_ready();
+                continue;
+            }
+            let watched = locked(&self.watched);
+            let known = |e: &Event| {
+                let id = e.data.u64();
+                watched.1.get(&id).map(|gone| (id, gone.clone()))
+            };
+            return Ok(events.iter().filter_map(known).collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+    fn token() -> (OwnedFd, OwnedFd) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    fn gone(switch: &str) -> Gone {
+        Gone::DataProcess { switch: switch.into() }
+    }
+
+    #[tokio::test]
+    async fn only_the_last_close_counts_and_kicks_do_not() {
+        let hangups = Hangups::new().unwrap();
+        let (client, ours) = token();
+        let second = client.try_clone().unwrap();
+        let id = hangups.watch(&ours, gone("a")).unwrap();
+        rustix::io::write(&client, b"k").unwrap();
+        drop(client);
+        let wait = tokio::time::timeout(Duration::from_millis(50), hangups.next());
+        assert!(wait.await.is_err(), "a kick or a first close was taken for the end");
+        drop(second);
+        assert_eq!(hangups.next().await.unwrap(), [(id, gone("a"))]);
+        let wait = tokio::time::timeout(Duration::from_millis(50), hangups.next());
+        assert!(wait.await.is_err(), "told twice");
+    }
+
+    #[tokio::test]
+    async fn the_end_is_seen_while_a_data_process_holds_a_duplicate() {
+        let hangups = Hangups::new().unwrap();
+        let (client, ours) = token();
+        let _data_process = ours.try_clone().unwrap();
+        let id = hangups.watch(&ours, gone("a")).unwrap();
+        drop(client);
+        assert_eq!(hangups.next().await.unwrap()[0].0, id);
+        hangups.unwatch(id, &ours);
+    }
+}

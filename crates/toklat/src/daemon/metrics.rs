@@ -1,0 +1,150 @@
+//! Prometheus metrics: the text exposition format, version 0.0.4.
+
+use std::fmt::Write;
+
+use axum::http::header;
+use axum::response::IntoResponse;
+use dataplane::state::PortStats as Counters;
+
+use super::supervisor::Supervisor;
+use crate::api::{Stats, WorkerStats};
+
+/// The page, with its content type.
+pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
+    let stats = of.stats(None).await;
+    let text = stats.map(|stats| render(&stats)).unwrap_or_default();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}
+
+type Read<T> = fn(&T) -> u64;
+
+const PORTS: &[(&str, &str, Read<Counters>)] = &[
+    ("in_frames", "Frames handed in by the port's owner", |c| c.in_frames),
+    ("in_bytes", "Their bytes", |c| c.in_bytes),
+    ("in_copies", "Deliveries beyond one per frame: floods and mirrors", |c| c.in_copies),
+    ("out_frames", "Frames handed out to the port's owner", |c| c.out_frames),
+    ("out_bytes", "Their bytes", |c| c.out_bytes),
+    ("kicks", "Times the switch woke the owner", |c| c.kicks),
+    ("wakeups", "Times the owner woke the switch", |c| c.wakeups),
+    ("faults", "Malformed descriptors", |c| c.faults),
+    ("flaps", "Addresses refused because they moved too often", |c| c.flaps),
+];
+
+const WORKERS: &[(&str, &str, Read<WorkerStats>)] = &[
+    ("passes", "Passes over the worker's hot ports", |w| w.passes),
+    ("busy_passes", "Passes that moved a frame", |w| w.busy_passes),
+    ("busy_nanoseconds", "Nanoseconds in them", |w| w.busy_ns),
+    ("frames", "Frames gathered", |w| w.frames),
+    ("sleeps", "Times it slept", |w| w.sleeps),
+    ("kicks", "Times it woke somebody", |w| w.kicks),
+    ("panics", "Ports whose code panicked", |w| w.panics),
+];
+
+/// The text. Names of switches and ports need no escaping: they have letters, digits, `-_./#` only.
+fn render(stats: &Stats) -> String {
+    let mut text = String::new();
+    for (name, help, read) in PORTS {
+        begin(&mut text, &format!("toklat_port_{name}_total"), help);
+        for (switch, port) in each_port(stats) {
+            line(
+                &mut text,
+                &format!(
+                    "toklat_port_{name}_total{{switch=\"{switch}\",port=\"{}\"}} {}",
+                    port.name,
+                    read(&port.counters)
+                ),
+            );
+        }
+    }
+    drops(&mut text, stats);
+    for (name, help, read) in WORKERS {
+        begin(&mut text, &format!("toklat_worker_{name}_total"), help);
+        for switch in &stats.switches {
+            for (number, worker) in switch.workers.iter().enumerate() {
+                line(
+                    &mut text,
+                    &format!(
+                        "toklat_worker_{name}_total{{switch=\"{}\",worker=\"{number}\"}} {}",
+                        switch.name,
+                        read(worker)
+                    ),
+                );
+            }
+        }
+    }
+    begin(&mut text, "toklat_switch_restarts_total", "Data processes started again");
+    for switch in &stats.switches {
+        line(
+            &mut text,
+            &format!(
+                "toklat_switch_restarts_total{{switch=\"{}\"}} {}",
+                switch.name, switch.totals.restarts
+            ),
+        );
+    }
+    text
+}
+
+fn each_port(stats: &Stats) -> impl Iterator<Item = (&str, &crate::api::PortStats)> {
+    stats.switches.iter().flat_map(|s| s.ports.iter().map(move |port| (s.name.as_str(), port)))
+}
+
+fn drops(text: &mut String, stats: &Stats) {
+    begin(text, "toklat_port_drops_total", "Frames dropped, by direction and reason");
+    for (switch, port) in each_port(stats) {
+        let both = [("in", &port.counters.in_drops), ("out", &port.counters.out_drops)];
+        for (direction, drops) in both {
+            for (reason, n) in drops {
+                line(
+                    text,
+                    &format!(
+                        "toklat_port_drops_total{{switch=\"{switch}\",port=\"{}\",\
+                     direction=\"{direction}\",reason=\"{}\"}} {n}",
+                        port.name,
+                        reason.name()
+                    ),
+                );
+            }
+        }
+    }
+}
+
+fn begin(text: &mut String, name: &str, help: &str) {
+    line(text, &format!("# HELP {name} {help}."));
+    line(text, &format!("# TYPE {name} counter"));
+}
+
+fn line(text: &mut String, line: &str) {
+    // Writing to a String does not fail.
+    let _ = writeln!(text, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{PortState, PortStats, SwitchStats};
+    use port::DropReason;
+
+    #[test]
+    fn each_number_has_its_line_under_its_type() {
+        let mut counters = Counters { in_frames: 7, ..Counters::default() };
+        counters.out_drops.insert(DropReason::Full, 3);
+        let port = PortStats { name: "p1".into(), id: 0, state: PortState::Attached, counters };
+        let switch = SwitchStats {
+            name: "vale0".into(),
+            totals: dataplane::state::SwitchStats::default(),
+            ports: vec![port],
+            workers: vec![WorkerStats { busy_ns: 5, ..WorkerStats::default() }],
+        };
+        let text = render(&Stats { at_ns: 0, switches: vec![switch] });
+        for expected in [
+            "# TYPE toklat_port_in_frames_total counter\n\
+             toklat_port_in_frames_total{switch=\"vale0\",port=\"p1\"} 7\n",
+            "toklat_port_drops_total{switch=\"vale0\",port=\"p1\",direction=\"out\",\
+             reason=\"full\"} 3\n",
+            "toklat_worker_busy_nanoseconds_total{switch=\"vale0\",worker=\"0\"} 5\n",
+        ] {
+            assert!(text.contains(expected), "{expected} is not in:\n{text}");
+        }
+    }
+}

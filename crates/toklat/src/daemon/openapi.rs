@@ -1,0 +1,544 @@
+//! The API's OpenAPI 3.1 description, made from the table of routes and a table of types.
+//!
+//! Types are written shortly: `string`, `[T]` for a list, `{T}` for an object with any keys, `T?` for
+//! a value that may be null; a field whose name ends with `?` may be left out. A test holds the table
+//! against what the types of [`crate::api`] really are in JSON.
+
+use serde_json::{Map, Value, json};
+
+use crate::api::{ROUTES, Route};
+
+enum Shape {
+    /// An object with these fields.
+    Object(&'static [(&'static str, &'static str)]),
+    /// One of these words.
+    Words(&'static [&'static str]),
+    /// One of these: a word alone, or an object with the word as its only key.
+    OneOf(&'static [(&'static str, &'static str)]),
+}
+
+use Shape::{Object, OneOf, Words};
+
+const TYPES: &[(&str, Shape)] = &[
+    ("Error", Object(&[("error", "ErrorCode"), ("reason", "string"), ("remedy", "string")])),
+    (
+        "ErrorCode",
+        Words(&[
+            "bad_request",
+            "not_found",
+            "exists",
+            "busy",
+            "forbidden",
+            "needs_privilege",
+            "limit",
+            "data_process",
+            "system",
+        ]),
+    ),
+    (
+        "Status",
+        Object(&[
+            ("version", "string"),
+            ("pid", "integer"),
+            ("uptime_s", "integer"),
+            ("runtime_dir", "string"),
+            ("switches", "integer"),
+            ("ports", "integer"),
+            ("descriptors", "integer"),
+            ("descriptor_limit", "integer"),
+        ]),
+    ),
+    ("Topology", Object(&[("switch?", "{SwitchSpec}")])),
+    ("SwitchSpec", Object(SWITCH)),
+    ("PortSpec", Object(PORT)),
+    ("NewSwitch", Object(&NEW_SWITCH)),
+    ("NewPort", Object(&NEW_PORT)),
+    (
+        "PortKind",
+        OneOf(&[
+            ("ring", ""),
+            ("tap", "Tap"),
+            ("pcap_read", "PcapRead"),
+            ("pcap_write", "PcapWrite"),
+            ("null", ""),
+        ]),
+    ),
+    ("Tap", Object(&[("ifname", "string"), ("netns?", "string?")])),
+    (
+        "PcapRead",
+        Object(&[("path", "string"), ("repeat?", "boolean"), ("speed_percent?", "integer")]),
+    ),
+    ("PcapWrite", Object(&[("path", "string")])),
+    ("VlanMode", OneOf(&[("unaware", ""), ("access", "integer"), ("trunk", "Trunk")])),
+    ("Trunk", Object(&[("allowed", "[integer]"), ("native", "integer?")])),
+    ("Worker", Object(&[("cpu?", "integer?")])),
+    ("Idle", Words(&["auto", "poll", "sleep"])),
+    ("Applied", Object(&[("changes", "[Change]")])),
+    ("Change", Object(&[("action", "Action"), ("name", "string")])),
+    ("Action", Words(&["added", "changed", "replaced", "removed"])),
+    (
+        "SwitchInfo",
+        Object(&[
+            ("name", "string"),
+            ("state", "SwitchState"),
+            ("failure", "string?"),
+            ("pid", "integer?"),
+            ("restarts", "integer"),
+            ("ephemeral", "boolean"),
+            ("ports", "integer"),
+            ("owner", "integer?"),
+            ("config", "SwitchSpec"),
+        ]),
+    ),
+    ("SwitchState", Words(&["running", "restarting", "failed"])),
+    (
+        "PortInfo",
+        Object(&[
+            ("name", "string"),
+            ("id", "integer"),
+            ("state", "PortState"),
+            ("failure", "string?"),
+            ("worker", "integer?"),
+            ("ephemeral", "boolean"),
+            ("client", "Client?"),
+            ("monitors", "string?"),
+            ("spec", "PortSpec"),
+        ]),
+    ),
+    ("PortState", Words(&["attached", "vacant", "failed"])),
+    ("Client", Object(&[("pid", "integer"), ("uid", "integer")])),
+    (
+        "FdbEntry",
+        Object(&[
+            ("mac", "string"),
+            ("vlan", "integer?"),
+            ("port", "string"),
+            ("fixed", "boolean"),
+            ("age_s", "integer"),
+        ]),
+    ),
+    ("NewFdbEntry", Object(&[("mac", "string"), ("vlan?", "integer?"), ("port", "string")])),
+    ("FdbFlush", Object(&[("port?", "string?"), ("vlan?", "integer?")])),
+    ("Stats", Object(&[("at_ns", "integer"), ("switches", "[SwitchStats]")])),
+    (
+        "SwitchStats",
+        Object(&[
+            ("name", "string"),
+            ("gone", "Counters"),
+            ("lost_in_restarts", "integer"),
+            ("restarts", "integer"),
+            ("ports", "[PortStats]"),
+            ("workers", "[WorkerStats]"),
+        ]),
+    ),
+    ("Counters", Object(&COUNTERS)),
+    ("PortStats", Object(&PORT_STATS)),
+    (
+        "WorkerStats",
+        Object(&[
+            ("passes", "integer"),
+            ("busy_passes", "integer"),
+            ("busy_ns", "integer"),
+            ("frames", "integer"),
+            ("sleeps", "integer"),
+            ("kicks", "integer"),
+            ("ports", "integer"),
+            ("cpu", "integer?"),
+            ("panics", "integer"),
+        ]),
+    ),
+    (
+        "PipeInfo",
+        Object(&[
+            ("parent", "string"),
+            ("id", "string"),
+            ("master", "Client?"),
+            ("slave", "Client?"),
+        ]),
+    ),
+    ("Upgrade", Object(&[("switch?", "string?")])),
+    ("Upgraded", Object(&[("switches", "[UpgradedSwitch]")])),
+    (
+        "UpgradedSwitch",
+        Object(&[
+            ("name", "string"),
+            ("old_pid", "integer?"),
+            ("new_pid", "integer"),
+            ("gap_ms", "integer"),
+        ]),
+    ),
+    ("Stop", Object(&[("leave_data_processes?", "boolean")])),
+];
+
+type Fields<const N: usize> = [(&'static str, &'static str); N];
+
+const SWITCH: &[(&str, &str)] = &[
+    ("max_ports?", "integer"),
+    ("workers?", "[Worker]"),
+    ("idle?", "Idle"),
+    ("batch?", "integer"),
+    ("fdb_entries?", "integer"),
+    ("fdb_ageing_s?", "integer"),
+    ("stall_timeout_ms?", "integer"),
+    ("owner?", "integer?"),
+    ("port?", "{PortSpec}"),
+];
+
+const PORT: &[(&str, &str)] = &[
+    ("kind?", "PortKind"),
+    ("worker?", "integer?"),
+    ("owner?", "integer?"),
+    ("protected?", "boolean"),
+    ("vlan?", "VlanMode"),
+    ("macs?", "[string]"),
+    ("locked?", "boolean"),
+    ("flood_limit?", "integer?"),
+    ("flap_guard?", "boolean"),
+    ("mac_limit?", "integer"),
+    ("mtu?", "integer"),
+    ("lossless?", "boolean"),
+    ("mirror_ingress?", "string?"),
+    ("mirror_egress?", "string?"),
+];
+
+const COUNTERS: Fields<12> = [
+    ("in_frames", "integer"),
+    ("in_bytes", "integer"),
+    ("in_copies", "integer"),
+    ("in_drops", "{integer}"),
+    ("out_frames", "integer"),
+    ("out_bytes", "integer"),
+    ("out_drops", "{integer}"),
+    ("batches", "[integer]"),
+    ("kicks", "integer"),
+    ("wakeups", "integer"),
+    ("faults", "integer"),
+    ("flaps", "integer"),
+];
+
+const NEW_SWITCH: Fields<{ SWITCH.len() + 1 }> = joined(&[("name", "string")], SWITCH);
+const NEW_PORT: Fields<{ PORT.len() + 1 }> = joined(&[("name", "string")], PORT);
+const PORT_STATS: Fields<{ COUNTERS.len() + 3 }> =
+    joined(&[("name", "string"), ("id", "integer"), ("state", "PortState")], &COUNTERS);
+
+const fn joined<const N: usize>(
+    first: &[(&'static str, &'static str)],
+    rest: &[(&'static str, &'static str)],
+) -> Fields<N> {
+    let mut all = [("", ""); N];
+    let mut i = 0;
+    while i < N {
+        all[i] = if i < first.len() { first[i] } else { rest[i - first.len()] };
+        i += 1;
+    }
+    all
+}
+
+/// The description.
+#[must_use]
+pub fn document() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let path = paths.entry(route.path).or_insert_with(|| json!({}));
+        path[route.method.to_lowercase()] = operation(route);
+    }
+    let schemas: Map<_, _> =
+        TYPES.iter().map(|(name, shape)| ((*name).to_owned(), schema(shape))).collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "toklat control API",
+            "version": env!("CARGO_PKG_VERSION"),
+            "description": "JSON over HTTP on control.sock in the daemon's runtime directory.",
+        },
+        "paths": paths,
+        "components": { "schemas": schemas },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let name = format!("{:?}", route.operation);
+    let of = |name: &str| if route.list { format!("[{name}]") } else { name.to_owned() };
+    let body = |name: &str| json!({ "application/json": { "schema": notation(name) } });
+    let good = match (route.replies, route.path) {
+        ("", "/metrics") => {
+            json!({ "200": { "description": "Text", "content": { "text/plain": {} } } })
+        }
+        ("", "/openapi.json") => json!({ "200": { "description": "Done" } }),
+        ("", _) => json!({ "204": { "description": "Done" } }),
+        (reply, _) => {
+            let status = if name.starts_with("Add") { "201" } else { "200" };
+            json!({ status: { "description": "Done", "content": body(&of(reply)) } })
+        }
+    };
+    let mut operation = json!({
+        "operationId": name,
+        "summary": route.summary,
+        "parameters": parameters(route),
+        "responses": good,
+    });
+    operation["responses"]["default"] =
+        json!({ "description": "Refused", "content": body("Error") });
+    if !route.takes.is_empty() {
+        operation["requestBody"] = json!({ "content": body(route.takes) });
+    }
+    operation
+}
+
+fn parameters(route: &Route) -> Vec<Value> {
+    let in_path = route.path.split('/').filter_map(|part| {
+        let name = part.strip_prefix('{')?.strip_suffix('}')?;
+        let schema = notation("string");
+        Some(json!({ "name": name, "in": "path", "required": true, "schema": schema }))
+    });
+    let query = match route.path {
+        "/v1/stats" => Some(("switch", "string")),
+        "/v1/switches/{switch}/fdb/{mac}" => Some(("vlan", "integer")),
+        _ => None,
+    };
+    let in_query =
+        query.map(|(name, kind)| json!({ "name": name, "in": "query", "schema": notation(kind) }));
+    in_path.chain(in_query).collect()
+}
+
+fn schema(shape: &Shape) -> Value {
+    match shape {
+        Object(fields) => {
+            let properties: Map<_, _> = fields
+                .iter()
+                .map(|(name, kind)| (name.trim_end_matches('?').to_owned(), notation(kind)))
+                .collect();
+            let required: Vec<_> =
+                fields.iter().map(|(name, _)| *name).filter(|name| !name.ends_with('?')).collect();
+            json!({ "type": "object", "properties": properties, "required": required })
+        }
+        Words(words) => json!({ "type": "string", "enum": words }),
+        OneOf(variants) => {
+            let variants: Vec<_> = variants
+                .iter()
+                .map(|(word, kind)| match *kind {
+                    "" => json!({ "const": word }),
+                    kind => json!({
+                        "type": "object",
+                        "properties": { *word: notation(kind) },
+                        "required": [word],
+                    }),
+                })
+                .collect();
+            json!({ "oneOf": variants })
+        }
+    }
+}
+
+/// The schema of a type in this file's notation.
+fn notation(kind: &str) -> Value {
+    if let Some(inner) = kind.strip_suffix('?') {
+        return json!({ "oneOf": [notation(inner), { "type": "null" }] });
+    }
+    if let Some(inner) = kind.strip_prefix('[').and_then(|k| k.strip_suffix(']')) {
+        return json!({ "type": "array", "items": notation(inner) });
+    }
+    if let Some(inner) = kind.strip_prefix('{').and_then(|k| k.strip_suffix('}')) {
+        return json!({ "type": "object", "additionalProperties": notation(inner) });
+    }
+    match kind {
+        "string" | "integer" | "boolean" => json!({ "type": kind }),
+        name => json!({ "$ref": format!("#/components/schemas/{name}") }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::*;
+    use dataplane::config::{SwitchConfig, WorkerConfig};
+    use fabric::{Policy, VlanMode};
+    use frame::{Mac, VlanId};
+    use serde::Serialize;
+
+    fn shape(name: &str) -> &'static Shape {
+        let found = TYPES.iter().find(|(known, _)| *known == name);
+        &found.unwrap_or_else(|| panic!("{name} is not in the table")).1
+    }
+
+    /// Holds `value` against type `kind`: every field must be in the table, and every field of the
+    /// table that is not optional must be in the value.
+    fn check(value: &Value, kind: &str, at: &str) {
+        if let Some(inner) = kind.strip_suffix('?') {
+            return if value.is_null() {
+            } else {
+                check(value, inner, at)
+            };
+        }
+        if let Some(inner) = kind.strip_prefix('[').and_then(|k| k.strip_suffix(']')) {
+            let list = value.as_array().unwrap_or_else(|| panic!("{at} is no list"));
+            return list.iter().for_each(|value| check(value, inner, at));
+        }
+        if let Some(inner) = kind.strip_prefix('{').and_then(|k| k.strip_suffix('}')) {
+            let map = value.as_object().unwrap_or_else(|| panic!("{at} is no object"));
+            return map.values().for_each(|value| check(value, inner, at));
+        }
+        match kind {
+            "string" => assert!(value.is_string(), "{at}: {value}"),
+            "integer" => assert!(value.is_u64(), "{at}: {value}"),
+            "boolean" => assert!(value.is_boolean(), "{at}: {value}"),
+            name => check_shape(value, shape(name), &format!("{at} ({name})")),
+        }
+    }
+
+    fn check_shape(value: &Value, shape: &Shape, at: &str) {
+        match shape {
+            Words(words) => assert!(words.contains(&value.as_str().unwrap()), "{at}: {value}"),
+            OneOf(variants) => {
+                let (word, inner) = match value {
+                    Value::String(word) => (word, None),
+                    object => object
+                        .as_object()
+                        .and_then(|o| o.iter().next())
+                        .map(|(w, v)| (w, Some(v)))
+                        .unwrap(),
+                };
+                let kind = variants.iter().find(|(known, _)| known == word);
+                let kind = kind.unwrap_or_else(|| panic!("{at}: {word}")).1;
+                assert_eq!(kind.is_empty(), inner.is_none(), "{at}: {value}");
+                inner.into_iter().for_each(|inner| check(inner, kind, at));
+            }
+            Object(fields) => {
+                let object = value.as_object().unwrap_or_else(|| panic!("{at}: {value}"));
+                let name_of = |field: &str| field.trim_end_matches('?').to_owned();
+                for (key, value) in object {
+                    let field = fields.iter().find(|(name, _)| name_of(name) == *key);
+                    let kind = field.unwrap_or_else(|| panic!("{at} has {key}")).1;
+                    check(value, kind, &format!("{at}.{key}"));
+                }
+                for (name, _) in fields.iter().filter(|(name, _)| !name.ends_with('?')) {
+                    assert!(object.contains_key(*name), "{at} has no {name}");
+                }
+            }
+        }
+    }
+
+    /// Each field of a sample must be in the table, and each field of the table in the sample.
+    fn full(kind: &str, sample: impl Serialize) {
+        let value = serde_json::to_value(sample).unwrap();
+        check(&value, kind, kind);
+        if let (Object(fields), Some(object)) = (shape(kind), value.as_object()) {
+            for (name, _) in *fields {
+                let name = name.trim_end_matches('?');
+                assert!(object.contains_key(name), "the type {kind} has no {name}");
+            }
+        }
+    }
+
+    fn port(kind: PortKind, vlan: VlanMode) -> PortSpec {
+        let policy = Policy { vlan, macs: vec![Mac::local(1)], ..Policy::default() };
+        PortSpec { kind, policy, worker: Some(0), owner: Some(1) }
+    }
+
+    fn switch() -> SwitchSpec {
+        let vlan = VlanId::new(5).unwrap();
+        let trunk = VlanMode::Trunk { allowed: vec![vlan], native: Some(vlan) };
+        let path = || "/x".to_owned();
+        let kinds = [
+            (PortKind::Ring, VlanMode::Unaware),
+            (PortKind::Tap { ifname: "tap0".into(), netns: None }, VlanMode::Access(vlan)),
+            (PortKind::PcapRead { path: path(), repeat: true, speed_percent: 1 }, trunk),
+            (PortKind::PcapWrite { path: path() }, VlanMode::Unaware),
+            (PortKind::Null, VlanMode::Unaware),
+        ];
+        let ports = kinds.into_iter().enumerate();
+        let port = ports.map(|(i, (kind, vlan))| (format!("p{i}"), port(kind, vlan))).collect();
+        let workers = vec![WorkerConfig { cpu: Some(1) }];
+        SwitchSpec { config: SwitchConfig { workers, ..Default::default() }, owner: Some(1), port }
+    }
+
+    #[test]
+    fn the_table_of_types_is_what_the_types_are() {
+        let name = || "x".to_owned();
+        full("Error", ApiError::new(ErrorCode::Busy, "a", "b"));
+        full("SwitchSpec", switch());
+        full("Topology", Topology { switch: [(name(), switch())].into() });
+        full("NewSwitch", NewSwitch { name: name(), spec: switch() });
+        let spec = || port(PortKind::Ring, VlanMode::Unaware);
+        full("NewPort", NewPort { name: name(), spec: spec() });
+        let change = Change { action: Action::Added, name: name() };
+        full("Applied", Applied { changes: vec![change] });
+        let client = Client { pid: 1, uid: 2 };
+        full(
+            "SwitchInfo",
+            SwitchInfo {
+                name: name(),
+                state: SwitchState::Running,
+                failure: None,
+                pid: Some(1),
+                restarts: 0,
+                ephemeral: false,
+                ports: 0,
+                owner: None,
+                config: SwitchConfig::default(),
+            },
+        );
+        full(
+            "PortInfo",
+            PortInfo {
+                name: name(),
+                id: 1,
+                state: PortState::Vacant,
+                failure: None,
+                worker: None,
+                ephemeral: true,
+                client: Some(client),
+                monitors: None,
+                spec: spec(),
+            },
+        );
+        let entry =
+            FdbEntry { mac: Mac::local(1), vlan: None, port: name(), fixed: true, age_s: 1 };
+        full("FdbEntry", entry);
+        full("NewFdbEntry", NewFdbEntry { mac: Mac::local(1), vlan: None, port: name() });
+        full("FdbFlush", FdbFlush::default());
+        full("PipeInfo", PipeInfo { parent: name(), id: name(), master: None, slave: None });
+        full("Upgrade", Upgrade::default());
+        let upgraded = UpgradedSwitch { name: name(), old_pid: None, new_pid: 1, gap_ms: 1 };
+        full("Upgraded", Upgraded { switches: vec![upgraded] });
+        full("Stop", Stop::default());
+        let port = PortStats {
+            name: name(),
+            id: 1,
+            state: PortState::Attached,
+            counters: dataplane::state::PortStats::default(),
+        };
+        full("PortStats", port.clone());
+        full("WorkerStats", WorkerStats::default());
+        let totals = dataplane::state::SwitchStats::default();
+        let workers = vec![WorkerStats::default()];
+        let switch = SwitchStats { name: name(), totals, ports: vec![port], workers };
+        full("SwitchStats", switch);
+        full("Stats", Stats { at_ns: 1, switches: vec![] });
+    }
+
+    #[test]
+    fn every_route_and_every_type_it_names_is_described() {
+        let document = document();
+        for route in ROUTES {
+            let operation = &document["paths"][route.path][route.method.to_lowercase()];
+            assert_eq!(operation["summary"], route.summary, "{} {}", route.method, route.path);
+            for name in [route.takes, route.replies].into_iter().filter(|name| !name.is_empty()) {
+                assert!(document["components"]["schemas"][name].is_object(), "{name}");
+            }
+        }
+        let text = document.to_string();
+        for reference in text.split("#/components/schemas/").skip(1) {
+            let name = reference.split('"').next().unwrap();
+            assert!(document["components"]["schemas"][name].is_object(), "{name} is not there");
+        }
+    }
+
+    #[test]
+    fn every_route_is_listed_once() {
+        let routes: std::collections::HashSet<_> =
+            ROUTES.iter().map(|r| (r.method, r.path)).collect();
+        let operations: std::collections::HashSet<_> = ROUTES.iter().map(|r| r.operation).collect();
+        assert_eq!((routes.len(), operations.len()), (ROUTES.len(), ROUTES.len()));
+    }
+}

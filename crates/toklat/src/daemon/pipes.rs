@@ -1,0 +1,293 @@
+//! Pipes: the first opener's region is handed to the second. No data process; the registry only
+//! introduces the two.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
+
+use ring::layout::{Geometry, RingSpec};
+use rustix::event::EventfdFlags;
+use shmem::Memfd;
+
+use super::hangups::{Gone, Hangups, WatchId};
+use super::{locked, system, token_pair};
+use crate::api::{ApiError, Client, ErrorCode, PipeInfo};
+
+/// Most pipes there may be.
+const MAX_PIPES: usize = 1024;
+
+/// An end of a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// `{`.
+    Master,
+    /// `}`.
+    Slave,
+}
+
+impl End {
+    /// The end it is connected to.
+    #[must_use]
+    pub const fn other(self) -> Self {
+        match self {
+            Self::Master => Self::Slave,
+            Self::Slave => Self::Master,
+        }
+    }
+}
+
+/// The rings of one end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndRings {
+    /// Its send rings.
+    pub tx: RingSpec,
+    /// Its receive rings: twins of the other end's send rings.
+    pub rx: RingSpec,
+}
+
+/// A pipe's region as its maker laid it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipeLayout {
+    /// How it is divided.
+    pub geometry: Geometry,
+    /// The rings of the `{` end and of the `}` end.
+    pub rings: [EndRings; 2],
+    /// Bytes of a buffer that frames use.
+    pub buf_usable: u32,
+}
+
+impl PipeLayout {
+    /// The rings of `end`.
+    #[must_use]
+    pub fn of(&self, end: End) -> EndRings {
+        self.rings[end as usize]
+    }
+}
+
+/// A pipe's name: its parent (`vale0:p`) and its id.
+pub type PipeName = (String, String);
+
+/// What an opener gets.
+#[derive(Debug)]
+pub struct Opened {
+    /// The region.
+    pub layout: PipeLayout,
+    /// Token, own eventfd, peer's eventfd; for the second opener the memory file.
+    pub fds: Vec<OwnedFd>,
+}
+
+#[derive(Debug)]
+struct Holder {
+    client: Client,
+    token: OwnedFd,
+    watch: WatchId,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    uid: u32,
+    layout: PipeLayout,
+    memory: OwnedFd,
+    kicks: [OwnedFd; 2],
+    holders: [Option<Holder>; 2],
+}
+
+/// All pipes.
+#[derive(Debug, Default)]
+pub struct Pipes(Mutex<HashMap<PipeName, Pipe>>);
+
+impl Pipes {
+    /// Makes a pipe and opens `end` of it.
+    ///
+    /// # Errors
+    /// It exists, there are too many, or the kernel refused.
+    pub fn make(
+        &self,
+        hangups: &Hangups,
+        (name, end): (PipeName, End),
+        client: Client,
+        (layout, memory): (PipeLayout, Memfd),
+    ) -> Result<Opened, ApiError> {
+        let mut pipes = locked(&self.0);
+        if pipes.contains_key(&name) {
+            return Err(refuse(ErrorCode::Exists, &name, "exists", "open its other end"));
+        }
+        if pipes.len() >= MAX_PIPES {
+            return Err(refuse(ErrorCode::Limit, &name, "is one too many", "close some pipes"));
+        }
+        let eventfd = || {
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            rustix::event::eventfd(0, flags).map_err(|e| system("Cannot make an eventfd", e.into()))
+        };
+        let mut pipe = Pipe {
+            uid: client.uid,
+            layout,
+            memory: memory.into_fd(),
+            kicks: [eventfd()?, eventfd()?],
+            holders: [None, None],
+        };
+        let opened = pipe.hand_out(hangups, &name, end, client, false)?;
+        pipes.insert(name, pipe);
+        Ok(opened)
+    }
+
+    /// Opens an end of a pipe that exists.
+    ///
+    /// # Errors
+    /// It does not, that end is open already, or the pipe is another user's.
+    pub fn open(
+        &self,
+        hangups: &Hangups,
+        (name, end): (PipeName, End),
+        client: Client,
+    ) -> Result<Opened, ApiError> {
+        let mut pipes = locked(&self.0);
+        let Some(pipe) = pipes.get_mut(&name) else {
+            return Err(refuse(ErrorCode::NotFound, &name, "does not exist", "make it first"));
+        };
+        if client.uid != pipe.uid && client.uid != 0 {
+            let remedy = "a pipe's two ends belong to one user, who may pass one on";
+            return Err(refuse(ErrorCode::Forbidden, &name, "is another user's", remedy));
+        }
+        if pipe.holders[end as usize].is_some() {
+            let remedy = "open the other end, or another pipe";
+            return Err(refuse(ErrorCode::Busy, &name, "has this end open already", remedy));
+        }
+        pipe.hand_out(hangups, &name, end, client, true)
+    }
+
+    /// An end was closed; the pipe goes with the last one.
+    pub fn closed(&self, hangups: &Hangups, name: &PipeName, end: End, watch: WatchId) {
+        let mut pipes = locked(&self.0);
+        let Some(pipe) = pipes.get_mut(name) else { return };
+        let holder = &mut pipe.holders[end as usize];
+        if holder.as_ref().is_some_and(|h| h.watch == watch)
+            && let Some(holder) = holder.take()
+        {
+            hangups.unwatch(holder.watch, &holder.token);
+        }
+        if pipe.holders.iter().all(Option::is_none) {
+            pipes.remove(name);
+        }
+    }
+
+    /// All pipes, by name.
+    #[must_use]
+    pub fn list(&self) -> Vec<PipeInfo> {
+        let pipes = locked(&self.0);
+        let holder = |pipe: &Pipe, end| pipe.holders[end as usize].as_ref().map(|h| h.client);
+        let mut list: Vec<_> = pipes
+            .iter()
+            .map(|((parent, id), pipe)| PipeInfo {
+                parent: parent.clone(),
+                id: id.clone(),
+                master: holder(pipe, End::Master),
+                slave: holder(pipe, End::Slave),
+            })
+            .collect();
+        list.sort_by(|a, b| (&a.parent, &a.id).cmp(&(&b.parent, &b.id)));
+        list
+    }
+}
+
+impl Pipe {
+    fn hand_out(
+        &mut self,
+        hangups: &Hangups,
+        name: &PipeName,
+        end: End,
+        client: Client,
+        with_memory: bool,
+    ) -> Result<Opened, ApiError> {
+        let refused = |e: io::Error| system("Cannot hand out a pipe", e);
+        let (theirs, token) = token_pair().map_err(refused)?;
+        let mut fds = vec![theirs];
+        for kick in [&self.kicks[end as usize], &self.kicks[end.other() as usize]] {
+            fds.push(kick.try_clone().map_err(refused)?);
+        }
+        if with_memory {
+            fds.push(self.memory.try_clone().map_err(refused)?);
+        }
+        let gone = Gone::Pipe { name: name.clone(), end };
+        let watch = hangups.watch(token.as_fd(), gone).map_err(refused)?;
+        self.holders[end as usize] = Some(Holder { client, token, watch });
+        Ok(Opened { layout: self.layout, fds })
+    }
+}
+
+fn refuse(code: ErrorCode, name: &PipeName, what: &str, remedy: &str) -> ApiError {
+    ApiError::new(code, format!("Pipe {} of {} {what}", name.1, name.0), remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout() -> PipeLayout {
+        PipeLayout {
+            geometry: Geometry::default(),
+            rings: [EndRings::default(); 2],
+            buf_usable: 2048,
+        }
+    }
+
+    fn memory() -> Memfd {
+        Memfd::create("pipe", 4096, shmem::Pages::Small).unwrap()
+    }
+
+    fn name() -> PipeName {
+        ("vale0:p".into(), "1".into())
+    }
+
+    const ME: Client = Client { pid: 1, uid: 1000 };
+
+    async fn settle(pipes: &Pipes, hangups: &Hangups) {
+        for (watch, gone) in hangups.next().await.unwrap() {
+            let Gone::Pipe { name, end } = gone else { panic!("not a pipe") };
+            pipes.closed(hangups, &name, end, watch);
+        }
+    }
+
+    #[tokio::test]
+    async fn an_end_can_be_opened_again_and_the_last_close_ends_the_pipe() {
+        let (pipes, hangups) = (Pipes::default(), Hangups::new().unwrap());
+        let make = || pipes.make(&hangups, (name(), End::Master), ME, (layout(), memory()));
+        let master = make().unwrap();
+        assert_eq!(make().unwrap_err().code, ErrorCode::Exists);
+        let open = |end| pipes.open(&hangups, (name(), end), ME);
+        let slave = open(End::Slave).unwrap();
+        assert_eq!((master.fds.len(), slave.fds.len()), (3, 4));
+        assert_eq!(open(End::Slave).unwrap_err().code, ErrorCode::Busy);
+        drop(slave);
+        settle(&pipes, &hangups).await;
+        let slave = open(End::Slave).unwrap();
+        drop((master, slave));
+        while !pipes.list().is_empty() {
+            settle(&pipes, &hangups).await;
+        }
+        assert_eq!(open(End::Slave).unwrap_err().code, ErrorCode::NotFound);
+    }
+
+    #[tokio::test]
+    async fn each_end_kicks_the_other() {
+        let (pipes, hangups) = (Pipes::default(), Hangups::new().unwrap());
+        let made = (layout(), memory());
+        let master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
+        let slave = pipes.open(&hangups, (name(), End::Slave), ME).unwrap();
+        rustix::io::write(&master.fds[2], &1u64.to_ne_bytes()).unwrap();
+        let mut count = [0; 8];
+        assert_eq!(rustix::io::read(&slave.fds[1], &mut count).unwrap(), 8);
+        assert!(rustix::io::read(&master.fds[1], &mut count).is_err());
+    }
+
+    #[tokio::test]
+    async fn another_user_is_refused_and_root_is_not() {
+        let (pipes, hangups) = (Pipes::default(), Hangups::new().unwrap());
+        let made = (layout(), memory());
+        let _master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
+        let open = |uid| pipes.open(&hangups, (name(), End::Slave), Client { pid: 2, uid });
+        assert_eq!(open(1001).unwrap_err().code, ErrorCode::Forbidden);
+        assert!(open(0).is_ok());
+    }
+}

@@ -1,0 +1,200 @@
+//! Messages with descriptors over SEQPACKET sockets, without blocking the runtime.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use super::descriptors;
+
+/// Most descriptors of a message, in both protocols.
+pub const MAX_FDS: usize = 4;
+
+/// A message as it arrived.
+#[derive(Debug)]
+pub struct Message {
+    /// Its bytes; empty at the end of the connection.
+    pub bytes: Vec<u8>,
+    /// The descriptors that came with it.
+    pub fds: Vec<OwnedFd>,
+    /// It was longer than the receiver takes, or had more descriptors: what is here is a part.
+    pub truncated: bool,
+}
+
+/// A connected SEQPACKET socket.
+#[derive(Debug)]
+pub struct Seqpacket(AsyncFd<OwnedFd>);
+
+impl Seqpacket {
+    /// Takes over a connected socket.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self(descriptors::register(socket, Interest::READABLE | Interest::WRITABLE)?))
+    }
+
+    /// Connects to the socket at `path`; Unix sockets do so at once or not at all.
+    ///
+    /// # Errors
+    /// What the kernel said: `ConnectionRefused` if nobody listens.
+    pub fn connect(path: &Path) -> io::Result<Self> {
+        let socket = socket()?;
+        rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+        Self::new(socket)
+    }
+
+    /// Sends one message.
+    ///
+    /// # Errors
+    /// What the kernel said; `EMSGSIZE` for one that is longer than the socket's buffer.
+    pub async fn send(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        self.0
+            .async_io(Interest::WRITABLE, |socket| {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
+                    return Err(io::ErrorKind::InvalidInput.into());
+                }
+                rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags)?;
+                Ok(())
+            })
+            .await
+    }
+
+    /// Receives one message of at most `max` bytes and about [`MAX_FDS`] descriptors (alignment may
+    /// leave room for two more).
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub async fn receive(&self, max: usize) -> io::Result<Message> {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let mut bytes = vec![0; max];
+        self.0
+            .async_io(Interest::READABLE, |socket| {
+                let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+                let mut control = RecvAncillaryBuffer::new(&mut space);
+                let iov = &mut [IoSliceMut::new(&mut bytes)];
+                let got = rustix::net::recvmsg(socket, iov, &mut control, flags)?;
+                let mut fds = Vec::new();
+                for message in control.drain() {
+                    if let RecvAncillaryMessage::ScmRights(received) = message {
+                        fds.extend(received);
+                    }
+                }
+                let cut = ReturnFlags::TRUNC | ReturnFlags::CTRUNC;
+                Ok((got.bytes.min(max), fds, got.flags.intersects(cut)))
+            })
+            .await
+            .map(|(len, fds, truncated)| {
+                bytes.truncate(len);
+                Message { bytes, fds, truncated }
+            })
+    }
+}
+
+impl AsFd for Seqpacket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+}
+
+/// A SEQPACKET socket that others connect to.
+#[derive(Debug)]
+pub struct Listener(AsyncFd<OwnedFd>);
+
+impl Listener {
+    /// Takes over a listening socket.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn new(socket: OwnedFd) -> io::Result<Self> {
+        rustix::io::ioctl_fionbio(&socket, true)?;
+        Ok(Self(descriptors::register(socket, Interest::READABLE)?))
+    }
+
+    /// The next connection.
+    ///
+    /// # Errors
+    /// What the kernel said, `EMFILE` among others.
+    pub async fn accept(&self) -> io::Result<OwnedFd> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        self.0
+            .async_io(Interest::READABLE, |socket| Ok(rustix::net::accept_with(socket, flags)?))
+            .await
+    }
+}
+
+/// Makes a listening socket at `path`, instead of what a dead daemon left there.
+///
+/// # Errors
+/// What the kernel said.
+pub fn listen(path: &Path) -> io::Result<OwnedFd> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let socket = socket()?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 1024)?;
+    Ok(socket)
+}
+
+fn socket() -> io::Result<OwnedFd> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair() -> (Seqpacket, Seqpacket) {
+        let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+        let (a, b) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None).unwrap();
+        (Seqpacket::new(a).unwrap(), Seqpacket::new(b).unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_message_arrives_whole_with_its_descriptors() {
+        let (a, b) = pair();
+        a.send(b"hello", &[a.as_fd(), b.as_fd()]).await.unwrap();
+        let got = b.receive(100).await.unwrap();
+        assert_eq!((got.bytes.as_slice(), got.fds.len(), got.truncated), (&b"hello"[..], 2, false));
+    }
+
+    #[tokio::test]
+    async fn what_is_too_long_or_has_too_many_descriptors_says_so() {
+        let (a, b) = pair();
+        a.send(b"hello", &[]).await.unwrap();
+        assert!(b.receive(4).await.unwrap().truncated);
+        let fds = vec![a.as_fd(); MAX_FDS];
+        a.send(b"x", &fds).await.unwrap();
+        assert!(!b.receive(4).await.unwrap().truncated);
+        // Nine descriptors, sent by somebody with a larger buffer.
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(9))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let nine = vec![a.as_fd(); 9];
+        assert!(control.push(SendAncillaryMessage::ScmRights(&nine)));
+        let flags = SendFlags::empty();
+        rustix::net::sendmsg(&a, &[IoSlice::new(b"x")], &mut control, flags).unwrap();
+        let got = b.receive(4).await.unwrap();
+        assert!(got.truncated && got.fds.len() < 9);
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_connection_is_an_empty_message() {
+        let (a, b) = pair();
+        drop(a);
+        assert!(b.receive(10).await.unwrap().bytes.is_empty());
+    }
+}

@@ -1,0 +1,515 @@
+//! The supervisor: all switches, the topology, and what can be asked of them.
+//!
+//! Locks, outermost first: `topology` (held over every change of what is configured), then a switch
+//! (held while its data process is asked). The map of switches is locked for look-ups only.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dataplane::config::{Attachment, RingAttach, SwitchConfig};
+use shmem::Memfd;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
+
+use super::hangups::{Gone, WatchId};
+use super::pipes::{End, Opened, PipeLayout, PipeName, Pipes};
+use super::switch::{Attach, Environment, Switch};
+use super::topology::Store;
+use super::{DaemonOptions, locked, system, token_pair};
+use crate::api::{
+    ApiError, Client, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Topology, Upgraded,
+    UpgradedSwitch,
+};
+
+/// Most switches that clients made by opening ports of them: each has a process.
+const MAX_EPHEMERAL_SWITCHES: usize = 64;
+/// Descriptors that ports may not use: for data processes to be started again, and for connections.
+const SPARE_DESCRIPTORS: u64 = 64;
+
+/// A switch that several tasks know.
+pub type Handle = Arc<AsyncMutex<Switch>>;
+
+/// A port for a client.
+#[derive(Debug)]
+pub struct OpenedPort {
+    /// Its number in its switch.
+    pub port: u32,
+    /// Its largest frame, in bytes.
+    pub max_frame: u32,
+    /// The client's end of the token.
+    pub token: OwnedFd,
+}
+
+/// Everything the daemon knows.
+#[derive(Debug)]
+pub struct Supervisor {
+    options: DaemonOptions,
+    started: Instant,
+    descriptor_limit: u64,
+    pub(super) environment: Arc<Environment>,
+    pub(super) topology: AsyncMutex<Topology>,
+    store: Store,
+    switches: Mutex<BTreeMap<String, Handle>>,
+    pipes: Pipes,
+    stop: watch::Sender<Option<Stop>>,
+}
+
+impl Supervisor {
+    /// A supervisor without switches.
+    #[must_use]
+    pub fn new(options: DaemonOptions, environment: Environment, descriptor_limit: u64) -> Self {
+        Self {
+            store: Store::new(&options.dir),
+            options,
+            started: Instant::now(),
+            descriptor_limit,
+            environment: Arc::new(environment),
+            topology: AsyncMutex::default(),
+            switches: Mutex::default(),
+            pipes: Pipes::default(),
+            stop: watch::Sender::new(None),
+        }
+    }
+
+    /// The daemon's user.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    /// Where what was applied is kept.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// Saves what is configured.
+    ///
+    /// # Errors
+    /// What the kernel said; the change is in force all the same.
+    pub(super) fn save(&self, topology: &Topology) -> Result<(), ApiError> {
+        self.store.save(topology).map_err(|e| {
+            let what = format!("Done, but not saved in {}", self.store.path().display());
+            system(&what, e)
+        })
+    }
+
+    /// All switches, by name.
+    #[must_use]
+    pub fn handles(&self) -> Vec<Handle> {
+        locked(&self.switches).values().cloned().collect()
+    }
+
+    /// The switch of this name.
+    #[must_use]
+    pub fn handle(&self, name: &str) -> Option<Handle> {
+        locked(&self.switches).get(name).cloned()
+    }
+
+    /// The switch of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn switch(&self, name: &str) -> Result<Handle, ApiError> {
+        self.handle(name).ok_or_else(|| {
+            let reason = format!("There is no switch {name}");
+            ApiError::new(ErrorCode::NotFound, reason, "see `toklat switch show`")
+        })
+    }
+
+    /// Makes a switch, or takes over the data process an earlier supervisor left for it.
+    ///
+    /// # Errors
+    /// Its data process cannot be started.
+    pub(super) async fn create(
+        &self,
+        name: &str,
+        config: SwitchConfig,
+        owner: Option<u32>,
+        ephemeral: bool,
+    ) -> Result<Handle, ApiError> {
+        let environment = Arc::clone(&self.environment);
+        let mut switch = Switch::new(environment, name, config, owner, ephemeral)?;
+        let found = switch.find().await;
+        if let Err(error) = &found {
+            tracing::debug!(switch = name, %error, "no data process to take over");
+            switch.start().await.map_err(|e| {
+                ApiError::new(
+                    ErrorCode::DataProcess,
+                    format!("Cannot start the data process of {name}: {e}"),
+                    "see the daemon's log",
+                )
+            })?;
+        }
+        let handle = Arc::new(AsyncMutex::new(switch));
+        locked(&self.switches).insert(name.into(), Arc::clone(&handle));
+        Ok(handle)
+    }
+
+    /// Takes a switch out of the map; its own `remove` must have been called.
+    pub(super) fn drop_handle(&self, name: &str) {
+        locked(&self.switches).remove(name);
+    }
+
+    /// The switch of this name; one that a client names and that does not exist is made.
+    async fn find_or_make(&self, name: &str) -> Result<Handle, ApiError> {
+        if let Some(handle) = self.handle(name) {
+            return Ok(handle);
+        }
+        if !self.options.auto_switch {
+            return self.switch(name);
+        }
+        // Two clients at once make one.
+        let _topology = self.topology.lock().await;
+        if let Some(handle) = self.handle(name) {
+            return Ok(handle);
+        }
+        let mut made = 0;
+        for handle in self.handles() {
+            made += usize::from(handle.lock().await.ephemeral);
+        }
+        if made >= MAX_EPHEMERAL_SWITCHES {
+            let reason = format!("Clients have made {made} switches already");
+            return Err(ApiError::new(ErrorCode::Limit, reason, "add it: toklat switch add"));
+        }
+        self.create(name, SwitchConfig::default(), None, true).await
+    }
+
+    /// Opens a port for a client, or a monitor of one; not to be cancelled.
+    ///
+    /// # Errors
+    /// The client may not, the port is in use, or a limit is reached.
+    pub async fn open_port(
+        &self,
+        client: Client,
+        switch: &str,
+        port: &str,
+        watch: Option<(bool, bool)>,
+        (ring, memory): (RingAttach, Memfd),
+    ) -> Result<OpenedPort, ApiError> {
+        let (theirs, token) =
+            token_pair().map_err(|e| system("Cannot make a token for the port", e))?;
+        self.check_descriptors(&token)?;
+        let handle = match watch {
+            None => self.find_or_make(switch).await?,
+            Some(_) => self.switch(switch)?,
+        };
+        let mut switch = handle.lock().await;
+        if switch.removed {
+            let reason = format!("{} is being removed", switch.name);
+            return Err(ApiError::new(ErrorCode::NotFound, reason, "try again"));
+        }
+        self.check_may_open(client, &switch, port)?;
+        let (name, attachment) = match watch {
+            None => (port.to_owned(), Attachment::Ring(ring)),
+            Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
+        };
+        let attach = Attach { attachment, memory: memory.into_fd(), token, client };
+        let (port, max_frame) = match switch.attach(&name, attach).await {
+            Ok(opened) => opened,
+            Err(error) => {
+                self.drop_if_unused(&mut switch).await;
+                return Err(error);
+            }
+        };
+        tracing::info!(switch = switch.name, name, ?client, "port opened");
+        Ok(OpenedPort { port, max_frame, token: theirs })
+    }
+
+    fn monitor(
+        &self,
+        client: Client,
+        switch: &Switch,
+        port: &str,
+        ring: RingAttach,
+        (tx, rx): (bool, bool),
+    ) -> Result<(String, Attachment), ApiError> {
+        let parent = switch.port(port)?;
+        let owns = parent.client.is_some_and(|c| c.uid == client.uid)
+            || parent.spec.owner.or(switch.owner) == Some(client.uid);
+        if !owns && !self.is_trusted(client) {
+            let reason = format!("{}:{port} is another user's", switch.name);
+            return Err(ApiError::new(ErrorCode::Forbidden, reason, "ask its owner, or root"));
+        }
+        let attachment = Attachment::Monitor { ring, of: parent.id, tx, rx };
+        Ok((switch.monitor_name(port, tx, rx), attachment))
+    }
+
+    fn is_trusted(&self, client: Client) -> bool {
+        client.uid == 0 || client.uid == self.uid()
+    }
+
+    fn check_may_open(&self, client: Client, switch: &Switch, port: &str) -> Result<(), ApiError> {
+        let owner = switch.port(port).ok().and_then(|p| p.spec.owner).or(switch.owner);
+        match owner {
+            Some(owner) if owner != client.uid && !self.is_trusted(client) => {
+                let reason = format!("{}:{port} belongs to user {owner}", switch.name);
+                let remedy = "open a port of your own, or have its owner changed (toklat port set)";
+                Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Descriptors are numbered from the lowest that is free, so a high number means few are left.
+    fn check_descriptors(&self, newest: &OwnedFd) -> Result<(), ApiError> {
+        let newest = u64::try_from(newest.as_raw_fd()).unwrap_or(0);
+        if newest + SPARE_DESCRIPTORS < self.descriptor_limit {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorCode::Limit,
+            format!("The daemon's {} descriptors are used up", self.descriptor_limit),
+            "close ports, or raise its limit (ulimit -n; systemd: LimitNOFILE=)",
+        ))
+    }
+
+    /// Makes a pipe for a client.
+    ///
+    /// # Errors
+    /// As [`Pipes::make`].
+    pub fn make_pipe(
+        &self,
+        client: Client,
+        end: (PipeName, End),
+        region: (PipeLayout, Memfd),
+    ) -> Result<Opened, ApiError> {
+        let opened = self.pipes.make(&self.environment.hangups, end, client, region)?;
+        opened.fds.last().map_or(Ok(()), |newest| self.check_descriptors(newest))?;
+        Ok(opened)
+    }
+
+    /// Opens an end of a pipe for a client.
+    ///
+    /// # Errors
+    /// As [`Pipes::open`].
+    pub fn open_pipe(&self, client: Client, end: (PipeName, End)) -> Result<Opened, ApiError> {
+        self.pipes.open(&self.environment.hangups, end, client)
+    }
+
+    /// All pipes.
+    #[must_use]
+    pub fn list_pipes(&self) -> Vec<PipeInfo> {
+        self.pipes.list()
+    }
+
+    /// Acts on hang-ups for ever.
+    ///
+    /// # Errors
+    /// The kernel refused to tell of them.
+    pub async fn watch_hangups(self: Arc<Self>) -> io::Result<()> {
+        loop {
+            for (watch, gone) in self.environment.hangups.next().await? {
+                let this = Arc::clone(&self);
+                match gone {
+                    Gone::Pipe { name, end } => {
+                        self.pipes.closed(&self.environment.hangups, &name, end, watch);
+                    }
+                    Gone::Client { switch, port } => {
+                        tokio::spawn(async move { this.client_gone(&switch, &port, watch).await });
+                    }
+                    Gone::DataProcess { switch } => {
+                        tokio::spawn(async move { this.data_process_gone(&switch, watch).await });
+                    }
+                }
+            }
+        }
+    }
+
+    async fn client_gone(&self, switch: &str, port: &str, watch: WatchId) {
+        let Some(handle) = self.handle(switch) else { return };
+        let mut switch = handle.lock().await;
+        tracing::info!(switch = switch.name, port, "client closed its port");
+        if let Err(error) = switch.client_gone(port, watch).await {
+            tracing::error!(switch = switch.name, port, %error, "port was not detached in order");
+        }
+        self.drop_if_unused(&mut switch).await;
+    }
+
+    /// Removes a switch that clients made when its last port is gone.
+    pub(super) async fn drop_if_unused(&self, switch: &mut MutexGuard<'_, Switch>) {
+        if switch.ephemeral && !switch.removed && switch.ports().len() == 0 {
+            tracing::info!(switch = switch.name, "switch is not used any more");
+            self.drop_handle(&switch.name);
+            switch.remove().await;
+        }
+    }
+
+    /// Starts a data process again, at once the first time, later and later if it goes on dying.
+    async fn data_process_gone(&self, name: &str, watch: WatchId) {
+        let Some(handle) = self.handle(name) else { return };
+        if !handle.lock().await.ended(watch) {
+            return;
+        }
+        loop {
+            let mut switch = handle.lock().await;
+            let Some(delay) = switch.restart_delay() else {
+                tracing::error!(switch = name, "data process died too often; giving up");
+                return;
+            };
+            tracing::warn!(switch = name, ?delay, "data process died; starting it again");
+            if !delay.is_zero() {
+                drop(switch);
+                tokio::time::sleep(delay).await;
+                switch = handle.lock().await;
+            }
+            if switch.removed || switch.is_running() {
+                return;
+            }
+            match switch.start().await {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::error!(switch = name, %error, "data process did not start");
+                }
+            }
+        }
+    }
+
+    /// Replaces data processes: of all switches, or of one.
+    ///
+    /// # Errors
+    /// There is no such switch, or the new process cannot be started.
+    pub async fn upgrade(&self, only: Option<&str>) -> Result<Upgraded, ApiError> {
+        let handles = match only {
+            Some(name) => vec![self.switch(name)?],
+            None => self.handles(),
+        };
+        let mut switches = Vec::new();
+        for handle in handles {
+            let mut switch = handle.lock().await;
+            if switch.removed {
+                continue;
+            }
+            let (old_pid, new_pid, gap) = switch.upgrade().await.map_err(|e| {
+                let reason = format!("Cannot start the data process of {}: {e}", switch.name);
+                ApiError::new(ErrorCode::DataProcess, reason, "see the daemon's log")
+            })?;
+            let gap_ms = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX);
+            let name = switch.name.clone();
+            switches.push(UpgradedSwitch { name, old_pid, new_pid, gap_ms });
+        }
+        Ok(Upgraded { switches })
+    }
+
+    /// Counters of all switches, or of one.
+    ///
+    /// # Errors
+    /// There is no such switch.
+    pub async fn stats(&self, only: Option<&str>) -> Result<Stats, ApiError> {
+        let handles = match only {
+            Some(name) => vec![self.switch(name)?],
+            None => self.handles(),
+        };
+        let mut switches = Vec::new();
+        for handle in handles {
+            switches.push(handle.lock().await.stats());
+        }
+        Ok(Stats { at_ns: monotonic_ns(), switches })
+    }
+
+    /// What the daemon says of itself.
+    pub async fn status(&self) -> Status {
+        let mut ports = 0;
+        let handles = self.handles();
+        for handle in &handles {
+            ports += handle.lock().await.ports().len();
+        }
+        Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            pid: std::process::id(),
+            uptime_s: self.started.elapsed().as_secs(),
+            runtime_dir: self.options.dir.display().to_string(),
+            switches: handles.len(),
+            ports,
+            descriptors: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+            descriptor_limit: self.descriptor_limit,
+        }
+    }
+
+    /// Asks the daemon to stop.
+    pub fn ask_to_stop(&self, how: Stop) {
+        self.stop.send_replace(Some(how));
+    }
+
+    /// Waits until somebody asks the daemon to stop.
+    pub async fn asked_to_stop(&self) -> Stop {
+        let mut asked = self.stop.subscribe();
+        // The sender lives as long as self.
+        let how = asked.wait_for(Option::is_some).await.map(|how| how.clone());
+        how.ok().flatten().unwrap_or_default()
+    }
+
+    /// Ends all data processes in order.
+    pub async fn stop_all(&self) {
+        for handle in self.handles() {
+            handle.lock().await.remove().await;
+        }
+    }
+
+    /// Takes up what was saved, or the topology file, and the data processes that run already. What
+    /// cannot be had is logged, and does not keep the rest from running.
+    pub async fn begin(&self, wanted: Topology) {
+        let mut topology = self.topology.lock().await;
+        *topology = wanted;
+        for (name, spec) in &topology.switch {
+            let made = self.create(name, spec.config.clone(), spec.owner, false).await;
+            let handle = match made {
+                Ok(handle) => handle,
+                Err(error) => {
+                    tracing::error!(switch = name, %error, "switch was not started");
+                    continue;
+                }
+            };
+            let mut switch = handle.lock().await;
+            if let Err(error) = switch.set_config(spec.config.clone()).await {
+                tracing::error!(switch = name, %error, "settings were not taken");
+            }
+            for (port, spec) in &spec.port {
+                let done = match switch.port(port) {
+                    Ok(_) => switch.claim_port(port, spec.clone()).await,
+                    Err(_) => switch.add_port(port, spec.clone()).await,
+                };
+                if let Err(error) = done {
+                    tracing::error!(switch = name, port, %error, "port was not attached");
+                    if switch.port(port).is_err() && spec.kind != PortKind::Ring {
+                        switch.add_failed_port(port, spec.clone(), &error).await;
+                    }
+                }
+            }
+            switch.remove_leftovers().await;
+        }
+        self.find_others().await;
+    }
+
+    /// Takes over switches that clients had made.
+    async fn find_others(&self) {
+        let Ok(entries) = std::fs::read_dir(&self.options.dir) else { return };
+        for entry in entries.flatten() {
+            let file = entry.file_name();
+            let name = file.to_str().and_then(|f| f.strip_suffix(super::process::SOCKET_SUFFIX));
+            let Some(name) = name.filter(|name| self.handle(name).is_none()) else { continue };
+            let environment = Arc::clone(&self.environment);
+            let switch = Switch::new(environment, name, SwitchConfig::default(), None, true);
+            let Ok(mut switch) = switch else { continue };
+            if let Err(error) = switch.find().await {
+                tracing::debug!(switch = name, %error, "no data process to take over");
+                // It may be gone already.
+                let _ = std::fs::remove_file(entry.path());
+                continue;
+            }
+            switch.remove_leftovers().await;
+            let handle = Arc::new(AsyncMutex::new(switch));
+            locked(&self.switches).insert(name.into(), Arc::clone(&handle));
+            self.drop_if_unused(&mut handle.lock().await).await;
+        }
+    }
+}
+
+/// The monotonic clock's time, in nanoseconds.
+pub(super) fn monotonic_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let now = Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32);
+    u64::try_from(now.as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,252 @@
+//! What a topology may be, and where the one that was applied is kept.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use dataplane::config::SwitchConfig;
+use fabric::Policy;
+
+use crate::api::{ApiError, ErrorCode, PortKind, PortSpec, SwitchSpec, Topology};
+
+/// Bytes of a switch's name: its socket's path must fit a socket address.
+pub const SWITCH_NAME: usize = 15;
+/// Bytes of a port's name: with its switch's it fits netmap's 64.
+pub const PORT_NAME: usize = 31;
+
+fn bad(reason: impl Into<String>, remedy: impl Into<String>) -> ApiError {
+    ApiError::new(ErrorCode::BadRequest, reason, remedy)
+}
+
+/// Checks a name of a switch (`max` [`SWITCH_NAME`]) or port ([`PORT_NAME`]).
+///
+/// # Errors
+/// Says what a name may be.
+pub fn check_name(name: &str, max: usize) -> Result<(), ApiError> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = (1..=max).contains(&name.len())
+        && name.chars().all(letter)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if good {
+        return Ok(());
+    }
+    Err(bad(
+        format!("{name:?} is not a name"),
+        format!(
+            "use 1 to {max} of the characters a-z, A-Z, 0-9, '-', '_' and '.', and start with a \
+             letter or digit"
+        ),
+    ))
+}
+
+/// Checks a whole topology.
+///
+/// # Errors
+/// Names the first setting that cannot be.
+pub fn check(topology: &Topology) -> Result<(), ApiError> {
+    for (name, spec) in &topology.switch {
+        check_name(name, SWITCH_NAME)?;
+        check_switch(name, spec)?;
+    }
+    Ok(())
+}
+
+/// Checks a switch and its ports.
+///
+/// # Errors
+/// Names the first setting that cannot be.
+pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), ApiError> {
+    check_config(name, &spec.config)?;
+    if spec.port.len() > usize::from(spec.config.max_ports) {
+        let reason = format!("{name} has {} ports", spec.port.len());
+        return Err(bad(reason, format!("raise max_ports from {}", spec.config.max_ports)));
+    }
+    for (port, port_spec) in &spec.port {
+        check_name(port, PORT_NAME)?;
+        check_port(&format!("{name}:{port}"), port_spec, &spec.config)?;
+    }
+    Ok(())
+}
+
+fn check_config(name: &str, config: &SwitchConfig) -> Result<(), ApiError> {
+    let workers = config.workers.len();
+    let ranges = [
+        ("max_ports", u64::from(config.max_ports), 1, 16_384),
+        ("workers", workers as u64, 1, dataplane::state::MAX_WORKERS as u64),
+        ("batch", u64::from(config.batch), 1, 1024),
+        ("fdb_entries", u64::from(config.fdb_entries), 16, 1 << 22),
+        ("stall_timeout_ms", u64::from(config.stall_timeout_ms), 0, 10_000),
+    ];
+    for (what, value, least, most) in ranges {
+        check_range(name, what, value, least, most)?;
+    }
+    Ok(())
+}
+
+fn check_range(name: &str, what: &str, value: u64, least: u64, most: u64) -> Result<(), ApiError> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(bad(format!("{name}: {what} is {value}"), format!("use {least} to {most}")))
+}
+
+/// Checks a port; `name` is for the message.
+///
+/// # Errors
+/// Names the first setting that cannot be.
+pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(), ApiError> {
+    let mtu = u64::from(spec.policy.mtu);
+    check_range(name, "mtu", mtu, 68, u64::from(Policy::MAX_MTU))?;
+    let last = config.workers.len().saturating_sub(1) as u64;
+    check_range(name, "worker", u64::from(spec.worker.unwrap_or(0)), 0, last)?;
+    if let Some(mac) = spec.policy.macs.iter().find(|mac| mac.is_group()) {
+        let remedy = "a port's own addresses are unicast: the first octet is even";
+        return Err(bad(format!("{name}: {mac} is a group address"), remedy));
+    }
+    let own = name.rsplit(':').next();
+    let mirrors = [&spec.policy.mirror_ingress, &spec.policy.mirror_egress];
+    if mirrors.into_iter().any(|m| m.as_deref() == own) {
+        return Err(bad(format!("{name} is mirrored to itself"), "name another port"));
+    }
+    check_kind(name, &spec.kind)
+}
+
+fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
+    match kind {
+        PortKind::Tap { ifname, .. } => {
+            let good = (1..16).contains(&ifname.len())
+                && ifname.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'))
+                && !matches!(ifname.as_str(), "." | "..");
+            if !good {
+                let reason = format!("{name}: {ifname:?} is no name of an interface");
+                return Err(bad(reason, "use up to 15 letters and digits, such as tap0"));
+            }
+        }
+        PortKind::PcapRead { path, .. } | PortKind::PcapWrite { path } => {
+            if !Path::new(path).is_absolute() {
+                let reason = format!("{name}: {path:?} is a relative path");
+                return Err(bad(reason, "the daemon runs elsewhere: give the whole path"));
+            }
+        }
+        PortKind::Ring | PortKind::Null => {}
+    }
+    Ok(())
+}
+
+/// True if a running data process cannot take the new settings: they decide its memory or threads.
+#[must_use]
+pub fn needs_restart(old: &SwitchConfig, new: &SwitchConfig) -> bool {
+    let shape = |c: &SwitchConfig| (c.max_ports, c.workers.clone(), c.fdb_entries);
+    shape(old) != shape(new)
+}
+
+/// The file that what was applied is kept in.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// The store in the runtime directory `dir`.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self { path: dir.join("topology.json") }
+    }
+
+    /// What was saved last, if anything was.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn load(&self) -> io::Result<Option<Topology>> {
+        match fs::read(&self.path) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Saves: whoever reads finds the old one or the new one, whole.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn save(&self, topology: &Topology) -> io::Result<()> {
+        let fresh = self.path.with_extension("json.new");
+        let mut file = fs::File::create(&fresh)?;
+        file.write_all(&serde_json::to_vec_pretty(topology)?)?;
+        file.sync_all()?;
+        fs::rename(&fresh, &self.path)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Reads a topology file (TOML).
+///
+/// # Errors
+/// It cannot be read, or says something that cannot be.
+pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
+    use anyhow::Context;
+    let text =
+        fs::read_to_string(path).with_context(|| format!("Cannot read {}", path.display()))?;
+    let topology = parse(&text).with_context(|| format!("In {}", path.display()))?;
+    Ok(topology)
+}
+
+/// Parses and checks the text of a topology file.
+///
+/// # Errors
+/// Says what is wrong where.
+pub fn parse(text: &str) -> Result<Topology, ApiError> {
+    let topology = toml::from_str(text)
+        .map_err(|e| bad(e.to_string().trim_end(), "correct the topology file"))?;
+    check(&topology)?;
+    Ok(topology)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_that_cannot_be_are_named() {
+        for (text, what) in [
+            ("[switch.\"va le\"]", "va le"),
+            ("[switch.a2345678901234567]", "a234"),
+            ("[switch.v]\nworkers = []", "workers"),
+            ("[switch.v]\nbatch = 1025", "batch"),
+            ("[switch.v]\nmax_ports = 1\n[switch.v.port.a]\n[switch.v.port.b]", "2 ports"),
+            ("[switch.v.port.p]\nmtu = 9217", "mtu"),
+            ("[switch.v.port.p]\nworker = 1", "worker"),
+            ("[switch.v.port.p]\nmacs = ['01:00:00:00:00:01']", "group"),
+            ("[switch.v.port.p]\nmirror_egress = 'p'", "itself"),
+            ("[switch.v.port.p]\nkind = { tap = { ifname = 'a/b' } }", "a/b"),
+            ("[switch.v.port.p]\nkind = { pcap_read = { path = 'x' } }", "relative"),
+            ("[switch.v.port.\"../x\"]", "../x"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.reason.contains(what), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_was_saved_is_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        assert_eq!(store.load().unwrap(), None);
+        let topology = parse("[switch.v.port.p]\nlossless = true").unwrap();
+        store.save(&topology).unwrap();
+        assert_eq!(store.load().unwrap(), Some(topology));
+    }
+
+    #[test]
+    fn only_what_decides_memory_and_threads_needs_a_restart() {
+        let old = SwitchConfig::default();
+        let new = SwitchConfig { batch: 32, fdb_ageing_s: 1, ..old.clone() };
+        assert!(!needs_restart(&old, &new));
+        assert!(needs_restart(&old, &SwitchConfig { fdb_entries: 64, ..old.clone() }));
+    }
+}
