@@ -103,6 +103,8 @@ enum Command {
     Bridge(tools::bridge::BridgeArgs),
     /// Capture what a port sends and receives
     Cap(tools::cap::CapArgs),
+    /// See a switch at work: processes at its ports, rates, losses, round trips
+    Demo(tools::demo::DemoArgs),
 
     // Measuring.
 
@@ -135,6 +137,7 @@ impl Command {
             Self::Ping(args) => tools::ping::run(&args, global),
             Self::Bridge(args) => tools::bridge::run(&args, global),
             Self::Cap(args) => tools::cap::run(&args, global),
+            Self::Demo(args) => tools::demo::run(&args, global),
             Self::Completions(args) => shell::completions(&args),
             Self::Man(args) => shell::man(&args),
         }

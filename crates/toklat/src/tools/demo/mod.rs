@@ -1,0 +1,361 @@
+//! `toklat demo`: a switch, isolated processes at it, and what they reach, on a bare machine.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use dataplane::config::{SwitchConfig, WorkerConfig};
+use fabric::Policy;
+use hyper::Method;
+
+use self::processes::Process;
+use super::session::{self, Totals};
+use super::{ping, sink, units};
+use crate::api::{Applied, PortSpec, Stats, SwitchSpec, Topology};
+use crate::cli::table::{Table, pps};
+use crate::cli::{Client, Global};
+
+mod processes;
+mod taps;
+
+/// Options of `toklat demo`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct DemoArgs {
+    /// How long each measurement takes
+    #[arg(long, default_value = "5s", value_parser = units::duration, value_name = "TIME")]
+    duration: Duration,
+    /// Leave the taps out, even where they could be had
+    #[arg(long)]
+    no_taps: bool,
+}
+
+/// A line of the table at the end.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Outcome {
+    /// What was done.
+    what: String,
+    /// What came out, or why it was not done.
+    result: String,
+    /// It was not done.
+    skipped: bool,
+}
+
+impl Outcome {
+    fn result(what: impl Into<String>, result: impl Into<String>) -> Self {
+        Self { what: what.into(), result: result.into(), skipped: false }
+    }
+
+    fn skipped(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { what: what.into(), result: why.into(), skipped: true }
+    }
+}
+
+/// A running daemon in a directory of its own. Dropped in this order.
+struct Demo {
+    client: Client,
+    daemon: Process,
+    stop: Arc<AtomicBool>,
+    cpus: Cpus,
+    directory: tempfile::TempDir,
+}
+
+/// Which CPUs the demo uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cpus {
+    /// For clients.
+    clients: usize,
+    /// For the switch: another one, if there are two.
+    switch: usize,
+}
+
+impl Cpus {
+    /// The first two of those this process may use.
+    fn choose(allowed: impl Iterator<Item = usize>) -> Self {
+        let mut allowed = allowed.take(2);
+        let clients = allowed.next().unwrap_or(0);
+        Self { clients, switch: allowed.next().unwrap_or(clients) }
+    }
+
+    fn of_this_process() -> anyhow::Result<Self> {
+        let set = rustix::thread::sched_getaffinity(None).context("Cannot ask for the CPUs")?;
+        Ok(Self::choose((0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu))))
+    }
+}
+
+/// Runs `toklat demo`.
+///
+/// # Errors
+/// If something that should work does not, or it is interrupted. Everything is cleaned up first.
+pub fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<()> {
+    let mut demo = Demo::start()?;
+    let outcomes = demo.measure(args);
+    if outcomes.is_err() && !demo.stop.load(Ordering::Relaxed) {
+        demo.show_log();
+    }
+    drop(demo);
+    let outcomes = outcomes?;
+    global.print_list(&outcomes, || table(&outcomes), "")?;
+    if !global.json {
+        eprintln!("{NEXT}");
+    }
+    Ok(())
+}
+
+const NEXT: &str = "
+To go on, start a daemon of your own in one terminal and try in others:
+    toklat daemon
+    toklat sink vale0:b --check
+    toklat gen vale0:a --size imix
+    toklat top
+    toklat cap vale0:b -w - | wireshark -k -i -
+    toklat ping vale0:x vale0:y --size 100
+`toklat help` lists all commands; `toklat bench switch` measures each figure beside its peers.";
+
+fn table(outcomes: &[Outcome]) -> Table {
+    let mut table = Table::new(&["what", "result"]);
+    for Outcome { what, result, skipped } in outcomes {
+        let skipped = if *skipped { "skipped: " } else { "" };
+        table.row([what.clone(), format!("{skipped}{result}")]);
+    }
+    table
+}
+
+/// This program, as a command on the demo's daemon.
+fn toklat(dir: &Path, args: &[&str]) -> anyhow::Result<Command> {
+    let program = std::env::current_exe().context("Cannot tell where this program is")?;
+    let mut command = Command::new(program);
+    command.arg("--dir").arg(dir).args(args).env("TOKLAT_LOG", "warn").env_remove("TOKLAT_DIR");
+    Ok(command)
+}
+
+impl Demo {
+    /// Starts the daemon, with a switch whose port for the sink is lossless.
+    fn start() -> anyhow::Result<Self> {
+        let stop = session::stop_on_signals()?;
+        let cpus = Cpus::of_this_process()?;
+        let directory = tempfile::Builder::new().prefix("toklat-demo-").tempdir().context(
+            "Cannot make a directory for the demo; set TMPDIR to one that can be written",
+        )?;
+        eprintln!("starting a daemon in {} ...", directory.path().display());
+        let log = directory.path().join("log");
+        let daemon = Process::start("daemon", &mut toklat(directory.path(), &["daemon"])?, &log)?;
+        let global = Global { dir: Some(directory.path().to_owned()), json: true };
+        let mut guard = (daemon, directory);
+        let client = match connect(&global, &mut guard.0, &stop) {
+            Ok(client) => client,
+            Err(error) => {
+                eprint!("{}", std::fs::read_to_string(&log).unwrap_or_default());
+                return Err(error);
+            }
+        };
+        let (daemon, directory) = guard;
+        let mut demo = Self { client, daemon, stop, cpus, directory };
+        let topology = topology(cpus);
+        let _: Applied = demo.client.send(Method::PUT, "/v1/topology", &topology)?;
+        Ok(demo)
+    }
+
+    fn log(&self) -> PathBuf {
+        self.directory.path().join("log")
+    }
+
+    /// What went wrong, in the words of those it went wrong for.
+    fn show_log(&self) {
+        eprint!("{}", std::fs::read_to_string(self.log()).unwrap_or_default());
+    }
+
+    fn measure(&mut self, args: &DemoArgs) -> anyhow::Result<Vec<Outcome>> {
+        let mut outcomes = self.throughput(args.duration)?;
+        for (how, size) in [("--spin", "10"), ("--spin", "1400"), ("--sleep", "10")] {
+            outcomes.push(self.round_trips(args.duration / 2, how, size)?);
+        }
+        let no_taps = args.no_taps.then(|| "--no-taps".to_owned());
+        match no_taps.or_else(taps::obstacle) {
+            Some(why) => outcomes.push(Outcome::skipped("taps in two network namespaces", why)),
+            None => outcomes.extend(taps::run(self, args.duration)?),
+        }
+        ensure!(self.daemon.ended()?.is_none(), "The daemon ended early");
+        Ok(outcomes)
+    }
+
+    /// Starts a tool on the clients' CPU.
+    fn tool(&self, name: &str, args: &[&str]) -> anyhow::Result<Process> {
+        let cpu = self.cpus.clients.to_string();
+        let mut command = toklat(self.directory.path(), args)?;
+        Process::start(name, command.args(["--cpu", &cpu, "--quiet", "--json"]), &self.log())
+    }
+
+    fn stats(&mut self) -> anyhow::Result<Stats> {
+        Ok(self.client.get("/v1/stats?switch=demo")?)
+    }
+
+    /// Generator and sink as two processes.
+    fn throughput(&mut self, duration: Duration) -> anyhow::Result<Vec<Outcome>> {
+        let Cpus { clients, switch } = self.cpus;
+        eprintln!("generator and sink on CPU {clients}, switch on CPU {switch}, 64-byte frames:");
+        let sink = self.tool("sink", &["sink", "demo:sink", "--check", "--yield"])?;
+        self.wait_for_port("sink")?;
+        let time = format!("{}ms", duration.as_millis());
+        let before = self.stats()?;
+        let args = ["gen", "demo:gen", "--size", "64", "--yield", "--duration", &time];
+        let mut generator = self.tool("generator", &args)?;
+        let (mut last, stop) = (before.clone(), Arc::clone(&self.stop));
+        let limit = duration + Duration::from_secs(20);
+        let status = generator.wait(&stop, limit, || {
+            let now = self.stats()?;
+            eprintln!("  {}", progress(&last, &now));
+            last = now;
+            Ok(())
+        })?;
+        ensure!(status.success(), "The generator failed ({status})");
+        let sent: Totals = generator.finish()?;
+        // What the switch has taken it delivers at once; the sink needs a moment to look.
+        std::thread::sleep(Duration::from_millis(200));
+        let after = self.stats()?;
+        let got: sink::Report = sink.finish()?;
+        Ok(throughput_outcomes(&sent, &got, ns_per_frame(&before, &after)))
+    }
+
+    /// Waits until a client has opened the port and its address is known.
+    fn wait_for_port(&mut self, port: &str) -> anyhow::Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            let stats = self.stats()?;
+            let mut ports = stats.switches.iter().flat_map(|switch| &switch.ports);
+            // Its announcement is what it sends first.
+            if ports.any(|stats| stats.name == port && stats.counters.in_frames > 0) {
+                return Ok(());
+            }
+            ensure!(!self.stop.load(Ordering::Relaxed), "Interrupted");
+            ensure!(Instant::now() < deadline, "Nobody opened demo:{port} within 10 s");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Both ends in one process, through the switch.
+    fn round_trips(
+        &mut self,
+        duration: Duration,
+        how: &str,
+        size: &str,
+    ) -> anyhow::Result<Outcome> {
+        let kind = if how == "--sleep" { "sleeping" } else { "polled" };
+        let what = format!("round trip, {size} bytes, {kind}");
+        eprintln!("{what} ...");
+        let time = format!("{}ms", duration.as_millis());
+        let args = ["ping", "demo:a", "demo:b", "--duration", &time, "--size", size, how];
+        let mut ping = self.tool("ping", &args)?;
+        let status = ping.wait(&self.stop, duration + Duration::from_secs(20), || Ok(()))?;
+        ensure!(status.success(), "ping failed ({status})");
+        let report: ping::Report = ping.finish()?;
+        let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
+        let trip = report.summary;
+        let result = format!(
+            "{} us median, 99 % {}, 99.9 % {}; {} of {} lost",
+            us(trip.p50_ns),
+            us(trip.p99_ns),
+            us(trip.p99_9_ns),
+            trip.lost,
+            trip.sent
+        );
+        Ok(Outcome::result(what, result))
+    }
+}
+
+/// Waits until the daemon answers.
+fn connect(global: &Global, daemon: &mut Process, stop: &AtomicBool) -> anyhow::Result<Client> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match Client::connect(global) {
+            Ok(client) => return Ok(client.without_progress()),
+            Err(error) if Instant::now() > deadline => return Err(error.into()),
+            Err(_) => {}
+        }
+        ensure!(!stop.load(Ordering::Relaxed), "Interrupted");
+        if let Some(status) = daemon.ended()? {
+            anyhow::bail!("The daemon ended at once ({status})");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// One switch; its port for the sink makes senders wait for as long as it takes on a busy machine.
+fn topology(cpus: Cpus) -> Topology {
+    let lossless = Policy { lossless: true, ..Policy::default() };
+    let sink = PortSpec { policy: lossless, ..PortSpec::default() };
+    let switch = SwitchSpec {
+        config: SwitchConfig {
+            workers: vec![WorkerConfig { cpu: u16::try_from(cpus.switch).ok() }],
+            stall_timeout_ms: 1000,
+            ..SwitchConfig::default()
+        },
+        port: [("sink".to_owned(), sink)].into(),
+        ..SwitchSpec::default()
+    };
+    Topology { switch: [("demo".to_owned(), switch)].into() }
+}
+
+/// Frames a second between two readings, and what was dropped.
+fn progress(before: &Stats, now: &Stats) -> String {
+    let seconds = (now.at_ns.saturating_sub(before.at_ns)).max(1) as f64 / 1e9;
+    let frames = worker_sum(now).0.saturating_sub(worker_sum(before).0);
+    format!("{:>10}", pps(frames as f64 / seconds))
+}
+
+/// Frames that workers moved, and nanoseconds in passes that moved any.
+fn worker_sum(stats: &Stats) -> (u64, u64) {
+    let workers = stats.switches.iter().flat_map(|switch| &switch.workers);
+    workers.fold((0, 0), |(frames, ns), worker| (frames + worker.frames, ns + worker.busy_ns))
+}
+
+/// Nanoseconds of the switch's core for each frame, between two readings.
+fn ns_per_frame(before: &Stats, after: &Stats) -> f64 {
+    let ((f0, ns0), (f1, ns1)) = (worker_sum(before), worker_sum(after));
+    ns1.saturating_sub(ns0) as f64 / f1.saturating_sub(f0).max(1) as f64
+}
+
+fn throughput_outcomes(sent: &Totals, got: &sink::Report, ns: f64) -> Vec<Outcome> {
+    let findings = got.findings.unwrap_or_default();
+    let lost = sent.frames.saturating_sub(findings.probes - findings.duplicated);
+    let flaws = if findings.flawless() { "" } else { "; the sink found flaws" };
+    vec![
+        Outcome::result("64-byte frames between two processes", pps(sent.pps)),
+        Outcome::result("the same, on the switch's core", format!("{ns:.1} ns a frame")),
+        Outcome::result("the same, lost", format!("{lost} of {}{flaws}", sent.frames)),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tools::tally::Findings;
+
+    #[test]
+    fn clients_and_switch_get_a_cpu_each_if_there_are_two() {
+        assert_eq!(Cpus::choose([3, 5, 7].into_iter()), Cpus { clients: 3, switch: 5 });
+        assert_eq!(Cpus::choose([2].into_iter()), Cpus { clients: 2, switch: 2 });
+    }
+
+    /// The frames lost are those sent less those received, wherever in the stream they are missing.
+    #[test]
+    fn lost_frames_are_told() {
+        let totals = |frames| Totals {
+            port: "p".into(),
+            frames,
+            bytes: 64 * frames,
+            seconds: 1.0,
+            pps: frames as f64,
+            bps: 512.0 * frames as f64,
+        };
+        let report = |probes| sink::Report {
+            totals: totals(probes),
+            findings: Some(Findings { probes, ..Findings::default() }),
+        };
+        let lost = |got| throughput_outcomes(&totals(1000), &report(got), 30.0)[2].result.clone();
+        assert_eq!(lost(1000), "0 of 1000");
+        assert_eq!(lost(997), "3 of 1000");
+    }
+}

@@ -1,0 +1,159 @@
+//! Two taps in two network namespaces, with ping and iperf3 across the switch.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use hyper::Method;
+
+use super::processes::{Process, output};
+use super::{Demo, Outcome};
+use crate::api::{NewPort, PortInfo, PortKind, PortSpec};
+
+/// CAP_NET_ADMIN and CAP_SYS_ADMIN (to make network namespaces), as bits of `CapEff`.
+const NEEDED: u64 = 1 << 12 | 1 << 21;
+
+/// Why taps cannot be had; `None` if they can.
+pub fn obstacle() -> Option<String> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    if effective_capabilities(&status) & NEEDED != NEEDED {
+        return Some("needs CAP_NET_ADMIN and CAP_SYS_ADMIN: run the demo as root".into());
+    }
+    if find("ip").is_none() {
+        return Some("needs `ip`: install iproute2".into());
+    }
+    if !std::path::Path::new("/dev/net/tun").exists() {
+        return Some("needs /dev/net/tun: modprobe tun".into());
+    }
+    None
+}
+
+fn effective_capabilities(status: &str) -> u64 {
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Where a program is.
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let system = ["/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut places = std::env::split_paths(&path).chain(system).map(|dir| dir.join(program));
+    places.find(|file| file.is_file())
+}
+
+/// A network namespace; gone when dropped, and what is in it too.
+struct Namespace {
+    name: String,
+}
+
+impl Namespace {
+    fn add(name: String, stop: &AtomicBool) -> anyhow::Result<Self> {
+        ip(&["netns", "add", &name], stop)?;
+        Ok(Self { name })
+    }
+
+    /// A command that runs in it.
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.name, program]);
+        command
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.name]).output();
+    }
+}
+
+fn ip(args: &[&str], stop: &AtomicBool) -> anyhow::Result<String> {
+    output(&format!("ip {}", args.join(" ")), Command::new("ip").args(args), stop)
+}
+
+/// Runs what can be run; the namespaces are gone afterwards.
+///
+/// # Errors
+/// If something that should work does not.
+pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> {
+    eprintln!("two taps in two network namespaces:");
+    let pid = std::process::id();
+    let (stop, mut spaces) = (demo.stop.clone(), Vec::new());
+    for (i, side) in ["a", "b"].into_iter().enumerate() {
+        let space = Namespace::add(format!("toklat-demo-{pid}-{side}"), &stop)?;
+        let ifname = format!("tk{side}{pid}");
+        let kind = PortKind::Tap { ifname: ifname.clone(), netns: Some(space.name.clone()) };
+        let spec = PortSpec { kind, ..PortSpec::default() };
+        let port = NewPort { name: format!("tap-{side}"), spec };
+        let _: PortInfo = demo
+            .client
+            .send(Method::POST, "/v1/switches/demo/ports", &port)
+            .context("Cannot add a tap port")?;
+        let address = format!("10.77.77.{}/24", i + 1);
+        ip(&["-n", &space.name, "addr", "add", &address, "dev", &ifname], &stop)?;
+        ip(&["-n", &space.name, "link", "set", &ifname, "up"], &stop)?;
+        spaces.push(space);
+    }
+    let mut outcomes = Vec::new();
+    outcomes.push(match find("ping") {
+        Some(_) => ping(&spaces[0], &stop)?,
+        None => Outcome::skipped("ping between taps", "needs `ping`: install iputils-ping"),
+    });
+    outcomes.push(match find("iperf3") {
+        Some(_) => iperf(demo, &spaces, duration, &stop)?,
+        None => Outcome::skipped("iperf3 between taps", "needs `iperf3`: install iperf3"),
+    });
+    Ok(outcomes)
+}
+
+fn ping(from: &Namespace, stop: &AtomicBool) -> anyhow::Result<Outcome> {
+    let mut command = from.command("ping");
+    command.args(["-q", "-c", "20", "-i", "0.1", "-W", "2", "10.77.77.2"]).env("LC_ALL", "C");
+    let text = output("ping", &mut command, stop)?;
+    let loss = text.lines().find_map(|line| Some(line.split_once("received, ")?.1));
+    let loss = loss.and_then(|rest| rest.split_once(" packet loss")).map_or("?", |(loss, _)| loss);
+    // rtt min/avg/max/mdev = 0.052/0.071/0.113/0.020 ms
+    let times = text.lines().find_map(|line| Some(line.strip_prefix("rtt ")?.split_once("= ")?.1));
+    let average = times.and_then(|times| times.split('/').nth(1)).unwrap_or("?");
+    Ok(Outcome::result("ping between taps", format!("{average} ms average, {loss} lost")))
+}
+
+fn iperf(
+    demo: &Demo,
+    spaces: &[Namespace],
+    duration: Duration,
+    stop: &AtomicBool,
+) -> anyhow::Result<Outcome> {
+    let mut server = spaces[1].command("iperf3");
+    let server = Process::start("iperf3 -s", server.args(["-s", "-1"]), &demo.log())?;
+    // There is no telling when it listens but to ask: it takes one client.
+    std::thread::sleep(Duration::from_millis(500));
+    let seconds = duration.as_secs().max(1).to_string();
+    let mut client = spaces[0].command("iperf3");
+    let text = output("iperf3", client.args(["-c", "10.77.77.2", "-t", &seconds, "-J"]), stop);
+    drop(server);
+    let report: serde_json::Value = serde_json::from_str(&text?).context("iperf3's report")?;
+    let bits = report.pointer("/end/sum_received/bits_per_second").and_then(|bits| bits.as_f64());
+    let bits = bits.context("iperf3 reported no rate")?;
+    Ok(Outcome::result("iperf3 between taps", format!("TCP {}", crate::cli::table::bps(bits))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capabilities_are_read_from_the_status() {
+        let status = "Name:\tx\nCapEff:\t0000000000201000\nCapBnd:\t000001ffffffffff\n";
+        assert_eq!(effective_capabilities(status) & NEEDED, NEEDED);
+        assert_eq!(effective_capabilities("CapEff:\t0000000000000000\n") & NEEDED, 0);
+        assert_eq!(effective_capabilities(""), 0);
+    }
+
+    #[test]
+    fn programs_are_found_where_they_are() {
+        assert!(find("sh").is_some());
+        assert!(find("no-such-program-anywhere").is_none());
+    }
+}
