@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::attach::{self, AttachError, Attached};
 use crate::config::{PortId, RingAttach, SwitchConfig};
 use crate::serve::{Served, Switch, Tools};
-use crate::state::{PortStats, State};
+use crate::state::{PortState, PortStats, State};
 
 /// A switch in the caller's process and thread.
 pub struct Inline {
@@ -92,12 +92,25 @@ impl Inline {
         })
     }
 
+    /// Plugs in any kind of port, made by one of [`attach`]'s functions from the port's state.
+    ///
+    /// # Errors
+    /// What `attach` says; [`AttachError::Number`] when all port numbers are taken.
+    pub fn add_attached(
+        &mut self,
+        name: &str,
+        policy: Policy,
+        attach: impl FnOnce(&PortState) -> Result<Attached, AttachError>,
+    ) -> Result<PortId, AttachError> {
+        self.add(name, policy, None, attach)
+    }
+
     fn add(
         &mut self,
         name: &str,
         policy: Policy,
         monitor: Option<Monitor>,
-        attach: impl FnOnce(&crate::state::PortState) -> Result<Attached, AttachError>,
+        attach: impl FnOnce(&PortState) -> Result<Attached, AttachError>,
     ) -> Result<PortId, AttachError> {
         let used = |id: &PortId| self.specs.iter().any(|spec| spec.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(PortId::MAX);

@@ -412,7 +412,11 @@ fn attach(
         }
         Attachment::Null => Ok((attach::null::attach(state)?, None)),
         Attachment::Vacant => Ok((attach::null::vacant(), None)),
-        Attachment::Tap | Attachment::PcapRead { .. } | Attachment::PcapWrite => {
+        Attachment::Tap => {
+            let queue = one(descriptors, "a tap interface's queue")?;
+            Ok((attach::tap::attach(queue, state)?, None))
+        }
+        Attachment::PcapRead { .. } | Attachment::PcapWrite => {
             one(descriptors, "a descriptor this version can attach").map(|_| unattachable())?
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod null;
 pub mod ring;
+pub mod tap;
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;

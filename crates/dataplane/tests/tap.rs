@@ -1,0 +1,189 @@
+//! Taps: the host's network stack talks through a switch. As root, in network namespaces of the test's
+//! own.
+#![allow(unsafe_code, reason = "there is no safe call that makes a tap or a network namespace")]
+
+use std::io::Write;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use fabric::Policy;
+use port::{DropReason, Nanos};
+use rustix::fs::{Mode, OFlags};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags};
+use toklat_dataplane::attach::tap;
+use toklat_dataplane::state::{PortState, PortStats};
+use toklat_dataplane::{Inline, SwitchConfig};
+
+fn skip(test: &str, why: &str) {
+    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
+        return eprintln!("SKIPPED {test}: {why}");
+    };
+    let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+    writeln!(log, "{test}: {why}").unwrap();
+}
+
+/// Why taps cannot be tested here, if they cannot.
+fn obstacle() -> Option<&'static str> {
+    if !rustix::process::geteuid().is_root() {
+        Some("only root may make network namespaces and taps")
+    } else if !std::path::Path::new("/dev/net/tun").exists() {
+        Some("there is no /dev/net/tun")
+    } else if Command::new("ip").arg("-V").output().is_err() {
+        Some("the program ip (iproute2) is missing")
+    } else {
+        None
+    }
+}
+
+/// A network namespace of the test's own; gone with its descriptor and sockets.
+struct Namespace(OwnedFd);
+
+impl Namespace {
+    fn new() -> Self {
+        let make = || {
+            // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay shared.
+            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
+            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+            Self(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty()).unwrap())
+        };
+        std::thread::spawn(make).join().unwrap()
+    }
+
+    /// Runs `f` in this namespace.
+    fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
+        let enter = || {
+            let kind = Some(LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(self.0.as_fd(), kind).unwrap();
+            f()
+        };
+        std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
+    }
+
+    fn ip(&self, arguments: &str) {
+        let run = || Command::new("ip").args(arguments.split(' ')).status().unwrap();
+        assert!(self.run(run).success(), "ip {arguments}");
+    }
+
+    /// A tap named t0 with this address, and a UDP socket on it.
+    fn tap(&self, address: &str) -> (OwnedFd, UdpSocket) {
+        let queue = self.run(open_tap);
+        self.ip("link set dev t0 addrgenmode none");
+        self.ip(&format!("addr add {address}/24 dev t0"));
+        self.ip("link set dev t0 up");
+        let socket = self.run(|| UdpSocket::bind((address, 4000)).unwrap());
+        socket.set_nonblocking(true).unwrap();
+        (queue, socket)
+    }
+}
+
+fn open_tap() -> OwnedFd {
+    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let queue = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).unwrap();
+    // SAFETY: an ifreq is plain data.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[..2].copy_from_slice(&[b't' as libc::c_char, b'0' as libc::c_char]);
+    request.ifr_ifru.ifru_flags =
+        (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    // SAFETY: TUNSETIFF reads and writes an ifreq, which lives here.
+    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
+    assert_eq!(result, 0, "TUNSETIFF: {}", std::io::Error::last_os_error());
+    queue
+}
+
+/// An inline switch, and the clock it is given.
+struct Bench {
+    switch: Inline,
+    since: Instant,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let config = SwitchConfig { max_ports: 4, ..SwitchConfig::default() };
+        Self { switch: Inline::new(config).unwrap(), since: Instant::now() }
+    }
+
+    fn add(&mut self, name: &str, queue: OwnedFd) -> u16 {
+        let attach = |state: &PortState| tap::attach(queue, state);
+        self.switch.add_attached(name, Policy::default(), attach).unwrap()
+    }
+
+    fn turn(&mut self) {
+        self.switch.turn(Nanos(self.since.elapsed().as_nanos() as u64));
+    }
+
+    /// Runs the switch until `socket` receives something, at most 5 s.
+    fn receive(&mut self, socket: &UdpSocket) -> Vec<u8> {
+        let mut bytes = vec![0; 2000];
+        while self.since.elapsed() < Duration::from_secs(5) {
+            self.turn();
+            if let Ok(len) = socket.recv(&mut bytes) {
+                bytes.truncate(len);
+                return bytes;
+            }
+        }
+        panic!("nothing came; {:?}", [self.switch.stats(0), self.switch.stats(1)]);
+    }
+
+    fn dropped_at(&self, port: u16) -> u64 {
+        self.switch.stats(port).out_drops.values().sum()
+    }
+
+    fn assert_sums_agree(&self) {
+        let unaccounted = |id| PortStats::unaccounted(&self.switch.stats(id));
+        assert_eq!((0..4).map(unaccounted).sum::<i128>(), 0);
+    }
+}
+
+#[test]
+fn hosts_talk_through_a_switch_of_taps() {
+    if let Some(why) = obstacle() {
+        return skip("hosts_talk_through_a_switch_of_taps", why);
+    }
+    let (here, there) = (Namespace::new(), Namespace::new());
+    let ((tap_a, a), (tap_b, b)) = (here.tap("10.9.8.1"), there.tap("10.9.8.2"));
+    let mut bench = Bench::new();
+    bench.add("a", tap_a);
+    bench.add("b", tap_b);
+    for len in [1, 18, 100, 1472] {
+        let (ping, pong) = (vec![len as u8; len], vec![!(len as u8); len]);
+        a.send_to(&ping, "10.9.8.2:4000").unwrap();
+        assert!(bench.receive(&b) == ping, "{len} bytes there");
+        b.send_to(&pong, "10.9.8.1:4000").unwrap();
+        assert!(bench.receive(&a) == pong, "{len} bytes back");
+    }
+    assert!(bench.switch.stats(0).in_frames >= 4);
+    assert!(bench.switch.stats(0).out_frames >= 4);
+    bench.assert_sums_agree();
+}
+
+#[test]
+fn a_removed_tap_goes_quiet_and_its_frames_are_counted() {
+    if let Some(why) = obstacle() {
+        return skip("a_removed_tap_goes_quiet_and_its_frames_are_counted", why);
+    }
+    let (here, there) = (Namespace::new(), Namespace::new());
+    let ((tap_a, a), (tap_b, b)) = (here.tap("10.9.8.1"), there.tap("10.9.8.2"));
+    let mut bench = Bench::new();
+    let (_, second) = (bench.add("a", tap_a), bench.add("b", tap_b));
+    a.send_to(b"hello", "10.9.8.2:4000").unwrap();
+    assert_eq!(bench.receive(&b), b"hello");
+
+    let before = bench.switch.stats(second);
+    there.ip("link set dev t0 down");
+    for round in 0..3 {
+        if round == 1 {
+            there.ip("link del dev t0");
+        }
+        a.send_to(b"anybody there?", "10.9.8.2:4000").unwrap();
+        let until = Instant::now() + Duration::from_secs(2);
+        while bench.dropped_at(second) == round && Instant::now() < until {
+            bench.turn();
+        }
+    }
+    let after = bench.switch.stats(second);
+    assert_eq!(after.out_frames, before.out_frames);
+    assert_eq!(after.out_drops.get(&DropReason::Down), Some(&3), "{:?}", after.out_drops);
+    bench.assert_sums_agree();
+}
