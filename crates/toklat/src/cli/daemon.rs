@@ -1,5 +1,6 @@
 //! The daemon itself, and the process that it starts for each switch.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -18,11 +19,11 @@ pub struct DaemonArgs {
     /// Group whose members may use the sockets, by name or number [default: the daemon's own]
     #[arg(long)]
     group: Option<String>,
-    /// Serve the control API on this TCP address as well
+    /// Serve the control API on this TCP address as well, as in 127.0.0.1:7000
     #[arg(long, value_name = "ADDRESS", requires = "token_file")]
-    listen: Option<SocketAddr>,
-    /// File with the token that TCP clients send
-    #[arg(long, value_name = "FILE")]
+    listen_tcp: Option<SocketAddr>,
+    /// File with the token that TCP clients send (Authorization: Bearer); at least 16 characters
+    #[arg(long, value_name = "FILE", requires = "listen_tcp")]
     token_file: Option<PathBuf>,
     /// Refuse ports of switches that were not added, instead of making the switch
     #[arg(long)]
@@ -56,14 +57,15 @@ pub struct DataProcessArgs {
 pub fn run(args: DaemonArgs, global: &Global) -> Result {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TOKLAT_LOG");
     tracing_subscriber::fmt()
+        .with_ansi(std::io::stderr().is_terminal())
         .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
         .with_writer(std::io::stderr)
         .init();
     daemon::run(DaemonOptions {
-        dir: global.dir.clone().unwrap_or_else(ring::attach::runtime_directory),
+        dir: global.dir(),
         topology: args.topology,
         group: args.group,
-        listen: args.listen,
+        listen: args.listen_tcp,
         token_file: args.token_file,
         auto_switch: !args.no_auto_switch,
         leave_data_processes: args.leave_data_processes,

@@ -31,7 +31,9 @@ impl Global {
     /// The runtime directory.
     #[must_use]
     pub fn dir(&self) -> PathBuf {
-        self.dir.clone().unwrap_or_else(ring::attach::runtime_directory)
+        // An empty TOKLAT_DIR is none.
+        let given = self.dir.clone().filter(|dir| !dir.as_os_str().is_empty());
+        given.unwrap_or_else(ring::attach::runtime_directory)
     }
 
     /// Prints `value` as JSON, if that is asked for, or else the table made of it; a table without

@@ -12,6 +12,7 @@ use super::global::print_json;
 use super::table::Table;
 use super::{Global, Result};
 use crate::api::{Action, Applied, Topology};
+use crate::daemon::topology::parse;
 
 /// Options of `toklat apply`.
 #[derive(Debug, Args)]
@@ -41,7 +42,7 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
 /// Reads a topology file.
 ///
 /// # Errors
-/// If it cannot be read, or is not one; the error names line and column.
+/// If it cannot be read, or says something that cannot be.
 pub fn read(file: &Path) -> Result<Topology> {
     let mut text = String::new();
     if file == Path::new("-") {
@@ -50,7 +51,7 @@ pub fn read(file: &Path) -> Result<Topology> {
         text = std::fs::read_to_string(file)
             .with_context(|| format!("Cannot read {}", file.display()))?;
     }
-    toml::from_str(&text).with_context(|| format!("{} is not a topology file", file.display()))
+    parse(&text).with_context(|| format!("In {}", file.display()))
 }
 
 /// Prints the topology as a file that can be applied.

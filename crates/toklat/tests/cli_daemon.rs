@@ -1,0 +1,171 @@
+//! The command line against a daemon of its own: what commands do, print and return.
+
+mod daemon;
+
+use std::time::Duration;
+
+use daemon::Daemon;
+use serde_json::{Value, json};
+
+const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/examples/net.toml");
+
+#[test]
+fn switches_and_ports_come_and_go() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.done(&["switch", "add", "vale0", "--workers", "2"]), "added vale0\n");
+    assert_eq!(daemon.done(&["port", "add", "vale0:p1", "--vlan-access=7"]), "added vale0:p1\n");
+    assert_eq!(daemon.done(&["port", "add", "vale0:hole", "--null"]), "added vale0:hole\n");
+
+    let table = daemon.done(&["port", "show"]);
+    let rows: Vec<&str> = table.lines().collect();
+    assert!(rows[0].starts_with("PORT        ID  STATE"), "{table}");
+    assert_eq!(rows.len(), 3, "{table}");
+    assert!(
+        rows.iter().any(|row| row.starts_with("vale0:p1") && row.contains("vacant")),
+        "{table}"
+    );
+
+    let ports = daemon.json(&["port", "show", "vale0:p1"]);
+    assert_eq!(ports[0]["switch"], "vale0");
+    assert_eq!(ports[0]["spec"]["vlan"], json!({ "access": 7 }));
+    let switches = daemon.json(&["switch", "show"]);
+    assert_eq!((&switches[0]["ports"], &switches[0]["state"]), (&json!(2), &json!("running")));
+
+    assert_eq!(daemon.done(&["port", "rm", "vale0:p1", "vale0:hole"]).lines().count(), 2);
+    assert_eq!(daemon.done(&["switch", "rm", "vale0"]), "removed vale0\n");
+    assert_eq!(daemon.json(&["switch", "show"]), json!([]));
+    assert_eq!(daemon.done(&["switch", "show"]), "", "an empty list is said on stderr");
+}
+
+#[test]
+fn refusals_end_with_1_and_say_reason_and_remedy() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    let refused: [&[&str]; 7] = [
+        &["switch", "add", "vale0"],
+        &["switch", "rm", "vale9"],
+        &["port", "add", "vale9:p1"],
+        &["port", "set", "vale0:p1", "--lossless"],
+        &["port", "add", "vale0:p1", "--worker=5"],
+        &["port", "add", "vale0:p1", "--pcap-read=/no/such/file"],
+        &["stats", "vale0:p1"],
+    ];
+    for command in refused {
+        let (code, stdout, stderr) = daemon.run(command);
+        assert_eq!((code, stdout.as_str()), (Some(1), ""), "{command:?}: {stderr}");
+        assert!(stderr.starts_with("toklat: ") && stderr.contains("; "), "{command:?}: {stderr}");
+    }
+}
+
+#[test]
+fn a_port_is_changed_in_what_is_named_only() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0", "--workers=2"]);
+    daemon.done(&["port", "add", "vale0:p1", "--lossless", "--vlan-access", "5", "--mtu=9000"]);
+    daemon.done(&[
+        "port",
+        "set",
+        "vale0:p1",
+        "--flood-limit=off",
+        "--vlan-trunk=5,6",
+        "--worker=1",
+    ]);
+    let port = daemon.json(&["port", "show", "vale0:p1"])[0].clone();
+    assert_eq!(port["worker"], 1);
+    let spec = &port["spec"];
+    assert_eq!((&spec["lossless"], &spec["mtu"]), (&json!(true), &json!(9000)));
+    assert_eq!(spec["flood_limit"], Value::Null);
+    assert_eq!(spec["vlan"], json!({ "trunk": { "allowed": [5, 6], "native": null } }));
+
+    daemon.done(&["switch", "set", "vale0", "--batch=32", "--idle=sleep"]);
+    let config = daemon.json(&["switch", "show", "vale0"])[0]["config"].clone();
+    assert_eq!((&config["batch"], &config["idle"]), (&json!(32), &json!("sleep")));
+}
+
+#[test]
+fn the_example_is_applied_once_and_exported_as_it_was() {
+    let daemon = Daemon::start();
+    let changes = daemon.json(&["apply", EXAMPLE]);
+    let added = changes["changes"].as_array().unwrap();
+    assert!(added.iter().all(|change| change["action"] == "added"), "{changes}");
+    assert!(added.iter().any(|change| change["name"] == "vale1:uplink"), "{changes}");
+    assert_eq!(daemon.json(&["apply", EXAMPLE]), json!({ "changes": [] }));
+
+    let exported = daemon.dir().join("exported.toml");
+    std::fs::write(&exported, daemon.done(&["export"])).unwrap();
+    assert_eq!(daemon.json(&["apply", exported.to_str().unwrap()]), json!({ "changes": [] }));
+
+    std::fs::write(&exported, "[switch.vale1.port.hole]\nkind = \"null\"\n").unwrap();
+    let table = daemon.done(&["apply", exported.to_str().unwrap()]);
+    assert!(table.lines().any(|row| row == "removed  vale0"), "{table}");
+}
+
+#[test]
+fn addresses_are_added_shown_and_removed() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    daemon.done(&["port", "add", "vale0:p1"]);
+    daemon.done(&["fdb", "add", "vale0:p1", "02:00:00:00:00:01"]);
+    let table = daemon.done(&["fdb", "show", "vale0"]);
+    assert!(table.contains("02:00:00:00:00:01     -  p1    fixed"), "{table}");
+    daemon.done(&["fdb", "flush", "vale0"]);
+    let entries = daemon.json(&["fdb", "show", "vale0:p1"]);
+    assert_eq!(entries.as_array().unwrap().len(), 1, "what was added stays: {entries}");
+    daemon.done(&["fdb", "rm", "vale0", "02:00:00:00:00:01"]);
+    assert_eq!(daemon.json(&["fdb", "show", "vale0"]), json!([]));
+}
+
+#[test]
+fn counters_are_shown_and_watched() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    daemon.done(&["port", "add", "vale0:p1"]);
+    let stats = daemon.json(&["stats"]);
+    assert_eq!(stats["switches"][0]["ports"][0]["in_frames"], 0);
+    assert!(daemon.done(&["stats"]).contains("vale0:p1"));
+    assert!(daemon.done(&["stats", "vale0:p1"]).starts_with("vale0:p1: vacant\n"));
+    let lines = daemon.lines_of(&["stats", "--watch=0.1", "--json"], 3);
+    let at: Vec<u64> = lines
+        .iter()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap()["at_ns"].as_u64().unwrap())
+        .collect();
+    assert!(at[1] - at[0] >= 90_000_000 && at[2] > at[1], "{at:?}");
+}
+
+#[test]
+fn top_draws_in_a_terminal_follows_keys_and_leaves_it_as_it_was() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    daemon.done(&["port", "add", "vale0:p1"]);
+    let mut terminal = daemon.in_terminal(&["top", "--interval=0.2"], 80, 20);
+    terminal.wait_for("LOAD");
+    terminal.wait_for("vale0:p1");
+    terminal.press(b"s");
+    terminal.wait_for("out");
+    terminal.press(b"p");
+    terminal.wait_for("paused");
+    terminal.press(b"q");
+    assert_eq!(terminal.end(), Some(0));
+    assert!(terminal.output().contains("\x1b[?1049l"), "it is still on the other screen");
+}
+
+#[test]
+fn an_upgrade_replaces_the_data_process() {
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    let before = daemon.json(&["switch", "show", "vale0"])[0]["pid"].clone();
+    let upgraded = daemon.json(&["upgrade"]);
+    assert_eq!(upgraded["switches"][0]["old_pid"], before);
+    let after = daemon.json(&["switch", "show", "vale0"])[0]["pid"].clone();
+    assert_eq!(upgraded["switches"][0]["new_pid"], after);
+    assert_ne!(before, after);
+}
+
+#[test]
+fn a_stopped_daemon_is_gone() {
+    let mut daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    assert_eq!(daemon.done(&["stop"]), "stopped\n");
+    assert!(daemon.ends_within(Duration::from_secs(10)));
+    assert_eq!(daemon.run(&["status"]).0, Some(3));
+}
