@@ -12,7 +12,7 @@ use crate::doorbell::{Doorbell, new_eventfd};
 use crate::layout::{Geometry, GeometryError, RingSpec, SLOTS};
 use crate::open::OpenError;
 use crate::port::{Parts, PortError};
-use crate::queue::Memory;
+use crate::queue::{Memory, SendQueue};
 use crate::region::{Ends, Lease, Wanted};
 use crate::{Port, Region, RegionConfig, RegionError};
 
@@ -198,6 +198,7 @@ impl Port {
     /// [`PartsError::PrivateRegion`], or what [`flush`](Self::flush) says.
     pub fn into_parts(mut self) -> Result<(Vec<OwnedFd>, [u8; PARTS_BYTES]), PartsError> {
         self.flush()?;
+        self.send.iter_mut().for_each(SendQueue::settle);
         let copy = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().map_err(|_| Errno::MFILE);
         let file = self.memory.file.as_deref().ok_or(PartsError::PrivateRegion)?;
         let mut fds = vec![copy(file).map_err(PartsError::Io)?];

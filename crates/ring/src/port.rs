@@ -11,9 +11,9 @@ use shmem::Mapping;
 use shmem::sync::{Ordering, fence};
 
 use crate::doorbell::Doorbell;
-use crate::layout::{Control, CoreFlags, Fault, Geometry, GeometryError, RingSpec};
+use crate::layout::{Control, Fault, Geometry, GeometryError, RingSpec};
 use crate::open::{Open, OpenError, Opened};
-use crate::queue::{Memory, ReceiveQueue, SendQueue};
+use crate::queue::{Memory, ReceiveQueue, SendQueue, View};
 use crate::region::{Buffer, Ends, Lease, Region, RegionError, Wanted};
 use crate::{Incoming, Outgoing};
 
@@ -300,29 +300,28 @@ impl Port {
     /// The error that the port is in, if it is in one.
     #[inline]
     fn check(&self) -> Result<(), PortError> {
-        let peer = self.send.iter().map(|queue| queue.fault);
-        let mut peer = peer.chain(self.receive.iter().map(|queue| queue.fault));
-        let core = self.send.iter().map(|queue| &queue.view);
-        let mut core = core.chain(self.receive.iter().map(|queue| &queue.view));
-        let faulty = |flags: &CoreFlags| flags.fault.load(Relaxed) != 0;
-        if peer.any(|fault| fault.is_some())
-            || core.any(|view| faulty(&view.ring.control.core_flags.0))
-        {
+        let broken = self.send.iter().any(|queue| queue.fault.is_some())
+            || self.receive.iter().any(|queue| queue.fault.is_some());
+        if broken || self.core_faults().any(|fault| fault != 0) {
             return Err(self.error());
         }
         Ok(())
+    }
+
+    /// What the switch says of the rings. Nobody says anything of those of a pipe.
+    #[inline]
+    fn core_faults(&self) -> impl Iterator<Item = u32> + '_ {
+        let send = self.send.iter().map(|queue| &queue.view);
+        let views = send.chain(self.receive.iter().map(|queue| &queue.view));
+        let said = |view: &View| view.ring.control.core_flags.0.fault.load(Relaxed);
+        views.take_while(|_| self.twin.is_none()).map(said)
     }
 
     #[cold]
     fn error(&self) -> PortError {
         let peer = self.send.iter().find_map(|queue| queue.fault);
         let peer = peer.or_else(|| self.receive.iter().find_map(|queue| queue.fault));
-        let core = self.send.iter().map(|queue| &queue.view);
-        let mut core = core.chain(self.receive.iter().map(|queue| &queue.view));
-        let fault = core.find_map(|view| {
-            Fault::from_number(view.ring.control.core_flags.0.fault.load(Relaxed))
-        });
-        match (fault, peer) {
+        match (self.core_faults().find_map(Fault::from_number), peer) {
             (Some(fault), _) => PortError::Fault(fault),
             (None, peer) => PortError::Peer(peer.unwrap_or(Fault::Memory)),
         }
@@ -524,7 +523,7 @@ impl<'a> Queue<'a> {
     pub fn send(self, max: usize) -> Outgoing<'a> {
         match self.send {
             Some(queue) => queue.lend(max),
-            None => Outgoing::none(&mut self.nothing.0),
+            None => Outgoing::none(&mut self.nothing.0, &mut self.nothing.1),
         }
     }
 

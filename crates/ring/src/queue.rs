@@ -7,13 +7,15 @@
 //!                   read, private   lent to Incoming   with the core
 //! ```
 //!
-//! A pipe has no core: the sender copies the words of its slots to the twin (the other end's receive
-//! ring), publishes the twin's `core`, and takes back what the reader released, all at its own calls.
+//! A pipe has no core. Its sender fills the slots of the twin, the other end's receive ring, and plays
+//! the core for it: it publishes `core`, and slots that the reader released (`owner`) are free again,
+//! with the buffers that the reader left in them. So nothing is copied, not even slots; the send ring
+//! that is the twin's counterpart in netmap's layout is brought up to date when an end is handed on.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use shmem::{Bytes, Mapping, Memfd, Pool};
+use shmem::{Bytes, Cursor, Mapping, Memfd, Pool};
 
 use crate::layout::{
     Fault, Geometry, RESERVED_BUFFERS, RingHeader, RingMemory, SlotWord, distance, next, previous,
@@ -103,21 +105,15 @@ impl View {
     fn is_within(&self, at: u32, from: u32, limit: u32) -> bool {
         at < self.slots && distance(from, at, self.slots) <= distance(from, limit, self.slots)
     }
-
-    fn show(&self, head: u32, tail: u32) {
-        let header: &RingHeader = &self.ring.header;
-        header.head.store(head, Relaxed);
-        header.cur.store(head, Relaxed);
-        header.tail.store(tail, Relaxed);
-    }
 }
 
 /// A send ring.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
+    /// For pipes the other end's receive ring.
     pub(crate) view: View,
-    /// Pipes: the other end's receive ring.
-    twin: Option<RingMemory>,
+    /// For pipes the send ring.
+    counterpart: Option<RingMemory>,
     pub(crate) head: u32,
     published: u32,
     core: u32,
@@ -127,22 +123,38 @@ pub(crate) struct SendQueue {
 }
 
 impl SendQueue {
-    /// The send ring `ring`, at the positions its memory has; `None` if they or the ring are out of
-    /// range.
+    /// The send ring `ring`, whose twin is `twin` if it is a pipe's, at the positions its memory has;
+    /// `None` if they or the ring are out of range.
     pub(crate) fn new(memory: &Memory, ring: u32, twin: Option<u32>, slots: u32) -> Option<Self> {
-        let view = memory.view(ring, slots)?;
-        let twin = match twin {
-            Some(twin) => Some(RingMemory::of(&memory.mapping, &memory.geometry, twin, slots)?),
+        let view = memory.view(twin.unwrap_or(ring), slots)?;
+        let counterpart = match twin {
+            Some(_) => Some(RingMemory::of(&memory.mapping, &memory.geometry, ring, slots)?),
             None => None,
         };
-        let (head, core) = (view.ring.control.owner.0.own(), view.ring.control.core.0.observe());
-        let good = head < slots && core < slots;
-        good.then_some(Self { view, twin, head, published: head, core, answered: 0, fault: None })
+        let mut queue =
+            Self { view, counterpart, head: 0, published: 0, core: 0, answered: 0, fault: None };
+        let (ours, theirs) = (queue.ours().own(), queue.theirs().observe());
+        (queue.head, queue.published, queue.core) = (ours, ours, theirs);
+        (ours < slots && theirs < slots).then_some(queue)
     }
 
     /// Back to the positions of a new ring.
     pub(crate) fn restart(&mut self) {
         (self.head, self.published, self.core, self.fault) = (0, 0, 0, None);
+    }
+
+    /// Where we publish what we have filled.
+    #[inline(always)]
+    fn ours(&self) -> &Cursor {
+        let control = &self.view.ring.control;
+        if self.counterpart.is_none() { &control.owner.0 } else { &control.core.0 }
+    }
+
+    /// Where the peer publishes what it is done with.
+    #[inline(always)]
+    fn theirs(&self) -> &Cursor {
+        let control = &self.view.ring.control;
+        if self.counterpart.is_none() { &control.core.0 } else { &control.owner.0 }
     }
 
     /// Free slots, as far as is known.
@@ -159,46 +171,18 @@ impl SendQueue {
             self.refresh();
         }
         let left = if self.fault.is_none() { self.room().min(max) } else { 0 };
-        Outgoing::new(&self.view, &mut self.head, left)
+        Outgoing::new(&self.view, &mut self.head, &mut self.fault, left)
     }
 
-    /// Takes back what the peer is done with.
+    /// Looks what the peer is done with.
     #[inline]
     pub(crate) fn refresh(&mut self) {
-        let cursor = match &self.twin {
-            None => &self.view.ring.control.core,
-            Some(twin) => &twin.control.owner,
-        };
-        let to = cursor.0.observe();
-        if to == self.core {
-            return;
-        }
-        if !self.view.is_within(to, self.core, self.published) {
-            self.fault = Some(Fault::BadHead);
-        } else if self.twin.is_none() || self.take_back(to) {
+        let to = self.theirs().observe();
+        if self.view.is_within(to, self.core, self.published) {
             self.core = to;
+        } else {
+            self.fault = Some(Fault::BadHead);
         }
-    }
-
-    /// Pipes: brings the buffers of slots that the reader released back from the twin. False if one
-    /// is no buffer.
-    fn take_back(&mut self, to: u32) -> bool {
-        let Some(twin) = &self.twin else { return true };
-        for (from, end) in runs(self.core, to, self.view.slots) {
-            let ours = &self.view.ring.slots[from..end];
-            for (slot, twin) in ours.iter().zip(&twin.slots[from..end]) {
-                let (own, buf) = (slot.load(), twin.load().buf);
-                if own.buf != buf {
-                    if self.view.buffer(buf, 0).is_none() {
-                        self.fault = Some(Fault::BadBuffer);
-                        return false;
-                    }
-                    slot.store(SlotWord { buf, len: own.len, flags: slot_flags::BUF_CHANGED });
-                }
-            }
-        }
-        self.view.ring.control.core.0.publish(to);
-        true
     }
 
     /// Where the last complete frame ends. A frame that is not complete is not published.
@@ -220,37 +204,44 @@ impl SendQueue {
             return false;
         }
         let end = self.end();
-        if let Some(twin) = &self.twin {
-            for (from, end) in runs(self.published, end, self.view.slots) {
-                let ours = &self.view.ring.slots[from..end];
-                for (slot, twin) in ours.iter().zip(&twin.slots[from..end]) {
-                    twin.store(slot.load());
-                }
-            }
-            twin.control.core.0.publish(end);
-        }
-        self.view.ring.control.owner.0.publish(end);
-        self.view.show(end, previous(self.core, self.view.slots));
         let moved = end != self.published;
         self.published = end;
+        self.ours().publish(end);
+        let header = match &self.counterpart {
+            None => &self.view.ring.header,
+            Some(ring) => &ring.header,
+        };
+        show(header, end, previous(self.core, self.view.slots));
         moved
+    }
+
+    /// Pipes: brings the send ring's slots up to date, for an owner that uses netmap's layout.
+    pub(crate) fn settle(&mut self) {
+        let Some(ring) = &self.counterpart else { return };
+        for (slot, twin) in ring.slots.iter().zip(&self.view.ring.slots[..]) {
+            slot.store(twin.load());
+        }
+        ring.control.owner.0.publish(self.published);
+        ring.control.core.0.publish(self.core);
     }
 
     /// True if the peer sleeps and has not been kicked for it yet. The caller has fenced.
     #[inline]
     pub(crate) fn must_kick(&mut self) -> bool {
-        let wake = match &self.twin {
-            None => &self.view.ring.control.core_flags.0.wake,
-            Some(twin) => &twin.control.owner_flags.0.wake,
+        let control = &self.view.ring.control;
+        let wake = match self.counterpart {
+            None => &control.core_flags.0.wake,
+            Some(_) => &control.owner_flags.0.wake,
         };
         wake.must_kick_fenced(&mut self.answered)
     }
 
     /// Asks to be woken when slots come back, or takes that back.
     pub(crate) fn set_wake(&self, armed: bool) {
-        let wake = match &self.twin {
-            None => &self.view.ring.control.owner_flags.0.wake,
-            Some(twin) => &twin.control.core_flags.0.wake,
+        let control = &self.view.ring.control;
+        let wake = match self.counterpart {
+            None => &control.owner_flags.0.wake,
+            Some(_) => &control.core_flags.0.wake,
         };
         if armed { wake.arm() } else { wake.disarm() }
     }
@@ -328,9 +319,6 @@ impl ReceiveQueue {
     #[inline]
     pub(crate) fn refresh(&mut self) {
         let to = self.view.ring.control.core.0.observe();
-        if to == self.core {
-            return;
-        }
         if self.view.is_within(to, self.core, previous(self.published, self.view.slots)) {
             self.core = to;
         } else {
@@ -346,7 +334,7 @@ impl ReceiveQueue {
         }
         self.published = self.head;
         self.view.ring.control.owner.0.publish(self.head);
-        self.view.show(self.head, self.core);
+        show(&self.view.ring.header, self.head, self.core);
         true
     }
 
@@ -363,9 +351,10 @@ impl ReceiveQueue {
     }
 }
 
-/// The slots from `from` up to `to` as one or two runs of slot numbers.
-#[inline]
-fn runs(from: u32, to: u32, slots: u32) -> [(usize, usize); 2] {
-    let (from, to, slots) = (from as usize, to as usize, slots as usize);
-    if from <= to { [(from, to), (0, 0)] } else { [(from, slots), (0, to)] }
+/// Keeps the ring header as netmap programs know it.
+#[inline(always)]
+fn show(header: &RingHeader, head: u32, tail: u32) {
+    header.head.store(head, Relaxed);
+    header.cur.store(head, Relaxed);
+    header.tail.store(tail, Relaxed);
 }

@@ -2,17 +2,20 @@
 
 use shmem::Bytes;
 
-use crate::layout::{Fault, MAX_FRAGS, SlotWord, distance, next, slot_flags};
+use crate::layout::{Fault, MAX_FRAGS, SlotWord, advance, distance, next, slot_flags};
 use crate::queue::View;
 use crate::send::EMPTY;
 
 /// Received frames, oldest first. Frames that were taken from it go back to the ring at the next
 /// [`Port::flush`](crate::Port::flush); those that were not stay.
+///
 #[derive(Debug)]
 pub struct Incoming<'a> {
     view: Option<&'a View>,
     head: &'a mut u32,
     fault: &'a mut Option<Fault>,
+    /// `head` again, where it can be in a register: nothing out of line gets a reference to self.
+    at: u32,
     end: u32,
     left: usize,
 }
@@ -26,74 +29,31 @@ impl<'a> Incoming<'a> {
         end: u32,
         left: usize,
     ) -> Self {
-        Self { view: Some(view), head, fault, end, left }
+        Self { view: Some(view), at: *head, head, fault, end, left }
     }
 
     /// Nothing: the port has no such ring.
     pub(crate) fn none(nowhere: &'a mut u32, fault: &'a mut Option<Fault>) -> Self {
-        *nowhere = 0;
-        Self { view: None, head: nowhere, fault, end: 0, left: 0 }
+        Self { view: None, at: 0, head: nowhere, fault, end: 0, left: 0 }
     }
 
     /// Slots that were received and not taken yet; no fewer than frames.
     #[inline]
     #[must_use]
     pub fn slots_left(&self) -> usize {
-        self.view.map_or(0, |view| distance(*self.head, self.end, view.slots) as usize)
+        self.view.map_or(0, |view| distance(self.at, self.end, view.slots) as usize)
     }
 
     /// The next frame, if it has at most `slots` slots; else it stays.
     #[inline]
     pub fn next_within(&mut self, slots: usize) -> Option<Received<'a>> {
-        let (head, left) = (*self.head, self.left);
+        let (at, left) = (self.at, self.left);
         let frame = self.next()?;
         if frame.slot_count() > slots {
-            (*self.head, self.left) = (head, left);
+            (self.at, *self.head, self.left) = (at, at, left);
             return None;
         }
         Some(frame)
-    }
-
-    /// The end: what the peer wrote is no frame.
-    #[cold]
-    fn fail(&mut self, fault: Fault) {
-        *self.fault = Some(fault);
-        self.left = 0;
-    }
-
-    /// The rest of a frame that continues after its first slot.
-    #[cold]
-    fn long(&mut self, first: ReceivedSlot<'a>) -> Option<Received<'a>> {
-        let view = self.view?;
-        let (mut at, mut slots, mut len) = (first.at, 1, first.len());
-        let mut more = true;
-        while more {
-            at = next(at, view.slots);
-            if at == self.end {
-                // Not complete yet; never, if there is no slot left for the rest.
-                let full = distance(*self.head, self.end, view.slots) == view.slots - 1;
-                self.left = 0;
-                if full {
-                    self.fail(Fault::EndlessFrame);
-                }
-                return None;
-            }
-            let word = view.load(at);
-            let Some(slot) = ReceivedSlot::check(view, at, word) else {
-                self.fail(fault_of(view, word));
-                return None;
-            };
-            slots += 1;
-            len += slot.len();
-            more = word.flags & slot_flags::MOREFRAG != 0;
-            if more && usize::from(slots) == MAX_FRAGS {
-                self.fail(Fault::EndlessFrame);
-                return None;
-            }
-        }
-        *self.head = next(at, view.slots);
-        self.left -= 1;
-        Some(Received { first, slots, len: len as u32 })
     }
 }
 
@@ -102,23 +62,53 @@ impl<'a> Iterator for Incoming<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Received<'a>> {
-        let at = *self.head;
-        if self.left == 0 || at == self.end {
+        if self.left == 0 || self.at == self.end {
             return None;
         }
         let view = self.view?;
-        let word = view.load(at);
-        let Some(first) = ReceivedSlot::check(view, at, word) else {
-            self.fail(fault_of(view, word));
-            return None;
-        };
-        if word.flags & slot_flags::MOREFRAG != 0 {
-            return self.long(first);
+        let (at, word) = (self.at, view.load(self.at));
+        let (mut slots, mut len) = (1, u32::from(word.len));
+        let first = ReceivedSlot::check(view, at, word);
+        if word.flags & slot_flags::MOREFRAG != 0 || first.is_none() {
+            match measure(view, at, self.end) {
+                Ok(frame) => (slots, len) = frame,
+                Err(fault) => {
+                    *self.fault = fault.or(*self.fault);
+                    self.left = 0;
+                    return None;
+                }
+            }
         }
-        *self.head = next(at, view.slots);
+        self.at = advance(at, u32::from(slots), view.slots);
+        *self.head = self.at;
         self.left -= 1;
-        Some(Received { first, slots: 1, len: u32::from(word.len) })
+        Some(Received { first: first?, slots, len })
     }
+}
+
+/// Slots and bytes of the frame at `at`, if it ends before `end`. The error is `None` if it may still
+/// be completed.
+#[cold]
+#[inline(never)]
+fn measure(view: &View, at: u32, end: u32) -> Result<(u16, u32), Option<Fault>> {
+    let (mut slot, mut slots, mut len) = (at, 0, 0);
+    while slot != end {
+        let word = view.load(slot);
+        if ReceivedSlot::check(view, slot, word).is_none() {
+            return Err(Some(fault_of(view, word)));
+        }
+        (slots, len) = (slots + 1, len + u32::from(word.len));
+        if word.flags & slot_flags::MOREFRAG == 0 {
+            return Ok((slots, len));
+        }
+        if usize::from(slots) == MAX_FRAGS {
+            return Err(Some(Fault::EndlessFrame));
+        }
+        slot = next(slot, view.slots);
+    }
+    // A frame that fills the ring and does not end never will.
+    let full = distance(at, end, view.slots) == view.slots - 1;
+    Err(full.then_some(Fault::EndlessFrame))
 }
 
 /// What is wrong with a slot that did not pass the check.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use shmem::{Bytes, Mapping};
 
-use crate::layout::{MAX_FRAGS, SlotWord, next, slot_flags};
+use crate::layout::{Fault, MAX_FRAGS, SlotWord, advance, next, slot_flags};
 use crate::queue::View;
 use crate::{Buffer, Received, ReceivedSlot};
 
@@ -15,18 +15,26 @@ use crate::{Buffer, Received, ReceivedSlot};
 pub struct Outgoing<'a> {
     view: Option<&'a View>,
     head: &'a mut u32,
+    fault: &'a mut Option<Fault>,
+    /// `head` again, where it can be in a register: nothing out of line gets a reference to self.
+    at: u32,
     left: u32,
 }
 
 impl<'a> Outgoing<'a> {
     #[inline(always)]
-    pub(crate) fn new(view: &'a View, head: &'a mut u32, left: u32) -> Self {
-        Self { view: Some(view), head, left }
+    pub(crate) fn new(
+        view: &'a View,
+        head: &'a mut u32,
+        fault: &'a mut Option<Fault>,
+        left: u32,
+    ) -> Self {
+        Self { view: Some(view), at: *head, head, fault, left }
     }
 
     /// Nothing: the port has no such ring.
-    pub(crate) fn none(nowhere: &'a mut u32) -> Self {
-        Self { view: None, head: nowhere, left: 0 }
+    pub(crate) fn none(nowhere: &'a mut u32, fault: &'a mut Option<Fault>) -> Self {
+        Self { view: None, at: 0, head: nowhere, fault, left: 0 }
     }
 
     /// Slots that are still free.
@@ -47,8 +55,20 @@ impl<'a> Outgoing<'a> {
     #[inline(always)]
     pub fn slot(&mut self) -> Option<SendSlot<'_>> {
         let view = self.view.filter(|_| self.left > 0)?;
-        let word = SlotWord { buf: view.load(*self.head).buf, len: 0, flags: 0 };
-        Some(SendSlot { view, head: self.head, left: &mut self.left, word })
+        let word = SlotWord { buf: view.load(self.at).buf, len: 0, flags: 0 };
+        let Some(window) = view.buffer(word.buf, u32::from(view.usable)) else {
+            // Somebody else wrote to our slots.
+            (*self.fault, self.left) = (Some(Fault::BadBuffer), 0);
+            return None;
+        };
+        Some(SendSlot {
+            view,
+            head: self.head,
+            at: &mut self.at,
+            left: &mut self.left,
+            word,
+            window,
+        })
     }
 
     /// Copies a frame in, over as many slots as it needs; false, and nothing is sent, if there is no
@@ -64,21 +84,13 @@ impl<'a> Outgoing<'a> {
         true
     }
 
-    #[cold]
+    #[inline]
     fn push_long(&mut self, frame: &[u8]) -> bool {
-        let bytes = self.slot_bytes().max(1);
-        let slots = frame.len().div_ceil(bytes);
-        if slots == 0 || slots > MAX_FRAGS || slots > self.room() {
-            return false;
-        }
-        for (i, piece) in frame.chunks(bytes).enumerate() {
-            if let Some(mut slot) = self.slot() {
-                slot.window().copy_in(piece);
-                slot.set_len(piece.len());
-                slot.set_more(i + 1 < slots);
-            }
-        }
-        true
+        let slots = self.view.map_or(0, |view| cut(view, self.at, self.left, frame));
+        self.at = self.view.map_or(self.at, |view| advance(self.at, slots, view.slots));
+        *self.head = self.at;
+        self.left -= slots;
+        slots > 0
     }
 
     /// Sends up to `max` frames of one slot each. `fill` writes each frame into the window it gets,
@@ -88,13 +100,16 @@ impl<'a> Outgoing<'a> {
     #[inline(always)]
     pub fn fill(&mut self, max: usize, mut fill: impl FnMut(Bytes<'_>) -> usize) -> usize {
         let Some(view) = self.view else { return 0 };
-        let (mut at, mut done) = (*self.head, 0);
+        let (mut at, mut done) = (self.at, 0);
         let max = max.min(self.left as usize) as u32;
         while done < max {
             let slot = &view.ring.slots[at as usize];
             let buf = slot.load().buf;
-            let window = view.buffer(buf, u32::from(view.usable)).unwrap_or(EMPTY);
-            let len = fill(window).min(window.len());
+            let Some(window) = view.buffer(buf, u32::from(view.usable)) else {
+                *self.fault = Some(Fault::BadBuffer);
+                break;
+            };
+            let len = fill(window).min(usize::from(view.usable));
             if len == 0 {
                 break;
             }
@@ -102,7 +117,7 @@ impl<'a> Outgoing<'a> {
             at = next(at, view.slots);
             done += 1;
         }
-        *self.head = at;
+        (self.at, *self.head) = (at, at);
         self.left -= done;
         done as usize
     }
@@ -150,6 +165,26 @@ impl<'a> Outgoing<'a> {
     }
 }
 
+/// Copies a frame of several slots to those from `at` on; returns how many it took, 0 if it does not
+/// fit in `left`.
+#[cold]
+#[inline(never)]
+fn cut(view: &View, mut at: u32, left: u32, frame: &[u8]) -> u32 {
+    let bytes = usize::from(view.usable.max(1));
+    let slots = frame.len().div_ceil(bytes);
+    if slots > MAX_FRAGS || slots > left as usize {
+        return 0;
+    }
+    for (i, piece) in frame.chunks(bytes).enumerate() {
+        let buf = view.load(at).buf;
+        let window = view.buffer(buf, u32::from(view.usable)).unwrap_or(EMPTY);
+        let flags = if i + 1 < slots { slot_flags::MOREFRAG } else { 0 };
+        view.store(at, SlotWord { buf, len: window.copy_in(piece) as u16, flags });
+        at = next(at, view.slots);
+    }
+    slots as u32
+}
+
 /// A window of no bytes.
 pub(crate) const EMPTY: Bytes<'static> = Bytes::empty();
 
@@ -178,8 +213,10 @@ pub trait Lent: sealed::Sealed {
 pub struct SendSlot<'o> {
     view: &'o View,
     head: &'o mut u32,
+    at: &'o mut u32,
     left: &'o mut u32,
     word: SlotWord,
+    window: Bytes<'o>,
 }
 
 impl<'o> SendSlot<'o> {
@@ -187,7 +224,7 @@ impl<'o> SendSlot<'o> {
     #[inline(always)]
     #[must_use]
     pub fn window(&self) -> Bytes<'o> {
-        self.view.buffer(self.word.buf, u32::from(self.view.usable)).unwrap_or(EMPTY)
+        self.window
     }
 
     /// How many bytes it sends, at most those of the window.
@@ -214,8 +251,7 @@ impl<'o> SendSlot<'o> {
         }
         let (ours, theirs) = (self.word.buf, other.number());
         other.set_number(ours);
-        self.word.buf = theirs;
-        self.word.flags |= slot_flags::BUF_CHANGED;
+        self.set_number(theirs);
         self.view.exchanged(ours, theirs);
         Ok(())
     }
@@ -224,7 +260,7 @@ impl<'o> SendSlot<'o> {
     /// is flushed by [`Port::flush_indirect`](crate::Port::flush_indirect).
     pub fn set_indirect(&mut self, address: *const u8, len: usize) {
         let address = address.expose_provenance() as u64;
-        self.view.ring.slots[*self.head as usize].ptr.store(address, Relaxed);
+        self.view.ring.slots[*self.at as usize].ptr.store(address, Relaxed);
         self.word.flags |= slot_flags::INDIRECT;
         self.set_len(len);
     }
@@ -233,9 +269,10 @@ impl<'o> SendSlot<'o> {
 impl Drop for SendSlot<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        self.view.store(*self.head, self.word);
+        self.view.store(*self.at, self.word);
         if self.word.len != 0 {
-            *self.head = next(*self.head, self.view.slots);
+            *self.at = next(*self.at, self.view.slots);
+            *self.head = *self.at;
             *self.left -= 1;
         }
     }
@@ -257,6 +294,7 @@ impl Lent for SendSlot<'_> {
     fn set_number(&mut self, number: u32) {
         self.word.buf = number;
         self.word.flags |= slot_flags::BUF_CHANGED;
+        self.window = self.view.buffer(number, u32::from(self.view.usable)).unwrap_or(EMPTY);
     }
 }
 
