@@ -165,7 +165,10 @@ fn an_upgrade_replaces_the_data_process() {
 fn a_stopped_daemon_is_gone() {
     let mut daemon = Daemon::start();
     daemon.done(&["switch", "add", "vale0"]);
+    let pid = daemon.json(&["switch", "show"])[0]["pid"].to_string();
     assert_eq!(daemon.done(&["stop"]), "stopped\n");
-    assert!(daemon.ends_within(Duration::from_secs(10)));
-    assert_eq!(daemon.run(&["status"]).0, Some(3));
+    assert_eq!(daemon.run(&["status"]).0, Some(3), "the command waits until it is gone");
+    assert!(daemon.ends_within(Duration::from_secs(1)));
+    let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    assert!(command.is_empty(), "its data process {pid} lives");
 }

@@ -185,15 +185,22 @@ fn connect_error(global: &Global, socket: &Path, error: std::io::Error) -> Clien
     }
 }
 
-/// How to start a daemon where we looked for it.
+/// How to start a daemon where we looked for it, or where there is one already.
 fn start_command(global: &Global) -> String {
+    let system = Path::new("/run/toklat");
     let dir = global.dir();
-    if dir == Path::new("/run/toklat") {
-        "systemctl start toklat".into()
-    } else if dir == ring::attach::runtime_directory() {
+    if dir == system {
+        return "systemctl start toklat".into();
+    }
+    let start = if dir == ring::attach::runtime_directory() {
         "toklat daemon".into()
     } else {
         format!("toklat --dir {} daemon", dir.display())
+    };
+    if system.join(api::SOCKET).exists() {
+        format!("{start}; or use the system's: export TOKLAT_DIR={}", system.display())
+    } else {
+        start
     }
 }
 
@@ -304,6 +311,6 @@ mod tests {
         let error = Client::connect(&at(dir.path())).unwrap_err();
         assert!(matches!(error, ClientError::NotRunning { .. }));
         let start = format!("toklat --dir {} daemon", dir.path().display());
-        assert!(error.to_string().ends_with(&start), "{error}");
+        assert!(error.to_string().contains(&start), "{error}");
     }
 }

@@ -1,5 +1,7 @@
 //! What concerns the daemon itself: status, upgrade, stop, pipes.
 
+use std::time::Duration;
+
 use clap::Args;
 use hyper::Method;
 
@@ -67,13 +69,19 @@ pub fn upgrade(args: UpgradeArgs, global: &Global) -> Result {
     global.print_list(&upgraded, table, "no switches")
 }
 
-/// Stops the daemon.
+/// Stops the daemon, and waits until it is gone.
 ///
 /// # Errors
 /// If it does not run.
 pub fn stop(args: &StopArgs, global: &Global) -> Result {
     let request = Stop { leave_data_processes: args.leave_data_processes };
-    Client::connect(global)?.tell(Method::POST, "/v1/stop", &request)?;
+    let mut client = Client::connect(global)?;
+    client.tell(Method::POST, "/v1/stop", &request)?;
+    // It answers on this connection until it is gone. A new connection might start it again, where
+    // systemd listens for it.
+    while client.get::<Status>("/v1/status").is_ok() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     global.print_done(&request, "stopped")
 }
 
