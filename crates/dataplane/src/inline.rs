@@ -3,7 +3,7 @@
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use toklat_dataplane::{Inline, SwitchConfig};
-//! use toklat_port::Nanos;
+//! use port::Nanos;
 //!
 //! let mut switch = Inline::new(SwitchConfig { max_ports: 8, ..Default::default() })?;
 //! # let _ = &mut switch;

@@ -416,8 +416,14 @@ fn attach(
             let queue = one(descriptors, "a tap interface's queue")?;
             Ok((attach::tap::attach(queue, state)?, None))
         }
-        Attachment::PcapRead { .. } | Attachment::PcapWrite => {
-            one(descriptors, "a descriptor this version can attach").map(|_| unattachable())?
+        Attachment::PcapRead { repeat, speed_percent } => {
+            let file = one(descriptors, "a capture file")?;
+            let pcap = attach::pcap::attach_read(&file, *repeat, *speed_percent, state, resume)?;
+            Ok((pcap, None))
+        }
+        Attachment::PcapWrite => {
+            let file = one(descriptors, "a file for frames")?;
+            Ok((attach::pcap::attach_write(file, state)?, None))
         }
     }
 }
@@ -425,10 +431,6 @@ fn attach(
 fn one(descriptors: Vec<OwnedFd>, expected: &'static str) -> Result<OwnedFd, AttachError> {
     let one: Result<[OwnedFd; 1], _> = descriptors.try_into();
     one.map(|[fd]| fd).map_err(|_| AttachError::Descriptors { expected })
-}
-
-fn unattachable() -> Result<(Attached, Option<Monitor>), AttachError> {
-    Err(AttachError::Descriptors { expected: "a kind of port that this version has" })
 }
 
 fn duplicate(descriptors: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {

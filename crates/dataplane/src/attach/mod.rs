@@ -1,6 +1,7 @@
 //! Every kind of port, one file each.
 
 pub mod null;
+pub mod pcap;
 pub mod ring;
 pub mod tap;
 
@@ -69,6 +70,9 @@ pub enum AttachError {
         /// What was expected.
         expected: &'static str,
     },
+    /// The capture file cannot be used.
+    #[error("The capture file cannot be attached")]
+    Pcap(#[from] pcap::PcapError),
     /// The port's number is beyond the switch's last port.
     #[error("The switch has no port number {0}")]
     Number(u16),

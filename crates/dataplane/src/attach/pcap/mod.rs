@@ -1,0 +1,22 @@
+//! Capture files as ports: a recording that is played back, and a file that takes everything.
+
+mod read;
+mod recording;
+mod write;
+
+pub use read::attach as attach_read;
+pub use recording::{MAX_FILE, PcapError, Recording, parse};
+pub use write::attach as attach_write;
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::FileType;
+
+/// Refuses what is not an ordinary file: a pipe or a terminal could hold up the control thread.
+fn ordinary(file: &OwnedFd) -> Result<usize, PcapError> {
+    let stat = rustix::fs::fstat(file).map_err(|e| PcapError::File(e.into()))?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(PcapError::NotAFile);
+    }
+    Ok(usize::try_from(stat.st_size).unwrap_or(usize::MAX))
+}

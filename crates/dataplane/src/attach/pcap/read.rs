@@ -1,0 +1,272 @@
+//! A recording that is played into the switch.
+
+use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
+
+use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
+use shmem::{Bytes, Shared, Span};
+
+use super::recording::{MAX_FILE, PcapError, Recording, parse};
+use crate::attach::{AttachError, Attached, Source};
+use crate::state::{PortState, SendState};
+
+/// Nanoseconds between the rounds of a recording of one frame.
+const ROUND_NS: u64 = Nanos::SECOND;
+
+/// Attaches a pcap or pcapng file, which is read whole, here and now. `speed_percent` scales the
+/// recorded pace, 0 is as fast as possible; with `repeat` it starts again at its end.
+///
+/// A successor goes on (`resume`) after the frame that was gathered last.
+///
+/// # Errors
+/// [`AttachError::Pcap`] when the file cannot be used.
+pub fn attach(
+    file: &OwnedFd,
+    repeat: bool,
+    speed_percent: u32,
+    state: &PortState,
+    resume: bool,
+) -> Result<Attached, AttachError> {
+    let recording = parse(&contents(file)?)?;
+    play(recording, repeat, speed_percent, state, resume)
+}
+
+/// As [`attach`], of what was parsed already.
+fn play(
+    recording: Recording,
+    repeat: bool,
+    speed_percent: u32,
+    state: &PortState,
+    resume: bool,
+) -> Result<Attached, AttachError> {
+    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
+    let counters = state.ingress().ok_or_else(missing)?;
+    let position = state.send(0).ok_or_else(missing)?;
+    let next = if resume { position.taken.own() as usize } else { 0 };
+    let player = Player::new(recording, repeat, speed_percent, (counters, position), next);
+    Ok(Attached { source: Box::new(player), egresses: Vec::new(), token: None })
+}
+
+/// The file's bytes. Its offset is shared with duplicates of the descriptor and stays as it is.
+fn contents(file: &OwnedFd) -> Result<Vec<u8>, PcapError> {
+    let len = super::ordinary(file)?;
+    if len > MAX_FILE {
+        return Err(PcapError::TooLarge);
+    }
+    let mut bytes = vec![0; len];
+    let mut at = 0;
+    while at < len {
+        match rustix::io::pread(file, &mut bytes[at..], at as u64) {
+            // Somebody has made it shorter meanwhile.
+            Ok(0) => break,
+            Ok(n) => at += n,
+            Err(error) if error.kind() == ErrorKind::Interrupted => (),
+            Err(error) => return Err(PcapError::File(error.into())),
+        }
+    }
+    bytes.truncate(at);
+    Ok(bytes)
+}
+
+struct Player {
+    frames: Vec<Due>,
+    /// What the frames' spans point into; not touched any more.
+    _bytes: Vec<u8>,
+    repeat: bool,
+    speed_percent: u32,
+    /// Nanoseconds from the last frame to the first one of the next round, as recorded.
+    pause: u64,
+    /// The frame to be sent next.
+    next: usize,
+    /// A moment, and the recorded time that was due at it; set by the first gathering.
+    since: Option<(Nanos, u64)>,
+    counters: Shared<IngressCounters>,
+    position: Shared<SendState>,
+}
+
+/// A frame, and the recorded time at which it is due.
+struct Due {
+    at: u64,
+    bytes: Span,
+}
+
+impl Player {
+    fn new(
+        recording: Recording,
+        repeat: bool,
+        speed_percent: u32,
+        (counters, position): (Shared<IngressCounters>, Shared<SendState>),
+        next: usize,
+    ) -> Self {
+        let duration = recording.duration().as_nanos() as u64;
+        let (mut bytes, recorded) = recording.into_parts();
+        let gaps = recorded.len().saturating_sub(1) as u64;
+        let pause = duration.checked_div(gaps).unwrap_or(ROUND_NS);
+        let mut rest = &mut bytes[..];
+        let mut frames = Vec::with_capacity(recorded.len());
+        for frame in recorded {
+            let (bytes, after) = std::mem::take(&mut rest).split_at_mut(frame.len as usize);
+            frames.push(Due { at: frame.at, bytes: Bytes::of(bytes).span() });
+            rest = after;
+        }
+        let end = frames.len();
+        let next = if repeat && next >= end { 0 } else { next.min(end) };
+        Self {
+            frames,
+            _bytes: bytes,
+            repeat,
+            speed_percent,
+            pause,
+            next,
+            since: None,
+            counters,
+            position,
+        }
+    }
+
+    /// When the next frame is to be sent, if there is one; now if it is the first, or without a pace.
+    fn due(&self, now: Nanos) -> Option<Nanos> {
+        let frame = self.frames.get(self.next)?;
+        match self.since {
+            Some((start, recorded)) if self.speed_percent != 0 => {
+                Some(start + self.scaled(frame.at - recorded))
+            }
+            _ => Some(now),
+        }
+    }
+
+    fn scaled(&self, recorded: u64) -> u64 {
+        let time = u128::from(recorded) * 100 / u128::from(self.speed_percent.max(1));
+        u64::try_from(time).unwrap_or(u64::MAX)
+    }
+
+    /// Moves on to the frame after the one that was due at `due`.
+    fn advance(&mut self, due: Nanos) {
+        self.next += 1;
+        if self.next == self.frames.len() && self.repeat {
+            self.next = 0;
+            self.since = Some((due + self.scaled(self.pause), 0));
+        }
+    }
+}
+
+impl Ingress for Player {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        let mut frames = 0;
+        while frames < max && scratch.has_room() {
+            let Some(due) = self.due(now).filter(|due| *due <= now) else { break };
+            if self.since.is_none() {
+                self.since = Some((now, self.frames[self.next].at));
+            }
+            scratch.push(self.frames[self.next].bytes);
+            self.advance(due);
+            frames += 1;
+        }
+        if frames > 0 {
+            self.position.taken.publish(self.next as u32);
+            self.counters.frames.add(frames as u64);
+            self.counters.bytes.add(scratch.bytes());
+        }
+        frames
+    }
+
+    /// The recording is never written: frames need not be given back.
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}
+
+impl Source for Player {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
+        self
+    }
+
+    fn arm(&mut self) -> bool {
+        let begun = self.since.is_some() && self.speed_percent != 0;
+        self.next < self.frames.len() && !begun
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.due(Nanos(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SwitchConfig;
+    use crate::state::State;
+    use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+    use std::time::Duration;
+
+    /// A player of frames captured at these microseconds.
+    fn player(at: &[u64], repeat: bool, speed_percent: u32) -> (State, Box<dyn Source>) {
+        let mut file = Vec::new();
+        let mut writer = PcapWriter::with_header(&mut file, PcapHeader::default()).unwrap();
+        for at in at {
+            let frame = [*at as u8; 60];
+            writer.write_packet(&PcapPacket::new(Duration::from_micros(*at), 60, &frame)).unwrap();
+        }
+        let config = SwitchConfig { max_ports: 1, ..SwitchConfig::default() };
+        let state = State::private(&config).unwrap();
+        let port = state.port(0).unwrap();
+        let attached = play(parse(&file).unwrap(), repeat, speed_percent, &port, false).unwrap();
+        (state, attached.source)
+    }
+
+    fn gathered(source: &mut dyn Source, now: u64) -> usize {
+        let mut scratch = Scratch::new(8);
+        source.queue(0).gather(&mut scratch, 8, Nanos(now))
+    }
+
+    #[test]
+    fn frames_come_at_the_recorded_pace() {
+        for (speed, factor) in [(100, 1000), (200, 500), (10, 10_000)] {
+            let (_state, mut source) = player(&[5, 5, 6, 9], false, speed);
+            assert!(source.arm(), "the first frame is due at once");
+            let start = 1_000_000;
+            assert_eq!(gathered(&mut *source, start), 2);
+            assert!(!source.arm());
+            assert_eq!(source.deadline(), Some(Nanos(start + factor)));
+            assert_eq!(gathered(&mut *source, start + factor - 1), 0);
+            assert_eq!(gathered(&mut *source, start + factor), 1);
+            assert_eq!(source.deadline(), Some(Nanos(start + 4 * factor)));
+            assert_eq!(gathered(&mut *source, start + 100 * factor), 1, "late is not lost");
+            assert_eq!((source.deadline(), source.arm()), (None, false), "the end");
+            assert_eq!(gathered(&mut *source, u64::MAX), 0);
+        }
+    }
+
+    #[test]
+    fn rounds_follow_each_other_at_the_mean_distance() {
+        let (_state, mut source) = player(&[0, 1, 4], true, 100);
+        let times: Vec<u64> = (0..16).filter(|us| gathered(&mut *source, us * 1000) > 0).collect();
+        assert_eq!(times, [0, 1, 4, 6, 7, 10, 12, 13]);
+        let (_state, mut source) = player(&[3], true, 100);
+        assert_eq!(gathered(&mut *source, 7), 1);
+        assert_eq!(source.deadline(), Some(Nanos(7 + ROUND_NS)));
+    }
+
+    #[test]
+    fn without_a_pace_all_is_due_at_once() {
+        let (_state, mut source) = player(&[0, 1_000_000_000], false, 0);
+        assert_eq!(gathered(&mut *source, 0), 2);
+        assert!(!source.arm());
+        let (_state, mut source) = player(&[0, 1_000_000_000], true, 0);
+        assert_eq!((gathered(&mut *source, 0), gathered(&mut *source, 0)), (8, 8));
+        assert!(source.arm(), "there is always work");
+    }
+
+    #[test]
+    fn a_successor_goes_on_after_the_last_frame() {
+        let (state, mut source) = player(&[0, 0, 0, 9], false, 100);
+        assert_eq!(gathered(&mut *source, 0), 3);
+        assert_eq!(state.port(0).unwrap().send(0).unwrap().taken.own(), 3);
+    }
+}

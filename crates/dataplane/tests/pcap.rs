@@ -1,0 +1,157 @@
+//! Capture files as ports: what is played into a switch is what the file it writes holds.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use fabric::Policy;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
+use pcap_file::pcapng::{Block, PcapNgParser};
+use port::{DropReason, Nanos};
+use rustix::fs::MemfdFlags;
+use toklat_dataplane::attach::pcap::{attach_read, attach_write};
+use toklat_dataplane::state::PortState;
+use toklat_dataplane::{AttachError, Inline, SwitchConfig};
+
+/// An ordinary file in memory with this content.
+fn file(content: &[u8]) -> OwnedFd {
+    let file = rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap();
+    assert_eq!(rustix::io::pwrite(&file, content, 0).unwrap(), content.len());
+    file
+}
+
+fn content(file: impl AsFd) -> Vec<u8> {
+    let len = rustix::fs::fstat(&file).unwrap().st_size as usize;
+    let mut bytes = vec![0; len];
+    assert_eq!(rustix::io::pread(&file, &mut bytes[..], 0).unwrap(), len);
+    bytes
+}
+
+/// Frames from one station to all, of sizes that meet every kind of padding; 1 us apart.
+fn frames() -> Vec<Vec<u8>> {
+    let frame = |i: usize| {
+        let mut frame = vec![i as u8; 60 + i * 29 % 1454];
+        frame[..12].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 1]);
+        frame
+    };
+    (0..500).map(frame).collect()
+}
+
+fn recording(frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut writer = PcapWriter::with_header(&mut bytes, PcapHeader::default()).unwrap();
+    for (i, frame) in frames.iter().enumerate() {
+        let at = Duration::from_micros(1_000_000 + i as u64);
+        writer.write_packet(&PcapPacket::new(at, frame.len() as u32, frame)).unwrap();
+    }
+    bytes
+}
+
+fn written(bytes: &[u8]) -> Vec<Vec<u8>> {
+    let (mut rest, mut parser) = PcapNgParser::new(bytes).unwrap();
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let (after, block) = parser.next_block(rest).unwrap();
+        if let Block::EnhancedPacket(packet) = block {
+            assert_eq!(packet.original_len as usize, packet.data.len());
+            frames.push(packet.data.into_owned());
+        }
+        rest = after;
+    }
+    frames
+}
+
+fn switch() -> Inline {
+    Inline::new(SwitchConfig { max_ports: 4, ..SwitchConfig::default() }).unwrap()
+}
+
+fn add(
+    switch: &mut Inline,
+    attach: impl FnOnce(&PortState) -> Result<toklat_dataplane::attach::Attached, AttachError>,
+) -> u16 {
+    switch.add_attached("port", Policy::default(), attach).unwrap()
+}
+
+#[test]
+fn what_is_played_is_written() {
+    let (frames, output) = (frames(), file(b""));
+    let (input, writer) = (file(&recording(&frames)), output.try_clone().unwrap());
+    let mut switch = switch();
+    let player = add(&mut switch, |state| attach_read(&input, false, 100, state, false));
+    let taker = add(&mut switch, |state| attach_write(writer, state));
+    let mut gathered = 0;
+    for us in 0..500 {
+        gathered += switch.turn(Nanos(us * 1000));
+        assert_eq!(gathered as u64, us + 1, "one frame a microsecond, as recorded");
+    }
+    assert_eq!(switch.turn(Nanos::default() + Duration::from_secs(9)), 0, "once");
+    assert_eq!(switch.stats(player).in_frames, 500);
+    switch.remove(taker);
+    assert!(written(&content(&output)) == frames, "detaching writes all");
+    let gone = switch.state().switch().snapshot().gone;
+    assert_eq!((gone.out_frames, gone.unaccounted()), (500, -500));
+}
+
+#[test]
+fn frames_are_written_soon_and_counted_then() {
+    let (input, output) = (file(&recording(&frames())), file(b""));
+    let writer = output.try_clone().unwrap();
+    let mut switch = switch();
+    add(&mut switch, |state| attach_read(&input, false, 0, state, false));
+    let taker = add(&mut switch, |state| attach_write(writer, state));
+    while switch.turn(Nanos(0)) > 0 {}
+    let mut waited = 0;
+    while switch.stats(taker).out_frames < 500 {
+        std::thread::sleep(Duration::from_millis(1));
+        waited += 1;
+        assert!(waited < 5000, "{:?}", switch.stats(taker));
+    }
+    assert_eq!(written(&content(&output)).len(), 500);
+}
+
+#[test]
+fn a_second_data_process_begins_a_second_section() {
+    let (input, output) = (file(&recording(&frames())), file(b""));
+    for _ in 0..2 {
+        let writer = output.try_clone().unwrap();
+        let mut switch = switch();
+        add(&mut switch, |state| attach_read(&input, false, 0, state, false));
+        add(&mut switch, |state| attach_write(writer, state));
+        while switch.turn(Nanos(0)) > 0 {}
+    }
+    assert_eq!(written(&content(&output)).len(), 1000);
+}
+
+#[test]
+fn a_file_that_cannot_be_written_drops_frames_by_name() {
+    let input = file(&recording(&frames()));
+    // Its size is sealed: writing fails.
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let output = rustix::fs::memfd_create("full", flags).unwrap();
+    rustix::fs::fcntl_add_seals(&output, rustix::fs::SealFlags::GROW).unwrap();
+    let mut switch = switch();
+    add(&mut switch, |state| attach_read(&input, false, 0, state, false));
+    let taker = add(&mut switch, |state| attach_write(output, state));
+    while switch.turn(Nanos(0)) > 0 {}
+    for _ in 0..5000 {
+        std::thread::sleep(Duration::from_millis(1));
+        if switch.stats(taker).out_drops.get(&DropReason::Io) == Some(&500) {
+            return;
+        }
+    }
+    panic!("{:?}", switch.stats(taker));
+}
+
+#[test]
+fn what_is_no_ordinary_file_is_refused() {
+    let (read, write) = rustix::pipe::pipe().unwrap();
+    let mut switch = switch();
+    let mut refused = |attach: &dyn Fn(&PortState) -> Result<_, AttachError>| {
+        let error = switch.add_attached("port", Policy::default(), attach).unwrap_err();
+        assert!(matches!(error, AttachError::Pcap(_)), "{error}");
+    };
+    refused(&|state| attach_read(&read, false, 100, state, false));
+    refused(&|state| attach_write(write.try_clone().unwrap(), state));
+    let large = file(b"");
+    rustix::fs::ftruncate(&large, (256 << 20) + 1).unwrap();
+    refused(&|state| attach_read(&large, false, 100, state, false));
+}
