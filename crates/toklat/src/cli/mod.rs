@@ -40,14 +40,13 @@ pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
         A daemon holds learning switches; processes attach to their ports through shared memory \
         that no other process can touch. Names are netmap's: `vale0` is a switch, `vale0:p1` a \
         port of it, and `vale0:x{1` and `vale0:x}1` are the two ends of a pipe.",
-    after_help = "To begin:\n  \
-        toklat daemon &\n  \
-        toklat switch add vale0\n  \
-        toklat port show\n  \
+    after_help = "To see it work: toklat demo. By hand, in terminals of their own:\n  \
+        toklat daemon\n  \
+        toklat sink vale0:b\n  \
+        toklat gen vale0:a\n  \
         toklat top\n\n\
         Exit codes: 0 done, 1 failed, 2 wrong usage, 3 the daemon is not running.",
     arg_required_else_help = true,
-    infer_subcommands = false,
     max_term_width = 100
 )]
 pub struct Cli {
@@ -117,7 +116,6 @@ enum Command {
 
 impl Command {
     fn run(self, global: &Global) -> Result {
-        let _ = global;
         match self {
             Self::Daemon(args) => daemon::run(args, global),
             Self::DataProcess(args) => daemon::data_process(args),

@@ -11,7 +11,7 @@ use super::name::{Name, PortName, SwitchName};
 use super::port_options::{KindOptions, PolicyOptions};
 use super::table::Table;
 use super::{Global, Result, UsageError};
-use crate::api::{PortInfo, PortKind, PortState, SwitchInfo};
+use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo};
 
 /// What can be done with ports.
 #[derive(Debug, Subcommand)]
@@ -138,7 +138,7 @@ fn table(ports: &[(SwitchName, PortInfo)]) -> Table {
             info.worker.map_or_else(|| "-".to_owned(), |worker| worker.to_string()),
             vlan(&spec.policy.vlan),
             spec.policy.mtu.to_string(),
-            rules(&spec.policy),
+            rules(spec),
             client,
         ]);
     }
@@ -193,7 +193,8 @@ fn vlan(mode: &VlanMode) -> String {
 }
 
 /// The rules that differ from an ordinary port's.
-fn rules(policy: &Policy) -> String {
+fn rules(spec: &PortSpec) -> String {
+    let policy = &spec.policy;
     let mut words = Vec::new();
     for (set, word) in [
         (policy.lossless, "lossless"),
@@ -217,13 +218,14 @@ fn rules(policy: &Policy) -> String {
     }
     words.extend(policy.mirror_ingress.iter().map(|to| format!("mirror in to {to}")));
     words.extend(policy.mirror_egress.iter().map(|to| format!("mirror out to {to}")));
+    words.extend(spec.owner.map(|uid| format!("only uid {uid}")));
     if words.is_empty() { "-".into() } else { words.join(", ") }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::{Client as Opener, PortSpec};
+    use crate::api::Client as Opener;
 
     #[test]
     fn the_table_says_what_is_special() {
