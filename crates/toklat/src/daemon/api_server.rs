@@ -23,12 +23,17 @@ const MAX_BODY: usize = 16 << 20;
 
 type Params = HashMap<String, String>;
 
-/// Serves those who may connect to the socket.
+/// Serves those who may connect to the socket, until the daemon is to stop and what was asked is
+/// answered.
 ///
 /// # Errors
 /// The listener failed.
 pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) -> std::io::Result<()> {
-    axum::serve(listener, router(to)).await
+    axum::serve(listener, router(Arc::clone(&to))).with_graceful_shutdown(stop_of(to)).await
+}
+
+async fn stop_of(daemon: Arc<Supervisor>) {
+    daemon.asked_to_stop().await;
 }
 
 /// Serves those who send `token`.

@@ -3,12 +3,13 @@
 //! Every step changes the switch first and the topology then, so that what is saved is in force.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::supervisor::{Handle, Supervisor};
+use super::supervisor::{Handle, Supervisor, restart};
 use super::topology::{
     PORT_NAME, SWITCH_NAME, check, check_name, check_port, check_switch, needs_restart,
 };
@@ -177,7 +178,11 @@ impl Supervisor {
     ) -> Result<(), ApiError> {
         let handle = self.switch(name)?;
         let mut switch = handle.lock().await;
-        switch.set_config(spec.config.clone()).await?;
+        let changed = switch.set_config(spec.config.clone()).await;
+        if changed.is_err() && !switch.is_running() {
+            tokio::spawn(restart(Arc::clone(&handle)));
+        }
+        changed?;
         switch.owner = spec.owner;
         let recorded = spec_of(topology, name)?;
         (recorded.config, recorded.owner) = (spec.config, spec.owner);
@@ -196,10 +201,7 @@ impl Supervisor {
 
     async fn remove_switch(&self, topology: &mut Topology, name: &str) -> Result<(), ApiError> {
         match self.handle(name) {
-            Some(handle) => {
-                handle.lock().await.remove().await;
-                self.drop_handle(name);
-            }
+            Some(handle) => self.drop_switch(&mut *handle.lock().await).await,
             // Configured, but its data process could not be started.
             None if topology.switch.contains_key(name) => {}
             None => return self.switch(name).map(drop),

@@ -31,6 +31,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use dataplane::config::SwitchConfig;
@@ -38,6 +39,7 @@ use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::task::JoinHandle;
 
 use self::hangups::Hangups;
 use self::supervisor::Supervisor;
@@ -69,9 +71,9 @@ pub struct DaemonOptions {
 /// It runs already in this directory, or cannot have its sockets.
 pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
     let activated = inherited_sockets()?;
+    let lock = lock_directory(&options.dir)?;
     // Sockets of data processes are for this user only; those for others are opened up below.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
-    let lock = lock_directory(&options.dir)?;
     let descriptor_limit = raise_descriptor_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -155,20 +157,23 @@ async fn supervise(
     let wanted = wanted_topology(&supervisor, &options)?;
     supervisor.begin(wanted).await;
     let watching = tokio::spawn(Arc::clone(&supervisor).watch_hangups());
-    sockets.serve(&supervisor)?;
+    let control = sockets.serve(&supervisor);
     notify(sd_notify::NotifyState::Ready);
     tracing::info!(dir = %options.dir.display(), pid = std::process::id(), "ready");
-    let how = tokio::select! {
-        _ = interrupt.recv() => by_signal,
-        _ = terminate.recv() => by_signal,
-        how = supervisor.asked_to_stop() => how,
+    tokio::select! {
+        _ = interrupt.recv() => supervisor.ask_to_stop(by_signal),
+        _ = terminate.recv() => supervisor.ask_to_stop(by_signal),
+        _ = supervisor.asked_to_stop() => (),
         ended = watching => bail!("Cannot watch for hang-ups: {ended:?}"),
-    };
+    }
+    let how = supervisor.asked_to_stop().await;
     notify(sd_notify::NotifyState::Stopping);
     tracing::info!(?how, "stopping");
     if !how.leave_data_processes {
         supervisor.stop_all().await;
     }
+    // Whoever asked us to stop hears that we do; a client that does not listen is not waited for.
+    let _ = tokio::time::timeout(Duration::from_secs(1), control).await;
     if own_sockets {
         for name in [api::SOCKET, ring::attach::SOCKET] {
             // Nothing is lost if it stays: the next daemon replaces it.
@@ -232,14 +237,14 @@ impl Sockets {
         })
     }
 
-    fn serve(self, supervisor: &Arc<Supervisor>) -> io::Result<()> {
+    /// Serves all of them; the task returned is that of the control socket.
+    fn serve(self, supervisor: &Arc<Supervisor>) -> JoinHandle<io::Result<()>> {
         let to = || Arc::clone(supervisor);
         tokio::spawn(attach::serve(self.attach, to()));
-        tokio::spawn(api_server::serve_unix(self.control, to()));
         if let Some((listener, token)) = self.tcp {
             tokio::spawn(api_server::serve_tcp(listener, to(), token));
         }
-        Ok(())
+        tokio::spawn(api_server::serve_unix(self.control, to()))
     }
 }
 

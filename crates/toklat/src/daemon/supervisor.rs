@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
 use shmem::Memfd;
-use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
+use tokio::sync::{Mutex as AsyncMutex, watch};
 
 use super::hangups::{Gone, WatchId};
 use super::pipes::{End, Opened, PipeLayout, PipeName, Pipes};
@@ -148,11 +148,6 @@ impl Supervisor {
         Ok(handle)
     }
 
-    /// Takes a switch out of the map; its own `remove` must have been called.
-    pub(super) fn drop_handle(&self, name: &str) {
-        locked(&self.switches).remove(name);
-    }
-
     /// The switch of this name; one that a client names and that does not exist is made.
     async fn find_or_make(&self, name: &str) -> Result<Handle, ApiError> {
         if let Some(handle) = self.handle(name) {
@@ -192,28 +187,28 @@ impl Supervisor {
         let (theirs, token) =
             token_pair().map_err(|e| system("Cannot make a token for the port", e))?;
         self.check_descriptors(&token)?;
-        let handle = match watch {
-            None => self.find_or_make(switch).await?,
-            Some(_) => self.switch(switch)?,
+        let mut switch = loop {
+            let handle = match watch {
+                None => self.find_or_make(switch).await?,
+                Some(_) => self.switch(switch)?,
+            };
+            let switch = handle.lock_owned().await;
+            // One that was removed while we waited for it is out of the map now.
+            if !switch.removed {
+                break switch;
+            }
         };
-        let mut switch = handle.lock().await;
-        if switch.removed {
-            let reason = format!("{} is being removed", switch.name);
-            return Err(ApiError::new(ErrorCode::NotFound, reason, "try again"));
-        }
         self.check_may_open(client, &switch, port)?;
         let (name, attachment) = match watch {
             None => (port.to_owned(), Attachment::Ring(ring)),
             Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
         };
         let attach = Attach { attachment, memory: memory.into_fd(), token, client };
-        let (port, max_frame) = match switch.attach(&name, attach).await {
-            Ok(opened) => opened,
-            Err(error) => {
-                self.drop_if_unused(&mut switch).await;
-                return Err(error);
-            }
-        };
+        let attached = switch.attach(&name, attach).await;
+        if attached.is_err() {
+            self.drop_if_unused(&mut switch).await;
+        }
+        let (port, max_frame) = attached?;
         tracing::info!(switch = switch.name, name, ?client, "port opened");
         Ok(OpenedPort { port, max_frame, token: theirs })
     }
@@ -329,41 +324,24 @@ impl Supervisor {
     }
 
     /// Removes a switch that clients made when its last port is gone.
-    pub(super) async fn drop_if_unused(&self, switch: &mut MutexGuard<'_, Switch>) {
+    pub(super) async fn drop_if_unused(&self, switch: &mut Switch) {
         if switch.ephemeral && !switch.removed && switch.ports().len() == 0 {
             tracing::info!(switch = switch.name, "switch is not used any more");
-            self.drop_handle(&switch.name);
-            switch.remove().await;
+            self.drop_switch(switch).await;
         }
     }
 
-    /// Starts a data process again, at once the first time, later and later if it goes on dying.
+    /// Removes a switch for good. The caller has it locked: whoever waits for it finds it removed,
+    /// and out of the map.
+    pub(super) async fn drop_switch(&self, switch: &mut Switch) {
+        switch.remove().await;
+        locked(&self.switches).remove(&switch.name);
+    }
+
     async fn data_process_gone(&self, name: &str, watch: WatchId) {
         let Some(handle) = self.handle(name) else { return };
-        if !handle.lock().await.ended(watch) {
-            return;
-        }
-        loop {
-            let mut switch = handle.lock().await;
-            let Some(delay) = switch.restart_delay() else {
-                tracing::error!(switch = name, "data process died too often; giving up");
-                return;
-            };
-            tracing::warn!(switch = name, ?delay, "data process died; starting it again");
-            if !delay.is_zero() {
-                drop(switch);
-                tokio::time::sleep(delay).await;
-                switch = handle.lock().await;
-            }
-            if switch.removed || switch.is_running() {
-                return;
-            }
-            match switch.start().await {
-                Ok(()) => return,
-                Err(error) => {
-                    tracing::error!(switch = name, %error, "data process did not start");
-                }
-            }
+        if handle.lock().await.ended(watch) {
+            restart(handle).await;
         }
     }
 
@@ -382,7 +360,11 @@ impl Supervisor {
             if switch.removed {
                 continue;
             }
-            let (old_pid, new_pid, gap) = switch.upgrade().await.map_err(|e| {
+            let upgraded = switch.upgrade().await;
+            if upgraded.is_err() {
+                tokio::spawn(restart(Arc::clone(&handle)));
+            }
+            let (old_pid, new_pid, gap) = upgraded.map_err(|e| {
                 let reason = format!("Cannot start the data process of {}: {e}", switch.name);
                 ApiError::new(ErrorCode::DataProcess, reason, "see the daemon's log")
             })?;
@@ -502,7 +484,33 @@ impl Supervisor {
             switch.remove_leftovers().await;
             let handle = Arc::new(AsyncMutex::new(switch));
             locked(&self.switches).insert(name.into(), Arc::clone(&handle));
-            self.drop_if_unused(&mut handle.lock().await).await;
+            self.drop_if_unused(&mut *handle.lock().await).await;
+        }
+    }
+}
+
+/// Starts a data process again, at once the first time, later and later if it goes on dying.
+pub(super) async fn restart(handle: Handle) {
+    loop {
+        let mut switch = handle.lock().await;
+        let Some(delay) = switch.restart_delay() else {
+            tracing::error!(switch = switch.name, "data process died too often; giving up");
+            return;
+        };
+        tracing::warn!(switch = switch.name, ?delay, "no data process; starting it again");
+        if !delay.is_zero() {
+            drop(switch);
+            tokio::time::sleep(delay).await;
+            switch = handle.lock().await;
+        }
+        if switch.removed || switch.is_running() {
+            return;
+        }
+        match switch.start().await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::error!(switch = switch.name, %error, "data process did not start");
+            }
         }
     }
 }

@@ -1,0 +1,346 @@
+//! A switch as the supervisor knows it: its data process, its ports, and everything that is needed to
+//! start the one again with the others.
+//!
+//! What is wanted is recorded first and told to the data process then. If that dies meanwhile, the
+//! record is carried out when it is started again; if it refuses, the record is taken back.
+
+mod port;
+mod report;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use dataplane::config::{PortId, SwitchConfig};
+use dataplane::control::{Answer, Command};
+use dataplane::state::{self, State};
+use shmem::{Memfd, Pages};
+
+pub use self::port::{Attach, Port};
+use super::hangups::{Gone, Hangups, WatchId};
+use super::process::{AskError, DataProcess, socket_path};
+use super::{system, topology};
+use crate::api::{ApiError, ErrorCode, SwitchState};
+
+/// Deaths in a row after which a data process is not started again.
+const MAX_DEATHS: u32 = 8;
+/// A data process that ran this long was not one of those in a row.
+const GOOD_RUN: Duration = Duration::from_secs(10);
+
+/// What switches need of the supervisor.
+#[derive(Debug)]
+pub struct Environment {
+    /// The runtime directory.
+    pub dir: PathBuf,
+    /// The program that is installed: after an upgrade, the new one.
+    pub exe: PathBuf,
+    /// Who is gone.
+    pub hangups: Hangups,
+}
+
+/// A switch.
+#[derive(Debug)]
+pub struct Switch {
+    /// Its name.
+    pub name: String,
+    /// Its settings.
+    pub config: SwitchConfig,
+    /// The only user who may open its ports.
+    pub owner: Option<u32>,
+    /// It is not in the topology: it goes with its last port.
+    pub ephemeral: bool,
+    /// It was removed while somebody waited for it.
+    pub removed: bool,
+    environment: Arc<Environment>,
+    process: Option<DataProcess>,
+    watch: Option<WatchId>,
+    memory: Memfd,
+    view: State,
+    ports: BTreeMap<PortId, Port>,
+    names: HashMap<String, PortId>,
+    /// Numbers whose ports were removed while no data process ran.
+    unretired: Vec<PortId>,
+    state: SwitchState,
+    failure: Option<String>,
+    restarts: u32,
+    deaths: u32,
+    started: Instant,
+}
+
+impl Switch {
+    /// A switch without a data process yet.
+    ///
+    /// # Errors
+    /// There is no memory for its state.
+    pub fn new(
+        environment: Arc<Environment>,
+        name: &str,
+        config: SwitchConfig,
+        owner: Option<u32>,
+        ephemeral: bool,
+    ) -> Result<Self, ApiError> {
+        let (memory, view) = new_state(&config)?;
+        Ok(Self {
+            name: name.into(),
+            config,
+            owner,
+            ephemeral,
+            removed: false,
+            environment,
+            process: None,
+            watch: None,
+            memory,
+            view,
+            ports: BTreeMap::new(),
+            names: HashMap::new(),
+            unretired: Vec::new(),
+            state: SwitchState::Restarting,
+            failure: None,
+            restarts: 0,
+            deaths: 0,
+            started: Instant::now(),
+        })
+    }
+
+    /// Takes over a data process that an earlier supervisor left, with its ports.
+    ///
+    /// # Errors
+    /// There is none, or it does not answer; then it is killed.
+    pub async fn find(&mut self) -> io::Result<()> {
+        let (process, memory) = DataProcess::find(&self.environment.dir, &self.name).await?;
+        let found = match State::map(&memory, &self.config) {
+            Ok(_) if memory.len() != self.memory.len() => {
+                Err(io::Error::other("Its memory is of another shape"))
+            }
+            Ok(view) => process.ports().await.map(|ports| (view, ports)),
+            Err(error) => Err(io::Error::other(error)),
+        };
+        let (view, ports) = match found {
+            Ok(found) => found,
+            Err(error) => {
+                process.kill();
+                process.ended().await?;
+                return Err(error);
+            }
+        };
+        (self.memory, self.view) = (memory, view);
+        self.runs(process)?;
+        for port in ports {
+            self.take_over(port)?;
+        }
+        // It may have been about to change when the earlier supervisor ended.
+        if let Err(error) = self.tell(&set_switch(&self.config), &[]).await {
+            tracing::error!(switch = self.name, %error, "settings were not taken");
+        }
+        Ok(())
+    }
+
+    /// Notes that `process` runs, and watches for its end.
+    fn runs(&mut self, process: DataProcess) -> io::Result<()> {
+        let gone = Gone::DataProcess { switch: self.name.clone() };
+        self.watch = Some(self.environment.hangups.watch(process.as_fd(), gone)?);
+        self.process = Some(process);
+        (self.state, self.failure) = (SwitchState::Running, None);
+        Ok(())
+    }
+
+    /// Starts a data process with all ports.
+    ///
+    /// # Errors
+    /// It cannot be started, or died again. The switch is as before.
+    pub async fn start(&mut self) -> io::Result<()> {
+        self.started = Instant::now();
+        let Environment { dir, exe, .. } = &*self.environment;
+        let process = DataProcess::start(exe, dir, &self.name, &self.config, &self.memory).await?;
+        tracing::info!(switch = self.name, pid = process.pid(), "data process started");
+        self.runs(process)?;
+        self.retire_numbers().await;
+        let ids: Vec<_> = self.ports.keys().copied().collect();
+        for id in ids {
+            if let Err(error) = self.add_again(id).await {
+                tracing::error!(switch = self.name, port = id, %error, "port was not resumed");
+            }
+        }
+        Ok(())
+    }
+
+    /// The data process ended; false if that is old news.
+    pub fn ended(&mut self, watch: WatchId) -> bool {
+        if self.watch != Some(watch) {
+            return false;
+        }
+        self.drop_process();
+        self.state = SwitchState::Restarting;
+        self.restarts += 1;
+        true
+    }
+
+    fn drop_process(&mut self) {
+        if let (Some(process), Some(watch)) = (self.process.take(), self.watch.take()) {
+            self.environment.hangups.unwatch(watch, &process);
+            process.kill();
+        }
+    }
+
+    /// How long to wait before it is started again; `None` to give up.
+    pub fn restart_delay(&mut self) -> Option<Duration> {
+        if self.started.elapsed() > GOOD_RUN {
+            self.deaths = 0;
+        }
+        self.deaths += 1;
+        if self.deaths >= MAX_DEATHS {
+            self.state = SwitchState::Failed;
+            self.failure = Some(format!(
+                "Its data process died {} times in a row; see the daemon's log, then use toklat upgrade",
+                self.deaths
+            ));
+            return None;
+        }
+        let shift = self.deaths.saturating_sub(2);
+        let waits = if self.deaths == 1 { 0 } else { 50u64 << shift };
+        Some(Duration::from_millis(waits.min(2000)))
+    }
+
+    /// Replaces the data process without losing a frame; returns process ids before and after, and
+    /// how long there was none.
+    ///
+    /// # Errors
+    /// The new one cannot be started; the caller has it tried again.
+    pub async fn upgrade(&mut self) -> io::Result<(Option<u32>, u32, Duration)> {
+        self.deaths = 0;
+        let old = self.process.as_ref().map(DataProcess::pid);
+        let from = Instant::now();
+        self.stop().await;
+        self.start().await?;
+        let new = self.process.as_ref().map_or(0, DataProcess::pid);
+        Ok((old, new, from.elapsed()))
+    }
+
+    /// Ends the data process in order.
+    pub async fn stop(&mut self) {
+        let Some(process) = &self.process else { return };
+        let watch = self.watch.take();
+        if let Some(watch) = watch {
+            self.environment.hangups.unwatch(watch, process);
+        }
+        let stopped = process.ask(&Command::Stop, &[]).await;
+        if let Err(error) = stopped {
+            tracing::warn!(switch = self.name, %error, "data process did not stop in order");
+            process.kill();
+        }
+        if let Err(error) = process.ended().await {
+            tracing::warn!(switch = self.name, %error, "cannot wait for the data process");
+        }
+        self.process = None;
+        self.state = SwitchState::Restarting;
+    }
+
+    /// Ends it for good: ports and socket go too, and with them the tokens of clients.
+    pub async fn remove(&mut self) {
+        self.stop().await;
+        self.removed = true;
+        let ids: Vec<_> = self.ports.keys().copied().collect();
+        for id in ids {
+            self.detach(id);
+            self.forget(id);
+        }
+        // It may never have been made.
+        let _ = std::fs::remove_file(socket_path(&self.environment.dir, &self.name));
+    }
+
+    /// Asks the data process; `None` if there is none and the record has to do.
+    async fn tell(
+        &self,
+        command: &Command,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Option<Answer>, ApiError> {
+        let Some(process) = &self.process else { return Ok(None) };
+        match process.ask(command, fds).await {
+            Ok(answer) => Ok(Some(answer)),
+            Err(AskError::Dead(error)) => {
+                tracing::warn!(switch = self.name, %error, "data process does not answer");
+                Ok(None)
+            }
+            Err(AskError::Refused(reason)) => Err(ApiError::new(
+                ErrorCode::DataProcess,
+                reason,
+                "the switch goes on without it: correct the settings, or see the daemon's log",
+            )),
+        }
+    }
+
+    /// As `tell`, for what is not recorded here.
+    async fn tell_now(&self, command: &Command) -> Result<(), ApiError> {
+        match self.tell(command, &[]).await? {
+            Some(_) => Ok(()),
+            None => Err(ApiError::new(
+                ErrorCode::DataProcess,
+                format!("The data process of {} is being started", self.name),
+                "try again in a second",
+            )),
+        }
+    }
+
+    /// Changes the switch's settings.
+    ///
+    /// # Errors
+    /// They need a new data process while clients have ports open, or it refused. If there is no data
+    /// process afterwards, the caller has one started.
+    pub async fn set_config(&mut self, config: SwitchConfig) -> Result<(), ApiError> {
+        if topology::needs_restart(&self.config, &config) {
+            return self.rebuild(config).await;
+        }
+        if self.config != config {
+            self.tell(&set_switch(&config), &[]).await?;
+            self.config = config;
+        }
+        Ok(())
+    }
+
+    /// Starts again with memory of another shape.
+    async fn rebuild(&mut self, config: SwitchConfig) -> Result<(), ApiError> {
+        let busy =
+            |reason: String, remedy: &str| Err(ApiError::new(ErrorCode::Busy, reason, remedy));
+        if self.ports.values().any(Port::is_open) {
+            let reason = format!("Clients have ports of {} open", self.name);
+            return busy(reason, "max_ports, workers and fdb_entries change without clients only");
+        }
+        if self.ports.keys().any(|id| *id >= config.max_ports) {
+            let reason = format!("{} has more than {} ports", self.name, config.max_ports);
+            return busy(reason, "remove ports first");
+        }
+        let fresh = new_state(&config)?;
+        self.stop().await;
+        (self.memory, self.view) = fresh;
+        self.config = config;
+        self.unretired.clear();
+        self.ports.values_mut().for_each(|port| port.known = false);
+        self.start().await.map_err(|e| system("Cannot start the data process", e))
+    }
+
+    /// True while it has a data process.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.process.is_some()
+    }
+}
+
+fn set_switch(config: &SwitchConfig) -> Command {
+    Command::SetSwitch {
+        idle: config.idle,
+        batch: config.batch,
+        fdb_ageing_s: config.fdb_ageing_s,
+        stall_timeout_ms: config.stall_timeout_ms,
+    }
+}
+
+fn new_state(config: &SwitchConfig) -> Result<(Memfd, State), ApiError> {
+    let failed = |e| system("Cannot make the switch's state memory", io::Error::other(e));
+    let memory = Memfd::create("toklat-state", state::file_size(config), Pages::Small);
+    let memory = memory.map_err(failed)?;
+    let view = State::map(&memory, config).map_err(failed)?;
+    Ok((memory, view))
+}

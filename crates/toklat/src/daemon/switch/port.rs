@@ -1,0 +1,434 @@
+//! The ports of a switch: what is recorded of each, and how each comes, changes and goes.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use dataplane::config::{Attachment, PortConfig, PortId};
+use dataplane::control::{Answer, Command};
+
+use super::super::hangups::{Gone, WatchId};
+use super::super::process::FoundPort;
+use super::super::{endpoints, system};
+use super::Switch;
+use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, PortState, SwitchState};
+
+/// A port and what is kept for it: at most a memory file and a token.
+#[derive(Debug)]
+pub struct Port {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: PortId,
+    /// What it is.
+    pub spec: PortSpec,
+    /// It is in the topology: it stays when its client goes.
+    pub configured: bool,
+    /// Who opened it.
+    pub client: Option<Client>,
+    pub(super) attachment: Attachment,
+    pub(super) fds: Vec<OwnedFd>,
+    pub(super) watch: Option<WatchId>,
+    pub(super) worker: Option<u16>,
+    pub(super) failure: Option<String>,
+    /// A data process knew it: its state memory is in use.
+    pub(super) known: bool,
+}
+
+impl Port {
+    pub(super) fn new(id: PortId, name: &str, spec: PortSpec, configured: bool) -> Self {
+        Self {
+            name: name.into(),
+            id,
+            spec,
+            configured,
+            client: None,
+            attachment: Attachment::Vacant,
+            fds: Vec::new(),
+            watch: None,
+            worker: None,
+            failure: None,
+            known: false,
+        }
+    }
+
+    /// True while a client has it open.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.watch.is_some()
+    }
+
+    pub(super) fn add_command(&self) -> Command {
+        let config = PortConfig {
+            name: self.name.clone(),
+            policy: self.spec.policy.clone(),
+            worker: self.spec.worker,
+            attachment: self.attachment.clone(),
+        };
+        Command::AddPort { id: self.id, config, resume: self.known }
+    }
+
+    /// How it is.
+    #[must_use]
+    pub fn state(&self) -> PortState {
+        match &self.attachment {
+            _ if self.failure.is_some() => PortState::Failed,
+            Attachment::Vacant => PortState::Vacant,
+            _ => PortState::Attached,
+        }
+    }
+}
+
+/// A client's side of a port: what it sent, and where its hang-up is seen.
+#[derive(Debug)]
+pub struct Attach {
+    /// Ring or monitor.
+    pub attachment: Attachment,
+    /// The region.
+    pub memory: OwnedFd,
+    /// The switch's end of the token.
+    pub token: OwnedFd,
+    /// Who it is.
+    pub client: Client,
+}
+
+impl Switch {
+    /// Records a port that a data process which outlived its supervisor has.
+    pub(super) fn take_over(&mut self, found: FoundPort) -> io::Result<()> {
+        let FoundPort { id, config, fds } = found;
+        let spec = PortSpec { policy: config.policy, worker: config.worker, ..PortSpec::default() };
+        let mut port = Port::new(id, &config.name, spec, false);
+        (port.attachment, port.fds, port.known) = (config.attachment, fds, true);
+        if matches!(port.attachment, Attachment::Ring(_) | Attachment::Monitor { .. })
+            && let Some(token) = port.fds.get(1)
+        {
+            let gone = Gone::Client { switch: self.name.clone(), port: config.name.clone() };
+            port.watch = Some(self.environment.hangups.watch(token, gone)?);
+        }
+        self.names.insert(config.name, id);
+        self.ports.insert(id, port);
+        Ok(())
+    }
+
+    /// Has numbers cleared whose ports were removed while no data process ran.
+    pub(super) async fn retire_numbers(&mut self) {
+        for id in std::mem::take(&mut self.unretired) {
+            let mut port = Port::new(id, "retired", PortSpec::default(), false);
+            port.known = true;
+            // A refusal leaves old counters behind, no more.
+            let _ = self.tell(&port.add_command(), &[]).await;
+            let _ = self.tell(&Command::RemovePort { id }, &[]).await;
+        }
+    }
+
+    /// Adds a recorded port to a new data process. One that is refused is vacant then, and says why,
+    /// or gone.
+    pub(super) async fn add_again(&mut self, id: PortId) -> Result<(), ApiError> {
+        match self.tell_port(id).await {
+            Err(error) => {
+                self.detach(id);
+                let Some(port) = self.ports.get_mut(&id) else { return Err(error) };
+                if port.configured {
+                    port.failure = Some(error.reason.clone());
+                    self.tell_port(id).await?;
+                } else {
+                    self.forget(id);
+                }
+                Err(error)
+            }
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Tells of a port as it is recorded.
+    pub(super) async fn tell_port(&mut self, id: PortId) -> Result<(), ApiError> {
+        let Some(port) = self.ports.get(&id) else { return Ok(()) };
+        let fds: Vec<_> = port.fds.iter().map(AsFd::as_fd).collect();
+        let answer = self.tell(&port.add_command(), &fds).await?;
+        if let (Some(Answer::Added { worker }), Some(port)) = (answer, self.ports.get_mut(&id)) {
+            (port.worker, port.known) = (Some(worker), true);
+        }
+        Ok(())
+    }
+
+    fn next_id(&self) -> Result<PortId, ApiError> {
+        (0..self.config.max_ports).find(|id| !self.ports.contains_key(id)).ok_or_else(|| {
+            let reason = format!("{} has {} ports already", self.name, self.ports.len());
+            ApiError::new(ErrorCode::Limit, reason, "close some, or raise max_ports")
+        })
+    }
+
+    /// The port of this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn port(&self, name: &str) -> Result<&Port, ApiError> {
+        self.names.get(name).and_then(|id| self.ports.get(id)).ok_or_else(|| self.no_port(name))
+    }
+
+    fn no_port(&self, name: &str) -> ApiError {
+        let reason = format!("There is no port {}:{name}", self.name);
+        ApiError::new(ErrorCode::NotFound, reason, "see `toklat port show`")
+    }
+
+    fn port_mut(&mut self, name: &str) -> Result<&mut Port, ApiError> {
+        let missing = self.no_port(name);
+        self.names.get(name).and_then(|id| self.ports.get_mut(id)).ok_or(missing)
+    }
+
+    /// Adds a port as configured.
+    ///
+    /// # Errors
+    /// What it is attached to cannot be opened, or the data process refused.
+    pub async fn add_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
+        if let Ok(port) = self.port(name) {
+            if port.configured || spec.kind != PortKind::Ring {
+                let reason = format!("{}:{name} exists", self.name);
+                return Err(ApiError::new(ErrorCode::Exists, reason, "use `toklat port set`"));
+            }
+            // A client made it by opening it. From now on it stays.
+            self.set_port(name, spec).await?;
+            self.port_mut(name)?.configured = true;
+            return Ok(());
+        }
+        let id = self.next_id()?;
+        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu).await?;
+        let mut port = Port::new(id, name, spec, true);
+        (port.attachment, port.fds) = (attachment, fds);
+        self.insert(port).await
+    }
+
+    /// Adds a port whose kind could not be opened: it waits, and says why.
+    pub async fn add_failed_port(&mut self, name: &str, spec: PortSpec, error: &ApiError) {
+        let Ok(id) = self.next_id() else { return };
+        let mut port = Port::new(id, name, spec, true);
+        port.failure = Some(error.to_string());
+        if let Err(error) = self.insert(port).await {
+            tracing::error!(switch = self.name, port = name, %error, "port was not added");
+        }
+    }
+
+    async fn insert(&mut self, port: Port) -> Result<(), ApiError> {
+        let id = port.id;
+        self.unretired.retain(|free| *free != id);
+        self.names.insert(port.name.clone(), id);
+        self.ports.insert(id, port);
+        let told = self.tell_port(id).await;
+        if told.is_err() {
+            self.detach(id);
+            self.forget(id);
+        }
+        told
+    }
+
+    /// Marks a port that was taken over as one of the topology's, with the settings it has there.
+    ///
+    /// # Errors
+    /// As [`set_port`](Self::set_port).
+    pub async fn claim_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
+        let port = self.port_mut(name)?;
+        port.configured = true;
+        let same = matches!(
+            (&spec.kind, &port.attachment),
+            (PortKind::Ring, Attachment::Ring(_) | Attachment::Vacant)
+                | (PortKind::Tap { .. }, Attachment::Tap)
+                | (PortKind::PcapRead { .. }, Attachment::PcapRead { .. })
+                | (PortKind::PcapWrite { .. }, Attachment::PcapWrite)
+                | (PortKind::Null, Attachment::Null)
+        );
+        if same {
+            port.spec.kind = spec.kind.clone();
+        }
+        self.set_port(name, spec).await
+    }
+
+    /// Removes every port that belongs neither to the topology nor to a client: what an earlier
+    /// supervisor was about to remove.
+    pub async fn remove_leftovers(&mut self) {
+        let left = |p: &&Port| !p.configured && !p.is_open();
+        let names: Vec<_> = self.ports.values().filter(left).map(|p| p.name.clone()).collect();
+        for name in names {
+            if let Err(error) = self.remove_port(&name).await {
+                tracing::error!(switch = self.name, port = name, %error, "port was not removed");
+            }
+        }
+    }
+
+    /// Changes a port; a new kind attaches it anew.
+    ///
+    /// # Errors
+    /// The new kind cannot be opened: the port is as before. The data process refused it: the port is
+    /// vacant, and says why.
+    pub async fn set_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
+        let port = self.port(name)?;
+        let (id, old) = (port.id, port.spec.clone());
+        if old.kind != spec.kind || port.failure.is_some() {
+            return self.replace_port(id, spec).await;
+        }
+        if old.policy != spec.policy {
+            let policy = spec.policy.clone();
+            self.tell(&Command::SetPolicy { id, policy }, &[]).await?;
+        }
+        if old.worker != spec.worker
+            && let Some(worker) = spec.worker
+        {
+            self.tell(&Command::MovePort { id, worker }, &[]).await?;
+            self.port_mut(name)?.worker = Some(worker);
+        }
+        self.port_mut(name)?.spec = spec;
+        Ok(())
+    }
+
+    async fn replace_port(&mut self, id: PortId, spec: PortSpec) -> Result<(), ApiError> {
+        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu).await?;
+        self.vacate(id).await?;
+        let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
+        (port.spec, port.attachment, port.fds, port.failure) = (spec, attachment, fds, None);
+        self.add_again(id).await
+    }
+
+    /// Has the data process let go of a port, and closes what was kept for it. The number stays.
+    async fn vacate(&mut self, id: PortId) -> Result<(), ApiError> {
+        let told = self.tell(&Command::RemovePort { id }, &[]).await;
+        self.detach(id);
+        match (told?, self.ports.get_mut(&id)) {
+            (Some(_), Some(port)) => port.known = false,
+            (None, Some(port)) if port.known => {
+                // The next data process clears the number before it is used again.
+                port.known = false;
+                self.unretired.push(id);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Closes what is kept for a port; its client sees its token close.
+    pub(super) fn detach(&mut self, id: PortId) {
+        let Some(port) = self.ports.get_mut(&id) else { return };
+        if let (Some(watch), Some(token)) = (port.watch.take(), port.fds.get(1)) {
+            self.environment.hangups.unwatch(watch, token);
+        }
+        port.fds.clear();
+        (port.attachment, port.client) = (Attachment::Vacant, None);
+    }
+
+    pub(super) fn forget(&mut self, id: PortId) {
+        if let Some(port) = self.ports.remove(&id) {
+            self.names.remove(&port.name);
+        }
+    }
+
+    /// Removes a port and its monitors.
+    ///
+    /// # Errors
+    /// There is none of this name, or the data process refused.
+    pub async fn remove_port(&mut self, name: &str) -> Result<(), ApiError> {
+        let id = self.port(name)?.id;
+        let watches =
+            |p: &&Port| matches!(p.attachment, Attachment::Monitor { of, .. } if of == id);
+        let monitors: Vec<_> = self.ports.values().filter(watches).map(|p| p.id).collect();
+        for id in monitors.into_iter().chain([id]) {
+            self.vacate(id).await?;
+            self.forget(id);
+        }
+        Ok(())
+    }
+
+    /// Gives a port, which is made if there is none of this name, to a client; returns its number
+    /// and its largest frame.
+    ///
+    /// # Errors
+    /// The port is open already or no ring port, or the data process refused.
+    pub async fn attach(&mut self, name: &str, attach: Attach) -> Result<(u32, u32), ApiError> {
+        self.can_attach()?;
+        self.drop_hung_up(name).await?;
+        let id = match self.port(name) {
+            Ok(port) if port.spec.kind != PortKind::Ring || port.is_open() => {
+                let reason = format!("{}:{name} is in use", self.name);
+                return Err(ApiError::new(ErrorCode::Busy, reason, "open another port"));
+            }
+            Ok(port) => {
+                let id = port.id;
+                self.vacate(id).await?;
+                id
+            }
+            Err(_) => self.next_id()?,
+        };
+        let gone = Gone::Client { switch: self.name.clone(), port: name.into() };
+        let watch = self.environment.hangups.watch(&attach.token, gone);
+        let watch = watch.map_err(|e| system("Cannot watch a token", e))?;
+        let mut port = self
+            .ports
+            .remove(&id)
+            .unwrap_or_else(|| Port::new(id, name, PortSpec::default(), false));
+        (port.attachment, port.fds) = (attach.attachment, vec![attach.memory, attach.token]);
+        (port.client, port.watch, port.failure) = (Some(attach.client), Some(watch), None);
+        let largest = port.spec.policy.max_frame() as u32;
+        let configured = port.configured;
+        self.names.insert(name.into(), id);
+        self.ports.insert(id, port);
+        if let Err(error) = self.tell_port(id).await {
+            self.detach(id);
+            if configured {
+                self.tell_port(id).await?
+            } else {
+                self.forget(id)
+            }
+            return Err(error);
+        }
+        Ok((u32::from(id), largest))
+    }
+
+    fn can_attach(&self) -> Result<(), ApiError> {
+        match (&self.state, &self.failure) {
+            (SwitchState::Failed, Some(failure)) => Err(ApiError::new(
+                ErrorCode::DataProcess,
+                format!("{} is out of service", self.name),
+                failure.as_str(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A name whose client has just died is free at once.
+    async fn drop_hung_up(&mut self, name: &str) -> Result<(), ApiError> {
+        use rustix::event::{PollFd, PollFlags, poll};
+        let Ok(port) = self.port(name) else { return Ok(()) };
+        let (Some(watch), Some(token)) = (port.watch, port.fds.get(1)) else { return Ok(()) };
+        let mut look = [PollFd::new(token, PollFlags::RDHUP)];
+        let now = Duration::ZERO.try_into().ok();
+        let hung_up = poll(&mut look, now.as_ref()).is_ok_and(|n| n > 0);
+        if hung_up { self.client_gone(name, watch).await } else { Ok(()) }
+    }
+
+    /// A client closed its last token: its port goes, or waits for the next one.
+    ///
+    /// # Errors
+    /// The data process refused.
+    pub async fn client_gone(&mut self, name: &str, watch: WatchId) -> Result<(), ApiError> {
+        let Some(port) = self.port(name).ok().filter(|p| p.watch == Some(watch)) else {
+            return Ok(());
+        };
+        let (id, configured) = (port.id, port.configured);
+        if !configured {
+            return self.remove_port(name).await;
+        }
+        self.vacate(id).await?;
+        self.tell_port(id).await
+    }
+
+    /// A name for a monitor of `parent` that is free.
+    #[must_use]
+    pub fn monitor_name(&self, parent: &str, tx: bool, rx: bool) -> String {
+        let what = format!("{}{}", if rx { "r" } else { "" }, if tx { "t" } else { "" });
+        let names = (0u32..).map(|n| format!("{parent}/{what}#{n}"));
+        names.into_iter().find(|name| !self.names.contains_key(name)).unwrap_or_default()
+    }
+
+    /// Whether the port of this name is as it should be; `None` if there is none.
+    #[must_use]
+    pub fn health(&self, name: &str) -> Option<bool> {
+        self.port(name).ok().map(|port| port.failure.is_none())
+    }
+}

@@ -1,0 +1,108 @@
+//! What is said of a switch, and what is asked of its forwarding table.
+
+use dataplane::config::{Attachment, PortId};
+use dataplane::control::Command;
+use dataplane::state::State;
+use frame::{Mac, VlanId};
+
+use super::super::process::DataProcess;
+use super::{Port, Switch};
+use crate::api::{ApiError, FdbFlush, NewFdbEntry, PortInfo, PortStats, SwitchInfo, SwitchStats};
+
+impl Switch {
+    /// Forgets learned addresses.
+    ///
+    /// # Errors
+    /// There is no such port, or no data process now.
+    pub async fn flush_fdb(&self, flush: &FdbFlush) -> Result<(), ApiError> {
+        let port = flush.port.as_deref().map(|name| self.port(name)).transpose()?.map(|p| p.id);
+        self.tell_now(&Command::FlushFdb { port, vlan: flush.vlan }).await
+    }
+
+    /// Adds an address that stays.
+    ///
+    /// # Errors
+    /// There is no such port, no room, or no data process now.
+    pub async fn add_fdb(&self, entry: &NewFdbEntry) -> Result<(), ApiError> {
+        let port = self.port(&entry.port)?.id;
+        self.tell_now(&Command::AddFdb { mac: entry.mac, vlan: entry.vlan, port }).await
+    }
+
+    /// Removes an address.
+    ///
+    /// # Errors
+    /// There is none, or no data process now.
+    pub async fn delete_fdb(&self, mac: Mac, vlan: Option<VlanId>) -> Result<(), ApiError> {
+        self.tell_now(&Command::DeleteFdb { mac, vlan }).await
+    }
+
+    /// Its state memory.
+    #[must_use]
+    pub fn view(&self) -> &State {
+        &self.view
+    }
+
+    /// Its ports, by number.
+    pub fn ports(&self) -> impl ExactSizeIterator<Item = &Port> {
+        self.ports.values()
+    }
+
+    /// The name of port `id`.
+    #[must_use]
+    pub fn name_of(&self, id: PortId) -> String {
+        self.ports.get(&id).map_or_else(|| format!("#{id}"), |port| port.name.clone())
+    }
+
+    /// What the API says of it.
+    #[must_use]
+    pub fn info(&self) -> SwitchInfo {
+        SwitchInfo {
+            name: self.name.clone(),
+            state: self.state,
+            failure: self.failure.clone(),
+            pid: self.process.as_ref().map(DataProcess::pid),
+            restarts: self.restarts,
+            ephemeral: self.ephemeral,
+            ports: self.ports.len(),
+            owner: self.owner,
+            config: self.config.clone(),
+        }
+    }
+
+    /// What the API says of a port.
+    #[must_use]
+    pub fn port_info(&self, port: &Port) -> PortInfo {
+        let monitors = match port.attachment {
+            Attachment::Monitor { of, .. } => Some(self.name_of(of)),
+            _ => None,
+        };
+        PortInfo {
+            name: port.name.clone(),
+            id: port.id,
+            state: port.state(),
+            failure: port.failure.clone(),
+            worker: port.worker.or(port.spec.worker),
+            ephemeral: !port.configured,
+            client: port.client,
+            monitors,
+            spec: port.spec.clone(),
+        }
+    }
+
+    /// What the API counts of it.
+    #[must_use]
+    pub fn stats(&self) -> SwitchStats {
+        let ports = self.ports.values().map(|port| PortStats {
+            name: port.name.clone(),
+            id: port.id,
+            state: port.state(),
+            counters: self.view.port(port.id).map(|p| p.snapshot()).unwrap_or_default(),
+        });
+        SwitchStats {
+            name: self.name.clone(),
+            totals: self.view.switch().snapshot(),
+            ports: ports.collect(),
+            workers: self.view.workers(self.config.workers.len()),
+        }
+    }
+}

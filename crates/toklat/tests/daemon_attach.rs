@@ -1,0 +1,282 @@
+//! The attach socket of the real daemon: clients that behave, and clients that do not.
+
+mod supervised;
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use ring::attach::{Reply, Request, op};
+use ring::layout::{Geometry, RingSpec};
+use ring::{Monitor, OpenError};
+use rustix::io::{Errno, IoSlice};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, sockopt,
+};
+use supervised::{Daemon, frame, receive, send, small, text, until_traffic_flows};
+use zerocopy::{FromBytes, IntoBytes};
+
+const GEOMETRY: Geometry = Geometry {
+    if_size: 1024,
+    if_num: 1,
+    ring_size: 4352,
+    ring_num: 2,
+    buf_size: 2112,
+    buf_num: 600,
+};
+
+fn request(name: &str) -> Request {
+    Request {
+        geometry: GEOMETRY,
+        tx: RingSpec { first: 0, rings: 1, slots: 256 },
+        rx: RingSpec { first: 1, rings: 1, slots: 256 },
+        buf_usable: 2048,
+        ..Request::new(op::OPEN, name)
+    }
+}
+
+fn region() -> OwnedFd {
+    let len = GEOMETRY.file_size() as usize;
+    shmem::Memfd::create("region", len, ring::Pages::Small).unwrap().into_fd()
+}
+
+fn connect(dir: &Path) -> OwnedFd {
+    let kind = SocketType::SEQPACKET;
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
+    let address = SocketAddrUnix::new(dir.join(ring::attach::SOCKET)).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    let wait = Some(Duration::from_secs(5));
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, wait).unwrap();
+    socket
+}
+
+fn say(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let bytes = [IoSlice::new(bytes)];
+    rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL).unwrap();
+}
+
+/// The reply, whose descriptors are dropped.
+fn hear(socket: &OwnedFd) -> Reply {
+    let mut bytes = [0; size_of::<Reply>()];
+    let got = rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::empty()).unwrap().1;
+    assert_eq!(got, size_of::<Reply>());
+    Reply::read_from_bytes(&bytes).unwrap()
+}
+
+fn errno(result: Result<ring::Port, OpenError>) -> Errno {
+    match result {
+        Err(OpenError::Refused { errno, message, .. }) => {
+            assert!(message.contains("; "), "{message} has no remedy");
+            Errno::from_raw_os_error(errno)
+        }
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+#[test]
+fn frames_cross_and_ports_go_with_their_clients() {
+    let mut daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    until_traffic_flows(&mut a, &mut b, &mut 0);
+    let info = daemon.get("/v1/switches/vale0/ports/a");
+    assert_eq!(info["client"]["pid"], std::process::id());
+    assert_eq!((&info["ephemeral"], &info["state"]), (&true.into(), &"attached".into()));
+    let stats = daemon.get("/v1/stats");
+    assert!(stats["switches"][0]["ports"][0]["in_frames"].as_u64().unwrap() > 0, "{stats}");
+    let pid = daemon.data_process("vale0");
+    drop(a);
+    daemon.wait_for("the port to go", |daemon| daemon.ports("vale0").len() == 1);
+    drop(b);
+    daemon.wait_for("the switch to go", |daemon| {
+        daemon.get("/v1/switches").as_array().unwrap().is_empty()
+    });
+    daemon.wait_for("its process to go", |_| !supervised::is_alive(pid));
+}
+
+#[test]
+fn a_switch_can_be_opened_again_while_it_goes() {
+    let daemon = Daemon::start();
+    for _ in 0..30 {
+        let (mut a, mut b) = (daemon.open("v:a").unwrap(), daemon.open("v:b").unwrap());
+        until_traffic_flows(&mut a, &mut b, &mut 0);
+    }
+}
+
+#[test]
+fn a_configured_port_waits_for_the_next_client() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.p1]\nmtu = 3000");
+    for _ in 0..3 {
+        // Also when the daemon has not seen yet that the one before is gone.
+        let port = daemon.open("vale0:p1").unwrap();
+        assert_eq!(port.max_frame(), 3018);
+        assert_eq!(errno(daemon.open("vale0:p1")), Errno::BUSY);
+    }
+    daemon.wait_for("the port to be vacant", |daemon| {
+        daemon.ports("vale0") == [("p1".to_owned(), "vacant".to_owned())]
+    });
+}
+
+#[test]
+fn without_auto_switch_names_must_be_known() {
+    let daemon = Daemon::start_with(&["--no-auto-switch"]);
+    assert_eq!(errno(daemon.open("vale0:p1")), Errno::NOENT);
+    daemon.apply("[switch.vale0]");
+    daemon.open("vale0:p1").unwrap();
+}
+
+#[test]
+fn a_monitor_sees_what_a_port_sends_and_goes_with_its_client() {
+    let mut daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    assert_eq!(errno(daemon.open("vale0:none/r")), Errno::NOENT);
+    let watch = small("vale0:a").monitor(Monitor::Sent).directory(daemon.dir()).open();
+    let mut watch = watch.unwrap();
+    until_traffic_flows(&mut a, &mut b, &mut 0);
+    assert!(receive(&mut watch).last().is_some_and(|last| *last > 0));
+    let monitor = daemon.get("/v1/switches/vale0/ports")[2].clone();
+    assert_eq!((text(&monitor["name"]), text(&monitor["monitors"])), ("a/t#0", "a"));
+    drop(watch);
+    daemon.wait_for("the monitor to go", |daemon| daemon.ports("vale0").len() == 2);
+    let _again = daemon.open("vale0:a/rt").unwrap();
+    drop(a);
+    daemon.wait_for("the monitor to go with its port", |daemon| {
+        daemon.ports("vale0") == [("b".to_owned(), "attached".to_owned())]
+    });
+}
+
+#[test]
+fn pipes_connect_two_clients_without_a_data_process() {
+    let mut daemon = Daemon::start();
+    let mut left = daemon.open("vale0:p{1").unwrap();
+    let mut right = daemon.open("vale0:p}1").unwrap();
+    assert!(send(&mut left, &frame(1, 2, 7)));
+    daemon.wait_for("the frame", |_| receive(&mut right) == [7]);
+    let pipes = daemon.get("/v1/pipes");
+    assert_eq!((text(&pipes[0]["parent"]), text(&pipes[0]["id"])), ("vale0:p", "1"));
+    assert_eq!(daemon.get("/v1/switches"), serde_json::json!([]));
+    assert_eq!(errno(daemon.open("vale0:p}1")), Errno::BUSY);
+    drop((left, right));
+    daemon.wait_for("the pipe to go", |daemon| daemon.get("/v1/pipes") == serde_json::json!([]));
+}
+
+#[test]
+fn malformed_requests_are_refused_and_cost_others_nothing() {
+    let mut daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let good = request("vale0:c");
+    let (memory, fifo) = (region(), rustix::pipe::pipe().unwrap().0);
+    let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
+    rustix::fs::ftruncate(&unsealed, GEOMETRY.file_size()).unwrap();
+    let small = shmem::Memfd::create("x", 4096, ring::Pages::Small).unwrap().into_fd();
+    let six = [memory.as_fd(); 6];
+    let sixteen = [memory.as_fd(); 16];
+    let socket = connect(daemon.dir());
+    for (what, bytes, fds) in [
+        ("a byte", &[1u8][..], &[][..]),
+        ("a byte too few", &good.as_bytes()[..151], &[memory.as_fd()][..]),
+        ("a byte too many", &[0; 153], &[memory.as_fd()]),
+        ("far too many", &[0; 50_000], &[memory.as_fd()]),
+        ("no memory", good.as_bytes(), &[]),
+        ("six descriptors", good.as_bytes(), &six),
+        ("sixteen descriptors", good.as_bytes(), &sixteen),
+        ("a pipe for memory", good.as_bytes(), &[fifo.as_fd()]),
+        ("memory that can shrink", good.as_bytes(), &[unsealed.as_fd()]),
+        ("memory that is too small", good.as_bytes(), &[small.as_fd()]),
+        ("random bytes", &[0xa5; 152], &[memory.as_fd()]),
+    ] {
+        say(&socket, bytes, fds);
+        let reply = hear(&socket);
+        assert_eq!(reply.status, Errno::INVAL.raw_os_error(), "{what}: {}", reply.message());
+        assert!(reply.message().contains("; "), "{what}: {} has no remedy", reply.message());
+    }
+    // The connection is as good as before.
+    say(&socket, good.as_bytes(), &[memory.as_fd()]);
+    let reply = hear(&socket);
+    assert_eq!(reply.status, 0, "{}", reply.message());
+    daemon.wait_for("the port whose token was dropped to go", |d| d.ports("vale0").len() == 2);
+    until_traffic_flows(&mut a, &mut b, &mut 0);
+}
+
+#[test]
+fn clients_that_say_nothing_or_hang_up_hold_up_nobody() {
+    let mut daemon = Daemon::start();
+    let before = daemon.get("/v1/status")["descriptors"].as_u64().unwrap();
+    let silent: Vec<_> = (0..200).map(|_| connect(daemon.dir())).collect();
+    for _ in 0..50 {
+        let socket = connect(daemon.dir());
+        say(&socket, request("vale0:x").as_bytes(), &[region().as_fd()]);
+        // Gone before the reply: the daemon sends the token to nobody.
+    }
+    let started = Instant::now();
+    let port = daemon.open("vale0:p").unwrap();
+    assert!(started.elapsed() < Duration::from_secs(5), "waited for others");
+    drop((silent, port));
+    daemon.wait_for("everything to be as before", |daemon| {
+        daemon.get("/v1/status")["descriptors"].as_u64().unwrap() <= before
+            && daemon.get("/v1/switches") == serde_json::json!([])
+    });
+}
+
+#[test]
+fn a_port_costs_three_descriptors_at_most_and_gives_them_back() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0]");
+    let used = |daemon: &Daemon| daemon.get("/v1/status")["descriptors"].as_u64().unwrap();
+    let before = used(&daemon);
+    let ports: Vec<_> = (0..100)
+        .map(|i| {
+            let name = format!("vale0:p{i}");
+            ring::Open::new(&name).slots(8).pages(ring::Pages::Small).directory(daemon.dir()).open()
+        })
+        .map(Result::unwrap)
+        .collect();
+    daemon.wait_for("connections to close", |daemon| used(daemon) <= before + 300);
+    drop(ports);
+    daemon.wait_for("descriptors to come back", |daemon| used(daemon) <= before);
+}
+
+#[test]
+fn only_an_owner_opens_an_owned_port() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: takes root, to become another user");
+        return;
+    }
+    let daemon = Daemon::start_with(&["--group", "65534"]);
+    std::fs::set_permissions(daemon.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
+        .unwrap();
+    daemon.apply(
+        "[switch.vale0.port.theirs]\nowner = 65534\n[switch.vale0.port.ours]\nowner = 12345\n\
+         [switch.vale1]\nowner = 12345",
+    );
+    let as_nobody = |port: &str| {
+        let output = Command::new(env!("CARGO_BIN_EXE_toklat"))
+            .args(["sink", port, "--duration", "10ms", "--quiet"])
+            .env("TOKLAT_DIR", daemon.dir())
+            .uid(65534)
+            .gid(65534)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (good, complaint) = as_nobody("vale0:theirs");
+    assert!(good, "{complaint}");
+    for port in ["vale0:ours", "vale1:new"] {
+        let (good, complaint) = as_nobody(port);
+        assert!(!good && complaint.contains("belongs to user 12345"), "{port}: {complaint}");
+    }
+    let _ours = daemon.open("vale0:ours").unwrap();
+    let (good, complaint) = as_nobody("vale0:ours/r");
+    assert!(!good && complaint.contains("belongs to"), "{complaint}");
+}

@@ -1,0 +1,219 @@
+//! Any process of a switch is killed at any moment: clients keep their ports, and nothing is left
+//! behind.
+
+mod supervised;
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use supervised::{
+    Daemon, PATIENCE, frame, is_alive, kill_process, receive, send, small, until_traffic_flows,
+};
+
+#[test]
+fn a_killed_data_process_is_back_within_a_second_and_clients_go_on() {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]");
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    for round in 1..=3 {
+        kill_process(daemon.data_process("vale0"));
+        let gap = until_traffic_flows(&mut a, &mut b, &mut number);
+        assert!(gap < Duration::from_secs(1), "round {round}: {gap:?}; {}", daemon.log());
+        let switch = daemon.get("/v1/switches/vale0");
+        assert_eq!((&switch["state"], &switch["restarts"]), (&json!("running"), &json!(round)));
+    }
+    assert_eq!(daemon.ports("vale0").len(), 2);
+}
+
+#[test]
+fn no_frame_comes_twice_over_a_restart() {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.b]\nlossless = true");
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let (mut seen, mut kills) = (number, 0);
+    let started = Instant::now();
+    while started.elapsed() < Duration::from_millis(600) {
+        while send(&mut a, &frame(1, 2, number + 1)) {
+            number += 1;
+        }
+        for got in receive(&mut b) {
+            assert!(got > seen, "frame {got} after {seen}");
+            seen = got;
+        }
+        if started.elapsed() > Duration::from_millis(200 * (kills + 1)) {
+            kill_process(daemon.data_process("vale0"));
+            kills += 1;
+        }
+        std::thread::yield_now();
+    }
+    assert!(kills >= 2 && seen > 1000, "{kills} kills, {seen} frames");
+}
+
+#[test]
+fn an_upgrade_loses_nothing() {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0]\nstall_timeout_ms = 5000\n[switch.vale0.port.b]\nlossless = true");
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let mut seen = number;
+    let old = daemon.data_process("vale0");
+    for _ in 0..3 {
+        std::thread::scope(|scope| {
+            let upgrade = scope.spawn(|| daemon.ask("POST", "/v1/upgrade", &Value::Null));
+            let mut rest = None;
+            while rest.is_none_or(|at: Instant| at.elapsed() < Duration::from_millis(50)) {
+                while send(&mut a, &frame(1, 2, number + 1)) {
+                    number += 1;
+                }
+                for got in receive(&mut b) {
+                    assert_eq!(got, seen + 1, "lost or doubled");
+                    seen = got;
+                }
+                if rest.is_none() && upgrade.is_finished() {
+                    rest = Some(Instant::now());
+                }
+                std::thread::yield_now();
+            }
+            let (status, answer) = upgrade.join().unwrap();
+            assert_eq!(status, 200, "{answer}");
+            assert!(answer["switches"][0]["gap_ms"].as_u64().unwrap() < 1000, "{answer}");
+        });
+    }
+    assert_ne!(daemon.data_process("vale0"), old);
+    assert!(!is_alive(old));
+    assert_eq!(daemon.get("/v1/switches/vale0")["restarts"], 0, "an upgrade is no crash");
+}
+
+#[test]
+fn a_killed_supervisor_leaves_traffic_running_and_is_found_again() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]\nmtu = 2000\n[switch.vale0.port.idle]");
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let other = daemon.open("vale9:x").unwrap();
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let (pid, other_pid) = (daemon.data_process("vale0"), daemon.data_process("vale9"));
+    daemon.kill();
+    let gap = until_traffic_flows(&mut a, &mut b, &mut number);
+    assert!(gap < Duration::from_millis(500), "{gap:?} without the supervisor");
+    daemon.start_again();
+    assert_eq!((daemon.data_process("vale0"), daemon.data_process("vale9")), (pid, other_pid));
+    let state = |name: &str, state: &str| (name.to_owned(), state.to_owned());
+    let mut ports = daemon.ports("vale0");
+    ports.sort();
+    let attached = [state("a", "attached"), state("b", "attached"), state("idle", "vacant")];
+    assert_eq!(ports, attached);
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    // The keeper works as before: of clients, and of data processes.
+    kill_process(pid);
+    let gap = until_traffic_flows(&mut a, &mut b, &mut number);
+    assert!(gap < Duration::from_secs(1), "{gap:?}");
+    drop((a, b, other));
+    daemon.wait_for("ports to go", |daemon| {
+        let mut ports = daemon.ports("vale0");
+        ports.sort();
+        ports == [state("a", "vacant"), state("idle", "vacant")]
+    });
+    daemon.wait_for("the switch to go", |d| d.get("/v1/switches").as_array().unwrap().len() == 1);
+}
+
+#[test]
+fn what_happens_while_there_is_no_supervisor_is_seen_to_later() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]\n[switch.vale1.port.a]");
+    let (a, b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let (first, second) = (daemon.data_process("vale0"), daemon.data_process("vale1"));
+    daemon.kill();
+    drop((a, b));
+    kill_process(second);
+    daemon.start_again();
+    daemon.wait_for("ports of dead clients to go", |daemon| {
+        daemon.ports("vale0") == [("a".to_owned(), "vacant".to_owned())]
+    });
+    assert_eq!(daemon.data_process("vale0"), first);
+    assert_ne!(daemon.data_process("vale1"), second);
+    let _a = daemon.open("vale1:a").unwrap();
+}
+
+#[test]
+fn both_killed_leaves_nothing_but_the_topology() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]");
+    let _client = daemon.open("vale0:b").unwrap();
+    let pid = daemon.data_process("vale0");
+    daemon.kill();
+    kill_process(pid);
+    daemon.start_again();
+    assert_eq!(daemon.ports("vale0"), [("a".to_owned(), "vacant".to_owned())]);
+    daemon.open("vale0:b").unwrap();
+}
+
+#[test]
+fn data_processes_can_be_left_running_on_purpose() {
+    let mut daemon = Daemon::start();
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let pid = daemon.data_process("vale0");
+    daemon.stop(&json!({"leave_data_processes": true}));
+    assert!(is_alive(pid));
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    daemon.start_again();
+    assert_eq!(daemon.data_process("vale0"), pid);
+    daemon.stop(&Value::Null);
+    assert!(!is_alive(pid));
+}
+
+#[test]
+fn a_data_process_that_dies_and_dies_is_given_up_until_asked() {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]");
+    let started = Instant::now();
+    let failed = loop {
+        let switch = daemon.get("/v1/switches/vale0");
+        if switch["state"] == "failed" {
+            break switch;
+        }
+        if let Some(pid) = switch["pid"].as_i64() {
+            // It may have died since.
+            let pid = rustix::process::Pid::from_raw(pid as i32).unwrap();
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        assert!(started.elapsed() < PATIENCE, "never given up: {}", daemon.log());
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert!(failed["failure"].as_str().unwrap().contains("upgrade"), "{failed}");
+    assert!(small("vale0:a").directory(daemon.dir()).open().is_err());
+    let (status, answer) = daemon.ask("POST", "/v1/upgrade", &Value::Null);
+    assert_eq!(status, 200, "{answer}");
+    daemon.open("vale0:a").unwrap();
+}
+
+#[test]
+fn clients_killed_at_any_moment_leave_nothing() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.to]");
+    let before = daemon.get("/v1/status")["descriptors"].as_u64().unwrap();
+    for round in 0u64..12 {
+        let mut client = std::process::Command::new(env!("CARGO_BIN_EXE_toklat"))
+            .args(["gen", "vale0:from", "--quiet"])
+            .env("TOKLAT_DIR", daemon.dir())
+            .stdin(std::process::Stdio::null())
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        std::thread::sleep(Duration::from_millis(round * 3));
+        client.kill().unwrap();
+        client.wait().unwrap();
+    }
+    daemon.wait_for("everything to be as before", |daemon| {
+        let status = daemon.get("/v1/status");
+        status["descriptors"].as_u64().unwrap() <= before && status["ports"] == 1
+    });
+}
