@@ -106,6 +106,9 @@ enum Command {
     Demo(tools::demo::DemoArgs),
 
     // Measuring.
+    /// Measure toklat beside a floor and other switches
+    #[command(subcommand)]
+    Bench(crate::bench::BenchCommand),
 
     // About this program.
     /// Print a completion script for a shell
@@ -136,6 +139,7 @@ impl Command {
             Self::Bridge(args) => tools::bridge::run(&args, global),
             Self::Cap(args) => tools::cap::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
+            Self::Bench(command) => command.run(global),
             Self::Completions(args) => shell::completions(&args),
             Self::Man(args) => shell::man(&args),
         }

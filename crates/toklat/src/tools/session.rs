@@ -100,7 +100,7 @@ pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
 }
 
 /// Runs the thread on one CPU only.
-fn pin(cpu: usize) -> anyhow::Result<()> {
+pub fn pin(cpu: usize) -> anyhow::Result<()> {
     let mut set = CpuSet::new();
     anyhow::ensure!(cpu < CpuSet::MAX_CPU, "There is no CPU {cpu}");
     set.set(cpu);

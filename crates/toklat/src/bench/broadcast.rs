@@ -1,0 +1,114 @@
+//! Floods: copies to many ports, against the same frames sent to each of them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use dataplane::Inline;
+use frame::Mac;
+use port::Nanos;
+use ring::{Port, Region, RegionConfig};
+
+use super::inline::{plug, switch};
+use super::lab::Lab;
+use super::traffic::{SOURCE, header, on_core};
+
+/// Frames sent before the receivers take them, and the slots that hold these.
+const BURST: usize = 32;
+const SLOTS: u32 = 64;
+/// Ports of a region: it has room for 1,024 rings.
+const PORTS: u32 = 256;
+
+struct Bench {
+    switch: Inline,
+    sender: Port,
+    receivers: Vec<Port>,
+    start: Instant,
+    forwarding: Duration,
+}
+
+impl Bench {
+    fn new(receivers: u32) -> Result<Self> {
+        let mut switch = switch(receivers as u16 + 1)?;
+        let region = Region::private(RegionConfig::ports(1, 1, SLOTS))?;
+        let sender = plug(&mut switch, &region, "sender", vec![SOURCE], SLOTS)?;
+        let mut ports = Vec::new();
+        for first in (0..receivers).step_by(PORTS as usize) {
+            let here = PORTS.min(receivers - first);
+            let region = Region::private(RegionConfig::ports(here, 1, SLOTS))?;
+            for i in first..first + here {
+                let name = format!("p{i}");
+                ports.push(plug(&mut switch, &region, &name, vec![address(i)], SLOTS)?);
+            }
+        }
+        let forwarding = Duration::ZERO;
+        Ok(Self { switch, sender, receivers: ports, start: Instant::now(), forwarding })
+    }
+
+    /// Sends a burst of frames to `to` and forwards it; only the latter is timed.
+    fn burst(&mut self, to: Mac) -> Result<()> {
+        let header = header(to, SOURCE);
+        let sent = self.sender.send(BURST).fill(BURST, |window| {
+            window.copy_in(&header);
+            64
+        });
+        self.sender.flush()?;
+        let began = Instant::now();
+        let mut frames = 0;
+        while frames < sent {
+            frames += self.switch.turn(Nanos(self.start.elapsed().as_nanos() as u64));
+        }
+        // Once more: what was gathered last may wait for its turn.
+        self.switch.turn(Nanos(self.start.elapsed().as_nanos() as u64));
+        self.forwarding += began.elapsed();
+        Ok(())
+    }
+
+    fn take(&mut self) -> Result<usize> {
+        let mut frames = 0;
+        for port in &mut self.receivers {
+            frames += port.receive(usize::MAX).count();
+            port.flush()?;
+        }
+        Ok(frames)
+    }
+}
+
+fn address(receiver: u32) -> Mac {
+    Mac::local(1000 + receiver)
+}
+
+/// Nanoseconds of forwarding per copy to `receivers` ports.
+pub fn flood(lab: &Lab, receivers: u32) -> Result<f64> {
+    measure(lab, receivers, |bench| bench.burst(Mac::BROADCAST))
+}
+
+/// Nanoseconds of forwarding per frame, when each of the ports is sent the same frames alone.
+pub fn unicast(lab: &Lab, receivers: u32) -> Result<f64> {
+    measure(lab, receivers, |bench| (0..receivers).try_for_each(|i| bench.burst(address(i))))
+}
+
+fn measure(
+    lab: &Lab,
+    receivers: u32,
+    mut round: impl FnMut(&mut Bench) -> Result<()> + Send,
+) -> Result<f64> {
+    let time = lab.duration();
+    on_core(0, move || {
+        let mut bench = Bench::new(receivers)?;
+        let mut copies = 0;
+        for warm in [true, false] {
+            let began = Instant::now();
+            copies = 0;
+            bench.forwarding = Duration::ZERO;
+            while copies == 0 || began.elapsed() < if warm { time / 10 } else { time } {
+                round(&mut bench)?;
+                let taken = bench.take()?;
+                if taken != BURST * receivers as usize {
+                    bail!("{taken} of {} copies arrived", BURST * receivers as usize);
+                }
+                copies += taken;
+            }
+        }
+        Ok(bench.forwarding.as_nanos() as f64 / copies as f64)
+    })
+}

@@ -1,0 +1,83 @@
+//! The switch embedded in one process and thread.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Result;
+use dataplane::{Inline, RingAttach, SwitchConfig};
+use fabric::Policy;
+use frame::Mac;
+use port::Nanos;
+use ring::{Port, Region, RegionConfig};
+
+use super::lab::Lab;
+use super::traffic::{self, Flow, SINK, SOURCE, on_core};
+
+/// A switch without limits for `ports` ports.
+pub fn switch(ports: u16) -> Result<Inline> {
+    Ok(Inline::new(SwitchConfig { max_ports: ports, ..Default::default() })?)
+}
+
+/// Plugs a new port in, at which `macs` are.
+pub fn plug(
+    switch: &mut Inline,
+    region: &Arc<Region>,
+    name: &str,
+    macs: Vec<Mac>,
+    slots: u32,
+) -> Result<Port> {
+    let port = Port::inline(region, name, 1, 1, slots)?;
+    let rings = port.rings();
+    let attach = RingAttach {
+        geometry: rings.geometry,
+        tx: rings.tx,
+        rx: rings.rx,
+        buf_usable: rings.buf_usable,
+    };
+    let policy = Policy { macs, flood_limit: None, ..Policy::default() };
+    switch.add_rings(name, policy, &rings.mapping, &attach)?;
+    Ok(port)
+}
+
+/// The clock as workers read it: once a turn.
+fn clock(start: Instant) -> Nanos {
+    Nanos(start.elapsed().as_nanos() as u64)
+}
+
+/// Generator, switch and sink in one thread: Mpps.
+pub fn throughput(lab: &Lab, len: usize) -> Result<f64> {
+    let time = lab.duration();
+    on_core(0, move || {
+        let region = Region::private(RegionConfig::ports(2, 1, 1024))?;
+        let mut switch = switch(2)?;
+        let mut generator = plug(&mut switch, &region, "gen", vec![SOURCE], 1024)?;
+        let mut sink = plug(&mut switch, &region, "sink", vec![SINK], 1024)?;
+        let (mut flow, start) = (Flow::new(len, false), Instant::now());
+        traffic::rate(time, || {
+            flow.generate(&mut generator)?;
+            switch.turn(clock(start));
+            flow.sink(&mut sink)
+        })
+    })
+}
+
+/// One thread holds both ports and runs the switch: us.
+pub fn round_trip(lab: &Lab) -> Result<f64> {
+    let time = lab.duration();
+    on_core(0, move || {
+        let region = Region::private(RegionConfig::ports(2, 1, 1024))?;
+        let mut switch = switch(2)?;
+        let mut left = plug(&mut switch, &region, "left", vec![SOURCE], 1024)?;
+        let mut right = plug(&mut switch, &region, "right", vec![SINK], 1024)?;
+        let start = Instant::now();
+        let (there, back) = (traffic::message(SINK, SOURCE), traffic::message(SOURCE, SINK));
+        traffic::median_us(time, || {
+            traffic::send_one(&mut left, &there)?;
+            switch.turn(clock(start));
+            traffic::await_one(&mut right)?;
+            traffic::send_one(&mut right, &back)?;
+            switch.turn(clock(start));
+            traffic::await_one(&mut left)
+        })
+    })
+}

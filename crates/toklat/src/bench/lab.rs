@@ -1,0 +1,159 @@
+//! Where measurements are made: a scratch directory, the floor program, daemons of our own.
+
+use std::cell::{OnceCell, RefCell};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ring::{Open, Port};
+
+use super::peer;
+use crate::api;
+use crate::cli::{Client, Global};
+
+/// What all measurements of a run share.
+pub struct Lab {
+    dir: tempfile::TempDir,
+    seconds: f64,
+    floor: OnceCell<Result<PathBuf, String>>,
+    missing: RefCell<BTreeMap<String, String>>,
+}
+
+impl Lab {
+    /// A scratch directory; each measurement takes `seconds`.
+    pub fn new(seconds: f64) -> Result<Self> {
+        let dir = tempfile::Builder::new().prefix("toklat-bench").tempdir()?;
+        peer::unpack(dir.path())?;
+        Ok(Self { dir, seconds, floor: OnceCell::new(), missing: RefCell::default() })
+    }
+
+    /// The scratch directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// How long a measurement takes.
+    pub fn seconds(&self) -> f64 {
+        self.seconds
+    }
+
+    /// As a duration.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// The floor program, compiled at its first use.
+    pub fn floor(&self) -> Result<&Path> {
+        let compile = || peer::compile_floor(self.dir()).map_err(|e| format!("{e:#}"));
+        match self.floor.get_or_init(compile) {
+            Ok(program) => Ok(program),
+            Err(reason) => bail!("{reason}"),
+        }
+    }
+
+    /// Measures a peer, unless it is known to be missing.
+    pub fn once_missing(&self, peer: &str, run: impl FnOnce() -> Result<f64>) -> Result<f64> {
+        if let Some(reason) = self.missing.borrow().get(peer) {
+            bail!("{reason}");
+        }
+        run().inspect_err(|error| {
+            let reason = format!("{error:#}");
+            if reason.contains("missing") {
+                self.missing.borrow_mut().insert(peer.to_owned(), reason);
+            }
+        })
+    }
+
+    /// A daemon with one switch, `vale0`, whose settings are `switch` (lines of a topology file).
+    pub fn daemon(&self, switch: &str) -> Result<Daemon> {
+        let dir = tempfile::Builder::new().prefix("daemon").tempdir_in(self.dir())?;
+        let topology = dir.path().join("net.toml");
+        std::fs::write(&topology, format!("[switch.vale0]\n{switch}\n"))?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["daemon", "--topology"])
+            .arg(&topology)
+            .env("TOKLAT_DIR", dir.path())
+            .env("TOKLAT_LOG", "warn")
+            .stdin(Stdio::null())
+            .spawn()
+            .context("the daemon could not be started")?;
+        let daemon = Daemon { child, dir };
+        wait_until(Duration::from_secs(10), || {
+            daemon.client().and_then(|mut c| Ok(c.get::<api::Status>("/v1/status")?)).is_ok()
+                && daemon.stats().is_ok_and(|stats| !stats.workers.is_empty())
+        })
+        .context("the daemon did not come up")?;
+        Ok(daemon)
+    }
+}
+
+/// A daemon of our own; stopped when dropped.
+pub struct Daemon {
+    child: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Daemon {
+    /// How to open a port of its switch.
+    pub fn open(&self, port: &str) -> Open {
+        Open::new(&format!("vale0:{port}")).directory(self.dir.path())
+    }
+
+    /// Opens a port of default size.
+    pub fn port(&self, port: &str) -> Result<Port> {
+        Ok(self.open(port).open()?)
+    }
+
+    /// A client of its control API.
+    pub fn client(&self) -> Result<Client> {
+        let global = Global { dir: Some(self.dir.path().to_owned()), json: false };
+        Ok(Client::connect(&global)?.without_progress())
+    }
+
+    /// Its runtime directory.
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> i32 {
+        self.child.id() as i32
+    }
+
+    /// The counters of its switch.
+    pub fn stats(&self) -> Result<api::SwitchStats> {
+        let stats: api::Stats = self.client()?.get("/v1/stats")?;
+        stats.switches.into_iter().next().context("the switch is not there")
+    }
+
+    /// The process id of its data process.
+    pub fn data_process(&self) -> Result<i32> {
+        let switches: Vec<api::SwitchInfo> = self.client()?.get("/v1/switches")?;
+        let pid = switches.first().and_then(|switch| switch.pid);
+        Ok(pid.context("the switch has no data process")? as i32)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
+            // Terminated, it takes its data process with it.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// Looks every 5 ms until `done` is true.
+pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
+    let end = Instant::now() + limit;
+    while !done() {
+        if Instant::now() > end {
+            bail!("it took more than {limit:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! `toklat bench`: the figures of this project, each beside a floor or a peer that is measured in the
+//! same run, in turn.
+//!
+//! What a row measures is in [`rows`]; how samples become a figure in [`figure`]; the floor program and
+//! the runners of peers in [`peer`].
+
+mod broadcast;
+mod figure;
+mod inline;
+mod isolated;
+mod lab;
+mod life;
+mod peer;
+mod pipe;
+mod ports;
+mod rows;
+mod traffic;
+
+use std::io::Write;
+
+use anyhow::bail;
+
+use self::figure::{Figure, Sample};
+use self::lab::Lab;
+use self::rows::{ROWS, Row};
+use crate::cli::table::Table;
+use crate::cli::{Global, Result};
+
+/// What is measured.
+#[derive(Clone, Debug, clap::Subcommand)]
+pub enum BenchCommand {
+    /// Measure the switch: throughput, round trips, floods, many ports, restarts
+    Switch(SwitchArgs),
+}
+
+/// Options of `toklat bench switch`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SwitchArgs {
+    /// Only the rows whose id begins like this, such as switch.rtt
+    #[arg(long, value_name = "ID")]
+    row: Vec<String>,
+    /// Repetitions, of which the median counts
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=99))]
+    reps: u32,
+    /// One short repetition: shows that everything runs, not how fast
+    #[arg(long)]
+    quick: bool,
+    /// List the rows and their bars, and measure nothing
+    #[arg(long)]
+    list: bool,
+}
+
+impl BenchCommand {
+    /// Measures and prints.
+    ///
+    /// # Errors
+    /// If no row has the id that was asked for, or results cannot be printed. A row that cannot be
+    /// measured says so in its place.
+    pub fn run(&self, global: &Global) -> Result {
+        let Self::Switch(args) = self;
+        args.run(global)
+    }
+}
+
+impl SwitchArgs {
+    fn run(&self, global: &Global) -> Result {
+        let asked = |row: &&Row| {
+            self.row.is_empty() || self.row.iter().any(|id| row.id.starts_with(id.as_str()))
+        };
+        let rows: Vec<&Row> = ROWS.iter().filter(asked).collect();
+        if rows.is_empty() {
+            bail!("no row begins with {}; see toklat bench switch --list", self.row.join(" or "));
+        }
+        if self.list {
+            return list(&rows);
+        }
+        let lab = Lab::new(if self.quick { 0.1 } else { 0.5 })?;
+        let reps = if self.quick { 1 } else { self.reps };
+        let mut table = Table::new(&[
+            "id", ">value", "unit", ">low", ">high", "peer", ">peer", ">ratio", "bar",
+        ]);
+        let mut explained = String::new();
+        for (i, row) in rows.iter().enumerate() {
+            let figure = measure(&lab, row, reps, &format!("[{}/{}]", i + 1, rows.len()));
+            if global.json {
+                writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(&figure)?)?;
+            }
+            explained += &format!("{}: {}\n", figure.id, figure.how);
+            table.row(figure.cells(row.bar));
+        }
+        if !global.json {
+            write!(std::io::stdout().lock(), "{table}\n{explained}")?;
+        }
+        Ok(())
+    }
+}
+
+fn list(rows: &[&Row]) -> Result {
+    let mut table = Table::new(&["id", "unit", "peer", "bar", "what each core does"]);
+    for row in rows {
+        let cells = [row.id, row.unit, row.peer.name(), row.bar, row.how];
+        table.row(cells.map(str::to_owned));
+    }
+    write!(std::io::stdout().lock(), "{table}")?;
+    Ok(())
+}
+
+/// Measures a row and its peer in turn, so that a change of the machine's speed meets both.
+fn measure(lab: &Lab, row: &Row, reps: u32, progress: &str) -> Figure {
+    let (mut ours, mut theirs) = (Sample::default(), Sample::default());
+    for rep in 1..=reps {
+        eprint!("\r\x1b[K{progress} {} {rep}/{reps}", row.id);
+        ours.add((row.ours)(lab));
+        if let Some(value) = row.peer.measure(lab) {
+            theirs.add(value);
+        }
+        if ours.failure().is_some() {
+            break;
+        }
+    }
+    eprint!("\r\x1b[K");
+    Figure::new(row, &ours, &theirs)
+}

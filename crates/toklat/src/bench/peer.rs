@@ -1,0 +1,112 @@
+//! What a figure is compared with: the floor program, runners of other switches, or toklat itself in a
+//! simpler case. Sources and scripts are in this binary, and unpacked where they are run.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use super::lab::Lab;
+
+/// What is measured beside a row.
+#[derive(Clone, Copy, Debug)]
+pub enum Peer {
+    /// `bench/floor/forward.c` with these arguments.
+    Floor(&'static [&'static str]),
+    /// A runner of `bench/peers`, and what it is to measure.
+    Runner(&'static str, &'static str),
+    /// toklat in another case.
+    Toklat(&'static str, fn(&Lab) -> Result<f64>),
+    /// Nothing: the bar is absolute.
+    None,
+}
+
+/// Files of `bench/`, unpacked by [`unpack`].
+const FILES: &[(&str, &str)] = &[
+    ("forward.c", include_str!("../../../../bench/floor/forward.c")),
+    ("lib.sh", include_str!("../../../../bench/peers/lib.sh")),
+    ("ovs.sh", include_str!("../../../../bench/peers/ovs.sh")),
+    ("testpmd.sh", include_str!("../../../../bench/peers/testpmd.sh")),
+    ("memif.sh", include_str!("../../../../bench/peers/memif.sh")),
+    ("udp.sh", include_str!("../../../../bench/peers/udp.sh")),
+    ("rtt.c", include_str!("../../../../bench/peers/rtt.c")),
+    ("udp.c", include_str!("../../../../bench/peers/udp.c")),
+];
+
+impl Peer {
+    /// Its name in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Floor(_) => "floor",
+            Self::Runner(name, _) | Self::Toklat(name, _) => name,
+            Self::None => "-",
+        }
+    }
+
+    /// The command that measures it, for people who want to repeat that alone.
+    pub fn command(&self) -> Option<String> {
+        match self {
+            Self::Floor(args) => Some(format!("bench/floor/forward {}", args.join(" "))),
+            Self::Runner(name, what) => Some(format!("bench/peers/{name}.sh {what}")),
+            Self::Toklat(..) | Self::None => None,
+        }
+    }
+
+    /// Measures it once; `None` if there is nothing to measure.
+    pub fn measure(&self, lab: &Lab) -> Option<Result<f64>> {
+        match self {
+            Self::Floor(args) => Some(floor(lab, args)),
+            Self::Runner(name, what) => Some(lab.once_missing(name, || runner(lab, name, what))),
+            Self::Toklat(_, measure) => Some(measure(lab)),
+            Self::None => None,
+        }
+    }
+}
+
+/// Writes the files to `dir`.
+pub fn unpack(dir: &Path) -> Result<()> {
+    for (name, text) in FILES {
+        let mut open = std::fs::OpenOptions::new();
+        let mut file = open.create_new(true).write(true).mode(0o755).open(dir.join(name))?;
+        file.write_all(text.as_bytes())?;
+    }
+    Ok(())
+}
+
+/// Compiles the floor program.
+pub fn compile_floor(dir: &Path) -> Result<PathBuf> {
+    let program = dir.join("forward");
+    let mut cc = Command::new("cc");
+    cc.args(["-O3", "-march=native", "-o"])
+        .arg(&program)
+        .arg(dir.join("forward.c"))
+        .arg("-lpthread");
+    let done = cc.output().context("cc is missing: apt-get install gcc libc6-dev")?;
+    if !done.status.success() {
+        bail!("the floor does not compile: {}", String::from_utf8_lossy(&done.stderr).trim());
+    }
+    Ok(program)
+}
+
+fn floor(lab: &Lab, args: &[&str]) -> Result<f64> {
+    let mut floor = Command::new(lab.floor()?);
+    value(floor.args(args).arg(format!("seconds={}", lab.seconds())))
+}
+
+fn runner(lab: &Lab, name: &str, what: &str) -> Result<f64> {
+    let mut runner = Command::new(lab.dir().join(format!("{name}.sh")));
+    value(runner.arg(what).env("SECONDS_PER_RUN", "2"))
+}
+
+/// Runs it, and reads the value of the JSON object it prints.
+fn value(command: &mut Command) -> Result<f64> {
+    let done = command.output().context("it could not be started")?;
+    if !done.status.success() {
+        bail!("{}", String::from_utf8_lossy(&done.stderr).trim());
+    }
+    let printed: serde_json::Value =
+        serde_json::from_slice(&done.stdout).context("it did not print a JSON object")?;
+    printed["value"].as_f64().context("it printed no value")
+}

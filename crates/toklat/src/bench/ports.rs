@@ -1,0 +1,104 @@
+//! Many ports: what idle ones cost the busy ones, and what traffic to all of them costs.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use frame::Mac;
+use ring::{Port, Region, RegionConfig};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use super::isolated::{self, POLLED};
+use super::lab::{Daemon, Lab};
+use super::traffic::{BATCH, SOURCE, header, on_core};
+
+/// Ports of a region: it has room for 1,024 rings.
+const IN_REGION: u32 = 256;
+
+/// Opens ports that nobody uses, with `slots` slots a ring.
+pub fn open_idle(daemon: &Daemon, count: u32, slots: u32) -> Result<Vec<Port>> {
+    raise_descriptor_limit();
+    let mut ports = Vec::new();
+    for first in (0..count).step_by(IN_REGION as usize) {
+        let here = IN_REGION.min(count - first);
+        let config = RegionConfig::ports(here, 1, slots).pages(shmem::Pages::Small);
+        let region = Region::create(config)?;
+        for i in first..first + here {
+            ports.push(daemon.open(&format!("idle{i}")).slots(slots).in_region(&region).open()?);
+        }
+    }
+    Ok(ports)
+}
+
+/// A client of a thousand ports has a thousand tokens.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Nanoseconds per frame between two busy ports, beside `idle` others.
+pub fn beside_idle(lab: &Lab, idle: u32) -> Result<f64> {
+    let daemon = lab.daemon(POLLED)?;
+    let _idle = open_idle(&daemon, idle, 8)?;
+    let mpps = isolated::rate(isolated::ports(&daemon)?, lab.duration(), 64, false)?;
+    Ok(1e3 / mpps)
+}
+
+/// Nanoseconds of the switch's core per frame (non-empty passes), from one port to `ports` others with
+/// `addresses` addresses, in an order without pattern.
+pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
+    raise_descriptor_limit();
+    let mut topology = POLLED.to_owned();
+    for i in 0..ports {
+        let macs: Vec<String> =
+            (i..addresses).step_by(ports as usize).map(|n| format!("\"{}\"", address(n))).collect();
+        topology += &format!("\n[switch.vale0.port.p{i}]\nmacs = [{}]", macs.join(", "));
+    }
+    let daemon = lab.daemon(&topology)?;
+    let mut sender = daemon.port("gen")?;
+    let mut receivers = Vec::new();
+    for first in (0..ports).step_by(IN_REGION as usize) {
+        let here = IN_REGION.min(ports - first);
+        let region = Region::create(RegionConfig::ports(here, 1, 128))?;
+        for i in first..first + here {
+            receivers.push(daemon.open(&format!("p{i}")).slots(128).in_region(&region).open()?);
+        }
+    }
+    let worker = || -> Result<(u64, u64)> {
+        let stats = daemon.stats()?;
+        Ok(stats.workers.iter().fold((0, 0), |(ns, n), w| (ns + w.busy_ns, n + w.frames)))
+    };
+    let (before, time) = (worker()?, lab.duration());
+    on_core(0, move || scatter(&mut sender, &mut receivers, addresses, time))?;
+    let after = worker()?;
+    Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
+}
+
+/// Sends to random addresses for `time`; receivers are emptied before any is full.
+fn scatter(
+    sender: &mut Port,
+    receivers: &mut [Port],
+    addresses: u32,
+    time: Duration,
+) -> Result<()> {
+    let (start, mut random) = (Instant::now(), 1u64);
+    while start.elapsed() < time {
+        for _ in 0..receivers.len().div_ceil(4) {
+            sender.send(BATCH).fill(BATCH, |window| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let to = ((random >> 33) * u64::from(addresses)) >> 31;
+                window.copy_in(&header(address(to as u32), SOURCE));
+                64
+            });
+            sender.flush()?;
+        }
+        for port in &mut *receivers {
+            port.receive(usize::MAX).for_each(drop);
+            port.flush()?;
+        }
+    }
+    Ok(())
+}
+
+fn address(number: u32) -> Mac {
+    Mac::local(1000 + number)
+}

@@ -1,0 +1,265 @@
+//! The rows of `toklat bench switch`, and the bars they are to clear.
+
+use anyhow::Result;
+
+use super::lab::Lab;
+use super::peer::Peer;
+use super::{broadcast, inline, isolated, life, pipe, ports};
+
+/// Which way is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// More is.
+    More,
+    /// Less is.
+    Less,
+}
+
+/// A figure to be measured.
+#[derive(Debug)]
+pub struct Row {
+    /// Its name.
+    pub id: &'static str,
+    /// The unit of its value and of its peer's.
+    pub unit: &'static str,
+    /// What it is to reach.
+    pub bar: &'static str,
+    /// Which way is better.
+    pub better: Better,
+    /// What each core does.
+    pub how: &'static str,
+    /// Measures it once.
+    pub ours: fn(&Lab) -> Result<f64>,
+    /// What it stands beside.
+    pub peer: Peer,
+}
+
+const ISOLATED: &str = "core 0: generator and sink in one thread of one process, ports isolated; \
+    core 1: the switch's worker, polling";
+const ISOLATED_TOUCH: &str = "core 0: generator (writes every byte) and sink (compares every byte; \
+    the floor's reads eight) in one thread; core 1: the switch's worker, polling";
+const BESIDE_PEER: &str = "core 0: generator and sink in one thread of one process; core 1: the \
+    switch's worker, polling. Peer: generator and sink in one process on core 0, its switch on core 1, \
+    frames of both directions counted";
+const INLINE: &str = "core 0: generator, switch and sink in one thread; core 1: nothing";
+
+const fn more(
+    id: &'static str,
+    bar: &'static str,
+    how: &'static str,
+    ours: fn(&Lab) -> Result<f64>,
+    peer: Peer,
+) -> Row {
+    Row { id, unit: "Mpps", bar, better: Better::More, how, ours, peer }
+}
+
+const fn less(
+    id: &'static str,
+    unit: &'static str,
+    bar: &'static str,
+    how: &'static str,
+    ours: fn(&Lab) -> Result<f64>,
+    peer: Peer,
+) -> Row {
+    Row { id, unit, bar, better: Better::Less, how, ours, peer }
+}
+
+/// All rows.
+pub const ROWS: &[Row] = &[
+    more(
+        "switch.unicast.64",
+        "ratio >= 0.7",
+        ISOLATED,
+        |lab| isolated::throughput(lab, 64, false),
+        Peer::Floor(&["isolated", "frame=64"]),
+    ),
+    more(
+        "switch.unicast.64.touch",
+        "ratio >= 0.7",
+        ISOLATED_TOUCH,
+        |lab| isolated::throughput(lab, 64, true),
+        Peer::Floor(&["isolated", "frame=64", "touch=1"]),
+    ),
+    more(
+        "switch.unicast.64.ovs",
+        "ratio >= 3.5",
+        BESIDE_PEER,
+        |lab| isolated::throughput(lab, 64, false),
+        Peer::Runner("ovs", "64"),
+    ),
+    more(
+        "switch.unicast.64.testpmd",
+        "ratio >= 2.4",
+        BESIDE_PEER,
+        |lab| isolated::throughput(lab, 64, false),
+        Peer::Runner("testpmd", "64"),
+    ),
+    more(
+        "switch.unicast.1500",
+        "ratio >= 0.75",
+        ISOLATED,
+        |lab| isolated::throughput(lab, 1500, false),
+        Peer::Floor(&["isolated", "frame=1500"]),
+    ),
+    more(
+        "switch.unicast.1500.touch",
+        "ratio >= 0.75",
+        ISOLATED_TOUCH,
+        |lab| isolated::throughput(lab, 1500, true),
+        Peer::Floor(&["isolated", "frame=1500", "touch=1"]),
+    ),
+    more(
+        "switch.unicast.1500.ovs",
+        "ratio >= 3",
+        BESIDE_PEER,
+        |lab| isolated::throughput(lab, 1500, false),
+        Peer::Runner("ovs", "1500"),
+    ),
+    more(
+        "switch.inline.64",
+        "ratio >= 0.5",
+        INLINE,
+        |lab| inline::throughput(lab, 64),
+        Peer::Floor(&["inline", "frame=64"]),
+    ),
+    more(
+        "switch.inline.1500",
+        "ratio >= 0.75",
+        INLINE,
+        |lab| inline::throughput(lab, 1500),
+        Peer::Floor(&["inline", "frame=1500"]),
+    ),
+    more(
+        "switch.pipe.64",
+        "ratio >= 0.6",
+        "core 0: consumer, reads lengths; core 1: producer, writes slots; twin rings",
+        pipe::throughput,
+        Peer::Floor(&["twin", "frame=64"]),
+    ),
+    less(
+        "switch.ports.idle",
+        "ns/frame",
+        "ratio >= 0.87",
+        "core 0: generator and sink in one thread, and 1,022 open ports that are idle; core 1: the \
+         switch's worker, polling. Peer: without the idle ports",
+        |lab| ports::beside_idle(lab, 1022),
+        Peer::Toklat("2 ports", |lab| ports::beside_idle(lab, 0)),
+    ),
+    less(
+        "switch.ports.uniform",
+        "ns/frame",
+        "ratio >= 0.5",
+        "core 0: one port sends to 1,024 ports and 8,000 addresses at random; core 1: the switch's \
+         worker, whose non-empty passes are timed. Peer: 2 ports, 2 addresses",
+        |lab| ports::uniform(lab, 1024, 8000),
+        Peer::Toklat("2 ports", |lab| ports::uniform(lab, 2, 2)),
+    ),
+    less(
+        "switch.broadcast.4",
+        "ns/copy",
+        "ratio >= 0.91",
+        "core 0: bursts of 32 broadcasts, inline; turns of the switch are timed. Peer: the same \
+         frames sent to each port",
+        |lab| broadcast::flood(lab, 4),
+        Peer::Toklat("unicast", |lab| broadcast::unicast(lab, 4)),
+    ),
+    less(
+        "switch.broadcast.64",
+        "ns/copy",
+        "ratio >= 0.91",
+        "as switch.broadcast.4",
+        |lab| broadcast::flood(lab, 64),
+        Peer::Toklat("unicast", |lab| broadcast::unicast(lab, 64)),
+    ),
+    less(
+        "switch.broadcast.1024",
+        "ns/copy",
+        "ratio >= 0.91",
+        "as switch.broadcast.4",
+        |lab| broadcast::flood(lab, 1024),
+        Peer::Toklat("unicast", |lab| broadcast::unicast(lab, 1024)),
+    ),
+    less(
+        "switch.rtt.pipe",
+        "us",
+        "<= 0.6",
+        "core 0: asks; core 1: answers; both poll; 10 B of payload. Peer: a word to and fro",
+        pipe::round_trip,
+        Peer::Floor(&["rtt"]),
+    ),
+    less(
+        "switch.rtt.inline",
+        "us",
+        "<= 0.8",
+        "core 0: one thread holds both ports and runs the switch; core 1: nothing. Peer: memif",
+        inline::round_trip,
+        Peer::Runner("memif", "rtt"),
+    ),
+    less(
+        "switch.rtt.daemon",
+        "us",
+        "<= 1.5",
+        "core 0: one thread holds both ports and polls; core 1: the switch's worker, polling; twice \
+         through the switch. Peer: OVS-DPDK, twice",
+        isolated::round_trip,
+        Peer::Runner("ovs", "rtt"),
+    ),
+    less(
+        "switch.rtt.sleep",
+        "us",
+        "-",
+        "core 0: asks, sleeping; core 1: answers, sleeping, and the switch's worker (auto). Peer: \
+         blocking UDP over loopback with the same pinning",
+        isolated::sleeping_time,
+        Peer::Runner("udp", "rtt"),
+    ),
+    less(
+        "switch.rtt.sleep.wakeups.auto",
+        "wake-ups/trip",
+        "<= 2",
+        "as switch.rtt.sleep; kicks in both directions, counted by the switch",
+        |lab| isolated::sleeping_wake_ups(lab, "auto"),
+        Peer::None,
+    ),
+    less(
+        "switch.rtt.sleep.wakeups.sleep",
+        "wake-ups/trip",
+        "<= 4",
+        "as switch.rtt.sleep, the worker sleeping at once",
+        |lab| isolated::sleeping_wake_ups(lab, "sleep"),
+        Peer::None,
+    ),
+    more(
+        "switch.demo.64",
+        ">= 20, 0 lost",
+        "core 0: toklat gen and toklat sink, two processes, yielding; core 1: the switch's worker, \
+         polling; egress lossless",
+        life::demo,
+        Peer::None,
+    ),
+    less(
+        "switch.idle.cpu",
+        "% of a core",
+        "0",
+        "a switch with 1,000 open ports without traffic: daemon and data process",
+        life::idle_cpu,
+        Peer::None,
+    ),
+    less(
+        "switch.idle.memory",
+        "KiB/port",
+        "<= 64",
+        "1,000 open ports of 1,024 slots, 4 KiB pages: daemon, data process and client together",
+        life::idle_memory,
+        Peer::None,
+    ),
+    less(
+        "switch.restart",
+        "ms",
+        "<= 1000",
+        "core 0: generator and sink; core 1: the data process, killed under traffic; until frames \
+         arrive again",
+        life::restart,
+        Peer::None,
+    ),
+];
