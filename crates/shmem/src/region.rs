@@ -167,7 +167,7 @@ impl Mapping {
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
         let at =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0) };
-        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or(failed(Errno::NOMEM))?;
+        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
         Ok(Arc::new(Self { at, len }))
     }
 
@@ -183,7 +183,7 @@ impl Mapping {
         let at = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE)
         };
-        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or(failed(Errno::NOMEM))?;
+        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
         Ok(Arc::new(Self { at, len }))
     }
 
@@ -232,7 +232,7 @@ impl Mapping {
     ) -> Option<SharedSlice<T>> {
         let window = self.bytes(at, count.checked_mul(size_of::<T>())?)?;
         let at = self.at.as_ptr().wrapping_add(at).cast::<T>();
-        let at = NonNull::new(at).filter(|p| p.is_aligned() && window.len() > 0)?;
+        let at = NonNull::new(at).filter(|p| p.is_aligned() && !window.is_empty())?;
         Some(SharedSlice { at, count, mapping: Arc::clone(self) })
     }
 }
