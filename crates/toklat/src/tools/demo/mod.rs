@@ -37,19 +37,32 @@ pub struct DemoArgs {
 pub struct Outcome {
     /// What was done.
     what: String,
-    /// What came out, or why it was not done.
+    /// What came out, or why nothing did.
     result: String,
-    /// It was not done.
-    skipped: bool,
+    /// Whether anything did.
+    state: State,
+}
+
+/// What became of a part of the demo.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    Done,
+    Skipped,
+    Failed,
 }
 
 impl Outcome {
     fn result(what: impl Into<String>, result: impl Into<String>) -> Self {
-        Self { what: what.into(), result: result.into(), skipped: false }
+        Self { what: what.into(), result: result.into(), state: State::Done }
     }
 
     fn skipped(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { what: what.into(), result: why.into(), skipped: true }
+        Self { what: what.into(), result: why.into(), state: State::Skipped }
+    }
+
+    fn failed(what: impl Into<String>, why: &anyhow::Error) -> Self {
+        Self { what: what.into(), result: format!("{why:#}"), state: State::Failed }
     }
 }
 
@@ -101,6 +114,8 @@ pub fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<()> {
     if !global.json {
         eprintln!("{NEXT}");
     }
+    let failed = outcomes.iter().any(|outcome| outcome.state == State::Failed);
+    ensure!(!failed, "A part of the demo failed; the table says why");
     Ok(())
 }
 
@@ -114,11 +129,17 @@ To go on, start a daemon of your own in one terminal and try in others:
     toklat ping vale0:x vale0:y --size 100
 `toklat help` lists all commands; `toklat bench switch` measures each figure beside its peers.";
 
+const TAPS: &str = "taps in two network namespaces";
+
 fn table(outcomes: &[Outcome]) -> Table {
     let mut table = Table::new(&["what", "result"]);
-    for Outcome { what, result, skipped } in outcomes {
-        let skipped = if *skipped { "skipped: " } else { "" };
-        table.row([what.clone(), format!("{skipped}{result}")]);
+    for Outcome { what, result, state } in outcomes {
+        let state = match state {
+            State::Done => "",
+            State::Skipped => "skipped: ",
+            State::Failed => "failed: ",
+        };
+        table.row([what.clone(), format!("{state}{result}")]);
     }
     table
 }
@@ -174,8 +195,12 @@ impl Demo {
         }
         let no_taps = args.no_taps.then(|| "--no-taps".to_owned());
         match no_taps.or_else(taps::obstacle) {
-            Some(why) => outcomes.push(Outcome::skipped("taps in two network namespaces", why)),
-            None => outcomes.extend(taps::run(self, args.duration)?),
+            Some(why) => outcomes.push(Outcome::skipped(TAPS, why)),
+            None => match taps::run(self, args.duration) {
+                Ok(more) => outcomes.extend(more),
+                Err(error) if self.stop.load(Ordering::Relaxed) => return Err(error),
+                Err(error) => outcomes.push(Outcome::failed(TAPS, &error)),
+            },
         }
         ensure!(self.daemon.ended()?.is_none(), "The daemon ended early");
         Ok(outcomes)

@@ -95,16 +95,15 @@ pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> 
         ip(&["-n", &space.name, "link", "set", &ifname, "up"], &stop)?;
         spaces.push(space);
     }
-    let mut outcomes = Vec::new();
-    outcomes.push(match find("ping") {
+    let ping = match find("ping") {
         Some(_) => ping(&spaces[0], &stop)?,
         None => Outcome::skipped("ping between taps", "needs `ping`: install iputils-ping"),
-    });
-    outcomes.push(match find("iperf3") {
+    };
+    let iperf = match find("iperf3") {
         Some(_) => iperf(demo, &spaces, duration, &stop)?,
         None => Outcome::skipped("iperf3 between taps", "needs `iperf3`: install iperf3"),
-    });
-    Ok(outcomes)
+    };
+    Ok(vec![ping, iperf])
 }
 
 fn ping(from: &Namespace, stop: &AtomicBool) -> anyhow::Result<Outcome> {
