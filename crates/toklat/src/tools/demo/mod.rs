@@ -189,7 +189,8 @@ impl Demo {
     }
 
     fn measure(&mut self, args: &DemoArgs) -> anyhow::Result<Vec<Outcome>> {
-        let mut outcomes = self.throughput(args.duration)?;
+        let mut outcomes = self.throughput(args.duration, false)?;
+        outcomes.extend(self.throughput(args.duration / 2, true)?);
         for (how, size) in [("--spin", "10"), ("--spin", "1400"), ("--sleep", "10")] {
             outcomes.push(self.round_trips(args.duration / 2, how, size)?);
         }
@@ -217,15 +218,21 @@ impl Demo {
         Ok(self.client.get("/v1/stats?switch=demo")?)
     }
 
-    /// Generator and sink as two processes.
-    fn throughput(&mut self, duration: Duration) -> anyhow::Result<Vec<Outcome>> {
+    /// Generator and sink as two processes. They write and read headers and lengths; or, if so asked,
+    /// every byte.
+    fn throughput(&mut self, duration: Duration, every_byte: bool) -> anyhow::Result<Vec<Outcome>> {
         let Cpus { clients, switch } = self.cpus;
-        eprintln!("generator and sink on CPU {clients}, switch on CPU {switch}, 64-byte frames:");
-        let sink = self.tool("sink", &["sink", "demo:sink", "--check", "--yield"])?;
-        self.wait_for_port("sink")?;
+        let what = if every_byte { "every byte written and checked" } else { "64-byte frames" };
+        eprintln!("generator and sink on CPU {clients}, switch on CPU {switch}, {what}:");
+        let announced = self.announced()?;
+        let mut args = vec!["sink", "demo:sink", "--yield"];
+        args.extend(every_byte.then_some("--check"));
+        let sink = self.tool("sink", &args)?;
+        self.wait_for_sink(announced)?;
         let time = format!("{}ms", duration.as_millis());
         let before = self.stats()?;
-        let args = ["gen", "demo:gen", "--size", "64", "--yield", "--duration", &time];
+        let mut args = vec!["gen", "demo:gen", "--size", "64", "--yield", "--duration", &time];
+        args.extend(every_byte.then_some("--touch"));
         let mut generator = self.tool("generator", &args)?;
         let (mut last, stop) = (before.clone(), Arc::clone(&self.stop));
         let limit = duration + Duration::from_secs(20);
@@ -241,23 +248,25 @@ impl Demo {
         std::thread::sleep(Duration::from_millis(200));
         let after = self.stats()?;
         let got: sink::Report = sink.finish()?;
-        Ok(throughput_outcomes(&sent, &got, ns_per_frame(&before, &after)))
+        Ok(throughput_outcomes(what, &sent, &got, ns_per_frame(&before, &after)))
     }
 
-    /// Waits until a client has opened the port and its address is known.
-    fn wait_for_port(&mut self, port: &str) -> anyhow::Result<()> {
+    /// Frames that sinks have sent: announcements.
+    fn announced(&mut self) -> anyhow::Result<u64> {
+        let stats = self.stats()?;
+        let mut ports = stats.switches.iter().flat_map(|switch| &switch.ports);
+        Ok(ports.find(|port| port.name == "sink").map_or(0, |port| port.counters.in_frames))
+    }
+
+    /// Waits until a sink has announced itself once more.
+    fn wait_for_sink(&mut self, announced: u64) -> anyhow::Result<()> {
         let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            let stats = self.stats()?;
-            let mut ports = stats.switches.iter().flat_map(|switch| &switch.ports);
-            // Its announcement is what it sends first.
-            if ports.any(|stats| stats.name == port && stats.counters.in_frames > 0) {
-                return Ok(());
-            }
+        while self.announced()? <= announced {
             ensure!(!self.stop.load(Ordering::Relaxed), "Interrupted");
-            ensure!(Instant::now() < deadline, "Nobody opened demo:{port} within 10 s");
+            ensure!(Instant::now() < deadline, "The sink did not come up within 10 s");
             std::thread::sleep(Duration::from_millis(20));
         }
+        Ok(())
     }
 
     /// Both ends in one process, through the switch.
@@ -342,14 +351,18 @@ fn ns_per_frame(before: &Stats, after: &Stats) -> f64 {
     ns1.saturating_sub(ns0) as f64 / f1.saturating_sub(f0).max(1) as f64
 }
 
-fn throughput_outcomes(sent: &Totals, got: &sink::Report, ns: f64) -> Vec<Outcome> {
-    let findings = got.findings.unwrap_or_default();
-    let lost = sent.frames.saturating_sub(findings.probes - findings.duplicated);
-    let flaws = if findings.flawless() { "" } else { "; the sink found flaws" };
+fn throughput_outcomes(what: &str, sent: &Totals, got: &sink::Report, ns: f64) -> Vec<Outcome> {
+    let received = match got.findings {
+        Some(findings) => findings.probes - findings.duplicated,
+        None => got.totals.frames,
+    };
+    let lost = sent.frames.saturating_sub(received);
+    let flawless = got.findings.is_none_or(|findings| findings.flawless());
+    let flaws = if flawless { "" } else { "; the sink found flaws" };
     vec![
-        Outcome::result("64-byte frames between two processes", pps(sent.pps)),
-        Outcome::result("the same, on the switch's core", format!("{ns:.1} ns a frame")),
-        Outcome::result("the same, lost", format!("{lost} of {}{flaws}", sent.frames)),
+        Outcome::result(format!("{what}, between two processes"), pps(sent.pps)),
+        Outcome::result("  on the switch's core", format!("{ns:.1} ns a frame")),
+        Outcome::result("  lost", format!("{lost} of {}{flaws}", sent.frames)),
     ]
 }
 
@@ -375,12 +388,14 @@ mod tests {
             pps: frames as f64,
             bps: 512.0 * frames as f64,
         };
-        let report = |probes| sink::Report {
-            totals: totals(probes),
-            findings: Some(Findings { probes, ..Findings::default() }),
+        let lost = |frames, findings| {
+            let report = sink::Report { totals: totals(frames), findings };
+            throughput_outcomes("x", &totals(1000), &report, 30.0)[2].result.clone()
         };
-        let lost = |got| throughput_outcomes(&totals(1000), &report(got), 30.0)[2].result.clone();
-        assert_eq!(lost(1000), "0 of 1000");
-        assert_eq!(lost(997), "3 of 1000");
+        assert_eq!(lost(1000, None), "0 of 1000");
+        assert_eq!(lost(997, None), "3 of 1000");
+        let found = |probes, corrupt| Some(Findings { probes, corrupt, ..Findings::default() });
+        assert_eq!(lost(1001, found(1000, 0)), "0 of 1000");
+        assert_eq!(lost(1000, found(998, 1)), "2 of 1000; the sink found flaws");
     }
 }
