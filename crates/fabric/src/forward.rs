@@ -215,14 +215,17 @@ impl Forwarder {
     ) -> Option<QueueIdx> {
         let frames = scratch.len();
         let mut last = (0, u64::MAX, 0);
-        let (mut floods, mut uniform) = (0, true);
-        for i in 0..frames {
-            let (head, len) = scratch.take_head(i, way.map);
+        let (mut floods, mut others) = (0, 0);
+        let (mut i, mut first) = (0, None);
+        let (tags, filters) = (&mut self.tags, &mut self.filters);
+        let map = way.map;
+        scratch.judge(map, &mut self.destinations[..frames], |head, len| {
             let (to, source) = head.addresses();
             let mut filter = 0;
             let refused = if POLICED {
                 let (refused, f, tag) = way.police(head, len, source);
-                (filter, self.tags[i], self.filters[i]) = (f, tag, f);
+                (filter, tags[i], filters[i]) = (f, tag, f);
+                i += 1;
                 refused
             } else {
                 way.too_short_or_long(len)
@@ -241,13 +244,14 @@ impl Forwarder {
                 }
             };
             floods += usize::from(destination == FLOOD);
-            self.destinations[i] = destination;
-            uniform &= destination == self.destinations[0];
-        }
+            others += usize::from(destination != *first.get_or_insert(destination));
+            destination
+        });
         if floods > 0 {
             self.limit_floods(way, frames, floods);
         }
-        (uniform && !POLICED && self.destinations[0] < DROP).then(|| self.destinations[0])
+        let uniform = others == 0 && !POLICED && self.destinations[0] < DROP;
+        uniform.then(|| self.destinations[0])
     }
 
     /// Drops the floods of this batch beyond the port's limit, the last ones first.

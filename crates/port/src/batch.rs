@@ -181,13 +181,33 @@ impl Scratch {
         self.used_frames < self.capacity() && self.used_segs + MAX_SEGS <= self.segs.len()
     }
 
-    /// Adds a frame that lies in one piece. Check [`has_room`](Self::has_room) first: without room
-    /// the frame is not added.
+    /// Adds frames that lie in one piece each, as long as `next` has any, until there are `max` in
+    /// all or no room is left.
     #[inline(always)]
-    pub fn push(&mut self, bytes: Span) {
-        bytes.prefetch();
-        self.push_segment(bytes);
-        self.end_frame(1, bytes.len());
+    pub fn push_all<'m>(&mut self, max: usize, mut next: impl FnMut() -> Option<Bytes<'m>>) {
+        let most = max.min(self.capacity()).max(self.used_frames);
+        let frames = self.frames[self.used_frames..most].iter_mut();
+        let segs = self.segs[self.used_segs..].iter_mut();
+        let (mut bytes, mut first_seg) = (0, self.used_segs as u32);
+        for (frame, seg) in frames.zip(segs) {
+            let Some(window) = next() else { break };
+            window.prefetch();
+            *seg = window.span();
+            let len = window.len() as u32;
+            *frame = Frame { len, first_seg, segs: 1, head: 0, covered: 0 };
+            first_seg += 1;
+            bytes += u64::from(len);
+        }
+        let pushed = first_seg as usize - self.used_segs;
+        self.used_frames += pushed;
+        self.used_segs += pushed;
+        self.bytes += bytes;
+    }
+
+    /// Adds a frame that lies in one piece, if there is room.
+    pub fn push(&mut self, bytes: Bytes<'_>) {
+        let mut one = Some(bytes);
+        self.push_all(self.used_frames + 1, || one.take());
     }
 
     /// Adds a segment of a frame that [`end_frame`](Self::end_frame) completes.
@@ -233,40 +253,43 @@ impl Scratch {
         &self.frames[..self.used_frames]
     }
 
-    /// Copies the head of frame `i` into private memory, and returns it with the frame's length.
+    /// Copies every frame's head into private memory and has `judge` decide on it and the frame's
+    /// length; what it says of frame i goes to `verdicts[i]`.
     #[inline(always)]
-    pub fn take_head(&mut self, i: usize, map: &MapGuard<'_>) -> (&Head, usize) {
-        let frame = &mut self.frames[i];
-        let head = &mut self.heads[i];
-        let first = self.segs[frame.first_seg as usize];
-        let want = (frame.len as usize).min(HEAD);
-        let bytes = bytes_of(first, map);
-        let got = if want == 64 && first.len() >= 64 {
-            // The commonest size by far gets a copy of constant length.
-            bytes.copy_out(&mut head.0[..64])
-        } else {
-            bytes.copy_out(&mut head.0[..want])
-        };
-        frame.head = got as u8;
-        if got < want {
-            Self::take_split_head(frame, head, &self.segs, map);
+    pub fn judge<V>(
+        &mut self,
+        map: &MapGuard<'_>,
+        verdicts: &mut [V],
+        mut judge: impl FnMut(&Head, usize) -> V,
+    ) {
+        let frames = self.frames[..self.used_frames].iter_mut();
+        for ((frame, head), verdict) in frames.zip(&mut self.heads).zip(verdicts) {
+            let len = frame.len as usize;
+            let first = self.segs[frame.first_seg as usize];
+            let bytes = bytes_of(first, map);
+            // The two commonest lengths by far get copies of constant length.
+            let got = match len {
+                64 if first.len() >= 64 => bytes.copy_out(&mut head.0[..64]),
+                HEAD.. if first.len() >= HEAD => bytes.copy_out(&mut head.0),
+                _ => Self::take_odd_head(frame, head, &self.segs, map),
+            };
+            frame.head = got as u8;
+            frame.covered = got as u8;
+            *verdict = judge(head, len);
         }
-        frame.covered = frame.head;
-        (head, frame.len as usize)
     }
 
-    #[cold]
-    fn take_split_head(frame: &mut Frame, head: &mut Head, segs: &[Span], map: &MapGuard<'_>) {
+    fn take_odd_head(frame: &Frame, head: &mut Head, segs: &[Span], map: &MapGuard<'_>) -> usize {
         let first = frame.first_seg as usize;
         let want = (frame.len as usize).min(HEAD);
         let mut at = 0;
         for seg in &segs[first..first + usize::from(frame.segs)] {
             at += bytes_of(*seg, map).copy_out(&mut head.0[at..want]);
         }
-        frame.head = at as u8;
+        at
     }
 
-    /// The head of frame `i`; valid after [`take_head`](Self::take_head).
+    /// The head of frame `i`; valid after [`judge`](Self::judge).
     #[inline(always)]
     #[must_use]
     pub fn head(&self, i: usize) -> &Head {
@@ -346,6 +369,14 @@ impl Batch<'_> {
         &self.frames[usize::from(i)]
     }
 
+    /// The frame at `i`, ready to be copied.
+    #[inline(always)]
+    #[must_use]
+    pub fn pick(&self, i: FrameIdx) -> Picked<'_> {
+        let i = usize::from(i);
+        Picked { frame: &self.frames[i], head: &self.heads[i].0, segs: self.segs, map: self.map }
+    }
+
     /// Its head: the first [`Frame::head_len`] bytes of it.
     #[inline(always)]
     #[must_use]
@@ -362,28 +393,54 @@ impl Batch<'_> {
     }
 
     /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
-    #[inline(always)]
+    #[inline]
     pub fn copy_frame(&self, i: FrameIdx, to: Bytes<'_>) -> usize {
-        let frame = self.frame(i);
-        let head = &self.heads[usize::from(i)].0;
-        let len = frame.len();
-        if len == 64 && frame.head == 64 {
-            return to.copy_in(&head[..64]);
+        self.pick(i).copy_to(to)
+    }
+}
+
+/// A frame of a batch, ready to be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Picked<'a> {
+    frame: &'a Frame,
+    head: &'a [u8; HEAD],
+    segs: &'a [Span],
+    map: &'a MapGuard<'a>,
+}
+
+impl Picked<'_> {
+    /// Bytes of the frame.
+    #[inline(always)]
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.frame.len()
+    }
+
+    /// True for a frame of no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.frame.is_empty()
+    }
+
+    /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
+    #[inline(always)]
+    pub fn copy_to(&self, to: Bytes<'_>) -> usize {
+        let Frame { len, first_seg, segs, head, covered } = *self.frame;
+        if len == 64 && head == 64 {
+            return to.copy_in(&self.head[..64]);
         }
-        if frame.head_len() == len {
-            return to.copy_in(&head[..len.min(HEAD)]);
+        if segs == 1 && usize::from(head) == HEAD {
+            to.copy_in(self.head);
+            let seg = bytes_of(self.segs[first_seg as usize], self.map);
+            return HEAD + seg.suffix(usize::from(covered)).copy_to(to.suffix(HEAD));
         }
-        if frame.segs == 1 && frame.head_len() == HEAD {
-            to.copy_in(head);
-            let seg = bytes_of(self.segs[frame.first_seg as usize], self.map);
-            return HEAD + seg.suffix(usize::from(frame.covered)).copy_to(to.suffix(HEAD));
-        }
-        self.copy_range(i, 0, to)
+        self.copy_range(0, to)
     }
 
     /// Copies the frame's bytes from `from` on to `to`, as many as fit; returns how many.
-    pub fn copy_range(&self, i: FrameIdx, from: usize, to: Bytes<'_>) -> usize {
-        let (frame, head) = (self.frame(i), self.head(i));
+    pub fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize {
+        let frame = self.frame;
+        let head = &self.head[..frame.head_len()];
         let mut done = head.get(from..).map_or(0, |rest| to.copy_in(rest));
         // What lies in the segments starts at byte `head_len` of the frame, `covered` of the segments.
         let mut skip = usize::from(frame.covered) + from.saturating_sub(head.len());
@@ -418,7 +475,7 @@ mod tests {
             segs += 1;
         }
         scratch.end_frame(segs, len);
-        scratch.take_head(0, &guard());
+        scratch.judge(&guard(), &mut [()], |_, _| ());
         scratch
     }
 
@@ -451,7 +508,7 @@ mod tests {
         let mut out = Vec::new();
         while out.len() < 1000 {
             let mut piece = [0; 90];
-            let n = scratch.batch(&guard).copy_range(0, out.len(), Bytes::of(&mut piece));
+            let n = scratch.batch(&guard).pick(0).copy_range(out.len(), Bytes::of(&mut piece));
             out.extend_from_slice(&piece[..n]);
         }
         assert_eq!(out, expected);

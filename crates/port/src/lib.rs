@@ -15,7 +15,7 @@ mod batch;
 mod counters;
 mod traits;
 
-pub use batch::{Batch, Frame, FrameIdx, HEAD, Head, MAX_SEGS, MapGuard, Scratch};
+pub use batch::{Batch, Frame, FrameIdx, HEAD, Head, MAX_SEGS, MapGuard, Picked, Scratch};
 pub use counters::{
     Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, histogram_bucket,
 };

@@ -69,8 +69,10 @@ pub fn attach_mapped(
     rings.tx.check(geometry)?;
     rings.rx.check(geometry)?;
     let missing = || AttachError::Descriptors { expected: "a region of the size that was said" };
-    let pool = Pool::new(map, geometry.buf_offset() as usize, geometry.buf_size, geometry.buf_num)
-        .ok_or_else(missing)?;
+    let reserved = RESERVED_BUFFERS * geometry.buf_size;
+    let at = geometry.buf_offset() as usize + reserved as usize;
+    let buffers = geometry.buf_num - RESERVED_BUFFERS;
+    let pool = Pool::new(map, at, geometry.buf_size, buffers).ok_or_else(missing)?;
     let fault = Arc::new(AtomicU32::new(0));
     let ring = |first: u32, i: u32, slots: u32| {
         RingMemory::of(map, geometry, first + i, slots).ok_or_else(missing)
@@ -256,50 +258,64 @@ impl SendRing {
     /// Gathers frames up to `head`. On a fault, the frames before it stand.
     #[inline(always)]
     fn collect(&mut self, scratch: &mut Scratch, max: usize, head: u32) -> Result<(), Fault> {
-        let slots = self.slots();
-        let mut at = self.taken;
-        while at != head && scratch.len() < max && scratch.has_room() {
-            let word = self.slots[at as usize].load();
-            let bytes = check(&self.pool, word)?;
-            at = next(at, slots);
-            if word.flags & slot_flags::MOREFRAG == 0 {
-                scratch.push(bytes.span());
-                if !self.sizes.is_empty() {
-                    self.sizes.push(1);
-                }
-            } else {
-                let before = scratch.len();
-                self.sizes.resize(before, 1);
-                scratch.push_segment(bytes.span());
-                let (count, len) = self.collect_rest(scratch, &mut at, head, bytes.len())?;
-                scratch.end_frame(usize::from(count), len);
-                self.sizes.push(count);
+        while self.taken != head && scratch.len() < max && scratch.has_room() {
+            let before = scratch.len();
+            self.collect_singles(scratch, max, head);
+            if scratch.len() == before {
+                self.collect_special(scratch, head)?;
+            } else if !self.sizes.is_empty() {
+                self.sizes.resize(scratch.len(), 1);
             }
-            self.taken = at;
         }
         Ok(())
     }
 
-    /// Gathers the other slots of a frame; one that is not finished at `head` ends there.
+    /// Gathers frames of one slot each, as far as there are any without the ring's end between them.
+    #[inline(always)]
+    fn collect_singles(&mut self, scratch: &mut Scratch, max: usize, head: u32) {
+        let end = if head >= self.taken { head } else { self.slots() };
+        let mut left = self.slots[self.taken as usize..end as usize].iter();
+        scratch.push_all(max, || {
+            let word = left.as_slice().first()?.load();
+            if word.flags & (slot_flags::MOREFRAG | slot_flags::INDIRECT) != 0 {
+                return None;
+            }
+            let bytes = buffer(&self.pool, word)?;
+            left.next();
+            Some(bytes)
+        });
+        let at = end - left.len() as u32;
+        self.taken = if at == self.slots() { 0 } else { at };
+    }
+
+    /// Gathers one frame of several slots, or finds the fault.
     #[cold]
-    fn collect_rest(
+    fn collect_special(&mut self, scratch: &mut Scratch, head: u32) -> Result<(), Fault> {
+        let before = scratch.len();
+        let mut at = self.taken;
+        let (count, len) = self.collect_slots(scratch, &mut at, head)?;
+        scratch.end_frame(usize::from(count), len);
+        self.sizes.resize(before, 1);
+        self.sizes.push(count);
+        self.taken = at;
+        Ok(())
+    }
+
+    /// Gathers the slots of a frame; one that is not finished at `head` ends there.
+    fn collect_slots(
         &self,
         scratch: &mut Scratch,
         at: &mut u32,
         head: u32,
-        first: usize,
     ) -> Result<(u8, usize), Fault> {
-        let (mut count, mut len) = (1, first);
+        let (mut count, mut len) = (0, 0);
         while *at != head {
             let word = self.slots[*at as usize].load();
-            let checked = check(&self.pool, word);
-            let bytes = match checked {
-                Ok(bytes) if count < MAX_FRAGS => bytes,
-                _ => {
-                    scratch.abandon_segments(count);
-                    return Err(checked.err().unwrap_or(Fault::EndlessFrame));
-                }
+            let bytes = match check(&self.pool, word) {
+                Ok(_) if count == MAX_FRAGS => Err(Fault::EndlessFrame),
+                checked => checked,
             };
+            let bytes = bytes.inspect_err(|_| scratch.abandon_segments(count))?;
             scratch.push_segment(bytes.span());
             *at = next(*at, self.slots());
             (count, len) = (count + 1, len + bytes.len());
@@ -311,17 +327,20 @@ impl SendRing {
     }
 }
 
-/// The bytes of a slot, if it names any.
+/// The bytes of a slot; `pool` starts after the reserved buffers.
 #[inline(always)]
+fn buffer(pool: &Pool, word: SlotWord) -> Option<shmem::Bytes<'_>> {
+    pool.get(word.buf.wrapping_sub(RESERVED_BUFFERS), u32::from(word.len))
+}
+
+/// The bytes of a slot, or what is wrong with it.
 fn check(pool: &Pool, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
-    match pool.get(word.buf, u32::from(word.len)) {
-        Some(bytes) if word.buf >= RESERVED_BUFFERS && word.flags & slot_flags::INDIRECT == 0 => {
-            Ok(bytes)
-        }
-        _ if word.buf < RESERVED_BUFFERS || word.buf >= pool.count() => Err(Fault::BadBuffer),
-        None => Err(Fault::BadLength),
-        Some(_) => Err(Fault::Indirect),
+    if word.flags & slot_flags::INDIRECT != 0 {
+        return Err(Fault::Indirect);
     }
+    let known = buffer(pool, SlotWord { len: 0, ..word }).is_some();
+    let fault = if known { Fault::BadLength } else { Fault::BadBuffer };
+    buffer(pool, word).ok_or(fault)
 }
 
 impl Ingress for SendRing {
@@ -497,72 +516,94 @@ impl ReceiveRing {
             self.state.counters.drop_frames(DropReason::Down, list.len() as u64);
             return list.len();
         }
-        let mut filling = Filling {
-            at: self.published,
-            spare: self.slot_count() - self.out(),
-            frames: 0,
-            bytes: 0,
-            too_long: 0,
-        };
-        let mut finished = 0;
-        for i in list {
-            if !self.fill(&mut filling, batch, *i, limits.max_frame) {
+        let most = limits.max_frame.min(self.usable);
+        let mut filled =
+            Filled { at: self.published, spare: self.slot_count() - self.out(), ..EMPTY };
+        let mut left = list;
+        while !left.is_empty() {
+            let before = left.len();
+            left = self.fill_singles(&mut filled, batch, left, most);
+            if left.len() == before
+                && !self.fill_special(&mut filled, batch, left[0], limits.max_frame)
+            {
                 break;
             }
-            finished += 1;
+            left = if left.len() == before { &left[1..] } else { left };
         }
-        self.publish(&filling);
-        if finished < list.len() && !limits.lossless {
-            self.state.counters.drop_frames(DropReason::Full, (list.len() - finished) as u64);
-            finished = list.len();
+        self.publish(&filled);
+        if !left.is_empty() && !limits.lossless {
+            self.state.counters.drop_frames(DropReason::Full, left.len() as u64);
+            left = &[];
         }
-        finished
+        list.len() - left.len()
     }
 
-    /// Copies frame `i` into spare buffers; false if there are not enough.
+    /// Copies frames of at most `most` bytes into one spare buffer each, as far as there are any
+    /// without the ring's end between them; returns the others.
     #[inline(always)]
-    fn fill(&self, to: &mut Filling, batch: &Batch<'_>, i: FrameIdx, max_frame: u32) -> bool {
-        let len = batch.frame(i).len() as u32;
+    fn fill_singles<'l>(
+        &self,
+        to: &mut Filled,
+        batch: &Batch<'_>,
+        list: &'l [FrameIdx],
+        most: u32,
+    ) -> &'l [FrameIdx] {
+        let slots = self.slots[to.at as usize..].iter();
+        // The first spare belongs to the slot that stays empty.
+        let spares = self.spares[1..to.spare as usize].iter().rev();
+        let (mut frames, mut bytes) = (0, 0);
+        for ((i, slot), spare) in list.iter().zip(slots).zip(spares) {
+            let frame = batch.pick(*i);
+            let (len, buf) = (frame.len() as u32, spare.load(Ordering::Relaxed));
+            if len > most {
+                break;
+            }
+            let word = SlotWord { buf, len: len as u16, flags: 1 << 8 };
+            if let Some(bytes) = buffer(&self.pool, word) {
+                frame.copy_to(bytes);
+            }
+            slot.store(word);
+            frames += 1;
+            bytes += u64::from(len);
+        }
+        to.spare -= frames;
+        to.at = advance(to.at, frames, self.slot_count());
+        to.frames += u64::from(frames);
+        to.bytes += bytes;
+        &list[frames as usize..]
+    }
+
+    /// Drops a frame that is too long, or spreads one over several slots, each with their number in
+    /// its flags; false if there is no room.
+    #[cold]
+    fn fill_special(
+        &self,
+        to: &mut Filled,
+        batch: &Batch<'_>,
+        i: FrameIdx,
+        max_frame: u32,
+    ) -> bool {
+        let frame = batch.pick(i);
+        let len = frame.len() as u32;
         if len > max_frame {
             to.too_long += 1;
             return true;
         }
-        if len > self.usable {
-            return self.fill_several(to, batch, i, len);
-        }
-        // One spare belongs to the slot that stays empty.
-        if to.spare <= 1 {
-            return false;
-        }
-        let buf = self.take_spare(to);
-        if let Some(bytes) = self.pool.get(buf, len) {
-            batch.copy_frame(i, bytes);
-        }
-        self.slots[to.at as usize].store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
-        to.at = next(to.at, self.slot_count());
-        to.frames += 1;
-        to.bytes += u64::from(len);
-        true
-    }
-
-    /// Spreads a frame over several slots; each carries their number in its flags.
-    #[cold]
-    fn fill_several(&self, to: &mut Filling, batch: &Batch<'_>, i: FrameIdx, len: u32) -> bool {
-        let count = len.div_ceil(self.usable);
+        let count = len.div_ceil(self.usable).max(1);
         if to.spare <= count {
             return false;
         }
-        let mut from = 0;
-        while from < len {
-            let buf = self.take_spare(to);
+        for number in 0..count {
+            let from = number * self.usable;
             let piece = self.usable.min(len - from);
-            if let Some(bytes) = self.pool.get(buf, piece) {
-                batch.copy_range(i, from as usize, bytes);
+            to.spare -= 1;
+            let buf = self.spares[to.spare as usize].load(Ordering::Relaxed);
+            let more = if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
+            let word = SlotWord { buf, len: piece as u16, flags: (count as u16) << 8 | more };
+            if let Some(bytes) = buffer(&self.pool, word) {
+                frame.copy_range(from as usize, bytes);
             }
-            from += piece;
-            let more = if from < len { slot_flags::MOREFRAG } else { 0 };
-            let flags = (count as u16) << 8 | more;
-            self.slots[to.at as usize].store(SlotWord { buf, len: piece as u16, flags });
+            self.slots[to.at as usize].store(word);
             to.at = next(to.at, self.slot_count());
         }
         to.frames += 1;
@@ -570,15 +611,9 @@ impl ReceiveRing {
         true
     }
 
-    #[inline(always)]
-    fn take_spare(&self, to: &mut Filling) -> u32 {
-        to.spare -= 1;
-        self.spares[to.spare as usize].load(Ordering::Relaxed)
-    }
-
     /// Hands the filled slots out: one publish.
     #[inline(always)]
-    fn publish(&mut self, filled: &Filling) {
+    fn publish(&mut self, filled: &Filled) {
         let counters = &self.state.counters;
         if filled.frames > 0 {
             counters.frames.add(filled.frames);
@@ -615,10 +650,7 @@ impl ReceiveRing {
         let mut spare = slots - self.out();
         let mut at = self.released;
         while at != head {
-            let buf = self.slots[at as usize].load().buf;
-            if buf < RESERVED_BUFFERS || buf >= self.pool.count() {
-                return Err(Fault::BadBuffer);
-            }
+            let buf = self.checked(&self.slots[at as usize])?;
             self.spares[spare as usize].store(buf, Ordering::Relaxed);
             spare += 1;
             at = next(at, slots);
@@ -628,15 +660,19 @@ impl ReceiveRing {
         Ok(())
     }
 
+    /// The buffer that the client left in a slot.
+    #[inline(always)]
+    fn checked(&self, slot: &Slot) -> Result<u32, Fault> {
+        let word = slot.load();
+        let known = buffer(&self.pool, SlotWord { len: 0, ..word }).is_some();
+        if known { Ok(word.buf) } else { Err(Fault::BadBuffer) }
+    }
+
     /// Reads which buffers the client has put into the ring.
     #[cold]
     fn prime(&mut self) -> Result<(), Fault> {
         for (slot, spare) in self.slots.iter().rev().zip(self.spares.iter()) {
-            let buf = slot.load().buf;
-            if buf < RESERVED_BUFFERS || buf >= self.pool.count() {
-                return Err(Fault::BadBuffer);
-            }
-            spare.store(buf, Ordering::Relaxed);
+            spare.store(self.checked(slot)?, Ordering::Relaxed);
         }
         self.primed = true;
         self.state.primed.store(1, Ordering::Relaxed);
@@ -645,10 +681,12 @@ impl ReceiveRing {
 }
 
 /// A receive ring's position while a batch is filled in.
-struct Filling {
+struct Filled {
     at: u32,
     spare: u32,
     frames: u64,
     bytes: u64,
     too_long: u64,
 }
+
+const EMPTY: Filled = Filled { at: 0, spare: 0, frames: 0, bytes: 0, too_long: 0 };
