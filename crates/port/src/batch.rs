@@ -205,9 +205,10 @@ impl Scratch {
     }
 
     /// Adds a frame that lies in one piece, if there is room.
-    pub fn push(&mut self, bytes: Bytes<'_>) {
-        let mut one = Some(bytes);
-        self.push_all(self.used_frames + 1, || one.take());
+    pub fn push(&mut self, bytes: Span) {
+        bytes.prefetch();
+        self.push_segment(bytes);
+        self.end_frame(1, bytes.len());
     }
 
     /// Adds a segment of a frame that [`end_frame`](Self::end_frame) completes.

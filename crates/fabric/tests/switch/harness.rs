@@ -135,7 +135,7 @@ impl Switch {
         assert!(self.held[at].is_none(), "a stalled port gathers nothing");
         let mut scratch = Scratch::new(64);
         for frame in &mut frames {
-            scratch.push(Bytes::of(frame));
+            scratch.push(Bytes::of(frame).span());
         }
         self.counters_of(from).frames.add(frames.len() as u64);
         // SAFETY: the frames live in `frames`, which is kept as long as the scratch.
