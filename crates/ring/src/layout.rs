@@ -56,8 +56,10 @@ pub struct SlotWord {
 }
 
 impl SlotWord {
+    /// The word that has these bits.
     #[inline(always)]
-    const fn from_bits(bits: u64) -> Self {
+    #[must_use]
+    pub const fn from_bits(bits: u64) -> Self {
         Self { buf: bits as u32, len: (bits >> 32) as u16, flags: (bits >> 48) as u16 }
     }
 

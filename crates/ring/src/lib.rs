@@ -17,6 +17,7 @@ compile_error!("a slot is read as one little-endian word");
 
 pub mod attach;
 mod doorbell;
+mod hostile;
 pub mod layout;
 mod open;
 mod pipe;
@@ -26,6 +27,8 @@ mod receive;
 mod region;
 mod send;
 
+#[doc(hidden)]
+pub use hostile::drive_hostile_pipe;
 pub use open::{Monitor, Open, OpenError};
 pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
 pub use port::{Interest, Port, PortError, Queue, Readiness, Rings};

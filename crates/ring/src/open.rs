@@ -101,6 +101,8 @@ pub struct Open {
     exclusive: bool,
 }
 
+type MakeRegion = fn(RegionConfig) -> Result<Arc<Region>, RegionError>;
+
 /// What is needed to attach again.
 #[derive(Clone, Debug)]
 pub(crate) struct Opened {
@@ -227,29 +229,53 @@ impl Open {
     }
 
     /// The region that was asked for, or one just large enough.
-    fn region(&self, rings: u32, buffers: u32) -> Result<Arc<Region>, RegionError> {
+    fn region(
+        &self,
+        rings: u32,
+        buffers: u32,
+        make: MakeRegion,
+    ) -> Result<Arc<Region>, RegionError> {
         if let Some(region) = &self.region {
             return Ok(Arc::clone(region));
         }
         let config = RegionConfig::default().interfaces(2).rings(rings).slots(self.slots);
-        Region::create(config.buffers(buffers.max(1)).pages(self.pages))
+        make(config.buffers(buffers.max(1)).pages(self.pages))
+    }
+
+    /// Lays the port out for a switch in this process, instead of asking a daemon: see
+    /// [`Port::inline`].
+    ///
+    /// # Errors
+    /// The region has not enough of something.
+    pub fn inline(self) -> Result<Port, RegionError> {
+        let (memory, lease, ends) = self.lay_out(Region::private)?;
+        let parts = Parts {
+            name: &self.name,
+            memory,
+            lease: Some(Arc::new(lease)),
+            ends,
+            twin: None,
+            doorbell: Doorbell::inline().map_err(RegionError::Event)?,
+            max_frame: usize::MAX,
+        };
+        Ok(Port::assemble(parts)?)
+    }
+
+    /// The port's rings, in the region that was asked for or one of its own.
+    fn lay_out(&self, make: MakeRegion) -> Result<(Memory, Lease, Ends), RegionError> {
+        // A monitor has nothing to send.
+        let tx_rings = if self.monitor.is_some() { 0 } else { self.tx_rings };
+        let (rx_rings, slots, extra_buffers) = (self.rx_rings, self.slots, self.extra_buffers);
+        let rings = tx_rings.saturating_add(rx_rings);
+        let buffers = rings.saturating_mul(slots).saturating_add(extra_buffers);
+        let region = self.region(rings, buffers, make)?;
+        let wanted = Wanted { name: &self.name, tx_rings, rx_rings, slots, extra_buffers };
+        let (lease, ends) = Lease::port(&region, &wanted)?;
+        Ok((Memory::of(&region), lease, ends))
     }
 
     fn open_port(self) -> Result<Port, OpenError> {
-        // A monitor has nothing to send.
-        let tx_rings = if self.monitor.is_some() { 0 } else { self.tx_rings };
-        let rings = tx_rings.saturating_add(self.rx_rings);
-        let buffers = rings.saturating_mul(self.slots).saturating_add(self.extra_buffers);
-        let region = self.region(rings, buffers)?;
-        let wanted = Wanted {
-            name: &self.name,
-            tx_rings,
-            rx_rings: self.rx_rings,
-            slots: self.slots,
-            extra_buffers: self.extra_buffers,
-        };
-        let (lease, ends) = Lease::port(&region, &wanted)?;
-        let memory = Memory::of(&region);
+        let (memory, lease, ends) = self.lay_out(Region::create)?;
         let opened = self.opened();
         let (doorbell, max_frame) = opened.attach(&memory, ends)?;
         let lease = Some(Arc::new(lease));
@@ -297,7 +323,7 @@ impl Open {
         let (rings, slots) = (self.tx_rings.max(1), self.slots);
         let buffers = rings.saturating_mul(slots).saturating_mul(2);
         let buffers = buffers.saturating_add(self.extra_buffers);
-        let region = self.region(rings.saturating_mul(4), buffers)?;
+        let region = self.region(rings.saturating_mul(4), buffers, Region::create)?;
         let extra_buffers = self.extra_buffers;
         let wanted = Wanted { name, tx_rings: rings, rx_rings: rings, slots, extra_buffers };
         let (lease, [ours, theirs]) = Lease::pipe(&region, &wanted, [name, other])?;

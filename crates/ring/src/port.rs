@@ -14,7 +14,7 @@ use crate::doorbell::Doorbell;
 use crate::layout::{Control, Fault, Geometry, GeometryError, RingSpec};
 use crate::open::{Open, OpenError, Opened};
 use crate::queue::{Memory, ReceiveQueue, SendQueue, View};
-use crate::region::{Buffer, Ends, Lease, Region, RegionError, Wanted};
+use crate::region::{Buffer, Ends, Lease, Region, RegionError};
 use crate::{Incoming, Outgoing};
 
 /// Why a port does not go on.
@@ -142,18 +142,7 @@ impl Port {
         rx_rings: u32,
         slots: u32,
     ) -> Result<Self, RegionError> {
-        let wanted = Wanted { name, tx_rings, rx_rings, slots, extra_buffers: 0 };
-        let (lease, ends) = Lease::port(region, &wanted)?;
-        let parts = Parts {
-            name,
-            memory: Memory::of(region),
-            lease: Some(Arc::new(lease)),
-            ends,
-            twin: None,
-            doorbell: Doorbell::inline().map_err(RegionError::Event)?,
-            max_frame: usize::MAX,
-        };
-        Ok(Self::assemble(parts)?)
+        Open::new(name).queues(tx_rings, rx_rings).slots(slots).in_region(region).inline()
     }
 
     pub(crate) fn assemble(parts: Parts<'_>) -> Result<Self, GeometryError> {
@@ -425,12 +414,15 @@ impl Port {
     }
 
     /// Brings the port out of its error state: the rings are as they were at first, what was in them
-    /// is lost.
+    /// is lost. A port that is in order stays as it is.
     ///
     /// # Errors
     /// [`PortError::NotReset`] when the switch does not answer; see also [`PortError::NotRestartable`].
     pub fn reset(&mut self) -> Result<(), PortError> {
-        self.restart()?;
+        match self.check() {
+            Err(PortError::Fault(_)) => self.restart()?,
+            other => return other,
+        }
         let Some(control) = self.first_control() else { return Ok(()) };
         let wanted = control.owner_flags.0.reset_wanted.load(Relaxed).wrapping_add(1);
         control.owner_flags.0.reset_wanted.store(wanted, Release);

@@ -2,7 +2,7 @@
 
 use shmem::Bytes;
 
-use crate::layout::{Fault, MAX_FRAGS, SlotWord, advance, distance, next, slot_flags};
+use crate::layout::{Fault, MAX_FRAGS, Slot, SlotWord, advance, distance, next, slot_flags};
 use crate::queue::View;
 use crate::send::EMPTY;
 
@@ -12,6 +12,7 @@ use crate::send::EMPTY;
 #[derive(Debug)]
 pub struct Incoming<'a> {
     view: Option<&'a View>,
+    slots: &'a [Slot],
     head: &'a mut u32,
     fault: &'a mut Option<Fault>,
     /// `head` again, where it can be in a register: nothing out of line gets a reference to self.
@@ -29,12 +30,12 @@ impl<'a> Incoming<'a> {
         end: u32,
         left: usize,
     ) -> Self {
-        Self { view: Some(view), at: *head, head, fault, end, left }
+        Self { view: Some(view), slots: &view.ring.slots, at: *head, head, fault, end, left }
     }
 
     /// Nothing: the port has no such ring.
     pub(crate) fn none(nowhere: &'a mut u32, fault: &'a mut Option<Fault>) -> Self {
-        Self { view: None, at: 0, head: nowhere, fault, end: 0, left: 0 }
+        Self { view: None, slots: &[], at: 0, head: nowhere, fault, end: 0, left: 0 }
     }
 
     /// Slots that were received and not taken yet; no fewer than frames.
@@ -66,7 +67,7 @@ impl<'a> Iterator for Incoming<'a> {
             return None;
         }
         let view = self.view?;
-        let (at, word) = (self.at, view.load(self.at));
+        let (at, word) = (self.at, self.slots[self.at as usize].load());
         let (mut slots, mut len) = (1, u32::from(word.len));
         let first = ReceivedSlot::check(view, at, word);
         if word.flags & slot_flags::MOREFRAG != 0 || first.is_none() {
@@ -79,7 +80,7 @@ impl<'a> Iterator for Incoming<'a> {
                 }
             }
         }
-        self.at = advance(at, u32::from(slots), view.slots);
+        self.at = advance(at, u32::from(slots), self.slots.len() as u32);
         *self.head = self.at;
         self.left -= 1;
         Some(Received { first: first?, slots, len })

@@ -101,20 +101,21 @@ impl<'a> Outgoing<'a> {
     pub fn fill(&mut self, max: usize, mut fill: impl FnMut(Bytes<'_>) -> usize) -> usize {
         let Some(view) = self.view else { return 0 };
         let (mut at, mut done) = (self.at, 0);
+        let (slots, usable) = (&view.ring.slots[..], view.usable);
         let max = max.min(self.left as usize) as u32;
         while done < max {
-            let slot = &view.ring.slots[at as usize];
+            let slot = &slots[at as usize];
             let buf = slot.load().buf;
-            let Some(window) = view.buffer(buf, u32::from(view.usable)) else {
+            let Some(window) = view.buffer(buf, u32::from(usable)) else {
                 *self.fault = Some(Fault::BadBuffer);
                 break;
             };
-            let len = fill(window).min(usize::from(view.usable));
+            let len = fill(window).min(usize::from(usable));
             if len == 0 {
                 break;
             }
             slot.store(SlotWord { buf, len: len as u16, flags: 0 });
-            at = next(at, view.slots);
+            at = next(at, slots.len() as u32);
             done += 1;
         }
         (self.at, *self.head) = (at, at);
