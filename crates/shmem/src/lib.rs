@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Invariants:
-//! - A mapped [`Memfd`] can neither shrink nor grow (sealed), so no access to it raises SIGBUS.
+//! - A mapped [`Memfd`] can neither shrink nor grow (sealed), so no access to it raises SIGBUS, but for
+//!   lost pages; for those there is the [`guard`].
 //! - Nobody gets a `&[u8]` to shared memory. Bytes are copied in or out through [`Bytes`]; words that
 //!   both sides write are atomics with a named ordering ([`Cursor`], [`WakeFlag`]).
 //!
@@ -17,6 +18,8 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod bytes;
+#[cfg(not(loom))]
+pub mod guard;
 #[cfg(not(loom))]
 mod region;
 pub mod sync;

@@ -11,6 +11,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::guard::Guarded;
 use crate::{Bytes, Shareable};
 
 /// Why a region could not be made, taken over or mapped.
@@ -153,6 +154,7 @@ impl AsFd for Memfd {
 pub struct Mapping {
     at: NonNull<u8>,
     len: usize,
+    guarded: Guarded,
 }
 
 // SAFETY: a mapping is an address range; access goes through Bytes and atomics only.
@@ -161,14 +163,15 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
+    pub(crate) fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
         let at =
             unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0) };
-        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
-        Ok(Arc::new(Self { at, len }))
+        let at =
+            NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
+        Ok(Arc::new(Self { at, len, guarded: Guarded::new(at.as_ptr(), len) }))
     }
 
     /// Zeroed memory of this process alone: the regions of an inline switch and of tests.
@@ -183,8 +186,9 @@ impl Mapping {
         let at = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE)
         };
-        let at = NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
-        Ok(Arc::new(Self { at, len }))
+        let at =
+            NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
+        Ok(Arc::new(Self { at, len, guarded: Guarded::not_needed() }))
     }
 
     /// Bytes mapped.
@@ -197,6 +201,12 @@ impl Mapping {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// True if the memory has failed: some of it is zeros that nobody shares. See [`crate::guard`].
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.guarded.has_failed()
     }
 
     /// A window on all of it.
@@ -239,6 +249,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        // Out of the table first: the addresses may soon be somebody else's.
+        self.guarded = Guarded::not_needed();
         // SAFETY: this range is ours, and no window or Shared outlives the mapping. Failure would
         // only leak it.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };

@@ -123,12 +123,12 @@ impl Recording {
         self.frames.push(Recorded { at, len: frame.len() as u32 });
     }
 
-    fn broken(&self, reason: impl ToString) -> PcapError {
+    fn broken(&self, reason: &dyn std::fmt::Display) -> PcapError {
         PcapError::Format { frames: self.frames.len(), reason: reason.to_string() }
     }
 
     fn read_pcap(&mut self, file: &[u8]) -> Result<(), PcapError> {
-        let (mut rest, parser) = PcapParser::new(file).map_err(|e| self.broken(e))?;
+        let (mut rest, parser) = PcapParser::new(file).map_err(|e| self.broken(&e))?;
         let header = parser.header();
         if header.datalink != DataLink::ETHERNET {
             return Err(PcapError::LinkType(header.datalink));
@@ -138,7 +138,7 @@ impl Recording {
             TsResolution::NanoSecond => 1,
         };
         while !rest.is_empty() {
-            let (after, packet) = parser.next_raw_packet(rest).map_err(|e| self.broken(e))?;
+            let (after, packet) = parser.next_raw_packet(rest).map_err(|e| self.broken(&e))?;
             let at = u64::from(packet.ts_sec) * 1_000_000_000 + u64::from(packet.ts_frac) * unit;
             self.push(at, packet.orig_len, &packet.data);
             rest = after;
@@ -149,19 +149,19 @@ impl Recording {
     fn read_pcapng(&mut self, file: &[u8]) -> Result<(), PcapError> {
         let mut descriptions = MAX_DESCRIPTIONS;
         self.admit(file, Endianness::Big, &mut descriptions)?;
-        let (mut rest, mut parser) = PcapNgParser::new(file).map_err(|e| self.broken(e))?;
+        let (mut rest, mut parser) = PcapNgParser::new(file).map_err(|e| self.broken(&e))?;
         while !rest.is_empty() {
             let kind = self.admit(rest, parser.section().endianness, &mut descriptions)?;
             // The other blocks are not looked into.
             rest = match kind {
                 INTERFACE_DESCRIPTION | ENHANCED_PACKET => {
-                    let (after, block) = parser.next_block(rest).map_err(|e| self.broken(e))?;
+                    let (after, block) = parser.next_block(rest).map_err(|e| self.broken(&e))?;
                     self.take(&block, &parser)?;
                     after
                 }
                 kind => {
                     self.skipped += usize::from(matches!(kind, SIMPLE_PACKET | OBSOLETE_PACKET));
-                    parser.next_raw_block(rest).map_err(|e| self.broken(e))?.0
+                    parser.next_raw_block(rest).map_err(|e| self.broken(&e))?.0
                 }
             };
         }
@@ -192,10 +192,10 @@ impl Recording {
         match kind {
             SECTION_HEADER | INTERFACE_DESCRIPTION => {
                 let left = descriptions.checked_sub(len);
-                *descriptions = left.ok_or_else(|| self.broken("too many descriptions"))?;
+                *descriptions = left.ok_or_else(|| self.broken(&"too many descriptions"))?;
             }
             ENHANCED_PACKET if len > MAX_PACKET_BLOCK => {
-                return Err(self.broken("a packet of more than 1 MiB"));
+                return Err(self.broken(&"a packet of more than 1 MiB"));
             }
             _ => (),
         }
@@ -209,7 +209,7 @@ impl Recording {
             }
             Block::EnhancedPacket(packet) => {
                 let Some(interface) = parser.packet_interface(packet) else {
-                    return Err(self.broken(format!("no interface {}", packet.interface_id)));
+                    return Err(self.broken(&format!("no interface {}", packet.interface_id)));
                 };
                 let resolution = interface.options.iter().find_map(|option| match option {
                     InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
