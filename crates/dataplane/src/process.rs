@@ -18,6 +18,7 @@ use crate::attach::{self, AttachError, Attached};
 use crate::config::{Attachment, Idle, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::inline::filter_of;
+use crate::sandbox;
 use crate::serve::Served;
 use crate::state::{self, PortState, State};
 use crate::worker::{Common, Job, Table, Worker, clock};
@@ -32,6 +33,9 @@ pub enum ProcessError {
     /// The configuration cannot be used.
     #[error("The configuration of the switch cannot be used: {0}")]
     Config(&'static str),
+    /// It cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] crate::sandbox::SandboxError),
     /// The operating system refused something.
     #[error("Cannot {what}")]
     System {
@@ -48,7 +52,8 @@ fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProcessError 
 }
 
 /// Runs the switch `switch` until it is told to stop: listens on `listener` (SEQPACKET), keeps its
-/// state in `state`, a sealed memory file of [`state::file_size`] bytes.
+/// state in `state`, a sealed memory file of [`state::file_size`] bytes. From the first command on the
+/// process is confined (see [`sandbox`]), all its threads, for good.
 ///
 /// # Errors
 /// [`ProcessError`] when it cannot start.
@@ -58,7 +63,11 @@ pub fn run(
     switch: String,
     config: SwitchConfig,
 ) -> Result<(), ProcessError> {
+    shmem::guard::install();
     let mut process = Process::start(Memfd::adopt(state)?, switch, config)?;
+    if sandbox::is_wanted() {
+        sandbox::enter()?;
+    }
     process.serve(&listener).map_err(system("wait for commands"))?;
     process.finish();
     Ok(())

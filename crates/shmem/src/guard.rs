@@ -193,7 +193,7 @@ mod tests {
         super::install();
         let file = rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, (PAGES * 4096) as u64).unwrap();
-        let hostile = Mapping::shared_file(file.as_fd(), PAGES * 4096).unwrap();
+        let hostile = Mapping::unsealed(file.as_fd(), PAGES * 4096).unwrap();
         let other = Memfd::create("other", 4096, Pages::Small).unwrap().map().unwrap();
         other.all().fill(7);
         hostile.all().fill(9);

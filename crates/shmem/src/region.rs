@@ -163,7 +163,16 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    pub(crate) fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
+    /// Maps `len` bytes of a file that its owner may truncate. Then it is the [guard](crate::guard)
+    /// that keeps this process alive: install it before.
+    ///
+    /// # Errors
+    /// [`RegionError::Map`] when the kernel refuses.
+    pub fn unsealed(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
+        Self::shared_file(file, len)
+    }
+
+    fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.

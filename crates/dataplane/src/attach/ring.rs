@@ -124,6 +124,7 @@ impl Source for RingPort {
         if self.fault.load(Ordering::Relaxed) != 0 {
             self.reset_if_wanted();
         }
+        self.senders.iter_mut().for_each(SendRing::check_memory);
         self.controls().for_each(|control| control.core_flags.0.wake.arm());
         let work = self.senders.iter().any(SendRing::has_work) || self.reset_is_wanted();
         if work {
@@ -167,17 +168,43 @@ impl RingPort {
     /// Takes the port out of its error state, all rings as new, if the client has asked for it.
     fn reset_if_wanted(&mut self) {
         let Some(control) = self.reset_control().filter(|_| self.reset_is_wanted()) else { return };
+        // Memory that has failed stays failed: the client reads so again.
+        if !control.mapping().has_failed() {
+            self.start_anew();
+        }
+        let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
+        control.core_flags.0.reset_done.store(wanted, Ordering::Release);
+        if let Some(token) = &self.token {
+            crate::kick(token.as_fd());
+        }
+    }
+
+    fn start_anew(&mut self) {
         self.senders.iter_mut().for_each(SendRing::start_anew);
         self.receivers.iter().for_each(|queue| queue.lock().start_anew());
         for control in self.controls().chain(self.receivers.iter().map(|queue| &*queue.control)) {
             control.core_flags.0.fault.store(0, Ordering::Relaxed);
         }
         self.fault.store(0, Ordering::Relaxed);
-        let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
-        control.core_flags.0.reset_done.store(wanted, Ordering::Release);
-        if let Some(token) = &self.token {
-            crate::kick(token.as_fd());
+    }
+}
+
+/// Notices when a region's memory has failed (see [`shmem::guard`]): one load as long as none has.
+struct Watch {
+    map: Arc<Mapping>,
+    /// Faults in all memory when it was looked at last.
+    seen: u64,
+}
+
+impl Watch {
+    #[inline(always)]
+    fn check(&mut self) -> Result<(), Fault> {
+        let faults = shmem::guard::faults();
+        if faults == self.seen {
+            return Ok(());
         }
+        self.seen = faults;
+        if self.map.has_failed() { Err(Fault::Memory) } else { Ok(()) }
     }
 }
 
@@ -189,6 +216,7 @@ struct SendRing {
     state: Shared<SendState>,
     counters: Shared<IngressCounters>,
     fault: Arc<AtomicU32>,
+    memory: Watch,
     /// First slot that was not gathered.
     taken: u32,
     /// First slot that was not given back.
@@ -215,6 +243,7 @@ impl SendRing {
         // What was in flight when a predecessor died is lost, and goes back to the client.
         memory.control.core.0.publish(taken);
         Self {
+            memory: Watch { map: Arc::clone(memory.control.mapping()), seen: 0 },
             slots: memory.slots,
             control: memory.control,
             pool,
@@ -235,6 +264,15 @@ impl SendRing {
 
     fn has_work(&self) -> bool {
         self.fault.load(Ordering::Relaxed) == 0 && self.control.owner.0.observe() != self.taken
+    }
+
+    /// An idle ring may be one whose head is not there any more.
+    fn check_memory(&mut self) {
+        if let Err(fault) = self.memory.check()
+            && self.fault.load(Ordering::Relaxed) == 0
+        {
+            fail(&self.fault, fault, &self.control, &self.counters.faults);
+        }
     }
 
     fn start_anew(&mut self) {
@@ -350,7 +388,8 @@ impl Ingress for SendRing {
         }
         self.sizes.clear();
         self.completed = 0;
-        let collected = self.head().and_then(|head| self.collect(scratch, max, head));
+        let head = self.memory.check().and_then(|()| self.head());
+        let collected = head.and_then(|head| self.collect(scratch, max, head));
         if let Err(fault) = collected {
             fail(&self.fault, fault, &self.control, &self.counters.faults);
         }
@@ -448,6 +487,7 @@ struct ReceiveRing {
     /// Buffers not handed out, the one that came back last at the end; as many as the cursors say.
     spares: SharedSlice<AtomicU32>,
     fault: Arc<AtomicU32>,
+    memory: Watch,
     /// Bytes of a buffer that are filled.
     usable: u32,
     /// First slot not yet filled.
@@ -465,6 +505,7 @@ impl ReceiveRing {
             published: state.published.own().min(slots - 1),
             released: state.released.own().min(slots - 1),
             primed: state.primed.load(Ordering::Relaxed) == 1,
+            memory: Watch { map: Arc::clone(memory.control.mapping()), seen: 0 },
             slots: memory.slots,
             control: memory.control,
             pool,
@@ -634,6 +675,7 @@ impl ReceiveRing {
         if fault != 0 {
             return Err(Fault::from_number(fault).unwrap_or(Fault::Memory));
         }
+        self.memory.check()?;
         if !self.primed {
             self.prime()?;
         }

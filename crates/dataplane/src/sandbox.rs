@@ -1,0 +1,183 @@
+//! What a data process may ask of the kernel once it runs: seccomp filters over all its threads.
+//!
+//! A data process parses what clients write, so it is the process that an intruder would come to own. After
+//! its start it needs no files, no network and no processes: it uses the descriptors that the supervisor
+//! sends it. It may read, write, wait, map memory, start threads, and answer its socket; nothing else.
+//!
+//! Three filters, of whose answers the kernel takes the strictest:
+//!
+//! - What is not on the list fails with `EPERM`. A switch that carries the traffic of many is not ended
+//!   because a library on some rare path (a backtrace that looks for its symbols, `malloc` that counts
+//!   processors) tries to open a file: such code copes with a refusal.
+//! - Running a program and reaching into other processes end the process with SIGSYS, which its
+//!   supervisor sees: no path of ours does that, so somebody else is at work.
+//! - `clone3` fails with `ENOSYS`: a filter cannot see its flags, and the C library falls back to `clone`,
+//!   which is allowed for threads only.
+//!
+//! No memory can be made executable. Violations are not logged here, since logging them could be made to fill
+//! a disk; `strace` shows them.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule, TargetArch,
+};
+
+/// The environment variable that, set to `off`, has a data process run without these filters.
+pub const SWITCH: &str = "TOKLAT_SANDBOX";
+
+/// The filters could not be installed.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "Cannot restrict the system calls of the data process; where the kernel or a container does not \
+     allow seccomp filters, set {SWITCH}=off to go without"
+)]
+pub struct SandboxError(#[source] seccompiler::Error);
+
+type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+
+/// Restricts this process, all its threads and those to come, for good.
+///
+/// # Errors
+/// [`SandboxError`] when the kernel does not have it.
+pub fn enter() -> Result<(), SandboxError> {
+    let enter = || {
+        // The list comes last: it does not allow further filters.
+        for filter in [deadly()?, without_clone3()?, list()?] {
+            seccompiler::apply_filter_all_threads(&filter)?;
+        }
+        Ok(())
+    };
+    enter().map_err(SandboxError)
+}
+
+/// True unless the environment says otherwise.
+#[must_use]
+pub fn is_wanted() -> bool {
+    std::env::var_os(SWITCH).is_none_or(|value| value != "off")
+}
+
+fn compile(
+    rules: Rules,
+    others: SeccompAction,
+    these: SeccompAction,
+) -> Result<BpfProgram, seccompiler::Error> {
+    let arch = TargetArch::try_from(std::env::consts::ARCH)?;
+    Ok(SeccompFilter::new(rules, others, these, arch)?.try_into()?)
+}
+
+fn deadly() -> Result<BpfProgram, seccompiler::Error> {
+    let calls = [
+        libc::SYS_execve,
+        libc::SYS_execveat,
+        libc::SYS_ptrace,
+        libc::SYS_process_vm_readv,
+        libc::SYS_process_vm_writev,
+    ];
+    let rules = calls.map(|call| (call, Vec::new())).into();
+    compile(rules, SeccompAction::Allow, SeccompAction::KillProcess)
+}
+
+fn without_clone3() -> Result<BpfProgram, seccompiler::Error> {
+    let rules = [(libc::SYS_clone3, Vec::new())].into();
+    let refused = SeccompAction::Errno(libc::ENOSYS as u32);
+    compile(rules, SeccompAction::Allow, refused)
+}
+
+fn list() -> Result<BpfProgram, seccompiler::Error> {
+    let mut rules: Rules = UNCONDITIONAL.iter().map(|call| (*call, Vec::new())).collect();
+    rules.extend(conditional()?);
+    compile(rules, SeccompAction::Errno(libc::EPERM as u32), SeccompAction::Allow)
+}
+
+/// The calls that are allowed with certain arguments only.
+fn conditional() -> Result<Rules, seccompiler::Error> {
+    let when = |argument, operator, value: u64| {
+        let length = SeccompCmpArgLen::Dword;
+        SeccompRule::new(vec![SeccompCondition::new(argument, length, operator, value)?])
+    };
+    let is = |argument, value: i32| when(argument, SeccompCmpOp::Eq, value as u64);
+    let has = |argument, bit: i32, value: i32| {
+        when(argument, SeccompCmpOp::MaskedEq(bit as u64), value as u64)
+    };
+    let not_executable = || has(2, libc::PROT_EXEC, 0);
+    let fcntl = [
+        libc::F_GETFD,
+        libc::F_SETFD,
+        libc::F_GETFL,
+        libc::F_SETFL,
+        libc::F_DUPFD_CLOEXEC,
+        libc::F_GET_SEALS,
+    ];
+    let fcntl: Result<Vec<_>, _> = fcntl.into_iter().map(|command| is(1, command)).collect();
+    Ok([
+        (libc::SYS_mmap, vec![not_executable()?]),
+        (libc::SYS_mprotect, vec![not_executable()?]),
+        (libc::SYS_clone, vec![has(0, libc::CLONE_THREAD, libc::CLONE_THREAD)?]),
+        // Names of threads.
+        (libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME)?]),
+        // abort(3), by this process to itself.
+        (libc::SYS_tgkill, vec![is(0, std::process::id() as i32)?]),
+        (libc::SYS_fcntl, fcntl?),
+    ]
+    .into())
+}
+
+const UNCONDITIONAL: &[i64] = &[
+    // Descriptors that are there: frames, kicks, files, the control socket.
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_readv,
+    libc::SYS_writev,
+    libc::SYS_pread64,
+    libc::SYS_pwrite64,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_accept4,
+    libc::SYS_getsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_fstat,
+    libc::SYS_fallocate,
+    libc::SYS_close,
+    // Waiting.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    libc::SYS_ppoll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_create1,
+    libc::SYS_eventfd2,
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_clock_gettime,
+    libc::SYS_sched_yield,
+    libc::SYS_restart_syscall,
+    // Memory.
+    libc::SYS_munmap,
+    libc::SYS_mremap,
+    libc::SYS_madvise,
+    libc::SYS_brk,
+    libc::SYS_getrandom,
+    // Threads and signals.
+    libc::SYS_clone3,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_rt_sigaction,
+    libc::SYS_rt_sigprocmask,
+    libc::SYS_rt_sigreturn,
+    libc::SYS_sigaltstack,
+    libc::SYS_getpid,
+    libc::SYS_gettid,
+    libc::SYS_geteuid,
+    libc::SYS_exit,
+    libc::SYS_exit_group,
+];
