@@ -190,3 +190,44 @@ fn without_a_daemon_tools_say_so() {
         assert!(String::from_utf8_lossy(&output.stderr).contains("toklat daemon"), "{args:?}");
     }
 }
+
+/// The demo, with its temporary directory in `place`.
+fn demo(place: &tempfile::TempDir, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+    command.args(["demo", "--no-taps", "--json"]).args(args).env("TMPDIR", place.path());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn is_empty(place: &tempfile::TempDir) -> bool {
+    place.path().read_dir().unwrap().next().is_none()
+}
+
+#[test]
+fn the_demo_loses_nothing_and_cleans_up() {
+    let place = tempfile::tempdir().unwrap();
+    let output = demo(&place, &["--duration", "500ms"]).output().unwrap();
+    let outcomes = result_of(&output, &["demo"]);
+    let outcomes = outcomes.as_array().unwrap();
+    let lost: Vec<_> = outcomes.iter().filter(|o| o["what"] == "  lost").collect();
+    assert_eq!(lost.len(), 2, "{outcomes:?}");
+    assert!(lost.iter().all(|o| o["result"].as_str().unwrap().starts_with("0 of ")), "{lost:?}");
+    assert!(lost.iter().all(|o| o["result"] != "0 of 0"), "something was sent: {lost:?}");
+    assert!(is_empty(&place));
+}
+
+#[test]
+fn an_interrupted_demo_cleans_up() {
+    let place = tempfile::tempdir().unwrap();
+    let demo = demo(&place, &["--duration", "60s"]).spawn().unwrap();
+    let socket = || {
+        let dir = place.path().read_dir().unwrap().next()?;
+        Some(dir.unwrap().path().join("control.sock"))
+    };
+    wait_until("the demo's daemon listens", || socket().is_some_and(|socket| socket.exists()));
+    interrupt(&demo);
+    let output = demo.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("Interrupted"));
+    assert!(is_empty(&place));
+}
