@@ -11,7 +11,6 @@ use crate::{Interest, PipeConfig, PortError, Region, RegionConfig, pipe};
 /// Nothing here may panic or run for long, whatever the script: that is what is tested. Each step of
 /// the script is 9 bytes: what to do, a position, and 8 bytes to write there.
 #[doc(hidden)]
-#[expect(clippy::missing_panics_doc, reason = "set-up only, on a region of fixed size")]
 #[expect(clippy::expect_used, reason = "a fuzzer wants to hear of it")]
 pub fn drive_hostile_pipe(script: &[u8]) -> Option<PortError> {
     const SLOTS: u32 = 8;

@@ -9,6 +9,34 @@
 //!
 //! The client owns the layout; the switch computes every address from the [`layout::Geometry`] and the
 //! [`layout::RingSpec`] it was told and checked, and believes nothing that stands in the memory.
+//!
+//! ```no_run
+//! use ring::{Interest, Port};
+//!
+//! let mut port = Port::open("vale0:p1")?;
+//! let mut out = port.send(64); // up to 64 free slots, lent
+//! out.push(b"a frame, copied in");
+//! if let Some(mut slot) = out.slot() {
+//!     slot.window().write(0, [0xff_u8; 6]); // or written in place
+//!     slot.set_len(60);
+//! }
+//! port.flush()?; // published at once; a sleeping switch is kicked
+//! port.wait(Interest::READ, None)?;
+//! for frame in port.receive(64) {
+//!     println!("{} bytes", frame.len()); // lent until the next flush
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`layout`] | netmap's structures, and the control block of a ring |
+//! | [`attach`] | messages between a client and the daemon |
+//! | `region` | [`Region`]: who has which interface, ring and buffer |
+//! | `queue` | one ring: positions, publishing, checks of what the other side wrote |
+//! | `send`, `receive` | [`Outgoing`] and [`Incoming`]: slots and frames, lent |
+//! | `port`, `doorbell` | [`Port`]: flush, wait, reset; who is woken how |
+//! | `open`, `pipe` | how ports and pipes come to be, and are handed on |
 #![allow(unsafe_code, reason = "structures in shared memory are marked Shareable here")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -3,9 +3,12 @@
 
 mod support;
 
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use proptest::prelude::*;
 use ring::layout::Fault;
 use ring::{Interest, Port, PortError, Region, RegionConfig};
-use std::time::Duration;
 use support::FakeCore;
 
 fn port(slots: u32) -> (Port, FakeCore) {
@@ -65,7 +68,7 @@ fn long_frames_take_several_slots_and_incomplete_ones_wait() {
     slot.set_more(true);
     drop(slot);
     port.flush().unwrap();
-    assert_eq!(core.take(9), [long.clone()], "the second frame is not complete");
+    assert_eq!(core.take(9), [&long[..]], "the second frame is not complete");
     assert!(port.send(8).push(b" and ended"));
     port.flush().unwrap();
     assert_eq!(core.take(9), [b"begun and ended"]);
@@ -130,5 +133,82 @@ fn a_fault_is_reported_until_the_port_is_reset() {
         assert_eq!(core.reflect(), 1);
         assert_eq!(port.receive(1).next().unwrap().to_vec(), [round]);
         port.flush().unwrap();
+    }
+}
+
+#[test]
+fn a_port_in_order_is_not_reset() {
+    let (mut port, mut core) = port(8);
+    assert!(port.send(1).push(b"kept"));
+    port.flush().unwrap();
+    port.reset().unwrap();
+    assert_eq!(core.take(1), [b"kept"]);
+}
+
+#[test]
+fn a_reader_that_armed_is_to_be_woken_once() {
+    let (mut port, mut core) = port(8);
+    let mut answered = 0;
+    assert!(!core.reader_sleeps(&mut answered));
+    assert!(!port.arm(Interest::READ).any());
+    assert!(core.give(b"frame") && core.reader_sleeps(&mut answered));
+    assert!(core.give(b"frame") && !core.reader_sleeps(&mut answered), "one kick an arming");
+    assert!(port.arm(Interest::READ).readable, "the second look finds what came meanwhile");
+    port.disarm().unwrap();
+    assert!(core.give(b"frame") && !core.reader_sleeps(&mut answered));
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Send { count: usize, len: usize },
+    Receive { max: usize },
+    Flush,
+    Reflect,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        (1..6_usize, prop_oneof![4..64_usize, 2000..7000_usize])
+            .prop_map(|(count, len)| Step::Send { count, len }),
+        (1..20_usize).prop_map(|max| Step::Receive { max }),
+        Just(Step::Flush),
+        Just(Step::Reflect),
+    ]
+}
+
+proptest! {
+    /// Against queues: what was pushed comes back whole, in order and once, through a core that sends
+    /// everything back, whatever is flushed when. What the core has no room for is lost, and counted.
+    #[test]
+    fn rings_agree_with_queues(slots in 4..40_u32, steps in prop::collection::vec(step(), 1..120)) {
+        let (mut port, mut core) = port(slots);
+        let (mut pushed, mut published, mut back) = (VecDeque::new(), VecDeque::new(), VecDeque::new());
+        let mut number = 0_u32;
+        for step in steps {
+            match step {
+                Step::Send { count, len } => for _ in 0..count {
+                    let frame: Vec<u8> =
+                        number.to_ne_bytes().into_iter().cycle().take(len).collect();
+                    if port.send(100).push(&frame) {
+                        pushed.push_back(frame);
+                        number += 1;
+                    }
+                },
+                Step::Receive { max } => for frame in port.receive(max) {
+                    prop_assert_eq!(Some(frame.to_vec()), back.pop_front());
+                },
+                Step::Flush => {
+                    port.flush().unwrap();
+                    published.append(&mut pushed);
+                }
+                Step::Reflect => {
+                    let frames = core.take(usize::MAX);
+                    prop_assert_eq!(&frames, &Vec::from(std::mem::take(&mut published)));
+                    back.extend(frames.into_iter().filter(|frame| core.give(frame)));
+                }
+            }
+        }
+        let rest: Vec<_> = port.receive(usize::MAX).map(|frame| frame.to_vec()).collect();
+        prop_assert_eq!(rest, Vec::from(back));
     }
 }
