@@ -15,4 +15,9 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
+    // What a data process reads.
+    match dataplane::attach::pcap::parse(bytes) {
+        Ok(recording) => assert!(!recording.is_empty()),
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
 });

@@ -1,65 +1,19 @@
 //! A data process after its start: it forwards, and gets nothing else from the kernel.
 
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command as Program, ExitStatus};
+use std::process::Command as Program;
 use std::time::Duration;
 
-use fabric::Policy;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use rustix::fs::MemfdFlags;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
-use shmem::{Memfd, Pages};
-use toklat_dataplane::config::{Attachment, PortConfig};
-use toklat_dataplane::control::{self, Answer, Command};
-use toklat_dataplane::{SwitchConfig, process, state};
+use toklat_dataplane::config::Attachment;
+use toklat_dataplane::control::{Answer, Command};
 
-const CHILD: &str = "TOKLAT_SANDBOX_TEST_CHILD";
+use process::{add, ask, in_child, start};
 
-/// Runs the test of this name again, in a process that may be confined; `None` in that process.
-fn in_child(test: &str) -> Option<ExitStatus> {
-    if std::env::var_os(CHILD).is_some() {
-        return None;
-    }
-    let mut child = Program::new(std::env::current_exe().unwrap());
-    child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env("RUST_BACKTRACE", "1");
-    Some(child.status().unwrap())
-}
-
-/// A data process in a thread of this one, and a supervisor's connection to it.
-fn start() -> (std::thread::JoinHandle<()>, OwnedFd) {
-    let socket = || {
-        let kind = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-        rustix::net::socket_with(AddressFamily::UNIX, kind.0, kind.1, None).unwrap()
-    };
-    let (listener, connection) = (socket(), socket());
-    let name = format!("toklat-sandbox-test-{}", std::process::id());
-    let address = SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap();
-    rustix::net::bind(&listener, &address).unwrap();
-    rustix::net::listen(&listener, 1).unwrap();
-    rustix::net::connect(&connection, &address).unwrap();
-    let config = SwitchConfig { max_ports: 4, ..SwitchConfig::default() };
-    let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();
-    let run = || process::run(listener, memory.into_fd(), "test".to_owned(), config).unwrap();
-    let thread = std::thread::spawn(run);
-    let hello = ask(&connection, &Command::Hello { version: control::VERSION }, &[]);
-    assert!(matches!(hello, Answer::Hello { .. }));
-    (thread, connection)
-}
-
-fn ask(connection: &OwnedFd, command: &Command, descriptors: &[BorrowedFd<'_>]) -> Answer {
-    control::send(connection, command, descriptors).unwrap();
-    control::receive(connection).unwrap().0
-}
-
-fn add(connection: &OwnedFd, id: u16, attachment: Attachment, file: &OwnedFd) {
-    let name = format!("p{id}");
-    let config = PortConfig { name, policy: Policy::default(), worker: None, attachment };
-    let command = Command::AddPort { id, config, resume: false };
-    let answer = ask(connection, &command, &[file.as_fd()]);
-    assert!(matches!(answer, Answer::Added { .. }), "{answer:?}");
-}
+mod process;
 
 fn file() -> OwnedFd {
     rustix::fs::memfd_create("test", MemfdFlags::CLOEXEC).unwrap()

@@ -13,8 +13,12 @@ use port::{DropReason, Nanos};
 use rustix::fs::{Mode, OFlags};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags};
 use toklat_dataplane::attach::tap;
+use toklat_dataplane::config::Attachment;
+use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::{PortState, PortStats};
 use toklat_dataplane::{Inline, SwitchConfig};
+
+mod process;
 
 fn skip(test: &str, why: &str) {
     let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
@@ -186,4 +190,33 @@ fn a_removed_tap_goes_quiet_and_its_frames_are_counted() {
     assert_eq!(after.out_frames, before.out_frames);
     assert_eq!(after.out_drops.get(&DropReason::Down), Some(&3), "{:?}", after.out_drops);
     bench.assert_sums_agree();
+}
+
+/// Epoll wakes a sleeping worker for a tap, under the filters of a data process.
+#[test]
+fn a_sleeping_data_process_is_woken_by_taps() {
+    if let Some(why) = obstacle() {
+        return skip("a_sleeping_data_process_is_woken_by_taps", why);
+    }
+    if let Some(status) = process::in_child("a_sleeping_data_process_is_woken_by_taps") {
+        return assert!(status.success(), "{status}");
+    }
+    let (here, there) = (Namespace::new(), Namespace::new());
+    let ((tap_a, a), (tap_b, b)) = (here.tap("10.9.8.1"), there.tap("10.9.8.2"));
+    let (thread, connection) = process::start();
+    process::add(&connection, 0, Attachment::Tap, &tap_a);
+    process::add(&connection, 1, Attachment::Tap, &tap_b);
+    let (since, mut bytes) = (Instant::now(), [0; 100]);
+    for round in 0..50u8 {
+        a.send_to(&[round; 30], "10.9.8.2:4000").unwrap();
+        while b.recv(&mut bytes).is_err() {
+            assert!(since.elapsed() < Duration::from_secs(10), "round {round} was lost");
+            std::thread::yield_now();
+        }
+        assert_eq!(bytes[..30], [round; 30]);
+        // Long enough that the worker sleeps: then it is epoll that brings the next frame.
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(process::ask(&connection, &Ask::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
 }

@@ -177,7 +177,8 @@ mod tests {
     fn in_child(test: &str) -> ExitStatus {
         let name = format!("guard::tests::{test}");
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", &name, "--nocapture"]).env(CHILD, "1").status().unwrap()
+        child.args(["--exact", &name, "--nocapture"]).env(CHILD, "1");
+        child.stdout(std::process::Stdio::null()).status().unwrap()
     }
 
     fn is_child() -> bool {
