@@ -1,0 +1,94 @@
+//! What a warm switch does per batch: clients and forwarding together allocate nothing.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use frame::Mac;
+use port::Nanos;
+use ring::{Port, Region, RegionConfig};
+use toklat_dataplane::{Inline, RingAttach, SwitchConfig};
+
+thread_local! {
+    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The system's allocator; counts what each thread asks of it.
+struct Counting;
+
+// SAFETY: everything is passed on to the system's allocator as it came.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.with(|n| n.set(n.get() + 1));
+        // SAFETY: the caller's promises are the same.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const BATCH: usize = 64;
+
+fn plug(switch: &mut Inline, mac: Mac) -> Port {
+    let region = Region::private(RegionConfig::ports(1, 1, 512)).unwrap();
+    let port = Port::inline(&region, "port", 1, 1, 512).unwrap();
+    let rings = port.rings();
+    let attach = RingAttach {
+        geometry: rings.geometry,
+        tx: rings.tx,
+        rx: rings.rx,
+        buf_usable: rings.buf_usable,
+    };
+    let policy = fabric::Policy { macs: vec![mac], flood_limit: None, ..Default::default() };
+    switch.add_rings("port", policy, &rings.mapping, &attach).unwrap();
+    port
+}
+
+/// Sends a batch from the first port to `to`, forwards it, and takes what the others got.
+fn batch(switch: &mut Inline, ports: &mut [Port], to: Mac, len: usize, now: u64) -> usize {
+    let mut header = [0; 14];
+    header[..6].copy_from_slice(&to.octets());
+    header[6..12].copy_from_slice(&Mac::local(0).octets());
+    ports[0].send(BATCH).fill(BATCH, |window| {
+        window.copy_in(&header);
+        len
+    });
+    ports[0].flush().unwrap();
+    for turn in 0..8 {
+        switch.turn(Nanos(now + turn));
+    }
+    let mut taken = 0;
+    for port in ports {
+        taken += port.receive(usize::MAX).count();
+        port.flush().unwrap();
+    }
+    taken
+}
+
+#[test]
+fn a_warm_switch_allocates_nothing() {
+    let config = SwitchConfig { max_ports: 8, ..Default::default() };
+    let mut switch = Inline::new(config).unwrap();
+    let mut ports: Vec<Port> = (0..4).map(|i| plug(&mut switch, Mac::local(i))).collect();
+    // Unicast, unknown, broadcast; short and long frames.
+    let kinds = [(Mac::local(1), 1), (Mac::local(9), 3), (Mac::BROADCAST, 3)];
+    for round in 0..20 {
+        let before = ALLOCATIONS.get();
+        for (i, (to, copies)) in kinds.into_iter().enumerate() {
+            for len in [64, 1500] {
+                let now = round * 1_000_000 + i as u64 * 1000;
+                let taken = batch(&mut switch, &mut ports, to, len, now);
+                assert_eq!(taken, BATCH * copies, "{to}, {len} bytes");
+            }
+        }
+        if round > 0 {
+            assert_eq!(ALLOCATIONS.get() - before, 0, "round {round}");
+        }
+    }
+}
