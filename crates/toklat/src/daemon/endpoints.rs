@@ -51,43 +51,65 @@ fn open_file(path: &str, write: bool) -> Result<OwnedFd, ApiError> {
     Ok(file.into())
 }
 
-/// Makes the interface in its namespace. A thread that has entered a namespace cannot be trusted
-/// with anything else, so this one ends with it.
+/// Makes the interface in its namespace, sets its MTU and brings it up.
 async fn open_tap(ifname: String, netns: Option<String>, mtu: u16) -> Result<OwnedFd, ApiError> {
-    let (done, result) = tokio::sync::oneshot::channel();
-    let make = move || {
-        // Nobody waits any more only when the daemon stops.
-        let _ = done.send(make_tap(&ifname, netns.as_deref(), mtu));
-    };
-    std::thread::Builder::new()
-        .name("tap".into())
-        .spawn(make)
-        .map_err(|e| system("Cannot start a thread", e))?;
-    result.await.map_err(|_| system("Cannot make a tap", io::ErrorKind::Other.into()))?
+    in_namespace(netns, move || {
+        let failed = |what: &str| {
+            let what = format!("Cannot {what} tap interface {ifname}");
+            move |e: io::Error| privileged(&what, e)
+        };
+        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+        let tun =
+            OpenOptions::new().read(true).write(true).custom_flags(nonblock).open("/dev/net/tun");
+        let tun: OwnedFd = tun.map_err(failed("open /dev/net/tun for"))?.into();
+        let kind = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
+        ifreq_ioctl(&tun, libc::TUNSETIFF, &ifname, Field::Flags(kind)).map_err(failed("make"))?;
+        let socket = datagram_socket().map_err(failed("reach"))?;
+        let mtu = Field::Number(i32::from(mtu));
+        ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, &ifname, mtu)
+            .map_err(failed("set the MTU of"))?;
+        let up = Field::Flags((libc::IFF_UP | libc::IFF_RUNNING) as i16);
+        ifreq_ioctl(&socket, libc::SIOCSIFFLAGS as _, &ifname, up).map_err(failed("bring up"))?;
+        Ok(tun)
+    })
+    .await
 }
 
-fn make_tap(ifname: &str, netns: Option<&str>, mtu: u16) -> Result<OwnedFd, ApiError> {
-    if let Some(netns) = netns {
-        enter(netns)?;
-    }
-    let failed = |what: &str| {
-        let what = format!("Cannot {what} tap interface {ifname}");
-        move |e: io::Error| privileged(&what, e)
-    };
-    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let tun = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun");
-    let tun: OwnedFd = tun.map_err(failed("open /dev/net/tun for"))?.into();
-    let kind = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
-    ifreq_ioctl(&tun, libc::TUNSETIFF, ifname, Field::Flags(kind as i16))
-        .map_err(failed("make"))?;
+/// Tells what a port is attached to of a new MTU, where that matters.
+///
+/// # Errors
+/// The interface is gone, or the daemon may not change it.
+pub async fn set_mtu(kind: &PortKind, mtu: u16) -> Result<(), ApiError> {
+    let PortKind::Tap { ifname, netns } = kind.clone() else { return Ok(()) };
+    in_namespace(netns, move || {
+        let failed = |e| privileged(&format!("Cannot set the MTU of {ifname}"), e);
+        let socket = datagram_socket().map_err(failed)?;
+        let mtu = Field::Number(i32::from(mtu));
+        ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, &ifname, mtu).map_err(failed)
+    })
+    .await
+}
+
+fn datagram_socket() -> io::Result<OwnedFd> {
     let (family, datagram) = (AddressFamily::INET, SocketType::DGRAM);
-    let socket = rustix::net::socket_with(family, datagram, SocketFlags::CLOEXEC, None)
-        .map_err(|e| failed("reach")(e.into()))?;
-    let mtu = Field::Number(i32::from(mtu));
-    ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, ifname, mtu).map_err(failed("set the MTU of"))?;
-    let up = Field::Flags((libc::IFF_UP | libc::IFF_RUNNING) as i16);
-    ifreq_ioctl(&socket, libc::SIOCSIFFLAGS as _, ifname, up).map_err(failed("bring up"))?;
-    Ok(tun)
+    Ok(rustix::net::socket_with(family, datagram, SocketFlags::CLOEXEC, None)?)
+}
+
+/// Does something in a network namespace. A thread that has entered one cannot be trusted with
+/// anything else, so this one ends with it.
+async fn in_namespace<T: Send + 'static>(
+    netns: Option<String>,
+    what: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let (done, result) = tokio::sync::oneshot::channel();
+    let run = move || {
+        let entered = netns.as_deref().map_or(Ok(()), enter);
+        // Nobody waits any more only when the daemon stops.
+        let _ = done.send(entered.and_then(|()| what()));
+    };
+    let thread = std::thread::Builder::new().name("network namespace".into()).spawn(run);
+    thread.map_err(|e| system("Cannot start a thread", e))?;
+    result.await.unwrap_or_else(|_| Err(system("Cannot use tap", io::ErrorKind::Other.into())))
 }
 
 /// Moves this thread into a network namespace: a name in /run/netns, or a process id.

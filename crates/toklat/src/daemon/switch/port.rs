@@ -265,6 +265,9 @@ impl Switch {
         if old.kind != spec.kind || port.failure.is_some() {
             return self.replace_port(id, spec).await;
         }
+        if old.policy.mtu != spec.policy.mtu {
+            endpoints::set_mtu(&spec.kind, spec.policy.mtu).await?;
+        }
         if old.policy != spec.policy {
             let policy = spec.policy.clone();
             self.tell(&Command::SetPolicy { id, policy }, &[]).await?;
