@@ -11,9 +11,18 @@ use zerocopy::FromBytes;
 /// Larger files say nothing new and cost time.
 const FILE: usize = 4 << 20;
 
+/// What a client sends with it: a sparse file.
+fn memory() -> Option<std::os::fd::OwnedFd> {
+    shmem::Memfd::create("fuzz", FILE, shmem::Pages::Small).ok().map(shmem::Memfd::into_fd)
+}
+
 fuzz_target!(|bytes: &[u8]| {
     if let Ok((reply, _)) = Reply::read_from_prefix(bytes) {
         assert!(reply.message().len() <= reply.message.len());
+    }
+    let fds = memory().into_iter().collect();
+    if let Err(refusal) = toklat::daemon::attach::parse_request(bytes, fds) {
+        assert!(!refusal.reason.is_empty() && !refusal.remedy.is_empty());
     }
     let Ok((request, _)) = Request::read_from_prefix(bytes) else { return };
     assert!(request.name().is_none_or(|name| name.len() <= request.name.len()));

@@ -247,6 +247,26 @@ fn a_port_costs_three_descriptors_at_most_and_gives_them_back() {
 }
 
 #[test]
+fn a_full_switch_says_so_and_is_started_again_whole() {
+    const PORTS: usize = 300;
+    let mut daemon = Daemon::start();
+    daemon.apply(&format!("[switch.vale0]\nmax_ports = {PORTS}"));
+    let open = |daemon: &Daemon, i: usize| {
+        let name = format!("vale0:p{i}");
+        ring::Open::new(&name).slots(4).pages(ring::Pages::Small).directory(daemon.dir()).open()
+    };
+    let mut ports: Vec<_> = (0..PORTS).map(|i| open(&daemon, i).unwrap()).collect();
+    assert_eq!(errno(open(&daemon, PORTS)), Errno::NOSPC);
+    supervised::kill_process(daemon.data_process("vale0"));
+    let (a, b) = ports.split_at_mut(1);
+    until_traffic_flows(&mut a[0], &mut b[PORTS - 2], &mut 0);
+    assert_eq!(daemon.get("/v1/switches/vale0")["restarts"], 1);
+    drop(ports);
+    daemon.wait_for("all ports to go", |daemon| daemon.get("/v1/status")["ports"] == 0);
+    open(&daemon, 0).unwrap();
+}
+
+#[test]
 fn only_an_owner_opens_an_owned_port() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: takes root, to become another user");

@@ -151,11 +151,16 @@ impl Switch {
         Ok(())
     }
 
+    /// The lowest number that is free.
     fn next_id(&self) -> Result<PortId, ApiError> {
-        (0..self.config.max_ports).find(|id| !self.ports.contains_key(id)).ok_or_else(|| {
-            let reason = format!("{} has {} ports already", self.name, self.ports.len());
-            ApiError::new(ErrorCode::Limit, reason, "close some, or raise max_ports")
-        })
+        let taken = self.ports.keys().copied();
+        let id = (0..).zip(taken).find(|(id, taken)| id != taken).map(|(id, _)| id);
+        let id = id.unwrap_or(self.ports.len() as PortId);
+        if id < self.config.max_ports {
+            return Ok(id);
+        }
+        let reason = format!("{} has {} ports already", self.name, self.ports.len());
+        Err(ApiError::new(ErrorCode::Limit, reason, "close some, or raise max_ports"))
     }
 
     /// The port of this name.
