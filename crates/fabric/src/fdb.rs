@@ -95,8 +95,9 @@ struct Writer {
 /// The filter of a frame: 0, or a VLAN id.
 pub type Filter = u16;
 
+/// An address with its filter, as one word.
 #[inline(always)]
-fn key_of(filter: Filter, mac: u64) -> u64 {
+pub(crate) fn key_of(filter: Filter, mac: u64) -> u64 {
     mac | u64::from(filter) << 48
 }
 

@@ -12,6 +12,7 @@
 
 use port::{DropReason, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
 
+use crate::fdb::key_of;
 use crate::ports::{Form, PortEntry, QueueIdx, Vlan};
 use crate::sender::Stalled;
 use crate::{Fdb, Filter, Learned, Ports, Sender};
@@ -20,6 +21,9 @@ use crate::{Fdb, Filter, Learned, Ports, Sender};
 type Destination = u32;
 const DROP: Destination = 0xffff_0000;
 const FLOOD: Destination = 0xffff_ff00;
+
+/// No address in any filter: what was looked up last, before anything was.
+pub(crate) const NOWHERE: u64 = u64::MAX;
 
 const fn drop_for(reason: DropReason) -> Destination {
     DROP | reason as u32
@@ -214,50 +218,51 @@ impl Forwarder {
         scratch: &mut Scratch,
     ) -> Option<QueueIdx> {
         let frames = scratch.len();
-        let mut last = (0, u64::MAX, 0);
-        let (mut floods, mut others) = (0, 0);
-        let (mut i, mut first) = (0, None);
+        // The address looked up last, with its filter, and where it is.
+        let (mut last, mut last_found) = (NOWHERE, DROP);
+        let (mut changes, mut previous) = (0, DROP | 0xff);
+        let mut i = 0;
         let (tags, filters) = (&mut self.tags, &mut self.filters);
         let map = way.map;
         scratch.judge(map, &mut self.destinations[..frames], |head, len| {
             let (to, source) = head.addresses();
-            let mut filter = 0;
-            let refused = if POLICED {
-                let (refused, f, tag) = way.police(head, len, source);
-                (filter, tags[i], filters[i]) = (f, tag, f);
+            let (mut filter, mut refused) = (0, None);
+            if POLICED {
+                (refused, filter, tags[i]) = way.police(head, len, source);
+                filters[i] = filter;
                 i += 1;
-                refused
-            } else {
-                way.too_short_or_long(len)
-            };
+            } else if !way.fits(len) {
+                refused = way.too_short_or_long(len);
+            }
             let destination = match refused {
                 Some(reason) => drop_for(reason),
                 None => {
                     if way.learn(fdb, filter, source) {
-                        last.1 = u64::MAX;
+                        last = NOWHERE;
                     }
-                    if (last.0, last.1) != (filter, to) {
+                    if last != key_of(filter, to) {
                         let (found, lasting) = way.find(fdb, filter, to, head.bytes());
-                        last = (filter, if lasting { to } else { u64::MAX }, found);
+                        last = if lasting { key_of(filter, to) } else { NOWHERE };
+                        last_found = found;
                     }
-                    last.2
+                    last_found
                 }
             };
-            floods += usize::from(destination == FLOOD);
-            others += usize::from(destination != *first.get_or_insert(destination));
+            changes += usize::from(destination != previous);
+            previous = destination;
             destination
         });
-        if floods > 0 {
-            self.limit_floods(way, frames, floods);
+        let first = self.destinations[0];
+        if changes > 1 || first == FLOOD {
+            self.limit_floods(way, frames);
         }
-        let uniform = others == 0 && !POLICED && self.destinations[0] < DROP;
-        uniform.then(|| self.destinations[0])
+        (changes == 1 && !POLICED && first < DROP).then_some(first)
     }
 
     /// Drops the floods of this batch beyond the port's limit, the last ones first.
-    #[cold]
-    fn limit_floods(&mut self, way: &mut Way<'_>, frames: usize, floods: usize) {
-        let Some(rate) = way.port.flood_limit else { return };
+    fn limit_floods(&mut self, way: &mut Way<'_>, frames: usize) {
+        let floods = self.destinations[..frames].iter().filter(|d| **d == FLOOD).count();
+        let Some(rate) = way.port.flood_limit.filter(|_| floods > 0) else { return };
         let mut left = way.from.admit_floods(floods, rate, way.now);
         for destination in &mut self.destinations[..frames] {
             if *destination == FLOOD {
@@ -482,7 +487,12 @@ struct Way<'a> {
 }
 
 impl Way<'_> {
+    /// Neither too short nor too long, in one comparison.
     #[inline(always)]
+    fn fits(&self, len: usize) -> bool {
+        len.wrapping_sub(frame::ETHERNET_HEADER) <= self.port.max_frame - frame::ETHERNET_HEADER
+    }
+
     fn too_short_or_long(&self, len: usize) -> Option<DropReason> {
         if len < frame::ETHERNET_HEADER {
             Some(DropReason::Runt)
@@ -521,7 +531,7 @@ impl Way<'_> {
     /// Learns the source, unless it is the one seen last; true if the table may have changed.
     #[inline(always)]
     fn learn(&mut self, fdb: &Fdb, filter: Filter, source: u64) -> bool {
-        let anew = self.from.last_source != Some((filter, source));
+        let anew = self.from.last_source != key_of(filter, source);
         if anew {
             self.learn_anew(fdb, filter, source);
         }
@@ -529,7 +539,7 @@ impl Way<'_> {
     }
 
     fn learn_anew(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
-        self.from.last_source = Some((filter, source));
+        self.from.last_source = key_of(filter, source);
         if source & 1 != 0 || source == 0 {
             return;
         }

@@ -3,6 +3,7 @@
 use port::{FrameIdx, Nanos};
 
 use crate::Fdb;
+use crate::forward::NOWHERE;
 
 /// A send queue's memory: owned by the worker that serves it.
 #[derive(Debug)]
@@ -11,8 +12,8 @@ pub struct Sender {
     pub(crate) port: u16,
     /// The send queue's number in it.
     pub(crate) queue: u16,
-    /// The source seen last, so that a run of frames from one address is learned once.
-    pub(crate) last_source: Option<(u16, u64)>,
+    /// The source seen last with its filter, so that a run of frames from one address is learned once.
+    pub(crate) last_source: u64,
     /// The one source of a locked port without configured addresses.
     pub(crate) first_source: Option<u64>,
     fdb_generation: u64,
@@ -45,7 +46,7 @@ impl Sender {
         Self {
             port,
             queue,
-            last_source: None,
+            last_source: NOWHERE,
             first_source: None,
             fdb_generation: 0,
             second: 0,
@@ -78,7 +79,7 @@ impl Sender {
         if generation != self.fdb_generation || second != self.second {
             self.fdb_generation = generation;
             self.second = second;
-            self.last_source = None;
+            self.last_source = NOWHERE;
         }
     }
 

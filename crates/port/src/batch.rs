@@ -17,8 +17,16 @@ pub type FrameIdx = u16;
 
 /// The private copy of a frame's first bytes: what was looked at is what is delivered.
 #[derive(Clone, Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(16))]
 pub struct Head([u8; HEAD]);
+
+/// A frame with its head, side by side.
+#[derive(Clone, Debug)]
+#[repr(C)]
+struct Lane {
+    head: Head,
+    frame: Frame,
+}
 
 impl Head {
     /// All its bytes; those beyond the frame's end are stale.
@@ -110,8 +118,7 @@ impl MapGuard<'_> {
 /// head (a VLAN tag added or removed) over the same payload.
 #[derive(Debug)]
 pub struct Scratch {
-    frames: Box<[Frame]>,
-    heads: Box<[Head]>,
+    lanes: Box<[Lane]>,
     offloads: Box<[Offload]>,
     segs: Box<[Span]>,
     used_frames: usize,
@@ -127,8 +134,7 @@ impl Scratch {
         let batch = batch.clamp(1, 1024);
         let frames = VARIANTS * batch;
         Self {
-            frames: vec![Frame::default(); frames].into(),
-            heads: vec![Head([0; HEAD]); frames].into(),
+            lanes: vec![Lane { head: Head([0; HEAD]), frame: Frame::default() }; frames].into(),
             offloads: vec![Offload::NONE; frames].into(),
             segs: vec![Span::EMPTY; 2 * batch + 4 * MAX_SEGS].into(),
             used_frames: 0,
@@ -141,7 +147,7 @@ impl Scratch {
     /// The most frames it takes, without variants.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.frames.len() / VARIANTS
+        self.lanes.len() / VARIANTS
     }
 
     /// Forgets all frames.
@@ -186,15 +192,15 @@ impl Scratch {
     #[inline(always)]
     pub fn push_all<'m>(&mut self, max: usize, mut next: impl FnMut() -> Option<Bytes<'m>>) {
         let most = max.min(self.capacity()).max(self.used_frames);
-        let frames = self.frames[self.used_frames..most].iter_mut();
+        let lanes = self.lanes[self.used_frames..most].iter_mut();
         let segs = self.segs[self.used_segs..].iter_mut();
         let (mut bytes, mut first_seg) = (0, self.used_segs as u32);
-        for (frame, seg) in frames.zip(segs) {
+        for (lane, seg) in lanes.zip(segs) {
             let Some(window) = next() else { break };
             window.prefetch();
             *seg = window.span();
             let len = window.len() as u32;
-            *frame = Frame { len, first_seg, segs: 1, head: 0, covered: 0 };
+            lane.frame = Frame { len, first_seg, segs: 1, head: 0, covered: 0 };
             first_seg += 1;
             bytes += u64::from(len);
         }
@@ -224,8 +230,9 @@ impl Scratch {
     #[inline(always)]
     pub fn end_frame(&mut self, segs: usize, len: usize) {
         let first_seg = self.used_segs.saturating_sub(segs) as u32;
-        if let Some(frame) = self.frames.get_mut(self.used_frames) {
-            *frame = Frame { len: len as u32, first_seg, segs: segs as u16, head: 0, covered: 0 };
+        if let Some(lane) = self.lanes.get_mut(self.used_frames) {
+            lane.frame =
+                Frame { len: len as u32, first_seg, segs: segs as u16, head: 0, covered: 0 };
             self.used_frames += 1;
             self.bytes += len as u64;
         }
@@ -247,13 +254,6 @@ impl Scratch {
         }
     }
 
-    /// The frames.
-    #[inline(always)]
-    #[must_use]
-    pub fn frames(&self) -> &[Frame] {
-        &self.frames[..self.used_frames]
-    }
-
     /// Copies every frame's head into private memory and has `judge` decide on it and the frame's
     /// length; what it says of frame i goes to `verdicts[i]`.
     #[inline(always)]
@@ -263,8 +263,8 @@ impl Scratch {
         verdicts: &mut [V],
         mut judge: impl FnMut(&Head, usize) -> V,
     ) {
-        let frames = self.frames[..self.used_frames].iter_mut();
-        for ((frame, head), verdict) in frames.zip(&mut self.heads).zip(verdicts) {
+        let lanes = self.lanes[..self.used_frames].iter_mut();
+        for (Lane { frame, head }, verdict) in lanes.zip(verdicts) {
             let len = frame.len as usize;
             let first = self.segs[frame.first_seg as usize];
             let bytes = bytes_of(first, map);
@@ -294,13 +294,13 @@ impl Scratch {
     #[inline(always)]
     #[must_use]
     pub fn head(&self, i: usize) -> &Head {
-        &self.heads[i]
+        &self.lanes[i].head
     }
 
     /// Adds a variant of frame `of` with a VLAN tag of this content (TCI) after its addresses, and
     /// returns its place; `None` if there is no room.
     pub fn with_tag(&mut self, of: usize, tci: u16) -> Option<FrameIdx> {
-        let (frame, mut head) = (self.frames[of], self.heads[of].clone());
+        let Lane { frame, mut head } = self.lanes[of].clone();
         let kept = frame.head_len().min(HEAD - 4);
         head.0.copy_within(12..kept, 16);
         head.0[12..14].copy_from_slice(&[0x81, 0x00]);
@@ -314,7 +314,7 @@ impl Scratch {
 
     /// Adds a variant of frame `of` without the VLAN tag it has.
     pub fn without_tag(&mut self, of: usize) -> Option<FrameIdx> {
-        let (frame, mut head) = (self.frames[of], self.heads[of].clone());
+        let Lane { frame, mut head } = self.lanes[of].clone();
         let len = frame.head_len();
         if len < 18 {
             return None;
@@ -325,8 +325,7 @@ impl Scratch {
 
     fn push_variant(&mut self, frame: Frame, head: Head) -> Option<FrameIdx> {
         let at = self.used_frames;
-        *self.frames.get_mut(at)? = frame;
-        self.heads[at] = head;
+        *self.lanes.get_mut(at)? = Lane { head, frame };
         self.used_frames += 1;
         Some(at as FrameIdx)
     }
@@ -336,8 +335,7 @@ impl Scratch {
     #[must_use]
     pub fn batch<'a>(&'a self, map: &'a MapGuard<'a>) -> Batch<'a> {
         Batch {
-            frames: &self.frames[..self.used_frames],
-            heads: &self.heads[..self.used_frames],
+            lanes: &self.lanes[..self.used_frames],
             offloads: if self.any_offload { &self.offloads } else { &[] },
             segs: &self.segs[..self.used_segs],
             map,
@@ -355,8 +353,7 @@ fn bytes_of<'a>(span: Span, _map: &'a MapGuard<'_>) -> Bytes<'a> {
 /// Frames as egresses see them: heads private, payload lent.
 #[derive(Clone, Copy, Debug)]
 pub struct Batch<'a> {
-    frames: &'a [Frame],
-    heads: &'a [Head],
+    lanes: &'a [Lane],
     offloads: &'a [Offload],
     segs: &'a [Span],
     map: &'a MapGuard<'a>,
@@ -367,23 +364,22 @@ impl Batch<'_> {
     #[inline(always)]
     #[must_use]
     pub fn frame(&self, i: FrameIdx) -> &Frame {
-        &self.frames[usize::from(i)]
+        &self.lanes[usize::from(i)].frame
     }
 
     /// The frame at `i`, ready to be copied.
     #[inline(always)]
     #[must_use]
     pub fn pick(&self, i: FrameIdx) -> Picked<'_> {
-        let i = usize::from(i);
-        Picked { frame: &self.frames[i], head: &self.heads[i].0, segs: self.segs, map: self.map }
+        Picked { lane: &self.lanes[usize::from(i)], segs: self.segs, map: self.map }
     }
 
     /// Its head: the first [`Frame::head_len`] bytes of it.
     #[inline(always)]
     #[must_use]
     pub fn head(&self, i: FrameIdx) -> &[u8] {
-        let i = usize::from(i);
-        &self.heads[i].0[..self.frames[i].head_len()]
+        let Lane { frame, head } = &self.lanes[usize::from(i)];
+        &head.0[..frame.head_len()]
     }
 
     /// Its offload request.
@@ -403,8 +399,7 @@ impl Batch<'_> {
 /// A frame of a batch, ready to be copied.
 #[derive(Clone, Copy, Debug)]
 pub struct Picked<'a> {
-    frame: &'a Frame,
-    head: &'a [u8; HEAD],
+    lane: &'a Lane,
     segs: &'a [Span],
     map: &'a MapGuard<'a>,
 }
@@ -414,24 +409,25 @@ impl Picked<'_> {
     #[inline(always)]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.frame.len()
+        self.lane.frame.len()
     }
 
     /// True for a frame of no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.frame.is_empty()
+        self.lane.frame.is_empty()
     }
 
     /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
     #[inline(always)]
     pub fn copy_to(&self, to: Bytes<'_>) -> usize {
-        let Frame { len, first_seg, segs, head, covered } = *self.frame;
-        if len == 64 && head == 64 {
-            return to.copy_in(&self.head[..64]);
+        let Frame { len, first_seg, segs, head, covered } = self.lane.frame;
+        let bytes = &self.lane.head.0;
+        if len == 64 && head == 64 && to.len() >= 64 {
+            return to.copy_in(&bytes[..64]);
         }
-        if segs == 1 && usize::from(head) == HEAD {
-            to.copy_in(self.head);
+        if segs == 1 && usize::from(head) == HEAD && to.len() >= HEAD {
+            to.copy_in(bytes);
             let seg = bytes_of(self.segs[first_seg as usize], self.map);
             return HEAD + seg.suffix(usize::from(covered)).copy_to(to.suffix(HEAD));
         }
@@ -440,8 +436,8 @@ impl Picked<'_> {
 
     /// Copies the frame's bytes from `from` on to `to`, as many as fit; returns how many.
     pub fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize {
-        let frame = self.frame;
-        let head = &self.head[..frame.head_len()];
+        let Lane { frame, head } = self.lane;
+        let head = &head.0[..frame.head_len()];
         let mut done = head.get(from..).map_or(0, |rest| to.copy_in(rest));
         // What lies in the segments starts at byte `head_len` of the frame, `covered` of the segments.
         let mut skip = usize::from(frame.covered) + from.saturating_sub(head.len());

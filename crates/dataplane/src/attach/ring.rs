@@ -689,13 +689,13 @@ impl ReceiveRing {
         if head >= slots || distance(self.released, head, slots) > self.out() {
             return Err(Fault::BadHead);
         }
-        let mut spare = slots - self.out();
-        let mut at = self.released;
-        while at != head {
-            let buf = self.checked(&self.slots[at as usize])?;
-            self.spares[spare as usize].store(buf, Ordering::Relaxed);
-            spare += 1;
-            at = next(at, slots);
+        let mut spares = self.spares[(slots - self.out()) as usize..].iter();
+        let (from, to, end) = (self.released as usize, head as usize, slots as usize);
+        let runs = if from <= to { [from..to, 0..0] } else { [from..end, 0..to] };
+        for run in runs {
+            for (slot, spare) in self.slots[run].iter().zip(&mut spares) {
+                spare.store(self.checked(slot)?, Ordering::Relaxed);
+            }
         }
         self.released = head;
         self.state.released.publish(head);
