@@ -52,8 +52,8 @@ fn report(child: Child) -> Result<serde_json::Value> {
     if !done.status.success() {
         bail!("a tool failed ({})", done.status);
     }
-    let text = String::from_utf8_lossy(&done.stdout);
-    serde_json::from_str(text.lines().last().unwrap_or_default()).context("a tool's report")
+    let reports = serde_json::Deserializer::from_slice(&done.stdout).into_iter();
+    reports.last().context("a tool printed no report")?.context("a tool's report")
 }
 
 /// Ports of the idle switch.

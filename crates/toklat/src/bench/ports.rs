@@ -67,8 +67,12 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
         let stats = daemon.stats()?;
         Ok(stats.workers.iter().fold((0, 0), |(ns, n), w| (ns + w.busy_ns, n + w.frames)))
     };
-    let (before, time) = (worker()?, lab.duration());
-    on_core(0, move || scatter(&mut sender, &mut receivers, addresses, time))?;
+    let time = lab.duration();
+    let mut run = |time| on_core(0, || scatter(&mut sender, &mut receivers, addresses, time));
+    // The first frames find pages that nobody has touched.
+    run(time.max(Duration::from_secs(1)))?;
+    let before = worker()?;
+    run(time)?;
     let after = worker()?;
     Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
 }
