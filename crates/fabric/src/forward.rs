@@ -286,9 +286,7 @@ impl Forwarder {
             self.deliver_floods(way, scratch, aware);
         }
         for at in 0..self.queues.len() {
-            if let Some(ahead) = self.queues.get(at + 2) {
-                way.ports.queue(*ahead).egress.prefetch();
-            }
+            way.ports.prefetch(|ahead| self.queues.get(at + ahead).copied());
             let queue = self.queues[at];
             let count = std::mem::take(&mut self.counts[queue as usize]);
             let start = usize::from(self.starts[queue as usize]);
@@ -346,9 +344,7 @@ impl Forwarder {
         let members = way.ports.flood_members(filter);
         let mut deliveries = 0;
         for (at, id) in members.iter().enumerate() {
-            if let Some(ahead) = members.get(at + 2).and_then(|id| way.ports.get(*id)) {
-                way.ports.queue(ahead.first_queue).egress.prefetch();
-            }
+            way.ports.prefetch(|ahead| Some(way.ports.get(*members.get(at + ahead)?)?.first_queue));
             let Some(to) = way.ports.get(*id) else { continue };
             if to.id == way.port.id || to.protected && way.port.protected {
                 continue;

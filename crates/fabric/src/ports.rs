@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use frame::VlanId;
-use port::{Egress, IngressCounters, Limits};
+use port::{Egress, IngressCounters, Limits, Nearer};
 use shmem::Shared;
 
 use crate::{Filter, Policy, VlanMode};
@@ -272,6 +272,16 @@ impl Ports {
     #[inline(always)]
     pub(crate) fn queue(&self, queue: QueueIdx) -> &Queue {
         &self.queues[queue as usize]
+    }
+
+    /// Fetches what the next deliveries will touch; `ahead` names the queue some deliveries ahead.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, ahead: impl Fn(usize) -> Option<QueueIdx>) {
+        for (distance, nearer) in [(6, Nearer::Far), (4, Nearer::Near), (2, Nearer::Next)] {
+            if let Some(queue) = ahead(distance) {
+                self.queue(queue).egress.prefetch(nearer);
+            }
+        }
     }
 
     pub(crate) fn queue_count(&self) -> usize {

@@ -198,6 +198,9 @@ impl Scratch {
         for (lane, seg) in lanes.zip(segs) {
             let Some(window) = next() else { break };
             window.prefetch();
+            if window.len() > 64 {
+                window.suffix(64).prefetch();
+            }
             *seg = window.span();
             let len = window.len() as u32;
             lane.frame = Frame { len, first_seg, segs: 1, head: 0, covered: 0 };

@@ -20,4 +20,4 @@ pub use counters::{
     Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, histogram_bucket,
 };
 pub use frame::{Mac, Offload, VlanId};
-pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos};
+pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos, Nearer};

@@ -87,6 +87,17 @@ pub trait Ingress: Send {
     fn settle(&mut self, now: Nanos) -> Effects;
 }
 
+/// How near a delivery is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nearer {
+    /// Fetch the egress itself.
+    Far,
+    /// Fetch its cursors.
+    Near,
+    /// Fetch what the cursors point to.
+    Next,
+}
+
 /// Where a switch hands frames out to a port's owner: one per receive queue. Shared by all workers;
 /// it locks itself for a batch.
 pub trait Egress: Send + Sync {
@@ -97,6 +108,8 @@ pub trait Egress: Send + Sync {
     /// once for all the egresses of a batch.
     fn settle(&self, now: Nanos) -> Effects;
 
-    /// Fetches what `deliver` will touch first; called some egresses ahead.
-    fn prefetch(&self) {}
+    /// Fetches what `deliver` will touch, for batches to many receivers: called for an egress three
+    /// times, several deliveries ahead, each time nearer, so that what one call has fetched tells the
+    /// next one where to look.
+    fn prefetch(&self, _nearer: Nearer) {}
 }

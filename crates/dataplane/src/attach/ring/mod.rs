@@ -1,0 +1,218 @@
+//! A client's rings, seen from the switch.
+//!
+//! ```text
+//!   send ring:     done .... taken ........ head            receive ring:  released ... published ... (room)
+//!                  | lent to the switch | to be gathered |                 | the client's       | spare buffers
+//! ```
+//!
+//! Everything in the region is the client's to scribble on. A head or a slot is read once and the
+//! snapshot checked; what we believe are our own cursors, in the state memory that no client sees. A
+//! client that breaks the rules finds its port in the error state, with a [`Fault`] in its control
+//! block, until it asks for a reset; nobody else notices.
+//!
+//! Crash consistency: storing `taken` is what takes frames (before they are delivered, so none is
+//! delivered twice); storing `published` is what delivers frames; storing `released` is what takes
+//! buffers back. The number of spare buffers follows from the cursors and is not stored.
+
+mod receive;
+mod send;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
+use port::{Counter, Egress, Ingress};
+use shmem::{Mapping, Memfd, Pool, Shared};
+
+use self::receive::ReceiveQueue;
+use self::send::SendRing;
+use super::{AttachError, Attached, Source};
+use crate::config::RingAttach;
+use crate::state::PortState;
+
+/// Attaches a client's rings.
+///
+/// # Errors
+/// [`AttachError`] when the region is not what the client said it was.
+pub fn attach(
+    memory: OwnedFd,
+    token: OwnedFd,
+    rings: &RingAttach,
+    state: &PortState,
+    resume: bool,
+) -> Result<Attached, AttachError> {
+    let memory = Memfd::adopt(memory)?;
+    rings.geometry.check(memory.len())?;
+    attach_mapped(&memory.map()?, Some(token), rings, state, resume)
+}
+
+/// Attaches rings that are mapped already: for switches in the client's own process, which need no
+/// token.
+///
+/// # Errors
+/// [`AttachError`] when the rings do not lie within the mapping.
+pub fn attach_mapped(
+    map: &Arc<Mapping>,
+    token: Option<OwnedFd>,
+    rings: &RingAttach,
+    state: &PortState,
+    resume: bool,
+) -> Result<Attached, AttachError> {
+    let geometry = &rings.geometry;
+    geometry.check(map.len())?;
+    rings.tx.check(geometry)?;
+    rings.rx.check(geometry)?;
+    let missing = || AttachError::Descriptors { expected: "a region of the size that was said" };
+    let reserved = RESERVED_BUFFERS * geometry.buf_size;
+    let at = geometry.buf_offset() as usize + reserved as usize;
+    let buffers = geometry.buf_num - RESERVED_BUFFERS;
+    let pool = Pool::new(map, at, geometry.buf_size, buffers).ok_or_else(missing)?;
+    let fault = Arc::new(AtomicU32::new(0));
+    let ring = |first: u32, i: u32, slots: u32| {
+        RingMemory::of(map, geometry, first + i, slots).ok_or_else(missing)
+    };
+    let mut senders = Vec::new();
+    for i in 0..rings.tx.rings {
+        let memory = ring(rings.tx.first, i, rings.tx.slots)?;
+        let state = (state.send(i as usize).zip(state.ingress())).ok_or_else(missing)?;
+        senders.push(SendRing::new(memory, pool.clone(), state, Arc::clone(&fault), resume));
+    }
+    let mut receivers = Vec::new();
+    for i in 0..rings.rx.rings {
+        let memory = ring(rings.rx.first, i, rings.rx.slots)?;
+        let spares = state.spares(i as usize).ok_or_else(missing)?;
+        let state = state.receive(i as usize).ok_or_else(missing)?;
+        let usable = rings.buf_usable.clamp(64, geometry.buf_size);
+        let parts = receive::Parts { memory, pool: pool.clone(), state, spares, usable };
+        receivers.push(Arc::new(ReceiveQueue::new(parts, Arc::clone(&fault), resume)));
+    }
+    let egresses = receivers.iter().map(|q| Arc::clone(q) as Arc<dyn Egress>).collect();
+    let token = token.map(Arc::new);
+    let source = Box::new(RingPort { senders, receivers, token: token.clone(), fault });
+    Ok(Attached { source, egresses, token })
+}
+
+/// A client's port: its send rings, and what its two directions share.
+struct RingPort {
+    senders: Vec<SendRing>,
+    receivers: Vec<Arc<ReceiveQueue>>,
+    token: Option<Arc<OwnedFd>>,
+    /// The [`Fault`] that put the port into its error state, or 0.
+    fault: Arc<AtomicU32>,
+}
+
+impl Source for RingPort {
+    fn queues(&self) -> usize {
+        self.senders.len()
+    }
+
+    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
+        &mut self.senders[queue]
+    }
+
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.token.as_ref().map(|token| token.as_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.fault.load(Ordering::Relaxed) != 0 {
+            self.reset_if_wanted();
+        }
+        self.senders.iter_mut().for_each(SendRing::check_memory);
+        self.controls().for_each(|control| control.core_flags.0.wake.arm());
+        let work = self.senders.iter().any(SendRing::has_work) || self.reset_is_wanted();
+        if work {
+            self.disarm();
+        }
+        work
+    }
+
+    fn disarm(&mut self) {
+        self.senders.iter().for_each(|ring| ring.control.core_flags.0.wake.disarm());
+        if let Some(token) = &self.token {
+            // Bytes on a token mean nothing but "look".
+            let mut bytes = [0u8; 64];
+            let _ = rustix::net::recv(token, &mut bytes, rustix::net::RecvFlags::DONTWAIT);
+        }
+        if self.fault.load(Ordering::Relaxed) != 0 {
+            self.reset_if_wanted();
+        }
+    }
+}
+
+impl RingPort {
+    fn controls(&self) -> impl Iterator<Item = &Control> {
+        self.senders.iter().map(|ring| &*ring.control)
+    }
+
+    /// The control block in which the client asks for a reset.
+    fn reset_control(&self) -> Option<Shared<Control>> {
+        let sender = self.senders.first().map(|ring| ring.control.clone());
+        sender.or_else(|| self.receivers.first().map(|queue| queue.control.clone()))
+    }
+
+    fn reset_is_wanted(&self) -> bool {
+        self.fault.load(Ordering::Relaxed) != 0
+            && self.reset_control().is_some_and(|control| {
+                let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
+                wanted != control.core_flags.0.reset_done.load(Ordering::Relaxed)
+            })
+    }
+
+    /// Takes the port out of its error state, all rings as new, if the client has asked for it.
+    fn reset_if_wanted(&mut self) {
+        let Some(control) = self.reset_control().filter(|_| self.reset_is_wanted()) else { return };
+        // Memory that has failed stays failed: the client reads so again.
+        if !control.mapping().has_failed() {
+            self.start_anew();
+        }
+        let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
+        control.core_flags.0.reset_done.store(wanted, Ordering::Release);
+        if let Some(token) = &self.token {
+            crate::kick(token.as_fd());
+        }
+    }
+
+    fn start_anew(&mut self) {
+        self.senders.iter_mut().for_each(SendRing::start_anew);
+        self.receivers.iter().for_each(|queue| queue.start_anew());
+        for control in self.controls().chain(self.receivers.iter().map(|queue| &*queue.control)) {
+            control.core_flags.0.fault.store(0, Ordering::Relaxed);
+        }
+        self.fault.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Notices when a region's memory has failed (see [`shmem::guard`]): one load as long as none has.
+struct Watch {
+    map: Arc<Mapping>,
+    /// Faults in all memory when it was looked at last.
+    seen: u64,
+}
+
+impl Watch {
+    #[inline(always)]
+    fn check(&mut self) -> Result<(), Fault> {
+        let faults = shmem::guard::faults();
+        if faults == self.seen {
+            return Ok(());
+        }
+        self.seen = faults;
+        if self.map.has_failed() { Err(Fault::Memory) } else { Ok(()) }
+    }
+}
+
+/// Puts a port into its error state.
+#[cold]
+fn fail(state: &AtomicU32, fault: Fault, control: &Control, count: &Counter) {
+    state.store(fault as u32, Ordering::Relaxed);
+    control.core_flags.0.fault.store(fault as u32, Ordering::Release);
+    count.add(1);
+}
+
+/// The bytes of a slot; `pool` starts after the reserved buffers.
+#[inline(always)]
+fn buffer(pool: &Pool, word: SlotWord) -> Option<shmem::Bytes<'_>> {
+    pool.get(word.buf.wrapping_sub(RESERVED_BUFFERS), u32::from(word.len))
+}

@@ -1,0 +1,345 @@
+//! A receive ring: where frames are handed out to its owner.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::ring::layout::{
+    Control, Fault, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
+};
+use port::{Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Nearer};
+use shmem::{Pool, Shared, SharedSlice};
+
+use super::{Watch, buffer, fail};
+use crate::state::ReceiveState;
+
+/// A receive ring: where frames are handed out to its owner. Shared by all workers.
+pub(super) struct ReceiveQueue {
+    cursors: Mutex<Cursors>,
+    slots: SharedSlice<Slot>,
+    pub(super) control: Shared<Control>,
+    pool: Pool,
+    state: Shared<ReceiveState>,
+    /// Buffers not handed out: from number [`out`](Self::out) to the ring's size, the one that came
+    /// back last first.
+    spares: SharedSlice<AtomicU32>,
+    fault: Arc<AtomicU32>,
+    /// Bytes of a buffer that are filled.
+    usable: u32,
+    /// The wake-up that was answered last.
+    answered: AtomicU32,
+}
+
+/// What a receive ring is made of.
+pub(super) struct Parts {
+    pub memory: RingMemory,
+    pub pool: Pool,
+    pub state: Shared<ReceiveState>,
+    pub spares: SharedSlice<AtomicU32>,
+    pub usable: u32,
+}
+
+/// Where a receive ring stands; what the lock protects.
+struct Cursors {
+    /// First slot not yet filled.
+    published: u32,
+    /// First slot not yet taken back.
+    released: u32,
+    primed: bool,
+    memory: Watch,
+}
+
+impl ReceiveQueue {
+    pub(super) fn new(parts: Parts, fault: Arc<AtomicU32>, resume: bool) -> Self {
+        let Parts { memory, pool, state, spares, usable } = parts;
+        let slots = memory.slots.len() as u32;
+        let cursors = Cursors {
+            published: state.published.own().min(slots - 1),
+            released: state.released.own().min(slots - 1),
+            primed: state.primed.load(Ordering::Relaxed) == 1,
+            memory: Watch { map: Arc::clone(memory.control.mapping()), seen: 0 },
+        };
+        let queue = Self {
+            cursors: Mutex::new(cursors),
+            slots: memory.slots,
+            control: memory.control,
+            pool,
+            state,
+            spares,
+            fault,
+            usable,
+            answered: AtomicU32::new(0),
+        };
+        if resume {
+            // The predecessor may have died between delivering and saying so.
+            queue.control.core.0.publish(queue.lock().published);
+        } else {
+            queue.start_anew();
+        }
+        queue
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Cursors> {
+        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All buffers back, all positions at the start.
+    pub(super) fn start_anew(&self) {
+        let mut at = self.lock();
+        (at.published, at.released, at.primed) = (0, 0, false);
+        self.state.published.publish(0);
+        self.state.released.publish(0);
+        self.state.primed.store(0, Ordering::Relaxed);
+        self.control.core.0.publish(0);
+    }
+
+    #[inline(always)]
+    fn slot_count(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    /// Slots in the client's hands.
+    #[inline(always)]
+    fn out(&self, at: &Cursors) -> u32 {
+        distance(at.released, at.published, self.slot_count())
+    }
+
+    #[inline(always)]
+    fn deliver_locked(
+        &self,
+        at: &mut Cursors,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+    ) -> usize {
+        if let Err(fault) = self.make_room(at) {
+            if self.fault.load(Ordering::Relaxed) == 0 {
+                fail(&self.fault, fault, &self.control, &self.state.counters.faults);
+            }
+            self.state.counters.drop_frames(DropReason::Down, list.len() as u64);
+            return list.len();
+        }
+        let most = limits.max_frame.min(self.usable);
+        let mut filled = Filled { at: at.published, spare: self.out(at), ..EMPTY };
+        let mut left = list;
+        while !left.is_empty() {
+            let before = left.len();
+            left = self.fill_singles(&mut filled, batch, left, most);
+            if left.len() == before
+                && !self.fill_special(&mut filled, batch, left[0], limits.max_frame)
+            {
+                break;
+            }
+            left = if left.len() == before { &left[1..] } else { left };
+        }
+        self.publish(at, &filled);
+        if !left.is_empty() && !limits.lossless {
+            self.state.counters.drop_frames(DropReason::Full, left.len() as u64);
+            left = &[];
+        }
+        list.len() - left.len()
+    }
+
+    /// Copies frames of at most `most` bytes into one spare buffer each, as far as there are any
+    /// without the ring's end between them; returns the others.
+    #[inline(always)]
+    fn fill_singles<'l>(
+        &self,
+        to: &mut Filled,
+        batch: &Batch<'_>,
+        list: &'l [FrameIdx],
+        most: u32,
+    ) -> &'l [FrameIdx] {
+        let slots = self.slots[to.at as usize..].iter();
+        // The last spare belongs to the slot that stays empty.
+        let spares = self.spares[to.spare as usize..self.slots.len() - 1].iter();
+        let (mut frames, mut bytes) = (0, 0);
+        for ((i, slot), spare) in list.iter().zip(slots).zip(spares) {
+            let frame = batch.pick(*i);
+            let (len, buf) = (frame.len() as u32, spare.load(Ordering::Relaxed));
+            if len > most {
+                break;
+            }
+            let word = SlotWord { buf, len: len as u16, flags: 1 << 8 };
+            if let Some(bytes) = buffer(&self.pool, word) {
+                frame.copy_to(bytes);
+            }
+            slot.store(word);
+            frames += 1;
+            bytes += u64::from(len);
+        }
+        to.spare += frames;
+        to.at = advance(to.at, frames, self.slot_count());
+        to.frames += u64::from(frames);
+        to.bytes += bytes;
+        &list[frames as usize..]
+    }
+
+    /// Drops a frame that is too long, or spreads one over several slots, each with their number in
+    /// its flags; false if there is no room.
+    #[cold]
+    fn fill_special(
+        &self,
+        to: &mut Filled,
+        batch: &Batch<'_>,
+        i: FrameIdx,
+        max_frame: u32,
+    ) -> bool {
+        let frame = batch.pick(i);
+        let len = frame.len() as u32;
+        if len > max_frame {
+            to.too_long += 1;
+            return true;
+        }
+        let count = len.div_ceil(self.usable).max(1);
+        if to.spare + count >= self.slot_count() {
+            return false;
+        }
+        for number in 0..count {
+            let from = number * self.usable;
+            let piece = self.usable.min(len - from);
+            let buf = self.spares[to.spare as usize].load(Ordering::Relaxed);
+            to.spare += 1;
+            let more = if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
+            let word = SlotWord { buf, len: piece as u16, flags: (count as u16) << 8 | more };
+            if let Some(bytes) = buffer(&self.pool, word) {
+                frame.copy_range(from as usize, bytes);
+            }
+            self.slots[to.at as usize].store(word);
+            to.at = next(to.at, self.slot_count());
+        }
+        to.frames += 1;
+        to.bytes += u64::from(len);
+        true
+    }
+
+    /// Hands the filled slots out: one publish.
+    #[inline(always)]
+    fn publish(&self, at: &mut Cursors, filled: &Filled) {
+        let counters = &self.state.counters;
+        if filled.frames > 0 {
+            counters.frames.add(filled.frames);
+            counters.bytes.add(filled.bytes);
+            at.published = filled.at;
+            self.state.published.publish(filled.at);
+            self.control.core.0.publish(filled.at);
+        }
+        if filled.too_long > 0 {
+            counters.drop_frames(DropReason::TooLong, filled.too_long);
+        }
+    }
+
+    /// Takes back what the client has released, so that the same few warm buffers go round.
+    #[inline(always)]
+    fn make_room(&self, at: &mut Cursors) -> Result<(), Fault> {
+        let fault = self.fault.load(Ordering::Relaxed);
+        if fault != 0 {
+            return Err(Fault::from_number(fault).unwrap_or(Fault::Memory));
+        }
+        at.memory.check()?;
+        if !at.primed {
+            self.prime(at)?;
+        }
+        self.reclaim(at)
+    }
+
+    /// Takes back the buffers of slots that the client has released.
+    #[inline(always)]
+    fn reclaim(&self, at: &mut Cursors) -> Result<(), Fault> {
+        let (head, slots) = (self.control.owner.0.observe(), self.slot_count());
+        if head == at.released {
+            return Ok(());
+        }
+        if head >= slots || distance(at.released, head, slots) > self.out(at) {
+            return Err(Fault::BadHead);
+        }
+        let mut spares = self.spares[..self.out(at) as usize].iter().rev();
+        let (from, to, end) = (at.released as usize, head as usize, slots as usize);
+        let runs = if from <= to { [from..to, 0..0] } else { [from..end, 0..to] };
+        for run in runs {
+            for (slot, spare) in self.slots[run].iter().zip(&mut spares) {
+                spare.store(self.checked(slot)?, Ordering::Relaxed);
+            }
+        }
+        at.released = head;
+        self.state.released.publish(head);
+        Ok(())
+    }
+
+    /// The buffer that the client left in a slot.
+    #[inline(always)]
+    fn checked(&self, slot: &Slot) -> Result<u32, Fault> {
+        let word = slot.load();
+        let known = buffer(&self.pool, SlotWord { len: 0, ..word }).is_some();
+        if known { Ok(word.buf) } else { Err(Fault::BadBuffer) }
+    }
+
+    /// Reads which buffers the client has put into the ring.
+    #[cold]
+    fn prime(&self, at: &mut Cursors) -> Result<(), Fault> {
+        for (slot, spare) in self.slots.iter().zip(self.spares.iter()) {
+            spare.store(self.checked(slot)?, Ordering::Relaxed);
+        }
+        at.primed = true;
+        self.state.primed.store(1, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Egress for ReceiveQueue {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        Delivered { finished: self.deliver_locked(&mut self.lock(), batch, list, limits) }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        let mut answered = self.answered.load(Ordering::Relaxed);
+        let kick = self.control.owner_flags.0.wake.must_kick_fenced(&mut answered);
+        if kick {
+            self.answered.store(answered, Ordering::Relaxed);
+            self.state.counters.kicks.add_shared(1);
+        }
+        Effects { kick, deadline: None }
+    }
+
+    fn prefetch(&self, nearer: Nearer) {
+        match nearer {
+            Nearer::Far => {
+                let at: *const u8 = std::ptr::from_ref(self).cast();
+                (0..size_of::<Self>())
+                    .step_by(64)
+                    .for_each(|i| shmem::prefetch(at.wrapping_add(i)));
+            }
+            Nearer::Near => {
+                prefetch(&self.state.published);
+                prefetch(&self.state.counters);
+                prefetch(&self.control.owner);
+                prefetch(&self.control.owner_flags);
+                prefetch(&self.control.core);
+            }
+            Nearer::Next => {
+                let (published, released) = (self.state.published.own(), self.state.released.own());
+                let out = distance(released, published, self.slot_count());
+                self.slots.get(published as usize).inspect(|slot| prefetch(*slot));
+                if let Some(spare) = self.spares.get(out as usize) {
+                    let word = SlotWord { buf: spare.load(Ordering::Relaxed), len: 64, flags: 0 };
+                    buffer(&self.pool, word).inspect(|bytes| bytes.prefetch());
+                }
+            }
+        }
+    }
+}
+
+fn prefetch<T>(value: &T) {
+    shmem::prefetch(std::ptr::from_ref(value).cast());
+}
+
+/// A receive ring's position while a batch is filled in.
+struct Filled {
+    at: u32,
+    /// The next spare buffer.
+    spare: u32,
+    frames: u64,
+    bytes: u64,
+    too_long: u64,
+}
+
+const EMPTY: Filled = Filled { at: 0, spare: 0, frames: 0, bytes: 0, too_long: 0 };

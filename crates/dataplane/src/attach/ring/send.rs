@@ -1,0 +1,217 @@
+//! A send ring: frames its owner hands in.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use ::ring::layout::{
+    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, previous,
+    slot_flags,
+};
+use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
+use shmem::{Pool, Shared, SharedSlice};
+
+use super::{Watch, buffer, fail};
+use crate::state::SendState;
+
+/// A send ring: frames its owner hands in.
+pub(super) struct SendRing {
+    slots: SharedSlice<Slot>,
+    pub(super) control: Shared<Control>,
+    pool: Pool,
+    state: Shared<SendState>,
+    counters: Shared<IngressCounters>,
+    fault: Arc<AtomicU32>,
+    memory: Watch,
+    /// First slot that was not gathered.
+    taken: u32,
+    /// First slot that was not given back.
+    done: u32,
+    /// Slots of each gathered frame that was not completed, oldest first, if any has several.
+    sizes: Vec<u8>,
+    /// Frames of the last gathering that were completed.
+    completed: usize,
+    /// The wake-up that was answered last.
+    answered: u32,
+}
+
+impl SendRing {
+    pub(super) fn new(
+        memory: RingMemory,
+        pool: Pool,
+        (state, counters): (Shared<SendState>, Shared<IngressCounters>),
+        fault: Arc<AtomicU32>,
+        resume: bool,
+    ) -> Self {
+        let slots = memory.slots.len() as u32;
+        let taken = if resume { state.taken.own().min(slots - 1) } else { 0 };
+        state.taken.publish(taken);
+        // What was in flight when a predecessor died is lost, and goes back to the client.
+        memory.control.core.0.publish(taken);
+        Self {
+            memory: Watch { map: Arc::clone(memory.control.mapping()), seen: 0 },
+            slots: memory.slots,
+            control: memory.control,
+            pool,
+            state,
+            counters,
+            fault,
+            taken,
+            done: taken,
+            sizes: Vec::with_capacity(1024),
+            completed: 0,
+            answered: 0,
+        }
+    }
+
+    fn slots(&self) -> u32 {
+        self.slots.len() as u32
+    }
+
+    pub(super) fn has_work(&self) -> bool {
+        self.fault.load(Ordering::Relaxed) == 0 && self.control.owner.0.observe() != self.taken
+    }
+
+    /// An idle ring may be one whose head is not there any more.
+    pub(super) fn check_memory(&mut self) {
+        if let Err(fault) = self.memory.check()
+            && self.fault.load(Ordering::Relaxed) == 0
+        {
+            fail(&self.fault, fault, &self.control, &self.counters.faults);
+        }
+    }
+
+    pub(super) fn start_anew(&mut self) {
+        (self.taken, self.done, self.completed) = (0, 0, 0);
+        self.sizes.clear();
+        self.state.taken.publish(0);
+        self.control.core.0.publish(0);
+    }
+
+    /// The client's head, if it may stand there: from our position up to the slot before the oldest
+    /// one we hold.
+    #[inline(always)]
+    fn head(&self) -> Result<u32, Fault> {
+        let (head, slots) = (self.control.owner.0.observe(), self.slots());
+        let end = previous(self.done, slots);
+        let good =
+            head < slots && distance(self.taken, head, slots) <= distance(self.taken, end, slots);
+        if good { Ok(head) } else { Err(Fault::BadHead) }
+    }
+
+    /// Gathers frames up to `head`. On a fault, the frames before it stand.
+    #[inline(always)]
+    fn collect(&mut self, scratch: &mut Scratch, max: usize, head: u32) -> Result<(), Fault> {
+        while self.taken != head && scratch.len() < max && scratch.has_room() {
+            let before = scratch.len();
+            self.collect_singles(scratch, max, head);
+            if scratch.len() == before {
+                self.collect_special(scratch, head)?;
+            } else if !self.sizes.is_empty() {
+                self.sizes.resize(scratch.len(), 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gathers frames of one slot each, as far as there are any without the ring's end between them.
+    #[inline(always)]
+    fn collect_singles(&mut self, scratch: &mut Scratch, max: usize, head: u32) {
+        let end = if head >= self.taken { head } else { self.slots() };
+        let mut left = self.slots[self.taken as usize..end as usize].iter();
+        scratch.push_all(max, || {
+            let word = left.as_slice().first()?.load();
+            if word.flags & (slot_flags::MOREFRAG | slot_flags::INDIRECT) != 0 {
+                return None;
+            }
+            let bytes = buffer(&self.pool, word)?;
+            left.next();
+            Some(bytes)
+        });
+        let at = end - left.len() as u32;
+        self.taken = if at == self.slots() { 0 } else { at };
+    }
+
+    /// Gathers one frame of several slots, or finds the fault.
+    #[cold]
+    fn collect_special(&mut self, scratch: &mut Scratch, head: u32) -> Result<(), Fault> {
+        let before = scratch.len();
+        let mut at = self.taken;
+        let (count, len) = self.collect_slots(scratch, &mut at, head)?;
+        scratch.end_frame(usize::from(count), len);
+        self.sizes.resize(before, 1);
+        self.sizes.push(count);
+        self.taken = at;
+        Ok(())
+    }
+
+    /// Gathers the slots of a frame; one that is not finished at `head` ends there.
+    fn collect_slots(
+        &self,
+        scratch: &mut Scratch,
+        at: &mut u32,
+        head: u32,
+    ) -> Result<(u8, usize), Fault> {
+        let (mut count, mut len) = (0, 0);
+        while *at != head {
+            let word = self.slots[*at as usize].load();
+            let bytes = match check(&self.pool, word) {
+                Ok(_) if count == MAX_FRAGS => Err(Fault::EndlessFrame),
+                checked => checked,
+            };
+            let bytes = bytes.inspect_err(|_| scratch.abandon_segments(count))?;
+            scratch.push_segment(bytes.span());
+            *at = next(*at, self.slots());
+            (count, len) = (count + 1, len + bytes.len());
+            if word.flags & slot_flags::MOREFRAG == 0 {
+                break;
+            }
+        }
+        Ok((count as u8, len))
+    }
+}
+
+/// The bytes of a slot, or what is wrong with it.
+fn check(pool: &Pool, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
+    if word.flags & slot_flags::INDIRECT != 0 {
+        return Err(Fault::Indirect);
+    }
+    let known = buffer(pool, SlotWord { len: 0, ..word }).is_some();
+    let fault = if known { Fault::BadLength } else { Fault::BadBuffer };
+    buffer(pool, word).ok_or(fault)
+}
+
+impl Ingress for SendRing {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, _now: Nanos) -> usize {
+        if self.control.owner.0.observe() == self.taken || self.fault.load(Ordering::Relaxed) != 0 {
+            return 0;
+        }
+        self.sizes.clear();
+        self.completed = 0;
+        let head = self.memory.check().and_then(|()| self.head());
+        let collected = head.and_then(|head| self.collect(scratch, max, head));
+        if let Err(fault) = collected {
+            fail(&self.fault, fault, &self.control, &self.counters.faults);
+        }
+        self.counters.frames.add(scratch.len() as u64);
+        self.counters.bytes.add(scratch.bytes());
+        self.state.taken.publish(self.taken);
+        scratch.len()
+    }
+
+    fn complete(&mut self, frames: usize) {
+        let from = self.completed;
+        let slots = match self.sizes.get(from..from + frames) {
+            Some(sizes) => sizes.iter().map(|size| u32::from(*size)).sum(),
+            None => frames as u32,
+        };
+        self.completed += frames;
+        self.done = advance(self.done, slots, self.slots());
+        self.control.core.0.publish(self.done);
+    }
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        let kick = self.control.owner_flags.0.wake.must_kick_fenced(&mut self.answered);
+        self.counters.kicks.add(u64::from(kick));
+        Effects { kick, deadline: None }
+    }
+}
