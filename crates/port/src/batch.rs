@@ -12,6 +12,8 @@ pub const HEAD: usize = 128;
 pub const MAX_SEGS: usize = 64;
 /// Frames in a scratch for each that can be gathered: itself, tagged, untagged, tagged anew.
 const VARIANTS: usize = 4;
+/// Lines of payload that are fetched ahead.
+const PAYLOAD_LINES: usize = 4;
 /// A frame's place in its batch.
 pub type FrameIdx = u16;
 
@@ -375,6 +377,19 @@ impl Batch<'_> {
     #[must_use]
     pub fn pick(&self, i: FrameIdx) -> Picked<'_> {
         Picked { lane: &self.lanes[usize::from(i)], segs: self.segs, map: self.map }
+    }
+
+    /// Fetches where the payload of frame `i` starts, while others are copied; the processor follows
+    /// from there by itself. No such frame, or none that is longer than its head: nothing.
+    #[inline(always)]
+    pub fn prefetch_payload(&self, i: FrameIdx) {
+        let Some(Lane { frame, .. }) = self.lanes.get(usize::from(i)) else { return };
+        if frame.len as usize > HEAD {
+            let seg = bytes_of(self.segs[frame.first_seg as usize], self.map);
+            for line in 0..PAYLOAD_LINES {
+                seg.suffix(HEAD + 64 * line).prefetch();
+            }
+        }
     }
 
     /// Its head: the first [`Frame::head_len`] bytes of it.

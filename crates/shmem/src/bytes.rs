@@ -38,6 +38,8 @@ unsafe fn copy_exact(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: every piece lies within `len`, which the caller vouches for.
     unsafe {
         match len {
+            // The C library's copy uses what vectors the machine has, which pays from here on.
+            256.. => ptr::copy_nonoverlapping(from, to, len),
             64.. => {
                 let mut at = 0;
                 while at + 64 <= len {

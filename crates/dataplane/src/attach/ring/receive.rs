@@ -154,6 +154,7 @@ impl ReceiveQueue {
         let spares = self.spares[to.spare as usize..self.slots.len() - 1].iter();
         let (mut frames, mut bytes) = (0, 0);
         for ((i, slot), spare) in list.iter().zip(slots).zip(spares) {
+            batch.prefetch_payload(i + 1);
             let frame = batch.pick(*i);
             let (len, buf) = (frame.len() as u32, spare.load(Ordering::Relaxed));
             if len > most {
