@@ -19,7 +19,7 @@ usage: cargo xtask COMMAND
   setup [--ci]     installs Debian packages for tests and benchmarks (as root; else names what is missing)
                    --ci: only what the tests use
   check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
-  test [ARGS]      all tests; ARGS go to `cargo test`
+  test [ARGS]      all tests; ARGS go to `cargo test`; the last line is `N passed, N failed, N skipped`
   loom             models of hand-over and sleep/wake (shmem, ring)
   miri             undefined behaviour in shmem, frame and port (nightly)
   perf             instructions per frame against bench/budgets.toml (valgrind)
@@ -33,7 +33,11 @@ fn main() -> ExitCode {
         ["setup"] => setup::run(false),
         ["setup", "--ci"] => setup::run(true),
         ["check"] => check::run(),
-        ["test", rest @ ..] => test::run(rest),
+        ["test", rest @ ..] => match test::run(rest) {
+            // The tests' own last line stays the last.
+            Ok(false) => return ExitCode::FAILURE,
+            done => done.map(|_| ()),
+        },
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),

@@ -1,4 +1,4 @@
-//! Debian packages that tests and benchmarks use. Building toklat itself needs none of them.
+//! Debian packages that tests, demo and benchmarks use. Building toklat itself needs none of them.
 
 use anyhow::{Result, bail};
 
@@ -9,16 +9,15 @@ struct Package {
     /// A program of it, by which one sees whether it is there.
     program: &'static str,
     what_for: &'static str,
-    /// Used by tests, not only by benchmarks and people.
+    /// Used by tests, not only by the demo, benchmarks and budgets.
     tests: bool,
 }
 
 const PACKAGES: &[Package] = &[
-    Package { name: "gcc", program: "cc", what_for: "linking, and the floor program", tests: true },
-    Package { name: "iproute2", program: "ip", what_for: "taps in namespaces", tests: true },
-    Package { name: "iputils-ping", program: "ping", what_for: "taps in namespaces", tests: true },
-    Package { name: "iperf3", program: "iperf3", what_for: "TCP across taps", tests: true },
-    Package { name: "tcpdump", program: "tcpdump", what_for: "reading our captures", tests: true },
+    Package { name: "gcc", program: "cc", what_for: "linking; the benchmarks' floor", tests: true },
+    Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
+    Package { name: "iputils-ping", program: "ping", what_for: "demo of taps", tests: false },
+    Package { name: "iperf3", program: "iperf3", what_for: "demo of taps", tests: false },
     Package { name: "valgrind", program: "valgrind", what_for: "cargo xtask perf", tests: false },
 ];
 

@@ -1,53 +1,77 @@
 //! Tests, and the two tools that look at what tests cannot see.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use crate::tool::{self, cargo, command};
 
-/// Most seconds a test run may take.
+/// Most seconds that all tests may take, and most for one test program.
 const LIMIT: &str = "1500";
+const PROGRAM_LIMIT: &str = "300";
 
-/// Runs all tests, and says in the last line how many passed, failed and were skipped, and which.
-pub fn run(args: &[&str]) -> Result<()> {
-    let log = std::env::temp_dir().join(format!("toklat-skipped-{}", std::process::id()));
+/// Runs all tests; true if they passed. The last line is `N passed, N failed, N skipped`; the lines
+/// before it name what failed and what was skipped.
+pub fn run(args: &[&str]) -> Result<bool> {
+    let log = temporary("skipped");
     let _ = std::fs::remove_file(&log);
-    let mut all = vec!["-k", "10", LIMIT, "cargo", "test", "--workspace", "--no-fail-fast"];
+    // In the foreground, so that Ctrl-C reaches the tests.
+    let runner =
+        format!("target.'cfg(all())'.runner=['timeout','--foreground','-k5','{PROGRAM_LIMIT}']");
+    let mut all = vec!["--foreground", "-k10", LIMIT, "cargo", "test", "--config", &runner];
+    all.extend(["--workspace", "--no-fail-fast"]);
     all.extend(args);
-    let mut child = command("timeout", &all)
-        .env("TOKLAT_SKIP_LOG", &log)
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cargo test could not be started")?;
+    let mut tests = command("timeout", &all);
     let mut tally = Tally::default();
-    let output = child.stdout.take().context("no output to read")?;
-    for line in BufReader::new(output).lines() {
-        let line = line?;
-        println!("{line}");
-        tally.read(&line);
-    }
-    let status = child.wait()?;
+    let status =
+        watch(tests.env("TOKLAT_SKIP_LOG", &log).env("CARGO_TERM_COLOR", "never"), |line| {
+            println!("{line}");
+            tally.read(line);
+        })?;
     let skipped = std::fs::read_to_string(&log).unwrap_or_default();
     let _ = std::fs::remove_file(&log);
-    println!();
-    for line in skipped.lines() {
-        println!("SKIPPED {line}");
+    skipped.lines().for_each(|line| tally.skip(line));
+    tally.end(status);
+    println!("\n{tally}");
+    Ok(tally.failed == 0)
+}
+
+fn temporary(what: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("toklat-{what}-{}", std::process::id()))
+}
+
+/// Runs it to its end and passes on each line of its output, through a file: a pipe would stay open as
+/// long as anything that was started lives.
+fn watch(command: &mut Command, mut heard: impl FnMut(&str)) -> Result<ExitStatus> {
+    let path = temporary("output");
+    let file = File::create(&path).context("the tests' output has no file")?;
+    let mut output = BufReader::new(File::open(&path)?);
+    std::fs::remove_file(&path)?;
+    let mut child = command
+        .stdout(file.try_clone()?)
+        .stderr(file)
+        .spawn()
+        .context("cargo test could not be started")?;
+    let mut line = Vec::new();
+    loop {
+        // Asked before the output is read, so that nothing that was written is missed.
+        let ended = child.try_wait()?;
+        while output.read_until(b'\n', &mut line)? > 0 {
+            if line.ends_with(b"\n") || ended.is_some() {
+                heard(String::from_utf8_lossy(&line).trim_end_matches('\n'));
+                line.clear();
+            }
+        }
+        std::io::stdout().flush()?;
+        if let Some(status) = ended {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(50));
     }
-    for name in &tally.failures {
-        println!("FAILED {name}");
-    }
-    if status.code() == Some(124) {
-        println!("FAILED the run did not end within {LIMIT} s");
-    }
-    let names: Vec<&str> =
-        skipped.lines().filter_map(|l| l.split_once(": ").map(|(name, _)| name)).collect();
-    println!("{}", tally.summary(&names));
-    if !status.success() {
-        bail!("the tests did not pass");
-    }
-    Ok(())
 }
 
 /// What the test harnesses said.
@@ -55,16 +79,31 @@ pub fn run(args: &[&str]) -> Result<()> {
 struct Tally {
     passed: usize,
     failed: usize,
-    ignored: usize,
     failures: Vec<String>,
+    /// `name: why`.
+    skipped: Vec<String>,
+    /// A test program that has not told its result yet.
+    runs: Option<String>,
 }
 
 impl Tally {
+    /// Takes in a line that cargo or a test program printed.
     fn read(&mut self, line: &str) {
-        if let Some(name) = line.strip_prefix("test ").and_then(|l| l.strip_suffix(" ... FAILED")) {
-            self.failures.push(name.to_owned());
+        if let Some(program) =
+            line.strip_prefix("     Running ").or_else(|| line.strip_prefix("   Doc-tests "))
+        {
+            self.program_is_over();
+            self.runs = Some(program.to_owned());
+        }
+        if let Some(test) = line.strip_prefix("test ") {
+            if let Some(name) = test.strip_suffix(" ... FAILED") {
+                self.failures.push(name.to_owned());
+            } else if let Some((name, why)) = test.split_once(" ... ignored") {
+                self.skipped.push(format!("{name}: ignored{why}"));
+            }
         }
         let Some(counts) = line.strip_prefix("test result: ") else { return };
+        self.runs = None;
         for part in counts.split(['.', ';']) {
             let mut words = part.split_whitespace();
             let (Some(Ok(n)), Some(what)) = (words.next().map(str::parse::<usize>), words.next())
@@ -74,21 +113,45 @@ impl Tally {
             match what {
                 "passed" => self.passed += n,
                 "failed" => self.failed += n,
-                "ignored" => self.ignored += n,
                 _ => {}
             }
         }
     }
 
-    /// A test that skips itself also passes, as far as its harness knows.
-    fn summary(&self, skipped: &[&str]) -> String {
-        let passed = self.passed.saturating_sub(skipped.len());
-        let total = skipped.len() + self.ignored;
-        let mut line = format!("{passed} passed, {} failed, {total} skipped", self.failed);
-        if !skipped.is_empty() {
-            line += &format!(": {}", skipped.join(", "));
+    /// Takes in a line of the log of skipped tests. Their harness has counted them as passed.
+    fn skip(&mut self, line: &str) {
+        self.passed = self.passed.saturating_sub(1);
+        self.skipped.push(line.to_owned());
+    }
+
+    fn fail(&mut self, what: &str) {
+        self.failed += 1;
+        self.failures.push(what.to_owned());
+    }
+
+    fn program_is_over(&mut self) {
+        if let Some(program) = self.runs.take() {
+            self.fail(&format!("a test program ended early: {program}"));
         }
-        line
+    }
+
+    /// Takes in how cargo ended: no harness tells of a program that aborted or was not built.
+    fn end(&mut self, status: ExitStatus) {
+        self.program_is_over();
+        if status.code() == Some(124) {
+            self.fail(&format!("the tests did not end within {LIMIT} s"));
+        } else if !status.success() && self.failed == 0 {
+            self.fail("a test program ended early or did not build");
+        }
+    }
+}
+
+impl std::fmt::Display for Tally {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.skipped.iter().try_for_each(|line| writeln!(f, "SKIPPED {line}"))?;
+        self.failures.iter().try_for_each(|name| writeln!(f, "FAILED {name}"))?;
+        let skipped = self.skipped.len();
+        write!(f, "{} passed, {} failed, {skipped} skipped", self.passed, self.failed)
     }
 }
 
@@ -119,20 +182,56 @@ pub fn miri() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::Tally;
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::{Command, ExitStatus};
+
+    use super::{Tally, watch};
+
+    fn tally(lines: &[&str], code: i32) -> String {
+        let mut tally = Tally::default();
+        lines.iter().for_each(|line| tally.read(line));
+        tally.skip("taps: no root");
+        tally.end(ExitStatus::from_raw(code << 8));
+        tally.to_string()
+    }
+
+    const GOOD: &str = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
 
     #[test]
     fn results_of_several_harnesses_add_up_and_skips_are_not_passes() {
-        let mut tally = Tally::default();
-        for line in [
+        let lines = [
+            "     Running unittests src/lib.rs (target/a)",
             "test wake::a_kick_is_asked_for_once ... ok",
-            "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test taps ... FAILED",
+            "test slow ... ignored",
+            GOOD,
+            "     Running tests/tap.rs (target/b)",
+            "test tap ... FAILED",
             "test result: FAILED. 3 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.10s",
-        ] {
-            tally.read(line);
-        }
-        assert_eq!(tally.summary(&["ping"]), "14 passed, 1 failed, 2 skipped: ping");
-        assert_eq!(tally.failures, ["taps"]);
+        ];
+        let closing = "SKIPPED slow: ignored\nSKIPPED taps: no root\nFAILED tap\n\
+                       14 passed, 1 failed, 2 skipped";
+        assert_eq!(tally(&lines, 101), closing);
+    }
+
+    #[test]
+    fn programs_without_a_result_have_failed() {
+        let early = ["     Running a", "     Running b", GOOD];
+        let last = "FAILED a test program ended early: a\n11 passed, 1 failed, 1 skipped";
+        assert!(tally(&early, 101).ends_with(last));
+        let unbuilt = tally(&["error: could not compile"], 101);
+        let last =
+            "FAILED a test program ended early or did not build\n0 passed, 1 failed, 1 skipped";
+        assert!(unbuilt.ends_with(last), "{unbuilt}");
+    }
+
+    #[test]
+    fn whoever_keeps_the_output_open_holds_up_nobody() {
+        let mut lines = Vec::new();
+        let since = std::time::Instant::now();
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", "sleep 5 & echo one; printf two >&2; exit 3"]);
+        let status = watch(shell, |line| lines.push(line.to_owned())).unwrap();
+        assert_eq!((status.code(), lines), (Some(3), vec!["one".to_owned(), "two".to_owned()]));
+        assert!(since.elapsed().as_secs() < 4);
     }
 }

@@ -1,207 +1,229 @@
-//! A daemon for one test, in a directory of its own; and terminals for programs that want one.
+//! A daemon for a test, in a directory of its own, asked over its control socket; and clients.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use rustix::fd::OwnedFd;
-use rustix::pty::OpenptFlags;
+use ring::{Open, Pages, Port};
+use rustix::process::{Pid, Signal};
+use serde_json::{Value, json};
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A running `toklat daemon`; it is stopped at the end.
 pub struct Daemon {
     dir: tempfile::TempDir,
-    child: Child,
+    options: Vec<String>,
+    child: Option<Child>,
 }
 
 impl Daemon {
-    /// Starts one and waits until it answers.
     pub fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let log = File::create(dir.path().join("daemon.log")).unwrap();
-        let child = command(dir.path(), &["daemon"]).stderr(log).spawn().unwrap();
-        let mut daemon = Self { dir, child };
-        let started = Instant::now();
-        while daemon.run(&["status"]).0 != Some(0) {
-            let runs = daemon.child.try_wait().unwrap().is_none();
-            assert!(runs && started.elapsed() < PATIENCE, "no answer; its log: {}", daemon.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        Self::start_with(&[])
+    }
+
+    pub fn start_with(options: &[&str]) -> Self {
+        let options = options.iter().map(|&option| option.into()).collect();
+        let mut daemon = Self { dir: tempfile::tempdir().unwrap(), options, child: None };
+        daemon.start_again();
         daemon
     }
 
-    /// Its runtime directory.
+    /// Starts one in the same directory.
+    pub fn start_again(&mut self) {
+        self.child = Some(self.command().spawn().unwrap());
+        self.wait_for("the daemon to answer", |daemon| {
+            daemon.try_ask("GET", "/v1/status", "").is_some()
+        });
+    }
+
+    /// The command that starts one in the same directory.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
+        command.arg("daemon").args(&self.options).env("TOKLAT_DIR", self.dir());
+        command.env("TOKLAT_LOG", "debug").stdin(Stdio::null()).stderr(log);
+        command
+    }
+
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
 
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir().join("daemon.log")).unwrap()
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir().join("log")).unwrap()
     }
 
-    /// Runs a command to its end: exit code, what it printed, what it complained of.
-    pub fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let output = command(self.dir(), args).output().unwrap();
-        let text = |bytes| String::from_utf8(bytes).unwrap();
-        (output.status.code(), text(output.stdout), text(output.stderr))
+    /// Waits until `is_so`; the log tells what happened if it does not.
+    pub fn wait_for(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
+        let started = Instant::now();
+        while !is_so(self) {
+            assert!(started.elapsed() < PATIENCE, "no end of waiting for {what}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
-    /// Runs a command that must succeed; what it printed.
-    pub fn done(&self, args: &[&str]) -> String {
-        let (code, stdout, stderr) = self.run(args);
-        assert_eq!(code, Some(0), "{args:?}: {stderr}");
-        stdout
-    }
-
-    /// Runs a command that must succeed with `--json`; what it printed.
-    pub fn json(&self, args: &[&str]) -> serde_json::Value {
-        let text = self.done(&[args, &["--json"]].concat());
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args:?}: {e}: {text}"))
-    }
-
-    /// The first lines of a command that does not end by itself.
-    pub fn lines_of(&self, args: &[&str], lines: usize) -> Vec<String> {
-        let mut child = command(self.dir(), args).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let lines = output.lines().take(lines).map(Result::unwrap).collect();
+    /// Kills the supervisor, and nothing else.
+    pub fn kill(&mut self) {
+        let mut child = self.child.take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        lines
     }
 
-    /// Starts a command in a terminal of this size.
-    pub fn in_terminal(&self, args: &[&str], columns: u16, rows: u16) -> Terminal {
-        Terminal::start(command(self.dir(), args), columns, rows)
+    /// Tells the supervisor to stop, and waits for its end.
+    pub fn stop(&mut self, how: &Value) {
+        assert_eq!(self.ask("POST", "/v1/stop", how).0, 204);
+        let status = self.child.take().unwrap().wait().unwrap();
+        assert!(status.success(), "{status}: {}", self.log());
     }
 
-    /// True if it ends in time.
-    pub fn ends_within(&mut self, time: Duration) -> bool {
-        wait(&mut self.child, time).is_some()
+    fn try_ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
+        let stream = UnixStream::connect(self.dir().join("control.sock")).ok()?;
+        Some(exchange(stream, method, path, "", body))
     }
+
+    /// Asks; returns the status and the JSON.
+    pub fn ask(&self, method: &str, path: &str, body: &Value) -> (u16, Value) {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.try_ask(method, path, &body).expect("the daemon runs")
+    }
+
+    pub fn get(&self, path: &str) -> Value {
+        let (status, value) = self.ask("GET", path, &Value::Null);
+        assert_eq!(status, 200, "{path}: {value}");
+        value
+    }
+
+    /// Makes the topology of this file so; returns the changes as `added vale0:p1`.
+    pub fn apply(&self, net: &str) -> Vec<String> {
+        let net: Value = toml::from_str(net).unwrap();
+        let (status, value) = self.ask("PUT", "/v1/topology", &net);
+        assert_eq!(status, 200, "{value}");
+        let changes = value["changes"].as_array().unwrap().iter();
+        changes.map(|c| format!("{} {}", text(&c["action"]), text(&c["name"]))).collect()
+    }
+
+    /// The process id of a switch's data process.
+    pub fn data_process(&self, switch: &str) -> i32 {
+        self.get(&format!("/v1/switches/{switch}"))["pid"].as_i64().unwrap() as i32
+    }
+
+    /// Names and states of a switch's ports.
+    pub fn ports(&self, switch: &str) -> Vec<(String, String)> {
+        let ports = self.get(&format!("/v1/switches/{switch}/ports"));
+        let ports = ports.as_array().unwrap().iter();
+        ports.map(|p| (text(&p["name"]).to_owned(), text(&p["state"]).to_owned())).collect()
+    }
+
+    /// Opens a port with small rings.
+    pub fn open(&self, name: &str) -> Result<Port, ring::OpenError> {
+        small(name).directory(self.dir()).open()
+    }
+}
+
+/// A port with small rings.
+pub fn small(name: &str) -> Open {
+    Open::new(name).slots(64).pages(Pages::Small)
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Also ends the data processes. If it is gone already, there is nothing to stop.
-        let _ = command(self.dir(), &["stop"]).output();
-        if !self.ends_within(Duration::from_secs(5)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+        // A test that failed half way may have left data processes without their supervisor.
+        let runs = self.child.as_mut().is_some_and(|c| c.try_wait().is_ok_and(|e| e.is_none()));
+        if !runs {
+            self.child = self.command().spawn().ok();
+        }
+        let started = Instant::now();
+        while self.try_ask("POST", "/v1/stop", "").is_none() && started.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some(mut child) = self.child.take() {
+            let _ = child.wait();
         }
     }
 }
 
-fn command(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
-    command.args(args).env("TOKLAT_DIR", dir).stdin(Stdio::null());
-    command
+pub fn text(value: &Value) -> &str {
+    value.as_str().unwrap()
 }
 
-fn wait(child: &mut Child, time: Duration) -> Option<std::process::ExitStatus> {
+/// One HTTP exchange.
+pub fn exchange(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> (u16, Value) {
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: toklat\r\nConnection: close\r\n{headers}\
+         Content-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
+}
+
+pub fn kill_process(pid: i32) {
+    rustix::process::kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+}
+
+/// True while a process runs (a zombie does not).
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+/// A frame of 64 bytes from station `from` to station `to` with a number in it.
+pub fn frame(from: u8, to: u8, number: u64) -> [u8; 64] {
+    let mut frame = [0; 64];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from]);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame[16..24].copy_from_slice(&number.to_le_bytes());
+    frame
+}
+
+/// Sends a frame; false if there is no room.
+pub fn send(port: &mut Port, frame: &[u8]) -> bool {
+    let sent = port.send(1).push(frame);
+    port.flush().unwrap();
+    sent
+}
+
+/// The numbers of the frames that are there now.
+pub fn receive(port: &mut Port) -> Vec<u64> {
+    let ours = |frame: ring::Received<'_>| {
+        let bytes = frame.to_vec();
+        let number = bytes[16..24].try_into().unwrap();
+        (bytes[12..14] == [0x88, 0xb5]).then(|| u64::from_le_bytes(number))
+    };
+    let numbers = port.receive(64).filter_map(ours).collect();
+    port.flush().unwrap();
+    numbers
+}
+
+/// Sends frame after frame from `a` until one arrives at `b`; returns how long that took.
+pub fn until_traffic_flows(a: &mut Port, b: &mut Port, number: &mut u64) -> Duration {
     let started = Instant::now();
     loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
+        // Station 2 speaks too, so that the switch knows where it is.
+        send(b, &frame(2, 1, 0));
+        receive(a);
+        *number += 1;
+        send(a, &frame(1, 2, *number));
+        std::thread::sleep(Duration::from_millis(1));
+        if receive(b).last().is_some_and(|last| *last > 0) {
+            return started.elapsed();
         }
-        if started.elapsed() > time {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(10));
+        assert!(started.elapsed() < PATIENCE, "no traffic flows");
     }
-}
-
-/// A program in a pseudo-terminal.
-pub struct Terminal {
-    child: Child,
-    keyboard: File,
-    screen: Receiver<Vec<u8>>,
-    output: String,
-    seen: usize,
-}
-
-impl Terminal {
-    fn start(mut command: Command, columns: u16, rows: u16) -> Self {
-        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
-        let ours = rustix::pty::openpt(flags).unwrap();
-        rustix::pty::grantpt(&ours).unwrap();
-        rustix::pty::unlockpt(&ours).unwrap();
-        let name = rustix::pty::ptsname(&ours, Vec::new()).unwrap();
-        let theirs = File::options().read(true).write(true).open(name.to_str().unwrap()).unwrap();
-        let size =
-            rustix::termios::Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
-        rustix::termios::tcsetwinsize(&theirs, size).unwrap();
-        let child = command
-            .env("TERM", "xterm")
-            .stdin(theirs.try_clone().unwrap())
-            .stdout(theirs.try_clone().unwrap())
-            .stderr(theirs)
-            .spawn()
-            .unwrap();
-        // Its copies of the terminal stay in `command` otherwise, and the end would not be seen.
-        drop(command);
-        let keyboard = File::from(ours.try_clone().unwrap());
-        Self { child, keyboard, screen: reader(ours), output: String::new(), seen: 0 }
-    }
-
-    /// Waits until `text` is drawn, after what was waited for before.
-    pub fn wait_for(&mut self, text: &str) {
-        let started = Instant::now();
-        loop {
-            if let Some(at) = self.output[self.seen..].find(text) {
-                self.seen += at + text.len();
-                return;
-            }
-            let rest = PATIENCE.saturating_sub(started.elapsed());
-            match self.screen.recv_timeout(rest) {
-                Ok(bytes) => self.output.push_str(&String::from_utf8_lossy(&bytes)),
-                Err(_) => panic!("no {text:?} in {:?}", &self.output[self.seen..]),
-            }
-        }
-    }
-
-    /// Types.
-    pub fn press(&mut self, keys: &[u8]) {
-        self.keyboard.write_all(keys).unwrap();
-    }
-
-    /// Waits for its end; its exit code.
-    pub fn end(&mut self) -> Option<i32> {
-        let status = wait(&mut self.child, PATIENCE).expect("it does not end");
-        while let Ok(bytes) = self.screen.recv_timeout(Duration::from_secs(1)) {
-            self.output.push_str(&String::from_utf8_lossy(&bytes));
-        }
-        status.code()
-    }
-
-    /// All that it drew.
-    pub fn output(&self) -> &str {
-        &self.output
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Reads until the other side is closed.
-fn reader(from: OwnedFd) -> Receiver<Vec<u8>> {
-    let (to, screen) = channel();
-    std::thread::spawn(move || {
-        let mut from = File::from(from);
-        let mut bytes = vec![0; 4096];
-        while let Ok(n @ 1..) = from.read(&mut bytes) {
-            if to.send(bytes[..n].to_vec()).is_err() {
-                return;
-            }
-        }
-    });
-    screen
 }
