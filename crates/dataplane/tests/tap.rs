@@ -31,14 +31,19 @@ fn skip(test: &str, why: &str) {
 /// Why taps cannot be tested here, if they cannot.
 fn obstacle() -> Option<&'static str> {
     if !rustix::process::geteuid().is_root() {
-        Some("only root may make network namespaces and taps")
-    } else if !std::path::Path::new("/dev/net/tun").exists() {
-        Some("there is no /dev/net/tun")
-    } else if Command::new("ip").arg("-V").output().is_err() {
-        Some("the program ip (iproute2) is missing")
-    } else {
-        None
+        return Some("only root may make network namespaces and taps");
     }
+    if Command::new("ip").arg("-V").output().is_err() {
+        return Some("the program ip (iproute2) is missing");
+    }
+    let probe = || {
+        // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay shared.
+        if unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.is_err() {
+            return Some("network namespaces are refused (CAP_SYS_ADMIN)");
+        }
+        open_tap().err().map(|_| "taps are refused (CAP_NET_ADMIN, /dev/net/tun)")
+    };
+    std::thread::spawn(probe).join().unwrap()
 }
 
 /// A network namespace of the test's own; gone with its descriptor and sockets.
@@ -72,7 +77,7 @@ impl Namespace {
 
     /// A tap named t0 with this address, and a UDP socket on it.
     fn tap(&self, address: &str) -> (OwnedFd, UdpSocket) {
-        let queue = self.run(open_tap);
+        let queue = self.run(open_tap).unwrap();
         self.ip("link set dev t0 addrgenmode none");
         self.ip(&format!("addr add {address}/24 dev t0"));
         self.ip("link set dev t0 up");
@@ -82,9 +87,9 @@ impl Namespace {
     }
 }
 
-fn open_tap() -> OwnedFd {
+fn open_tap() -> std::io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let queue = rustix::fs::open("/dev/net/tun", flags, Mode::empty()).unwrap();
+    let queue = rustix::fs::open("/dev/net/tun", flags, Mode::empty())?;
     // SAFETY: an ifreq is plain data.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     request.ifr_name[..2].copy_from_slice(&[b't' as libc::c_char, b'0' as libc::c_char]);
@@ -92,8 +97,10 @@ fn open_tap() -> OwnedFd {
         (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
     // SAFETY: TUNSETIFF reads and writes an ifreq, which lives here.
     let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    assert_eq!(result, 0, "TUNSETIFF: {}", std::io::Error::last_os_error());
-    queue
+    if result != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(queue)
 }
 
 /// An inline switch, and the clock it is given.

@@ -1,6 +1,6 @@
 //! The control API of the real daemon: what can be asked, what is refused, what stays.
 
-mod supervised;
+mod daemon;
 
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
@@ -8,9 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::process::{Command, Stdio};
 
+use daemon::{Daemon, PATIENCE, exchange, text};
 use rustix::io::FdFlags;
 use serde_json::{Value, json};
-use supervised::{Daemon, PATIENCE, exchange, text};
 use toklat::api::{ApiError, ROUTES};
 
 const NET: &str = "
@@ -285,6 +285,8 @@ fn systemd_hands_over_sockets_and_is_notified() {
         .args(["-c", &script])
         .env("TOKLAT_DIR", dir.path())
         .env("NOTIFY_SOCKET", path("notify"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -295,7 +297,7 @@ fn systemd_hands_over_sockets_and_is_notified() {
         String::from_utf8(notice[..len].to_vec()).unwrap()
     };
     assert!(next().contains("READY=1"));
-    let port = supervised::small("vale0:p1").directory(dir.path()).open().unwrap();
+    let port = daemon::small("vale0:p1").directory(dir.path()).open().unwrap();
     drop(port);
     let stream = std::os::unix::net::UnixStream::connect(path("control.sock")).unwrap();
     assert_eq!(exchange(stream, "POST", "/v1/stop", "", "").0, 204);

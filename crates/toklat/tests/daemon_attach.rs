@@ -1,6 +1,6 @@
 //! The attach socket of the real daemon: clients that behave, and clients that do not.
 
-mod supervised;
+mod daemon;
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -9,6 +9,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use daemon::frames::{frame, receive, send, until_traffic_flows};
+use daemon::{Daemon, small, text};
 use ring::attach::{Reply, Request, op};
 use ring::layout::{Geometry, RingSpec};
 use ring::{Monitor, OpenError};
@@ -17,7 +19,6 @@ use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType, sockopt,
 };
-use supervised::{Daemon, frame, receive, send, small, text, until_traffic_flows};
 use zerocopy::{FromBytes, IntoBytes};
 
 const GEOMETRY: Geometry = Geometry {
@@ -100,7 +101,7 @@ fn frames_cross_and_ports_go_with_their_clients() {
     daemon.wait_for("the switch to go", |daemon| {
         daemon.get("/v1/switches").as_array().unwrap().is_empty()
     });
-    daemon.wait_for("its process to go", |_| !supervised::is_alive(pid));
+    daemon.wait_for("its process to go", |_| !daemon::is_alive(pid));
 }
 
 #[test]
@@ -257,7 +258,7 @@ fn a_full_switch_says_so_and_is_started_again_whole() {
     };
     let mut ports: Vec<_> = (0..PORTS).map(|i| open(&daemon, i).unwrap()).collect();
     assert_eq!(errno(open(&daemon, PORTS)), Errno::NOSPC);
-    supervised::kill_process(daemon.data_process("vale0"));
+    daemon::kill_process(daemon.data_process("vale0"));
     let (a, b) = ports.split_at_mut(1);
     until_traffic_flows(&mut a[0], &mut b[PORTS - 2], &mut 0);
     assert_eq!(daemon.get("/v1/switches/vale0")["restarts"], 1);
@@ -269,8 +270,10 @@ fn a_full_switch_says_so_and_is_started_again_whole() {
 #[test]
 fn only_an_owner_opens_an_owned_port() {
     if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: takes root, to become another user");
-        return;
+        return daemon::skip(
+            "only_an_owner_opens_an_owned_port",
+            "only root may become another user",
+        );
     }
     let daemon = Daemon::start_with(&["--group", "65534"]);
     std::fs::set_permissions(daemon.dir(), std::os::unix::fs::PermissionsExt::from_mode(0o755))
@@ -279,8 +282,11 @@ fn only_an_owner_opens_an_owned_port() {
         "[switch.vale0.port.theirs]\nowner = 65534\n[switch.vale0.port.ours]\nowner = 12345\n\
          [switch.vale1]\nowner = 12345",
     );
+    // Others may not be able to reach the program where it was built.
+    let program = daemon.dir().join("toklat");
+    std::fs::copy(env!("CARGO_BIN_EXE_toklat"), &program).unwrap();
     let as_nobody = |port: &str| {
-        let output = Command::new(env!("CARGO_BIN_EXE_toklat"))
+        let output = Command::new(&program)
             .args(["sink", port, "--duration", "10ms", "--quiet"])
             .env("TOKLAT_DIR", daemon.dir())
             .uid(65534)

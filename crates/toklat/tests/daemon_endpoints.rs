@@ -1,36 +1,44 @@
 //! Ports that the daemon opens itself: taps in a namespace of the test's own, and capture files.
 
-mod supervised;
+mod daemon;
 
 use std::process::{Child, Command, Stdio};
 
+use daemon::Daemon;
+use daemon::frames::{frame, receive, send};
 use serde_json::json;
-use supervised::{Daemon, frame, receive, send};
 
 /// A network namespace that lives as long as its process.
 struct Namespace(Child);
 
 impl Namespace {
-    fn new() -> Option<Self> {
-        if !rustix::process::geteuid().is_root() || !std::path::Path::new("/dev/net/tun").exists() {
-            eprintln!("skipped: takes root and /dev/net/tun");
-            return None;
+    /// Makes one; or says why taps cannot be tested here.
+    fn new() -> Result<Self, &'static str> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("only root may make network namespaces and taps");
         }
-        // It answers when it is in its namespace.
+        for program in ["ip", "unshare", "nsenter"] {
+            if Command::new(program).arg("-V").output().is_err() {
+                return Err("ip (iproute2), unshare or nsenter (util-linux) is missing");
+            }
+        }
+        // It answers when it is in its namespace, and has seen that it may make a tap there.
+        let script = "ip tuntap add probe mode tap && ip link del probe && echo && read end";
         let mut child = Command::new("unshare")
-            .args(["--net", "sh", "-c", "echo; read end"])
+            .args(["--net", "sh", "-c", script])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
-            .ok()?;
-        let mut line = String::new();
+            .unwrap();
         let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
+        let namespace = Self(child);
+        let mut line = String::new();
         std::io::BufRead::read_line(&mut output, &mut line).unwrap();
-        if line.is_empty() {
-            eprintln!("skipped: unshare --net is refused");
-            return None;
+        match line.is_empty() {
+            true => Err("network namespaces (CAP_SYS_ADMIN) or taps (CAP_NET_ADMIN) are refused"),
+            false => Ok(namespace),
         }
-        Some(Self(child))
     }
 
     fn run(&self, args: &[&str]) -> String {
@@ -50,7 +58,12 @@ impl Drop for Namespace {
 
 #[test]
 fn a_tap_is_made_in_its_namespace_and_frames_cross() {
-    let Some(namespace) = Namespace::new() else { return };
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(why) => {
+            return daemon::skip("a_tap_is_made_in_its_namespace_and_frames_cross", why);
+        }
+    };
     let mut daemon = Daemon::start();
     daemon.apply(&format!(
         "[switch.vale0.port.host]\nmtu = 2000\nkind = {{ tap = {{ ifname = 'tktap0', netns = '{}' }} }}",
@@ -73,7 +86,7 @@ fn a_tap_is_made_in_its_namespace_and_frames_cross() {
         packets.unwrap_or(0u64) > 0
     });
     // It outlives its data process, and goes with its port.
-    supervised::kill_process(daemon.data_process("vale0"));
+    daemon::kill_process(daemon.data_process("vale0"));
     daemon.wait_for("a new data process", |d| d.get("/v1/switches/vale0")["restarts"] == 1);
     assert!(namespace.run(&["ip", "link", "show", "tktap0"]).contains("UP"));
     daemon.ask("DELETE", path, &json!(null));

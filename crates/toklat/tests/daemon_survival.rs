@@ -1,14 +1,13 @@
 //! Any process of a switch is killed at any moment: clients keep their ports, and nothing is left
 //! behind.
 
-mod supervised;
+mod daemon;
 
 use std::time::{Duration, Instant};
 
+use daemon::frames::{frame, receive, send, until_traffic_flows};
+use daemon::{Daemon, PATIENCE, is_alive, kill_process, small};
 use serde_json::{Value, json};
-use supervised::{
-    Daemon, PATIENCE, frame, is_alive, kill_process, receive, send, small, until_traffic_flows,
-};
 
 #[test]
 fn a_killed_data_process_is_back_within_a_second_and_clients_go_on() {

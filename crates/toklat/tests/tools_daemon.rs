@@ -1,78 +1,39 @@
 //! The tools as processes, with a daemon of their own.
 
+mod daemon;
+
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use daemon::Daemon;
 use frame::Layers;
 use serde_json::Value;
 use toklat::tools::pcap::Capture;
 
-/// A daemon in a directory of its own; stopped when dropped.
-struct Daemon {
-    dir: tempfile::TempDir,
-    child: Child,
+/// A daemon with a switch on which a slow receiver loses nothing.
+fn patient_daemon() -> Daemon {
+    let daemon = Daemon::start();
+    // On a busy machine a receiver may not run for a while.
+    daemon
+        .apply("[switch.vale0]\nstall_timeout_ms = 10000\n[switch.vale0.port.b]\nlossless = true");
+    daemon
 }
 
-impl Daemon {
-    fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
-        command.arg("--dir").arg(dir.path()).arg("daemon").env("TOKLAT_LOG", "warn");
-        let daemon = Self { dir, child: command.spawn().unwrap() };
-        wait_until("the daemon answers", || daemon.run(&["status"]).status.success());
-        // On a busy machine a receiver may not run for a while.
-        daemon.json(&["switch", "add", "vale0", "--stall-timeout", "10000", "--json"]);
-        daemon.json(&["port", "add", "vale0:b", "--lossless", "--json"]);
-        daemon
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
-        command.arg("--dir").arg(self.dir.path()).args(args);
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        command
-    }
-
-    fn run(&self, args: &[&str]) -> Output {
-        self.command(args).output().unwrap()
-    }
-
-    fn start_tool(&self, args: &[&str]) -> Child {
-        self.command(args).spawn().unwrap()
-    }
-
-    fn json(&self, args: &[&str]) -> Value {
-        result_of(&self.run(args), args)
-    }
-
-    /// What a port has sent and received, in frames.
-    fn counters(&self, port: &str) -> Option<(u64, u64)> {
-        let stats = self.json(&["stats", "--json"]);
-        let ports = stats["switches"].as_array()?.iter().flat_map(|s| s["ports"].as_array());
-        let port = ports.flatten().find(|p| p["name"] == port)?;
-        Some((port["in_frames"].as_u64()?, port["out_frames"].as_u64()?))
-    }
-
-    /// Starts a tool that announces itself, and waits until the switch has heard of it.
-    fn start_announced(&self, port: &str, args: &[&str]) -> Child {
-        let tool = self.start_tool(args);
-        wait_until("the tool announces itself", || {
-            self.counters(port).is_some_and(|(sent, _)| sent > 0)
-        });
-        tool
-    }
+/// What a port has sent and received, in frames.
+fn counters(daemon: &Daemon, port: &str) -> Option<(u64, u64)> {
+    let stats = daemon.get("/v1/stats");
+    let ports = stats["switches"].as_array()?.iter().flat_map(|s| s["ports"].as_array());
+    let port = ports.flatten().find(|p| p["name"] == port)?;
+    Some((port["in_frames"].as_u64()?, port["out_frames"].as_u64()?))
 }
 
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        let _ = self.run(&["stop"]);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a tool that announces itself, and waits until the switch has heard of it.
+fn start_announced(daemon: &Daemon, port: &str, args: &[&str]) -> Child {
+    let tool = daemon.start_tool(args);
+    wait_until("the tool announces itself", || {
+        counters(daemon, port).is_some_and(|(sent, _)| sent > 0)
+    });
+    tool
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
@@ -97,15 +58,15 @@ fn interrupt(child: &Child) {
 /// What is sent through a lossless port arrives whole and in order, and an interrupted sink says so.
 #[test]
 fn everything_sent_to_a_lossless_port_arrives() {
-    let daemon = Daemon::start();
+    let daemon = patient_daemon();
     let args = ["sink", "vale0:b", "--check", "--json", "--quiet", "--sleep"];
-    let sink = daemon.start_announced("b", &args);
+    let sink = start_announced(&daemon, "b", &args);
     let sent = daemon.json(&[
-        "gen", "vale0:a", "--count", "20k", "--size", "imix", "--flows", "3", "--touch", "--json",
-        "--quiet", "--sleep",
+        "gen", "vale0:a", "--count", "20k", "--size", "imix", "--flows", "3", "--touch", "--quiet",
+        "--sleep",
     ]);
     assert_eq!(sent["frames"], 20_000);
-    wait_until("all has arrived", || daemon.counters("b").is_some_and(|(_, got)| got >= 20_000));
+    wait_until("all has arrived", || counters(&daemon, "b").is_some_and(|(_, got)| got >= 20_000));
     std::thread::sleep(Duration::from_millis(300));
     interrupt(&sink);
     let got = result_of(&sink.wait_with_output().unwrap(), &args);
@@ -119,8 +80,8 @@ fn everything_sent_to_a_lossless_port_arrives() {
 
 #[test]
 fn round_trips_are_measured_in_one_process_and_between_two() {
-    let daemon = Daemon::start();
-    let run = ["--rate", "200", "--count", "100", "--json", "--quiet", "--sleep"];
+    let daemon = patient_daemon();
+    let run = ["--rate", "200", "--count", "100", "--quiet", "--sleep"];
     let both = daemon.json(&[&["ping", "vale0:x", "vale0:y", "--size", "1400"], &run[..]].concat());
     assert_eq!((&both["received"], &both["lost"]), (&100.into(), &0.into()), "{both}");
     assert!(
@@ -128,7 +89,7 @@ fn round_trips_are_measured_in_one_process_and_between_two() {
     );
 
     let args = ["ping", "--server", "vale0:s", "--json", "--quiet", "--sleep"];
-    let server = daemon.start_announced("s", &args);
+    let server = start_announced(&daemon, "s", &args);
     let asked = daemon.json(&[&["ping", "vale0:x"], &run[..]].concat());
     assert_eq!((&asked["received"], &asked["lost"]), (&100.into(), &0.into()), "{asked}");
     interrupt(&server);
@@ -139,20 +100,19 @@ fn round_trips_are_measured_in_one_process_and_between_two() {
 /// A bridge joins two switches; a monitor in front of it sees what it takes.
 #[test]
 fn a_bridge_joins_switches_and_a_monitor_watches() {
-    let daemon = Daemon::start();
+    let daemon = patient_daemon();
     let mut bridge = daemon.start_tool(&["bridge", "vale0:up", "vale1:up", "--quiet", "--sleep"]);
-    wait_until("the bridge is up", || daemon.counters("up").is_some());
+    wait_until("the bridge is up", || counters(&daemon, "up").is_some());
     let args = ["sink", "vale1:sink", "--check", "--json", "--quiet", "--sleep", "--count", "500"];
-    let sink = daemon.start_announced("sink", &args);
-    let file = daemon.dir.path().join("up.pcapng");
+    let sink = start_announced(&daemon, "sink", &args);
+    let file = daemon.dir().join("up.pcapng");
     let path = file.to_str().unwrap();
     let watch = ["cap", "vale0:up", "--rx", "--count", "500", "-w", path, "--quiet", "--sleep"];
     let cap = daemon.start_tool(&watch);
     // A monitor makes its file once it watches.
     wait_until("the monitor is there", || file.exists());
-    let sent = daemon.json(&[
-        "gen", "vale0:a", "--rate", "1000", "--count", "500", "--json", "--quiet", "--sleep",
-    ]);
+    let sent =
+        daemon.json(&["gen", "vale0:a", "--rate", "1000", "--count", "500", "--quiet", "--sleep"]);
     assert_eq!(sent["frames"], 500);
     let got = result_of(&sink.wait_with_output().unwrap(), &args);
     assert_eq!((&got["frames"], &got["findings"]["lost"]), (&500.into(), &0.into()), "{got}");
@@ -167,13 +127,13 @@ fn a_bridge_joins_switches_and_a_monitor_watches() {
 /// The generator's exit does not lose what still lies in a pipe.
 #[test]
 fn a_pipe_needs_no_switch() {
-    let daemon = Daemon::start();
+    let daemon = patient_daemon();
     let args = ["sink", "vale0:p}1", "--check", "--json", "--quiet", "--count", "5000", "--sleep"];
     let sink = daemon.start_tool(&args);
     wait_until("the pipe is there", || {
-        daemon.json(&["pipes", "--json"]).as_array().is_some_and(|pipes| !pipes.is_empty())
+        daemon.json(&["pipes"]).as_array().is_some_and(|pipes| !pipes.is_empty())
     });
-    let sent = daemon.json(&["gen", "vale0:p{1", "--count", "5000", "--json", "--quiet"]);
+    let sent = daemon.json(&["gen", "vale0:p{1", "--count", "5000", "--quiet"]);
     assert_eq!(sent["frames"], 5000);
     let got = result_of(&sink.wait_with_output().unwrap(), &args);
     assert_eq!((&got["frames"], &got["findings"]["lost"]), (&5000.into(), &0.into()), "{got}");

@@ -1,8 +1,7 @@
-//! A daemon for one test, in a directory of its own; and terminals for programs that want one.
+//! Commands that a daemon is asked by; and terminals for programs that want one.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -10,43 +9,24 @@ use std::time::{Duration, Instant};
 use rustix::fd::OwnedFd;
 use rustix::pty::OpenptFlags;
 
-/// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// A running `toklat daemon`; it is stopped at the end.
-pub struct Daemon {
-    dir: tempfile::TempDir,
-    child: Child,
-}
+use super::{Daemon, PATIENCE, wait};
 
 impl Daemon {
-    /// Starts one and waits until it answers.
-    pub fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let log = File::create(dir.path().join("daemon.log")).unwrap();
-        let child = command(dir.path(), &["daemon"]).stderr(log).spawn().unwrap();
-        let mut daemon = Self { dir, child };
-        let started = Instant::now();
-        while daemon.run(&["status"]).0 != Some(0) {
-            let runs = daemon.child.try_wait().unwrap().is_none();
-            assert!(runs && started.elapsed() < PATIENCE, "no answer; its log: {}", daemon.log());
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        daemon
+    /// The program with these arguments, to talk to this daemon.
+    pub fn tool(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        command.args(args).env("TOKLAT_DIR", self.dir()).stdin(Stdio::null());
+        command
     }
 
-    /// Its runtime directory.
-    pub fn dir(&self) -> &Path {
-        self.dir.path()
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir().join("daemon.log")).unwrap()
+    /// Starts a command whose output is wanted at its end.
+    pub fn start_tool(&self, args: &[&str]) -> Child {
+        self.tool(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
     /// Runs a command to its end: exit code, what it printed, what it complained of.
     pub fn run(&self, args: &[&str]) -> (Option<i32>, String, String) {
-        let output = command(self.dir(), args).output().unwrap();
+        let output = self.tool(args).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();
         (output.status.code(), text(output.stdout), text(output.stderr))
     }
@@ -66,7 +46,7 @@ impl Daemon {
 
     /// The first lines of a command that does not end by itself.
     pub fn lines_of(&self, args: &[&str], lines: usize) -> Vec<String> {
-        let mut child = command(self.dir(), args).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = self.tool(args).stdout(Stdio::piped()).spawn().unwrap();
         let output = BufReader::new(child.stdout.take().unwrap());
         let lines = output.lines().take(lines).map(Result::unwrap).collect();
         child.kill().unwrap();
@@ -76,42 +56,7 @@ impl Daemon {
 
     /// Starts a command in a terminal of this size.
     pub fn in_terminal(&self, args: &[&str], columns: u16, rows: u16) -> Terminal {
-        Terminal::start(command(self.dir(), args), columns, rows)
-    }
-
-    /// True if it ends in time.
-    pub fn ends_within(&mut self, time: Duration) -> bool {
-        wait(&mut self.child, time).is_some()
-    }
-}
-
-impl Drop for Daemon {
-    fn drop(&mut self) {
-        // Also ends the data processes. If it is gone already, there is nothing to stop.
-        let _ = command(self.dir(), &["stop"]).output();
-        if !self.ends_within(Duration::from_secs(5)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-}
-
-fn command(dir: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
-    command.args(args).env("TOKLAT_DIR", dir).stdin(Stdio::null());
-    command
-}
-
-fn wait(child: &mut Child, time: Duration) -> Option<std::process::ExitStatus> {
-    let started = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            return Some(status);
-        }
-        if started.elapsed() > time {
-            return None;
-        }
-        std::thread::sleep(Duration::from_millis(10));
+        Terminal::start(self.tool(args), columns, rows)
     }
 }
 

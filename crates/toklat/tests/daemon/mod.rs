@@ -1,16 +1,19 @@
-//! A daemon for a test, in a directory of its own, asked over its control socket; and clients.
+//! A daemon for a test, in a directory of its own, asked over its control socket; and its clients.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use ring::{Open, Pages, Port};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
+
+pub mod cli;
+pub mod frames;
 
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,7 +49,8 @@ impl Daemon {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
         let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
         command.arg("daemon").args(&self.options).env("TOKLAT_DIR", self.dir());
-        command.env("TOKLAT_LOG", "debug").stdin(Stdio::null()).stderr(log);
+        // A process that a failed test leaves behind must not hold the test's own output open.
+        command.env("TOKLAT_LOG", "debug").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command
     }
 
@@ -77,13 +81,24 @@ impl Daemon {
     /// Tells the supervisor to stop, and waits for its end.
     pub fn stop(&mut self, how: &Value) {
         assert_eq!(self.ask("POST", "/v1/stop", how).0, 204);
-        let status = self.child.take().unwrap().wait().unwrap();
+        let status = wait(&mut self.child.take().unwrap(), PATIENCE).expect("it does not stop");
         assert!(status.success(), "{status}: {}", self.log());
+    }
+
+    /// True if it ends in time.
+    pub fn ends_within(&mut self, time: Duration) -> bool {
+        self.child.as_mut().is_none_or(|child| wait(child, time).is_some())
+    }
+
+    /// The supervisor's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().unwrap().id()
     }
 
     fn try_ask(&self, method: &str, path: &str, body: &str) -> Option<(u16, Value)> {
         let stream = UnixStream::connect(self.dir().join("control.sock")).ok()?;
-        Some(exchange(stream, method, path, "", body))
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        try_exchange(stream, method, path, "", body).ok()
     }
 
     /// Asks; returns the status and the JSON.
@@ -131,18 +146,42 @@ pub fn small(name: &str) -> Open {
 }
 
 impl Drop for Daemon {
+    /// Ends all of its processes, in bounded time whatever happened to them.
     fn drop(&mut self) {
         // A test that failed half way may have left data processes without their supervisor.
-        let runs = self.child.as_mut().is_some_and(|c| c.try_wait().is_ok_and(|e| e.is_none()));
-        if !runs {
-            self.child = self.command().spawn().ok();
-        }
-        let started = Instant::now();
-        while self.try_ask("POST", "/v1/stop", "").is_none() && started.elapsed() < PATIENCE {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        if let Some(mut child) = self.child.take() {
+        let _ = self.try_ask("POST", "/v1/stop", "");
+        if let Some(child) = &mut self.child
+            && wait(child, Duration::from_secs(10)).is_none()
+        {
+            let _ = child.kill();
             let _ = child.wait();
+        }
+        processes_in(self.dir.path()).into_iter().for_each(|pid| {
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+        });
+    }
+}
+
+/// The processes whose environment names this directory as a daemon's.
+fn processes_in(dir: &Path) -> Vec<Pid> {
+    let wanted = format!("TOKLAT_DIR={}", dir.display());
+    let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    pids.filter(|pid: &i32| {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        environment.split(|byte| *byte == 0).any(|variable| variable == wanted.as_bytes())
+    })
+    .filter_map(Pid::from_raw)
+    .collect()
+}
+
+/// Waits for its end, but no longer than `time`.
+pub fn wait(child: &mut Child, time: Duration) -> Option<ExitStatus> {
+    let started = Instant::now();
+    loop {
+        match child.try_wait() {
+            Ok(None) if started.elapsed() < time => std::thread::sleep(Duration::from_millis(10)),
+            ended => return ended.ok().flatten(),
         }
     }
 }
@@ -153,24 +192,35 @@ pub fn text(value: &Value) -> &str {
 
 /// One HTTP exchange.
 pub fn exchange(
-    mut stream: impl Read + Write,
+    stream: impl Read + Write,
     method: &str,
     path: &str,
     headers: &str,
     body: &str,
 ) -> (u16, Value) {
+    try_exchange(stream, method, path, headers, body).unwrap()
+}
+
+fn try_exchange(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> io::Result<(u16, Value)> {
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: toklat\r\nConnection: close\r\n{headers}\
          Content-Length: {}\r\n\r\n{body}",
         body.len()
-    )
-    .unwrap();
+    )?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    (status, serde_json::from_str(body).unwrap_or_else(|_| json!(body)))
+    stream.read_to_string(&mut answer)?;
+    let no_http = || io::Error::new(io::ErrorKind::InvalidData, answer.clone());
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(no_http)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let value = serde_json::from_str(body).unwrap_or_else(|_| json!(body));
+    Ok((status.ok_or_else(no_http)?, value))
 }
 
 pub fn kill_process(pid: i32) {
@@ -183,47 +233,11 @@ pub fn is_alive(pid: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
-/// A frame of 64 bytes from station `from` to station `to` with a number in it.
-pub fn frame(from: u8, to: u8, number: u64) -> [u8; 64] {
-    let mut frame = [0; 64];
-    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, to, 2, 0, 0, 0, 0, from]);
-    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
-    frame[16..24].copy_from_slice(&number.to_le_bytes());
-    frame
-}
-
-/// Sends a frame; false if there is no room.
-pub fn send(port: &mut Port, frame: &[u8]) -> bool {
-    let sent = port.send(1).push(frame);
-    port.flush().unwrap();
-    sent
-}
-
-/// The numbers of the frames that are there now.
-pub fn receive(port: &mut Port) -> Vec<u64> {
-    let ours = |frame: ring::Received<'_>| {
-        let bytes = frame.to_vec();
-        let number = bytes[16..24].try_into().unwrap();
-        (bytes[12..14] == [0x88, 0xb5]).then(|| u64::from_le_bytes(number))
+/// Says that a test cannot run here, where the run's last lines tell of it.
+pub fn skip(test: &str, why: &str) {
+    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
+        return eprintln!("SKIPPED {test}: {why}");
     };
-    let numbers = port.receive(64).filter_map(ours).collect();
-    port.flush().unwrap();
-    numbers
-}
-
-/// Sends frame after frame from `a` until one arrives at `b`; returns how long that took.
-pub fn until_traffic_flows(a: &mut Port, b: &mut Port, number: &mut u64) -> Duration {
-    let started = Instant::now();
-    loop {
-        // Station 2 speaks too, so that the switch knows where it is.
-        send(b, &frame(2, 1, 0));
-        receive(a);
-        *number += 1;
-        send(a, &frame(1, 2, *number));
-        std::thread::sleep(Duration::from_millis(1));
-        if receive(b).last().is_some_and(|last| *last > 0) {
-            return started.elapsed();
-        }
-        assert!(started.elapsed() < PATIENCE, "no traffic flows");
-    }
+    let mut log = File::options().create(true).append(true).open(log).unwrap();
+    writeln!(log, "{test}: {why}").unwrap();
 }
