@@ -31,6 +31,9 @@ use super::{AttachError, Attached, Source};
 use crate::config::RingAttach;
 use crate::state::PortState;
 
+/// Most bytes in one slot: its length has 16 bits.
+const MAX_PIECE: u32 = u16::MAX as u32;
+
 /// Attaches a client's rings.
 ///
 /// # Errors
@@ -68,28 +71,37 @@ pub fn attach_mapped(
     let at = geometry.buf_offset() as usize + reserved as usize;
     let buffers = geometry.buf_num - RESERVED_BUFFERS;
     let pool = Pool::new(map, at, geometry.buf_size, buffers).ok_or_else(missing)?;
-    let fault = Arc::new(AtomicU32::new(0));
     let ring = |first: u32, i: u32, slots: u32| {
         RingMemory::of(map, geometry, first + i, slots).ok_or_else(missing)
     };
+    let token = token.map(Arc::new);
+    let health = Arc::new(Health { fault: AtomicU32::new(0), token: token.clone() });
+    for spec in [&rings.tx, &rings.rx] {
+        for i in 0..spec.rings {
+            health.take_over(&ring(spec.first, i, spec.slots)?.control, resume);
+        }
+    }
     let mut senders = Vec::new();
     for i in 0..rings.tx.rings {
         let memory = ring(rings.tx.first, i, rings.tx.slots)?;
         let state = (state.send(i as usize).zip(state.ingress())).ok_or_else(missing)?;
-        senders.push(SendRing::new(memory, pool.clone(), state, Arc::clone(&fault), resume));
+        senders.push(SendRing::new(memory, pool.clone(), state, Arc::clone(&health), resume));
     }
     let mut receivers = Vec::new();
     for i in 0..rings.rx.rings {
         let memory = ring(rings.rx.first, i, rings.rx.slots)?;
         let spares = state.spares(i as usize).ok_or_else(missing)?;
         let state = state.receive(i as usize).ok_or_else(missing)?;
-        let usable = rings.buf_usable.clamp(64, geometry.buf_size);
+        let usable = rings.buf_usable.min(MAX_PIECE).clamp(64, geometry.buf_size);
         let parts = receive::Parts { memory, pool: pool.clone(), state, spares, usable };
-        receivers.push(Arc::new(ReceiveQueue::new(parts, Arc::clone(&fault), resume)));
+        receivers.push(Arc::new(ReceiveQueue::new(parts, Arc::clone(&health), resume)));
     }
     let egresses = receivers.iter().map(|q| Arc::clone(q) as Arc<dyn Egress>).collect();
-    let token = token.map(Arc::new);
-    let source = Box::new(RingPort { senders, receivers, token: token.clone(), fault });
+    let source = Box::new(RingPort { senders, receivers, health });
+    if let (true, Some(token)) = (resume, &token) {
+        // The predecessor may have died between publishing and kicking.
+        crate::kick(token.as_fd());
+    }
     Ok(Attached { source, egresses, token })
 }
 
@@ -97,9 +109,7 @@ pub fn attach_mapped(
 struct RingPort {
     senders: Vec<SendRing>,
     receivers: Vec<Arc<ReceiveQueue>>,
-    token: Option<Arc<OwnedFd>>,
-    /// The [`Fault`] that put the port into its error state, or 0.
-    fault: Arc<AtomicU32>,
+    health: Arc<Health>,
 }
 
 impl Source for RingPort {
@@ -112,13 +122,11 @@ impl Source for RingPort {
     }
 
     fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.token.as_ref().map(|token| token.as_fd())
+        self.health.token.as_ref().map(|token| token.as_fd())
     }
 
     fn arm(&mut self) -> bool {
-        if self.fault.load(Ordering::Relaxed) != 0 {
-            self.reset_if_wanted();
-        }
+        self.reset_if_wanted();
         self.senders.iter_mut().for_each(SendRing::check_memory);
         self.controls().for_each(|control| control.core_flags.0.wake.arm());
         let work = self.senders.iter().any(SendRing::has_work) || self.reset_is_wanted();
@@ -130,14 +138,12 @@ impl Source for RingPort {
 
     fn disarm(&mut self) {
         self.senders.iter().for_each(|ring| ring.control.core_flags.0.wake.disarm());
-        if let Some(token) = &self.token {
+        if let Some(token) = &self.health.token {
             // Bytes on a token mean nothing but "look".
             let mut bytes = [0u8; 64];
             let _ = rustix::net::recv(token, &mut bytes, rustix::net::RecvFlags::DONTWAIT);
         }
-        if self.fault.load(Ordering::Relaxed) != 0 {
-            self.reset_if_wanted();
-        }
+        self.reset_if_wanted();
     }
 }
 
@@ -153,15 +159,20 @@ impl RingPort {
     }
 
     fn reset_is_wanted(&self) -> bool {
-        self.fault.load(Ordering::Relaxed) != 0
+        self.health.failed()
             && self.reset_control().is_some_and(|control| {
                 let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
                 wanted != control.core_flags.0.reset_done.load(Ordering::Relaxed)
             })
     }
 
-    /// Takes the port out of its error state, all rings as new, if the client has asked for it.
+    /// Takes the port out of its error state, all rings as new, if the client has asked for it. Not
+    /// while frames of it wait for a lossless receiver: their slots are given back first, and the port,
+    /// which is polled until then, is asked again.
     fn reset_if_wanted(&mut self) {
+        if !self.health.failed() || self.senders.iter().any(SendRing::lends) {
+            return;
+        }
         let Some(control) = self.reset_control().filter(|_| self.reset_is_wanted()) else { return };
         // Memory that has failed stays failed: the client reads so again.
         if !control.mapping().has_failed() {
@@ -169,9 +180,7 @@ impl RingPort {
         }
         let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
         control.core_flags.0.reset_done.store(wanted, Ordering::Release);
-        if let Some(token) = &self.token {
-            crate::kick(token.as_fd());
-        }
+        self.health.kick();
     }
 
     fn start_anew(&mut self) {
@@ -180,7 +189,7 @@ impl RingPort {
         for control in self.controls().chain(self.receivers.iter().map(|queue| &*queue.control)) {
             control.core_flags.0.fault.store(0, Ordering::Relaxed);
         }
-        self.fault.store(0, Ordering::Relaxed);
+        self.health.fault.store(0, Ordering::Relaxed);
     }
 }
 
@@ -203,12 +212,44 @@ impl Watch {
     }
 }
 
-/// Puts a port into its error state.
-#[cold]
-fn fail(state: &AtomicU32, fault: Fault, control: &Control, count: &Counter) {
-    state.store(fault as u32, Ordering::Relaxed);
-    control.core_flags.0.fault.store(fault as u32, Ordering::Release);
-    count.add(1);
+/// Whether a port is in its error state, and how its owner hears of it.
+struct Health {
+    /// The [`Fault`] that put the port there, or 0.
+    fault: AtomicU32,
+    /// A byte on it wakes the owner.
+    token: Option<Arc<OwnedFd>>,
+}
+
+impl Health {
+    /// Goes on in the error state that a predecessor said a ring was in. The client could say
+    /// otherwise by now; it would harm its own rings only.
+    fn take_over(&self, control: &Control, resume: bool) {
+        let said = if resume { control.core_flags.0.fault.load(Ordering::Relaxed) } else { 0 };
+        match Fault::from_number(said) {
+            Some(fault) => self.fault.store(fault as u32, Ordering::Relaxed),
+            None => control.core_flags.0.fault.store(0, Ordering::Relaxed),
+        }
+    }
+
+    #[inline(always)]
+    fn failed(&self) -> bool {
+        self.fault.load(Ordering::Relaxed) != 0
+    }
+
+    /// Puts the port into its error state, and wakes its owner, who may be waiting for frames.
+    #[cold]
+    fn fail(&self, fault: Fault, control: &Control, count: &Counter) {
+        self.fault.store(fault as u32, Ordering::Relaxed);
+        control.core_flags.0.fault.store(fault as u32, Ordering::Release);
+        count.add(1);
+        self.kick();
+    }
+
+    fn kick(&self) {
+        if let Some(token) = &self.token {
+            crate::kick(token.as_fd());
+        }
+    }
 }
 
 /// The bytes of a slot; `pool` starts after the reserved buffers.

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::ring::layout::{
-    Control, Fault, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
+    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
 };
 use port::{Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Nearer};
 use shmem::{Pool, Shared, SharedSlice};
 
-use super::{Watch, buffer, fail};
+use super::{Health, Watch, buffer};
 use crate::state::ReceiveState;
 
 /// A receive ring: where frames are handed out to its owner. Shared by all workers.
@@ -22,7 +22,7 @@ pub(super) struct ReceiveQueue {
     /// Buffers not handed out: from number [`out`](Self::out) to the ring's size, the one that came
     /// back last first.
     spares: SharedSlice<AtomicU32>,
-    fault: Arc<AtomicU32>,
+    health: Arc<Health>,
     /// Bytes of a buffer that are filled.
     usable: u32,
     /// The wake-up that was answered last.
@@ -49,7 +49,7 @@ struct Cursors {
 }
 
 impl ReceiveQueue {
-    pub(super) fn new(parts: Parts, fault: Arc<AtomicU32>, resume: bool) -> Self {
+    pub(super) fn new(parts: Parts, health: Arc<Health>, resume: bool) -> Self {
         let Parts { memory, pool, state, spares, usable } = parts;
         let slots = memory.slots.len() as u32;
         let cursors = Cursors {
@@ -65,7 +65,7 @@ impl ReceiveQueue {
             pool,
             state,
             spares,
-            fault,
+            health,
             usable,
             answered: AtomicU32::new(0),
         };
@@ -112,8 +112,8 @@ impl ReceiveQueue {
         limits: Limits,
     ) -> usize {
         if let Err(fault) = self.make_room(at) {
-            if self.fault.load(Ordering::Relaxed) == 0 {
-                fail(&self.fault, fault, &self.control, &self.state.counters.faults);
+            if !self.health.failed() {
+                self.health.fail(fault, &self.control, &self.state.counters.faults);
             }
             self.state.counters.drop_frames(DropReason::Down, list.len() as u64);
             return list.len();
@@ -187,11 +187,11 @@ impl ReceiveQueue {
     ) -> bool {
         let frame = batch.pick(i);
         let len = frame.len() as u32;
-        if len > max_frame {
+        let count = len.div_ceil(self.usable).max(1);
+        if len > max_frame || count as usize > MAX_FRAGS {
             to.too_long += 1;
             return true;
         }
-        let count = len.div_ceil(self.usable).max(1);
         if to.spare + count >= self.slot_count() {
             return false;
         }
@@ -232,7 +232,7 @@ impl ReceiveQueue {
     /// Takes back what the client has released, so that the same few warm buffers go round.
     #[inline(always)]
     fn make_room(&self, at: &mut Cursors) -> Result<(), Fault> {
-        let fault = self.fault.load(Ordering::Relaxed);
+        let fault = self.health.fault.load(Ordering::Relaxed);
         if fault != 0 {
             return Err(Fault::from_number(fault).unwrap_or(Fault::Memory));
         }

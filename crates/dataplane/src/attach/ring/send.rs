@@ -1,7 +1,6 @@
 //! A send ring: frames its owner hands in.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::ring::layout::{
     Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, previous,
@@ -10,7 +9,7 @@ use ::ring::layout::{
 use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::{Pool, Shared, SharedSlice};
 
-use super::{Watch, buffer, fail};
+use super::{Health, Watch, buffer};
 use crate::state::SendState;
 
 /// A send ring: frames its owner hands in.
@@ -20,7 +19,7 @@ pub(super) struct SendRing {
     pool: Pool,
     state: Shared<SendState>,
     counters: Shared<IngressCounters>,
-    fault: Arc<AtomicU32>,
+    health: Arc<Health>,
     memory: Watch,
     /// First slot that was not gathered.
     taken: u32,
@@ -39,7 +38,7 @@ impl SendRing {
         memory: RingMemory,
         pool: Pool,
         (state, counters): (Shared<SendState>, Shared<IngressCounters>),
-        fault: Arc<AtomicU32>,
+        health: Arc<Health>,
         resume: bool,
     ) -> Self {
         let slots = memory.slots.len() as u32;
@@ -54,7 +53,7 @@ impl SendRing {
             pool,
             state,
             counters,
-            fault,
+            health,
             taken,
             done: taken,
             sizes: Vec::with_capacity(1024),
@@ -68,15 +67,20 @@ impl SendRing {
     }
 
     pub(super) fn has_work(&self) -> bool {
-        self.fault.load(Ordering::Relaxed) == 0 && self.control.owner.0.observe() != self.taken
+        !self.health.failed() && self.control.owner.0.observe() != self.taken
+    }
+
+    /// True while gathered frames are not completed.
+    pub(super) fn lends(&self) -> bool {
+        self.done != self.taken
     }
 
     /// An idle ring may be one whose head is not there any more.
     pub(super) fn check_memory(&mut self) {
         if let Err(fault) = self.memory.check()
-            && self.fault.load(Ordering::Relaxed) == 0
+            && !self.health.failed()
         {
-            fail(&self.fault, fault, &self.control, &self.counters.faults);
+            self.health.fail(fault, &self.control, &self.counters.faults);
         }
     }
 
@@ -182,7 +186,7 @@ fn check(pool: &Pool, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
 
 impl Ingress for SendRing {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, _now: Nanos) -> usize {
-        if self.control.owner.0.observe() == self.taken || self.fault.load(Ordering::Relaxed) != 0 {
+        if self.control.owner.0.observe() == self.taken || self.health.failed() {
             return 0;
         }
         self.sizes.clear();
@@ -190,7 +194,7 @@ impl Ingress for SendRing {
         let head = self.memory.check().and_then(|()| self.head());
         let collected = head.and_then(|head| self.collect(scratch, max, head));
         if let Err(fault) = collected {
-            fail(&self.fault, fault, &self.control, &self.counters.faults);
+            self.health.fail(fault, &self.control, &self.counters.faults);
         }
         self.counters.frames.add(scratch.len() as u64);
         self.counters.bytes.add(scratch.bytes());
