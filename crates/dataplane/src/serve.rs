@@ -152,7 +152,7 @@ impl Served {
         if effects != Effects::default() {
             effect(self.id, effects);
         }
-        self.debt = turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
+        self.debt += turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
         if self.queues[queue].sender.is_stalled() {
             self.hold(queue, tools);
         }

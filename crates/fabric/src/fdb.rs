@@ -10,7 +10,11 @@
 //!
 //! A *filter* is the domain in which addresses are looked up: 0 for ports that know nothing of VLANs,
 //! else the VLAN id (IEEE 802.1Q, 8.8: independent learning).
+//!
+//! The hash is keyed by a random number that lies in the table, so that nobody can choose addresses
+//! that fill the two buckets of somebody else's.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -29,14 +33,17 @@ const WINDOW_SHIFT: u32 = 20;
 const WINDOW_SECONDS_LOG2: u32 = 3;
 /// More moves than this in a window are a loop or an attack.
 const MAX_MOVES: u32 = 4;
+/// Set in every key, so that none is 0.
+const USED: u64 = 1 << 63;
 
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
     /// Odd while a writer is at work.
     sequence: AtomicU32,
-    reserved: AtomicU32,
-    /// MAC in the low 48 bits, filter above; 0 is no entry (no frame has source 0 and filter 0).
+    /// In the first two buckets: the halves of the hash's key; 0 in both before the first use.
+    seed: AtomicU32,
+    /// MAC in the low 48 bits, filter above, the highest bit set; 0 is no entry.
     keys: [AtomicU64; WAYS],
     /// Port, static bit, moves.
     words: [AtomicU32; WAYS],
@@ -80,6 +87,8 @@ pub struct FdbEntry {
 pub struct Fdb {
     buckets: SharedSlice<Bucket>,
     mask: u32,
+    /// The key of the hash.
+    seed: u64,
     limit: u32,
     writer: Mutex<Writer>,
     /// Counted up whenever entries move or go, so that ports forget whom they saw last.
@@ -99,6 +108,17 @@ pub type Filter = u16;
 #[inline(always)]
 pub(crate) fn key_of(filter: Filter, mac: u64) -> u64 {
     mac | u64::from(filter) << 48
+}
+
+/// The same as it is in the table.
+#[inline(always)]
+fn entry_of(filter: Filter, mac: u64) -> u64 {
+    key_of(filter, mac) | USED
+}
+
+/// The filter of an entry's key.
+fn filter_in(key: u64) -> Filter {
+    (key >> 48) as u16 & 0xfff
 }
 
 impl Fdb {
@@ -130,11 +150,11 @@ impl Fdb {
                 writer.count(bucket.words[way].load(Ordering::Relaxed), 1);
             }
         }
-        let limit = entries;
         Some(Self {
-            buckets,
             mask: count - 1,
-            limit,
+            seed: seed_of(&buckets[0], &buckets[1]),
+            buckets,
+            limit: entries,
             writer: Mutex::new(writer),
             generation: AtomicU64::new(0),
         })
@@ -150,18 +170,14 @@ impl Fdb {
         Self::open(&mapping, 0, entries, ports).ok_or_else(missing)
     }
 
+    /// The two buckets of a key: by the folded product of two words that depend on the seed.
     #[inline(always)]
     fn pair(&self, key: u64) -> (&Bucket, &Bucket) {
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let first = (hash >> 40) as u32 & self.mask;
-        let second = first ^ ((hash >> 16) as u32 & self.mask | 1);
+        let product = u128::from(key ^ self.seed) * u128::from(self.seed | 1);
+        let hash = product as u64 ^ (product >> 64) as u64;
+        let first = hash as u32 & self.mask;
+        let second = first ^ ((hash >> 32) as u32 & self.mask | 1);
         (&self.buckets[first as usize], &self.buckets[second as usize])
-    }
-
-    /// Fetches the line an address is probably in.
-    #[inline(always)]
-    pub fn prefetch(&self, filter: Filter, mac: u64) {
-        shmem::prefetch(std::ptr::from_ref(self.pair(key_of(filter, mac)).0).cast());
     }
 
     /// Counts moves and removals; compare to tell whether cached results still hold.
@@ -175,9 +191,15 @@ impl Fdb {
     #[inline]
     #[must_use]
     pub fn lookup(&self, filter: Filter, mac: u64) -> Option<u16> {
-        let key = key_of(filter, mac);
+        self.find(entry_of(filter, mac)).map(|(_, _, word)| word as u16)
+    }
+
+    /// The place and the word of a key.
+    #[inline(always)]
+    fn find(&self, key: u64) -> Option<(&Bucket, usize, u32)> {
         let (first, second) = self.pair(key);
-        first.find(key).or_else(|| second.find(key)).map(|(_, word)| word as u16)
+        let found = first.find(key).map(|(way, word)| (first, way, word));
+        found.or_else(|| second.find(key).map(|(way, word)| (second, way, word)))
     }
 
     /// Notes that `mac` was seen at `port`. `limit` bounds the addresses of the port; `guard` refuses
@@ -191,74 +213,78 @@ impl Fdb {
         guard: bool,
         now: Nanos,
     ) -> Learned {
-        let key = key_of(filter, mac);
-        let (first, second) = self.pair(key);
-        let known = first.find(key).map(|found| (first, found));
-        let known = known.or_else(|| second.find(key).map(|found| (second, found)));
-        match known {
-            Some((bucket, (way, word))) if word as u16 == port => {
+        let key = entry_of(filter, mac);
+        match self.find(key) {
+            Some((bucket, way, word)) if word as u16 == port => {
                 bucket.seen[way].store(now.seconds() as u16, Ordering::Relaxed);
                 Learned::Known
             }
-            Some((_, (_, word))) if word & STATIC != 0 => Learned::Refused,
+            Some((_, _, word)) if word & STATIC != 0 => Learned::Refused,
             _ => self.learn_slowly(key, port, limit, guard, now),
         }
     }
 
-    /// Adds or moves an entry, under the lock.
+    /// Adds or moves an entry, under the lock: what was found without it may have changed.
     #[cold]
     fn learn_slowly(&self, key: u64, port: u16, limit: u32, guard: bool, now: Nanos) -> Learned {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.find(key);
+        match known {
+            Some((_, _, word)) if word as u16 == port => return Learned::Known,
+            Some((_, _, word)) if word & STATIC != 0 => return Learned::Refused,
+            _ if writer.of(port) >= limit => return Learned::NoRoom,
+            _ => (),
+        }
+        let word = match known.map(|(_, _, word)| moved(word, port, now)) {
+            Some(None) if guard => return Learned::Refused,
+            Some(Some(moved)) => moved,
+            Some(None) | None => u32::from(port),
+        };
+        self.put(&mut writer, key, word, now)
+    }
+
+    /// Writes an entry where its key is, or where there is room.
+    fn put(&self, writer: &mut Writer, key: u64, word: u32, now: Nanos) -> Learned {
+        if let Some((bucket, way, earlier)) = self.find(key) {
+            writer.count(earlier, -1);
+            writer.count(word, 1);
+            bucket.write(way, key, word, now);
+            // Whoever saw the address last must learn it again if it comes back.
+            self.generation.fetch_add(1, Ordering::Release);
+            return Learned::Known;
+        }
         let (first, second) = self.pair(key);
-        for bucket in [first, second] {
-            if let Some((way, word)) = bucket.find(key) {
-                let moved = moved(word, port, now);
-                if guard && moved.is_none() {
-                    return Learned::Refused;
-                }
-                writer.count(word, -1);
-                let word = moved.unwrap_or(u32::from(port));
-                writer.count(word, 1);
-                bucket.write(way, key, word, now);
-                // Whoever saw the address last must learn it again if it comes back.
-                self.generation.fetch_add(1, Ordering::Release);
-                return Learned::Known;
-            }
-        }
-        if writer.entries >= self.limit || writer.of(port) >= limit {
-            return Learned::NoRoom;
-        }
-        let free = |b: &Bucket| b.keys.iter().position(|key| key.load(Ordering::Relaxed) == 0);
-        let place = free(first).map(|way| (first, way));
-        let Some((bucket, way)) = place.or_else(|| free(second).map(|way| (second, way))) else {
+        let place = first.free().map(|way| (first, way));
+        let place = place.or_else(|| second.free().map(|way| (second, way)));
+        let Some((bucket, way)) = place.filter(|_| writer.entries < self.limit) else {
             return Learned::NoRoom;
         };
-        writer.count(u32::from(port), 1);
-        bucket.write(way, key, u32::from(port), now);
+        writer.count(word, 1);
+        bucket.write(way, key, word, now);
         Learned::Known
     }
 
-    /// Adds an entry that stays until it is removed; false if there is no room.
+    /// Adds an entry that stays until it is removed, or makes one of a learned one; false if there is
+    /// no room, or if no port can be at `mac`: a group address, or zero.
     pub fn add_static(&self, filter: Filter, mac: Mac, port: u16, now: Nanos) -> bool {
-        let key = key_of(filter, mac.word());
-        self.remove(filter, mac);
-        if self.learn_slowly(key, port, u32::MAX, false, now) != Learned::Known {
+        if mac.is_group() || mac.word() == 0 {
             return false;
         }
-        let _writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let (first, second) = self.pair(key);
-        for bucket in [first, second] {
-            if let Some((way, word)) = bucket.find(key) {
-                bucket.write(way, key, word | STATIC, now);
-            }
-        }
-        true
+        let key = entry_of(filter, mac.word());
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        self.put(&mut writer, key, u32::from(port) | STATIC, now) == Learned::Known
     }
 
     /// Removes an address; false if it was not there.
     pub fn remove(&self, filter: Filter, mac: Mac) -> bool {
-        let key = key_of(filter, mac.word());
-        self.remove_where(|entry, _, _| entry == key) > 0
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((bucket, way, word)) = self.find(entry_of(filter, mac.word())) else {
+            return false;
+        };
+        writer.count(word, -1);
+        bucket.write(way, 0, 0, Nanos(0));
+        self.generation.fetch_add(1, Ordering::Release);
+        true
     }
 
     /// Forgets learned addresses: all, or those at `port`, or those of `filter`. Static ones stay.
@@ -266,7 +292,7 @@ impl Fdb {
         self.remove_where(|key, word, _| {
             word & STATIC == 0
                 && port.is_none_or(|port| word as u16 == port)
-                && filter.is_none_or(|filter| (key >> 48) as u16 == filter)
+                && filter.is_none_or(|filter| filter_in(key) == filter)
         })
     }
 
@@ -275,15 +301,17 @@ impl Fdb {
         self.remove_where(|_, word, _| word as u16 == port)
     }
 
-    /// Forgets learned addresses that were not seen for `seconds` (at most 32,767; 0: none).
+    /// Forgets learned addresses that were not seen for `seconds` (at most 32,766; 0: none). To be
+    /// called often: ages wrap after 65,536 seconds, and the later half of them is taken for the
+    /// future, in which an address lies that was seen after `now` was read.
     pub fn age(&self, seconds: u32, now: Nanos) -> u32 {
         let now = now.seconds() as u16;
-        let limit = seconds.min(32_767);
+        let limit = seconds.min(32_766) as i16;
         if limit == 0 {
             return 0;
         }
         self.remove_where(|_, word, seen| {
-            word & STATIC == 0 && u32::from(now.wrapping_sub(seen)) > limit
+            word & STATIC == 0 && now.wrapping_sub(seen) as i16 > limit
         })
     }
 
@@ -338,7 +366,7 @@ impl Fdb {
                 let seen = bucket.seen[way].load(Ordering::Relaxed);
                 entries.push(FdbEntry {
                     mac: Mac::from_word(key),
-                    vlan: VlanId::new((key >> 48) as u16),
+                    vlan: VlanId::new(filter_in(key)),
                     port: word as u16,
                     fixed: word & STATIC != 0,
                     age_s: u32::from((now.seconds() as u16).wrapping_sub(seen)),
@@ -347,6 +375,18 @@ impl Fdb {
         }
         Some(entries)
     }
+}
+
+/// The key of a table's hash, made at its first use, when it has no entries.
+fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
+    let halves = [low, high].map(|bucket| u64::from(bucket.seed.load(Ordering::Relaxed)));
+    if halves != [0, 0] {
+        return halves[0] | halves[1] << 32;
+    }
+    let seed = RandomState::new().hash_one(0);
+    low.seed.store(seed as u32, Ordering::Relaxed);
+    high.seed.store((seed >> 32) as u32, Ordering::Relaxed);
+    seed
 }
 
 /// The word of an entry that moves to `port`, or `None` if it has moved too often.
@@ -384,6 +424,11 @@ impl Bucket {
             }
             std::hint::spin_loop();
         }
+    }
+
+    /// A way without an entry.
+    fn free(&self) -> Option<usize> {
+        self.keys.iter().position(|key| key.load(Ordering::Relaxed) == 0)
     }
 
     fn used(&self) -> impl Iterator<Item = usize> + '_ {
@@ -442,7 +487,7 @@ mod tests {
         let fdb = Fdb::private(64, 4).unwrap();
         learn(&fdb, 2, 1, 0);
         learn(&fdb, 4, 1, 0);
-        fdb.add_static(0, Mac::from_word(6), 2, Nanos(0));
+        assert!(fdb.add_static(0, Mac::from_word(6), 2, Nanos(0)));
         learn(&fdb, 2, 1, 200);
         assert_eq!(fdb.age(300, Nanos(301 * SECOND)), 1);
         assert_eq!(
@@ -450,6 +495,15 @@ mod tests {
             (Some(1), None, Some(2))
         );
         assert_eq!(fdb.age(0, Nanos(9999 * SECOND)), 0, "0 is never");
+    }
+
+    #[test]
+    fn an_address_seen_after_the_clock_was_read_is_young() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        learn(&fdb, 2, 1, 65_536);
+        assert_eq!(fdb.age(u32::MAX, Nanos(65_535 * SECOND)), 0, "seen a second from now");
+        assert_eq!(fdb.age(u32::MAX, Nanos((65_536 + 32_766) * SECOND)), 0);
+        assert_eq!(fdb.age(u32::MAX, Nanos((65_536 + 32_767) * SECOND)), 1);
     }
 
     #[test]
@@ -475,11 +529,54 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_became_static_meanwhile_is_not_moved_and_its_port_is_not_counted_twice() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
+        // What a learner does that had looked before the entry was there.
+        let late = |port| fdb.learn_slowly(entry_of(0, 2), port, u32::MAX, true, Nanos(0));
+        assert_eq!((late(3), late(1)), (Learned::Refused, Learned::Known));
+        fdb.flush(None, None);
+        assert_eq!((fdb.lookup(0, 2), fdb.len()), (Some(1), 1), "still static");
+    }
+
+    #[test]
+    fn nobody_is_at_address_zero_or_at_a_group() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        assert_eq!(fdb.lookup(0, 0), None, "an empty way is no entry");
+        assert!(!fdb.add_static(0, Mac::from_word(0), 1, Nanos(0)));
+        assert!(!fdb.add_static(0, Mac::BROADCAST, 1, Nanos(0)));
+        assert!(!fdb.remove(0, Mac::from_word(0)));
+        assert!(fdb.is_empty());
+    }
+
+    #[test]
+    fn a_port_at_its_limit_gets_no_address_of_another() {
+        let fdb = Fdb::private(64, 4).unwrap();
+        let learn = |mac, port| fdb.learn(0, mac, port, 1, true, Nanos(0));
+        assert_eq!((learn(2, 1), learn(4, 2)), (Learned::Known, Learned::Known));
+        assert_eq!(learn(2, 2), Learned::NoRoom);
+        assert_eq!(fdb.lookup(0, 2), Some(1));
+    }
+
+    #[test]
+    fn tables_hash_differently_and_a_table_opened_again_as_before() {
+        let mapping = Mapping::private(Fdb::bytes(8192)).unwrap();
+        let places = |fdb: &Fdb| -> Vec<usize> {
+            let first = |i| fdb.pair(entry_of(0, Mac::local(i).word())).0;
+            let start = std::ptr::from_ref(&fdb.buckets[0]).addr();
+            (0..100).map(|i| std::ptr::from_ref(first(i)).addr() - start).collect()
+        };
+        let open = || places(&Fdb::open(&mapping, 0, 8192, 4).unwrap());
+        assert_eq!(open(), open());
+        assert_ne!(open(), places(&Fdb::private(8192, 4).unwrap()));
+    }
+
+    #[test]
     fn a_bucket_whose_writer_died_is_emptied() {
         let mapping = Mapping::private(Fdb::bytes(64)).unwrap();
         let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
         learn(&fdb, 2, 1, 0);
-        fdb.pair(2).0.sequence.store(7, Ordering::Relaxed);
+        fdb.pair(entry_of(0, 2)).0.sequence.store(7, Ordering::Relaxed);
         let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
         assert_eq!((fdb.lookup(0, 2), fdb.len()), (None, 0));
     }
