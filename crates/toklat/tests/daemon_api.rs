@@ -207,7 +207,7 @@ fn over_tcp_only_the_token_opens() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listen = free.to_string();
     let file = file.to_str().unwrap();
-    let _daemon = Daemon::start_with(&["--listen", &listen, "--token-file", file]);
+    let _daemon = Daemon::start_with(&["--listen-tcp", &listen, "--token-file", file]);
     let ask = |headers: &str| {
         exchange(TcpStream::connect(free).unwrap(), "GET", "/v1/status", headers, "").0
     };

@@ -1,4 +1,5 @@
 //! A data process inside of a test's process.
+#![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command as Program, ExitStatus};

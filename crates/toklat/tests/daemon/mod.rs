@@ -40,6 +40,8 @@ impl Daemon {
     pub fn start_again(&mut self) {
         self.child = Some(self.command().spawn().unwrap());
         self.wait_for("the daemon to answer", |daemon| {
+            let ended = daemon.child.as_mut().and_then(|child| child.try_wait().unwrap());
+            assert!(ended.is_none(), "{ended:?}: {}", daemon.log());
             daemon.try_ask("GET", "/v1/status", "").is_some()
         });
     }
