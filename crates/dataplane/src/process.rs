@@ -8,10 +8,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use fabric::{Fdb, Monitor, Policy, PortSpec, Ports};
 use port::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::net::sockopt;
 use shmem::Memfd;
 
 use crate::attach::{self, AttachError, Attached};
@@ -22,6 +24,11 @@ use crate::sandbox;
 use crate::serve::Served;
 use crate::state::{self, PortState, State};
 use crate::worker::{Common, Job, Table, Worker, clock};
+
+/// Most supervisors that are talked to at a time; others wait to be accepted.
+const MAX_CONNECTIONS: usize = 8;
+/// How long a supervisor may leave answers unread before its connection is closed.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Why a data process ended.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +43,17 @@ pub enum ProcessError {
     /// It cannot be confined.
     #[error(transparent)]
     Sandbox(#[from] crate::sandbox::SandboxError),
+    /// A worker was given a CPU that it cannot run on.
+    #[error(
+        "Worker {worker} cannot run on CPU {cpu}: name a CPU that this machine has and this process \
+         may use, or leave it out"
+    )]
+    Cpu {
+        /// The worker.
+        worker: usize,
+        /// The CPU.
+        cpu: u16,
+    },
     /// The operating system refused something.
     #[error("Cannot {what}")]
     System {
@@ -139,16 +157,21 @@ impl Process {
         let worker = Worker::new(Arc::clone(&self.common), number, state, self.settings())
             .map_err(system("make a worker's epoll"))?;
         let thread = std::thread::Builder::new().name(format!("worker {number}"));
+        let (reply, pinned) = sync_channel(1);
         let run = move || {
-            if let Some(cpu) = cpu {
-                pin(cpu);
+            let here = cpu.is_none_or(pin);
+            let _ = reply.send(here);
+            if here {
+                run_or_abort(worker);
             }
-            worker.run();
         };
         let thread = thread.spawn(run);
         let failed = |source| ProcessError::System { what: "start a worker", source };
         self.threads.push(thread.map_err(failed)?);
-        Ok(())
+        match (cpu, pinned.recv()) {
+            (Some(cpu), Ok(false)) => Err(ProcessError::Cpu { worker: number, cpu }),
+            _ => Ok(()),
+        }
     }
 
     fn settings(&self) -> (Idle, u16, u64) {
@@ -161,20 +184,22 @@ impl Process {
         let mut connections: Vec<OwnedFd> = Vec::new();
         let mut aged = clock();
         while !self.stopping {
-            let mut fds = vec![PollFd::new(listener, PollFlags::IN)];
-            fds.extend(connections.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            let room = connections.len() < MAX_CONNECTIONS;
+            let polled = connections.iter().chain(room.then_some(listener));
+            let mut fds: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
             match rustix::event::poll(&mut fds, Some(&second)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => (),
                 Err(error) => return Err(error),
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let mut served = 0;
+            let mut ready = ready.into_iter();
+            // Once stopped, nobody could answer any more.
             connections.retain(|connection| {
-                served += 1;
-                !ready[served] || self.answer(connection.as_fd()).is_ok()
+                ready.next() != Some(true)
+                    || !self.stopping && self.answer(connection.as_fd()).is_ok()
             });
-            if ready[0] && connections.len() < 8 {
+            if ready.next() == Some(true) {
                 connections.extend(accept(listener));
             }
             let now = clock();
@@ -190,11 +215,14 @@ impl Process {
     fn answer(&mut self, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
         let (command, descriptors) = control::receive::<Command>(from)?;
         let answer = match command {
-            Command::Hello { .. } => {
+            Command::Hello { version } => {
                 let pid = std::process::id();
                 let switch = self.switch.clone();
                 let hello = Answer::Hello { version: control::VERSION, pid, switch };
-                return control::send(from, &hello, &[self.state_file.as_fd()]);
+                control::send(from, &hello, &[self.state_file.as_fd()])?;
+                // Told our version, a supervisor of another one knows why it is left.
+                let same = version == control::VERSION;
+                return same.then_some(()).ok_or(ChannelError::Closed);
             }
             Command::ListPorts => {
                 self.list_ports(from)?;
@@ -264,6 +292,14 @@ impl Process {
         }
         let state =
             self.state.port(id).ok_or_else(|| format!("The switch has no port number {id}"))?;
+        if !resume {
+            // What the number's last holder left, if it went while no data process ran.
+            self.common.fdb.detach(id);
+            if self.state.switch().has_port(id) {
+                state.retire(self.state.switch());
+                self.state.switch().set_port(id, false);
+            }
+        }
         let kept =
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
         let (attached, monitor) =
@@ -416,6 +452,9 @@ fn attach(
     match attachment {
         Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),
         Attachment::Monitor { ring: rings, of, tx, rx } => {
+            if rings.tx.rings != 0 {
+                return Err(AttachError::MonitorSends);
+            }
             let monitor = Monitor { of: *of, sent: *tx, received: *rx };
             Ok((ring(rings, descriptors)?, Some(monitor)))
         }
@@ -461,14 +500,28 @@ fn explain(error: &dyn std::error::Error) -> String {
 fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let connection = rustix::net::accept_with(listener, flags).ok()?;
-    let peer = rustix::net::sockopt::socket_peercred(&connection).ok()?;
+    let peer = sockopt::socket_peercred(&connection).ok()?;
+    sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(PATIENCE)).ok()?;
     let trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
     trusted.then_some(connection)
 }
 
-fn pin(cpu: u16) {
-    let mut set = rustix::thread::CpuSet::new();
-    set.set(usize::from(cpu));
-    // A CPU that is not there leaves the worker unpinned.
-    let _ = rustix::thread::sched_setaffinity(None, &set);
+/// Keeps the calling thread on a CPU; false if it cannot be there.
+fn pin(cpu: u16) -> bool {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let cpu = usize::from(cpu);
+    let mut set = CpuSet::new();
+    cpu < CpuSet::MAX_CPU && {
+        set.set(cpu);
+        sched_setaffinity(None, &set).is_ok()
+    }
+}
+
+/// Runs a worker. One that panics beyond a port's turn would leave the control thread waiting for it,
+/// and its ports without service: the process ends instead, and its successor goes on with them.
+fn run_or_abort(worker: Worker) {
+    let run = std::panic::AssertUnwindSafe(|| worker.run());
+    if std::panic::catch_unwind(run).is_err() {
+        std::process::abort();
+    }
 }

@@ -93,10 +93,12 @@ fn list() -> Result<BpfProgram, seccompiler::Error> {
 
 /// The calls that are allowed with certain arguments only.
 fn conditional() -> Result<Rules, seccompiler::Error> {
-    let when = |argument, operator, value: u64| {
-        let length = SeccompCmpArgLen::Dword;
-        SeccompRule::new(vec![SeccompCondition::new(argument, length, operator, value)?])
+    let condition = |argument, operator, value: u64| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
     };
+    let when =
+        |argument, operator, value| SeccompRule::new(vec![condition(argument, operator, value)?]);
+    let equals = |argument, value: i32| condition(argument, SeccompCmpOp::Eq, value as u64);
     let is = |argument, value: i32| when(argument, SeccompCmpOp::Eq, value as u64);
     let has = |argument, bit: i32, value: i32| {
         when(argument, SeccompCmpOp::MaskedEq(bit as u64), value as u64)
@@ -110,6 +112,9 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         libc::F_DUPFD_CLOEXEC,
         libc::F_GET_SEALS,
     ];
+    // How long an answer may wait for its reader.
+    let send_time =
+        |option| SeccompRule::new(vec![equals(1, libc::SOL_SOCKET)?, equals(2, option)?]);
     let fcntl: Result<Vec<_>, _> = fcntl.into_iter().map(|command| is(1, command)).collect();
     Ok([
         (libc::SYS_mmap, vec![not_executable()?]),
@@ -119,6 +124,10 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         (libc::SYS_prctl, vec![is(0, libc::PR_SET_NAME)?]),
         // abort(3), by this process to itself.
         (libc::SYS_tgkill, vec![is(0, std::process::id() as i32)?]),
+        (
+            libc::SYS_setsockopt,
+            vec![send_time(libc::SO_SNDTIMEO)?, send_time(libc::SO_SNDTIMEO_NEW)?],
+        ),
         (libc::SYS_fcntl, fcntl?),
     ]
     .into())

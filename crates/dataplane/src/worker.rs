@@ -6,8 +6,13 @@
 //!
 //! A port is *hot*, polled every pass, or *armed*, asked to wake us and waited for in epoll; idle hot
 //! ports are armed after a while, so that ports without traffic cost a busy worker nothing. Asleep, a
-//! worker waits in epoll only. It takes no lock, makes no system call and reads the clock once per
-//! pass.
+//! worker waits in epoll only. Busy, it reads the clock once per pass; it takes the locks of egresses
+//! and of the forwarding table, each held for a batch or an entry, and makes system calls to kick
+//! sleepers, to ask epoll every few microseconds, and for each frame of a tap.
+//!
+//! A panic in a port's turn takes that port out of service: it sends no more, and stays in the table as
+//! a receiver until it is removed. What of its last batch was not delivered is in no counter. A panic
+//! anywhere else ends the process: its successor goes on with all ports.
 //!
 //! The table of ports is swapped whole by the control thread. A worker announces, at every pass, the
 //! epoch it has seen; the control thread frees an old table, and what only it kept mapped, when every
@@ -160,6 +165,8 @@ pub(crate) struct Worker {
     ports: Vec<Option<Box<Served>>>,
     /// The ports that are polled.
     hot: Vec<PortId>,
+    /// Ports that epoll does not wait for, though they want it: they are never armed.
+    unwatched: Vec<PortId>,
     /// When armed ports have work of their own accord.
     timers: Vec<(Nanos, PortId)>,
     tools: Tools,
@@ -188,6 +195,7 @@ impl Worker {
             epoll,
             ports: Vec::new(),
             hot: Vec::new(),
+            unwatched: Vec::new(),
             timers: Vec::new(),
             tools: Tools::new(batch, stall_timeout),
             idle,
@@ -258,6 +266,8 @@ impl Worker {
                 Ok(gathered) => frames += gathered,
                 Err(_) => {
                     self.take_out_of_service(at);
+                    // Who got frames in this turn and sleeps is in tools that are in doubt.
+                    table.tokens.iter().flatten().for_each(|token| crate::kick(token.as_fd()));
                     break;
                 }
             }
@@ -270,7 +280,13 @@ impl Worker {
     fn take_out_of_service(&mut self, at: usize) {
         self.state.panics.add(1);
         let id = self.hot.swap_remove(at);
-        self.release(id);
+        let abandon = || {
+            if let Some(mut port) = self.release(id) {
+                port.abandon();
+            }
+        };
+        // What panicked once may do so again.
+        let _ = catch_unwind(AssertUnwindSafe(abandon));
         self.tools.renew();
     }
 
@@ -336,7 +352,7 @@ impl Worker {
     /// Arms the port at `hot[at]`, unless it has work.
     fn arm(&mut self, at: usize, now: Nanos) -> bool {
         let Some(port) = port_at(&mut self.ports, self.hot[at]) else { return false };
-        if port.source.arm() {
+        if self.unwatched.contains(&port.id) || port.source.arm() {
             port.busy_at = now;
             return false;
         }
@@ -433,7 +449,9 @@ impl Worker {
         if let Some(fd) = port.source.wake_fd() {
             let data = epoll::EventData::new_u64(u64::from(id));
             let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            let _ = epoll::add(&self.epoll, fd, data, flags);
+            if epoll::add(&self.epoll, fd, data, flags).is_err() {
+                self.unwatched.push(id);
+            }
         }
         (port.busy_at, port.hot) = (now, true);
         self.hot.push(id);
@@ -450,6 +468,7 @@ impl Worker {
         }
         port.source.disarm();
         self.hot.retain(|hot| *hot != id);
+        self.unwatched.retain(|unwatched| *unwatched != id);
         self.timers.retain(|(_, timer)| *timer != id);
         Some(port)
     }

@@ -70,6 +70,9 @@ pub enum AttachError {
         /// What was expected.
         expected: &'static str,
     },
+    /// A monitor with send rings.
+    #[error("A monitor sends nothing; open it without send rings")]
+    MonitorSends,
     /// The capture file cannot be used.
     #[error("The capture file cannot be attached")]
     Pcap(#[from] pcap::PcapError),

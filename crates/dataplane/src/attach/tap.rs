@@ -34,6 +34,8 @@ const MAX_FRAME: usize = Policy::MAX_MTU as usize + frame::ETHERNET_HEADER + fra
 const BUFFER: usize = HEADER + MAX_FRAME + 1;
 /// virtio-net header flag: the checksum is to be filled in.
 const NEEDS_CHECKSUM: u8 = 1;
+/// Distance of the buffers for frames that are read.
+const STRIDE: usize = BUFFER.next_multiple_of(64);
 /// How long a queue found empty is not read again, unless epoll says that there is something.
 const DRY_NS: u64 = 20_000;
 
@@ -87,9 +89,9 @@ impl Tap {
 struct TapIngress {
     tap: Arc<Tap>,
     counters: Shared<IngressCounters>,
-    /// One per frame of the largest batch so far. Those of gathered frames are not touched before
-    /// the frames are completed.
-    buffers: Vec<Box<[u8]>>,
+    /// [`STRIDE`] bytes per frame of the largest batch so far. Not touched between gathering frames
+    /// and completing them.
+    buffers: Vec<u8>,
     /// When the queue was found empty.
     dry_at: Option<Nanos>,
 }
@@ -101,17 +103,13 @@ enum Got {
     Nothing,
 }
 
-impl TapIngress {
-    /// Reads one frame into buffer `at`.
-    fn read(&mut self, at: usize) -> Got {
-        if at == self.buffers.len() {
-            self.buffers.push(vec![0; BUFFER].into());
-        }
-        let buffer = &mut self.buffers[at][..];
-        let bytes = match rustix::io::read(&self.tap.queue, &mut *buffer) {
+impl Tap {
+    /// Reads one frame.
+    fn read(&self, buffer: &mut [u8]) -> Got {
+        let bytes = match rustix::io::read(&self.queue, &mut *buffer) {
             Ok(bytes) => bytes,
             Err(error) => {
-                self.tap.note(error);
+                self.note(error);
                 return Got::Nothing;
             }
         };
@@ -133,12 +131,19 @@ impl Ingress for TapIngress {
             return 0;
         }
         self.dry_at = None;
+        if self.buffers.len() < max * STRIDE {
+            self.buffers = vec![0; max * STRIDE];
+        }
+        let mut buffers = self.buffers.chunks_exact_mut(STRIDE);
+        let mut buffer = buffers.next();
         let (mut frames, mut refused, mut refused_bytes) = (0, 0, 0);
         while frames + refused < max && scratch.has_room() {
-            match self.read(frames) {
+            let Some(space) = buffer.as_deref_mut() else { break };
+            match self.tap.read(&mut space[..BUFFER]) {
                 Got::Frame(bytes) => {
                     scratch.push(bytes);
                     frames += 1;
+                    buffer = buffers.next();
                 }
                 Got::Refused(reason, len) => {
                     self.counters.drop_frames(reason, 1);

@@ -138,6 +138,9 @@ fn parse_open(request: &Request, name: &str, fds: Vec<OwnedFd>) -> Result<Ask, A
             "give it a ring at least; monitors need receive rings",
         ));
     }
+    if watch.is_some() && tx.rings != 0 {
+        return Err(bad("A monitor has send rings", "open it with receive rings only"));
+    }
     let ring = RingAttach { geometry, tx, rx, buf_usable };
     Ok(Ask::Open { switch: switch.into(), port: port.into(), watch, ring, memory })
 }
@@ -404,9 +407,10 @@ mod tests {
         let ask = parse_request(request(op::OPEN, "vale0:p1").as_bytes(), region()).unwrap();
         assert!(matches!(ask, Ask::Open { switch, port, watch: None, .. }
             if switch == "vale0" && port == "p1"));
-        let ask = parse_request(request(op::OPEN, "vale0:p1/r").as_bytes(), region()).unwrap();
+        let mute = |name| Request { tx: RingSpec::default(), ..request(op::OPEN, name) };
+        let ask = parse_request(mute("vale0:p1/r").as_bytes(), region()).unwrap();
         assert!(matches!(ask, Ask::Open { watch: Some((false, true)), .. }));
-        let by_flag = Request { flags: flags::MONITOR_TX, ..request(op::OPEN, "vale0:p1") };
+        let by_flag = Request { flags: flags::MONITOR_TX, ..mute("vale0:p1") };
         let ask = parse_request(by_flag.as_bytes(), region()).unwrap();
         assert!(matches!(ask, Ask::Open { watch: Some((true, false)), .. }));
         let ask = parse_request(request(op::MAKE_PIPE, "vale0:p{x").as_bytes(), region()).unwrap();
@@ -428,6 +432,7 @@ mod tests {
             (request(op::OPEN, "va/le:p"), "not a name"),
             (request(op::OPEN, "vale0:../p"), "not a name"),
             (request(op::OPEN, "vale0:p/q"), "letters"),
+            (request(op::OPEN, "vale0:p/t"), "A monitor has send rings"),
             (request(op::MAKE_PIPE, "vale0:p"), "end of a pipe"),
             (request(op::MAKE_PIPE, "vale0:p{{"), "not a name"),
             (Request { buf_usable: 4096, ..open }, "cannot hold"),
