@@ -50,7 +50,7 @@ pub mod flags {
     pub const MONITOR_TX: u32 = 0x100;
     /// A monitor: copies of what the port receives.
     pub const MONITOR_RX: u32 = 0x200;
-    /// Fail if the port is open already, and let nobody else open it.
+    /// The port alone. Every port has one owner, so it changes nothing; it keeps no monitor away.
     pub const EXCLUSIVE: u32 = 0x800;
 }
 

@@ -177,7 +177,8 @@ impl Open {
         Self { monitor: Some(monitor), ..self }
     }
 
-    /// Fails if the port is open already, and lets nobody else open it.
+    /// Asks for the port alone. Every port has one owner, with or without it: opening one that is
+    /// open already fails. netmap's programs say so; monitors are not kept away.
     #[must_use]
     pub fn exclusive(self) -> Self {
         Self { exclusive: true, ..self }

@@ -158,6 +158,20 @@ fn what_was_applied_is_there_again_after_a_restart() {
 }
 
 #[test]
+fn what_was_applied_outlives_the_runtime_directory_in_a_state_directory() {
+    let state = tempfile::tempdir().unwrap();
+    let options = ["--state-dir", state.path().to_str().unwrap()];
+    let mut daemon = Daemon::start_with(&options);
+    daemon.apply(NET);
+    let before = daemon.get("/v1/topology");
+    assert!(!daemon.dir().join("topology.json").exists());
+    daemon.stop(&Value::Null);
+    let rebooted = Daemon::start_with(&options);
+    assert_eq!(rebooted.get("/v1/topology"), before);
+    assert_eq!(rebooted.ports("vale0").len(), 3);
+}
+
+#[test]
 fn a_damaged_topology_keeps_the_daemon_from_starting_and_says_so() {
     let mut daemon = Daemon::start();
     daemon.stop(&Value::Null);
@@ -232,14 +246,21 @@ fn metrics_name_each_port() {
 }
 
 #[test]
-fn sockets_are_for_the_group_and_data_processes_for_nobody_else() {
-    let daemon = Daemon::start();
-    daemon.apply(NET);
-    let mode =
-        |name: &str| daemon.dir().join(name).metadata().unwrap().permissions().mode() & 0o777;
-    assert_eq!((mode("control.sock"), mode("attach.sock")), (0o660, 0o660));
-    assert_eq!(mode("vale0.data.sock") & 0o077, 0);
-    assert_eq!(mode("topology.json") & 0o077, 0);
+fn sockets_are_for_the_groups_named_and_data_processes_for_nobody_else() {
+    let own = rustix::process::getegid().as_raw().to_string();
+    for (options, control, attach) in [
+        (vec![], 0o600, 0o600),
+        (vec!["--group", own.as_str()], 0o600, 0o660),
+        (vec!["--control-group", own.as_str()], 0o660, 0o600),
+    ] {
+        let daemon = Daemon::start_with(&options);
+        daemon.apply(NET);
+        let mode =
+            |name: &str| daemon.dir().join(name).metadata().unwrap().permissions().mode() & 0o777;
+        assert_eq!((mode("control.sock"), mode("attach.sock")), (control, attach), "{options:?}");
+        assert_eq!(mode("vale0.data.sock") & 0o077, 0);
+        assert_eq!(mode("topology.json") & 0o077, 0);
+    }
 }
 
 #[test]

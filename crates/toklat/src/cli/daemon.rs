@@ -16,9 +16,15 @@ pub struct DaemonArgs {
     /// Topology file to apply if nothing was applied before
     #[arg(long, value_name = "FILE")]
     topology: Option<PathBuf>,
-    /// Group whose members may use the sockets, by name or number [default: the daemon's own]
+    /// Directory where what was applied is kept [default: the runtime directory]
+    #[arg(long, value_name = "DIR", env = "STATE_DIRECTORY")]
+    state_dir: Option<PathBuf>,
+    /// Group whose members may open ports, by name or number [default: only the daemon's user]
     #[arg(long)]
     group: Option<String>,
+    /// Group whose members may control everything, as the daemon's user may
+    #[arg(long, value_name = "GROUP")]
+    control_group: Option<String>,
     /// Serve the control API on this TCP address as well, as in 127.0.0.1:7000
     #[arg(long, value_name = "ADDRESS", requires = "token_file")]
     listen_tcp: Option<SocketAddr>,
@@ -64,7 +70,9 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
     daemon::run(DaemonOptions {
         dir: global.dir(),
         topology: args.topology,
+        state_dir: args.state_dir,
         group: args.group,
+        control_group: args.control_group,
         listen: args.listen_tcp,
         token_file: args.token_file,
         auto_switch: !args.no_auto_switch,

@@ -65,6 +65,9 @@ enum Command {
     /// Run the data process of a switch; the daemon starts it
     #[command(hide = true)]
     DataProcess(daemon::DataProcessArgs),
+    /// Print the version of the messages between daemon and data process; the daemon asks for it
+    #[command(hide = true)]
+    ControlVersion,
     /// Show how the daemon is
     Status,
     /// Add, change, remove and show switches
@@ -122,6 +125,10 @@ impl Command {
         match self {
             Self::Daemon(args) => daemon::run(args, global),
             Self::DataProcess(args) => daemon::data_process(args),
+            Self::ControlVersion => {
+                crate::daemon::print_control_version();
+                Ok(())
+            }
             Self::Status => service::status(global),
             Self::Switch(command) => command.run(global),
             Self::Port(command) => command.run(global),

@@ -1,7 +1,9 @@
 //! The control API over HTTP: on a Unix socket, and on TCP for those who know the token.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -10,9 +12,14 @@ use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, on};
+use axum::serve::Listener;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
 
 use super::supervisor::Supervisor;
 use super::{metrics, openapi};
@@ -20,36 +27,66 @@ use crate::api::{ApiError, ErrorCode, FdbEntry, Operation, ROUTES};
 
 /// Most bytes of a request: a topology of many thousand ports.
 const MAX_BODY: usize = 16 << 20;
+/// Most connections at a time, of the Unix socket and of TCP each. More wait to be accepted.
+pub(super) const MAX_CONNECTIONS: usize = 128;
+/// How long somebody who connected by TCP may take to send the head of a request, with the token.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 type Params = HashMap<String, String>;
 
 /// Serves those who may connect to the socket, until the daemon is to stop and what was asked is
 /// answered.
-///
-/// # Errors
-/// The listener failed.
-pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) -> std::io::Result<()> {
-    axum::serve(listener, router(Arc::clone(&to))).with_graceful_shutdown(stop_of(to)).await
+pub async fn serve_unix(listener: UnixListener, to: Arc<Supervisor>) {
+    serve(listener, router(Arc::clone(&to)), http1::Builder::new(), to).await;
 }
 
-async fn stop_of(daemon: Arc<Supervisor>) {
-    daemon.asked_to_stop().await;
-}
-
-/// Serves those who send `token`.
-///
-/// # Errors
-/// The listener failed.
-pub async fn serve_tcp(
-    listener: TcpListener,
-    to: Arc<Supervisor>,
-    token: Arc<str>,
-) -> std::io::Result<()> {
+/// Serves those who send `token`, as long.
+pub async fn serve_tcp(listener: TcpListener, to: Arc<Supervisor>, token: Arc<str>) {
     let guard = move |request: Request, next: Next| {
         let token = Arc::clone(&token);
         async move { if knows(&request, &token) { next.run(request).await } else { unknown() } }
     };
-    axum::serve(listener, router(to).layer(middleware::from_fn(guard))).await
+    let router = router(Arc::clone(&to)).layer(middleware::from_fn(guard));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    serve(listener, router, http, to).await;
+}
+
+async fn serve<L: Listener>(
+    mut listener: L,
+    router: Router,
+    http: http1::Builder,
+    to: Arc<Supervisor>,
+) {
+    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    loop {
+        let next = async {
+            let place = Arc::clone(&places).acquire_owned().await;
+            (place, listener.accept().await.0)
+        };
+        let (place, stream) = tokio::select! {
+            next = next => next,
+            _ = to.asked_to_stop() => break,
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let (http, to) = (http.clone(), Arc::clone(&to));
+        tokio::spawn(async move {
+            let _place = place;
+            let mut talk = pin!(http.serve_connection(TokioIo::new(stream), service));
+            let done = tokio::select! {
+                done = talk.as_mut() => done,
+                _ = to.asked_to_stop() => {
+                    talk.as_mut().graceful_shutdown();
+                    talk.await
+                }
+            };
+            if let Err(error) = done {
+                tracing::debug!(%error, "control connection");
+            }
+        });
+    }
+    // Those who are being answered. The semaphore is never closed.
+    let _ = places.acquire_many(MAX_CONNECTIONS as u32).await;
 }
 
 fn knows(request: &Request, token: &str) -> bool {

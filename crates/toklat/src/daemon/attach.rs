@@ -24,7 +24,7 @@ use super::topology::{PORT_NAME, SWITCH_NAME, check_name};
 use crate::api::{ApiError, Client, ErrorCode};
 
 /// Most connections at a time.
-const MAX_CONNECTIONS: usize = 512;
+pub(super) const MAX_CONNECTIONS: usize = 256;
 /// Most connections of one user at a time, but for root and the daemon's own.
 const MAX_PER_USER: usize = 64;
 /// How long a client may take to ask, and to take its reply.

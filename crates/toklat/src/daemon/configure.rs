@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::endpoints::Written;
 use super::supervisor::{Handle, Supervisor, restart};
 use super::topology::{
     PORT_NAME, SWITCH_NAME, check, check_name, check_port, check_switch, needs_restart,
@@ -232,8 +233,12 @@ impl Supervisor {
         spec: PortSpec,
     ) -> Result<(), ApiError> {
         let handle = self.switch(switch)?;
-        handle.lock().await.add_port(port, spec.clone()).await?;
-        spec_of(topology, switch)?.port.insert(port.into(), spec);
+        let recorded = &mut spec_of(topology, switch)?.port;
+        // One that is recorded already could not be added then, or is there after a restart.
+        let again = recorded.get(port).is_some_and(|old| old.kind == spec.kind);
+        let written = if again { Written::Kept } else { Written::Emptied };
+        handle.lock().await.add_port(port, spec.clone(), written).await?;
+        recorded.insert(port.into(), spec);
         Ok(())
     }
 

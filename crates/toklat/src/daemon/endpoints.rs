@@ -14,11 +14,24 @@ use rustix::thread::LinkNameSpaceType;
 use super::system;
 use crate::api::{ApiError, ErrorCode, PortKind};
 
+/// What becomes of a file that a port writes, and that has something in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Emptied: an operator asks for a new port.
+    Emptied,
+    /// Appended to: the port goes on, after a restart or what had failed.
+    Kept,
+}
+
 /// Opens what a port of this kind is attached to. A ring port has nobody yet: it is vacant.
 ///
 /// # Errors
 /// It cannot be opened.
-pub async fn open(kind: &PortKind, mtu: u16) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
+pub async fn open(
+    kind: &PortKind,
+    mtu: u16,
+    written: Written,
+) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
     Ok(match kind {
         PortKind::Ring => (Attachment::Vacant, Vec::new()),
         PortKind::Null => (Attachment::Null, Vec::new()),
@@ -27,25 +40,29 @@ pub async fn open(kind: &PortKind, mtu: u16) -> Result<(Attachment, Vec<OwnedFd>
         }
         PortKind::PcapRead { path, repeat, speed_percent } => {
             let how = Attachment::PcapRead { repeat: *repeat, speed_percent: *speed_percent };
-            (how, vec![open_file(path, false)?])
+            (how, vec![open_file(path, None)?])
         }
-        PortKind::PcapWrite { path } => (Attachment::PcapWrite, vec![open_file(path, true)?]),
+        PortKind::PcapWrite { path } => {
+            (Attachment::PcapWrite, vec![open_file(path, Some(written))?])
+        }
     })
 }
 
-fn open_file(path: &str, write: bool) -> Result<OwnedFd, ApiError> {
+/// Opens a file to be read or, if `written` says how, to be written.
+fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> {
     let failed = |e| system(&format!("Cannot open {path}"), e);
     let mut how = OpenOptions::new();
     // A named pipe without a reader must not block the supervisor.
     how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
-    how.read(!write).write(write).create(write);
+    let write = written.is_some();
+    how.read(!write).append(write).create(write);
     let file = how.open(path).map_err(failed)?;
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_fifo() {
         let reason = format!("{path} is no file");
         return Err(ApiError::new(ErrorCode::BadRequest, reason, "name a pcap file"));
     }
-    if write && kind.is_file() {
+    if written == Some(Written::Emptied) && kind.is_file() {
         file.set_len(0).map_err(failed)?;
     }
     Ok(file.into())
@@ -186,11 +203,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pcap").to_str().unwrap().to_owned();
         let read = PortKind::PcapRead { path: path.clone(), repeat: false, speed_percent: 100 };
-        assert_eq!(open(&read, 1500).await.unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(open(&read, 1500, Written::Kept).await.unwrap_err().code, ErrorCode::NotFound);
         std::fs::write(&path, b"old").unwrap();
-        assert_eq!(open(&read, 1500).await.unwrap().1.len(), 1);
+        assert_eq!(open(&read, 1500, Written::Kept).await.unwrap().1.len(), 1);
         assert_eq!(std::fs::read(&path).unwrap(), b"old", "reading emptied the file");
-        open(&PortKind::PcapWrite { path: path.clone() }, 1500).await.unwrap();
+        let write = PortKind::PcapWrite { path: path.clone() };
+        let (_, fds) = open(&write, 1500, Written::Kept).await.unwrap();
+        rustix::io::write(&fds[0], b"+").unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), b"old+", "a port that goes on lost its file");
+        open(&write, 1500, Written::Emptied).await.unwrap();
         assert!(std::fs::read(&path).unwrap().is_empty());
     }
 
@@ -198,9 +219,9 @@ mod tests {
     async fn a_namespace_that_does_not_exist_is_named() {
         let kind =
             |netns: &str| PortKind::Tap { ifname: "tap-toklat".into(), netns: Some(netns.into()) };
-        let missing = open(&kind("no-such-namespace"), 1500).await.unwrap_err();
+        let missing = open(&kind("no-such-namespace"), 1500, Written::Kept).await.unwrap_err();
         assert_eq!(missing.code, ErrorCode::NotFound, "{missing}");
-        let path = open(&kind("../self"), 1500).await.unwrap_err();
+        let path = open(&kind("../self"), 1500, Written::Kept).await.unwrap_err();
         assert_eq!(path.code, ErrorCode::BadRequest, "{path}");
     }
 }

@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -108,6 +109,14 @@ impl Hangups {
             return Ok(events.iter().filter_map(known).collect());
         }
     }
+}
+
+/// True if the other end of `fd` is closed, told or not.
+#[must_use]
+pub fn has_hung_up(fd: impl AsFd) -> bool {
+    let mut look = [PollFd::new(&fd, PollFlags::RDHUP)];
+    let now = Duration::ZERO.try_into().ok();
+    rustix::event::poll(&mut look, now.as_ref()).is_ok_and(|n| n > 0)
 }
 
 #[cfg(test)]

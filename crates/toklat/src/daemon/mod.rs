@@ -49,12 +49,17 @@ use crate::api::{self, ApiError, ErrorCode, Stop};
 /// How the daemon runs.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
-    /// Where its sockets and its state are ([`ring::attach::runtime_directory`]).
+    /// Where its sockets are ([`ring::attach::runtime_directory`]).
     pub dir: PathBuf,
     /// A topology file that is applied at start if nothing was applied before.
     pub topology: Option<PathBuf>,
-    /// The group whose members may use the sockets, by name or number; `None` for the daemon's own.
+    /// Where what was applied is kept; `None` for `dir`.
+    pub state_dir: Option<PathBuf>,
+    /// The group whose members may open ports (the attach socket), by name or number; `None` for the
+    /// daemon's user only.
     pub group: Option<String>,
+    /// The group whose members may do everything the API can (the control socket).
+    pub control_group: Option<String>,
     /// A TCP address to serve the API at as well; needs `token_file`.
     pub listen: Option<SocketAddr>,
     /// A file with the token that TCP clients send (`Authorization: Bearer`).
@@ -96,12 +101,21 @@ pub fn data_process(
     state: RawFd,
 ) -> anyhow::Result<()> {
     let (listener, state) = (descriptors::take(listener)?, descriptors::take(state)?);
+    // The supervisor listens on it already. Said once more by this process, SO_PEERCRED names it to a
+    // later supervisor, even if it does not answer any more.
+    rustix::net::listen(&listener, seqpacket::BACKLOG).context("Cannot listen for the daemon")?;
     let config: SwitchConfig = serde_json::from_str(config).context("The switch's settings")?;
     // Away from the supervisor's terminal. Fails only for a process that leads a group, which then
     // was not started by the supervisor.
     let _ = rustix::process::setsid();
     dataplane::process::run(listener, state, switch, config)?;
     Ok(())
+}
+
+/// Prints the version of the control messages: what the supervisor asks a new program before it
+/// replaces data processes.
+pub fn print_control_version() {
+    println!("{}", dataplane::control::VERSION);
 }
 
 /// The sockets that systemd opened for us: control and attach, in either order.
@@ -222,11 +236,17 @@ impl Sockets {
         }
         let attach = match attach {
             Some(socket) => socket,
-            None => open_up(options, ring::attach::SOCKET, seqpacket::listen)?,
+            None => {
+                let group = options.group.as_deref();
+                open_up(&options.dir.join(ring::attach::SOCKET), group, seqpacket::listen)?
+            }
         };
         let control = match control {
             Some(socket) => socket,
-            None => open_up(options, api::SOCKET, listen_stream)?,
+            None => {
+                let group = options.control_group.as_deref();
+                open_up(&options.dir.join(api::SOCKET), group, listen_stream)?
+            }
         };
         let control = std::os::unix::net::UnixListener::from(control);
         control.set_nonblocking(true)?;
@@ -238,7 +258,7 @@ impl Sockets {
     }
 
     /// Serves all of them; the task returned is that of the control socket.
-    fn serve(self, supervisor: &Arc<Supervisor>) -> JoinHandle<io::Result<()>> {
+    fn serve(self, supervisor: &Arc<Supervisor>) -> JoinHandle<()> {
         let to = || Arc::clone(supervisor);
         tokio::spawn(attach::serve(self.attach, to()));
         if let Some((listener, token)) = self.tcp {
@@ -256,21 +276,21 @@ fn listen_stream(path: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-/// Listens on a socket that the group may use too.
+/// Listens on a socket for the daemon's user and, if one is named, a group.
 fn open_up(
-    options: &DaemonOptions,
-    name: &str,
+    path: &Path,
+    group: Option<&str>,
     listen: fn(&Path) -> io::Result<OwnedFd>,
 ) -> anyhow::Result<OwnedFd> {
-    let path = options.dir.join(name);
     let shown = path.display();
-    let socket = listen(&path).with_context(|| format!("Cannot listen on {shown}"))?;
-    if let Some(group) = &options.group {
+    // The umask lets nobody else in before the group is set.
+    let socket = listen(path).with_context(|| format!("Cannot listen on {shown}"))?;
+    if let Some(group) = group {
         let number = group_number(group)?;
-        std::os::unix::fs::chown(&path, None, Some(number))
+        std::os::unix::fs::chown(path, None, Some(number))
             .with_context(|| format!("Cannot give {shown} to group {group}; be a member of it"))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     }
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
     Ok(socket)
 }
 

@@ -18,6 +18,8 @@ use super::seqpacket::{self, Seqpacket};
 const MAX_MESSAGE: usize = dataplane::control::MAX_MESSAGE;
 /// A data process that takes longer to answer hangs, and is killed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// Commands that are sent before the first of their answers is awaited.
+pub const MAX_PENDING: usize = 64;
 /// What the name of a data process's socket ends with.
 pub const SOCKET_SUFFIX: &str = ".data.sock";
 
@@ -86,20 +88,30 @@ impl DataProcess {
     }
 
     /// Connects to the data process of `switch` that an earlier supervisor left; gives its state
-    /// memory too.
+    /// memory too. One that does not greet as it should is killed.
     ///
     /// # Errors
     /// `ConnectionRefused` or `NotFound` if there is none.
     pub async fn find(dir: &Path, switch: &str) -> io::Result<(Self, Memfd)> {
         let channel = Seqpacket::connect(&socket_path(dir, switch))?;
-        let (process, memory) = Self::greet(channel, switch).await?;
-        let memory = memory.ok_or_else(|| unexpected("no state memory"))?;
-        Ok((process, Memfd::adopt(memory).map_err(io::Error::other)?))
+        let listening = listening(&channel, switch);
+        let greeted = async {
+            let (process, memory) = Self::greet(channel, switch).await?;
+            let memory = memory.ok_or_else(|| unexpected("no state memory"))?;
+            Ok((process, Memfd::adopt(memory).map_err(io::Error::other)?))
+        };
+        let greeted = greeted.await;
+        if let (Err(error), Some(pidfd)) = (&greeted, listening) {
+            tracing::warn!(switch, %error, "killing a data process that does not greet");
+            kill(&pidfd);
+            ended(&pidfd).await?;
+        }
+        greeted
     }
 
     async fn greet(channel: Seqpacket, expected: &str) -> io::Result<(Self, Option<OwnedFd>)> {
         let (answer, mut fds) =
-            exchange(&channel, &Command::Hello { version: VERSION }, &[]).await?;
+            exchange(&channel, &Command::Hello { version: VERSION }, &[], ANSWER_TIMEOUT).await?;
         let Answer::Hello { version, pid, switch } = answer else {
             return Err(unexpected(&format!("{answer:?} for a greeting")));
         };
@@ -125,7 +137,42 @@ impl DataProcess {
     /// # Errors
     /// [`AskError`].
     pub async fn ask(&self, command: &Command, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
-        match exchange(&self.channel, command, fds).await {
+        self.heard(exchange(&self.channel, command, fds, ANSWER_TIMEOUT).await)
+    }
+
+    /// Tells it to stop, and waits until it has delivered what it had gathered: frames may wait
+    /// `stall_timeout` for a lossless port.
+    ///
+    /// # Errors
+    /// [`AskError`].
+    pub async fn stop(&self, stall_timeout: Duration) -> Result<(), AskError> {
+        let limit = stall_timeout + ANSWER_TIMEOUT;
+        self.heard(exchange(&self.channel, &Command::Stop, &[], limit).await).map(drop)
+    }
+
+    /// Asks for at most [`MAX_PENDING`] things at once; the answers, in order. Not to be cancelled.
+    pub async fn ask_all(
+        &self,
+        commands: &[(Command, Vec<BorrowedFd<'_>>)],
+    ) -> Vec<Result<Answer, AskError>> {
+        let mut sent = Vec::with_capacity(commands.len());
+        for (command, fds) in commands {
+            sent.push(send(&self.channel, command, fds, ANSWER_TIMEOUT).await);
+        }
+        let mut answers = Vec::with_capacity(commands.len());
+        for sent in sent {
+            let answer = match sent {
+                Ok(()) => receive(&self.channel, ANSWER_TIMEOUT).await,
+                Err(error) => Err(error),
+            };
+            answers.push(self.heard(answer));
+        }
+        answers
+    }
+
+    /// What an answer, or none, means.
+    fn heard(&self, got: io::Result<(Answer, Vec<OwnedFd>)>) -> Result<Answer, AskError> {
+        match got {
             Ok((Answer::Failed { reason }, _)) => Err(AskError::Refused(reason)),
             Ok((answer, _)) => Ok(answer),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
@@ -144,21 +191,20 @@ impl DataProcess {
     /// What went wrong on the channel.
     pub async fn ports(&self) -> io::Result<Vec<FoundPort>> {
         let mut found = Vec::new();
-        let mut next = exchange(&self.channel, &Command::ListPorts, &[]).await?;
+        let mut next = exchange(&self.channel, &Command::ListPorts, &[], ANSWER_TIMEOUT).await?;
         loop {
             match next {
                 (Answer::Done, _) => return Ok(found),
                 (Answer::Port { id, config }, fds) => found.push(FoundPort { id, config, fds }),
                 (answer, _) => return Err(unexpected(&format!("{answer:?} in a list of ports"))),
             }
-            next = receive(&self.channel).await?;
+            next = receive(&self.channel, ANSWER_TIMEOUT).await?;
         }
     }
 
     /// Ends it at once. Its end is noticed as any other.
     pub fn kill(&self) {
-        // Fails only if it is dead already.
-        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+        kill(&self.pidfd);
     }
 
     /// Waits until it has ended, and kills it if it takes too long.
@@ -166,13 +212,58 @@ impl DataProcess {
     /// # Errors
     /// What the kernel said.
     pub async fn ended(&self) -> io::Result<()> {
-        let pidfd = descriptors::register(self.pidfd.try_clone()?, tokio::io::Interest::READABLE)?;
-        if tokio::time::timeout(ANSWER_TIMEOUT, pidfd.readable()).await.is_err() {
-            self.kill();
-            let _ = pidfd.readable().await?;
-        }
-        Ok(())
+        ended(&self.pidfd).await
     }
+}
+
+fn kill(pidfd: &OwnedFd) {
+    // Fails only if it is dead already.
+    let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
+}
+
+async fn ended(pidfd: &OwnedFd) -> io::Result<()> {
+    let readable = descriptors::register(pidfd.try_clone()?, tokio::io::Interest::READABLE)?;
+    if tokio::time::timeout(ANSWER_TIMEOUT, readable.readable()).await.is_err() {
+        kill(pidfd);
+        let _ = readable.readable().await?;
+    }
+    Ok(())
+}
+
+/// The data process of `switch` that listens at the other end: each says so once more when it starts,
+/// so that the kernel names it and not the supervisor that made the socket.
+fn listening(channel: &Seqpacket, switch: &str) -> Option<OwnedFd> {
+    let pid = rustix::net::sockopt::socket_peercred(channel).ok()?.pid;
+    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    // The number may be another process's by now. The descriptor is had: it changes hands no more.
+    let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
+    is_data_process(&line, switch).then_some(pidfd)
+}
+
+/// Whether a command line (words that end with a zero byte) is what [`spawn`] made for `switch`.
+fn is_data_process(line: &[u8], switch: &str) -> bool {
+    let words = line.split(|byte| *byte == 0).skip(1);
+    words.take(3).eq([&b"data-process"[..], b"--switch", switch.as_bytes()])
+}
+
+/// Has the program at `exe` say which control messages it speaks.
+///
+/// # Errors
+/// It cannot be run, or speaks others than this supervisor.
+pub async fn check_version(exe: &Path) -> io::Result<()> {
+    let mut command = tokio::process::Command::new(exe);
+    let output = command.arg("control-version").stdin(Stdio::null()).kill_on_drop(true).output();
+    let output = tokio::time::timeout(ANSWER_TIMEOUT, output).await;
+    let output = output.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+    let said = String::from_utf8_lossy(&output.stdout);
+    if output.status.success() && said.trim() == VERSION.to_string() {
+        return Ok(());
+    }
+    let exe = exe.display();
+    Err(io::Error::other(format!(
+        "{exe} does not speak version {VERSION} of the control messages; nothing was replaced. \
+         Restart the daemon instead, and clients open their ports anew"
+    )))
 }
 
 impl AsFd for DataProcess {
@@ -211,19 +302,29 @@ async fn exchange(
     channel: &Seqpacket,
     command: &Command,
     fds: &[BorrowedFd<'_>],
+    limit: Duration,
 ) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    send(channel, command, fds, limit).await?;
+    receive(channel, limit).await
+}
+
+async fn send(
+    channel: &Seqpacket,
+    command: &Command,
+    fds: &[BorrowedFd<'_>],
+    limit: Duration,
+) -> io::Result<()> {
     let message = serde_json::to_vec(command)?;
     if message.len() > MAX_MESSAGE {
         let reason = format!("{} bytes of settings are too many for a port", message.len());
         return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
     }
-    let sent = tokio::time::timeout(ANSWER_TIMEOUT, channel.send(&message, fds)).await;
-    sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-    receive(channel).await
+    let sent = tokio::time::timeout(limit, channel.send(&message, fds)).await;
+    sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-async fn receive(channel: &Seqpacket) -> io::Result<(Answer, Vec<OwnedFd>)> {
-    let got = tokio::time::timeout(ANSWER_TIMEOUT, channel.receive(MAX_MESSAGE)).await;
+async fn receive(channel: &Seqpacket, limit: Duration) -> io::Result<(Answer, Vec<OwnedFd>)> {
+    let got = tokio::time::timeout(limit, channel.receive(MAX_MESSAGE)).await;
     let got = got.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     if got.bytes.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
@@ -234,4 +335,18 @@ async fn receive(channel: &Seqpacket) -> io::Result<(Answer, Vec<OwnedFd>)> {
 
 fn unexpected(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("The data process sent {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_data_process_is_known_by_its_command_line() {
+        let line = b"/usr/bin/toklat\0data-process\0--switch\0vale0\0--config\0{}\0";
+        assert!(is_data_process(line, "vale0"));
+        assert!(!is_data_process(line, "vale1"));
+        assert!(!is_data_process(b"/usr/bin/toklat\0daemon\0", "vale0"));
+        assert!(!is_data_process(b"", "vale0"));
+    }
 }

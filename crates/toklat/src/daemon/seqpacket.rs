@@ -14,6 +14,8 @@ use tokio::io::unix::AsyncFd;
 
 use super::descriptors;
 
+/// Connections that may wait to be accepted.
+pub const BACKLOG: i32 = 1024;
 /// Most descriptors of a message, in both protocols.
 pub const MAX_FDS: usize = 4;
 
@@ -145,7 +147,7 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     }
     let socket = socket()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
-    rustix::net::listen(&socket, 1024)?;
+    rustix::net::listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 

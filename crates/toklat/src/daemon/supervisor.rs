@@ -13,6 +13,7 @@ use dataplane::config::{Attachment, RingAttach, SwitchConfig};
 use shmem::Memfd;
 use tokio::sync::{Mutex as AsyncMutex, watch};
 
+use super::endpoints::Written;
 use super::hangups::{Gone, WatchId};
 use super::pipes::{End, Opened, PipeLayout, PipeName, Pipes};
 use super::switch::{Attach, Environment, Switch};
@@ -25,8 +26,10 @@ use crate::api::{
 
 /// Most switches that clients made by opening ports of them: each has a process.
 const MAX_EPHEMERAL_SWITCHES: usize = 64;
-/// Descriptors that ports may not use: for data processes to be started again, and for connections.
-const SPARE_DESCRIPTORS: u64 = 64;
+/// Descriptors that ports may not use: for data processes to be started again, and for as many
+/// connections as there may be. Where so many are not had, half of all.
+const SPARE_DESCRIPTORS: u64 =
+    64 + super::attach::MAX_CONNECTIONS as u64 + 2 * super::api_server::MAX_CONNECTIONS as u64;
 
 /// A switch that several tasks know.
 pub type Handle = Arc<AsyncMutex<Switch>>;
@@ -61,7 +64,7 @@ impl Supervisor {
     #[must_use]
     pub fn new(options: DaemonOptions, environment: Environment, descriptor_limit: u64) -> Self {
         Self {
-            store: Store::new(&options.dir),
+            store: Store::new(options.state_dir.as_ref().unwrap_or(&options.dir)),
             options,
             started: Instant::now(),
             descriptor_limit,
@@ -251,7 +254,8 @@ impl Supervisor {
     /// Descriptors are numbered from the lowest that is free, so a high number means few are left.
     fn check_descriptors(&self, newest: &OwnedFd) -> Result<(), ApiError> {
         let newest = u64::try_from(newest.as_raw_fd()).unwrap_or(0);
-        if newest + SPARE_DESCRIPTORS < self.descriptor_limit {
+        let spare = SPARE_DESCRIPTORS.min(self.descriptor_limit / 2);
+        if newest.saturating_add(spare) < self.descriptor_limit {
             return Ok(());
         }
         Err(ApiError::new(
@@ -271,7 +275,11 @@ impl Supervisor {
         end: (PipeName, End),
         region: (PipeLayout, Memfd),
     ) -> Result<Opened, ApiError> {
-        let opened = self.pipes.make(&self.environment.hangups, end, client, region)?;
+        self.with_descriptors(self.pipes.make(&self.environment.hangups, end, client, region)?)
+    }
+
+    /// If descriptors are short, the end is closed again by dropping its token.
+    fn with_descriptors(&self, opened: Opened) -> Result<Opened, ApiError> {
         opened.fds.last().map_or(Ok(()), |newest| self.check_descriptors(newest))?;
         Ok(opened)
     }
@@ -281,7 +289,7 @@ impl Supervisor {
     /// # Errors
     /// As [`Pipes::open`].
     pub fn open_pipe(&self, client: Client, end: (PipeName, End)) -> Result<Opened, ApiError> {
-        self.pipes.open(&self.environment.hangups, end, client)
+        self.with_descriptors(self.pipes.open(&self.environment.hangups, end, client)?)
     }
 
     /// All pipes.
@@ -361,11 +369,11 @@ impl Supervisor {
                 continue;
             }
             let upgraded = switch.upgrade().await;
-            if upgraded.is_err() {
+            if upgraded.is_err() && !switch.is_running() {
                 tokio::spawn(restart(Arc::clone(&handle)));
             }
             let (old_pid, new_pid, gap) = upgraded.map_err(|e| {
-                let reason = format!("Cannot start the data process of {}: {e}", switch.name);
+                let reason = format!("Cannot replace the data process of {}: {e}", switch.name);
                 ApiError::new(ErrorCode::DataProcess, reason, "see the daemon's log")
             })?;
             let gap_ms = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX);
@@ -451,7 +459,7 @@ impl Supervisor {
             for (port, spec) in &spec.port {
                 let done = match switch.port(port) {
                     Ok(_) => switch.claim_port(port, spec.clone()).await,
-                    Err(_) => switch.add_port(port, spec.clone()).await,
+                    Err(_) => switch.add_port(port, spec.clone(), Written::Kept).await,
                 };
                 if let Err(error) = done {
                     tracing::error!(switch = name, port, %error, "port was not attached");
@@ -491,8 +499,19 @@ impl Supervisor {
 
 /// Starts a data process again, at once the first time, later and later if it goes on dying.
 pub(super) async fn restart(handle: Handle) {
+    if !handle.lock().await.begin_restart() {
+        return;
+    }
+    try_to_restart(&handle).await;
+    handle.lock().await.end_restart();
+}
+
+async fn try_to_restart(handle: &Handle) {
     loop {
         let mut switch = handle.lock().await;
+        if switch.removed || switch.is_running() {
+            return;
+        }
         let Some(delay) = switch.restart_delay() else {
             tracing::error!(switch = switch.name, "data process died too often; giving up");
             return;

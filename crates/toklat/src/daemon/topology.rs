@@ -147,7 +147,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// The store in the runtime directory `dir`.
+    /// The store in directory `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
         Self { path: dir.join("topology.json") }

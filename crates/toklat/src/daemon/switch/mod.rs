@@ -21,7 +21,7 @@ use shmem::{Memfd, Pages};
 
 pub use self::port::{Attach, Port};
 use super::hangups::{Gone, Hangups, WatchId};
-use super::process::{AskError, DataProcess, socket_path};
+use super::process::{AskError, DataProcess, check_version, socket_path};
 use super::{system, topology};
 use crate::api::{ApiError, ErrorCode, SwitchState};
 
@@ -67,6 +67,8 @@ pub struct Switch {
     failure: Option<String>,
     restarts: u32,
     deaths: u32,
+    /// A task is starting its data process again.
+    restarting: bool,
     started: Instant,
 }
 
@@ -101,6 +103,7 @@ impl Switch {
             failure: None,
             restarts: 0,
             deaths: 0,
+            restarting: false,
             started: Instant::now(),
         })
     }
@@ -141,7 +144,9 @@ impl Switch {
     /// Notes that `process` runs, and watches for its end.
     fn runs(&mut self, process: DataProcess) -> io::Result<()> {
         let gone = Gone::DataProcess { switch: self.name.clone() };
-        self.watch = Some(self.environment.hangups.watch(process.as_fd(), gone)?);
+        let watch = self.environment.hangups.watch(process.as_fd(), gone);
+        // Nobody would see its end, or use it.
+        self.watch = Some(watch.inspect_err(|_| process.kill())?);
         self.process = Some(process);
         (self.state, self.failure) = (SwitchState::Running, None);
         Ok(())
@@ -158,12 +163,7 @@ impl Switch {
         tracing::info!(switch = self.name, pid = process.pid(), "data process started");
         self.runs(process)?;
         self.retire_numbers().await;
-        let ids: Vec<_> = self.ports.keys().copied().collect();
-        for id in ids {
-            if let Err(error) = self.add_again(id).await {
-                tracing::error!(switch = self.name, port = id, %error, "port was not resumed");
-            }
-        }
+        self.add_all_again().await;
         Ok(())
     }
 
@@ -183,6 +183,19 @@ impl Switch {
             self.environment.hangups.unwatch(watch, &process);
             process.kill();
         }
+    }
+
+    /// Notes that the caller starts it again; false if it runs, is not wanted any more, or another
+    /// task is about to start it.
+    pub fn begin_restart(&mut self) -> bool {
+        let wanted = !self.removed && !self.is_running() && !self.restarting;
+        self.restarting |= wanted;
+        wanted
+    }
+
+    /// The caller of [`begin_restart`](Self::begin_restart) has done what it could.
+    pub fn end_restart(&mut self) {
+        self.restarting = false;
     }
 
     /// How long to wait before it is started again; `None` to give up.
@@ -208,8 +221,10 @@ impl Switch {
     /// how long there was none.
     ///
     /// # Errors
-    /// The new one cannot be started; the caller has it tried again.
+    /// The installed program speaks other control messages: the old one runs on. The new one cannot
+    /// be started: if there is none afterwards, the caller has one started.
     pub async fn upgrade(&mut self) -> io::Result<(Option<u32>, u32, Duration)> {
+        check_version(&self.environment.exe).await?;
         self.deaths = 0;
         let old = self.process.as_ref().map(DataProcess::pid);
         let from = Instant::now();
@@ -226,7 +241,8 @@ impl Switch {
         if let Some(watch) = watch {
             self.environment.hangups.unwatch(watch, process);
         }
-        let stopped = process.ask(&Command::Stop, &[]).await;
+        let stall_timeout = Duration::from_millis(self.config.stall_timeout_ms.into());
+        let stopped = process.stop(stall_timeout).await;
         if let Err(error) = stopped {
             tracing::warn!(switch = self.name, %error, "data process did not stop in order");
             process.kill();
@@ -258,7 +274,12 @@ impl Switch {
         fds: &[BorrowedFd<'_>],
     ) -> Result<Option<Answer>, ApiError> {
         let Some(process) = &self.process else { return Ok(None) };
-        match process.ask(command, fds).await {
+        self.heard(process.ask(command, fds).await)
+    }
+
+    /// As `tell`: what became of a question.
+    fn heard(&self, answer: Result<Answer, AskError>) -> Result<Option<Answer>, ApiError> {
+        match answer {
             Ok(answer) => Ok(Some(answer)),
             Err(AskError::Dead(error)) => {
                 tracing::warn!(switch = self.name, %error, "data process does not answer");

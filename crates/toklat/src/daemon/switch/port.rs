@@ -2,14 +2,14 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::Duration;
 
 use dataplane::config::{Attachment, PortConfig, PortId};
 use dataplane::control::{Answer, Command};
 
-use super::super::hangups::{Gone, WatchId};
-use super::super::process::FoundPort;
-use super::super::{endpoints, system};
+use super::super::endpoints::{self, Written};
+use super::super::hangups::{self, Gone, WatchId};
+use super::super::process::{FoundPort, MAX_PENDING};
+use super::super::system;
 use super::Switch;
 use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, PortState, SwitchState};
 
@@ -123,21 +123,48 @@ impl Switch {
 
     /// Adds a recorded port to a new data process. One that is refused is vacant then, and says why,
     /// or gone.
-    pub(super) async fn add_again(&mut self, id: PortId) -> Result<(), ApiError> {
+    async fn add_again(&mut self, id: PortId) -> Result<(), ApiError> {
         match self.tell_port(id).await {
-            Err(error) => {
-                self.detach(id);
-                let Some(port) = self.ports.get_mut(&id) else { return Err(error) };
-                if port.configured {
-                    port.failure = Some(error.reason.clone());
-                    self.tell_port(id).await?;
-                } else {
-                    self.forget(id);
-                }
-                Err(error)
-            }
+            Err(error) => Err(self.refused(id, error).await),
             Ok(()) => Ok(()),
         }
+    }
+
+    /// As `add_again`, for all recorded ports; many are on their way at a time, so that the data
+    /// process adds them together.
+    pub(super) async fn add_all_again(&mut self) {
+        let ids: Vec<_> = self.ports.keys().copied().collect();
+        for ids in ids.chunks(MAX_PENDING) {
+            let ask = |id| {
+                let port = &self.ports[id];
+                (port.add_command(), port.fds.iter().map(AsFd::as_fd).collect())
+            };
+            let commands: Vec<_> = ids.iter().map(ask).collect();
+            let Some(process) = &self.process else { return };
+            let answers = process.ask_all(&commands).await;
+            drop(commands);
+            for (id, answer) in ids.iter().zip(answers) {
+                match self.heard(answer) {
+                    Ok(answer) => self.added(*id, answer.as_ref()),
+                    Err(error) => {
+                        let error = self.refused(*id, error).await;
+                        tracing::error!(switch = self.name, port = id, %error, "port was not resumed");
+                    }
+                }
+            }
+        }
+    }
+
+    /// A recorded port was refused: it is vacant then, and says why, or gone. Returns the reason.
+    async fn refused(&mut self, id: PortId, error: ApiError) -> ApiError {
+        self.detach(id);
+        let Some(port) = self.ports.get_mut(&id) else { return error };
+        if !port.configured {
+            self.forget(id);
+            return error;
+        }
+        port.failure = Some(error.reason.clone());
+        self.tell_port(id).await.err().unwrap_or(error)
     }
 
     /// Tells of a port as it is recorded.
@@ -145,10 +172,14 @@ impl Switch {
         let Some(port) = self.ports.get(&id) else { return Ok(()) };
         let fds: Vec<_> = port.fds.iter().map(AsFd::as_fd).collect();
         let answer = self.tell(&port.add_command(), &fds).await?;
-        if let (Some(Answer::Added { worker }), Some(port)) = (answer, self.ports.get_mut(&id)) {
-            (port.worker, port.known) = (Some(worker), true);
-        }
+        self.added(id, answer.as_ref());
         Ok(())
+    }
+
+    fn added(&mut self, id: PortId, answer: Option<&Answer>) {
+        if let (Some(Answer::Added { worker }), Some(port)) = (answer, self.ports.get_mut(&id)) {
+            (port.worker, port.known) = (Some(*worker), true);
+        }
     }
 
     /// The lowest number that is free.
@@ -185,7 +216,12 @@ impl Switch {
     ///
     /// # Errors
     /// What it is attached to cannot be opened, or the data process refused.
-    pub async fn add_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
+    pub async fn add_port(
+        &mut self,
+        name: &str,
+        spec: PortSpec,
+        written: Written,
+    ) -> Result<(), ApiError> {
         if let Ok(port) = self.port(name) {
             if port.configured || spec.kind != PortKind::Ring {
                 let reason = format!("{}:{name} exists", self.name);
@@ -197,7 +233,7 @@ impl Switch {
             return Ok(());
         }
         let id = self.next_id()?;
-        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu).await?;
+        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu, written).await?;
         let mut port = Port::new(id, name, spec, true);
         (port.attachment, port.fds) = (attachment, fds);
         self.insert(port).await
@@ -244,7 +280,7 @@ impl Switch {
         if same {
             port.spec.kind = spec.kind.clone();
         }
-        self.set_port(name, spec).await
+        self.change_port(name, spec, Written::Kept).await
     }
 
     /// Removes every port that belongs neither to the topology nor to a client: what an earlier
@@ -265,10 +301,20 @@ impl Switch {
     /// The new kind cannot be opened: the port is as before. The data process refused it: the port is
     /// vacant, and says why.
     pub async fn set_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
+        let same = self.port(name)?.spec.kind == spec.kind;
+        self.change_port(name, spec, if same { Written::Kept } else { Written::Emptied }).await
+    }
+
+    async fn change_port(
+        &mut self,
+        name: &str,
+        spec: PortSpec,
+        written: Written,
+    ) -> Result<(), ApiError> {
         let port = self.port(name)?;
         let (id, old) = (port.id, port.spec.clone());
         if old.kind != spec.kind || port.failure.is_some() {
-            return self.replace_port(id, spec).await;
+            return self.replace_port(id, spec, written).await;
         }
         if old.policy.mtu != spec.policy.mtu {
             endpoints::set_mtu(&spec.kind, spec.policy.mtu).await?;
@@ -287,8 +333,13 @@ impl Switch {
         Ok(())
     }
 
-    async fn replace_port(&mut self, id: PortId, spec: PortSpec) -> Result<(), ApiError> {
-        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu).await?;
+    async fn replace_port(
+        &mut self,
+        id: PortId,
+        spec: PortSpec,
+        written: Written,
+    ) -> Result<(), ApiError> {
+        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu, written).await?;
         self.vacate(id).await?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         (port.spec, port.attachment, port.fds, port.failure) = (spec, attachment, fds, None);
@@ -401,13 +452,9 @@ impl Switch {
 
     /// A name whose client has just died is free at once.
     async fn drop_hung_up(&mut self, name: &str) -> Result<(), ApiError> {
-        use rustix::event::{PollFd, PollFlags, poll};
         let Ok(port) = self.port(name) else { return Ok(()) };
         let (Some(watch), Some(token)) = (port.watch, port.fds.get(1)) else { return Ok(()) };
-        let mut look = [PollFd::new(token, PollFlags::RDHUP)];
-        let now = Duration::ZERO.try_into().ok();
-        let hung_up = poll(&mut look, now.as_ref()).is_ok_and(|n| n > 0);
-        if hung_up { self.client_gone(name, watch).await } else { Ok(()) }
+        if hangups::has_hung_up(token) { self.client_gone(name, watch).await } else { Ok(()) }
     }
 
     /// A client closed its last token: its port goes, or waits for the next one.

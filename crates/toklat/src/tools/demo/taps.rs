@@ -115,7 +115,8 @@ fn ping(from: &Namespace, stop: &AtomicBool) -> anyhow::Result<Outcome> {
     // rtt min/avg/max/mdev = 0.052/0.071/0.113/0.020 ms
     let times = text.lines().find_map(|line| Some(line.strip_prefix("rtt ")?.split_once("= ")?.1));
     let average = times.and_then(|times| times.split('/').nth(1)).unwrap_or("?");
-    Ok(Outcome::result("ping between taps", format!("{average} ms average, {loss} lost")))
+    let result = format!("{average} ms average, {loss} lost");
+    Ok(Outcome::counted("ping between taps", result, loss == "0%"))
 }
 
 fn iperf(
