@@ -3,10 +3,12 @@
 
 mod daemon;
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
 use daemon::frames::{frame, receive, send, until_traffic_flows};
 use daemon::{Daemon, PATIENCE, is_alive, kill_process, small};
+use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
 #[test]
@@ -215,4 +217,38 @@ fn clients_killed_at_any_moment_leave_nothing() {
         let status = daemon.get("/v1/status");
         status["descriptors"].as_u64().unwrap() <= before && status["ports"] == 1
     });
+}
+
+#[test]
+fn a_data_process_that_greets_nobody_is_killed_and_replaced() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]");
+    let stuck = daemon.data_process("vale0");
+    daemon.kill();
+    let pid = Pid::from_raw(stuck).unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    // Waits as long as a data process may take to answer.
+    daemon.start_again();
+    assert_ne!(daemon.data_process("vale0"), stuck);
+    assert!(!is_alive(stuck), "two data processes have one switch");
+}
+
+#[test]
+fn an_upgrade_to_a_program_that_speaks_otherwise_replaces_nothing() {
+    let programs = tempfile::tempdir().unwrap();
+    let program = programs.path().join("toklat");
+    std::fs::copy(env!("CARGO_BIN_EXE_toklat"), &program).unwrap();
+    let mut daemon = Daemon::start_from(&program);
+    daemon.apply("[switch.vale0.port.a]");
+    let (pid, _a) = (daemon.data_process("vale0"), daemon.open("vale0:a").unwrap());
+    let other = programs.path().join("other");
+    std::fs::write(&other, "#!/bin/sh\necho 4000000\n").unwrap();
+    std::fs::set_permissions(&other, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::rename(&other, &program).unwrap();
+    let (status, answer) = daemon.ask("POST", "/v1/upgrade", &json!({}));
+    let reason = answer["reason"].as_str().unwrap();
+    assert!(status >= 400 && reason.contains("does not speak version"), "{status} {answer}");
+    assert_eq!(daemon.data_process("vale0"), pid);
+    assert_eq!(daemon.get("/v1/switches/vale0")["state"], "running");
+    daemon.stop(&Value::Null);
 }

@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,7 @@ pub mod frames;
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Daemon {
+    program: PathBuf,
     dir: tempfile::TempDir,
     options: Vec<String>,
     child: Option<Child>,
@@ -30,8 +31,18 @@ impl Daemon {
     }
 
     pub fn start_with(options: &[&str]) -> Self {
+        Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options)
+    }
+
+    /// Starts one from another copy of the program.
+    pub fn start_from(program: &Path) -> Self {
+        Self::start_program(program.into(), &[])
+    }
+
+    fn start_program(program: PathBuf, options: &[&str]) -> Self {
         let options = options.iter().map(|&option| option.into()).collect();
-        let mut daemon = Self { dir: tempfile::tempdir().unwrap(), options, child: None };
+        let dir = tempfile::tempdir().unwrap();
+        let mut daemon = Self { program, dir, options, child: None };
         daemon.start_again();
         daemon
     }
@@ -48,7 +59,7 @@ impl Daemon {
 
     /// The command that starts one in the same directory.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        let mut command = Command::new(&self.program);
         let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
         command.arg("daemon").args(&self.options).env("TOKLAT_DIR", self.dir());
         // A process that a failed test leaves behind must not hold the test's own output open.
