@@ -238,7 +238,7 @@ fn an_upgrade_to_a_program_that_speaks_otherwise_replaces_nothing() {
     let programs = tempfile::tempdir().unwrap();
     let program = programs.path().join("toklat");
     std::fs::copy(env!("CARGO_BIN_EXE_toklat"), &program).unwrap();
-    let mut daemon = Daemon::start_from(&program);
+    let daemon = Daemon::start_from(&program);
     daemon.apply("[switch.vale0.port.a]");
     let (pid, _a) = (daemon.data_process("vale0"), daemon.open("vale0:a").unwrap());
     let other = programs.path().join("other");
@@ -250,5 +250,4 @@ fn an_upgrade_to_a_program_that_speaks_otherwise_replaces_nothing() {
     assert!(status >= 400 && reason.contains("does not speak version"), "{status} {answer}");
     assert_eq!(daemon.data_process("vale0"), pid);
     assert_eq!(daemon.get("/v1/switches/vale0")["state"], "running");
-    daemon.stop(&Value::Null);
 }
