@@ -211,9 +211,44 @@ impl Process {
         Ok(())
     }
 
-    /// Does what one message says.
+    /// Does what one message says, or several in a row that add ports: those are published together,
+    /// so that a switch of thousands is back at once.
     fn answer(&mut self, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
-        let (command, descriptors) = control::receive::<Command>(from)?;
+        let mut message = control::receive::<Command>(from);
+        let mut added = Vec::new();
+        while let Ok((Command::AddPort { id, config, resume }, descriptors)) = message {
+            added.push(self.add_port(id, config, descriptors, resume));
+            if added.len() == ADDED_TOGETHER || !is_readable(from) {
+                return self.publish_added(added, from);
+            }
+            message = control::receive(from);
+        }
+        if !added.is_empty() {
+            self.publish_added(added, from)?;
+        }
+        let (command, _) = message?;
+        self.execute(command, from)
+    }
+
+    /// Puts added ports into the table and has them served, then answers for each.
+    fn publish_added(
+        &mut self,
+        added: Vec<AddedPort>,
+        to: BorrowedFd<'_>,
+    ) -> Result<(), ChannelError> {
+        self.publish();
+        let serve = |(worker, served)| {
+            self.common.workers[usize::from(worker)].send(Job::Serve(served));
+            Answer::Added { worker }
+        };
+        let answers = added.into_iter().map(|port| port.map(serve));
+        let answers: Vec<_> =
+            answers.map(|a| a.unwrap_or_else(|reason| Answer::Failed { reason })).collect();
+        answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
+    }
+
+    /// Does what a command other than `AddPort` says.
+    fn execute(&mut self, command: Command, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
         let answer = match command {
             Command::Hello { version } => {
                 let pid = std::process::id();
@@ -228,9 +263,7 @@ impl Process {
                 self.list_ports(from)?;
                 Ok(Answer::Done)
             }
-            Command::AddPort { id, config, resume } => {
-                self.add_port(id, config, descriptors, resume)
-            }
+            Command::AddPort { .. } => Err("Ports are added before other commands".to_owned()),
             Command::RemovePort { id } => self.remove_port(id),
             Command::SetPolicy { id, policy } => self.set_policy(id, policy),
             Command::MovePort { id, worker } => self.move_port(id, worker),
@@ -286,7 +319,7 @@ impl Process {
         config: PortConfig,
         descriptors: Vec<OwnedFd>,
         resume: bool,
-    ) -> Result<Answer, String> {
+    ) -> AddedPort {
         if self.ports.get(usize::from(id)).is_some_and(Option::is_some) {
             return Err(format!("Port number {id} is in use"));
         }
@@ -325,10 +358,7 @@ impl Process {
         self.set_addresses(id, &config.policy, &Policy::default());
         let record = Record { config, spec, descriptors: kept, token, worker };
         self.ports[usize::from(id)] = Some(record);
-        self.publish();
-        let served = Served::new(id, source, counters, clock());
-        self.common.workers[usize::from(worker)].send(Job::Serve(Box::new(served)));
-        Ok(Answer::Added { worker })
+        Ok((worker, Box::new(Served::new(id, source, counters, clock()))))
     }
 
     /// The worker asked for, or the one with the fewest ports.
@@ -434,6 +464,18 @@ impl Process {
     fn finish(mut self) {
         self.drain();
     }
+}
+
+/// Most ports that are published together: as many as their answers fit a socket's buffer.
+const ADDED_TOGETHER: usize = 64;
+
+/// The worker a port will be served by and what it serves, or why the port was not added.
+type AddedPort = Result<(u16, Box<Served>), String>;
+
+/// True if a message is there.
+fn is_readable(from: BorrowedFd<'_>) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&now)), Ok(1))
 }
 
 /// Makes a port's halves of an attachment and its descriptors.
