@@ -1,8 +1,6 @@
 //! What a switch and its ports are asked to be. The same types are the topology file, the control
 //! API and the messages to a data process.
 
-use std::time::Duration;
-
 use fabric::Policy;
 use ring::layout::{Geometry, RingSpec};
 use serde::{Deserialize, Serialize};
@@ -62,14 +60,6 @@ impl Default for SwitchConfig {
             fdb_ageing_s: 300,
             stall_timeout_ms: 10,
         }
-    }
-}
-
-impl SwitchConfig {
-    /// How long a sender waits for a lossless port.
-    #[must_use]
-    pub fn stall_timeout(&self) -> Duration {
-        Duration::from_millis(u64::from(self.stall_timeout_ms))
     }
 }
 

@@ -12,7 +12,8 @@
 //! # }
 //! ```
 
-use fabric::{Fdb, Monitor, Policy, PortSpec, Ports};
+use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
+use frame::Mac;
 use port::{MapGuard, Nanos};
 use shmem::Mapping;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub struct Inline {
     served: Vec<Served>,
     tools: Tools,
     instances: u32,
+    /// Seconds after which a learned address is forgotten.
+    ageing_s: u32,
 }
 
 impl std::fmt::Debug for Inline {
@@ -57,6 +60,7 @@ impl Inline {
             served: Vec::new(),
             tools: Tools::new(config.batch, timeout),
             instances: 0,
+            ageing_s: config.fdb_ageing_s,
         })
     }
 
@@ -116,9 +120,7 @@ impl Inline {
         let id = (0..).find(|id| !used(id)).unwrap_or(PortId::MAX);
         let state = self.state.port(id).ok_or(AttachError::Number(id))?;
         let Attached { source, egresses, .. } = attach(&state)?;
-        for mac in &policy.macs {
-            self.fdb.add_static(filter_of(&policy), *mac, id, Nanos(0));
-        }
+        set_addresses(&self.fdb, id, &policy, &Policy::default(), Nanos(0));
         let counters = state.ingress().ok_or(AttachError::Number(id))?;
         self.instances += 1;
         self.specs.push(PortSpec {
@@ -148,12 +150,20 @@ impl Inline {
         }
     }
 
-    /// Changes a port's rules.
+    /// Changes a port's rules; in other VLANs its learned addresses are forgotten.
     pub fn set_policy(&mut self, id: PortId, policy: Policy) {
-        if let Some(spec) = self.specs.iter_mut().find(|spec| spec.id == id) {
-            spec.policy = policy;
-            self.ports = Ports::build(self.specs.iter());
+        let Some(spec) = self.specs.iter_mut().find(|spec| spec.id == id) else { return };
+        let earlier = std::mem::replace(&mut spec.policy, policy);
+        set_addresses(&self.fdb, id, &spec.policy, &earlier, Nanos(0));
+        if spec.policy.vlan != earlier.vlan {
+            self.fdb.flush(Some(id), None);
         }
+        self.ports = Ports::build(self.specs.iter());
+    }
+
+    /// Forgets addresses that were not seen for the configured time. To be called once a second or so.
+    pub fn age(&self, now: Nanos) {
+        self.fdb.age(self.ageing_s, now);
     }
 
     /// One turn of every port: moves at most a batch of what each has flushed. Returns how many
@@ -166,7 +176,12 @@ impl Inline {
         let mut frames = 0;
         for served in &mut self.served {
             // Nobody sleeps on an inline port: its owner is the caller.
-            frames += served.turn(&mut self.tools, switch, |_, _| ());
+            let gathered = served.turn(&mut self.tools, switch, |_, _| ());
+            if gathered == 0 {
+                // Where an owner that wants its port reset is heard.
+                served.source.disarm();
+            }
+            frames += gathered;
         }
         frames
     }
@@ -190,12 +205,83 @@ impl Inline {
     }
 }
 
-/// The filter in which a port's configured addresses are looked up.
-pub(crate) fn filter_of(policy: &Policy) -> fabric::Filter {
-    use fabric::VlanMode;
-    match &policy.vlan {
-        VlanMode::Unaware => 0,
-        VlanMode::Access(id) => id.get(),
-        VlanMode::Trunk { native, .. } => native.map_or(0, frame::VlanId::get),
+/// Enters a port's configured addresses into the table and takes earlier ones out. Those for which the
+/// table has no room are left out: they are learned as others are.
+pub(crate) fn set_addresses(fdb: &Fdb, id: PortId, policy: &Policy, earlier: &Policy, now: Nanos) {
+    let entries = |policy: &Policy| -> Vec<(Filter, Mac)> {
+        let filters = filters_of(&policy.vlan).into_iter();
+        filters.flat_map(|filter| policy.macs.iter().map(move |mac| (filter, *mac))).collect()
+    };
+    let wanted = entries(policy);
+    for (filter, mac) in entries(earlier) {
+        fdb.remove(filter, mac);
+    }
+    for (filter, mac) in wanted {
+        fdb.add_static(filter, mac, id, now);
+    }
+}
+
+/// The filters in which a port's configured addresses are looked up: on a trunk to all VLANs, the
+/// native one only.
+fn filters_of(vlan: &VlanMode) -> Vec<Filter> {
+    match vlan {
+        VlanMode::Unaware => vec![0],
+        VlanMode::Access(id) => vec![id.get()],
+        VlanMode::Trunk { allowed, native } => {
+            let mut filters: Vec<_> = allowed.iter().chain(native).map(|id| id.get()).collect();
+            filters.sort_unstable();
+            filters.dedup();
+            filters
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use frame::VlanId;
+
+    #[test]
+    fn configured_addresses_follow_their_port_through_changes_of_its_vlans() {
+        let mut switch = Inline::new(SwitchConfig { max_ports: 2, ..Default::default() }).unwrap();
+        let mac = Mac::local(7);
+        let [ten, twenty, thirty] = [10, 20, 30].map(|id| VlanId::new(id).unwrap());
+        let policy = |vlan| Policy { macs: vec![mac], vlan, ..Policy::default() };
+        let trunk = |allowed, native| policy(VlanMode::Trunk { allowed, native });
+        let id = switch.add_attached("a", policy(VlanMode::Unaware), attach::null::attach).unwrap();
+        let there = |switch: &Inline| -> Vec<Filter> {
+            let known = |filter: &Filter| switch.fdb.lookup(*filter, mac.word()) == Some(id);
+            (0..4095).filter(known).collect()
+        };
+        assert_eq!(there(&switch), [0]);
+        for (policy, filters) in [
+            (policy(VlanMode::Access(ten)), vec![10]),
+            (trunk(vec![ten, twenty], Some(twenty)), vec![10, 20]),
+            (trunk(vec![ten], Some(thirty)), vec![10, 30]),
+            (trunk(vec![], Some(thirty)), vec![30]),
+            (trunk(vec![], None), vec![]),
+        ] {
+            switch.set_policy(id, policy);
+            assert_eq!(there(&switch), filters);
+        }
+    }
+
+    #[test]
+    fn learned_addresses_are_forgotten_in_other_vlans_and_with_age() {
+        let mut switch = Inline::new(SwitchConfig { max_ports: 2, ..Default::default() }).unwrap();
+        let id = switch.add_attached("a", Policy::default(), attach::null::attach).unwrap();
+        let learn = |switch: &Inline| {
+            switch.fdb.learn(0, 2, id, 9, true, Nanos(0));
+            switch.fdb.len()
+        };
+        assert_eq!(learn(&switch), 1);
+        let ten = VlanId::new(10).unwrap();
+        switch.set_policy(id, Policy { vlan: VlanMode::Access(ten), ..Policy::default() });
+        assert!(switch.fdb.is_empty());
+        assert_eq!(learn(&switch), 1);
+        switch.age(Nanos(300 * Nanos::SECOND));
+        assert_eq!(switch.fdb.len(), 1);
+        switch.age(Nanos(301 * Nanos::SECOND));
+        assert!(switch.fdb.is_empty());
     }
 }

@@ -19,7 +19,7 @@ use shmem::Memfd;
 use crate::attach::{self, AttachError, Attached};
 use crate::config::{Attachment, Idle, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
-use crate::inline::filter_of;
+use crate::inline::set_addresses;
 use crate::sandbox;
 use crate::serve::Served;
 use crate::state::{self, PortState, State};
@@ -124,7 +124,7 @@ impl Process {
         if workers == 0 || workers > state::MAX_WORKERS {
             return Err(ProcessError::Config("a switch has 1 to 64 workers"));
         }
-        let state = State::map(&state_file, &config)?;
+        let state = State::take_over(&state_file, &config)?;
         let fdb = state.open_fdb();
         let fdb: Fdb = fdb.ok_or(ProcessError::Config("the forwarding table does not fit"))?;
         if state.is_used() {
@@ -217,7 +217,7 @@ impl Process {
         let mut message = control::receive::<Command>(from);
         let mut added = Vec::new();
         while let Ok((Command::AddPort { id, config, resume }, descriptors)) = message {
-            added.push(self.add_port(id, config, descriptors, resume));
+            added.push(self.add_port(id, config, descriptors, resume && !self.state.is_fresh()));
             if added.len() == ADDED_TOGETHER || !is_readable(from) {
                 return self.publish_added(added, from);
             }
@@ -371,12 +371,7 @@ impl Process {
 
     /// Enters a port's configured addresses into the table and takes earlier ones out.
     fn set_addresses(&self, id: PortId, policy: &Policy, earlier: &Policy) {
-        for mac in &earlier.macs {
-            self.common.fdb.remove(filter_of(earlier), *mac);
-        }
-        for mac in &policy.macs {
-            self.common.fdb.add_static(filter_of(policy), *mac, id, clock());
-        }
+        set_addresses(&self.common.fdb, id, policy, earlier, clock());
     }
 
     /// Swaps in a table of the present ports; returns when no worker uses the old one.
@@ -444,8 +439,8 @@ impl Process {
         port: PortId,
     ) -> Result<Answer, String> {
         self.record(port)?;
-        if mac.is_group() {
-            return Err(format!("{mac} is a group address; only unicast addresses are at a port"));
+        if mac.is_group() || mac.word() == 0 {
+            return Err(format!("{mac} is no unicast address; only those are at a port"));
         }
         let filter = vlan.map_or(0, frame::VlanId::get);
         let added = self.common.fdb.add_static(filter, mac, port, clock());

@@ -1,6 +1,6 @@
 //! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
 
-use fabric::{Fdb, Forwarder, Ports, Sender};
+use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Turn};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
@@ -15,6 +15,7 @@ pub(crate) struct Served {
     pub id: u16,
     pub source: Box<dyn Source>,
     queues: Vec<Queue>,
+    memory: PortMemory,
     /// Copies begun beyond the quantum, to be paid off by sitting turns out.
     debt: usize,
     /// When it last had frames.
@@ -85,7 +86,8 @@ impl Served {
         let queues = (0..source.queues())
             .map(|queue| Queue { sender: Sender::new(id, queue as u16), held: None })
             .collect();
-        Self { id, source, queues, debt: 0, busy_at: now, hot: false, counters }
+        let memory = PortMemory::default();
+        Self { id, source, queues, memory, debt: 0, busy_at: now, hot: false, counters }
     }
 
     /// True while frames wait for a lossless receiver.
@@ -144,19 +146,28 @@ impl Served {
         }
         self.busy_at = switch.now;
         let Switch { ports, fdb, map, now, .. } = switch;
-        let sender = &mut self.queues[queue].sender;
-        let turn = tools.forwarder.forward(ports, fdb, sender, scratch, map, now);
+        let (memory, sender) = (&mut self.memory, &mut self.queues[queue].sender);
+        let turn = tools.forwarder.forward(ports, fdb, memory, sender, scratch, map, now);
         ingress.complete(turn.completed);
         tools.forwarder.settle(ports, now, &mut *effect);
         let effects = ingress.settle(now);
         if effects != Effects::default() {
             effect(self.id, effects);
         }
+        self.count_detached(turn);
         self.debt += turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
         if self.queues[queue].sender.is_stalled() {
             self.hold(queue, tools);
         }
         frames
+    }
+
+    /// Counts what was gathered before its port left the switch.
+    #[inline]
+    fn count_detached(&self, turn: Turn) {
+        if turn.detached > 0 {
+            self.counters.drop_frames(DropReason::Detached, turn.detached as u64);
+        }
     }
 
     /// Leaves the scratch with the stalled frames at the port; the worker goes on with another.
@@ -186,6 +197,7 @@ impl Served {
         if effects != Effects::default() {
             effect(self.id, effects);
         }
+        self.count_detached(turn);
         if self.queues[queue].sender.is_stalled() {
             self.queues[queue].held = Some(scratch);
         } else {

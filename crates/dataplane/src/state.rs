@@ -25,7 +25,8 @@ pub const MAX_PORTS: usize = 16_384;
 /// Most workers of a switch.
 pub const MAX_WORKERS: usize = 64;
 
-const MAGIC: u64 = 0x746f_6b6c_6174_0001;
+/// "toklat" and a number that changes with the layout, or the meaning, of anything below.
+const MAGIC: u64 = 0x746f_6b6c_6174_0002;
 const PAGE: usize = 4096;
 const RINGS: usize = MAX_RINGS as usize;
 
@@ -149,15 +150,36 @@ pub struct State {
     fdb_entries: u32,
     max_ports: PortId,
     ports_at: usize,
+    fresh: bool,
 }
 
 impl State {
-    /// Maps the state file of a switch of this configuration. A new file (all zero) is a new switch.
+    /// Maps the state file of a switch of this configuration, to look at it.
     ///
     /// # Errors
     /// [`RegionError`] when it cannot be mapped or is too small for the configuration.
     pub fn map(file: &Memfd, config: &SwitchConfig) -> Result<Self, RegionError> {
         Self::of(file.map()?, config)
+    }
+
+    /// Maps it for a data process, which then marks it as [used](Self::set_used). A new file (all zero)
+    /// is a new switch; so is one of another version, which is cleared.
+    ///
+    /// # Errors
+    /// As [`map`](Self::map); [`RegionError::Map`] too when it cannot be cleared.
+    pub fn take_over(file: &Memfd, config: &SwitchConfig) -> Result<Self, RegionError> {
+        let state = Self::map(file, config)?;
+        if !state.is_used() && state.switch.magic.get() != 0 {
+            let len = file.len();
+            file.punch(0, len).map_err(|source| RegionError::Map { len, source })?;
+        }
+        Ok(Self { fresh: !state.is_used(), ..state })
+    }
+
+    /// True if there was nothing to go on from when this state was [taken over](Self::take_over).
+    #[must_use]
+    pub fn is_fresh(&self) -> bool {
+        self.fresh
     }
 
     /// State in memory of this process, for inline switches and tests.
@@ -180,11 +202,12 @@ impl State {
             fdb_entries: config.fdb_entries,
             max_ports: config.max_ports,
             ports_at: ports_at(config),
+            fresh: false,
             map,
         })
     }
 
-    /// True if a data process has written here before.
+    /// True if a data process of this version has written here.
     #[must_use]
     pub fn is_used(&self) -> bool {
         self.switch.magic.get() == MAGIC
@@ -503,6 +526,28 @@ mod tests {
         assert_eq!(a.snapshot(), PortStats::default());
         assert_eq!(b.snapshot().in_frames, 5);
         assert!(state.port(8).is_none());
+    }
+
+    #[test]
+    fn state_is_gone_on_from_unless_it_is_of_another_version() {
+        let config = SwitchConfig { max_ports: 2, ..SwitchConfig::default() };
+        let file = Memfd::create("state", file_size(&config), shmem::Pages::Small).unwrap();
+        let state = State::take_over(&file, &config).unwrap();
+        assert!(state.is_fresh() && !state.is_used());
+        state.set_used();
+        state.port(1).unwrap().ingress().unwrap().frames.add(3);
+        let mac = frame::Mac::local(1);
+        assert!(state.open_fdb().unwrap().add_static(0, mac, 1, Nanos(0)));
+
+        let next = State::take_over(&file, &config).unwrap();
+        assert!(!next.is_fresh());
+        assert_eq!(next.open_fdb().unwrap().lookup(0, mac.word()), Some(1));
+        next.switch.magic.set(MAGIC - 1);
+        assert!(!next.is_used(), "who looks sees that there is nothing to read");
+        let other = State::take_over(&file, &config).unwrap();
+        assert!(other.is_fresh());
+        assert_eq!(other.port(1).unwrap().snapshot(), PortStats::default());
+        assert!(other.open_fdb().unwrap().is_empty());
     }
 
     #[test]

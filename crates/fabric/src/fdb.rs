@@ -128,7 +128,7 @@ impl Fdb {
         Self::bucket_count(entries) as usize * size_of::<Bucket>()
     }
 
-    /// Half full at its limit: then an address finds no room about never.
+    /// Half full at its limit, at most: then an address finds no room about never, as entries can move.
     fn bucket_count(entries: u32) -> u32 {
         (entries.clamp(16, 1 << 20) / 2).next_power_of_two()
     }
@@ -170,11 +170,11 @@ impl Fdb {
         Self::open(&mapping, 0, entries, ports).ok_or_else(missing)
     }
 
-    /// The two buckets of a key: by the folded product of two words that depend on the seed.
+    /// The two buckets of a key.
     #[inline(always)]
     fn pair(&self, key: u64) -> (&Bucket, &Bucket) {
-        let product = u128::from(key ^ self.seed) * u128::from(self.seed | 1);
-        let hash = product as u64 ^ (product >> 64) as u64;
+        let hash = fold(key ^ self.seed, 0x9e37_79b9_7f4a_7c15);
+        let hash = fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9);
         let first = hash as u32 & self.mask;
         let second = first ^ ((hash >> 32) as u32 & self.mask | 1);
         (&self.buckets[first as usize], &self.buckets[second as usize])
@@ -248,20 +248,40 @@ impl Fdb {
         if let Some((bucket, way, earlier)) = self.find(key) {
             writer.count(earlier, -1);
             writer.count(word, 1);
-            bucket.write(way, key, word, now);
+            bucket.write(way, key, word, now.seconds() as u16);
             // Whoever saw the address last must learn it again if it comes back.
             self.generation.fetch_add(1, Ordering::Release);
             return Learned::Known;
         }
-        let (first, second) = self.pair(key);
-        let place = first.free().map(|way| (first, way));
-        let place = place.or_else(|| second.free().map(|way| (second, way)));
-        let Some((bucket, way)) = place.filter(|_| writer.entries < self.limit) else {
-            return Learned::NoRoom;
-        };
+        let place = if writer.entries < self.limit { self.make_room(key) } else { None };
+        let Some((bucket, way)) = place else { return Learned::NoRoom };
         writer.count(word, 1);
-        bucket.write(way, key, word, now);
+        bucket.write(way, key, word, now.seconds() as u16);
         Learned::Known
+    }
+
+    /// A free way for `key`: in the emptier of its buckets, or where an entry can move to its other one.
+    fn make_room(&self, key: u64) -> Option<(&Bucket, usize)> {
+        let (first, second) = self.pair(key);
+        let swap = second.used().count() < first.used().count();
+        let [emptier, fuller] = if swap { [second, first] } else { [first, second] };
+        if let Some(way) = emptier.free() {
+            return Some((emptier, way));
+        }
+        let ways = |bucket| (0..WAYS).map(move |way| (bucket, way));
+        ways(emptier).chain(ways(fuller)).find(|(bucket, way)| self.move_away(bucket, *way))
+    }
+
+    /// Moves an entry to its other bucket; false if that is full. Whoever looks for it meanwhile may
+    /// miss it and flood one frame more.
+    fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
+        let (key, word, seen) = bucket.entry(way);
+        let (first, second) = self.pair(key);
+        let other = if std::ptr::eq(first, bucket) { second } else { first };
+        let Some(free) = other.free() else { return false };
+        bucket.write(way, 0, 0, 0);
+        other.write(free, key, word, seen);
+        true
     }
 
     /// Adds an entry that stays until it is removed, or makes one of a learned one; false if there is
@@ -282,7 +302,7 @@ impl Fdb {
             return false;
         };
         writer.count(word, -1);
-        bucket.write(way, 0, 0, Nanos(0));
+        bucket.write(way, 0, 0, 0);
         self.generation.fetch_add(1, Ordering::Release);
         true
     }
@@ -320,11 +340,10 @@ impl Fdb {
         let mut removed = 0;
         for bucket in self.buckets.iter() {
             for way in bucket.used() {
-                let word = bucket.words[way].load(Ordering::Relaxed);
-                let key = bucket.keys[way].load(Ordering::Relaxed);
-                if which(key, word, bucket.seen[way].load(Ordering::Relaxed)) {
+                let (key, word, seen) = bucket.entry(way);
+                if which(key, word, seen) {
                     writer.count(word, -1);
-                    bucket.write(way, 0, 0, Nanos(0));
+                    bucket.write(way, 0, 0, 0);
                     removed += 1;
                 }
             }
@@ -361,9 +380,7 @@ impl Fdb {
         let mut entries = Vec::new();
         for bucket in buckets.iter() {
             for way in bucket.used() {
-                let key = bucket.keys[way].load(Ordering::Relaxed);
-                let word = bucket.words[way].load(Ordering::Relaxed);
-                let seen = bucket.seen[way].load(Ordering::Relaxed);
+                let (key, word, seen) = bucket.entry(way);
                 entries.push(FdbEntry {
                     mac: Mac::from_word(key),
                     vlan: VlanId::new(filter_in(key)),
@@ -375,6 +392,13 @@ impl Fdb {
         }
         Some(entries)
     }
+}
+
+/// The two halves of a product, folded: every bit of it depends on all of `word`.
+#[inline(always)]
+fn fold(word: u64, by: u64) -> u64 {
+    let product = u128::from(word) * u128::from(by);
+    product as u64 ^ (product >> 64) as u64
 }
 
 /// The key of a table's hash, made at its first use, when it has no entries.
@@ -435,199 +459,24 @@ impl Bucket {
         (0..WAYS).filter(|way| self.keys[*way].load(Ordering::Relaxed) != 0)
     }
 
+    /// The key, the word and the second of an entry.
+    fn entry(&self, way: usize) -> (u64, u32, u16) {
+        let key = self.keys[way].load(Ordering::Relaxed);
+        let word = self.words[way].load(Ordering::Relaxed);
+        (key, word, self.seen[way].load(Ordering::Relaxed))
+    }
+
     /// Replaces an entry; the caller holds the writer's lock.
-    fn write(&self, way: usize, key: u64, word: u32, now: Nanos) {
+    fn write(&self, way: usize, key: u64, word: u32, seen: u16) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         self.keys[way].store(key, Ordering::Relaxed);
         self.words[way].store(word, Ordering::Relaxed);
-        self.seen[way].store(now.seconds() as u16, Ordering::Relaxed);
+        self.seen[way].store(seen, Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-    use std::collections::HashMap;
-
-    const SECOND: u64 = Nanos::SECOND;
-
-    fn learn(fdb: &Fdb, mac: u64, port: u16, seconds: u64) -> Learned {
-        fdb.learn(0, mac, port, u32::MAX, true, Nanos(seconds * SECOND))
-    }
-
-    #[test]
-    fn a_full_table_finds_room_for_all_its_entries() {
-        let fdb = Fdb::private(8192, 1024).unwrap();
-        for i in 0..8192u32 {
-            let mac = Mac::local(i).word();
-            assert_eq!(learn(&fdb, mac, (i % 1024) as u16, 1), Learned::Known, "entry {i}");
-        }
-        assert_eq!(learn(&fdb, Mac::local(9000).word(), 1, 1), Learned::NoRoom, "the limit holds");
-        for i in 0..8192u32 {
-            assert_eq!(fdb.lookup(0, Mac::local(i).word()), Some((i % 1024) as u16));
-        }
-    }
-
-    #[test]
-    fn a_port_cannot_fill_the_table_beyond_its_share() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        let learn = |i: u32| fdb.learn(0, Mac::local(i).word(), 1, 10, true, Nanos(0));
-        assert!((0..10).all(|i| learn(i) == Learned::Known));
-        assert_eq!(learn(10), Learned::NoRoom);
-        fdb.flush(Some(1), None);
-        assert_eq!(learn(10), Learned::Known);
-    }
-
-    #[test]
-    fn addresses_age_unless_seen_or_static() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        learn(&fdb, 2, 1, 0);
-        learn(&fdb, 4, 1, 0);
-        assert!(fdb.add_static(0, Mac::from_word(6), 2, Nanos(0)));
-        learn(&fdb, 2, 1, 200);
-        assert_eq!(fdb.age(300, Nanos(301 * SECOND)), 1);
-        assert_eq!(
-            (fdb.lookup(0, 2), fdb.lookup(0, 4), fdb.lookup(0, 6)),
-            (Some(1), None, Some(2))
-        );
-        assert_eq!(fdb.age(0, Nanos(9999 * SECOND)), 0, "0 is never");
-    }
-
-    #[test]
-    fn an_address_seen_after_the_clock_was_read_is_young() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        learn(&fdb, 2, 1, 65_536);
-        assert_eq!(fdb.age(u32::MAX, Nanos(65_535 * SECOND)), 0, "seen a second from now");
-        assert_eq!(fdb.age(u32::MAX, Nanos((65_536 + 32_766) * SECOND)), 0);
-        assert_eq!(fdb.age(u32::MAX, Nanos((65_536 + 32_767) * SECOND)), 1);
-    }
-
-    #[test]
-    fn an_address_that_flaps_stays_where_it_is() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        for turn in 0..4 {
-            assert_eq!(learn(&fdb, 2, 1 + turn % 2, 16), Learned::Known);
-        }
-        learn(&fdb, 2, 1, 16);
-        assert_eq!(learn(&fdb, 2, 2, 17), Learned::Refused);
-        assert_eq!(fdb.lookup(0, 2), Some(1));
-        assert_eq!(learn(&fdb, 2, 2, 24), Learned::Known, "a new window");
-    }
-
-    #[test]
-    fn a_static_address_is_not_learned_elsewhere() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
-        assert_eq!(learn(&fdb, 2, 3, 1), Learned::Refused);
-        fdb.flush(None, None);
-        assert_eq!(fdb.lookup(0, 2), Some(1), "a flush forgets what was learned only");
-        assert_eq!(fdb.detach(1), 1);
-    }
-
-    #[test]
-    fn an_address_that_became_static_meanwhile_is_not_moved_and_its_port_is_not_counted_twice() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
-        // What a learner does that had looked before the entry was there.
-        let late = |port| fdb.learn_slowly(entry_of(0, 2), port, u32::MAX, true, Nanos(0));
-        assert_eq!((late(3), late(1)), (Learned::Refused, Learned::Known));
-        fdb.flush(None, None);
-        assert_eq!((fdb.lookup(0, 2), fdb.len()), (Some(1), 1), "still static");
-    }
-
-    #[test]
-    fn nobody_is_at_address_zero_or_at_a_group() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        assert_eq!(fdb.lookup(0, 0), None, "an empty way is no entry");
-        assert!(!fdb.add_static(0, Mac::from_word(0), 1, Nanos(0)));
-        assert!(!fdb.add_static(0, Mac::BROADCAST, 1, Nanos(0)));
-        assert!(!fdb.remove(0, Mac::from_word(0)));
-        assert!(fdb.is_empty());
-    }
-
-    #[test]
-    fn a_port_at_its_limit_gets_no_address_of_another() {
-        let fdb = Fdb::private(64, 4).unwrap();
-        let learn = |mac, port| fdb.learn(0, mac, port, 1, true, Nanos(0));
-        assert_eq!((learn(2, 1), learn(4, 2)), (Learned::Known, Learned::Known));
-        assert_eq!(learn(2, 2), Learned::NoRoom);
-        assert_eq!(fdb.lookup(0, 2), Some(1));
-    }
-
-    #[test]
-    fn tables_hash_differently_and_a_table_opened_again_as_before() {
-        let mapping = Mapping::private(Fdb::bytes(8192)).unwrap();
-        let places = |fdb: &Fdb| -> Vec<usize> {
-            let first = |i| fdb.pair(entry_of(0, Mac::local(i).word())).0;
-            let start = std::ptr::from_ref(&fdb.buckets[0]).addr();
-            (0..100).map(|i| std::ptr::from_ref(first(i)).addr() - start).collect()
-        };
-        let open = || places(&Fdb::open(&mapping, 0, 8192, 4).unwrap());
-        assert_eq!(open(), open());
-        assert_ne!(open(), places(&Fdb::private(8192, 4).unwrap()));
-    }
-
-    #[test]
-    fn a_bucket_whose_writer_died_is_emptied() {
-        let mapping = Mapping::private(Fdb::bytes(64)).unwrap();
-        let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
-        learn(&fdb, 2, 1, 0);
-        fdb.pair(entry_of(0, 2)).0.sequence.store(7, Ordering::Relaxed);
-        let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
-        assert_eq!((fdb.lookup(0, 2), fdb.len()), (None, 0));
-    }
-
-    #[derive(Clone, Debug)]
-    enum Op {
-        Learn(u16, u64, u16),
-        Remove(u16, u64),
-        Flush(Option<u16>, Option<u16>),
-    }
-
-    fn op() -> impl Strategy<Value = Op> {
-        let (filter, mac, port) = (0..3u16, 1..40u64, 0..6u16);
-        prop_oneof![
-            6 => (filter.clone(), mac.clone(), port.clone()).prop_map(|(f, m, p)| Op::Learn(f, m, p)),
-            2 => (filter.clone(), mac).prop_map(|(f, m)| Op::Remove(f, m)),
-            1 => (proptest::option::of(port), proptest::option::of(filter))
-                .prop_map(|(p, f)| Op::Flush(p, f)),
-        ]
-    }
-
-    proptest! {
-        #[test]
-        fn the_table_is_a_map(ops in proptest::collection::vec(op(), 0..200)) {
-            let fdb = Fdb::private(1024, 8).unwrap();
-            let mut oracle = HashMap::new();
-            for op in ops {
-                match op {
-                    Op::Learn(filter, mac, port) => {
-                        fdb.learn(filter, mac, port, u32::MAX, false, Nanos(0));
-                        oracle.insert((filter, mac), port);
-                    }
-                    Op::Remove(filter, mac) => {
-                        let removed = fdb.remove(filter, Mac::from_word(mac));
-                        prop_assert_eq!(removed, oracle.remove(&(filter, mac)).is_some());
-                    }
-                    Op::Flush(port, filter) => {
-                        fdb.flush(port, filter);
-                        oracle.retain(|(f, _), p| {
-                            port.is_some_and(|port| port != *p)
-                                || filter.is_some_and(|filter| filter != *f)
-                        });
-                    }
-                }
-                prop_assert_eq!(fdb.len() as usize, oracle.len());
-            }
-            for filter in 0..3 {
-                for mac in 1..40 {
-                    prop_assert_eq!(fdb.lookup(filter, mac), oracle.get(&(filter, mac)).copied());
-                }
-            }
-        }
-    }
-}
+mod tests;

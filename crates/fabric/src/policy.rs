@@ -30,7 +30,8 @@ pub struct Policy {
     pub protected: bool,
     /// VLAN membership.
     pub vlan: VlanMode,
-    /// Addresses that are always at this port and never learned elsewhere.
+    /// Addresses that are always at this port and never learned elsewhere: in its VLAN, or in all of
+    /// its `allowed` ones; on a trunk to all VLANs in the native one only.
     pub macs: Vec<Mac>,
     /// Port security: only `macs` (or, if there are none, the first address seen) may be source
     /// addresses.
@@ -43,11 +44,14 @@ pub struct Policy {
     pub flap_guard: bool,
     /// Largest payload of a frame, without Ethernet header and tag, in bytes.
     pub mtu: u16,
-    /// A sender to this port waits for room instead of losing frames, up to the stall timeout.
+    /// A sender to this port waits for room instead of losing frames, up to the stall timeout, which
+    /// starts when a batch is gathered.
     pub lossless: bool,
-    /// Copies of what this port sends go to the port of this name too.
+    /// Copies of what this port sends go to the port of this name too, as they came: also of what the
+    /// switch refuses, but for frames beyond the MTU.
     pub mirror_ingress: Option<String>,
-    /// Copies of what this port receives go to the port of this name too.
+    /// Copies of what goes to this port go to the port of this name too: also of what is lost because
+    /// its queue is full, but for frames beyond the MTU.
     pub mirror_egress: Option<String>,
 }
 

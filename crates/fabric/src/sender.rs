@@ -1,9 +1,25 @@
-//! What the switch remembers about one send queue between batches.
+//! What the switch remembers about a port that sends, and about each of its send queues, between
+//! batches.
 
 use port::{FrameIdx, Nanos};
 
 use crate::Fdb;
 use crate::forward::NOWHERE;
+
+/// A port's memory, for rules that hold over all its send queues: owned by the worker that serves it.
+#[derive(Debug, Default)]
+pub struct PortMemory {
+    /// The one source of a locked port without configured addresses.
+    pub(crate) first_source: Option<u64>,
+    flood: FloodBucket,
+}
+
+impl PortMemory {
+    /// How many of `frames` flooded frames may pass at a limit of `rate` a second.
+    pub(crate) fn admit_floods(&mut self, frames: usize, rate: u32, now: Nanos) -> usize {
+        self.flood.take(frames, rate, now)
+    }
+}
 
 /// A send queue's memory: owned by the worker that serves it.
 #[derive(Debug)]
@@ -14,13 +30,11 @@ pub struct Sender {
     pub(crate) queue: u16,
     /// The source seen last with its filter, so that a run of frames from one address is learned once.
     pub(crate) last_source: u64,
-    /// The one source of a locked port without configured addresses.
-    pub(crate) first_source: Option<u64>,
     fdb_generation: u64,
     second: u64,
-    flood: FloodBucket,
     pub(crate) stalled: Vec<Stalled>,
-    pub(crate) stalled_since: Nanos,
+    /// When the batch that is stalled was gathered.
+    pub(crate) gathered_at: Nanos,
     /// Gathered frames of the batch that is stalled.
     pub(crate) gathered: usize,
     /// Frames of it that were completed.
@@ -47,12 +61,10 @@ impl Sender {
             port,
             queue,
             last_source: NOWHERE,
-            first_source: None,
             fdb_generation: 0,
             second: 0,
-            flood: FloodBucket::default(),
             stalled: Vec::new(),
-            stalled_since: Nanos(0),
+            gathered_at: Nanos(0),
             gathered: 0,
             completed: 0,
         }
@@ -68,7 +80,7 @@ impl Sender {
 
     /// Gives up the stalled frames; returns how many, for the caller to count.
     pub fn abandon(&mut self) -> usize {
-        std::mem::take(&mut self.stalled).len()
+        self.stalled.drain(..).len()
     }
 
     /// Forgets the source seen last when the table dropped entries, and once a second, so that the
@@ -81,11 +93,6 @@ impl Sender {
             self.second = second;
             self.last_source = NOWHERE;
         }
-    }
-
-    /// How many of `frames` flooded frames may pass at a limit of `rate` a second.
-    pub(crate) fn admit_floods(&mut self, frames: usize, rate: u32, now: Nanos) -> usize {
-        self.flood.take(frames, rate, now)
     }
 }
 

@@ -9,7 +9,7 @@ use port::{
     Limits, MapGuard, Nanos, Scratch,
 };
 use shmem::{Bytes, Mapping, Shared};
-use toklat_fabric::{Fdb, Forwarder, Monitor, Policy, PortSpec, Ports, Sender};
+use toklat_fabric::{Fdb, Forwarder, Monitor, Policy, PortMemory, PortSpec, Ports, Sender};
 
 pub type Frame = Vec<u8>;
 
@@ -56,10 +56,12 @@ pub struct Switch {
     pub ports: Ports,
     pub specs: Vec<PortSpec>,
     pub inboxes: Vec<Vec<Arc<Inbox>>>,
+    pub memories: Vec<PortMemory>,
     pub senders: Vec<Sender>,
     pub forwarder: Forwarder,
     pub held: Vec<Option<(Vec<Frame>, Scratch)>>,
     pub completed: Vec<usize>,
+    pub detached: usize,
     pub kicks: Vec<u16>,
     counters: Arc<Mapping>,
 }
@@ -78,10 +80,12 @@ impl Switch {
             ports: Ports::default(),
             specs: Vec::new(),
             inboxes: Vec::new(),
+            memories: Vec::new(),
             senders: Vec::new(),
             forwarder: Forwarder::new(64),
             held: Vec::new(),
             completed: Vec::new(),
+            detached: 0,
             kicks: Vec::new(),
             counters: Mapping::private(64 * 1024).unwrap(),
         };
@@ -114,6 +118,7 @@ impl Switch {
             monitor,
         });
         self.inboxes.push(inboxes);
+        self.memories.push(PortMemory::default());
         self.senders.push(Sender::new(id, 0));
         self.held.push(None);
         self.completed.push(0);
@@ -143,6 +148,7 @@ impl Switch {
         let turn = self.forwarder.forward(
             &self.ports,
             &self.fdb,
+            &mut self.memories[at],
             &mut self.senders[at],
             &mut scratch,
             &map,
@@ -150,6 +156,7 @@ impl Switch {
         );
         self.settle(now);
         self.completed[at] += turn.completed;
+        self.detached += turn.detached;
         if self.senders[at].is_stalled() {
             self.held[at] = Some((frames, scratch));
         } else {

@@ -6,7 +6,7 @@ use ::frame::{Mac, VlanId};
 use harness::{STALL_NS, Switch, frame, host, tagged};
 use port::{DropReason, Nanos};
 use proptest::prelude::*;
-use toklat_fabric::{Monitor, Policy, VlanMode};
+use toklat_fabric::{Monitor, Policy, Sender, VlanMode};
 
 const T0: Nanos = Nanos(1_000_000_000);
 
@@ -190,6 +190,54 @@ fn vlans_are_kept_apart_and_tags_added_and_removed() {
 }
 
 #[test]
+fn a_priority_tag_becomes_the_tag_of_a_trunk_that_hears_it_first() {
+    let trunk = VlanMode::Trunk { allowed: Vec::new(), native: None };
+    let access = Policy { vlan: VlanMode::Access(vlan(10)), ..Policy::default() };
+    let trunk = Policy { vlan: trunk, ..Policy::default() };
+    let mut switch = Switch::new(&[trunk, access.clone(), access]);
+    let bare = frame(Mac::BROADCAST, host(1), 1);
+    switch.send(1, vec![tagged(bare.clone(), 0x6000)], T0);
+    assert_eq!(switch.take(0), [tagged(bare.clone(), 0x600a)], "one tag");
+    assert_eq!(switch.take(2), [bare]);
+    switch.assert_sums();
+}
+
+#[test]
+fn rules_of_a_port_hold_over_all_its_send_queues() {
+    let policy = Policy { locked: true, flood_limit: Some(640), ..Policy::default() };
+    let mut switch = Switch::new(&[policy, Policy::default()]);
+    let floods = |from| (0..40).map(|n| frame(Mac::BROADCAST, from, n)).collect::<Vec<_>>();
+    switch.send(0, floods(host(0)), T0);
+    switch.senders[0] = Sender::new(0, 1);
+    switch.send(0, floods(host(5)), T0);
+    assert_eq!(switch.dropped(0, DropReason::PortSecurity), 40, "its first source, on any queue");
+    switch.send(0, floods(host(0)), T0);
+    assert_eq!(switch.dropped(0, DropReason::FloodLimit), 80 - 64);
+    switch.assert_sums();
+}
+
+#[test]
+fn a_mirror_sees_what_is_refused_but_for_what_is_too_long() {
+    let mirrored = Policy { mirror_ingress: Some("p1".into()), ..Policy::default() };
+    let mut switch = Switch::new(&[mirrored, Policy::default()]);
+    let refused = frame(host(0), host(0), 0);
+    switch.send(0, vec![refused.clone(), vec![2; 9000]], T0);
+    assert_eq!(switch.take(1), [refused]);
+    assert_eq!(switch.inboxes[1][0].counters.drops[DropReason::TooLong as usize].get(), 1);
+    switch.assert_sums();
+}
+
+#[test]
+fn frames_of_a_port_that_is_not_there_are_told_to_the_caller() {
+    let mut switch = plain(2);
+    switch.specs.remove(0);
+    switch.rebuild();
+    switch.send(0, vec![frame(host(1), host(0), 0)], T0);
+    assert_eq!((switch.completed[0], switch.detached), (1, 1));
+    assert!(switch.take(1).is_empty());
+}
+
+#[test]
 fn monitors_and_mirrors_see_copies() {
     let mirrored = Policy { mirror_egress: Some("p2".into()), ..Policy::default() };
     let mut switch = Switch::new(&[Policy::default(), mirrored, Policy::default()]);
@@ -262,6 +310,25 @@ fn a_receiver_that_makes_no_room_in_time_loses_the_frames() {
     switch.retry(0, T0 + STALL_NS);
     assert!(switch.held[0].is_none());
     assert_eq!(switch.dropped(0, DropReason::StallTimeout), 5);
+    switch.assert_sums();
+}
+
+#[test]
+fn a_receiver_that_makes_little_room_does_not_hold_up_its_sender_for_longer() {
+    let mut switch = lossless_to_1();
+    switch.set_room(1, 0);
+    switch.send(0, (0..60).map(|n| frame(host(1), host(0), n)).collect(), T0);
+    for quarter in 1..4 {
+        switch.set_room(1, quarter as usize);
+        switch.retry(0, T0 + quarter * (STALL_NS / 4));
+        assert!(switch.held[0].is_some());
+    }
+    switch.set_room(1, 4);
+    switch.retry(0, T0 + STALL_NS);
+    assert!(switch.held[0].is_none());
+    assert_eq!(switch.take(1).len(), 4);
+    assert_eq!(switch.dropped(0, DropReason::StallTimeout), 56);
+    assert_eq!(switch.completed[0], 60);
     switch.assert_sums();
 }
 

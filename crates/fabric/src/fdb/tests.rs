@@ -1,0 +1,184 @@
+//! The table, rule by rule, and against a map.
+
+use super::*;
+use proptest::prelude::*;
+use std::collections::HashMap;
+
+const SECOND: u64 = Nanos::SECOND;
+
+fn learn(fdb: &Fdb, mac: u64, port: u16, seconds: u64) -> Learned {
+    fdb.learn(0, mac, port, u32::MAX, true, Nanos(seconds * SECOND))
+}
+
+#[test]
+fn a_full_table_finds_room_for_all_its_entries() {
+    // Several, as each has its own hash.
+    for _ in 0..8 {
+        let fdb = Fdb::private(8192, 1024).unwrap();
+        for i in 0..8192u32 {
+            let mac = Mac::local(i).word();
+            assert_eq!(learn(&fdb, mac, (i % 1024) as u16, 1), Learned::Known, "entry {i}");
+        }
+        let more = Mac::local(9000).word();
+        assert_eq!(learn(&fdb, more, 1, 1), Learned::NoRoom, "the limit holds");
+        for i in 0..8192u32 {
+            assert_eq!(fdb.lookup(0, Mac::local(i).word()), Some((i % 1024) as u16));
+        }
+    }
+}
+
+#[test]
+fn a_port_cannot_fill_the_table_beyond_its_share() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    let learn = |i: u32| fdb.learn(0, Mac::local(i).word(), 1, 10, true, Nanos(0));
+    assert!((0..10).all(|i| learn(i) == Learned::Known));
+    assert_eq!(learn(10), Learned::NoRoom);
+    fdb.flush(Some(1), None);
+    assert_eq!(learn(10), Learned::Known);
+}
+
+#[test]
+fn addresses_age_unless_seen_or_static() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    learn(&fdb, 2, 1, 0);
+    learn(&fdb, 4, 1, 0);
+    assert!(fdb.add_static(0, Mac::from_word(6), 2, Nanos(0)));
+    learn(&fdb, 2, 1, 200);
+    assert_eq!(fdb.age(300, Nanos(301 * SECOND)), 1);
+    assert_eq!((fdb.lookup(0, 2), fdb.lookup(0, 4), fdb.lookup(0, 6)), (Some(1), None, Some(2)));
+    assert_eq!(fdb.age(0, Nanos(9999 * SECOND)), 0, "0 is never");
+}
+
+#[test]
+fn an_address_seen_after_the_clock_was_read_is_young() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    learn(&fdb, 2, 1, 65_536);
+    assert_eq!(fdb.age(u32::MAX, Nanos(65_535 * SECOND)), 0, "seen a second from now");
+    assert_eq!(fdb.age(u32::MAX, Nanos((65_536 + 32_766) * SECOND)), 0);
+    assert_eq!(fdb.age(u32::MAX, Nanos((65_536 + 32_767) * SECOND)), 1);
+}
+
+#[test]
+fn an_address_that_flaps_stays_where_it_is() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    for turn in 0..4 {
+        assert_eq!(learn(&fdb, 2, 1 + turn % 2, 16), Learned::Known);
+    }
+    learn(&fdb, 2, 1, 16);
+    assert_eq!(learn(&fdb, 2, 2, 17), Learned::Refused);
+    assert_eq!(fdb.lookup(0, 2), Some(1));
+    assert_eq!(learn(&fdb, 2, 2, 24), Learned::Known, "a new window");
+}
+
+#[test]
+fn a_static_address_is_not_learned_elsewhere() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
+    assert_eq!(learn(&fdb, 2, 3, 1), Learned::Refused);
+    fdb.flush(None, None);
+    assert_eq!(fdb.lookup(0, 2), Some(1), "a flush forgets what was learned only");
+    assert_eq!(fdb.detach(1), 1);
+}
+
+#[test]
+fn an_address_that_became_static_meanwhile_is_not_moved_and_its_port_is_not_counted_twice() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
+    // What a learner does that had looked before the entry was there.
+    let late = |port| fdb.learn_slowly(entry_of(0, 2), port, u32::MAX, true, Nanos(0));
+    assert_eq!((late(3), late(1)), (Learned::Refused, Learned::Known));
+    fdb.flush(None, None);
+    assert_eq!((fdb.lookup(0, 2), fdb.len()), (Some(1), 1), "still static");
+}
+
+#[test]
+fn nobody_is_at_address_zero_or_at_a_group() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    assert_eq!(fdb.lookup(0, 0), None, "an empty way is no entry");
+    assert!(!fdb.add_static(0, Mac::from_word(0), 1, Nanos(0)));
+    assert!(!fdb.add_static(0, Mac::BROADCAST, 1, Nanos(0)));
+    assert!(!fdb.remove(0, Mac::from_word(0)));
+    assert!(fdb.is_empty());
+}
+
+#[test]
+fn a_port_at_its_limit_gets_no_address_of_another() {
+    let fdb = Fdb::private(64, 4).unwrap();
+    let learn = |mac, port| fdb.learn(0, mac, port, 1, true, Nanos(0));
+    assert_eq!((learn(2, 1), learn(4, 2)), (Learned::Known, Learned::Known));
+    assert_eq!(learn(2, 2), Learned::NoRoom);
+    assert_eq!(fdb.lookup(0, 2), Some(1));
+}
+
+#[test]
+fn tables_hash_differently_and_a_table_opened_again_as_before() {
+    let mapping = Mapping::private(Fdb::bytes(8192)).unwrap();
+    let places = |fdb: &Fdb| -> Vec<usize> {
+        let first = |i| fdb.pair(entry_of(0, Mac::local(i).word())).0;
+        let start = std::ptr::from_ref(&fdb.buckets[0]).addr();
+        (0..100).map(|i| std::ptr::from_ref(first(i)).addr() - start).collect()
+    };
+    let open = || places(&Fdb::open(&mapping, 0, 8192, 4).unwrap());
+    assert_eq!(open(), open());
+    assert_ne!(open(), places(&Fdb::private(8192, 4).unwrap()));
+}
+
+#[test]
+fn a_bucket_whose_writer_died_is_emptied() {
+    let mapping = Mapping::private(Fdb::bytes(64)).unwrap();
+    let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
+    learn(&fdb, 2, 1, 0);
+    fdb.pair(entry_of(0, 2)).0.sequence.store(7, Ordering::Relaxed);
+    let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
+    assert_eq!((fdb.lookup(0, 2), fdb.len()), (None, 0));
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Learn(u16, u64, u16),
+    Remove(u16, u64),
+    Flush(Option<u16>, Option<u16>),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let (filter, mac, port) = (0..3u16, 1..40u64, 0..6u16);
+    prop_oneof![
+        6 => (filter.clone(), mac.clone(), port.clone()).prop_map(|(f, m, p)| Op::Learn(f, m, p)),
+        2 => (filter.clone(), mac).prop_map(|(f, m)| Op::Remove(f, m)),
+        1 => (proptest::option::of(port), proptest::option::of(filter))
+            .prop_map(|(p, f)| Op::Flush(p, f)),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn the_table_is_a_map(ops in proptest::collection::vec(op(), 0..200)) {
+        let fdb = Fdb::private(1024, 8).unwrap();
+        let mut oracle = HashMap::new();
+        for op in ops {
+            match op {
+                Op::Learn(filter, mac, port) => {
+                    fdb.learn(filter, mac, port, u32::MAX, false, Nanos(0));
+                    oracle.insert((filter, mac), port);
+                }
+                Op::Remove(filter, mac) => {
+                    let removed = fdb.remove(filter, Mac::from_word(mac));
+                    prop_assert_eq!(removed, oracle.remove(&(filter, mac)).is_some());
+                }
+                Op::Flush(port, filter) => {
+                    fdb.flush(port, filter);
+                    oracle.retain(|(f, _), p| {
+                        port.is_some_and(|port| port != *p)
+                            || filter.is_some_and(|filter| filter != *f)
+                    });
+                }
+            }
+            prop_assert_eq!(fdb.len() as usize, oracle.len());
+        }
+        for filter in 0..3 {
+            for mac in 1..40 {
+                prop_assert_eq!(fdb.lookup(filter, mac), oracle.get(&(filter, mac)).copied());
+            }
+        }
+    }
+}

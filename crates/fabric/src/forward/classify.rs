@@ -1,0 +1,172 @@
+//! Pass 1: what becomes of each frame.
+
+use port::{DropReason, HEAD, Head, Scratch};
+
+use super::{DROP, Destination, FLOOD, Forwarder, NOWHERE, Way, drop_for};
+use crate::fdb::key_of;
+use crate::ports::QueueIdx;
+use crate::{Fdb, Filter, Learned, PortMemory};
+
+impl Forwarder {
+    /// Pass 1. Returns the queue that all frames go to, if it is one.
+    #[inline(always)]
+    pub(super) fn classify<const POLICED: bool>(
+        &mut self,
+        way: &mut Way<'_>,
+        memory: &mut PortMemory,
+        fdb: &Fdb,
+        scratch: &mut Scratch,
+    ) -> Option<QueueIdx> {
+        let frames = scratch.len();
+        // The address looked up last, with its filter, and where it is.
+        let (mut last, mut last_found) = (NOWHERE, DROP);
+        let (mut changes, mut previous) = (0, DROP | 0xff);
+        let mut i = 0;
+        let (tags, filters) = (&mut self.tags, &mut self.filters);
+        let map = way.map;
+        scratch.judge(map, &mut self.destinations[..frames], |head, len| {
+            let (to, source) = head.addresses();
+            let (mut filter, mut refused) = (0, None);
+            if POLICED {
+                (refused, filter, tags[i]) = way.police(memory, head, len, source);
+                filters[i] = filter;
+                i += 1;
+            } else if !way.fits(len) {
+                refused = way.too_short_or_long(len);
+            }
+            let destination = match refused {
+                Some(reason) => drop_for(reason),
+                None => {
+                    if way.learn(fdb, filter, source) {
+                        last = NOWHERE;
+                    }
+                    if last != key_of(filter, to) {
+                        let (found, lasting) = way.find(fdb, filter, to, head, len);
+                        last = if lasting { key_of(filter, to) } else { NOWHERE };
+                        last_found = found;
+                    }
+                    last_found
+                }
+            };
+            changes += usize::from(destination != previous);
+            previous = destination;
+            destination
+        });
+        let first = self.destinations[0];
+        if changes > 1 || first == FLOOD {
+            self.limit_floods(way, memory, frames);
+        }
+        (changes == 1 && !POLICED && first < DROP).then_some(first)
+    }
+
+    /// Drops the floods of this batch beyond the port's limit, the last ones first.
+    fn limit_floods(&mut self, way: &Way<'_>, memory: &mut PortMemory, frames: usize) {
+        let floods = self.destinations[..frames].iter().filter(|d| **d == FLOOD).count();
+        let Some(rate) = way.port.flood_limit.filter(|_| floods > 0) else { return };
+        let mut left = memory.admit_floods(floods, rate, way.now);
+        for destination in &mut self.destinations[..frames] {
+            if *destination == FLOOD {
+                match left.checked_sub(1) {
+                    Some(fewer) => left = fewer,
+                    None => *destination = drop_for(DropReason::FloodLimit),
+                }
+            }
+        }
+    }
+}
+
+impl Way<'_> {
+    /// Neither too short nor too long, in one comparison.
+    #[inline(always)]
+    fn fits(&self, len: usize) -> bool {
+        len.wrapping_sub(frame::ETHERNET_HEADER) <= self.port.max_frame - frame::ETHERNET_HEADER
+    }
+
+    fn too_short_or_long(&self, len: usize) -> Option<DropReason> {
+        if len < frame::ETHERNET_HEADER {
+            Some(DropReason::Runt)
+        } else if len > self.port.max_frame {
+            Some(DropReason::TooLong)
+        } else {
+            None
+        }
+    }
+
+    /// Whether a frame may come in, its filter, and its tag.
+    fn police(
+        &self,
+        memory: &mut PortMemory,
+        head: &Head,
+        len: usize,
+        source: u64,
+    ) -> (Option<DropReason>, Filter, Option<u16>) {
+        if let Some(reason) = self.too_short_or_long(len) {
+            return (Some(reason), 0, None);
+        }
+        let tagged = head.be16(12) == 0x8100 && len >= frame::ETHERNET_HEADER + frame::VLAN_TAG;
+        let tag = tagged.then(|| head.be16(14));
+        let Some(filter) = self.port.vlan.classify(tag.map(|tci| tci & 0xfff)) else {
+            return (Some(DropReason::Vlan), 0, tag);
+        };
+        let allowed = match &self.port.allowed {
+            None => true,
+            Some(macs) if macs.is_empty() => *memory.first_source.get_or_insert(source) == source,
+            Some(macs) => macs.contains(&source),
+        };
+        ((!allowed).then_some(DropReason::PortSecurity), filter, tag)
+    }
+
+    /// Learns the source, unless it is the one seen last; true if the table may have changed.
+    #[inline(always)]
+    fn learn(&mut self, fdb: &Fdb, filter: Filter, source: u64) -> bool {
+        let anew = self.from.last_source != key_of(filter, source);
+        if anew {
+            self.learn_anew(fdb, filter, source);
+        }
+        anew
+    }
+
+    fn learn_anew(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
+        self.from.last_source = key_of(filter, source);
+        if source & 1 != 0 || source == 0 {
+            return;
+        }
+        let (limit, guard) = (self.port.mac_limit, self.port.flap_guard);
+        let learned = fdb.learn(filter, source, self.port.id, limit, guard, self.now);
+        if learned == Learned::Refused {
+            self.port.counters.flaps.add(1);
+        }
+    }
+
+    /// Where a frame to `to` goes, and whether that holds for the next frame to the same address.
+    #[inline(always)]
+    fn find(
+        &self,
+        fdb: &Fdb,
+        filter: Filter,
+        to: u64,
+        head: &Head,
+        len: usize,
+    ) -> (Destination, bool) {
+        if to & 1 != 0 {
+            let kept_in = frame::Mac::from_word(to).is_link_local();
+            return (if kept_in { drop_for(DropReason::LinkLocal) } else { FLOOD }, true);
+        }
+        let Some(id) = fdb.lookup(filter, to) else { return (FLOOD, true) };
+        let Some(dest) = self.ports.get(id).filter(|dest| dest.queues > 0) else {
+            return (drop_for(DropReason::Down), true);
+        };
+        if id == self.port.id {
+            return (drop_for(DropReason::SamePort), true);
+        }
+        if dest.protected && self.port.protected {
+            return (drop_for(DropReason::Protected), true);
+        }
+        if !dest.vlan.allows(filter) {
+            return (drop_for(DropReason::Vlan), true);
+        }
+        let by_flow = dest.queues > 1 && self.port.send_queues <= 1;
+        let head = || &head.bytes()[..len.min(HEAD)];
+        (dest.queue_for(self.port, self.from.queue, head), !by_flow)
+    }
+}

@@ -1,0 +1,295 @@
+//! Pass 2: frames to their queues, in order, in the form in which they leave.
+
+use port::{DropReason, FrameIdx, Limits, Scratch};
+
+use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Touched, UNTAGGED, Way};
+use crate::Filter;
+use crate::ports::{Form, PortEntry, QueueIdx, Vlan};
+use crate::sender::Stalled;
+
+impl Forwarder {
+    /// Pass 2 for batches that go several ways.
+    pub(super) fn deliver_sorted(
+        &mut self,
+        way: &mut Way<'_>,
+        scratch: &mut Scratch,
+        frames: usize,
+    ) {
+        self.sort(way, frames);
+        let aware = !matches!(way.port.vlan, Vlan::Unaware);
+        if aware {
+            self.variants[..frames].fill([None; 2]);
+            (0..frames).for_each(|i| self.origins[i] = i as FrameIdx);
+        }
+        if !self.floods.is_empty() {
+            self.deliver_floods(way, scratch, aware);
+        }
+        for at in 0..self.queues.len() {
+            way.ports.prefetch(|ahead| self.queues.get(at + ahead).copied());
+            let queue = self.queues[at];
+            let count = std::mem::take(&mut self.counts[queue as usize]);
+            let start = usize::from(self.starts[queue as usize]);
+            let run = start..start + usize::from(count);
+            if aware {
+                self.list.clear();
+                for at in run {
+                    let frame = self.order[at];
+                    self.push_in_form(way, scratch, queue, frame);
+                }
+                self.deliver_list(way, scratch, queue);
+            } else if !run.is_empty() {
+                let list = List::plain(&self.order[run]);
+                way.deliver(scratch, queue, list, &mut self.touched);
+            }
+        }
+    }
+
+    /// Sorts the batch by queue, keeping order within each; collects floods; counts drops.
+    fn sort(&mut self, way: &Way<'_>, frames: usize) {
+        self.queues.clear();
+        self.floods.clear();
+        for (i, destination) in self.destinations[..frames].iter().enumerate() {
+            match *destination {
+                FLOOD => self.floods.push(i as FrameIdx),
+                queue if queue < DROP => {
+                    let count = &mut self.counts[queue as usize];
+                    if *count == 0 {
+                        self.queues.push(queue);
+                    }
+                    *count += 1;
+                }
+                drop => way.port.counters.drops[(drop & 0xff) as usize].add(1),
+            }
+        }
+        let mut start = 0;
+        for queue in &self.queues {
+            self.starts[*queue as usize] = start;
+            start += std::mem::take(&mut self.counts[*queue as usize]);
+        }
+        for (i, destination) in self.destinations[..frames].iter().enumerate() {
+            if *destination < DROP {
+                let queue = *destination as usize;
+                let at = self.starts[queue] + self.counts[queue];
+                self.order[usize::from(at)] = i as FrameIdx;
+                self.counts[queue] += 1;
+            }
+        }
+    }
+
+    /// Delivers floods to every member, each merged in order with the unicasts to the same queue.
+    fn deliver_floods(&mut self, way: &mut Way<'_>, scratch: &mut Scratch, aware: bool) {
+        let filter = if aware { Filter::MAX } else { 0 };
+        self.reached.fill(false);
+        let members = way.ports.flood_members(filter);
+        let mut deliveries = 0;
+        for (at, id) in members.iter().enumerate() {
+            way.ports.prefetch(|ahead| Some(way.ports.get(*members.get(at + ahead)?)?.first_queue));
+            let Some(to) = way.ports.get(*id) else { continue };
+            if to.id == way.port.id || to.protected && way.port.protected {
+                continue;
+            }
+            let queue = to.queue_for(way.port, way.from.queue, || &[]);
+            deliveries += self.merge(way, scratch, to, queue, aware);
+            self.deliver_list(way, scratch, queue);
+        }
+        let unreached = self.floods.iter().filter(|i| !self.reached[usize::from(**i)]).count();
+        let reached = self.floods.len() - unreached;
+        way.port.counters.drop_frames(DropReason::NoDestination, unreached as u64);
+        way.port.counters.copies.add((deliveries - reached) as u64);
+    }
+
+    /// Delivers what `list` holds.
+    fn deliver_list(&mut self, way: &mut Way<'_>, scratch: &Scratch, queue: QueueIdx) {
+        if self.list.is_empty() {
+            return;
+        }
+        let origins = Some(&self.origins[..]);
+        let list = List { frames: &self.list, origins, destinations: &self.destinations };
+        way.deliver(scratch, queue, list, &mut self.touched);
+    }
+
+    /// Puts the floods that may reach `to` and the unicasts to `queue` into `list`, by number.
+    /// Returns how many are floods.
+    fn merge(
+        &mut self,
+        way: &Way<'_>,
+        scratch: &mut Scratch,
+        to: &PortEntry,
+        queue: QueueIdx,
+        aware: bool,
+    ) -> usize {
+        self.list.clear();
+        let count = usize::from(std::mem::take(&mut self.counts[queue as usize]));
+        let start = usize::from(self.starts[queue as usize]);
+        let (mut at, end) = (start, start + count);
+        let mut floods = 0;
+        for f in 0..self.floods.len() {
+            let flood = self.floods[f];
+            while at < end && self.order[at] < flood {
+                let frame = self.order[at];
+                self.push_in_form(way, scratch, queue, frame);
+                at += 1;
+            }
+            if aware && !to.vlan.allows(self.filters[usize::from(flood)]) {
+                continue;
+            }
+            self.reached[usize::from(flood)] = true;
+            floods += 1;
+            self.push_in_form(way, scratch, queue, flood);
+        }
+        for at in at..end {
+            let frame = self.order[at];
+            self.push_in_form(way, scratch, queue, frame);
+        }
+        floods
+    }
+
+    /// Appends frame `i` to `list` as it must leave through `queue`: itself, or a variant with
+    /// another tag.
+    fn push_in_form(&mut self, way: &Way<'_>, scratch: &mut Scratch, queue: QueueIdx, i: FrameIdx) {
+        let frame = usize::from(i);
+        let to = way.ports.get(way.ports.queue(queue).port);
+        let aware = !matches!(way.port.vlan, Vlan::Unaware);
+        let (Some(to), true) = (to, aware) else {
+            self.origins[frame] = i;
+            self.list.push(i);
+            return;
+        };
+        let (filter, tag) = (self.filters[frame], self.tags[frame]);
+        let mut bare = |tag: Option<u16>| match tag {
+            None => Some(i),
+            Some(_) => kept(&mut self.variants[frame][UNTAGGED], || scratch.without_tag(frame)),
+        };
+        let made = match (to.vlan.form(filter), tag) {
+            (Form::AsItCame, _) => Some(i),
+            (Form::Untagged, tag) => bare(tag),
+            (Form::Tagged, Some(tci)) if tci & 0xfff == filter => Some(i),
+            // Without a tag, or with one that carries a priority only, which the new one takes over.
+            (Form::Tagged, tag) => bare(tag).and_then(|bare| {
+                let tci = tag.unwrap_or(0) & 0xf000 | filter;
+                let tagged = || scratch.with_tag(usize::from(bare), tci);
+                kept(&mut self.variants[frame][TAGGED], tagged)
+            }),
+        };
+        match made {
+            Some(variant) => {
+                self.origins[usize::from(variant)] = i;
+                self.list.push(variant);
+            }
+            None => way.port.counters.drop_frames(DropReason::Vlan, 1),
+        }
+    }
+}
+
+/// A variant made once a batch.
+fn kept(
+    variant: &mut Option<FrameIdx>,
+    make: impl FnOnce() -> Option<FrameIdx>,
+) -> Option<FrameIdx> {
+    if variant.is_none() {
+        *variant = make();
+    }
+    *variant
+}
+
+/// Frames for one queue, in order.
+#[derive(Clone, Copy)]
+pub(super) struct List<'a> {
+    pub frames: &'a [FrameIdx],
+    /// The gathered frame that each variant was made of; `None` if there are no variants.
+    pub origins: Option<&'a [FrameIdx]>,
+    /// By gathered frame; empty if none of them is a flood.
+    pub destinations: &'a [Destination],
+}
+
+impl<'a> List<'a> {
+    /// A list of gathered frames, none of them a flood.
+    pub fn plain(frames: &'a [FrameIdx]) -> Self {
+        Self { frames, origins: None, destinations: &[] }
+    }
+}
+
+impl Way<'_> {
+    /// Hands `list` to `queue`; keeps what a lossless receiver refuses.
+    #[inline]
+    pub(super) fn deliver(
+        &mut self,
+        scratch: &Scratch,
+        queue: QueueIdx,
+        list: List<'_>,
+        touched: &mut Touched,
+    ) {
+        let to = self.ports.queue(queue);
+        let batch = scratch.batch(self.map);
+        let finished = to.egress.deliver(&batch, list.frames, to.limits).finished;
+        self.deliveries += list.frames.len();
+        touched.push(queue);
+        if finished < list.frames.len() {
+            self.stall(queue, finished, list);
+        }
+        if !to.mirrors.is_empty() {
+            let max_frame = to.limits.max_frame;
+            self.mirror(scratch, &to.mirrors, &list.frames[..finished], max_frame, touched);
+        }
+    }
+
+    /// Keeps the unicast frames of `list` from `first` on; floods are lossy.
+    #[cold]
+    fn stall(&mut self, queue: QueueIdx, first: usize, list: List<'_>) {
+        let port = self.ports.queue(queue).port;
+        let Some(to) = self.ports.get(port) else { return };
+        for variant in &list.frames[first..] {
+            let frame = list.origins.map_or(*variant, |origins| origins[usize::from(*variant)]);
+            if list.destinations.get(usize::from(frame)) == Some(&FLOOD) {
+                self.port.counters.drop_frames(DropReason::Full, 1);
+                continue;
+            }
+            let queue = (queue - to.first_queue) as u16;
+            let stalled = Stalled { frame, variant: *variant, port, instance: to.instance, queue };
+            self.from.stalled.push(stalled);
+        }
+    }
+
+    /// Copies `list` to every queue of `to`, lossily, but for frames longer than the watched port may
+    /// send or receive.
+    pub(super) fn mirror(
+        &mut self,
+        scratch: &Scratch,
+        to: &[QueueIdx],
+        list: &[FrameIdx],
+        max_frame: u32,
+        touched: &mut Touched,
+    ) {
+        if list.is_empty() {
+            return;
+        }
+        let limits = Limits { max_frame, lossless: false };
+        for queue in to {
+            let mirror = self.ports.queue(*queue);
+            let _ = mirror.egress.deliver(&scratch.batch(self.map), list, limits);
+            self.port.counters.copies.add(list.len() as u64);
+            self.deliveries += list.len();
+            touched.push(*queue);
+        }
+    }
+}
+
+impl PortEntry {
+    /// The receive queue for a frame: the sender's queue number, else by flow.
+    #[inline(always)]
+    pub(super) fn queue_for<'a>(
+        &self,
+        from: &PortEntry,
+        send_queue: u16,
+        head: impl FnOnce() -> &'a [u8],
+    ) -> QueueIdx {
+        if self.queues <= 1 {
+            return self.first_queue;
+        }
+        let number = match from.send_queues {
+            0 | 1 => frame::flow_hash(head()),
+            _ => u32::from(send_queue),
+        };
+        self.first_queue + number % self.queues
+    }
+}
