@@ -36,8 +36,8 @@ pub struct Row {
 
 const ISOLATED: &str = "core 0: generator and sink in one thread of one process, ports isolated; \
     core 1: the switch's worker, polling";
-const ISOLATED_TOUCH: &str = "core 0: generator (writes every byte) and sink (compares every byte; \
-    the floor's reads eight) in one thread; core 1: the switch's worker, polling";
+const ISOLATED_TOUCH: &str = "core 0: generator (writes every byte) and sink (compares every byte, as \
+    the floor's does) in one thread; core 1: the switch's worker, polling";
 const BESIDE_PEER: &str = "core 0: generator and sink in one thread of one process; core 1: the \
     switch's worker, polling. Peer: generator and sink in one process on core 0, its switch on core 1, \
     frames of both directions counted";
