@@ -19,8 +19,8 @@ usage: cargo xtask COMMAND
   setup [--ci]     installs Debian packages for tests and benchmarks (as root; else names what is missing)
                    --ci: only what the tests use
   check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
-  test [ARGS]      all tests; ARGS go to `cargo test`; the last line is `N passed, N failed, N skipped`
-  loom             models of hand-over and sleep/wake (shmem, ring)
+  test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
+  loom             models of hand-over and sleep/wake (shmem); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   perf             instructions per frame against bench/budgets.toml (valgrind)
   deb              a Debian package in target/debian (cargo-deb)

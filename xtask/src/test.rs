@@ -27,15 +27,21 @@ pub fn run(args: &[&str]) -> Result<bool> {
     all.extend(args);
     let mut tests = command("timeout", &all);
     let mut tally = Tally::default();
-    let status =
-        watch(tests.env("TOKLAT_SKIP_LOG", &log).env("CARGO_TERM_COLOR", "never"), |line| {
+    tests.env("TOKLAT_SKIP_LOG", &log);
+    let mut parts = vec![tests];
+    if args.is_empty() {
+        parts.push(models());
+    }
+    for mut part in parts {
+        let status = watch(part.env("CARGO_TERM_COLOR", "never"), |line| {
             println!("{line}");
             tally.read(line);
         })?;
+        tally.end(status);
+    }
     let skipped = std::fs::read_to_string(&log).unwrap_or_default();
     let _ = std::fs::remove_file(&log);
     skipped.lines().for_each(|line| tally.skip(line));
-    tally.end(status);
     println!("\n{tally}");
     Ok(tally.failed == 0)
 }
@@ -155,16 +161,18 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// Runs the models: tests of `shmem` and `ring` under `--cfg loom`.
+/// The models: tests of `shmem` under `--cfg loom`, in a directory of their own, because all that is
+/// built differs.
+fn models() -> Command {
+    let mut loom =
+        cargo(&["test", "--package=toklat-shmem", "--target-dir=target/loom", "--test=loom"]);
+    loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
+    loom
+}
+
+/// Runs the models alone.
 pub fn loom() -> Result<()> {
-    let mut loom = cargo(&[
-        "test",
-        "--package=toklat-shmem",
-        "--profile=quick",
-        "--target-dir=target/loom",
-        "--test=loom",
-    ]);
-    tool::run(loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
+    tool::run(&mut models())
 }
 
 /// Runs the tests of the pure crates under Miri.

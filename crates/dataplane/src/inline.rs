@@ -47,6 +47,7 @@ impl Inline {
     ///
     /// # Errors
     /// [`AttachError::Region`] when there is no memory.
+    #[expect(clippy::needless_pass_by_value, reason = "settings are made for their switch")]
     pub fn new(config: SwitchConfig) -> Result<Self, AttachError> {
         let state = State::private(&config)?;
         let expected = "a table that fits its memory";

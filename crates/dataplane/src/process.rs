@@ -75,6 +75,7 @@ fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProcessError 
 ///
 /// # Errors
 /// [`ProcessError`] when it cannot start.
+#[expect(clippy::needless_pass_by_value, reason = "the sockets are this process's, to its end")]
 pub fn run(
     listener: OwnedFd,
     state: OwnedFd,
@@ -265,7 +266,7 @@ impl Process {
             }
             Command::AddPort { .. } => Err("Ports are added before other commands".to_owned()),
             Command::RemovePort { id } => self.remove_port(id),
-            Command::SetPolicy { id, policy } => self.set_policy(id, policy),
+            Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
             Command::MovePort { id, worker } => self.move_port(id, worker),
             Command::SetSwitch { idle, batch, fdb_ageing_s, stall_timeout_ms } => {
                 let config = std::mem::take(&mut self.config);
@@ -406,11 +407,11 @@ impl Process {
         Ok(Answer::Done)
     }
 
-    fn set_policy(&mut self, id: PortId, policy: Policy) -> Result<Answer, String> {
+    fn set_policy(&mut self, id: PortId, policy: &Policy) -> Result<Answer, String> {
         let record = self.record(id)?;
         record.spec.policy = policy.clone();
         let earlier = std::mem::replace(&mut record.config.policy, policy.clone());
-        self.set_addresses(id, &policy, &earlier);
+        self.set_addresses(id, policy, &earlier);
         self.publish();
         if policy.vlan != earlier.vlan {
             self.common.fdb.flush(Some(id), None);

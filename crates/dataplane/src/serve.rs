@@ -36,6 +36,7 @@ pub(crate) struct Tools {
     pub forwarder: Forwarder,
     scratch: Box<Scratch>,
     /// Scratches that replace those which stalled senders hold.
+    #[expect(clippy::vec_box, reason = "lent and given back: pointers move, not kilobytes")]
     spare: Vec<Box<Scratch>>,
     batch: usize,
     /// Nanoseconds a sender waits for a lossless receiver.

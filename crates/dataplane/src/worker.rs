@@ -294,7 +294,7 @@ impl Worker {
     #[inline]
     fn look_around(&mut self, mailbox: &Mailbox, busy: bool, now: Nanos) {
         let interval = if busy { ASK_BUSY_NS } else { ASK_IDLE_NS };
-        if now - self.asked_at < interval && !(self.idle == Idle::Sleep && !busy) {
+        if now - self.asked_at < interval && (busy || self.idle != Idle::Sleep) {
             if !busy {
                 std::hint::spin_loop();
             }
