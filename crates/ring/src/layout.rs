@@ -150,7 +150,7 @@ pub const IF_HEADER: usize = 56;
 /// | `owner` | client | `head`: slots before it are submitted | `head`: slots before it are released |
 /// | `owner_flags` | client | asks to be woken when `core` moves | the same |
 /// | `core` | core | first slot not yet given back (`hwcur`) | first slot not yet filled (`hwtail`) |
-/// | `core_flags` | core | asks to be woken when `owner` moves | the same, when a frame waits for room |
+/// | `core_flags` | core | asks to be woken when `owner` moves | the same, in pipes only |
 ///
 /// All positions are slot numbers, `0..num_slots`.
 #[derive(Debug)]
