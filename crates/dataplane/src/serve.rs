@@ -1,6 +1,6 @@
 //! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
 
-use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Turn};
+use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, Turn};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
@@ -147,8 +147,8 @@ impl Served {
         }
         self.busy_at = switch.now;
         let Switch { ports, fdb, map, now, .. } = switch;
-        let (memory, sender) = (&mut self.memory, &mut self.queues[queue].sender);
-        let turn = tools.forwarder.forward(ports, fdb, memory, sender, scratch, map, now);
+        let from = Sending { memory: &mut self.memory, queue: &mut self.queues[queue].sender };
+        let turn = tools.forwarder.forward(ports, fdb, from, scratch, map, now);
         ingress.complete(turn.completed);
         tools.forwarder.settle(ports, now, &mut *effect);
         let effects = ingress.settle(now);

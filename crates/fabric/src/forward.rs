@@ -14,7 +14,7 @@ use port::{DropReason, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
 
 use crate::ports::{PortEntry, QueueIdx};
 use crate::sender::Stalled;
-use crate::{Fdb, Filter, PortMemory, Ports, Sender};
+use crate::{Fdb, Filter, Ports, Sender, Sending};
 use deliver::List;
 
 mod classify;
@@ -116,18 +116,18 @@ impl Forwarder {
         }
     }
 
-    /// Forwards the frames that `from` has gathered into `scratch`; `memory` is its port's. Call
+    /// Forwards the frames that `from` has gathered into `scratch`. Call
     /// [`settle`](Self::settle) afterwards.
     pub fn forward(
         &mut self,
         ports: &Ports,
         fdb: &Fdb,
-        memory: &mut PortMemory,
-        from: &mut Sender,
+        from: Sending<'_>,
         scratch: &mut Scratch,
         map: &MapGuard<'_>,
         now: Nanos,
     ) -> Turn {
+        let Sending { memory, queue: from } = from;
         let frames = scratch.len();
         let Some(port) = ports.get(from.port) else {
             return Turn { completed: frames, deliveries: 0, detached: frames };

@@ -14,4 +14,4 @@ pub use fdb::{Fdb, FdbEntry, Filter, Learned};
 pub use forward::{Forwarder, Turn};
 pub use policy::{Policy, VlanMode};
 pub use ports::{Monitor, PortSpec, Ports};
-pub use sender::{PortMemory, Sender};
+pub use sender::{PortMemory, Sender, Sending};

@@ -41,6 +41,15 @@ pub struct Sender {
     pub(crate) completed: usize,
 }
 
+/// Who sends: a port, and which of its send queues.
+#[derive(Debug)]
+pub struct Sending<'a> {
+    /// The port's memory.
+    pub memory: &'a mut PortMemory,
+    /// The queue's.
+    pub queue: &'a mut Sender,
+}
+
 /// A frame that waits for a lossless receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stalled {

@@ -52,8 +52,6 @@ impl Sub for Nanos {
 pub struct Effects {
     /// The port's owner sleeps and asked to be woken.
     pub kick: bool,
-    /// Call settle again at this moment.
-    pub deadline: Option<Nanos>,
 }
 
 /// What an egress may do with a list of frames.

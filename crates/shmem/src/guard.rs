@@ -12,6 +12,7 @@
 //!
 //! All that the handler touches is the table below: fixed, without locks, never freed.
 
+use std::ops::Range;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
@@ -41,11 +42,11 @@ static FAULTS: AtomicU64 = AtomicU64::new(0);
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 
 /// Faults in all mappings since the process started: while it stays the same, no mapping has failed
-/// that had not failed before.
+/// that had not failed before; who sees it change sees which one has.
 #[inline(always)]
 #[must_use]
 pub fn faults() -> u64 {
-    FAULTS.load(Ordering::Relaxed)
+    FAULTS.load(Ordering::Acquire)
 }
 
 /// Sets up the guard for this process. More than once does nothing more.
@@ -140,16 +141,22 @@ fn replace(address: usize) -> bool {
             continue;
         }
         let earlier = entry.faults.fetch_add(1, Ordering::Relaxed);
-        FAULTS.fetch_add(1, Ordering::Relaxed);
-        let page = |size: usize| {
-            let at = address & !(size - 1);
-            at >= start && map_zeros(at, size)
-        };
+        FAULTS.fetch_add(1, Ordering::Release);
+        let small = PAGE.load(Ordering::Relaxed);
+        // The last page of a mapping is its own, also beyond its length.
+        let mapping = start..end.next_multiple_of(small);
+        let page = |size| page_at(address, size, &mapping).is_some_and(|at| map_zeros(at, size));
         // Part of a huge page cannot be replaced.
-        let one = earlier == 0 && (page(PAGE.load(Ordering::Relaxed)) || page(HUGE_PAGE));
+        let one = earlier == 0 && (page(small) || page(HUGE_PAGE));
         return one || map_zeros(start, end - start);
     }
     false
+}
+
+/// Where the page of `size` bytes starts that `address` is in, if all of it lies in `mapping`.
+fn page_at(address: usize, size: usize, mapping: &Range<usize>) -> Option<usize> {
+    let at = address & !(size - 1);
+    (at >= mapping.start && mapping.end.checked_sub(at)? >= size).then_some(at)
 }
 
 fn map_zeros(at: usize, len: usize) -> bool {
@@ -213,6 +220,18 @@ mod tests {
         drop(hostile);
         let again = Memfd::create("again", 4096, Pages::Small).unwrap().map().unwrap();
         assert!(!again.has_failed(), "an entry is used anew");
+    }
+
+    #[test]
+    fn no_page_is_replaced_that_reaches_beyond_its_mapping() {
+        let huge = super::HUGE_PAGE;
+        let mapping = huge + 4096..3 * huge + 4096;
+        let at = |address, size| super::page_at(address, size, &mapping);
+        assert_eq!(at(huge + 5000, 4096), Some(huge + 4096));
+        assert_eq!(at(huge + 5000, huge), None, "it starts before");
+        assert_eq!(at(2 * huge + 1, huge), Some(2 * huge));
+        assert_eq!(at(3 * huge + 1, 4096), Some(3 * huge));
+        assert_eq!(at(3 * huge + 1, huge), None, "it ends beyond");
     }
 
     #[test]

@@ -9,7 +9,9 @@ use port::{
     Limits, MapGuard, Nanos, Scratch,
 };
 use shmem::{Bytes, Mapping, Shared};
-use toklat_fabric::{Fdb, Forwarder, Monitor, Policy, PortMemory, PortSpec, Ports, Sender};
+use toklat_fabric::{
+    Fdb, Forwarder, Monitor, Policy, PortMemory, PortSpec, Ports, Sender, Sending,
+};
 
 pub type Frame = Vec<u8>;
 
@@ -47,7 +49,7 @@ impl Egress for Inbox {
     }
 
     fn settle(&self, _now: Nanos) -> Effects {
-        Effects { kick: true, deadline: None }
+        Effects { kick: true }
     }
 }
 
@@ -148,8 +150,7 @@ impl Switch {
         let turn = self.forwarder.forward(
             &self.ports,
             &self.fdb,
-            &mut self.memories[at],
-            &mut self.senders[at],
+            Sending { memory: &mut self.memories[at], queue: &mut self.senders[at] },
             &mut scratch,
             &map,
             now,

@@ -298,7 +298,7 @@ impl Egress for ReceiveQueue {
             self.answered.store(answered, Ordering::Relaxed);
             self.state.counters.kicks.add_shared(1);
         }
-        Effects { kick, deadline: None }
+        Effects { kick }
     }
 
     fn prefetch(&self, nearer: Nearer) {

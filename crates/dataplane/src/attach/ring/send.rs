@@ -216,6 +216,6 @@ impl Ingress for SendRing {
     fn settle(&mut self, _now: Nanos) -> Effects {
         let kick = self.control.owner_flags.0.wake.must_kick_fenced(&mut self.answered);
         self.counters.kicks.add(u64::from(kick));
-        Effects { kick, deadline: None }
+        Effects { kick }
     }
 }
