@@ -21,7 +21,9 @@ pub fn run() -> Result<()> {
     must("clippy", tool::run(&mut cargo(&clippy)));
     let mut doc =
         cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
-    must("docs", tool::run(doc.env("RUSTDOCFLAGS", "-Dwarnings")));
+    // The pages are for those who work on it: they show, and link to, what is private.
+    let flags = "-Dwarnings -Arustdoc::private-intra-doc-links";
+    must("docs", tool::run(doc.env("RUSTDOCFLAGS", flags)));
     must("sizes", size::report());
     if has_target() {
         let target = ["check", "--workspace", "--quiet", "--target", AARCH64];

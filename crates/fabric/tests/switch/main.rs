@@ -60,8 +60,7 @@ fn order_is_kept_between_floods_and_unicasts_to_one_receiver() {
     switch.send(0, (0..60).map(|n| frame(to(n), host(0), n)).collect(), T0);
     for id in [1, 2] {
         let got: Vec<u8> = switch.take(id).iter().map(|f| f[59]).collect();
-        let want: Vec<u8> =
-            (0..60).filter(|n| *n % 3 == 0 || 1 + u16::from(n % 2) == id).collect();
+        let want: Vec<u8> = (0..60).filter(|n| *n % 3 == 0 || 1 + u16::from(n % 2) == id).collect();
         assert_eq!(got, want, "port {id}");
     }
     switch.assert_sums();
