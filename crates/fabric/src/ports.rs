@@ -1,7 +1,6 @@
 //! The ports of a switch as the forwarding path sees them: an immutable table, built anew for every
 //! change and swapped in whole.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use frame::VlanId;
@@ -231,18 +230,16 @@ impl Ports {
 
     /// Resolves who gets copies of what: monitors watch by number, mirrors go to a name.
     fn connect_mirrors<'a>(&mut self, specs: impl Iterator<Item = &'a PortSpec> + Clone) {
-        let names: HashMap<&str, u16> = specs.clone().map(|s| (s.name.as_str(), s.id)).collect();
+        let named = |name: &String| specs.clone().find(|s| s.name == *name).map(|s| s.id);
         let mut watch = Vec::new();
-        for spec in specs {
+        for spec in specs.clone() {
             if let Some(monitor) = spec.monitor {
                 watch.push((monitor.of, spec.id, monitor.sent, monitor.received));
             }
-            let target =
-                |name: &Option<String>| name.as_ref().and_then(|n| names.get(n.as_str()).copied());
-            if let Some(to) = target(&spec.policy.mirror_ingress) {
+            if let Some(to) = spec.policy.mirror_ingress.as_ref().and_then(named) {
                 watch.push((spec.id, to, true, false));
             }
-            if let Some(to) = target(&spec.policy.mirror_egress) {
+            if let Some(to) = spec.policy.mirror_egress.as_ref().and_then(named) {
                 watch.push((spec.id, to, false, true));
             }
         }
