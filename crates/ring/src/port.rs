@@ -246,21 +246,22 @@ impl Port {
     /// could be published was.
     #[inline]
     pub fn flush(&mut self) -> Result<(), PortError> {
-        let mut published = false;
-        for queue in &mut self.send {
-            published |= queue.publish();
+        // A bit a ring: only those that moved are worth waking the other side for.
+        let (mut sent, mut released) = (0u32, 0u32);
+        for (i, queue) in self.send.iter_mut().enumerate() {
+            sent |= u32::from(queue.publish()) << i;
         }
-        for queue in &mut self.receive {
-            published |= queue.publish();
+        for (i, queue) in self.receive.iter_mut().enumerate() {
+            released |= u32::from(queue.publish()) << i;
         }
-        if published {
+        if sent | released != 0 {
             fence(Ordering::SeqCst);
             let mut kick = false;
-            for queue in &mut self.send {
-                kick |= queue.must_kick();
+            for (i, queue) in self.send.iter_mut().enumerate() {
+                kick |= sent >> i & 1 != 0 && queue.must_kick();
             }
-            for queue in &mut self.receive {
-                kick |= queue.must_kick();
+            for (i, queue) in self.receive.iter_mut().enumerate() {
+                kick |= released >> i & 1 != 0 && queue.must_kick();
             }
             if kick {
                 self.doorbell.kick()?;

@@ -101,6 +101,15 @@ fn a_port_is_lent_whole_and_its_token_carries_kicks() {
     core.control.core_flags.0.wake.arm();
     assert!((0..3).all(|_| port.send(1).push(b"frame") && port.flush().is_ok()));
     assert_eq!(kicks(), 1, "one kick an arming");
+    core.control.core_flags.0.wake.arm();
+    let first = rings.rx.first;
+    let receive = ring::layout::RingMemory::of(&rings.mapping, &rings.geometry, first, 64).unwrap();
+    let filled = ring::layout::SlotWord { len: 5, ..receive.slots[0].load() };
+    receive.slots[0].store(filled);
+    receive.control.core.0.publish(1);
+    assert_eq!(port.receive(9).count(), 1);
+    port.flush().unwrap();
+    assert_eq!(kicks(), 0, "a frame read is no reason to wake who waits for frames sent");
     rustix::net::send(&token, b"k", SendFlags::empty()).unwrap();
     assert!(!port.wait(Interest::READ, Some(Duration::ZERO)).unwrap().any(), "a kick for nothing");
     drop(token);
