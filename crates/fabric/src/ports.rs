@@ -230,9 +230,10 @@ impl Ports {
 
     /// Resolves who gets copies of what: monitors watch by number, mirrors go to a name.
     fn connect_mirrors<'a>(&mut self, specs: impl Iterator<Item = &'a PortSpec> + Clone) {
-        let named = |name: &String| specs.clone().find(|s| s.name == *name).map(|s| s.id);
+        let all = specs.clone();
+        let named = |name: &String| all.clone().find(|s| s.name == *name).map(|s| s.id);
         let mut watch = Vec::new();
-        for spec in specs.clone() {
+        for spec in specs {
             if let Some(monitor) = spec.monitor {
                 watch.push((monitor.of, spec.id, monitor.sent, monitor.received));
             }
