@@ -149,13 +149,7 @@ impl Served {
         let Switch { ports, fdb, map, now, .. } = switch;
         let from = Sending { memory: &mut self.memory, queue: &mut self.queues[queue].sender };
         let turn = tools.forwarder.forward(ports, fdb, from, scratch, map, now);
-        ingress.complete(turn.completed);
-        tools.forwarder.settle(ports, now, &mut *effect);
-        let effects = ingress.settle(now);
-        if effects != Effects::default() {
-            effect(self.id, effects);
-        }
-        self.count_detached(turn);
+        self.give_back(queue, turn, tools, switch, effect);
         self.debt += turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
         if self.queues[queue].sender.is_stalled() {
             self.hold(queue, tools);
@@ -163,9 +157,24 @@ impl Served {
         frames
     }
 
-    /// Counts what was gathered before its port left the switch.
+    /// Gives finished frames back to their sender, wakes whoever has something to look at, and counts
+    /// what was gathered before its port left the switch.
     #[inline]
-    fn count_detached(&self, turn: Turn) {
+    fn give_back(
+        &mut self,
+        queue: usize,
+        turn: Turn,
+        tools: &mut Tools,
+        switch: Switch<'_>,
+        effect: &mut impl FnMut(u16, Effects),
+    ) {
+        let ingress = self.source.queue(queue);
+        ingress.complete(turn.completed);
+        tools.forwarder.settle(switch.ports, switch.now, &mut *effect);
+        let effects = ingress.settle(switch.now);
+        if effects != Effects::default() {
+            effect(self.id, effects);
+        }
         if turn.detached > 0 {
             self.counters.drop_frames(DropReason::Detached, turn.detached as u64);
         }
@@ -191,14 +200,7 @@ impl Served {
         let Switch { ports, fdb: _, map, now, .. } = switch;
         let timeout = tools.stall_timeout;
         let turn = tools.forwarder.retry(ports, sender, &mut scratch, map, now, timeout);
-        let ingress = self.source.queue(queue);
-        ingress.complete(turn.completed);
-        tools.forwarder.settle(ports, now, &mut *effect);
-        let effects = ingress.settle(now);
-        if effects != Effects::default() {
-            effect(self.id, effects);
-        }
-        self.count_detached(turn);
+        self.give_back(queue, turn, tools, switch, effect);
         if self.queues[queue].sender.is_stalled() {
             self.queues[queue].held = Some(scratch);
         } else {
