@@ -95,6 +95,12 @@ impl<'m> Bytes<'m> {
         Self { at, len, mapping: PhantomData }
     }
 
+    /// Where it starts, for tables of this crate.
+    #[cfg(not(loom))]
+    pub(crate) fn as_ptr(self) -> *mut u8 {
+        self.at
+    }
+
     /// A window of no bytes.
     #[must_use]
     pub const fn empty() -> Self {
@@ -106,6 +112,16 @@ impl<'m> Bytes<'m> {
     #[must_use]
     pub fn of(private: &'m mut [u8]) -> Self {
         Self { at: private.as_mut_ptr(), len: private.len(), mapping: PhantomData }
+    }
+
+    /// The bytes themselves, for memory that is shared with nobody for now.
+    ///
+    /// # Safety
+    /// For `'m`, nobody else may read or write them: no other window, process or system call.
+    #[must_use]
+    pub unsafe fn exclusive(self) -> &'m mut [u8] {
+        // SAFETY: mapped for 'm, as the window is; exclusive by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
     }
 
     /// Bytes in the window.
@@ -216,6 +232,12 @@ impl<'m> Bytes<'m> {
     #[inline(always)]
     pub fn prefetch(self) {
         prefetch(self.at);
+    }
+
+    /// Fetches the line at byte `at`, whether it is in the window or not: only a hint.
+    #[inline(always)]
+    pub fn prefetch_at(self, at: usize) {
+        prefetch(self.at.wrapping_add(at));
     }
 
     /// The window without its lifetime, for tables that outlive a borrow. See [`Span`].

@@ -21,13 +21,17 @@ mod bytes;
 #[cfg(not(loom))]
 pub mod guard;
 #[cfg(not(loom))]
+mod guest;
+#[cfg(not(loom))]
 mod region;
 pub mod sync;
 mod wake;
 
 pub use bytes::{Bytes, Span, prefetch};
 #[cfg(not(loom))]
-pub use region::{Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice};
+pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
+#[cfg(not(loom))]
+pub use region::{Buffers, Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice};
 pub use wake::{Cursor, WakeFlag};
 
 /// The size of a cache line, and the distance at which two sides' words are kept apart.

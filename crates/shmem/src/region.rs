@@ -383,16 +383,43 @@ impl Pool {
         self.stride
     }
 
-    /// The first `len` bytes of buffer `index`, or `None` if there is no such buffer or it is shorter.
+    /// Its buffers, lent.
+    #[inline(always)]
+    #[must_use]
+    pub fn buffers(&self) -> Buffers<'_> {
+        let Self { at, stride, count, .. } = *self;
+        Buffers { at, stride, count, pool: PhantomData }
+    }
+
+    /// As [`Buffers::get`].
     #[inline(always)]
     #[must_use]
     pub fn get(&self, index: u32, len: u32) -> Option<Bytes<'_>> {
+        self.buffers().get(index, len)
+    }
+}
+
+/// The buffers of a pool, for loops: where they are is known to be the same all the time, whatever is
+/// written to them.
+#[derive(Clone, Copy, Debug)]
+pub struct Buffers<'p> {
+    at: *mut u8,
+    stride: u32,
+    count: u32,
+    pool: PhantomData<&'p Pool>,
+}
+
+impl<'p> Buffers<'p> {
+    /// The first `len` bytes of buffer `index`, or `None` if there is no such buffer or it is shorter.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(self, index: u32, len: u32) -> Option<Bytes<'p>> {
         if index >= self.count || len > self.stride {
             return None;
         }
         let at = self.at.wrapping_add(index as usize * self.stride as usize);
-        // SAFETY: index < count and len <= stride, so it lies in the range that `new` found mapped;
-        // the mapping lives as long as self.
+        // SAFETY: index < count and len <= stride, so it lies in the range that `Pool::new` found
+        // mapped; the pool, which is borrowed for 'p, keeps it so.
         Some(unsafe { Bytes::from_raw(at, len as usize) })
     }
 }

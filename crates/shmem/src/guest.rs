@@ -1,0 +1,373 @@
+//! A guest's memory: ranges of guest-physical addresses over mappings, and the log of pages written.
+//!
+//! ```text
+//!   guest-physical   0 ........ 2 GiB      4 GiB ..... 6 GiB
+//!                    | GuestRange |        | GuestRange |      sorted, apart from each other, immutable
+//!                    v                     v
+//!   mappings         Mapping A + offset    Mapping B + offset
+//! ```
+//!
+//! An address that a guest names is looked up and checked here, once; what comes out is a window that
+//! lies in a mapping. Another memory table is another [`GuestMemory`].
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::{Bytes, Mapping, Shareable, SharedSlice};
+
+/// Bytes of a page in the log of written pages (vhost-user, "Migration").
+const LOG_PAGE: u64 = 4096;
+
+/// A range of a guest's memory.
+#[derive(Clone, Debug)]
+pub struct GuestRange {
+    /// Guest-physical address of its first byte.
+    pub guest: u64,
+    /// Where the guest's front end has it in its own address space; the same as `guest` if nobody
+    /// names such addresses.
+    pub user: u64,
+    /// Bytes.
+    pub size: u64,
+    /// What it lies in.
+    pub mapping: Arc<Mapping>,
+    /// Where in the mapping it starts.
+    pub offset: usize,
+}
+
+/// Why ranges are no memory table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestMemoryError {
+    /// Two ranges share addresses, guest-physical or the front end's.
+    #[error(
+        "Guest memory at {first:#x} and at {second:#x} overlap; each address may lie in one range"
+    )]
+    Overlap {
+        /// Guest-physical start of one.
+        first: u64,
+        /// Guest-physical start of the other.
+        second: u64,
+    },
+    /// A range has no bytes, or goes beyond the last address.
+    #[error("Guest memory at {guest:#x} cannot have {size:#x} bytes")]
+    Size {
+        /// Its guest-physical start.
+        guest: u64,
+        /// Its bytes.
+        size: u64,
+    },
+    /// A range goes beyond the end of its mapping.
+    #[error(
+        "Guest memory at {guest:#x} goes beyond its file; the file is smaller than the table says"
+    )]
+    NotMapped {
+        /// Its guest-physical start.
+        guest: u64,
+    },
+}
+
+/// A guest's memory table: immutable, ranges apart from each other.
+#[derive(Debug, Default)]
+pub struct GuestMemory {
+    /// By guest-physical address.
+    ranges: Box<[Entry]>,
+}
+
+/// A checked range. What lookups need comes first, in one cache line.
+#[derive(Debug)]
+#[repr(C)]
+struct Entry {
+    guest: u64,
+    size: u64,
+    at: *mut u8,
+    user: u64,
+    offset: usize,
+    mapping: Arc<Mapping>,
+}
+
+// SAFETY: an address range kept mapped by the Arc; access goes through Bytes and atomics.
+unsafe impl Send for Entry {}
+// SAFETY: as above.
+unsafe impl Sync for Entry {}
+
+/// A range, as a copy: the one that an address was found in last, where the next lookup starts.
+#[derive(Clone, Copy, Debug)]
+pub struct Near<'m> {
+    guest: u64,
+    size: u64,
+    at: *mut u8,
+    memory: &'m GuestMemory,
+}
+
+impl<'m> Near<'m> {
+    /// The window on `len` bytes at guest-physical `at`; `None` if they do not lie in one range.
+    #[inline(always)]
+    #[must_use]
+    pub fn bytes(&mut self, at: u64, len: u32) -> Option<Bytes<'m>> {
+        let (from, len) = (at.wrapping_sub(self.guest), u64::from(len));
+        if from.saturating_add(len) > self.size {
+            return self.look_elsewhere(at, len as u32);
+        }
+        // SAFETY: the range of `size` bytes at `self.at` lies in a mapping that the memory table keeps,
+        // and the table is borrowed for 'm; from + len <= size.
+        Some(unsafe { Bytes::from_raw(self.at.add(from as usize), len as usize) })
+    }
+
+    /// Shows the `len` bytes at guest-physical `at` to `visit`, in as many windows as there are ranges
+    /// that they lie in. False if some of them are not memory; those before are shown.
+    pub fn for_each(
+        &mut self,
+        mut at: u64,
+        mut len: u32,
+        mut visit: impl FnMut(Bytes<'m>),
+    ) -> bool {
+        loop {
+            if let Some(whole) = self.bytes(at, len) {
+                visit(whole);
+                return true;
+            }
+            let Some(entry) = self.memory.entry(at) else { return false };
+            // Less than `len`, or it would have been found whole.
+            let left = (entry.size - (at - entry.guest)) as u32;
+            let Some(piece) = entry.bytes(at, left) else { return false };
+            visit(piece);
+            // A range ends before the last address.
+            (at, len) = (at + u64::from(left), len - left);
+        }
+    }
+
+    #[cold]
+    fn look_elsewhere(&mut self, at: u64, len: u32) -> Option<Bytes<'m>> {
+        let (memory, entry) = (self.memory, self.memory.entry(at)?);
+        let bytes = entry.bytes(at, len)?;
+        *self = Self { guest: entry.guest, size: entry.size, at: entry.at, memory };
+        Some(bytes)
+    }
+}
+
+impl GuestMemory {
+    /// A table of `ranges`, in any order.
+    ///
+    /// # Errors
+    /// [`GuestMemoryError`] when they overlap or are not mapped.
+    pub fn new(ranges: Vec<GuestRange>) -> Result<Self, GuestMemoryError> {
+        let mut entries: Vec<Entry> =
+            ranges.into_iter().map(Entry::new).collect::<Result<_, _>>()?;
+        for key in [|entry: &Entry| entry.user, |entry: &Entry| entry.guest] {
+            entries.sort_unstable_by_key(key);
+            let overlap =
+                entries.windows(2).find(|pair| key(&pair[1]) - key(&pair[0]) < pair[0].size);
+            if let Some([first, second]) = overlap {
+                return Err(GuestMemoryError::Overlap { first: first.guest, second: second.guest });
+            }
+        }
+        Ok(Self { ranges: entries.into() })
+    }
+
+    /// The window on `len` bytes at guest-physical `at`; `None` if they do not lie in one range.
+    #[must_use]
+    pub fn bytes(&self, at: u64, len: u32) -> Option<Bytes<'_>> {
+        self.entry(at)?.bytes(at, len)
+    }
+
+    /// For many lookups in a row, of which most find the range that the one before found.
+    #[inline]
+    #[must_use]
+    pub fn near(&self) -> Near<'_> {
+        let (guest, size, at) = match self.ranges.first() {
+            Some(entry) => (entry.guest, entry.size, entry.at),
+            None => (0, 0, std::ptr::dangling_mut()),
+        };
+        Near { guest, size, at, memory: self }
+    }
+
+    /// The `count` values of `T` at guest-physical `at`; `None` if they do not lie in one range, or are
+    /// not aligned in this process.
+    #[must_use]
+    pub fn shared_slice<T: Shareable>(&self, at: u64, count: usize) -> Option<SharedSlice<T>> {
+        let entry = self.entry(at)?;
+        let bytes = u32::try_from(count.checked_mul(size_of::<T>())?).ok()?;
+        entry.bytes(at, bytes)?;
+        entry.mapping.shared_slice(entry.offset + usize::try_from(at - entry.guest).ok()?, count)
+    }
+
+    /// The guest-physical address of what the front end has at `user` (ring addresses of vhost-user).
+    #[must_use]
+    pub fn guest_address(&self, user: u64) -> Option<u64> {
+        let inside = |entry: &&Entry| user.wrapping_sub(entry.user) < entry.size;
+        let entry = self.ranges.iter().find(inside)?;
+        Some(entry.guest + (user - entry.user))
+    }
+
+    /// True if some of the memory has failed: see [`crate::guard`].
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.ranges.iter().any(|entry| entry.mapping.has_failed())
+    }
+
+    fn position(&self, at: u64) -> Option<usize> {
+        self.ranges.partition_point(|entry| entry.guest <= at).checked_sub(1)
+    }
+
+    fn entry(&self, at: u64) -> Option<&Entry> {
+        self.ranges.get(self.position(at)?).filter(|entry| at - entry.guest < entry.size)
+    }
+}
+
+impl Entry {
+    fn new(range: GuestRange) -> Result<Self, GuestMemoryError> {
+        let GuestRange { guest, user, size, mapping, offset } = range;
+        let wraps = guest.checked_add(size).is_none() || user.checked_add(size).is_none();
+        if size == 0 || wraps {
+            return Err(GuestMemoryError::Size { guest, size });
+        }
+        let window = usize::try_from(size).ok().and_then(|size| mapping.bytes(offset, size));
+        let at = window.ok_or(GuestMemoryError::NotMapped { guest })?.as_ptr();
+        Ok(Self { guest, size, at, user, offset, mapping })
+    }
+
+    #[inline(always)]
+    fn bytes(&self, at: u64, len: u32) -> Option<Bytes<'_>> {
+        let from = at.wrapping_sub(self.guest);
+        if from.saturating_add(u64::from(len)) > self.size {
+            return None;
+        }
+        // SAFETY: the range of `size` bytes at `self.at` lies in the mapping (checked when made), which
+        // lives as long as self; from + len <= size.
+        Some(unsafe { Bytes::from_raw(self.at.add(from as usize), len as usize) })
+    }
+}
+
+/// The log of pages written while a guest migrates: a bit for each page of 4 KiB, by guest-physical
+/// address, which the front end reads and clears (vhost-user, "Migration").
+#[derive(Debug)]
+pub struct DirtyLog {
+    words: SharedSlice<AtomicU64>,
+}
+
+impl DirtyLog {
+    /// The log in the `len` bytes at `offset` of `mapping`; `None` if they are not all mapped or not
+    /// whole 64-bit words.
+    #[must_use]
+    pub fn new(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
+        let words = mapping.shared_slice(offset, len / 8).filter(|_| len.is_multiple_of(8))?;
+        Some(Self { words })
+    }
+
+    /// Says that the `len` bytes at guest-physical `at` were written, after they were. Pages beyond the
+    /// log's end are not in it.
+    pub fn mark(&self, at: u64, len: u64) {
+        let Some(end) = len.checked_sub(1).and_then(|last| at.checked_add(last)) else { return };
+        let pages = 64 * self.words.len() as u64;
+        for page in at / LOG_PAGE..(end / LOG_PAGE + 1).min(pages) {
+            let bit = (1u64 << (page % 64)).to_le();
+            // Not looked at first: a bit seen set could have been cleared, and the page copied, before
+            // the write became visible.
+            self.words[(page / 64) as usize].fetch_or(bit, Ordering::SeqCst);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(guest: u64, size: u64, mapping: &Arc<Mapping>, offset: usize) -> GuestRange {
+        GuestRange { guest, user: guest + (1 << 40), size, mapping: Arc::clone(mapping), offset }
+    }
+
+    #[test]
+    fn addresses_are_found_in_their_ranges_only() {
+        let map = Mapping::private(0x4000).unwrap();
+        (0..4).for_each(|page| map.bytes(page * 0x1000, 0x1000).unwrap().fill(page as u8));
+        let ranges =
+            vec![range(0x10_0000, 0x2000, &map, 0x2000), range(0x1000, 0x1000, &map, 0x1000)];
+        let memory = GuestMemory::new(ranges).unwrap();
+        let mut near = memory.near();
+        let mut at = |at, len| {
+            let found = memory.bytes(at, len).map(Bytes::to_vec);
+            assert_eq!(near.bytes(at, len).map(Bytes::to_vec), found);
+            found
+        };
+        assert_eq!(at(0x1000, 2), Some(vec![1; 2]));
+        assert_eq!(at(0x10_1fff, 1), Some(vec![3]));
+        assert_eq!(at(0x10_0000, 0x2000).unwrap()[0x0fff..0x1001], [2, 3]);
+        for (outside, len) in [
+            (0xfff, 1),
+            (0x2000, 1),
+            (0x1fff, 2),
+            (0x10_1fff, 2),
+            (0x10_2000, 1),
+            (u64::MAX, 1),
+            (u64::MAX, u32::MAX),
+            (0, u32::MAX),
+        ] {
+            assert_eq!(at(outside, len), None, "{outside:#x}");
+        }
+        assert_eq!(memory.guest_address((1 << 40) + 0x10_0004), Some(0x10_0004));
+        assert_eq!(memory.guest_address((1 << 40) + 0x2000), None);
+        assert_eq!(memory.guest_address(0x1000), None);
+        assert!(memory.shared_slice::<AtomicU64>(0x1008, 2).is_some());
+        assert!(memory.shared_slice::<AtomicU64>(0x1004, 2).is_none(), "misaligned");
+        assert!(memory.shared_slice::<AtomicU64>(0x1ff8, 2).is_none(), "half outside");
+    }
+
+    #[test]
+    fn a_buffer_may_go_from_one_range_into_the_next() {
+        let map = Mapping::private(0x4000).unwrap();
+        map.all().fill(1);
+        map.bytes(0, 0x1000).unwrap().fill(2);
+        let ranges = vec![range(0x1000, 0x1000, &map, 0x1000), range(0x2000, 0x1000, &map, 0)];
+        let memory = GuestMemory::new(ranges).unwrap();
+        let windows = |at, len| {
+            let mut seen = Vec::new();
+            let whole = memory.near().for_each(at, len, |w| seen.push((w.len(), w.read::<u8>(0))));
+            (seen, whole)
+        };
+        assert_eq!(windows(0x1ffe, 5), (vec![(2, Some(1)), (3, Some(2))], true));
+        assert_eq!(windows(0x1ffe, 2), (vec![(2, Some(1))], true));
+        assert_eq!(windows(0x1fff, 0x1001), (vec![(1, Some(1)), (0x1000, Some(2))], true));
+        assert_eq!(windows(0x1fff, 0x1002), (vec![(1, Some(1)), (0x1000, Some(2))], false));
+        assert_eq!(windows(0xfff, 2), (vec![], false));
+    }
+
+    #[test]
+    fn tables_that_overlap_or_are_not_mapped_are_refused() {
+        let map = Mapping::private(0x4000).unwrap();
+        let table = |ranges| GuestMemory::new(ranges).map(|_| ());
+        let overlap = |first, second| Err(GuestMemoryError::Overlap { first, second });
+        let low = || range(0x1000, 0x2000, &map, 0);
+        assert_eq!(table(vec![low(), range(0x2fff, 0x1000, &map, 0)]), overlap(0x1000, 0x2fff));
+        assert_eq!(table(vec![low(), low()]), overlap(0x1000, 0x1000));
+        assert_eq!(table(vec![low(), range(0x3000, 0x1000, &map, 0)]), Ok(()));
+        let same_user = GuestRange { user: low().user, ..range(0x9000, 0x1000, &map, 0) };
+        assert!(matches!(table(vec![low(), same_user]), Err(GuestMemoryError::Overlap { .. })));
+        let short = GuestMemoryError::NotMapped { guest: 0 };
+        assert_eq!(table(vec![range(0, 0x2000, &map, 0x3000)]), Err(short));
+        for (guest, size) in [(0, 0), (u64::MAX - 10, 0x1000), (0, u64::MAX)] {
+            let refused = table(
+                vec![GuestRange { user: 0, ..range(0, size, &map, 0) }; 1]
+                    .into_iter()
+                    .map(|range| GuestRange { guest, ..range })
+                    .collect(),
+            );
+            assert!(refused.is_err(), "{guest:#x} {size:#x}");
+        }
+    }
+
+    #[test]
+    fn written_pages_are_in_the_log() {
+        let map = Mapping::private(4096).unwrap();
+        let log = DirtyLog::new(&map, 8, 16).unwrap();
+        log.mark(0x1fff, 2);
+        log.mark(64 * 4096, 1);
+        log.mark(5, 0);
+        log.mark(127 * 4096, 1 << 30);
+        log.mark(u64::MAX, 1);
+        log.mark(u64::MAX, u64::MAX);
+        let mut want = [0; 16];
+        (want[0], want[8], want[15]) = (0b110, 1, 0x80);
+        assert_eq!(map.bytes(8, 16).unwrap().to_vec(), want);
+        assert_eq!(map.bytes(24, 8).unwrap().to_vec(), [0; 8]);
+    }
+}
