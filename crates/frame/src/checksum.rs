@@ -82,6 +82,20 @@ pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     pairs.fold(checksum, |sum, (old, new)| update(sum, word(old), word(new)))
 }
 
+/// Completes a checksum that was left for others: the sum of all from `start` on, which contains the
+/// pseudo header's sum where the checksum is to be, `offset` bytes from `start`. False, and nothing
+/// is changed, if that is not within `bytes`.
+///
+/// Zero is stored as 0xffff, which is the same number: in UDP it means that there is no checksum.
+pub fn complete(bytes: &mut [u8], start: u16, offset: u16) -> bool {
+    let Some(covered) = bytes.get_mut(usize::from(start)..) else { return false };
+    let sum = checksum(covered);
+    let at = usize::from(offset);
+    let Some(field) = covered.get_mut(at..at + 2) else { return false };
+    field.copy_from_slice(&(if sum == 0 { 0xffff } else { sum }).to_be_bytes());
+    true
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

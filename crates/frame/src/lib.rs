@@ -14,14 +14,16 @@ mod ip;
 mod layers;
 mod offload;
 mod probe;
+mod segment;
 mod transport;
 
 pub use address::{Mac, ParseAddressError, VlanId};
 pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announcement};
 pub use ip::{Ipv4, Ipv6, Protocol};
 pub use layers::{Layers, Network, Transport, flow_hash};
-pub use offload::Offload;
+pub use offload::{MAX_HEADERS, MAX_SEGMENTS, OFFLOAD_HEADER, Offload, OffloadError, OffloadSet};
 pub use probe::{IMIX, MIN_FRAME, Probe, ProbeError, UdpFrame};
+pub use segment::Segments;
 pub use transport::{Icmp, Tcp, Udp, tcp_flags};
 
 /// Bytes of an Ethernet header: destination, source, EtherType (IEEE 802.3, 3.1.1).

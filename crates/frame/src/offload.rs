@@ -1,21 +1,58 @@
 //! What a sender left for others to do: checksum and segmentation requests.
 
+use crate::ethernet::{EtherType, Ethernet, Tag};
+use crate::ip::{Ipv4, Ipv6, Protocol};
+use crate::segment::Segments;
+use crate::transport::{Tcp, Udp};
+use crate::{ETHERNET_HEADER, VLAN_TAG};
+
 /// An offload request in virtio-net's meaning (virtio 1.2, 5.1.6): all zero asks for nothing.
+///
+/// As it comes in it may say anything; what [`validate`](Self::validate) has accepted holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
-    /// VIRTIO_NET_HDR_F_* bits: 1 "needs checksum", 2 "data is valid".
+    /// [`NEEDS_CHECKSUM`](Self::NEEDS_CHECKSUM), [`DATA_VALID`](Self::DATA_VALID).
     pub flags: u8,
-    /// VIRTIO_NET_HDR_GSO_*: 0 none, 1 TCPv4, 3 UDP, 4 TCPv6, 5 UDP_L4; 0x80 ECN.
+    /// [`GSO_NONE`](Self::GSO_NONE), [`GSO_TCP4`](Self::GSO_TCP4), [`GSO_TCP6`](Self::GSO_TCP6) or
+    /// [`GSO_UDP`](Self::GSO_UDP); [`GSO_ECN`](Self::GSO_ECN).
     pub gso_type: u8,
-    /// Bytes of headers up to the payload (a hint).
+    /// Bytes of headers up to the payload: a hint; of frames to be segmented exact, once validated.
     pub header_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
-    /// Where to start summing.
+    /// Where to start summing, from the frame's start.
     pub checksum_start: u16,
     /// Where to store the sum, from `checksum_start`.
     pub checksum_offset: u16,
 }
+
+/// Why an offload request cannot be met: the sender is wrong, or asks for what was never offered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OffloadError {
+    /// Neither TCP nor UDP segments, such as the long-gone UFO.
+    #[error("The kind of segmentation is unknown")]
+    Kind,
+    /// Segments of no bytes.
+    #[error("Segments have no bytes")]
+    Size,
+    /// More than [`MAX_SEGMENTS`], or a packet that is too long for IP.
+    #[error("The frame is too long, or makes too many segments")]
+    Length,
+    /// The checksum lies outside of the frame, or in a header that is not its own.
+    #[error("The checksum is not where the headers say")]
+    Checksum,
+    /// The headers are cut short, too long, of another protocol than was said, or of a fragment.
+    #[error("The headers are not what the request says")]
+    Headers,
+}
+
+/// Most bytes of headers of a frame that is to be segmented.
+pub const MAX_HEADERS: usize = 124;
+/// Most segments that a frame is cut into: full frames (64 KiB) into segments of 64 bytes.
+pub const MAX_SEGMENTS: usize = 1024;
+/// Bytes of a virtio-net header without `num_buffers`.
+pub const OFFLOAD_HEADER: usize = 10;
 
 impl Offload {
     /// Asks for nothing.
@@ -27,4 +64,268 @@ impl Offload {
         checksum_start: 0,
         checksum_offset: 0,
     };
+    /// Flag: the checksum holds the sum of the pseudo header only and is to be completed.
+    pub const NEEDS_CHECKSUM: u8 = 1;
+    /// Flag: the checksum was looked at and is good.
+    pub const DATA_VALID: u8 = 2;
+    /// Not to be segmented.
+    pub const GSO_NONE: u8 = 0;
+    /// TCP in IPv4.
+    pub const GSO_TCP4: u8 = 1;
+    /// TCP in IPv6.
+    pub const GSO_TCP6: u8 = 4;
+    /// UDP datagrams, in IPv4 or IPv6.
+    pub const GSO_UDP: u8 = 5;
+    /// Beside a TCP kind: the sender uses ECN.
+    pub const GSO_ECN: u8 = 0x80;
+
+    /// The request of a virtio-net header (little-endian, as virtio 1 has it and tap on every machine
+    /// that this runs on).
+    #[must_use]
+    pub fn from_header(bytes: &[u8; OFFLOAD_HEADER]) -> Self {
+        let [flags, gso_type, a, b, c, d, e, f, g, h] = *bytes;
+        Self {
+            flags,
+            gso_type,
+            header_len: u16::from_le_bytes([a, b]),
+            gso_size: u16::from_le_bytes([c, d]),
+            checksum_start: u16::from_le_bytes([e, f]),
+            checksum_offset: u16::from_le_bytes([g, h]),
+        }
+    }
+
+    /// The virtio-net header of this request.
+    #[must_use]
+    pub fn header(&self) -> [u8; OFFLOAD_HEADER] {
+        let [a, b] = self.header_len.to_le_bytes();
+        let [c, d] = self.gso_size.to_le_bytes();
+        let [e, f] = self.checksum_start.to_le_bytes();
+        let [g, h] = self.checksum_offset.to_le_bytes();
+        [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
+    }
+
+    /// True if a checksum is to be completed.
+    #[inline]
+    #[must_use]
+    pub const fn needs_checksum(&self) -> bool {
+        self.flags & Self::NEEDS_CHECKSUM != 0
+    }
+
+    /// True if the frame is to be segmented.
+    #[inline]
+    #[must_use]
+    pub const fn is_segmented(&self) -> bool {
+        self.gso_type != Self::GSO_NONE
+    }
+
+    /// Bytes of the longest frame that one of `len` bytes becomes on a wire, once validated.
+    #[inline]
+    #[must_use]
+    pub fn wire_len(&self, len: usize) -> usize {
+        if self.is_segmented() {
+            len.min(usize::from(self.header_len) + usize::from(self.gso_size))
+        } else {
+            len
+        }
+    }
+
+    /// Checks what the sender of a frame of `len` bytes asked for against the private copy of its
+    /// `head`, and puts it into its simplest form: unknown flags are gone, the header length is exact,
+    /// and a frame that makes one segment asks for a checksum only. Returns
+    /// [`wire_len`](Self::wire_len).
+    ///
+    /// The headers that a switch has judged stay what they are: a checksum lies in the transport
+    /// header or behind it, never in the Ethernet, VLAN or IP header.
+    ///
+    /// # Errors
+    /// [`OffloadError`]: the frame is to be dropped.
+    #[inline]
+    pub fn validate(&mut self, head: &[u8], len: usize) -> Result<usize, OffloadError> {
+        self.flags &= Self::NEEDS_CHECKSUM | Self::DATA_VALID;
+        if self.is_segmented() {
+            return self.validate_segments(head, len);
+        }
+        if !self.needs_checksum() {
+            *self = Self { flags: self.flags, ..Self::NONE };
+            return Ok(len);
+        }
+        let (start, offset) = (self.checksum_start, self.checksum_offset);
+        *self = Self {
+            flags: self.flags,
+            checksum_start: start,
+            checksum_offset: offset,
+            ..Self::NONE
+        };
+        let end = usize::from(start) + usize::from(offset) + 2;
+        let headers = Headers::find(head).ok_or(OffloadError::Checksum)?;
+        let fits = match (usize::from(start).checked_sub(headers.transport), headers.protocol) {
+            (None, _) => false,
+            (Some(0), Some(Protocol::TCP)) => offset == Tcp::CHECKSUM,
+            (Some(0), Some(Protocol::UDP)) => offset == Udp::CHECKSUM,
+            // A fragment has no checksum of its own.
+            (Some(_), None) => headers.version.is_none(),
+            // Another protocol, or the inner packet of a tunnel.
+            (Some(_), Some(_)) => true,
+        };
+        if fits && end <= len { Ok(len) } else { Err(OffloadError::Checksum) }
+    }
+
+    fn validate_segments(&mut self, head: &[u8], len: usize) -> Result<usize, OffloadError> {
+        let (version, protocol, checksum) = match self.gso_type {
+            Self::GSO_UDP => (None, Protocol::UDP, Udp::CHECKSUM),
+            kind => match kind & !Self::GSO_ECN {
+                Self::GSO_TCP4 => (Some(Version::V4), Protocol::TCP, Tcp::CHECKSUM),
+                Self::GSO_TCP6 => (Some(Version::V6), Protocol::TCP, Tcp::CHECKSUM),
+                _ => return Err(OffloadError::Kind),
+            },
+        };
+        if self.gso_size == 0 {
+            return Err(OffloadError::Size);
+        }
+        let headers = Headers::find(head).ok_or(OffloadError::Headers)?;
+        let found = version.is_none_or(|version| headers.version == Some(version))
+            && headers.version.is_some()
+            && headers.protocol == Some(protocol);
+        let end = headers.end(head).filter(|end| found && *end <= MAX_HEADERS.min(len));
+        let end = end.ok_or(OffloadError::Headers)?;
+        let start = usize::from(self.checksum_start);
+        if !self.needs_checksum() || start != headers.transport || self.checksum_offset != checksum
+        {
+            return Err(OffloadError::Checksum);
+        }
+        let (payload, size) = (len - end, usize::from(self.gso_size));
+        if len - headers.network > u16::MAX.into() || payload.div_ceil(size) > MAX_SEGMENTS {
+            return Err(OffloadError::Length);
+        }
+        self.header_len = end as u16;
+        if payload <= size {
+            (self.gso_type, self.gso_size, self.header_len) = (Self::GSO_NONE, 0, 0);
+        }
+        Ok(self.wire_len(len))
+    }
+
+    /// How a frame of `len` bytes with this request, which was validated, is cut; `None` if it is not
+    /// to be segmented.
+    #[must_use]
+    pub fn segments(&self, head: &[u8], len: usize) -> Option<Segments> {
+        let headers = Headers::find(head).filter(|_| self.is_segmented())?;
+        Segments::new(self, headers.network, headers.version? == Version::V6, len)
+    }
+
+    /// What is left to ask for when the frame has been cut into segments.
+    #[must_use]
+    pub const fn of_segment(&self) -> Self {
+        Self { gso_type: Self::GSO_NONE, gso_size: 0, header_len: 0, ..*self }
+    }
+
+    /// The request of the same frame after `bytes` were put in (negative: taken out) before its
+    /// network header.
+    #[must_use]
+    pub fn shifted(&self, bytes: i16) -> Self {
+        let shift =
+            |at: u16, wanted: bool| if wanted { at.saturating_add_signed(bytes) } else { at };
+        Self {
+            header_len: shift(self.header_len, self.header_len != 0),
+            checksum_start: shift(self.checksum_start, self.needs_checksum()),
+            ..*self
+        }
+    }
+}
+
+/// The requests that a receiver takes as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OffloadSet {
+    /// Checksums that are to be completed. Without it no request is taken.
+    pub checksum: bool,
+    /// TCP in IPv4 that is to be segmented.
+    pub tso4: bool,
+    /// TCP in IPv6 that is to be segmented.
+    pub tso6: bool,
+    /// Such TCP with ECN.
+    pub ecn: bool,
+    /// UDP, in IPv4 and IPv6, that is to be segmented.
+    pub uso: bool,
+}
+
+impl OffloadSet {
+    /// No request.
+    pub const NONE: Self =
+        Self { checksum: false, tso4: false, tso6: false, ecn: false, uso: false };
+    /// Every request.
+    pub const ALL: Self = Self { checksum: true, tso4: true, tso6: true, ecn: true, uso: true };
+
+    /// True if a receiver takes a frame with this request as it is. One that asks for nothing is
+    /// taken by all: that its checksum is known to be good need not interest.
+    #[inline]
+    #[must_use]
+    pub const fn takes(&self, offload: &Offload) -> bool {
+        if !offload.needs_checksum() {
+            return true;
+        }
+        let segments = match offload.gso_type & !Offload::GSO_ECN {
+            Offload::GSO_NONE => true,
+            Offload::GSO_TCP4 => self.tso4,
+            Offload::GSO_TCP6 => self.tso6,
+            _ => self.uso,
+        };
+        let ecn = self.ecn || offload.gso_type & Offload::GSO_ECN == 0;
+        self.checksum && segments && ecn
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Version {
+    V4,
+    V6,
+}
+
+/// Where the headers of a frame lie.
+struct Headers {
+    /// The network header's start.
+    network: usize,
+    version: Option<Version>,
+    /// The transport header's start; of what is no IP packet, the same as `network`.
+    transport: usize,
+    /// `None` for fragments and what is no IP packet.
+    protocol: Option<Protocol>,
+}
+
+impl Headers {
+    /// `None` if a header that must be known is cut short or contradicts itself.
+    fn find(head: &[u8]) -> Option<Self> {
+        let mut ethertype = Ethernet::parse(head)?.0.ethertype();
+        let mut network = ETHERNET_HEADER;
+        while matches!(ethertype, EtherType::VLAN | EtherType::SERVICE_VLAN) {
+            ethertype = Tag::parse(head.get(network..)?)?.0.ethertype();
+            network += VLAN_TAG;
+        }
+        let bytes = head.get(network..)?;
+        let (version, header_len, protocol) = match ethertype {
+            EtherType::IPV4 => {
+                let (header, _) = Ipv4::parse(bytes)?;
+                let protocol = Some(header.protocol()).filter(|_| !header.is_fragment());
+                (Some(Version::V4), header.header_len(), protocol)
+            }
+            EtherType::IPV6 => {
+                let (header, rest) = Ipv6::parse(bytes)?;
+                let upper = header.upper_layer(rest);
+                let extensions = upper.map_or(0, |(_, upper)| rest.len() - upper.len());
+                let protocol = upper.map(|(protocol, _)| protocol);
+                (Some(Version::V6), Ipv6::LEN + extensions, protocol)
+            }
+            _ => (None, 0, None),
+        };
+        Some(Self { network, version, transport: network + header_len, protocol })
+    }
+
+    /// The end of the transport header, if it is TCP's or UDP's and whole.
+    fn end(&self, head: &[u8]) -> Option<usize> {
+        let bytes = head.get(self.transport..)?;
+        let len = match self.protocol? {
+            Protocol::TCP => Tcp::parse(bytes)?.0.header_len(),
+            Protocol::UDP => Some(Udp::LEN).filter(|len| *len <= bytes.len())?,
+            _ => return None,
+        };
+        Some(self.transport + len)
+    }
 }

@@ -18,6 +18,8 @@ pub struct Udp {
 impl Udp {
     /// Bytes of the header.
     pub const LEN: usize = size_of::<Self>();
+    /// Where its checksum stands, from its start.
+    pub const CHECKSUM: u16 = 6;
 
     /// A header for `payload_len` bytes that follow; without a checksum, which IPv4 allows.
     #[must_use]
@@ -108,6 +110,8 @@ pub mod tcp_flags {
 impl Tcp {
     /// Bytes of a header without options.
     pub const LEN: usize = size_of::<Self>();
+    /// Where its checksum stands, from its start.
+    pub const CHECKSUM: u16 = 16;
 
     /// The header at the start of `bytes`, and what follows its options. `None` if it is cut short or
     /// says less than its own length.
