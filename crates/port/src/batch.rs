@@ -22,12 +22,25 @@ pub type FrameIdx = u16;
 #[repr(C, align(16))]
 pub struct Head([u8; HEAD]);
 
-/// A frame with its head, side by side.
+/// A frame with its head and where its bytes begin, side by side: all there is to one that lies in one
+/// piece.
 #[derive(Clone, Debug)]
 #[repr(C)]
 struct Lane {
     head: Head,
     frame: Frame,
+    first: Span,
+}
+
+impl Lane {
+    /// The frame's segments; those of a frame in several pieces lie in `segs`.
+    fn segments<'s>(&'s self, segs: &'s [Span]) -> &'s [Span] {
+        let Frame { first_seg, segs: count, .. } = self.frame;
+        match count {
+            0 | 1 => std::slice::from_ref(&self.first),
+            _ => &segs[first_seg as usize..][..usize::from(count)],
+        }
+    }
 }
 
 impl Head {
@@ -64,7 +77,7 @@ impl Head {
 pub struct Frame {
     /// Bytes as delivered.
     len: u32,
-    /// Its first segment in the scratch.
+    /// Its first segment in the scratch, if it has several.
     first_seg: u32,
     /// How many segments.
     segs: u16,
@@ -135,8 +148,9 @@ impl Scratch {
     pub fn new(batch: usize) -> Self {
         let batch = batch.clamp(1, 1024);
         let frames = VARIANTS * batch;
+        let empty = Lane { head: Head([0; HEAD]), frame: Frame::default(), first: Span::EMPTY };
         Self {
-            lanes: vec![Lane { head: Head([0; HEAD]), frame: Frame::default() }; frames].into(),
+            lanes: vec![empty; frames].into(),
             offloads: vec![Offload::NONE; frames].into(),
             segs: vec![Span::EMPTY; 2 * batch + 4 * MAX_SEGS].into(),
             used_frames: 0,
@@ -194,24 +208,20 @@ impl Scratch {
     #[inline(always)]
     pub fn push_all<'m>(&mut self, max: usize, mut next: impl FnMut() -> Option<Bytes<'m>>) {
         let most = max.min(self.capacity()).max(self.used_frames);
-        let lanes = self.lanes[self.used_frames..most].iter_mut();
-        let segs = self.segs[self.used_segs..].iter_mut();
-        let (mut bytes, mut first_seg) = (0, self.used_segs as u32);
-        for (lane, seg) in lanes.zip(segs) {
+        let (mut bytes, mut pushed) = (0, 0);
+        for lane in &mut self.lanes[self.used_frames..most] {
             let Some(window) = next() else { break };
             window.prefetch();
             if window.len() > 64 {
                 window.suffix(64).prefetch();
             }
-            *seg = window.span();
+            lane.first = window.span();
             let len = window.len() as u32;
-            lane.frame = Frame { len, first_seg, segs: 1, head: 0, covered: 0 };
-            first_seg += 1;
+            lane.frame = Frame { len, first_seg: 0, segs: 1, head: 0, covered: 0 };
+            pushed += 1;
             bytes += u64::from(len);
         }
-        let pushed = first_seg as usize - self.used_segs;
         self.used_frames += pushed;
-        self.used_segs += pushed;
         self.bytes += bytes;
     }
 
@@ -234,12 +244,13 @@ impl Scratch {
     /// Makes one frame of `len` bytes out of the last `segs` segments.
     #[inline(always)]
     pub fn end_frame(&mut self, segs: usize, len: usize) {
-        let first_seg = self.used_segs.saturating_sub(segs) as u32;
+        let first_seg = self.used_segs.saturating_sub(segs);
         if let Some(lane) = self.lanes.get_mut(self.used_frames) {
-            lane.frame =
-                Frame { len: len as u32, first_seg, segs: segs as u16, head: 0, covered: 0 };
+            lane.first = self.segs.get(first_seg).copied().unwrap_or(Span::EMPTY);
+            let (len, first_seg, segs) = (len as u32, first_seg as u32, segs as u16);
+            lane.frame = Frame { len, first_seg, segs, head: 0, covered: 0 };
             self.used_frames += 1;
-            self.bytes += len as u64;
+            self.bytes += u64::from(len);
         }
     }
 
@@ -251,7 +262,8 @@ impl Scratch {
     /// Sets the offload request of the frame pushed last.
     pub fn set_offload(&mut self, offload: Offload) {
         if !self.any_offload {
-            self.offloads[..].fill(Offload::NONE);
+            let gathered = self.capacity();
+            self.offloads[..gathered].fill(Offload::NONE);
             self.any_offload = true;
         }
         if let Some(last) = self.used_frames.checked_sub(1) {
@@ -269,29 +281,72 @@ impl Scratch {
         mut judge: impl FnMut(&Head, usize) -> V,
     ) {
         let lanes = self.lanes[..self.used_frames].iter_mut();
-        for (Lane { frame, head }, verdict) in lanes.zip(verdicts) {
-            let len = frame.len as usize;
-            let first = self.segs[frame.first_seg as usize];
-            let bytes = bytes_of(first, map);
+        for (lane, verdict) in lanes.zip(verdicts) {
+            let len = lane.frame.len as usize;
+            let bytes = bytes_of(lane.first, map);
             // The two commonest lengths by far get copies of constant length.
             let got = match len {
-                64 if first.len() >= 64 => bytes.copy_out(&mut head.0[..64]),
-                HEAD.. if first.len() >= HEAD => bytes.copy_out(&mut head.0),
-                _ => Self::take_odd_head(frame, head, &self.segs, map),
+                64 if bytes.len() >= 64 => bytes.copy_out(&mut lane.head.0[..64]),
+                HEAD.. if bytes.len() >= HEAD => bytes.copy_out(&mut lane.head.0),
+                _ => Self::take_odd_head(lane, &self.segs, map),
             };
-            frame.head = got as u8;
-            frame.covered = got as u8;
-            *verdict = judge(head, len);
+            lane.frame.head = got as u8;
+            lane.frame.covered = got as u8;
+            *verdict = judge(&lane.head, len);
         }
     }
 
-    fn take_odd_head(frame: &Frame, head: &mut Head, segs: &[Span], map: &MapGuard<'_>) -> usize {
-        let first = frame.first_seg as usize;
-        let want = (frame.len as usize).min(HEAD);
-        let mut at = 0;
-        for seg in &segs[first..first + usize::from(frame.segs)] {
-            at += bytes_of(*seg, map).copy_out(&mut head.0[at..want]);
+    /// True if a frame has an offload request.
+    #[inline(always)]
+    #[must_use]
+    pub fn any_offload(&self) -> bool {
+        self.any_offload
+    }
+
+    /// As [`judge`](Self::judge), for batches with offload requests, which are checked against the heads
+    /// and simplified. The length given to `judge` is that of the longest frame that a frame becomes on a
+    /// wire; 0 for one whose request cannot be met, of which `refused` is said and which keeps no
+    /// request.
+    pub fn judge_requests<V: Copy>(
+        &mut self,
+        map: &MapGuard<'_>,
+        verdicts: &mut [V],
+        refused: V,
+        mut judge: impl FnMut(&Head, usize) -> V,
+    ) {
+        self.judge(map, verdicts, |_, _| refused);
+        for (i, verdict) in verdicts.iter_mut().enumerate().take(self.used_frames) {
+            let Lane { head, frame, .. } = &self.lanes[i];
+            let offload = &mut self.offloads[i];
+            match offload.validate(&head.0[..frame.head_len()], frame.len()) {
+                Ok(len) => *verdict = judge(head, len),
+                Err(_) => {
+                    *offload = Offload::NONE;
+                    let _ = judge(head, 0);
+                }
+            }
         }
+    }
+
+    /// Shows `visit` the destination address of each frame (low 48 bits) as it is at this moment, before
+    /// its head was taken: good for nothing but to fetch what will be looked up.
+    #[inline]
+    pub fn peek_destinations(&self, map: &MapGuard<'_>, mut visit: impl FnMut(u64)) {
+        for lane in &self.lanes[..self.used_frames] {
+            if let Some(word) = bytes_of(lane.first, map).read::<u64>(0) {
+                visit(u64::from_le(word) & 0xffff_ffff_ffff);
+            }
+        }
+    }
+
+    fn take_odd_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
+        let mut head = [0; HEAD];
+        let want = (lane.frame.len as usize).min(HEAD);
+        let mut at = 0;
+        for seg in lane.segments(segs) {
+            at += bytes_of(*seg, map).copy_out(&mut head[at..want]);
+        }
+        lane.head = Head(head);
         at
     }
 
@@ -305,32 +360,42 @@ impl Scratch {
     /// Adds a variant of frame `of` with a VLAN tag of this content (TCI) after its addresses, and
     /// returns its place; `None` if there is no room.
     pub fn with_tag(&mut self, of: usize, tci: u16) -> Option<FrameIdx> {
-        let Lane { frame, mut head } = self.lanes[of].clone();
+        let Lane { frame, mut head, first } = self.lanes[of].clone();
         let kept = frame.head_len().min(HEAD - 4);
         head.0.copy_within(12..kept, 16);
         head.0[12..14].copy_from_slice(&[0x81, 0x00]);
         head.0[14..16].copy_from_slice(&tci.to_be_bytes());
         let covered = frame.covered - (frame.head - kept as u8);
-        self.push_variant(
-            Frame { len: frame.len + 4, head: kept as u8 + 4, covered, ..frame },
-            head,
-        )
+        let frame = Frame { len: frame.len + 4, head: kept as u8 + 4, covered, ..frame };
+        let variant = self.push_variant(Lane { head, frame, first });
+        self.shift_offload(of, variant, 4)
     }
 
     /// Adds a variant of frame `of` without the VLAN tag it has.
     pub fn without_tag(&mut self, of: usize) -> Option<FrameIdx> {
-        let Lane { frame, mut head } = self.lanes[of].clone();
+        let Lane { frame, mut head, first } = self.lanes[of].clone();
         let len = frame.head_len();
         if len < 18 {
             return None;
         }
         head.0.copy_within(16..len, 12);
-        self.push_variant(Frame { len: frame.len - 4, head: frame.head - 4, ..frame }, head)
+        let frame = Frame { len: frame.len - 4, head: frame.head - 4, ..frame };
+        let variant = self.push_variant(Lane { head, frame, first });
+        self.shift_offload(of, variant, -4)
     }
 
-    fn push_variant(&mut self, frame: Frame, head: Head) -> Option<FrameIdx> {
+    /// Gives a variant of frame `of` its request, which moves with the headers.
+    fn shift_offload(&mut self, of: usize, variant: Option<FrameIdx>, by: i16) -> Option<FrameIdx> {
+        let variant = variant?;
+        if self.any_offload {
+            self.offloads[usize::from(variant)] = self.offloads[of].shifted(by);
+        }
+        Some(variant)
+    }
+
+    fn push_variant(&mut self, lane: Lane) -> Option<FrameIdx> {
         let at = self.used_frames;
-        *self.lanes.get_mut(at)? = Lane { head, frame };
+        *self.lanes.get_mut(at)? = lane;
         self.used_frames += 1;
         Some(at as FrameIdx)
     }
@@ -343,6 +408,7 @@ impl Scratch {
             lanes: &self.lanes[..self.used_frames],
             offloads: if self.any_offload { &self.offloads } else { &[] },
             segs: &self.segs[..self.used_segs],
+            long: self.bytes > (HEAD * self.used_frames) as u64,
             map,
         }
     }
@@ -361,6 +427,8 @@ pub struct Batch<'a> {
     lanes: &'a [Lane],
     offloads: &'a [Offload],
     segs: &'a [Span],
+    /// On average, its frames are longer than their heads.
+    long: bool,
     map: &'a MapGuard<'a>,
 }
 
@@ -376,31 +444,58 @@ impl Batch<'_> {
     #[inline(always)]
     #[must_use]
     pub fn pick(&self, i: FrameIdx) -> Picked<'_> {
-        Picked { lane: &self.lanes[usize::from(i)], segs: self.segs, map: self.map }
+        Picked { lane: &self.lanes[usize::from(i)], batch: self }
     }
 
-    /// Fetches where the payload of frame `i` starts, while others are copied; the processor follows
-    /// from there by itself. No such frame, or none that is longer than its head: nothing.
+    /// The frames of `list`, if they lie one after the other, as those of a batch that all goes one way
+    /// do: quicker to go through than by their numbers.
     #[inline(always)]
-    pub fn prefetch_payload(&self, i: FrameIdx) {
-        let Some(Lane { frame, .. }) = self.lanes.get(usize::from(i)) else { return };
-        if frame.len as usize > HEAD {
-            let seg = bytes_of(self.segs[frame.first_seg as usize], self.map);
-            for line in 0..PAYLOAD_LINES {
-                seg.suffix(HEAD + 64 * line).prefetch();
-            }
+    #[must_use]
+    pub fn consecutive(
+        &self,
+        list: &[FrameIdx],
+    ) -> Option<impl ExactSizeIterator<Item = Picked<'_>> + Clone> {
+        let first = *list.first()?;
+        let gaps = |gaps, (n, i): (usize, &FrameIdx)| gaps | (i ^ first.wrapping_add(n as u16));
+        if list.iter().enumerate().fold(0, gaps) != 0 {
+            return None;
         }
+        let lanes = self.lanes.get(usize::from(first)..)?.get(..list.len())?;
+        Some(lanes.iter().map(|lane| Picked { lane, batch: self }))
+    }
+
+    /// True if it pays to fetch payloads ahead of copying them.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.long
     }
 
     /// Its head: the first [`Frame::head_len`] bytes of it.
     #[inline(always)]
     #[must_use]
     pub fn head(&self, i: FrameIdx) -> &[u8] {
-        let Lane { frame, head } = &self.lanes[usize::from(i)];
+        let Lane { frame, head, .. } = &self.lanes[usize::from(i)];
         &head.0[..frame.head_len()]
     }
 
-    /// Its offload request.
+    /// True if a frame has an offload request. An [`Egress`](crate::Egress) gets only those that it
+    /// [takes](crate::Egress::takes).
+    #[inline(always)]
+    #[must_use]
+    pub fn any_offload(&self) -> bool {
+        !self.offloads.is_empty()
+    }
+
+    /// Bytes of the longest frame that frame `i` becomes on a wire: what an MTU limits.
+    #[inline(always)]
+    #[must_use]
+    pub fn wire_len(&self, i: FrameIdx) -> usize {
+        let len = self.frame(i).len();
+        if self.any_offload() { self.offload(i).wire_len(len) } else { len }
+    }
+
+    /// Its offload request, which was validated.
     #[inline]
     #[must_use]
     pub fn offload(&self, i: FrameIdx) -> Offload {
@@ -418,50 +513,60 @@ impl Batch<'_> {
 #[derive(Clone, Copy, Debug)]
 pub struct Picked<'a> {
     lane: &'a Lane,
-    segs: &'a [Span],
-    map: &'a MapGuard<'a>,
+    batch: &'a Batch<'a>,
 }
 
 impl Picked<'_> {
     /// Bytes of the frame.
     #[inline(always)]
     #[must_use]
-    pub fn len(&self) -> usize {
+    pub fn len(self) -> usize {
         self.lane.frame.len()
     }
 
     /// True for a frame of no bytes.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub fn is_empty(self) -> bool {
         self.lane.frame.is_empty()
     }
 
     /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
     #[inline(always)]
-    pub fn copy_to(&self, to: Bytes<'_>) -> usize {
-        let Frame { len, first_seg, segs, head, covered } = self.lane.frame;
+    pub fn copy_to(self, to: Bytes<'_>) -> usize {
+        let Frame { len, segs, head, covered, .. } = self.lane.frame;
         let bytes = &self.lane.head.0;
         if len == 64 && head == 64 && to.len() >= 64 {
             return to.copy_in(&bytes[..64]);
         }
         if segs == 1 && usize::from(head) == HEAD && to.len() >= HEAD {
             to.copy_in(bytes);
-            let seg = bytes_of(self.segs[first_seg as usize], self.map);
+            let seg = bytes_of(self.lane.first, self.batch.map);
             return HEAD + seg.suffix(usize::from(covered)).copy_to(to.suffix(HEAD));
         }
         self.copy_range(0, to)
     }
 
+    /// Fetches where the payload starts, while other frames are copied; the processor follows from
+    /// there by itself.
+    #[inline(always)]
+    pub fn prefetch_payload(self) {
+        if self.len() > HEAD {
+            let seg = bytes_of(self.lane.first, self.batch.map);
+            for line in 0..PAYLOAD_LINES {
+                seg.suffix(HEAD + 64 * line).prefetch();
+            }
+        }
+    }
+
     /// Copies the frame's bytes from `from` on to `to`, as many as fit; returns how many.
-    pub fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize {
-        let Lane { frame, head } = self.lane;
+    pub fn copy_range(self, from: usize, to: Bytes<'_>) -> usize {
+        let Lane { frame, head, .. } = self.lane;
         let head = &head.0[..frame.head_len()];
         let mut done = head.get(from..).map_or(0, |rest| to.copy_in(rest));
         // What lies in the segments starts at byte `head_len` of the frame, `covered` of the segments.
         let mut skip = usize::from(frame.covered) + from.saturating_sub(head.len());
-        let first = frame.first_seg as usize;
-        for seg in &self.segs[first..first + usize::from(frame.segs)] {
-            let seg = bytes_of(*seg, self.map);
+        for seg in self.lane.segments(self.batch.segs) {
+            let seg = bytes_of(*seg, self.batch.map);
             if done == to.len() {
                 break;
             }
@@ -527,6 +632,22 @@ mod tests {
             out.extend_from_slice(&piece[..n]);
         }
         assert_eq!(out, expected);
+    }
+
+    #[test]
+    fn only_frames_that_lie_one_after_the_other_are_consecutive() {
+        let mut scratch = Scratch::new(8);
+        let mut bytes = [0; 5 * 20];
+        bytes.chunks_mut(20).for_each(|frame| scratch.push(Bytes::of(frame).span()));
+        let guard = guard();
+        let batch = scratch.batch(&guard);
+        let count = |list: &[FrameIdx]| batch.consecutive(list).map(|frames| frames.len());
+        assert_eq!(count(&[0, 1, 2, 3, 4]), Some(5));
+        assert_eq!(count(&[2, 3]), Some(2));
+        assert_eq!(count(&[4]), Some(1));
+        for list in [&[][..], &[1, 3], &[2, 1], &[1, 1], &[0, 1, 3, 3], &[3, 4, 5], &[5]] {
+            assert_eq!(count(list), None, "{list:?}");
+        }
     }
 
     #[test]

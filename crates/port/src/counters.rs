@@ -139,8 +139,8 @@ pub fn histogram_bucket(frames: usize) -> usize {
 
 /// What is counted where frames come in; written by the port's home worker.
 ///
-/// The sum rule of a switch, over all its ports: `frames + copies` at the ingresses equals `frames`
-/// at the egresses plus `drops` at both.
+/// The sum rule of a switch, over all its ports: `frames + copies` at the ingresses plus `segments` at
+/// the egresses equals `frames` at the egresses plus `drops` at both.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct IngressCounters {
@@ -181,10 +181,27 @@ pub struct EgressCounters {
     pub kicks: Counter,
     /// Malformed descriptors, each of which put the port into its error state.
     pub faults: Counter,
+    /// Frames that were segmented in software, because the owner does not take them whole.
+    pub segmented: Counter,
+    /// Segments that they became beyond one each.
+    pub segments: Counter,
+    /// Checksums that were computed for the owner.
+    pub checksums: Counter,
 }
 
 // SAFETY: counters only; padding at the end is never read.
 unsafe impl Shareable for EgressCounters {}
+
+/// What a switch did in software for a receiver that does not take offload requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Software {
+    /// Frames segmented.
+    pub segmented: u64,
+    /// Segments beyond one each.
+    pub segments: u64,
+    /// Checksums computed.
+    pub checksums: u64,
+}
 
 impl IngressCounters {
     /// Counts `n` frames dropped for `reason`.
@@ -195,6 +212,13 @@ impl IngressCounters {
 }
 
 impl EgressCounters {
+    /// Counts what was done in software: by any worker, not under the egress's lock.
+    pub fn add_software(&self, done: Software) {
+        self.segmented.add_shared(done.segmented);
+        self.segments.add_shared(done.segments);
+        self.checksums.add_shared(done.checksums);
+    }
+
     /// Counts `n` frames dropped for `reason`.
     #[inline]
     pub fn drop_frames(&self, reason: DropReason, n: u64) {

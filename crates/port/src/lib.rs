@@ -17,7 +17,8 @@ mod traits;
 
 pub use batch::{Batch, Frame, FrameIdx, HEAD, Head, MAX_SEGS, MapGuard, Picked, Scratch};
 pub use counters::{
-    Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, histogram_bucket,
+    Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, Software,
+    histogram_bucket,
 };
-pub use frame::{Mac, Offload, VlanId};
+pub use frame::{Mac, Offload, OffloadSet, VlanId};
 pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos, Nearer};

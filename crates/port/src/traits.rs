@@ -3,7 +3,7 @@
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-use crate::{Batch, FrameIdx, Scratch};
+use crate::{Batch, FrameIdx, OffloadSet, Scratch, Software};
 
 /// A moment on the monotonic clock, in nanoseconds; read once per turn and passed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,7 +57,7 @@ pub struct Effects {
 /// What an egress may do with a list of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the largest frame; longer ones are dropped and counted.
+    /// Bytes of the largest frame on a wire ([`Batch::wire_len`]); longer ones are dropped and counted.
     pub max_frame: u32,
     /// Without room, stall instead of dropping.
     pub lossless: bool,
@@ -105,6 +105,15 @@ pub trait Egress: Send + Sync {
     /// Looks whether the owner must be woken. The caller has fenced (`SeqCst`) after the deliveries,
     /// once for all the egresses of a batch.
     fn settle(&self, now: Nanos) -> Effects;
+
+    /// The offload requests that its receiver takes. Frames that ask for more are finished in software
+    /// before they are delivered here: once for each receiver that needs it.
+    fn takes(&self) -> OffloadSet {
+        OffloadSet::NONE
+    }
+
+    /// Counts what was done in software for its receiver.
+    fn count_software(&self, _done: Software) {}
 
     /// Fetches what `deliver` will touch, for batches to many receivers: called for an egress three
     /// times, several deliveries ahead, each time nearer, so that what one call has fetched tells the
