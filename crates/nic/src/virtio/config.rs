@@ -1,0 +1,180 @@
+//! What a queue is made of, and what stays of it when it stops.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shmem::{Cursor, DirtyLog, GuestMemory, Shareable, Shared};
+
+use super::Features;
+
+/// Most entries of a queue (virtio 1.2, 2.6 and 2.8).
+const MAX_SIZE: u16 = 32_768;
+
+/// Where a queue lies: guest-physical addresses (virtio 1.2, 4.1.4.3; vhost-user's are to be translated
+/// first: [`GuestMemory::guest_address`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueLayout {
+    /// Entries: a power of two in split queues, at most 32,768.
+    pub size: u16,
+    /// Descriptor table, or the ring of a packed queue.
+    pub descriptors: u64,
+    /// What the driver writes: the available ring, or the driver's event suppression.
+    pub driver: u64,
+    /// What the device writes: the used ring, or the device's event suppression.
+    pub device: u64,
+}
+
+/// What a queue is made of.
+#[derive(Clone, Debug)]
+pub struct QueueConfig {
+    /// The guest's memory.
+    pub memory: Arc<GuestMemory>,
+    /// Where in it the queue lies.
+    pub layout: QueueLayout,
+    /// What was negotiated.
+    pub features: Features,
+    /// Where the queue goes on, and where it says how far it came.
+    pub state: Shared<QueueState>,
+    /// Where pages that the queue writes are logged, while the guest migrates.
+    pub dirty: Option<Arc<DirtyLog>>,
+}
+
+/// Why a queue cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueueError {
+    /// Its size is out of range.
+    #[error("A queue cannot have {0} entries: 1 to 32768, in split queues a power of two")]
+    Size(u16),
+    /// One of its parts does not lie in guest memory, or is not aligned.
+    #[error("The queue's {part} at {at:#x} do not lie in guest memory, aligned to {align} bytes")]
+    Area {
+        /// Which part.
+        part: &'static str,
+        /// Its guest-physical address.
+        at: u64,
+        /// Its alignment.
+        align: usize,
+    },
+}
+
+/// What a driver did wrong, and stopped its queue by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Fault {
+    /// More buffers made available than the queue has, or fewer than before.
+    #[error("the available index ran ahead of the queue's size, or backwards")]
+    BadIndex = 1,
+    /// A descriptor number beyond the queue's or table's end.
+    #[error("a descriptor number is beyond the table's end")]
+    BadDescriptor = 2,
+    /// A chain longer than the queue, which is how a loop looks.
+    #[error("a chain of descriptors is longer than the queue")]
+    EndlessChain = 3,
+    /// A buffer outside of guest memory.
+    #[error("a buffer does not lie in guest memory")]
+    BadAddress = 4,
+    /// A buffer for the device to write in a transmit chain, or to read in a receive chain.
+    #[error("a buffer is of the wrong direction")]
+    BadDirection = 5,
+    /// An indirect table that is empty, not whole, nested, too long, or was not negotiated.
+    #[error("a table of indirect descriptors is malformed")]
+    BadIndirect = 6,
+    /// A chain that is shorter than the header before a frame.
+    #[error("a chain of descriptors has no room for the frame's header")]
+    BadLength = 7,
+    /// An offload request that makes no sense, or was not negotiated.
+    #[error("a frame's offload request is malformed")]
+    BadOffload = 8,
+    /// Guest memory that has failed: its file was truncated, or a page was lost.
+    #[error("guest memory has failed")]
+    Memory = 9,
+}
+
+impl Fault {
+    /// The fault of this number.
+    #[must_use]
+    pub fn from_number(number: u32) -> Option<Self> {
+        const ALL: [Fault; 9] = [
+            Fault::BadIndex,
+            Fault::BadDescriptor,
+            Fault::EndlessChain,
+            Fault::BadAddress,
+            Fault::BadDirection,
+            Fault::BadIndirect,
+            Fault::BadLength,
+            Fault::BadOffload,
+            Fault::Memory,
+        ];
+        ALL.into_iter().find(|fault| *fault as u32 == number)
+    }
+}
+
+/// Where a queue stands. All zero is a queue that never ran; it lives in memory that outlives whoever
+/// serves the queue.
+///
+/// A position is an index into the ring; in split queues free-running, 16 bits; in packed ones with the
+/// wrap counter in bit 15.
+#[derive(Debug)]
+#[repr(C)]
+pub struct QueueState {
+    /// Buffers before it were taken.
+    pub(super) taken: Cursor,
+    /// Buffers before it were used.
+    pub(super) done: Cursor,
+    /// Where `done` is about to go, stored before the ring says so.
+    pub(super) moving: Cursor,
+    /// The [`Fault`] that stopped the queue, or 0.
+    fault: AtomicU32,
+}
+
+#[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
+// SAFETY: atomic words only.
+unsafe impl Shareable for QueueState {}
+
+impl QueueState {
+    /// Starts anew at `base`, as VHOST_USER_SET_VRING_BASE has it: the index; in packed queues with the
+    /// wrap counter in bit 15 (a queue that was never used starts at 0x8000). A fault is forgotten.
+    pub fn start_at(&self, base: u32) {
+        let at = base & 0xffff;
+        for cursor in [&self.taken, &self.done, &self.moving] {
+            cursor.publish(at);
+        }
+        self.fault.store(0, Ordering::Relaxed);
+    }
+
+    /// Where the queue stands, as VHOST_USER_GET_VRING_BASE has it: for packed queues the position of
+    /// used buffers is in the upper half.
+    #[must_use]
+    pub fn base(&self, packed: bool) -> u32 {
+        let done = self.done.own();
+        if packed { done << 16 | done } else { done }
+    }
+
+    /// What stopped the queue.
+    #[inline]
+    #[must_use]
+    pub fn fault(&self) -> Option<Fault> {
+        match self.fault.load(Ordering::Relaxed) {
+            0 => None,
+            number => Some(Fault::from_number(number).unwrap_or(Fault::Memory)),
+        }
+    }
+
+    pub(super) fn fail(&self, fault: Fault) {
+        self.fault.store(fault as u32, Ordering::Release);
+    }
+}
+
+impl QueueLayout {
+    /// Whether queues may have this size.
+    ///
+    /// # Errors
+    /// [`QueueError::Size`].
+    pub fn check_size(&self, packed: bool) -> Result<(), QueueError> {
+        let size = self.size;
+        let good = (1..=MAX_SIZE).contains(&size) && (packed || size.is_power_of_two());
+        if good { Ok(()) } else { Err(QueueError::Size(size)) }
+    }
+}

@@ -1,0 +1,443 @@
+//! A guest's receive queue: where frames are handed out to it.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use frame::{Offload, OffloadSet};
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
+    Picked, Software,
+};
+use shmem::{Bytes, DirtyLog, GuestMemory, Shared};
+
+use super::packed::Packed;
+use super::ring::{Chain, Direction, Interrupts, Parts, Piece, Ring, Watch};
+use super::split::Split;
+use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
+
+/// Buffers looked at together.
+const CHUNK: usize = 64;
+/// No position: one has 16 bits.
+const NEVER: u32 = u32::MAX;
+
+/// A guest's receive queue: where frames are handed out to it. Shared by all workers.
+#[derive(Debug)]
+pub struct Receive(Box<dyn Receiving>);
+
+/// A receive queue over either kind of ring.
+trait Receiving: Egress + std::fmt::Debug {}
+
+impl Receive {
+    /// Goes on where the queue's state says.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the queue does not lie in guest memory.
+    pub fn new(config: QueueConfig, counters: Shared<EgressCounters>) -> Result<Self, QueueError> {
+        let packed = config.features.contains(Features::RING_PACKED);
+        let parts = Parts::new(config, Direction::ToGuest);
+        Ok(Self(match packed {
+            false => Box::new(Queue::<Split>::new(parts, counters)?),
+            true => Box::new(Queue::<Packed>::new(parts, counters)?),
+        }))
+    }
+}
+
+impl Egress for Receive {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        self.0.deliver(batch, list, limits)
+    }
+
+    fn settle(&self, now: Nanos) -> Effects {
+        self.0.settle(now)
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.0.takes()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.0.count_software(done);
+    }
+
+    fn prefetch(&self, nearer: Nearer) {
+        self.0.prefetch(nearer);
+    }
+}
+
+/// A receive queue over a ring.
+#[derive(Debug)]
+struct Queue<R> {
+    filling: Mutex<Filling<R>>,
+    interrupts: Interrupts,
+    /// The position up to which the driver was notified, if need was, or [`NEVER`].
+    notified: AtomicU32,
+    state: Shared<QueueState>,
+    counters: Shared<EgressCounters>,
+    offloads: OffloadSet,
+}
+
+/// What the lock protects.
+#[derive(Debug)]
+struct Filling<R> {
+    ring: R,
+    memory: Arc<GuestMemory>,
+    watch: Watch,
+    dirty: Option<Arc<DirtyLog>>,
+    /// Bytes of the header before each frame.
+    header: u32,
+    /// Requests that the driver takes.
+    offloads: OffloadSet,
+    /// A frame may go over several chains.
+    mergeable: bool,
+    /// Pieces of the chains that a frame goes to, and those chains with the bytes that they hold.
+    pieces: Vec<Piece>,
+    chains: Vec<(Chain, u32)>,
+}
+
+/// What became of a list of frames.
+#[derive(Debug, Default)]
+struct Tally {
+    frames: u64,
+    bytes: u64,
+    too_long: u64,
+}
+
+impl<R: Ring> Queue<R> {
+    fn new(parts: Parts, counters: Shared<EgressCounters>) -> Result<Self, QueueError> {
+        let (features, size) = (parts.features, usize::from(parts.layout.size));
+        let (memory, dirty) = (Arc::clone(&parts.memory), parts.dirty.clone());
+        let state = parts.state.clone();
+        let interrupts = Interrupts::new(&parts)?;
+        let ring = R::new(parts)?;
+        // Frames that find no buffer are not waited for: no kicks.
+        ring.disarm();
+        let offloads = features.guest_offloads();
+        let filling = Filling {
+            ring,
+            memory,
+            watch: Watch::default(),
+            dirty,
+            header: features.header_len(),
+            offloads,
+            mergeable: features.contains(Features::MRG_RXBUF),
+            pieces: Vec::with_capacity(size.min(1024)),
+            chains: Vec::with_capacity(size.min(1024)),
+        };
+        let notified = AtomicU32::new(NEVER);
+        Ok(Self { filling: Mutex::new(filling), interrupts, notified, state, counters, offloads })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Filling<R>> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Delivers to a queue that runs; returns how many frames are finished.
+    fn deliver_locked(
+        &self,
+        filling: &mut Filling<R>,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+    ) -> usize {
+        let counters = &self.counters;
+        let down = |frames: &[FrameIdx]| {
+            counters.drop_frames(DropReason::Down, frames.len() as u64);
+            list.len()
+        };
+        if self.state.fault().is_some() {
+            return down(list);
+        }
+        let mut tally = Tally::default();
+        let (left, fault) = filling.fill(batch, list, limits, &mut tally);
+        filling.ring.publish();
+        counters.frames.add(tally.frames);
+        counters.bytes.add(tally.bytes);
+        if tally.too_long > 0 {
+            counters.drop_frames(DropReason::TooLong, tally.too_long);
+        }
+        if let Some(fault) = fault {
+            self.state.fail(fault);
+            counters.faults.add(1);
+            return down(left);
+        }
+        if !left.is_empty() && !limits.lossless {
+            counters.drop_frames(DropReason::Full, left.len() as u64);
+            return list.len();
+        }
+        list.len() - left.len()
+    }
+}
+
+impl<R: Ring> Filling<R> {
+    /// Delivers `list` as far as there are buffers; returns the rest, and what is wrong with the queue.
+    #[inline]
+    fn fill<'l>(
+        &mut self,
+        batch: &Batch<'_>,
+        list: &'l [FrameIdx],
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> (&'l [FrameIdx], Option<Fault>) {
+        let mut left = list;
+        if let Err(fault) = self.watch.check(&self.memory) {
+            return (left, Some(fault));
+        }
+        while !left.is_empty() {
+            let now = &left[..left.len().min(CHUNK)];
+            let filled = match batch.consecutive(now) {
+                Some(frames) => self.fill_singles(batch, now, frames, limits, tally),
+                None => {
+                    let frames = now.iter().map(|i| batch.pick(*i));
+                    self.fill_singles(batch, now, frames, limits, tally)
+                }
+            };
+            let finished = match filled {
+                Ok(0) => self.fill_special(batch, left[0], limits, tally).map(usize::from),
+                filled => filled,
+            };
+            match finished {
+                Ok(0) => break,
+                Ok(finished) => left = &left[finished..],
+                Err(fault) => return (left, Some(fault)),
+            }
+        }
+        (left, None)
+    }
+
+    /// Copies frames into one buffer each, as far as they and the buffers are so; returns how many.
+    #[inline(always)]
+    fn fill_singles<'b>(
+        &mut self,
+        batch: &'b Batch<'_>,
+        list: &[FrameIdx],
+        frames: impl ExactSizeIterator<Item = Picked<'b>> + Clone,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<usize, Fault> {
+        // While pages are logged, all frames go the long way.
+        if self.dirty.is_some() {
+            return Ok(0);
+        }
+        let header = self.header as usize;
+        let mut found = [Found::default(); CHUNK];
+        let count = find(&mut self.ring, &self.memory, list.len(), &mut found)?;
+        let (plain, most) = (!batch.any_offload(), limits.max_frame as usize);
+        let mut ahead = frames.clone();
+        ahead.next();
+        let (mut filled, mut total) = (0, 0);
+        for (frame, found) in frames.zip(&mut found[..count]) {
+            if batch.is_long()
+                && let Some(next) = ahead.next()
+            {
+                next.prefetch_payload();
+            }
+            let (len, bytes) = (frame.len(), found.bytes);
+            if header + len > bytes.len() || plain && len > most {
+                break;
+            }
+            if plain {
+                net::write_plain(bytes, header);
+            } else if !self.write_header(batch, list[filled], bytes, most) {
+                break;
+            }
+            frame.copy_to(bytes.suffix(header));
+            found.written = (header + len) as u32;
+            filled += 1;
+            total += len;
+        }
+        let used = found[..filled].iter();
+        self.ring.put(used.map(|found| (Chain { id: found.id, slots: 1 }, found.written)));
+        self.ring.take(filled);
+        tally.frames += filled as u64;
+        tally.bytes += total as u64;
+        Ok(filled)
+    }
+
+    /// Writes the header of frame `i` of a batch with offload requests; false if it becomes frames of
+    /// more than `most` bytes.
+    #[inline(never)]
+    fn write_header(&self, batch: &Batch<'_>, i: FrameIdx, to: Bytes<'_>, most: usize) -> bool {
+        let header = net::header(&batch.offload(i), &self.offloads, 1);
+        to.copy_in(&header[..self.header as usize]);
+        batch.wire_len(i) <= most
+    }
+
+    /// Drops frame `i` if it cannot be delivered, or spreads it over several buffers; false if there is
+    /// no room.
+    fn fill_special(
+        &mut self,
+        batch: &Batch<'_>,
+        i: FrameIdx,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<bool, Fault> {
+        let (frame, offload) = (batch.pick(i), batch.offload(i));
+        let len = frame.len();
+        if batch.wire_len(i) > limits.max_frame as usize {
+            tally.too_long += 1;
+            return Ok(true);
+        }
+        let before = self.ring.taken();
+        let room = self.take_room(self.header as usize + len);
+        if room.as_ref().is_ok_and(|room| *room == Room::Enough) {
+            self.write(frame, &offload)?;
+            tally.frames += 1;
+            tally.bytes += len as u64;
+            return Ok(true);
+        }
+        self.ring.rewind(before);
+        match room? {
+            Room::TooShort => {
+                tally.too_long += 1;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Takes chains for a frame of `need` bytes, header included.
+    fn take_room(&mut self, need: usize) -> Result<Room, Fault> {
+        self.pieces.clear();
+        self.chains.clear();
+        let mut left = need;
+        loop {
+            let from = self.pieces.len();
+            let Some(chain) = self.ring.take_chain(&mut self.pieces)? else {
+                return Ok(Room::None);
+            };
+            let room: usize = self.pieces[from..].iter().map(|piece| piece.len as usize).sum();
+            if self.chains.is_empty() && room < self.header as usize {
+                return Err(Fault::BadLength);
+            }
+            let used = room.min(left);
+            self.chains.push((chain, used as u32));
+            left -= used;
+            if left == 0 {
+                return Ok(Room::Enough);
+            }
+            if !self.mergeable || room == 0 {
+                return Ok(Room::TooShort);
+            }
+        }
+    }
+
+    /// Writes a frame into `pieces` and puts the chains as used.
+    fn write(&mut self, frame: Picked<'_>, offload: &Offload) -> Result<(), Fault> {
+        let header = net::header(offload, &self.offloads, self.chains.len() as u16);
+        let header = &header[..self.header as usize];
+        let mut near = self.memory.near();
+        // Where the next byte comes from, in header and frame.
+        let (mut at, end) = (0, header.len() + frame.len());
+        for piece in &self.pieces {
+            if at == end {
+                break;
+            }
+            let len = (piece.len as usize).min(end - at) as u32;
+            let visit = |bytes: Bytes<'_>| {
+                let rest = header.get(at..).unwrap_or_default();
+                let copied = bytes.copy_in(rest);
+                at += copied;
+                let bytes = bytes.suffix(copied);
+                if !bytes.is_empty() {
+                    at += frame.copy_range(at - header.len(), bytes);
+                }
+            };
+            if !near.for_each(piece.at, len, visit) {
+                return Err(Fault::BadAddress);
+            }
+            if let Some(dirty) = &self.dirty {
+                dirty.mark(piece.at, u64::from(len));
+            }
+        }
+        self.ring.put(self.chains.iter().copied());
+        Ok(())
+    }
+}
+
+/// A buffer for one frame.
+#[derive(Clone, Copy)]
+struct Found<'m> {
+    bytes: Bytes<'m>,
+    id: u16,
+    /// Bytes of it that were filled.
+    written: u32,
+}
+
+impl Default for Found<'_> {
+    fn default() -> Self {
+        Self { bytes: Bytes::empty(), id: 0, written: 0 }
+    }
+}
+
+/// Finds the next buffers, at most `most`, as far as each is a chain of its own, and fetches them.
+#[inline(always)]
+fn find<'m, R: Ring>(
+    ring: &mut R,
+    memory: &'m GuestMemory,
+    most: usize,
+    found: &mut [Found<'m>; CHUNK],
+) -> Result<usize, Fault> {
+    let mut near = memory.near();
+    let mut count = 0;
+    for ((piece, id), found) in ring.singles(most)?.zip(found) {
+        let Some(bytes) = near.bytes(piece.at, piece.len) else { break };
+        bytes.prefetch();
+        bytes.prefetch_at(64);
+        *found = Found { bytes, id, written: 0 };
+        count += 1;
+    }
+    Ok(count)
+}
+
+/// Whether a frame finds room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Enough,
+    /// The driver has no more buffers.
+    None,
+    /// The next buffer is too short for it.
+    TooShort,
+}
+
+impl<R: Ring> Receiving for Queue<R> {}
+
+impl<R: Ring> Egress for Queue<R> {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        Delivered { finished: self.deliver_locked(&mut self.lock(), batch, list, limits) }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        let (last, done) = (self.notified.load(Ordering::Relaxed), self.state.done.own());
+        let kick = last == NEVER || self.interrupts.wanted(last as u16, done as u16);
+        if last != done {
+            self.notified.store(done, Ordering::Relaxed);
+        }
+        if kick {
+            self.counters.kicks.add_shared(1);
+        }
+        Effects { kick }
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.offloads
+    }
+
+    fn count_software(&self, done: Software) {
+        self.counters.add_software(done);
+    }
+
+    fn prefetch(&self, nearer: Nearer) {
+        match nearer {
+            Nearer::Far => {
+                let at: *const u8 = std::ptr::from_ref(self).cast();
+                (0..size_of::<Self>())
+                    .step_by(64)
+                    .for_each(|i| shmem::prefetch(at.wrapping_add(i)));
+            }
+            Nearer::Near | Nearer::Next => {
+                shmem::prefetch(std::ptr::from_ref(&*self.state).cast());
+                shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
+            }
+        }
+    }
+}

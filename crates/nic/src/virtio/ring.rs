@@ -1,0 +1,323 @@
+//! What split and packed queues have in common: descriptors, chains, and the device's side of a queue.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use shmem::{DirtyLog, GuestMemory, Shareable, Shared, SharedSlice};
+
+use super::{Fault, Features, QueueConfig, QueueError, QueueLayout, QueueState};
+
+/// Descriptor flags (virtio 1.2, 2.7.5 and 2.8.6).
+pub(super) mod flags {
+    /// The chain goes on.
+    pub const NEXT: u16 = 1;
+    /// The buffer is for the device to write.
+    pub const WRITE: u16 = 2;
+    /// The buffer is a table of descriptors.
+    pub const INDIRECT: u16 = 4;
+    /// Packed queues: equals the driver's wrap counter once made available.
+    pub const AVAILABLE: u16 = 1 << 7;
+    /// Packed queues: equals the other once used.
+    pub const USED: u16 = 1 << 15;
+}
+
+/// Bytes of a descriptor.
+const DESCRIPTOR: u32 = 16;
+/// Most entries of a table of indirect descriptors, if the queue itself does not have more.
+const MAX_TABLE: u32 = 1024;
+
+/// A descriptor as it lies in guest memory: an address, then 32 bits of length and two of 16 bits each:
+/// flags and next in split queues, number and flags in packed ones.
+#[derive(Debug)]
+#[repr(C, align(8))]
+pub(super) struct Descriptor {
+    address: AtomicU64,
+    word: AtomicU64,
+}
+
+#[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
+// SAFETY: atomic words only.
+unsafe impl Shareable for Descriptor {}
+
+impl Descriptor {
+    #[inline(always)]
+    pub fn address(&self) -> u64 {
+        u64::from_le(self.address.load(Ordering::Relaxed))
+    }
+
+    /// All but the address, in one load.
+    #[inline(always)]
+    pub fn word(&self, order: Ordering) -> Word {
+        Word(u64::from_le(self.word.load(order)))
+    }
+
+    #[inline(always)]
+    pub fn store_word(&self, word: Word, order: Ordering) {
+        self.word.store(word.0.to_le(), order);
+    }
+
+    /// For drivers.
+    pub fn store_address(&self, address: u64) {
+        self.address.store(address.to_le(), Ordering::Relaxed);
+    }
+}
+
+/// The second half of a descriptor.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word(u64);
+
+impl Word {
+    #[inline(always)]
+    pub fn new(len: u32, third: u16, fourth: u16) -> Self {
+        Self(u64::from(len) | u64::from(third) << 32 | u64::from(fourth) << 48)
+    }
+
+    #[inline(always)]
+    pub fn len(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// Flags in split queues, the buffer's number in packed ones.
+    #[inline(always)]
+    pub fn third(self) -> u16 {
+        (self.0 >> 32) as u16
+    }
+
+    /// As it lies in memory, but for its byte order.
+    pub fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// The next descriptor in split queues, flags in packed ones.
+    #[inline(always)]
+    pub fn fourth(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+}
+
+/// A piece of a chain: a buffer as a descriptor names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Piece {
+    pub at: u64,
+    pub len: u32,
+}
+
+/// What a chain is known by when it is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Chain {
+    /// Its number: the first descriptor's in split queues, the driver's own in packed ones.
+    pub id: u16,
+    /// Entries of the ring that it takes.
+    pub slots: u16,
+}
+
+/// Which way the buffers of a queue go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// The device reads them.
+    FromGuest,
+    /// The device writes them.
+    ToGuest,
+}
+
+impl Direction {
+    /// The flag that its descriptors have.
+    #[inline(always)]
+    pub fn flag(self) -> u16 {
+        match self {
+            Self::FromGuest => 0,
+            Self::ToGuest => flags::WRITE,
+        }
+    }
+}
+
+/// The device's side of a queue. Buffers are *taken* in the order in which they were made available,
+/// *put* as used in the same order, and what was put is *published* together.
+pub(super) trait Ring: Send + std::fmt::Debug {
+    /// Goes on where the state says.
+    fn new(parts: Parts) -> Result<Self, QueueError>
+    where
+        Self: Sized;
+
+    /// True if a chain is available that was not taken.
+    fn has_work(&self) -> bool;
+
+    /// Snapshots chains of one direct descriptor each that were not taken yet, with their numbers: at
+    /// most `most`, up to a chain of another kind or the ring's end. Takes nothing.
+    fn singles(&mut self, most: usize) -> Result<impl Iterator<Item = (Piece, u16)>, Fault>;
+
+    /// Takes the first `count` of them.
+    fn take(&mut self, count: usize);
+
+    /// Takes the next chain whatever it is, and appends its pieces; `None` if none is available. On a
+    /// fault nothing is taken.
+    fn take_chain(&mut self, pieces: &mut Vec<Piece>) -> Result<Option<Chain>, Fault>;
+
+    /// The position up to which chains were taken.
+    fn taken(&self) -> u16;
+
+    /// True if `position` is ahead of what was taken, by at most the queue's size.
+    fn is_before(&self, position: u16) -> bool;
+
+    /// Gives back, untaken, what was taken since `to`.
+    fn rewind(&mut self, to: u16);
+
+    /// Puts chains as used, with the bytes written: the oldest that were taken, or are about to be.
+    fn put(&mut self, chains: impl Iterator<Item = (Chain, u32)>);
+
+    /// Hands what was put to the driver.
+    fn publish(&mut self);
+
+    /// Asks the driver to kick when it makes the next chain available.
+    fn arm(&self);
+
+    /// Takes that back.
+    fn disarm(&self);
+}
+
+/// What a queue's driver says about interrupts, read without the queue's lock.
+#[derive(Debug)]
+pub(super) enum Interrupts {
+    Split(super::split::Interrupts),
+    Packed(super::packed::Interrupts),
+}
+
+impl Interrupts {
+    pub fn new(parts: &Parts) -> Result<Self, QueueError> {
+        Ok(match parts.has(Features::RING_PACKED) {
+            false => Self::Split(super::split::Interrupts::new(parts)?),
+            true => Self::Packed(super::packed::Interrupts::new(parts)?),
+        })
+    }
+
+    /// Whether the driver wants one for what was published since `old`, up to `new`. The caller has
+    /// fenced since.
+    #[inline]
+    pub fn wanted(&self, old: u16, new: u16) -> bool {
+        match self {
+            Self::Split(interrupts) => interrupts.wanted(old, new),
+            Self::Packed(interrupts) => interrupts.wanted(old, new),
+        }
+    }
+}
+
+/// What rings are made of, and share.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub memory: Arc<GuestMemory>,
+    pub layout: QueueLayout,
+    pub features: Features,
+    pub state: Shared<QueueState>,
+    pub dirty: Option<Arc<DirtyLog>>,
+    pub direction: Direction,
+}
+
+impl Parts {
+    pub fn new(config: QueueConfig, direction: Direction) -> Self {
+        let QueueConfig { memory, layout, features, state, dirty } = config;
+        Self { memory, layout, features, state, dirty, direction }
+    }
+
+    /// The `count` values of `T` that are the queue's `part`.
+    pub fn area<T: Shareable>(
+        &self,
+        part: &'static str,
+        at: u64,
+        count: usize,
+    ) -> Result<SharedSlice<T>, QueueError> {
+        let area = self.memory.shared_slice(at, count);
+        area.ok_or(QueueError::Area { part, at, align: align_of::<T>() })
+    }
+
+    pub fn has(&self, feature: Features) -> bool {
+        self.features.contains(feature)
+    }
+
+    /// Says that the queue has written there.
+    #[inline(always)]
+    pub fn log(&self, at: u64, len: u64) {
+        if let Some(dirty) = &self.dirty {
+            dirty.mark(at, len);
+        }
+    }
+
+    /// Appends a piece, if its direction is the queue's; one of no bytes is left out.
+    #[inline]
+    pub fn append(&self, pieces: &mut Vec<Piece>, piece: Piece, flags: u16) -> Result<(), Fault> {
+        if flags & flags::WRITE != self.direction.flag() {
+            return Err(Fault::BadDirection);
+        }
+        if piece.len > 0 {
+            pieces.push(piece);
+        }
+        Ok(())
+    }
+
+    /// Reads a table of indirect descriptors: `visit` gets each descriptor's address and word, and says
+    /// which is next.
+    pub fn walk_table(
+        &self,
+        table: Piece,
+        mut visit: impl FnMut(u64, Word) -> Result<Option<u32>, Fault>,
+    ) -> Result<(), Fault> {
+        let count = table.len / DESCRIPTOR;
+        let most = MAX_TABLE.max(u32::from(self.layout.size));
+        let whole = table.len.is_multiple_of(DESCRIPTOR) && (1..=most).contains(&count);
+        if !whole || !self.has(Features::INDIRECT_DESC) {
+            return Err(Fault::BadIndirect);
+        }
+        let bytes = self.memory.bytes(table.at, table.len).ok_or(Fault::BadAddress)?;
+        let mut next = 0;
+        for _ in 0..count {
+            let descriptor = bytes.read::<[u64; 2]>((next * DESCRIPTOR) as usize);
+            let [address, word] = descriptor.ok_or(Fault::BadDescriptor)?.map(u64::from_le);
+            match visit(address, Word(word))? {
+                Some(following) if following < count => next = following,
+                Some(_) => return Err(Fault::BadDescriptor),
+                None => return Ok(()),
+            }
+        }
+        Err(Fault::EndlessChain)
+    }
+}
+
+/// Notices when guest memory has failed (see [`shmem::guard`]): one load as long as none has.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    /// Faults in all memory when it was looked at last.
+    seen: u64,
+}
+
+impl Watch {
+    #[inline(always)]
+    pub fn check(&mut self, memory: &GuestMemory) -> Result<(), Fault> {
+        let faults = shmem::guard::faults();
+        if faults == self.seen {
+            return Ok(());
+        }
+        self.seen = faults;
+        if memory.has_failed() { Err(Fault::Memory) } else { Ok(()) }
+    }
+}
+
+/// True if a position that somebody wants to be notified at lies in what was published since `old`, up to
+/// `new` (virtio 1.2, 2.7.10: `vring_need_event`).
+#[inline]
+pub(super) fn passed(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_is_passed_once_also_around_the_end() {
+        assert!(passed(5, 6, 5));
+        assert!(!passed(6, 6, 5), "the event is the next one");
+        assert!(!passed(4, 6, 5), "it was passed before");
+        assert!(passed(0xffff, 0, 0xfff0));
+        assert!(passed(0, 1, 0xffff));
+        assert!(!passed(9, 7, 7), "nothing new");
+    }
+}

@@ -1,0 +1,403 @@
+//! A guest's transmit queue: frames it hands in.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+use frame::{Offload, OffloadSet};
+use port::{Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
+use shmem::{Bytes, GuestMemory, Shared, Span};
+
+use super::net::MAX_HEADER;
+use super::packed::Packed;
+use super::ring::{Chain, Direction, Interrupts, Parts, Piece, Ring, Watch};
+use super::split::Split;
+use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
+
+/// Chains looked at together.
+const CHUNK: usize = 64;
+
+/// A guest's transmit queue: frames it hands in. The guest's buffers are lent as the batch. Dropped, it
+/// gives back what was gathered and not completed.
+#[derive(Debug)]
+pub struct Transmit(Box<dyn Sending>);
+
+/// A transmit queue over either kind of ring.
+trait Sending: Ingress + std::fmt::Debug {
+    fn has_work(&self) -> bool;
+    fn arm(&mut self) -> bool;
+    fn disarm(&mut self);
+}
+
+impl Transmit {
+    /// Goes on where the queue's state says. What a predecessor had taken and not given back is given
+    /// back unsent: it may have been delivered. Starts disarmed.
+    ///
+    /// # Errors
+    /// [`QueueError`] when the queue does not lie in guest memory.
+    pub fn new(config: QueueConfig, counters: Shared<IngressCounters>) -> Result<Self, QueueError> {
+        let packed = config.features.contains(Features::RING_PACKED);
+        let parts = Parts::new(config, Direction::FromGuest);
+        Ok(Self(match packed {
+            false => Box::new(Queue::<Split>::new(parts, counters)?),
+            true => Box::new(Queue::<Packed>::new(parts, counters)?),
+        }))
+    }
+
+    /// True if frames are available.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.0.has_work()
+    }
+
+    /// Asks the driver for a kick when it makes frames available. True if there are some already: then
+    /// it is not armed.
+    pub fn arm(&mut self) -> bool {
+        self.0.arm()
+    }
+
+    /// Takes that back.
+    pub fn disarm(&mut self) {
+        self.0.disarm();
+    }
+}
+
+impl Ingress for Transmit {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        self.0.gather(scratch, max, now)
+    }
+
+    fn complete(&mut self, frames: usize) {
+        self.0.complete(frames);
+    }
+
+    fn settle(&mut self, now: Nanos) -> Effects {
+        self.0.settle(now)
+    }
+}
+
+/// A transmit queue over a ring.
+#[derive(Debug)]
+struct Queue<R: Ring> {
+    ring: R,
+    interrupts: Interrupts,
+    /// The position up to which the driver was notified, if need was.
+    notified: Option<u16>,
+    memory: Arc<GuestMemory>,
+    watch: Watch,
+    state: Shared<QueueState>,
+    counters: Shared<IngressCounters>,
+    /// Bytes of the header before each frame.
+    header: u32,
+    /// What the driver may leave to us; if nothing, headers are not even read.
+    offloads: OffloadSet,
+    reads_headers: bool,
+    /// Chains that are lent, by their running number.
+    lent: Lent,
+    gathered: usize,
+    completed: usize,
+    /// Pieces of a chain that is looked at.
+    pieces: Vec<Piece>,
+}
+
+impl<R: Ring> Queue<R> {
+    fn new(parts: Parts, counters: Shared<IngressCounters>) -> Result<Self, QueueError> {
+        let (memory, state) = (Arc::clone(&parts.memory), parts.state.clone());
+        let (features, size) = (parts.features, usize::from(parts.layout.size));
+        let until = state.taken.own() as u16;
+        let interrupts = Interrupts::new(&parts)?;
+        let ring = R::new(parts)?;
+        let mut queue = Self {
+            ring,
+            interrupts,
+            notified: None,
+            watch: Watch::default(),
+            memory,
+            state,
+            counters,
+            header: features.header_len(),
+            offloads: features.host_offloads(),
+            reads_headers: features.intersects(Features::HOST_OFFLOADS),
+            lent: Lent::new(size),
+            gathered: 0,
+            completed: 0,
+            pieces: Vec::with_capacity(size.min(1024)),
+        };
+        queue.ring.disarm();
+        queue.give_back(until, size);
+        Ok(queue)
+    }
+
+    /// Gives back what a predecessor had taken, up to the position `until`: at most `size` chains.
+    fn give_back(&mut self, until: u16, size: usize) {
+        for _ in 0..size {
+            if self.state.fault().is_some() || !self.ring.is_before(until) {
+                break;
+            }
+            self.pieces.clear();
+            let Ok(Some(chain)) = self.ring.take_chain(&mut self.pieces) else { break };
+            self.ring.put(std::iter::once((chain, 0)));
+        }
+        self.ring.publish();
+        self.state.taken.publish(u32::from(self.ring.taken()));
+    }
+
+    #[cold]
+    fn fail(&mut self, fault: Fault) {
+        self.state.fail(fault);
+        self.counters.faults.add(1);
+    }
+
+    /// Gathers what is available. On a fault, the frames before it stand.
+    #[inline]
+    fn collect(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
+        let max = max.min(scratch.capacity());
+        while scratch.len() < max && scratch.has_room() {
+            let before = scratch.len();
+            self.collect_singles(scratch, max)?;
+            if scratch.len() == before && !self.collect_chain(scratch)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gathers frames that lie in one buffer each, header and all, as far as there are any without the
+    /// ring's end between them.
+    #[inline(always)]
+    fn collect_singles(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
+        if self.reads_headers {
+            return self.collect_requests(scratch, max);
+        }
+        let header = self.header as usize;
+        let mut near = self.memory.near();
+        let mut singles = self.ring.singles(max - scratch.len())?;
+        let mut lent = self.lent.run(self.gathered).iter_mut();
+        let before = scratch.len();
+        scratch.push_all(max, || {
+            let (piece, id) = singles.next()?;
+            let bytes = near.bytes(piece.at, piece.len).filter(|bytes| bytes.len() >= header)?;
+            *lent.next()? = Chain { id, slots: 1 };
+            Some(bytes.suffix(header))
+        });
+        drop(singles);
+        self.take(scratch.len() - before);
+        Ok(())
+    }
+
+    /// As [`collect_singles`](Self::collect_singles), where headers may say something.
+    #[inline(always)]
+    fn collect_requests(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
+        let header = self.header as usize;
+        let mut found = [Bytes::empty(); CHUNK];
+        let mut near = self.memory.near();
+        let mut count = 0;
+        let singles = self.ring.singles((max - scratch.len()).min(CHUNK))?;
+        let lent = self.lent.run(self.gathered);
+        for (((piece, id), lent), found) in singles.zip(lent).zip(&mut found) {
+            let bytes = near.bytes(piece.at, piece.len).filter(|bytes| bytes.len() >= header);
+            let Some(bytes) = bytes else { break };
+            bytes.prefetch();
+            *found = bytes;
+            *lent = Chain { id, slots: 1 };
+            count += 1;
+        }
+        let mut frames = found[..count].iter();
+        let before = scratch.len();
+        let mut bad = Ok(());
+        while bad.is_ok() && !frames.as_slice().is_empty() {
+            scratch.push_all(max, || {
+                let bytes = *frames.as_slice().first()?;
+                let plain = bytes.read::<[u8; 2]>(0) == Some([0; 2]);
+                plain.then(|| {
+                    frames.next();
+                    bytes.suffix(header)
+                })
+            });
+            let Some(bytes) = frames.as_slice().first() else { break };
+            bad = net::request(*bytes, &self.offloads).map(|offload| {
+                scratch.push(bytes.suffix(header).span());
+                scratch.set_offload(offload);
+                frames.next();
+            });
+        }
+        self.take(scratch.len() - before);
+        bad
+    }
+
+    /// Takes frames that were added to a batch.
+    fn take(&mut self, frames: usize) {
+        self.ring.take(frames);
+        self.gathered += frames;
+    }
+
+    /// Gathers one frame that lies in several buffers, or finds the fault; false if there is none.
+    fn collect_chain(&mut self, scratch: &mut Scratch) -> Result<bool, Fault> {
+        self.pieces.clear();
+        let before = self.ring.taken();
+        let Some(chain) = self.ring.take_chain(&mut self.pieces)? else { return Ok(false) };
+        let pushed = self.push_chain(scratch);
+        let offload = pushed.inspect_err(|_| self.ring.rewind(before))?;
+        if offload != Offload::NONE {
+            scratch.set_offload(offload);
+        }
+        self.lent.run(self.gathered)[0] = chain;
+        self.gathered += 1;
+        Ok(true)
+    }
+
+    /// Adds the frame in `pieces`, and returns its request.
+    fn push_chain(&mut self, scratch: &mut Scratch) -> Result<Offload, Fault> {
+        let mut header = [0; MAX_HEADER];
+        let mut frame = Segments::default();
+        let whole = self.read_pieces(scratch, &mut header, &mut frame);
+        let offload = whole.and_then(|()| match self.reads_headers && header[..2] != [0; 2] {
+            true => net::request(Bytes::of(&mut header), &self.offloads),
+            false => Ok(Offload::NONE),
+        });
+        let offload = offload.inspect_err(|_| scratch.abandon_segments(frame.count))?;
+        if frame.count > 0 && !frame.overflow {
+            scratch.end_frame(frame.count, frame.len);
+            return Ok(offload);
+        }
+        // Nothing, or more pieces than a frame may have: no bytes are left of it, so that it is
+        // counted as a runt.
+        scratch.abandon_segments(frame.count);
+        scratch.push_segment(Span::EMPTY);
+        scratch.end_frame(1, 0);
+        Ok(Offload::NONE)
+    }
+
+    /// Copies the header out of `pieces` and adds the rest as segments.
+    fn read_pieces(
+        &mut self,
+        scratch: &mut Scratch,
+        header: &mut [u8; MAX_HEADER],
+        frame: &mut Segments,
+    ) -> Result<(), Fault> {
+        let header = &mut header[..self.header as usize];
+        let mut near = self.memory.near();
+        let mut got = 0;
+        for piece in &self.pieces {
+            let visit = |bytes: Bytes<'_>| {
+                let taken = bytes.copy_out(&mut header[got..]);
+                got += taken;
+                frame.add(scratch, bytes.suffix(taken));
+            };
+            if !near.for_each(piece.at, piece.len, visit) {
+                return Err(Fault::BadAddress);
+            }
+        }
+        if got == header.len() { Ok(()) } else { Err(Fault::BadLength) }
+    }
+}
+
+impl<R: Ring> Sending for Queue<R> {
+    fn has_work(&self) -> bool {
+        self.state.fault().is_none() && self.ring.has_work()
+    }
+
+    fn arm(&mut self) -> bool {
+        if self.state.fault().is_some() {
+            return false;
+        }
+        // An idle queue may be one whose index is not there any more.
+        if let Err(fault) = self.watch.check(&self.memory) {
+            self.fail(fault);
+            return false;
+        }
+        self.ring.arm();
+        fence(Ordering::SeqCst);
+        let work = self.ring.has_work();
+        if work {
+            self.ring.disarm();
+        }
+        work
+    }
+
+    fn disarm(&mut self) {
+        self.ring.disarm();
+    }
+}
+
+impl<R: Ring> Ingress for Queue<R> {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, _now: Nanos) -> usize {
+        if !self.has_work() {
+            return 0;
+        }
+        let collected = self.watch.check(&self.memory).and_then(|()| self.collect(scratch, max));
+        if let Err(fault) = collected {
+            self.fail(fault);
+        }
+        self.counters.frames.add(scratch.len() as u64);
+        self.counters.bytes.add(scratch.bytes());
+        self.state.taken.publish(u32::from(self.ring.taken()));
+        scratch.len()
+    }
+
+    fn complete(&mut self, frames: usize) {
+        let until = self.completed + frames;
+        while self.completed < until {
+            let run = self.lent.run(self.completed);
+            let run = &run[..run.len().min(until - self.completed)];
+            self.ring.put(run.iter().map(|chain| (*chain, 0)));
+            self.completed += run.len();
+        }
+        self.ring.publish();
+    }
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        let done = self.state.done.own() as u16;
+        let kick = self.notified.is_none_or(|last| self.interrupts.wanted(last, done));
+        self.notified = Some(done);
+        self.counters.kicks.add(u64::from(kick));
+        Effects { kick }
+    }
+}
+
+impl<R: Ring> Drop for Queue<R> {
+    fn drop(&mut self) {
+        if self.state.fault().is_none() {
+            self.complete(self.gathered - self.completed);
+        }
+    }
+}
+
+/// What was added of a frame.
+#[derive(Debug, Default)]
+struct Segments {
+    count: usize,
+    len: usize,
+    overflow: bool,
+}
+
+impl Segments {
+    fn add(&mut self, scratch: &mut Scratch, bytes: Bytes<'_>) {
+        if bytes.is_empty() {
+            return;
+        }
+        self.overflow |= self.count == MAX_SEGS;
+        if !self.overflow {
+            scratch.push_segment(bytes.span());
+            self.count += 1;
+            self.len += bytes.len();
+        }
+    }
+}
+
+/// The chains that are lent, by their running number.
+#[derive(Debug)]
+struct Lent(Box<[Chain]>);
+
+impl Lent {
+    /// Room for `size` chains and more.
+    fn new(size: usize) -> Self {
+        Self(vec![Chain::default(); size.next_power_of_two()].into())
+    }
+
+    /// The places of chain `number` and those after it, up to where they begin anew.
+    #[inline(always)]
+    fn run(&mut self, number: usize) -> &mut [Chain] {
+        let at = number & (self.0.len() - 1);
+        &mut self.0[at..]
+    }
+}
