@@ -16,9 +16,11 @@ use crate::ports::{PortEntry, QueueIdx};
 use crate::sender::Stalled;
 use crate::{Fdb, Filter, Ports, Sender, Sending};
 use deliver::List;
+use finish::Finisher;
 
 mod classify;
 mod deliver;
+mod finish;
 
 /// Where a frame goes: a queue number, or one of these.
 type Destination = u32;
@@ -75,14 +77,13 @@ pub struct Forwarder {
     counts: Vec<u16>,
     /// Where each queue's frames start in `order`.
     starts: Vec<u16>,
-    /// Queues with frames in this batch.
+    /// Queues with frames in this batch, until the next is sorted; none if it goes one way.
     queues: Vec<QueueIdx>,
     /// Frames sorted by queue.
     order: Vec<FrameIdx>,
     floods: Vec<FrameIdx>,
     reached: Vec<bool>,
     list: Vec<FrameIdx>,
-    /// Queues to settle.
     touched: Touched,
     /// Frames that are tried again; empty between calls.
     waiting: Vec<Stalled>,
@@ -111,7 +112,7 @@ impl Forwarder {
         for list in [&mut self.floods, &mut self.list] {
             list.reserve(4 * batch);
         }
-        for list in [&mut self.queues, &mut self.touched] {
+        for list in [&mut self.queues, &mut self.touched.queues] {
             list.reserve(queues.max(batch));
         }
     }
@@ -141,14 +142,17 @@ impl Forwarder {
         from.gathered_at = now;
         from.completed = 0;
         let mut way = Way { ports, port, from, map, now, deliveries: 0 };
-        let uniform = if port.is_plain() {
-            self.classify::<false>(&mut way, memory, fdb, scratch)
+        let uniform = if scratch.any_offload() {
+            self.classify_requests(&mut way, memory, fdb, scratch)
+        } else if port.is_plain() {
+            self.classify::<false, false>(&mut way, memory, fdb, scratch)
         } else {
-            self.classify::<true>(&mut way, memory, fdb, scratch)
+            self.classify::<true, false>(&mut way, memory, fdb, scratch)
         };
         let max_frame = port.max_frame as u32;
         way.mirror(scratch, &port.mirrors, &ALL[..frames], max_frame, &mut self.touched);
         if let Some(queue) = uniform {
+            self.queues.clear();
             way.deliver(scratch, queue, List::plain(&ALL[..frames]), &mut self.touched);
         } else {
             self.deliver_sorted(&mut way, scratch, frames);
@@ -189,7 +193,9 @@ impl Forwarder {
                 self.list.push(stalled.variant);
             }
             let queue = to.first_queue + u32::from(run[0].queue);
-            let list = List { frames: &self.list, origins: Some(&self.origins), destinations: &[] };
+            let segments = usize::from(run[0].segments);
+            let origins = Some(&self.origins[..]);
+            let list = List { frames: &self.list, origins, destinations: &[], segments };
             way.deliver(scratch, queue, list, &mut self.touched);
         }
         self.waiting.clear();
@@ -201,26 +207,37 @@ impl Forwarder {
     }
 
     /// Asks every egress that got frames since the last call whether its owner must be woken, after
-    /// one fence for all of them; `effect` gets the port's number.
+    /// one fence for all of them; `effect` gets the port's number and the queue's at it.
     pub fn settle(
         &mut self,
         ports: &Ports,
         now: Nanos,
-        mut effect: impl FnMut(u16, port::Effects),
+        mut effect: impl FnMut(u16, u16, port::Effects),
     ) {
         std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
-        for queue in self.touched.drain(..) {
+        for queue in self.touched.queues.drain(..) {
             let queue = ports.queue(queue);
             let effects = queue.egress.settle(now);
             if effects != port::Effects::default() {
-                effect(queue.port, effects);
+                effect(queue.port, queue.number, effects);
             }
         }
     }
+
+    /// Instead of [`settle`](Self::settle), where no owner ever sleeps.
+    pub fn skip_settling(&mut self) {
+        self.touched.queues.clear();
+    }
 }
 
-/// Queues to settle.
-type Touched = Vec<QueueIdx>;
+/// What deliveries leave behind.
+#[derive(Debug, Default)]
+struct Touched {
+    /// Queues to settle.
+    queues: Vec<QueueIdx>,
+    /// For receivers that do not take offload requests; made when there is the first.
+    finisher: Option<Box<Finisher>>,
+}
 
 /// One batch on its way: what both passes look at.
 struct Way<'a> {

@@ -12,6 +12,6 @@ mod sender;
 
 pub use fdb::{Fdb, FdbEntry, Filter, Learned};
 pub use forward::{Forwarder, Turn};
-pub use policy::{Policy, VlanMode};
+pub use policy::{Interrupts, Policy, VlanMode};
 pub use ports::{Monitor, PortSpec, Ports};
 pub use sender::{PortMemory, Sender, Sending};

@@ -21,6 +21,27 @@ pub enum VlanMode {
     },
 }
 
+/// How far a guest's interrupts are held back, so that one is for several batches: less work for the
+/// guest, at the price of latency. The default is not at all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Interrupts {
+    /// Most interrupts a second of each queue; `None` for any number.
+    pub max_rate: Option<u32>,
+    /// Microseconds that each waits for more frames to come.
+    pub max_delay_us: u32,
+    /// Each waits only while they come faster than that.
+    pub adaptive: bool,
+}
+
+impl Interrupts {
+    /// True if they are not held back.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
 /// The rules of a port. The default is an ordinary lossy port with the flood limit and the MAC-flap
 /// guard on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +65,11 @@ pub struct Policy {
     pub flap_guard: bool,
     /// Largest payload of a frame, without Ethernet header and tag, in bytes.
     pub mtu: u16,
+    /// The link is up. Only ports that can tell their owner (guests') may be without.
+    pub link: bool,
+    /// How far a guest's interrupts are held back.
+    #[serde(skip_serializing_if = "Interrupts::is_off")]
+    pub interrupts: Interrupts,
     /// A sender to this port waits for room instead of losing frames, up to the stall timeout, which
     /// starts when a batch is gathered.
     pub lossless: bool,
@@ -83,6 +109,8 @@ impl Default for Policy {
             flood_limit: Some(Self::FLOOD_LIMIT),
             flap_guard: true,
             mtu: Self::MTU,
+            link: true,
+            interrupts: Interrupts::default(),
             lossless: false,
             mirror_ingress: None,
             mirror_egress: None,

@@ -54,6 +54,8 @@ pub struct Monitor {
 pub(crate) struct Queue {
     pub egress: Arc<dyn Egress>,
     pub port: u16,
+    /// Its number at its port.
+    pub number: u16,
     pub limits: Limits,
     /// Queues that get copies of what this one receives.
     pub mirrors: Vec<QueueIdx>,
@@ -197,9 +199,10 @@ impl Ports {
             lossless: policy.lossless && spec.monitor.is_none(),
         };
         let first_queue = self.queues.len() as QueueIdx;
-        self.queues.extend(spec.egresses.iter().map(|egress| Queue {
+        self.queues.extend(spec.egresses.iter().zip(0..).map(|(egress, number)| Queue {
             egress: Arc::clone(egress),
             port: spec.id,
+            number,
             limits,
             mirrors: Vec::new(),
         }));

@@ -60,6 +60,8 @@ pub(crate) struct Stalled {
     pub port: u16,
     pub instance: u32,
     pub queue: u16,
+    /// Segments of it that were delivered already.
+    pub segments: u16,
 }
 
 impl Sender {

@@ -182,3 +182,25 @@ proptest! {
         }
     }
 }
+
+/// Two addresses take turns in one place, each with a port of its own; nobody sees one at the other's.
+#[test]
+fn a_read_beside_a_write_is_of_one_entry() {
+    let fdb = Fdb::private(16, 4).unwrap();
+    let (bucket, done) = (&fdb.buckets[0], &std::sync::atomic::AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                for key in [1, 2] {
+                    assert!(bucket.find(key).is_none_or(|found| found == (0, key as u32)));
+                }
+            }
+        });
+        for round in 0..2_000_000 {
+            let key = 1 + round % 2;
+            bucket.write(0, key, key as u32, 0);
+        }
+        done.store(true, Ordering::Relaxed);
+        reader.join().unwrap();
+    });
+}

@@ -7,10 +7,13 @@ use crate::fdb::key_of;
 use crate::ports::QueueIdx;
 use crate::{Fdb, Filter, Learned, PortMemory};
 
+/// After a batch to more queues than this, what the next one looks up is worth fetching ahead.
+const SCATTERED: usize = 8;
+
 impl Forwarder {
     /// Pass 1. Returns the queue that all frames go to, if it is one.
     #[inline(always)]
-    pub(super) fn classify<const POLICED: bool>(
+    pub(super) fn classify<const POLICED: bool, const REQUESTS: bool>(
         &mut self,
         way: &mut Way<'_>,
         memory: &mut PortMemory,
@@ -20,21 +23,23 @@ impl Forwarder {
         let frames = scratch.len();
         // The address looked up last, with its filter, and where it is.
         let (mut last, mut last_found) = (NOWHERE, DROP);
-        let (mut changes, mut previous) = (0, DROP | 0xff);
         let mut i = 0;
         let (tags, filters) = (&mut self.tags, &mut self.filters);
-        let map = way.map;
-        scratch.judge(map, &mut self.destinations[..frames], |head, len| {
+        let (map, longest) = (way.map, way.port.max_frame);
+        if self.queues.len() > SCATTERED {
+            scratch.peek_destinations(map, |to| fdb.prefetch(0, to));
+        }
+        let verdict = |head: &Head, len: usize| {
             let (to, source) = head.addresses();
             let (mut filter, mut refused) = (0, None);
             if POLICED {
                 (refused, filter, tags[i]) = way.police(memory, head, len, source);
                 filters[i] = filter;
                 i += 1;
-            } else if !way.fits(len) {
-                refused = way.too_short_or_long(len);
+            } else if !fits(len, longest) {
+                refused = too_short_or_long(len, longest);
             }
-            let destination = match refused {
+            match refused {
                 Some(reason) => drop_for(reason),
                 None => {
                     if way.learn(fdb, filter, source) {
@@ -47,16 +52,36 @@ impl Forwarder {
                     }
                     last_found
                 }
-            };
-            changes += usize::from(destination != previous);
-            previous = destination;
-            destination
-        });
-        let first = self.destinations[0];
-        if changes > 1 || first == FLOOD {
+            }
+        };
+        let destinations = &mut self.destinations[..frames];
+        if REQUESTS {
+            scratch.judge_requests(map, destinations, drop_for(DropReason::Offload), verdict);
+        } else {
+            scratch.judge(map, destinations, verdict);
+        }
+        let first = *destinations.first()?;
+        let uniform = destinations.iter().fold(0, |differ, d| differ | (d ^ first)) == 0;
+        if !uniform || first == FLOOD {
             self.limit_floods(way, memory, frames);
         }
-        (changes == 1 && !POLICED && first < DROP).then_some(first)
+        (uniform && !POLICED && first < DROP).then_some(first)
+    }
+
+    /// Pass 1 of a batch with offload requests.
+    #[inline(never)]
+    pub(super) fn classify_requests(
+        &mut self,
+        way: &mut Way<'_>,
+        memory: &mut PortMemory,
+        fdb: &Fdb,
+        scratch: &mut Scratch,
+    ) -> Option<QueueIdx> {
+        if way.port.is_plain() {
+            self.classify::<false, true>(way, memory, fdb, scratch)
+        } else {
+            self.classify::<true, true>(way, memory, fdb, scratch)
+        }
     }
 
     /// Drops the floods of this batch beyond the port's limit, the last ones first.
@@ -75,23 +100,23 @@ impl Forwarder {
     }
 }
 
+/// Neither too short nor too long, in one comparison.
+#[inline(always)]
+fn fits(len: usize, longest: usize) -> bool {
+    len.wrapping_sub(frame::ETHERNET_HEADER) <= longest - frame::ETHERNET_HEADER
+}
+
+fn too_short_or_long(len: usize, longest: usize) -> Option<DropReason> {
+    if len < frame::ETHERNET_HEADER {
+        Some(DropReason::Runt)
+    } else if len > longest {
+        Some(DropReason::TooLong)
+    } else {
+        None
+    }
+}
+
 impl Way<'_> {
-    /// Neither too short nor too long, in one comparison.
-    #[inline(always)]
-    fn fits(&self, len: usize) -> bool {
-        len.wrapping_sub(frame::ETHERNET_HEADER) <= self.port.max_frame - frame::ETHERNET_HEADER
-    }
-
-    fn too_short_or_long(&self, len: usize) -> Option<DropReason> {
-        if len < frame::ETHERNET_HEADER {
-            Some(DropReason::Runt)
-        } else if len > self.port.max_frame {
-            Some(DropReason::TooLong)
-        } else {
-            None
-        }
-    }
-
     /// Whether a frame may come in, its filter, and its tag.
     fn police(
         &self,
@@ -100,7 +125,7 @@ impl Way<'_> {
         len: usize,
         source: u64,
     ) -> (Option<DropReason>, Filter, Option<u16>) {
-        if let Some(reason) = self.too_short_or_long(len) {
+        if let Some(reason) = too_short_or_long(len, self.port.max_frame) {
             return (Some(reason), 0, None);
         }
         let tagged = head.be16(12) == 0x8100 && len >= frame::ETHERNET_HEADER + frame::VLAN_TAG;

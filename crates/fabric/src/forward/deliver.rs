@@ -2,9 +2,10 @@
 
 use port::{DropReason, FrameIdx, Limits, Scratch};
 
+use super::finish::{Delivery, Finisher, Handed};
 use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Touched, UNTAGGED, Way};
 use crate::Filter;
-use crate::ports::{Form, PortEntry, QueueIdx, Vlan};
+use crate::ports::{Form, PortEntry, Queue, QueueIdx, Vlan};
 use crate::sender::Stalled;
 
 impl Forwarder {
@@ -104,7 +105,8 @@ impl Forwarder {
             return;
         }
         let origins = Some(&self.origins[..]);
-        let list = List { frames: &self.list, origins, destinations: &self.destinations };
+        let destinations = &self.destinations;
+        let list = List { frames: &self.list, origins, destinations, segments: 0 };
         way.deliver(scratch, queue, list, &mut self.touched);
     }
 
@@ -200,12 +202,14 @@ pub(super) struct List<'a> {
     pub origins: Option<&'a [FrameIdx]>,
     /// By gathered frame; empty if none of them is a flood.
     pub destinations: &'a [Destination],
+    /// Segments of the first frame that were delivered before.
+    pub segments: usize,
 }
 
 impl<'a> List<'a> {
     /// A list of gathered frames, none of them a flood.
     pub fn plain(frames: &'a [FrameIdx]) -> Self {
-        Self { frames, origins: None, destinations: &[] }
+        Self { frames, origins: None, destinations: &[], segments: 0 }
     }
 }
 
@@ -220,12 +224,12 @@ impl Way<'_> {
         touched: &mut Touched,
     ) {
         let to = self.ports.queue(queue);
-        let batch = scratch.batch(self.map);
-        let finished = to.egress.deliver(&batch, list.frames, to.limits).finished;
-        self.deliveries += list.frames.len();
-        touched.push(queue);
+        let handed = self.hand_out(scratch, to, (list.frames, list.segments), to.limits, touched);
+        let finished = handed.finished;
+        self.deliveries += handed.copies;
+        touched.queues.push(queue);
         if finished < list.frames.len() {
-            self.stall(queue, finished, list);
+            self.stall(queue, handed, list);
         }
         if !to.mirrors.is_empty() {
             let max_frame = to.limits.max_frame;
@@ -233,20 +237,43 @@ impl Way<'_> {
         }
     }
 
-    /// Keeps the unicast frames of `list` from `first` on; floods are lossy.
+    /// Has the egress of `to` copy frames, of the first of which `segments` have been delivered; offload
+    /// requests that it does not take are met before.
+    #[inline]
+    fn hand_out(
+        &self,
+        scratch: &Scratch,
+        to: &Queue,
+        (list, segments): (&[FrameIdx], usize),
+        limits: Limits,
+        touched: &mut Touched,
+    ) -> Handed {
+        let (batch, map) = (scratch.batch(self.map), self.map);
+        if scratch.any_offload() {
+            let finisher = touched.finisher.get_or_insert_with(|| Box::new(Finisher::new()));
+            let to = &*to.egress;
+            return finisher.deliver(&Delivery { to, batch: &batch, list, limits, map }, segments);
+        }
+        let finished = to.egress.deliver(&batch, list, limits).finished;
+        Handed { finished, segments: 0, copies: list.len() }
+    }
+
+    /// Keeps the unicast frames of `list` that were not finished; floods are lossy.
     #[cold]
-    fn stall(&mut self, queue: QueueIdx, first: usize, list: List<'_>) {
+    fn stall(&mut self, queue: QueueIdx, handed: Handed, list: List<'_>) {
         let port = self.ports.queue(queue).port;
         let Some(to) = self.ports.get(port) else { return };
-        for variant in &list.frames[first..] {
+        let mut segments = handed.segments as u16;
+        for variant in &list.frames[handed.finished..] {
+            let segments = std::mem::take(&mut segments);
             let frame = list.origins.map_or(*variant, |origins| origins[usize::from(*variant)]);
             if list.destinations.get(usize::from(frame)) == Some(&FLOOD) {
                 self.port.counters.drop_frames(DropReason::Full, 1);
                 continue;
             }
             let queue = (queue - to.first_queue) as u16;
-            let stalled = Stalled { frame, variant: *variant, port, instance: to.instance, queue };
-            self.from.stalled.push(stalled);
+            let (variant, instance) = (*variant, to.instance);
+            self.from.stalled.push(Stalled { frame, variant, port, instance, queue, segments });
         }
     }
 
@@ -266,10 +293,10 @@ impl Way<'_> {
         let limits = Limits { max_frame, lossless: false };
         for queue in to {
             let mirror = self.ports.queue(*queue);
-            let _ = mirror.egress.deliver(&scratch.batch(self.map), list, limits);
+            let handed = self.hand_out(scratch, mirror, (list, 0), limits, touched);
             self.port.counters.copies.add(list.len() as u64);
-            self.deliveries += list.len();
-            touched.push(*queue);
+            self.deliveries += handed.copies;
+            touched.queues.push(*queue);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use ::frame::Mac;
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, IngressCounters,
-    Limits, MapGuard, Nanos, Scratch,
+    Limits, MapGuard, Nanos, Offload, OffloadSet, Scratch, Software,
 };
 use shmem::{Bytes, Mapping, Shared};
 use toklat_fabric::{
@@ -18,6 +18,9 @@ pub type Frame = Vec<u8>;
 /// A receive queue of `room` frames.
 pub struct Inbox {
     pub frames: Mutex<Vec<Frame>>,
+    /// What is asked for with them.
+    pub requests: Mutex<Vec<Offload>>,
+    pub takes: Mutex<OffloadSet>,
     pub room: Mutex<usize>,
     pub counters: EgressCounters,
     pub deliveries: Mutex<usize>,
@@ -29,7 +32,8 @@ impl Egress for Inbox {
         let room = *self.room.lock().unwrap();
         *self.deliveries.lock().unwrap() += 1;
         for (finished, i) in list.iter().enumerate() {
-            if batch.frame(*i).len() > limits.max_frame as usize {
+            assert!(self.takes().takes(&batch.offload(*i)), "a request that was not wanted");
+            if batch.wire_len(*i) > limits.max_frame as usize {
                 self.counters.drop_frames(DropReason::TooLong, 1);
                 continue;
             }
@@ -44,8 +48,17 @@ impl Egress for Inbox {
             batch.copy_frame(*i, Bytes::of(&mut bytes));
             self.counters.frames.add(1);
             frames.push(bytes);
+            self.requests.lock().unwrap().push(batch.offload(*i));
         }
         Delivered { finished: list.len() }
+    }
+
+    fn takes(&self) -> OffloadSet {
+        *self.takes.lock().unwrap()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.counters.add_software(done);
     }
 
     fn settle(&self, _now: Nanos) -> Effects {
@@ -103,6 +116,8 @@ impl Switch {
             .map(|_| {
                 Arc::new(Inbox {
                     frames: Mutex::default(),
+                    requests: Mutex::default(),
+                    takes: Mutex::default(),
                     room: Mutex::new(1000),
                     counters: EgressCounters::default(),
                     deliveries: Mutex::default(),
@@ -137,12 +152,21 @@ impl Switch {
     }
 
     /// Sends `frames` from port `from` in one batch.
-    pub fn send(&mut self, from: u16, mut frames: Vec<Frame>, now: Nanos) {
+    pub fn send(&mut self, from: u16, frames: Vec<Frame>, now: Nanos) {
+        self.send_with(from, frames.into_iter().map(|f| (f, Offload::NONE)).collect(), now);
+    }
+
+    /// Sends `frames` with their requests.
+    pub fn send_with(&mut self, from: u16, frames: Vec<(Frame, Offload)>, now: Nanos) {
+        let (mut frames, requests): (Vec<_>, Vec<_>) = frames.into_iter().unzip();
         let at = usize::from(from);
         assert!(self.held[at].is_none(), "a stalled port gathers nothing");
         let mut scratch = Scratch::new(64);
-        for frame in &mut frames {
+        for (frame, request) in frames.iter_mut().zip(requests) {
             scratch.push(Bytes::of(frame).span());
+            if request != Offload::NONE {
+                scratch.set_offload(request);
+            }
         }
         self.counters_of(from).frames.add(frames.len() as u64);
         // SAFETY: the frames live in `frames`, which is kept as long as the scratch.
@@ -188,7 +212,7 @@ impl Switch {
 
     fn settle(&mut self, now: Nanos) {
         let kicks = &mut self.kicks;
-        self.forwarder.settle(&self.ports, now, |port, effects| {
+        self.forwarder.settle(&self.ports, now, |port, _, effects| {
             assert!(effects.kick);
             kicks.push(port);
         });
@@ -208,7 +232,24 @@ impl Switch {
         self.counters_of(id).drops[reason as usize].get()
     }
 
-    /// Asserts the sum rule: what came in and was copied went out or was dropped.
+    /// What was asked for with what port `id` received since it was asked last.
+    pub fn take_requests(&self, id: u16) -> Vec<Offload> {
+        std::mem::take(&mut *self.inboxes[usize::from(id)][0].requests.lock().unwrap())
+    }
+
+    /// What port `id` takes from now on.
+    pub fn set_takes(&self, id: u16, takes: OffloadSet) {
+        self.take_requests(id);
+        *self.inboxes[usize::from(id)][0].takes.lock().unwrap() = takes;
+    }
+
+    /// Frames segmented, segments beyond one each, and checksums computed for port `id`.
+    pub fn software(&self, id: u16) -> (u64, u64, u64) {
+        let c = &self.inboxes[usize::from(id)][0].counters;
+        (c.segmented.get(), c.segments.get(), c.checksums.get())
+    }
+
+    /// Asserts the sum rule: what came in, was copied and cut went out or was dropped.
     pub fn assert_sums(&self) {
         let (mut into, mut out) = (0, 0);
         for id in 0..self.specs.len() as u16 {
@@ -216,6 +257,7 @@ impl Switch {
             into += c.frames.get() + c.copies.get();
             out += c.drops.iter().map(|d| d.get()).sum::<u64>();
             for inbox in &self.inboxes[usize::from(id)] {
+                into += inbox.counters.segments.get();
                 out += inbox.counters.frames.get();
                 out += inbox.counters.drops.iter().map(|d| d.get()).sum::<u64>();
             }

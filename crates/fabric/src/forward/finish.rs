@@ -1,0 +1,204 @@
+//! Offload requests that a receiver does not take are met in software, as its frames are delivered.
+//!
+//! A long packet is cut, and checksums are computed, in memory of the worker's own: what has been
+//! summed up is what is delivered, whatever the sender does to its payload meanwhile. Frames that
+//! the receiver takes as they are pass untouched, and order is kept.
+
+use frame::{Offload, Segments, checksum};
+use port::{Batch, Egress, FrameIdx, Limits, MapGuard, OffloadSet, Scratch, Software};
+use shmem::Bytes;
+
+use super::ALL;
+
+/// Pieces that are delivered together at most.
+const PIECES: usize = 64;
+/// Bytes of pieces that are delivered together at most; one piece may be longer.
+const BYTES: usize = 128 << 10;
+
+/// How far a list of frames was handed out.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Handed {
+    /// Frames that are finished; the rest is stalled.
+    pub finished: usize,
+    /// Segments of the first stalled frame that were delivered.
+    pub segments: usize,
+    /// Frames and pieces that were copied.
+    pub copies: usize,
+}
+
+/// Makes of frames what a receiver takes. Allocated once, when a worker first needs it.
+#[derive(Debug)]
+pub(super) struct Finisher {
+    bytes: Vec<u8>,
+    /// The pieces that lie in `bytes`.
+    pieces: Scratch,
+    /// Bytes in use.
+    used: usize,
+    /// Of each piece: where it comes from.
+    origins: [Origin; PIECES],
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Origin {
+    /// Which segment of its frame it is.
+    segment: usize,
+    /// It is the last one of its frame.
+    last: bool,
+}
+
+/// One delivery.
+pub(super) struct Delivery<'a> {
+    pub to: &'a dyn Egress,
+    pub batch: &'a Batch<'a>,
+    pub list: &'a [FrameIdx],
+    pub limits: Limits,
+    pub map: &'a MapGuard<'a>,
+}
+
+/// A frame that is cut into pieces.
+struct Cut {
+    offload: Offload,
+    segments: Option<Segments>,
+}
+
+impl Cut {
+    fn of(batch: &Batch<'_>, i: FrameIdx) -> Self {
+        let offload = batch.offload(i);
+        Self { offload, segments: offload.segments(batch.head(i), batch.frame(i).len()) }
+    }
+
+    fn count(&self) -> usize {
+        self.segments.map_or(1, |segments| segments.count().max(1))
+    }
+
+    fn len(&self, whole: usize, segment: usize) -> usize {
+        self.segments.map_or(whole, |s| s.header_len() + s.payload(segment).len())
+    }
+}
+
+impl Finisher {
+    pub fn new() -> Self {
+        Self {
+            bytes: vec![0; BYTES],
+            pieces: Scratch::new(PIECES),
+            used: 0,
+            origins: [Origin::default(); PIECES],
+        }
+    }
+
+    /// Delivers the frames of a batch with requests; of the first one, `segments` have been delivered
+    /// before.
+    pub fn deliver(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
+        let Delivery { to, batch, list, limits, .. } = *delivery;
+        let takes = to.takes();
+        let mut handed = Handed { segments, ..Handed::default() };
+        let mut software = Software::default();
+        while handed.finished < list.len() {
+            let left = &list[handed.finished..];
+            let as_is = left.iter().take_while(|i| takes.takes(&batch.offload(**i))).count();
+            let finished = if as_is > 0 {
+                let finished = to.deliver(batch, &left[..as_is], limits).finished;
+                handed.finished += finished;
+                handed.segments = 0;
+                handed.copies += as_is;
+                finished == as_is
+            } else {
+                self.fill(batch, left, takes, handed.segments);
+                self.hand_out(delivery, &mut handed, takes, &mut software)
+            };
+            if !finished {
+                break;
+            }
+        }
+        if software != Software::default() {
+            to.count_software(software);
+        }
+        handed
+    }
+
+    /// Fills in pieces of the frames at the start of `list` that the receiver does not take, from
+    /// `segment` of the first one on.
+    fn fill(&mut self, batch: &Batch<'_>, list: &[FrameIdx], takes: OffloadSet, segment: usize) {
+        self.pieces.clear();
+        self.used = 0;
+        let mut segment = segment;
+        for i in list.iter().take_while(|i| !takes.takes(&batch.offload(**i))) {
+            let cut = Cut::of(batch, *i);
+            segment = segment.min(cut.count() - 1);
+            while segment < cut.count() {
+                if !self.push(batch, *i, &cut, segment, takes) {
+                    return;
+                }
+                segment += 1;
+            }
+            segment = 0;
+        }
+    }
+
+    /// Makes a piece; false if there is no room.
+    fn push(
+        &mut self,
+        batch: &Batch<'_>,
+        i: FrameIdx,
+        cut: &Cut,
+        segment: usize,
+        takes: OffloadSet,
+    ) -> bool {
+        let (frame, at) = (batch.pick(i), self.pieces.len());
+        let len = cut.len(frame.len(), segment);
+        if at == PIECES || at > 0 && self.used + len > self.bytes.len() {
+            return false;
+        }
+        if len > self.bytes.len() {
+            self.bytes.resize(len, 0);
+        }
+        let piece = &mut self.bytes[self.used..self.used + len];
+        match &cut.segments {
+            Some(segments) => {
+                let (headers, payload) = piece.split_at_mut(segments.header_len());
+                frame.copy_range(0, Bytes::of(headers));
+                frame.copy_range(segments.payload(segment).start, Bytes::of(payload));
+                segments.write_headers(segment, piece);
+            }
+            None => _ = frame.copy_to(Bytes::of(piece)),
+        }
+        let left = cut.offload.of_segment();
+        if !takes.takes(&left) {
+            checksum::complete(piece, left.checksum_start, left.checksum_offset);
+        }
+        self.pieces.push(Bytes::of(piece).span());
+        if takes.takes(&left) {
+            self.pieces.set_offload(left);
+        }
+        self.used += len;
+        self.origins[at] = Origin { segment, last: segment + 1 == cut.count() };
+        true
+    }
+
+    /// Delivers the pieces that are filled in; false if some are refused.
+    fn hand_out(
+        &mut self,
+        delivery: &Delivery<'_>,
+        handed: &mut Handed,
+        takes: OffloadSet,
+        software: &mut Software,
+    ) -> bool {
+        let count = self.pieces.len();
+        self.pieces.judge(delivery.map, &mut [(); PIECES], |_, _| ());
+        let batch = self.pieces.batch(delivery.map);
+        let done = delivery.to.deliver(&batch, &ALL[..count], delivery.limits).finished;
+        let mut frames = 0;
+        for origin in &self.origins[..done] {
+            handed.segments = if origin.last { 0 } else { origin.segment + 1 };
+            frames += usize::from(origin.last);
+            software.segmented += u64::from(origin.last && origin.segment > 0);
+        }
+        handed.finished += frames;
+        handed.copies += count;
+        // A receiver that completes checksums itself gets segments without them.
+        software.checksums += if takes.checksum { 0 } else { done as u64 };
+        // A frame that is begun here and ended later counts as much less then.
+        software.segments = software.segments.wrapping_add(done as u64).wrapping_sub(frames as u64);
+        done == count
+    }
+}
