@@ -254,7 +254,7 @@ impl Port {
         for (i, queue) in self.receive.iter_mut().enumerate() {
             released |= u32::from(queue.publish()) << i;
         }
-        if sent | released != 0 {
+        if sent | released != 0 && !matches!(self.doorbell, Doorbell::Inline(_)) {
             fence(Ordering::SeqCst);
             let mut kick = false;
             for (i, queue) in self.send.iter_mut().enumerate() {

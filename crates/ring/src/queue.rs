@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use shmem::{Bytes, Cursor, Mapping, Memfd, Pool};
+use shmem::{Buffers, Bytes, Cursor, Mapping, Memfd, Pool};
 
 use crate::layout::{
     Fault, Geometry, RESERVED_BUFFERS, RingHeader, RingMemory, SlotWord, distance, next, previous,
@@ -69,12 +69,24 @@ impl Memory {
     }
 }
 
+/// As [`View::buffer`].
+#[inline(always)]
+pub(crate) fn buffer(buffers: Buffers<'_>, number: u32, len: u32) -> Option<Bytes<'_>> {
+    buffers.get(number.wrapping_sub(RESERVED_BUFFERS), len)
+}
+
 impl View {
     /// The first `len` bytes of a buffer; `None` if a number or length that somebody else wrote is
     /// out of range.
     #[inline(always)]
     pub(crate) fn buffer(&self, number: u32, len: u32) -> Option<Bytes<'_>> {
-        self.pool.get(number.wrapping_sub(RESERVED_BUFFERS), len)
+        buffer(self.pool.buffers(), number, len)
+    }
+
+    /// Its buffers, for loops over [`buffer`].
+    #[inline(always)]
+    pub(crate) fn buffers(&self) -> Buffers<'_> {
+        self.pool.buffers()
     }
 
     /// What a slot holds at this moment.

@@ -18,6 +18,7 @@ pub struct Incoming<'a> {
     /// `head` again, where it can be in a register: nothing out of line gets a reference to self.
     at: u32,
     end: u32,
+    /// Frames that may be taken; no more than slots are left.
     left: usize,
 }
 
@@ -28,9 +29,11 @@ impl<'a> Incoming<'a> {
         head: &'a mut u32,
         fault: &'a mut Option<Fault>,
         end: u32,
-        left: usize,
+        max: usize,
     ) -> Self {
-        Self { view: Some(view), slots: &view.ring.slots, at: *head, head, fault, end, left }
+        let at = *head;
+        let left = max.min(distance(at, end, view.slots) as usize);
+        Self { view: Some(view), slots: &view.ring.slots, at, head, fault, end, left }
     }
 
     /// Nothing: the port has no such ring.
@@ -63,34 +66,49 @@ impl<'a> Iterator for Incoming<'a> {
 
     #[inline(always)]
     fn next(&mut self) -> Option<Received<'a>> {
-        if self.left == 0 || self.at == self.end {
+        if self.left == 0 {
             return None;
         }
         let view = self.view?;
         let (at, word) = (self.at, self.slots[self.at as usize].load());
-        let (mut slots, mut len) = (1, u32::from(word.len));
-        let first = ReceivedSlot::check(view, at, word);
-        if word.flags & slot_flags::MOREFRAG != 0 || first.is_none() {
-            match measure(view, at, self.end) {
-                Ok(frame) => (slots, len) = frame,
-                Err(fault) => {
-                    *self.fault = fault.or(*self.fault);
-                    self.left = 0;
-                    return None;
-                }
-            }
+        if word.flags & slot_flags::MOREFRAG == 0
+            && let Some(first) = ReceivedSlot::check(view, at, word)
+        {
+            self.at = next(at, self.slots.len() as u32);
+            *self.head = self.at;
+            self.left -= 1;
+            return Some(Received { first, slots: 1, len: u32::from(word.len) });
         }
-        self.at = advance(at, u32::from(slots), self.slots.len() as u32);
+        let frame = self.next_long(view);
+        if frame.is_none() {
+            self.left = 0;
+        }
+        frame
+    }
+}
+
+impl<'a> Incoming<'a> {
+    /// The next frame, which has several slots or is malformed.
+    #[cold]
+    fn next_long(&mut self, view: &'a View) -> Option<Received<'a>> {
+        let at = self.at;
+        let (slots, len) = match measure(view, at, self.end) {
+            Ok(frame) => frame,
+            Err(fault) => {
+                *self.fault = fault.or(*self.fault);
+                return None;
+            }
+        };
+        let first = ReceivedSlot::check(view, at, view.load(at))?;
+        self.at = advance(at, u32::from(slots), view.slots);
         *self.head = self.at;
-        self.left -= 1;
-        Some(Received { first: first?, slots, len })
+        self.left = (self.left - 1).min(self.slots_left());
+        Some(Received { first, slots, len })
     }
 }
 
 /// Slots and bytes of the frame at `at`, if it ends before `end`. The error is `None` if it may still
 /// be completed.
-#[cold]
-#[inline(never)]
 fn measure(view: &View, at: u32, end: u32) -> Result<(u16, u32), Option<Fault>> {
     let (mut slot, mut slots, mut len) = (at, 0, 0);
     while slot != end {

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use shmem::{Bytes, Mapping};
 
 use crate::layout::{Fault, MAX_FRAGS, SlotWord, advance, next, slot_flags};
-use crate::queue::View;
+use crate::queue::{View, buffer};
 use crate::{Buffer, Received, ReceivedSlot};
 
 /// Free slots of a send ring, lent to be filled. What was filled is sent by the next
@@ -102,11 +102,11 @@ impl<'a> Outgoing<'a> {
         let Some(view) = self.view else { return 0 };
         let (mut at, mut done) = (self.at, 0);
         let (slots, usable) = (&view.ring.slots[..], view.usable);
-        let max = max.min(self.left as usize) as u32;
+        let (max, buffers) = (max.min(self.left as usize) as u32, view.buffers());
         while done < max {
             let slot = &slots[at as usize];
             let buf = slot.load().buf;
-            let Some(window) = view.buffer(buf, u32::from(usable)) else {
+            let Some(window) = buffer(buffers, buf, u32::from(usable)) else {
                 *self.fault = Some(Fault::BadBuffer);
                 break;
             };
