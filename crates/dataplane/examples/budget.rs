@@ -1,21 +1,25 @@
 //! Runs a scenario over a number of frames, for `cargo xtask perf` to count instructions:
 //! `budget SCENARIO FRAMES`. One thread, no daemon; client and switch are counted together.
 
+mod guests;
+
 use std::sync::Arc;
 
 use frame::Mac;
+use guests::{Error, Pair};
+use nic::virtio::Features;
 use port::Nanos;
 use ring::{PipeConfig, Port, Region, RegionConfig};
-use toklat_dataplane::{Inline, RingAttach, SwitchConfig};
-
-type Error = Box<dyn std::error::Error>;
+use toklat_dataplane::{Inline, SwitchConfig};
 
 const BATCH: usize = 64;
 
 fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
-        return Err("usage: budget inline.64|inline.1500|broadcast.64|pipe.64 FRAMES".into());
+        return Err(
+            "usage: budget inline.64|inline.1500|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+        );
     };
     let frames: usize = frames.parse()?;
     match scenario.as_str() {
@@ -24,6 +28,8 @@ fn main() -> Result<(), Error> {
         // Counted per copy: that is what the receivers get.
         "broadcast.64" => Bench::new(64, Mac::BROADCAST)?.run(frames / 64, 64),
         "pipe.64" => pipe(frames, 64),
+        "virtio.split.64" => virtio(Features::empty(), frames, 64),
+        "virtio.packed.64" => virtio(Features::RING_PACKED, frames, 64),
         other => Err(format!("no scenario {other}").into()),
     }
 }
@@ -94,16 +100,17 @@ impl Bench {
 
 fn plug(switch: &mut Inline, region: &Arc<Region>, mac: Mac) -> Result<Port, Error> {
     let port = Port::inline(region, "bench", 1, 1, 256)?;
-    let rings = port.rings();
-    let attach = RingAttach {
-        geometry: rings.geometry,
-        tx: rings.tx,
-        rx: rings.rx,
-        buf_usable: rings.buf_usable,
-    };
     let policy = fabric::Policy { macs: vec![mac], flood_limit: None, ..Default::default() };
-    switch.add_rings("bench", policy, &rings.mapping, &attach)?;
+    switch.add_rings("bench", policy, &port.rings())?;
     Ok(port)
+}
+
+/// Two guests, with drivers that are not tuned.
+fn virtio(kind: Features, frames: usize, len: usize) -> Result<(), Error> {
+    let features = Features::VERSION_1 | Features::MRG_RXBUF | kind;
+    Pair::new(features, len)?.run(frames as u64, |switch, now| {
+        switch.turn(now);
+    })
 }
 
 fn pipe(frames: usize, len: usize) -> Result<(), Error> {

@@ -79,6 +79,13 @@ pub struct RingAttach {
     pub buf_usable: u32,
 }
 
+impl From<&ring::Rings> for RingAttach {
+    fn from(rings: &ring::Rings) -> Self {
+        let ring::Rings { geometry, tx, rx, buf_usable, .. } = *rings;
+        Self { geometry, tx, rx, buf_usable }
+    }
+}
+
 /// What a port is attached to. The descriptors that go with it are named in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -96,8 +103,22 @@ pub enum Attachment {
         /// What it receives (is handed out).
         rx: bool,
     },
-    /// A tap interface. Descriptors: the queue, opened with IFF_VNET_HDR and not blocking.
-    Tap,
+    /// A tap interface. Descriptors: its queues, 1 to 8, opened with IFF_VNET_HDR and not blocking.
+    Tap {
+        /// The kernel takes UDP that is to be segmented (since Linux 6.2).
+        uso: bool,
+    },
+    /// A guest's virtio-net queues, by the vhost-user protocol. Descriptors: the socket, connected to
+    /// the front end.
+    VhostUser {
+        /// Most pairs of queues (at most 16).
+        queue_pairs: u16,
+    },
+    /// Frames over a stream socket, each after its length (QEMU's `-netdev stream`, passt). Descriptors:
+    /// the connected socket.
+    Stream,
+    /// Frames in datagrams (QEMU's `-netdev dgram`). Descriptors: the socket.
+    Dgram,
     /// Frames from a pcap or pcapng file. Descriptors: the file.
     PcapRead {
         /// Start again at its end.

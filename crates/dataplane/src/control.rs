@@ -3,7 +3,7 @@
 //! The data process listens on a SEQPACKET socket in the runtime directory that the supervisor made
 //! and passed to it; the supervisor connects, also after it was restarted itself. One JSON message a
 //! packet, descriptors by SCM_RIGHTS. The supervisor asks, the data process answers each [`Command`]
-//! with one [`Answer`], in order. Counters, table and cursors are not asked for: they stand in the
+//! with one [`Answer`], in order; only [`Answer::Keep`] and [`Answer::Forget`] come unasked. Counters, table and cursors are not asked for: they stand in the
 //! state memory file ([`crate::state`]), which the supervisor reads.
 
 use std::mem::MaybeUninit;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Idle, PortConfig, PortId};
 
 /// Version of these messages; both sides close the connection if it differs.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 
 /// What the supervisor asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +39,16 @@ pub enum Command {
         config: PortConfig,
         /// Go on from the cursors in the state memory: the port outlives an earlier data process.
         resume: bool,
+    },
+    /// What a port that is added next, to go on, said is to be kept ([`Answer::Keep`]). Descriptor: the
+    /// one that came with it, if one did.
+    Restore {
+        /// The port's number.
+        id: PortId,
+        /// The name it was kept under.
+        key: String,
+        /// What was kept.
+        value: serde_json::Value,
     },
     /// Removes a port; answered when no worker touches its memory any more.
     RemovePort {
@@ -93,8 +103,8 @@ pub enum Command {
         /// Its VLAN.
         vlan: Option<VlanId>,
     },
-    /// All ports, with their descriptors, one [`Answer::Port`] each and an [`Answer::Done`] at last:
-    /// for a supervisor that was restarted.
+    /// All ports, with their descriptors, one [`Answer::Port`] each, what they keep, and an
+    /// [`Answer::Done`] at last: for a supervisor that was restarted.
     ListPorts,
     /// Stops gathering, delivers or times out what was gathered, settles, then answers and exits:
     /// nothing is lost, and a successor can go on.
@@ -128,6 +138,23 @@ pub enum Answer {
         /// What it is.
         config: PortConfig,
     },
+    /// Not an answer, and sent at any time: something that the port needs to go on after a restart of
+    /// the data process, in place of what was kept under this name. At most one descriptor.
+    Keep {
+        /// The port's number.
+        id: PortId,
+        /// The name of it, one of the port's own.
+        key: String,
+        /// What is to be kept, beside the descriptor.
+        value: serde_json::Value,
+    },
+    /// Not an answer, and sent at any time: what was kept under this name is not needed any more.
+    Forget {
+        /// The port's number.
+        id: PortId,
+        /// The name of it.
+        key: String,
+    },
     /// It could not be done.
     Failed {
         /// Why, and what to do about it.
@@ -156,7 +183,7 @@ pub enum ChannelError {
 /// Most bytes of a message.
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// Most descriptors with a message.
-pub const MAX_DESCRIPTORS: usize = 4;
+pub const MAX_DESCRIPTORS: usize = 8;
 
 /// Sends one message with its descriptors.
 ///

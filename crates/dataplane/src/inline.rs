@@ -12,14 +12,13 @@
 //! # }
 //! ```
 
+use ::ring::Rings;
 use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
 use frame::Mac;
 use port::{MapGuard, Nanos};
-use shmem::Mapping;
-use std::sync::Arc;
 
 use crate::attach::{self, AttachError, Attached};
-use crate::config::{PortId, RingAttach, SwitchConfig};
+use crate::config::{PortId, SwitchConfig};
 use crate::serve::{Served, Switch, Tools};
 use crate::state::{PortState, PortStats, State};
 
@@ -30,6 +29,8 @@ pub struct Inline {
     ports: Ports,
     specs: Vec<PortSpec>,
     served: Vec<Served>,
+    /// Turns so far; each listens to one port that has nothing to send.
+    turns: usize,
     tools: Tools,
     instances: u32,
     /// Seconds after which a learned address is forgotten.
@@ -59,26 +60,25 @@ impl Inline {
             ports: Ports::default(),
             specs: Vec::new(),
             served: Vec::new(),
+            turns: 0,
             tools: Tools::new(config.batch, timeout),
             instances: 0,
             ageing_s: config.fdb_ageing_s,
         })
     }
 
-    /// Plugs rings in: those of a region of this process, mapped.
+    /// Plugs in the [`rings`](::ring::Port::rings) of a port of this process.
     ///
     /// # Errors
-    /// [`AttachError`] when the rings do not lie in the mapping, or all port numbers are taken.
+    /// [`AttachError`] when the rings do not lie in their mapping, the forwarding table has no room for
+    /// the port's addresses, or all port numbers are taken.
     pub fn add_rings(
         &mut self,
         name: &str,
         policy: Policy,
-        map: &Arc<Mapping>,
-        rings: &RingAttach,
+        rings: &Rings,
     ) -> Result<PortId, AttachError> {
-        self.add(name, policy, None, |state| {
-            attach::ring::attach_mapped(map, None, rings, state, false)
-        })
+        self.add(name, policy, None, |state| attach_rings(rings, state))
     }
 
     /// Plugs in rings that get copies of what port `of` sends or receives.
@@ -89,12 +89,9 @@ impl Inline {
         &mut self,
         name: &str,
         monitor: Monitor,
-        map: &Arc<Mapping>,
-        rings: &RingAttach,
+        rings: &Rings,
     ) -> Result<PortId, AttachError> {
-        self.add(name, Policy::default(), Some(monitor), |state| {
-            attach::ring::attach_mapped(map, None, rings, state, false)
-        })
+        self.add(name, Policy::default(), Some(monitor), |state| attach_rings(rings, state))
     }
 
     /// Plugs in any kind of port, made by one of [`attach`]'s functions from the port's state.
@@ -121,7 +118,7 @@ impl Inline {
         let id = (0..).find(|id| !used(id)).unwrap_or(PortId::MAX);
         let state = self.state.port(id).ok_or(AttachError::Number(id))?;
         let Attached { source, egresses, .. } = attach(&state)?;
-        set_addresses(&self.fdb, id, &policy, &Policy::default(), Nanos(0));
+        set_addresses(&self.fdb, id, &policy, &Policy::default(), Nanos(0))?;
         let counters = state.ingress().ok_or(AttachError::Number(id))?;
         self.instances += 1;
         self.specs.push(PortSpec {
@@ -152,14 +149,19 @@ impl Inline {
     }
 
     /// Changes a port's rules; in other VLANs its learned addresses are forgotten.
-    pub fn set_policy(&mut self, id: PortId, policy: Policy) {
-        let Some(spec) = self.specs.iter_mut().find(|spec| spec.id == id) else { return };
-        let earlier = std::mem::replace(&mut spec.policy, policy);
-        set_addresses(&self.fdb, id, &spec.policy, &earlier, Nanos(0));
-        if spec.policy.vlan != earlier.vlan {
+    ///
+    /// # Errors
+    /// There is no such port, or no room for its addresses: all is as before.
+    pub fn set_policy(&mut self, id: PortId, policy: Policy) -> Result<(), AttachError> {
+        let spec = self.specs.iter_mut().find(|spec| spec.id == id);
+        let spec = spec.ok_or(AttachError::Number(id))?;
+        set_addresses(&self.fdb, id, &policy, &spec.policy, Nanos(0))?;
+        if spec.policy.vlan != policy.vlan {
             self.fdb.flush(Some(id), None);
         }
+        spec.policy = policy;
         self.ports = Ports::build(self.specs.iter());
+        Ok(())
     }
 
     /// Forgets addresses that were not seen for the configured time. To be called once a second or so.
@@ -168,21 +170,23 @@ impl Inline {
     }
 
     /// One turn of every port: moves at most a batch of what each has flushed. Returns how many
-    /// frames were gathered.
+    /// frames were gathered. A port that asked to be reset is, within as many turns as there are ports.
     pub fn turn(&mut self, now: Nanos) -> usize {
         // SAFETY: regions are kept mapped by the ports' rings, and ports are only removed between
         // turns, together with the frames they hold.
         let map = unsafe { MapGuard::assume_mapped() };
-        let switch = Switch { ports: &self.ports, fdb: &self.fdb, map: &map, now, draining: false };
+        let (ports, fdb) = (&self.ports, &self.fdb);
+        // Nobody sleeps on an inline port: its owner is the caller.
+        let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless: true };
         let mut frames = 0;
         for served in &mut self.served {
-            // Nobody sleeps on an inline port: its owner is the caller.
-            let gathered = served.turn(&mut self.tools, switch, |_, _| ());
-            if gathered == 0 {
-                // Where an owner that wants its port reset is heard.
-                served.source.disarm();
-            }
-            frames += gathered;
+            frames += served.turn(&mut self.tools, switch, |_, _, _| ());
+        }
+        self.turns = self.turns.wrapping_add(1);
+        let ports = self.served.len().max(1);
+        if let Some(served) = self.served.get_mut(self.turns % ports) {
+            // Where an owner that wants its port reset is heard.
+            served.source.disarm();
         }
         frames
     }
@@ -206,20 +210,41 @@ impl Inline {
     }
 }
 
-/// Enters a port's configured addresses into the table and takes earlier ones out. Those for which the
-/// table has no room are left out: they are learned as others are.
-pub(crate) fn set_addresses(fdb: &Fdb, id: PortId, policy: &Policy, earlier: &Policy, now: Nanos) {
+fn attach_rings(rings: &Rings, state: &PortState) -> Result<Attached, AttachError> {
+    attach::ring::attach_mapped(&rings.mapping, None, &rings.into(), state, false)
+}
+
+/// Enters a port's configured addresses into the table and takes earlier ones out.
+///
+/// # Errors
+/// [`AttachError::TableFull`]: the earlier ones are there again.
+pub(crate) fn set_addresses(
+    fdb: &Fdb,
+    id: PortId,
+    policy: &Policy,
+    earlier: &Policy,
+    now: Nanos,
+) -> Result<(), AttachError> {
     let entries = |policy: &Policy| -> Vec<(Filter, Mac)> {
+        let macs: Vec<_> =
+            policy.macs.iter().filter(|mac| !mac.is_group() && mac.word() != 0).collect();
         let filters = filters_of(&policy.vlan).into_iter();
-        filters.flat_map(|filter| policy.macs.iter().map(move |mac| (filter, *mac))).collect()
+        filters.flat_map(|filter| macs.iter().map(move |mac| (filter, **mac))).collect()
     };
-    let wanted = entries(policy);
-    for (filter, mac) in entries(earlier) {
-        fdb.remove(filter, mac);
-    }
-    for (filter, mac) in wanted {
+    let remove = |entries: &[(Filter, Mac)]| {
+        for (filter, mac) in entries {
+            fdb.remove(*filter, *mac);
+        }
+    };
+    let (wanted, earlier) = (entries(policy), entries(earlier));
+    remove(&earlier);
+    let no_room = |(filter, mac): &(Filter, Mac)| !fdb.add_static(*filter, *mac, id, now);
+    let Some(full) = wanted.iter().position(no_room) else { return Ok(()) };
+    remove(&wanted[..full]);
+    for (filter, mac) in earlier {
         fdb.add_static(filter, mac, id, now);
     }
+    Err(AttachError::TableFull(wanted[full].1))
 }
 
 /// The filters in which a port's configured addresses are looked up: on a trunk to all VLANs, the
@@ -262,9 +287,31 @@ mod tests {
             (trunk(vec![], Some(thirty)), vec![30]),
             (trunk(vec![], None), vec![]),
         ] {
-            switch.set_policy(id, policy);
+            switch.set_policy(id, policy).unwrap();
             assert_eq!(there(&switch), filters);
         }
+    }
+
+    #[test]
+    fn addresses_beyond_the_tables_room_are_refused_and_change_nothing() {
+        let config = SwitchConfig { max_ports: 2, fdb_entries: 16, ..Default::default() };
+        let mut switch = Inline::new(config).unwrap();
+        let policy = |macs: std::ops::Range<u32>| Policy {
+            macs: macs.map(Mac::local).collect(),
+            ..Policy::default()
+        };
+        let id = switch.add_attached("a", policy(1..4), attach::null::attach).unwrap();
+        let there = |switch: &Inline| -> Vec<u32> {
+            let known = |i: &u32| switch.fdb.lookup(0, Mac::local(*i).word()) == Some(id);
+            (0..10_000).filter(known).collect()
+        };
+        let refused = switch.set_policy(id, policy(2..10_000));
+        assert!(matches!(refused, Err(AttachError::TableFull(_))));
+        assert_eq!(there(&switch), [1, 2, 3]);
+        let refused = switch.add_attached("b", policy(10..10_000), attach::null::attach);
+        assert!(matches!(refused, Err(AttachError::TableFull(_))));
+        assert_eq!(there(&switch), [1, 2, 3]);
+        assert_eq!(switch.add_attached("b", policy(4..5), attach::null::attach).unwrap(), 1);
     }
 
     #[test]
@@ -277,7 +324,8 @@ mod tests {
         };
         assert_eq!(learn(&switch), 1);
         let ten = VlanId::new(10).unwrap();
-        switch.set_policy(id, Policy { vlan: VlanMode::Access(ten), ..Policy::default() });
+        let policy = Policy { vlan: VlanMode::Access(ten), ..Policy::default() };
+        switch.set_policy(id, policy).unwrap();
         assert!(switch.fdb.is_empty());
         assert_eq!(learn(&switch), 1);
         switch.age(Nanos(300 * Nanos::SECOND));

@@ -3,6 +3,10 @@
 //! It listens on a socket that the supervisor made, does what [`Command`]s say, and is the only one
 //! that maps, attaches, detaches and unmaps. It may block; workers never wait for it.
 
+mod error;
+mod guests;
+mod kinds;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,7 +20,11 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 use shmem::Memfd;
 
-use crate::attach::{self, AttachError, Attached};
+pub use self::error::ProcessError;
+use self::error::system;
+use self::guests::Restored;
+use crate::attach::vhost_user::FrontEnd;
+use crate::attach::{AttachError, Attached, Bells};
 use crate::config::{Attachment, Idle, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::inline::set_addresses;
@@ -29,45 +37,6 @@ use crate::worker::{Common, Job, Table, Worker, clock};
 const MAX_CONNECTIONS: usize = 8;
 /// How long a supervisor may leave answers unread before its connection is closed.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Why a data process ended.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ProcessError {
-    /// The state memory cannot be used.
-    #[error("The state memory of the switch cannot be used")]
-    State(#[from] shmem::RegionError),
-    /// The configuration cannot be used.
-    #[error("The configuration of the switch cannot be used: {0}")]
-    Config(&'static str),
-    /// It cannot be confined.
-    #[error(transparent)]
-    Sandbox(#[from] crate::sandbox::SandboxError),
-    /// A worker was given a CPU that it cannot run on.
-    #[error(
-        "Worker {worker} cannot run on CPU {cpu}: name a CPU that this machine has and this process \
-         may use, or leave it out"
-    )]
-    Cpu {
-        /// The worker.
-        worker: usize,
-        /// The CPU.
-        cpu: u16,
-    },
-    /// The operating system refused something.
-    #[error("Cannot {what}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What it said.
-        #[source]
-        source: std::io::Error,
-    },
-}
-
-fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProcessError {
-    move |errno| ProcessError::System { what, source: errno.into() }
-}
 
 /// Runs the switch `switch` until it is told to stop: listens on `listener` (SEQPACKET), keeps its
 /// state in `state`, a sealed memory file of [`state::file_size`] bytes. From the first command on the
@@ -98,8 +67,10 @@ struct Record {
     spec: PortSpec,
     /// Duplicates of what came with it, for a supervisor that was restarted.
     descriptors: Vec<OwnedFd>,
-    token: Option<Arc<OwnedFd>>,
+    bells: Bells,
     worker: u16,
+    /// The front end of a guest's port.
+    guest: Option<Box<FrontEnd>>,
 }
 
 struct Process {
@@ -112,6 +83,9 @@ struct Process {
     /// By number.
     ports: Vec<Option<Record>>,
     instances: u32,
+    /// The supervisor that greeted last: it keeps what ports need to go on.
+    supervisor: Option<OwnedFd>,
+    restored: Restored,
     stopping: bool,
 }
 
@@ -142,6 +116,8 @@ impl Process {
             threads: Vec::new(),
             ports: Vec::new(),
             instances: 0,
+            supervisor: None,
+            restored: Restored::new(),
             stopping: false,
             config,
         };
@@ -151,28 +127,26 @@ impl Process {
         Ok(process)
     }
 
+    /// Starts a worker, on its CPU if it can be there. Where that is, the state memory says before
+    /// the first command is answered.
     fn start_worker(&mut self, number: usize) -> Result<(), ProcessError> {
         let state = self.state.worker(number).ok_or(ProcessError::Config("too many workers"))?;
         let cpu = self.config.workers[number].cpu;
-        state.cpu.set(cpu.map_or(0, |cpu| u64::from(cpu) + 1));
+        let noted = state.clone();
         let worker = Worker::new(Arc::clone(&self.common), number, state, self.settings())
             .map_err(system("make a worker's epoll"))?;
         let thread = std::thread::Builder::new().name(format!("worker {number}"));
         let (reply, pinned) = sync_channel(1);
         let run = move || {
-            let here = cpu.is_none_or(pin);
-            let _ = reply.send(here);
-            if here {
-                run_or_abort(worker);
-            }
+            let _ = reply.send(cpu.filter(|cpu| pin(*cpu)));
+            run_or_abort(worker);
         };
         let thread = thread.spawn(run);
         let failed = |source| ProcessError::System { what: "start a worker", source };
         self.threads.push(thread.map_err(failed)?);
-        match (cpu, pinned.recv()) {
-            (Some(cpu), Ok(false)) => Err(ProcessError::Cpu { worker: number, cpu }),
-            _ => Ok(()),
-        }
+        let cpu = pinned.recv().ok().flatten();
+        noted.cpu.set(cpu.map_or(0, |cpu| u64::from(cpu) + 1));
+        Ok(())
     }
 
     fn settings(&self) -> (Idle, u16, u64) {
@@ -188,13 +162,18 @@ impl Process {
             let room = connections.len() < MAX_CONNECTIONS;
             let polled = connections.iter().chain(room.then_some(listener));
             let mut fds: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            let (others, mut guests) = (fds.len(), Vec::new());
+            self.poll_guests(&mut fds, &mut guests);
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
             match rustix::event::poll(&mut fds, Some(&second)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => (),
                 Err(error) => return Err(error),
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
-            let mut ready = ready.into_iter();
+            self.take_out_failed();
+            let talking = guests.into_iter().zip(&ready[others..]).filter(|(_, ready)| **ready);
+            talking.for_each(|(id, _)| self.serve_guest(id));
+            let mut ready = ready[..others].iter().copied();
             // Once stopped, nobody could answer any more.
             connections.retain(|connection| {
                 ready.next() != Some(true)
@@ -207,49 +186,101 @@ impl Process {
             if now - aged >= Nanos::SECOND {
                 aged = now;
                 self.common.fdb.age(self.config.fdb_ageing_s, now);
+                self.look_after_guests();
             }
         }
         Ok(())
     }
 
-    /// Does what one message says, or several in a row that add ports: those are published together,
-    /// so that a switch of thousands is back at once.
-    fn answer(&mut self, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
-        let mut message = control::receive::<Command>(from);
-        let mut added = Vec::new();
-        while let Ok((Command::AddPort { id, config, resume }, descriptors)) = message {
-            added.push(self.add_port(id, config, descriptors, resume && !self.state.is_fresh()));
-            if added.len() == ADDED_TOGETHER || !is_readable(from) {
-                return self.publish_added(added, from);
+    /// Ports whose code panicked leave the table: nothing is flooded to them, and what is sent to them
+    /// is dropped as `down`, until they are removed or another data process serves them.
+    fn take_out_failed(&mut self) {
+        let failed = self.common.take_failed();
+        for id in &failed {
+            let Some(record) = self.ports.get_mut(usize::from(*id)).and_then(Option::as_mut) else {
+                continue;
+            };
+            record.spec.egresses.clear();
+            if let Some(state) = self.state.port(*id) {
+                state.set_failed(true);
             }
-            message = control::receive(from);
         }
-        if !added.is_empty() {
-            self.publish_added(added, from)?;
+        if !failed.is_empty() {
+            self.publish();
         }
-        let (command, _) = message?;
-        self.execute(command, from)
+    }
+
+    /// Does what one message says, or several in a row that add or that remove ports: those are
+    /// published together, so that a switch of thousands is back, or empty, at once.
+    fn answer(&mut self, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
+        let (mut added, mut removed) = (Vec::new(), Vec::new());
+        loop {
+            let next = control::receive::<Command>(from);
+            if !matches!(next, Ok((Command::AddPort { .. }, _))) {
+                self.publish_added(&mut added, from)?;
+            }
+            if !matches!(next, Ok((Command::RemovePort { .. }, _))) {
+                self.publish_removed(&mut removed, from)?;
+            }
+            match next? {
+                (Command::AddPort { id, config, resume }, descriptors) => {
+                    let resume = resume && !self.state.is_fresh();
+                    added.push(self.add_port(id, config, descriptors, resume));
+                }
+                (Command::RemovePort { id }, _) => removed.push(self.take_port(id)),
+                (other, fds) => return self.execute(other, fds, from),
+            }
+            if added.len() + removed.len() == TOGETHER || !is_readable(from) {
+                self.publish_added(&mut added, from)?;
+                return self.publish_removed(&mut removed, from);
+            }
+        }
     }
 
     /// Puts added ports into the table and has them served, then answers for each.
     fn publish_added(
         &mut self,
-        added: Vec<AddedPort>,
+        added: &mut Vec<AddedPort>,
         to: BorrowedFd<'_>,
     ) -> Result<(), ChannelError> {
+        if added.is_empty() {
+            return Ok(());
+        }
         self.publish();
         let serve = |(worker, served)| {
             self.common.workers[usize::from(worker)].send(Job::Serve(served));
             Answer::Added { worker }
         };
-        let answers = added.into_iter().map(|port| port.map(serve));
-        let answers: Vec<_> =
-            answers.map(|a| a.unwrap_or_else(|reason| Answer::Failed { reason })).collect();
+        let answers: Vec<_> = added.drain(..).map(|port| answer_of(port.map(serve))).collect();
         answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
     }
 
-    /// Does what a command other than `AddPort` says.
-    fn execute(&mut self, command: Command, from: BorrowedFd<'_>) -> Result<(), ChannelError> {
+    /// Takes a table without the removed ports into use, lets go of what was theirs, then answers for
+    /// each.
+    fn publish_removed(
+        &mut self,
+        removed: &mut Vec<Result<RemovedPort, String>>,
+        to: BorrowedFd<'_>,
+    ) -> Result<(), ChannelError> {
+        if removed.is_empty() {
+            return Ok(());
+        }
+        self.publish();
+        let retire = |port| {
+            self.retire_port(port);
+            Answer::Done
+        };
+        let answers: Vec<_> = removed.drain(..).map(|port| answer_of(port.map(retire))).collect();
+        answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
+    }
+
+    /// Does what a command other than `AddPort` and `RemovePort` says.
+    fn execute(
+        &mut self,
+        command: Command,
+        descriptors: Vec<OwnedFd>,
+        from: BorrowedFd<'_>,
+    ) -> Result<(), ChannelError> {
         let answer = match command {
             Command::Hello { version } => {
                 let pid = std::process::id();
@@ -258,14 +289,17 @@ impl Process {
                 control::send(from, &hello, &[self.state_file.as_fd()])?;
                 // Told our version, a supervisor of another one knows why it is left.
                 let same = version == control::VERSION;
+                self.supervisor = from.try_clone_to_owned().ok().filter(|_| same);
                 return same.then_some(()).ok_or(ChannelError::Closed);
             }
             Command::ListPorts => {
                 self.list_ports(from)?;
                 Ok(Answer::Done)
             }
-            Command::AddPort { .. } => Err("Ports are added before other commands".to_owned()),
-            Command::RemovePort { id } => self.remove_port(id),
+            Command::AddPort { .. } | Command::RemovePort { .. } => {
+                Err("Ports are added and removed before other commands".to_owned())
+            }
+            Command::Restore { id, key, value } => self.restore(id, key, value, descriptors),
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
             Command::MovePort { id, worker } => self.move_port(id, worker),
             Command::SetSwitch { idle, batch, fdb_ageing_s, stall_timeout_ms } => {
@@ -295,18 +329,17 @@ impl Process {
                 Ok(Answer::Done)
             }
         };
-        let answer = answer.unwrap_or_else(|reason| Answer::Failed { reason });
-        control::send(from, &answer, &[])
+        control::send(from, &answer_of(answer), &[])
     }
 
-    fn list_ports(&self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
+    fn list_ports(&mut self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
         for (id, record) in self.ports.iter().enumerate() {
             let Some(record) = record else { continue };
             let port = Answer::Port { id: id as PortId, config: record.config.clone() };
             let descriptors: Vec<_> = record.descriptors.iter().map(AsFd::as_fd).collect();
             control::send(to, &port, &descriptors)?;
         }
-        Ok(())
+        self.list_kept(to)
     }
 
     fn record(&mut self, id: PortId) -> Result<&mut Record, String> {
@@ -336,9 +369,9 @@ impl Process {
         }
         let kept =
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
-        let (attached, monitor) =
-            attach(&config.attachment, descriptors, &state, resume).map_err(|e| explain(&e))?;
-        let Attached { source, egresses, token } = attached;
+        let (attached, monitor, guest) =
+            self.attach(id, &config, descriptors, &state, resume).map_err(|e| explain(&e))?;
+        let Attached { source, egresses, bells } = attached;
         let counters = state.ingress().ok_or("The port's counters are missing")?;
         let worker = self.choose_worker(config.worker);
         self.instances += 1;
@@ -355,11 +388,34 @@ impl Process {
         if self.ports.len() <= usize::from(id) {
             self.ports.resize_with(usize::from(id) + 1, || None);
         }
+        match self.set_addresses(id, &config.policy, &Policy::default()) {
+            // A port that was there goes on all the same: its addresses are learned as others are.
+            Err(reason) if !resume => return Err(reason),
+            _ => (),
+        }
         self.state.switch().set_port(id, true);
-        self.set_addresses(id, &config.policy, &Policy::default());
-        let record = Record { config, spec, descriptors: kept, token, worker };
+        state.set_failed(false);
+        let record = Record { config, spec, descriptors: kept, bells, worker, guest };
         self.ports[usize::from(id)] = Some(record);
         Ok((worker, Box::new(Served::new(id, source, counters, clock()))))
+    }
+
+    /// Makes a port's halves of an attachment and its descriptors.
+    fn attach(
+        &mut self,
+        id: PortId,
+        config: &PortConfig,
+        descriptors: Vec<OwnedFd>,
+        state: &PortState,
+        resume: bool,
+    ) -> Result<Halves, AttachError> {
+        if let Attachment::VhostUser { queue_pairs } = config.attachment {
+            let socket = kinds::one(descriptors, "a socket to a front end")?;
+            let (attached, guest) = self.attach_guest(id, config, socket, queue_pairs, resume)?;
+            return Ok((attached, None, Some(guest)));
+        }
+        let (attached, monitor) = kinds::attach(&config.attachment, descriptors, state, resume)?;
+        Ok((attached, monitor, None))
     }
 
     /// The worker asked for, or the one with the fewest ports.
@@ -371,15 +427,16 @@ impl Process {
     }
 
     /// Enters a port's configured addresses into the table and takes earlier ones out.
-    fn set_addresses(&self, id: PortId, policy: &Policy, earlier: &Policy) {
-        set_addresses(&self.common.fdb, id, policy, earlier, clock());
+    fn set_addresses(&self, id: PortId, policy: &Policy, earlier: &Policy) -> Result<(), String> {
+        set_addresses(&self.common.fdb, id, policy, earlier, clock()).map_err(|e| explain(&e))
     }
 
     /// Swaps in a table of the present ports; returns when no worker uses the old one.
     fn publish(&self) {
-        let tokens = self.ports.iter().map(|p| p.as_ref().and_then(|p| p.token.clone())).collect();
+        let bells = |port: &Option<Record>| port.as_ref().map(|port| port.bells.clone());
+        let bells = self.ports.iter().map(|port| bells(port).unwrap_or_default()).collect();
         let specs = self.ports.iter().flatten().map(|record| &record.spec);
-        self.common.replace_table(Table { ports: Ports::build(specs), tokens });
+        self.common.replace_table(Table { ports: Ports::build(specs), bells });
     }
 
     /// Takes a port from its worker.
@@ -389,11 +446,15 @@ impl Process {
         answer.recv().ok().flatten()
     }
 
-    fn remove_port(&mut self, id: PortId) -> Result<Answer, String> {
+    /// Takes a port from its worker and out of the record; it is still in the table that workers use.
+    fn take_port(&mut self, id: PortId) -> Result<RemovedPort, String> {
         let worker = self.record(id)?.worker;
         let served = self.release(id, worker);
-        let record = self.ports[usize::from(id)].take();
-        self.publish();
+        Ok(RemovedPort { id, served, record: self.ports[usize::from(id)].take() })
+    }
+
+    /// Lets go of a port that no worker knows any more.
+    fn retire_port(&self, RemovedPort { id, served, record }: RemovedPort) {
         self.common.fdb.detach(id);
         if let Some(mut served) = served {
             served.abandon();
@@ -404,18 +465,19 @@ impl Process {
             state.retire(self.state.switch());
             self.state.switch().set_port(id, false);
         }
-        Ok(Answer::Done)
     }
 
     fn set_policy(&mut self, id: PortId, policy: &Policy) -> Result<Answer, String> {
+        let earlier = self.record(id)?.config.policy.clone();
+        self.set_addresses(id, policy, &earlier)?;
         let record = self.record(id)?;
         record.spec.policy = policy.clone();
-        let earlier = std::mem::replace(&mut record.config.policy, policy.clone());
-        self.set_addresses(id, policy, &earlier);
+        record.config.policy = policy.clone();
         self.publish();
         if policy.vlan != earlier.vlan {
             self.common.fdb.flush(Some(id), None);
         }
+        self.reoffer(id);
         Ok(Answer::Done)
     }
 
@@ -463,60 +525,28 @@ impl Process {
 }
 
 /// Most ports that are published together: as many as their answers fit a socket's buffer.
-const ADDED_TOGETHER: usize = 64;
+const TOGETHER: usize = 64;
 
 /// The worker a port will be served by and what it serves, or why the port was not added.
 type AddedPort = Result<(u16, Box<Served>), String>;
+
+/// A port's halves, what it watches, and its front end.
+type Halves = (Attached, Option<Monitor>, Option<Box<FrontEnd>>);
+/// What is left of a port that was removed; its worker had `served`, unless it failed.
+struct RemovedPort {
+    id: PortId,
+    served: Option<Box<Served>>,
+    record: Option<Record>,
+}
+
+fn answer_of(done: Result<Answer, String>) -> Answer {
+    done.unwrap_or_else(|reason| Answer::Failed { reason })
+}
 
 /// True if a message is there.
 fn is_readable(from: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     matches!(rustix::event::poll(&mut [PollFd::new(&from, PollFlags::IN)], Some(&now)), Ok(1))
-}
-
-/// Makes a port's halves of an attachment and its descriptors.
-fn attach(
-    attachment: &Attachment,
-    descriptors: Vec<OwnedFd>,
-    state: &PortState,
-    resume: bool,
-) -> Result<(Attached, Option<Monitor>), AttachError> {
-    let ring = |rings, descriptors: Vec<OwnedFd>| {
-        let expected = "a memory file and a token";
-        let pair: Result<[OwnedFd; 2], _> = descriptors.try_into();
-        let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
-        attach::ring::attach(memory, token, rings, state, resume)
-    };
-    match attachment {
-        Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),
-        Attachment::Monitor { ring: rings, of, tx, rx } => {
-            if rings.tx.rings != 0 {
-                return Err(AttachError::MonitorSends);
-            }
-            let monitor = Monitor { of: *of, sent: *tx, received: *rx };
-            Ok((ring(rings, descriptors)?, Some(monitor)))
-        }
-        Attachment::Null => Ok((attach::null::attach(state)?, None)),
-        Attachment::Vacant => Ok((attach::null::vacant(), None)),
-        Attachment::Tap => {
-            let queue = one(descriptors, "a tap interface's queue")?;
-            Ok((attach::tap::attach(queue, state)?, None))
-        }
-        Attachment::PcapRead { repeat, speed_percent } => {
-            let file = one(descriptors, "a capture file")?;
-            let pcap = attach::pcap::attach_read(&file, *repeat, *speed_percent, state, resume)?;
-            Ok((pcap, None))
-        }
-        Attachment::PcapWrite => {
-            let file = one(descriptors, "a file for frames")?;
-            Ok((attach::pcap::attach_write(file, state)?, None))
-        }
-    }
-}
-
-fn one(descriptors: Vec<OwnedFd>, expected: &'static str) -> Result<OwnedFd, AttachError> {
-    let one: Result<[OwnedFd; 1], _> = descriptors.try_into();
-    one.map(|[fd]| fd).map_err(|_| AttachError::Descriptors { expected })
 }
 
 fn duplicate(descriptors: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
@@ -563,3 +593,6 @@ fn run_or_abort(worker: Worker) {
         std::process::abort();
     }
 }
+
+#[cfg(test)]
+mod tests;

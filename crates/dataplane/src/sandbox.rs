@@ -143,12 +143,16 @@ const UNCONDITIONAL: &[i64] = &[
     libc::SYS_pwrite64,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
+    libc::SYS_recvmmsg,
     libc::SYS_sendto,
     libc::SYS_sendmsg,
+    libc::SYS_sendmmsg,
     libc::SYS_accept4,
     libc::SYS_getsockopt,
     libc::SYS_shutdown,
     libc::SYS_fstat,
+    // Whether guests' memory is memory.
+    libc::SYS_fstatfs,
     libc::SYS_fallocate,
     libc::SYS_close,
     // Waiting.

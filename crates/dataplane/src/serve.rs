@@ -6,6 +6,13 @@ use shmem::Shared;
 
 use crate::attach::Source;
 
+/// One of a port's queues, by its number among those of its direction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Side {
+    Ingress(u16),
+    Egress(u16),
+}
+
 /// Copies that a port may begin in one turn beyond its batch before it must sit turns out.
 const FLOOD_QUANTUM: usize = 1024;
 
@@ -75,6 +82,8 @@ pub(crate) struct Switch<'a> {
     pub now: Nanos,
     /// Nothing new is gathered: the data process is about to leave.
     pub draining: bool,
+    /// No owner of a port ever sleeps: there is nobody to wake, and no fence needed to find that out.
+    pub sleepless: bool,
 }
 
 impl Served {
@@ -103,13 +112,13 @@ impl Served {
     }
 
     /// One turn of every send queue; returns the frames gathered. `effect` gets what is to be done for
-    /// which port.
+    /// which queue of which port.
     #[inline]
     pub fn turn(
         &mut self,
         tools: &mut Tools,
         switch: Switch<'_>,
-        mut effect: impl FnMut(u16, Effects),
+        mut effect: impl FnMut(u16, Side, Effects),
     ) -> usize {
         if self.debt > 0 {
             self.debt = self.debt.saturating_sub(FLOOD_QUANTUM);
@@ -136,7 +145,7 @@ impl Served {
         queue: usize,
         tools: &mut Tools,
         switch: Switch<'_>,
-        effect: &mut impl FnMut(u16, Effects),
+        effect: &mut impl FnMut(u16, Side, Effects),
     ) -> usize {
         let ingress = self.source.queue(queue);
         let scratch = &mut tools.scratch;
@@ -166,14 +175,20 @@ impl Served {
         turn: Turn,
         tools: &mut Tools,
         switch: Switch<'_>,
-        effect: &mut impl FnMut(u16, Effects),
+        effect: &mut impl FnMut(u16, Side, Effects),
     ) {
         let ingress = self.source.queue(queue);
         ingress.complete(turn.completed);
-        tools.forwarder.settle(switch.ports, switch.now, &mut *effect);
-        let effects = ingress.settle(switch.now);
-        if effects != Effects::default() {
-            effect(self.id, effects);
+        if switch.sleepless {
+            tools.forwarder.skip_settling();
+        } else {
+            tools.forwarder.settle(switch.ports, switch.now, |port, queue, effects| {
+                effect(port, Side::Egress(queue), effects);
+            });
+            let effects = ingress.settle(switch.now);
+            if effects != Effects::default() {
+                effect(self.id, Side::Ingress(queue as u16), effects);
+            }
         }
         if turn.detached > 0 {
             self.counters.drop_frames(DropReason::Detached, turn.detached as u64);
@@ -193,7 +208,7 @@ impl Served {
         queue: usize,
         tools: &mut Tools,
         switch: Switch<'_>,
-        effect: &mut impl FnMut(u16, Effects),
+        effect: &mut impl FnMut(u16, Side, Effects),
     ) {
         let Queue { sender, held } = &mut self.queues[queue];
         let Some(mut scratch) = held.take() else { return };

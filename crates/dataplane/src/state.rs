@@ -4,14 +4,20 @@
 //! never seen by clients. Whoever maps it can read the counters; a successor goes on from the cursors.
 //!
 //! ```text
-//!   header | workers (64) | forwarding table | port 0 | port 1 | ...
-//!   port:  ingress counters, send-ring cursors | 16 x (egress counters, receive-ring cursors) | 16 x spare buffers
+//!   header | workers (64) | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ...
+//!   receive queue:  egress counters and cursors of port 0, of port 1, ...
+//!   port:           ingress counters, send-ring cursors | 16 x spare buffers (streams: what came, what waits to be sent)
 //! ```
+//!
+//! The receive queues of different ports lie side by side, because traffic to many ports goes through
+//! them all: sixteen to a page, they need a sixteenth of the address translations.
 
 use std::collections::BTreeMap;
+use std::mem::offset_of;
 use std::sync::Arc;
 
 use fabric::{Fdb, FdbEntry};
+use nic::virtio::QueueState;
 use port::{Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, Nanos};
 use ring::layout::{MAX_RINGS, MAX_SLOTS};
 use serde::{Deserialize, Serialize};
@@ -26,9 +32,10 @@ pub const MAX_PORTS: usize = 16_384;
 pub const MAX_WORKERS: usize = 64;
 
 /// "toklat" and a number that changes with the layout, or the meaning, of anything below.
-const MAGIC: u64 = 0x746f_6b6c_6174_0002;
+const MAGIC: u64 = 0x746f_6b6c_6174_0004;
 const PAGE: usize = 4096;
-const RINGS: usize = MAX_RINGS as usize;
+/// Most rings, or queues, of a port in each direction.
+pub const RINGS: usize = MAX_RINGS as usize;
 
 /// The switch's own numbers.
 #[derive(Debug)]
@@ -78,19 +85,21 @@ pub struct WorkerState {
 // SAFETY: counters only.
 unsafe impl Shareable for WorkerState {}
 
-/// Cursors of a send ring.
+/// Cursors of a send ring or queue.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct SendState {
     /// First slot that was never gathered. Stored before anything gathered is delivered, so that no
     /// frame is delivered twice, whenever the process dies.
     pub taken: Cursor,
+    /// Where a guest's transmit queue stands.
+    queue: QueueState,
 }
 
-// SAFETY: one atomic word.
+// SAFETY: atomic words only.
 unsafe impl Shareable for SendState {}
 
-/// Counters and cursors of a receive ring.
+/// Counters and cursors of a receive ring or queue.
 #[derive(Debug)]
 #[repr(C, align(256))]
 pub struct ReceiveState {
@@ -102,6 +111,8 @@ pub struct ReceiveState {
     pub released: Cursor,
     /// 1 once the spare buffers below were read from the ring.
     pub primed: AtomicU32,
+    /// Where a guest's receive queue stands.
+    queue: QueueState,
 }
 
 // SAFETY: atomic words only.
@@ -113,13 +124,14 @@ unsafe impl Shareable for ReceiveState {}
 struct IngressPage {
     counters: IngressCounters,
     send: [SendState; RINGS],
+    /// 1 once the port's code has panicked.
+    failed: Counter,
 }
 
 // SAFETY: shareable parts only.
 unsafe impl Shareable for IngressPage {}
 
-const EGRESS_AT: usize = PAGE;
-const SPARES_AT: usize = EGRESS_AT + RINGS * size_of::<ReceiveState>();
+const SPARES_AT: usize = PAGE;
 const SPARES: usize = MAX_SLOTS as usize * size_of::<u32>();
 /// Bytes of a port's state.
 const PORT: usize = SPARES_AT + RINGS * SPARES;
@@ -131,8 +143,13 @@ const _: () = assert!(PORT.is_multiple_of(PAGE));
 const WORKERS_AT: usize = PAGE;
 const FDB_AT: usize = WORKERS_AT + MAX_WORKERS * size_of::<WorkerState>();
 
-fn ports_at(config: &SwitchConfig) -> usize {
+fn queues_at(config: &SwitchConfig) -> usize {
     (FDB_AT + Fdb::bytes(config.fdb_entries)).next_multiple_of(PAGE)
+}
+
+fn ports_at(config: &SwitchConfig) -> usize {
+    let queues = RINGS * usize::from(config.max_ports) * size_of::<ReceiveState>();
+    (queues_at(config) + queues).next_multiple_of(PAGE)
 }
 
 /// Bytes of the state file of a switch. Sparse: a port that is not there takes nothing.
@@ -149,6 +166,7 @@ pub struct State {
     workers: SharedSlice<WorkerState>,
     fdb_entries: u32,
     max_ports: PortId,
+    queues_at: usize,
     ports_at: usize,
     fresh: bool,
 }
@@ -201,6 +219,7 @@ impl State {
             workers: map.shared_slice(WORKERS_AT, MAX_WORKERS).ok_or_else(too_small)?,
             fdb_entries: config.fdb_entries,
             max_ports: config.max_ports,
+            queues_at: queues_at(config),
             ports_at: ports_at(config),
             fresh: false,
             map,
@@ -269,7 +288,10 @@ impl State {
             return None;
         }
         let at = self.ports_at + usize::from(id) * PORT;
-        Some(PortState { page: self.map.shared(at)?, at, map: Arc::clone(&self.map) })
+        let queue_at = self.queues_at + usize::from(id) * size_of::<ReceiveState>();
+        let next_queue = usize::from(self.max_ports) * size_of::<ReceiveState>();
+        let (page, map) = (self.map.shared(at)?, Arc::clone(&self.map));
+        Some(PortState { page, at, queue_at, next_queue, map })
     }
 }
 
@@ -278,6 +300,9 @@ impl State {
 pub struct PortState {
     page: Shared<IngressPage>,
     at: usize,
+    /// Where the state of its receive queue 0 is, and bytes from there to that of queue 1.
+    queue_at: usize,
+    next_queue: usize,
     map: Arc<Mapping>,
 }
 
@@ -298,15 +323,31 @@ impl PortState {
     /// The counters and cursors of receive ring `ring`.
     #[must_use]
     pub fn receive(&self, ring: usize) -> Option<Shared<ReceiveState>> {
-        let at = self.at + EGRESS_AT + ring * size_of::<ReceiveState>();
+        let at = self.queue_at + ring * self.next_queue;
         self.map.shared(at).filter(|_| ring < RINGS)
     }
 
     /// The counters of receive queue `ring`.
     #[must_use]
     pub fn egress(&self, ring: usize) -> Option<Shared<EgressCounters>> {
-        let at = self.at + EGRESS_AT + ring * size_of::<ReceiveState>();
+        let at = self.queue_at + ring * self.next_queue;
         self.map.shared(at).filter(|_| ring < RINGS)
+    }
+
+    /// Where the guest's transmit queue `queue` stands.
+    #[must_use]
+    pub fn transmit(&self, queue: usize) -> Option<Shared<QueueState>> {
+        let at = size_of::<IngressCounters>() + queue * size_of::<SendState>();
+        let at = self.at + at + offset_of!(SendState, queue);
+        self.map.shared(at).filter(|_| queue < RINGS)
+    }
+
+    /// Where the guest's receive queue `queue` stands.
+    #[must_use]
+    pub fn receive_queue(&self, queue: usize) -> Option<Shared<QueueState>> {
+        let at = self.queue_at + queue * self.next_queue;
+        let at = at + offset_of!(ReceiveState, queue);
+        self.map.shared(at).filter(|_| queue < RINGS)
     }
 
     /// Room for the buffer numbers that receive ring `ring` has not handed out.
@@ -314,6 +355,25 @@ impl PortState {
     pub fn spares(&self, ring: usize) -> Option<SharedSlice<AtomicU32>> {
         let at = self.at + SPARES_AT + ring * SPARES;
         self.map.shared_slice(at, MAX_SLOTS as usize).filter(|_| ring < RINGS)
+    }
+
+    /// The memory of [`spares`](Self::spares), for ports that have no rings and keep something else there:
+    /// the mapping, and where in it.
+    #[must_use]
+    pub fn room(&self) -> (Arc<Mapping>, std::ops::Range<usize>) {
+        let at = self.at + SPARES_AT;
+        (Arc::clone(&self.map), at..at + RINGS * SPARES)
+    }
+
+    /// True if the port's code panicked in this data process: it is served no more.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.page.failed.get() != 0
+    }
+
+    /// Notes whether it has. For the control thread only.
+    pub(crate) fn set_failed(&self, failed: bool) {
+        self.page.failed.set(failed.into());
     }
 
     /// Its numbers.
@@ -330,6 +390,7 @@ impl PortState {
 
     /// Moves the counters to the totals of ports that are gone, and clears them.
     pub fn retire(&self, switch: &SwitchState) {
+        self.set_failed(false);
         let gone = &switch.gone_ingress;
         let here = &self.page.counters;
         let move_to = |to: &Counter, from: &Counter| {
@@ -351,8 +412,10 @@ impl PortState {
             move_to(&gone.frames, &here.frames);
             move_to(&gone.bytes, &here.bytes);
             here.drops.iter().zip(&gone.drops).for_each(|(from, to)| move_to(to, from));
-            here.kicks.set(0);
-            here.faults.set(0);
+            move_to(&gone.segments, &here.segments);
+            for rest in [&here.kicks, &here.faults, &here.segmented, &here.checksums] {
+                rest.set(0);
+            }
         }
     }
 }
@@ -381,6 +444,12 @@ pub struct PortStats {
     pub out_bytes: u64,
     /// Frames for its owner that were dropped.
     pub out_drops: Drops,
+    /// Frames segmented in software, because its owner does not take them whole.
+    pub out_segmented: u64,
+    /// Segments that they became beyond one each.
+    pub out_segments: u64,
+    /// Checksums computed for its owner.
+    pub out_checksums: u64,
     /// Batches handed in, by size: entry i counts those of 2^i to 2^(i+1)-1 frames.
     pub batches: [u64; HISTOGRAM_BUCKETS],
     /// Times the switch woke the owner.
@@ -394,12 +463,12 @@ pub struct PortStats {
 }
 
 impl PortStats {
-    /// Frames handed in and copies begun here, less frames handed out and dropped here. Over all ports
-    /// of a quiet switch these add up to what was lost in restarts: the sum rule.
+    /// Frames handed in, copies begun and segments made here, less frames handed out and dropped here.
+    /// Over all ports of a quiet switch these add up to what was lost in restarts: the sum rule.
     #[must_use]
     pub fn unaccounted(&self) -> i128 {
         let drops = self.in_drops.values().chain(self.out_drops.values()).sum::<u64>();
-        i128::from(self.in_frames) + i128::from(self.in_copies)
+        i128::from(self.in_frames) + i128::from(self.in_copies) + i128::from(self.out_segments)
             - i128::from(self.out_frames)
             - i128::from(drops)
     }
@@ -425,6 +494,9 @@ impl PortStats {
         for (reason, n) in drops(&c.drops) {
             *self.out_drops.entry(reason).or_default() += n;
         }
+        self.out_segmented += c.segmented.get();
+        self.out_segments += c.segments.get();
+        self.out_checksums += c.checksums.get();
         self.kicks += c.kicks.get();
         self.faults += c.faults.get();
     }
@@ -510,56 +582,4 @@ impl WorkerStats {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ports_do_not_overlap_and_start_at_zero() {
-        let config = SwitchConfig { max_ports: 8, ..SwitchConfig::default() };
-        let file = Memfd::create("state", file_size(&config), shmem::Pages::Small).unwrap();
-        let state = State::map(&file, &config).unwrap();
-        let (a, b) = (state.port(0).unwrap(), state.port(7).unwrap());
-        a.spares(RINGS - 1).unwrap()[MAX_SLOTS as usize - 1]
-            .store(u32::MAX, std::sync::atomic::Ordering::Relaxed);
-        b.ingress().unwrap().frames.add(5);
-        assert_eq!(state.port(1).unwrap().snapshot(), PortStats::default());
-        assert_eq!(a.snapshot(), PortStats::default());
-        assert_eq!(b.snapshot().in_frames, 5);
-        assert!(state.port(8).is_none());
-    }
-
-    #[test]
-    fn state_is_gone_on_from_unless_it_is_of_another_version() {
-        let config = SwitchConfig { max_ports: 2, ..SwitchConfig::default() };
-        let file = Memfd::create("state", file_size(&config), shmem::Pages::Small).unwrap();
-        let state = State::take_over(&file, &config).unwrap();
-        assert!(state.is_fresh() && !state.is_used());
-        state.set_used();
-        state.port(1).unwrap().ingress().unwrap().frames.add(3);
-        let mac = frame::Mac::local(1);
-        assert!(state.open_fdb().unwrap().add_static(0, mac, 1, Nanos(0)));
-
-        let next = State::take_over(&file, &config).unwrap();
-        assert!(!next.is_fresh());
-        assert_eq!(next.open_fdb().unwrap().lookup(0, mac.word()), Some(1));
-        next.switch.magic.set(MAGIC - 1);
-        assert!(!next.is_used(), "who looks sees that there is nothing to read");
-        let other = State::take_over(&file, &config).unwrap();
-        assert!(other.is_fresh());
-        assert_eq!(other.port(1).unwrap().snapshot(), PortStats::default());
-        assert!(other.open_fdb().unwrap().is_empty());
-    }
-
-    #[test]
-    fn what_a_removed_port_counted_is_kept() {
-        let config = SwitchConfig { max_ports: 2, ..SwitchConfig::default() };
-        let state = State::private(&config).unwrap();
-        let port = state.port(1).unwrap();
-        port.ingress().unwrap().frames.add(3);
-        port.egress(2).unwrap().drop_frames(DropReason::Full, 4);
-        port.retire(state.switch());
-        assert_eq!(port.snapshot(), PortStats::default());
-        let gone = state.switch().snapshot().gone;
-        assert_eq!((gone.in_frames, gone.out_drops[&DropReason::Full]), (3, 4));
-    }
-}
+mod tests;

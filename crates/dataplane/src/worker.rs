@@ -8,18 +8,18 @@
 //! ports are armed after a while, so that ports without traffic cost a busy worker nothing. Asleep, a
 //! worker waits in epoll only. Busy, it reads the clock once per pass; it takes the locks of egresses
 //! and of the forwarding table, each held for a batch or an entry, and makes system calls to kick
-//! sleepers, to ask epoll every few microseconds, and for each frame of a tap.
+//! sleepers, for each frame of a tap, and, while a port is armed, to ask epoll every few microseconds.
 //!
-//! A panic in a port's turn takes that port out of service: it sends no more, and stays in the table as
-//! a receiver until it is removed. What of its last batch was not delivered is in no counter. A panic
-//! anywhere else ends the process: its successor goes on with all ports.
+//! A panic in a port's turn takes that port out of service: it sends no more, and within a second the
+//! control thread takes it out of the table as a receiver, too. What of its last batch was not delivered
+//! is in no counter. A panic anywhere else ends the process: its successor goes on with all ports.
 //!
 //! The table of ports is swapped whole by the control thread. A worker announces, at every pass, the
 //! epoch it has seen; the control thread frees an old table, and what only it kept mapped, when every
 //! worker has announced a later epoch or sleeps.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
 use std::sync::mpsc::SyncSender;
@@ -31,15 +31,16 @@ use port::{Effects, MapGuard, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use shmem::Shared;
 
+use crate::attach::{Bells, Rung};
 use crate::config::{Idle, PortId};
-use crate::serve::{Served, Switch, Tools};
+use crate::serve::{Served, Side, Switch, Tools};
 use crate::state::WorkerState;
 
 /// How long a worker spins after the last frame before it sleeps, in `auto`.
 const SPIN_NS: u64 = 50_000;
 /// How long a port stays hot after its last frame.
 const HOT_NS: u64 = 50_000;
-/// Idle ports that a worker which never sleeps goes on polling.
+/// Up to so many ports, a worker that never sleeps goes on polling those that are idle, too.
 const POLLED_IDLE: usize = 64;
 /// How often a busy worker asks epoll for armed ports, and an idle one.
 const ASK_BUSY_NS: u64 = 30_000;
@@ -61,8 +62,8 @@ pub(crate) fn clock() -> Nanos {
 #[derive(Default)]
 pub(crate) struct Table {
     pub ports: Ports,
-    /// By port: a byte on it wakes the owner.
-    pub tokens: Vec<Option<Arc<OwnedFd>>>,
+    /// By port: how its owner is woken.
+    pub bells: Vec<Bells>,
 }
 
 /// What the control thread and the workers share.
@@ -71,6 +72,8 @@ pub(crate) struct Common {
     epoch: AtomicU64,
     pub fdb: Fdb,
     pub workers: Vec<Mailbox>,
+    /// Ports whose code panicked, until the control thread has seen them.
+    failed: Mutex<Vec<PortId>>,
     /// Nothing new is gathered.
     pub draining: AtomicBool,
 }
@@ -83,8 +86,14 @@ impl Common {
             epoch: AtomicU64::new(1),
             fdb,
             workers,
+            failed: Mutex::default(),
             draining: AtomicBool::new(false),
         })
+    }
+
+    /// The ports whose code has panicked since this was asked last.
+    pub fn take_failed(&self) -> Vec<PortId> {
+        std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Swaps in a new table and returns when no worker looks at the old one any more. For the control
@@ -163,12 +172,16 @@ pub(crate) struct Worker {
     epoll: OwnedFd,
     /// By number.
     ports: Vec<Option<Box<Served>>>,
+    /// How many there are.
+    serving: usize,
     /// The ports that are polled.
     hot: Vec<PortId>,
     /// Ports that epoll does not wait for, though they want it: they are never armed.
     unwatched: Vec<PortId>,
     /// When armed ports have work of their own accord.
     timers: Vec<(Nanos, PortId)>,
+    /// Whom to wake later.
+    late: Vec<(Nanos, PortId, Side)>,
     tools: Tools,
     idle: Idle,
     finishing: bool,
@@ -194,9 +207,11 @@ impl Worker {
             state,
             epoll,
             ports: Vec::new(),
+            serving: 0,
             hot: Vec::new(),
             unwatched: Vec::new(),
             timers: Vec::new(),
+            late: Vec::new(),
             tools: Tools::new(batch, stall_timeout),
             idle,
             finishing: false,
@@ -255,24 +270,46 @@ impl Worker {
             map: &map,
             now,
             draining: common.draining.load(Ordering::Relaxed),
+            sleepless: false,
         };
+        if !self.late.is_empty() {
+            self.ring_late(table, now);
+        }
         let mut frames = 0;
         for at in 0..self.hot.len() {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { continue };
-            let (tools, state) = (&mut self.tools, &self.state);
-            let turn =
-                || port.turn(tools, switch, |id, effects| wake_owner(table, state, id, effects));
+            let (tools, state, late) = (&mut self.tools, &self.state, &mut self.late);
+            let wake = |id, side, effects: Effects| {
+                if effects.kick {
+                    wake_owner(table, state, late, (id, side), now);
+                }
+            };
+            let turn = || port.turn(tools, switch, wake);
             match catch_unwind(AssertUnwindSafe(turn)) {
                 Ok(gathered) => frames += gathered,
                 Err(_) => {
                     self.take_out_of_service(at);
                     // Who got frames in this turn and sleeps is in tools that are in doubt.
-                    table.tokens.iter().flatten().for_each(|token| crate::kick(token.as_fd()));
+                    table.bells.iter().for_each(Bells::ring_all);
                     break;
                 }
             }
         }
         frames
+    }
+
+    /// Wakes those whose time has come.
+    #[cold]
+    fn ring_late(&mut self, table: &Table, now: Nanos) {
+        let state = &self.state;
+        self.late.retain(|(due, id, side)| {
+            let is_due = *due <= now;
+            if is_due && table.bells.get(usize::from(*id)).is_some_and(|b| b.ring_late(*side, now))
+            {
+                state.kicks.add(1);
+            }
+            !is_due
+        });
     }
 
     /// A port whose code panicked fails alone: it is served no more.
@@ -288,6 +325,7 @@ impl Worker {
         // What panicked once may do so again.
         let _ = catch_unwind(AssertUnwindSafe(abandon));
         self.tools.renew();
+        self.common.failed.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
 
     /// Between passes: arms idle ports, asks for armed ones, spins or sleeps.
@@ -315,7 +353,7 @@ impl Worker {
         let sleep = !busy && !stalled && !self.finishing && now - self.busy_at >= spin;
         if sleep && self.arm_all(now) {
             self.sleep(mailbox, now);
-        } else {
+        } else if self.hot.len() < self.serving {
             self.take_events(Some(Duration::ZERO), now);
         }
     }
@@ -342,7 +380,7 @@ impl Worker {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { break };
             let keep = port.is_stalled()
                 || now - port.busy_at < HOT_NS
-                || polls && self.hot.len() <= POLLED_IDLE;
+                || polls && self.serving <= POLLED_IDLE;
             if keep || !self.arm(at, now) {
                 at += 1;
             }
@@ -358,7 +396,9 @@ impl Worker {
         }
         port.hot = false;
         if let Some(deadline) = port.source.deadline() {
-            self.timers.push((deadline, port.id));
+            let id = port.id;
+            self.timers.retain(|(_, timer)| *timer != id);
+            self.timers.push((deadline, id));
         }
         self.hot.swap_remove(at);
         true
@@ -376,7 +416,9 @@ impl Worker {
 
     fn sleep(&mut self, mailbox: &Mailbox, now: Nanos) {
         self.state.sleeps.add(1);
-        let timer = self.timers.iter().map(|(at, _)| *at - now).min().map(Duration::from_nanos);
+        let timers =
+            self.timers.iter().map(|(at, _)| at).chain(self.late.iter().map(|(at, ..)| at));
+        let timer = timers.map(|at| *at - now).min().map(Duration::from_nanos);
         mailbox.passed.store(ASLEEP, Ordering::Release);
         self.take_events(timer, now);
         self.wake_up(mailbox);
@@ -441,20 +483,20 @@ impl Worker {
                 Job::Finish => self.finishing = true,
             }
         }
-        self.state.ports.set(self.ports.iter().flatten().count() as u64);
+        self.state.ports.set(self.serving as u64);
     }
 
     fn serve(&mut self, mut port: Box<Served>, now: Nanos) {
         let id = port.id;
-        if let Some(fd) = port.source.wake_fd() {
-            let data = epoll::EventData::new_u64(u64::from(id));
-            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
-            if epoll::add(&self.epoll, fd, data, flags).is_err() {
-                self.unwatched.push(id);
-            }
+        let data = epoll::EventData::new_u64(u64::from(id));
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        let watch = |fd| epoll::add(&self.epoll, fd, data, flags).is_ok();
+        if !port.source.wake_fds().into_iter().all(watch) {
+            self.unwatched.push(id);
         }
         (port.busy_at, port.hot) = (now, true);
         self.hot.push(id);
+        self.serving += 1;
         if self.ports.len() <= usize::from(id) {
             self.ports.resize_with(usize::from(id) + 1, || None);
         }
@@ -463,7 +505,8 @@ impl Worker {
 
     fn release(&mut self, id: PortId) -> Option<Box<Served>> {
         let mut port = self.ports.get_mut(usize::from(id))?.take()?;
-        if let Some(fd) = port.source.wake_fd() {
+        self.serving -= 1;
+        for fd in port.source.wake_fds() {
             let _ = epoll::delete(&self.epoll, fd);
         }
         port.source.disarm();
@@ -479,14 +522,19 @@ fn port_at(ports: &mut [Option<Box<Served>>], id: PortId) -> Option<&mut Served>
     ports.get_mut(usize::from(id))?.as_deref_mut()
 }
 
-/// Executes the effects of a turn.
+/// Wakes the owner of a queue, now or later.
 #[inline]
-fn wake_owner(table: &Table, state: &WorkerState, id: PortId, effects: Effects) {
-    if !effects.kick {
-        return;
-    }
-    if let Some(Some(token)) = table.tokens.get(usize::from(id)) {
-        crate::kick(token.as_fd());
-        state.kicks.add(1);
+fn wake_owner(
+    table: &Table,
+    state: &WorkerState,
+    late: &mut Vec<(Nanos, PortId, Side)>,
+    (id, side): (PortId, Side),
+    now: Nanos,
+) {
+    let Some(bells) = table.bells.get(usize::from(id)) else { return };
+    match bells.ring(side, now) {
+        Rung::Yes => state.kicks.add(1),
+        Rung::Later(due) => late.push((due, id, side)),
+        Rung::No => {}
     }
 }

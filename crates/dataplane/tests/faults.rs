@@ -1,136 +1,22 @@
 //! Clients that break their rings: the port fails with a name, nobody else loses a frame, a reset
-//! brings it back. Against a data process; the ports are those of the client library.
+//! brings it back. Against a data process and an inline switch; the ports are those of the client library.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fabric::Policy;
-use frame::Mac;
-use ring::layout::{Fault, RingMemory, SlotWord, slot_flags};
-use ring::{Port, PortError, Region, RegionConfig};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use toklat_dataplane::RingAttach;
-use toklat_dataplane::config::{Attachment, Idle, PortConfig};
+use port::Nanos;
+use ring::PortError;
+use ring::layout::{Fault, SlotWord, slot_flags};
+use toklat_dataplane::config::{Attachment, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
+use toklat_dataplane::{Inline, SwitchConfig};
 
-use process::{ask, in_child, start};
+use process::client::{Client, SLOTS, frame, serve, wait};
+use process::{ask, in_child};
 
 mod process;
-
-const SLOTS: u32 = 128;
-
-/// A port of the data process, and what its owner could do to it behind the library's back.
-struct Client {
-    port: Port,
-    region: std::sync::Arc<Region>,
-    token: OwnedFd,
-    switch_end: OwnedFd,
-    config: PortConfig,
-    id: u16,
-}
-
-impl Client {
-    /// Made before the process is confined.
-    fn new(id: u16, policy: Policy) -> Self {
-        let region = Region::create(RegionConfig::ports(1, 1, SLOTS)).unwrap();
-        let port = Port::inline(&region, "p", 1, 1, SLOTS).unwrap();
-        let ring::Rings { geometry, tx, rx, buf_usable, .. } = port.rings();
-        let attachment = Attachment::Ring(RingAttach { geometry, tx, rx, buf_usable });
-        let config = PortConfig { name: format!("p{id}"), policy, worker: None, attachment };
-        let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
-        let (token, switch_end) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
-        Self { port, region, token, switch_end, config, id }
-    }
-
-    fn attach(&self, connection: &OwnedFd, resume: bool) {
-        let command = Command::AddPort { id: self.id, config: self.config.clone(), resume };
-        let fds = [self.region.file().unwrap(), self.switch_end.as_fd()];
-        let answer = ask(connection, &command, &fds);
-        assert!(matches!(answer, Answer::Added { .. }), "{answer:?}");
-    }
-
-    fn ring(&self, receive: bool) -> RingMemory {
-        let rings = self.port.rings();
-        let spec = if receive { rings.rx } else { rings.tx };
-        RingMemory::of(&rings.mapping, &rings.geometry, spec.first, spec.slots).unwrap()
-    }
-
-    fn send(&mut self, frame: &[u8]) -> Result<(), PortError> {
-        self.port.send(1).fill(1, |window| window.copy_in(frame));
-        self.port.flush()
-    }
-
-    /// What it was sent until `count` came, or time is up.
-    fn receive(&mut self, count: usize) -> usize {
-        let mut got = 0;
-        wait(|| {
-            got += self.port.receive(SLOTS as usize).count();
-            let _ = self.port.flush();
-            got >= count
-        });
-        got
-    }
-
-    fn fault(&mut self) -> Option<Fault> {
-        let mut seen = None;
-        wait(|| match self.port.flush() {
-            Err(PortError::Fault(fault)) => {
-                seen = Some(fault);
-                true
-            }
-            _ => false,
-        });
-        seen
-    }
-
-    /// Resets the port, and waits until the data process has done so.
-    fn reset(&mut self) {
-        self.port.reset().unwrap();
-        let _ = rustix::net::send(&self.token, &[1], rustix::net::SendFlags::DONTWAIT);
-        let control = self.ring(false).control;
-        let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Relaxed);
-        assert!(
-            wait(|| control.core_flags.0.reset_done.load(Ordering::Acquire) == wanted),
-            "reset"
-        );
-        self.port.flush().unwrap();
-    }
-
-    /// True if a kick came.
-    fn was_kicked(&self) -> bool {
-        let flags = rustix::net::RecvFlags::DONTWAIT;
-        rustix::net::recv(&self.token, &mut [0u8; 64], flags).is_ok_and(|(_, bytes)| bytes > 0)
-    }
-}
-
-fn wait(mut until: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(3);
-    while Instant::now() < end {
-        if until() {
-            return true;
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    false
-}
-
-fn frame(to: u32, from: u32) -> Vec<u8> {
-    let mut frame = vec![0x55; 60];
-    frame[..6].copy_from_slice(&Mac::local(to).octets());
-    frame[6..12].copy_from_slice(&Mac::local(from).octets());
-    frame
-}
-
-/// A data process with these ports. Their owners do not kick: its worker polls.
-fn serve(clients: &[&Client], stall_timeout_ms: u32) -> (std::thread::JoinHandle<()>, OwnedFd) {
-    let (thread, connection) = start();
-    let idle = Idle::Poll;
-    let command = Command::SetSwitch { idle, batch: 64, fdb_ageing_s: 300, stall_timeout_ms };
-    assert_eq!(ask(&connection, &command, &[]), Answer::Done);
-    clients.iter().for_each(|client| client.attach(&connection, false));
-    (thread, connection)
-}
 
 /// Breaks the send ring of a port in order.
 fn break_rings(client: &Client, fault: Fault) {
@@ -230,6 +116,36 @@ fn slots_that_change_while_they_are_read_harm_nobody_else() {
     assert!(a.receive(1) >= 1, "the port is back");
     assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
     thread.join().unwrap();
+}
+
+#[test]
+fn an_inline_switch_resets_a_port_that_asks_between_turns() {
+    let mut switch = Inline::new(SwitchConfig { max_ports: 4, ..Default::default() }).unwrap();
+    let mut clients = [0, 1].map(|id| {
+        let client = Client::new(id, Policy::default());
+        switch.add_rings("p", Policy::default(), &client.port.rings()).unwrap();
+        client
+    });
+    let [bad, other] = &mut clients;
+    for fault in [Fault::BadHead, Fault::BadBuffer, Fault::EndlessFrame] {
+        break_rings(bad, fault);
+        assert_eq!(switch.turn(Nanos(0)), 0);
+        assert!(matches!(bad.port.flush(), Err(PortError::Fault(seen)) if seen == fault));
+        other.send(&frame(9, 2)).unwrap();
+        assert_eq!(switch.turn(Nanos(0)), 1, "the other sends on");
+        bad.port.reset().unwrap();
+        let turns = [(); 2].map(|()| switch.turn(Nanos(0)));
+        assert_eq!(turns, [0, 0], "one of as many turns as there are ports hears it");
+        bad.send(&frame(2, 1)).unwrap();
+        assert_eq!(switch.turn(Nanos(0)), 1);
+        assert_eq!(other.port.receive(9).count(), 1, "after {fault:?} the port sends again");
+        other.send(&frame(1, 2)).unwrap();
+        assert_eq!(switch.turn(Nanos(0)), 1);
+        assert_eq!(bad.port.receive(9).count(), 1, "and receives");
+        bad.port.flush().unwrap();
+        other.port.flush().unwrap();
+    }
+    assert_eq!(switch.stats(0).faults, 3);
 }
 
 #[test]

@@ -6,10 +6,10 @@ use std::process::Command;
 use frame::Mac;
 use port::Nanos;
 use ring::layout::{Control, Geometry, RingMemory, RingSpec, SlotWord};
-use ring::{Port, Region, RegionConfig};
+use ring::{Port, Region, RegionConfig, Rings};
 use rustix::fs::MemfdFlags;
 use shmem::Mapping;
-use toklat_dataplane::{Inline, RingAttach, SwitchConfig};
+use toklat_dataplane::{Inline, SwitchConfig};
 
 const CHILD: &str = "TOKLAT_MEMORY_TEST_CHILD";
 
@@ -23,9 +23,7 @@ fn frame(to: u32, from: u32) -> Vec<u8> {
 
 fn add(switch: &mut Inline, region: &std::sync::Arc<Region>) -> Port {
     let port = Port::inline(region, "good", 1, 1, 256).unwrap();
-    let ring::Rings { geometry, tx, rx, buf_usable, mapping, .. } = port.rings();
-    let attach = RingAttach { geometry, tx, rx, buf_usable };
-    switch.add_rings("good", fabric::Policy::default(), &mapping, &attach).unwrap();
+    switch.add_rings("good", fabric::Policy::default(), &port.rings()).unwrap();
     port
 }
 
@@ -57,12 +55,13 @@ fn a_truncated_region_fails_its_port_alone() {
     rustix::fs::ftruncate(&file, geometry.file_size()).unwrap();
     let map = Mapping::unsealed(file.as_fd(), geometry.file_size() as usize).unwrap();
     let spec = |first| RingSpec { first, rings: 1, slots: 16 };
-    let rings = RingAttach { geometry, tx: spec(0), rx: spec(1), buf_usable: 2048 };
+    let mapping = std::sync::Arc::clone(&map);
+    let rings = Rings { mapping, geometry, tx: spec(0), rx: spec(1), buf_usable: 2048 };
 
     let mut switch = Inline::new(SwitchConfig { max_ports: 4, ..Default::default() }).unwrap();
     let region = Region::private(RegionConfig::ports(2, 1, 256)).unwrap();
     let (mut a, mut b) = (add(&mut switch, &region), add(&mut switch, &region));
-    let bad = switch.add_rings("bad", fabric::Policy::default(), &map, &rings).unwrap();
+    let bad = switch.add_rings("bad", fabric::Policy::default(), &rings).unwrap();
 
     let ring = RingMemory::of(&map, &geometry, 0, 16).unwrap();
     let at = geometry.buf_offset() as usize + 2 * 2048;

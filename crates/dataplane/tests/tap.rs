@@ -1,106 +1,28 @@
 //! Taps: the host's network stack talks through a switch. As root, in network namespaces of the test's
 //! own.
-#![allow(unsafe_code, reason = "there is no safe call that makes a tap or a network namespace")]
 
-use std::io::Write;
 use std::net::UdpSocket;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::process::Command;
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use fabric::Policy;
+use host::{Namespace, obstacle, skip};
 use port::{DropReason, Nanos};
-use rustix::fs::{Mode, OFlags};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags};
-use toklat_dataplane::attach::tap;
+use toklat_dataplane::attach;
 use toklat_dataplane::config::Attachment;
 use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::{PortState, PortStats};
 use toklat_dataplane::{Inline, SwitchConfig};
 
+mod host;
 mod process;
 
-fn skip(test: &str, why: &str) {
-    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
-        return eprintln!("SKIPPED {test}: {why}");
-    };
-    let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-    writeln!(log, "{test}: {why}").unwrap();
-}
-
-/// Why taps cannot be tested here, if they cannot.
-fn obstacle() -> Option<&'static str> {
-    if !rustix::process::geteuid().is_root() {
-        return Some("only root may make network namespaces and taps");
-    }
-    if Command::new("ip").arg("-V").output().is_err() {
-        return Some("the program ip (iproute2) is missing");
-    }
-    let probe = || {
-        // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay shared.
-        if unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.is_err() {
-            return Some("network namespaces are refused (CAP_SYS_ADMIN)");
-        }
-        open_tap().err().map(|_| "taps are refused (CAP_NET_ADMIN, /dev/net/tun)")
-    };
-    std::thread::spawn(probe).join().unwrap()
-}
-
-/// A network namespace of the test's own; gone with its descriptor and sockets.
-struct Namespace(OwnedFd);
-
-impl Namespace {
-    fn new() -> Self {
-        let make = || {
-            // SAFETY: only this thread, which ends here, changes its namespace; descriptors stay shared.
-            unsafe { rustix::thread::unshare_unsafe(UnshareFlags::NEWNET) }.unwrap();
-            let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-            Self(rustix::fs::open("/proc/thread-self/ns/net", flags, Mode::empty()).unwrap())
-        };
-        std::thread::spawn(make).join().unwrap()
-    }
-
-    /// Runs `f` in this namespace.
-    fn run<T: Send>(&self, f: impl FnOnce() -> T + Send) -> T {
-        let enter = || {
-            let kind = Some(LinkNameSpaceType::Network);
-            rustix::thread::move_into_link_name_space(self.0.as_fd(), kind).unwrap();
-            f()
-        };
-        std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
-    }
-
-    fn ip(&self, arguments: &str) {
-        let run = || Command::new("ip").args(arguments.split(' ')).status().unwrap();
-        assert!(self.run(run).success(), "ip {arguments}");
-    }
-
-    /// A tap named t0 with this address, and a UDP socket on it.
-    fn tap(&self, address: &str) -> (OwnedFd, UdpSocket) {
-        let queue = self.run(open_tap).unwrap();
-        self.ip("link set dev t0 addrgenmode none");
-        self.ip(&format!("addr add {address}/24 dev t0"));
-        self.ip("link set dev t0 up");
-        let socket = self.run(|| UdpSocket::bind((address, 4000)).unwrap());
-        socket.set_nonblocking(true).unwrap();
-        (queue, socket)
-    }
-}
-
-fn open_tap() -> std::io::Result<OwnedFd> {
-    let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let queue = rustix::fs::open("/dev/net/tun", flags, Mode::empty())?;
-    // SAFETY: an ifreq is plain data.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    request.ifr_name[..2].copy_from_slice(&[b't' as libc::c_char, b'0' as libc::c_char]);
-    request.ifr_ifru.ifru_flags =
-        (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    // SAFETY: TUNSETIFF reads and writes an ifreq, which lives here.
-    let result = unsafe { libc::ioctl(queue.as_raw_fd(), libc::TUNSETIFF, &raw mut request) };
-    if result != 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    Ok(queue)
+/// A tap with this address, and a UDP socket on it.
+fn tap(at: &Namespace, address: &str) -> (OwnedFd, UdpSocket) {
+    let queue = at.tap(&[&format!("{address}/24")], 1, 0).remove(0);
+    let socket = at.run(|| UdpSocket::bind((address, 4000)).unwrap());
+    socket.set_nonblocking(true).unwrap();
+    (queue, socket)
 }
 
 /// An inline switch, and the clock it is given.
@@ -116,7 +38,7 @@ impl Bench {
     }
 
     fn add(&mut self, name: &str, queue: OwnedFd) -> u16 {
-        let attach = |state: &PortState| tap::attach(queue, state);
+        let attach = |state: &PortState| attach::tap::attach(vec![queue], true, state);
         self.switch.add_attached(name, Policy::default(), attach).unwrap()
     }
 
@@ -153,7 +75,7 @@ fn hosts_talk_through_a_switch_of_taps() {
         return skip("hosts_talk_through_a_switch_of_taps", why);
     }
     let (here, there) = (Namespace::new(), Namespace::new());
-    let ((tap_a, a), (tap_b, b)) = (here.tap("10.9.8.1"), there.tap("10.9.8.2"));
+    let ((tap_a, a), (tap_b, b)) = (tap(&here, "10.9.8.1"), tap(&there, "10.9.8.2"));
     let mut bench = Bench::new();
     bench.add("a", tap_a);
     bench.add("b", tap_b);
@@ -175,7 +97,7 @@ fn a_removed_tap_goes_quiet_and_its_frames_are_counted() {
         return skip("a_removed_tap_goes_quiet_and_its_frames_are_counted", why);
     }
     let (here, there) = (Namespace::new(), Namespace::new());
-    let ((tap_a, a), (tap_b, b)) = (here.tap("10.9.8.1"), there.tap("10.9.8.2"));
+    let ((tap_a, a), (tap_b, b)) = (tap(&here, "10.9.8.1"), tap(&there, "10.9.8.2"));
     let mut bench = Bench::new();
     let (_, second) = (bench.add("a", tap_a), bench.add("b", tap_b));
     a.send_to(b"hello", "10.9.8.2:4000").unwrap();
@@ -209,10 +131,10 @@ fn a_sleeping_data_process_is_woken_by_taps() {
         return assert!(status.success(), "{status}");
     }
     let (here, there) = (Namespace::new(), Namespace::new());
-    let ((tap_a, a), (tap_b, b)) = (here.tap("10.9.8.1"), there.tap("10.9.8.2"));
+    let ((tap_a, a), (tap_b, b)) = (tap(&here, "10.9.8.1"), tap(&there, "10.9.8.2"));
     let (thread, connection) = process::start();
-    process::add(&connection, 0, Attachment::Tap, &tap_a);
-    process::add(&connection, 1, Attachment::Tap, &tap_b);
+    process::add(&connection, 0, Attachment::Tap { uso: true }, &tap_a);
+    process::add(&connection, 1, Attachment::Tap { uso: true }, &tap_b);
     let (since, mut bytes) = (Instant::now(), [0; 100]);
     for round in 0..50u8 {
         a.send_to(&[round; 30], "10.9.8.2:4000").unwrap();

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use frame::Mac;
 use port::Nanos;
 use ring::{Port, Region, RegionConfig};
-use toklat_dataplane::{Inline, RingAttach, SwitchConfig};
+use toklat_dataplane::{Inline, SwitchConfig};
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -38,15 +38,8 @@ const BATCH: usize = 64;
 fn plug(switch: &mut Inline, mac: Mac) -> Port {
     let region = Region::private(RegionConfig::ports(1, 1, 512)).unwrap();
     let port = Port::inline(&region, "port", 1, 1, 512).unwrap();
-    let rings = port.rings();
-    let attach = RingAttach {
-        geometry: rings.geometry,
-        tx: rings.tx,
-        rx: rings.rx,
-        buf_usable: rings.buf_usable,
-    };
     let policy = fabric::Policy { macs: vec![mac], flood_limit: None, ..Default::default() };
-    switch.add_rings("port", policy, &rings.mapping, &attach).unwrap();
+    switch.add_rings("port", policy, &port.rings()).unwrap();
     port
 }
 

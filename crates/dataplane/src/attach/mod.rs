@@ -1,14 +1,21 @@
 //! Every kind of port, one file each.
 
+mod bells;
+pub mod dgram;
 pub mod null;
 pub mod pcap;
 pub mod ring;
+pub mod stream;
 pub mod tap;
+pub mod vhost_user;
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use port::{Egress, Ingress, Nanos};
+
+pub(crate) use self::bells::Rung;
+pub use self::bells::{Bell, Bells};
 
 /// A port's sending side as its home worker sees it: one ingress per send queue, and how to sleep.
 pub trait Source: Send {
@@ -18,9 +25,9 @@ pub trait Source: Send {
     /// Send queue `queue`, which is below [`queues`](Self::queues).
     fn queue(&mut self, queue: usize) -> &mut dyn Ingress;
 
-    /// The descriptor that becomes readable when an armed port has work.
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        None
+    /// The descriptors of which one becomes readable, or is signalled anew, when an armed port has work.
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 
     /// Asks the owner to wake us. True if there is work already, or became while we asked: then the
@@ -44,8 +51,8 @@ pub struct Attached {
     pub source: Box<dyn Source>,
     /// Where its owner receives, one per receive queue.
     pub egresses: Vec<Arc<dyn Egress>>,
-    /// A byte on it wakes the owner.
-    pub token: Option<Arc<OwnedFd>>,
+    /// How its owner is woken.
+    pub bells: Bells,
 }
 
 impl std::fmt::Debug for Attached {
@@ -76,6 +83,12 @@ pub enum AttachError {
     /// The capture file cannot be used.
     #[error("The capture file cannot be attached")]
     Pcap(#[from] pcap::PcapError),
+    /// The forwarding table has no room for the port's addresses.
+    #[error(
+        "The forwarding table has no room for {0}, which the port was given; raise fdb_entries, or give \
+         it fewer addresses or VLANs"
+    )]
+    TableFull(frame::Mac),
     /// The port's number is beyond the switch's last port.
     #[error("The switch has no port number {0}")]
     Number(u16),

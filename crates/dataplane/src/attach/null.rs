@@ -1,14 +1,15 @@
-//! Ports with nobody behind them: one that takes everything, and one that waits for its client.
+//! Ports with nobody behind them: one that takes everything, one that waits for its client, one whose
+//! owner does not receive.
 
-use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress, Limits, Nanos,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress, Limits,
+    Nanos, OffloadSet,
 };
 use shmem::Shared;
 
-use super::{AttachError, Attached, Source};
+use super::{AttachError, Attached, Bells, Source};
 use crate::state::PortState;
 
 /// A port that takes every frame and sends none.
@@ -19,13 +20,40 @@ pub fn attach(state: &PortState) -> Result<Attached, AttachError> {
     let expected = "counters in the state memory";
     let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
     let egress = NullEgress { counters: Mutex::new(counters) };
-    Ok(Attached { source: Box::new(Silent), egresses: vec![Arc::new(egress)], token: None })
+    Ok(Attached { source: Box::new(Silent), egresses: vec![Arc::new(egress)], bells: Bells::None })
 }
 
 /// A configured port whose client is not there: no member of the switch until it comes.
 #[must_use]
 pub fn vacant() -> Attached {
-    Attached { source: Box::new(Silent), egresses: Vec::new(), token: None::<Arc<OwnedFd>> }
+    Attached { source: Box::new(Silent), egresses: Vec::new(), bells: Bells::None }
+}
+
+/// A port whose owner is there, but does not receive.
+///
+/// # Errors
+/// [`AttachError`] when its counters are missing.
+pub fn down(state: &PortState) -> Result<Attached, AttachError> {
+    let expected = "counters in the state memory";
+    let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
+    let egress = DownEgress { counters: Mutex::new(counters) };
+    Ok(Attached { source: Box::new(Silent), egresses: vec![Arc::new(egress)], bells: Bells::None })
+}
+
+struct DownEgress {
+    counters: Mutex<Shared<EgressCounters>>,
+}
+
+impl Egress for DownEgress {
+    fn deliver(&self, _batch: &Batch<'_>, list: &[FrameIdx], _limits: Limits) -> Delivered {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.drop_frames(DropReason::Down, list.len() as u64);
+        Delivered { finished: list.len() }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
 }
 
 /// An owner that never sends.
@@ -48,7 +76,7 @@ struct NullEgress {
 impl Egress for NullEgress {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |i: &&FrameIdx| batch.frame(**i).len() <= limits.max_frame as usize;
+        let fits = |i: &&FrameIdx| batch.wire_len(**i) <= limits.max_frame as usize;
         let (mut frames, mut bytes) = (0, 0);
         for i in list.iter().filter(fits) {
             frames += 1;
@@ -62,5 +90,9 @@ impl Egress for NullEgress {
 
     fn settle(&self, _now: Nanos) -> Effects {
         Effects::default()
+    }
+
+    fn takes(&self) -> OffloadSet {
+        OffloadSet::ALL
     }
 }

@@ -1,10 +1,11 @@
 //! A tap interface: frames of the host's network stack.
 //!
-//! Each frame costs a system call, read(2) or write(2), and one copy by the kernel. The descriptor is a
-//! queue opened with `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`: a virtio-net header of 10 bytes (Linux,
-//! `Documentation/networking/tuntap.rst`) is before each frame. No offload is enabled on it, so the
-//! kernel hands out no unfinished checksums and no frames to be segmented; should somebody else enable
-//! one, such frames are dropped and counted.
+//! Each frame costs a system call, read(2) or write(2), and one copy by the kernel; one that is to be
+//! segmented by whoever receives it is up to 64 KiB long. A descriptor is a queue opened with
+//! `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`: a virtio-net header of 10 bytes (Linux,
+//! `Documentation/networking/tuntap.rst`) is before each frame and carries its offload request, both
+//! ways. What the kernel hands out was set where the tap was opened (`TUNSETOFFLOAD`); what it is handed
+//! it always takes, but for UDP segmentation, which Linux has since 6.2.
 //!
 //! An interface that is removed under us answers every call with an error: the port then goes quiet for
 //! good, sends nothing, and drops what is sent to it as `down`.
@@ -13,46 +14,56 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fabric::Policy;
+use frame::OFFLOAD_HEADER;
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
-    IngressCounters, Limits, Nanos, Offload, Scratch,
+    IngressCounters, Limits, Nanos, Offload, OffloadSet, Scratch, Software,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use shmem::{Bytes, Shared, Span};
 
-use super::{AttachError, Attached, Source};
+use super::{AttachError, Attached, Bells, Source};
 use crate::state::PortState;
 
-/// Bytes of the virtio-net header before a frame (virtio 1.2, 5.1.6, without `num_buffers`).
-const HEADER: usize = 10;
-/// Bytes of the largest frame.
-const MAX_FRAME: usize = Policy::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+/// Most queues of a tap.
+pub const MAX_QUEUES: usize = 8;
+/// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
+const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
 /// Bytes read at most: one more than fits, which tells a frame that was cut off.
-const BUFFER: usize = HEADER + MAX_FRAME + 1;
-/// virtio-net header flag: the checksum is to be filled in.
-const NEEDS_CHECKSUM: u8 = 1;
-/// Distance of the buffers for frames that are read.
-const STRIDE: usize = BUFFER.next_multiple_of(64);
+const BUFFER: usize = OFFLOAD_HEADER + MAX_FRAME + 1;
+/// Bytes of frames that are gathered at a time.
+const BUFFERS: usize = 16 * BUFFER;
 /// How long a queue found empty is not read again, unless epoll says that there is something.
 const DRY_NS: u64 = 20_000;
 
-/// Attaches a tap's queue.
+/// Attaches a tap by its queues. `uso` says that the kernel takes UDP to be segmented.
 ///
 /// # Errors
-/// [`AttachError::Descriptors`] when it is no character device, or counters are missing.
-pub fn attach(queue: OwnedFd, state: &PortState) -> Result<Attached, AttachError> {
+/// [`AttachError::Descriptors`] when one is no character device, there are none or too many, or
+/// counters are missing.
+pub fn attach(queues: Vec<OwnedFd>, uso: bool, state: &PortState) -> Result<Attached, AttachError> {
+    let expected = "1 to 8 queues of a tap interface";
+    if queues.is_empty() || queues.len() > MAX_QUEUES {
+        return Err(AttachError::Descriptors { expected });
+    }
     let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
-    let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
-    let egress = egress.ok_or_else(missing)?;
-    check(&queue).map_err(|_| AttachError::Descriptors { expected: "a tap interface's queue" })?;
-    let tap = Arc::new(Tap { queue, gone: AtomicBool::new(false) });
-    let writing = Writing { counters: egress, bytes: vec![0; HEADER + MAX_FRAME].into() };
-    let egress = TapEgress { tap: Arc::clone(&tap), writing: Mutex::new(writing) };
-    let source = TapIngress { tap, counters: ingress, buffers: Vec::new(), dry_at: None };
-    Ok(Attached { source: Box::new(source), egresses: vec![Arc::new(egress)], token: None })
+    let counters = state.ingress().ok_or_else(missing)?;
+    let takes = OffloadSet { uso, ..OffloadSet::ALL };
+    let (mut ingresses, mut egresses) = (Vec::new(), Vec::<Arc<dyn Egress>>::new());
+    for (number, queue) in queues.into_iter().enumerate() {
+        check(&queue).map_err(|_| AttachError::Descriptors { expected })?;
+        let tap = Arc::new(Tap { queue, gone: AtomicBool::new(false) });
+        let bytes = vec![0; OFFLOAD_HEADER + MAX_FRAME].into();
+        let writing = Writing { counters: state.egress(number).ok_or_else(missing)?, bytes };
+        let writing = Mutex::new(writing);
+        egresses.push(Arc::new(TapEgress { tap: Arc::clone(&tap), takes, writing }));
+        let counters = counters.clone();
+        ingresses.push(TapIngress { tap, counters, buffers: Vec::new(), dry_at: None });
+    }
+    let source = Box::new(TapSource { queues: ingresses });
+    Ok(Attached { source, egresses, bells: Bells::None })
 }
 
 /// A queue that blocked would block its worker.
@@ -65,7 +76,7 @@ fn check(queue: &OwnedFd) -> rustix::io::Result<()> {
     rustix::fs::fcntl_setfl(queue, flags | OFlags::NONBLOCK)
 }
 
-/// What the two directions share.
+/// What the two directions of a queue share.
 struct Tap {
     queue: OwnedFd,
     /// The interface was removed.
@@ -84,27 +95,8 @@ impl Tap {
             self.gone.store(true, Ordering::Relaxed);
         }
     }
-}
 
-struct TapIngress {
-    tap: Arc<Tap>,
-    counters: Shared<IngressCounters>,
-    /// [`STRIDE`] bytes per frame of the largest batch so far. Not touched between gathering frames
-    /// and completing them.
-    buffers: Vec<u8>,
-    /// When the queue was found empty.
-    dry_at: Option<Nanos>,
-}
-
-/// What a read(2) brought.
-enum Got {
-    Frame(Span),
-    Refused(DropReason, usize),
-    Nothing,
-}
-
-impl Tap {
-    /// Reads one frame.
+    /// Reads one frame into `buffer`, which takes the largest.
     fn read(&self, buffer: &mut [u8]) -> Got {
         let bytes = match rustix::io::read(&self.queue, &mut *buffer) {
             Ok(bytes) => bytes,
@@ -113,16 +105,31 @@ impl Tap {
                 return Got::Nothing;
             }
         };
-        let Some(len) = bytes.checked_sub(HEADER) else { return Got::Nothing };
-        let (flags, gso_type) = (buffer[0], buffer[1]);
-        if gso_type != 0 || flags & NEEDS_CHECKSUM != 0 {
-            return Got::Refused(DropReason::Offload, len);
+        let Some((header, frame)) = buffer[..bytes].split_first_chunk_mut() else {
+            return Got::Nothing;
+        };
+        match frame.len() {
+            ..=MAX_FRAME => Got::Frame(Bytes::of(frame).span(), Offload::from_header(header)),
+            len => Got::TooLong(len),
         }
-        if len > MAX_FRAME {
-            return Got::Refused(DropReason::TooLong, len);
-        }
-        Got::Frame(Bytes::of(&mut buffer[HEADER..bytes]).span())
     }
+}
+
+/// What a read(2) brought.
+enum Got {
+    Frame(Span, Offload),
+    TooLong(usize),
+    Nothing,
+}
+
+struct TapIngress {
+    tap: Arc<Tap>,
+    counters: Shared<IngressCounters>,
+    /// Frames of the last batch, one after the other. Not touched between gathering frames and
+    /// completing them.
+    buffers: Vec<u8>,
+    /// When the queue was found empty.
+    dry_at: Option<Nanos>,
 }
 
 impl Ingress for TapIngress {
@@ -131,24 +138,24 @@ impl Ingress for TapIngress {
             return 0;
         }
         self.dry_at = None;
-        if self.buffers.len() < max * STRIDE {
-            self.buffers = vec![0; max * STRIDE];
+        if self.buffers.is_empty() {
+            self.buffers = vec![0; BUFFERS];
         }
-        let mut buffers = self.buffers.chunks_exact_mut(STRIDE);
-        let mut buffer = buffers.next();
-        let (mut frames, mut refused, mut refused_bytes) = (0, 0, 0);
-        while frames + refused < max && scratch.has_room() {
-            let Some(space) = buffer.as_deref_mut() else { break };
-            match self.tap.read(&mut space[..BUFFER]) {
-                Got::Frame(bytes) => {
+        let (mut used, mut frames, mut too_long, mut too_long_bytes) = (0, 0, 0, 0);
+        while frames + too_long < max && scratch.has_room() {
+            let Some(buffer) = self.buffers.get_mut(used..used + BUFFER) else { break };
+            match self.tap.read(buffer) {
+                Got::Frame(bytes, request) => {
                     scratch.push(bytes);
+                    if request != Offload::NONE {
+                        scratch.set_offload(request);
+                    }
+                    used += (OFFLOAD_HEADER + bytes.len()).next_multiple_of(64);
                     frames += 1;
-                    buffer = buffers.next();
                 }
-                Got::Refused(reason, len) => {
-                    self.counters.drop_frames(reason, 1);
-                    refused += 1;
-                    refused_bytes += len as u64;
+                Got::TooLong(len) => {
+                    too_long += 1;
+                    too_long_bytes += len as u64;
                 }
                 Got::Nothing => {
                     self.dry_at = Some(now);
@@ -156,8 +163,9 @@ impl Ingress for TapIngress {
                 }
             }
         }
-        self.counters.frames.add((frames + refused) as u64);
-        self.counters.bytes.add(scratch.bytes() + refused_bytes);
+        self.counters.drop_frames(DropReason::TooLong, too_long as u64);
+        self.counters.frames.add((frames + too_long) as u64);
+        self.counters.bytes.add(scratch.bytes() + too_long_bytes);
         frames
     }
 
@@ -169,20 +177,35 @@ impl Ingress for TapIngress {
     }
 }
 
-impl Source for TapIngress {
+struct TapSource {
+    queues: Vec<TapIngress>,
+}
+
+impl Source for TapSource {
     fn queues(&self) -> usize {
-        1
+        self.queues.len()
     }
 
-    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
-        self
+    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
+        &mut self.queues[queue]
     }
 
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.tap.queue.as_fd())
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.tap.queue.as_fd()).collect()
     }
 
     fn arm(&mut self) -> bool {
+        // Every queue is asked: one that has frames must not be thought dry.
+        self.queues.iter_mut().map(TapIngress::has_frames).filter(|work| *work).count() > 0
+    }
+
+    fn disarm(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.dry_at = None);
+    }
+}
+
+impl TapIngress {
+    fn has_frames(&mut self) -> bool {
         if self.tap.is_gone() {
             return false;
         }
@@ -194,20 +217,17 @@ impl Source for TapIngress {
         }
         work
     }
-
-    fn disarm(&mut self) {
-        self.dry_at = None;
-    }
 }
 
 struct TapEgress {
     tap: Arc<Tap>,
+    takes: OffloadSet,
     writing: Mutex<Writing>,
 }
 
 struct Writing {
     counters: Shared<EgressCounters>,
-    /// A header that asks for nothing, and the frame that is being written.
+    /// The header and the frame that is being written.
     bytes: Box<[u8]>,
 }
 
@@ -230,6 +250,14 @@ impl Egress for TapEgress {
     fn settle(&self, _now: Nanos) -> Effects {
         Effects::default()
     }
+
+    fn takes(&self) -> OffloadSet {
+        self.takes
+    }
+
+    fn count_software(&self, done: Software) {
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner).counters.add_software(done);
+    }
 }
 
 impl Writing {
@@ -242,17 +270,15 @@ impl Writing {
         max_frame: u32,
     ) -> Result<(), DropReason> {
         let len = batch.frame(i).len();
-        if len > (max_frame as usize).min(MAX_FRAME) {
+        if batch.wire_len(i) > max_frame as usize || len > MAX_FRAME {
             return Err(DropReason::TooLong);
-        }
-        if batch.offload(i) != Offload::NONE {
-            return Err(DropReason::Offload);
         }
         if tap.is_gone() {
             return Err(DropReason::Down);
         }
-        let bytes = &mut self.bytes[..HEADER + len];
-        batch.copy_frame(i, Bytes::of(&mut bytes[HEADER..]));
+        let bytes = &mut self.bytes[..OFFLOAD_HEADER + len];
+        bytes[..OFFLOAD_HEADER].copy_from_slice(&batch.offload(i).header());
+        batch.copy_frame(i, Bytes::of(&mut bytes[OFFLOAD_HEADER..]));
         match rustix::io::write(&tap.queue, bytes) {
             Ok(_) => Ok(()),
             Err(Errno::AGAIN) => Err(DropReason::Full),

@@ -1,6 +1,8 @@
 //! A data process inside of a test's process.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
+pub mod client;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command as Program, ExitStatus};
 
@@ -15,11 +17,17 @@ const CHILD: &str = "TOKLAT_PROCESS_TEST_CHILD";
 
 /// Runs the test of this name again, in a process that may be confined; `None` in that process.
 pub fn in_child(test: &str) -> Option<ExitStatus> {
+    in_child_with(test, &[])
+}
+
+/// As [`in_child`], with these environment variables.
+pub fn in_child_with(test: &str, variables: &[(&str, &str)]) -> Option<ExitStatus> {
     if std::env::var_os(CHILD).is_some() {
         return None;
     }
     let mut child = Program::new(std::env::current_exe().unwrap());
     child.args(["--exact", test, "--nocapture"]).env(CHILD, "1").env("RUST_BACKTRACE", "1");
+    child.envs(variables.iter().copied());
     // Its tally is not ours.
     child.stdout(std::process::Stdio::null());
     Some(child.status().unwrap())

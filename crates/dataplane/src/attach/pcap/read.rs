@@ -44,7 +44,7 @@ fn play(
     let position = state.send(0).ok_or_else(missing)?;
     let next = if resume { position.taken.own() as usize } else { 0 };
     let player = Player::new(recording, repeat, speed_percent, (counters, position), next);
-    Ok(Attached { source: Box::new(player), egresses: Vec::new(), token: None })
+    Ok(Attached { source: Box::new(player), egresses: Vec::new(), bells: Default::default() })
 }
 
 /// The file's bytes. Its offset is shared with duplicates of the descriptor and stays as it is.
@@ -102,10 +102,11 @@ impl Player {
         let (mut bytes, recorded) = recording.into_parts();
         let gaps = recorded.len().saturating_sub(1) as u64;
         let pause = duration.checked_div(gaps).unwrap_or(ROUND_NS);
-        let mut rest = &mut bytes[..];
+        let (mut rest, mut start) = (&mut bytes[..], 0);
         let mut frames = Vec::with_capacity(recorded.len());
         for frame in recorded {
-            let (bytes, after) = std::mem::take(&mut rest).split_at_mut(frame.len as usize);
+            let (bytes, after) = std::mem::take(&mut rest).split_at_mut(frame.end - start);
+            start = frame.end;
             frames.push(Due { at: frame.at, bytes: Bytes::of(bytes).span() });
             rest = after;
         }

@@ -9,8 +9,10 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::{Block, PcapNgParser};
 use pcap_file::{DataLink, Endianness, TsResolution};
 
-/// Bytes of the largest file.
+/// Bytes of the largest file that is attached to a switch.
 pub const MAX_FILE: usize = 256 << 20;
+/// Bytes of the longest frame.
+const MAX_FRAME: usize = 65_535;
 /// Bytes of the largest packet block: a frame of the largest snap length in use, and options.
 const MAX_PACKET_BLOCK: usize = 1 << 20;
 /// Bytes of all section headers and interface descriptions together: each option of few bytes takes
@@ -67,7 +69,6 @@ pub struct Recording {
     frames: Vec<Recorded>,
     /// When the first frame was captured, in nanoseconds since 1970.
     first: u64,
-    /// Frames left out: cut short, without a time, or too short for Ethernet.
     skipped: usize,
 }
 
@@ -76,7 +77,8 @@ pub struct Recording {
 pub(super) struct Recorded {
     /// Nanoseconds after the first frame; never less than the frame's before.
     pub at: u64,
-    pub len: u32,
+    /// Where its bytes end, and the next frame's begin.
+    pub end: usize,
 }
 
 impl Recording {
@@ -92,7 +94,17 @@ impl Recording {
         self.frames.is_empty()
     }
 
-    /// Frames of the file that were left out: cut short, without a time, or too short for Ethernet.
+    /// Frame `i`, which is below [`len`](Self::len): when it was captured, after the first one, and its
+    /// bytes. Time does not run backwards.
+    #[must_use]
+    pub fn frame(&self, i: usize) -> (Duration, &[u8]) {
+        let start = i.checked_sub(1).map_or(0, |before| self.frames[before].end);
+        let Recorded { at, end } = self.frames[i];
+        (Duration::from_nanos(at), &self.bytes[start..end])
+    }
+
+    /// Frames of the file that were left out: cut short, without a time, too short for Ethernet, or
+    /// longer than 65,535 bytes.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped
@@ -110,7 +122,8 @@ impl Recording {
     }
 
     fn push(&mut self, at: u64, original_len: u32, frame: &[u8]) {
-        if frame.len() < original_len as usize || frame.len() < frame::ETHERNET_HEADER {
+        let whole = frame.len() >= original_len as usize;
+        if !whole || !(frame::ETHERNET_HEADER..=MAX_FRAME).contains(&frame.len()) {
             self.skipped += 1;
             return;
         }
@@ -120,7 +133,7 @@ impl Recording {
         let before = self.frames.last().map_or(0, |frame| frame.at);
         let at = at.saturating_sub(self.first).max(before);
         self.bytes.extend_from_slice(frame);
-        self.frames.push(Recorded { at, len: frame.len() as u32 });
+        self.frames.push(Recorded { at, end: self.bytes.len() });
     }
 
     fn broken(&self, reason: &dyn std::fmt::Display) -> PcapError {
@@ -238,11 +251,8 @@ fn nanoseconds(units: u64, resolution: u8) -> u64 {
 /// Reads a pcap or pcapng file of Ethernet frames. Takes memory in proportion to the file's size.
 ///
 /// # Errors
-/// [`PcapError`] if it is too large, broken, not of Ethernet, or has no whole frame.
+/// [`PcapError`] if it is broken, not of Ethernet, or has no whole frame.
 pub fn parse(file: &[u8]) -> Result<Recording, PcapError> {
-    if file.len() > MAX_FILE {
-        return Err(PcapError::TooLarge);
-    }
     let mut recording = Recording::default();
     if file.starts_with(&SECTION_HEADER.to_be_bytes()) {
         recording.read_pcapng(file)?;
@@ -299,8 +309,15 @@ mod tests {
         file
     }
 
-    fn frames(file: &[u8]) -> Vec<(u64, u32)> {
-        parse(file).unwrap().frames.iter().map(|frame| (frame.at, frame.len)).collect()
+    /// Times and lengths; all bytes of a frame are its length.
+    fn frames(file: &[u8]) -> Vec<(u64, usize)> {
+        let recording = parse(file).unwrap();
+        let frame = |i| {
+            let (at, bytes) = recording.frame(i);
+            assert!(bytes.iter().all(|byte| usize::from(*byte) == bytes.len()));
+            (at.as_nanos() as u64, bytes.len())
+        };
+        (0..recording.len()).map(frame).collect()
     }
 
     #[test]
@@ -314,6 +331,22 @@ mod tests {
             let mut twice = nano.clone();
             twice.extend(pcapng(Endianness::Big, Some(9), &[(9, 62)]));
             assert_eq!(frames(&twice), [(0, 60), (1, 61), (2, 62)], "two sections");
+        }
+    }
+
+    #[test]
+    fn a_classic_file_counts_micro_or_nanoseconds() {
+        for (ts_resolution, second) in
+            [(TsResolution::MicroSecond, 5000), (TsResolution::NanoSecond, 5432)]
+        {
+            let mut file = Vec::new();
+            let header = PcapHeader { ts_resolution, ..PcapHeader::default() };
+            let mut writer = PcapWriter::with_header(&mut file, header).unwrap();
+            for at in [0, 5432] {
+                let at = START + Duration::from_nanos(at);
+                writer.write_packet(&PcapPacket::new(at, 60, &[60; 60])).unwrap();
+            }
+            assert_eq!(frames(&file), [(0, 60), (second, 60)]);
         }
     }
 
@@ -392,8 +425,8 @@ mod tests {
             }
             file.truncate(cut.max(24));
             if let Ok(recording) = parse(&file) {
-                let len: u64 = recording.frames.iter().map(|frame| u64::from(frame.len)).sum();
-                prop_assert_eq!(len, recording.bytes.len() as u64);
+                let len: usize = (0..recording.len()).map(|i| recording.frame(i).1.len()).sum();
+                prop_assert_eq!(len, recording.bytes.len());
                 prop_assert!(recording.frames.is_sorted_by_key(|frame| frame.at));
             }
         }

@@ -19,6 +19,7 @@ use pcap_file::pcapng::blocks::interface_description::{
 use pcap_file::{DataLink, Endianness};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
+    Software,
 };
 use rustix::time::ClockId;
 use shmem::{Bytes, Shared};
@@ -55,7 +56,11 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     });
     let thread = Some(thread.map_err(PcapError::File)?);
     let egress = PcapEgress { spool, thread };
-    Ok(Attached { source: Box::new(Silent), egresses: vec![Arc::new(egress)], token: None })
+    Ok(Attached {
+        source: Box::new(Silent),
+        egresses: vec![Arc::new(egress)],
+        bells: Default::default(),
+    })
 }
 
 fn begin_section(to: &mut Vec<u8>) -> Result<(), pcap_file::PcapError> {
@@ -198,6 +203,10 @@ impl Egress for PcapEgress {
 
     fn settle(&self, _now: Nanos) -> Effects {
         Effects::default()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.spool.lock().counters.add_software(done);
     }
 }
 

@@ -23,11 +23,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
 use port::{Counter, Egress, Ingress};
-use shmem::{Mapping, Memfd, Pool, Shared};
+use shmem::{Buffers, Mapping, Memfd, Pool, Shared};
 
 use self::receive::ReceiveQueue;
 use self::send::SendRing;
-use super::{AttachError, Attached, Source};
+use super::{AttachError, Attached, Bells, Source};
 use crate::config::RingAttach;
 use crate::state::PortState;
 
@@ -102,7 +102,8 @@ pub fn attach_mapped(
         // The predecessor may have died between publishing and kicking.
         crate::kick(token.as_fd());
     }
-    Ok(Attached { source, egresses, token })
+    let bells = token.map_or(Bells::None, Bells::Token);
+    Ok(Attached { source, egresses, bells })
 }
 
 /// A client's port: its send rings, and what its two directions share.
@@ -121,8 +122,8 @@ impl Source for RingPort {
         &mut self.senders[queue]
     }
 
-    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.health.token.as_ref().map(|token| token.as_fd())
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.health.token.iter().map(|token| token.as_fd()).collect()
     }
 
     fn arm(&mut self) -> bool {
@@ -254,6 +255,6 @@ impl Health {
 
 /// The bytes of a slot; `pool` starts after the reserved buffers.
 #[inline(always)]
-fn buffer(pool: &Pool, word: SlotWord) -> Option<shmem::Bytes<'_>> {
+fn buffer(pool: Buffers<'_>, word: SlotWord) -> Option<shmem::Bytes<'_>> {
     pool.get(word.buf.wrapping_sub(RESERVED_BUFFERS), u32::from(word.len))
 }

@@ -6,8 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use ::ring::layout::{
     Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
 };
-use port::{Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Nearer};
-use shmem::{Pool, Shared, SharedSlice};
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Nearer, Picked,
+    Software,
+};
+use shmem::{Buffers, Pool, Shared, SharedSlice};
 
 use super::{Health, Watch, buffer};
 use crate::state::ReceiveState;
@@ -123,7 +126,13 @@ impl ReceiveQueue {
         let mut left = list;
         while !left.is_empty() {
             let before = left.len();
-            left = self.fill_singles(&mut filled, batch, left, most);
+            left = match batch.consecutive(left) {
+                Some(frames) => &left[self.fill_singles(&mut filled, batch, frames, most)..],
+                None => {
+                    let frames = left.iter().map(|i| batch.pick(*i));
+                    &left[self.fill_singles(&mut filled, batch, frames, most)..]
+                }
+            };
             if left.len() == before
                 && !self.fill_special(&mut filled, batch, left[0], limits.max_frame)
             {
@@ -140,28 +149,34 @@ impl ReceiveQueue {
     }
 
     /// Copies frames of at most `most` bytes into one spare buffer each, as far as there are any
-    /// without the ring's end between them; returns the others.
+    /// without the ring's end between them; returns how many.
     #[inline(always)]
-    fn fill_singles<'l>(
+    fn fill_singles<'b>(
         &self,
         to: &mut Filled,
-        batch: &Batch<'_>,
-        list: &'l [FrameIdx],
+        batch: &'b Batch<'_>,
+        list: impl ExactSizeIterator<Item = Picked<'b>> + Clone,
         most: u32,
-    ) -> &'l [FrameIdx] {
+    ) -> usize {
         let slots = self.slots[to.at as usize..].iter();
         // The last spare belongs to the slot that stays empty.
         let spares = self.spares[to.spare as usize..self.slots.len() - 1].iter();
+        let pool = self.pool.buffers();
         let (mut frames, mut bytes) = (0, 0);
-        for ((i, slot), spare) in list.iter().zip(slots).zip(spares) {
-            batch.prefetch_payload(i + 1);
-            let frame = batch.pick(*i);
+        let mut ahead = list.clone();
+        ahead.next();
+        for ((frame, slot), spare) in list.zip(slots).zip(spares) {
+            if batch.is_long()
+                && let Some(next) = ahead.next()
+            {
+                next.prefetch_payload();
+            }
             let (len, buf) = (frame.len() as u32, spare.load(Ordering::Relaxed));
             if len > most {
                 break;
             }
             let word = SlotWord { buf, len: len as u16, flags: 1 << 8 };
-            if let Some(bytes) = buffer(&self.pool, word) {
+            if let Some(bytes) = buffer(pool, word) {
                 frame.copy_to(bytes);
             }
             slot.store(word);
@@ -172,7 +187,7 @@ impl ReceiveQueue {
         to.at = advance(to.at, frames, self.slot_count());
         to.frames += u64::from(frames);
         to.bytes += bytes;
-        &list[frames as usize..]
+        frames as usize
     }
 
     /// Drops a frame that is too long, or spreads one over several slots, each with their number in
@@ -202,7 +217,7 @@ impl ReceiveQueue {
             to.spare += 1;
             let more = if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
             let word = SlotWord { buf, len: piece as u16, flags: (count as u16) << 8 | more };
-            if let Some(bytes) = buffer(&self.pool, word) {
+            if let Some(bytes) = buffer(self.pool.buffers(), word) {
                 frame.copy_range(from as usize, bytes);
             }
             self.slots[to.at as usize].store(word);
@@ -253,12 +268,13 @@ impl ReceiveQueue {
         if head >= slots || distance(at.released, head, slots) > self.out(at) {
             return Err(Fault::BadHead);
         }
+        let pool = self.pool.buffers();
         let mut spares = self.spares[..self.out(at) as usize].iter().rev();
         let (from, to, end) = (at.released as usize, head as usize, slots as usize);
         let runs = if from <= to { [from..to, 0..0] } else { [from..end, 0..to] };
         for run in runs {
             for (slot, spare) in self.slots[run].iter().zip(&mut spares) {
-                spare.store(self.checked(slot)?, Ordering::Relaxed);
+                spare.store(checked(pool, slot)?, Ordering::Relaxed);
             }
         }
         at.released = head;
@@ -266,19 +282,11 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The buffer that the client left in a slot.
-    #[inline(always)]
-    fn checked(&self, slot: &Slot) -> Result<u32, Fault> {
-        let word = slot.load();
-        let known = buffer(&self.pool, SlotWord { len: 0, ..word }).is_some();
-        if known { Ok(word.buf) } else { Err(Fault::BadBuffer) }
-    }
-
     /// Reads which buffers the client has put into the ring.
     #[cold]
     fn prime(&self, at: &mut Cursors) -> Result<(), Fault> {
         for (slot, spare) in self.slots.iter().zip(self.spares.iter()) {
-            spare.store(self.checked(slot)?, Ordering::Relaxed);
+            spare.store(checked(self.pool.buffers(), slot)?, Ordering::Relaxed);
         }
         at.primed = true;
         self.state.primed.store(1, Ordering::Relaxed);
@@ -299,6 +307,10 @@ impl Egress for ReceiveQueue {
             self.state.counters.kicks.add_shared(1);
         }
         Effects { kick }
+    }
+
+    fn count_software(&self, done: Software) {
+        self.state.counters.add_software(done);
     }
 
     fn prefetch(&self, nearer: Nearer) {
@@ -322,11 +334,19 @@ impl Egress for ReceiveQueue {
                 self.slots.get(published as usize).inspect(|slot| prefetch(*slot));
                 if let Some(spare) = self.spares.get(out as usize) {
                     let word = SlotWord { buf: spare.load(Ordering::Relaxed), len: 64, flags: 0 };
-                    buffer(&self.pool, word).inspect(|bytes| bytes.prefetch());
+                    buffer(self.pool.buffers(), word).inspect(|bytes| bytes.prefetch());
                 }
             }
         }
     }
+}
+
+/// The buffer that the client left in a slot.
+#[inline(always)]
+fn checked(pool: Buffers<'_>, slot: &Slot) -> Result<u32, Fault> {
+    let word = slot.load();
+    let known = buffer(pool, SlotWord { len: 0, ..word }).is_some();
+    if known { Ok(word.buf) } else { Err(Fault::BadBuffer) }
 }
 
 fn prefetch<T>(value: &T) {

@@ -7,7 +7,7 @@ use ::ring::layout::{
     slot_flags,
 };
 use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
-use shmem::{Pool, Shared, SharedSlice};
+use shmem::{Buffers, Pool, Shared, SharedSlice};
 
 use super::{Health, Watch, buffer};
 use crate::state::SendState;
@@ -122,12 +122,13 @@ impl SendRing {
     fn collect_singles(&mut self, scratch: &mut Scratch, max: usize, head: u32) {
         let end = if head >= self.taken { head } else { self.slots() };
         let mut left = self.slots[self.taken as usize..end as usize].iter();
+        let pool = self.pool.buffers();
         scratch.push_all(max, || {
             let word = left.as_slice().first()?.load();
             if word.flags & (slot_flags::MOREFRAG | slot_flags::INDIRECT) != 0 {
                 return None;
             }
-            let bytes = buffer(&self.pool, word)?;
+            let bytes = buffer(pool, word)?;
             left.next();
             Some(bytes)
         });
@@ -158,7 +159,7 @@ impl SendRing {
         let (mut count, mut len) = (0, 0);
         while *at != head {
             let word = self.slots[*at as usize].load();
-            let bytes = match check(&self.pool, word) {
+            let bytes = match check(self.pool.buffers(), word) {
                 Ok(_) if count == MAX_FRAGS => Err(Fault::EndlessFrame),
                 checked => checked,
             };
@@ -175,7 +176,7 @@ impl SendRing {
 }
 
 /// The bytes of a slot, or what is wrong with it.
-fn check(pool: &Pool, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
+fn check(pool: Buffers<'_>, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
     if word.flags & slot_flags::INDIRECT != 0 {
         return Err(Fault::Indirect);
     }

@@ -1,0 +1,291 @@
+//! Frames in datagrams, one each, as QEMU's `-netdev dgram`, libkrun and vfkit speak: over a pair of Unix
+//! sockets or UDP.
+//!
+//! recvmmsg(2) and sendmmsg(2) move up to 64 frames a call. A peer that is not there is no reason to end:
+//! what is sent to it is dropped as `down`, and the supervisor connects the socket anew from time to time.
+//! There is no room for offload requests in a datagram: they are met in software.
+#![allow(unsafe_code, reason = "rustix has neither recvmmsg nor sendmmsg")]
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fabric::Policy;
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
+    IngressCounters, Limits, Nanos, Scratch, Software,
+};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::SocketType;
+use shmem::{Bytes, Shared};
+
+use super::{AttachError, Attached, Bells, Source};
+use crate::state::PortState;
+
+/// Most datagrams a call moves.
+const AT_ONCE: usize = 64;
+/// Bytes of the largest frame.
+const MAX_FRAME: usize = Policy::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+/// Distance of the buffers for frames that are received.
+const STRIDE: usize = MAX_FRAME.next_multiple_of(64);
+/// How long a socket found empty is not read again, unless epoll says that there is something.
+const DRY_NS: u64 = 20_000;
+
+/// Attaches a datagram socket.
+///
+/// # Errors
+/// [`AttachError::Descriptors`] when it is no datagram socket, or counters are missing.
+pub fn attach(socket: OwnedFd, state: &PortState) -> Result<Attached, AttachError> {
+    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
+    let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
+    let counters = egress.ok_or_else(missing)?;
+    match rustix::net::sockopt::socket_type(&socket) {
+        Ok(SocketType::DGRAM) => (),
+        _ => return Err(AttachError::Descriptors { expected: "a datagram socket" }),
+    }
+    let socket = Arc::new(socket);
+    let bytes = vec![0; AT_ONCE * STRIDE].into();
+    let sending = Mutex::new(Sending { counters, bytes });
+    let egress = DgramEgress { socket: Arc::clone(&socket), sending };
+    let source = DgramIngress { socket, counters: ingress, buffers: Box::default(), dry_at: None };
+    Ok(Attached { source: Box::new(source), egresses: vec![Arc::new(egress)], bells: Bells::None })
+}
+
+struct DgramIngress {
+    socket: Arc<OwnedFd>,
+    counters: Shared<IngressCounters>,
+    /// [`STRIDE`] bytes per frame of a batch, once there was one. Not touched between gathering frames
+    /// and completing them.
+    buffers: Box<[u8]>,
+    /// When the socket was found empty.
+    dry_at: Option<Nanos>,
+}
+
+impl Ingress for DgramIngress {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        if self.dry_at.is_some_and(|at| now - at < DRY_NS) {
+            return 0;
+        }
+        self.dry_at = None;
+        if self.buffers.is_empty() {
+            self.buffers = vec![0; AT_ONCE * STRIDE].into();
+        }
+        let mut lens = [0; AT_ONCE];
+        let max = max.min(AT_ONCE).min(scratch.capacity());
+        let Ok(got) = receive(self.socket.as_fd(), &mut self.buffers[..max * STRIDE], &mut lens)
+        else {
+            // Nothing there, or a peer that is not there.
+            self.dry_at = Some(now);
+            return 0;
+        };
+        let (mut too_long, mut too_long_bytes) = (0, 0);
+        for (buffer, len) in self.buffers.chunks_exact_mut(STRIDE).zip(&lens[..got]) {
+            match buffer.get_mut(..*len).filter(|_| *len <= MAX_FRAME) {
+                Some(frame) => scratch.push(Bytes::of(frame).span()),
+                None => {
+                    too_long += 1;
+                    too_long_bytes += *len as u64;
+                }
+            }
+        }
+        self.counters.drop_frames(DropReason::TooLong, too_long);
+        self.counters.frames.add(got as u64);
+        self.counters.bytes.add(scratch.bytes() + too_long_bytes);
+        got - too_long as usize
+    }
+
+    /// Nobody waits for buffers: the next batch may use them.
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}
+
+impl Source for DgramIngress {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
+        self
+    }
+
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.as_fd()]
+    }
+
+    fn arm(&mut self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        let work = polled.is_ok() && fds[0].revents().contains(PollFlags::IN);
+        if work {
+            self.dry_at = None;
+        }
+        work
+    }
+
+    fn disarm(&mut self) {
+        self.dry_at = None;
+    }
+}
+
+struct DgramEgress {
+    socket: Arc<OwnedFd>,
+    sending: Mutex<Sending>,
+}
+
+struct Sending {
+    counters: Shared<EgressCounters>,
+    /// [`STRIDE`] bytes for each of [`AT_ONCE`] frames.
+    bytes: Box<[u8]>,
+}
+
+impl Egress for DgramEgress {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut finished = 0;
+        for list in list.chunks(AT_ONCE) {
+            let sent = sending.send(self.socket.as_fd(), batch, list, limits);
+            finished += sent;
+            if sent < list.len() {
+                break;
+            }
+        }
+        Delivered { finished }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+
+    fn count_software(&self, done: Software) {
+        let sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        sending.counters.add_software(done);
+    }
+}
+
+impl Sending {
+    /// Sends at most [`AT_ONCE`] frames; how many are finished.
+    fn send(
+        &mut self,
+        to: BorrowedFd<'_>,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+    ) -> usize {
+        // Of each frame, its length; of those that are too long, none.
+        let mut lens = [None; AT_ONCE];
+        let buffers = self.bytes.chunks_exact_mut(STRIDE);
+        for ((i, buffer), len) in list.iter().zip(buffers).zip(&mut lens) {
+            let bytes = batch.frame(*i).len();
+            if bytes <= (limits.max_frame as usize).min(MAX_FRAME) {
+                batch.copy_frame(*i, Bytes::of(&mut buffer[..bytes]));
+                *len = Some(bytes);
+            }
+        }
+        let lens = &lens[..list.len()];
+        let mut at = 0;
+        while at < lens.len() {
+            let run = lens[at..].iter().map_while(|len| *len).count();
+            if run == 0 {
+                self.counters.drop_frames(DropReason::TooLong, 1);
+                at += 1;
+                continue;
+            }
+            match send(to, &self.bytes[at * STRIDE..], &lens[at..at + run]) {
+                Ok(sent) => {
+                    self.counters.frames.add(sent as u64);
+                    let bytes: usize = lens[at..at + sent].iter().flatten().sum();
+                    self.counters.bytes.add(bytes as u64);
+                    at += sent;
+                }
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN | Errno::NOBUFS) if limits.lossless => return at,
+                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                    self.counters.drop_frames(DropReason::Full, run as u64);
+                    at += run;
+                }
+                // Of this datagram, or of an earlier one to a peer that is not there.
+                Err(error) => {
+                    self.counters.drop_frames(reason(error), 1);
+                    at += 1;
+                }
+            }
+        }
+        at
+    }
+}
+
+fn reason(error: Errno) -> DropReason {
+    match error {
+        Errno::MSGSIZE => DropReason::TooLong,
+        Errno::CONNREFUSED
+        | Errno::CONNRESET
+        | Errno::NOTCONN
+        | Errno::DESTADDRREQ
+        | Errno::NOENT
+        | Errno::PIPE
+        | Errno::HOSTUNREACH
+        | Errno::NETUNREACH => DropReason::Down,
+        _ => DropReason::Io,
+    }
+}
+
+/// A message header that names nothing.
+fn no_message() -> libc::mmsghdr {
+    // SAFETY: all of its parts may be zero.
+    unsafe { std::mem::zeroed() }
+}
+
+/// Receives datagrams into buffers of [`STRIDE`] bytes; their lengths, also of what was cut off.
+fn receive(
+    from: BorrowedFd<'_>,
+    buffers: &mut [u8],
+    lens: &mut [usize; AT_ONCE],
+) -> rustix::io::Result<usize> {
+    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; AT_ONCE];
+    let mut messages = [no_message(); AT_ONCE];
+    let mut count = 0;
+    for (buffer, (part, message)) in
+        buffers.chunks_exact_mut(STRIDE).zip(parts.iter_mut().zip(&mut messages))
+    {
+        *part = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: STRIDE };
+        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+        count += 1;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: `count` headers, each with one part, which is a buffer of its own of STRIDE bytes; all of
+    // it lives during the call.
+    let got = unsafe {
+        libc::recvmmsg(from.as_raw_fd(), messages.as_mut_ptr(), count, flags, std::ptr::null_mut())
+    };
+    let got = usize::try_from(got).map_err(|_| last_error())?;
+    for (len, message) in lens.iter_mut().zip(&messages[..got]) {
+        *len = message.msg_len as usize;
+    }
+    Ok(got)
+}
+
+/// Sends datagrams of these lengths that lie [`STRIDE`] bytes apart; how many were sent, at least one.
+fn send(to: BorrowedFd<'_>, bytes: &[u8], lens: &[Option<usize>]) -> rustix::io::Result<usize> {
+    let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; AT_ONCE];
+    let mut messages = [no_message(); AT_ONCE];
+    let mut count = 0;
+    let buffers = bytes.chunks(STRIDE).zip(lens.iter().flatten());
+    for ((buffer, len), (part, message)) in buffers.zip(parts.iter_mut().zip(&mut messages)) {
+        let buffer = &buffer[..*len];
+        *part = libc::iovec { iov_base: buffer.as_ptr().cast_mut().cast(), iov_len: buffer.len() };
+        (message.msg_hdr.msg_iov, message.msg_hdr.msg_iovlen) = (part, 1);
+        count += 1;
+    }
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: `count` headers, each with one part, which lies in `bytes` and is only read; all of it
+    // lives during the call.
+    let sent = unsafe { libc::sendmmsg(to.as_raw_fd(), messages.as_mut_ptr(), count, flags) };
+    usize::try_from(sent).map_err(|_| last_error())
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}

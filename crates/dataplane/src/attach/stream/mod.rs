@@ -1,0 +1,349 @@
+//! Frames over a stream socket, as QEMU's `-netdev stream`, passt and their kin speak: each after its
+//! length, 4 bytes, most significant first.
+//!
+//! One recv(2) takes as many frames as fit the buffer, one send(2) hands a batch out. What the socket
+//! does not take at once waits in a buffer of the port's own and is sent later, in order; when that is
+//! full too, frames are dropped, or their senders stalled if the port is lossless. Offload requests
+//! cannot be said in this protocol: they are met in software.
+//!
+//! A peer that announces a frame longer than QEMU sends has lost its place, or never was one: nothing
+//! that follows can be told apart, so the connection is closed and a fault counted. The supervisor sees
+//! that as it sees a peer that hangs up, and connects or accepts anew.
+//!
+//! What was received and not gathered, or delivered and not sent, stands in the state memory: a successor
+//! goes on where its predecessor was, in the middle of a frame. Only one that died within a system call
+//! leaves it without knowing where it was; then the connection is closed, too.
+
+mod fifo;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
+    IngressCounters, Limits, Nanos, Scratch, Software,
+};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketType};
+use shmem::{Bytes, Shared};
+
+use super::{AttachError, Attached, Bells, Source};
+use crate::state::PortState;
+
+pub use fifo::Fifo;
+
+/// Bytes of the length before a frame.
+const PREFIX: usize = 4;
+/// Bytes of the longest frame: `NET_BUFSIZE` of QEMU.
+const MAX_FRAME: usize = (4 << 10) + (64 << 10);
+/// How long a socket found empty is not read again, unless epoll says that there is something.
+const DRY_NS: u64 = 20_000;
+/// How soon, and how late at most, a full socket is tried again.
+const RETRY_NS: (u64, u64) = (100_000, 10 * Nanos::MILLI);
+
+/// Attaches a connected stream socket. A successor (`resume`) goes on with it.
+///
+/// # Errors
+/// [`AttachError::Descriptors`] when it is no stream socket, or counters are missing.
+pub fn attach(socket: OwnedFd, state: &PortState, resume: bool) -> Result<Attached, AttachError> {
+    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
+    let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
+    let counters = egress.ok_or_else(missing)?;
+    match rustix::net::sockopt::socket_type(&socket) {
+        Ok(SocketType::STREAM) => (),
+        _ => return Err(AttachError::Descriptors { expected: "a connected stream socket" }),
+    }
+    let (map, room) = state.room();
+    let open = |at, resume| Fifo::open(&map, room.start + at, resume);
+    let both = |resume| open(0, resume).zip(open(fifo::MEMORY, resume));
+    let known = both(resume);
+    let lost = known.is_none();
+    let (inbox, bytes) = known.or_else(|| both(false)).ok_or_else(missing)?;
+    let stream = Arc::new(Stream {
+        socket,
+        closed: AtomicBool::new(false),
+        waits: AtomicBool::new(!bytes.is_empty()),
+        out: Mutex::new(Out { bytes, counters }),
+    });
+    if lost {
+        stream.close();
+    }
+    let source = StreamIngress {
+        stream: Arc::clone(&stream),
+        counters: ingress,
+        inbox,
+        dry_at: None,
+        retry_at: None,
+        backoff: RETRY_NS.0,
+    };
+    Ok(Attached { source: Box::new(source), egresses: vec![stream], bells: Bells::None })
+}
+
+/// What the two directions share.
+struct Stream {
+    socket: OwnedFd,
+    /// Nothing is sent or received any more.
+    closed: AtomicBool,
+    /// Bytes wait for the socket to take them.
+    waits: AtomicBool,
+    out: Mutex<Out>,
+}
+
+impl Stream {
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Relaxed)
+    }
+
+    /// Ends the connection; whoever has a duplicate of the descriptor sees it.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Out> {
+        self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sends what waits, as far as the socket takes it; true if it took something.
+    fn flush(&self, out: &mut Out) -> bool {
+        let mut moved = false;
+        out.bytes.unsettle();
+        while !out.bytes.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.socket, out.bytes.there(), flags) {
+                Ok(sent) => {
+                    out.bytes.take(sent);
+                    moved = true;
+                }
+                Err(Errno::INTR) => (),
+                Err(Errno::AGAIN | Errno::NOBUFS) => break,
+                Err(_) => {
+                    // What waited was delivered when it was taken into the buffer; now it is lost
+                    // with the connection, as what the kernel holds is.
+                    self.close();
+                    out.bytes.take(usize::MAX);
+                }
+            }
+        }
+        out.bytes.settle();
+        self.waits.store(!out.bytes.is_empty(), Ordering::Relaxed);
+        moved
+    }
+}
+
+/// What has been delivered and waits to be sent.
+struct Out {
+    bytes: Fifo,
+    counters: Shared<EgressCounters>,
+}
+
+impl Out {
+    /// Appends frame `i`, or says why not.
+    fn append(&mut self, batch: &Batch<'_>, i: FrameIdx, max_frame: u32) -> Result<(), DropReason> {
+        let len = batch.frame(i).len();
+        if len > (max_frame as usize).min(MAX_FRAME) {
+            return Err(DropReason::TooLong);
+        }
+        let space = self.bytes.space();
+        let (prefix, rest) = space.split_first_chunk_mut::<PREFIX>().ok_or(DropReason::Full)?;
+        let to = rest.get_mut(..len).ok_or(DropReason::Full)?;
+        *prefix = (len as u32).to_be_bytes();
+        batch.copy_frame(i, Bytes::of(to));
+        self.bytes.fill(PREFIX + len);
+        Ok(())
+    }
+}
+
+impl Egress for Stream {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let mut out = self.lock();
+        if self.is_closed() {
+            out.counters.drop_frames(DropReason::Down, list.len() as u64);
+            return Delivered { finished: list.len() };
+        }
+        let (mut frames, mut bytes, mut finished) = (0, 0, list.len());
+        for (at, i) in list.iter().enumerate() {
+            let mut appended = out.append(batch, *i, limits.max_frame);
+            if appended == Err(DropReason::Full) && self.flush(&mut out) {
+                appended = out.append(batch, *i, limits.max_frame);
+            }
+            match appended {
+                Ok(()) => {
+                    frames += 1;
+                    bytes += batch.frame(*i).len() as u64;
+                }
+                Err(DropReason::Full) if limits.lossless => {
+                    finished = at;
+                    break;
+                }
+                Err(reason) => out.counters.drop_frames(reason, 1),
+            }
+        }
+        out.counters.frames.add(frames);
+        out.counters.bytes.add(bytes);
+        self.flush(&mut out);
+        Delivered { finished }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.lock().counters.add_software(done);
+    }
+}
+
+struct StreamIngress {
+    stream: Arc<Stream>,
+    counters: Shared<IngressCounters>,
+    inbox: Fifo,
+    /// When the socket was found empty.
+    dry_at: Option<Nanos>,
+    /// When a full socket is tried again.
+    retry_at: Option<Nanos>,
+    backoff: u64,
+}
+
+/// A peer announced a frame that is longer than any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooLong;
+
+/// Takes the next frame out of what came, if it is whole.
+///
+/// # Errors
+/// [`TooLong`]: there is no telling where the next one begins.
+pub fn next_frame(from: &mut Fifo) -> Result<Option<Bytes<'_>>, TooLong> {
+    let Some((prefix, _)) = from.there().split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let len = u32::from_be_bytes(*prefix) as usize;
+    if len > MAX_FRAME {
+        return Err(TooLong);
+    }
+    if from.there().len() < PREFIX + len {
+        return Ok(None);
+    }
+    let taken = from.take(PREFIX + len);
+    Ok(Some(Bytes::of(&mut taken[PREFIX..])))
+}
+
+impl StreamIngress {
+    /// Takes frames that are there whole.
+    fn take(&mut self, scratch: &mut Scratch, max: usize) -> usize {
+        let mut frames = 0;
+        while frames < max && scratch.has_room() {
+            match next_frame(&mut self.inbox) {
+                Ok(Some(frame)) => scratch.push(frame.span()),
+                Ok(None) => break,
+                Err(TooLong) => {
+                    self.counters.faults.add(1);
+                    self.stream.close();
+                    break;
+                }
+            }
+            frames += 1;
+        }
+        frames
+    }
+
+    /// Receives what is there; false if nothing was.
+    fn receive(&mut self, now: Nanos) -> bool {
+        let space = self.inbox.space();
+        let got = rustix::net::recv(&self.stream.socket, space, RecvFlags::DONTWAIT);
+        match got {
+            Ok((0, _)) => self.stream.close(),
+            Ok((bytes, _)) => self.inbox.fill(bytes),
+            Err(Errno::AGAIN | Errno::INTR) => self.dry_at = Some(now),
+            Err(_) => self.stream.close(),
+        }
+        self.inbox.settle();
+        got.is_ok_and(|(bytes, _)| bytes > 0)
+    }
+
+    /// Sends what waits, if it is time to try.
+    #[cold]
+    fn flush(&mut self, now: Nanos) {
+        if self.retry_at.is_some_and(|at| now < at) {
+            return;
+        }
+        let moved = self.stream.flush(&mut self.stream.lock());
+        self.backoff = if moved { RETRY_NS.0 } else { (2 * self.backoff).min(RETRY_NS.1) };
+        let waits = self.stream.waits.load(Ordering::Relaxed);
+        self.retry_at = waits.then(|| now + self.backoff);
+    }
+}
+
+impl Ingress for StreamIngress {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        if self.stream.waits.load(Ordering::Relaxed) {
+            self.flush(now);
+        }
+        if self.stream.is_closed() {
+            return 0;
+        }
+        let mut frames = self.take(scratch, max);
+        let dry = self.dry_at.is_some_and(|at| now - at < DRY_NS);
+        if frames == 0 && !dry && !self.stream.is_closed() {
+            self.dry_at = None;
+            if self.receive(now) {
+                frames = self.take(scratch, max);
+            }
+        }
+        if frames > 0 {
+            // Before they are delivered: none is delivered twice.
+            self.inbox.settle();
+            self.counters.frames.add(frames as u64);
+            self.counters.bytes.add(scratch.bytes());
+        }
+        frames
+    }
+
+    /// Nobody waits for the buffer: the next batch may use it.
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}
+
+impl Source for StreamIngress {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
+        self
+    }
+
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.stream.socket.as_fd()]
+    }
+
+    /// Epoll tells of what comes, not that there is room again: what waits is tried by the clock.
+    fn arm(&mut self) -> bool {
+        if self.stream.waits.load(Ordering::Relaxed) && self.retry_at.is_none() {
+            return true;
+        }
+        if self.stream.is_closed() {
+            return false;
+        }
+        self.dry_at.is_none() || {
+            let mut byte = [0];
+            let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+            let work = !matches!(
+                rustix::net::recv(&self.stream.socket, &mut byte, flags),
+                Err(Errno::AGAIN)
+            );
+            self.dry_at = self.dry_at.filter(|_| !work);
+            work
+        }
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        self.retry_at.filter(|_| self.stream.waits.load(Ordering::Relaxed))
+    }
+
+    fn disarm(&mut self) {
+        self.dry_at = None;
+    }
+}

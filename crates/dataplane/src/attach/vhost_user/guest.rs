@@ -1,0 +1,151 @@
+//! What a worker serves of a guest: its transmit queues.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use frame::Mac;
+use nic::virtio::Transmit;
+use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
+use shmem::{Bytes, Shared};
+
+use crate::attach::Source;
+
+/// Frames taken at a time from a guest without a link.
+const UNPLUGGED_BATCH: usize = 64;
+
+/// A guest's running transmit queues.
+pub struct Guest {
+    pub queues: Vec<Queue>,
+    /// A last ingress, which sends one frame.
+    pub announcement: Option<Announcement>,
+}
+
+/// A transmit queue.
+pub struct Queue {
+    pub transmit: Transmit,
+    /// The guest's kicks. Watched for changes and never read: every kick is a change.
+    pub kick: Arc<OwnedFd>,
+    /// The port has no link.
+    pub unplugged: Option<Unplugged>,
+}
+
+impl Source for Guest {
+    fn queues(&self) -> usize {
+        self.queues.len() + usize::from(self.announcement.is_some())
+    }
+
+    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
+        match (self.queues.get_mut(queue), &mut self.announcement) {
+            (Some(queue), _) => queue,
+            (None, Some(announcement)) => announcement,
+            (None, None) => unreachable!("queue {queue} of a guest is below its number of queues"),
+        }
+    }
+
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.queues.iter().map(|queue| queue.kick.as_fd()).collect()
+    }
+
+    fn arm(&mut self) -> bool {
+        let unsent = self.announcement.as_ref().is_some_and(|announcement| !announcement.sent);
+        let work = unsent || self.queues.iter_mut().any(|queue| queue.transmit.arm());
+        if work {
+            self.disarm();
+        }
+        work
+    }
+
+    fn disarm(&mut self) {
+        self.queues.iter_mut().for_each(|queue| queue.transmit.disarm());
+    }
+}
+
+impl Ingress for Queue {
+    #[inline]
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        match &mut self.unplugged {
+            None => self.transmit.gather(scratch, max, now),
+            Some(unplugged) => unplugged.swallow(&mut self.transmit, now),
+        }
+    }
+
+    #[inline]
+    fn complete(&mut self, frames: usize) {
+        self.transmit.complete(frames);
+    }
+
+    #[inline]
+    fn settle(&mut self, now: Nanos) -> Effects {
+        self.transmit.settle(now)
+    }
+}
+
+/// What takes a guest's frames while its port has no link, as a network card without a cable does.
+pub struct Unplugged {
+    counters: Shared<IngressCounters>,
+    call: Option<Arc<OwnedFd>>,
+    scratch: Scratch,
+}
+
+impl Unplugged {
+    pub fn new(counters: Shared<IngressCounters>, call: Option<Arc<OwnedFd>>) -> Self {
+        Self { counters, call, scratch: Scratch::new(UNPLUGGED_BATCH) }
+    }
+
+    fn swallow(&mut self, transmit: &mut Transmit, now: Nanos) -> usize {
+        self.scratch.clear();
+        let frames = transmit.gather(&mut self.scratch, UNPLUGGED_BATCH, now);
+        if frames > 0 {
+            self.counters.drop_frames(DropReason::Down, frames as u64);
+            transmit.complete(frames);
+            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+            if let (true, Some(call)) = (transmit.settle(now).kick, &self.call) {
+                crate::signal(call.as_fd());
+            }
+        }
+        0
+    }
+}
+
+/// One frame that tells the network where a guest's address is now: a RARP request for its own address
+/// (RFC 903), as hypervisors send after a migration.
+pub struct Announcement {
+    frame: Box<[u8; Self::LEN]>,
+    counters: Shared<IngressCounters>,
+    sent: bool,
+}
+
+impl Announcement {
+    const LEN: usize = 60;
+
+    pub fn new(mac: Mac, counters: Shared<IngressCounters>) -> Self {
+        let mut frame = Box::new([0; Self::LEN]);
+        let mac = mac.octets();
+        frame[..6].fill(0xff);
+        frame[6..12].copy_from_slice(&mac);
+        // Reverse ARP, Ethernet and IPv4, addresses of 6 and 4 bytes, "request reverse".
+        frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+        frame[22..28].copy_from_slice(&mac);
+        frame[32..38].copy_from_slice(&mac);
+        Self { frame, counters, sent: false }
+    }
+}
+
+impl Ingress for Announcement {
+    fn gather(&mut self, scratch: &mut Scratch, _max: usize, _now: Nanos) -> usize {
+        if self.sent {
+            return 0;
+        }
+        self.sent = true;
+        self.counters.frames.add(1);
+        self.counters.bytes.add(Self::LEN as u64);
+        scratch.push(Bytes::of(&mut self.frame[..]).span());
+        1
+    }
+
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}

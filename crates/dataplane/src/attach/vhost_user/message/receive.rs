@@ -1,0 +1,156 @@
+//! Messages from a socket.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+
+use super::{
+    Fields, HEADER, MAX_PAYLOAD, MAX_REGIONS, Message, NO_DESCRIPTOR, ProtocolError, code, decode,
+};
+
+/// Whether a message comes with descriptors; `None` if it may or may not.
+fn has_descriptors(code: u32, payload: &[u8]) -> Option<bool> {
+    let first = Fields(payload).u32();
+    Some(match code {
+        code::SET_MEM_TABLE => first > 0,
+        code::SET_VRING_KICK | code::SET_VRING_CALL | code::SET_VRING_ERR => {
+            u64::from(first) & NO_DESCRIPTOR == 0
+        }
+        code::SET_LOG_BASE | code::ADD_MEM_REG | code::SET_BACKEND_REQ_FD => true,
+        code::SET_LOG_FD | code::REM_MEM_REG => return None,
+        _ => false,
+    })
+}
+
+/// Takes messages from a socket. One that is there as a whole stays there until it is [done](Self::done):
+/// if this process is killed meanwhile, its successor finds it.
+#[derive(Debug)]
+pub struct Receiver {
+    bytes: [u8; HEADER + MAX_PAYLOAD],
+    /// Bytes of a message that comes in pieces: those that were taken from the socket.
+    have: usize,
+    fds: Vec<OwnedFd>,
+    /// Bytes, and descriptors, of the message that was given out and is still in the socket.
+    given: (usize, usize),
+}
+
+impl Default for Receiver {
+    fn default() -> Self {
+        Self { bytes: [0; HEADER + MAX_PAYLOAD], have: 0, fds: Vec::new(), given: (0, 0) }
+    }
+}
+
+impl Receiver {
+    /// The next message; `None` if it is not all there yet. Never waits. The one before is
+    /// [done](Self::done).
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when the session cannot go on.
+    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message>, ProtocolError> {
+        self.done(socket)?;
+        let received = if self.have == 0 { self.peek(socket)? } else { None };
+        if received.is_some() { Ok(received) } else { self.receive_pieces(socket) }
+    }
+
+    /// Takes the message that was given out last from the socket: it is carried out.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when the socket failed.
+    pub fn done(&mut self, socket: BorrowedFd<'_>) -> Result<(), ProtocolError> {
+        let (bytes, fds) = std::mem::take(&mut self.given);
+        while self.have < bytes {
+            match self.read(socket, bytes, RecvFlags::empty()) {
+                Ok(got) => self.have += got,
+                Err(ProtocolError::Io(Errno::INTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if bytes > 0 {
+            self.have = 0;
+            let got = std::mem::take(&mut self.fds).len();
+            if got != fds {
+                return Err(ProtocolError::Descriptors { code: self.word(0), got });
+            }
+        }
+        Ok(())
+    }
+
+    /// The next message, if it is there as a whole.
+    fn peek(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message>, ProtocolError> {
+        let (flags, header) = (RecvFlags::DONTWAIT | RecvFlags::PEEK, &mut self.bytes[..HEADER]);
+        let peeked = rustix::net::recv(socket, header, flags);
+        if !matches!(peeked, Ok((_, HEADER))) {
+            return Ok(None);
+        }
+        let want = HEADER + self.size()?;
+        let whole = self.read(socket, want, RecvFlags::PEEK);
+        let mut fds = std::mem::take(&mut self.fds);
+        if whole? < want {
+            return Ok(None);
+        }
+        // The kernel shows the next message's descriptors with one that has none. Whose they are is
+        // seen when the message is taken.
+        match has_descriptors(self.word(0), &self.bytes[HEADER..want]) {
+            Some(true) => {}
+            Some(false) => fds.clear(),
+            None => return Ok(None),
+        }
+        self.given = (want, fds.len());
+        decode(self.word(0), self.word(4), &self.bytes[HEADER..want], fds).map(Some)
+    }
+
+    fn receive_pieces(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message>, ProtocolError> {
+        loop {
+            let want = HEADER + if self.have < HEADER { 0 } else { self.size()? };
+            if self.have >= HEADER && self.have == want {
+                self.have = 0;
+                let fds = std::mem::take(&mut self.fds);
+                let payload = &self.bytes[HEADER..want];
+                return decode(self.word(0), self.word(4), payload, fds).map(Some);
+            }
+            match self.read(socket, want, RecvFlags::empty()) {
+                Ok(got) => self.have += got,
+                Err(ProtocolError::Io(Errno::AGAIN)) => return Ok(None),
+                Err(ProtocolError::Io(Errno::INTR)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        Fields(&self.bytes[at..]).u32()
+    }
+
+    /// Bytes of the payload that the header announces.
+    fn size(&self) -> Result<usize, ProtocolError> {
+        let size = self.word(8) as usize;
+        let too_long = ProtocolError::Size { code: self.word(0), size };
+        if size <= MAX_PAYLOAD { Ok(size) } else { Err(too_long) }
+    }
+
+    /// Reads up to `want` bytes of a message, and its descriptors; how many bytes came.
+    fn read(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        want: usize,
+        how: RecvFlags,
+    ) -> Result<usize, ProtocolError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_REGIONS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [std::io::IoSliceMut::new(&mut self.bytes[self.have..want])];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | how;
+        let got = rustix::net::recvmsg(socket, &mut parts, &mut control, flags)?;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        let got_fds = self.fds.len();
+        if got.flags.contains(ReturnFlags::CTRUNC) || got_fds > MAX_REGIONS {
+            return Err(ProtocolError::Descriptors { code: self.word(0), got: got_fds });
+        }
+        if got.bytes == 0 { Err(ProtocolError::Closed) } else { Ok(got.bytes) }
+    }
+}

@@ -1,0 +1,354 @@
+//! A guest's virtio-net queues by the vhost-user protocol (QEMU, Cloud Hypervisor, DPDK's virtio-user,
+//! ...): the port of a virtual machine.
+//!
+//! ```text
+//!   front end ---- socket: messages, descriptors ----> FrontEnd (control thread): Session, its rings
+//!       |                                                     | halves(): made anew when rings change
+//!   guest memory, mapped by both                              v
+//!       +---- queues, kicks (eventfds) ----> worker: Guest (Source, Transmit), Receive (Egress)
+//! ```
+//!
+//! Workers see ingresses and egresses only, and these only queues that run. Whatever a queue depends on
+//! (memory, addresses, features) does not change under it: its half is taken out of service, dropped,
+//! and made anew over its position in the state memory. Without a running receive queue frames to the port
+//! are dropped as `down`.
+//!
+//! A front end that breaks the protocol is disconnected, and its port waits for the next one. A guest that
+//! breaks a queue has that queue stopped: its fault is counted and said once on standard error, the
+//! front end hears of it by the queue's error eventfd, and the other queues run on.
+
+mod guest;
+mod memory;
+pub mod message;
+pub mod session;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use fabric::Interrupts;
+use frame::Mac;
+use nic::virtio::{
+    Fault, Features, QueueConfig, QueueError, QueueLayout, QueueState, Receive, Transmit,
+};
+use port::Egress;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown};
+use shmem::Shared;
+
+use self::guest::{Announcement, Guest, Queue, Unplugged};
+pub use self::memory::MemoryError;
+use self::message::{ProtocolError, Receiver, RingAddress};
+use self::session::{Changes, Kept, Offer, Refused, Session};
+use super::{AttachError, Attached, Bell, Bells, null};
+use crate::state::{self, PortState};
+
+/// Most bytes of replies that wait for a front end that does not read.
+const MAX_UNSENT: usize = 64 << 10;
+
+/// A front end, in the hands of the control thread.
+pub struct FrontEnd {
+    socket: OwnedFd,
+    receiver: Receiver,
+    /// What was agreed on.
+    pub session: Session,
+    state: PortState,
+    queue_pairs: usize,
+    link: bool,
+    interrupts: Interrupts,
+    /// Replies that the socket had no room for.
+    unsent: Vec<u8>,
+    /// The guest's address, to be told to the network.
+    announce: Option<Mac>,
+    /// What the keeper has.
+    pub kept: Kept,
+    /// It is disconnected.
+    ended: bool,
+    /// The port has halves in which queues run.
+    pub live: bool,
+    /// Queues whose fault was said.
+    said: Box<[bool]>,
+}
+
+impl std::fmt::Debug for FrontEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FrontEnd").field("live", &self.live).field("ended", &self.ended).finish()
+    }
+}
+
+impl FrontEnd {
+    /// A front end on a connected socket; `kept` is what a predecessor's session was.
+    ///
+    /// # Errors
+    /// [`AttachError`] when the socket cannot be used.
+    pub fn new(
+        socket: OwnedFd,
+        offer: Offer,
+        state: &PortState,
+        kept: Option<Kept>,
+    ) -> Result<Self, AttachError> {
+        let expected = "a stream socket to a vhost-user front end";
+        let kind = rustix::net::sockopt::socket_type(&socket);
+        if kind != Ok(rustix::net::SocketType::STREAM) {
+            return Err(AttachError::Descriptors { expected });
+        }
+        let queue_pairs = usize::from(offer.queue_pairs.clamp(1, state::RINGS as u16));
+        let offer = Offer { queue_pairs: queue_pairs as u16, ..offer };
+        let restored = kept.as_ref().map(|kept| Session::restore(offer, kept));
+        // A predecessor whose session is not whole died while it changed: the front end begins anew.
+        let ended = matches!(restored, Some(None));
+        let mut this = Self {
+            socket,
+            receiver: Receiver::default(),
+            session: restored.flatten().unwrap_or_else(|| Session::new(offer)),
+            state: state.clone(),
+            queue_pairs,
+            link: offer.link,
+            interrupts: Interrupts::default(),
+            unsent: Vec::new(),
+            announce: None,
+            kept: kept.unwrap_or_default(),
+            ended: false,
+            live: false,
+            said: vec![false; 2 * queue_pairs].into(),
+        };
+        if this.kept.is_empty() {
+            (0..2 * queue_pairs).filter_map(|queue| this.queue(queue)).for_each(|q| q.start_at(0));
+        }
+        if ended {
+            this.end();
+        }
+        Ok(this)
+    }
+
+    /// Where to wait for it, and whether for room to send; `None` once it is disconnected.
+    #[must_use]
+    pub fn waits(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        (!self.ended).then(|| (self.socket.as_fd(), !self.unsent.is_empty()))
+    }
+
+    /// The next message, if one is all there.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: it has to be [disconnected](Self::end).
+    pub fn receive(&mut self) -> Result<Option<message::Message>, ProtocolError> {
+        self.flush()?;
+        self.receiver.receive(self.socket.as_fd())
+    }
+
+    /// The message that was received last is carried out, and what is to be kept of it is kept.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    pub fn done(&mut self) -> Result<(), ProtocolError> {
+        self.receiver.done(self.socket.as_fd())
+    }
+
+    /// Sends a reply, or keeps it until there is room.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when the front end reads nothing, or is gone.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {
+        if self.unsent.len() + bytes.len() > MAX_UNSENT {
+            return Err(ProtocolError::Unread);
+        }
+        self.unsent.extend(bytes);
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<(), ProtocolError> {
+        while !self.unsent.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match rustix::net::send(&self.socket, &self.unsent, flags) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(Errno::AGAIN) => break,
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Disconnects it: its queues stop when their halves are made anew. The supervisor, which has a
+    /// duplicate of the socket, sees it hang up.
+    pub fn end(&mut self) {
+        self.ended = true;
+        // Fails only if it is closed already.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// True if any queue is to run, or something is to be sent for the guest.
+    #[must_use]
+    pub fn wants_halves(&self) -> bool {
+        self.announce.is_some() || (0..2 * self.queue_pairs).any(|queue| self.is_running(queue))
+    }
+
+    fn is_running(&self, queue: usize) -> bool {
+        !self.ended && self.session.is_running(queue)
+    }
+
+    /// Has the guest's address announced when halves are made next.
+    pub fn announce(&mut self, mac: Mac) {
+        self.announce = Some(mac);
+    }
+
+    /// Offers something else; true if halves are to be made anew for it.
+    pub fn set_offer(&mut self, offer: Offer) -> bool {
+        if self.session.set_offer(offer)
+            && let Some(channel) = self.session.config_channel()
+        {
+            let told = message::notification(message::code::BACKEND_CONFIG_CHANGE);
+            // One that does not listen does not hear of it.
+            let _ = rustix::net::send(channel, &told, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        std::mem::replace(&mut self.link, offer.link) != offer.link
+    }
+
+    /// Holds interrupts back from the next [`bells`](Self::bells) on; true if that is a change.
+    pub fn set_interrupts(&mut self, interrupts: Interrupts) -> bool {
+        std::mem::replace(&mut self.interrupts, interrupts) != interrupts
+    }
+
+    /// Most pairs of queues it may have.
+    #[must_use]
+    pub fn queue_pairs(&self) -> u16 {
+        self.queue_pairs as u16
+    }
+
+    /// Whom the queues of the present halves wake.
+    #[must_use]
+    pub fn bells(&self) -> Bells {
+        let calls = |odd: usize| {
+            let queues = (0..2 * self.queue_pairs).filter(|q| q % 2 == odd && self.is_running(*q));
+            let bell = |queue: usize| {
+                let call = self.session.rings()[queue].call.clone()?;
+                Some(Arc::new(Bell::new(call, self.interrupts)))
+            };
+            queues.map(bell).collect()
+        };
+        let egress = if self.link { calls(0) } else { Box::default() };
+        Bells::Queues { ingress: calls(1), egress }
+    }
+
+    /// Where a queue stands.
+    #[must_use]
+    pub fn queue(&self, queue: usize) -> Option<Shared<QueueState>> {
+        if queue.is_multiple_of(2) {
+            self.state.receive_queue(queue / 2)
+        } else {
+            self.state.transmit(queue / 2)
+        }
+    }
+
+    /// Where a queue stands, as the front end is told when it stops it.
+    #[must_use]
+    pub fn base(&self, queue: u32) -> u32 {
+        let packed = self.session.features().contains(Features::RING_PACKED);
+        self.queue(queue as usize).map_or(0, |state| state.base(packed))
+    }
+
+    /// Makes halves of the queues that are to run; no others may use them. What cannot run is stopped,
+    /// and said.
+    ///
+    /// # Errors
+    /// [`AttachError`] when counters are missing.
+    pub fn halves(&mut self) -> Result<(Attached, Option<Refused>), AttachError> {
+        self.begin_at_bases();
+        let _: Changes = self.session.take_changes();
+        self.live = self.wants_halves();
+        let (mut receivers, mut queues, mut refused) = (Vec::new(), Vec::new(), None);
+        for queue in 0..2 * self.queue_pairs {
+            if !self.is_running(queue) {
+                continue;
+            }
+            let made = if queue % 2 == 0 {
+                self.receive_half(queue).map(|half| receivers.push(half))
+            } else {
+                self.transmit_half(queue).map(|half| queues.push(half))
+            };
+            if let Err(why) = made {
+                self.stop(queue);
+                refused = Some(Refused::Ring { queue, why });
+            }
+        }
+        let mut attached = null::down(&self.state)?;
+        let announcement = self.announce.take().zip(self.state.ingress());
+        let announcement = announcement.map(|(mac, counters)| Announcement::new(mac, counters));
+        attached.source = Box::new(Guest { queues, announcement });
+        attached.bells = self.bells();
+        if self.link && !receivers.is_empty() {
+            attached.egresses = receivers;
+        }
+        Ok((attached, refused))
+    }
+
+    /// Has queues go on where the front end said.
+    pub fn begin_at_bases(&mut self) {
+        for queue in 0..2 * self.queue_pairs {
+            let state = self.queue(queue);
+            let Some(ring) = self.session.ring_mut(queue) else { continue };
+            if let (Some(base), Some(state)) = (ring.base.take(), state) {
+                state.start_at(base);
+                self.said[queue] = false;
+            }
+        }
+    }
+
+    fn config(&self, queue: usize) -> Result<QueueConfig, QueueError> {
+        let session = &self.session;
+        let ring = session.rings().get(queue).cloned().unwrap_or_default();
+        let RingAddress { descriptors, used, available, .. } = ring.address.unwrap_or_default();
+        let memory = Arc::clone(session.memory());
+        // What lies nowhere is refused as what lies outside.
+        let guest = |user| memory.guest_address(user).unwrap_or(u64::MAX);
+        let layout = QueueLayout {
+            size: ring.size,
+            descriptors: guest(descriptors),
+            driver: guest(available),
+            device: guest(used),
+        };
+        let state = self.queue(queue).ok_or(QueueError::Size(0))?;
+        let dirty = session.dirty_log().cloned();
+        Ok(QueueConfig { memory, layout, features: session.features(), state, dirty })
+    }
+
+    fn transmit_half(&self, queue: usize) -> Result<Queue, QueueError> {
+        let missing = QueueError::Size(0);
+        let ring = self.session.rings().get(queue).ok_or(missing)?;
+        let kick = ring.kick.clone().ok_or(missing)?;
+        let counters = self.state.ingress().ok_or(missing)?;
+        let transmit = Transmit::new(self.config(queue)?, counters.clone())?;
+        let unplugged = (!self.link).then(|| Unplugged::new(counters, ring.call.clone()));
+        Ok(Queue { transmit, kick, unplugged })
+    }
+
+    fn receive_half(&self, queue: usize) -> Result<Arc<dyn Egress>, QueueError> {
+        let counters = self.state.egress(queue / 2).ok_or(QueueError::Size(0))?;
+        Ok(Arc::new(Receive::new(self.config(queue)?, counters)?))
+    }
+
+    /// Takes a queue out of service and tells the front end.
+    fn stop(&mut self, queue: usize) {
+        if let Some(ring) = self.session.ring_mut(queue) {
+            ring.kick = None;
+            if let Some(error) = &ring.error {
+                crate::signal(error.as_fd());
+            }
+        }
+    }
+
+    /// Queues whose guest broke them since the last call: tells the front end, and returns what is to be
+    /// said of each.
+    pub fn new_faults(&mut self) -> Vec<(usize, Fault)> {
+        let mut faults = Vec::new();
+        for queue in 0..2 * self.queue_pairs {
+            let fault = self.queue(queue).and_then(|state| state.fault());
+            let Some(fault) = fault.filter(|_| !self.said[queue]) else { continue };
+            self.said[queue] = true;
+            if let Some(error) = self.session.rings().get(queue).and_then(|r| r.error.as_ref()) {
+                crate::signal(error.as_fd());
+            }
+            faults.push((queue, fault));
+        }
+        faults
+    }
+}

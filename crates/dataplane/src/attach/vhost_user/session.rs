@@ -1,0 +1,568 @@
+//! What a front end and we have agreed on: the state of a vhost-user session, and how messages change it.
+//!
+//! A session decides nothing about workers: it says what has [changed](Session::take_changes), and its
+//! port makes the rings' halves anew. What a front end asks for and cannot have is [`Refused`]: it is told
+//! so if it wants an acknowledgement; else the session ends.
+//!
+//! Order of messages: rings run once features, memory, address and kick are there and, where the front
+//! end negotiated protocol features, the ring is enabled; the parts may come in any order. (QEMU sends
+//! `SET_VRING_ENABLE` before `SET_FEATURES`.)
+
+mod offer;
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use frame::Mac;
+use nic::virtio::Features;
+use rustix::fs::{FileType, OFlags};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shmem::{DirtyLog, GuestMemory};
+
+pub use self::offer::Offer;
+use super::memory::{self, MemoryError, Slot};
+use super::message::{ProtocolError, Region, Request, RingAddress};
+
+/// vhost's own feature bits: pages that are written are to be logged; protocol features are negotiated.
+const LOG_ALL: u64 = 1 << 26;
+const PROTOCOL_FEATURES: u64 = 1 << 30;
+
+/// Protocol features (`VHOST_USER_PROTOCOL_F_*`).
+mod protocol {
+    pub const MQ: u64 = 1 << 0;
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    pub const RARP: u64 = 1 << 2;
+    pub const REPLY_ACK: u64 = 1 << 3;
+    pub const MTU: u64 = 1 << 4;
+    pub const BACKEND_REQ: u64 = 1 << 5;
+    pub const CONFIG: u64 = 1 << 9;
+    pub const RESET_DEVICE: u64 = 1 << 13;
+    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    pub const STATUS: u64 = 1 << 16;
+    pub const OFFERED: u64 = MQ
+        | LOG_SHMFD
+        | RARP
+        | REPLY_ACK
+        | MTU
+        | BACKEND_REQ
+        | CONFIG
+        | RESET_DEVICE
+        | CONFIGURE_MEM_SLOTS
+        | STATUS;
+}
+
+/// Why something cannot be had; the session could go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Features that were not offered.
+    #[error("The front end wants features {0:#x}, which were not offered")]
+    Features(u64),
+    /// Memory that is not used.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A size that no ring has.
+    #[error("A ring cannot have {0} entries")]
+    Size(u32),
+    /// A kick or call that is no eventfd, or none at all.
+    #[error("Queue {0} comes without an eventfd; polling for kicks is not supported")]
+    Eventfd(u32),
+    /// An MTU beyond the port's.
+    #[error(
+        "The front end wants an MTU of {wanted}, the port's is {most}; raise it: toklat port set --mtu"
+    )]
+    Mtu {
+        /// What it wants.
+        wanted: u64,
+        /// What there is.
+        most: u16,
+    },
+    /// The configuration space is read only.
+    #[error("The configuration space is read only")]
+    ReadOnly,
+    /// A ring that does not lie in guest memory.
+    #[error("Queue {queue} cannot run: {why}")]
+    Ring {
+        /// The queue.
+        queue: usize,
+        /// What is wrong with it.
+        why: nic::virtio::QueueError,
+    },
+}
+
+/// What is to be done for a message, beside the changes it made.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// An acknowledgement, if one is wanted.
+    Done,
+    /// A reply of these bytes.
+    Bytes(Vec<u8>),
+    /// A reply that says where this ring stands, once it does not run any more.
+    Base(u32),
+    /// The guest with this address came here: the network is to learn that.
+    Announce(Mac),
+}
+
+/// What a message changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// What rings depend on: their halves are made anew.
+    pub rings: bool,
+    /// Only whom they wake.
+    pub calls: bool,
+}
+
+/// A ring as the front end describes it.
+#[derive(Clone, Debug, Default)]
+pub struct Ring {
+    /// Entries.
+    pub size: u16,
+    /// Where it lies.
+    pub address: Option<RingAddress>,
+    /// Where it is to start, not yet carried out.
+    pub base: Option<u32>,
+    /// It was enabled.
+    pub enabled: bool,
+    /// The guest's kicks. A ring runs while it has one.
+    pub kick: Option<Arc<OwnedFd>>,
+    /// Interrupts to the guest.
+    pub call: Option<Arc<OwnedFd>>,
+    /// How the front end hears that the ring failed.
+    pub error: Option<Arc<OwnedFd>>,
+}
+
+/// A vhost-user session.
+#[derive(Debug)]
+pub struct Session {
+    offer: Offer,
+    /// What the front end took of the offer.
+    features: Option<u64>,
+    protocol: u64,
+    status: u8,
+    rings: Box<[Ring]>,
+    slots: Vec<Slot>,
+    next_slot: u32,
+    memory: Arc<GuestMemory>,
+    log: Option<Log>,
+    channel: Option<Arc<OwnedFd>>,
+    changes: Changes,
+}
+
+/// The log of written pages.
+#[derive(Debug)]
+struct Log {
+    file: Arc<OwnedFd>,
+    offset: u64,
+    size: u64,
+    pages: Arc<DirtyLog>,
+}
+
+/// What of a session is not descriptors, as it is kept for a successor of this process.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    features: Option<u64>,
+    protocol: u64,
+    status: u8,
+    rings: Vec<(u16, Option<RingAddress>, bool)>,
+    slots: Vec<(Region, u32, u32)>,
+    log: Option<(u64, u64)>,
+}
+
+/// What is kept for a successor, by name: a value and a descriptor.
+pub type Kept = BTreeMap<String, (Value, Option<Arc<OwnedFd>>)>;
+
+impl Session {
+    /// A session in which nothing was said yet.
+    #[must_use]
+    pub fn new(offer: Offer) -> Self {
+        Self {
+            offer,
+            features: None,
+            protocol: 0,
+            status: 0,
+            rings: vec![Ring::default(); 2 * usize::from(offer.queue_pairs)].into(),
+            slots: Vec::new(),
+            next_slot: 0,
+            memory: Arc::default(),
+            log: None,
+            channel: None,
+            changes: Changes::default(),
+        }
+    }
+
+    /// The rings, as they are numbered: the guest's receive queue of pair i is 2 i, its transmit queue
+    /// the next.
+    #[must_use]
+    pub fn rings(&self) -> &[Ring] {
+        &self.rings
+    }
+
+    /// A ring, to carry out what is pending, or to stop it.
+    pub fn ring_mut(&mut self, queue: usize) -> Option<&mut Ring> {
+        self.rings.get_mut(queue)
+    }
+
+    /// The guest's memory.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<GuestMemory> {
+        &self.memory
+    }
+
+    /// What the front end took of the virtio features.
+    #[must_use]
+    pub fn features(&self) -> Features {
+        Features::from_bits_truncate(self.features.unwrap_or(0))
+    }
+
+    /// Where written pages are to be logged.
+    #[must_use]
+    pub fn dirty_log(&self) -> Option<&Arc<DirtyLog>> {
+        let wanted = self.features.unwrap_or(0) & LOG_ALL != 0;
+        self.log.as_ref().filter(|_| wanted).map(|log| &log.pages)
+    }
+
+    /// True if the ring is to be served.
+    #[must_use]
+    pub fn is_running(&self, queue: usize) -> bool {
+        let Some(features) = self.features else { return false };
+        self.rings.get(queue).is_some_and(|ring| {
+            let enabled = ring.enabled || features & PROTOCOL_FEATURES == 0;
+            enabled && ring.kick.is_some() && ring.address.is_some() && ring.size != 0
+        })
+    }
+
+    /// What changed since the last call.
+    pub fn take_changes(&mut self) -> Changes {
+        std::mem::take(&mut self.changes)
+    }
+
+    /// True if the front end wants an acknowledgement of this message.
+    #[must_use]
+    pub fn is_acknowledged(&self, need_reply: bool) -> bool {
+        need_reply && self.protocol & protocol::REPLY_ACK != 0
+    }
+
+    /// The back end's channel, if the front end listens on it for changes of the configuration space.
+    #[must_use]
+    pub fn config_channel(&self) -> Option<&Arc<OwnedFd>> {
+        let both = protocol::BACKEND_REQ | protocol::CONFIG;
+        self.channel.as_ref().filter(|_| self.protocol & both == both)
+    }
+
+    /// Offers something else from now on; true if the configuration space changed by it.
+    pub fn set_offer(&mut self, offer: Offer) -> bool {
+        let offer = Offer { queue_pairs: self.offer.queue_pairs, ..offer };
+        std::mem::replace(&mut self.offer, offer) != offer
+    }
+
+    /// Carries a message out, as far as it is the session's own state.
+    ///
+    /// # Errors
+    /// A violation ends the session; what is [`Refused`] does so if the front end does not ask for an
+    /// acknowledgement.
+    pub fn handle(&mut self, request: Request) -> Result<Result<Answer, Refused>, ProtocolError> {
+        use Request as R;
+        let done = match request {
+            R::GetFeatures => number(self.offered()),
+            R::GetProtocolFeatures => number(protocol::OFFERED),
+            R::GetQueueNumber => number(self.offer.queue_pairs.into()),
+            R::GetMaxMemorySlots => number(memory::MAX_SLOTS as u64),
+            R::GetStatus => number(self.status.into()),
+            R::GetConfig { offset, size, flags } => Answer::Bytes(self.config(offset, size, flags)),
+            R::SetConfig { .. } => return Ok(Err(Refused::ReadOnly)),
+            R::SetOwner | R::SetLogFd => Answer::Done,
+            R::SetFeatures(features) => return Ok(self.set_features(features)),
+            R::SetProtocolFeatures(wanted) => return Ok(self.set_protocol(wanted)),
+            R::SetMemoryTable(table) => return Ok(self.set_memory(table)),
+            R::AddMemoryRegion(region, file) => return Ok(self.add_region(region, file)),
+            R::RemoveMemoryRegion(region) => return Ok(self.remove_region(region)),
+            R::SetLogBase { size, offset, file } => return Ok(self.set_log(size, offset, file)),
+            R::SetMtu(wanted) if wanted > self.offer.mtu.into() => {
+                return Ok(Err(Refused::Mtu { wanted, most: self.offer.mtu }));
+            }
+            R::SetMtu(_) => Answer::Done,
+            R::SetBackendChannel(channel) => {
+                self.channel = Some(Arc::new(channel));
+                Answer::Done
+            }
+            R::SendRarp(mac) => Answer::Announce(mac),
+            R::ResetOwner => self.disable(),
+            R::ResetDevice => {
+                (self.features, self.status) = (None, 0);
+                self.disable();
+                self.stop()
+            }
+            R::SetStatus(status) => {
+                self.status = status as u8;
+                if status == 0 { self.stop() } else { Answer::Done }
+            }
+            ring => return self.handle_ring(ring),
+        };
+        Ok(Ok(done))
+    }
+
+    fn handle_ring(&mut self, request: Request) -> Result<Result<Answer, Refused>, ProtocolError> {
+        use Request as R;
+        match request {
+            R::SetRingSize { queue, size } => {
+                let ring = ring(&mut self.rings, queue)?;
+                match u16::try_from(size) {
+                    Ok(size @ 1..=32_768) => ring.size = size,
+                    _ => return Ok(Err(Refused::Size(size))),
+                }
+                self.changes.rings = true;
+            }
+            R::SetRingAddress { queue, address } => {
+                let ring = ring(&mut self.rings, queue)?;
+                // Whether the used ring's writes are logged follows from the features.
+                let same = ring.address.is_some_and(|old| {
+                    RingAddress { log: None, ..old } == RingAddress { log: None, ..address }
+                });
+                ring.address = Some(address);
+                self.changes.rings |= !same;
+            }
+            R::SetRingBase { queue, base } => {
+                ring(&mut self.rings, queue)?.base = Some(base);
+                self.changes.rings = true;
+            }
+            R::GetRingBase { queue } => {
+                ring(&mut self.rings, queue)?.kick = None;
+                self.changes.rings = true;
+                return Ok(Ok(Answer::Base(queue)));
+            }
+            R::SetRingKick { queue, fd } => {
+                let ring = ring(&mut self.rings, queue)?;
+                let Some(fd) = fd.filter(is_event) else { return Ok(Err(Refused::Eventfd(queue))) };
+                ring.kick = Some(Arc::new(fd));
+                self.changes.rings = true;
+            }
+            R::SetRingCall { queue, fd } => {
+                let ring = ring(&mut self.rings, queue)?;
+                match event(fd, queue) {
+                    Ok(fd) => ring.call = fd,
+                    Err(refused) => return Ok(Err(refused)),
+                }
+                self.changes.calls = true;
+            }
+            R::SetRingError { queue, fd } => {
+                let ring = ring(&mut self.rings, queue)?;
+                match event(fd, queue) {
+                    Ok(fd) => ring.error = fd,
+                    Err(refused) => return Ok(Err(refused)),
+                }
+            }
+            R::SetRingEnable { queue, on } => {
+                let ring = ring(&mut self.rings, queue)?;
+                self.changes.rings |= ring.enabled != on;
+                ring.enabled = on;
+            }
+            _ => {}
+        }
+        Ok(Ok(Answer::Done))
+    }
+
+    fn offered(&self) -> u64 {
+        self.offer.features().bits() | LOG_ALL | PROTOCOL_FEATURES
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<Answer, Refused> {
+        if features & !self.offered() != 0 {
+            return Err(Refused::Features(features & !self.offered()));
+        }
+        // QEMU says them once for each pair of queues, while others run.
+        self.changes.rings |= self.features != Some(features);
+        self.features = Some(features);
+        Ok(Answer::Done)
+    }
+
+    fn set_protocol(&mut self, wanted: u64) -> Result<Answer, Refused> {
+        if wanted & !protocol::OFFERED != 0 {
+            return Err(Refused::Features(wanted & !protocol::OFFERED));
+        }
+        self.protocol = wanted;
+        Ok(Answer::Done)
+    }
+
+    fn set_memory(&mut self, regions: Vec<(Region, OwnedFd)>) -> Result<Answer, Refused> {
+        let mut slots = Vec::with_capacity(regions.len());
+        for (region, file) in regions {
+            let slot = Slot::new(region, Arc::new(file), self.next_slot, &slots)?;
+            self.next_slot = self.next_slot.wrapping_add(1);
+            slots.push(slot);
+        }
+        self.use_slots(slots)
+    }
+
+    /// QEMU before 8.1 adds and removes each region once for each pair of queues: entries that are alike
+    /// count how often.
+    fn add_region(&mut self, region: Region, file: OwnedFd) -> Result<Answer, Refused> {
+        if let Some(same) = self.slots.iter().find(|slot| slot.is(region, &file)) {
+            let same = same.clone();
+            if self.slots.len() >= memory::MAX_ENTRIES {
+                return Err(MemoryError::TooMuch.into());
+            }
+            self.slots.push(same);
+            return Ok(Answer::Done);
+        }
+        let slot = Slot::new(region, Arc::new(file), self.next_slot, &self.slots)?;
+        if let Some(here) = self.slots.iter_mut().find(|here| here.is_again(&slot)) {
+            here.times = here.times.saturating_add(1);
+            return Ok(Answer::Done);
+        }
+        self.next_slot = self.next_slot.wrapping_add(1);
+        let mut slots = self.slots.clone();
+        slots.push(slot);
+        self.use_slots(slots)
+    }
+
+    fn remove_region(&mut self, region: Region) -> Result<Answer, Refused> {
+        // Its place in the file is not said again by everyone.
+        let key = |region: Region| (region.guest, region.size, region.user);
+        let at = self.slots.iter().position(|slot| key(slot.region) == key(region));
+        let at = at.ok_or(MemoryError::NoRegion)?;
+        self.slots[at].times -= 1;
+        if self.slots[at].times > 0 {
+            return Ok(Answer::Done);
+        }
+        let mut slots = self.slots.clone();
+        slots.remove(at);
+        self.use_slots(slots)
+    }
+
+    fn use_slots(&mut self, slots: Vec<Slot>) -> Result<Answer, Refused> {
+        self.memory = memory::table(&slots)?;
+        self.slots = slots;
+        self.changes.rings = true;
+        Ok(Answer::Done)
+    }
+
+    fn set_log(&mut self, size: u64, offset: u64, file: OwnedFd) -> Result<Answer, Refused> {
+        let pages = memory::log(&file, offset, size)?;
+        self.log = Some(Log { file: Arc::new(file), offset, size, pages });
+        self.changes.rings |= self.features.unwrap_or(0) & LOG_ALL != 0;
+        // Front ends wait for an answer, whatever they negotiated.
+        Ok(number(0))
+    }
+
+    fn disable(&mut self) -> Answer {
+        self.rings.iter_mut().for_each(|ring| ring.enabled = false);
+        self.changes.rings = true;
+        Answer::Done
+    }
+
+    fn stop(&mut self) -> Answer {
+        self.rings.iter_mut().for_each(|ring| ring.kick = None);
+        self.changes.rings = true;
+        Answer::Done
+    }
+
+    /// The reply to a question for the configuration space; nothing if it asks for more than there is.
+    fn config(&self, offset: u32, size: u32, flags: u32) -> Vec<u8> {
+        let (from, bytes) = (offset as usize, size as usize);
+        let space = self.offer.config();
+        let Some(wanted) = from.checked_add(bytes).and_then(|end| space.get(from..end)) else {
+            return Vec::new();
+        };
+        let head = [offset, size, flags].map(u32::to_ne_bytes).concat();
+        [&head, wanted].concat()
+    }
+
+    /// What a successor of this process needs to go on with the session.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        let ring = |ring: &Ring| (ring.size, ring.address, ring.enabled);
+        let saved = Saved {
+            features: self.features,
+            protocol: self.protocol,
+            status: self.status,
+            rings: self.rings.iter().map(ring).collect(),
+            slots: self.slots.iter().map(|s| (s.region, s.number, s.times)).collect(),
+            log: self.log.as_ref().map(|log| (log.offset, log.size)),
+        };
+        let mut kept = Kept::new();
+        let mut keep = |name: String, fd: &Option<Arc<OwnedFd>>| {
+            if let Some(fd) = fd {
+                kept.insert(name, (Value::Null, Some(Arc::clone(fd))));
+            }
+        };
+        for (at, ring) in self.rings.iter().enumerate() {
+            keep(format!("kick {at}"), &ring.kick);
+            keep(format!("call {at}"), &ring.call);
+            keep(format!("error {at}"), &ring.error);
+        }
+        for slot in &self.slots {
+            keep(format!("memory {}", slot.number), &Some(Arc::clone(&slot.file)));
+        }
+        keep("channel".into(), &self.channel);
+        keep("log".into(), &self.log.as_ref().map(|log| Arc::clone(&log.file)));
+        kept.insert(SESSION.into(), (json!(saved), None));
+        kept
+    }
+
+    /// The session that a predecessor kept; `None` if something of it is missing.
+    #[must_use]
+    pub fn restore(offer: Offer, kept: &Kept) -> Option<Self> {
+        let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());
+        let saved: Saved = serde_json::from_value(kept.get(SESSION)?.0.clone()).ok()?;
+        let mut session = Self::new(offer);
+        (session.features, session.protocol) = (saved.features, saved.protocol);
+        (session.status, session.channel) = (saved.status, fd("channel".into()));
+        if saved.rings.len() > session.rings.len() {
+            return None;
+        }
+        for (at, (ring, saved)) in session.rings.iter_mut().zip(saved.rings).enumerate() {
+            (ring.size, ring.address, ring.enabled) = saved;
+            ring.kick = fd(format!("kick {at}"));
+            ring.call = fd(format!("call {at}"));
+            ring.error = fd(format!("error {at}"));
+        }
+        for (region, number, times) in saved.slots {
+            let file = fd(format!("memory {number}"))?;
+            let mut slot = Slot::new(region, file, number, &session.slots).ok()?;
+            slot.times = times.max(1);
+            session.slots.push(slot);
+            session.next_slot = session.next_slot.max(number.wrapping_add(1));
+        }
+        session.memory = memory::table(&session.slots).ok()?;
+        if let Some((offset, size)) = saved.log {
+            let file = fd("log".into())?;
+            let pages = memory::log(&file, offset, size).ok()?;
+            session.log = Some(Log { file, offset, size, pages });
+        }
+        session.changes.rings = true;
+        Some(session)
+    }
+}
+
+/// The name under which what is not descriptors is kept.
+const SESSION: &str = "session";
+
+fn number(value: u64) -> Answer {
+    Answer::Bytes(value.to_ne_bytes().into())
+}
+
+fn ring(rings: &mut [Ring], queue: u32) -> Result<&mut Ring, ProtocolError> {
+    rings.get_mut(queue as usize).ok_or(ProtocolError::Queue(queue))
+}
+
+/// Takes an eventfd that may be missing, to be written without waiting.
+fn event(fd: Option<OwnedFd>, queue: u32) -> Result<Option<Arc<OwnedFd>>, Refused> {
+    let good = fd.as_ref().is_none_or(is_event);
+    if good { Ok(fd.map(Arc::new)) } else { Err(Refused::Eventfd(queue)) }
+}
+
+/// True if it could be an eventfd: nothing that lies in a file system, no socket and no pipe. It does
+/// not block from now on, as those of QEMU and DPDK never did.
+fn is_event(fd: &OwnedFd) -> bool {
+    let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
+    // Eventfds have no type of file.
+    kind.is_ok_and(|kind| kind == FileType::Unknown)
+        && rustix::fs::fcntl_getfl(fd)
+            .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK))
+            .is_ok()
+}
+
+#[cfg(test)]
+mod tests;

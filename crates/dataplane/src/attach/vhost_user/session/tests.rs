@@ -1,0 +1,240 @@
+use super::*;
+use rustix::event::EventfdFlags;
+use rustix::fs::MemfdFlags;
+
+const SIZE: u64 = 1 << 20;
+
+fn offer() -> Offer {
+    Offer { queue_pairs: 1, mac: Some(Mac::local(7)), mtu: 1500, link: true }
+}
+
+fn memfd(len: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, len).unwrap();
+    file
+}
+
+fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+}
+
+fn region(guest: u64, offset: u64) -> Region {
+    Region { guest, size: SIZE, user: guest + (1 << 40), offset }
+}
+
+fn do_all(session: &mut Session, requests: impl IntoIterator<Item = Request>) {
+    for request in requests {
+        let said = format!("{request:?}");
+        session.handle(request).unwrap().unwrap_or_else(|refused| panic!("{said}: {refused}"));
+    }
+}
+
+fn ring_requests(queue: u32) -> Vec<Request> {
+    let at = (1 << 40) + u64::from(queue) * 0x4000;
+    let address =
+        RingAddress { descriptors: at, available: at + 0x1000, used: at + 0x2000, log: None };
+    vec![
+        Request::SetRingSize { queue, size: 256 },
+        Request::SetRingBase { queue, base: 0 },
+        Request::SetRingAddress { queue, address },
+        Request::SetRingKick { queue, fd: Some(eventfd()) },
+        Request::SetRingCall { queue, fd: Some(eventfd()) },
+    ]
+}
+
+/// As QEMU 7 to 11 begin.
+fn qemu() -> Session {
+    let mut session = Session::new(offer());
+    let features = session.offered();
+    do_all(
+        &mut session,
+        [
+            Request::GetFeatures,
+            Request::GetProtocolFeatures,
+            Request::SetProtocolFeatures(protocol::OFFERED),
+            Request::GetQueueNumber,
+            Request::SetOwner,
+            Request::SetRingEnable { queue: 0, on: true },
+            Request::SetRingEnable { queue: 1, on: true },
+            Request::SetFeatures(features & !LOG_ALL),
+            Request::SetMemoryTable(vec![(region(0, 0), memfd(SIZE))]),
+        ],
+    );
+    (0..2).for_each(|queue| do_all(&mut session, ring_requests(queue)));
+    session
+}
+
+#[test]
+fn rings_run_once_all_is_said_also_in_qemus_order() {
+    let mut session = qemu();
+    assert!(session.is_running(0) && session.is_running(1) && !session.is_running(2));
+    assert_eq!(session.take_changes(), Changes { rings: true, calls: true });
+    let call = Request::SetRingCall { queue: 1, fd: Some(eventfd()) };
+    do_all(&mut session, [call, Request::SetRingEnable { queue: 1, on: true }]);
+    assert_eq!(session.take_changes(), Changes { rings: false, calls: true });
+    do_all(&mut session, [Request::SetRingEnable { queue: 1, on: false }]);
+    assert!(session.is_running(0) && !session.is_running(1));
+    let base = session.handle(Request::GetRingBase { queue: 0 }).unwrap().unwrap();
+    assert_eq!(base, Answer::Base(0));
+    assert!(!session.is_running(0), "a ring whose base was asked for stands still");
+}
+
+#[test]
+fn without_protocol_features_rings_are_enabled_from_the_start() {
+    let mut session = Session::new(offer());
+    let table = Request::SetMemoryTable(vec![(region(0, 0), memfd(SIZE))]);
+    do_all(&mut session, [table, Request::SetFeatures(0)]);
+    do_all(&mut session, ring_requests(0));
+    assert!(session.is_running(0));
+    do_all(&mut session, [Request::SetFeatures(PROTOCOL_FEATURES)]);
+    assert!(!session.is_running(0));
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_and_changes_nothing() {
+    let (pipe, _other_end) = rustix::pipe::pipe().unwrap();
+    let overlapping = vec![(region(0, 0), memfd(SIZE)), (region(SIZE / 2, 0), memfd(SIZE))];
+    let mut session = qemu();
+    session.take_changes();
+    let proc = std::fs::File::open("/proc/self/status").unwrap();
+    for request in [
+        Request::SetFeatures(1 << 33),
+        Request::SetProtocolFeatures(1 << 12),
+        Request::SetMemoryTable(overlapping),
+        Request::SetMemoryTable(vec![(region(0, 0), memfd(SIZE - 1))]),
+        Request::SetMemoryTable(vec![(region(0, u64::MAX), memfd(SIZE))]),
+        Request::SetMemoryTable(vec![(region(0, 0), proc.into())]),
+        Request::AddMemoryRegion(region(SIZE - 4096, 0), memfd(SIZE)),
+        Request::AddMemoryRegion(region(SIZE, 1 << 62), memfd(SIZE)),
+        Request::RemoveMemoryRegion(region(4096, 0)),
+        Request::SetLogBase { size: 4096, offset: 4096, file: memfd(4096) },
+        Request::SetLogBase { size: u64::MAX, offset: 1, file: memfd(4096) },
+        Request::SetRingSize { queue: 0, size: 65536 },
+        Request::SetRingKick { queue: 0, fd: None },
+        Request::SetRingKick { queue: 0, fd: Some(pipe) },
+        Request::SetRingCall { queue: 0, fd: Some(memfd(8)) },
+        Request::SetMtu(1501),
+        Request::SetConfig { offset: 0, size: 6 },
+    ] {
+        let said = format!("{request:?}");
+        assert!(session.handle(request).unwrap().is_err(), "{said}");
+        assert!(session.is_running(0), "{said}");
+        assert_eq!(session.take_changes(), Changes::default(), "{said}");
+    }
+    for beyond in [2, 255, u32::MAX] {
+        let base = session.handle(Request::GetRingBase { queue: beyond });
+        assert!(matches!(base, Err(ProtocolError::Queue(_))));
+    }
+}
+
+#[test]
+fn memory_comes_and_goes_by_slots() {
+    let mut session = qemu();
+    let file = memfd(2 * SIZE);
+    let second = || file.try_clone().unwrap();
+    do_all(
+        &mut session,
+        [
+            Request::AddMemoryRegion(region(2 * SIZE, SIZE), second()),
+            Request::AddMemoryRegion(region(4 * SIZE, 0), second()),
+        ],
+    );
+    let memory = session.memory();
+    assert!(memory.bytes(2 * SIZE, SIZE as u32).is_some() && memory.bytes(SIZE, 1).is_none());
+    // The second file's last byte, by its first region; it is in no other.
+    memory.bytes(3 * SIZE - 1, 1).unwrap().fill(7);
+    let mut byte = [0];
+    rustix::io::pread(&file, &mut byte, 2 * SIZE - 1).unwrap();
+    assert_eq!(byte, [7]);
+    do_all(&mut session, [Request::RemoveMemoryRegion(region(2 * SIZE, 0))]);
+    assert!(session.memory().bytes(2 * SIZE, 1).is_none());
+    assert!(session.memory().bytes(4 * SIZE, 1).is_some());
+    // What is added twice (by QEMU, for each pair of queues) is removed twice.
+    let again = Request::AddMemoryRegion(region(4 * SIZE, 0), second());
+    let remove = || Request::RemoveMemoryRegion(region(4 * SIZE, 0));
+    do_all(&mut session, [again, remove()]);
+    assert!(session.memory().bytes(4 * SIZE, 1).is_some());
+    do_all(&mut session, [remove()]);
+    assert!(session.memory().bytes(4 * SIZE, 1).is_none());
+    assert!(session.handle(remove()).unwrap().is_err());
+}
+
+#[test]
+fn memory_that_is_added_for_each_pair_of_queues_stays_until_the_last_has_removed_it() {
+    let mut session = qemu();
+    let file = memfd(2 * SIZE);
+    let add = || Request::AddMemoryRegion(region(4 * SIZE, 0), file.try_clone().unwrap());
+    let remove = || Request::RemoveMemoryRegion(region(4 * SIZE, 0));
+    do_all(&mut session, [add(), add()]);
+    // The same place in another file is no repetition.
+    let other = Request::AddMemoryRegion(region(4 * SIZE, 0), memfd(2 * SIZE));
+    assert!(session.handle(other).unwrap().is_err());
+    let restored = Session::restore(offer(), &session.kept()).unwrap();
+    assert!(restored.memory().bytes(4 * SIZE, 1).is_some());
+    do_all(&mut session, [remove()]);
+    assert!(session.memory().bytes(4 * SIZE, 1).is_some());
+    do_all(&mut session, [remove()]);
+    assert!(session.memory().bytes(4 * SIZE, 1).is_none());
+    assert!(session.handle(remove()).unwrap().is_err());
+    for _ in 0..memory::MAX_ENTRIES {
+        let _ = session.handle(add()).unwrap();
+    }
+    assert!(session.handle(add()).unwrap().is_err());
+}
+
+#[test]
+fn the_configuration_space_is_as_the_port() {
+    let session = &mut qemu();
+    let mut config = |offset, size| match session
+        .handle(Request::GetConfig { offset, size, flags: 0 })
+        .unwrap()
+        .unwrap()
+    {
+        Answer::Bytes(bytes) => bytes,
+        other => panic!("{other:?}"),
+    };
+    let mut want = Mac::local(7).octets().to_vec();
+    want.extend([1, 0, 1, 0, 0xdc, 0x05]);
+    assert_eq!(config(0, 12)[12..], want);
+    assert_eq!(config(6, 2)[12..], [1, 0]);
+    assert!(config(250, 7).is_empty() && config(u32::MAX, 2).is_empty());
+    assert!(session.set_offer(Offer { link: false, ..offer() }));
+    assert!(!session.set_offer(Offer { link: false, queue_pairs: 9, ..offer() }), "as before");
+}
+
+#[test]
+fn a_successor_goes_on_with_what_was_kept() {
+    let mut session = qemu();
+    let all = session.offered();
+    do_all(
+        &mut session,
+        [
+            Request::AddMemoryRegion(region(2 * SIZE, 0), memfd(SIZE)),
+            Request::SetLogBase { size: 4096, offset: 0, file: memfd(4096) },
+            Request::SetFeatures(all),
+            Request::SetStatus(15),
+        ],
+    );
+    let kept = session.kept();
+    assert!(kept.keys().all(|key| *key == SESSION || kept[key].1.is_some()));
+    let next = Session::restore(offer(), &kept).unwrap();
+    assert!(next.is_running(0) && next.is_running(1) && next.dirty_log().is_some());
+    assert!(next.memory().bytes(2 * SIZE, 1).is_some());
+    let again = next.kept();
+    assert_eq!(again.keys().collect::<Vec<_>>(), kept.keys().collect::<Vec<_>>());
+    assert_eq!(again[SESSION].0, kept[SESSION].0);
+    for missing in kept.keys().filter(|key| key.starts_with("memory") || *key == SESSION) {
+        let mut part = kept.clone();
+        part.remove(missing);
+        assert!(Session::restore(offer(), &part).is_none(), "without {missing}");
+    }
+}
+
+#[test]
+fn reset_stops_all_rings() {
+    for reset in [Request::ResetDevice, Request::SetStatus(0), Request::ResetOwner] {
+        let mut session = qemu();
+        do_all(&mut session, [reset]);
+        assert!(!session.is_running(0) && !session.is_running(1));
+    }
+}

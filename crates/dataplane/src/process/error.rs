@@ -1,0 +1,30 @@
+//! Why a data process ended.
+
+/// Why a data process ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProcessError {
+    /// The state memory cannot be used.
+    #[error("The state memory of the switch cannot be used")]
+    State(#[from] shmem::RegionError),
+    /// The configuration cannot be used.
+    #[error("The configuration of the switch cannot be used: {0}")]
+    Config(&'static str),
+    /// It cannot be confined.
+    #[error(transparent)]
+    Sandbox(#[from] crate::sandbox::SandboxError),
+    /// The operating system refused something.
+    #[error("Cannot {what}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What it said.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// What was tried, for what the kernel said.
+pub(super) fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> ProcessError {
+    move |errno| ProcessError::System { what, source: errno.into() }
+}

@@ -1,0 +1,297 @@
+//! Front ends of virtual machines, as the control thread serves them: messages, the halves of their
+//! queues, and what the supervisor keeps so that a successor goes on.
+//!
+//! A front end is never waited for: a message is read when it is all there, replies wait for room in its
+//! socket, and each gets a bounded number of messages at a time.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{PollFd, PollFlags};
+
+use super::Process;
+use crate::attach::vhost_user::FrontEnd;
+use crate::attach::vhost_user::message::{self, Message, ProtocolError};
+use crate::attach::vhost_user::session::{Answer, Kept, Offer, Refused};
+use crate::attach::{AttachError, Attached, null};
+use crate::config::{PortConfig, PortId};
+use crate::control::{self, Answer as ControlAnswer, ChannelError};
+use crate::serve::Served;
+use crate::worker::{Job, clock};
+
+/// Most messages that are taken of a front end before others have their turn.
+const MESSAGES: usize = 32;
+
+/// What is kept for ports that are about to be added again.
+pub(super) type Restored = HashMap<PortId, Kept>;
+
+impl Process {
+    /// The front ends' sockets, to be waited for; `ids` gets the port of each.
+    pub(super) fn poll_guests<'a>(&'a self, fds: &mut Vec<PollFd<'a>>, ids: &mut Vec<PortId>) {
+        for (id, record) in self.ports.iter().enumerate() {
+            let guest = record.as_ref().and_then(|record| record.guest.as_ref());
+            let Some((socket, send)) = guest.and_then(|guest| guest.waits()) else { continue };
+            let also = if send { PollFlags::OUT } else { PollFlags::empty() };
+            fds.push(PollFd::from_borrowed_fd(socket, PollFlags::IN | also));
+            ids.push(id as PortId);
+        }
+    }
+
+    fn take_guest(&mut self, id: PortId) -> Option<Box<FrontEnd>> {
+        self.ports.get_mut(usize::from(id))?.as_mut()?.guest.take()
+    }
+
+    /// Does what a front end asks.
+    pub(super) fn serve_guest(&mut self, id: PortId) {
+        let Some(mut guest) = self.take_guest(id) else { return };
+        if let Err(error) = self.converse(id, &mut guest) {
+            if !matches!(error, ProtocolError::Closed) {
+                self.say(id, &format!("disconnected its front end: {error}"));
+            }
+            guest.end();
+            self.remake(id, &mut guest);
+        }
+        self.put_back(id, guest);
+    }
+
+    fn put_back(&mut self, id: PortId, mut guest: Box<FrontEnd>) {
+        self.keep(id, &mut guest);
+        if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
+            record.guest = Some(guest);
+        }
+    }
+
+    fn converse(&mut self, id: PortId, guest: &mut FrontEnd) -> Result<(), ProtocolError> {
+        for _ in 0..MESSAGES {
+            let Some(Message { code, need_reply, request }) = guest.receive()? else { break };
+            let answer = guest.session.handle(request)?;
+            let answer = answer.and_then(|answer| match self.carry_out(id, guest, &answer) {
+                Some(refused) => Err(refused),
+                None => Ok(answer),
+            });
+            // What was answered for must outlive this process; if it dies before, its successor
+            // finds the message again.
+            self.keep(id, guest);
+            guest.done()?;
+            let acknowledge = guest.session.is_acknowledged(need_reply);
+            match answer {
+                Ok(Answer::Bytes(bytes)) => guest.send(&message::reply(code, &bytes))?,
+                Ok(Answer::Base(queue)) => {
+                    let state = [queue, guest.base(queue)].map(u32::to_ne_bytes).concat();
+                    guest.send(&message::reply(code, &state))?;
+                }
+                Ok(_) if acknowledge => guest.send(&message::reply(code, &0u64.to_ne_bytes()))?,
+                Ok(_) => {}
+                Err(refused) => {
+                    self.say(id, &refused.to_string());
+                    if !acknowledge {
+                        return Err(ProtocolError::Refused);
+                    }
+                    guest.send(&message::reply(code, &1u64.to_ne_bytes()))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Carries out what a message changed; what could not be done is said.
+    fn carry_out(&mut self, id: PortId, guest: &mut FrontEnd, answer: &Answer) -> Option<Refused> {
+        if let Answer::Announce(mac) = answer {
+            guest.announce(*mac);
+            return self.remake(id, guest);
+        }
+        let changes = guest.session.take_changes();
+        if changes.rings {
+            return self.remake(id, guest);
+        }
+        if changes.calls && guest.live {
+            self.rehang_bells(id, guest);
+        }
+        None
+    }
+
+    /// Takes other eventfds, or other ways to ring them, into use.
+    fn rehang_bells(&mut self, id: PortId, guest: &FrontEnd) {
+        let bells = guest.bells();
+        if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
+            record.bells = bells.clone();
+        }
+        self.publish();
+        // An interrupt may have gone to an old one to nobody's notice, or have been put off there.
+        bells.ring_all();
+    }
+
+    /// Makes a guest's halves anew: none of the old are in use when the first of the new is made.
+    pub(super) fn remake(&mut self, id: PortId, guest: &mut FrontEnd) -> Option<Refused> {
+        if !guest.live && !guest.wants_halves() {
+            guest.begin_at_bases();
+            return None;
+        }
+        let state = self.state.port(id)?;
+        if guest.live {
+            self.install(id, null::down(&state).ok()?);
+        }
+        let (attached, refused) = guest.halves().ok()?;
+        self.install(id, attached);
+        refused
+    }
+
+    /// Replaces a port's halves; returns when no worker uses the old ones, which are dropped.
+    fn install(&mut self, id: PortId, attached: Attached) {
+        let Some(worker) = self.record(id).ok().map(|record| record.worker) else { return };
+        let old = self.release(id, worker);
+        let Attached { source, egresses, bells } = attached;
+        self.instances += 1;
+        let instance = self.instances;
+        let Ok(record) = self.record(id) else { return };
+        record.spec.instance = instance;
+        record.spec.send_queues = source.queues() as u16;
+        record.bells = bells;
+        let ring = record.bells.clone();
+        let counters = record.spec.counters.clone();
+        let unused = std::mem::replace(&mut record.spec.egresses, egresses);
+        self.publish();
+        drop(unused);
+        if let Some(mut old) = old {
+            old.abandon();
+        }
+        // One that was put off is forgotten with the old bells.
+        ring.ring_all();
+        let served = Box::new(Served::new(id, source, counters, clock()));
+        self.common.workers[usize::from(worker)].send(Job::Serve(served));
+    }
+
+    /// Makes the port of a front end. Its queues run when it has said enough; those of a predecessor's
+    /// session run on from the port's first turn, so that no frame finds them missing.
+    pub(super) fn attach_guest(
+        &mut self,
+        id: PortId,
+        config: &PortConfig,
+        socket: OwnedFd,
+        queue_pairs: u16,
+        resume: bool,
+    ) -> Result<(Attached, Box<FrontEnd>), AttachError> {
+        let state = self.state.port(id).ok_or(AttachError::Number(id))?;
+        let kept = self.restored.remove(&id);
+        // A session that cannot be gone on with: the front end begins anew.
+        let lost = kept.is_some() && !resume;
+        let offer = offer(&config.policy, queue_pairs);
+        let mut guest = FrontEnd::new(socket, offer, &state, kept.filter(|_| resume))?;
+        if lost {
+            guest.end();
+        }
+        guest.set_interrupts(config.policy.interrupts);
+        let (attached, refused) = guest.halves()?;
+        if let Some(refused) = refused {
+            eprintln!("{}:{}: {refused}", self.switch, config.name);
+        }
+        if resume {
+            // The predecessor may have died between publishing and kicking.
+            attached.bells.ring_all();
+        }
+        Ok((attached, Box::new(guest)))
+    }
+
+    /// Tells a port's front end of new rules.
+    pub(super) fn reoffer(&mut self, id: PortId) {
+        let Some(mut guest) = self.take_guest(id) else { return };
+        let Ok(record) = self.record(id) else { return };
+        let policy = record.config.policy.clone();
+        if guest.set_offer(offer(&policy, guest.queue_pairs())) {
+            self.remake(id, &mut guest);
+        }
+        if guest.set_interrupts(policy.interrupts) && guest.live {
+            self.rehang_bells(id, &guest);
+        }
+        self.put_back(id, guest);
+    }
+
+    /// Tells front ends of queues that their guests broke, and says it once.
+    pub(super) fn look_after_guests(&mut self) {
+        for id in 0..self.ports.len() as PortId {
+            let Some(guest) = self.ports[usize::from(id)].as_mut().and_then(|r| r.guest.as_mut())
+            else {
+                continue;
+            };
+            for (queue, fault) in guest.new_faults() {
+                self.say(id, &format!("queue {queue} stopped: {fault}"));
+            }
+        }
+    }
+
+    fn say(&self, id: PortId, what: &str) {
+        let record = self.ports.get(usize::from(id)).and_then(Option::as_ref);
+        let name = record.map_or("", |record| &record.config.name);
+        eprintln!("{}:{name}: {what}", self.switch);
+    }
+
+    /// Keeps what a successor of this process needs of a session where it outlives this process.
+    fn keep(&mut self, id: PortId, guest: &mut FrontEnd) {
+        let now = guest.session.kept();
+        let Some(supervisor) = &self.supervisor else { return };
+        let told = tell_changes(supervisor.as_fd(), id, &guest.kept, &now);
+        match told {
+            Ok(()) => guest.kept = now,
+            // The next supervisor asks for everything.
+            Err(_) => self.supervisor = None,
+        }
+    }
+
+    /// Sends a supervisor everything that is kept.
+    pub(super) fn list_kept(&mut self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
+        let records = self.ports.iter_mut().enumerate();
+        for (id, record) in records.filter_map(|(id, record)| Some((id, record.as_mut()?))) {
+            if let Some(guest) = &mut record.guest {
+                let kept = guest.session.kept();
+                tell_changes(to, id as PortId, &Kept::new(), &kept)?;
+                guest.kept = kept;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what a port's predecessor kept.
+    pub(super) fn restore(
+        &mut self,
+        id: PortId,
+        key: String,
+        value: serde_json::Value,
+        mut descriptors: Vec<OwnedFd>,
+    ) -> Result<ControlAnswer, String> {
+        let kept = self.restored.entry(id).or_default();
+        kept.insert(key, (value, descriptors.pop().map(Arc::new)));
+        Ok(ControlAnswer::Done)
+    }
+}
+
+/// What a port of these rules offers its guest.
+fn offer(policy: &fabric::Policy, queue_pairs: u16) -> Offer {
+    Offer { queue_pairs, mac: policy.macs.first().copied(), mtu: policy.mtu, link: policy.link }
+}
+
+/// Tells the keeper what of a port's things is new, other, or not needed any more.
+fn tell_changes(
+    to: BorrowedFd<'_>,
+    id: PortId,
+    old: &Kept,
+    new: &Kept,
+) -> Result<(), ChannelError> {
+    let same = |a: &Option<Arc<OwnedFd>>, b: &Option<Arc<OwnedFd>>| match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    let changed = new.iter().filter(|(key, (value, fd))| {
+        old.get(*key).is_none_or(|(old_value, old_fd)| old_value != value || !same(old_fd, fd))
+    });
+    // "session", which names the others, is the last in their order.
+    for (key, (value, fd)) in changed {
+        let keep = ControlAnswer::Keep { id, key: key.clone(), value: value.clone() };
+        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+        control::send(to, &keep, &fds)?;
+    }
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        control::send(to, &ControlAnswer::Forget { id, key: key.clone() }, &[])?;
+    }
+    Ok(())
+}

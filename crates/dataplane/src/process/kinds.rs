@@ -1,0 +1,64 @@
+//! The kinds of ports that need nothing of their process.
+
+use std::os::fd::OwnedFd;
+
+use fabric::Monitor;
+
+use crate::attach::{self, AttachError, Attached};
+use crate::config::Attachment;
+use crate::state::PortState;
+
+/// Makes a port's halves of an attachment and its descriptors.
+pub(super) fn attach(
+    attachment: &Attachment,
+    descriptors: Vec<OwnedFd>,
+    state: &PortState,
+    resume: bool,
+) -> Result<(Attached, Option<Monitor>), AttachError> {
+    let ring = |rings, descriptors: Vec<OwnedFd>| {
+        let expected = "a memory file and a token";
+        let pair: Result<[OwnedFd; 2], _> = descriptors.try_into();
+        let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
+        attach::ring::attach(memory, token, rings, state, resume)
+    };
+    match attachment {
+        Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),
+        Attachment::Monitor { ring: rings, of, tx, rx } => {
+            if rings.tx.rings != 0 {
+                return Err(AttachError::MonitorSends);
+            }
+            let monitor = Monitor { of: *of, sent: *tx, received: *rx };
+            Ok((ring(rings, descriptors)?, Some(monitor)))
+        }
+        Attachment::Null => Ok((attach::null::attach(state)?, None)),
+        // A guest's port is made by the process itself, which talks to its front end.
+        Attachment::Vacant | Attachment::VhostUser { .. } => Ok((attach::null::vacant(), None)),
+        Attachment::Tap { uso } => Ok((attach::tap::attach(descriptors, *uso, state)?, None)),
+        Attachment::Stream => {
+            let socket = one(descriptors, "a connected stream socket")?;
+            Ok((attach::stream::attach(socket, state, resume)?, None))
+        }
+        Attachment::Dgram => {
+            let socket = one(descriptors, "a datagram socket")?;
+            Ok((attach::dgram::attach(socket, state)?, None))
+        }
+        Attachment::PcapRead { repeat, speed_percent } => {
+            let file = one(descriptors, "a capture file")?;
+            let pcap = attach::pcap::attach_read(&file, *repeat, *speed_percent, state, resume)?;
+            Ok((pcap, None))
+        }
+        Attachment::PcapWrite => {
+            let file = one(descriptors, "a file for frames")?;
+            Ok((attach::pcap::attach_write(file, state)?, None))
+        }
+    }
+}
+
+/// The only one of them.
+pub(super) fn one(
+    descriptors: Vec<OwnedFd>,
+    expected: &'static str,
+) -> Result<OwnedFd, AttachError> {
+    let one: Result<[OwnedFd; 1], _> = descriptors.try_into();
+    one.map(|[fd]| fd).map_err(|_| AttachError::Descriptors { expected })
+}

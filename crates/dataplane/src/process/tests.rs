@@ -1,0 +1,143 @@
+//! What the control thread does, without a supervisor: its methods are called as commands would.
+
+use std::time::Instant;
+
+use port::{Effects, Ingress, Scratch};
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use shmem::Pages;
+
+use super::*;
+use crate::attach::Source;
+use crate::config::WorkerConfig;
+
+fn process(config: SwitchConfig) -> Process {
+    let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();
+    Process::start(memory, "test".to_owned(), config).unwrap()
+}
+
+fn add(process: &mut Process, id: PortId, policy: Policy) -> Result<(), String> {
+    let name = format!("p{id}");
+    let config = PortConfig { name, policy, worker: None, attachment: Attachment::Null };
+    let (worker, served) = process.add_port(id, config, Vec::new(), false)?;
+    process.publish();
+    process.common.workers[usize::from(worker)].send(Job::Serve(served));
+    Ok(())
+}
+
+/// A send queue with a bug.
+struct Broken;
+
+impl Source for Broken {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
+        self
+    }
+}
+
+impl Ingress for Broken {
+    fn gather(&mut self, _scratch: &mut Scratch, _max: usize, _now: Nanos) -> usize {
+        panic!("a bug, for the test")
+    }
+
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}
+
+#[test]
+fn a_port_whose_code_panics_leaves_the_table_until_it_is_removed() {
+    let mut process = process(SwitchConfig { max_ports: 4, ..SwitchConfig::default() });
+    for id in 0..2 {
+        add(&mut process, id, Policy::default()).unwrap();
+    }
+    drop(process.release(1, 0).unwrap());
+    let state = process.state.port(1).unwrap();
+    let served = Served::new(1, Box::new(Broken), state.ingress().unwrap(), clock());
+    process.common.workers[0].send(Job::Serve(Box::new(served)));
+    let started = Instant::now();
+    assert!(!state.has_failed());
+    // Whoever reads the state memory sees it.
+    while !state.has_failed() {
+        assert!(started.elapsed() < Duration::from_secs(3), "the worker survives it and says so");
+        std::thread::yield_now();
+        process.take_out_failed();
+    }
+    let egresses = |process: &Process, id: usize| {
+        process.ports[id].as_ref().map(|record| record.spec.egresses.len())
+    };
+    assert_eq!((egresses(&process, 0), egresses(&process, 1)), (Some(1), Some(0)));
+    assert_eq!(process.state.workers(1)[0].panics, 1);
+    assert!(process.move_port(1, 0).unwrap_err().contains("failed"));
+    let removed = process.take_port(1).unwrap();
+    process.publish();
+    process.retire_port(removed);
+    assert!(!state.has_failed());
+    add(&mut process, 1, Policy::default()).unwrap();
+    assert_eq!(egresses(&process, 1), Some(1), "the number serves again");
+    process.finish();
+}
+
+#[test]
+fn a_worker_whose_cpu_is_not_there_runs_on_any() {
+    let on = |cpu| WorkerConfig { cpu };
+    let workers = vec![on(Some(u16::MAX)), on(Some(1023)), on(None)];
+    let process = process(SwitchConfig { max_ports: 4, workers, ..SwitchConfig::default() });
+    assert_eq!(process.state.workers(3).iter().map(|w| w.cpu).collect::<Vec<_>>(), [None; 3]);
+    process.finish();
+}
+
+#[test]
+fn addresses_that_find_no_room_are_refused_and_change_nothing() {
+    let config = SwitchConfig { max_ports: 4, fdb_entries: 16, ..SwitchConfig::default() };
+    let mut process = process(config);
+    let policy = |macs: std::ops::Range<u32>| Policy {
+        macs: macs.map(frame::Mac::local).collect(),
+        ..Policy::default()
+    };
+    let refused = add(&mut process, 0, policy(1..1000)).unwrap_err();
+    assert!(refused.contains("fdb_entries"), "{refused}");
+    assert!(!process.state.switch().has_port(0) && process.common.fdb.is_empty());
+    add(&mut process, 0, policy(1..3)).unwrap();
+    process.set_policy(0, &policy(1..1000)).unwrap_err();
+    assert_eq!(process.common.fdb.len(), 2);
+    assert_eq!(process.ports[0].as_ref().unwrap().config.policy, policy(1..3));
+    process.finish();
+}
+
+#[test]
+fn ports_added_and_removed_in_a_row_are_answered_in_order() {
+    let mut process = process(SwitchConfig { max_ports: 4, ..SwitchConfig::default() });
+    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
+    let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
+    let add = |id: PortId| {
+        let (name, attachment) = (format!("p{id}"), Attachment::Null);
+        let config = PortConfig { name, policy: Policy::default(), worker: None, attachment };
+        Command::AddPort { id, config, resume: false }
+    };
+    let remove = |id| Command::RemovePort { id };
+    let commands = [add(0), add(1), add(2), remove(1), remove(3), remove(0), add(1), remove(1)];
+    for command in commands.into_iter().chain([Command::ListPorts]) {
+        control::send(&theirs, &command, &[]).unwrap();
+    }
+    while is_readable(ours.as_fd()) {
+        process.answer(ours.as_fd()).unwrap();
+    }
+    let mut answers = Vec::new();
+    while is_readable(theirs.as_fd()) {
+        answers.push(control::receive::<Answer>(&theirs).unwrap().0);
+    }
+    let there = |answer: &Answer| matches!(answer, Answer::Port { id: 2, .. });
+    let failed = |answer: &Answer| matches!(answer, Answer::Failed { .. });
+    let (added, done) = (Answer::Added { worker: 0 }, Answer::Done);
+    assert_eq!(answers[..4], [added.clone(), added.clone(), added.clone(), done.clone()]);
+    assert!(failed(&answers[4]), "there is no port 3");
+    assert_eq!(answers[5..8], [done.clone(), added, done.clone()]);
+    assert!(there(&answers[8]) && answers[9] == done && answers.len() == 10);
+    assert_eq!(process.state.workers(1)[0].ports, 1);
+    process.finish();
+}

@@ -1,0 +1,185 @@
+//! What a worker thread of a data process does per batch: one publish for each receiver and one for
+//! the sender, one byte on the token of a receiver that sleeps, and no system call beside it.
+#![allow(unsafe_code, reason = "leaving a process with the one call that is left to it")]
+
+use std::os::unix::process::ExitStatusExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use fabric::Policy;
+use frame::Mac;
+use ring::Interest;
+use ring::layout::RingMemory;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use toklat_dataplane::control::{Answer, Command};
+use toklat_dataplane::sandbox;
+
+use process::client::{Client, SLOTS, serve};
+use process::{ask, in_child, in_child_with};
+
+mod process;
+
+const BATCH: u32 = 64;
+
+/// Ports with the addresses `Mac::local(0)` and on, that may flood as they like.
+fn clients<const N: usize>() -> [Client; N] {
+    std::array::from_fn(|i| {
+        let macs = vec![Mac::local(i as u32)];
+        Client::new(i as u16, Policy { macs, flood_limit: None, ..Policy::default() })
+    })
+}
+
+/// Has `client` publish these many frames at once, which go to `to` in turn, and waits until the worker
+/// has given their slots back; `idle` is how.
+fn send(client: &mut Client, frames: u32, to: &[Mac], idle: fn()) {
+    let mut to = to.iter().cycle();
+    let filled = client.port.send(frames as usize).fill(frames as usize, |window| {
+        window.copy_in(&to.next().unwrap().octets());
+        60
+    });
+    assert_eq!(filled, frames as usize);
+    client.port.flush().unwrap();
+    let control = client.ring(false).control;
+    let end = Instant::now() + Duration::from_secs(20);
+    while control.core.0.observe() != control.owner.0.own() {
+        assert!(Instant::now() < end, "the worker takes what was sent");
+        idle();
+    }
+}
+
+/// Sends a batch, and waits for the end of the worker's turn, in which it wakes who sleeps: a later
+/// turn, with a frame from the port to itself, is over.
+fn send_batch_and_wait(client: &mut Client, to: &[Mac]) {
+    send(client, BATCH, to, std::thread::yield_now);
+    send(client, 1, &client.config.policy.macs.clone(), std::thread::yield_now);
+}
+
+/// Takes what came.
+fn drain(client: &mut Client) -> usize {
+    let got = client.port.receive(usize::MAX).count();
+    client.port.flush().unwrap();
+    got
+}
+
+/// Bytes on a client's token.
+fn kicks(client: &Client) -> usize {
+    let flags = rustix::net::RecvFlags::DONTWAIT;
+    rustix::net::recv(&client.token, &mut [0u8; 64], flags).map_or(0, |(_, bytes)| bytes)
+}
+
+#[test]
+fn a_sleeper_is_kicked_once_per_batch_and_one_that_polls_never() {
+    if let Some(status) = in_child("a_sleeper_is_kicked_once_per_batch_and_one_that_polls_never") {
+        return assert!(status.success(), "{status}");
+    }
+    let [mut a, mut b, mut c] = clients();
+    let (thread, connection) = serve(&[&a, &b, &c], 10);
+    let (one, both) = (Mac::local(1), [Mac::local(1), Mac::local(2)]);
+    for round in 0..10 {
+        send_batch_and_wait(&mut a, &both);
+        assert_eq!([&a, &b, &c].map(kicks), [0, 0, 0], "all poll, round {round}");
+        assert_eq!((drain(&mut b), drain(&mut c)), (32, 32));
+        assert!(!b.port.arm(Interest::READ).any() && !c.port.arm(Interest::READ).any());
+        send_batch_and_wait(&mut a, &both);
+        assert_eq!([&a, &b, &c].map(kicks), [0, 1, 1], "both sleep, round {round}");
+        send_batch_and_wait(&mut a, &[one]);
+        assert_eq!([&a, &b, &c].map(kicks), [0, 0, 0], "woken already, round {round}");
+        assert_eq!((drain(&mut b), drain(&mut c)), (96, 32));
+        assert!(!b.port.arm(Interest::READ).any());
+        send_batch_and_wait(&mut a, &[Mac::BROADCAST]);
+        assert_eq!([&a, &b, &c].map(kicks), [0, 1, 0], "sleeps again, round {round}");
+        assert_eq!((drain(&mut b), drain(&mut c)), (64, 64));
+        b.port.disarm().unwrap();
+        c.port.disarm().unwrap();
+    }
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender() {
+    let name = "a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender";
+    if let Some(status) = in_child(name) {
+        return assert!(status.success(), "{status}");
+    }
+    let [mut a, mut b] = clients();
+    let (thread, connection) = serve(&[&a, &b], 10);
+    let (sent, received, done) = (a.ring(false), b.ring(true), AtomicBool::new(false));
+    // Where every publication leaves a cursor that moves on by whole batches from `first`.
+    let whole =
+        |ring: &RingMemory, first: u32| (ring.control.core.0.observe() + SLOTS - first) % BATCH;
+    let (given, filled) = (sent.control.core.0.observe(), received.control.core.0.observe());
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                assert_eq!(whole(&sent, given), 0, "slots are given back by the batch");
+                assert_eq!(whole(&received, filled), 0, "frames are delivered by the batch");
+            }
+        });
+        for _ in 0..100 {
+            send(&mut a, BATCH, &[Mac::local(1)], std::thread::yield_now);
+            assert_eq!(drain(&mut b), BATCH as usize);
+        }
+        done.store(true, Ordering::Relaxed);
+        watcher.join().unwrap();
+    });
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
+}
+
+/// From here on, any thread of this process that makes a call other than these is its end: those of
+/// the control thread, which waits for commands, and `recv`, with which a worker that polls looks into
+/// its ports' tokens once in a millisecond.
+fn allow_next_to_nothing() {
+    let calls = [
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll,
+        libc::SYS_ppoll,
+        libc::SYS_recvfrom,
+        libc::SYS_exit_group,
+    ];
+    let rules = calls.map(|call| (call, Vec::new())).into();
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let (others, these) = (SeccompAction::KillProcess, SeccompAction::Allow);
+    let filter: BpfProgram =
+        SeccompFilter::new(rules, others, these, arch).unwrap().try_into().unwrap();
+    seccompiler::apply_filter_all_threads(&filter).unwrap();
+}
+
+/// Moves batches in both directions through a worker, warm, then under that filter. The receiver of
+/// the last one sleeps, if it is to be kicked.
+fn run_without_calls(kick: bool) -> ! {
+    let [mut a, mut b] = clients();
+    let _running = serve(&[&a, &b], 10);
+    let round = |a: &mut Client, b: &mut Client| {
+        // No call here either.
+        send(a, BATCH, &[Mac::local(1), Mac::BROADCAST], std::hint::spin_loop);
+        send(b, BATCH, &[Mac::local(0), Mac::local(7)], std::hint::spin_loop);
+        drain(a) + drain(b) == 2 * BATCH as usize
+    };
+    let warm = (0..20).all(|_| round(&mut a, &mut b));
+    if kick {
+        assert!(!b.port.arm(Interest::READ).any());
+    }
+    allow_next_to_nothing();
+    let good = (0..200).all(|_| round(&mut a, &mut b));
+    // SAFETY: ends the process, without anything that ends with it having to run.
+    unsafe { libc::_exit(i32::from(!(warm && good))) }
+}
+
+#[test]
+fn a_hot_worker_makes_no_system_call() {
+    match in_child_with("a_hot_worker_makes_no_system_call", &[(sandbox::SWITCH, "off")]) {
+        None => run_without_calls(false),
+        Some(status) => assert!(status.success(), "{status}"),
+    }
+}
+
+/// The filter of the test above sees a call of the worker: the byte that wakes a sleeper.
+#[test]
+fn a_call_of_the_worker_would_have_been_seen() {
+    match in_child_with("a_call_of_the_worker_would_have_been_seen", &[(sandbox::SWITCH, "off")]) {
+        None => run_without_calls(true),
+        Some(status) => assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}"),
+    }
+}
