@@ -32,10 +32,14 @@ pub fn run() -> Result<()> {
         skipped.push("aarch64 (rustup target add aarch64-unknown-linux-gnu)");
     }
     if tool::has_subcommand("", "deny") {
-        must(
-            "dependencies",
-            tool::run(&mut cargo(&["deny", "--workspace", "check", "--hide-inclusion-graph"])),
-        );
+        let mut deny = vec!["deny", "--workspace", "check", "--hide-inclusion-graph"];
+        deny.extend(["bans", "licenses", "sources"]);
+        if tool::succeeds(&mut cargo(&["deny", "fetch", "db"])) {
+            deny.push("advisories");
+        } else {
+            skipped.push("advisories (their database cannot be fetched)");
+        }
+        must("dependencies", tool::run(&mut cargo(&deny)));
     } else {
         skipped.push("dependencies (cargo install cargo-deny)");
     }

@@ -5,6 +5,7 @@
 mod check;
 mod deb;
 mod fuzz;
+mod guest;
 mod perf;
 mod setup;
 mod size;
@@ -17,7 +18,8 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   setup [--ci]     installs Debian packages for tests and benchmarks (as root; else names what is missing)
-                   --ci: only what the tests use
+                   and makes the test guest, as any user; --ci: only what the tests use
+  guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest
   check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
   loom             models of hand-over and sleep/wake (shmem); a part of `test`
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let done = match args.as_slice() {
         ["setup"] => setup::run(false),
         ["setup", "--ci"] => setup::run(true),
+        ["guest"] => guest::make(),
         ["check"] => check::run(),
         ["test", rest @ ..] => match test::run(rest) {
             // The tests' own last line stays the last.

@@ -2,7 +2,8 @@
 //!
 //! `crates/dataplane/examples/budget.rs SCENARIO N` runs a scenario over N frames. What is reported is
 //! (I(2N) - I(N)) / N: start-up and warm-up cancel. Counts are the same on every run and machine,
-//! for one compiler; times are for `toklat bench`.
+//! for one compiler; times are for `toklat bench`. Of `virtio.*`, whose drivers are for tests, only turns of
+//! the switch are counted.
 
 use std::path::Path;
 
@@ -49,7 +50,11 @@ pub fn run() -> Result<()> {
 fn instructions(program: &Path, scenario: &str, frames: u64) -> Result<u64> {
     let out = std::env::temp_dir().join(format!("toklat-callgrind-{}", std::process::id()));
     let out_arg = format!("--callgrind-out-file={}", out.display());
-    let done = command("valgrind", &["--tool=callgrind", "--quiet", &out_arg])
+    let mut args = vec!["--tool=callgrind", "--quiet", &out_arg];
+    if scenario.starts_with("virtio.") {
+        args.push("--toggle-collect=*Inline*turn*");
+    }
+    let done = command("valgrind", &args)
         .arg(program)
         .args([scenario, &frames.to_string()])
         .output()

@@ -1,7 +1,8 @@
-//! Debian packages that tests, demo and benchmarks use. Building toklat itself needs none of them.
+//! Debian packages that tests, demo and benchmarks use, and the test guest. Building toklat itself needs none of them.
 
 use anyhow::{Result, bail};
 
+use crate::guest;
 use crate::tool::{self, command, installed};
 
 struct Package {
@@ -16,6 +17,12 @@ struct Package {
 const PACKAGES: &[Package] = &[
     Package { name: "gcc", program: "cc", what_for: "linking; the benchmarks' floor", tests: true },
     Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
+    Package {
+        name: "qemu-system-x86",
+        program: "qemu-system-x86_64",
+        what_for: "virtual machines in tests, demo and benchmarks",
+        tests: true,
+    },
     Package { name: "iputils-ping", program: "ping", what_for: "demo of taps", tests: false },
     Package { name: "iperf3", program: "iperf3", what_for: "demo of taps", tests: false },
     Package { name: "valgrind", program: "valgrind", what_for: "cargo xtask perf", tests: false },
@@ -29,6 +36,17 @@ fn install(packages: &[&Package]) -> Result<()> {
 }
 
 pub fn run(ci: bool) -> Result<()> {
+    let packages = packages(ci);
+    // As any user, and after the packages: it needs a compiler.
+    if let Err(error) = guest::make() {
+        println!(
+            "skipped: the test guest ({error:#}); tests with virtual machines skip themselves"
+        );
+    }
+    packages
+}
+
+fn packages(ci: bool) -> Result<()> {
     let wanted = PACKAGES.iter().filter(|p| p.tests || !ci);
     let missing: Vec<&Package> = wanted.filter(|p| !installed(p.program)).collect();
     if missing.is_empty() {

@@ -1,0 +1,296 @@
+//! The test guest: a Debian kernel and an initramfs with busybox (ping), iperf3 and a packet generator, made as an
+//! ordinary user into `target/guest`.
+//!
+//! `apt-get download` fetches the packages (where apt has no lists of its own, with lists in `target/guest/apt`), `dpkg-deb`
+//! unpacks them, and what the guest needs of them goes into an archive. Nothing is installed.
+
+mod cpio;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+use self::cpio::Archive;
+use crate::tool::{self, command, installed};
+
+/// What is fetched, with the libraries it depends on.
+const PACKAGES: [&str; 3] = ["linux-image-amd64", "busybox-static", "iperf3"];
+/// Packages that those depend on are taken if their names begin like this: the rest is for installing.
+const DEPENDENCIES: [&str; 2] = ["lib", "linux-image-"];
+/// Drivers, with what `modinfo` says they depend on.
+const MODULES: [&str; 6] = ["virtio_pci", "virtio_net", "e1000", "e1000e", "pcnet32", "pktgen"];
+const INIT: &str = include_str!("../../guest/init");
+const PKT: &str = include_str!("../../guest/pkt.c");
+const LOADER: &str = "ld-linux-x86-64.so.2";
+
+/// Makes it, unless it is there and as this program would make it.
+pub fn make() -> Result<()> {
+    let target = target();
+    let stamp = target.join("recipe");
+    let recipe = [INIT, PKT, include_str!("mod.rs"), include_str!("cpio.rs")].concat();
+    let made = [target.join("kernel"), target.join("initramfs")];
+    if fs::read_to_string(&stamp).is_ok_and(|made_by| made_by == recipe)
+        && made.iter().all(|path| path.is_file())
+    {
+        println!("the test guest is there: {}", target.display());
+        return Ok(());
+    }
+    for tool in ["apt-get", "dpkg-deb", "cc"] {
+        if !installed(tool) {
+            bail!("{tool} is missing");
+        }
+    }
+    let root = target.join("root");
+    let packages = target.join("packages");
+    fs::create_dir_all(&packages)?;
+    let fetched = fetch(&packages)?;
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    for package in fetched {
+        tool::run(&mut quiet("dpkg-deb", &["-x".as_ref(), package.as_ref(), root.as_ref()]))?;
+    }
+    let compressed = fs::read(find(&root.join("boot"), "vmlinuz-")?)?;
+    fs::write(target.join("kernel"), uncompressed(&compressed).unwrap_or(compressed))?;
+    let initramfs = initramfs(&root, &compile(&target)?)?;
+    fs::write(target.join("initramfs"), initramfs)?;
+    fs::remove_dir_all(&root)?;
+    fs::write(stamp, recipe)?;
+    println!("the test guest is made: {}", target.display());
+    Ok(())
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| tool::root().join("target"), PathBuf::from)
+        .join("guest")
+}
+
+fn quiet(program: &str, args: &[&Path]) -> Command {
+    let mut command = command(program, &[]);
+    command.args(args);
+    command
+}
+
+/// Fetches the packages, and those they depend on, that are not in `dir` yet.
+fn fetch(dir: &Path) -> Result<Vec<PathBuf>> {
+    let mut wanted: Vec<String> = PACKAGES.map(str::to_owned).into();
+    let mut seen = BTreeSet::new();
+    let mut packages = Vec::new();
+    while let Some(name) = wanted.pop() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let package = match find(dir, &format!("{name}_")) {
+            Ok(package) => package,
+            Err(_) => download(dir, &name)?,
+        };
+        let depends = command("dpkg-deb", &["-f"]).arg(&package).arg("Depends").output()?;
+        wanted.extend(dependencies(&String::from_utf8_lossy(&depends.stdout)));
+        packages.push(package);
+    }
+    Ok(packages)
+}
+
+/// The packages of a `Depends` field that are taken: of alternatives, the first.
+fn dependencies(field: &str) -> impl Iterator<Item = String> {
+    let names = field.split(',').filter_map(|clause| clause.split_whitespace().next());
+    let names = names.map(|name| name.split(':').next().unwrap_or(name));
+    names.filter(|name| DEPENDENCIES.iter().any(|start| name.starts_with(start))).map(str::to_owned)
+}
+
+fn download(dir: &Path, name: &str) -> Result<PathBuf> {
+    let apt = |args: &[&str]| tool::run(command("apt-get", args).current_dir(dir));
+    if apt(&["-q", "download", name]).is_err() {
+        // No lists, as in images of containers: lists of our own.
+        let state = dir.with_file_name("apt");
+        fs::create_dir_all(state.join("lists/partial"))?;
+        fs::create_dir_all(state.join("cache/archives/partial"))?;
+        let lists = format!("-oDir::State::Lists={}", state.join("lists").display());
+        let cache = format!("-oDir::Cache={}", state.join("cache").display());
+        // Without a network it is to be over soon.
+        let patience = ["-oAcquire::Retries=0", "-oAcquire::http::Timeout=20"];
+        apt(&["-q", &lists, &cache, patience[0], patience[1], "update"])
+            .and_then(|()| apt(&["-q", &lists, &cache, "download", name]))
+            .with_context(|| {
+                format!("the package {name} cannot be had (no network, or not Debian)")
+            })?;
+    }
+    find(dir, &format!("{name}_"))
+}
+
+/// The file in `dir` whose name begins with `start`.
+fn find(dir: &Path, start: &str) -> Result<PathBuf> {
+    let mut entries = fs::read_dir(dir).with_context(|| dir.display().to_string())?.flatten();
+    let entry = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(start));
+    Ok(entry.with_context(|| format!("{start}* is missing in {}", dir.display()))?.path())
+}
+
+/// The kernel as the ELF file that a `vmlinuz` unpacks itself to. QEMU boots that too, and without KVM the unpacking takes
+/// longer than all the rest. `None` if the tool to unpack it is missing, or the compression is another.
+fn uncompressed(vmlinuz: &[u8]) -> Option<Vec<u8>> {
+    const XZ: &[u8] = b"\xfd7zXZ\0";
+    const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";
+    for (magic, unpack) in [(XZ, ["xz", "-dcq", "--single-stream"]), (ZSTD, ["zstd", "-dcq", "-"])]
+    {
+        let Some(at) = vmlinuz.windows(magic.len()).position(|window| window == magic) else {
+            continue;
+        };
+        let mut unpack = command(unpack[0], &unpack[1..]);
+        let unpack = unpack.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let Ok(mut child) = unpack.spawn() else { continue };
+        let (mut stdin, rest) = (child.stdin.take()?, vmlinuz[at..].to_vec());
+        // It stops reading where the stream ends: what follows it is the kernel's own.
+        let feeder = std::thread::spawn(move || drop(stdin.write_all(&rest)));
+        let unpacked = child.wait_with_output().ok()?.stdout;
+        let _ = feeder.join();
+        if unpacked.starts_with(b"\x7fELF") {
+            return Some(unpacked);
+        }
+    }
+    None
+}
+
+/// The packet generator, linked statically.
+fn compile(target: &Path) -> Result<Vec<u8>> {
+    let program = target.join("pkt");
+    let source = tool::root().join("xtask/guest/pkt.c");
+    tool::run(&mut quiet(
+        "cc",
+        &["-O2".as_ref(), "-static".as_ref(), "-o".as_ref(), &program, &source],
+    ))?;
+    fs::read(&program).context("the packet generator")
+}
+
+fn initramfs(root: &Path, pkt: &[u8]) -> Result<Vec<u8>> {
+    let mut archive = Archive::default();
+    for dir in ["bin", "dev", "lib", "lib64", "lib/modules"] {
+        archive.directory(dir);
+    }
+    archive.device("dev/console", (5, 1));
+    archive.file("init", INIT.as_bytes());
+    archive.file("bin/pkt", pkt);
+    archive.file("bin/busybox", &fs::read(first(root, &["bin/busybox", "usr/bin/busybox"])?)?);
+    archive.file("bin/iperf3", &fs::read(root.join("usr/bin/iperf3"))?);
+    let mut order = String::new();
+    for (name, module) in modules(root)? {
+        archive.file(&format!("lib/modules/{name}"), &module);
+        order += &format!("{name}\n");
+    }
+    archive.file("lib/modules/order", order.as_bytes());
+    for dir in ["lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"] {
+        libraries(&root.join(dir), &mut archive)?;
+    }
+    Ok(archive.finish())
+}
+
+fn first(root: &Path, paths: &[&str]) -> Result<PathBuf> {
+    let found = paths.iter().map(|path| root.join(path)).find(|path| path.is_file());
+    found.with_context(|| format!("{} is missing in the packages", paths[0]))
+}
+
+/// Libraries under the names by which programs ask for them, all in one directory.
+fn libraries(dir: &Path, archive: &mut Archive) -> Result<()> {
+    let Ok(entries) = fs::read_dir(dir) else { return Ok(()) };
+    for entry in entries.flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        // As in libssl.so.3 and libiperf.so.0, but not the libiperf.so.0.0.0 behind it.
+        let is_library =
+            name.split_once(".so.").is_some_and(|(_, version)| version.parse::<u32>().is_ok());
+        if name == LOADER {
+            archive.file(&format!("lib64/{LOADER}"), &fs::read(entry.path())?);
+        } else if is_library {
+            archive.file(&format!("lib/{name}"), &fs::read(entry.path())?);
+        }
+    }
+    Ok(())
+}
+
+/// Drivers in the order in which they are loaded.
+fn modules(root: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+    let modules = first_directory(root, &["lib/modules", "usr/lib/modules"])?;
+    let mut files = Vec::new();
+    walk(&modules, &mut files)?;
+    let mut ordered = Vec::new();
+    for name in MODULES {
+        load(name, &files, &mut ordered)?;
+    }
+    Ok(ordered)
+}
+
+fn first_directory(root: &Path, paths: &[&str]) -> Result<PathBuf> {
+    let found = paths.iter().map(|path| root.join(path)).find(|path| path.is_dir());
+    found.with_context(|| format!("{} is missing in the packages", paths[0]))
+}
+
+fn walk(dir: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let path = entry?.path();
+        if path.is_dir() && !path.is_symlink() {
+            walk(&path, files)?;
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// Puts a module behind those it depends on. One that is built into the kernel has no file.
+fn load(name: &str, files: &[PathBuf], ordered: &mut Vec<(String, Vec<u8>)>) -> Result<()> {
+    let file_name = format!("{name}.ko");
+    if ordered.iter().any(|(there, _)| *there == file_name) {
+        return Ok(());
+    }
+    let is_it = |path: &&PathBuf| {
+        let file = path.file_name().unwrap_or_default().to_string_lossy().replace('-', "_");
+        file == file_name || file == format!("{file_name}.xz")
+    };
+    let Some(path) = files.iter().find(is_it) else { return Ok(()) };
+    let module = if path.extension().is_some_and(|extension| extension == "xz") {
+        command("xz", &["-dc"]).arg(path).output().context("xz is missing")?.stdout
+    } else {
+        fs::read(path)?
+    };
+    for dependency in depends(&module) {
+        load(&dependency, files, ordered)?;
+    }
+    ordered.push((file_name, module));
+    Ok(())
+}
+
+/// What `modinfo` prints as `depends`: a string in the module's section of them.
+fn depends(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else {
+        return Vec::new();
+    };
+    let list = module[at + KEY.len()..].split(|byte| *byte == 0).next().unwrap_or_default();
+    let list = String::from_utf8_lossy(list);
+    list.split(',').filter(|name| !name.is_empty()).map(|name| name.replace('-', "_")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{dependencies, depends};
+
+    #[test]
+    fn libraries_and_the_kernel_are_fetched_with_what_needs_them() {
+        let field = "debconf, libc6:amd64 (>= 2.34), libiperf0 (= 1) | libiperf1, linux-image-6.1.0-1-amd64 (= 6)";
+        let names: Vec<String> = dependencies(field).collect();
+        assert_eq!(names, ["libc6", "libiperf0", "linux-image-6.1.0-1-amd64"]);
+        assert_eq!(dependencies("").count(), 0);
+    }
+
+    #[test]
+    fn a_module_tells_what_it_depends_on() {
+        assert_eq!(
+            depends(b"ELF\0license=GPL\0depends=net-failover,virtio\0name=x\0"),
+            ["net_failover", "virtio"]
+        );
+        assert!(depends(b"\0depends=\0name=x\0").is_empty() && depends(b"no").is_empty());
+    }
+}
