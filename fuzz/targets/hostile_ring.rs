@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use dataplane::{Inline, RingAttach, SwitchConfig};
+use dataplane::{Inline, SwitchConfig};
 use fabric::Policy;
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;
@@ -25,15 +25,8 @@ const STEPS: usize = 256;
 fn plug(switch: &mut Inline, mac: Mac, slots: u32) -> (Port, Arc<Region>, u16) {
     let region = Region::private(RegionConfig::ports(1, 1, slots)).expect("memory");
     let port = Port::inline(&region, "port", 1, 1, slots).expect("a region of its size");
-    let rings = port.rings();
-    let attach = RingAttach {
-        geometry: rings.geometry,
-        tx: rings.tx,
-        rx: rings.rx,
-        buf_usable: rings.buf_usable,
-    };
     let policy = Policy { macs: vec![mac], locked: true, ..Policy::default() };
-    let id = switch.add_rings("port", policy, &rings.mapping, &attach).expect("a free number");
+    let id = switch.add_rings("port", policy, &port.rings()).expect("a free number");
     (port, region, id)
 }
 

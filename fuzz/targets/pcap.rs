@@ -2,22 +2,19 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use toklat::tools::pcap::Capture;
 
 fuzz_target!(|bytes: &[u8]| {
-    match Capture::read(bytes) {
-        Ok(capture) => {
-            assert!(!capture.is_empty());
-            for i in 0..capture.len() {
-                assert!(capture.frame(i).1.len() >= frame::ETHERNET_HEADER);
-            }
-            let _ = capture.duration();
-        }
-        Err(error) => assert!(!error.to_string().is_empty()),
-    }
-    // What a data process reads.
     match dataplane::attach::pcap::parse(bytes) {
-        Ok(recording) => assert!(!recording.is_empty()),
+        Ok(recording) => {
+            assert!(!recording.is_empty());
+            let mut last = std::time::Duration::ZERO;
+            for i in 0..recording.len() {
+                let (at, bytes) = recording.frame(i);
+                assert!(bytes.len() >= frame::ETHERNET_HEADER && at >= last);
+                last = at;
+            }
+            assert_eq!(recording.duration(), last);
+        }
         Err(error) => assert!(!error.to_string().is_empty()),
     }
 });

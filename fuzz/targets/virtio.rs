@@ -1,0 +1,258 @@
+//! A guest that writes whatever it likes into its memory while two others use the switch: nothing
+//! panics or loops, the two others lose no frame and get no byte that they were not sent, and every
+//! frame is accounted for.
+//!
+//! The first byte of the input says what the hostile guest negotiated; then come steps of 13 bytes:
+//! what to do, where (u32), and a value (u64).
+#![no_main]
+
+use std::sync::Arc;
+
+use dataplane::attach::{AttachError, Attached, Bells, Source};
+use dataplane::{Inline, SwitchConfig};
+use fabric::Policy;
+use frame::Mac;
+use libfuzzer_sys::fuzz_target;
+use nic::virtio::driver::{Buffer, Driver, layout_at};
+use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
+use port::{Egress, Ingress, Nanos};
+use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+
+const HOSTILE: Mac = Mac::local(66);
+const LEFT: Mac = Mac::local(1);
+const RIGHT: Mac = Mac::local(2);
+/// Steps of an input that are carried out.
+const STEPS: usize = 256;
+/// Entries of each queue.
+const SIZE: u16 = 8;
+/// Where queues lie, a page each, and buffers.
+const QUEUES_AT: [u64; 2] = [0x1000, 0x2000];
+const BUFFERS_AT: u64 = 0x3000;
+const MEMORY: u64 = 0x1_0000;
+const HEADER: usize = 12;
+
+/// A guest's memory and its two queues: what it sends and what it receives.
+struct Guest {
+    mapping: Arc<Mapping>,
+    configs: [QueueConfig; 2],
+}
+
+struct Queue(Vec<Transmit>);
+
+impl Source for Queue {
+    fn queues(&self) -> usize {
+        self.0.len()
+    }
+
+    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
+        &mut self.0[queue]
+    }
+
+    fn arm(&mut self) -> bool {
+        self.0.iter_mut().any(Transmit::arm)
+    }
+
+    fn disarm(&mut self) {
+        self.0.iter_mut().for_each(Transmit::disarm);
+    }
+}
+
+impl Guest {
+    fn new(features: Features) -> Self {
+        let mapping = Mapping::private(MEMORY as usize).expect("memory");
+        // Two ranges, one behind the other in the guest only.
+        let range = |guest: u64, offset: u64| GuestRange {
+            guest,
+            user: guest,
+            size: MEMORY / 2,
+            mapping: Arc::clone(&mapping),
+            offset: offset as usize,
+        };
+        let ranges = vec![range(0, 0), range(MEMORY / 2, MEMORY / 2)];
+        let memory = Arc::new(GuestMemory::new(ranges).expect("apart from each other"));
+        let configs = QUEUES_AT.map(|at| {
+            let state: Option<Shared<QueueState>> =
+                Mapping::private(4096).expect("memory").shared(0);
+            let state = state.expect("it fits");
+            state.start_at(if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 });
+            let (memory, layout) = (Arc::clone(&memory), layout_at(at, SIZE));
+            QueueConfig { memory, layout, features, state, dirty: None }
+        });
+        Self { mapping, configs }
+    }
+
+    /// Plugs it in at `mac`, from where alone it may send.
+    fn plug(&self, switch: &mut Inline, mac: Mac) -> u16 {
+        let policy = Policy { macs: vec![mac], locked: true, ..Policy::default() };
+        let missing = || AttachError::Descriptors { expected: "queues in memory" };
+        let attach = |state: &dataplane::state::PortState| {
+            let [sent, received] = self.configs.clone();
+            let counters = state.ingress().ok_or_else(missing)?;
+            let transmit = Transmit::new(sent, counters).map_err(|_| missing())?;
+            let counters = state.egress(0).ok_or_else(missing)?;
+            let receive = Receive::new(received, counters).map_err(|_| missing())?;
+            Ok(Attached {
+                source: Box::new(Queue(vec![transmit])),
+                egresses: vec![Arc::new(receive) as Arc<dyn Egress>],
+                bells: Bells::None,
+            })
+        };
+        switch.add_attached("guest", policy, attach).expect("a free number")
+    }
+
+    /// Carries a step out; true if its queues are to be set up anew.
+    fn scribble(&self, what: u8, at: u32, value: u64) -> bool {
+        let queue = (at & 1) as usize;
+        let QueueLayout { descriptors, driver, device, .. } = self.configs[queue].layout;
+        let slot = u64::from(at >> 1) % u64::from(SIZE);
+        let packed = self.configs[queue].features.contains(Features::RING_PACKED);
+        let write = |at: u64, bytes: &[u8]| {
+            if let Some(window) = self.mapping.bytes(at as usize, bytes.len()) {
+                window.copy_in(bytes);
+            }
+        };
+        let bytes = value.to_le_bytes();
+        match what % 8 {
+            // A descriptor that may be good: a buffer, a length, flags and a number.
+            0 | 1 => {
+                let place = BUFFERS_AT + (value & 0xff) * 64;
+                let len = (value >> 8) as u16 & 0x7ff;
+                let kind = (value >> 24) as u16 & 7;
+                let number = (value >> 32) as u16 & 0xf;
+                let round = if value >> 48 & 1 == 1 { 0x80 } else { 0x8000 };
+                let (third, fourth) = if packed { (number, kind | round) } else { (kind, number) };
+                let mut descriptor = [0; 16];
+                descriptor[..8].copy_from_slice(&place.to_le_bytes());
+                descriptor[8..10].copy_from_slice(&len.to_le_bytes());
+                descriptor[12..14].copy_from_slice(&third.to_le_bytes());
+                descriptor[14..].copy_from_slice(&fourth.to_le_bytes());
+                // Of the ring, or of a table.
+                let table = if what & 0x20 == 0 { descriptors } else { BUFFERS_AT };
+                write(table + 16 * slot, &descriptor);
+            }
+            // The available ring's index and an entry, or the driver's event suppression.
+            2 => write(driver, &bytes[..4]),
+            3 => write(driver + 4 + 2 * slot, &[bytes[0] & 0xf, 0]),
+            // Anything in a queue, a buffer, or anywhere.
+            4 => write(descriptors + u64::from(at >> 1) % 0x400, &bytes),
+            5 => write(BUFFERS_AT + u64::from(at >> 1) % 0x4000, &bytes),
+            6 => write(device + u64::from(at >> 1) % 0x100, &bytes),
+            _ => {
+                write(u64::from(at) % MEMORY, &bytes);
+                self.configs[queue].state.start_at(value as u32);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// A guest that keeps to the rules.
+struct Honest {
+    guest: Guest,
+    drivers: [Driver; 2],
+}
+
+impl Honest {
+    fn new(features: Features) -> Self {
+        let guest = Guest::new(features);
+        let drivers = [0, 1].map(|i| {
+            let QueueConfig { memory, layout, .. } = &guest.configs[i];
+            Driver::new(memory, *layout, features).expect("a queue in memory")
+        });
+        Self { guest, drivers }
+    }
+
+    fn send(&mut self, frame: &[u8]) {
+        while self.drivers[0].used().is_some() {}
+        let bytes = [&[0; HEADER][..], frame].concat();
+        // Over the border of its ranges.
+        let at = MEMORY / 2 - 50;
+        self.guest.mapping.bytes(at as usize, bytes.len()).expect("memory").copy_in(&bytes);
+        let buffer = Buffer { at, len: bytes.len() as u32, writable: false };
+        self.drivers[0].add(&[buffer], None).expect("its slots come back whatever others do");
+        self.drivers[0].publish();
+    }
+
+    fn refill(&mut self) {
+        while let Some(id) = self.drivers[1].next_number() {
+            let at = BUFFERS_AT + 0x800 * u64::from(id);
+            let Some(_) = self.drivers[1].add(&[Buffer { at, len: 0x800, writable: true }], None)
+            else {
+                break;
+            };
+        }
+        self.drivers[1].publish();
+    }
+
+    /// Frames received.
+    fn receive(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while let Some((id, len)) = self.drivers[1].used() {
+            let at = BUFFERS_AT as usize + 0x800 * usize::from(id) + HEADER;
+            let window = self.guest.mapping.bytes(at, len as usize - HEADER);
+            frames.push(window.expect("as long as its buffer").to_vec());
+        }
+        frames
+    }
+}
+
+/// Sends a frame from left to right, whose content is `mark` throughout, and expects exactly it.
+fn exchange(switch: &mut Inline, left: &mut Honest, right: &mut Honest, mark: u64, now: &mut u64) {
+    let mut frame = [mark as u8; 100];
+    frame[..6].copy_from_slice(&RIGHT.octets());
+    frame[6..12].copy_from_slice(&LEFT.octets());
+    left.refill();
+    right.refill();
+    left.send(&frame);
+    *now += 1000;
+    switch.turn(Nanos(*now));
+    let (ours, others): (Vec<_>, Vec<_>) =
+        right.receive().into_iter().partition(|got| got.get(6..12) == Some(&LEFT.octets()[..]));
+    assert_eq!(ours, [frame], "exactly once, as it was sent, beside {} others", others.len());
+    left.receive();
+}
+
+fuzz_target!(|input: &[u8]| {
+    let Some((chosen, steps)) = input.split_first() else { return };
+    let choices = [
+        Features::RING_PACKED,
+        Features::EVENT_IDX,
+        Features::INDIRECT_DESC,
+        Features::MRG_RXBUF,
+        Features::CSUM | Features::HOST_TSO4 | Features::HOST_TSO6 | Features::HOST_USO,
+        Features::GUEST_CSUM | Features::GUEST_TSO4,
+    ];
+    let chosen = choices.iter().enumerate().filter(|(i, _)| chosen >> i & 1 == 1);
+    let features = chosen.fold(Features::VERSION_1, |all, (_, feature)| all | *feature);
+    // The hostile guest is served first, so that what it floods is room that others need.
+    let config = SwitchConfig { max_ports: 4, batch: 4, fdb_entries: 64, ..Default::default() };
+    let mut switch = Inline::new(config).expect("memory");
+    let hostile = Guest::new(features);
+    let mut hostile_id = hostile.plug(&mut switch, HOSTILE);
+    let mut left = Honest::new(Features::VERSION_1);
+    let mut right = Honest::new(Features::VERSION_1 | Features::RING_PACKED);
+    let left_id = left.guest.plug(&mut switch, LEFT);
+    let right_id = right.guest.plug(&mut switch, RIGHT);
+    let mut now = 0;
+    for (mark, step) in steps.chunks_exact(13).take(STEPS).enumerate() {
+        let at = u32::from_le_bytes([step[1], step[2], step[3], step[4]]);
+        let value: [u8; 8] = step[5..13].try_into().expect("eight bytes");
+        if hostile.scribble(step[0], at, u64::from_le_bytes(value)) {
+            switch.remove(hostile_id);
+            hostile_id = hostile.plug(&mut switch, HOSTILE);
+        }
+        if step[0] & 0x80 == 0 {
+            exchange(&mut switch, &mut left, &mut right, mark as u64, &mut now);
+        }
+    }
+    for _ in 0..16 {
+        exchange(&mut switch, &mut left, &mut right, 0xff, &mut now);
+    }
+    // Its own queue may still lend what it says it sent: without it, all is accounted for.
+    switch.remove(hostile_id);
+    switch.turn(Nanos(now + 1000));
+    let sum: i128 = [left_id, right_id].iter().map(|id| switch.stats(*id).unaccounted()).sum();
+    let gone = switch.state().switch().snapshot().gone.unaccounted();
+    assert_eq!(sum + gone, 0, "every frame is delivered or counted as dropped");
+});
