@@ -15,189 +15,24 @@
 //! kind = { tap = { ifname = "tap0", netns = "blue" } }
 //! ```
 
+mod error;
+mod fdb;
+mod routes;
+mod stats;
+
+pub use error::{ApiError, ErrorCode};
+pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
+pub use routes::{Operation, ROUTES, Route};
+pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
+
 use std::collections::BTreeMap;
 
 use dataplane::config::{PortId, SwitchConfig};
-pub use dataplane::state::WorkerStats;
 use fabric::Policy;
-use frame::{Mac, VlanId};
 use serde::{Deserialize, Serialize};
 
 /// Name of the control socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
-
-/// Something that can be asked: its handler is chosen by it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// The daemon itself: replies [`Status`].
-    GetStatus,
-    /// Everything as configured: replies [`Topology`].
-    GetTopology,
-    /// Makes it so: takes [`Topology`], replies [`Applied`].
-    PutTopology,
-    /// Replies a list of [`SwitchInfo`].
-    ListSwitches,
-    /// Takes [`NewSwitch`], replies [`SwitchInfo`].
-    AddSwitch,
-    /// Replies [`SwitchInfo`].
-    GetSwitch,
-    /// Takes the settings of a [`SwitchSpec`] to change, replies [`SwitchInfo`].
-    PatchSwitch,
-    /// Removes a switch and its ports.
-    DeleteSwitch,
-    /// Replies a list of [`PortInfo`].
-    ListPorts,
-    /// Takes [`NewPort`], replies [`PortInfo`].
-    AddPort,
-    /// Replies [`PortInfo`].
-    GetPort,
-    /// Takes the settings of a [`PortSpec`] to change, replies [`PortInfo`].
-    PatchPort,
-    /// Removes a port; its client sees its token close.
-    DeletePort,
-    /// Replies a list of [`FdbEntry`].
-    ListFdb,
-    /// Takes [`NewFdbEntry`].
-    AddFdb,
-    /// Takes [`FdbFlush`].
-    FlushFdb,
-    /// Removes one address; `?vlan=` names its VLAN.
-    DeleteFdb,
-    /// Counters of all switches, or of `?switch=`: replies [`Stats`].
-    GetStats,
-    /// Replies a list of [`PipeInfo`].
-    ListPipes,
-    /// Replaces data processes by the binary that is installed now: takes [`Upgrade`], replies
-    /// [`Upgraded`].
-    Upgrade,
-    /// Stops the daemon: takes [`Stop`].
-    Stop,
-    /// Prometheus metrics, as text.
-    GetMetrics,
-    /// This API's OpenAPI description.
-    GetOpenApi,
-}
-
-/// A line of the table of routes.
-#[derive(Clone, Copy, Debug)]
-pub struct Route {
-    /// HTTP method.
-    pub method: &'static str,
-    /// Path, with `{name}` for its parameters.
-    pub path: &'static str,
-    /// What it does.
-    pub operation: Operation,
-    /// Schema of the request's body; empty for none.
-    pub takes: &'static str,
-    /// Schema of the reply's body; empty for none.
-    pub replies: &'static str,
-    /// Whether the reply is a list of that.
-    pub list: bool,
-    /// One line about it.
-    pub summary: &'static str,
-}
-
-macro_rules! routes {
-    ($($method:ident $path:literal $op:ident ($takes:literal) -> $replies:literal $list:literal $summary:literal;)*) => {
-        /// Everything that can be asked.
-        pub const ROUTES: &[Route] = &[$(Route {
-            method: stringify!($method), path: $path, operation: Operation::$op,
-            takes: $takes, replies: $replies, list: $list, summary: $summary,
-        }),*];
-    };
-}
-
-routes! {
-    GET "/v1/status" GetStatus ("") -> "Status" false "The daemon itself.";
-    GET "/v1/topology" GetTopology ("") -> "Topology" false "Everything as configured.";
-    PUT "/v1/topology" PutTopology ("Topology") -> "Applied" false
-        "Adds, changes and removes until everything is as given.";
-    GET "/v1/switches" ListSwitches ("") -> "SwitchInfo" true "All switches.";
-    POST "/v1/switches" AddSwitch ("NewSwitch") -> "SwitchInfo" false "Adds a switch.";
-    GET "/v1/switches/{switch}" GetSwitch ("") -> "SwitchInfo" false "One switch.";
-    PATCH "/v1/switches/{switch}" PatchSwitch ("SwitchSpec") -> "SwitchInfo" false
-        "Changes the settings that are named; ports have their own paths.";
-    DELETE "/v1/switches/{switch}" DeleteSwitch ("") -> "" false "Removes a switch and its ports.";
-    GET "/v1/switches/{switch}/ports" ListPorts ("") -> "PortInfo" true "All ports of a switch.";
-    POST "/v1/switches/{switch}/ports" AddPort ("NewPort") -> "PortInfo" false "Adds a port.";
-    GET "/v1/switches/{switch}/ports/{port}" GetPort ("") -> "PortInfo" false "One port.";
-    PATCH "/v1/switches/{switch}/ports/{port}" PatchPort ("PortSpec") -> "PortInfo" false
-        "Changes the settings that are named.";
-    DELETE "/v1/switches/{switch}/ports/{port}" DeletePort ("") -> "" false "Removes a port.";
-    GET "/v1/switches/{switch}/fdb" ListFdb ("") -> "FdbEntry" true "The forwarding table.";
-    POST "/v1/switches/{switch}/fdb" AddFdb ("NewFdbEntry") -> "" false
-        "Adds an address that stays.";
-    POST "/v1/switches/{switch}/fdb/flush" FlushFdb ("FdbFlush") -> "" false
-        "Forgets learned addresses.";
-    DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb ("") -> "" false "Removes an address.";
-    GET "/v1/stats" GetStats ("") -> "Stats" false "Counters of switches, ports and workers.";
-    GET "/v1/pipes" ListPipes ("") -> "PipeInfo" true "All pipes.";
-    POST "/v1/upgrade" Upgrade ("Upgrade") -> "Upgraded" false
-        "Replaces data processes by the binary that is installed now.";
-    POST "/v1/stop" Stop ("Stop") -> "" false "Stops the daemon.";
-    GET "/metrics" GetMetrics ("") -> "" false "Prometheus metrics, as text.";
-    GET "/openapi.json" GetOpenApi ("") -> "" false "This description.";
-}
-
-/// Why something could not be done, as a program tells it apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ErrorCode {
-    /// The request makes no sense as it is.
-    BadRequest,
-    /// No such switch, port, address or path.
-    NotFound,
-    /// It exists already.
-    Exists,
-    /// It is open, or named by something else.
-    Busy,
-    /// Whoever asks may not.
-    Forbidden,
-    /// The daemon lacks a privilege.
-    NeedsPrivilege,
-    /// A limit is reached: ports of a switch, connections, descriptors.
-    Limit,
-    /// The switch's data process does not run or refused.
-    DataProcess,
-    /// The operating system refused.
-    System,
-}
-
-impl ErrorCode {
-    /// The HTTP status it goes with.
-    #[must_use]
-    pub const fn status(self) -> u16 {
-        match self {
-            Self::BadRequest => 400,
-            Self::Forbidden | Self::NeedsPrivilege => 403,
-            Self::NotFound => 404,
-            Self::Exists | Self::Busy => 409,
-            Self::System => 500,
-            Self::Limit | Self::DataProcess => 503,
-        }
-    }
-}
-
-/// A refusal: why, and what to do about it. The body of every reply whose status is not 2xx.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
-#[error("{reason}; {remedy}")]
-pub struct ApiError {
-    /// For programs.
-    #[serde(rename = "error")]
-    pub code: ErrorCode,
-    /// Why.
-    pub reason: String,
-    /// What to do about it.
-    pub remedy: String,
-}
-
-impl ApiError {
-    /// A refusal.
-    #[must_use]
-    pub fn new(code: ErrorCode, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { code, reason: reason.into(), remedy: remedy.into() }
-    }
-}
 
 /// Everything as configured: the topology file. Ports that clients made by opening them do not
 /// belong to it.
@@ -258,6 +93,9 @@ pub enum PortKind {
         /// daemon's.
         #[serde(default)]
         netns: Option<String>,
+        /// Its queues, 1 to 8.
+        #[serde(default = "one_queue")]
+        queues: u16,
     },
     /// Frames from a pcap or pcapng file.
     PcapRead {
@@ -277,6 +115,44 @@ pub enum PortKind {
     },
     /// Takes everything and sends nothing.
     Null,
+    /// Frames over a stream socket, each after its length (QEMU's `-netdev stream`, passt).
+    Stream {
+        /// A Unix socket's path, or an address and port of this machine (`127.0.0.1:5000`) for TCP;
+        /// `None` for `SWITCH-PORT.sock` in the runtime directory.
+        #[serde(default)]
+        address: Option<String>,
+        /// Connect to the peer, which listens, instead of listening for it.
+        #[serde(default)]
+        client: bool,
+    },
+    /// Frames in datagrams (QEMU's `-netdev dgram`): between two Unix sockets, or by UDP between two ports
+    /// of this machine.
+    Dgram {
+        /// Our socket's path, or address and port.
+        local: String,
+        /// The peer's.
+        remote: String,
+    },
+    /// A virtual machine's network card, by the vhost-user protocol (QEMU, Cloud Hypervisor, DPDK).
+    VhostUser {
+        /// The socket; `None` for `SWITCH-PORT.sock` in the runtime directory.
+        #[serde(default)]
+        path: Option<String>,
+        /// Connect to the front end, which listens, instead of listening for it.
+        #[serde(default)]
+        client: bool,
+        /// Most pairs of queues (1 to 16); the front end says how many it uses.
+        #[serde(default = "all_queues")]
+        queues: u16,
+    },
+}
+
+const fn all_queues() -> u16 {
+    dataplane::state::RINGS as u16
+}
+
+const fn one_queue() -> u16 {
+    1
 }
 
 const fn recorded_pace() -> u32 {
@@ -431,82 +307,6 @@ pub struct PortInfo {
     pub monitors: Option<String>,
     /// What it is.
     pub spec: PortSpec,
-}
-
-/// An address of the forwarding table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FdbEntry {
-    /// The address.
-    pub mac: Mac,
-    /// Its VLAN; `None` where ports know nothing of VLANs.
-    pub vlan: Option<VlanId>,
-    /// The port it is at.
-    pub port: String,
-    /// Configured: it does not age.
-    pub fixed: bool,
-    /// Seconds since a frame came from it.
-    pub age_s: u32,
-}
-
-/// An address to be added.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NewFdbEntry {
-    /// The address.
-    pub mac: Mac,
-    /// Its VLAN, if the port is in one.
-    #[serde(default)]
-    pub vlan: Option<VlanId>,
-    /// The port it is at.
-    pub port: String,
-}
-
-/// Which learned addresses to forget: all, or those of a port or VLAN.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct FdbFlush {
-    /// Only those at this port.
-    pub port: Option<String>,
-    /// Only those in this VLAN.
-    pub vlan: Option<VlanId>,
-}
-
-/// Counters, all read at about one time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stats {
-    /// When, in nanoseconds of the monotonic clock: for rates.
-    pub at_ns: u64,
-    /// By switch.
-    pub switches: Vec<SwitchStats>,
-}
-
-/// Counters of a switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SwitchStats {
-    /// Its name.
-    pub name: String,
-    /// What ports that are gone had counted, restarts, frames lost in them: without these the sums
-    /// would not agree.
-    #[serde(flatten)]
-    pub totals: dataplane::state::SwitchStats,
-    /// By port.
-    pub ports: Vec<PortStats>,
-    /// By worker.
-    pub workers: Vec<WorkerStats>,
-}
-
-/// Counters of a port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PortStats {
-    /// Its name.
-    pub name: String,
-    /// Its number.
-    pub id: PortId,
-    /// How it is.
-    pub state: PortState,
-    /// `in`: frames it hands in, `out`: frames handed out to it.
-    #[serde(flatten)]
-    pub counters: dataplane::state::PortStats,
 }
 
 /// A pipe.

@@ -5,3 +5,4 @@ pub mod bench;
 pub mod cli;
 pub mod daemon;
 pub mod tools;
+pub mod vm;

@@ -137,3 +137,33 @@ fn a_reader_that_has_seen_enough_is_no_failure() {
     let output = child.wait_with_output().unwrap();
     assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
 }
+
+#[test]
+fn a_virtual_machine_s_command_line_is_printed_without_qemu_or_daemon() {
+    let dir = tempfile::tempdir().unwrap();
+    let kernel = dir.path().join("kernel");
+    std::fs::write(&kernel, "").unwrap();
+    let vm = ["vm", "run", "--switch", "vale0", "--port", "vm1", "--qemu", "/no/qemu", "--print"];
+    let boot =
+        ["--kernel", kernel.to_str().unwrap(), "--accel", "tcg", "--queues", "2", "--", "-s"];
+    let output = toklat(dir.path(), &[&vm[..], &boot].concat());
+    assert!(output.status.success(), "{}", stderr(&output));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let socket = dir.path().join("vale0.vm1.sock");
+    let add = format!("# toklat port add vale0:vm1 --vhost-user {} --queues 2\n", socket.display());
+    assert!(printed.starts_with(&add), "{printed}");
+    assert!(
+        printed.contains("\n/no/qemu -name vale0-vm1") && printed.ends_with(" -s\n"),
+        "{printed}"
+    );
+    // What is missing is said, and what does not go together.
+    let without = toklat(dir.path(), &[&vm[..8], &boot[..2]].concat());
+    assert_eq!(without.status.code(), Some(1));
+    assert!(stderr(&without).contains("apt-get install"), "{}", stderr(&without));
+    for wrong in
+        [&["--nic", "e1000", "--packed"][..], &["--image", "x"], &["--address", "10.0.0.1/24"]]
+    {
+        let output = toklat(dir.path(), &[&vm[..], &boot[..2], wrong].concat());
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", stderr(&output));
+    }
+}

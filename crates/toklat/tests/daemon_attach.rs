@@ -172,6 +172,25 @@ fn pipes_connect_two_clients_without_a_data_process() {
 }
 
 #[test]
+fn a_pipe_outlives_the_daemon_and_keeps_its_name() {
+    let mut daemon = Daemon::start();
+    let mut left = daemon.open("vale0:p{1").unwrap();
+    let mut right = daemon.open("vale0:p}1").unwrap();
+    daemon.kill();
+    daemon.start_again();
+    assert!(send(&mut left, &frame(1, 2, 7)));
+    daemon.wait_for("the frame", |_| receive(&mut right) == [7]);
+    drop(right);
+    // A new right end would wait for ever for frames of the left one.
+    assert_eq!(errno(daemon.open("vale0:p}1")), Errno::BUSY);
+    drop(left);
+    let mut right = daemon.open("vale0:p}1").unwrap();
+    let mut left = daemon.open("vale0:p{1").unwrap();
+    assert!(send(&mut left, &frame(1, 2, 8)));
+    daemon.wait_for("the frame", |_| receive(&mut right) == [8]);
+}
+
+#[test]
 fn malformed_requests_are_refused_and_cost_others_nothing() {
     let mut daemon = Daemon::start();
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());

@@ -57,6 +57,30 @@ impl Drop for Namespace {
 }
 
 #[test]
+fn a_tap_may_have_several_queues_and_keeps_them() {
+    let namespace = match Namespace::new() {
+        Ok(namespace) => namespace,
+        Err(why) => return daemon::skip("a_tap_may_have_several_queues_and_keeps_them", why),
+    };
+    let mut daemon = Daemon::start();
+    daemon.apply(&format!(
+        "[switch.vale0.port.host]\n\
+         kind = {{ tap = {{ ifname = 'tktap1', queues = 3, netns = '{}' }} }}",
+        namespace.0.id()
+    ));
+    let link = || namespace.run(&["ip", "-d", "link", "show", "tktap1"]);
+    assert!(link().contains("vnet_hdr on") && link().contains("numqueues 3"), "{}", link());
+    daemon::kill_process(daemon.data_process("vale0"));
+    daemon.wait_for("a new data process", |d| d.get("/v1/switches/vale0")["restarts"] == 1);
+    daemon.kill();
+    daemon.start_again();
+    assert_eq!(daemon.ports("vale0"), [("host".to_owned(), "attached".to_owned())]);
+    assert!(link().contains("numqueues 3"), "{}", link());
+    let body = json!({ "name": "p", "kind": { "tap": { "ifname": "x", "queues": 9 } } });
+    assert_eq!(daemon.ask("POST", "/v1/switches/vale0/ports", &body).0, 400);
+}
+
+#[test]
 fn a_tap_is_made_in_its_namespace_and_frames_cross() {
     let namespace = match Namespace::new() {
         Ok(namespace) => namespace,

@@ -155,6 +155,27 @@ fn both_killed_leaves_nothing_but_the_topology() {
 }
 
 #[test]
+fn a_switch_whose_cpu_is_gone_starts_on_any() {
+    let mut daemon = Daemon::start();
+    let pinned = json!({"name": "vale1", "workers": [{"cpu": 60000}]});
+    let (status, answer) = daemon.ask("POST", "/v1/switches", &pinned);
+    assert!(status == 400 && answer["reason"].as_str().unwrap().contains("60000"), "{answer}");
+    daemon.apply("[switch.vale0]\nworkers = [{ cpu = 0 }]\n[switch.vale0.port.a]");
+    daemon.stop(&Value::Null);
+    let saved = daemon.dir().join("topology.json");
+    let mut topology: Value = serde_json::from_slice(&std::fs::read(&saved).unwrap()).unwrap();
+    let cpu = &mut topology["switch"]["vale0"]["workers"][0]["cpu"];
+    assert_eq!(*cpu, 0);
+    *cpu = json!(60000);
+    std::fs::write(&saved, topology.to_string()).unwrap();
+    daemon.start_again();
+    assert_eq!(daemon.get("/v1/switches/vale0")["state"], "running");
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    until_traffic_flows(&mut a, &mut b, &mut 0);
+    assert!(daemon.log().contains("it runs on any"), "{}", daemon.log());
+}
+
+#[test]
 fn data_processes_can_be_left_running_on_purpose() {
     let mut daemon = Daemon::start();
     let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());

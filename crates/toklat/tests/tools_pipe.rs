@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
+use dataplane::attach::pcap::Recording;
 use frame::Mac;
 use ring::{PipeConfig, Port, Region, RegionConfig, pipe};
 use toklat::tools::bridge::forward;
 use toklat::tools::cap;
 use toklat::tools::generate::{Generator, Made, Replay, Source};
 use toklat::tools::pace::Pacer;
-use toklat::tools::pcap::{Capture, CaptureWriter, Direction};
+use toklat::tools::pcap::{self, CaptureWriter, Captured, Direction, Output};
 use toklat::tools::ping::{Answerer, Asker};
 use toklat::tools::roundtrip::{RoundTrips, Schedule};
 use toklat::tools::session::Volume;
@@ -157,14 +158,15 @@ fn a_full_ring_holds_a_generator_up_and_loses_nothing() {
 }
 
 /// A capture of frames `gap` apart, the i-th of `60 + i` bytes.
-fn capture(frames: usize, gap: Duration) -> Capture {
+fn capture(frames: usize, gap: Duration) -> Recording {
     let mut file = Vec::new();
     let mut writer = CaptureWriter::new(&mut file, "test", 65_535).unwrap();
     for i in 0..frames {
         let (at, len) = (Duration::from_secs(1_000_000) + gap * i as u32, 60 + i);
-        writer.write(at, Direction::Sent, len, &vec![i as u8; len]).unwrap();
+        let bytes = &vec![i as u8; len];
+        writer.frame(&Captured { at, direction: Direction::Sent, len, bytes }).unwrap();
     }
-    Capture::read(&file[..]).unwrap()
+    pcap::read(&file[..]).unwrap()
 }
 
 #[test]
@@ -305,7 +307,7 @@ fn a_capture_has_what_was_received() {
         taken += cap::take(&mut b, &mut writer, 64, &mut buffer).unwrap();
     }
     drop(writer);
-    let capture = Capture::read(&file[..]).unwrap();
+    let capture = pcap::read(&file[..]).unwrap();
     let bytes: usize = (0..capture.len()).map(|i| capture.frame(i).1.len()).sum();
     assert_eq!((capture.len() as u64, bytes as u64), (taken.frames, taken.bytes));
 }

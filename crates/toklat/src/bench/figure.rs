@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::rows::{Better, Row};
+use super::rows::{Better, Row, Summary};
 
 /// Values of repetitions, or why there are none.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Sample {
 }
 
 /// A row's result, as it is printed with `--json`.
-#[derive(Debug, Serialize)]
+#[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     /// The row.
     pub id: &'static str,
@@ -67,8 +67,8 @@ pub struct Figure {
 }
 
 impl Figure {
-    /// The figure of a row's samples.
-    pub fn new(row: &Row, ours: &Sample, theirs: &Sample) -> Self {
+    /// The figure of a row's samples, and what was noticed while they were taken.
+    pub fn new(row: &Row, ours: &Sample, theirs: &Sample, notes: &[String]) -> Self {
         let (summary, peer) = (ours.summary(), theirs.summary());
         let ratio = summary.zip(peer).and_then(|((ours, ..), (theirs, ..))| {
             let ratio = match row.better {
@@ -80,6 +80,9 @@ impl Figure {
         let mut how = row.how.to_owned();
         if let Some(command) = row.peer.command() {
             how += &format!("; peer: {command}");
+        }
+        for note in notes {
+            how += &format!("; {note}");
         }
         for (what, sample) in [("not measured", ours), ("peer not measured", theirs)] {
             if let Some(reason) = sample.failure() {
@@ -98,6 +101,29 @@ impl Figure {
             ratio,
             how,
         }
+    }
+
+    /// The figure of a summary, if all of its parts are among `measured` and `last` is one of them.
+    pub fn of_parts(summary: &Summary, measured: &[Self]) -> Option<Self> {
+        let last = measured.last().filter(|last| summary.parts.contains(&last.id))?;
+        let find = |id: &&str| measured.iter().find(|figure| figure.id == *id);
+        let parts: Vec<&Self> = summary.parts.iter().filter_map(find).collect();
+        if parts.len() < summary.parts.len() {
+            return None;
+        }
+        let ratio = |figure: &&&Self| figure.ratio.unwrap_or(f64::INFINITY);
+        let worst = parts.iter().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+        let missing = parts.iter().find(|part| part.value.is_none());
+        let shown = missing.or(worst).map_or(last, |figure| *figure);
+        let said = |part: &&Self| {
+            let number =
+                |value: Option<f64>| value.map_or_else(|| "null".into(), |v| format!("{v:.2}"));
+            let ratio = part.ratio.map(|ratio| format!(", ratio {ratio:.2}")).unwrap_or_default();
+            format!("{} {} {}{ratio}", part.id, number(part.value), part.unit)
+        };
+        let all: Vec<String> = parts.iter().map(said).collect();
+        let how = format!("{}: {}; of all: {}", shown.id, shown.how, all.join("; "));
+        Some(Self { id: summary.id, how, ..shown.clone() })
     }
 
     /// As cells of the table.
@@ -134,19 +160,41 @@ mod tests {
     #[test]
     fn the_median_counts_and_the_ratio_is_turned_so_that_more_is_better() {
         let (ours, theirs) = (sample(&[9.0, 2.0, 1.0]), sample(&[4.0, 4.0]));
-        let figure = Figure::new(&row(Better::More), &ours, &theirs);
+        let figure = Figure::new(&row(Better::More), &ours, &theirs, &[]);
         assert_eq!((figure.value, figure.low, figure.high), (Some(2.0), Some(1.0), Some(9.0)));
         assert_eq!((figure.median_of, figure.ratio), (3, Some(0.5)));
-        assert_eq!(Figure::new(&row(Better::Less), &ours, &theirs).ratio, Some(2.0));
+        assert_eq!(Figure::new(&row(Better::Less), &ours, &theirs, &[]).ratio, Some(2.0));
+    }
+
+    #[test]
+    fn a_summary_shows_the_worst_of_its_parts_or_the_one_that_is_missing() {
+        let summary = Summary { id: "x", parts: &["x.a", "x.b"], bar: "" };
+        let part = |id, value: &[f64]| {
+            let row = Row { id, ..row(Better::Less) };
+            let mut ours = sample(value);
+            if value.is_empty() {
+                ours.add(Err(anyhow::anyhow!("no daemon")));
+            }
+            Figure::new(&row, &ours, &sample(&[6.0]), &[])
+        };
+        let of = |parts: &[Figure]| Figure::of_parts(&summary, parts);
+        assert!(of(&[part("x.a", &[1.0])]).is_none());
+        assert!(of(&[part("x.a", &[1.0]), part("x.b", &[1.0]), part("y", &[1.0])]).is_none());
+        let worst = of(&[part("x.a", &[3.0]), part("x.b", &[2.0])]).unwrap();
+        assert_eq!((worst.id, worst.value, worst.ratio), ("x", Some(3.0), Some(2.0)));
+        assert!(worst.how.ends_with("x.a 3.00 us, ratio 2.00; x.b 2.00 us, ratio 3.00"));
+        let null = of(&[part("x.a", &[3.0]), part("x.b", &[])]).unwrap();
+        assert_eq!((null.value, null.how.contains("no daemon")), (None, true));
     }
 
     #[test]
     fn what_could_not_be_measured_is_null_with_its_reason() {
         let mut ours = sample(&[1.0]);
         ours.add(Err(anyhow::anyhow!("no daemon")));
-        let figure = Figure::new(&row(Better::More), &ours, &Sample::default());
+        let figure =
+            Figure::new(&row(Better::More), &ours, &Sample::default(), &["cold".to_owned()]);
         let json = serde_json::to_value(&figure).unwrap();
         assert!(json["value"].is_null() && json["ratio"].is_null());
-        assert_eq!(json["how"], "alone; not measured: no daemon");
+        assert_eq!(json["how"], "alone; cold; not measured: no daemon");
     }
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use ring::{Open, Port};
 
+use super::guests::Guests;
 use super::peer;
 use crate::api;
 use crate::cli::{Client, Global};
@@ -19,6 +20,8 @@ pub struct Lab {
     seconds: f64,
     floor: OnceCell<Result<PathBuf, String>>,
     missing: RefCell<BTreeMap<String, String>>,
+    notes: RefCell<BTreeMap<String, String>>,
+    guests: Guests,
 }
 
 impl Lab {
@@ -26,7 +29,14 @@ impl Lab {
     pub fn new(seconds: f64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("toklat-bench").tempdir()?;
         peer::unpack(dir.path())?;
-        Ok(Self { dir, seconds, floor: OnceCell::new(), missing: RefCell::default() })
+        Ok(Self {
+            dir,
+            seconds,
+            floor: OnceCell::new(),
+            missing: RefCell::default(),
+            notes: RefCell::default(),
+            guests: Guests::default(),
+        })
     }
 
     /// The scratch directory.
@@ -42,6 +52,21 @@ impl Lab {
     /// As a duration.
     pub fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
+    }
+
+    /// What guests have measured.
+    pub fn guests(&self) -> &Guests {
+        &self.guests
+    }
+
+    /// Notes something about the row that is being measured; of several under one name the last counts.
+    pub fn note(&self, name: &str, text: String) {
+        self.notes.borrow_mut().insert(name.to_owned(), text);
+    }
+
+    /// Takes what was noted.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.take().into_values().collect()
     }
 
     /// The floor program, compiled at its first use.
@@ -126,6 +151,14 @@ impl Daemon {
     pub fn stats(&self) -> Result<api::SwitchStats> {
         let stats: api::Stats = self.client()?.get("/v1/stats")?;
         stats.switches.into_iter().next().context("the switch is not there")
+    }
+
+    /// Adds a port of this kind, which may flood as much as it likes: so may the peers'.
+    pub fn add_port(&self, name: &str, kind: &serde_json::Value) -> Result<()> {
+        let body = serde_json::json!({ "name": name, "kind": kind, "flood_limit": null });
+        let _: api::PortInfo =
+            self.client()?.send(hyper::Method::POST, "/v1/switches/vale0/ports", &body)?;
+        Ok(())
     }
 
     /// The process id of its data process.

@@ -6,6 +6,7 @@
 
 mod broadcast;
 mod figure;
+mod guests;
 mod inline;
 mod isolated;
 mod lab;
@@ -15,6 +16,8 @@ mod pipe;
 mod ports;
 mod rows;
 mod traffic;
+mod vhost;
+mod vm_rows;
 
 use std::io::Write;
 
@@ -22,7 +25,7 @@ use anyhow::bail;
 
 use self::figure::{Figure, Sample};
 use self::lab::Lab;
-use self::rows::{ROWS, Row};
+use self::rows::{Row, SUMMARIES};
 use crate::cli::table::Table;
 use crate::cli::{Global, Result};
 
@@ -30,13 +33,15 @@ use crate::cli::{Global, Result};
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum BenchCommand {
     /// Measure the switch: throughput, round trips, floods, many ports, restarts
-    Switch(SwitchArgs),
+    Switch(RowsArgs),
+    /// Measure virtual machines: vhost-user ports, Linux guests
+    Vm(RowsArgs),
 }
 
-/// Options of `toklat bench switch`.
+/// Which rows to measure, and how often.
 #[derive(Clone, Debug, clap::Args)]
-pub struct SwitchArgs {
-    /// Only the rows whose id begins like this, such as switch.rtt
+pub struct RowsArgs {
+    /// Only the rows whose id begins like this; see --list
     #[arg(long, value_name = "ID")]
     row: Vec<String>,
     /// Repetitions, of which the median counts
@@ -57,19 +62,21 @@ impl BenchCommand {
     /// If no row has the id that was asked for, or results cannot be printed. A row that cannot be
     /// measured says so in its place.
     pub fn run(&self, global: &Global) -> Result {
-        let Self::Switch(args) = self;
-        args.run(global)
+        match self {
+            Self::Switch(args) => args.run(rows::ROWS, global),
+            Self::Vm(args) => args.run(vm_rows::ROWS, global),
+        }
     }
 }
 
-impl SwitchArgs {
-    fn run(&self, global: &Global) -> Result {
+impl RowsArgs {
+    fn run(&self, rows: &'static [Row], global: &Global) -> Result {
         let asked = |row: &&Row| {
             self.row.is_empty() || self.row.iter().any(|id| row.id.starts_with(id.as_str()))
         };
-        let rows: Vec<&Row> = ROWS.iter().filter(asked).collect();
+        let rows: Vec<&Row> = rows.iter().filter(asked).collect();
         if rows.is_empty() {
-            bail!("no row begins with {}; see toklat bench switch --list", self.row.join(" or "));
+            bail!("no row begins with {}; --list shows them", self.row.join(" or "));
         }
         if self.list {
             return list(&rows);
@@ -79,14 +86,23 @@ impl SwitchArgs {
         let mut table = Table::new(&[
             "id", ">value", "unit", ">low", ">high", "peer", ">peer", ">ratio", "bar",
         ]);
-        let mut explained = String::new();
-        for (i, row) in rows.iter().enumerate() {
-            let figure = measure(&lab, row, reps, &format!("[{}/{}]", i + 1, rows.len()));
+        let (mut explained, mut figures) = (String::new(), Vec::new());
+        let mut show = |figure: &Figure, bar: &str| -> Result {
             if global.json {
-                writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(&figure)?)?;
+                writeln!(std::io::stdout().lock(), "{}", serde_json::to_string(figure)?)?;
             }
             explained += &format!("{}: {}\n", figure.id, figure.how);
-            table.row(figure.cells(row.bar));
+            table.row(figure.cells(bar));
+            Ok(())
+        };
+        for (i, row) in rows.iter().enumerate() {
+            figures.push(measure(&lab, row, reps, &format!("[{}/{}]", i + 1, rows.len())));
+            show(&figures[i], row.bar)?;
+            for summary in SUMMARIES {
+                if let Some(figure) = Figure::of_parts(summary, &figures) {
+                    show(&figure, summary.bar)?;
+                }
+            }
         }
         if !global.json {
             write!(std::io::stdout().lock(), "{table}\n{explained}")?;
@@ -100,6 +116,12 @@ fn list(rows: &[&Row]) -> Result {
     for row in rows {
         let cells = [row.id, row.unit, row.peer.name(), row.bar, row.how];
         table.row(cells.map(str::to_owned));
+        for summary in SUMMARIES.iter().filter(|summary| summary.parts.last() == Some(&row.id)) {
+            let first = rows.iter().find(|row| row.id == summary.parts[0]).unwrap_or(row);
+            let how = format!("the worst, or the first, of {}", summary.parts.join(", "));
+            let cells = [summary.id, first.unit, row.peer.name(), summary.bar, &how];
+            table.row(cells.map(str::to_owned));
+        }
     }
     write!(std::io::stdout().lock(), "{table}")?;
     Ok(())
@@ -119,5 +141,5 @@ fn measure(lab: &Lab, row: &Row, reps: u32, progress: &str) -> Figure {
         }
     }
     eprint!("\r\x1b[K");
-    Figure::new(row, &ours, &theirs)
+    Figure::new(row, &ours, &theirs, &lab.notes())
 }

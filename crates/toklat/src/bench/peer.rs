@@ -29,6 +29,7 @@ const FILES: &[(&str, &str)] = &[
     ("lib.sh", include_str!("../../../../bench/peers/lib.sh")),
     ("ovs.sh", include_str!("../../../../bench/peers/ovs.sh")),
     ("testpmd.sh", include_str!("../../../../bench/peers/testpmd.sh")),
+    ("front.sh", include_str!("../../../../bench/peers/front.sh")),
     ("memif.sh", include_str!("../../../../bench/peers/memif.sh")),
     ("udp.sh", include_str!("../../../../bench/peers/udp.sh")),
     ("rtt.c", include_str!("../../../../bench/peers/rtt.c")),

@@ -77,7 +77,8 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
 }
 
-/// Sends to random addresses for `time`; receivers are emptied before any is full.
+/// Sends to random addresses for `time`; receivers are emptied whenever each has got about one frame,
+/// or a batch is sent.
 fn scatter(
     sender: &mut Port,
     receivers: &mut [Port],
@@ -86,7 +87,7 @@ fn scatter(
 ) -> Result<()> {
     let (start, mut random) = (Instant::now(), 1u64);
     while start.elapsed() < time {
-        for _ in 0..receivers.len().div_ceil(4) {
+        for _ in 0..receivers.len().div_ceil(BATCH) {
             sender.send(BATCH).fill(BATCH, |window| {
                 random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 let to = ((random >> 33) * u64::from(addresses)) >> 31;

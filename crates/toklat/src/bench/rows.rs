@@ -43,7 +43,8 @@ const BESIDE_PEER: &str = "core 0: generator and sink in one thread of one proce
     frames of both directions counted";
 const INLINE: &str = "core 0: generator, switch and sink in one thread; core 1: nothing";
 
-const fn more(
+/// A row in millions of frames a second.
+pub const fn more(
     id: &'static str,
     bar: &'static str,
     how: &'static str,
@@ -53,7 +54,8 @@ const fn more(
     Row { id, unit: "Mpps", bar, better: Better::More, how, ours, peer }
 }
 
-const fn less(
+/// A row of which less is better.
+pub const fn less(
     id: &'static str,
     unit: &'static str,
     bar: &'static str,
@@ -63,6 +65,31 @@ const fn less(
 ) -> Row {
     Row { id, unit, bar, better: Better::Less, how, ours, peer }
 }
+
+/// A row that says in one line what several have measured, after the last of them.
+#[derive(Debug)]
+pub struct Summary {
+    /// Its name: what its parts' begin with.
+    pub id: &'static str,
+    /// The rows it is made of. It shows the one with the lowest ratio; the first, if they have none.
+    pub parts: &'static [&'static str],
+    /// What it is to reach.
+    pub bar: &'static str,
+}
+
+/// All summaries.
+pub const SUMMARIES: &[Summary] = &[
+    Summary {
+        id: "switch.broadcast",
+        parts: &["switch.broadcast.4", "switch.broadcast.64", "switch.broadcast.1024"],
+        bar: "ratio >= 0.91",
+    },
+    Summary {
+        id: "switch.idle",
+        parts: &["switch.idle.memory", "switch.idle.cpu"],
+        bar: "<= 64, 0 % CPU",
+    },
+];
 
 /// All rows.
 pub const ROWS: &[Row] = &[
@@ -238,19 +265,19 @@ pub const ROWS: &[Row] = &[
         Peer::None,
     ),
     less(
-        "switch.idle.cpu",
-        "% of a core",
-        "0",
-        "a switch with 1,000 open ports without traffic: daemon and data process",
-        life::idle_cpu,
-        Peer::None,
-    ),
-    less(
         "switch.idle.memory",
         "KiB/port",
         "<= 64",
         "1,000 open ports of 1,024 slots, 4 KiB pages: daemon, data process and client together",
         life::idle_memory,
+        Peer::None,
+    ),
+    less(
+        "switch.idle.cpu",
+        "% of a core",
+        "0",
+        "a switch with 1,000 open ports without traffic: daemon and data process",
+        life::idle_cpu,
         Peer::None,
     ),
     less(

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use frame::Mac;
-use ring::Port;
+use ring::{Port, Received};
 
 /// Frames a generator sends at a time.
 pub const BATCH: usize = 64;
@@ -46,6 +46,7 @@ pub fn message(to: Mac, from: Mac) -> [u8; 24] {
 /// Frames of one kind.
 pub struct Flow {
     frame: Vec<u8>,
+    header: [u8; 14],
     /// Every byte is written and checked, not only the header.
     touch: bool,
     received: Vec<u8>,
@@ -55,19 +56,24 @@ impl Flow {
     /// Frames of `len` bytes from the generator to the sink.
     pub fn new(len: usize, touch: bool) -> Self {
         let mut frame: Vec<u8> = (0..len).map(|i| i as u8).collect();
-        frame[..14].copy_from_slice(&header(SINK, SOURCE));
-        Self { received: vec![0; len], frame, touch }
+        let header = header(SINK, SOURCE);
+        frame[..14].copy_from_slice(&header);
+        Self { header, received: vec![0; len], frame, touch }
     }
 
     /// Sends up to a batch.
     #[inline]
     pub fn generate(&self, port: &mut Port) -> Result<usize> {
         let len = self.frame.len();
-        let written = if self.touch { &self.frame[..] } else { &self.frame[..14] };
-        let sent = port.send(BATCH).fill(BATCH, |window| {
-            window.copy_in(written);
-            len
-        });
+        let mut frames = port.send(BATCH);
+        let sent = if self.touch {
+            frames.fill(BATCH, |window| window.copy_in(&self.frame))
+        } else {
+            frames.fill(BATCH, |window| {
+                window.copy_in(&self.header);
+                len
+            })
+        };
         port.flush()?;
         Ok(sent)
     }
@@ -76,13 +82,18 @@ impl Flow {
     #[inline]
     pub fn sink(&mut self, port: &mut Port) -> Result<u64> {
         let (mut frames, mut bytes, mut bad) = (0u64, 0, 0u32);
-        for frame in port.receive(usize::MAX) {
+        let mut count = |frame: &Received<'_>| {
             frames += 1;
             bytes += frame.len() as u64;
-            if self.touch {
+        };
+        if self.touch {
+            for frame in port.receive(usize::MAX) {
+                count(&frame);
                 frame.copy_out(&mut self.received);
                 bad += u32::from(self.received != self.frame);
             }
+        } else {
+            port.receive(usize::MAX).for_each(|frame| count(&frame));
         }
         port.flush()?;
         if bytes != frames * self.frame.len() as u64 || bad > 0 {

@@ -7,9 +7,9 @@ mod client;
 mod daemon;
 mod fdb;
 mod global;
-mod name;
+pub(crate) mod name;
 mod port;
-mod port_options;
+pub(crate) mod port_options;
 mod rates;
 mod service;
 mod shell;
@@ -25,7 +25,7 @@ use clap::{Parser, Subcommand};
 
 pub use self::client::{Client, ClientError};
 pub use self::global::Global;
-use crate::tools;
+use crate::{tools, vm};
 
 /// What a command returns; [`exit_code`] decides how the process ends.
 pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
@@ -108,6 +108,11 @@ enum Command {
     /// See a switch at work: processes at its ports, rates, losses, round trips
     Demo(tools::demo::DemoArgs),
 
+    // Virtual machines.
+    /// Run virtual machines on a switch
+    #[command(subcommand)]
+    Vm(vm::run::VmCommand),
+
     // Measuring.
     /// Measure toklat beside a floor and other switches
     #[command(subcommand)]
@@ -146,6 +151,7 @@ impl Command {
             Self::Bridge(args) => tools::bridge::run(&args, global),
             Self::Cap(args) => tools::cap::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
+            Self::Vm(command) => command.run(global),
             Self::Bench(command) => command.run(global),
             Self::Completions(args) => shell::completions(&args),
             Self::Man(args) => shell::man(&args),

@@ -1,7 +1,7 @@
 //! `toklat port`: add, set, rm, show.
 
 use clap::Subcommand;
-use fabric::{Policy, VlanMode};
+use fabric::{Interrupts, Policy, VlanMode};
 use frame::VlanId;
 use hyper::Method;
 use serde_json::json;
@@ -21,19 +21,21 @@ pub enum PortCommand {
         toklat port add vale0:p1 --lossless\n  \
         toklat port add vale0:up --vlan-trunk 10,20 --native 10 --tap tap0 --netns blue\n  \
         toklat port add vale0:replay --pcap-read day.pcap --loop --speed max\n  \
-        toklat port add vale0:log --pcap-write /var/lib/toklat/log.pcapng")]
+        toklat port add vale0:log --pcap-write /var/lib/toklat/log.pcapng\n  \
+        toklat port add vale0:vm1 --vhost-user --mac 52:54:00:00:00:01")]
     Add {
         /// Its name, as in vale0:p1
         name: PortName,
         #[command(flatten)]
         policy: Box<PolicyOptions>,
         #[command(flatten)]
-        kind: KindOptions,
+        kind: Box<KindOptions>,
     },
     /// Change a port's rules while it runs, or move it to another worker
     #[command(after_help = "Examples:\n  \
         toklat port set vale0:p1 --worker 1\n  \
-        toklat port set vale0:p1 --lossless=off --flood-limit off --mirror-in spy")]
+        toklat port set vale0:p1 --lossless=off --flood-limit off --mirror-in spy\n  \
+        toklat port set vale0:vm1 --link down")]
     Set {
         /// Its name, as in vale0:p1
         name: PortName,
@@ -169,11 +171,20 @@ fn kind(info: &PortInfo) -> String {
     }
     match &info.spec.kind {
         PortKind::Ring => "ring".into(),
-        PortKind::Tap { ifname, netns: None } => format!("tap {ifname}"),
-        PortKind::Tap { ifname, netns: Some(netns) } => format!("tap {ifname} in {netns}"),
+        PortKind::Tap { ifname, netns: None, .. } => format!("tap {ifname}"),
+        PortKind::Tap { ifname, netns: Some(netns), .. } => format!("tap {ifname} in {netns}"),
         PortKind::PcapRead { path, .. } => format!("reads {path}"),
         PortKind::PcapWrite { path } => format!("writes {path}"),
         PortKind::Null => "null".into(),
+        PortKind::Stream { address, client } => {
+            let place = address.as_deref().unwrap_or("the default socket");
+            format!("stream{} {place}", if *client { ", connects to" } else { " at" })
+        }
+        PortKind::Dgram { local, remote } => format!("datagrams, {local} to {remote}"),
+        PortKind::VhostUser { path, client, .. } => {
+            let place = path.as_deref().unwrap_or("the default socket");
+            format!("vhost-user{} {place}", if *client { ", connects to" } else { " at" })
+        }
     }
 }
 
@@ -200,12 +211,14 @@ fn rules(spec: &PortSpec) -> String {
         (policy.lossless, "lossless"),
         (policy.protected, "protected"),
         (policy.locked, "locked"),
+        (!policy.link, "link down"),
         (!policy.flap_guard, "no flap guard"),
     ] {
         if set {
             words.push(word.to_owned());
         }
     }
+    words.extend(held_back(&policy.interrupts));
     match policy.flood_limit {
         Some(Policy::FLOOD_LIMIT) => {}
         Some(limit) => words.push(format!("flood limit {limit}/s")),
@@ -220,6 +233,16 @@ fn rules(spec: &PortSpec) -> String {
     words.extend(policy.mirror_egress.iter().map(|to| format!("mirror out to {to}")));
     words.extend(spec.owner.map(|uid| format!("only uid {uid}")));
     if words.is_empty() { "-".into() } else { words.join(", ") }
+}
+
+/// How a guest's interrupts are held back, if they are.
+fn held_back(interrupts: &Interrupts) -> Option<String> {
+    let Interrupts { max_rate, max_delay_us, adaptive } = interrupts;
+    let rate = max_rate.map(|rate| format!("at most {rate}/s"));
+    let up_to = if *adaptive { "up to " } else { "" };
+    let delay = (*max_delay_us > 0).then(|| format!("{up_to}{max_delay_us} us late"));
+    let words: Vec<_> = rate.into_iter().chain(delay).collect();
+    (!words.is_empty()).then(|| format!("interrupts {}", words.join(" and ")))
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use fabric::{Policy, VlanMode};
+use fabric::{Interrupts, Policy, VlanMode};
 use frame::{Mac, VlanId};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
@@ -53,6 +53,37 @@ fn on_off(text: &str) -> Result<bool, &'static str> {
     }
 }
 
+fn interrupts(text: &str) -> Result<Interrupts, String> {
+    let mut interrupts = Interrupts::default();
+    if text == "off" {
+        return Ok(interrupts);
+    }
+    for word in text.split(',') {
+        let number = |text: &str| {
+            let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
+            number.ok_or_else(|| format!("{text} is not a number from 1 to 1000000"))
+        };
+        match word.split_once('=') {
+            Some(("rate", rate)) => interrupts.max_rate = Some(number(rate)?),
+            Some(("delay", delay)) => interrupts.max_delay_us = number(delay)?,
+            None if word == "adaptive" => interrupts.adaptive = true,
+            _ => return Err(format!("{word:?} is none of rate=N, delay=US, adaptive")),
+        }
+    }
+    if interrupts.adaptive && interrupts.max_delay_us == 0 {
+        return Err("adaptive is about a delay: say delay=US, too".into());
+    }
+    Ok(interrupts)
+}
+
+fn up_down(text: &str) -> Result<bool, &'static str> {
+    match text {
+        "up" => Ok(true),
+        "down" => Ok(false),
+        _ => Err("say up or down"),
+    }
+}
+
 /// A port's rules and its worker.
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Rules")]
@@ -94,6 +125,13 @@ pub struct PolicyOptions {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16)
         .range(1..=Policy::MAX_MTU as i64))]
     mtu: Option<u16>,
+    /// A virtual machine's link: its guest sees a cable that is plugged in, or is not [default: up]
+    #[arg(long, value_name = "up|down", value_parser = up_down)]
+    link: Option<bool>,
+    /// Hold a virtual machine's interrupts back: at most N a second, or each waiting US microseconds for
+    /// more frames (adaptive: only while they come faster), as in rate=20000 or delay=50,adaptive
+    #[arg(long, value_name = "off|rate=N,delay=US,adaptive", value_parser = interrupts)]
+    interrupts: Option<Interrupts>,
     /// The worker that serves it, from 0; a running port moves there [default: least loaded]
     #[arg(long, value_name = "N")]
     worker: Option<u16>,
@@ -134,6 +172,8 @@ impl PolicyOptions {
         put("flood_limit", self.flood_limit.as_ref().map(or_null));
         put("flap_guard", self.flap_guard.map(Value::from));
         put("mtu", self.mtu.map(Value::from));
+        put("link", self.link.map(Value::from));
+        put("interrupts", self.interrupts.map(|interrupts| json!(interrupts)));
         put("worker", self.worker.map(Value::from));
         put("mirror_ingress", self.mirror_in.as_ref().map(or_null));
         put("mirror_egress", self.mirror_out.as_ref().map(or_null));
@@ -166,11 +206,16 @@ fn or_null<T: Serialize>(value: &Or<T>) -> Value {
 #[command(next_help_heading = "What it is attached to (without any: whoever opens it by its name)")]
 pub struct KindOptions {
     /// A tap interface, called as the port unless IFNAME is given; the daemon needs CAP_NET_ADMIN
-    #[arg(long, num_args = 0..=1, value_name = "IFNAME", group = "kind")]
+    #[arg(long, num_args = 0..=1, value_name = "IFNAME", groups = ["kind", "queued"])]
     tap: Option<Option<String>>,
     /// The network namespace of the tap: a name in /run/netns, or a process id
     #[arg(long, value_name = "NAME", requires = "tap")]
     netns: Option<String>,
+    /// Queues of the tap, 1 to 8 [default: 1]; most pairs of queues of the virtual machine, 1 to 16
+    /// [default: 16], whose front end says how many it uses
+    #[arg(long, value_name = "N", requires = "queued",
+        value_parser = clap::value_parser!(u16).range(1..=dataplane::state::RINGS as i64))]
+    queues: Option<u16>,
     /// Sends the frames of a pcap or pcapng file
     #[arg(long, value_name = "FILE", group = "kind")]
     pcap_read: Option<PathBuf>,
@@ -186,6 +231,23 @@ pub struct KindOptions {
     /// Takes everything and sends nothing
     #[arg(long, group = "kind")]
     null: bool,
+    /// A virtual machine's network card, whose front end (QEMU, ...) connects to this socket [default:
+    /// SWITCH-PORT.sock in the runtime directory]
+    #[arg(long, value_name = "SOCKET", groups = ["kind", "queued", "waits"], num_args = 0..=1)]
+    vhost_user: Option<Option<PathBuf>>,
+    /// Exchanges frames over a stream (QEMU's -netdev stream, passt): a path, or 127.0.0.1:PORT for TCP,
+    /// to which the peer connects [default: as with --vhost-user]
+    #[arg(long, value_name = "PLACE", groups = ["kind", "waits"], num_args = 0..=1)]
+    stream: Option<Option<String>>,
+    /// Connect to the front end or peer, which listens (QEMU: server=on)
+    #[arg(long, requires = "waits")]
+    client: bool,
+    /// Exchanges frames in datagrams (QEMU's -netdev dgram): our end, a path or 127.0.0.1:PORT
+    #[arg(long, value_name = "PLACE", group = "kind", requires = "remote")]
+    dgram: Option<String>,
+    /// The other end of --dgram
+    #[arg(long, value_name = "PLACE", requires = "dgram")]
+    remote: Option<String>,
 }
 
 fn speed_percent(text: &str) -> Result<u32, &'static str> {
@@ -214,7 +276,8 @@ impl KindOptions {
         };
         if let Some(ifname) = self.tap {
             let ifname = ifname.unwrap_or_else(|| port.to_owned());
-            return Ok(PortKind::Tap { ifname, netns: self.netns });
+            let queues = self.queues.unwrap_or(1);
+            return Ok(PortKind::Tap { ifname, netns: self.netns, queues });
         }
         if let Some(path) = self.pcap_read {
             let speed_percent = self.speed.unwrap_or(100);
@@ -223,6 +286,22 @@ impl KindOptions {
         }
         if let Some(path) = self.pcap_write {
             return Ok(PortKind::PcapWrite { path: absolute(path)? });
+        }
+        let place = |text: String| match text.parse::<std::net::SocketAddr>() {
+            Ok(_) => Ok(text),
+            Err(_) => absolute(text.into()),
+        };
+        if let Some(address) = self.stream {
+            let address = address.map(place).transpose()?;
+            return Ok(PortKind::Stream { address, client: self.client });
+        }
+        if let (Some(local), Some(remote)) = (self.dgram, self.remote) {
+            return Ok(PortKind::Dgram { local: place(local)?, remote: place(remote)? });
+        }
+        if let Some(path) = self.vhost_user {
+            let path = path.map(absolute).transpose()?;
+            let queues = self.queues.unwrap_or(dataplane::state::RINGS as u16);
+            return Ok(PortKind::VhostUser { path, client: self.client, queues });
         }
         Ok(if self.null { PortKind::Null } else { PortKind::Ring })
     }
@@ -258,7 +337,14 @@ mod tests {
     fn options_become_the_policy() {
         assert_eq!(spec(&[]), PortSpec::default());
         let vlan = |id| VlanId::new(id).unwrap();
-        let table: [(&[&str], Policy); 10] = [
+        let held = Interrupts { max_rate: Some(9), max_delay_us: 50, adaptive: true };
+        let table: [(&[&str], Policy); 13] = [
+            (&["--interrupts=off"], Policy::default()),
+            (
+                &["--interrupts=rate=9,delay=50,adaptive"],
+                Policy { interrupts: held, ..Policy::default() },
+            ),
+            (&["--link=down"], Policy { link: false, ..Policy::default() }),
             (
                 &["--lossless", "--protected=on"],
                 Policy { lossless: true, protected: true, ..Policy::default() },
@@ -318,14 +404,39 @@ mod tests {
         let tap = |ifname: &str, netns: Option<&str>| PortKind::Tap {
             ifname: ifname.into(),
             netns: netns.map(Into::into),
+            queues: 1,
         };
+        let queues = PortKind::Tap { ifname: "p1".into(), netns: None, queues: 4 };
         let read = |repeat, speed_percent| PortKind::PcapRead {
             path: "/a.pcap".into(),
             repeat,
             speed_percent,
         };
-        let table: [(&[&str], PortKind); 8] = [
+        let guest = |path: Option<&str>, client, queues| {
+            let path = path.map(Into::into);
+            PortKind::VhostUser { path, client, queues }
+        };
+        let stream = |address: Option<&str>, client| {
+            let address = address.map(Into::into);
+            PortKind::Stream { address, client }
+        };
+        let dgram = |local: &str, remote: &str| {
+            let (local, remote) = (local.into(), remote.into());
+            PortKind::Dgram { local, remote }
+        };
+        let table: [(&[&str], PortKind); 16] = [
+            (&["--stream"], stream(None, false)),
+            (
+                &["--stream=/tmp/passt_1.socket", "--client"],
+                stream(Some("/tmp/passt_1.socket"), true),
+            ),
+            (&["--stream=127.0.0.1:5000"], stream(Some("127.0.0.1:5000"), false)),
+            (&["--dgram=/a", "--remote=/b"], dgram("/a", "/b")),
+            (&["--dgram=[::1]:1", "--remote=[::1]:2"], dgram("[::1]:1", "[::1]:2")),
+            (&["--vhost-user"], guest(None, false, 16)),
+            (&["--vhost-user=/a", "--client", "--queues=2"], guest(Some("/a"), true, 2)),
             (&["--tap"], tap("p1", None)),
+            (&["--tap", "--queues=4"], queues),
             (&["--tap", "tap0", "--netns=blue"], tap("tap0", Some("blue"))),
             (&["--pcap-read=/a.pcap"], read(false, 100)),
             (&["--pcap-read=/a.pcap", "--loop", "--speed=max"], read(true, 0)),
@@ -341,7 +452,17 @@ mod tests {
 
     #[test]
     fn contradictions_are_usage_errors() {
-        let table: [&[&str]; 12] = [
+        let table: [&[&str]; 23] = [
+            &["--interrupts=rate=0"],
+            &["--interrupts=adaptive"],
+            &["--interrupts=fast"],
+            &["--client"],
+            &["--dgram=/a"],
+            &["--remote=/a"],
+            &["--stream", "--vhost-user"],
+            &["--stream", "--queues=2"],
+            &["--vhost-user", "--queues=17"],
+            &["--link=off"],
             &["--vlan-access=1", "--vlan-trunk=2"],
             &["--vlan-access=0"],
             &["--vlan-access=4095"],
@@ -349,6 +470,7 @@ mod tests {
             &["--native=1"],
             &["--tap", "--null"],
             &["--netns=x"],
+            &["--queues=2"],
             &["--loop"],
             &["--pcap-read=a", "--speed=-1"],
             &["--mtu=9217"],

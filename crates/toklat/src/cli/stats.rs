@@ -199,6 +199,16 @@ fn details(name: &str, port: &PortStats) -> String {
             table.row([format!("dropped: {}", reason.name()), cell(ingress), cell(egress)]);
         }
     }
+    if c.out_segmented + c.out_checksums > 0 {
+        let rows = [
+            ("segmented in software", c.out_segmented),
+            ("segments beyond one each", c.out_segments),
+            ("checksums in software", c.out_checksums),
+        ];
+        for (what, egress) in rows {
+            table.row([what.into(), "-".into(), egress.to_string()]);
+        }
+    }
     // Who woke whom: the owner the switch, the switch the owner.
     table.row(["wake-ups".into(), c.wakeups.to_string(), c.kicks.to_string()]);
     let rest = format!("faults {}, addresses refused for moving {}", c.faults, c.flaps);

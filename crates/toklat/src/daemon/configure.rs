@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::endpoints::Written;
 use super::supervisor::{Handle, Supervisor, restart};
 use super::topology::{
-    PORT_NAME, SWITCH_NAME, check, check_name, check_port, check_switch, needs_restart,
+    PORT_NAME, SWITCH_NAME, check, check_cpus, check_name, check_port, check_switch, needs_restart,
 };
 use crate::api::{
     Action, ApiError, Applied, Change, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec,
@@ -33,6 +33,9 @@ impl Supervisor {
     pub async fn apply(&self, wanted: Topology) -> Result<Applied, ApiError> {
         check(&wanted)?;
         let mut topology = self.topology.lock().await;
+        for (name, spec) in &wanted.switch {
+            check_cpus(name, topology.switch.get(name).map(|old| &old.config), &spec.config)?;
+        }
         let mut changes = Vec::new();
         let done = self.apply_all(&mut topology, wanted, &mut changes).await;
         if !changes.is_empty() {
@@ -113,6 +116,7 @@ impl Supervisor {
         let NewSwitch { name, mut spec } = new;
         check_name(&name, SWITCH_NAME)?;
         check_switch(&name, &spec)?;
+        check_cpus(&name, None, &spec.config)?;
         let mut topology = self.topology.lock().await;
         if topology.switch.contains_key(&name) {
             let reason = format!("{name} exists");
@@ -165,6 +169,7 @@ impl Supervisor {
             return Err(ApiError::new(ErrorCode::BadRequest, reason, "patch each port itself"));
         }
         check_switch(name, &spec)?;
+        check_cpus(name, Some(&old.config), &spec.config)?;
         self.change_switch(&mut topology, name, spec).await?;
         self.save(&topology)?;
         let info = self.switch(name)?.lock().await.info();

@@ -11,6 +11,7 @@ use dataplane::config::Attachment;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 
+use super::front_ends::{self, Place};
 use super::system;
 use crate::api::{ApiError, ErrorCode, PortKind};
 
@@ -23,7 +24,11 @@ pub enum Written {
     Kept,
 }
 
-/// Opens what a port of this kind is attached to. A ring port has nobody yet: it is vacant.
+/// Who may use a socket beside the daemon's user: the port's owner, and the group that may open ports.
+pub type Users<'a> = (Option<u32>, Option<&'a str>);
+
+/// Opens what a port of this kind is attached to. A ring port, or one that waits for who is to be at the
+/// other end of its socket, has nobody yet: it is vacant.
 ///
 /// # Errors
 /// It cannot be opened.
@@ -31,12 +36,20 @@ pub async fn open(
     kind: &PortKind,
     mtu: u16,
     written: Written,
+    users: Users<'_>,
 ) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
     Ok(match kind {
-        PortKind::Ring => (Attachment::Vacant, Vec::new()),
+        PortKind::Ring | PortKind::VhostUser { .. } | PortKind::Stream { .. } => {
+            (Attachment::Vacant, Vec::new())
+        }
+        PortKind::Dgram { local, remote } => {
+            let socket = front_ends::datagrams(&Place::of(local), &Place::of(remote), users)?;
+            (Attachment::Dgram, vec![socket])
+        }
         PortKind::Null => (Attachment::Null, Vec::new()),
-        PortKind::Tap { ifname, netns } => {
-            (Attachment::Tap, vec![open_tap(ifname.clone(), netns.clone(), mtu).await?])
+        PortKind::Tap { ifname, netns, queues } => {
+            let (uso, fds) = open_tap(ifname.clone(), netns.clone(), *queues, mtu).await?;
+            (Attachment::Tap { uso }, fds)
         }
         PortKind::PcapRead { path, repeat, speed_percent } => {
             let how = Attachment::PcapRead { repeat: *repeat, speed_percent: *speed_percent };
@@ -68,28 +81,67 @@ fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> 
     Ok(file.into())
 }
 
-/// Makes the interface in its namespace, sets its MTU and brings it up.
-async fn open_tap(ifname: String, netns: Option<String>, mtu: u16) -> Result<OwnedFd, ApiError> {
+/// Offloads that a tap is told we take (`linux/if_tun.h`): checksums, TCP in IPv4 and IPv6 with ECN.
+const TUN_OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
+/// UDP in IPv4 and IPv6, since Linux 6.2.
+const TUN_USO: libc::c_ulong = 0x20 | 0x40;
+/// Bytes of the virtio-net header before each frame.
+static VNET_HEADER: libc::c_int = frame::OFFLOAD_HEADER as libc::c_int;
+
+/// Makes the interface in its namespace, sets its MTU and brings it up. Returns whether it takes UDP that
+/// is to be segmented, and its queues.
+async fn open_tap(
+    ifname: String,
+    netns: Option<String>,
+    queues: u16,
+    mtu: u16,
+) -> Result<(bool, Vec<OwnedFd>), ApiError> {
     in_namespace(netns, move || {
         let failed = |what: &str| {
             let what = format!("Cannot {what} tap interface {ifname}");
             move |e: io::Error| privileged(&what, e)
         };
-        let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-        let tun =
-            OpenOptions::new().read(true).write(true).custom_flags(nonblock).open("/dev/net/tun");
-        let tun: OwnedFd = tun.map_err(failed("open /dev/net/tun for"))?.into();
-        let kind = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as i16;
-        ifreq_ioctl(&tun, libc::TUNSETIFF, &ifname, Field::Flags(kind)).map_err(failed("make"))?;
+        let queue = |_| open_queue(&ifname, queues > 1).map_err(failed("make"));
+        let fds = (0..queues).map(queue).collect::<Result<Vec<_>, _>>()?;
+        let uso = set_offloads(&fds).map_err(failed("set the offloads of"))?;
         let socket = datagram_socket().map_err(failed("reach"))?;
         let mtu = Field::Number(i32::from(mtu));
         ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, &ifname, mtu)
             .map_err(failed("set the MTU of"))?;
         let up = Field::Flags((libc::IFF_UP | libc::IFF_RUNNING) as i16);
         ifreq_ioctl(&socket, libc::SIOCSIFFLAGS as _, &ifname, up).map_err(failed("bring up"))?;
-        Ok(tun)
+        Ok((uso, fds))
     })
     .await
+}
+
+fn open_queue(ifname: &str, one_of_several: bool) -> io::Result<OwnedFd> {
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let mut tun = OpenOptions::new();
+    let tun = tun.read(true).write(true).custom_flags(nonblock).open("/dev/net/tun")?.into();
+    let several = if one_of_several { libc::IFF_MULTI_QUEUE } else { 0 };
+    let kind = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as i16;
+    ifreq_ioctl(&tun, libc::TUNSETIFF, ifname, Field::Flags(kind))?;
+    Ok(tun)
+}
+
+/// Has the kernel hand out packets that are to be segmented; true if UDP is among them and taken.
+fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
+    let mut uso = true;
+    for queue in queues {
+        let queue = queue.as_raw_fd();
+        // SAFETY: this request reads an int, which lives for ever.
+        if unsafe { libc::ioctl(queue, libc::TUNSETVNETHDRSZ, &raw const VNET_HEADER) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: this request takes a number.
+        let set = |offloads: libc::c_ulong| unsafe { libc::ioctl(queue, libc::TUNSETOFFLOAD, offloads) } == 0;
+        uso = uso && set(TUN_OFFLOADS | TUN_USO);
+        if !uso && !set(TUN_OFFLOADS) {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(uso)
 }
 
 /// Tells what a port is attached to of a new MTU, where that matters.
@@ -97,7 +149,7 @@ async fn open_tap(ifname: String, netns: Option<String>, mtu: u16) -> Result<Own
 /// # Errors
 /// The interface is gone, or the daemon may not change it.
 pub async fn set_mtu(kind: &PortKind, mtu: u16) -> Result<(), ApiError> {
-    let PortKind::Tap { ifname, netns } = kind.clone() else { return Ok(()) };
+    let PortKind::Tap { ifname, netns, .. } = kind.clone() else { return Ok(()) };
     in_namespace(netns, move || {
         let failed = |e| privileged(&format!("Cannot set the MTU of {ifname}"), e);
         let socket = datagram_socket().map_err(failed)?;
@@ -203,25 +255,32 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.pcap").to_str().unwrap().to_owned();
         let read = PortKind::PcapRead { path: path.clone(), repeat: false, speed_percent: 100 };
-        assert_eq!(open(&read, 1500, Written::Kept).await.unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(
+            open(&read, 1500, Written::Kept, (None, None)).await.unwrap_err().code,
+            ErrorCode::NotFound
+        );
         std::fs::write(&path, b"old").unwrap();
-        assert_eq!(open(&read, 1500, Written::Kept).await.unwrap().1.len(), 1);
+        assert_eq!(open(&read, 1500, Written::Kept, (None, None)).await.unwrap().1.len(), 1);
         assert_eq!(std::fs::read(&path).unwrap(), b"old", "reading emptied the file");
         let write = PortKind::PcapWrite { path: path.clone() };
-        let (_, fds) = open(&write, 1500, Written::Kept).await.unwrap();
+        let (_, fds) = open(&write, 1500, Written::Kept, (None, None)).await.unwrap();
         rustix::io::write(&fds[0], b"+").unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), b"old+", "a port that goes on lost its file");
-        open(&write, 1500, Written::Emptied).await.unwrap();
+        open(&write, 1500, Written::Emptied, (None, None)).await.unwrap();
         assert!(std::fs::read(&path).unwrap().is_empty());
     }
 
     #[tokio::test]
     async fn a_namespace_that_does_not_exist_is_named() {
-        let kind =
-            |netns: &str| PortKind::Tap { ifname: "tap-toklat".into(), netns: Some(netns.into()) };
-        let missing = open(&kind("no-such-namespace"), 1500, Written::Kept).await.unwrap_err();
+        let kind = |netns: &str| PortKind::Tap {
+            ifname: "tap-toklat".into(),
+            netns: Some(netns.into()),
+            queues: 1,
+        };
+        let missing =
+            open(&kind("no-such-namespace"), 1500, Written::Kept, (None, None)).await.unwrap_err();
         assert_eq!(missing.code, ErrorCode::NotFound, "{missing}");
-        let path = open(&kind("../self"), 1500, Written::Kept).await.unwrap_err();
+        let path = open(&kind("../self"), 1500, Written::Kept, (None, None)).await.unwrap_err();
         assert_eq!(path.code, ErrorCode::BadRequest, "{path}");
     }
 }

@@ -15,6 +15,7 @@ pub mod attach;
 mod configure;
 mod descriptors;
 mod endpoints;
+mod front_ends;
 mod hangups;
 mod metrics;
 mod openapi;
@@ -161,16 +162,20 @@ async fn supervise(
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let own_sockets = activated.is_empty();
     let sockets = Sockets::open(&options, activated).await?;
+    let (arrivals, arriving) = tokio::sync::mpsc::channel(front_ends::MAX_ARRIVALS);
     let environment = Environment {
         dir: options.dir.clone(),
         exe: std::env::current_exe().context("Cannot tell which program this is")?,
         hangups: Hangups::new().context("Cannot make an epoll set")?,
+        arrivals,
+        group: options.group.clone(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));
     let wanted = wanted_topology(&supervisor, &options)?;
     supervisor.begin(wanted).await;
     let watching = tokio::spawn(Arc::clone(&supervisor).watch_hangups());
+    tokio::spawn(Arc::clone(&supervisor).receive_front_ends(arriving));
     let control = sockets.serve(&supervisor);
     notify(sd_notify::NotifyState::Ready);
     tracing::info!(dir = %options.dir.display(), pid = std::process::id(), "ready");

@@ -61,14 +61,28 @@ const TYPES: &[(&str, Shape)] = &[
             ("pcap_read", "PcapRead"),
             ("pcap_write", "PcapWrite"),
             ("null", ""),
+            ("stream", "Stream"),
+            ("dgram", "Dgram"),
+            ("vhost_user", "VhostUser"),
         ]),
     ),
-    ("Tap", Object(&[("ifname", "string"), ("netns?", "string?")])),
+    ("Tap", Object(&[("ifname", "string"), ("netns?", "string?"), ("queues?", "integer")])),
     (
         "PcapRead",
         Object(&[("path", "string"), ("repeat?", "boolean"), ("speed_percent?", "integer")]),
     ),
     ("PcapWrite", Object(&[("path", "string")])),
+    ("Stream", Object(&[("address?", "string?"), ("client?", "boolean")])),
+    ("Dgram", Object(&[("local", "string"), ("remote", "string")])),
+    ("VhostUser", Object(&[("path?", "string?"), ("client?", "boolean"), ("queues?", "integer")])),
+    (
+        "Interrupts",
+        Object(&[
+            ("max_rate?", "integer?"),
+            ("max_delay_us?", "integer"),
+            ("adaptive?", "boolean"),
+        ]),
+    ),
     ("VlanMode", OneOf(&[("unaware", ""), ("access", "integer"), ("trunk", "Trunk")])),
     ("Trunk", Object(&[("allowed", "[integer]"), ("native", "integer?")])),
     ("Worker", Object(&[("cpu?", "integer?")])),
@@ -196,12 +210,14 @@ const PORT: &[(&str, &str)] = &[
     ("flap_guard?", "boolean"),
     ("mac_limit?", "integer"),
     ("mtu?", "integer"),
+    ("link?", "boolean"),
+    ("interrupts?", "Interrupts"),
     ("lossless?", "boolean"),
     ("mirror_ingress?", "string?"),
     ("mirror_egress?", "string?"),
 ];
 
-const COUNTERS: Fields<12> = [
+const COUNTERS: Fields<15> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
     ("in_copies", "integer"),
@@ -209,6 +225,9 @@ const COUNTERS: Fields<12> = [
     ("out_frames", "integer"),
     ("out_bytes", "integer"),
     ("out_drops", "{integer}"),
+    ("out_segmented", "integer"),
+    ("out_segments", "integer"),
+    ("out_checksums", "integer"),
     ("batches", "[integer]"),
     ("kicks", "integer"),
     ("wakeups", "integer"),
@@ -352,7 +371,7 @@ mod tests {
     use super::*;
     use crate::api::*;
     use dataplane::config::{SwitchConfig, WorkerConfig};
-    use fabric::{Policy, VlanMode};
+    use fabric::{Interrupts, Policy, VlanMode};
     use frame::{Mac, VlanId};
     use serde::Serialize;
 
@@ -431,7 +450,8 @@ mod tests {
     }
 
     fn port(kind: PortKind, vlan: VlanMode) -> PortSpec {
-        let policy = Policy { vlan, macs: vec![Mac::local(1)], ..Policy::default() };
+        let interrupts = Interrupts { max_rate: Some(1), max_delay_us: 1, adaptive: true };
+        let policy = Policy { vlan, macs: vec![Mac::local(1)], interrupts, ..Policy::default() };
         PortSpec { kind, policy, worker: Some(0), owner: Some(1) }
     }
 
@@ -441,10 +461,19 @@ mod tests {
         let path = || "/x".to_owned();
         let kinds = [
             (PortKind::Ring, VlanMode::Unaware),
-            (PortKind::Tap { ifname: "tap0".into(), netns: None }, VlanMode::Access(vlan)),
+            (
+                PortKind::Tap { ifname: "tap0".into(), netns: None, queues: 2 },
+                VlanMode::Access(vlan),
+            ),
             (PortKind::PcapRead { path: path(), repeat: true, speed_percent: 1 }, trunk),
             (PortKind::PcapWrite { path: path() }, VlanMode::Unaware),
             (PortKind::Null, VlanMode::Unaware),
+            (
+                PortKind::VhostUser { path: Some(path()), client: true, queues: 1 },
+                VlanMode::Unaware,
+            ),
+            (PortKind::Stream { address: Some(path()), client: true }, VlanMode::Unaware),
+            (PortKind::Dgram { local: path(), remote: path() }, VlanMode::Unaware),
         ];
         let ports = kinds.into_iter().enumerate();
         let port = ports.map(|(i, (kind, vlan))| (format!("p{i}"), port(kind, vlan))).collect();

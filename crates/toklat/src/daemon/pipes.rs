@@ -1,13 +1,24 @@
 //! Pipes: the first opener's region is handed to the second. No data process; the registry only
 //! introduces the two.
+//!
+//! A pipe's ends need no daemon once they are open, and go on when it is killed. The next daemon does
+//! not know them, and must not make a second pipe of the same name, whose one end would wait for ever
+//! for a peer that is in the first. So each pipe has a file in the runtime directory that is locked as
+//! long as an end is open: the lock lies, never to be read, in the queue of each client's token, and the
+//! kernel lets it go when the last of them is closed.
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use ring::layout::{Geometry, RingSpec};
 use rustix::event::EventfdFlags;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use shmem::Memfd;
 
 use super::hangups::{Gone, Hangups, WatchId, has_hung_up};
@@ -16,6 +27,8 @@ use crate::api::{ApiError, Client, ErrorCode, PipeInfo};
 
 /// Most pipes there may be.
 const MAX_PIPES: usize = 1024;
+/// What the names of their files end with.
+const SUFFIX: &str = ".pipe";
 
 /// An end of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +104,29 @@ struct Pipe {
     memory: OwnedFd,
     kicks: [OwnedFd; 2],
     holders: [Option<Holder>; 2],
+    lock: Lock,
 }
 
 /// All pipes.
-#[derive(Debug, Default)]
-pub struct Pipes(Mutex<HashMap<PipeName, Pipe>>);
+#[derive(Debug)]
+pub struct Pipes {
+    dir: PathBuf,
+    pipes: Mutex<HashMap<PipeName, Pipe>>,
+}
 
 impl Pipes {
+    /// None yet. Removes files from `dir`, the runtime directory, that an earlier daemon left.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        let files = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        let is_ours = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(SUFFIX));
+        for path in files.map(|file| file.path()).filter(is_ours) {
+            // Removed as it is dropped; one that is locked stays.
+            drop(Lock::take(path));
+        }
+        Self { dir: dir.to_owned(), pipes: Mutex::default() }
+    }
+
     /// Makes a pipe and opens `end` of it.
     ///
     /// # Errors
@@ -109,7 +138,7 @@ impl Pipes {
         client: Client,
         (layout, memory): (PipeLayout, Memfd),
     ) -> Result<Opened, ApiError> {
-        let mut pipes = locked(&self.0);
+        let mut pipes = locked(&self.pipes);
         drop_hung_up(&mut pipes, hangups, &name);
         if pipes.contains_key(&name) {
             return Err(refuse(ErrorCode::Exists, &name, "exists", "open its other end"));
@@ -127,6 +156,20 @@ impl Pipes {
             memory: memory.into_fd(),
             kicks: [eventfd()?, eventfd()?],
             holders: [None, None],
+            lock: Lock::take(self.dir.join(format!("{}{{{}{SUFFIX}", name.0, name.1))).map_err(
+                |e| {
+                    if e == Errno::WOULDBLOCK {
+                        let remedy = "close what is left of it, or use another name";
+                        return refuse(
+                            ErrorCode::Busy,
+                            &name,
+                            "is from before the daemon started",
+                            remedy,
+                        );
+                    }
+                    system("Cannot lock a pipe's file in the runtime directory", e.into())
+                },
+            )?,
         };
         let opened = pipe.hand_out(hangups, &name, end, client, false)?;
         pipes.insert(name, pipe);
@@ -143,7 +186,7 @@ impl Pipes {
         (name, end): (PipeName, End),
         client: Client,
     ) -> Result<Opened, ApiError> {
-        let mut pipes = locked(&self.0);
+        let mut pipes = locked(&self.pipes);
         drop_hung_up(&mut pipes, hangups, &name);
         let Some(pipe) = pipes.get_mut(&name) else {
             return Err(refuse(ErrorCode::NotFound, &name, "does not exist", "make it first"));
@@ -161,7 +204,7 @@ impl Pipes {
 
     /// An end was closed; the pipe goes with the last one.
     pub fn closed(&self, hangups: &Hangups, name: &PipeName, end: End, watch: WatchId) {
-        let mut pipes = locked(&self.0);
+        let mut pipes = locked(&self.pipes);
         let Some(pipe) = pipes.get_mut(name) else { return };
         let holder = &mut pipe.holders[end as usize];
         if holder.as_ref().is_some_and(|h| h.watch == watch)
@@ -177,7 +220,7 @@ impl Pipes {
     /// All pipes, by name.
     #[must_use]
     pub fn list(&self) -> Vec<PipeInfo> {
-        let pipes = locked(&self.0);
+        let pipes = locked(&self.pipes);
         let holder = |pipe: &Pipe, end| pipe.holders[end as usize].as_ref().map(|h| h.client);
         let mut list: Vec<_> = pipes
             .iter()
@@ -217,6 +260,7 @@ impl Pipe {
     ) -> Result<Opened, ApiError> {
         let refused = |e: io::Error| system("Cannot hand out a pipe", e);
         let (theirs, token) = token_pair().map_err(refused)?;
+        self.lock.leave_in(&token).map_err(|e| refused(e.into()))?;
         let mut fds = vec![theirs];
         for kick in [&self.kicks[end as usize], &self.kicks[end.other() as usize]] {
             fds.push(kick.try_clone().map_err(refused)?);
@@ -228,6 +272,40 @@ impl Pipe {
         let watch = hangups.watch(token.as_fd(), gone).map_err(refused)?;
         self.holders[end as usize] = Some(Holder { client, token, watch });
         Ok(Opened { layout: self.layout, fds })
+    }
+}
+
+/// The lock on a pipe's file, which is removed with it.
+#[derive(Debug)]
+struct Lock {
+    file: OwnedFd,
+    path: PathBuf,
+}
+
+impl Lock {
+    /// `EWOULDBLOCK` if an end of a pipe of this name is open.
+    fn take(path: PathBuf) -> rustix::io::Result<Self> {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        Ok(Self { file, path })
+    }
+
+    /// Has the other end of `token` hold the lock, too.
+    fn leave_in(&self, token: &OwnedFd) -> rustix::io::Result<()> {
+        let lock: [BorrowedFd<'_>; 1] = [self.file.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        control.push(SendAncillaryMessage::ScmRights(&lock));
+        let bytes = [io::IoSlice::new(&[0])];
+        rustix::net::sendmsg(token, &bytes, &mut control, SendFlags::DONTWAIT).map(drop)
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // There is one daemon in a directory: nobody else has opened the file since.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -257,6 +335,16 @@ mod tests {
 
     const ME: Client = Client { pid: 1, uid: 1000 };
 
+    fn none() -> (tempfile::TempDir, Pipes, Hangups) {
+        let dir = tempfile::tempdir().unwrap();
+        let pipes = Pipes::new(dir.path());
+        (dir, pipes, Hangups::new().unwrap())
+    }
+
+    fn files(dir: &tempfile::TempDir) -> usize {
+        std::fs::read_dir(dir.path()).unwrap().count()
+    }
+
     async fn settle(pipes: &Pipes, hangups: &Hangups) {
         for (watch, gone) in hangups.next().await.unwrap() {
             let Gone::Pipe { name, end } = gone else { panic!("not a pipe") };
@@ -266,7 +354,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_end_can_be_opened_again_and_the_last_close_ends_the_pipe() {
-        let (pipes, hangups) = (Pipes::default(), Hangups::new().unwrap());
+        let (dir, pipes, hangups) = none();
         let make = || pipes.make(&hangups, (name(), End::Master), ME, (layout(), memory()));
         let master = make().unwrap();
         assert_eq!(make().unwrap_err().code, ErrorCode::Exists);
@@ -286,11 +374,12 @@ mod tests {
             settle(&pipes, &hangups).await;
         }
         assert_eq!(open(End::Slave).unwrap_err().code, ErrorCode::NotFound);
+        assert_eq!(files(&dir), 0, "nothing is left behind");
     }
 
     #[tokio::test]
     async fn each_end_kicks_the_other() {
-        let (pipes, hangups) = (Pipes::default(), Hangups::new().unwrap());
+        let (_dir, pipes, hangups) = none();
         let made = (layout(), memory());
         let master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
         let slave = pipes.open(&hangups, (name(), End::Slave), ME).unwrap();
@@ -302,7 +391,7 @@ mod tests {
 
     #[tokio::test]
     async fn another_user_is_refused_and_root_is_not() {
-        let (pipes, hangups) = (Pipes::default(), Hangups::new().unwrap());
+        let (_dir, pipes, hangups) = none();
         let made = (layout(), memory());
         let _master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
         let open = |uid| pipes.open(&hangups, (name(), End::Slave), Client { pid: 2, uid });

@@ -1,18 +1,22 @@
 //! Data processes: starting one, finding one that outlived an earlier supervisor, and asking it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{Answer, Command, VERSION};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use shmem::Memfd;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::task::JoinHandle;
 
-use super::descriptors;
 use super::seqpacket::{self, Seqpacket};
+use super::{descriptors, locked};
 
 /// Longest message in either direction.
 const MAX_MESSAGE: usize = dataplane::control::MAX_MESSAGE;
@@ -51,10 +55,23 @@ pub struct FoundPort {
     pub fds: Vec<OwnedFd>,
 }
 
+/// Most things that are kept for one port.
+const MAX_KEPT: usize = 1024;
+
+/// What a port keeps for the next data process, by name: a value and a descriptor.
+pub type KeptThings = BTreeMap<String, (serde_json::Value, Option<OwnedFd>)>;
+
+/// What all ports of a switch keep.
+pub type Keeper = Arc<Mutex<BTreeMap<PortId, KeptThings>>>;
+
+type Received = (Answer, Vec<OwnedFd>);
+
 /// The supervisor's side of a data process.
 #[derive(Debug)]
 pub struct DataProcess {
-    channel: Seqpacket,
+    channel: Arc<Seqpacket>,
+    answers: AsyncMutex<mpsc::Receiver<Received>>,
+    reader: JoinHandle<()>,
     pid: u32,
     pidfd: OwnedFd,
 }
@@ -70,13 +87,14 @@ impl DataProcess {
         switch: &str,
         config: &SwitchConfig,
         memory: &Memfd,
+        keeper: &Keeper,
     ) -> io::Result<Self> {
         let path = socket_path(dir, switch);
         let listener = seqpacket::listen(&path)?;
         let mut child = spawn(exe, switch, config, &listener, memory.as_fd())?;
         drop(listener);
         let greeted = async {
-            let (process, _) = Self::greet(Seqpacket::connect(&path)?, switch).await?;
+            let (process, _) = Self::greet(Seqpacket::connect(&path)?, switch, keeper).await?;
             Ok(process)
         };
         let greeted = greeted.await;
@@ -92,11 +110,11 @@ impl DataProcess {
     ///
     /// # Errors
     /// `ConnectionRefused` or `NotFound` if there is none.
-    pub async fn find(dir: &Path, switch: &str) -> io::Result<(Self, Memfd)> {
+    pub async fn find(dir: &Path, switch: &str, keeper: &Keeper) -> io::Result<(Self, Memfd)> {
         let channel = Seqpacket::connect(&socket_path(dir, switch))?;
         let listening = listening(&channel, switch);
         let greeted = async {
-            let (process, memory) = Self::greet(channel, switch).await?;
+            let (process, memory) = Self::greet(channel, switch, keeper).await?;
             let memory = memory.ok_or_else(|| unexpected("no state memory"))?;
             Ok((process, Memfd::adopt(memory).map_err(io::Error::other)?))
         };
@@ -109,9 +127,14 @@ impl DataProcess {
         greeted
     }
 
-    async fn greet(channel: Seqpacket, expected: &str) -> io::Result<(Self, Option<OwnedFd>)> {
-        let (answer, mut fds) =
-            exchange(&channel, &Command::Hello { version: VERSION }, &[], ANSWER_TIMEOUT).await?;
+    async fn greet(
+        channel: Seqpacket,
+        expected: &str,
+        keeper: &Keeper,
+    ) -> io::Result<(Self, Option<OwnedFd>)> {
+        send(&channel, &Command::Hello { version: VERSION }, &[], ANSWER_TIMEOUT).await?;
+        let answer = tokio::time::timeout(ANSWER_TIMEOUT, receive(&channel)).await;
+        let (answer, mut fds) = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
         let Answer::Hello { version, pid, switch } = answer else {
             return Err(unexpected(&format!("{answer:?} for a greeting")));
         };
@@ -122,7 +145,33 @@ impl DataProcess {
         let number = number.ok_or_else(|| unexpected(&format!("process id {pid}")))?;
         // It answered, so it lives, and this is it.
         let pidfd = rustix::process::pidfd_open(number, PidfdFlags::empty())?;
-        Ok((Self { channel, pid, pidfd }, fds.pop()))
+        let channel = Arc::new(channel);
+        let (to, answers) = mpsc::channel(4 * MAX_PENDING);
+        let reader = tokio::spawn(read(Arc::clone(&channel), Arc::clone(keeper), to));
+        let answers = AsyncMutex::new(answers);
+        Ok((Self { channel, answers, reader, pid, pidfd }, fds.pop()))
+    }
+
+    /// Lets go of it. Once it has ended, what it said last is kept when the task returned is done.
+    pub fn into_reader(self) -> JoinHandle<()> {
+        self.reader
+    }
+
+    async fn exchange(
+        &self,
+        command: &Command,
+        fds: &[BorrowedFd<'_>],
+        limit: Duration,
+    ) -> io::Result<Received> {
+        send(&self.channel, command, fds, limit).await?;
+        self.answer(limit).await
+    }
+
+    async fn answer(&self, limit: Duration) -> io::Result<Received> {
+        let mut answers = self.answers.lock().await;
+        let got = tokio::time::timeout(limit, answers.recv()).await;
+        let got = got.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?;
+        got.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     /// Its process id.
@@ -137,7 +186,7 @@ impl DataProcess {
     /// # Errors
     /// [`AskError`].
     pub async fn ask(&self, command: &Command, fds: &[BorrowedFd<'_>]) -> Result<Answer, AskError> {
-        self.heard(exchange(&self.channel, command, fds, ANSWER_TIMEOUT).await)
+        self.heard(self.exchange(command, fds, ANSWER_TIMEOUT).await)
     }
 
     /// Tells it to stop, and waits until it has delivered what it had gathered: frames may wait
@@ -147,7 +196,7 @@ impl DataProcess {
     /// [`AskError`].
     pub async fn stop(&self, stall_timeout: Duration) -> Result<(), AskError> {
         let limit = stall_timeout + ANSWER_TIMEOUT;
-        self.heard(exchange(&self.channel, &Command::Stop, &[], limit).await).map(drop)
+        self.heard(self.exchange(&Command::Stop, &[], limit).await).map(drop)
     }
 
     /// Asks for at most [`MAX_PENDING`] things at once; the answers, in order. Not to be cancelled.
@@ -162,7 +211,7 @@ impl DataProcess {
         let mut answers = Vec::with_capacity(commands.len());
         for sent in sent {
             let answer = match sent {
-                Ok(()) => receive(&self.channel, ANSWER_TIMEOUT).await,
+                Ok(()) => self.answer(ANSWER_TIMEOUT).await,
                 Err(error) => Err(error),
             };
             answers.push(self.heard(answer));
@@ -171,7 +220,7 @@ impl DataProcess {
     }
 
     /// What an answer, or none, means.
-    fn heard(&self, got: io::Result<(Answer, Vec<OwnedFd>)>) -> Result<Answer, AskError> {
+    fn heard(&self, got: io::Result<Received>) -> Result<Answer, AskError> {
         match got {
             Ok((Answer::Failed { reason }, _)) => Err(AskError::Refused(reason)),
             Ok((answer, _)) => Ok(answer),
@@ -191,14 +240,14 @@ impl DataProcess {
     /// What went wrong on the channel.
     pub async fn ports(&self) -> io::Result<Vec<FoundPort>> {
         let mut found = Vec::new();
-        let mut next = exchange(&self.channel, &Command::ListPorts, &[], ANSWER_TIMEOUT).await?;
+        let mut next = self.exchange(&Command::ListPorts, &[], ANSWER_TIMEOUT).await?;
         loop {
             match next {
                 (Answer::Done, _) => return Ok(found),
                 (Answer::Port { id, config }, fds) => found.push(FoundPort { id, config, fds }),
                 (answer, _) => return Err(unexpected(&format!("{answer:?} in a list of ports"))),
             }
-            next = receive(&self.channel, ANSWER_TIMEOUT).await?;
+            next = self.answer(ANSWER_TIMEOUT).await?;
         }
     }
 
@@ -298,14 +347,29 @@ fn spawn(
         .spawn()
 }
 
-async fn exchange(
-    channel: &Seqpacket,
-    command: &Command,
-    fds: &[BorrowedFd<'_>],
-    limit: Duration,
-) -> io::Result<(Answer, Vec<OwnedFd>)> {
-    send(channel, command, fds, limit).await?;
-    receive(channel, limit).await
+/// Reads what a data process says, to its end: keeps what is to be kept, and passes answers on.
+async fn read(channel: Arc<Seqpacket>, keeper: Keeper, answers: mpsc::Sender<Received>) {
+    loop {
+        match receive(&channel).await {
+            Ok((Answer::Keep { id, key, value }, mut fds)) => {
+                let mut kept = locked(&keeper);
+                let things = kept.entry(id).or_default();
+                if things.len() >= MAX_KEPT && !things.contains_key(&key) {
+                    return tracing::error!(id, "a port keeps too many things");
+                }
+                things.insert(key, (value, fds.pop()));
+            }
+            Ok((Answer::Forget { id, key }, _)) => {
+                locked(&keeper).get_mut(&id).and_then(|things| things.remove(&key));
+            }
+            Ok(answer) => {
+                // Nobody waits for the answers of a process that was let go of.
+                let _ = answers.send(answer).await;
+            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return,
+            Err(error) => return tracing::error!(%error, "the channel to a data process failed"),
+        }
+    }
 }
 
 async fn send(
@@ -323,9 +387,8 @@ async fn send(
     sent.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
 }
 
-async fn receive(channel: &Seqpacket, limit: Duration) -> io::Result<(Answer, Vec<OwnedFd>)> {
-    let got = tokio::time::timeout(limit, channel.receive(MAX_MESSAGE)).await;
-    let got = got.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
+async fn receive(channel: &Seqpacket) -> io::Result<Received> {
+    let got = channel.receive(MAX_MESSAGE).await?;
     if got.bytes.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

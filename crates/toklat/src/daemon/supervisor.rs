@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
 use shmem::Memfd;
-use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
 use super::endpoints::Written;
+use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
 use super::pipes::{End, Opened, PipeLayout, PipeName, Pipes};
 use super::switch::{Attach, Environment, Switch};
@@ -63,6 +64,7 @@ impl Supervisor {
     /// A supervisor without switches.
     #[must_use]
     pub fn new(options: DaemonOptions, environment: Environment, descriptor_limit: u64) -> Self {
+        let pipes = Pipes::new(&options.dir);
         Self {
             store: Store::new(options.state_dir.as_ref().unwrap_or(&options.dir)),
             options,
@@ -71,7 +73,7 @@ impl Supervisor {
             environment: Arc::new(environment),
             topology: AsyncMutex::default(),
             switches: Mutex::default(),
-            pipes: Pipes::default(),
+            pipes,
             stop: watch::Sender::new(None),
         }
     }
@@ -304,6 +306,7 @@ impl Supervisor {
     /// The kernel refused to tell of them.
     pub async fn watch_hangups(self: Arc<Self>) -> io::Result<()> {
         loop {
+            let mut clients = BTreeMap::<String, Vec<_>>::new();
             for (watch, gone) in self.environment.hangups.next().await? {
                 let this = Arc::clone(&self);
                 match gone {
@@ -311,22 +314,53 @@ impl Supervisor {
                         self.pipes.closed(&self.environment.hangups, &name, end, watch);
                     }
                     Gone::Client { switch, port } => {
-                        tokio::spawn(async move { this.client_gone(&switch, &port, watch).await });
+                        clients.entry(switch).or_default().push((port, watch));
                     }
                     Gone::DataProcess { switch } => {
                         tokio::spawn(async move { this.data_process_gone(&switch, watch).await });
                     }
                 }
             }
+            for (switch, gone) in clients {
+                let this = Arc::clone(&self);
+                tokio::spawn(async move { this.clients_gone(&switch, &gone).await });
+            }
         }
     }
 
-    async fn client_gone(&self, switch: &str, port: &str, watch: WatchId) {
+    /// Gives front ends to their ports for ever.
+    pub async fn receive_front_ends(self: Arc<Self>, mut arriving: mpsc::Receiver<Arrival>) {
+        while let Some(arrival) = arriving.recv().await {
+            let Some(handle) = self.handle(&arrival.switch) else { continue };
+            let room = self.check_descriptors(&arrival.socket);
+            tokio::spawn(async move {
+                let mut switch = handle.lock().await;
+                let port = arrival.port.clone();
+                let came = match room {
+                    Ok(()) => switch.front_end_came(arrival).await,
+                    Err(error) => {
+                        switch.wait_again(&port);
+                        Err(error)
+                    }
+                };
+                match came {
+                    Ok(()) => tracing::info!(switch = switch.name, port, "front end connected"),
+                    Err(error) => {
+                        tracing::error!(switch = switch.name, port, %error, "front end was turned away");
+                    }
+                }
+            });
+        }
+    }
+
+    async fn clients_gone(&self, switch: &str, gone: &[(String, WatchId)]) {
         let Some(handle) = self.handle(switch) else { return };
         let mut switch = handle.lock().await;
-        tracing::info!(switch = switch.name, port, "client closed its port");
-        if let Err(error) = switch.client_gone(port, watch).await {
-            tracing::error!(switch = switch.name, port, %error, "port was not detached in order");
+        for (port, _) in gone {
+            tracing::info!(switch = switch.name, port, "client closed its port");
+        }
+        if let Err(error) = switch.clients_gone(gone).await {
+            tracing::error!(switch = switch.name, %error, "ports were not detached in order");
         }
         self.drop_if_unused(&mut switch).await;
     }

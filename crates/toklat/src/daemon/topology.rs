@@ -7,12 +7,16 @@ use std::path::{Path, PathBuf};
 use dataplane::config::SwitchConfig;
 use fabric::Policy;
 
+use super::front_ends::Place;
 use crate::api::{ApiError, ErrorCode, PortKind, PortSpec, SwitchSpec, Topology};
 
 /// Bytes of a switch's name: its socket's path must fit a socket address.
 pub const SWITCH_NAME: usize = 15;
 /// Bytes of a port's name: with its switch's it fits netmap's 64.
 pub const PORT_NAME: usize = 31;
+
+/// Bytes of the longest path of a socket: `sun_path`, and the zero byte after it.
+const MAX_SOCKET_PATH: usize = 107;
 
 fn bad(reason: impl Into<String>, remedy: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, reason, remedy)
@@ -83,6 +87,42 @@ fn check_config(name: &str, config: &SwitchConfig) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Checks that new workers of `name` can be where they are pinned. Those of a switch as it was are not
+/// looked at: its CPU may be gone since, and it runs without.
+///
+/// # Errors
+/// Names the first CPU that cannot be used.
+pub fn check_cpus(
+    name: &str,
+    old: Option<&SwitchConfig>,
+    new: &SwitchConfig,
+) -> Result<(), ApiError> {
+    if old.is_some_and(|old| old.workers == new.workers) {
+        return Ok(());
+    }
+    for cpu in new.workers.iter().filter_map(|worker| worker.cpu) {
+        if !can_run_on(cpu) {
+            let remedy =
+                "name CPUs that this machine has and the daemon may use, or leave them out";
+            return Err(bad(format!("{name}: no worker can run on CPU {cpu}"), remedy));
+        }
+    }
+    Ok(())
+}
+
+/// Tries it, in a thread of its own.
+fn can_run_on(cpu: u16) -> bool {
+    use rustix::thread::{CpuSet, sched_setaffinity};
+    let there = move || {
+        let mut set = CpuSet::new();
+        usize::from(cpu) < CpuSet::MAX_CPU && {
+            set.set(usize::from(cpu));
+            sched_setaffinity(None, &set).is_ok()
+        }
+    };
+    std::thread::spawn(there).join().unwrap_or(false)
+}
+
 fn check_range(name: &str, what: &str, value: u64, least: u64, most: u64) -> Result<(), ApiError> {
     if (least..=most).contains(&value) {
         return Ok(());
@@ -103,6 +143,10 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
         let remedy = "a port's own addresses are unicast: the first octet is even";
         return Err(bad(format!("{name}: {mac} is a group address"), remedy));
     }
+    if !spec.policy.link && !matches!(spec.kind, PortKind::VhostUser { .. }) {
+        let reason = format!("{name}: only a guest's port (vhost-user) may have its link down");
+        return Err(bad(reason, "remove the port instead"));
+    }
     let own = name.rsplit(':').next();
     let mirrors = [&spec.policy.mirror_ingress, &spec.policy.mirror_egress];
     if mirrors.into_iter().any(|m| m.as_deref() == own) {
@@ -113,7 +157,9 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
 
 fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
     match kind {
-        PortKind::Tap { ifname, .. } => {
+        PortKind::Tap { ifname, queues, .. } => {
+            let most = dataplane::attach::tap::MAX_QUEUES as u64;
+            check_range(name, "queues", u64::from(*queues), 1, most)?;
             let good = (1..16).contains(&ifname.len())
                 && ifname.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'))
                 && !matches!(ifname.as_str(), "." | "..");
@@ -128,7 +174,49 @@ fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
                 return Err(bad(reason, "the daemon runs elsewhere: give the whole path"));
             }
         }
+        PortKind::VhostUser { path, queues, .. } => {
+            check_range(name, "queues", u64::from(*queues), 1, dataplane::state::RINGS as u64)?;
+            if let Some(path) = path {
+                check_socket_path(name, path)?;
+            }
+        }
+        PortKind::Stream { address: None, .. } => {}
+        PortKind::Stream { address: Some(address), .. } => check_place(name, address)?,
+        PortKind::Dgram { local, remote } => {
+            check_place(name, local)?;
+            check_place(name, remote)?;
+            let kind = |text: &str| matches!(Place::of(text), Place::Path(_));
+            if kind(local) != kind(remote) || local == remote {
+                let reason = format!("{name}: no datagrams go from {local:?} to {remote:?}");
+                return Err(bad(reason, "give two paths, or two addresses with their ports"));
+            }
+        }
         PortKind::Ring | PortKind::Null => {}
+    }
+    Ok(())
+}
+
+/// A socket's path, or an address and port of this machine: frames come in with nobody's leave, and go
+/// out in the clear.
+fn check_place(name: &str, place: &str) -> Result<(), ApiError> {
+    match Place::of(place) {
+        Place::Path(_) => check_socket_path(name, place),
+        Place::Inet(address) if address.ip().is_loopback() && address.port() != 0 => Ok(()),
+        Place::Inet(address) => {
+            let reason = format!("{name}: {address} is no address and port of this machine's own");
+            Err(bad(reason, "use 127.0.0.1 or [::1], and a tunnel such as ssh -L to go further"))
+        }
+    }
+}
+
+fn check_socket_path(name: &str, path: &str) -> Result<(), ApiError> {
+    if !Path::new(path).is_absolute() {
+        let reason = format!("{name}: {path:?} is a relative path");
+        return Err(bad(reason, "the daemon runs elsewhere: give the whole path"));
+    }
+    if path.len() > MAX_SOCKET_PATH || path.contains('\0') {
+        let reason = format!("{name}: {path:?} is no path of a socket");
+        return Err(bad(reason, format!("use at most {MAX_SOCKET_PATH} bytes")));
     }
     Ok(())
 }
@@ -210,6 +298,7 @@ pub fn parse(text: &str) -> Result<Topology, ApiError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use dataplane::config::WorkerConfig;
 
     #[test]
     fn settings_that_cannot_be_are_named() {
@@ -230,6 +319,18 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.reason.contains(what), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_refused_unless_it_was_there_before() {
+        let on =
+            |cpu| SwitchConfig { workers: vec![WorkerConfig { cpu }], ..SwitchConfig::default() };
+        let gone = on(Some(u16::MAX));
+        let error = check_cpus("v", None, &gone).unwrap_err();
+        assert!(error.reason.contains("65535"), "{error}");
+        check_cpus("v", Some(&on(None)), &gone).unwrap_err();
+        check_cpus("v", Some(&gone), &gone).unwrap();
+        check_cpus("v", None, &on(None)).unwrap();
     }
 
     #[test]

@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use anyhow::Context;
 use frame::{ArpOperation, EtherType, Layers, Network, Transport, tcp_flags};
 use ring::layout::slot_flags::TXMON;
 use ring::{Interest, Monitor, Port};
 
-use super::pcap::{CaptureWriter, Direction};
+use super::pcap::{CaptureWriter, Captured, Direction, Output};
 use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
 use crate::cli::Global;
 
@@ -68,43 +68,6 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where captured frames go.
-pub trait Output {
-    /// A frame of `len` bytes, captured at `at` since 1970, of which `bytes` are at hand.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    fn frame(
-        &mut self,
-        at: Duration,
-        direction: Direction,
-        len: usize,
-        bytes: &[u8],
-    ) -> std::io::Result<()>;
-
-    /// Hands on what was written.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    fn flush(&mut self) -> std::io::Result<()>;
-}
-
-impl<W: Write> Output for CaptureWriter<W> {
-    fn frame(
-        &mut self,
-        at: Duration,
-        direction: Direction,
-        len: usize,
-        bytes: &[u8],
-    ) -> std::io::Result<()> {
-        self.write(at, direction, len, bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        self.flush()
-    }
-}
-
 /// Captures until it is time to end; returns how many frames.
 fn capture(args: &CapArgs, port: &mut Port, mut to: Box<dyn Output + '_>) -> anyhow::Result<u64> {
     let session = Session::start(&args.run)?;
@@ -149,7 +112,7 @@ pub fn take(
         let sent = frame.flags() & TXMON != 0;
         let direction = if sent { Direction::Sent } else { Direction::Received };
         let kept = frame.copy_out(buffer);
-        to.frame(at, direction, frame.len(), &buffer[..kept])?;
+        to.frame(&Captured { at, direction, len: frame.len(), bytes: &buffer[..kept] })?;
         volume += Volume { frames: 1, bytes: frame.len() as u64 };
     }
     Ok(volume)
@@ -170,15 +133,9 @@ impl<W: Write> Lines<W> {
 }
 
 impl<W: Write> Output for Lines<W> {
-    fn frame(
-        &mut self,
-        at: Duration,
-        direction: Direction,
-        len: usize,
-        bytes: &[u8],
-    ) -> std::io::Result<()> {
-        let (seconds, nanos) = (at.as_secs() % 86_400, at.subsec_nanos());
-        let arrow = match direction {
+    fn frame(&mut self, frame: &Captured<'_>) -> std::io::Result<()> {
+        let (seconds, nanos) = (frame.at.as_secs() % 86_400, frame.at.subsec_nanos());
+        let arrow = match frame.direction {
             Direction::Sent => '>',
             Direction::Received => '<',
         };
@@ -186,7 +143,7 @@ impl<W: Write> Output for Lines<W> {
         let [h, m, s] = [seconds / 3600, seconds / 60 % 60, seconds % 60];
         // Writing to a string does not fail.
         let _ = write!(self.line, "{h:02}:{m:02}:{s:02}.{nanos:09} {arrow} ");
-        describe(bytes, len, &mut self.line);
+        describe(frame.bytes, frame.len, &mut self.line);
         self.line.push('\n');
         self.to.write_all(self.line.as_bytes())
     }
@@ -287,6 +244,7 @@ fn describe_transport(layers: &Layers<'_>, to: &mut String) {
 mod tests {
     use super::*;
     use frame::{Mac, Probe, UdpFrame, VlanId, write_announcement};
+    use std::time::Duration;
 
     fn line(frame: &[u8]) -> String {
         let mut line = String::new();
@@ -320,9 +278,10 @@ mod tests {
         let mut out = Vec::new();
         let mut lines = Lines::new(&mut out);
         let at = Duration::new(86_400 + 3_723, 42);
-        lines.frame(at, Direction::Sent, 60, &[0; 60]).unwrap();
-        lines.frame(at, Direction::Received, 60, &[0; 60]).unwrap();
-        Output::flush(&mut lines).unwrap();
+        for direction in [Direction::Sent, Direction::Received] {
+            lines.frame(&Captured { at, direction, len: 60, bytes: &[0; 60] }).unwrap();
+        }
+        lines.flush().unwrap();
         drop(lines);
         let text = String::from_utf8(out).unwrap();
         let starts: Vec<&str> = text.lines().map(|line| &line[..20]).collect();

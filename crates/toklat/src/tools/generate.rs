@@ -1,16 +1,18 @@
 //! `toklat gen`: sends frames, as fast as possible, at a rate, or as a capture has them.
 
+use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
+use dataplane::attach::pcap::Recording;
 use frame::{Mac, VlanId};
 use ring::layout::MAX_FRAGS;
 use ring::{Interest, Outgoing, Port};
 
 use super::SINK_MAC;
 use super::pace::Pacer;
-use super::pcap::Capture;
+use super::pcap;
 use super::session::{Idler, Meter, RunArgs, Session, Totals, Volume, now, open};
 use super::traffic::{Sizes, Traffic, TrafficConfig};
 use super::units::Rate;
@@ -142,7 +144,7 @@ impl Made {
 /// A capture on its way out.
 #[derive(Debug)]
 pub struct Replay {
-    capture: Capture,
+    capture: Recording,
     /// How many times as fast as captured; `None` for as fast as possible.
     speed: Option<f64>,
     repeat: bool,
@@ -154,7 +156,7 @@ pub struct Replay {
 impl Replay {
     /// Starts at `start` (ns).
     #[must_use]
-    pub fn new(capture: Capture, speed: Option<f64>, repeat: bool, start: u64) -> Self {
+    pub fn new(capture: Recording, speed: Option<f64>, repeat: bool, start: u64) -> Self {
         Self { capture, speed, repeat, start, next: 0 }
     }
 
@@ -280,10 +282,10 @@ impl GenArgs {
     }
 
     fn replay(&self, path: &std::path::Path) -> anyhow::Result<Source> {
-        let capture =
-            Capture::open(path).with_context(|| format!("Cannot replay {}", path.display()))?;
-        if capture.left_out > 0 {
-            let (left_out, path) = (capture.left_out, path.display());
+        let what = || format!("Cannot replay {}", path.display());
+        let capture = pcap::read(File::open(path).with_context(what)?).with_context(what)?;
+        if capture.skipped() > 0 {
+            let (left_out, path) = (capture.skipped(), path.display());
             eprintln!(
                 "toklat: {left_out} frames of {path} were not captured whole, and are left out"
             );

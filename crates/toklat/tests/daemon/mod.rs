@@ -14,6 +14,8 @@ use serde_json::{Value, json};
 
 pub mod cli;
 pub mod frames;
+pub mod front_end;
+pub mod guests;
 
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(20);

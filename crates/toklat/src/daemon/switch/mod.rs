@@ -4,6 +4,7 @@
 //! What is wanted is recorded first and told to the data process then. If that dies meanwhile, the
 //! record is carried out when it is started again; if it refuses, the record is taken back.
 
+mod guests;
 mod port;
 mod report;
 
@@ -18,11 +19,14 @@ use dataplane::config::{PortId, SwitchConfig};
 use dataplane::control::{Answer, Command};
 use dataplane::state::{self, State};
 use shmem::{Memfd, Pages};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
 
 pub use self::port::{Attach, Port};
+use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
-use super::process::{AskError, DataProcess, check_version, socket_path};
-use super::{system, topology};
+use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
+use super::{locked, system, topology};
 use crate::api::{ApiError, ErrorCode, SwitchState};
 
 /// Deaths in a row after which a data process is not started again.
@@ -39,6 +43,10 @@ pub struct Environment {
     pub exe: PathBuf,
     /// Who is gone.
     pub hangups: Hangups,
+    /// Where front ends of guests are announced.
+    pub arrivals: mpsc::Sender<Arrival>,
+    /// The group that may open ports.
+    pub group: Option<String>,
 }
 
 /// A switch.
@@ -57,6 +65,10 @@ pub struct Switch {
     environment: Arc<Environment>,
     process: Option<DataProcess>,
     watch: Option<WatchId>,
+    /// What ports keep for the next data process.
+    kept: Keeper,
+    /// The task that hears what the last data process said, until its end.
+    last_words: Option<JoinHandle<()>>,
     memory: Memfd,
     view: State,
     ports: BTreeMap<PortId, Port>,
@@ -94,6 +106,8 @@ impl Switch {
             environment,
             process: None,
             watch: None,
+            kept: Keeper::default(),
+            last_words: None,
             memory,
             view,
             ports: BTreeMap::new(),
@@ -113,7 +127,8 @@ impl Switch {
     /// # Errors
     /// There is none, or it does not answer; then it is killed.
     pub async fn find(&mut self) -> io::Result<()> {
-        let (process, memory) = DataProcess::find(&self.environment.dir, &self.name).await?;
+        let (process, memory) =
+            DataProcess::find(&self.environment.dir, &self.name, &self.kept).await?;
         let found = match State::map(&memory, &self.config) {
             Ok(_) if memory.len() != self.memory.len() => {
                 Err(io::Error::other("Its memory is of another shape"))
@@ -158,13 +173,31 @@ impl Switch {
     /// It cannot be started, or died again. The switch is as before.
     pub async fn start(&mut self) -> io::Result<()> {
         self.started = Instant::now();
+        if let Some(last_words) = self.last_words.take() {
+            // Fails only if the task panicked.
+            let _ = last_words.await;
+        }
         let Environment { dir, exe, .. } = &*self.environment;
-        let process = DataProcess::start(exe, dir, &self.name, &self.config, &self.memory).await?;
+        let (config, memory) = (&self.config, &self.memory);
+        let process = DataProcess::start(exe, dir, &self.name, config, memory, &self.kept).await?;
         tracing::info!(switch = self.name, pid = process.pid(), "data process started");
         self.runs(process)?;
+        self.warn_of_cpus();
         self.retire_numbers().await;
+        self.restore_kept().await;
         self.add_all_again().await;
         Ok(())
+    }
+
+    /// A CPU may be gone since it was configured: better a switch in another place than none.
+    fn warn_of_cpus(&self) {
+        let workers = self.view.workers(self.config.workers.len());
+        for (number, (wanted, is)) in self.config.workers.iter().zip(workers).enumerate() {
+            if let (Some(cpu), None) = (wanted.cpu, is.cpu) {
+                let switch = &self.name;
+                tracing::warn!(switch, number, cpu, "worker cannot be on its CPU; it runs on any");
+            }
+        }
     }
 
     /// The data process ended; false if that is old news.
@@ -182,6 +215,7 @@ impl Switch {
         if let (Some(process), Some(watch)) = (self.process.take(), self.watch.take()) {
             self.environment.hangups.unwatch(watch, &process);
             process.kill();
+            self.last_words = Some(process.into_reader());
         }
     }
 
@@ -250,7 +284,7 @@ impl Switch {
         if let Err(error) = process.ended().await {
             tracing::warn!(switch = self.name, %error, "cannot wait for the data process");
         }
-        self.process = None;
+        self.last_words = self.process.take().map(DataProcess::into_reader);
         self.state = SwitchState::Restarting;
     }
 
@@ -338,6 +372,7 @@ impl Switch {
         (self.memory, self.view) = fresh;
         self.config = config;
         self.unretired.clear();
+        locked(&self.kept).clear();
         self.ports.values_mut().for_each(|port| port.known = false);
         self.start().await.map_err(|e| system("Cannot start the data process", e))
     }

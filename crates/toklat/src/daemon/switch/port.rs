@@ -7,11 +7,12 @@ use dataplane::config::{Attachment, PortConfig, PortId};
 use dataplane::control::{Answer, Command};
 
 use super::super::endpoints::{self, Written};
+use super::super::front_ends::Waiting;
 use super::super::hangups::{self, Gone, WatchId};
 use super::super::process::{FoundPort, MAX_PENDING};
-use super::super::system;
+use super::super::{locked, system};
 use super::Switch;
-use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, PortState, SwitchState};
+use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
 
 /// A port and what is kept for it: at most a memory file and a token.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub struct Port {
     pub(super) failure: Option<String>,
     /// A data process knew it: its state memory is in use.
     pub(super) known: bool,
+    /// Where it waits for a front end.
+    pub(super) waiting: Option<Waiting>,
 }
 
 impl Port {
@@ -49,6 +52,16 @@ impl Port {
             worker: None,
             failure: None,
             known: false,
+            waiting: None,
+        }
+    }
+
+    /// The descriptor on which its client, or front end, hangs up.
+    pub(super) fn hangup_fd(&self) -> Option<&OwnedFd> {
+        match self.attachment {
+            Attachment::Ring(_) | Attachment::Monitor { .. } => self.fds.get(1),
+            Attachment::VhostUser { .. } | Attachment::Stream => self.fds.first(),
+            _ => None,
         }
     }
 
@@ -66,16 +79,6 @@ impl Port {
             attachment: self.attachment.clone(),
         };
         Command::AddPort { id: self.id, config, resume: self.known }
-    }
-
-    /// How it is.
-    #[must_use]
-    pub fn state(&self) -> PortState {
-        match &self.attachment {
-            _ if self.failure.is_some() => PortState::Failed,
-            Attachment::Vacant => PortState::Vacant,
-            _ => PortState::Attached,
-        }
     }
 }
 
@@ -99,9 +102,7 @@ impl Switch {
         let spec = PortSpec { policy: config.policy, worker: config.worker, ..PortSpec::default() };
         let mut port = Port::new(id, &config.name, spec, false);
         (port.attachment, port.fds, port.known) = (config.attachment, fds, true);
-        if matches!(port.attachment, Attachment::Ring(_) | Attachment::Monitor { .. })
-            && let Some(token) = port.fds.get(1)
-        {
+        if let Some(token) = port.hangup_fd() {
             let gone = Gone::Client { switch: self.name.clone(), port: config.name.clone() };
             port.watch = Some(self.environment.hangups.watch(token, gone)?);
         }
@@ -123,7 +124,7 @@ impl Switch {
 
     /// Adds a recorded port to a new data process. One that is refused is vacant then, and says why,
     /// or gone.
-    async fn add_again(&mut self, id: PortId) -> Result<(), ApiError> {
+    pub(super) async fn add_again(&mut self, id: PortId) -> Result<(), ApiError> {
         match self.tell_port(id).await {
             Err(error) => Err(self.refused(id, error).await),
             Ok(()) => Ok(()),
@@ -233,9 +234,10 @@ impl Switch {
             return Ok(());
         }
         let id = self.next_id()?;
-        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu, written).await?;
+        let (attachment, fds) = self.open(&spec, written).await?;
         let mut port = Port::new(id, name, spec, true);
         (port.attachment, port.fds) = (attachment, fds);
+        port.waiting = self.wait_for_front_end(&port, false)?;
         self.insert(port).await
     }
 
@@ -247,6 +249,16 @@ impl Switch {
         if let Err(error) = self.insert(port).await {
             tracing::error!(switch = self.name, port = name, %error, "port was not added");
         }
+    }
+
+    /// Opens what a port is attached to.
+    async fn open(
+        &self,
+        spec: &PortSpec,
+        written: Written,
+    ) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
+        let users = (spec.owner.or(self.owner), self.environment.group.as_deref());
+        endpoints::open(&spec.kind, spec.policy.mtu, written, users).await
     }
 
     async fn insert(&mut self, port: Port) -> Result<(), ApiError> {
@@ -272,14 +284,20 @@ impl Switch {
         let same = matches!(
             (&spec.kind, &port.attachment),
             (PortKind::Ring, Attachment::Ring(_) | Attachment::Vacant)
-                | (PortKind::Tap { .. }, Attachment::Tap)
+                | (PortKind::Tap { .. }, Attachment::Tap { .. })
                 | (PortKind::PcapRead { .. }, Attachment::PcapRead { .. })
                 | (PortKind::PcapWrite { .. }, Attachment::PcapWrite)
                 | (PortKind::Null, Attachment::Null)
+                | (PortKind::VhostUser { .. }, Attachment::VhostUser { .. } | Attachment::Vacant)
+                | (PortKind::Stream { .. }, Attachment::Stream | Attachment::Vacant)
+                | (PortKind::Dgram { .. }, Attachment::Dgram)
         );
         if same {
             port.spec.kind = spec.kind.clone();
         }
+        let port = self.port(name)?;
+        let waiting = self.wait_for_front_end(port, port.is_open())?;
+        self.port_mut(name)?.waiting = waiting;
         self.change_port(name, spec, Written::Kept).await
     }
 
@@ -313,7 +331,7 @@ impl Switch {
     ) -> Result<(), ApiError> {
         let port = self.port(name)?;
         let (id, old) = (port.id, port.spec.clone());
-        if old.kind != spec.kind || port.failure.is_some() {
+        if old.kind != spec.kind || self.failure_of(port).is_some() {
             return self.replace_port(id, spec, written).await;
         }
         if old.policy.mtu != spec.policy.mtu {
@@ -339,16 +357,53 @@ impl Switch {
         spec: PortSpec,
         written: Written,
     ) -> Result<(), ApiError> {
-        let (attachment, fds) = endpoints::open(&spec.kind, spec.policy.mtu, written).await?;
+        let (attachment, fds) = self.open(&spec, written).await?;
         self.vacate(id).await?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
+        // Its socket may be at the place of the new one.
+        port.waiting = None;
         (port.spec, port.attachment, port.fds, port.failure) = (spec, attachment, fds, None);
+        if let Some(port) = self.ports.get(&id) {
+            match self.wait_for_front_end(port, false) {
+                Ok(waiting) => self.ports.entry(id).and_modify(|port| port.waiting = waiting),
+                Err(error) => return Err(self.refused(id, error).await),
+            };
+        }
         self.add_again(id).await
     }
 
     /// Has the data process let go of a port, and closes what was kept for it. The number stays.
-    async fn vacate(&mut self, id: PortId) -> Result<(), ApiError> {
-        let told = self.tell(&Command::RemovePort { id }, &[]).await;
+    pub(super) async fn vacate(&mut self, id: PortId) -> Result<(), ApiError> {
+        self.vacate_all(&[id]).await
+    }
+
+    /// As `vacate`, for many; many are on their way at a time, so that the data process removes them
+    /// together.
+    async fn vacate_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
+        let mut done = Ok(());
+        for ids in ids.chunks(MAX_PENDING) {
+            let remove = |id: &PortId| (Command::RemovePort { id: *id }, Vec::new());
+            let commands: Vec<_> = ids.iter().map(remove).collect();
+            let answers = match &self.process {
+                Some(process) => process.ask_all(&commands).await,
+                None => Vec::new(),
+            };
+            let answers = answers.into_iter().map(Some).chain(std::iter::repeat_with(|| None));
+            for (id, answer) in ids.iter().zip(answers) {
+                let told = answer.map_or(Ok(None), |answer| self.heard(answer));
+                let vacated = self.vacated(*id, told);
+                done = done.and(vacated);
+            }
+        }
+        done
+    }
+
+    /// Closes what was kept for a port, of which the data process was `told` that it goes.
+    fn vacated(
+        &mut self,
+        id: PortId,
+        told: Result<Option<Answer>, ApiError>,
+    ) -> Result<(), ApiError> {
         self.detach(id);
         match (told?, self.ports.get_mut(&id)) {
             (Some(_), Some(port)) => port.known = false,
@@ -365,11 +420,16 @@ impl Switch {
     /// Closes what is kept for a port; its client sees its token close.
     pub(super) fn detach(&mut self, id: PortId) {
         let Some(port) = self.ports.get_mut(&id) else { return };
-        if let (Some(watch), Some(token)) = (port.watch.take(), port.fds.get(1)) {
+        let watch = port.watch.take();
+        if let (Some(watch), Some(token)) = (watch, port.hangup_fd()) {
             self.environment.hangups.unwatch(watch, token);
         }
         port.fds.clear();
         (port.attachment, port.client) = (Attachment::Vacant, None);
+        if let (Some(waiting), Some(_)) = (&port.waiting, watch) {
+            waiting.set_vacant(true);
+        }
+        locked(&self.kept).remove(&id);
     }
 
     pub(super) fn forget(&mut self, id: PortId) {
@@ -384,14 +444,19 @@ impl Switch {
     /// There is none of this name, or the data process refused.
     pub async fn remove_port(&mut self, name: &str) -> Result<(), ApiError> {
         let id = self.port(name)?.id;
+        self.remove_all(&[id]).await
+    }
+
+    /// As `remove_port`, for many.
+    async fn remove_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
         let watches =
-            |p: &&Port| matches!(p.attachment, Attachment::Monitor { of, .. } if of == id);
-        let monitors: Vec<_> = self.ports.values().filter(watches).map(|p| p.id).collect();
-        for id in monitors.into_iter().chain([id]) {
-            self.vacate(id).await?;
-            self.forget(id);
-        }
-        Ok(())
+            |p: &&Port| matches!(p.attachment, Attachment::Monitor { of, .. } if ids.contains(&of));
+        let monitors = self.ports.values().filter(watches).map(|p| p.id);
+        let mut all: Vec<_> = monitors.filter(|id| !ids.contains(id)).collect();
+        all.extend(ids);
+        let done = self.vacate_all(&all).await;
+        all.into_iter().for_each(|id| self.forget(id));
+        done
     }
 
     /// Gives a port, which is made if there is none of this name, to a client; returns its number
@@ -439,7 +504,7 @@ impl Switch {
         Ok((u32::from(id), largest))
     }
 
-    fn can_attach(&self) -> Result<(), ApiError> {
+    pub(super) fn can_attach(&self) -> Result<(), ApiError> {
         match (&self.state, &self.failure) {
             (SwitchState::Failed, Some(failure)) => Err(ApiError::new(
                 ErrorCode::DataProcess,
@@ -451,26 +516,33 @@ impl Switch {
     }
 
     /// A name whose client has just died is free at once.
-    async fn drop_hung_up(&mut self, name: &str) -> Result<(), ApiError> {
+    pub(super) async fn drop_hung_up(&mut self, name: &str) -> Result<(), ApiError> {
         let Ok(port) = self.port(name) else { return Ok(()) };
-        let (Some(watch), Some(token)) = (port.watch, port.fds.get(1)) else { return Ok(()) };
-        if hangups::has_hung_up(token) { self.client_gone(name, watch).await } else { Ok(()) }
+        let (Some(watch), Some(token)) = (port.watch, port.hangup_fd()) else { return Ok(()) };
+        if hangups::has_hung_up(token) {
+            self.clients_gone(&[(name.to_owned(), watch)]).await
+        } else {
+            Ok(())
+        }
     }
 
-    /// A client closed its last token: its port goes, or waits for the next one.
+    /// Clients closed their last tokens: their ports go, or wait for the next ones.
     ///
     /// # Errors
-    /// The data process refused.
-    pub async fn client_gone(&mut self, name: &str, watch: WatchId) -> Result<(), ApiError> {
-        let Some(port) = self.port(name).ok().filter(|p| p.watch == Some(watch)) else {
-            return Ok(());
+    /// The data process refused; the others went.
+    pub async fn clients_gone(&mut self, gone: &[(String, WatchId)]) -> Result<(), ApiError> {
+        let theirs = |(name, watch): &(String, WatchId)| {
+            self.port(name).ok().filter(|port| port.watch == Some(*watch))
         };
-        let (id, configured) = (port.id, port.configured);
-        if !configured {
-            return self.remove_port(name).await;
+        let (stay, go): (Vec<_>, Vec<_>) =
+            gone.iter().filter_map(theirs).partition(|p| p.configured);
+        let ids = |ports: Vec<&Port>| ports.iter().map(|port| port.id).collect::<Vec<_>>();
+        let (stay, go) = (ids(stay), ids(go));
+        let mut done = self.remove_all(&go).await.and(self.vacate_all(&stay).await);
+        for id in stay {
+            done = done.and(self.tell_port(id).await);
         }
-        self.vacate(id).await?;
-        self.tell_port(id).await
+        done
     }
 
     /// A name for a monitor of `parent` that is free.
@@ -484,6 +556,6 @@ impl Switch {
     /// Whether the port of this name is as it should be; `None` if there is none.
     #[must_use]
     pub fn health(&self, name: &str) -> Option<bool> {
-        self.port(name).ok().map(|port| port.failure.is_none())
+        self.port(name).ok().map(|port| self.failure_of(port).is_none())
     }
 }

@@ -7,7 +7,9 @@ use frame::{Mac, VlanId};
 
 use super::super::process::DataProcess;
 use super::{Port, Switch};
-use crate::api::{ApiError, FdbFlush, NewFdbEntry, PortInfo, PortStats, SwitchInfo, SwitchStats};
+use crate::api::{
+    ApiError, FdbFlush, NewFdbEntry, PortInfo, PortState, PortStats, SwitchInfo, SwitchStats,
+};
 
 impl Switch {
     /// Forgets learned addresses.
@@ -69,6 +71,25 @@ impl Switch {
         }
     }
 
+    /// Why a port is not as it should be, if it is not.
+    pub(super) fn failure_of(&self, port: &Port) -> Option<String> {
+        let panicked = || self.view.port(port.id).is_some_and(|state| state.has_failed());
+        let bug = || {
+            "Its code panicked, and it is out of service: see the daemon's log and report a bug; \
+             `toklat upgrade` serves it again"
+                .to_owned()
+        };
+        port.failure.clone().or_else(|| (port.known && panicked()).then(bug))
+    }
+
+    fn state_of(&self, port: &Port) -> PortState {
+        match &port.attachment {
+            _ if self.failure_of(port).is_some() => PortState::Failed,
+            Attachment::Vacant => PortState::Vacant,
+            _ => PortState::Attached,
+        }
+    }
+
     /// What the API says of a port.
     #[must_use]
     pub fn port_info(&self, port: &Port) -> PortInfo {
@@ -79,8 +100,8 @@ impl Switch {
         PortInfo {
             name: port.name.clone(),
             id: port.id,
-            state: port.state(),
-            failure: port.failure.clone(),
+            state: self.state_of(port),
+            failure: self.failure_of(port),
             worker: port.worker.or(port.spec.worker),
             ephemeral: !port.configured,
             client: port.client,
@@ -95,7 +116,7 @@ impl Switch {
         let ports = self.ports.values().map(|port| PortStats {
             name: port.name.clone(),
             id: port.id,
-            state: port.state(),
+            state: self.state_of(port),
             counters: self.view.port(port.id).map(|p| p.snapshot()).unwrap_or_default(),
         });
         SwitchStats {

@@ -18,6 +18,7 @@ use crate::api::{Applied, PortSpec, Stats, SwitchSpec, Topology};
 use crate::cli::table::{Table, pps};
 use crate::cli::{Client, Global};
 
+mod guests;
 mod processes;
 mod taps;
 
@@ -30,6 +31,9 @@ pub struct DemoArgs {
     /// Leave the taps out, even where they could be had
     #[arg(long)]
     no_taps: bool,
+    /// Leave the Linux guests out, even where QEMU and the test guest are there
+    #[arg(long)]
+    no_vms: bool,
 }
 
 /// A line of the table at the end.
@@ -133,7 +137,9 @@ To go on, start a daemon of your own in one terminal and try in others:
     toklat top
     toklat cap vale0:b -w - | wireshark -k -i -
     toklat ping vale0:x vale0:y --size 100
-`toklat help` lists all commands; `toklat bench switch` measures each figure beside its peers.";
+    toklat vm run --switch vale0 --test-guest --address 10.0.0.1/24
+`toklat help` lists all commands; `toklat bench switch` and `toklat bench vm` measure each figure
+beside its peers.";
 
 const TAPS: &str = "taps in two network namespaces";
 
@@ -200,17 +206,29 @@ impl Demo {
         for (how, size) in [("--spin", "10"), ("--spin", "1400"), ("--sleep", "10")] {
             outcomes.push(self.round_trips(args.duration / 2, how, size)?);
         }
-        let no_taps = args.no_taps.then(|| "--no-taps".to_owned());
-        match no_taps.or_else(taps::obstacle) {
-            Some(why) => outcomes.push(Outcome::skipped(TAPS, why)),
-            None => match taps::run(self, args.duration) {
-                Ok(more) => outcomes.extend(more),
-                Err(error) if self.stop.load(Ordering::Relaxed) => return Err(error),
-                Err(error) => outcomes.push(Outcome::failed(TAPS, &error)),
-            },
-        }
+        let no_taps = args.no_taps.then(|| "--no-taps".to_owned()).or_else(taps::obstacle);
+        outcomes.extend(self.part(TAPS, no_taps, |demo| taps::run(demo, args.duration))?);
+        let no_vms = args.no_vms.then(|| "--no-vms".to_owned()).or_else(guests::obstacle);
+        outcomes.extend(self.part(guests::WHAT, no_vms, |demo| guests::run(demo, args.duration))?);
         ensure!(self.daemon.ended()?.is_none(), "The daemon ended early");
         Ok(outcomes)
+    }
+
+    /// A part that not every machine can run: if it fails, the rest of the demo still counts.
+    fn part(
+        &mut self,
+        what: &str,
+        obstacle: Option<String>,
+        run: impl FnOnce(&mut Self) -> anyhow::Result<Vec<Outcome>>,
+    ) -> anyhow::Result<Vec<Outcome>> {
+        if let Some(why) = obstacle {
+            return Ok(vec![Outcome::skipped(what, why)]);
+        }
+        match run(self) {
+            Err(error) if self.stop.load(Ordering::Relaxed) => Err(error),
+            Err(error) => Ok(vec![Outcome::failed(what, &error)]),
+            done => done,
+        }
     }
 
     /// Starts a tool on the clients' CPU.

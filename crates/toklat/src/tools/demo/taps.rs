@@ -83,7 +83,8 @@ pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> 
     for (i, side) in ["a", "b"].into_iter().enumerate() {
         let space = Namespace::add(format!("toklat-demo-{pid}-{side}"), &stop)?;
         let ifname = format!("tk{side}{pid}");
-        let kind = PortKind::Tap { ifname: ifname.clone(), netns: Some(space.name.clone()) };
+        let netns = Some(space.name.clone());
+        let kind = PortKind::Tap { ifname: ifname.clone(), netns, queues: 1 };
         let spec = PortSpec { kind, ..PortSpec::default() };
         let port = NewPort { name: format!("tap-{side}"), spec };
         let _: PortInfo = demo

@@ -1,0 +1,63 @@
+//! Refusals.
+
+use serde::{Deserialize, Serialize};
+
+/// Why something could not be done, as a program tells it apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorCode {
+    /// The request makes no sense as it is.
+    BadRequest,
+    /// No such switch, port, address or path.
+    NotFound,
+    /// It exists already.
+    Exists,
+    /// It is open, or named by something else.
+    Busy,
+    /// Whoever asks may not.
+    Forbidden,
+    /// The daemon lacks a privilege.
+    NeedsPrivilege,
+    /// A limit is reached: ports of a switch, connections, descriptors.
+    Limit,
+    /// The switch's data process does not run or refused.
+    DataProcess,
+    /// The operating system refused.
+    System,
+}
+
+impl ErrorCode {
+    /// The HTTP status it goes with.
+    #[must_use]
+    pub const fn status(self) -> u16 {
+        match self {
+            Self::BadRequest => 400,
+            Self::Forbidden | Self::NeedsPrivilege => 403,
+            Self::NotFound => 404,
+            Self::Exists | Self::Busy => 409,
+            Self::System => 500,
+            Self::Limit | Self::DataProcess => 503,
+        }
+    }
+}
+
+/// A refusal: why, and what to do about it. The body of every reply whose status is not 2xx.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[error("{reason}; {remedy}")]
+pub struct ApiError {
+    /// For programs.
+    #[serde(rename = "error")]
+    pub code: ErrorCode,
+    /// Why.
+    pub reason: String,
+    /// What to do about it.
+    pub remedy: String,
+}
+
+impl ApiError {
+    /// A refusal.
+    #[must_use]
+    pub fn new(code: ErrorCode, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { code, reason: reason.into(), remedy: remedy.into() }
+    }
+}

@@ -1,0 +1,42 @@
+//! The forwarding table.
+
+use frame::{Mac, VlanId};
+use serde::{Deserialize, Serialize};
+
+/// An address of the forwarding table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FdbEntry {
+    /// The address.
+    pub mac: Mac,
+    /// Its VLAN; `None` where ports know nothing of VLANs.
+    pub vlan: Option<VlanId>,
+    /// The port it is at.
+    pub port: String,
+    /// Configured: it does not age.
+    pub fixed: bool,
+    /// Seconds since a frame came from it.
+    pub age_s: u32,
+}
+
+/// An address to be added.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewFdbEntry {
+    /// The address.
+    pub mac: Mac,
+    /// Its VLAN, if the port is in one.
+    #[serde(default)]
+    pub vlan: Option<VlanId>,
+    /// The port it is at.
+    pub port: String,
+}
+
+/// Which learned addresses to forget: all, or those of a port or VLAN.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct FdbFlush {
+    /// Only those at this port.
+    pub port: Option<String>,
+    /// Only those in this VLAN.
+    pub vlan: Option<VlanId>,
+}

@@ -1,0 +1,134 @@
+//! Linux guests, two at a time: they boot once for a sample of every figure.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::lab::{Daemon, Lab};
+use crate::vm::{Accelerator, Backend, Between, Bridge, Pair, Qemu, time_of_process};
+
+/// What is between two guests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// vhost-user ports of a switch.
+    Toklat,
+    /// Taps at a Linux bridge.
+    Bridge,
+    /// A stream socket between both QEMUs.
+    Stream,
+}
+
+/// A figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// TCP, in Gb/s.
+    Tcp,
+    /// Processor time of the host outside of virtual processors during TCP, in nanoseconds for each byte.
+    HostTime,
+    /// UDP round trip, in microseconds.
+    RoundTrip,
+    /// Kicks or interrupts, whichever are more, for each frame of a flood. The switch's only.
+    Kicks,
+}
+
+/// One boot's figures.
+type Measured = BTreeMap<What, f64>;
+
+/// Figures that were measured and not yet asked for.
+#[derive(Debug, Default)]
+pub struct Guests(RefCell<BTreeMap<(Way, What), Vec<f64>>>);
+
+/// Seconds of TCP.
+const SECONDS: u32 = 3;
+
+/// A figure of guests: one that is left from an earlier boot, or of a new boot.
+pub fn figure(lab: &Lab, way: Way, what: What) -> Result<f64> {
+    let waiting = || lab.guests().0.borrow_mut().get_mut(&(way, what)).and_then(Vec::pop);
+    if let Some(value) = waiting() {
+        return Ok(value);
+    }
+    for (what, value) in measure(lab, way)? {
+        lab.guests().0.borrow_mut().entry((way, what)).or_default().push(value);
+    }
+    waiting().context("it was not measured")
+}
+
+fn measure(lab: &Lab, way: Way) -> Result<Measured> {
+    let qemu = Qemu::find(None)?;
+    lab.note("accelerator", format!("guests run by {}", Accelerator::choose().0.name()));
+    match way {
+        Way::Toklat => toklat(lab, &qemu),
+        Way::Bridge => {
+            let bridge = Bridge::new()?;
+            let backends =
+                bridge.taps().map(|ifname| Backend::Tap { ifname: ifname.into(), vhost: vhost() });
+            pair(&qemu, &Between { backends, prefix: bridge.prefix() })
+        }
+        Way::Stream => {
+            let dir = tempfile::tempdir_in(lab.dir())?;
+            let path = dir.path().join("socket");
+            let backends = [true, false].map(|listen| Backend::Peer { path: path.clone(), listen });
+            pair(&qemu, &Between { backends, prefix: Vec::new() })
+        }
+    }
+}
+
+/// The kernel serves the queues of taps, where it can.
+fn vhost() -> bool {
+    std::fs::File::options().read(true).write(true).open("/dev/vhost-net").is_ok()
+}
+
+fn toklat(lab: &Lab, qemu: &Qemu) -> Result<Measured> {
+    let daemon = lab.daemon("")?;
+    let names = ["vm0", "vm1"];
+    let sockets = names.map(|name| daemon.dir().join(format!("{name}.sock")));
+    for (name, socket) in names.iter().zip(&sockets) {
+        let kind = serde_json::json!({ "vhost_user": { "path": socket, "client": false } });
+        daemon.add_port(name, &kind)?;
+    }
+    let pid = u32::try_from(daemon.data_process()?)?;
+    let backends = sockets.map(Backend::VhostUser);
+    let between = Between { backends, prefix: Vec::new() };
+    let (mut pair, mut measured) = measure_pair(qemu, &between, || time_of_process(pid))?;
+    let (before, after) = pair.flood(|| signals(&daemon), &AtomicBool::new(false))?;
+    let [frames, kicks, interrupts] =
+        std::array::from_fn(|i| after[i].saturating_sub(before[i]) as f64);
+    lab.note(
+        "flood",
+        format!("{frames} frames, {kicks} kicks, {interrupts} interrupts in a second"),
+    );
+    measured.insert(What::Kicks, kicks.max(interrupts) / frames.max(1.0));
+    Ok(measured)
+}
+
+/// Frames delivered, times that guests woke the switch, and times that it woke them.
+fn signals(daemon: &Daemon) -> Result<[u64; 3]> {
+    let ports = daemon.stats()?.ports;
+    let sum =
+        |of: fn(&dataplane::state::PortStats) -> u64| ports.iter().map(|p| of(&p.counters)).sum();
+    Ok([sum(|c| c.out_frames), sum(|c| c.wakeups), sum(|c| c.kicks)])
+}
+
+fn pair(qemu: &Qemu, between: &Between) -> Result<Measured> {
+    Ok(measure_pair(qemu, between, || Duration::ZERO)?.1)
+}
+
+fn measure_pair(
+    qemu: &Qemu,
+    between: &Between,
+    served: impl Fn() -> Duration,
+) -> Result<(Pair, Measured)> {
+    let stop = AtomicBool::new(false);
+    let mut pair = Pair::boot(qemu, between, SECONDS, &stop)?;
+    let round_trip = pair.round_trip(&stop)?;
+    let tcp = pair.tcp(served, &stop)?;
+    let measured = BTreeMap::from([
+        (What::RoundTrip, round_trip),
+        (What::Tcp, tcp.bits / 1e9),
+        (What::HostTime, tcp.ns_per_byte),
+    ]);
+    Ok((pair, measured))
+}

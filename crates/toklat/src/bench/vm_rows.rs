@@ -1,0 +1,125 @@
+//! The rows of `toklat bench vm`, and the bars they are to clear.
+
+use super::guests::{Way, What, figure};
+use super::peer::Peer;
+use super::rows::{Better, Row, less, more};
+use super::vhost::{self, Front};
+
+const FRONT: &str = "core 0: testpmd with two virtio-user front ends, which sends back what it gets \
+    (2 x 1,024 frames in flight); core 1: the switch's worker, polling";
+const PEER: &str = "core 0: testpmd with two virtio-user front ends, which sends back what it gets (2 x \
+    1,024 frames in flight); core 1: the switch's worker, polling. Peer: the same front ends, its switch \
+    on core 1";
+const GUESTS: &str = "two Linux guests with a virtual processor each, and the switch (auto), on all \
+    cores. Peer: the same guests";
+
+const fn front(len: usize, queues: &'static str, flows: &'static str) -> Front {
+    Front { len, queues, flows }
+}
+
+/// All rows.
+pub const ROWS: &[Row] = &[
+    less(
+        "vm.vhost.64.ns.split",
+        "ns/frame",
+        "<= 50",
+        FRONT,
+        |lab| vhost::ns_per_frame(lab, front(64, "split", "one")),
+        Peer::None,
+    ),
+    less(
+        "vm.vhost.64.ns.packed",
+        "ns/frame",
+        "<= 50",
+        FRONT,
+        |lab| vhost::ns_per_frame(lab, front(64, "packed", "one")),
+        Peer::None,
+    ),
+    more(
+        "vm.vhost.64",
+        "ratio >= 1.35",
+        PEER,
+        |lab| vhost::rate(lab, front(64, "split", "one")),
+        Peer::Runner("ovs", "64"),
+    ),
+    more(
+        "vm.vhost.64.many",
+        "ratio >= 3",
+        "core 0: testpmd with two virtio-user front ends, which generate 1,024 flows, to an address \
+         that nobody has, and throw away what they get; core 1: the switch's worker, polling. Peer: the same front ends, its switch on core 1",
+        |lab| vhost::rate(lab, front(64, "split", "many")),
+        Peer::Runner("ovs", "many"),
+    ),
+    more(
+        "vm.vhost.64.testpmd",
+        "ratio >= 0.97",
+        PEER,
+        |lab| vhost::rate(lab, front(64, "split", "one")),
+        Peer::Runner("testpmd", "64"),
+    ),
+    more(
+        "vm.vhost.1500",
+        ">= 5.42 (65 Gb/s), ratio >= 1.5",
+        PEER,
+        |lab| vhost::rate(lab, front(1500, "split", "one")),
+        Peer::Runner("ovs", "1500"),
+    ),
+    Row {
+        id: "vm.tcp",
+        unit: "Gb/s",
+        bar: "ratio >= 1.5 with KVM",
+        better: Better::More,
+        how: GUESTS,
+        ours: |lab| figure(lab, Way::Toklat, What::Tcp),
+        peer: Peer::Toklat("tap+bridge", |lab| figure(lab, Way::Bridge, What::Tcp)),
+    },
+    Row {
+        id: "vm.tcp.stream",
+        unit: "Gb/s",
+        bar: "ratio >= 1.5 with KVM",
+        better: Better::More,
+        how: GUESTS,
+        ours: |lab| figure(lab, Way::Toklat, What::Tcp),
+        peer: Peer::Toklat("QEMU stream", |lab| figure(lab, Way::Stream, What::Tcp)),
+    },
+    less(
+        "vm.tcp.host",
+        "ns/byte",
+        "ratio >= 2",
+        "as vm.tcp; processor time of QEMU's other threads than virtual processors and of the data process, \
+         for each byte of TCP",
+        |lab| figure(lab, Way::Toklat, What::HostTime),
+        Peer::Toklat("tap+bridge", |lab| figure(lab, Way::Bridge, What::HostTime)),
+    ),
+    less(
+        "vm.rtt",
+        "us",
+        "ratio >= 1.43",
+        "as vm.tcp; UDP, 64 bytes of payload, one at a time",
+        |lab| figure(lab, Way::Toklat, What::RoundTrip),
+        Peer::Toklat("tap+bridge", |lab| figure(lab, Way::Bridge, What::RoundTrip)),
+    ),
+    less(
+        "vm.kicks",
+        "1/frame",
+        "<= 0.05",
+        "as vm.tcp; one guest floods the other with UDP of 64 bytes; kicks or interrupts, whichever are more, \
+         for each frame delivered",
+        |lab| figure(lab, Way::Toklat, What::Kicks),
+        Peer::None,
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_unique_and_begin_alike() {
+        let mut ids: Vec<&str> = ROWS.iter().map(|row| row.id).collect();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), ROWS.len());
+        assert!(ids.iter().all(|id| id.starts_with("vm.")));
+    }
+}

@@ -1,0 +1,403 @@
+//! Where ports wait for whoever is at the other end of a socket: the front end of a virtual machine
+//! (vhost-user), or a peer that exchanges frames (streams). They listen, or connect until somebody is
+//! there; either way, when one has gone the next may come. Datagram sockets have nobody to wait for: they
+//! are pointed at their peer again and again.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+
+use super::endpoints::Users;
+use super::{group_number, system};
+use crate::api::{ApiError, Client, ErrorCode};
+
+/// How long to wait between attempts to connect: at first, and at most.
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+/// Front ends that have come and whose ports are busy.
+pub const MAX_ARRIVALS: usize = 64;
+
+/// A front end that has come.
+#[derive(Debug)]
+pub struct Arrival {
+    /// The switch.
+    pub switch: String,
+    /// The port, without the switch's name.
+    pub port: String,
+    /// The [`Waiting`] it came to.
+    pub waiting: u64,
+    /// The connected socket.
+    pub socket: OwnedFd,
+}
+
+/// A port that waits for front ends, as long as this lives.
+#[derive(Debug)]
+pub struct Waiting {
+    number: u64,
+    task: JoinHandle<()>,
+    /// Whether nobody is at the other end.
+    vacant: Arc<watch::Sender<bool>>,
+    /// The socket that was made, and its inode.
+    made: Option<(PathBuf, u64)>,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.task.abort();
+        if let Some((path, inode)) = &self.made
+            && std::fs::symlink_metadata(path).is_ok_and(|found| found.ino() == *inode)
+        {
+            // The next one that listens there removes it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Where a socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A Unix socket.
+    Path(PathBuf),
+    /// TCP or UDP.
+    Inet(SocketAddr),
+}
+
+impl Place {
+    /// An address and port, else a path.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Path(text.into()), Self::Inet)
+    }
+
+    /// Where a port's socket is: as named, else in the runtime directory.
+    #[must_use]
+    pub fn of_port(dir: &Path, switch: &str, port: &str, named: Option<&str>) -> Self {
+        let default = || Self::Path(dir.join(format!("{switch}-{port}.sock")));
+        named.map_or_else(default, Self::of)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Inet(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Who is at the other end; `None` if it is a network's.
+///
+/// # Errors
+/// What the kernel said.
+pub fn peer(socket: &OwnedFd) -> io::Result<Option<Client>> {
+    if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
+        return Ok(None);
+    }
+    let peer = sockopt::socket_peercred(socket)?;
+    let pid = peer.pid.as_raw_nonzero().get().unsigned_abs();
+    Ok(Some(Client { pid, uid: peer.uid.as_raw() }))
+}
+
+impl Waiting {
+    fn new(
+        made: Option<(PathBuf, u64)>,
+        wait: impl FnOnce(u64, Arc<watch::Sender<bool>>) -> JoinHandle<()>,
+    ) -> Self {
+        static NUMBERS: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        let vacant = Arc::new(watch::Sender::new(true));
+        Self { number, task: wait(number, Arc::clone(&vacant)), vacant, made }
+    }
+
+    /// Distinguishes it from others.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Says whether the port has no front end (any more).
+    pub fn set_vacant(&self, vacant: bool) {
+        self.vacant.send_replace(vacant);
+    }
+
+    /// Listens at a place: a Unix socket for the daemon's user, the port's owner and the group that may
+    /// open ports.
+    ///
+    /// # Errors
+    /// The socket cannot be made there.
+    pub fn listen(
+        name: (String, String),
+        place: &Place,
+        to: mpsc::Sender<Arrival>,
+        (owner, group): Users<'_>,
+    ) -> Result<Self, ApiError> {
+        let failed = |e| system(&format!("Cannot listen on {place}"), e);
+        let path = match place {
+            Place::Path(path) => path.clone(),
+            Place::Inet(address) => {
+                let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+                listener.set_nonblocking(true).map_err(failed)?;
+                let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
+                let listener = Listener::Tcp(listener);
+                return Ok(Self::new(None, |waiting, _| {
+                    tokio::spawn(accept(listener, name, waiting, to))
+                }));
+            }
+        };
+        make_room(&path, SocketType::STREAM)?;
+        let listener = UnixListener::bind(&path).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        share(&path, owner, group)?;
+        let inode = std::fs::symlink_metadata(&path).map_err(failed)?.ino();
+        let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
+        let listener = Listener::Unix(listener);
+        Ok(Self::new(Some((path, inode)), |waiting, _| {
+            tokio::spawn(accept(listener, name, waiting, to))
+        }))
+    }
+
+    /// Connects to a place whenever the port has no front end, until one listens there.
+    #[must_use]
+    pub fn connect(
+        name: (String, String),
+        place: Place,
+        to: mpsc::Sender<Arrival>,
+        occupied: bool,
+    ) -> Self {
+        Self::new(None, |waiting, vacant| {
+            vacant.send_replace(!occupied);
+            tokio::spawn(async move {
+                let mut look = vacant.subscribe();
+                while look.wait_for(|vacant| *vacant).await.is_ok() {
+                    let socket = connected(&place).await;
+                    vacant.send_replace(false);
+                    let (switch, port) = name.clone();
+                    let arrival = Arrival { switch, port, waiting, socket };
+                    if to.send(arrival).await.is_err() {
+                        return;
+                    }
+                    // One that is refused again and again is not asked without a pause.
+                    tokio::time::sleep(RETRY.0).await;
+                }
+            })
+        })
+    }
+}
+
+/// Points a datagram socket at the peer that is at `remote`, now and every second: the one there may be
+/// another one by now. Removes the socket at `local`, which this one is bound to, in the end.
+///
+/// # Errors
+/// What the kernel said.
+pub fn redirect(socket: &OwnedFd, local: &Path, remote: PathBuf) -> io::Result<Waiting> {
+    let socket = socket.try_clone()?;
+    let inode = std::fs::symlink_metadata(local)?.ino();
+    let made = Some((local.to_owned(), inode));
+    Ok(Waiting::new(made, |_, _| {
+        tokio::spawn(async move {
+            loop {
+                if let Err(error) = point_at(&socket, &remote) {
+                    tracing::debug!(path = %remote.display(), %error, "no peer yet");
+                }
+                tokio::time::sleep(RETRY.1).await;
+            }
+        })
+    }))
+}
+
+fn point_at(socket: impl AsFd, remote: &Path) -> io::Result<()> {
+    Ok(rustix::net::connect(socket, &SocketAddrUnix::new(remote)?)?)
+}
+
+/// A datagram socket at `local` for the frames of a peer at `remote`, who need not be there yet if both
+/// are Unix sockets, for the same users as [`Waiting::listen`].
+///
+/// # Errors
+/// The socket cannot be made there.
+pub fn datagrams(
+    local: &Place,
+    remote: &Place,
+    (owner, group): Users<'_>,
+) -> Result<OwnedFd, ApiError> {
+    let failed = |e| system(&format!("Cannot use datagrams from {local} to {remote}"), e);
+    match (local, remote) {
+        (Place::Path(local), Place::Path(remote)) => {
+            make_room(local, SocketType::DGRAM)?;
+            let socket = std::os::unix::net::UnixDatagram::bind(local).map_err(failed)?;
+            share(local, owner, group)?;
+            // Tried again from time to time.
+            let _ = point_at(&socket, remote);
+            Ok(socket.into())
+        }
+        (Place::Inet(local), Place::Inet(remote)) => {
+            let socket = std::net::UdpSocket::bind(local).map_err(failed)?;
+            socket.connect(remote).map_err(failed)?;
+            Ok(socket.into())
+        }
+        _ => Err(failed(io::Error::other("one is a path, the other is not"))),
+    }
+}
+
+enum Listener {
+    Unix(tokio::net::UnixListener),
+    Tcp(tokio::net::TcpListener),
+}
+
+impl Listener {
+    async fn accept(&self) -> io::Result<OwnedFd> {
+        match self {
+            Self::Unix(listener) => Ok(listener.accept().await?.0.into_std()?.into()),
+            Self::Tcp(listener) => without_delay(listener.accept().await?.0),
+        }
+    }
+}
+
+/// A batch is sent as a whole: waiting for more to send with it only delays.
+fn without_delay(stream: tokio::net::TcpStream) -> io::Result<OwnedFd> {
+    stream.set_nodelay(true)?;
+    Ok(stream.into_std()?.into())
+}
+
+async fn accept(
+    listener: Listener,
+    (switch, port): (String, String),
+    waiting: u64,
+    to: mpsc::Sender<Arrival>,
+) {
+    loop {
+        let socket = match listener.accept().await {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::warn!(switch, port, %error, "cannot accept a front end");
+                tokio::time::sleep(RETRY.1).await;
+                continue;
+            }
+        };
+        let arrival = Arrival { switch: switch.clone(), port: port.clone(), waiting, socket };
+        if to.send(arrival).await.is_err() {
+            return;
+        }
+        // One that comes again and again is not heard, and logged, without a pause.
+        tokio::time::sleep(RETRY.0).await;
+    }
+}
+
+async fn connected(place: &Place) -> OwnedFd {
+    let mut pause = RETRY.0;
+    loop {
+        let socket = match place {
+            Place::Path(path) => connect(path, SocketType::STREAM),
+            Place::Inet(address) => {
+                tokio::net::TcpStream::connect(address).await.and_then(without_delay)
+            }
+        };
+        match socket {
+            Ok(socket) => return socket,
+            Err(error) => tracing::debug!(%place, %error, "no front end yet"),
+        }
+        tokio::time::sleep(pause).await;
+        pause = (2 * pause).min(RETRY.1);
+    }
+}
+
+fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    point_at(&socket, path)?;
+    Ok(socket)
+}
+
+/// Removes a socket that nobody listens on any more; anything else stays.
+fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
+    let shown = path.display();
+    let failed = |e| system(&format!("Cannot listen on {shown}"), e);
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(failed)?,
+    };
+    let busy = |reason| Err(ApiError::new(ErrorCode::Busy, reason, "name another path"));
+    if !found.file_type().is_socket() {
+        return busy(format!("{shown} exists and is no socket"));
+    }
+    match connect(path, kind) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path).map_err(failed)
+        }
+        _ => busy(format!("Somebody listens on {shown} already")),
+    }
+}
+
+/// Lets the port's owner and the group that may open ports use the socket. The umask let nobody else.
+fn share(path: &Path, owner: Option<u32>, group: Option<&str>) -> Result<(), ApiError> {
+    let failed = |e| system(&format!("Cannot share {}", path.display()), e);
+    if let Some(group) = group {
+        let number = group_number(group).map_err(|e| failed(io::Error::other(e)))?;
+        std::os::unix::fs::chown(path, None, Some(number)).map_err(failed)?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
+    }
+    if let Some(owner) = owner.filter(|owner| *owner != rustix::process::geteuid().as_raw()) {
+        std::os::unix::fs::chown(path, Some(owner), None).map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name() -> (String, String) {
+        ("vale0".into(), "vm1".into())
+    }
+
+    #[tokio::test]
+    async fn a_stale_socket_is_replaced_and_a_live_one_is_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = Place::of_port(dir.path(), "vale0", "vm1", None);
+        let Place::Path(socket) = place.clone() else { panic!("{place}") };
+        drop(UnixListener::bind(&socket).unwrap());
+        let (to, mut from) = mpsc::channel(1);
+        let waiting = Waiting::listen(name(), &place, to.clone(), (None, None)).unwrap();
+        let second = Waiting::listen(name(), &place, to.clone(), (None, None));
+        assert_eq!(second.unwrap_err().code, ErrorCode::Busy);
+        // The look at whether it is alive came first.
+        while let Ok(Some(arrival)) =
+            tokio::time::timeout(Duration::from_millis(200), from.recv()).await
+        {
+            assert_eq!((arrival.port.as_str(), arrival.waiting), ("vm1", waiting.number()));
+        }
+        let _front_end = std::os::unix::net::UnixStream::connect(&socket).unwrap();
+        assert_eq!(from.recv().await.unwrap().switch, "vale0");
+        drop(waiting);
+        assert!(!socket.exists());
+        std::fs::write(&socket, b"a file").unwrap();
+        let file = Waiting::listen(name(), &place, to, (None, None));
+        assert_eq!(file.unwrap_err().code, ErrorCode::Busy);
+        assert!(socket.exists());
+    }
+
+    #[tokio::test]
+    async fn a_client_connects_once_there_is_a_front_end_and_again_when_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("qemu.sock");
+        let (to, mut from) = mpsc::channel(1);
+        let waiting = Waiting::connect(name(), Place::Path(socket.clone()), to, false);
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        let _listener = UnixListener::bind(&socket).unwrap();
+        assert_eq!(from.recv().await.unwrap().waiting, waiting.number());
+        let more = tokio::time::timeout(Duration::from_millis(200), from.recv()).await;
+        assert!(more.is_err(), "connected though the port has a front end");
+        waiting.set_vacant(true);
+        assert!(from.recv().await.is_some());
+    }
+}

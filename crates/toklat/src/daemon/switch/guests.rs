@@ -1,0 +1,149 @@
+//! Ports of virtual machines: where each waits for its front end, and what its data process keeps.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use dataplane::config::{Attachment, PortId};
+use dataplane::control::Command;
+use serde_json::Value;
+
+use super::super::front_ends::{self, Arrival, Place, Waiting};
+use super::super::hangups::Gone;
+use super::super::process::MAX_PENDING;
+use super::super::{locked, system};
+use super::{Port, Switch};
+use crate::api::{ApiError, ErrorCode, PortKind};
+
+impl Switch {
+    /// Listens, or connects, for who is to be at the other end of a port's socket, if it has one;
+    /// `occupied` if somebody is already.
+    pub(super) fn wait_for_front_end(
+        &self,
+        port: &Port,
+        occupied: bool,
+    ) -> Result<Option<Waiting>, ApiError> {
+        let (named, client) = match &port.spec.kind {
+            PortKind::VhostUser { path, client, .. } => (path, client),
+            PortKind::Stream { address, client } => (address, client),
+            PortKind::Dgram { local, remote } => return point_datagrams(port, local, remote),
+            _ => return Ok(None),
+        };
+        let to = self.environment.arrivals.clone();
+        let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named.as_deref());
+        let name = (self.name.clone(), port.name.clone());
+        let waiting = if *client {
+            Waiting::connect(name, place, to, occupied)
+        } else {
+            let owner = port.spec.owner.or(self.owner);
+            Waiting::listen(name, &place, to, (owner, self.environment.group.as_deref()))?
+        };
+        Ok(Some(waiting))
+    }
+
+    /// Gives a front end that has come to its port.
+    ///
+    /// # Errors
+    /// The port has one already, the front end's user may not, or the data process refused.
+    pub async fn front_end_came(&mut self, arrival: Arrival) -> Result<(), ApiError> {
+        let name = arrival.port.clone();
+        let came = self.attach_front_end(arrival).await;
+        self.wait_again(&name);
+        came
+    }
+
+    /// Has a port wait for the next front end, if it has none.
+    pub fn wait_again(&self, name: &str) {
+        if let Ok(port) = self.port(name)
+            && let Some(waiting) = &port.waiting
+        {
+            waiting.set_vacant(!port.is_open());
+        }
+    }
+
+    async fn attach_front_end(&mut self, arrival: Arrival) -> Result<(), ApiError> {
+        let Arrival { port: name, waiting, socket, .. } = arrival;
+        self.can_attach()?;
+        self.drop_hung_up(&name).await?;
+        let port = self.port(&name)?;
+        if port.waiting.as_ref().is_none_or(|here| here.number() != waiting) {
+            let reason = format!("{}:{name} waits elsewhere by now", self.name);
+            return Err(ApiError::new(ErrorCode::NotFound, reason, "connect again"));
+        }
+        if port.is_open() {
+            let reason = format!("{}:{name} has a front end already", self.name);
+            return Err(ApiError::new(ErrorCode::Busy, reason, "add a port for each"));
+        }
+        let client = front_ends::peer(&socket).map_err(|e| system("Cannot tell who came", e))?;
+        if let Some(owner) = port.spec.owner.or(self.owner)
+            && client.is_none_or(|client| {
+                ![owner, 0, rustix::process::geteuid().as_raw()].contains(&client.uid)
+            })
+        {
+            let reason = format!("{}:{name} belongs to user {owner}", self.name);
+            return Err(ApiError::new(ErrorCode::Forbidden, reason, "see toklat port set --owner"));
+        }
+        let id = port.id;
+        self.vacate(id).await?;
+        let gone = Gone::Client { switch: self.name.clone(), port: name };
+        let watch = self.environment.hangups.watch(&socket, gone);
+        let watch = watch.map_err(|e| system("Cannot watch a front end", e))?;
+        let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
+        port.attachment = match port.spec.kind {
+            PortKind::VhostUser { queues, .. } => Attachment::VhostUser { queue_pairs: queues },
+            PortKind::Stream { .. } => Attachment::Stream,
+            _ => return Ok(()),
+        };
+        port.fds = vec![socket];
+        (port.client, port.watch, port.failure) = (client, Some(watch), None);
+        self.add_again(id).await
+    }
+
+    /// Gives a new data process what the last one had kept.
+    pub(super) async fn restore_kept(&mut self) {
+        let mut kept = std::mem::take(&mut *locked(&self.kept));
+        let is_guest = |id: &PortId| {
+            let port = self.ports.get(id);
+            port.is_some_and(|port| matches!(port.attachment, Attachment::VhostUser { .. }))
+        };
+        kept.retain(|id, _| is_guest(id));
+        let mut commands = Vec::new();
+        for (id, things) in &kept {
+            commands.extend(things.iter().map(|thing| restore(*id, thing)));
+        }
+        if let Some(process) = &self.process {
+            for commands in commands.chunks(MAX_PENDING) {
+                for answer in process.ask_all(commands).await {
+                    if let Err(error) = answer {
+                        tracing::error!(switch = self.name, %error, "a guest's session is not whole");
+                    }
+                }
+            }
+        }
+        drop(commands);
+        let mut here = locked(&self.kept);
+        for (id, mut things) in kept {
+            let new = here.entry(id).or_default();
+            things.append(new);
+            *new = things;
+        }
+    }
+}
+
+/// Keeps a port's datagram socket pointed at its peer.
+fn point_datagrams(port: &Port, local: &str, remote: &str) -> Result<Option<Waiting>, ApiError> {
+    match (Place::of(local), Place::of(remote), port.fds.first()) {
+        (Place::Path(local), Place::Path(remote), Some(socket)) => {
+            let waiting = front_ends::redirect(socket, &local, remote);
+            waiting.map(Some).map_err(|e| system(&format!("Cannot use {}", local.display()), e))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The command that gives one thing back, and its descriptor.
+fn restore<'a>(
+    id: PortId,
+    (key, (value, fd)): (&String, &'a (Value, Option<OwnedFd>)),
+) -> (Command, Vec<BorrowedFd<'a>>) {
+    let command = Command::Restore { id, key: key.clone(), value: value.clone() };
+    (command, fd.iter().map(AsFd::as_fd).collect())
+}

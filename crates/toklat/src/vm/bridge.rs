@@ -1,0 +1,67 @@
+//! What virtual machines are compared with: a Linux bridge between taps, in a network namespace of its own.
+
+use std::ffi::OsString;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, ensure};
+
+use crate::cli::Result;
+
+/// A bridge and its taps; gone when dropped.
+#[derive(Debug)]
+pub struct Bridge {
+    namespace: String,
+}
+
+/// Names of the taps.
+const TAPS: [&str; 2] = ["tap0", "tap1"];
+
+impl Bridge {
+    /// Makes it: root may.
+    ///
+    /// # Errors
+    /// If it cannot be made: no root, no `ip`, no taps.
+    pub fn new() -> Result<Self> {
+        ensure!(rustix::process::geteuid().is_root(), "tap and bridge are root's to make");
+        let bridge = Self { namespace: format!("toklat-bridge-{}", std::process::id()) };
+        ip(&["netns", "add", &bridge.namespace])?;
+        bridge.ip("link add br0 type bridge")?;
+        bridge.ip("link set br0 up")?;
+        for tap in TAPS {
+            bridge.ip(&format!("tuntap add {tap} mode tap vnet_hdr"))?;
+            bridge.ip(&format!("link set {tap} master br0 up"))?;
+        }
+        Ok(bridge)
+    }
+
+    /// The names of the taps.
+    #[must_use]
+    pub fn taps(&self) -> [&'static str; 2] {
+        TAPS
+    }
+
+    /// What a command that uses them has to begin with.
+    #[must_use]
+    pub fn prefix(&self) -> Vec<OsString> {
+        ["ip", "netns", "exec", &self.namespace].map(OsString::from).into()
+    }
+
+    fn ip(&self, rest: &str) -> Result {
+        let words = ["-n", &self.namespace].into_iter().chain(rest.split(' '));
+        ip(&words.collect::<Vec<_>>())
+    }
+}
+
+impl Drop for Bridge {
+    fn drop(&mut self) {
+        let _ = ip(&["netns", "del", &self.namespace]);
+    }
+}
+
+fn ip(words: &[&str]) -> Result {
+    let done = Command::new("ip").args(words).stdin(Stdio::null()).output();
+    let done = done.context("`ip` is missing: install iproute2")?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "ip {}: {}", words.join(" "), said.trim());
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Where the test guest is: a Debian kernel and an initramfs, made by `cargo xtask setup`.
+
+use std::path::{Path, PathBuf};
+
+use super::Boot;
+
+/// The directory, for those who keep it elsewhere.
+pub const VARIABLE: &str = "TOKLAT_GUEST";
+
+/// The test guest is not there.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "The test guest is missing (neither target/guest nor $TOKLAT_GUEST has it); make it: cargo xtask guest"
+)]
+pub struct Missing;
+
+/// Commands that the kernel's command line cannot carry.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "The test guest's commands have to fit the kernel's command line: no double quotes, and at most {LONGEST} bytes"
+)]
+pub struct Unsayable;
+
+/// The kernel cuts its command line off after 2,048 bytes.
+const LONGEST: usize = 1800;
+
+/// Finds its directory: `$TOKLAT_GUEST`, `guest` in the build directory that this program is in, or `target/guest` here.
+///
+/// # Errors
+/// [`Missing`].
+pub fn find() -> Result<PathBuf, Missing> {
+    let program = std::env::current_exe().unwrap_or_default();
+    let beside = program.ancestors().skip(1).take(3).map(|dir| dir.join("guest"));
+    let named = std::env::var_os(VARIABLE).map(PathBuf::from);
+    let mut places = named.into_iter().chain(beside).chain([PathBuf::from("target/guest")]);
+    places
+        .find(|dir| dir.join("kernel").is_file() && dir.join("initramfs").is_file())
+        .ok_or(Missing)
+}
+
+/// How to boot it: with an address for its NIC, such as `10.0.0.1/24`, and with shell commands to run, after which it powers
+/// off; without any, it is a shell on the console.
+///
+/// # Errors
+/// [`Unsayable`].
+pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result<Boot, Unsayable> {
+    let said = [address, commands].into_iter().flatten();
+    if said.clone().any(|text| text.contains(['"', '\n']))
+        || said.map(str::len).sum::<usize>() > LONGEST
+    {
+        return Err(Unsayable);
+    }
+    // A panic reboots, and QEMU is told to end then.
+    let mut append = "console=ttyS0 quiet panic=-1".to_owned();
+    if let Some(address) = address {
+        append += &format!(" toklat.address={address}");
+    }
+    if let Some(commands) = commands {
+        append += &format!(" -- run \"{commands}\"");
+    }
+    Ok(Boot::Kernel { kernel: dir.join("kernel"), initrd: Some(dir.join("initramfs")), append })
+}
+
+/// QEMU's exit status as the guest's: it comes through the debug exit device as `(64 + status) * 2 + 1`.
+#[must_use]
+pub fn status(qemu: i32) -> Option<u8> {
+    let status = (qemu - 1) / 2 - 64;
+    (qemu % 2 == 1).then(|| u8::try_from(status).ok()).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_come_behind_the_kernel_s_own_words() {
+        let boot =
+            boot(Path::new("/g"), Some("10.0.0.1/24"), Some("ping -c 1 10.0.0.2; ls")).unwrap();
+        let Boot::Kernel { append, .. } = boot else { panic!("{boot:?}") };
+        assert!(
+            append.ends_with(" toklat.address=10.0.0.1/24 -- run \"ping -c 1 10.0.0.2; ls\""),
+            "{append}"
+        );
+    }
+
+    #[test]
+    fn what_the_kernel_would_misread_is_refused() {
+        let long = "x".repeat(2000);
+        for commands in ["echo \"a\"", "a\nb", &long] {
+            assert!(boot(Path::new("/g"), None, Some(commands)).is_err(), "{commands}");
+        }
+    }
+
+    #[test]
+    fn the_guest_s_status_is_told_from_qemu_s() {
+        assert_eq!(
+            [0, 1, 129, 131, 135, 253].map(status),
+            [None, None, Some(0), Some(1), Some(3), Some(62)]
+        );
+    }
+}

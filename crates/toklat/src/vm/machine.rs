@@ -1,0 +1,329 @@
+//! What a virtual machine is, as QEMU's command line says it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use frame::Mac;
+
+use super::{Accelerator, Version};
+
+/// A virtual machine with one NIC.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    /// What people see in lists of processes.
+    pub name: String,
+    /// What executes it.
+    pub accelerator: Accelerator,
+    /// MiB of memory, which is shared with whoever serves a vhost-user NIC.
+    pub memory: u32,
+    /// Processors.
+    pub cpus: u8,
+    /// What it boots.
+    pub boot: Boot,
+    /// Its NIC.
+    pub nic: Nic,
+    /// Where its console is.
+    pub console: Console,
+    /// Written behind the others, as they are.
+    pub more: Vec<OsString>,
+}
+
+/// What a virtual machine boots.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Boot {
+    /// A disk image: qcow2, or raw.
+    Image {
+        /// The file.
+        path: PathBuf,
+        /// Whether it stays as it is, and what the guest writes is lost at its end.
+        snapshot: bool,
+    },
+    /// A kernel.
+    Kernel {
+        /// The file.
+        kernel: PathBuf,
+        /// Its initramfs.
+        initrd: Option<PathBuf>,
+        /// Its command line.
+        append: String,
+    },
+}
+
+/// A NIC.
+#[derive(Clone, Debug)]
+pub struct Nic {
+    /// What the guest sees.
+    pub model: Model,
+    /// Its address.
+    pub mac: Mac,
+    /// Where its frames go.
+    pub backend: Backend,
+    /// Pairs of queues; more than one only for [`Model::Virtio`].
+    pub queues: u16,
+    /// Packed virtqueues instead of split ones.
+    pub packed: bool,
+}
+
+/// Which device the guest sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Model {
+    /// virtio-net.
+    Virtio,
+    /// QEMU's Intel 82540EM.
+    E1000,
+    /// QEMU's AMD PCnet.
+    Pcnet,
+}
+
+/// Where a NIC's frames go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Backend {
+    /// A vhost-user back end that listens here.
+    VhostUser(PathBuf),
+    /// A stream socket that listens here: each frame behind its length.
+    Stream(PathBuf),
+    /// A tap interface that is there; with the kernel's vhost-net or without.
+    Tap {
+        /// Its name.
+        ifname: String,
+        /// Whether the kernel serves the queues.
+        vhost: bool,
+    },
+    /// A stream socket to another QEMU, which connects to this one if `listen` is set.
+    Peer {
+        /// The socket.
+        path: PathBuf,
+        /// Who makes it.
+        listen: bool,
+    },
+}
+
+/// Where the console is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Console {
+    /// The terminal, with QEMU's monitor behind Ctrl-A c, and its end behind Ctrl-A x.
+    Terminal,
+    /// Standard input and output, as they are.
+    Plain,
+}
+
+impl Machine {
+    /// QEMU's arguments.
+    #[must_use]
+    pub fn arguments(&self, version: Version) -> Vec<OsString> {
+        let mut line = Line::default();
+        let Self { accelerator, memory, .. } = self;
+        line.option("-name", format!("{},debug-threads=on", self.name));
+        line.words(&["-nodefaults", "-no-user-config", "-display", "none"]);
+        line.option("-machine", format!("q35,accel={},memory-backend=memory", accelerator.name()));
+        line.option("-cpu", accelerator.cpu());
+        line.option("-smp", self.cpus.to_string());
+        line.option("-m", format!("{memory}M"));
+        line.option("-object", format!("memory-backend-memfd,id=memory,size={memory}M,share=on"));
+        line.words(match self.console {
+            Console::Terminal => &["-serial", "mon:stdio"],
+            Console::Plain => &["-serial", "stdio", "-monitor", "none"],
+        });
+        self.boot.write(&mut line);
+        self.nic.write(&mut line, version, *accelerator);
+        line.0.extend(self.more.iter().cloned());
+        line.0
+    }
+}
+
+impl Boot {
+    /// True for a kernel whose end is QEMU's end.
+    fn write(&self, line: &mut Line) {
+        match self {
+            Self::Image { path, snapshot } => {
+                let format = if is_qcow2(path) { "qcow2" } else { "raw" };
+                let mut drive = OsString::from(format!("if=virtio,format={format},"));
+                drive.push(if *snapshot { "snapshot=on,file=" } else { "file=" });
+                drive.push(escaped(path));
+                line.option("-drive", drive);
+                line.option("-device", "virtio-rng-pci");
+            }
+            Self::Kernel { kernel, initrd, append } => {
+                line.option("-kernel", kernel);
+                if let Some(initrd) = initrd {
+                    line.option("-initrd", initrd);
+                }
+                line.option("-append", append);
+                line.words(&["-no-reboot", "-device", "isa-debug-exit,iobase=0xf4,iosize=1"]);
+            }
+        }
+    }
+}
+
+/// True if the file begins as qcow2 does.
+fn is_qcow2(path: &Path) -> bool {
+    let mut magic = [0; 4];
+    let read = std::fs::File::open(path)
+        .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut magic));
+    read.is_ok() && magic == *b"QFI\xfb"
+}
+
+impl Nic {
+    fn write(&self, line: &mut Line, version: Version, accelerator: Accelerator) {
+        let queues = self.queues;
+        match &self.backend {
+            Backend::VhostUser(path) => {
+                // If the back end goes away: milliseconds where QEMU has them, else seconds.
+                let again =
+                    if version >= Version(9, 2) { "reconnect-ms=200" } else { "reconnect=1" };
+                let mut socket = OsString::from(format!("socket,id=chardev0,{again},path="));
+                socket.push(escaped(path));
+                line.option("-chardev", socket);
+                line.option(
+                    "-netdev",
+                    format!("vhost-user,id=net0,chardev=chardev0,queues={queues}"),
+                );
+            }
+            Backend::Stream(path) | Backend::Peer { path, listen: false } => {
+                line.option("-netdev", stream("off", path));
+            }
+            Backend::Peer { path, listen: true } => line.option("-netdev", stream("on", path)),
+            Backend::Tap { ifname, vhost } => {
+                let vhost = if *vhost { "on" } else { "off" };
+                let rest = "script=no,downscript=no";
+                let mut tap = format!("tap,id=net0,ifname={ifname},vhost={vhost},{rest}");
+                if queues > 1 {
+                    tap += &format!(",queues={queues}");
+                }
+                line.option("-netdev", tap);
+            }
+        }
+        let mac = self.mac;
+        line.option(
+            "-device",
+            match self.model {
+                Model::Virtio => {
+                    let packed = if self.packed { ",packed=on" } else { "" };
+                    let many = if queues > 1 { ",mq=on" } else { "" };
+                    let vhost_user = matches!(self.backend, Backend::VhostUser(_));
+                    let vectors = match accelerator {
+                        // QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when another process
+                        // serves queues that have MSI-X vectors and there is no KVM to route them.
+                        Accelerator::Tcg if vhost_user => ",vectors=0".to_owned(),
+                        _ if queues > 1 => format!(",vectors={}", 2 * queues + 2),
+                        _ => String::new(),
+                    };
+let slots = if vhost_user { ",rx_queue_size=1024,tx_queue_size=1024" } else { "" };
+format!("virtio-net-pci,netdev=net0,mac={mac},romfile={slots}{packed}{many}{vectors}")
+                }
+                Model::E1000 => format!("e1000,netdev=net0,mac={mac},romfile="),
+                Model::Pcnet => format!("pcnet,netdev=net0,mac={mac},romfile="),
+            },
+        );
+    }
+}
+
+fn stream(server: &str, path: &Path) -> OsString {
+    let mut stream =
+        OsString::from(format!("stream,id=net0,server={server},addr.type=unix,addr.path="));
+    stream.push(escaped(path));
+    stream
+}
+
+/// A file name within an option of QEMU's, where a comma is written twice.
+fn escaped(path: &Path) -> OsString {
+    match path.to_str() {
+        Some(text) => text.replace(',', ",,").into(),
+        None => path.into(),
+    }
+}
+
+/// A command line in the making.
+#[derive(Default)]
+struct Line(Vec<OsString>);
+
+impl Line {
+    fn words(&mut self, words: &[&str]) {
+        self.0.extend(words.iter().map(Into::into));
+    }
+
+    fn option(&mut self, name: &str, value: impl AsRef<OsStr>) {
+        self.0.extend([name.into(), value.as_ref().to_owned()]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vm::quoted;
+
+    fn machine(model: Model, backend: Backend) -> Machine {
+        let nic = Nic { model, mac: Mac::local(7), backend, queues: 1, packed: false };
+        let boot =
+            Boot::Kernel { kernel: "/k".into(), initrd: Some("/i".into()), append: "quiet".into() };
+        let (accelerator, console) = (Accelerator::Tcg, Console::Plain);
+        Machine {
+            name: "vm1".into(),
+            accelerator,
+            memory: 256,
+            cpus: 2,
+            boot,
+            nic,
+            console,
+            more: vec!["-s".into()],
+        }
+    }
+
+    fn line(machine: &Machine, version: Version) -> String {
+        quoted(machine.arguments(version).iter().map(OsString::as_os_str))
+    }
+
+    #[test]
+    fn a_virtio_nic_gets_shared_memory_and_a_socket_that_connects_again() {
+        let machine = machine(Model::Virtio, Backend::VhostUser("/run/a,b.sock".into()));
+        let old = line(&machine, Version(7, 2));
+        for part in [
+            "-machine q35,accel=tcg,memory-backend=memory -cpu max -smp 2 -m 256M",
+            "-object memory-backend-memfd,id=memory,size=256M,share=on",
+            "-chardev socket,id=chardev0,reconnect=1,path=/run/a,,b.sock",
+            "-netdev vhost-user,id=net0,chardev=chardev0,queues=1",
+            "-device virtio-net-pci,netdev=net0,mac=02:00:00:00:00:07,romfile=,rx_queue_size=1024,tx_queue_size=1024,vectors=0 -s",
+            "-kernel /k -initrd /i -append quiet",
+        ] {
+            assert!(old.contains(part), "{part} is not in {old}");
+        }
+        assert!(line(&machine, Version(9, 2)).contains("reconnect-ms=200"));
+    }
+
+    #[test]
+    fn queues_and_their_kind_are_the_device_s() {
+        let mut machine = machine(Model::Virtio, Backend::VhostUser("/s".into()));
+        (machine.nic.queues, machine.nic.packed) = (4, true);
+        let line = line(&machine, Version(7, 2));
+        assert!(line.contains("queues=4") && line.contains(",packed=on,mq=on,vectors=0"), "{line}");
+    }
+
+    #[test]
+    fn other_models_have_qemu_s_sockets_and_taps() {
+        let stream = machine(Model::E1000, Backend::Stream("/s".into()));
+        let line_of_stream = line(&stream, Version(7, 2));
+        assert!(
+            line_of_stream
+                .contains("-netdev stream,id=net0,server=off,addr.type=unix,addr.path=/s")
+        );
+        assert!(line_of_stream.contains("-device e1000,netdev=net0,mac=02:00:00:00:00:07"));
+        let tap = machine(Model::Pcnet, Backend::Tap { ifname: "t0".into(), vhost: true });
+        let line_of_tap = line(&tap, Version(7, 2));
+        assert!(
+            line_of_tap
+                .contains("tap,id=net0,ifname=t0,vhost=on,script=no,downscript=no -device pcnet")
+        );
+    }
+
+    #[test]
+    fn an_image_s_format_is_looked_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("disk");
+        std::fs::write(&path, b"QFI\xfb more").unwrap();
+        let mut machine = machine(Model::Virtio, Backend::Stream("/s".into()));
+        machine.boot = Boot::Image { path: path.clone(), snapshot: true };
+        assert!(line(&machine, Version(7, 2)).contains("format=qcow2,snapshot=on,file="));
+        std::fs::write(&path, b"").unwrap();
+        assert!(line(&machine, Version(7, 2)).contains("format=raw"));
+    }
+}

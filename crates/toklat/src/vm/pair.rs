@@ -1,0 +1,146 @@
+//! Two test guests that measure what is between them.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context;
+use frame::Mac;
+
+use super::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running, guest};
+use crate::cli::Result;
+
+/// Where two NICs' frames go, and how their QEMUs are started.
+#[derive(Clone, Debug)]
+pub struct Between {
+    /// By guest.
+    pub backends: [Backend; 2],
+    /// What commands that run QEMU begin with.
+    pub prefix: Vec<OsString>,
+}
+
+/// Two guests that reach each other. The first one serves.
+#[derive(Debug)]
+pub struct Pair {
+    guests: [Running; 2],
+    seconds: u32,
+}
+
+/// What TCP did between them.
+#[derive(Clone, Copy, Debug)]
+pub struct Tcp {
+    /// Bits a second, as the receiver saw it.
+    pub bits: f64,
+    /// Processor time of the host outside of virtual processors, in nanoseconds for each byte.
+    pub ns_per_byte: f64,
+}
+
+/// Booting takes seconds even without KVM, on a machine that does nothing else.
+const BOOT: Duration = Duration::from_secs(120);
+const SERVER: &str = "10.77.78.1";
+
+impl Pair {
+    /// Boots both, and waits until they reach each other. Their TCP will run for `seconds`.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub fn boot(qemu: &Qemu, between: &Between, seconds: u32, stop: &AtomicBool) -> Result<Self> {
+        let dir = guest::find()?;
+        let accelerator = Accelerator::choose().0;
+        let serve = "iperf3 -s -D >/dev/null; pkt echo 7 & while :; do sleep 100; done";
+        let ask = format!(
+            "until ping -c 1 -W 1 {SERVER} >/dev/null; do sleep 0.2; done; echo toklat-guest: reached; \
+             pkt ask {SERVER} 7 64 50 >/dev/null; pkt ask {SERVER} 7 64 2000; echo toklat-guest: tcp; \
+             iperf3 -c {SERVER} -t {seconds} -i 0 -J >/tmp/report; echo toklat-guest: tcp over; cat /tmp/report; \
+             echo toklat-guest: reported; pkt udp {SERVER} 9 64 2; echo toklat-guest: flooded; sleep 100"
+        );
+        let start = |i: usize, commands: &str| -> Result<Running> {
+            let machine = machine(&dir, i, commands, accelerator, &between.backends[i])?;
+            Running::start(qemu, &machine, &between.prefix)
+        };
+        let mut server = start(0, serve)?;
+        // Of two QEMUs on one socket, this one has made it by now.
+        server.wait_for("toklat-guest: ready", BOOT, stop)?;
+        let mut client = start(1, &ask)?;
+        client.wait_for("toklat-guest: reached", BOOT, stop)?;
+        Ok(Self { guests: [server, client], seconds })
+    }
+
+    /// The median of UDP round trips, in microseconds.
+    ///
+    /// # Errors
+    /// If they get none.
+    pub fn round_trip(&mut self, stop: &AtomicBool) -> Result<f64> {
+        let line = self.guests[1].wait_for("us_median", BOOT, stop)?;
+        let report: serde_json::Value =
+            serde_json::from_str(&line).with_context(|| line.clone())?;
+        report["us_median"].as_f64().with_context(|| line.clone())
+    }
+
+    /// What TCP does; `served` tells the processor time of whoever passes their frames on. Call it after
+    /// [`Self::round_trip`], once.
+    ///
+    /// # Errors
+    /// If it does nothing.
+    pub fn tcp(&mut self, served: impl Fn() -> Duration, stop: &AtomicBool) -> Result<Tcp> {
+        self.guests[1].wait_for("toklat-guest: tcp", BOOT, stop)?;
+        let outside = |pair: &Self| {
+            pair.guests.iter().map(Running::time_outside_guest).sum::<Duration>() + served()
+        };
+        let before = outside(self);
+        let limit = BOOT + Duration::from_secs(self.seconds.into());
+        self.guests[1].wait_for("toklat-guest: tcp over", limit, stop)?;
+        let spent = outside(self).saturating_sub(before);
+        let from = self.guests[1].said().len();
+        self.guests[1].wait_for("toklat-guest: reported", BOOT, stop)?;
+        let said = &self.guests[1].said()[from..];
+        let report = said.rsplit_once("toklat-guest").map_or(said, |(report, _)| report);
+        let report: serde_json::Value = serde_json::from_str(report).context("iperf3's report")?;
+        let number = |at: &str| {
+            report.pointer(at).and_then(serde_json::Value::as_f64).context("iperf3's report")
+        };
+        let bytes = number("/end/sum_received/bytes")?;
+        let bits = number("/end/sum_received/bits_per_second")?;
+        Ok(Tcp { bits, ns_per_byte: spent.as_nanos() as f64 / bytes.max(1.0) })
+    }
+}
+
+impl Pair {
+    /// Has one send small datagrams to the other as fast as it can for 2 s, and looks before and after some of
+    /// that. Call it after [`Self::tcp`], once.
+    ///
+    /// # Errors
+    /// If `look` fails, or the guests end.
+    pub fn flood<T>(&mut self, look: impl Fn() -> Result<T>, stop: &AtomicBool) -> Result<(T, T)> {
+        std::thread::sleep(Duration::from_millis(500));
+        let before = look()?;
+        std::thread::sleep(Duration::from_secs(1));
+        let after = look()?;
+        self.guests[1].wait_for("toklat-guest: flooded", BOOT, stop)?;
+        Ok((before, after))
+    }
+}
+
+fn machine(
+    dir: &Path,
+    i: usize,
+    commands: &str,
+    accelerator: Accelerator,
+    backend: &Backend,
+) -> Result<Machine> {
+    let address = format!("10.77.78.{}/24", i + 1);
+    let boot: Boot = guest::boot(dir, Some(&address), Some(commands))?;
+    let mac = Mac::new([0x52, 0x54, 0, 0x77, 0x78, i as u8 + 1]);
+    let nic = Nic { model: Model::Virtio, mac, backend: backend.clone(), queues: 1, packed: false };
+    Ok(Machine {
+        name: format!("guest-{i}"),
+        accelerator,
+        memory: 256,
+        cpus: 1,
+        boot,
+        nic,
+        console: Console::Plain,
+        more: Vec::new(),
+    })
+}

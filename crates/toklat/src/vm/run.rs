@@ -1,0 +1,361 @@
+//! `toklat vm run`: a virtual machine on a switch, in one command, and nothing left of it afterwards.
+//!
+//! Three processes: this one, QEMU, and a watcher, which removes the port when this one ends, however it ends; if it is
+//! killed, the watcher ends QEMU, too. The watcher's standard input is a pipe that only this one holds.
+
+use std::ffi::OsString;
+use std::io::{IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use clap::{Args, Parser, Subcommand};
+use frame::Mac;
+use hyper::Method;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde_json::json;
+
+use super::{
+    Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, QemuError, guest, quoted,
+};
+use crate::api::PortInfo;
+use crate::cli::name::{PortName, SwitchName};
+use crate::cli::port_options::KindOptions;
+use crate::cli::{Client, Global, Result, UsageError};
+use crate::tools::session;
+
+/// How long QEMU may take to end when it is told to.
+const END: Duration = Duration::from_secs(5);
+
+/// What can be done with virtual machines.
+#[derive(Debug, Subcommand)]
+pub enum VmCommand {
+    /// Run a virtual machine with a NIC on a switch, until it powers off
+    #[command(after_help = "Examples:\n  \
+        toklat vm run --switch vale0 --test-guest --address 10.0.0.1/24\n  \
+        toklat vm run --switch vale0 --image debian.qcow2 --memory 2048 --cpus 2\n  \
+        toklat vm run --switch vale0 --kernel bzImage --initrd rd --append console=ttyS0\n  \
+        toklat vm run --switch vale0 --image disk.img --print -- -vnc :1\n\n\
+        On a terminal, Ctrl-A x ends it at once, and Ctrl-A c is QEMU's monitor.")]
+    Run(Box<RunArgs>),
+    /// Clean up behind `vm run`, which starts it
+    #[command(hide = true)]
+    Watch(WatchArgs),
+}
+
+impl VmCommand {
+    /// Does it.
+    ///
+    /// # Errors
+    /// If the machine cannot be made, or its commands fail.
+    pub fn run(&self, global: &Global) -> Result {
+        match self {
+            Self::Run(args) => run(args, global),
+            Self::Watch(args) => watch(args, global),
+        }
+    }
+}
+
+/// Options of `toklat vm run`.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// The switch it is plugged into
+    #[arg(long, value_name = "SWITCH")]
+    switch: SwitchName,
+    /// Name of its port [default: vm and this process's number]
+    #[arg(long, value_name = "NAME")]
+    port: Option<String>,
+    /// The NIC that the guest sees; e1000 and pcnet are QEMU's own, behind a stream socket
+    #[arg(long, value_enum, default_value = "virtio")]
+    nic: Model,
+    /// The NIC's address [default: made of the port's name]
+    #[arg(long)]
+    mac: Option<Mac>,
+    /// Pairs of queues
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
+    /// Packed virtqueues instead of split ones
+    #[arg(long)]
+    packed: bool,
+    /// MiB of memory
+    #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
+    memory: u32,
+    /// Processors
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
+    cpus: u8,
+    /// What executes it [default: kvm where it works, else tcg]
+    #[arg(long, value_enum)]
+    accel: Option<Accelerator>,
+    /// The QEMU to use [default: the one on the path]
+    #[arg(long, value_name = "PROGRAM")]
+    qemu: Option<PathBuf>,
+    #[command(flatten)]
+    boot: BootArgs,
+    /// Print QEMU's command line, and run nothing
+    #[arg(long)]
+    print: bool,
+    /// Written behind QEMU's other arguments, as they are
+    #[arg(last = true, value_name = "QEMU-ARGUMENT")]
+    more: Vec<OsString>,
+}
+
+/// What it boots.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "What it boots")]
+struct BootArgs {
+    /// A disk image, qcow2 or raw
+    #[arg(long, value_name = "FILE", group = "boots", required = true)]
+    image: Option<PathBuf>,
+    /// Leave the image as it is: what the guest writes is lost at its end
+    #[arg(long)]
+    snapshot: bool,
+    /// A kernel
+    #[arg(long, value_name = "FILE", group = "boots")]
+    kernel: Option<PathBuf>,
+    /// The kernel's initramfs
+    #[arg(long, value_name = "FILE")]
+    initrd: Option<PathBuf>,
+    /// The kernel's command line
+    #[arg(long, value_name = "TEXT", default_value = "console=ttyS0")]
+    append: String,
+    /// The test guest, with ping, iperf3 and a packet generator (cargo xtask guest makes it)
+    #[arg(long, group = "boots")]
+    test_guest: bool,
+    /// The test guest's address, such as 10.0.0.1/24
+    #[arg(long, value_name = "ADDRESS")]
+    address: Option<String>,
+    /// Shell commands for the test guest; it powers off behind them
+    #[arg(long, value_name = "COMMANDS")]
+    run: Option<String>,
+}
+
+impl BootArgs {
+    fn boot(&self) -> Result<Boot> {
+        // clap passes over `requires` among options that exclude each other.
+        let misplaced = [
+            (self.image.is_none() && self.snapshot, "--snapshot goes with --image"),
+            (self.kernel.is_none() && self.initrd.is_some(), "--initrd goes with --kernel"),
+            (!self.test_guest && self.address.is_some(), "--address goes with --test-guest"),
+            (!self.test_guest && self.run.is_some(), "--run goes with --test-guest"),
+        ];
+        if let Some((_, why)) = misplaced.into_iter().find(|(wrong, _)| *wrong) {
+            bail!(UsageError(why));
+        }
+        if self.test_guest {
+            let dir = guest::find()?;
+            return Ok(guest::boot(&dir, self.address.as_deref(), self.run.as_deref())?);
+        }
+        let there = |path: &Path| -> Result<PathBuf> {
+            ensure!(path.is_file(), "{} is no file", path.display());
+            Ok(path.to_owned())
+        };
+        if let Some(image) = &self.image {
+            return Ok(Boot::Image { path: there(image)?, snapshot: self.snapshot });
+        }
+        let Some(kernel) = &self.kernel else { bail!(UsageError("say what it boots")) };
+        let initrd = self.initrd.as_deref().map(there).transpose()?;
+        Ok(Boot::Kernel { kernel: there(kernel)?, initrd, append: self.append.clone() })
+    }
+}
+
+impl RunArgs {
+    fn machine(&self, port: &PortName, socket: PathBuf) -> Result<Machine> {
+        if self.nic != Model::Virtio && (self.queues > 1 || self.packed) {
+            bail!(UsageError("--queues and --packed are virtio's"));
+        }
+        let boot = self.boot.boot()?;
+        let accelerator = self.accel.unwrap_or_else(|| {
+            let (accelerator, why) = Accelerator::choose();
+            if let Some(why) = why {
+                eprintln!("toklat: without KVM, which is slow: {why}");
+            }
+            accelerator
+        });
+        let backend = match self.nic {
+            Model::Virtio => Backend::VhostUser(socket),
+            Model::E1000 | Model::Pcnet => Backend::Stream(socket),
+        };
+        let mac = self.mac.unwrap_or_else(|| address(port));
+        let nic = Nic { model: self.nic, mac, backend, queues: self.queues, packed: self.packed };
+        let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+        Ok(Machine {
+            name: port.to_string().replace(':', "-"),
+            accelerator,
+            memory: self.memory,
+            cpus: self.cpus,
+            boot,
+            nic,
+            console: if terminal { Console::Terminal } else { Console::Plain },
+            more: self.more.clone(),
+        })
+    }
+
+    fn port(&self) -> Result<PortName> {
+        let port = self.port.clone().unwrap_or_else(|| format!("vm{}", std::process::id()));
+        Ok(format!("{}:{port}", self.switch).parse::<PortName>()?)
+    }
+}
+
+/// An address in the range of QEMU's, the same for the same name: the FNV-1a hash of it.
+fn address(port: &PortName) -> Mac {
+    let hash = port
+        .to_string()
+        .bytes()
+        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    let [_, a, b, c] = (hash ^ (hash >> 24)).to_be_bytes();
+    Mac::new([0x52, 0x54, 0x00, a, b, c])
+}
+
+fn run(args: &RunArgs, global: &Global) -> Result {
+    let port = args.port()?;
+    let socket = global.dir().join(format!("{}.{}.sock", port.switch, port.port));
+    let qemu = match Qemu::find(args.qemu.as_deref()) {
+        // One may print on one machine what is for another.
+        Err(QemuError::Missing { program }) if args.print => Qemu::oldest(program),
+        found => found?,
+    };
+    let machine = args.machine(&port, socket)?;
+    let mut command = Command::new(&qemu.program);
+    command.args(machine.arguments(qemu.version));
+    let line = quoted(std::iter::once(command.get_program()).chain(command.get_args()));
+    let options = kind_options(&machine.nic);
+    if args.print {
+        writeln!(
+            std::io::stdout().lock(),
+            "# toklat port add {port} {}\n{line}",
+            quoted(options.iter().map(OsString::as_os_str))
+        )?;
+        return Ok(());
+    }
+    let stop = session::stop_on_signals()?;
+    add_port(global, &port, &options)?;
+    let mut watcher = Watcher::start(global, &port)?;
+    eprintln!("toklat: {line}");
+    let mut child =
+        command.spawn().with_context(|| format!("Cannot start {}", qemu.program.display()))?;
+    watcher.watch(&child)?;
+    let status = wait(&mut child, &stop)?;
+    drop(watcher);
+    ended(status, args.boot.run.is_some())
+}
+
+/// The options of `toklat port add` that make its port.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true)]
+struct AddLine {
+    #[command(flatten)]
+    kind: KindOptions,
+}
+
+/// What `toklat port add` is to be told for its port.
+fn kind_options(nic: &Nic) -> Vec<OsString> {
+    let (option, path) = match &nic.backend {
+        Backend::VhostUser(path) => ("--vhost-user", path),
+        Backend::Stream(path) | Backend::Peer { path, .. } => ("--stream", path),
+        Backend::Tap { ifname, .. } => return vec!["--tap".into(), ifname.into()],
+    };
+    let mut options = vec![option.into(), path.into()];
+    if nic.queues > 1 {
+        options.extend(["--queues".into(), nic.queues.to_string().into()]);
+    }
+    options
+}
+
+fn add_port(global: &Global, port: &PortName, options: &[OsString]) -> Result {
+    let AddLine { kind } = AddLine::try_parse_from(options)?;
+    let body = json!({ "name": port.port, "kind": kind.kind(&port.port)? });
+    let path = format!("{}/ports", port.switch.path());
+    let _: PortInfo = Client::connect(global)?.send(Method::POST, &path, &body)?;
+    Ok(())
+}
+
+/// Waits for QEMU's end, and brings it about when this process is told to end.
+fn wait(child: &mut Child, stop: &std::sync::atomic::AtomicBool) -> Result<ExitStatus> {
+    let mut told: Option<Instant> = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        match told {
+            None if stop.load(std::sync::atomic::Ordering::Relaxed) => {
+                signal(child, Signal::TERM);
+                told = Some(Instant::now());
+            }
+            Some(at) if at.elapsed() > END => signal(child, Signal::KILL),
+            _ => {}
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// To a child that nobody has waited for, so that the number is still its own.
+fn signal(child: &Child, signal: Signal) {
+    if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        let _ = rustix::process::kill_process(pid, signal);
+    }
+}
+
+/// What QEMU's end means: a test guest with commands tells their status.
+fn ended(status: ExitStatus, commands: bool) -> Result {
+    match status.code().and_then(guest::status) {
+        Some(0) => Ok(()),
+        Some(status) => bail!("The guest's commands failed (status {status})"),
+        None if commands => bail!("The guest ended before its commands ({status})"),
+        None if status.success() => Ok(()),
+        None => bail!("QEMU failed ({status})"),
+    }
+}
+
+/// The process that cleans up. Dropped, it has done so.
+struct Watcher {
+    child: Child,
+}
+
+impl Watcher {
+    fn start(global: &Global, port: &PortName) -> Result<Self> {
+        let program = std::env::current_exe().context("Cannot tell where this program is")?;
+        let mut command = Command::new(program);
+        command.arg("--dir").arg(global.dir()).args(["vm", "watch", &port.to_string()]);
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let child = command.spawn().context("Cannot start the process that cleans up")?;
+        Ok(Self { child })
+    }
+
+    /// Tells it which QEMU to end.
+    fn watch(&mut self, qemu: &Child) -> Result {
+        let stdin = self.child.stdin.as_mut().context("It has a pipe")?;
+        writeln!(stdin, "{}", qemu.id()).context("The process that cleans up is gone")
+    }
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Options of `toklat vm watch`.
+#[derive(Clone, Debug, Args)]
+pub struct WatchArgs {
+    /// The port to remove
+    port: PortName,
+}
+
+/// Waits until whoever started this is gone; then ends the QEMU that it was told of, and removes the port.
+fn watch(args: &WatchArgs, global: &Global) -> Result {
+    // What ends the terminal, or the processes in its foreground, must not end this.
+    rustix::process::setsid().context("Cannot leave the terminal")?;
+    let mut stdin = std::io::stdin().lock();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut stdin, &mut line)?;
+    // Taken while its parent lives, so that it is no other process.
+    let qemu = line.trim().parse().ok().and_then(Pid::from_raw);
+    let qemu = qemu.and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+    stdin.read_to_end(&mut Vec::new())?;
+    if let Some(qemu) = qemu {
+        let _ = rustix::process::pidfd_send_signal(&qemu, Signal::KILL);
+    }
+    Ok(Client::connect(global)?.without_progress().delete(&args.port.path())?)
+}

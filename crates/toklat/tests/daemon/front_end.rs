@@ -1,0 +1,237 @@
+//! A vhost-user front end of the test's own: a guest with one pair of queues, and everything it says.
+
+use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dataplane::attach::vhost_user::message::{self, code};
+use nic::virtio::driver::{Buffer, Driver, layout_at};
+use nic::virtio::{Features, QueueLayout};
+use rustix::event::EventfdFlags;
+use rustix::fs::MemfdFlags;
+use shmem::{GuestMemory, GuestRange, Mapping};
+
+/// Bytes of the guest's memory.
+pub const MEMORY: u64 = 1 << 20;
+/// Where the front end has it in its own address space.
+pub const USER: u64 = 1 << 40;
+/// vhost-user's own feature bits.
+pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+pub const LOG_ALL: u64 = 1 << 26;
+/// Entries of a queue.
+const SIZE: u16 = 128;
+const BUFFER: u64 = 2048;
+const HEADER: usize = 12;
+
+pub const RECEIVE: usize = 0;
+pub const TRANSMIT: usize = 1;
+
+/// A guest and its front end.
+pub struct FrontEnd {
+    pub socket: UnixStream,
+    pub file: OwnedFd,
+    pub memory: Arc<GuestMemory>,
+    pub queues: [Queue; 2],
+    pub features: u64,
+    free: Vec<u64>,
+}
+
+/// A queue: the guest's driver, and its eventfds.
+pub struct Queue {
+    pub driver: Driver,
+    pub layout: QueueLayout,
+    pub kick: OwnedFd,
+    pub call: OwnedFd,
+    pub error: OwnedFd,
+    /// By number of a chain: its buffer.
+    buffers: Vec<u64>,
+}
+
+pub fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
+}
+
+pub fn memfd(len: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, len).unwrap();
+    file
+}
+
+pub fn words(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn pair(low: u32, high: u32) -> Vec<u8> {
+    [low, high].map(u32::to_ne_bytes).concat()
+}
+
+/// True if an eventfd was signalled since the last call.
+pub fn was_signalled(eventfd: &OwnedFd) -> bool {
+    rustix::io::read(eventfd, &mut [0; 8]).is_ok()
+}
+
+/// Sends a request; true if the socket takes it.
+pub fn say(socket: &UnixStream, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+    message::send(socket, request, false, payload, fds).is_ok()
+}
+
+/// Reads a reply; its payload, or `None` if the other side hung up.
+pub fn reply(mut socket: &UnixStream) -> Option<Vec<u8>> {
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut header = [0; message::HEADER];
+    socket.read_exact(&mut header).ok()?;
+    let size = u32::from_ne_bytes(header[8..].try_into().unwrap());
+    let mut payload = vec![0; size as usize];
+    socket.read_exact(&mut payload).ok()?;
+    Some(payload)
+}
+
+/// Asks for something, and reads the reply.
+pub fn ask(socket: &UnixStream, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> u64 {
+    message::send(socket, request, true, payload, fds).unwrap();
+    let reply = reply(socket).expect("an answer");
+    u64::from_ne_bytes(reply[..8].try_into().unwrap())
+}
+
+impl FrontEnd {
+    /// Connects, says everything, and starts both queues.
+    pub fn start(path: &Path, features: Features) -> Self {
+        let socket = UnixStream::connect(path).unwrap();
+        Self::start_on(socket, features.bits() | PROTOCOL_FEATURES)
+    }
+
+    /// As `start`, on a socket that is connected.
+    pub fn start_on(socket: UnixStream, features: u64) -> Self {
+        let file = memfd(MEMORY);
+        let mapping = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
+        let range = GuestRange { guest: 0, user: USER, size: MEMORY, mapping, offset: 0 };
+        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let negotiated = Features::from_bits_truncate(features);
+        let queue = |at| {
+            let layout = layout_at(at, SIZE);
+            Queue {
+                driver: Driver::new(&memory, layout, negotiated).unwrap(),
+                layout,
+                kick: eventfd(),
+                call: eventfd(),
+                error: eventfd(),
+                buffers: vec![0; usize::from(SIZE)],
+            }
+        };
+        let queues = [queue(0), queue(0x8000)];
+        let free = (0..u64::from(SIZE)).map(|n| 0x8_0000 + n * BUFFER).collect();
+        let mut this = Self { socket, file, memory, queues, features, free };
+        this.negotiate();
+        (0..2).for_each(|queue| this.start_queue(queue, 0));
+        this.fill();
+        this
+    }
+
+    fn negotiate(&self) {
+        let offered = ask(&self.socket, code::GET_FEATURES, &[], &[]);
+        assert_eq!(self.features & !offered, 0, "{:#x} is not offered", self.features & !offered);
+        let protocol = ask(&self.socket, code::GET_PROTOCOL_FEATURES, &[], &[]);
+        assert!(say(&self.socket, code::SET_PROTOCOL_FEATURES, &words(&[protocol]), &[]));
+        // In QEMU's order.
+        for queue in 0..2 {
+            self.must(code::SET_VRING_ENABLE, &pair(queue, 1), &[]);
+        }
+        self.must(code::SET_FEATURES, &words(&[self.features]), &[]);
+        let table = words(&[1, 0, MEMORY, USER, 0]);
+        self.must(code::SET_MEM_TABLE, &table, &[self.file.as_fd()]);
+    }
+
+    /// Asks for something that has to be done.
+    pub fn must(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) {
+        assert_eq!(ask(&self.socket, request, payload, fds), 0, "request {request} was refused");
+    }
+
+    pub fn start_queue(&self, queue: usize, base: u32) {
+        let Queue { layout, kick, call, error, .. } = &self.queues[queue];
+        let number = queue as u32;
+        let packed = self.features & Features::RING_PACKED.bits() != 0;
+        let base = if packed && base == 0 { 0x8000 } else { base };
+        self.must(code::SET_VRING_NUM, &pair(number, SIZE.into()), &[]);
+        self.must(code::SET_VRING_BASE, &pair(number, base), &[]);
+        let user = |at| at + USER;
+        let (descriptors, used) = (user(layout.descriptors), user(layout.device));
+        let address = words(&[number.into(), descriptors, used, user(layout.driver), 0]);
+        self.must(code::SET_VRING_ADDR, &address, &[]);
+        for (request, fd) in [
+            (code::SET_VRING_ERR, error),
+            (code::SET_VRING_CALL, call),
+            (code::SET_VRING_KICK, kick),
+        ] {
+            self.must(request, &words(&[number.into()]), &[fd.as_fd()]);
+        }
+    }
+
+    /// Stops a queue; where it stands.
+    pub fn stop_queue(&self, queue: usize) -> u32 {
+        let answer = ask(&self.socket, code::GET_VRING_BASE, &pair(queue as u32, 0), &[]);
+        (answer >> 32) as u32
+    }
+
+    /// Gives the device buffers to receive into.
+    fn fill(&mut self) {
+        let queue = &mut self.queues[RECEIVE];
+        while self.free.len() > usize::from(SIZE) / 2 {
+            let at = self.free.pop().unwrap();
+            let buffer = Buffer { at, len: BUFFER as u32, writable: true };
+            let Some(number) = queue.driver.add(&[buffer], None) else {
+                self.free.push(at);
+                break;
+            };
+            queue.buffers[usize::from(number)] = at;
+        }
+        queue.publish();
+    }
+
+    /// Sends a frame; false without room.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        let queue = &mut self.queues[TRANSMIT];
+        while let Some((number, _)) = queue.driver.used() {
+            self.free.push(queue.buffers[usize::from(number)]);
+        }
+        let Some(at) = self.free.pop() else { return false };
+        let len = HEADER + frame.len();
+        let bytes = self.memory.bytes(at, len as u32).unwrap();
+        bytes.copy_in(&[&[0; HEADER], frame].concat());
+        let buffer = Buffer { at, len: len as u32, writable: false };
+        let number = queue.driver.add(&[buffer], None).unwrap();
+        queue.buffers[usize::from(number)] = at;
+        queue.publish();
+        true
+    }
+
+    /// The frames that are there now.
+    pub fn receive(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        while let Some((number, len)) = self.queues[RECEIVE].driver.used() {
+            let at = self.queues[RECEIVE].buffers[usize::from(number)];
+            let bytes = self.memory.bytes(at, len).unwrap().to_vec();
+            frames.push(bytes[HEADER..].to_vec());
+            self.free.push(at);
+        }
+        self.fill();
+        frames
+    }
+}
+
+impl Queue {
+    /// Makes chains available, and kicks the device if it wants that.
+    pub fn publish(&mut self) {
+        if self.driver.publish() {
+            rustix::io::write(&self.kick, &1u64.to_ne_bytes()).unwrap();
+        }
+    }
+}
+
+/// Raw bytes, as no front end sends them.
+pub fn babble(mut socket: &UnixStream, bytes: &[u8]) {
+    // One that was hung up on says no more.
+    let _ = socket.write_all(bytes);
+}

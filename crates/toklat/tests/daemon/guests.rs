@@ -1,0 +1,85 @@
+//! Test guests on a daemon's switch, by `toklat vm run`.
+
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use toklat::vm::{Qemu, Running, guest};
+
+use super::{Daemon, skip};
+
+/// How long a guest may take for anything, on a busy machine without KVM.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// True if QEMU and the test guest are here; else the test is skipped.
+pub fn can_run(test: &str) -> bool {
+    let found = Qemu::find(None).map_err(anyhow::Error::from);
+    let found = found.and_then(|_| Ok(guest::find()?));
+    found.inspect_err(|error| skip(test, &format!("{error:#}"))).is_ok()
+}
+
+/// A guest, and `toklat vm run`, which runs it.
+pub struct Guest(Running);
+
+impl Guest {
+    /// Boots one at port `vale0:NAME` with address 10.0.0.NUMBER, which runs `commands`.
+    pub fn boot(daemon: &Daemon, name: &str, number: u8, options: &[&str], commands: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        command.env("TOKLAT_DIR", daemon.dir()).args([
+            "vm",
+            "run",
+            "--switch",
+            "vale0",
+            "--test-guest",
+        ]);
+        command.args([
+            "--port",
+            name,
+            "--memory",
+            "256",
+            "--address",
+            &format!("10.0.0.{number}/24"),
+        ]);
+        command.args(["--run", commands]).args(options);
+        Self(Running::spawn(name, command).unwrap())
+    }
+
+    /// Waits until it says a line with `text`.
+    pub fn says(&mut self, text: &str) -> String {
+        loop {
+            let line = self.0.wait_for(text, PATIENCE, &AtomicBool::new(false)).unwrap();
+            // The command line that `vm run` prints has the guest's commands in it.
+            if !line.starts_with("toklat: ") {
+                return line;
+            }
+        }
+    }
+
+    /// Waits for its end, which must be a good one.
+    pub fn succeeds(mut self) {
+        let status = self.0.end(PATIENCE).unwrap();
+        assert!(status.success(), "{status}: {}", self.0.said());
+    }
+
+    /// Waits for its end, however it ends.
+    pub fn ends(mut self) {
+        self.0.end(PATIENCE).unwrap();
+    }
+
+    /// The process of `toklat vm run`.
+    pub fn pid(&self) -> i32 {
+        self.0.pid() as i32
+    }
+
+    /// The process of QEMU.
+    pub fn qemu(&self) -> i32 {
+        let children =
+            std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
+        let is_qemu = |pid: &i32| {
+            let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+            name.starts_with("qemu")
+        };
+        let mut pids = children.split_whitespace().map(|pid| pid.parse().unwrap());
+        pids.find(is_qemu).expect("QEMU runs")
+    }
+}

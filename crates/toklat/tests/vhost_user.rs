@@ -1,0 +1,482 @@
+//! Ports of virtual machines: guests that exchange frames, and live through the end of every process
+//! but their own; front ends and guests that break every rule.
+
+mod daemon;
+
+use std::os::fd::AsFd;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use dataplane::attach::vhost_user::message::code;
+use frame::Mac;
+use nic::virtio::Features;
+use nic::virtio::driver::Buffer;
+use serde_json::{Value, json};
+
+use daemon::frames::frame;
+use daemon::front_end::{
+    FrontEnd, LOG_ALL, MEMORY, PROTOCOL_FEATURES, RECEIVE, TRANSMIT, USER, ask, babble, memfd,
+    reply, say, was_signalled, words,
+};
+use daemon::{Daemon, PATIENCE, kill_process};
+
+const SPLIT: Features = Features::VERSION_1.union(Features::EVENT_IDX);
+const PACKED: Features = SPLIT.union(Features::RING_PACKED);
+
+/// A daemon with ports a, b, ... for guests.
+fn daemon(ports: &[&str]) -> Daemon {
+    let daemon = Daemon::start();
+    let port = |name: &&str| format!("[switch.vale0.port.{name}]\nkind.vhost_user = {{}}\n");
+    daemon.apply(&ports.iter().map(port).collect::<String>());
+    daemon
+}
+
+fn socket(daemon: &Daemon, port: &str) -> PathBuf {
+    daemon.dir().join(format!("vale0-{port}.sock"))
+}
+
+fn guest(daemon: &Daemon, port: &str, features: Features) -> FrontEnd {
+    FrontEnd::start(&socket(daemon, port), features)
+}
+
+fn number_of(frame: &[u8]) -> Option<u64> {
+    (frame[12..14] == [0x88, 0xb5]).then(|| u64::from_le_bytes(frame[16..24].try_into().unwrap()))
+}
+
+fn numbers(guest: &mut FrontEnd) -> Vec<u64> {
+    guest.receive().iter().filter_map(|frame| number_of(frame)).collect()
+}
+
+/// Sends frames from `a` (station 1) until one arrives at `b` (station 2); how long that took.
+fn until_frames_flow(a: &mut FrontEnd, b: &mut FrontEnd, number: &mut u64) -> Duration {
+    until_frames_flow_from(1, a, b, number)
+}
+
+fn until_frames_flow_from(
+    station: u8,
+    a: &mut FrontEnd,
+    b: &mut FrontEnd,
+    number: &mut u64,
+) -> Duration {
+    let started = Instant::now();
+    loop {
+        b.send(&frame(2, station, 0));
+        numbers(a);
+        *number += 1;
+        a.send(&frame(station, 2, *number));
+        std::thread::sleep(Duration::from_millis(1));
+        if numbers(b).last().is_some_and(|last| *last > 0) {
+            return started.elapsed();
+        }
+        assert!(started.elapsed() < PATIENCE, "no frames flow");
+    }
+}
+
+fn state(daemon: &Daemon, port: &str) -> String {
+    daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["state"].as_str().unwrap().to_owned()
+}
+
+fn stats(daemon: &Daemon, port: &str) -> Value {
+    let stats = daemon.get("/v1/stats?switch=vale0");
+    let ports = stats["switches"][0]["ports"].as_array().unwrap();
+    ports.iter().find(|p| p["name"] == port).unwrap().clone()
+}
+
+#[test]
+fn guests_exchange_frames_in_split_and_packed_queues() {
+    let daemon = daemon(&["a", "b"]);
+    for (one, other) in [(SPLIT, SPLIT), (PACKED, PACKED), (PACKED, SPLIT)] {
+        let (mut a, mut b) = (guest(&daemon, "a", one), guest(&daemon, "b", other));
+        let mut number = 0;
+        until_frames_flow(&mut a, &mut b, &mut number);
+        let mut seen = number;
+        let last = number + 2000;
+        let started = Instant::now();
+        while seen < last {
+            while number < last && number < seen + 40 && a.send(&frame(1, 2, number + 1)) {
+                number += 1;
+            }
+            for got in numbers(&mut b) {
+                assert_eq!(got, seen + 1, "lost or doubled");
+                seen = got;
+            }
+            assert!(started.elapsed() < PATIENCE, "{seen} of {last}");
+        }
+        assert_eq!(state(&daemon, "a"), "attached");
+    }
+}
+
+#[test]
+fn a_killed_data_process_is_not_noticed_by_guests() {
+    for features in [SPLIT, PACKED] {
+        let mut daemon = daemon(&["a", "b"]);
+        let (mut a, mut b) = (guest(&daemon, "a", features), guest(&daemon, "b", features));
+        let mut number = 0;
+        until_frames_flow(&mut a, &mut b, &mut number);
+        let (mut seen, mut repeated) = (number, 0);
+        for round in 1..=4 {
+            if round == 3 {
+                // What is kept is known to the next supervisor, too.
+                daemon.kill();
+                daemon.start_again();
+            }
+            kill_process(daemon.data_process("vale0"));
+            let (started, before) = (Instant::now(), number);
+            let (mut back, mut heard, mut window) = (None, Instant::now(), seen);
+            while back.is_none_or(|at: Instant| at.elapsed() < Duration::from_millis(50)) {
+                while number < window + 100 && a.send(&frame(1, 2, number + 1)) {
+                    number += 1;
+                }
+                for got in numbers(&mut b) {
+                    repeated += u64::from(got <= seen);
+                    seen = seen.max(got);
+                    (heard, window) = (Instant::now(), seen);
+                    if started.elapsed() > Duration::from_millis(5) && got > before {
+                        back.get_or_insert(heard);
+                    }
+                }
+                if heard.elapsed() > Duration::from_millis(100) {
+                    // All that was in flight was lost: it is not waited for.
+                    (heard, window) = (Instant::now(), number);
+                }
+                let log = || daemon.log();
+                assert!(started.elapsed() < PATIENCE, "no frames after kill {round}: {}", log());
+                std::thread::yield_now();
+            }
+            let gap = back.unwrap() - started;
+            assert!(gap < Duration::from_secs(1), "round {round}: {gap:?}");
+        }
+        let limit = if features == PACKED { 0 } else { 4 * 64 };
+        assert!(repeated <= limit, "{repeated} frames came twice");
+        assert_eq!(state(&daemon, "a"), "attached");
+    }
+}
+
+#[test]
+fn a_port_waits_for_the_next_front_end_and_turns_a_second_away() {
+    let mut daemon = daemon(&["a", "b", "c"]);
+    let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));
+    let mut number = 0;
+    until_frames_flow(&mut a, &mut b, &mut number);
+    let second = UnixStream::connect(socket(&daemon, "a")).unwrap();
+    assert!(say(&second, code::GET_FEATURES, &[], &[]));
+    assert_eq!(reply(&second), None, "a second front end was not hung up on");
+    until_frames_flow(&mut a, &mut b, &mut number);
+    for _ in 0..3 {
+        drop(a);
+        daemon.wait_for("the port to be vacant", |daemon| state(daemon, "a") == "vacant");
+        a = guest(&daemon, "a", PACKED);
+        until_frames_flow(&mut a, &mut b, &mut number);
+    }
+    // One that comes at once is not turned away for its predecessor.
+    drop(a);
+    let mut a = guest(&daemon, "a", SPLIT);
+    until_frames_flow(&mut a, &mut b, &mut number);
+    assert_eq!(state(&daemon, "c"), "vacant");
+}
+
+#[test]
+fn a_port_connects_to_a_front_end_that_listens() {
+    let daemon = Daemon::start();
+    let path = daemon.dir().join("qemu.sock");
+    let kind = json!({ "vhost_user": { "path": path, "client": true } });
+    daemon.apply(&format!(
+        "[switch.vale0.port.b]\nkind.vhost_user = {{}}\n[switch.vale0.port.a]\nkind.vhost_user = \
+         {{ path = '{}', client = true }}",
+        path.display()
+    ));
+    let info = daemon.get("/v1/switches/vale0/ports/a");
+    assert_eq!(info["spec"]["kind"]["vhost_user"]["path"], kind["vhost_user"]["path"]);
+    let mut b = guest(&daemon, "b", SPLIT);
+    let mut number = 0;
+    for _ in 0..2 {
+        let listener = UnixListener::bind(&path).unwrap();
+        let connected = listener.accept().unwrap().0;
+        let mut a = FrontEnd::start_on(connected, SPLIT.bits() | PROTOCOL_FEATURES);
+        until_frames_flow(&mut a, &mut b, &mut number);
+        drop((a, listener));
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn queues_stop_and_go_on_where_they_were() {
+    for features in [SPLIT, PACKED] {
+        let daemon = daemon(&["a", "b"]);
+        let (mut a, mut b) = (guest(&daemon, "a", features), guest(&daemon, "b", features));
+        let mut number = 0;
+        for _ in 0..3 {
+            until_frames_flow(&mut a, &mut b, &mut number);
+            let bases = [RECEIVE, TRANSMIT].map(|queue| (queue, a.stop_queue(queue)));
+            a.send(&frame(1, 2, u64::MAX));
+            std::thread::sleep(Duration::from_millis(20));
+            assert!(!numbers(&mut b).contains(&u64::MAX), "a stopped queue was served");
+            bases.into_iter().for_each(|(queue, base)| a.start_queue(queue, base));
+            let started = Instant::now();
+            while !numbers(&mut b).contains(&u64::MAX) {
+                assert!(started.elapsed() < PATIENCE, "what waited in the queue is not sent");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_link_is_unplugged_and_plugged_in() {
+    let mut daemon = daemon(&["a", "b"]);
+    let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));
+    let (channel, theirs) = UnixStream::pair().unwrap();
+    a.must(code::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()]);
+    let mut number = 0;
+    until_frames_flow(&mut a, &mut b, &mut number);
+    let link = |daemon: &Daemon, up: bool| {
+        let path = "/v1/switches/vale0/ports/a";
+        assert_eq!(daemon.ask("PATCH", path, &json!({ "link": up })).0, 200);
+    };
+    let status = |a: &FrontEnd| {
+        let question = [6u32, 2, 0].map(u32::to_ne_bytes).concat();
+        assert!(say(&a.socket, code::GET_CONFIG, &[&question[..], &[0; 2]].concat(), &[]));
+        reply(&a.socket).unwrap()[12]
+    };
+    assert_eq!(status(&a), 1);
+    link(&daemon, false);
+    assert_eq!((status(&a), reply(&channel)), (0, Some(Vec::new())));
+    numbers(&mut a);
+    let dropped = |port: &Value| {
+        let down = |drops: &Value| drops["down"].as_u64().unwrap_or(0);
+        (down(&port["in_drops"]), down(&port["out_drops"]))
+    };
+    daemon.wait_for("frames in both directions to be dropped", |daemon| {
+        a.send(&frame(1, 2, 7));
+        b.send(&frame(2, 1, 7));
+        assert!(numbers(&mut a).is_empty(), "received without a link");
+        let (from, to) = dropped(&stats(daemon, "a"));
+        from > 200 && to > 0
+    });
+    link(&daemon, true);
+    assert_eq!((status(&a), reply(&channel)), (1, Some(Vec::new())));
+    until_frames_flow(&mut a, &mut b, &mut number);
+}
+
+#[test]
+fn a_guest_that_came_is_announced() {
+    let mut daemon = daemon(&["a", "b"]);
+    let (a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));
+    let mac = Mac::local(77);
+    let mut word = [0; 8];
+    word[..6].copy_from_slice(&mac.octets());
+    a.must(code::SEND_RARP, &word, &[]);
+    let mut rarp = None;
+    daemon.wait_for("the announcement", |_| {
+        rarp = b.receive().into_iter().find(|frame| frame[12..14] == [0x80, 0x35]);
+        rarp.is_some()
+    });
+    let rarp = rarp.unwrap();
+    assert_eq!((&rarp[..6], &rarp[6..12]), (&[0xff; 6][..], &mac.octets()[..]));
+    let fdb = daemon.get("/v1/switches/vale0/fdb");
+    let entry = fdb.as_array().unwrap().iter().find(|entry| entry["mac"] == mac.to_string());
+    assert_eq!(entry.unwrap()["port"], "a");
+}
+
+#[test]
+fn pages_that_are_written_are_logged() {
+    let daemon = daemon(&["a", "b"]);
+    let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));
+    let mut number = 0;
+    until_frames_flow(&mut a, &mut b, &mut number);
+    let log = memfd(4096);
+    let pages = || {
+        let mut bits = [0; (MEMORY / 4096 / 8) as usize];
+        rustix::io::pread(&log, &mut bits, 0).unwrap();
+        (0..MEMORY / 4096)
+            .filter(|page| bits[(page / 8) as usize] >> (page % 8) & 1 != 0)
+            .collect::<Vec<_>>()
+    };
+    ask(&b.socket, code::SET_LOG_BASE, &words(&[4096, 0]), &[log.as_fd()]);
+    until_frames_flow(&mut a, &mut b, &mut number);
+    assert!(pages().is_empty(), "logged before it was asked for");
+    b.must(code::SET_FEATURES, &words(&[b.features | LOG_ALL]), &[]);
+    until_frames_flow(&mut a, &mut b, &mut number);
+    let logged = pages();
+    // The receive queue's used ring, and buffers.
+    assert!(logged.contains(&0) || logged.contains(&1), "{logged:?}");
+    assert!(logged.iter().any(|page| *page >= 0x80), "{logged:?}");
+}
+
+/// Numbers of frames that hostile guests send, and more.
+const OTHERS: u64 = 1 << 32;
+
+/// What a hostile front end does to its port.
+type Attack = (&'static str, fn(&Daemon));
+
+fn connect(daemon: &Daemon) -> UnixStream {
+    UnixStream::connect(socket(daemon, "evil")).unwrap()
+}
+
+/// The port hangs up.
+fn is_hung_up_on(socket: &UnixStream) {
+    assert_eq!(reply(socket), None);
+}
+
+const ATTACKS: [Attack; 9] = [
+    ("what is no message", |daemon| {
+        let socket = connect(daemon);
+        babble(&socket, &[0xa5; 4096]);
+        is_hung_up_on(&socket);
+    }),
+    ("a message that never ends", |daemon| {
+        let socket = connect(daemon);
+        babble(&socket, &[code::SET_FEATURES, 1, 8].map(u32::to_ne_bytes).concat());
+        babble(&socket, &[0; 7]);
+        std::thread::sleep(Duration::from_millis(50));
+    }),
+    ("descriptors nobody asked for", |daemon| {
+        let socket = connect(daemon);
+        let fds = [socket.as_fd(), socket.as_fd()];
+        assert!(say(&socket, code::GET_FEATURES, &[], &fds));
+        is_hung_up_on(&socket);
+    }),
+    ("replies that are not read", |daemon| {
+        let socket = connect(daemon);
+        socket.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        while say(&socket, code::GET_FEATURES, &[], &[]) {}
+    }),
+    ("kicks before anything else, and a queue that is not there", |daemon| {
+        let socket = connect(daemon);
+        let kick = daemon::front_end::eventfd();
+        assert!(say(&socket, code::SET_VRING_KICK, &words(&[0]), &[kick.as_fd()]));
+        assert!(say(&socket, code::GET_VRING_BASE, &words(&[0]), &[]));
+        assert_eq!(reply(&socket).unwrap().len(), 8);
+        assert!(say(&socket, code::SET_VRING_KICK, &words(&[99]), &[kick.as_fd()]));
+        is_hung_up_on(&socket);
+    }),
+    ("memory that overlaps, that is none, and that is too short", |daemon| {
+        let (evil, file) = (guest(daemon, "evil", SPLIT), memfd(4096));
+        let overlapping = words(&[2, 0, 4096, USER, 0, 0, 4096, USER + 8192, 0]);
+        let fds = [file.as_fd(), file.as_fd()];
+        assert_eq!(ask(&evil.socket, code::SET_MEM_TABLE, &overlapping, &fds), 1);
+        let endless = words(&[1, 0, 1 << 60, USER, 0]);
+        assert_eq!(ask(&evil.socket, code::SET_MEM_TABLE, &endless, &fds[..1]), 1);
+        let device = std::fs::File::open("/dev/zero").unwrap();
+        let table = words(&[1, 0, 4096, USER, 0]);
+        assert_eq!(ask(&evil.socket, code::SET_MEM_TABLE, &table, &[device.as_fd()]), 1);
+        // Without the queues' memory.
+        assert_eq!(ask(&evil.socket, code::SET_MEM_TABLE, &table, &fds[..1]), 1);
+    }),
+    ("a descriptor that leads nowhere", |daemon| {
+        let mut evil = guest(daemon, "evil", PACKED);
+        let buffer = Buffer { at: MEMORY - 10, len: 100, writable: false };
+        evil.queues[TRANSMIT].driver.add(&[buffer], None).unwrap();
+        evil.queues[TRANSMIT].publish();
+        wait_until(|| was_signalled(&evil.queues[TRANSMIT].error));
+        assert!(stats(daemon, "evil")["faults"].as_u64().unwrap() > 0);
+    }),
+    ("a chain that is a loop", |daemon| {
+        let mut evil = guest(daemon, "evil", SPLIT);
+        let queue = &mut evil.queues[TRANSMIT];
+        let buffer = Buffer { at: 0x8_0000, len: 64, writable: false };
+        queue.driver.add(&[buffer], None).unwrap();
+        // Descriptor 0: the next one is descriptor 0.
+        let descriptor = evil.memory.bytes(queue.layout.descriptors, 16).unwrap();
+        descriptor.write(12, 1u16);
+        descriptor.write(14, 0u16);
+        queue.publish();
+        wait_until(|| was_signalled(&evil.queues[TRANSMIT].error));
+    }),
+    ("memory that is cut off in full traffic", |daemon| {
+        let mut evil = guest(daemon, "evil", SPLIT);
+        for n in 0..100 {
+            evil.send(&frame(9, 2, OTHERS + n));
+        }
+        // Unmapped in this process first, which has no guard.
+        let FrontEnd { socket, file, queues, memory, .. } = evil;
+        let [receive, transmit] = queues;
+        let events = [receive.error, transmit.error];
+        drop((receive.driver, transmit.driver, memory));
+        rustix::fs::ftruncate(&file, 0).unwrap();
+        rustix::io::write(&transmit.kick, &1u64.to_ne_bytes()).unwrap();
+        wait_until(|| events.iter().any(was_signalled));
+        drop(socket);
+    }),
+];
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "waited in vain");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn hostile_front_ends_harm_nobody_else() {
+    let mut daemon = daemon(&["a", "b", "evil"]);
+    let pid = daemon.data_process("vale0");
+    let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", PACKED));
+    let mut number = 0;
+    until_frames_flow(&mut a, &mut b, &mut number);
+    let mut seen = number;
+    for (what, attack) in ATTACKS {
+        std::thread::scope(|scope| {
+            let attack = scope.spawn(|| attack(&daemon));
+            while !attack.is_finished() {
+                while number < seen + 40 && a.send(&frame(1, 2, number + 1)) {
+                    number += 1;
+                }
+                for got in numbers(&mut b) {
+                    if got < OTHERS {
+                        assert_eq!(got, seen + 1, "{what}");
+                        seen = got;
+                    }
+                }
+                numbers(&mut a);
+                std::thread::yield_now();
+            }
+            attack.join().unwrap_or_else(|_| panic!("{what}: {}", daemon.log()));
+        });
+        daemon.wait_for("the port to be vacant", |daemon| state(daemon, "evil") == "vacant");
+        let mut next = guest(&daemon, "evil", SPLIT);
+        let mut other = OTHERS;
+        until_frames_flow_from(8, &mut next, &mut b, &mut other);
+        drop(next);
+        until_frames_flow(&mut a, &mut b, &mut number);
+        seen = number;
+        numbers(&mut b);
+    }
+    assert_eq!(daemon.data_process("vale0"), pid, "{}", daemon.log());
+}
+
+#[test]
+fn interrupts_are_held_back_and_none_is_lost() {
+    let daemon = daemon(&["a", "b"]);
+    let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));
+    let mut number = 0;
+    until_frames_flow(&mut a, &mut b, &mut number);
+    let path = "/v1/switches/vale0/ports/b";
+    for (interrupts, least, most) in [
+        (json!({}), 30, 10_000),
+        (json!({ "max_rate": 50 }), 1, 20),
+        (json!({ "max_delay_us": 20_000, "adaptive": true }), 1, 50),
+    ] {
+        assert_eq!(daemon.ask("PATCH", path, &json!({ "interrupts": interrupts })).0, 200);
+        was_signalled(&b.queues[RECEIVE].call);
+        let (mut signals, started) = (0, Instant::now());
+        while started.elapsed() < Duration::from_millis(300) {
+            number += 1;
+            a.send(&frame(1, 2, number));
+            b.queues[RECEIVE].driver.want_interrupts(true);
+            std::thread::sleep(Duration::from_micros(300));
+            signals += u32::from(was_signalled(&b.queues[RECEIVE].call));
+            numbers(&mut b);
+        }
+        assert!((least..=most).contains(&signals), "{signals} with {interrupts}");
+        // A last frame's interrupt is late, but comes.
+        numbers(&mut b);
+        b.queues[RECEIVE].driver.want_interrupts(true);
+        was_signalled(&b.queues[RECEIVE].call);
+        a.send(&frame(1, 2, number));
+        let started = Instant::now();
+        wait_until(|| was_signalled(&b.queues[RECEIVE].call));
+        assert!(started.elapsed() < Duration::from_millis(500), "{interrupts}");
+    }
+}

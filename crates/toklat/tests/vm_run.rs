@@ -1,0 +1,145 @@
+//! `toklat vm run`: Linux guests on a switch, and their ends.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use self::daemon::guests::{Guest, can_run};
+use self::daemon::{Daemon, is_alive, kill_process};
+
+mod daemon;
+
+fn switch() -> Daemon {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.ask("POST", "/v1/switches", &json!({ "name": "vale0" })).0, 201);
+    daemon
+}
+
+/// A port's counters.
+fn counters(daemon: &Daemon, port: &str) -> Value {
+    let stats = daemon.get("/v1/stats");
+    let ports = stats["switches"][0]["ports"].as_array().unwrap();
+    ports.iter().find(|p| p["name"] == port).unwrap_or_else(|| panic!("{port}: {stats}")).clone()
+}
+
+fn count(counters: &Value, name: &str) -> u64 {
+    counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters}"))
+}
+
+/// Waits until the other guest answers.
+fn reach(number: u8) -> String {
+    format!(
+        "until ping -c 1 -W 1 10.0.0.{number} >/dev/null; do sleep 0.2; done; echo toklat-guest: reached"
+    )
+}
+
+const SERVE: &str = "iperf3 -s -D >/dev/null; while :; do sleep 1; done";
+
+/// A segment of up to 64 KiB goes from one guest into the other in one pass: nobody cuts it, nobody computes its checksum.
+#[test]
+fn tcp_between_guests_crosses_in_whole_segments() {
+    if !can_run("tcp_between_guests_crosses_in_whole_segments") {
+        return;
+    }
+    let daemon = switch();
+    let mut server = Guest::boot(&daemon, "a", 1, &[], SERVE);
+    let ask = format!(
+        "{}; ping -q -c 3 10.0.0.1 && iperf3 -c 10.0.0.1 -t 2 && echo toklat-guest: over; sleep 5",
+        reach(1)
+    );
+    let mut client = Guest::boot(&daemon, "b", 2, &[], &ask);
+    client.says("3 packets received, 0% packet loss");
+    client.says("toklat-guest: over");
+    let (sender, receiver) = (counters(&daemon, "b"), counters(&daemon, "a"));
+    let size = count(&sender, "in_bytes") / count(&sender, "in_frames");
+    assert!(size > 4000, "{size} bytes a frame are no segments: {sender}");
+    for counters in [&sender, &receiver] {
+        assert_eq!(count(counters, "out_segmented"), 0, "{counters}");
+        assert_eq!(count(counters, "out_checksums"), 0, "{counters}");
+        assert_eq!(count(counters, "faults"), 0, "{counters}");
+    }
+    client.succeeds();
+    // Its commands go on for ever.
+    kill_process(server.qemu());
+    server.says("toklat-guest: ready");
+    server.ends();
+}
+
+/// Guests with several queues and with packed ones talk to each other.
+#[test]
+fn queues_of_all_kinds_meet() {
+    if !can_run("queues_of_all_kinds_meet") {
+        return;
+    }
+    let daemon = switch();
+    let _server =
+        Guest::boot(&daemon, "a", 1, &["--packed", "--queues", "2", "--cpus", "2"], SERVE);
+    let ask = format!("{}; iperf3 -c 10.0.0.1 -t 1 -P 4 && iperf3 -R -c 10.0.0.1 -t 1", reach(1));
+    let mut client = Guest::boot(&daemon, "b", 2, &["--queues", "2", "--cpus", "2"], &ask);
+    client.says("toklat-guest: reached");
+    client.succeeds();
+}
+
+/// Killed, `vm run` leaves neither a QEMU nor a port behind; a killed QEMU takes its port along, and the others stay.
+#[test]
+fn nothing_is_left_of_a_killed_machine() {
+    if !can_run("nothing_is_left_of_a_killed_machine") {
+        return;
+    }
+    let mut daemon = switch();
+    let flood =
+        |number: u8| format!("{}; pkt udp 10.0.0.{number} 9 1000 100 & {SERVE}", reach(number));
+    let (mut a, mut b) = (
+        Guest::boot(&daemon, "a", 1, &[], &flood(2)),
+        Guest::boot(&daemon, "b", 2, &[], &flood(1)),
+    );
+    a.says("toklat-guest: reached");
+    b.says("toklat-guest: reached");
+    std::thread::sleep(Duration::from_millis(500));
+    let qemu = b.qemu();
+    kill_process(qemu);
+    b.ends();
+    assert_eq!(daemon.ports("vale0"), [("a".to_owned(), "attached".to_owned())]);
+    // Whoever comes next is reached at the same address.
+    let next = Guest::boot(&daemon, "b", 2, &[], &reach(1));
+    next.succeeds();
+    let (qemu, run) = (a.qemu(), a.pid());
+    kill_process(run);
+    a.ends();
+    daemon.wait_for("the port's end", |daemon| daemon.ports("vale0").is_empty());
+    daemon.wait_for("QEMU's end", |_| !is_alive(qemu));
+}
+
+/// A data process that is killed under live guests is back within a second, and so is their network.
+#[test]
+fn guests_do_not_notice_that_the_data_process_died() {
+    if !can_run("guests_do_not_notice_that_the_data_process_died") {
+        return;
+    }
+    for queues in [&[][..], &["--packed"]] {
+        let mut daemon = switch();
+        let mut server = Guest::boot(&daemon, "a", 1, queues, SERVE);
+        let ask = format!(
+            "{}; ping -i 0.05 -W 1 -c 100 10.0.0.1 >/tmp/pings; tail -3 /tmp/pings; iperf3 -c 10.0.0.1 -t 1",
+            reach(1)
+        );
+        let mut client = Guest::boot(&daemon, "b", 2, queues, &ask);
+        server.says("toklat-guest: ready");
+        client.says("toklat-guest: reached");
+        std::thread::sleep(Duration::from_millis(500));
+        let killed = daemon.data_process("vale0");
+        kill_process(killed);
+        let started = Instant::now();
+        daemon.wait_for("a new data process", |daemon| {
+            let info = daemon.get("/v1/switches/vale0");
+            info["pid"].as_i64().is_some_and(|pid| pid as i32 != killed)
+        });
+        assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+        let summary = client.says("packets received");
+        let received = summary.split(", ").find_map(|part| part.strip_suffix(" packets received"));
+        let received: u32 = received.unwrap().parse().unwrap();
+        // 20 a second.
+        assert!(received >= 80, "{summary}");
+        client.succeeds();
+    }
+}
