@@ -27,11 +27,13 @@ wait_for() { # SECONDS COMMAND...
 }
 
 # One testpmd process on core 0 with two virtio-user ports, which sends back every frame it gets: 2 x 1024 frames in
-# flight, so that what arrives is what was forwarded. Prints Mpps over both directions.
-closed_loop() { # FRAME-BYTES SOCKET0 SOCKET1
-    local port="queues=1,queue_size=1024,server=1"
+# flight, so that what arrives is what was forwarded. With `many`, it generates 1,024 flows and throws away what arrives.
+# Prints Mpps over both directions.
+closed_loop() { # FRAME-BYTES SOCKET0 SOCKET1 [one|many] [OPTION-OF-PORTS]
+    local port="queues=1,queue_size=1024,server=1${5:+,$5}" mode="io" start="start tx_first 32"
+    [ "${4:-one}" = one ] || { mode="flowgen"; start="start"; }
     {
-        sleep 3; echo "set txpkts $1"; echo "set fwd io"; echo "start tx_first 32"
+        sleep 3; echo "set txpkts $1"; echo "set fwd $mode"; echo "$start"
         sleep 1; echo "show port stats all"; sleep "$seconds"; echo "show port stats all"
         echo stop; echo quit; sleep 0.5
     } | timeout -k 2 $((seconds + 20)) dpdk-testpmd --lcores '0@1,1@0' --no-pci --file-prefix=toklat-peer-gen \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # OVS-DPDK with the NORMAL action (a learning switch) between two vhost-user ports: Mpps, and the round trip of one frame.
-#   ovs.sh [64] [1500] [rtt]          the PMD thread is on core 1, generator and sink are one process on core 0
+#   ovs.sh [64] [many] [1500] [rtt]          the PMD thread is on core 1, generator and sink are one process on core 0
 set -uo pipefail
 . "$(dirname "$0")/lib.sh"
 vswitchd=/usr/lib/openvswitch-switch-dpdk/ovs-vswitchd-dpdk
@@ -33,6 +33,8 @@ for what in "${@:-64}"; do
         way=$(rtt "net_virtio_user0,path=$scratch/vh0.sock,server=1,queues=1,queue_size=1024,mac=02:00:00:00:00:a0" \
             "net_virtio_user1,path=$scratch/vh1.sock,server=1,queues=1,queue_size=1024,mac=02:00:00:00:00:a1")
         json ovs rtt "$(awk -v way="$way" 'BEGIN { if (way) printf "%.3f", 2 * way }')" us
+    elif [ "$what" = many ]; then
+        json ovs many "$(closed_loop 64 "$scratch/vh0.sock" "$scratch/vh1.sock" many)" Mpps
     else
         json ovs "$what" "$(closed_loop "$what" "$scratch/vh0.sock" "$scratch/vh1.sock")" Mpps
     fi
