@@ -1,7 +1,7 @@
 //! What a queue is made of, and what stays of it when it stops.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shmem::{Cursor, DirtyLog, GuestMemory, Shareable, Shared};
 
@@ -125,6 +125,8 @@ pub struct QueueState {
     pub(super) done: Cursor,
     /// Where `done` is about to go, stored before the ring says so.
     pub(super) moving: Cursor,
+    /// Packed queues: the descriptor at `done` as it will be used, stored before any that follows it.
+    pub(super) first_put: AtomicU64,
     /// The [`Fault`] that stopped the queue, or 0.
     fault: AtomicU32,
 }

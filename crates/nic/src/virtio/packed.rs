@@ -8,7 +8,7 @@
 //!   | lent       | available?
 //! ```
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use shmem::SharedSlice;
 
@@ -46,6 +46,12 @@ pub(super) fn round_flags(position: u16, used: bool) -> u16 {
     available | used
 }
 
+/// True if a descriptor says that it is available, or used, in the round of this position.
+#[inline(always)]
+fn is_in_round(word: Word, position: u16, used: bool) -> bool {
+    word.fourth() & (flags::AVAILABLE | flags::USED) == round_flags(position, used)
+}
+
 /// The position `slots` after `position`.
 #[inline(always)]
 pub(super) fn advance(position: u16, slots: u16, size: u16) -> u16 {
@@ -65,8 +71,7 @@ pub(super) fn distance(from: u16, to: u16, size: u16) -> u16 {
 impl Packed {
     #[inline(always)]
     fn is_available(&self) -> bool {
-        let word = self.descriptors[usize::from(self.taken & !WRAP)].word(Ordering::Acquire);
-        word.fourth() & (flags::AVAILABLE | flags::USED) == round_flags(self.taken, false)
+        is_in_round(self.word(self.taken), self.taken, false)
     }
 
     /// Slots that may be taken.
@@ -84,6 +89,63 @@ impl Packed {
         })
     }
 
+    #[inline(always)]
+    fn word(&self, position: u16) -> Word {
+        self.descriptors[usize::from(position & !WRAP)].word(Ordering::Acquire)
+    }
+
+    /// The slots of the available chain, or rest of one, that begins at `at`, and its number.
+    fn chain_at(&self, mut at: u16) -> Option<(u16, u16)> {
+        for slots in 1..=self.size {
+            let word = self.word(at);
+            if !is_in_round(word, at, false) {
+                return None;
+            }
+            if word.fourth() & flags::NEXT == 0 {
+                return Some((slots, word.third()));
+            }
+            at = advance(at, 1, self.size);
+        }
+        None
+    }
+
+    /// Slots from `self.put` on whose chains were put, but for the first chain's descriptor, which is
+    /// stored last.
+    fn unpublished(&self) -> Option<u16> {
+        let (first, _) = self.chain_at(self.put)?;
+        let mut slots = first;
+        while slots < self.size {
+            let at = advance(self.put, slots, self.size);
+            let word = self.word(at);
+            if !is_in_round(word, at, true) {
+                break;
+            }
+            // Of a chain of several descriptors the others are as they were.
+            let rest = self.chain_at(advance(at, 1, self.size));
+            let rest = rest.filter(|(_, id)| *id == word.third()).map_or(0, |(rest, _)| rest);
+            slots = slots.saturating_add(1 + rest);
+        }
+        (first < slots && slots <= self.size).then_some(slots)
+    }
+
+    /// Goes on where a predecessor died that had put chains, or had published them and not said so.
+    fn finish_predecessor(&mut self) {
+        let state = &self.parts.state;
+        let moving = Self::checked(state.moving.own(), self.size);
+        // Since then the driver may have made it available for the next round.
+        let used = self.word(self.put).fourth() & flags::USED != 0;
+        if moving != self.put && used == (self.put & WRAP != 0) {
+            state.done.publish(u32::from(moving));
+            self.put = moving;
+        } else if let Some(slots) = self.unpublished() {
+            let word = Word::from_bits(state.first_put.load(Ordering::Relaxed));
+            self.first_put = Some((self.put & !WRAP, word));
+            self.put = advance(self.put, slots, self.size);
+            self.publish();
+        }
+        self.taken = self.put;
+    }
+
     /// A position from the state, if it is one.
     fn checked(position: u32, size: u16) -> u16 {
         let position = position as u16;
@@ -99,14 +161,8 @@ impl Ring for Packed {
         // The driver's event suppression is looked at by `Interrupts`.
         let descriptors: SharedSlice<Descriptor> =
             parts.area("descriptors", layout.descriptors, usize::from(size))?;
-        let (done, moving) = (parts.state.done.own(), parts.state.moving.own());
-        let (done, moving) = (Self::checked(done, size), Self::checked(moving, size));
-        // A predecessor may have died between publishing and saying so.
-        let first = descriptors[usize::from(done & !WRAP)].word(Ordering::Acquire).fourth();
-        let used = first & (flags::AVAILABLE | flags::USED) == round_flags(done, true);
-        let done = if used { moving } else { done };
-        parts.state.done.publish(u32::from(done));
-        Ok(Self {
+        let done = Self::checked(parts.state.done.own(), size);
+        let mut this = Self {
             descriptors,
             device: parts.area("device's event suppression", layout.device, 1)?,
             parts,
@@ -114,7 +170,9 @@ impl Ring for Packed {
             taken: done,
             put: done,
             first_put: None,
-        })
+        };
+        this.finish_predecessor();
+        Ok(this)
     }
 
     fn has_work(&self) -> bool {
@@ -153,7 +211,7 @@ impl Ring for Packed {
             // Those after the first were written before it became available, as available too.
             let descriptor = &self.descriptors[usize::from(at & !WRAP)];
             let word = descriptor.word(Ordering::Acquire);
-            if word.fourth() & (flags::AVAILABLE | flags::USED) != round_flags(at, false) {
+            if !is_in_round(word, at, false) {
                 return Err(Fault::EndlessChain);
             }
             let piece = Piece { at: descriptor.address(), len: word.len() };
@@ -195,6 +253,9 @@ impl Ring for Packed {
         if self.first_put.is_none() {
             let Some(first) = chains.next() else { return };
             let word = used(round_flags(self.put, true), first);
+            // Known to a successor before any other is stored.
+            self.parts.state.first_put.store(word.bits(), Ordering::Relaxed);
+            fence(Ordering::Release);
             self.first_put = Some((self.put & !WRAP, word));
             self.put = advance(self.put, first.0.slots, self.size);
         }
@@ -289,6 +350,14 @@ pub(super) fn event_wanted(word: u32, old: u16, new: u16, size: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+
+    use super::super::driver::{Buffer, Driver, layout_at};
+    use super::super::ring::Direction;
+    use super::super::{QueueConfig, QueueState};
     use super::*;
 
     #[test]
@@ -303,5 +372,91 @@ mod tests {
         }
         assert_eq!(advance(WRAP | 6, 1, 7), 0);
         assert_eq!(advance(6, 3, 7), WRAP | 2);
+    }
+
+    const SIZE: u16 = 16;
+
+    fn queue() -> (Driver, impl Fn() -> Packed) {
+        let mapping = Mapping::private(1 << 16).unwrap();
+        let range = GuestRange { guest: 0, user: 0, size: 1 << 16, mapping, offset: 0 };
+        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let (layout, features) = (layout_at(0, SIZE), Features::RING_PACKED);
+        let state: Shared<QueueState> = Mapping::private(4096).unwrap().shared(0).unwrap();
+        state.start_at(u32::from(WRAP));
+        let driver = Driver::new(&memory, layout, features).unwrap();
+        let device = move || {
+            let (memory, state) = (Arc::clone(&memory), state.clone());
+            let config = QueueConfig { memory, layout, features, state, dirty: None };
+            Packed::new(Parts::new(config, Direction::ToGuest)).unwrap()
+        };
+        (driver, device)
+    }
+
+    fn add(driver: &mut Driver, buffers: usize) -> Option<u16> {
+        driver.add(&vec![Buffer { at: 0x8000, len: 100, writable: true }; buffers], None)
+    }
+
+    /// A device takes `put` chains, puts them, and dies; before it publishes them, or before it says
+    /// that it did. Its successor goes on so that the driver gets every chain once.
+    fn dies(turned: usize, lens: &[usize], put: usize, published: bool) {
+        let what = format!("{turned} {lens:?} {put} {published}");
+        let (mut driver, device) = queue();
+        let mut dead = device();
+        let use_one = |ring: &mut Packed| {
+            let chain = ring.take_chain(&mut Vec::new()).unwrap().unwrap();
+            ring.put(std::iter::once((chain, 1)));
+            ring.publish();
+            chain.id
+        };
+        for turn in 0..turned {
+            let number = add(&mut driver, 1 + turn % 3).unwrap();
+            driver.publish();
+            use_one(&mut dead);
+            assert_eq!(driver.used(), Some((number, 1)));
+        }
+        let done = dead.parts.state.done.own();
+        let mut numbers: VecDeque<u16> =
+            lens.iter().map(|len| add(&mut driver, *len).unwrap()).collect();
+        driver.publish();
+        let taken: Vec<Chain> =
+            (0..put).map(|_| dead.take_chain(&mut Vec::new()).unwrap().unwrap()).collect();
+        dead.put(taken.into_iter().zip(2..));
+        if published {
+            dead.publish();
+            dead.parts.state.done.publish(done);
+            // The driver goes on in the meantime.
+            for _ in 0..put {
+                let (number, _) = driver.used().unwrap();
+                assert_eq!(Some(number), numbers.pop_front(), "{what}");
+            }
+            numbers.extend(std::iter::from_fn(|| add(&mut driver, 1)));
+            driver.publish();
+        }
+        std::mem::forget(dead);
+        let mut successor = device();
+        if !published && put > 1 {
+            for written in (2..).take(put) {
+                let number = numbers.pop_front().unwrap();
+                assert_eq!(driver.used(), Some((number, written)), "{what}");
+            }
+        }
+        assert_eq!(driver.used(), None, "{what}");
+        while let Some(number) = numbers.pop_front() {
+            assert_eq!(use_one(&mut successor), number, "{what}");
+            assert_eq!(driver.used(), Some((number, 1)), "{what}");
+        }
+        assert!(!successor.has_work(), "{what}");
+    }
+
+    #[test]
+    fn a_successor_goes_on_wherever_its_predecessor_died() {
+        for turned in 0..2 * usize::from(SIZE) {
+            for lens in [&[1; 5][..], &[3, 1, 2, 1], &[1, 4, 4, 1], &[1; SIZE as usize]] {
+                for put in 1..=lens.len() {
+                    dies(turned, lens, put, false);
+                    dies(turned, lens, put, true);
+                }
+            }
+        }
     }
 }

@@ -83,6 +83,11 @@ impl Word {
         (self.0 >> 32) as u16
     }
 
+    /// What [`bits`](Self::bits) said.
+    pub fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
     /// As it lies in memory, but for its byte order.
     pub fn bits(self) -> u64 {
         self.0
