@@ -24,6 +24,8 @@ pub const LOG_ALL: u64 = 1 << 26;
 /// Entries of a queue.
 const SIZE: u16 = 128;
 const BUFFER: u64 = 2048;
+/// Buffers of a queue.
+pub const BUFFERS: usize = 64;
 const HEADER: usize = 12;
 
 pub const RECEIVE: usize = 0;
@@ -36,10 +38,9 @@ pub struct FrontEnd {
     pub memory: Arc<GuestMemory>,
     pub queues: [Queue; 2],
     pub features: u64,
-    free: Vec<u64>,
 }
 
-/// A queue: the guest's driver, and its eventfds.
+/// A queue: the guest's driver, its eventfds and buffers.
 pub struct Queue {
     pub driver: Driver,
     pub layout: QueueLayout,
@@ -48,6 +49,7 @@ pub struct Queue {
     pub error: OwnedFd,
     /// By number of a chain: its buffer.
     buffers: Vec<u64>,
+    free: Vec<u64>,
 }
 
 pub fn eventfd() -> OwnedFd {
@@ -110,8 +112,8 @@ impl FrontEnd {
         let range = GuestRange { guest: 0, user: USER, size: MEMORY, mapping, offset: 0 };
         let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
         let negotiated = Features::from_bits_truncate(features);
-        let queue = |at| {
-            let layout = layout_at(at, SIZE);
+        let queue = |number: u64| {
+            let layout = layout_at(number * 0x8000, SIZE);
             Queue {
                 driver: Driver::new(&memory, layout, negotiated).unwrap(),
                 layout,
@@ -119,11 +121,13 @@ impl FrontEnd {
                 call: eventfd(),
                 error: eventfd(),
                 buffers: vec![0; usize::from(SIZE)],
+                free: (0..BUFFERS as u64)
+                    .map(|n| 0x8_0000 + (number * BUFFERS as u64 + n) * BUFFER)
+                    .collect(),
             }
         };
-        let queues = [queue(0), queue(0x8000)];
-        let free = (0..u64::from(SIZE)).map(|n| 0x8_0000 + n * BUFFER).collect();
-        let mut this = Self { socket, file, memory, queues, features, free };
+        let queues = [queue(0), queue(1)];
+        let mut this = Self { socket, file, memory, queues, features };
         this.negotiate();
         (0..2).for_each(|queue| this.start_queue(queue, 0));
         this.fill();
@@ -178,13 +182,9 @@ impl FrontEnd {
     /// Gives the device buffers to receive into.
     fn fill(&mut self) {
         let queue = &mut self.queues[RECEIVE];
-        while self.free.len() > usize::from(SIZE) / 2 {
-            let at = self.free.pop().unwrap();
+        while let Some(at) = queue.free.pop() {
             let buffer = Buffer { at, len: BUFFER as u32, writable: true };
-            let Some(number) = queue.driver.add(&[buffer], None) else {
-                self.free.push(at);
-                break;
-            };
+            let number = queue.driver.add(&[buffer], None).unwrap();
             queue.buffers[usize::from(number)] = at;
         }
         queue.publish();
@@ -194,9 +194,9 @@ impl FrontEnd {
     pub fn send(&mut self, frame: &[u8]) -> bool {
         let queue = &mut self.queues[TRANSMIT];
         while let Some((number, _)) = queue.driver.used() {
-            self.free.push(queue.buffers[usize::from(number)]);
+            queue.free.push(queue.buffers[usize::from(number)]);
         }
-        let Some(at) = self.free.pop() else { return false };
+        let Some(at) = queue.free.pop() else { return false };
         let len = HEADER + frame.len();
         let bytes = self.memory.bytes(at, len as u32).unwrap();
         bytes.copy_in(&[&[0; HEADER], frame].concat());
@@ -210,11 +210,12 @@ impl FrontEnd {
     /// The frames that are there now.
     pub fn receive(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
-        while let Some((number, len)) = self.queues[RECEIVE].driver.used() {
-            let at = self.queues[RECEIVE].buffers[usize::from(number)];
+        let queue = &mut self.queues[RECEIVE];
+        while let Some((number, len)) = queue.driver.used() {
+            let at = queue.buffers[usize::from(number)];
             let bytes = self.memory.bytes(at, len).unwrap().to_vec();
             frames.push(bytes[HEADER..].to_vec());
-            self.free.push(at);
+            queue.free.push(at);
         }
         self.fill();
         frames
