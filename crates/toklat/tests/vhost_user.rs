@@ -461,15 +461,16 @@ fn interrupts_are_held_back_and_none_is_lost() {
     let mut number = 0;
     until_frames_flow(&mut a, &mut b, &mut number);
     let path = "/v1/switches/vale0/ports/b";
-    for (interrupts, least, most) in [
-        (json!({}), 30, 10_000),
-        (json!({ "max_rate": 50 }), 1, 20),
-        (json!({ "max_delay_us": 20_000, "adaptive": true }), 1, 50),
+    for (interrupts, least, most_a_second) in [
+        (json!({}), 30, 1_000_000),
+        (json!({ "max_rate": 50 }), 1, 51),
+        (json!({ "max_delay_us": 20_000, "adaptive": true }), 1, 150),
     ] {
         assert_eq!(daemon.ask("PATCH", path, &json!({ "interrupts": interrupts })).0, 200);
         was_signalled(&b.queues[RECEIVE].call);
         let (mut signals, started) = (0, Instant::now());
-        while started.elapsed() < Duration::from_millis(300) {
+        while started.elapsed() < Duration::from_millis(300) || signals < least {
+            assert!(started.elapsed() < PATIENCE, "{signals} with {interrupts}");
             number += 1;
             a.send(&frame(1, 2, number));
             b.queues[RECEIVE].driver.want_interrupts(true);
@@ -477,14 +478,13 @@ fn interrupts_are_held_back_and_none_is_lost() {
             signals += u32::from(was_signalled(&b.queues[RECEIVE].call));
             numbers(&mut b);
         }
-        assert!((least..=most).contains(&signals), "{signals} with {interrupts}");
+        let most = 5.0 + started.elapsed().as_secs_f64() * f64::from(most_a_second);
+        assert!(f64::from(signals) < most, "{signals} with {interrupts}");
         // A last frame's interrupt is late, but comes.
         numbers(&mut b);
         b.queues[RECEIVE].driver.want_interrupts(true);
         was_signalled(&b.queues[RECEIVE].call);
         a.send(&frame(1, 2, number));
-        let started = Instant::now();
         wait_until(|| was_signalled(&b.queues[RECEIVE].call));
-        assert!(started.elapsed() < Duration::from_millis(500), "{interrupts}");
     }
 }

@@ -147,6 +147,15 @@ impl Bell {
     }
 }
 
+impl Drop for Bell {
+    /// What was put off has nobody to see to it any more.
+    fn drop(&mut self) {
+        if self.moderation.as_mut().is_some_and(|m| *m.put_off.get_mut()) {
+            self.signal();
+        }
+    }
+}
+
 impl Moderation {
     /// When an interrupt that is asked for now may be.
     fn due(&self, now: Nanos) -> Nanos {
@@ -197,6 +206,15 @@ mod tests {
         assert_eq!(signals(&bell), 1);
         assert_eq!(bell.ring(due + 1), Rung::Later(due + SECOND / 1000));
         assert_eq!(bell.ring(due + SECOND), Rung::Yes, "a late worker costs nobody an interrupt");
+    }
+
+    #[test]
+    fn a_bell_that_is_replaced_rings_what_it_had_put_off() {
+        let bell = bell(Interrupts { max_delay_us: 100, ..OFF });
+        let eventfd = Arc::clone(&bell.eventfd);
+        assert_eq!(bell.ring(Nanos(SECOND)), Rung::Later(Nanos(SECOND + 100_000)));
+        drop(bell);
+        assert_eq!(signals(&Bell::new(eventfd, OFF)), 1);
     }
 
     #[test]
