@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use serde_json::json;
-use toklat::vm::Bridge;
+use toklat::vm::{Bridge, guest};
 
 use self::daemon::guests::{Guest, can_run};
 use self::daemon::{Daemon, skip};
@@ -23,14 +23,14 @@ fn models_without_offloads_talk_to_virtio() {
         return;
     }
     let daemon = switch();
-    let mut server =
-        Guest::boot(&daemon, "a", 1, &[], "iperf3 -s -D >/dev/null; while :; do sleep 1; done");
+    let mut server = Guest::boot(&daemon, "a", 1, &[], guest::SERVE);
     server.says("toklat-guest: ready");
-    let ask = "until ping -c 1 -W 1 10.0.0.1 >/dev/null; do sleep 0.2; done; \
-               readlink /sys/class/net/eth0/device/driver; \
-               iperf3 -c 10.0.0.1 -t 1 && iperf3 -R -c 10.0.0.1 -t 1 && echo toklat-guest: over; sleep 3";
+    let ask = format!(
+        "{}; readlink /sys/class/net/eth0/device/driver; iperf3 -c 10.0.0.1 -t 1 --bidir && echo toklat-guest: over; sleep 3",
+        guest::reach("10.0.0.1")
+    );
     for (nic, driver) in [("e1000", "/e1000"), ("pcnet", "/pcnet32")] {
-        let mut client = Guest::boot(&daemon, nic, 2, &["--nic", nic], ask);
+        let mut client = Guest::boot(&daemon, nic, 2, &["--nic", nic], &ask);
         client.says(driver);
         client.says("toklat-guest: over");
         let stats = daemon.get("/v1/stats");
@@ -77,7 +77,7 @@ fn the_host_and_a_guest_share_a_segment() {
     let mut server =
         at_host(&["iperf3", "-s"]).stdout(std::process::Stdio::null()).spawn().unwrap();
     let ask = "until ping -c 1 -W 1 10.0.0.9 >/dev/null; do sleep 0.2; done; \
-               iperf3 -c 10.0.0.9 -t 1 && iperf3 -R -c 10.0.0.9 -t 1 && echo toklat-guest: over; sleep 3";
+               iperf3 -c 10.0.0.9 -t 1 --bidir && echo toklat-guest: over; sleep 3";
     let mut guest = Guest::boot(&daemon, "vm", 2, &[], ask);
     guest.says("toklat-guest: over");
     let stats = daemon.get("/v1/stats");

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
+use toklat::vm::guest;
+
 use self::daemon::guests::{Guest, can_run};
 use self::daemon::{Daemon, is_alive, kill_process};
 
@@ -26,14 +28,12 @@ fn count(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters}"))
 }
 
-/// Waits until the other guest answers.
-fn reach(number: u8) -> String {
+/// Waits until the other guest is there, whether it serves or not.
+fn meet(number: u8) -> String {
     format!(
         "until ping -c 1 -W 1 10.0.0.{number} >/dev/null; do sleep 0.2; done; echo toklat-guest: reached"
     )
 }
-
-const SERVE: &str = "iperf3 -s -D >/dev/null; while :; do sleep 1; done";
 
 /// A segment of up to 64 KiB goes from one guest into the other in one pass: nobody cuts it, nobody computes its checksum.
 #[test]
@@ -42,10 +42,10 @@ fn tcp_between_guests_crosses_in_whole_segments() {
         return;
     }
     let daemon = switch();
-    let mut server = Guest::boot(&daemon, "a", 1, &[], SERVE);
+    let mut server = Guest::boot(&daemon, "a", 1, &[], guest::SERVE);
     let ask = format!(
         "{}; ping -q -c 3 10.0.0.1 && iperf3 -c 10.0.0.1 -t 2 && echo toklat-guest: over; sleep 5",
-        reach(1)
+        guest::reach("10.0.0.1")
     );
     let mut client = Guest::boot(&daemon, "b", 2, &[], &ask);
     client.says("3 packets received, 0% packet loss");
@@ -73,8 +73,8 @@ fn queues_of_all_kinds_meet() {
     }
     let daemon = switch();
     let _server =
-        Guest::boot(&daemon, "a", 1, &["--packed", "--queues", "2", "--cpus", "2"], SERVE);
-    let ask = format!("{}; iperf3 -c 10.0.0.1 -t 1 -P 4 && iperf3 -R -c 10.0.0.1 -t 1", reach(1));
+        Guest::boot(&daemon, "a", 1, &["--packed", "--queues", "2", "--cpus", "2"], guest::SERVE);
+    let ask = format!("{}; iperf3 -c 10.0.0.1 -t 1 -P 4 --bidir", guest::reach("10.0.0.1"));
     let mut client = Guest::boot(&daemon, "b", 2, &["--queues", "2", "--cpus", "2"], &ask);
     client.says("toklat-guest: reached");
     client.succeeds();
@@ -88,7 +88,7 @@ fn nothing_is_left_of_a_killed_machine() {
     }
     let mut daemon = switch();
     let flood =
-        |number: u8| format!("{}; pkt udp 10.0.0.{number} 9 1000 100 & {SERVE}", reach(number));
+        |number: u8| format!("{}; pkt udp 10.0.0.{number} 9 1000 100 & sleep 1000", meet(number));
     let (mut a, mut b) = (
         Guest::boot(&daemon, "a", 1, &[], &flood(2)),
         Guest::boot(&daemon, "b", 2, &[], &flood(1)),
@@ -101,7 +101,7 @@ fn nothing_is_left_of_a_killed_machine() {
     b.ends();
     assert_eq!(daemon.ports("vale0"), [("a".to_owned(), "attached".to_owned())]);
     // Whoever comes next is reached at the same address.
-    let next = Guest::boot(&daemon, "b", 2, &[], &reach(1));
+    let next = Guest::boot(&daemon, "b", 2, &[], &meet(1));
     next.succeeds();
     let (qemu, run) = (a.qemu(), a.pid());
     kill_process(run);
@@ -118,10 +118,10 @@ fn guests_do_not_notice_that_the_data_process_died() {
     }
     for queues in [&[][..], &["--packed"]] {
         let mut daemon = switch();
-        let mut server = Guest::boot(&daemon, "a", 1, queues, SERVE);
+        let mut server = Guest::boot(&daemon, "a", 1, queues, guest::SERVE);
         let ask = format!(
             "{}; ping -i 0.05 -W 1 -c 100 10.0.0.1 >/tmp/pings; tail -3 /tmp/pings; iperf3 -c 10.0.0.1 -t 1",
-            reach(1)
+            guest::reach("10.0.0.1")
         );
         let mut client = Guest::boot(&daemon, "b", 2, queues, &ask);
         server.says("toklat-guest: ready");

@@ -24,6 +24,18 @@ pub struct Unsayable;
 /// The kernel cuts its command line off after 2,048 bytes.
 const LONGEST: usize = 1800;
 
+/// Commands of a guest that serves for ever: iperf3 and, once that listens, UDP echoes at port 7.
+pub const SERVE: &str = "iperf3 -s -D >/dev/null; until grep -q :1451 /proc/net/tcp*; do sleep 0.1; done; \
+    pkt echo 7 & while :; do sleep 1; done";
+
+/// Commands that wait until the guest at `address` serves, and say so.
+#[must_use]
+pub fn reach(address: &str) -> String {
+    format!(
+        "until pkt ask {address} 7 64 1 >/dev/null 2>&1; do sleep 0.2; done; echo toklat-guest: reached"
+    )
+}
+
 /// Finds its directory: `$TOKLAT_GUEST`, `guest` in the build directory that this program is in, or `target/guest` here.
 ///
 /// # Errors
@@ -50,8 +62,8 @@ pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result
     {
         return Err(Unsayable);
     }
-    // A panic reboots, and QEMU is told to end then.
-    let mut append = "console=ttyS0 quiet panic=-1".to_owned();
+    // A panic reboots, and QEMU is told to end then. On a busy host its timer may seem not to work.
+    let mut append = "console=ttyS0 quiet panic=-1 no_timer_check".to_owned();
     if let Some(address) = address {
         append += &format!(" toklat.address={address}");
     }

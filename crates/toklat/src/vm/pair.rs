@@ -48,18 +48,17 @@ impl Pair {
     pub fn boot(qemu: &Qemu, between: &Between, seconds: u32, stop: &AtomicBool) -> Result<Self> {
         let dir = guest::find()?;
         let accelerator = Accelerator::choose().0;
-        let serve = "iperf3 -s -D >/dev/null; pkt echo 7 & while :; do sleep 100; done";
         let ask = format!(
-            "until ping -c 1 -W 1 {SERVER} >/dev/null; do sleep 0.2; done; echo toklat-guest: reached; \
-             pkt ask {SERVER} 7 64 50 >/dev/null; pkt ask {SERVER} 7 64 2000; echo toklat-guest: tcp; \
+            "{}; pkt ask {SERVER} 7 64 50 >/dev/null; pkt ask {SERVER} 7 64 2000; echo toklat-guest: tcp; \
              iperf3 -c {SERVER} -t {seconds} -i 0 -J >/tmp/report; echo toklat-guest: tcp over; cat /tmp/report; \
-             echo toklat-guest: reported; pkt udp {SERVER} 9 64 2; echo toklat-guest: flooded; sleep 100"
+             echo toklat-guest: reported; pkt udp {SERVER} 9 64 2; echo toklat-guest: flooded; sleep 100",
+            guest::reach(SERVER)
         );
         let start = |i: usize, commands: &str| -> Result<Running> {
             let machine = machine(&dir, i, commands, accelerator, &between.backends[i])?;
             Running::start(qemu, &machine, &between.prefix)
         };
-        let mut server = start(0, serve)?;
+        let mut server = start(0, guest::SERVE)?;
         // Of two QEMUs on one socket, this one has made it by now.
         server.wait_for("toklat-guest: ready", BOOT, stop)?;
         let mut client = start(1, &ask)?;
