@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use fabric::Policy;
 use frame::Mac;
 use port::{DropReason, Limits, MapGuard, Nanos, Scratch};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Bytes;
 use toklat_dataplane::attach::{Source, dgram, stream};
 use toklat_dataplane::config::Attachment;
@@ -291,6 +292,43 @@ fn a_successor_goes_on_in_the_middle_of_a_frame() {
     }
     assert_eq!(lens, [60, 60, 60]);
     assert!(got.iter().eq(frames[..sent].iter()), "{} of {sent} came, or others", got.len());
+}
+
+#[test]
+fn regression_output_that_begins_to_wait_wakes_an_armed_stream() {
+    let state = State::private(&SwitchConfig { max_ports: 1, ..SwitchConfig::default() }).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let mut peer = Peer { socket: theirs, got: VecDeque::new() };
+    let port = stream::attach(ours.into(), &state.port(0).unwrap(), false).unwrap();
+    let (mut source, egress) = (port.source, &port.egresses[0]);
+    let turn = |source: &mut dyn Source, now| {
+        assert_eq!(source.queue(0).gather(&mut Scratch::new(1), 1, now), 0);
+    };
+    turn(&mut *source, Nanos(0));
+    assert!(!source.arm());
+    let is_woken = |source: &dyn Source| {
+        let fds = source.wake_fds();
+        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        rustix::event::poll(&mut fds, Some(&Timespec::default())).unwrap() > 0
+    };
+    let (mut frame, map) = (frame(2, 1, 1500, 0), guard());
+    let mut scratch = Scratch::new(1);
+    scratch.push(Bytes::of(&mut frame).span());
+    scratch.judge(&map, &mut [()], |_, _| ());
+    let (batch, limits) = (scratch.batch(&map), Limits { max_frame: 1518, lossless: true });
+    let deliver = || egress.deliver(&batch, &[0], limits).finished;
+    assert!(deliver() == 1 && !is_woken(&*source), "the socket took all of it");
+    let sent = 1 + std::iter::repeat_with(deliver).take_while(|finished| *finished == 1).count();
+    assert!(is_woken(&*source), "nobody would send what waits");
+    source.disarm();
+    let (mut got, mut now) = (0, Nanos(0));
+    while got < sent {
+        now = now + Nanos::SECOND;
+        turn(&mut *source, now);
+        got += std::iter::from_fn(|| peer.receive()).count();
+        assert!(now < Nanos(1000 * Nanos::SECOND), "{got} of {sent}");
+    }
 }
 
 #[test]

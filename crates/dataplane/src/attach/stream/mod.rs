@@ -24,6 +24,7 @@ use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
     IngressCounters, Limits, Nanos, Scratch, Software,
 };
+use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketType};
 use shmem::{Bytes, Shared};
@@ -60,8 +61,11 @@ pub fn attach(socket: OwnedFd, state: &PortState, resume: bool) -> Result<Attach
     let known = both(resume);
     let lost = known.is_none();
     let (inbox, bytes) = known.or_else(|| both(false)).ok_or_else(missing)?;
+    let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let expected = "a descriptor to spare for an eventfd";
     let stream = Arc::new(Stream {
         socket,
+        doorbell: doorbell.map_err(|_| AttachError::Descriptors { expected })?,
         closed: AtomicBool::new(false),
         waits: AtomicBool::new(!bytes.is_empty()),
         out: Mutex::new(Out { bytes, counters }),
@@ -83,6 +87,8 @@ pub fn attach(socket: OwnedFd, state: &PortState, resume: bool) -> Result<Attach
 /// What the two directions share.
 struct Stream {
     socket: OwnedFd,
+    /// Tells the worker that output begins to wait. Watched for changes and never read.
+    doorbell: OwnedFd,
     /// Nothing is sent or received any more.
     closed: AtomicBool,
     /// Bytes wait for the socket to take them.
@@ -162,6 +168,7 @@ impl Egress for Stream {
             out.counters.drop_frames(DropReason::Down, list.len() as u64);
             return Delivered { finished: list.len() };
         }
+        let waited = self.waits.load(Ordering::Relaxed);
         let (mut frames, mut bytes, mut finished) = (0, 0, list.len());
         for (at, i) in list.iter().enumerate() {
             let mut appended = out.append(batch, *i, limits.max_frame);
@@ -183,6 +190,9 @@ impl Egress for Stream {
         out.counters.frames.add(frames);
         out.counters.bytes.add(bytes);
         self.flush(&mut out);
+        if !waited && self.waits.load(Ordering::Relaxed) {
+            crate::signal(self.doorbell.as_fd());
+        }
         Delivered { finished }
     }
 
@@ -316,7 +326,7 @@ impl Source for StreamIngress {
     }
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.stream.socket.as_fd()]
+        vec![self.stream.socket.as_fd(), self.stream.doorbell.as_fd()]
     }
 
     /// Epoll tells of what comes, not that there is room again: what waits is tried by the clock.
