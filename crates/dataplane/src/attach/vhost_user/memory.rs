@@ -10,8 +10,6 @@ use super::message::Region;
 
 /// Most regions of a guest's memory: what a front end is told that there are slots for.
 pub const MAX_SLOTS: usize = 64;
-/// Most times that regions are added: each once for each pair of queues.
-pub const MAX_ENTRIES: usize = 16 * MAX_SLOTS;
 /// Most bytes of files that are mapped for one guest.
 const MAX_MAPPED: u64 = 4 << 40;
 /// Most bytes of a log of written pages: a bit for each page of a guest of the largest size.
@@ -93,12 +91,6 @@ impl Slot {
         Ok(Self { region, file, number, times: 1, identity, mapping })
     }
 
-    /// True if the other slot is this one, added once more.
-    #[must_use]
-    pub fn is_again(&self, other: &Self) -> bool {
-        self.region == other.region && self.identity == other.identity
-    }
-
     /// True if it is this region of this file.
     #[must_use]
     pub fn is(&self, region: Region, file: &OwnedFd) -> bool {
@@ -106,13 +98,11 @@ impl Slot {
     }
 }
 
-/// Makes the guest's memory table of these slots, of which several may be the same one.
+/// Makes the guest's memory table of these slots.
 ///
 /// # Errors
-/// [`MemoryError::Table`] when they overlap.
+/// [`MemoryError`] when they overlap, or are too many.
 pub fn table(slots: &[Slot]) -> Result<Arc<GuestMemory>, MemoryError> {
-    let seen = |at: usize| slots[..at].iter().any(|slot| slot.number == slots[at].number);
-    let slots: Vec<&Slot> = (0..slots.len()).filter(|at| !seen(*at)).map(|at| &slots[at]).collect();
     if slots.len() > MAX_SLOTS {
         return Err(MemoryError::TooMuch);
     }
@@ -123,7 +113,7 @@ pub fn table(slots: &[Slot]) -> Result<Arc<GuestMemory>, MemoryError> {
         mapping: Arc::clone(&slot.mapping),
         offset: slot.region.offset as usize,
     };
-    Ok(Arc::new(GuestMemory::new(slots.into_iter().map(range).collect())?))
+    Ok(Arc::new(GuestMemory::new(slots.iter().map(range).collect())?))
 }
 
 /// Maps a log of written pages.

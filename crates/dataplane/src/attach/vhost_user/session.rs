@@ -395,22 +395,12 @@ impl Session {
         self.use_slots(slots)
     }
 
-    /// QEMU before 8.1 adds and removes each region once for each pair of queues: entries that are alike
-    /// count how often.
     fn add_region(&mut self, region: Region, file: OwnedFd) -> Result<Answer, Refused> {
-        if let Some(same) = self.slots.iter().find(|slot| slot.is(region, &file)) {
-            let same = same.clone();
-            if self.slots.len() >= memory::MAX_ENTRIES {
-                return Err(MemoryError::TooMuch.into());
-            }
-            self.slots.push(same);
+        if let Some(same) = self.slots.iter_mut().find(|slot| slot.is(region, &file)) {
+            same.times = same.times.saturating_add(1);
             return Ok(Answer::Done);
         }
         let slot = Slot::new(region, Arc::new(file), self.next_slot, &self.slots)?;
-        if let Some(here) = self.slots.iter_mut().find(|here| here.is_again(&slot)) {
-            here.times = here.times.saturating_add(1);
-            return Ok(Answer::Done);
-        }
         self.next_slot = self.next_slot.wrapping_add(1);
         let mut slots = self.slots.clone();
         slots.push(slot);

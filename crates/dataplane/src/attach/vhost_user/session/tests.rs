@@ -176,10 +176,22 @@ fn memory_that_is_added_for_each_pair_of_queues_stays_until_the_last_has_removed
     do_all(&mut session, [remove()]);
     assert!(session.memory().bytes(4 * SIZE, 1).is_none());
     assert!(session.handle(remove()).unwrap().is_err());
-    for _ in 0..memory::MAX_ENTRIES {
-        let _ = session.handle(add()).unwrap();
-    }
-    assert!(session.handle(add()).unwrap().is_err());
+}
+
+#[test]
+fn regression_memory_that_is_added_without_end_can_still_be_kept() {
+    let mut session = qemu();
+    let file = memfd(2 * SIZE);
+    let add = |_| Request::AddMemoryRegion(region(4 * SIZE, 0), file.try_clone().unwrap());
+    do_all(&mut session, (0..1000).map(add));
+    let kept = session.kept();
+    assert!(kept[SESSION].0.to_string().len() < crate::control::MAX_MESSAGE / 2);
+    let mut session = Session::restore(offer(), &kept).unwrap();
+    let remove = |_| Request::RemoveMemoryRegion(region(4 * SIZE, 0));
+    do_all(&mut session, (0..999).map(remove));
+    assert!(session.memory().bytes(4 * SIZE, 1).is_some());
+    do_all(&mut session, [remove(0)]);
+    assert!(session.memory().bytes(4 * SIZE, 1).is_none());
 }
 
 #[test]
