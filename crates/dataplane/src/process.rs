@@ -85,6 +85,8 @@ struct Process {
     instances: u32,
     /// The supervisor that greeted last: it keeps what ports need to go on.
     supervisor: Option<OwnedFd>,
+    /// It did not take all of that; the rest is told later.
+    behind: bool,
     restored: Restored,
     stopping: bool,
 }
@@ -117,6 +119,7 @@ impl Process {
             ports: Vec::new(),
             instances: 0,
             supervisor: None,
+            behind: false,
             restored: Restored::new(),
             stopping: false,
             config,
@@ -290,6 +293,7 @@ impl Process {
                 // Told our version, a supervisor of another one knows why it is left.
                 let same = version == control::VERSION;
                 self.supervisor = from.try_clone_to_owned().ok().filter(|_| same);
+                self.behind = false;
                 return same.then_some(()).ok_or(ChannelError::Closed);
             }
             Command::ListPorts => {

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 
 use super::Process;
 use crate::attach::vhost_user::FrontEnd;
@@ -207,8 +208,10 @@ impl Process {
         self.put_back(id, guest);
     }
 
-    /// Tells front ends of queues that their guests broke, and says it once.
+    /// Tells front ends of queues that their guests broke, and says it once. Tells the supervisor what it
+    /// did not take.
     pub(super) fn look_after_guests(&mut self) {
+        let behind = std::mem::take(&mut self.behind);
         for id in 0..self.ports.len() as PortId {
             let Some(guest) = self.ports[usize::from(id)].as_mut().and_then(|r| r.guest.as_mut())
             else {
@@ -216,6 +219,9 @@ impl Process {
             };
             for (queue, fault) in guest.new_faults() {
                 self.say(id, &format!("queue {queue} stopped: {fault}"));
+            }
+            if behind && let Some(guest) = self.take_guest(id) {
+                self.put_back(id, guest);
             }
         }
     }
@@ -228,11 +234,12 @@ impl Process {
 
     /// Keeps what a successor of this process needs of a session where it outlives this process.
     fn keep(&mut self, id: PortId, guest: &mut FrontEnd) {
+        let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };
         let now = guest.session.kept();
-        let Some(supervisor) = &self.supervisor else { return };
-        let told = tell_changes(supervisor.as_fd(), id, &guest.kept, &now);
-        match told {
+        match tell_changes(supervisor.as_fd(), id, &guest.kept, &now) {
             Ok(()) => guest.kept = now,
+            // It is slow, or stopped: nobody else is to wait for it.
+            Err(ChannelError::Io(Errno::AGAIN | Errno::TOOMANYREFS)) => self.behind = true,
             // The next supervisor asks for everything.
             Err(_) => self.supervisor = None,
         }

@@ -8,6 +8,7 @@ use shmem::Pages;
 
 use super::*;
 use crate::attach::Source;
+use crate::attach::vhost_user::message;
 use crate::config::WorkerConfig;
 
 fn process(config: SwitchConfig) -> Process {
@@ -139,5 +140,49 @@ fn ports_added_and_removed_in_a_row_are_answered_in_order() {
     assert_eq!(answers[5..8], [done.clone(), added, done.clone()]);
     assert!(there(&answers[8]) && answers[9] == done && answers.len() == 10);
     assert_eq!(process.state.workers(1)[0].ports, 1);
+    process.finish();
+}
+
+#[test]
+fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
+    let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+    let pair = |kind| {
+        rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+    };
+    let (ours, keeper) = pair(SocketType::SEQPACKET);
+    sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
+    sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, Some(Duration::from_millis(1)))
+        .unwrap();
+    process.supervisor = Some(ours);
+    let (front_end, socket) = pair(SocketType::STREAM);
+    let attachment = Attachment::VhostUser { queue_pairs: 1 };
+    let (name, policy) = ("guest".to_owned(), Policy::default());
+    let config = PortConfig { name, policy, worker: None, attachment };
+    process.add_port(0, config, vec![socket], false).unwrap();
+    let mut calls = Vec::new();
+    for _ in 0..100 {
+        let flags = rustix::event::EventfdFlags::NONBLOCK;
+        let call = rustix::event::eventfd(0, flags).unwrap();
+        message::send(&front_end, message::code::SET_VRING_CALL, false, &[0; 8], &[call.as_fd()])
+            .unwrap();
+        process.serve_guest(0);
+        calls.push(call);
+    }
+    let kept_calls = || {
+        let mut kept = Vec::new();
+        while is_readable(keeper.as_fd()) {
+            match control::receive::<Answer>(&keeper).unwrap() {
+                (Answer::Keep { key, .. }, fds) if key == "call 0" => kept.extend(fds),
+                _ => {}
+            }
+        }
+        kept
+    };
+    assert!((1..100).contains(&kept_calls().len()), "it was to have no room for all");
+    process.look_after_guests();
+    let kept = kept_calls();
+    assert_eq!(kept.len(), 1);
+    crate::signal(kept[0].as_fd());
+    assert!(rustix::io::read(&calls[99], &mut [0; 8]).is_ok(), "not the last one");
     process.finish();
 }
