@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use daemon::frames::frame;
 use daemon::front_end::{
     BUFFERS, FrontEnd, LOG_ALL, MEMORY, PROTOCOL_FEATURES, RECEIVE, TRANSMIT, USER, ask, babble,
-    memfd, reply, say, was_signalled, words,
+    eventfd, memfd, reply, say, was_signalled, words,
 };
 use daemon::{Daemon, PATIENCE, kill_process};
 
@@ -264,6 +264,21 @@ fn a_link_is_unplugged_and_plugged_in() {
 }
 
 #[test]
+fn regression_a_guest_without_a_link_is_interrupted_where_it_said_last() {
+    let daemon = daemon(&["a"]);
+    let mut a = guest(&daemon, "a", SPLIT);
+    let path = "/v1/switches/vale0/ports/a";
+    assert_eq!(daemon.ask("PATCH", path, &json!({ "link": false })).0, 200);
+    a.queues[TRANSMIT].call = eventfd();
+    let call = [a.queues[TRANSMIT].call.as_fd()];
+    a.must(code::SET_VRING_CALL, &words(&[TRANSMIT as u64]), &call);
+    was_signalled(&a.queues[TRANSMIT].call);
+    a.queues[TRANSMIT].driver.want_interrupts(true);
+    a.send(&frame(1, 2, 1));
+    wait_until(|| was_signalled(&a.queues[TRANSMIT].call));
+}
+
+#[test]
 fn a_guest_that_came_is_announced() {
     let mut daemon = daemon(&["a", "b"]);
     let (a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));
@@ -350,7 +365,7 @@ const ATTACKS: [Attack; 9] = [
     }),
     ("kicks before anything else, and a queue that is not there", |daemon| {
         let socket = connect(daemon);
-        let kick = daemon::front_end::eventfd();
+        let kick = eventfd();
         assert!(say(&socket, code::SET_VRING_KICK, &words(&[0]), &[kick.as_fd()]));
         assert!(say(&socket, code::GET_VRING_BASE, &words(&[0]), &[]));
         assert_eq!(reply(&socket).unwrap().len(), 8);

@@ -102,7 +102,7 @@ impl Process {
             guest.announce(*mac);
             return self.remake(id, guest);
         }
-        let changes = guest.session.take_changes();
+        let changes = guest.take_changes();
         if changes.rings {
             return self.remake(id, guest);
         }
