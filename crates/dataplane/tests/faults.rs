@@ -21,7 +21,7 @@ mod process;
 /// Breaks the send ring of a port in order.
 fn break_rings(client: &Client, fault: Fault) {
     let ring = client.ring(false);
-    let head = ring.control.owner.0.own();
+    let head = ring.control.owner.0.own() % SLOTS;
     let good = ring.slots[head as usize].load();
     let (word, slots) = match fault {
         Fault::BadHead => return ring.control.owner.0.publish(SLOTS),
@@ -109,6 +109,7 @@ fn slots_that_change_while_they_are_read_harm_nobody_else() {
         }
         done.store(true, Ordering::Relaxed);
     });
+    assert!(wait(|| bad.is_reset()), "what it asked for last is done, in whatever state it was");
     break_rings(&bad, Fault::BadHead);
     assert!(bad.fault().is_some());
     bad.reset();

@@ -85,13 +85,15 @@ impl Client {
     pub fn reset(&mut self) {
         self.port.reset().unwrap();
         let _ = rustix::net::send(&self.token, &[1], rustix::net::SendFlags::DONTWAIT);
+        assert!(wait(|| self.is_reset()), "reset");
+        self.port.flush().unwrap();
+    }
+
+    /// True if the data process has done every reset that was asked for.
+    pub fn is_reset(&self) -> bool {
         let control = self.ring(false).control;
         let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Relaxed);
-        assert!(
-            wait(|| control.core_flags.0.reset_done.load(Ordering::Acquire) == wanted),
-            "reset"
-        );
-        self.port.flush().unwrap();
+        control.core_flags.0.reset_done.load(Ordering::Acquire) == wanted
     }
 
     /// True if a kick came.

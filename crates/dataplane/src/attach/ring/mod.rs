@@ -160,18 +160,17 @@ impl RingPort {
     }
 
     fn reset_is_wanted(&self) -> bool {
-        self.health.failed()
-            && self.reset_control().is_some_and(|control| {
-                let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
-                wanted != control.core_flags.0.reset_done.load(Ordering::Relaxed)
-            })
+        self.reset_control().is_some_and(|control| {
+            let wanted = control.owner_flags.0.reset_wanted.load(Ordering::Acquire);
+            wanted != control.core_flags.0.reset_done.load(Ordering::Relaxed)
+        })
     }
 
-    /// Takes the port out of its error state, all rings as new, if the client has asked for it. Not
-    /// while frames of it wait for a lossless receiver: their slots are given back first, and the port,
-    /// which is polled until then, is asked again.
+    /// Takes the port out of its error state, if it is in it, and has all rings as new, if the client has
+    /// asked for it. Not while frames of it wait for a lossless receiver: their slots are given back
+    /// first, and the port, which is polled until then, is asked again.
     fn reset_if_wanted(&mut self) {
-        if !self.health.failed() || self.senders.iter().any(SendRing::lends) {
+        if self.senders.iter().any(SendRing::lends) {
             return;
         }
         let Some(control) = self.reset_control().filter(|_| self.reset_is_wanted()) else { return };
