@@ -24,18 +24,18 @@ impl Monitor {
         monitor
     }
 
-    /// Runs a command, and returns what it returns.
-    fn ask(&mut self, command: &str, arguments: &Value) -> Value {
+    /// Runs a command, and returns what it returns; `None` if QEMU is gone.
+    fn ask(&mut self, command: &str, arguments: &Value) -> Option<Value> {
         let ask = json!({ "execute": command, "arguments": arguments });
-        writeln!(self.0.get_mut(), "{ask}").unwrap();
+        writeln!(self.0.get_mut(), "{ask}").ok()?;
         loop {
             let mut line = String::new();
-            self.0.read_line(&mut line).unwrap();
-            let said: Value = serde_json::from_str(&line).unwrap();
+            self.0.read_line(&mut line).ok()?;
+            let said: Value = serde_json::from_str(&line).ok()?;
             assert!(said.get("error").is_none(), "{command}: {said}");
             // The greeting and events come in between.
             if let Some(answer) = said.get("return") {
-                return answer.clone();
+                return Some(answer.clone());
             }
         }
     }
@@ -74,7 +74,9 @@ fn moves(queues: &[&str]) {
     let mut qemu = Monitor::connect(Path::new(&monitor));
     qemu.ask("migrate", &json!({ "uri": stream }));
     loop {
-        let info = qemu.ask("query-migrate", &json!({}));
+        let Some(info) = qemu.ask("query-migrate", &json!({})) else {
+            panic!("the source is gone: {} {}", source.ends(), daemon.log());
+        };
         match info["status"].as_str() {
             Some("completed") => break,
             Some("failed" | "cancelled") => panic!("{info}"),
@@ -86,7 +88,9 @@ fn moves(queues: &[&str]) {
     let count =
         answer.rsplit(' ').next().and_then(|count| count.trim_end_matches('.').parse::<u32>().ok());
     assert!(count.is_some_and(|count| count > 5), "{answer}");
-    qemu.ask("quit", &json!({}));
+    if qemu.ask("quit", &json!({})).is_none() {
+        panic!("the source is gone: {} {}", source.ends(), daemon.log());
+    }
     source.ends();
     target.says("toklat-guest: answer");
     let ports: Vec<String> = daemon.ports("vale0").into_iter().map(|(name, _)| name).collect();

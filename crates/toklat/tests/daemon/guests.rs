@@ -61,9 +61,10 @@ impl Guest {
         assert!(status.success(), "{status}: {}", self.0.said());
     }
 
-    /// Waits for its end, however it ends.
-    pub fn ends(mut self) {
-        self.0.end(PATIENCE).unwrap();
+    /// Waits for its end, however it ends; what it said.
+    pub fn ends(mut self) -> String {
+        let status = self.0.end(PATIENCE).unwrap();
+        format!("{status}: {}", self.0.said())
     }
 
     /// The process of `toklat vm run`.
