@@ -10,17 +10,19 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
+use bench::Bench;
 use fabric::Policy;
 use frame::Mac;
 use port::{DropReason, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Bytes;
+use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::attach::{Source, dgram, stream};
 use toklat_dataplane::config::Attachment;
 use toklat_dataplane::control::{Answer, Command as Ask};
-use toklat_dataplane::state::{PortState, PortStats, State};
-use toklat_dataplane::{Inline, SwitchConfig};
+use toklat_dataplane::state::{PortState, State};
 
+mod bench;
 mod process;
 
 /// A frame from host `from` to host `to` (addresses 1, 2, ...) of `len` bytes that `number` decides.
@@ -32,18 +34,7 @@ fn frame(from: u32, to: u32, len: usize, number: usize) -> Vec<u8> {
     bytes
 }
 
-/// An inline switch and the clock it is given.
-struct Bench {
-    switch: Inline,
-    since: Instant,
-}
-
 impl Bench {
-    fn new() -> Self {
-        let config = SwitchConfig { max_ports: 4, ..SwitchConfig::default() };
-        Self { switch: Inline::new(config).unwrap(), since: Instant::now() }
-    }
-
     /// A stream port; the other end of its socket.
     fn stream(&mut self, name: &str, policy: Policy) -> Peer {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -56,27 +47,6 @@ impl Bench {
     fn dgram(&mut self, name: &str, socket: impl Into<OwnedFd>) {
         let attach = |state: &PortState| dgram::attach(socket.into(), state);
         self.switch.add_attached(name, Policy::default(), attach).unwrap();
-    }
-
-    fn turn(&mut self) {
-        self.switch.turn(Nanos(self.since.elapsed().as_nanos() as u64));
-    }
-
-    /// Runs the switch until `done` says something, at most 5 s.
-    fn until<T>(&mut self, mut done: impl FnMut(&Inline) -> Option<T>) -> T {
-        let until = Instant::now() + Duration::from_secs(5);
-        while Instant::now() < until {
-            self.turn();
-            if let Some(done) = done(&self.switch) {
-                return done;
-            }
-        }
-        panic!("nothing came; {:#?}", [self.switch.stats(0), self.switch.stats(1)]);
-    }
-
-    fn assert_sums_agree(&self) {
-        let unaccounted = |id| PortStats::unaccounted(&self.switch.stats(id));
-        assert_eq!((0..4).map(unaccounted).sum::<i128>(), 0);
     }
 }
 

@@ -16,6 +16,13 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
+/// Asks the processor to fetch all lines of `value`.
+#[inline(always)]
+pub fn prefetch_all<T>(value: &T) {
+    let at: *const u8 = ptr::from_ref(value).cast();
+    (0..size_of::<T>()).step_by(64).for_each(|i| prefetch(at.wrapping_add(i)));
+}
+
 /// Copies exactly `len` bytes. Overlapping last pieces instead of a tail loop: as fast as copying
 /// rounded up, without leaking a neighbour's bytes.
 ///

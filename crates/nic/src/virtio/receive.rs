@@ -428,12 +428,7 @@ impl<R: Ring> Egress for Queue<R> {
 
     fn prefetch(&self, nearer: Nearer) {
         match nearer {
-            Nearer::Far => {
-                let at: *const u8 = std::ptr::from_ref(self).cast();
-                (0..size_of::<Self>())
-                    .step_by(64)
-                    .for_each(|i| shmem::prefetch(at.wrapping_add(i)));
-            }
+            Nearer::Far => shmem::prefetch_all(self),
             Nearer::Near | Nearer::Next => {
                 shmem::prefetch(std::ptr::from_ref(&*self.state).cast());
                 shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());

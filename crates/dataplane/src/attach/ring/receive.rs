@@ -315,12 +315,7 @@ impl Egress for ReceiveQueue {
 
     fn prefetch(&self, nearer: Nearer) {
         match nearer {
-            Nearer::Far => {
-                let at: *const u8 = std::ptr::from_ref(self).cast();
-                (0..size_of::<Self>())
-                    .step_by(64)
-                    .for_each(|i| shmem::prefetch(at.wrapping_add(i)));
-            }
+            Nearer::Far => shmem::prefetch_all(self),
             Nearer::Near => {
                 prefetch(&self.state.published);
                 prefetch(&self.state.counters);
