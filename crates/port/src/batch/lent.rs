@@ -1,0 +1,165 @@
+//! A batch as egresses see it: what is delivered, and copied.
+
+use shmem::{Bytes, Span};
+
+use super::{Frame, FrameIdx, HEAD, Lane, MapGuard, bytes_of};
+use crate::Offload;
+
+/// Lines of payload that are fetched ahead.
+const PAYLOAD_LINES: usize = 4;
+
+/// Frames as egresses see them: heads private, payload lent.
+#[derive(Clone, Copy, Debug)]
+pub struct Batch<'a> {
+    pub(super) lanes: &'a [Lane],
+    pub(super) offloads: &'a [Offload],
+    pub(super) segs: &'a [Span],
+    /// On average, its frames are longer than their heads.
+    pub(super) long: bool,
+    pub(super) map: &'a MapGuard<'a>,
+}
+
+impl Batch<'_> {
+    /// The frame at `i`.
+    #[inline(always)]
+    #[must_use]
+    pub fn frame(&self, i: FrameIdx) -> &Frame {
+        &self.lanes[usize::from(i)].frame
+    }
+
+    /// The frame at `i`, ready to be copied.
+    #[inline(always)]
+    #[must_use]
+    pub fn pick(&self, i: FrameIdx) -> Picked<'_> {
+        Picked { lane: &self.lanes[usize::from(i)], batch: self }
+    }
+
+    /// The frames of `list`, if they lie one after the other, as those of a batch that all goes one way
+    /// do: quicker to go through than by their numbers.
+    #[inline(always)]
+    #[must_use]
+    pub fn consecutive(
+        &self,
+        list: &[FrameIdx],
+    ) -> Option<impl ExactSizeIterator<Item = Picked<'_>> + Clone> {
+        let first = *list.first()?;
+        let gaps = |gaps, (n, i): (usize, &FrameIdx)| gaps | (i ^ first.wrapping_add(n as u16));
+        if list.iter().enumerate().fold(0, gaps) != 0 {
+            return None;
+        }
+        let lanes = self.lanes.get(usize::from(first)..)?.get(..list.len())?;
+        Some(lanes.iter().map(|lane| Picked { lane, batch: self }))
+    }
+
+    /// True if it pays to fetch payloads ahead of copying them.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.long
+    }
+
+    /// Its head: the first [`Frame::head_len`] bytes of it.
+    #[inline(always)]
+    #[must_use]
+    pub fn head(&self, i: FrameIdx) -> &[u8] {
+        let Lane { frame, head, .. } = &self.lanes[usize::from(i)];
+        &head.0[..frame.head_len()]
+    }
+
+    /// True if a frame has an offload request. An [`Egress`](crate::Egress) gets only those that it
+    /// [takes](crate::Egress::takes).
+    #[inline(always)]
+    #[must_use]
+    pub fn any_offload(&self) -> bool {
+        !self.offloads.is_empty()
+    }
+
+    /// Bytes of the longest frame that frame `i` becomes on a wire: what an MTU limits.
+    #[inline(always)]
+    #[must_use]
+    pub fn wire_len(&self, i: FrameIdx) -> usize {
+        let len = self.frame(i).len();
+        if self.any_offload() { self.offload(i).wire_len(len) } else { len }
+    }
+
+    /// Its offload request, which was validated.
+    #[inline]
+    #[must_use]
+    pub fn offload(&self, i: FrameIdx) -> Offload {
+        self.offloads.get(usize::from(i)).copied().unwrap_or_default()
+    }
+
+    /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
+    #[inline]
+    pub fn copy_frame(&self, i: FrameIdx, to: Bytes<'_>) -> usize {
+        self.pick(i).copy_to(to)
+    }
+}
+
+/// A frame of a batch, ready to be copied.
+#[derive(Clone, Copy, Debug)]
+pub struct Picked<'a> {
+    lane: &'a Lane,
+    batch: &'a Batch<'a>,
+}
+
+impl Picked<'_> {
+    /// Bytes of the frame.
+    #[inline(always)]
+    #[must_use]
+    pub fn len(self) -> usize {
+        self.lane.frame.len()
+    }
+
+    /// True for a frame of no bytes.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.lane.frame.is_empty()
+    }
+
+    /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
+    #[inline(always)]
+    pub fn copy_to(self, to: Bytes<'_>) -> usize {
+        let Frame { len, segs, head, covered, .. } = self.lane.frame;
+        let bytes = &self.lane.head.0;
+        if len == 64 && head == 64 && to.len() >= 64 {
+            return to.copy_in(&bytes[..64]);
+        }
+        if segs == 1 && usize::from(head) == HEAD && to.len() >= HEAD {
+            to.copy_in(bytes);
+            let seg = bytes_of(self.lane.first, self.batch.map);
+            return HEAD + seg.suffix(usize::from(covered)).copy_to(to.suffix(HEAD));
+        }
+        self.copy_range(0, to)
+    }
+
+    /// Fetches where the payload starts, while other frames are copied; the processor follows from
+    /// there by itself.
+    #[inline(always)]
+    pub fn prefetch_payload(self) {
+        if self.len() > HEAD {
+            let seg = bytes_of(self.lane.first, self.batch.map);
+            for line in 0..PAYLOAD_LINES {
+                seg.suffix(HEAD + 64 * line).prefetch();
+            }
+        }
+    }
+
+    /// Copies the frame's bytes from `from` on to `to`, as many as fit; returns how many.
+    pub fn copy_range(self, from: usize, to: Bytes<'_>) -> usize {
+        let Lane { frame, head, .. } = self.lane;
+        let head = &head.0[..frame.head_len()];
+        let mut done = head.get(from..).map_or(0, |rest| to.copy_in(rest));
+        // What lies in the segments starts at byte `head_len` of the frame, `covered` of the segments.
+        let mut skip = usize::from(frame.covered) + from.saturating_sub(head.len());
+        for seg in self.lane.segments(self.batch.segs) {
+            let seg = bytes_of(*seg, self.batch.map);
+            if done == to.len() {
+                break;
+            }
+            done += seg.suffix(skip).copy_to(to.suffix(done));
+            skip = skip.saturating_sub(seg.len());
+        }
+        done
+    }
+}
