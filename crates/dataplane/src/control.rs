@@ -103,6 +103,8 @@ pub enum Command {
         /// Its VLAN.
         vlan: Option<VlanId>,
     },
+    /// All ports of an earlier data process are added: from now on frames are gathered.
+    Resume,
     /// All ports, with their descriptors, one [`Answer::Port`] each, what they keep, and an
     /// [`Answer::Done`] at last: for a supervisor that was restarted.
     ListPorts,

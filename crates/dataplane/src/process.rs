@@ -104,12 +104,14 @@ impl Process {
         let state = State::take_over(&state_file, &config)?;
         let fdb = state.open_fdb();
         let fdb: Fdb = fdb.ok_or(ProcessError::Config("the forwarding table does not fit"))?;
+        let common = Common::new(fdb, workers).map_err(system("make an eventfd"))?;
         if state.is_used() {
             state.switch().restarts.add(1);
             state.count_lost();
+            // Whom the table knows is not there yet.
+            common.draining.store(true, Ordering::Relaxed);
         }
         state.set_used();
-        let common = Common::new(fdb, workers).map_err(system("make an eventfd"))?;
         let mut process = Self {
             switch,
             state_file,
@@ -188,11 +190,17 @@ impl Process {
             let now = clock();
             if now - aged >= Nanos::SECOND {
                 aged = now;
+                self.resume();
                 self.common.fdb.age(self.config.fdb_ageing_s, now);
                 self.look_after_guests();
             }
         }
         Ok(())
+    }
+
+    /// Has workers gather frames: all ports of a predecessor are there, or have been waited for long enough.
+    fn resume(&self) {
+        self.common.draining.store(self.stopping, Ordering::Relaxed);
     }
 
     /// Ports whose code panicked leave the table: nothing is flooded to them, and what is sent to them
@@ -296,8 +304,14 @@ impl Process {
                 self.behind = false;
                 return same.then_some(()).ok_or(ChannelError::Closed);
             }
+            Command::Resume => {
+                self.resume();
+                Ok(Answer::Done)
+            }
             Command::ListPorts => {
                 self.list_ports(from)?;
+                // Who adds ports of a predecessor does not ask for them.
+                self.resume();
                 Ok(Answer::Done)
             }
             Command::AddPort { .. } | Command::RemovePort { .. } => {

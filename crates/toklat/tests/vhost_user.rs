@@ -159,6 +159,39 @@ fn a_killed_data_process_is_not_noticed_by_guests() {
 }
 
 #[test]
+fn regression_an_upgrade_loses_nothing_to_ports_that_come_back_last() {
+    for features in [SPLIT, PACKED] {
+        let daemon = daemon(&["a", "b"]);
+        let (mut a, mut b) = (guest(&daemon, "a", features), guest(&daemon, "b", features));
+        let mut number = 0;
+        until_frames_flow(&mut a, &mut b, &mut number);
+        let mut seen = number;
+        for _ in 0..3 {
+            std::thread::scope(|scope| {
+                let upgrade = scope.spawn(|| daemon.ask("POST", "/v1/upgrade", &Value::Null));
+                let (mut last, started) = (None, Instant::now());
+                while last.is_none_or(|last| seen < last) {
+                    let sender = || stats(&daemon, "a");
+                    assert!(started.elapsed() < PATIENCE, "{seen} of {number}: {}", sender());
+                    if last.is_none() && upgrade.is_finished() {
+                        last = Some(number + 1000);
+                    }
+                    while number < seen + WINDOW && a.send(&frame(1, 2, number + 1)) {
+                        number += 1;
+                    }
+                    for got in numbers(&mut b) {
+                        assert_eq!(got, seen + 1, "lost or doubled");
+                        seen = got;
+                    }
+                    std::thread::yield_now();
+                }
+                assert_eq!(upgrade.join().unwrap().0, 200);
+            });
+        }
+    }
+}
+
+#[test]
 fn a_port_waits_for_the_next_front_end_and_turns_a_second_away() {
     let mut daemon = daemon(&["a", "b", "c"]);
     let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));

@@ -186,6 +186,9 @@ impl Switch {
         self.retire_numbers().await;
         self.restore_kept().await;
         self.add_all_again().await;
+        if let Err(error) = self.tell(&Command::Resume, &[]).await {
+            tracing::error!(switch = self.name, %error, "the switch goes on late");
+        }
         Ok(())
     }
 
