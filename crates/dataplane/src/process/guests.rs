@@ -131,15 +131,16 @@ impl Process {
         }
         let state = self.state.port(id)?;
         if guest.live {
-            self.install(id, null::down(&state).ok()?);
+            self.install(id, null::down(&state).ok()?, 0);
         }
         let (attached, refused) = guest.halves().ok()?;
-        self.install(id, attached);
+        self.install(id, attached, guest.transmit_queues());
         refused
     }
 
-    /// Replaces a port's halves; returns when no worker uses the old ones, which are dropped.
-    fn install(&mut self, id: PortId, attached: Attached) {
+    /// Replaces a port's halves by those of a guest that has so many transmit queues; returns when no
+    /// worker uses the old ones, which are dropped.
+    fn install(&mut self, id: PortId, attached: Attached, transmit_queues: u16) {
         let Some(worker) = self.record(id).ok().map(|record| record.worker) else { return };
         let old = self.release(id, worker);
         let Attached { source, egresses, bells } = attached;
@@ -147,7 +148,7 @@ impl Process {
         let instance = self.instances;
         let Ok(record) = self.record(id) else { return };
         record.spec.instance = instance;
-        record.spec.send_queues = source.queues() as u16;
+        record.spec.send_queues = transmit_queues;
         record.bells = bells;
         let ring = record.bells.clone();
         let counters = record.spec.counters.clone();
@@ -157,7 +158,7 @@ impl Process {
         if let Some(mut old) = old {
             old.abandon();
         }
-        // One that was put off is forgotten with the old bells.
+        // Nobody was told of what the old halves gave back as they were dropped.
         ring.ring_all();
         let served = Box::new(Served::new(id, source, counters, clock()));
         self.common.workers[usize::from(worker)].send(Job::Serve(served));

@@ -113,8 +113,7 @@ fn addresses_that_find_no_room_are_refused_and_change_nothing() {
 #[test]
 fn ports_added_and_removed_in_a_row_are_answered_in_order() {
     let mut process = process(SwitchConfig { max_ports: 4, ..SwitchConfig::default() });
-    let kind = (AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC);
-    let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
+    let (ours, theirs) = pair(SocketType::SEQPACKET);
     let add = |id: PortId| {
         let (name, attachment) = (format!("p{id}"), Attachment::Null);
         let config = PortConfig { name, policy: Policy::default(), worker: None, attachment };
@@ -143,22 +142,29 @@ fn ports_added_and_removed_in_a_row_are_answered_in_order() {
     process.finish();
 }
 
-#[test]
-fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
-    let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
-    let pair = |kind| {
-        rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
-    };
-    let (ours, keeper) = pair(SocketType::SEQPACKET);
-    sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
-    sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, Some(Duration::from_millis(1)))
-        .unwrap();
-    process.supervisor = Some(ours);
+fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
+    rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+/// Adds a guest's port, number 0; the front end's socket.
+fn add_guest(process: &mut Process) -> OwnedFd {
     let (front_end, socket) = pair(SocketType::STREAM);
     let attachment = Attachment::VhostUser { queue_pairs: 1 };
     let (name, policy) = ("guest".to_owned(), Policy::default());
     let config = PortConfig { name, policy, worker: None, attachment };
     process.add_port(0, config, vec![socket], false).unwrap();
+    front_end
+}
+
+#[test]
+fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
+    let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+    let (ours, keeper) = pair(SocketType::SEQPACKET);
+    sockopt::set_socket_send_buffer_size(&ours, 4096).unwrap();
+    sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, Some(Duration::from_millis(1)))
+        .unwrap();
+    process.supervisor = Some(ours);
+    let front_end = add_guest(&mut process);
     let mut calls = Vec::new();
     for _ in 0..100 {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
@@ -184,5 +190,18 @@ fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
     assert_eq!(kept.len(), 1);
     crate::signal(kept[0].as_fd());
     assert!(rustix::io::read(&calls[99], &mut [0; 8]).is_ok(), "not the last one");
+    process.finish();
+}
+
+/// Where it counts as one, frames of a guest with one queue are not spread over a receiver's any more.
+#[test]
+fn regression_an_announcement_is_no_queue_of_the_guest() {
+    let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+    let front_end = add_guest(&mut process);
+    message::send(&front_end, message::code::SEND_RARP, false, &[2; 8], &[]).unwrap();
+    process.serve_guest(0);
+    let record = process.ports[0].as_ref().unwrap();
+    assert!(record.guest.as_ref().unwrap().live, "it is announced");
+    assert_eq!(record.spec.send_queues, 0);
     process.finish();
 }

@@ -221,6 +221,12 @@ impl FrontEnd {
         self.queue_pairs as u16
     }
 
+    /// Transmit queues that run.
+    #[must_use]
+    pub fn transmit_queues(&self) -> u16 {
+        (0..self.queue_pairs).filter(|pair| self.is_running(2 * pair + 1)).count() as u16
+    }
+
     /// Whom the queues of the present halves wake.
     #[must_use]
     pub fn bells(&self) -> Bells {
