@@ -132,7 +132,6 @@ impl Machine {
 }
 
 impl Boot {
-    /// True for a kernel whose end is QEMU's end.
     fn write(&self, line: &mut Line) {
         match self {
             Self::Image { path, snapshot } => {
@@ -193,28 +192,39 @@ impl Nic {
                 line.option("-netdev", tap);
             }
         }
-        let mac = self.mac;
-        line.option(
-            "-device",
-            match self.model {
-                Model::Virtio => {
-                    let packed = if self.packed { ",packed=on" } else { "" };
-                    let many = if queues > 1 { ",mq=on" } else { "" };
-                    let vhost_user = matches!(self.backend, Backend::VhostUser(_));
-                    let vectors = match accelerator {
-                        // QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when another process
-                        // serves queues that have MSI-X vectors and there is no KVM to route them.
-                        Accelerator::Tcg if vhost_user => ",vectors=0".to_owned(),
-                        _ if queues > 1 => format!(",vectors={}", 2 * queues + 2),
-                        _ => String::new(),
-                    };
-let slots = if vhost_user { ",rx_queue_size=1024,tx_queue_size=1024" } else { "" };
-format!("virtio-net-pci,netdev=net0,mac={mac},romfile={slots}{packed}{many}{vectors}")
-                }
-                Model::E1000 => format!("e1000,netdev=net0,mac={mac},romfile="),
-                Model::Pcnet => format!("pcnet,netdev=net0,mac={mac},romfile="),
-            },
-        );
+        line.option("-device", self.device(accelerator));
+    }
+
+    /// What the guest sees.
+    fn device(&self, accelerator: Accelerator) -> String {
+        let Self { model, mac, queues, .. } = self;
+        let driver = match model {
+            Model::Virtio => "virtio-net-pci",
+            Model::E1000 => "e1000",
+            Model::Pcnet => "pcnet",
+        };
+        let mut device = format!("{driver},netdev=net0,mac={mac},romfile=");
+        if *model != Model::Virtio {
+            return device;
+        }
+        let vhost_user = matches!(self.backend, Backend::VhostUser(_));
+        if vhost_user {
+            device += ",rx_queue_size=1024,tx_queue_size=1024";
+        }
+        if self.packed {
+            device += ",packed=on";
+        }
+        if *queues > 1 {
+            device += ",mq=on";
+        }
+        if vhost_user && accelerator == Accelerator::Tcg {
+            // QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when another process
+            // serves queues that have MSI-X vectors and there is no KVM to route them.
+            device += ",vectors=0";
+        } else if *queues > 1 {
+            device += &format!(",vectors={}", 2 * queues + 2);
+        }
+        device
     }
 }
 

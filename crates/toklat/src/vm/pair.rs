@@ -103,9 +103,7 @@ impl Pair {
         let bits = number("/end/sum_received/bits_per_second")?;
         Ok(Tcp { bits, ns_per_byte: spent.as_nanos() as f64 / bytes.max(1.0) })
     }
-}
 
-impl Pair {
     /// Has one send small datagrams to the other as fast as it can for 2 s, and looks before and after some of
     /// that. Call it after [`Self::tcp`], once.
     ///

@@ -73,7 +73,7 @@ pub struct RunArgs {
     #[arg(long)]
     mac: Option<Mac>,
     /// Pairs of queues
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16))]
     queues: u16,
     /// Packed virtqueues instead of split ones
     #[arg(long)]
