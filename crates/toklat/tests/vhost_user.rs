@@ -215,6 +215,29 @@ fn a_port_waits_for_the_next_front_end_and_turns_a_second_away() {
 }
 
 #[test]
+fn front_ends_that_come_and_go_leave_no_descriptors_behind() {
+    let mut daemon = daemon(&["a", "b"]);
+    let mut b = guest(&daemon, "b", SPLIT);
+    let (mut number, mut before) = (0, None);
+    for round in 0..6 {
+        let mut a = guest(&daemon, "a", if round % 2 == 0 { SPLIT } else { PACKED });
+        a.must(code::SET_LOG_BASE, &words(&[4096, 0]), &[memfd(4096).as_fd()]);
+        if round == 4 {
+            kill_process(daemon.data_process("vale0"));
+        }
+        until_frames_flow(&mut a, &mut b, &mut number);
+        drop(a);
+        daemon.wait_for("the port to be vacant", |daemon| state(daemon, "a") == "vacant");
+        daemon.wait_for("all descriptors to be closed", |daemon| {
+            let pids = [daemon.pid() as i32, daemon.data_process("vale0")];
+            let fds = |pid| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count);
+            let now = pids.map(fds);
+            *before.get_or_insert(now) == now
+        });
+    }
+}
+
+#[test]
 fn a_port_connects_to_a_front_end_that_listens() {
     let daemon = Daemon::start();
     let path = daemon.dir().join("qemu.sock");
