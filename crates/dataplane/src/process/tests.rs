@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use fabric::Policy;
 use port::{Effects, Ingress, Scratch};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use shmem::Pages;
@@ -9,7 +10,8 @@ use shmem::Pages;
 use super::*;
 use crate::attach::Source;
 use crate::attach::vhost_user::message;
-use crate::config::WorkerConfig;
+use crate::config::{Attachment, WorkerConfig};
+use crate::serve::Served;
 
 fn process(config: SwitchConfig) -> Process {
     let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();

@@ -1,0 +1,214 @@
+//! Ports, as the control thread adds, changes and removes them.
+
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::sync_channel;
+
+use fabric::{Monitor, Policy, PortSpec, Ports};
+
+use super::{Process, Record, kinds};
+use crate::attach::vhost_user::FrontEnd;
+use crate::attach::{AttachError, Attached};
+use crate::config::{Attachment, PortConfig, PortId};
+use crate::control::Answer;
+use crate::inline::set_addresses;
+use crate::serve::Served;
+use crate::state::PortState;
+use crate::worker::{Job, Table, clock};
+
+/// The worker a port will be served by and what it serves, or why the port was not added.
+pub(super) type AddedPort = Result<(u16, Box<Served>), String>;
+
+/// A port's halves, what it watches, and its front end.
+type Halves = (Attached, Option<Monitor>, Option<Box<FrontEnd>>);
+
+/// What is left of a port that was removed; its worker had `served`, unless it failed.
+pub(super) struct RemovedPort {
+    id: PortId,
+    served: Option<Box<Served>>,
+    record: Option<Record>,
+}
+
+impl Process {
+    pub(super) fn record(&mut self, id: PortId) -> Result<&mut Record, String> {
+        let record = self.ports.get_mut(usize::from(id)).and_then(Option::as_mut);
+        record.ok_or_else(|| format!("There is no port number {id}"))
+    }
+
+    pub(super) fn add_port(
+        &mut self,
+        id: PortId,
+        config: PortConfig,
+        descriptors: Vec<OwnedFd>,
+        resume: bool,
+    ) -> AddedPort {
+        if self.ports.get(usize::from(id)).is_some_and(Option::is_some) {
+            return Err(format!("Port number {id} is in use"));
+        }
+        let state =
+            self.state.port(id).ok_or_else(|| format!("The switch has no port number {id}"))?;
+        if !resume {
+            // What the number's last holder left, if it went while no data process ran.
+            self.common.fdb.detach(id);
+            if self.state.switch().has_port(id) {
+                state.retire(self.state.switch());
+                self.state.switch().set_port(id, false);
+            }
+        }
+        let kept =
+            duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
+        let (attached, monitor, guest) =
+            self.attach(id, &config, descriptors, &state, resume).map_err(|e| explain(&e))?;
+        let Attached { source, egresses, bells } = attached;
+        let counters = state.ingress().ok_or("The port's counters are missing")?;
+        let worker = self.choose_worker(config.worker);
+        self.instances += 1;
+        let spec = PortSpec {
+            id,
+            instance: self.instances,
+            name: config.name.clone(),
+            policy: config.policy.clone(),
+            send_queues: source.queues() as u16,
+            counters: counters.clone(),
+            egresses,
+            monitor,
+        };
+        if self.ports.len() <= usize::from(id) {
+            self.ports.resize_with(usize::from(id) + 1, || None);
+        }
+        match self.set_addresses(id, &config.policy, &Policy::default()) {
+            // A port that was there goes on all the same: its addresses are learned as others are.
+            Err(reason) if !resume => return Err(reason),
+            _ => (),
+        }
+        self.state.switch().set_port(id, true);
+        state.set_failed(false);
+        let record = Record { config, spec, descriptors: kept, bells, worker, guest };
+        self.ports[usize::from(id)] = Some(record);
+        Ok((worker, Box::new(Served::new(id, source, counters, clock()))))
+    }
+
+    /// Makes a port's halves of an attachment and its descriptors.
+    fn attach(
+        &mut self,
+        id: PortId,
+        config: &PortConfig,
+        descriptors: Vec<OwnedFd>,
+        state: &PortState,
+        resume: bool,
+    ) -> Result<Halves, AttachError> {
+        if let Attachment::VhostUser { queue_pairs } = config.attachment {
+            let socket = kinds::one(descriptors, "a socket to a front end")?;
+            let (attached, guest) = self.attach_guest(id, config, socket, queue_pairs, resume)?;
+            return Ok((attached, None, Some(guest)));
+        }
+        let (attached, monitor) = kinds::attach(&config.attachment, descriptors, state, resume)?;
+        Ok((attached, monitor, None))
+    }
+
+    /// The worker asked for, or the one with the fewest ports.
+    fn choose_worker(&self, wanted: Option<u16>) -> u16 {
+        let workers = self.common.workers.len() as u16;
+        let ports =
+            |worker: &u16| self.ports.iter().flatten().filter(|p| p.worker == *worker).count();
+        wanted.filter(|w| *w < workers).or_else(|| (0..workers).min_by_key(ports)).unwrap_or(0)
+    }
+
+    /// Enters a port's configured addresses into the table and takes earlier ones out.
+    fn set_addresses(&self, id: PortId, policy: &Policy, earlier: &Policy) -> Result<(), String> {
+        set_addresses(&self.common.fdb, id, policy, earlier, clock()).map_err(|e| explain(&e))
+    }
+
+    /// Swaps in a table of the present ports; returns when no worker uses the old one.
+    pub(super) fn publish(&self) {
+        let bells = |port: &Option<Record>| port.as_ref().map(|port| port.bells.clone());
+        let bells = self.ports.iter().map(|port| bells(port).unwrap_or_default()).collect();
+        let specs = self.ports.iter().flatten().map(|record| &record.spec);
+        self.common.replace_table(Table { ports: Ports::build(specs), bells });
+    }
+
+    /// Takes a port from its worker.
+    pub(super) fn release(&self, id: PortId, worker: u16) -> Option<Box<Served>> {
+        let (reply, answer) = sync_channel(1);
+        self.common.workers[usize::from(worker)].send(Job::Release(id, reply));
+        answer.recv().ok().flatten()
+    }
+
+    /// Takes a port from its worker and out of the record; it is still in the table that workers use.
+    pub(super) fn take_port(&mut self, id: PortId) -> Result<RemovedPort, String> {
+        let worker = self.record(id)?.worker;
+        let served = self.release(id, worker);
+        Ok(RemovedPort { id, served, record: self.ports[usize::from(id)].take() })
+    }
+
+    /// Lets go of a port that no worker knows any more.
+    pub(super) fn retire_port(&self, RemovedPort { id, served, record }: RemovedPort) {
+        self.common.fdb.detach(id);
+        if let Some(mut served) = served {
+            served.abandon();
+        }
+        // Only now, with no worker in its rings, is the port's memory unmapped.
+        drop(record);
+        if let Some(state) = self.state.port(id) {
+            state.retire(self.state.switch());
+            self.state.switch().set_port(id, false);
+        }
+    }
+
+    pub(super) fn set_policy(&mut self, id: PortId, policy: &Policy) -> Result<Answer, String> {
+        let earlier = self.record(id)?.config.policy.clone();
+        self.set_addresses(id, policy, &earlier)?;
+        let record = self.record(id)?;
+        record.spec.policy = policy.clone();
+        record.config.policy = policy.clone();
+        self.publish();
+        if policy.vlan != earlier.vlan {
+            self.common.fdb.flush(Some(id), None);
+        }
+        self.reoffer(id);
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn move_port(&mut self, id: PortId, worker: u16) -> Result<Answer, String> {
+        let workers = self.common.workers.len();
+        if usize::from(worker) >= workers {
+            return Err(format!("The switch has workers 0 to {}", workers - 1));
+        }
+        let from = std::mem::replace(&mut self.record(id)?.worker, worker);
+        self.record(id)?.config.worker = Some(worker);
+        match self.release(id, from) {
+            Some(served) => self.common.workers[usize::from(worker)].send(Job::Serve(served)),
+            None => return Err(format!("Port number {id} failed and is not served; remove it")),
+        }
+        Ok(Answer::Done)
+    }
+
+    pub(super) fn add_fdb(
+        &mut self,
+        mac: frame::Mac,
+        vlan: Option<frame::VlanId>,
+        port: PortId,
+    ) -> Result<Answer, String> {
+        self.record(port)?;
+        if mac.is_group() || mac.word() == 0 {
+            return Err(format!("{mac} is no unicast address; only those are at a port"));
+        }
+        let filter = vlan.map_or(0, frame::VlanId::get);
+        let added = self.common.fdb.add_static(filter, mac, port, clock());
+        added.then_some(Answer::Done).ok_or_else(|| "The forwarding table is full".to_owned())
+    }
+}
+
+fn duplicate(descriptors: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
+    descriptors.iter().map(OwnedFd::try_clone).collect()
+}
+
+/// An error with its causes, in one line.
+fn explain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
