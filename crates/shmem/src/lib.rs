@@ -27,7 +27,7 @@ mod region;
 pub mod sync;
 mod wake;
 
-pub use bytes::{Bytes, Span, prefetch, prefetch_all};
+pub use bytes::{Bytes, Span, prefetch, prefetch_all, prefetch_to_write};
 #[cfg(not(loom))]
 pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
 #[cfg(not(loom))]

@@ -381,8 +381,8 @@ fn find<'m, R: Ring>(
     let mut count = 0;
     for ((piece, id), found) in ring.singles(most)?.zip(found) {
         let Some(bytes) = near.bytes(piece.at, piece.len) else { break };
-        bytes.prefetch();
-        bytes.prefetch_at(64);
+        bytes.prefetch_to_write(0);
+        bytes.prefetch_to_write(64);
         *found = Found { bytes, id, written: 0 };
         count += 1;
     }

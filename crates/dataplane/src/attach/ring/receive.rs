@@ -329,7 +329,7 @@ impl Egress for ReceiveQueue {
                 self.slots.get(published as usize).inspect(|slot| prefetch(*slot));
                 if let Some(spare) = self.spares.get(out as usize) {
                     let word = SlotWord { buf: spare.load(Ordering::Relaxed), len: 64, flags: 0 };
-                    buffer(self.pool.buffers(), word).inspect(|bytes| bytes.prefetch());
+                    buffer(self.pool.buffers(), word).inspect(|bytes| bytes.prefetch_to_write(0));
                 }
             }
         }
