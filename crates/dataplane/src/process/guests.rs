@@ -71,26 +71,31 @@ impl Process {
                 Some(refused) => Err(refused),
                 None => Ok(answer),
             });
+            let acknowledge = guest.session.is_acknowledged(need_reply);
+            let acknowledged = |status: u64| acknowledge.then(|| status.to_ne_bytes().into());
+            let reply: Option<Vec<u8>> = match &answer {
+                Ok(Answer::Bytes(bytes)) => Some(bytes.clone()),
+                Ok(Answer::Base(queue)) => {
+                    Some([*queue, guest.base(*queue)].map(u32::to_ne_bytes).concat())
+                }
+                Ok(_) => acknowledged(0),
+                Err(_) => acknowledged(1),
+            };
             // What was answered for must outlive this process; if it dies before, its successor
             // finds the message again.
+            guest.answering = reply.is_some();
             self.keep(id, guest);
             guest.done()?;
-            let acknowledge = guest.session.is_acknowledged(need_reply);
-            match answer {
-                Ok(Answer::Bytes(bytes)) => guest.send(&message::reply(code, &bytes))?,
-                Ok(Answer::Base(queue)) => {
-                    let state = [queue, guest.base(queue)].map(u32::to_ne_bytes).concat();
-                    guest.send(&message::reply(code, &state))?;
+            if let Err(refused) = answer {
+                self.say(id, &refused.to_string());
+                if !acknowledge {
+                    return Err(ProtocolError::Refused);
                 }
-                Ok(_) if acknowledge => guest.send(&message::reply(code, &0u64.to_ne_bytes()))?,
-                Ok(_) => {}
-                Err(refused) => {
-                    self.say(id, &refused.to_string());
-                    if !acknowledge {
-                        return Err(ProtocolError::Refused);
-                    }
-                    guest.send(&message::reply(code, &1u64.to_ne_bytes()))?;
-                }
+            }
+            if let Some(reply) = reply {
+                guest.send(&message::reply(code, &reply))?;
+                guest.answering = false;
+                self.keep(id, guest);
             }
         }
         Ok(())
@@ -236,7 +241,7 @@ impl Process {
     /// Keeps what a successor of this process needs of a session where it outlives this process.
     fn keep(&mut self, id: PortId, guest: &mut FrontEnd) {
         let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };
-        let now = guest.session.kept();
+        let now = guest.to_keep();
         match tell_changes(supervisor.as_fd(), id, &guest.kept, &now) {
             Ok(()) => guest.kept = now,
             // It is slow, or stopped: nobody else is to wait for it.
@@ -251,7 +256,7 @@ impl Process {
         let records = self.ports.iter_mut().enumerate();
         for (id, record) in records.filter_map(|(id, record)| Some((id, record.as_mut()?))) {
             if let Some(guest) = &mut record.guest {
-                let kept = guest.session.kept();
+                let kept = guest.to_keep();
                 tell_changes(to, id as PortId, &Kept::new(), &kept)?;
                 guest.kept = kept;
             }
@@ -292,7 +297,7 @@ fn tell_changes(
     let changed = new.iter().filter(|(key, (value, fd))| {
         old.get(*key).is_none_or(|(old_value, old_fd)| old_value != value || !same(old_fd, fd))
     });
-    // "session", which names the others, is the last in their order.
+    // "session", which names the others, comes behind them in their order.
     for (key, (value, fd)) in changed {
         let keep = ControlAnswer::Keep { id, key: key.clone(), value: value.clone() };
         let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();

@@ -149,12 +149,12 @@ fn pair(kind: SocketType) -> (OwnedFd, OwnedFd) {
 }
 
 /// Adds a guest's port, number 0; the front end's socket.
-fn add_guest(process: &mut Process) -> OwnedFd {
+fn add_guest(process: &mut Process, resume: bool) -> OwnedFd {
     let (front_end, socket) = pair(SocketType::STREAM);
     let attachment = Attachment::VhostUser { queue_pairs: 1 };
     let (name, policy) = ("guest".to_owned(), Policy::default());
     let config = PortConfig { name, policy, worker: None, attachment };
-    process.add_port(0, config, vec![socket], false).unwrap();
+    process.add_port(0, config, vec![socket], resume).unwrap();
     front_end
 }
 
@@ -166,7 +166,7 @@ fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
     sockopt::set_socket_timeout(&ours, sockopt::Timeout::Send, Some(Duration::from_millis(1)))
         .unwrap();
     process.supervisor = Some(ours);
-    let front_end = add_guest(&mut process);
+    let front_end = add_guest(&mut process, false);
     let mut calls = Vec::new();
     for _ in 0..100 {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
@@ -199,11 +199,46 @@ fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
 #[test]
 fn regression_an_announcement_is_no_queue_of_the_guest() {
     let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
-    let front_end = add_guest(&mut process);
+    let front_end = add_guest(&mut process, false);
     message::send(&front_end, message::code::SEND_RARP, false, &[2; 8], &[]).unwrap();
     process.serve_guest(0);
     let record = process.ports[0].as_ref().unwrap();
     assert!(record.guest.as_ref().unwrap().live, "it is announced");
     assert_eq!(record.spec.send_queues, 0);
     process.finish();
+}
+
+/// What a data process kept, as far as `until` says, is restored in its successor; whether that hangs up.
+fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
+    let mut first = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+    let (ours, keeper) = pair(SocketType::SEQPACKET);
+    first.supervisor = Some(ours);
+    let front_end = add_guest(&mut first, false);
+    message::send(&front_end, message::code::GET_FEATURES, false, &[], &[]).unwrap();
+    first.serve_guest(0);
+    let mut next = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+    while is_readable(keeper.as_fd()) {
+        let (answer, fds) = control::receive::<Answer>(&keeper).unwrap();
+        if until(&answer) {
+            break;
+        }
+        match answer {
+            Answer::Keep { id, key, value } => drop(next.restore(id, key, value, fds).unwrap()),
+            Answer::Forget { id, key } => drop(next.restored.get_mut(&id).unwrap().remove(&key)),
+            answer => panic!("{answer:?}"),
+        }
+    }
+    let front_end = add_guest(&mut next, true);
+    let hung_up = is_readable(front_end.as_fd());
+    first.finish();
+    next.finish();
+    hung_up
+}
+
+/// Its front end, with the message taken and no reply, would wait for ever.
+#[test]
+fn regression_one_that_died_while_it_answered_has_its_front_end_begin_anew() {
+    assert!(is_hung_up_on(|answer| matches!(answer, Answer::Forget { .. })));
+    assert!(!is_hung_up_on(|_| false), "it had answered");
+    assert!(!is_hung_up_on(|_| true), "nothing was taken from the socket");
 }

@@ -42,6 +42,8 @@ use self::session::{Changes, Kept, Offer, Refused, Session};
 use super::{AttachError, Attached, Bell, Bells, null};
 use crate::state::{self, PortState};
 
+/// The name under which it is kept that a reply is on its way: the last in their order.
+const ANSWERING: &str = "~answering";
 /// Most bytes of replies that wait for a front end that does not read.
 const MAX_UNSENT: usize = 64 << 10;
 
@@ -57,6 +59,8 @@ pub struct FrontEnd {
     interrupts: Interrupts,
     /// Replies that the socket had no room for.
     unsent: Vec<u8>,
+    /// A message is about to be taken from the socket, and its reply to be sent.
+    pub answering: bool,
     /// The guest's address, to be told to the network.
     announce: Option<Mac>,
     /// What the keeper has.
@@ -93,8 +97,12 @@ impl FrontEnd {
         }
         let queue_pairs = usize::from(offer.queue_pairs.clamp(1, state::RINGS as u16));
         let offer = Offer { queue_pairs: queue_pairs as u16, ..offer };
-        let restored = kept.as_ref().map(|kept| Session::restore(offer, kept));
-        // A predecessor whose session is not whole died while it changed: the front end begins anew.
+        let known = |kept: &&Kept| !kept.contains_key(ANSWERING);
+        let restore =
+            |kept| Some(kept).filter(known).and_then(|kept| Session::restore(offer, kept));
+        let restored = kept.as_ref().map(restore);
+        // A predecessor whose session is not whole died while it changed; or it died while it answered,
+        // and the front end might wait for a reply for ever: it begins anew.
         let ended = matches!(restored, Some(None));
         let mut this = Self {
             socket,
@@ -105,6 +113,7 @@ impl FrontEnd {
             link: offer.link,
             interrupts: Interrupts::default(),
             unsent: Vec::new(),
+            answering: false,
             announce: None,
             kept: kept.unwrap_or_default(),
             ended: false,
@@ -133,6 +142,16 @@ impl FrontEnd {
     pub fn receive(&mut self) -> Result<Option<message::Message>, ProtocolError> {
         self.flush()?;
         self.receiver.receive(self.socket.as_fd())
+    }
+
+    /// What a successor of this process needs to go on with the session.
+    #[must_use]
+    pub fn to_keep(&self) -> Kept {
+        let mut kept = self.session.kept();
+        if self.answering || !self.unsent.is_empty() {
+            kept.insert(ANSWERING.into(), Default::default());
+        }
+        kept
     }
 
     /// The message that was received last is carried out, and what is to be kept of it is kept.
