@@ -225,13 +225,15 @@ impl<R: Ring> Filling<R> {
         let mut ahead = frames.clone();
         ahead.next();
         let (mut filled, mut total) = (0, 0);
-        for (frame, found) in frames.zip(&mut found[..count]) {
+        for (i, frame) in frames.take(count).enumerate() {
             if batch.is_long()
-                && let Some(next) = ahead.next()
+                && let (Some(next), Some(to)) = (ahead.next(), found.get(i + 1))
             {
                 next.prefetch_payload();
+                let lines = (0..header + next.len()).step_by(64).skip(2);
+                lines.for_each(|line| to.bytes.prefetch_to_write(line));
             }
-            let (len, bytes) = (frame.len(), found.bytes);
+            let (len, bytes) = (frame.len(), found[i].bytes);
             if header + len > bytes.len() || plain && len > most {
                 break;
             }
@@ -241,7 +243,7 @@ impl<R: Ring> Filling<R> {
                 break;
             }
             frame.copy_to(bytes.suffix(header));
-            found.written = (header + len) as u32;
+            found[i].written = (header + len) as u32;
             filled += 1;
             total += len;
         }
