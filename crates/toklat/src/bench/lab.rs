@@ -161,6 +161,13 @@ impl Daemon {
         Ok(())
     }
 
+    /// Changes a port of its switch.
+    pub fn change_port(&self, name: &str, patch: &serde_json::Value) -> Result<()> {
+        let path = format!("/v1/switches/vale0/ports/{name}");
+        let _: api::PortInfo = self.client()?.send(hyper::Method::PATCH, &path, patch)?;
+        Ok(())
+    }
+
     /// The process id of its data process.
     pub fn data_process(&self) -> Result<i32> {
         let switches: Vec<api::SwitchInfo> = self.client()?.get("/v1/switches")?;
