@@ -8,7 +8,8 @@
 //! ports are armed after a while, so that ports without traffic cost a busy worker nothing. Asleep, a
 //! worker waits in epoll only. Busy, it reads the clock once per pass; it takes the locks of egresses
 //! and of the forwarding table, each held for a batch or an entry, and makes system calls to kick
-//! sleepers, for each frame of a tap, and, while a port is armed, to ask epoll every few microseconds.
+//! sleepers, for each frame of a tap, to read and write sockets, and, while a port is armed, to ask epoll
+//! every few microseconds.
 //!
 //! A panic in a port's turn takes that port out of service: it sends no more, and within a second the
 //! control thread takes it out of the table as a receiver, too. What of its last batch was not delivered

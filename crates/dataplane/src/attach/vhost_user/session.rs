@@ -543,14 +543,15 @@ fn event(fd: Option<OwnedFd>, queue: u32) -> Result<Option<Arc<OwnedFd>>, Refuse
     if good { Ok(fd.map(Arc::new)) } else { Err(Refused::Eventfd(queue)) }
 }
 
-/// True if it could be an eventfd: nothing that lies in a file system, no socket and no pipe. It does
-/// not block from now on, as those of QEMU and DPDK never did.
+/// True if it is an eventfd. It does not block from now on, as those of QEMU and DPDK never did.
 fn is_event(fd: &OwnedFd) -> bool {
     let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
-    // Eventfds have no type of file.
+    // Eventfds have no type of file. Of what else has none, only they can be written eight bytes: an
+    // epoll's descriptor, which might be readable for ever, cannot.
     kind.is_ok_and(|kind| kind == FileType::Unknown)
         && rustix::fs::fcntl_getfl(fd)
             .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK))
+            .and_then(|()| rustix::io::write(fd, &0u64.to_ne_bytes()))
             .is_ok()
 }
 

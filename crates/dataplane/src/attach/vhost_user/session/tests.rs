@@ -242,3 +242,15 @@ fn reset_stops_all_rings() {
         assert!(!session.is_running(0) && !session.is_running(1));
     }
 }
+
+#[test]
+fn only_eventfds_are_taken_for_eventfds() {
+    let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
+    let (pipe, _) = rustix::pipe::pipe().unwrap();
+    for other in [epoll, pipe, memfd(SIZE)] {
+        assert!(!is_event(&other), "{other:?}");
+    }
+    let event = eventfd();
+    assert!(is_event(&event));
+    assert!(rustix::io::read(&event, &mut [0; 8]).is_err(), "nobody was signalled, nobody waits");
+}
