@@ -225,15 +225,16 @@ impl<R: Ring> Filling<R> {
         let mut ahead = frames.clone();
         ahead.next();
         let (mut filled, mut total) = (0, 0);
-        for (i, frame) in frames.take(count).enumerate() {
+        let mut written = [0; CHUNK];
+        for ((frame, room), written) in frames.zip(&found[..count]).zip(&mut written) {
             if batch.is_long()
-                && let (Some(next), Some(to)) = (ahead.next(), found.get(i + 1))
+                && let (Some(next), Some(to)) = (ahead.next(), found.get(filled + 1))
             {
                 next.prefetch_payload();
                 let lines = (0..header + next.len()).step_by(64).skip(2);
                 lines.for_each(|line| to.bytes.prefetch_to_write(line));
             }
-            let (len, bytes) = (frame.len(), found[i].bytes);
+            let (len, bytes) = (frame.len(), room.bytes);
             if header + len > bytes.len() || plain && len > most {
                 break;
             }
@@ -243,12 +244,12 @@ impl<R: Ring> Filling<R> {
                 break;
             }
             frame.copy_to(bytes.suffix(header));
-            found[i].written = (header + len) as u32;
+            *written = (header + len) as u32;
             filled += 1;
             total += len;
         }
-        let used = found[..filled].iter();
-        self.ring.put(used.map(|found| (Chain { id: found.id, slots: 1 }, found.written)));
+        let used = found[..filled].iter().zip(written);
+        self.ring.put(used.map(|(found, written)| (Chain { id: found.id, slots: 1 }, written)));
         self.ring.take(filled);
         tally.frames += filled as u64;
         tally.bytes += total as u64;
@@ -361,13 +362,11 @@ impl<R: Ring> Filling<R> {
 struct Found<'m> {
     bytes: Bytes<'m>,
     id: u16,
-    /// Bytes of it that were filled.
-    written: u32,
 }
 
 impl Default for Found<'_> {
     fn default() -> Self {
-        Self { bytes: Bytes::empty(), id: 0, written: 0 }
+        Self { bytes: Bytes::empty(), id: 0 }
     }
 }
 
@@ -385,7 +384,7 @@ fn find<'m, R: Ring>(
         let Some(bytes) = near.bytes(piece.at, piece.len) else { break };
         bytes.prefetch_to_write(0);
         bytes.prefetch_to_write(64);
-        *found = Found { bytes, id, written: 0 };
+        *found = Found { bytes, id };
         count += 1;
     }
     Ok(count)
