@@ -231,7 +231,8 @@ impl<R: Ring> Filling<R> {
                 && let (Some(next), Some(to)) = (ahead.next(), found.get(filled + 1))
             {
                 next.prefetch_payload();
-                let lines = (0..header + next.len()).step_by(64).skip(2);
+                // No further than the buffer: what follows it is somebody else's.
+                let lines = (128..to.bytes.len().min(header + next.len())).step_by(64);
                 lines.for_each(|line| to.bytes.prefetch_to_write(line));
             }
             let (len, bytes) = (frame.len(), room.bytes);
