@@ -194,6 +194,14 @@ impl Fdb {
         self.find(entry_of(filter, mac)).map(|(_, _, word)| word as u16)
     }
 
+    /// Fetches what a lookup will touch.
+    #[inline(always)]
+    pub(crate) fn prefetch(&self, filter: Filter, mac: u64) {
+        let (first, second) = self.pair(entry_of(filter, mac));
+        shmem::prefetch(std::ptr::from_ref(first).cast());
+        shmem::prefetch(std::ptr::from_ref(second).cast());
+    }
+
     /// The place and the word of a key.
     #[inline(always)]
     fn find(&self, key: u64) -> Option<(&Bucket, usize, u32)> {

@@ -77,7 +77,7 @@ pub struct Forwarder {
     counts: Vec<u16>,
     /// Where each queue's frames start in `order`.
     starts: Vec<u16>,
-    /// Queues with frames in this batch.
+    /// Queues with frames in this batch, until the next is sorted; none if it goes one way.
     queues: Vec<QueueIdx>,
     /// Frames sorted by queue.
     order: Vec<FrameIdx>,
@@ -152,6 +152,7 @@ impl Forwarder {
         let max_frame = port.max_frame as u32;
         way.mirror(scratch, &port.mirrors, &ALL[..frames], max_frame, &mut self.touched);
         if let Some(queue) = uniform {
+            self.queues.clear();
             way.deliver(scratch, queue, List::plain(&ALL[..frames]), &mut self.touched);
         } else {
             self.deliver_sorted(&mut way, scratch, frames);

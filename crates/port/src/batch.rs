@@ -329,6 +329,17 @@ impl Scratch {
         }
     }
 
+    /// Shows `visit` the destination address of each frame (low 48 bits) as it is at this moment, before
+    /// its head was taken: good for nothing but to fetch what will be looked up.
+    #[inline]
+    pub fn peek_destinations(&self, map: &MapGuard<'_>, mut visit: impl FnMut(u64)) {
+        for lane in &self.lanes[..self.used_frames] {
+            if let Some(word) = bytes_of(lane.first, map).read::<u64>(0) {
+                visit(u64::from_le(word) & 0xffff_ffff_ffff);
+            }
+        }
+    }
+
     fn take_odd_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
         let mut head = [0; HEAD];
         let want = (lane.frame.len as usize).min(HEAD);

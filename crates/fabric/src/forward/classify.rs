@@ -7,6 +7,9 @@ use crate::fdb::key_of;
 use crate::ports::QueueIdx;
 use crate::{Fdb, Filter, Learned, PortMemory};
 
+/// After a batch to more queues than this, what the next one looks up is worth fetching ahead.
+const SCATTERED: usize = 8;
+
 impl Forwarder {
     /// Pass 1. Returns the queue that all frames go to, if it is one.
     #[inline(always)]
@@ -23,6 +26,9 @@ impl Forwarder {
         let mut i = 0;
         let (tags, filters) = (&mut self.tags, &mut self.filters);
         let (map, longest) = (way.map, way.port.max_frame);
+        if self.queues.len() > SCATTERED {
+            scratch.peek_destinations(map, |to| fdb.prefetch(0, to));
+        }
         let verdict = |head: &Head, len: usize| {
             let (to, source) = head.addresses();
             let (mut filter, mut refused) = (0, None);
