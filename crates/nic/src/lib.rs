@@ -4,4 +4,9 @@
 //! an argument, kicks go out as effects.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod csb;
+pub mod device;
+pub mod driver;
+pub mod e1000;
+pub mod pcnet;
 pub mod virtio;

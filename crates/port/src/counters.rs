@@ -77,11 +77,13 @@ pub enum DropReason {
     Restart,
     /// The operating system refused it (tap, file).
     Io,
+    /// The receiving NIC's address or VLAN filter does not take it.
+    Filtered,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 16;
+    pub const COUNT: usize = 17;
 
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
@@ -101,6 +103,7 @@ impl DropReason {
         Self::Detached,
         Self::Restart,
         Self::Io,
+        Self::Filtered,
     ];
 
     /// Its name in tables and JSON.
@@ -123,6 +126,7 @@ impl DropReason {
             Self::Detached => "detached",
             Self::Restart => "restart",
             Self::Io => "io",
+            Self::Filtered => "filtered",
         }
     }
 }

@@ -1,0 +1,1 @@
+//! Drivers of the e1000 family in user space.

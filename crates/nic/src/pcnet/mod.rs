@@ -1,0 +1,1 @@
+//! The PCnet family: Am79C970A and Am79C973.
