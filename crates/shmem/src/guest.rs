@@ -9,6 +9,9 @@
 //!
 //! An address that a guest names is looked up and checked here, once; what comes out is a window that
 //! lies in a mapping. Another memory table is another [`GuestMemory`].
+//!
+//! Ranges that a device may read and not write (vfio-user: firmware) are found by
+//! [`GuestMemory::bytes_to_read`] and [`Near::bytes_to_read`] alone.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +74,8 @@ pub enum GuestMemoryError {
 pub struct GuestMemory {
     /// By guest-physical address.
     ranges: Box<[Entry]>,
+    /// Likewise, those that are not to be written.
+    read_only: Box<[Entry]>,
 }
 
 /// A checked range. What lookups need comes first, in one cache line.
@@ -83,6 +88,7 @@ struct Entry {
     user: u64,
     offset: usize,
     mapping: Arc<Mapping>,
+    writable: bool,
 }
 
 // SAFETY: an address range kept mapped by the Arc; access goes through Bytes and atomics.
@@ -111,6 +117,13 @@ impl<'m> Near<'m> {
         // SAFETY: the range of `size` bytes at `self.at` lies in a mapping that the memory table keeps,
         // and the table is borrowed for 'm; from + len <= size.
         Some(unsafe { Bytes::from_raw(self.at.add(from as usize), len as usize) })
+    }
+
+    /// As [`bytes`](Self::bytes), for bytes that are not to be written.
+    #[inline]
+    #[must_use]
+    pub fn bytes_to_read(&mut self, at: u64, len: u32) -> Option<Bytes<'m>> {
+        self.bytes(at, len).or_else(|| self.memory.read_only_bytes(at, len))
     }
 
     /// Shows the `len` bytes at guest-physical `at` to `visit`, in as many windows as there are ranges
@@ -151,8 +164,22 @@ impl GuestMemory {
     /// # Errors
     /// [`GuestMemoryError`] when they overlap or are not mapped.
     pub fn new(ranges: Vec<GuestRange>) -> Result<Self, GuestMemoryError> {
-        let mut entries: Vec<Entry> =
-            ranges.into_iter().map(Entry::new).collect::<Result<_, _>>()?;
+        Self::with_read_only(ranges, Vec::new())
+    }
+
+    /// As [`new`](Self::new), with ranges that are not to be written.
+    ///
+    /// # Errors
+    /// As `new`; overlaps of both kinds are errors, too.
+    pub fn with_read_only(
+        ranges: Vec<GuestRange>,
+        read_only: Vec<GuestRange>,
+    ) -> Result<Self, GuestMemoryError> {
+        let entries = |ranges: Vec<GuestRange>, writable| {
+            ranges.into_iter().map(move |range| Entry::new(range, writable))
+        };
+        let all = entries(ranges, true).chain(entries(read_only, false));
+        let mut entries: Vec<Entry> = all.collect::<Result<_, _>>()?;
         for key in [|entry: &Entry| entry.user, |entry: &Entry| entry.guest] {
             entries.sort_unstable_by_key(key);
             let overlap =
@@ -161,13 +188,25 @@ impl GuestMemory {
                 return Err(GuestMemoryError::Overlap { first: first.guest, second: second.guest });
             }
         }
-        Ok(Self { ranges: entries.into() })
+        let (ranges, read_only): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| e.writable);
+        Ok(Self { ranges: ranges.into(), read_only: read_only.into() })
     }
 
     /// The window on `len` bytes at guest-physical `at`; `None` if they do not lie in one range.
     #[must_use]
     pub fn bytes(&self, at: u64, len: u32) -> Option<Bytes<'_>> {
         self.entry(at)?.bytes(at, len)
+    }
+
+    /// As [`bytes`](Self::bytes), for bytes that are not to be written.
+    #[must_use]
+    pub fn bytes_to_read(&self, at: u64, len: u32) -> Option<Bytes<'_>> {
+        self.bytes(at, len).or_else(|| self.read_only_bytes(at, len))
+    }
+
+    #[cold]
+    fn read_only_bytes(&self, at: u64, len: u32) -> Option<Bytes<'_>> {
+        find(&self.read_only, at)?.bytes(at, len)
     }
 
     /// For many lookups in a row, of which most find the range that the one before found.
@@ -202,20 +241,22 @@ impl GuestMemory {
     /// True if some of the memory has failed: see [`crate::guard`].
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.ranges.iter().any(|entry| entry.mapping.has_failed())
-    }
-
-    fn position(&self, at: u64) -> Option<usize> {
-        self.ranges.partition_point(|entry| entry.guest <= at).checked_sub(1)
+        self.ranges.iter().chain(&self.read_only).any(|entry| entry.mapping.has_failed())
     }
 
     fn entry(&self, at: u64) -> Option<&Entry> {
-        self.ranges.get(self.position(at)?).filter(|entry| at - entry.guest < entry.size)
+        find(&self.ranges, at)
     }
 }
 
+/// The range that `at` lies in.
+fn find(ranges: &[Entry], at: u64) -> Option<&Entry> {
+    let position = ranges.partition_point(|entry| entry.guest <= at).checked_sub(1)?;
+    ranges.get(position).filter(|entry| at - entry.guest < entry.size)
+}
+
 impl Entry {
-    fn new(range: GuestRange) -> Result<Self, GuestMemoryError> {
+    fn new(range: GuestRange, writable: bool) -> Result<Self, GuestMemoryError> {
         let GuestRange { guest, user, size, mapping, offset } = range;
         let wraps = guest.checked_add(size).is_none() || user.checked_add(size).is_none();
         if size == 0 || wraps {
@@ -223,7 +264,7 @@ impl Entry {
         }
         let window = usize::try_from(size).ok().and_then(|size| mapping.bytes(offset, size));
         let at = window.ok_or(GuestMemoryError::NotMapped { guest })?.as_ptr();
-        Ok(Self { guest, size, at, user, offset, mapping })
+        Ok(Self { guest, size, at, user, offset, mapping, writable })
     }
 
     #[inline(always)]
@@ -310,6 +351,25 @@ mod tests {
         assert!(memory.shared_slice::<AtomicU64>(0x1008, 2).is_some());
         assert!(memory.shared_slice::<AtomicU64>(0x1004, 2).is_none(), "misaligned");
         assert!(memory.shared_slice::<AtomicU64>(0x1ff8, 2).is_none(), "half outside");
+    }
+
+    #[test]
+    fn what_is_only_to_be_read_is_found_by_readers_alone() {
+        let map = Mapping::private(0x4000).unwrap();
+        map.bytes(0x1000, 0x1000).unwrap().fill(7);
+        let (ranges, read_only) =
+            (vec![range(0x1000, 0x1000, &map, 0)], vec![range(0x2000, 0x1000, &map, 0x1000)]);
+        let memory = GuestMemory::with_read_only(ranges.clone(), read_only).unwrap();
+        assert!(memory.bytes(0x2000, 4).is_none() && memory.near().bytes(0x2000, 4).is_none());
+        assert!(memory.shared_slice::<AtomicU64>(0x2000, 1).is_none());
+        assert!(!memory.near().for_each(0x1ffe, 4, |_| ()));
+        for found in [memory.bytes_to_read(0x2ffe, 2), memory.near().bytes_to_read(0x2ffe, 2)] {
+            assert_eq!(found.map(Bytes::to_vec), Some(vec![7; 2]));
+        }
+        assert!(memory.bytes_to_read(0x1000, 4).is_some());
+        assert!(memory.bytes_to_read(0x2fff, 2).is_none());
+        let over = GuestMemory::with_read_only(ranges, vec![range(0x1fff, 0x1000, &map, 0)]);
+        assert!(matches!(over, Err(GuestMemoryError::Overlap { .. })));
     }
 
     #[test]
