@@ -22,7 +22,7 @@ usage: cargo xtask COMMAND
   guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest
   check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
-  loom             models of hand-over and sleep/wake (shmem); a part of `test`
+  loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   perf             instructions per frame against bench/budgets.toml (valgrind)
   deb              a Debian package in target/debian (cargo-deb)

@@ -161,11 +161,12 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// The models: tests of `shmem` under `--cfg loom`, in a directory of their own, because all that is
-/// built differs.
+/// The models: tests of `shmem` and `nic` under `--cfg loom`, in a directory of their own, because all
+/// that is built differs.
 fn models() -> Command {
-    let mut loom =
-        cargo(&["test", "--package=toklat-shmem", "--target-dir=target/loom", "--test=loom"]);
+    let packages = ["--package=toklat-shmem", "--package=toklat-nic"];
+    let mut loom = cargo(&["test", "--target-dir=target/loom", "--test=loom"]);
+    loom.args(packages);
     loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");
     loom
 }

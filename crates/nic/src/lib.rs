@@ -5,8 +5,13 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod csb;
+#[cfg(not(loom))]
 pub mod device;
+#[cfg(not(loom))]
 pub mod driver;
+#[cfg(not(loom))]
 pub mod e1000;
+#[cfg(not(loom))]
 pub mod pcnet;
+#[cfg(not(loom))]
 pub mod virtio;

@@ -1,0 +1,146 @@
+//! The driver's end of a block.
+
+use shmem::SharedSlice;
+
+use super::device::Page;
+use super::{Lane, MAGIC, NONE, QUEUES, V1, V2, Way};
+
+/// A block, as its driver has it. Announcing it is the driver's, by its registers.
+#[derive(Clone, Debug)]
+pub struct Block(Page);
+
+impl Block {
+    /// Sets a v1 block up in a page that is all zero; off. `spin`: rounds that the device may look on;
+    /// `msix`: data interrupts have a vector of their own.
+    #[must_use]
+    pub fn one(page: SharedSlice<V1>, spin: u32, msix: bool) -> Self {
+        if let Some(block) = page.first() {
+            block.host_need_txkick.set(1);
+            block.guest_need_rxkick.set(1);
+            block.guest_txkick_at.set(NONE);
+            block.host_rxkick_at.set(NONE);
+            block.host_txcycles_lim.set(spin.max(1));
+            block.guest_use_msix.set(u32::from(msix));
+        }
+        Self(Page::One(page))
+    }
+
+    /// Sets a v2 block up in a page that is all zero, for so many transmit and receive queues; off.
+    #[must_use]
+    pub fn two(page: SharedSlice<V2>, send: usize, receive: usize, spin_us: u32) -> Self {
+        if let Some(block) = page.first() {
+            let [send, receive] = [send, receive].map(|queues| queues.min(QUEUES) as u32);
+            block.guest.queues.set(send | receive << 16);
+            block.guest.spin_us.set(spin_us);
+            block.guest.version.set(2);
+            block.guest.magic.publish(MAGIC);
+        }
+        Self(Page::Two(page))
+    }
+
+    /// How many transmit and receive queues the device serves by the block, once it was announced; `None`
+    /// if it did not understand it. A device of v1 says nothing, and serves one each.
+    #[must_use]
+    pub fn accepted(&self) -> Option<[usize; 2]> {
+        match &self.0 {
+            Page::One(_) => Some([1, 1]),
+            Page::Two(page) => {
+                let host = &page.first()?.host;
+                let understood = host.magic.observe() == MAGIC && host.version.get() == 2;
+                let queues = host.queues.get();
+                understood.then_some([(queues & 0xffff) as usize, (queues >> 16) as usize])
+            }
+        }
+    }
+
+    /// Why the device has stopped, as a number of [`super::Fault`]; 0 if it runs, or is one of v1.
+    #[must_use]
+    pub fn fault(&self) -> u32 {
+        match &self.0 {
+            Page::One(_) => 0,
+            Page::Two(page) => page.first().map_or(0, |page| page.host.fault.observe()),
+        }
+    }
+
+    /// A queue with a ring of `size` descriptors, whose tail is at 0.
+    #[must_use]
+    pub fn queue(&self, way: Way, queue: usize, size: u32) -> Option<Queue> {
+        let lane = self.0.lane(way, queue)?;
+        let wanted = lane.wanted();
+        Some(Queue { page: self.0.clone(), way, queue, size, tail: 0, wanted, answered: 0 })
+    }
+}
+
+/// One queue of a block, as its driver uses it.
+#[derive(Debug)]
+pub struct Queue {
+    page: Page,
+    way: Way,
+    queue: usize,
+    size: u32,
+    /// The tail that was published last.
+    tail: u32,
+    /// What the driver's flag was set to last.
+    wanted: u32,
+    /// The device's arming that was answered last.
+    answered: u32,
+}
+
+impl Queue {
+    #[inline]
+    fn lane(&self) -> Option<Lane<'_>> {
+        self.page.lane(self.way, self.queue)
+    }
+
+    /// Publishes the tail; true if the doorbell must be rung, by writing its register.
+    #[inline]
+    #[must_use = "a doorbell that is not rung leaves the device asleep"]
+    pub fn publish(&mut self, tail: u32) -> bool {
+        let (mut answered, from) = (self.answered, self.tail);
+        let kick =
+            self.lane().is_none_or(|lane| lane.publish_tail(&mut answered, from, tail, self.size));
+        (self.answered, self.tail) = (answered, tail);
+        kick
+    }
+
+    /// Where the device's head is: descriptors before it are the driver's again.
+    #[inline]
+    #[must_use]
+    pub fn head(&self) -> u32 {
+        self.lane().map_or(0, Lane::head)
+    }
+
+    /// The driver is about to sleep: it wants an interrupt when the head comes to `at`, or at once
+    /// ([`NONE`]). It is to look once more after this, and may sleep only then.
+    pub fn sleep(&mut self, at: u32) {
+        let mut wanted = self.wanted;
+        if let Some(lane) = self.lane() {
+            lane.want(&mut wanted, at);
+        }
+        self.wanted = wanted;
+    }
+
+    /// The driver is awake.
+    pub fn wake(&mut self) {
+        let mut wanted = self.wanted;
+        if let Some(lane) = self.lane() {
+            lane.unwant(&mut wanted);
+        }
+        self.wanted = wanted;
+    }
+
+    /// Goes by the block from now on, or by the registers. The caller writes the tail's register after it.
+    pub fn turn(&self, on: bool) {
+        if let Some(lane) = self.lane() {
+            lane.turn(on);
+        }
+    }
+
+    /// The ring begins anew at 0: after a reset, before it is enabled.
+    pub fn restart(&mut self, size: u32) {
+        (self.size, self.tail) = (size, 0);
+        if let Some(lane) = self.lane() {
+            lane.set_tail(0);
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Models of the shared status block: `cargo xtask loom`. The code under test is the code that ships; only
+//! its atomics are loom's.
+#![cfg(loom)]
+#![allow(missing_docs, reason = "a test")]
+
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+use nic::csb::{Lane, NONE, QueueLines, V1, Way};
+
+const SIZE: u32 = 8;
+
+/// What a doorbell or an interrupt rings.
+struct Bell {
+    rung: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Bell {
+    fn new() -> Self {
+        Self { rung: Mutex::new(false), changed: Condvar::new() }
+    }
+
+    fn ring(&self) {
+        *self.rung.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    /// Loom reports a deadlock if nobody ever rings.
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.changed.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+/// A block of either version, as its driver set it up.
+enum Block {
+    One(V1),
+    Two(QueueLines),
+}
+
+impl Block {
+    fn both() -> [fn() -> Self; 2] {
+        [
+            || Self::One(V1::new()),
+            || {
+                let block = QueueLines::new();
+                block.guest.on.set(1);
+                Self::Two(block)
+            },
+        ]
+    }
+
+    fn lane(&self, way: Way) -> Lane<'_> {
+        match self {
+            Self::One(block) => Lane::one(block, way),
+            Self::Two(block) => Lane::two(block),
+        }
+    }
+}
+
+/// A device that sleeps whenever it sees nothing gets all that a driver publishes in two parts, which
+/// rings the doorbell only when asked.
+#[test]
+fn no_doorbell_is_left_out_that_is_needed() {
+    for make in Block::both() {
+        loom::model(move || {
+            let shared = Arc::new((make(), Bell::new()));
+            let device = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (lane, mut seen, mut asked) = (shared.0.lane(Way::Send), 0, 0);
+                    while seen < 2 {
+                        if lane.ask(&mut asked, NONE, SIZE).unwrap() == seen {
+                            shared.1.wait();
+                        }
+                        lane.unask(&mut asked);
+                        seen = lane.tail(SIZE).unwrap();
+                    }
+                })
+            };
+            let (lane, mut answered) = (shared.0.lane(Way::Send), 0);
+            for tail in 1..=2 {
+                if lane.publish_tail(&mut answered, tail - 1, tail, SIZE) {
+                    shared.1.ring();
+                }
+            }
+            device.join().unwrap();
+        });
+    }
+}
+
+/// A device without buffers asks for a doorbell when two are back: the driver gives them one by one.
+#[test]
+fn a_doorbell_at_an_index_is_not_left_out_either() {
+    for make in Block::both() {
+        loom::model(move || {
+            let shared = Arc::new((make(), Bell::new()));
+            let device = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (lane, mut asked) = (shared.0.lane(Way::Receive), 0);
+                    // More than before, or the doorbell, which comes at index 2.
+                    if lane.ask(&mut asked, 2, SIZE).unwrap() == 0 {
+                        shared.1.wait();
+                        assert!(lane.tail(SIZE).unwrap() >= 2);
+                    }
+                    lane.unask(&mut asked);
+                })
+            };
+            let (lane, mut answered) = (shared.0.lane(Way::Receive), 0);
+            for tail in 1..=2 {
+                if lane.publish_tail(&mut answered, tail - 1, tail, SIZE) {
+                    shared.1.ring();
+                }
+            }
+            device.join().unwrap();
+        });
+    }
+}
+
+/// A driver that sleeps whenever it sees nothing new gets all that a device completes in two parts, which
+/// interrupts only when it is wanted.
+#[test]
+fn no_interrupt_is_left_out_that_is_needed() {
+    for make in Block::both() {
+        loom::model(move || {
+            let shared = Arc::new((make(), Bell::new()));
+            let driver = {
+                let shared = Arc::clone(&shared);
+                thread::spawn(move || {
+                    let (lane, mut seen, mut wanted) = (shared.0.lane(Way::Receive), 0, 0);
+                    while seen < 2 {
+                        lane.want(&mut wanted, NONE);
+                        if lane.head() == seen {
+                            shared.1.wait();
+                        }
+                        lane.unwant(&mut wanted);
+                        seen = lane.head();
+                    }
+                })
+            };
+            let (lane, mut answered, mut told) = (shared.0.lane(Way::Receive), 0, None);
+            for head in 1..=2 {
+                lane.publish_head(head);
+                loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+                if lane.wants_interrupt(&mut answered, told, head, SIZE) {
+                    shared.1.ring();
+                }
+                told = Some(head);
+            }
+            driver.join().unwrap();
+        });
+    }
+}
+
+/// The drivers of 2013 have no fence between index and flag: the device sleeps, and nobody wakes it.
+#[test]
+#[should_panic(expected = "a wake-up was lost")]
+fn without_the_drivers_fence_a_wake_up_is_lost() {
+    loom::model(|| {
+        let block = Arc::new(V1::new());
+        let device = {
+            let block = Arc::clone(&block);
+            thread::spawn(move || Lane::one(&block, Way::Send).ask(&mut 0, NONE, SIZE) == Ok(0))
+        };
+        block.guest_tdt.publish(1);
+        let kicks = block.host_need_txkick.get() != 0;
+        let sleeps = device.join().unwrap();
+        assert!(kicks || !sleeps, "a wake-up was lost");
+    });
+}
