@@ -245,6 +245,16 @@ fn a_block_that_is_not_memory_is_no_block() {
     }
 }
 
+/// Hazard 5, too: a device that answers into memory that it must not write.
+#[test]
+fn a_block_in_read_only_memory_is_no_block() {
+    let mapping = Mapping::private(0x1000).unwrap();
+    let range = GuestRange { guest: AT, user: 0, size: 0x1000, mapping, offset: 0 };
+    let memory = GuestMemory::with_read_only(vec![], vec![range]).unwrap();
+    let mapped = Block::map(&memory, AT, [1, 1]);
+    assert_eq!(mapped.map(|block| block.is_some()), Err(MapError::NotMemory(AT)));
+}
+
 /// Hazard 6: v2 has no word that both write.
 #[test]
 fn what_a_driver_writes_to_the_devices_words_changes_nothing_for_the_device() {
