@@ -12,7 +12,8 @@ pub type PortId = u16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Idle {
-    /// Spins up to 50 us after the last frame, then sleeps.
+    /// Spins up to 50 us after the last frame, as long as that pays, then sleeps; naps where owners share
+    /// its CPU and would wake it for every frame.
     #[default]
     Auto,
     /// Spins for ever.

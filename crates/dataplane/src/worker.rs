@@ -19,6 +19,8 @@
 //! epoch it has seen; the control thread frees an old table, and what only it kept mapped, when every
 //! worker has announced a later epoch or sleeps.
 
+mod patience;
+
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -32,13 +34,12 @@ use port::{Effects, MapGuard, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use shmem::Shared;
 
+use self::patience::Patience;
 use crate::attach::{Bells, Rung};
 use crate::config::{Idle, PortId};
 use crate::serve::{Served, Side, Switch, Tools};
 use crate::state::WorkerState;
 
-/// How long a worker spins after the last frame before it sleeps, in `auto`.
-const SPIN_NS: u64 = 50_000;
 /// How long a port stays hot after its last frame.
 const HOT_NS: u64 = 50_000;
 /// Up to so many ports, a worker that never sleeps goes on polling those that are idle, too.
@@ -185,6 +186,7 @@ pub(crate) struct Worker {
     late: Vec<(Nanos, PortId, Side)>,
     tools: Tools,
     idle: Idle,
+    patience: Patience,
     finishing: bool,
     busy_at: Nanos,
     asked_at: Nanos,
@@ -215,6 +217,7 @@ impl Worker {
             late: Vec::new(),
             tools: Tools::new(batch, stall_timeout),
             idle,
+            patience: Patience::default(),
             finishing: false,
             busy_at: now,
             asked_at: now,
@@ -236,6 +239,7 @@ impl Worker {
             let frames = self.pass(&common, now);
             let then = std::mem::replace(&mut now, clock());
             self.count(frames, now - then);
+            self.patience.passed(frames);
             if frames > 0 {
                 self.busy_at = now;
             }
@@ -342,7 +346,7 @@ impl Worker {
         self.asked_at = now;
         self.cool_down(now);
         let spin = match self.idle {
-            Idle::Auto => SPIN_NS,
+            Idle::Auto => self.patience.spin(),
             Idle::Poll => u64::MAX,
             Idle::Sleep => 0,
         };
@@ -352,8 +356,10 @@ impl Worker {
             std::thread::yield_now();
         }
         let sleep = !busy && !stalled && !self.finishing && now - self.busy_at >= spin;
-        if sleep && self.arm_all(now) {
-            self.sleep(mailbox, now);
+        if sleep && self.idle == Idle::Auto && self.patience.begin_nap() {
+            self.sleep(mailbox, Some(patience::NAP_NS), now);
+        } else if sleep && self.arm_all(now) {
+            self.sleep(mailbox, None, now);
         } else if self.hot.len() < self.serving {
             self.take_events(Some(Duration::ZERO), now);
         }
@@ -415,15 +421,22 @@ impl Worker {
         true
     }
 
-    fn sleep(&mut self, mailbox: &Mailbox, now: Nanos) {
+    /// Sleeps until an owner, a job or a timer wakes it, or for `most` nanoseconds.
+    fn sleep(&mut self, mailbox: &Mailbox, most: Option<u64>, now: Nanos) {
         self.state.sleeps.add(1);
         let timers =
             self.timers.iter().map(|(at, _)| at).chain(self.late.iter().map(|(at, ..)| at));
-        let timer = timers.map(|at| *at - now).min().map(Duration::from_nanos);
+        let timer = timers.map(|at| *at - now).chain(most).min().map(Duration::from_nanos);
         mailbox.passed.store(ASLEEP, Ordering::Release);
         self.take_events(timer, now);
         self.wake_up(mailbox);
-        self.busy_at = clock();
+        let then = std::mem::replace(&mut self.busy_at, clock());
+        let slept = self.busy_at - now;
+        match most {
+            Some(most) if slept < most => self.patience.cut_short(),
+            Some(_) => {}
+            None => self.patience.woke(slept, self.busy_at - then),
+        }
     }
 
     /// Announces that this worker looks at the table again.

@@ -1,0 +1,130 @@
+//! How long a worker waits for what, in `auto`.
+
+/// How long a worker spins at most after the last frame before it sleeps.
+const SPIN_NS: u64 = 50_000;
+/// How long a worker naps.
+pub(super) const NAP_NS: u64 = 100_000;
+/// So many frames after a nap were worth it: as many kicks were saved.
+const NAP_FRAMES: usize = 4;
+/// Least and most sleeps in a row that a kick ended early before a worker naps instead.
+const NAP_AFTER: (u32, u32) = (2, 64);
+
+/// How a worker waits in `auto`, as it turned out to pay.
+///
+/// It spins as long as what it waits for comes within [`SPIN_NS`], and less if it does not: spinning in vain
+/// takes the processor from guests. Where owners wake it as soon as it sleeps, spinning for them was in
+/// vain too, because they share its processor: then it *naps*, without having asked for kicks, and looks
+/// at what they have made meanwhile. An owner that makes no more until it is served is not napped on.
+#[derive(Debug)]
+pub(super) struct Patience {
+    spin: u64,
+    /// Sleeps in a row that were short.
+    short: u32,
+    /// How many of them are to come before the next nap.
+    nap_after: u32,
+    /// It has had a whole nap.
+    napping: bool,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self { spin: SPIN_NS, short: 0, nap_after: NAP_AFTER.0, napping: false }
+    }
+}
+
+impl Patience {
+    /// How long to spin, in nanoseconds.
+    pub fn spin(&self) -> u64 {
+        if self.short >= self.nap_after { 0 } else { self.spin }
+    }
+
+    /// True if the worker is to nap.
+    pub fn begin_nap(&mut self) -> bool {
+        self.napping = self.short >= self.nap_after;
+        self.napping
+    }
+
+    /// It slept for `slept`, `waited` after the last frame.
+    pub fn woke(&mut self, slept: u64, waited: u64) {
+        self.spin = if waited <= SPIN_NS { SPIN_NS } else { self.spin / 2 };
+        self.short = if slept <= SPIN_NS { self.short + 1 } else { 0 };
+    }
+
+    /// Something ended the nap before its time: it says nothing about naps.
+    pub fn cut_short(&mut self) {
+        self.napping = false;
+    }
+
+    /// A pass found so many frames.
+    #[inline]
+    pub fn passed(&mut self, frames: usize) {
+        if !std::mem::take(&mut self.napping) {
+            return;
+        }
+        let (least, most) = NAP_AFTER;
+        let in_vain = (1..NAP_FRAMES).contains(&frames);
+        self.nap_after = if in_vain { most.min(2 * self.nap_after) } else { least };
+        if frames < NAP_FRAMES {
+            self.short = 0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: u64 = 10 * SPIN_NS;
+    const SHORT: u64 = SPIN_NS / 2;
+
+    fn after_short_sleeps(patience: &mut Patience) -> u32 {
+        for sleeps in 0..1000 {
+            if patience.begin_nap() {
+                return sleeps;
+            }
+            patience.woke(SHORT, 2 * SPIN_NS);
+        }
+        panic!("it never naps")
+    }
+
+    #[test]
+    fn spinning_in_vain_gets_shorter_until_it_pays() {
+        let mut patience = Patience::default();
+        assert_eq!(patience.spin(), SPIN_NS);
+        patience.woke(LONG, LONG);
+        assert_eq!(patience.spin(), SPIN_NS / 2);
+        (0..20).for_each(|_| patience.woke(LONG, LONG));
+        assert_eq!(patience.spin(), 0);
+        patience.woke(SHORT, SPIN_NS);
+        assert_eq!(patience.spin(), SPIN_NS, "it would have come while spinning");
+    }
+
+    #[test]
+    fn naps_go_on_as_long_as_they_save_kicks() {
+        let mut patience = Patience::default();
+        assert_eq!(after_short_sleeps(&mut patience), NAP_AFTER.0);
+        for _ in 0..3 {
+            patience.passed(NAP_FRAMES);
+            patience.passed(0);
+            assert_eq!(patience.spin(), 0);
+            assert!(patience.begin_nap());
+        }
+        patience.passed(0);
+        assert!(!patience.begin_nap(), "nothing came: it is to be woken");
+    }
+
+    #[test]
+    fn who_waits_for_an_answer_is_napped_on_ever_more_rarely() {
+        let mut patience = Patience::default();
+        let mut sleeps = Vec::new();
+        for _ in 0..8 {
+            sleeps.push(after_short_sleeps(&mut patience));
+            patience.passed(1);
+        }
+        assert_eq!(sleeps, [2, 4, 8, 16, 32, 64, 64, 64]);
+        after_short_sleeps(&mut patience);
+        patience.cut_short();
+        patience.passed(1);
+        assert!(patience.begin_nap(), "a nap that something ended was not judged");
+    }
+}
