@@ -1,0 +1,134 @@
+//! Memory that driver and device share, by the addresses that the device has for it.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use shmem::{Bytes, Mapping, Shareable, SharedSlice};
+
+/// A piece of a mapping, handed out from its start on; nothing comes back.
+#[derive(Clone, Debug)]
+pub struct Dma {
+    mapping: Arc<Mapping>,
+    /// Offset in the mapping of what is not handed out yet, and of the end.
+    next: usize,
+    end: usize,
+    /// What is to be added to an offset for the device's address, modulo 2^64.
+    bias: u64,
+}
+
+impl Dma {
+    /// The `len` bytes at `offset` of `mapping`, which the device has at address `device`; `None` if they
+    /// are not all mapped.
+    #[must_use]
+    pub fn new(mapping: Arc<Mapping>, offset: usize, len: usize, device: u64) -> Option<Self> {
+        mapping.bytes(offset, len)?;
+        let bias = device.wrapping_sub(offset as u64);
+        Some(Self { mapping, next: offset, end: offset + len, bias })
+    }
+
+    /// The next `len` bytes, zeroed, whose device address is a multiple of `align` (a power of two);
+    /// `None` if there are not so many left.
+    pub fn take(&mut self, len: usize, align: usize) -> Option<Chunk> {
+        let device = self.bias.wrapping_add(self.next as u64);
+        let skip = device.wrapping_neg() as usize & (align - 1);
+        let offset = self.next.checked_add(skip)?;
+        let end = offset.checked_add(len).filter(|end| *end <= self.end)?;
+        self.next = end;
+        let device = self.bias.wrapping_add(offset as u64);
+        let chunk = Chunk { mapping: Arc::clone(&self.mapping), offset, len, device };
+        chunk.bytes().fill(0);
+        Some(chunk)
+    }
+}
+
+/// A piece of shared memory that was handed out.
+#[derive(Clone, Debug)]
+pub struct Chunk {
+    mapping: Arc<Mapping>,
+    offset: usize,
+    len: usize,
+    device: u64,
+}
+
+impl Chunk {
+    /// The device's address of its first byte.
+    #[must_use]
+    pub fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// A window on all of it.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> Bytes<'_> {
+        self.mapping.bytes(self.offset, self.len).unwrap_or(Bytes::empty())
+    }
+
+    /// The `count` values of `T` at its start; `None` if they are more than it is long, or not aligned.
+    #[must_use]
+    pub fn words<T: Shareable>(&self, count: usize) -> Option<SharedSlice<T>> {
+        let fits = count.checked_mul(size_of::<T>())? <= self.len;
+        fits.then(|| self.mapping.shared_slice(self.offset, count)).flatten()
+    }
+}
+
+/// A ring of descriptors of two 64-bit words each.
+#[derive(Clone, Debug)]
+pub struct Slots {
+    /// Its descriptors.
+    pub words: SharedSlice<[AtomicU64; 2]>,
+    /// The device's address of the first.
+    pub device: u64,
+}
+
+impl Slots {
+    /// A ring of `count` descriptors, aligned to 128 bytes.
+    pub fn take(dma: &mut Dma, count: u32) -> Option<Self> {
+        let chunk = dma.take(16 * count as usize, 128)?;
+        Some(Self { words: chunk.words(count as usize)?, device: chunk.device() })
+    }
+}
+
+/// Equal buffers, one for each descriptor of a ring.
+#[derive(Clone, Debug)]
+pub struct Buffers {
+    chunk: Chunk,
+    len: usize,
+    stride: usize,
+}
+
+impl Buffers {
+    /// `count` buffers of `len` bytes, at distances that spread them over the cache.
+    pub fn take(dma: &mut Dma, count: u32, len: u32) -> Option<Self> {
+        let stride = (len as usize).next_multiple_of(64) + 64;
+        let chunk = dma.take(stride * count as usize, 64)?;
+        Some(Self { chunk, len: len as usize, stride })
+    }
+
+    /// Bytes of each.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// True if they have no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A window on buffer `i`; on nothing if there is none.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, i: u32) -> Bytes<'_> {
+        let at = i as usize * self.stride;
+        self.chunk.bytes().get(at, self.len).unwrap_or(Bytes::empty())
+    }
+
+    /// The device's address of buffer `i`.
+    #[inline]
+    #[must_use]
+    pub fn device(&self, i: u32) -> u64 {
+        self.chunk.device + u64::from(i) * self.stride as u64
+    }
+}

@@ -1,0 +1,66 @@
+//! What user-space drivers of the models share: how they reach registers and memory.
+//!
+//! ```text
+//!   driver --> Regs: Direct (a model in this process), vfio-user, VFIO;  Trapping<R> makes each access cost
+//!     |
+//!     +-----> Dma: memory by addresses as the device has them
+//! ```
+//!
+//! A driver has no clock and no thread of its own, allocates nothing after it was made, and uses nothing of
+//! the standard library that `core` and `alloc` have not.
+
+mod direct;
+mod dma;
+mod trapping;
+
+pub use direct::Direct;
+pub use dma::{Buffers, Chunk, Dma, Slots};
+pub use trapping::{Trapping, Traps};
+
+/// A device's registers, as its driver reaches them: by direct call, by vfio-user, by VFIO.
+///
+/// Every access may be a trap: drivers are written to need few.
+pub trait Regs {
+    /// A 32-bit read at `at` in base address register `bar`; by I/O where that is one of ports.
+    fn read32(&mut self, bar: usize, at: u64) -> u32;
+    /// A 32-bit write.
+    fn write32(&mut self, bar: usize, at: u64, value: u32);
+    /// A 16-bit read.
+    fn read16(&mut self, bar: usize, at: u64) -> u16;
+    /// A 16-bit write.
+    fn write16(&mut self, bar: usize, at: u64, value: u16);
+    /// A write to a doorbell: as [`write32`](Self::write32), unless there is a quicker way.
+    fn ring32(&mut self, bar: usize, at: u64, value: u32) {
+        self.write32(bar, at, value);
+    }
+    /// Waits some microseconds, for what a datasheet says takes time. Models are done at once.
+    fn pause(&mut self, micros: u32) {
+        let _ = micros;
+    }
+}
+
+impl<R: Regs + ?Sized> Regs for &mut R {
+    fn read32(&mut self, bar: usize, at: u64) -> u32 {
+        (**self).read32(bar, at)
+    }
+
+    fn write32(&mut self, bar: usize, at: u64, value: u32) {
+        (**self).write32(bar, at, value);
+    }
+
+    fn read16(&mut self, bar: usize, at: u64) -> u16 {
+        (**self).read16(bar, at)
+    }
+
+    fn write16(&mut self, bar: usize, at: u64, value: u16) {
+        (**self).write16(bar, at, value);
+    }
+
+    fn ring32(&mut self, bar: usize, at: u64, value: u32) {
+        (**self).ring32(bar, at, value);
+    }
+
+    fn pause(&mut self, micros: u32) {
+        (**self).pause(micros);
+    }
+}

@@ -1,0 +1,114 @@
+//! Accesses that cost what a trap costs.
+
+use super::Regs;
+
+/// Accesses so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traps {
+    /// Reads: somebody waits for each.
+    pub reads: u64,
+    /// Writes, doorbells among them.
+    pub writes: u64,
+    /// Doorbells.
+    pub doorbells: u64,
+}
+
+impl Traps {
+    /// All of them.
+    #[must_use]
+    pub const fn all(self) -> u64 {
+        self.reads + self.writes
+    }
+
+    /// What came after `earlier`.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            reads: self.reads - earlier.reads,
+            writes: self.writes - earlier.writes,
+            doorbells: self.doorbells - earlier.doorbells,
+        }
+    }
+}
+
+/// Registers whose every access costs some time more, as one that leaves a virtual machine does. `clock`
+/// gives nanoseconds.
+#[derive(Debug)]
+pub struct Trapping<R, C> {
+    regs: R,
+    clock: C,
+    cost: u64,
+    traps: Traps,
+}
+
+impl<R, C: FnMut() -> u64> Trapping<R, C> {
+    /// Accesses to `regs` that take `cost` nanoseconds more; 0 only counts.
+    pub fn new(regs: R, cost: u64, clock: C) -> Self {
+        Self { regs, clock, cost, traps: Traps::default() }
+    }
+
+    /// Accesses so far.
+    #[must_use]
+    pub fn traps(&self) -> Traps {
+        self.traps
+    }
+
+    /// Sets the nanoseconds.
+    pub fn set_cost(&mut self, cost: u64) {
+        self.cost = cost;
+    }
+
+    /// What is behind it.
+    pub fn inner(&mut self) -> &mut R {
+        &mut self.regs
+    }
+
+    fn trap(&mut self) {
+        if self.cost == 0 {
+            return;
+        }
+        let start = (self.clock)();
+        while (self.clock)().saturating_sub(start) < self.cost {
+            core::hint::spin_loop();
+        }
+    }
+
+    fn read(&mut self) -> &mut R {
+        self.traps.reads += 1;
+        self.trap();
+        &mut self.regs
+    }
+
+    fn write(&mut self) -> &mut R {
+        self.traps.writes += 1;
+        self.trap();
+        &mut self.regs
+    }
+}
+
+impl<R: Regs, C: FnMut() -> u64> Regs for Trapping<R, C> {
+    fn read32(&mut self, bar: usize, at: u64) -> u32 {
+        self.read().read32(bar, at)
+    }
+
+    fn write32(&mut self, bar: usize, at: u64, value: u32) {
+        self.write().write32(bar, at, value);
+    }
+
+    fn read16(&mut self, bar: usize, at: u64) -> u16 {
+        self.read().read16(bar, at)
+    }
+
+    fn write16(&mut self, bar: usize, at: u64, value: u16) {
+        self.write().write16(bar, at, value);
+    }
+
+    fn ring32(&mut self, bar: usize, at: u64, value: u32) {
+        self.traps.doorbells += 1;
+        self.write().ring32(bar, at, value);
+    }
+
+    fn pause(&mut self, micros: u32) {
+        self.regs.pause(micros);
+    }
+}

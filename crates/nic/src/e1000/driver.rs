@@ -1,1 +1,0 @@
-//! Drivers of the e1000 family in user space.

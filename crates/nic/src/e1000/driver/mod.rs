@@ -1,0 +1,493 @@
+//! Drivers of the e1000 family in user space.
+//!
+//! ```text
+//!   send, send, flush --> descriptors --> doorbell: at once | combined | by the status block --> NIC
+//!   receive <-- descriptors <-- NIC;  refill --> doorbell, for many buffers at once
+//!   interrupt(vectors) --> look --> rearm
+//! ```
+//!
+//! Bring-up is that of the manuals (8254x: chapter 14; 82574: section 4.6), in the order of stock drivers.
+//! A driver that does without most traps differs from a stock one in few places: how a tail is
+//! published (`flush_tail`), and what it does before it sleeps.
+
+mod receive;
+pub mod regs;
+mod setup;
+mod transmit;
+
+use core::sync::atomic::{Ordering, fence};
+
+use frame::Mac;
+
+use self::receive::Receive;
+pub use self::receive::{Checked, Received};
+pub use self::setup::SetupError;
+pub use self::transmit::Request;
+use self::transmit::Transmit;
+use super::driver::regs::cause;
+use crate::csb::{self, NONE, Version, Way};
+use crate::driver::{Dma, Regs};
+
+/// Which NIC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chip {
+    /// 82540EM, PCI 8086:100E.
+    I82540em,
+    /// 82574L, PCI 8086:10D3.
+    I82574l,
+}
+
+/// How the NIC hears of new descriptors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Doorbells {
+    /// By its tail registers, at each flush.
+    #[default]
+    Each,
+    /// By its tail registers; but while an interrupt is expected, sending waits for that (send combining).
+    /// Needs interrupts.
+    Combined,
+    /// By a shared status block.
+    Block(Version),
+}
+
+/// How the driver hears of what is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Interrupts {
+    /// It looks.
+    #[default]
+    None,
+    /// By the pin (or one message): causes are read, and cleared, by ICR.
+    Pin,
+    /// By a vector each for receive (0), transmit (1) and the rest (2), which clear their own causes. The
+    /// 82574L's.
+    Msix,
+}
+
+/// Delays of interrupts, in the units of their registers; 0 for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Between two interrupts, in 256 ns (ITR, EITR).
+    pub interval: u16,
+    /// After the last frame received, in 1.024 us (RDTR).
+    pub receive: u16,
+    /// After the first (RADV).
+    pub receive_most: u16,
+    /// After the last frame sent (TIDV).
+    pub transmit: u16,
+    /// After the first (TADV).
+    pub transmit_most: u16,
+}
+
+/// What a driver is to do.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Which NIC.
+    pub chip: Chip,
+    /// Descriptors to send with: a multiple of 8.
+    pub transmit: u32,
+    /// Descriptors to receive with: a multiple of 8.
+    pub receive: u32,
+    /// Bytes of a buffer: 256, 512, 1024, 2048, 4096, 8192 or 16384.
+    pub buffer: u32,
+    /// Frames above 1,522 bytes are received, too.
+    pub long_frames: bool,
+    /// All frames are received, whatever their address.
+    pub promiscuous: bool,
+    /// VLAN tags are taken off and put in.
+    pub vlan: bool,
+    /// Checksums of received frames are looked at.
+    pub checksum: bool,
+    /// 82574L: descriptors to receive with have the extended form.
+    pub extended: bool,
+    /// How the NIC hears of new descriptors.
+    pub doorbells: Doorbells,
+    /// How the driver hears of what is done.
+    pub interrupts: Interrupts,
+    /// Delays.
+    pub moderation: Moderation,
+    /// Buffers that are given back before the NIC is told.
+    pub refill: u32,
+    /// Microseconds that the NIC should look on before it sleeps; with a status block.
+    pub spin_us: u32,
+    /// After writes that must not be late, a register is read, as stock drivers do.
+    pub flush_writes: bool,
+}
+
+impl Config {
+    /// As a stock driver has it: rings of 256, interrupts by what the NIC has best, refills of 16.
+    #[must_use]
+    pub fn stock(chip: Chip) -> Self {
+        let is_574 = chip == Chip::I82574l;
+        Self {
+            chip,
+            transmit: 256,
+            receive: 256,
+            buffer: 2048,
+            long_frames: false,
+            promiscuous: false,
+            vlan: false,
+            checksum: true,
+            extended: is_574,
+            doorbells: Doorbells::Each,
+            interrupts: if is_574 { Interrupts::Msix } else { Interrupts::Pin },
+            moderation: Moderation::default(),
+            refill: 16,
+            spin_us: 0,
+            flush_writes: true,
+        }
+    }
+}
+
+/// What a driver has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames handed to the NIC.
+    pub sent: u64,
+    /// Frames that it is done with.
+    pub done: u64,
+    /// Frames received.
+    pub received: u64,
+    /// Register reads.
+    pub reads: u64,
+    /// Register writes, doorbells among them.
+    pub writes: u64,
+    /// Doorbells rung to send.
+    pub send_doorbells: u64,
+    /// Doorbells rung because of buffers.
+    pub receive_doorbells: u64,
+    /// Doorbells that were not needed, or waited.
+    pub left_out: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+}
+
+/// Sending that waits for an interrupt (send combining).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Combining {
+    /// No interrupt is expected: doorbells are rung.
+    #[default]
+    Idle,
+    /// One is.
+    Expected,
+    /// One is, and there is more to send when it comes.
+    Deferred,
+}
+
+/// The queues of a status block, and the block.
+#[derive(Debug)]
+struct Shared {
+    block: csb::driver::Block,
+    page: u64,
+    send: csb::driver::Queue,
+    receive: csb::driver::Queue,
+}
+
+/// A driver of an 82540EM or 82574L.
+#[derive(Debug)]
+pub struct E1000Driver<R> {
+    regs: R,
+    config: Config,
+    mac: Mac,
+    transmit: Transmit,
+    receive: Receive,
+    shared: Option<Shared>,
+    combining: Combining,
+    counts: Counts,
+}
+
+/// Register accesses, counted.
+impl<R: Regs> E1000Driver<R> {
+    fn get(&mut self, at: u64) -> u32 {
+        self.counts.reads += 1;
+        self.regs.read32(0, at)
+    }
+
+    fn set(&mut self, at: u64, value: u32) {
+        self.counts.writes += 1;
+        self.regs.write32(0, at, value);
+    }
+
+    fn ring(&mut self, at: u64, value: u32) {
+        // Descriptors before the doorbell.
+        fence(Ordering::Release);
+        self.counts.writes += 1;
+        self.regs.ring32(0, at, value);
+    }
+
+    /// Waits until writes before have arrived, if the driver is one that does.
+    fn flush_writes(&mut self) {
+        if self.config.flush_writes {
+            self.get(regs::STATUS);
+        }
+    }
+}
+
+impl<R: Regs> E1000Driver<R> {
+    /// The NIC's station address.
+    #[must_use]
+    pub fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    /// What it has done so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Its registers.
+    pub fn regs(&mut self) -> &mut R {
+        &mut self.regs
+    }
+
+    /// The status block's fault; 0 without one, or without a block. See [`csb::Fault`].
+    #[must_use]
+    pub fn block_fault(&self) -> u32 {
+        self.shared.as_ref().map_or(0, |shared| shared.block.fault())
+    }
+
+    /// True if it is a status block by which the queues go.
+    #[must_use]
+    pub fn uses_block(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    // --- sending ---
+
+    /// Descriptors that are free. A frame takes one for each buffer that it fills, and sometimes one more
+    /// for its request.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        self.transmit.room()
+    }
+
+    /// Hands a frame in, as a copy; false without room. The NIC is not told before [`flush`](Self::flush).
+    #[inline]
+    pub fn send(&mut self, frame: &[u8], request: &Request) -> bool {
+        let Ok(len) = u32::try_from(frame.len()) else { return false };
+        let sent = self.transmit.add_copied(Some(frame), len, request);
+        self.counts.sent += u64::from(sent);
+        sent
+    }
+
+    /// As [`send`](Self::send), a frame of `len` bytes that lies in the buffers of the next descriptors
+    /// already: from earlier, or written to [`place`](Self::place).
+    #[inline]
+    pub fn send_placed(&mut self, len: u32, request: &Request) -> bool {
+        let sent = self.transmit.add_copied(None, len, request);
+        self.counts.sent += u64::from(sent);
+        sent
+    }
+
+    /// The buffer of the next descriptor, `ahead` descriptors further on.
+    #[inline]
+    #[must_use]
+    pub fn place(&self, ahead: u32) -> shmem::Bytes<'_> {
+        self.transmit.place(ahead)
+    }
+
+    /// As [`send`](Self::send), a frame that lies in memory of the caller's: pieces by device address. They
+    /// are the NIC's until the frame is [reclaimed](Self::reclaim).
+    pub fn send_pieces(&mut self, pieces: &[(u64, u32)], request: &Request) -> bool {
+        let sent = self.transmit.add_pieces(pieces, request);
+        self.counts.sent += u64::from(sent);
+        sent
+    }
+
+    /// Makes what was handed in the NIC's, by a doorbell if it must be.
+    #[inline]
+    pub fn flush(&mut self) {
+        if !self.transmit.unpublished() {
+            return;
+        }
+        let tail = self.transmit.next;
+        self.transmit.published = tail;
+        let rings = match (&mut self.shared, self.config.doorbells) {
+            (Some(shared), _) => shared.send.publish(tail),
+            (None, Doorbells::Combined) if self.combining != Combining::Idle => {
+                self.combining = Combining::Deferred;
+                false
+            }
+            (None, Doorbells::Combined) => {
+                self.combining = Combining::Expected;
+                true
+            }
+            (None, _) => true,
+        };
+        self.ring_send(rings);
+    }
+
+    #[inline]
+    fn ring_send(&mut self, rings: bool) {
+        if rings {
+            self.counts.send_doorbells += 1;
+            self.ring(regs::TDT, self.transmit.published);
+        } else {
+            self.counts.left_out += 1;
+        }
+    }
+
+    /// Takes back frames that are sent; returns how many, oldest first.
+    #[inline]
+    pub fn reclaim(&mut self) -> usize {
+        let done = match &self.shared {
+            Some(shared) => self.transmit.reclaim_to(shared.send.head()),
+            None => self.transmit.reclaim(),
+        };
+        self.counts.done += done as u64;
+        done
+    }
+
+    /// Before it sleeps for want of room: asks for an interrupt when half the ring is done. True if there
+    /// is room already; then nothing is asked for. Without a status block, interrupts come anyway.
+    pub fn wait_for_room(&mut self, descriptors: u32) -> bool {
+        let (oldest, size) = (self.transmit.oldest, self.transmit.size);
+        if let Some(shared) = &mut self.shared {
+            let half = oldest + size / 2;
+            shared.send.sleep(if half >= size { half - size } else { half });
+        }
+        self.reclaim();
+        let room = self.room() >= descriptors;
+        if room && let Some(shared) = &mut self.shared {
+            shared.send.wake();
+        }
+        room
+    }
+
+    /// Sending did what it could by an interrupt: what waited for that goes out.
+    fn combined(&mut self) {
+        self.combining = match self.combining {
+            Combining::Deferred => {
+                self.ring_send(true);
+                Combining::Expected
+            }
+            _ => Combining::Idle,
+        };
+    }
+
+    // --- receiving ---
+
+    /// Shows up to `budget` received frames to `visit`, and gives their buffers back: the NIC is told once
+    /// for [`Config::refill`] of them. Returns how many there were.
+    #[inline]
+    pub fn receive(&mut self, budget: usize, visit: impl FnMut(Received<'_>)) -> usize {
+        let frames = self.receive.poll(budget, visit);
+        self.counts.received += frames as u64;
+        if self.receive.unpublished() >= self.config.refill {
+            self.refill();
+        }
+        frames
+    }
+
+    /// Tells the NIC of all buffers that were given back.
+    #[inline]
+    pub fn refill(&mut self) {
+        if self.receive.unpublished() == 0 {
+            return;
+        }
+        let tail = self.receive.tail();
+        self.receive.published = tail;
+        if self.shared.as_mut().is_none_or(|shared| shared.receive.publish(tail)) {
+            self.counts.receive_doorbells += 1;
+            self.ring(regs::RDT, tail);
+        } else {
+            self.counts.left_out += 1;
+        }
+    }
+
+    /// Before it sleeps for want of frames: asks for an interrupt. True if there are frames already; then
+    /// nothing is asked for. Without a status block, interrupts come anyway.
+    pub fn wait_for_frames(&mut self) -> bool {
+        if let Some(shared) = &mut self.shared {
+            shared.receive.sleep(NONE);
+        }
+        let frames = self.receive.has_frames();
+        if frames && let Some(shared) = &mut self.shared {
+            shared.receive.wake();
+        }
+        frames
+    }
+
+    // --- interrupts ---
+
+    /// An interrupt has come by `vectors`, a bit each (bit 0 alone, by the pin). Returns the causes, as ICR
+    /// has them; 0 if it was somebody else's. What is masked by this is unmasked by
+    /// [`rearm`](Self::rearm).
+    pub fn interrupt(&mut self, vectors: u32) -> u32 {
+        self.counts.interrupts += 1;
+        let causes = match self.config.interrupts {
+            Interrupts::Msix => self.message_causes(vectors),
+            _ => self.get(regs::ICR),
+        };
+        let sleeps_by_block = self.shared.is_some();
+        if let Some(shared) = &mut self.shared {
+            shared.send.wake();
+            shared.receive.wake();
+        } else if causes != 0 && self.config.interrupts == Interrupts::Pin {
+            self.set(regs::IMC, u32::MAX);
+            self.flush_writes();
+        }
+        if !sleeps_by_block && causes & (cause::TXDW | cause::TXQ0) != 0 {
+            self.reclaim();
+            if self.config.doorbells == Doorbells::Combined {
+                self.combined();
+            }
+        }
+        causes
+    }
+
+    /// What vectors say, without a read for those of data.
+    fn message_causes(&mut self, vectors: u32) -> u32 {
+        let flag = |vector: u32, cause: u32| if vectors >> vector & 1 != 0 { cause } else { 0 };
+        let data = flag(0, cause::RXQ0) | flag(1, cause::TXQ0);
+        if vectors >> 2 & 1 != 0 { data | self.get(regs::ICR) } else { data }
+    }
+
+    /// Work is done: interrupts may come again. With a status block nothing was masked.
+    pub fn rearm(&mut self) {
+        if self.shared.is_some() {
+            return;
+        }
+        match self.config.interrupts {
+            Interrupts::None => {}
+            Interrupts::Pin => {
+                self.set(regs::IMS, self.causes());
+                self.flush_writes();
+            }
+            Interrupts::Msix => self.set(regs::IMS, self.causes()),
+        }
+    }
+
+    /// The causes that it wants to hear of.
+    fn causes(&self) -> u32 {
+        let link = cause::LSC;
+        match self.config.interrupts {
+            Interrupts::None => 0,
+            Interrupts::Pin => {
+                cause::RXT0 | cause::TXDW | cause::RXDMT0 | cause::RXO | cause::RXSEQ | link
+            }
+            Interrupts::Msix => cause::RXQ0 | cause::TXQ0 | cause::OTHER | link,
+        }
+    }
+
+    /// True if the link is up.
+    pub fn link(&mut self) -> bool {
+        self.get(regs::STATUS) & regs::status::LU != 0
+    }
+}
+
+/// A block in memory of the driver's, for a NIC whose rings have so many descriptors.
+fn share(dma: &mut Dma, config: &Config, version: Version) -> Option<Shared> {
+    let page = dma.take(csb::PAGE as usize, csb::PAGE as usize)?;
+    let block = match version {
+        Version::One => {
+            let msix = config.interrupts == Interrupts::Msix;
+            csb::driver::Block::one(page.words(1)?, config.spin_us.saturating_add(1), msix)
+        }
+        Version::Two => csb::driver::Block::two(page.words(1)?, 1, 1, config.spin_us),
+    };
+    let send = block.queue(Way::Send, 0, config.transmit)?;
+    let receive = block.queue(Way::Receive, 0, config.receive)?;
+    Some(Shared { block, page: page.device(), send, receive })
+}

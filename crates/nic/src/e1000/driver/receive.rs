@@ -1,0 +1,209 @@
+//! The receive ring: buffers out, frames in.
+
+use core::sync::atomic::Ordering;
+
+use shmem::Bytes;
+
+use super::regs::rx;
+use crate::driver::{Buffers, Dma, Slots};
+
+/// Most descriptors that a frame may take: 16 KiB in buffers of 256 bytes, and the frame check sequence.
+const MAX_PIECES: usize = 65;
+/// Bytes of the frame check sequence.
+const FCS: usize = 4;
+
+/// What the NIC says of a frame's checksums.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// The IPv4 header's was looked at and is good, or [`errors`](Received::errors) says otherwise.
+    pub ip: bool,
+    /// TCP's or UDP's, likewise.
+    pub transport: bool,
+}
+
+/// A frame that was received. Its buffers are the device's again after it was looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// Where it lies, in order.
+    pub pieces: &'a [Bytes<'a>],
+    /// Its bytes, without the frame check sequence.
+    pub len: usize,
+    /// The VLAN tag that was taken off it.
+    pub vlan: Option<u16>,
+    /// What was looked at.
+    pub checked: Checked,
+    /// Error bits, as in legacy descriptors.
+    pub errors: u8,
+}
+
+impl Received<'_> {
+    /// The frame in one vector: for tests.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.pieces.iter().flat_map(|piece| piece.to_vec()).collect()
+    }
+}
+
+/// A descriptor that was written back, in either form.
+#[derive(Clone, Copy, Debug)]
+struct Done {
+    status: u32,
+    errors: u8,
+    len: usize,
+    vlan: u16,
+}
+
+/// The receive ring, with a buffer for each descriptor.
+#[derive(Debug)]
+pub(super) struct Receive {
+    pub ring: Slots,
+    pub buffers: Buffers,
+    pub size: u32,
+    /// The next descriptor to be written back.
+    pub next: u32,
+    /// Where the device was told that buffers end.
+    pub published: u32,
+    /// Descriptors have the extended form.
+    extended: bool,
+    /// The device leaves the frame check sequence in.
+    with_fcs: bool,
+}
+
+impl Receive {
+    pub fn new(
+        dma: &mut Dma,
+        size: u32,
+        buffer: u32,
+        extended: bool,
+        with_fcs: bool,
+    ) -> Option<Self> {
+        let (ring, buffers) = (Slots::take(dma, size)?, Buffers::take(dma, size, buffer)?);
+        Some(Self { ring, buffers, size, next: 0, published: 0, extended, with_fcs })
+    }
+
+    /// Fills the ring anew: the device was reset.
+    pub fn restart(&mut self) {
+        (self.next, self.published) = (0, 0);
+        (0..self.size).for_each(|i| self.give(i));
+    }
+
+    /// Writes descriptor `i`, with its buffer.
+    #[inline]
+    fn give(&self, i: u32) {
+        if let Some([first, second]) = self.ring.words.get(i as usize) {
+            second.store(0, Ordering::Relaxed);
+            first.store(self.buffers.device(i).to_le(), Ordering::Relaxed);
+        }
+    }
+
+    /// Where buffers end: all that were given, but one.
+    #[inline]
+    pub fn tail(&self) -> u32 {
+        if self.next == 0 { self.size - 1 } else { self.next - 1 }
+    }
+
+    /// Buffers that the device was not told of yet.
+    #[inline]
+    pub fn unpublished(&self) -> u32 {
+        let tail = self.tail();
+        if tail >= self.published {
+            tail - self.published
+        } else {
+            tail + self.size - self.published
+        }
+    }
+
+    /// What descriptor `i` says, if it was written back.
+    #[inline]
+    fn done(&self, i: u32) -> Option<Done> {
+        let [_, second] = self.ring.words.get(i as usize)?;
+        let word = u64::from_le(second.load(Ordering::Acquire));
+        if self.extended {
+            let status = word as u32;
+            let (len, vlan) = ((word >> 32) as u16, (word >> 48) as u16);
+            let errors = (status >> 24) as u8;
+            return (status & rx::DD != 0).then_some(Done {
+                status,
+                errors,
+                len: len.into(),
+                vlan,
+            });
+        }
+        let status = (word >> 32) as u32 & 0xff;
+        let (len, vlan, errors) = (word as u16, (word >> 48) as u16, (word >> 40) as u8);
+        (status & rx::DD != 0).then_some(Done { status, errors, len: len.into(), vlan })
+    }
+
+    /// True if a descriptor was written back.
+    #[inline]
+    pub fn has_frames(&self) -> bool {
+        self.done(self.next).is_some()
+    }
+
+    /// Shows up to `budget` frames to `visit` and gives their buffers back, in the ring. Returns how many.
+    #[inline]
+    pub fn poll(&mut self, budget: usize, mut visit: impl FnMut(Received<'_>)) -> usize {
+        let mut frames = 0;
+        while frames < budget {
+            let Some(done) = self.done(self.next) else { break };
+            if done.status & rx::EOP == 0 {
+                if !self.poll_long(&mut visit) {
+                    break;
+                }
+                frames += 1;
+                continue;
+            }
+            let len = done.len.saturating_sub(if self.with_fcs { FCS } else { 0 });
+            let piece = self.buffers.get(self.next).prefix(len);
+            visit(Self::received(&[piece], piece.len(), done));
+            self.take(1);
+            frames += 1;
+        }
+        frames
+    }
+
+    fn received<'a>(pieces: &'a [Bytes<'a>], len: usize, done: Done) -> Received<'a> {
+        let has = |bit| done.status & bit != 0 && done.status & rx::IXSM == 0;
+        let checked = Checked { ip: has(rx::IPCS), transport: has(rx::TCPCS) || has(rx::UDPCS) };
+        let vlan = (done.status & rx::VP != 0).then_some(done.vlan);
+        Received { pieces, len, vlan, checked, errors: done.errors }
+    }
+
+    /// A frame in several buffers; false if it is not all there yet.
+    #[cold]
+    fn poll_long(&mut self, visit: &mut impl FnMut(Received<'_>)) -> bool {
+        let mut pieces = [Bytes::empty(); MAX_PIECES];
+        let (mut count, mut len, mut at) = (0, 0, self.next);
+        let last = loop {
+            let Some(done) = self.done(at) else { return false };
+            if let Some(piece) = pieces.get_mut(count) {
+                *piece = self.buffers.get(at).prefix(done.len);
+            }
+            (count, len) = (count + 1, len + done.len);
+            at = if at + 1 == self.size { 0 } else { at + 1 };
+            if done.status & rx::EOP != 0 || count == self.size as usize {
+                break done;
+            }
+        };
+        if count <= MAX_PIECES {
+            let len = len.saturating_sub(if self.with_fcs { FCS } else { 0 });
+            let mut left = len;
+            pieces[..count].iter_mut().for_each(|piece| {
+                *piece = piece.prefix(left);
+                left -= piece.len();
+            });
+            visit(Self::received(&pieces[..count], len, last));
+        }
+        self.take(count as u32);
+        true
+    }
+
+    /// Gives the next `count` descriptors back.
+    #[inline]
+    fn take(&mut self, count: u32) {
+        for _ in 0..count {
+            self.give(self.next);
+            self.next = if self.next + 1 == self.size { 0 } else { self.next + 1 };
+        }
+    }
+}
