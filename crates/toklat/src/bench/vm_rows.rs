@@ -104,7 +104,7 @@ pub const ROWS: &[Row] = &[
         "1/frame",
         "<= 0.05",
         "as vm.tcp; one guest floods the other with UDP of 64 bytes; kicks or interrupts, whichever are more, \
-         for each frame delivered, with interrupts held back for up to 500 us (adaptive)",
+         for each frame delivered, with interrupts held back for up to 1000 us (adaptive)",
         |lab| figure(lab, Way::Toklat, What::Kicks),
         Peer::None,
     ),

@@ -192,11 +192,11 @@ impl Nic {
                 line.option("-netdev", tap);
             }
         }
-        line.option("-device", self.device(accelerator));
+        line.option("-device", self.device(version, accelerator));
     }
 
     /// What the guest sees.
-    fn device(&self, accelerator: Accelerator) -> String {
+    fn device(&self, version: Version, accelerator: Accelerator) -> String {
         let Self { model, mac, queues, .. } = self;
         let driver = match model {
             Model::Virtio => "virtio-net-pci",
@@ -217,8 +217,8 @@ impl Nic {
         if *queues > 1 {
             device += ",mq=on";
         }
-        if vhost_user && accelerator == Accelerator::Tcg {
-            // QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when another process
+        if vhost_user && accelerator == Accelerator::Tcg && version < Version(10, 0) {
+            // Such QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when another process
             // serves queues that have MSI-X vectors and there is no KVM to route them.
             device += ",vectors=0";
         } else if *queues > 1 {
