@@ -4,9 +4,11 @@
 
 mod check;
 mod deb;
+mod debian;
 mod fuzz;
 mod guest;
 mod perf;
+mod qemu;
 mod setup;
 mod size;
 mod test;
@@ -18,8 +20,10 @@ const HELP: &str = "\
 usage: cargo xtask COMMAND
 
   setup [--ci]     installs Debian packages for tests and benchmarks (as root; else names what is missing)
-                   and makes the test guest, as any user; --ci: only what the tests use
+                   and makes, as any user, the test guest and, where the installed QEMU does not speak vfio-user, one that
+                   does; --ci: only what the tests use
   guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest
+  qemu             makes a QEMU that speaks vfio-user, unless one is installed (from Debian packages), in target/qemu
   check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
         ["setup"] => setup::run(false),
         ["setup", "--ci"] => setup::run(true),
         ["guest"] => guest::make(),
+        ["qemu"] => qemu::make(),
         ["check"] => check::run(),
         ["test", rest @ ..] => match test::run(rest) {
             // The tests' own last line stays the last.

@@ -1,9 +1,10 @@
-//! Debian packages that tests, demo and benchmarks use, and the test guest. Building toklat itself needs none of them.
+//! Debian packages that tests, demo and benchmarks use, the test guest and a QEMU for it. Building toklat itself needs none of
+//! them.
 
 use anyhow::{Result, bail};
 
-use crate::guest;
 use crate::tool::{self, command, installed};
+use crate::{guest, qemu};
 
 struct Package {
     name: &'static str,
@@ -41,6 +42,11 @@ pub fn run(ci: bool) -> Result<()> {
     if let Err(error) = guest::make() {
         println!(
             "skipped: the test guest ({error:#}); tests with virtual machines skip themselves"
+        );
+    }
+    if let Err(error) = qemu::make() {
+        println!(
+            "skipped: a QEMU that speaks vfio-user ({error:#}); tests with emulated NICs in virtual machines skip themselves"
         );
     }
     packages

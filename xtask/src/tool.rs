@@ -11,6 +11,11 @@ pub fn root() -> PathBuf {
     manifest.parent().unwrap_or(manifest).to_owned()
 }
 
+/// Where cargo puts what it makes.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), PathBuf::from)
+}
+
 /// `program` with `args`, to be run in the workspace's root.
 pub fn command(program: &str, args: &[&str]) -> Command {
     let mut command = Command::new(program);

@@ -6,16 +6,16 @@
 
 mod cpio;
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 
 use self::cpio::Archive;
-use crate::tool::{self, command, installed};
+use crate::debian::{self, Apt, find};
+use crate::tool::{self, command};
 
 /// What is fetched, with the libraries it depends on.
 const PACKAGES: [&str; 3] = ["linux-image-amd64", "busybox-static", "iperf3"];
@@ -29,9 +29,11 @@ const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Makes it, unless it is there and as this program would make it.
 pub fn make() -> Result<()> {
-    let target = target();
+    let target = tool::target().join("guest");
     let stamp = target.join("recipe");
-    let recipe = [INIT, PKT, include_str!("mod.rs"), include_str!("cpio.rs")].concat();
+    let recipe =
+        [INIT, PKT, include_str!("mod.rs"), include_str!("cpio.rs"), include_str!("../debian.rs")];
+    let recipe = recipe.concat();
     let made = [target.join("kernel"), target.join("initramfs")];
     if fs::read_to_string(&stamp).is_ok_and(|made_by| made_by == recipe)
         && made.iter().all(|path| path.is_file())
@@ -39,20 +41,17 @@ pub fn make() -> Result<()> {
         println!("the test guest is there: {}", target.display());
         return Ok(());
     }
-    for tool in ["apt-get", "dpkg-deb", "cc"] {
-        if !installed(tool) {
-            bail!("{tool} is missing");
-        }
-    }
+    debian::tools(&["apt-get", "dpkg-deb", "cc"])?;
     let root = target.join("root");
     let packages = target.join("packages");
     fs::create_dir_all(&packages)?;
-    let fetched = fetch(&packages)?;
+    let apt = Apt::of_this_machine(target.join("apt"));
+    let fetched = debian::fetch(&apt, &packages, &PACKAGES, &DEPENDENCIES)?;
     if root.exists() {
         fs::remove_dir_all(&root)?;
     }
     for package in fetched {
-        tool::run(&mut quiet("dpkg-deb", &["-x".as_ref(), package.as_ref(), root.as_ref()]))?;
+        debian::unpack(&package, &root)?;
     }
     let compressed = fs::read(find(&root.join("boot"), "vmlinuz-")?)?;
     fs::write(target.join("kernel"), uncompressed(&compressed).unwrap_or(compressed))?;
@@ -64,70 +63,10 @@ pub fn make() -> Result<()> {
     Ok(())
 }
 
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR")
-        .map_or_else(|| tool::root().join("target"), PathBuf::from)
-        .join("guest")
-}
-
 fn quiet(program: &str, args: &[&Path]) -> Command {
     let mut command = command(program, &[]);
     command.args(args);
     command
-}
-
-/// Fetches the packages, and those they depend on, that are not in `dir` yet.
-fn fetch(dir: &Path) -> Result<Vec<PathBuf>> {
-    let mut wanted: Vec<String> = PACKAGES.map(str::to_owned).into();
-    let mut seen = BTreeSet::new();
-    let mut packages = Vec::new();
-    while let Some(name) = wanted.pop() {
-        if !seen.insert(name.clone()) {
-            continue;
-        }
-        let package = match find(dir, &format!("{name}_")) {
-            Ok(package) => package,
-            Err(_) => download(dir, &name)?,
-        };
-        let depends = command("dpkg-deb", &["-f"]).arg(&package).arg("Depends").output()?;
-        wanted.extend(dependencies(&String::from_utf8_lossy(&depends.stdout)));
-        packages.push(package);
-    }
-    Ok(packages)
-}
-
-/// The packages of a `Depends` field that are taken: of alternatives, the first.
-fn dependencies(field: &str) -> impl Iterator<Item = String> {
-    let names = field.split(',').filter_map(|clause| clause.split_whitespace().next());
-    let names = names.map(|name| name.split(':').next().unwrap_or(name));
-    names.filter(|name| DEPENDENCIES.iter().any(|start| name.starts_with(start))).map(str::to_owned)
-}
-
-fn download(dir: &Path, name: &str) -> Result<PathBuf> {
-    let apt = |args: &[&str]| tool::run(command("apt-get", args).current_dir(dir));
-    if apt(&["-q", "download", name]).is_err() {
-        // No lists, as in images of containers: lists of our own.
-        let state = dir.with_file_name("apt");
-        fs::create_dir_all(state.join("lists/partial"))?;
-        fs::create_dir_all(state.join("cache/archives/partial"))?;
-        let lists = format!("-oDir::State::Lists={}", state.join("lists").display());
-        let cache = format!("-oDir::Cache={}", state.join("cache").display());
-        // Without a network it is to be over soon.
-        let patience = ["-oAcquire::Retries=0", "-oAcquire::http::Timeout=20"];
-        apt(&["-q", &lists, &cache, patience[0], patience[1], "update"])
-            .and_then(|()| apt(&["-q", &lists, &cache, "download", name]))
-            .with_context(|| {
-                format!("the package {name} cannot be had (no network, or not Debian)")
-            })?;
-    }
-    find(dir, &format!("{name}_"))
-}
-
-/// The file in `dir` whose name begins with `start`.
-fn find(dir: &Path, start: &str) -> Result<PathBuf> {
-    let mut entries = fs::read_dir(dir).with_context(|| dir.display().to_string())?.flatten();
-    let entry = entries.find(|entry| entry.file_name().to_string_lossy().starts_with(start));
-    Ok(entry.with_context(|| format!("{start}* is missing in {}", dir.display()))?.path())
 }
 
 /// The kernel as the ELF file that a `vmlinuz` unpacks itself to. QEMU boots that too, and without KVM the unpacking takes
@@ -275,15 +214,7 @@ fn depends(module: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{dependencies, depends};
-
-    #[test]
-    fn libraries_and_the_kernel_are_fetched_with_what_needs_them() {
-        let field = "debconf, libc6:amd64 (>= 2.34), libiperf0 (= 1) | libiperf1, linux-image-6.1.0-1-amd64 (= 6)";
-        let names: Vec<String> = dependencies(field).collect();
-        assert_eq!(names, ["libc6", "libiperf0", "linux-image-6.1.0-1-amd64"]);
-        assert_eq!(dependencies("").count(), 0);
-    }
+    use super::depends;
 
     #[test]
     fn a_module_tells_what_it_depends_on() {

@@ -41,11 +41,10 @@ pub fn reach(address: &str) -> String {
 /// # Errors
 /// [`Missing`].
 pub fn find() -> Result<PathBuf, Missing> {
-    let program = std::env::current_exe().unwrap_or_default();
-    let beside = program.ancestors().skip(1).take(3).map(|dir| dir.join("guest"));
     let named = std::env::var_os(VARIABLE).map(PathBuf::from);
-    let mut places = named.into_iter().chain(beside).chain([PathBuf::from("target/guest")]);
-    places
+    named
+        .into_iter()
+        .chain(super::made_by_setup("guest"))
         .find(|dir| dir.join("kernel").is_file() && dir.join("initramfs").is_file())
         .ok_or(Missing)
 }

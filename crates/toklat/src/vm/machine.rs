@@ -75,11 +75,66 @@ pub enum Model {
     Pcnet,
 }
 
+/// What a model is to QEMU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// QEMU's name of the device.
+    pub driver: &'static str,
+    /// How it is plugged into a switch.
+    pub plug: Plug,
+    /// It can have several pairs of queues, and packed ones.
+    pub queues: bool,
+}
+
+/// How a NIC is plugged into a switch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plug {
+    /// By vhost-user: the port serves its queues.
+    VhostUser,
+    /// The device is QEMU's own, and sends and receives frames on a stream socket.
+    Stream,
+    /// By vfio-user: the port is the device.
+    VfioUser,
+}
+
+impl Model {
+    /// What it is to QEMU.
+    #[must_use]
+    pub const fn kind(self) -> Kind {
+        match self {
+            Self::Virtio => Kind { driver: "virtio-net-pci", plug: Plug::VhostUser, queues: true },
+            Self::E1000 => Kind { driver: "e1000", plug: Plug::Stream, queues: false },
+            Self::Pcnet => Kind { driver: "pcnet", plug: Plug::Stream, queues: false },
+        }
+    }
+
+    /// The oldest QEMU that can run a machine with it.
+    #[must_use]
+    pub const fn least(self) -> Version {
+        match self.kind().plug {
+            Plug::VhostUser | Plug::Stream => Version::OLDEST,
+            Plug::VfioUser => Version::VFIO_USER,
+        }
+    }
+
+    /// Where its frames go, if its port has this socket.
+    #[must_use]
+    pub fn backend(self, socket: PathBuf) -> Backend {
+        match self.kind().plug {
+            Plug::VhostUser => Backend::VhostUser(socket),
+            Plug::Stream => Backend::Stream(socket),
+            Plug::VfioUser => Backend::VfioUser(socket),
+        }
+    }
+}
+
 /// Where a NIC's frames go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Backend {
     /// A vhost-user back end that listens here.
     VhostUser(PathBuf),
+    /// A vfio-user server that listens here, and is the device; its address is the server's to know.
+    VfioUser(PathBuf),
     /// A stream socket that listens here: each frame behind its length.
     Stream(PathBuf),
     /// A tap interface that is there; with the kernel's vhost-net or without.
@@ -178,6 +233,13 @@ impl Nic {
                     format!("vhost-user,id=net0,chardev=chardev0,queues={queues}"),
                 );
             }
+            Backend::VfioUser(path) => {
+                // QEMU takes nested options in this form only.
+                let socket = serde_json::json!({ "type": "unix", "path": path.to_string_lossy() });
+                let device = serde_json::json!({ "driver": "vfio-user-pci", "id": "nic0", "socket": socket });
+                line.option("-device", device.to_string());
+                return;
+            }
             Backend::Stream(path) | Backend::Peer { path, listen: false } => {
                 line.option("-netdev", stream("off", path));
             }
@@ -198,11 +260,7 @@ impl Nic {
     /// What the guest sees.
     fn device(&self, version: Version, accelerator: Accelerator) -> String {
         let Self { model, mac, queues, .. } = self;
-        let driver = match model {
-            Model::Virtio => "virtio-net-pci",
-            Model::E1000 => "e1000",
-            Model::Pcnet => "pcnet",
-        };
+        let Kind { driver, .. } = model.kind();
         let mut device = format!("{driver},netdev=net0,mac={mac},romfile=");
         if *model != Model::Virtio {
             return device;
@@ -323,6 +381,15 @@ mod tests {
             line_of_tap
                 .contains("tap,id=net0,ifname=t0,vhost=on,script=no,downscript=no -device pcnet")
         );
+    }
+
+    #[test]
+    fn a_device_of_a_port_is_named_by_its_socket_alone() {
+        let machine = machine(Model::E1000, Backend::VfioUser("/run/a b.sock".into()));
+        let line = line(&machine, Version::VFIO_USER);
+        let device = r#"-device '{"driver":"vfio-user-pci","id":"nic0","socket":{"path":"/run/a b.sock","type":"unix"}}' -s"#;
+        assert!(line.contains(device) && !line.contains("-netdev"), "{line}");
+        assert!(line.contains("memory-backend-memfd") && line.contains("share=on"), "{line}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The QEMU that is installed.
+//! The QEMU that is installed, or that `cargo xtask setup` made.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,9 @@ pub struct Qemu {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Version(pub u32, pub u32);
 
+/// The program to use, for those who do not name it otherwise.
+pub const VARIABLE: &str = "TOKLAT_QEMU";
+
 /// QEMU cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum QemuError {
@@ -32,37 +35,64 @@ pub enum QemuError {
     #[error("{} --version says nothing that is understood; name another program by --qemu", .0.display())]
     Version(PathBuf),
     /// It is too old.
-    #[error("QEMU {}.{} is too old: 7.2 or later is needed", .0.0, .0.1)]
-    Old(Version),
+    #[error(
+        "QEMU {}.{} is too old: {}.{} or later is needed; cargo xtask qemu makes one in target/qemu, and --qemu or ${VARIABLE} \
+         names any other", .found.0, .found.1, .least.0, .least.1
+    )]
+    Old {
+        /// What there is.
+        found: Version,
+        /// What it takes.
+        least: Version,
+    },
 }
 
-/// The oldest that has `-netdev stream`.
-const OLDEST: Version = Version(7, 2);
+impl Version {
+    /// The oldest that has `-netdev stream`.
+    pub const OLDEST: Self = Self(7, 2);
+    /// The oldest that has `-device vfio-user-pci`.
+    pub const VFIO_USER: Self = Self(10, 1);
+}
 
 impl Qemu {
-    /// The oldest that would do, of this name.
-    #[must_use]
-    pub fn oldest(program: String) -> Self {
-        Self { program: program.into(), version: OLDEST }
-    }
-
-    /// Finds the program of that name, or QEMU for this machine's architecture, on the path.
+    /// Finds a QEMU that does for all but vfio-user: [`Self::at_least`] the oldest.
     ///
     /// # Errors
-    /// If it is not there, or too old.
+    /// As there.
     pub fn find(named: Option<&Path>) -> Result<Self, QemuError> {
-        let usual = PathBuf::from(format!("qemu-system-{}", std::env::consts::ARCH));
-        let program = named.map_or(usual, Path::to_owned);
+        Self::at_least(named, Version::OLDEST)
+    }
+
+    /// Finds a QEMU of that version or a later one: the program that is `named`, here or by `$TOKLAT_QEMU`; else that for
+    /// this machine's architecture on the path; else, if it is missing there or too old, the one that
+    /// `cargo xtask setup` made, `qemu` in the build directory that this program is in, or `target/qemu` here.
+    ///
+    /// # Errors
+    /// If there is none, or what is named is too old.
+    pub fn at_least(named: Option<&Path>, least: Version) -> Result<Self, QemuError> {
+        let variable = std::env::var_os(VARIABLE).filter(|name| !name.is_empty());
+        if let Some(program) = named.map(Path::to_owned).or_else(|| variable.map(Into::into)) {
+            return Self::new_enough(program, least);
+        }
+        let usual = format!("qemu-system-{}", std::env::consts::ARCH);
+        Self::new_enough(usual.clone().into(), least).or_else(|error| {
+            let mut made = super::made_by_setup("qemu").map(|dir| dir.join(&usual));
+            let made = made.find(|program| program.is_file()).ok_or(error)?;
+            Self::new_enough(made, least)
+        })
+    }
+
+    fn new_enough(program: PathBuf, least: Version) -> Result<Self, QemuError> {
         let mut command = Command::new(&program);
         let said = command.arg("--version").stdin(Stdio::null()).output();
         let said =
             said.map_err(|_| QemuError::Missing { program: program.display().to_string() })?;
-        let version = version(&String::from_utf8_lossy(&said.stdout));
-        let version = version.ok_or_else(|| QemuError::Version(program.clone()))?;
-        if version < OLDEST {
-            return Err(QemuError::Old(version));
+        let found = version(&String::from_utf8_lossy(&said.stdout));
+        let found = found.ok_or_else(|| QemuError::Version(program.clone()))?;
+        if found < least {
+            return Err(QemuError::Old { found, least });
         }
-        Ok(Self { program, version })
+        Ok(Self { program, version: found })
     }
 }
 
@@ -99,7 +129,24 @@ mod tests {
         assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2)\n"), Some(Version(7, 2)));
         assert_eq!(version("QEMU emulator version 10.0.2\n"), Some(Version(10, 0)));
         assert_eq!(version("something else"), None);
-        assert!(Version(10, 0) > Version(9, 2) && Version(7, 1) < OLDEST);
+        assert!(Version(10, 0) > Version(9, 2) && Version(7, 1) < Version::OLDEST);
+    }
+
+    #[test]
+    fn a_program_that_is_too_old_is_refused_with_what_helps() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("qemu");
+        std::fs::write(&program, "#!/bin/sh\necho QEMU emulator version 9.2.1\n").unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, executable).unwrap();
+        let found = Qemu::find(Some(&program)).unwrap();
+        assert_eq!(found.version, Version(9, 2));
+        let error = Qemu::at_least(Some(&program), Version::VFIO_USER).unwrap_err().to_string();
+        assert!(error.contains("9.2") && error.contains("cargo xtask qemu"), "{error}");
+        assert!(matches!(
+            Qemu::find(Some(&dir.path().join("none"))),
+            Err(QemuError::Missing { .. })
+        ));
     }
 
     #[test]

@@ -87,7 +87,7 @@ pub struct RunArgs {
     /// What executes it [default: kvm where it works, else tcg]
     #[arg(long, value_enum)]
     accel: Option<Accelerator>,
-    /// The QEMU to use [default: the one on the path]
+    /// The QEMU to use [default: $TOKLAT_QEMU, else the one on the path, else that of cargo xtask qemu]
     #[arg(long, value_name = "PROGRAM")]
     qemu: Option<PathBuf>,
     #[command(flatten)]
@@ -161,7 +161,7 @@ impl BootArgs {
 
 impl RunArgs {
     fn machine(&self, port: &PortName, socket: PathBuf) -> Result<Machine> {
-        if self.nic != Model::Virtio && (self.queues > 1 || self.packed) {
+        if !self.nic.kind().queues && (self.queues > 1 || self.packed) {
             bail!(UsageError("--queues and --packed are virtio's"));
         }
         let boot = self.boot.boot()?;
@@ -172,10 +172,7 @@ impl RunArgs {
             }
             accelerator
         });
-        let backend = match self.nic {
-            Model::Virtio => Backend::VhostUser(socket),
-            Model::E1000 | Model::Pcnet => Backend::Stream(socket),
-        };
+        let backend = self.nic.backend(socket);
         let mac = self.mac.unwrap_or_else(|| address(port));
         let nic = Nic { model: self.nic, mac, backend, queues: self.queues, packed: self.packed };
         let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
@@ -210,9 +207,11 @@ fn address(port: &PortName) -> Mac {
 fn run(args: &RunArgs, global: &Global) -> Result {
     let port = args.port()?;
     let socket = global.dir().join(format!("{}.{}.sock", port.switch, port.port));
-    let qemu = match Qemu::find(args.qemu.as_deref()) {
+    let qemu = match Qemu::at_least(args.qemu.as_deref(), args.nic.least()) {
         // One may print on one machine what is for another.
-        Err(QemuError::Missing { program }) if args.print => Qemu::oldest(program),
+        Err(QemuError::Missing { program }) if args.print => {
+            Qemu { program: program.into(), version: args.nic.least() }
+        }
         found => found?,
     };
     let machine = args.machine(&port, socket)?;
@@ -253,6 +252,7 @@ fn kind_options(nic: &Nic) -> Vec<OsString> {
     let (option, path) = match &nic.backend {
         Backend::VhostUser(path) => ("--vhost-user", path),
         Backend::Stream(path) | Backend::Peer { path, .. } => ("--stream", path),
+        Backend::VfioUser(path) => ("--vfio-user", path),
         Backend::Tap { ifname, .. } => return vec!["--tap".into(), ifname.into()],
     };
     let mut options = vec![option.into(), path.into()];
