@@ -12,6 +12,8 @@ pub mod driver;
 #[cfg(not(loom))]
 pub mod e1000;
 #[cfg(not(loom))]
+pub mod pci;
+#[cfg(not(loom))]
 pub mod pcnet;
 #[cfg(not(loom))]
 pub mod virtio;
