@@ -87,6 +87,51 @@ impl From<&ring::Rings> for RingAttach {
     }
 }
 
+/// An emulated network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NicModel {
+    /// Intel 82540EM: the `e1000` of most guests.
+    #[serde(rename = "82540em")]
+    I82540em,
+    /// Intel 82574L: `e1000e`.
+    #[serde(rename = "82574l")]
+    I82574l,
+    /// AMD Am79C970A, PCnet-PCI II: `pcnet32`.
+    #[serde(rename = "am79c970a")]
+    Am79c970a,
+    /// AMD Am79C973, PCnet-FAST III.
+    #[serde(rename = "am79c973")]
+    Am79c973,
+    /// One that sends back what its driver says, for tests.
+    #[cfg(test)]
+    #[serde(rename = "loopback")]
+    Loopback,
+}
+
+/// Doorbells that are held back while traffic is heavy, for one to do the work of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Combine {
+    /// Frames that are enough.
+    pub frames: u16,
+    /// Most microseconds that a frame waits.
+    pub delay_us: u16,
+}
+
+/// An emulated network card, and how it is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicConfig {
+    /// What the guest sees.
+    pub model: NicModel,
+    /// It offers a shared status block to drivers that know of it.
+    #[serde(default)]
+    pub csb: bool,
+    /// Doorbells that are held back.
+    #[serde(default)]
+    pub combine: Option<Combine>,
+}
+
 /// What a port is attached to. The descriptors that go with it are named in order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -115,6 +160,9 @@ pub enum Attachment {
         /// Most pairs of queues (at most 16).
         queue_pairs: u16,
     },
+    /// An emulated network card, by the vfio-user protocol. Descriptors: the socket, connected to the
+    /// front end.
+    VfioUser(NicConfig),
     /// Frames over a stream socket, each after its length (QEMU's `-netdev stream`, passt). Descriptors:
     /// the connected socket.
     Stream,

@@ -3,6 +3,7 @@
 //! It listens on a socket that the supervisor made, does what [`Command`]s say, and is the only one
 //! that maps, attaches, detaches and unmaps. It may block; workers never wait for it.
 
+mod devices;
 mod error;
 mod guests;
 mod kinds;
@@ -26,6 +27,7 @@ use self::error::system;
 use self::guests::Restored;
 use self::ports::{AddedPort, RemovedPort};
 use crate::attach::Bells;
+use crate::attach::vfio_user::{Server, Summons};
 use crate::attach::vhost_user::FrontEnd;
 use crate::config::{Idle, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
@@ -71,6 +73,8 @@ struct Record {
     worker: u16,
     /// The front end of a guest's port.
     guest: Option<Box<FrontEnd>>,
+    /// The emulated network card of a guest's port, and its front end.
+    device: Option<Box<Server>>,
 }
 
 struct Process {
@@ -88,6 +92,8 @@ struct Process {
     /// It did not take all of that; the rest is told later.
     behind: bool,
     restored: Restored,
+    /// How workers ask for this thread.
+    summons: Arc<Summons>,
     stopping: bool,
 }
 
@@ -123,6 +129,7 @@ impl Process {
             supervisor: None,
             behind: false,
             restored: Restored::new(),
+            summons: Arc::new(Summons::new().map_err(system("make an eventfd"))?),
             stopping: false,
             config,
         };
@@ -169,6 +176,8 @@ impl Process {
             let mut fds: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             let (others, mut guests) = (fds.len(), Vec::new());
             self.poll_guests(&mut fds, &mut guests);
+            let summons = Arc::clone(&self.summons);
+            fds.push(PollFd::from_borrowed_fd(summons.doorbell(), PollFlags::IN));
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
             match rustix::event::poll(&mut fds, Some(&second)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => (),
@@ -178,6 +187,9 @@ impl Process {
             self.take_out_failed();
             let talking = guests.into_iter().zip(&ready[others..]).filter(|(_, ready)| **ready);
             talking.for_each(|(id, _)| self.serve_guest(id));
+            if ready.last() == Some(&true) {
+                self.serve_devices();
+            }
             let mut ready = ready[..others].iter().copied();
             // Once stopped, nobody could answer any more.
             connections.retain(|connection| {
@@ -212,6 +224,8 @@ impl Process {
                 continue;
             };
             record.spec.egresses.clear();
+            // Its front end would wait for answers for ever.
+            record.device.iter_mut().for_each(|device| device.end());
             if let Some(state) = self.state.port(*id) {
                 state.set_failed(true);
             }

@@ -29,6 +29,8 @@ pub(crate) struct Served {
     pub busy_at: Nanos,
     /// Its worker polls it.
     pub hot: bool,
+    /// Its owner says things that are no frames.
+    listens: bool,
     pub counters: Shared<IngressCounters>,
 }
 
@@ -97,12 +99,23 @@ impl Served {
             .map(|queue| Queue { sender: Sender::new(id, queue as u16), held: None })
             .collect();
         let memory = PortMemory::default();
-        Self { id, source, queues, memory, debt: 0, busy_at: now, hot: false, counters }
+        let listens = source.listens();
+        Self { id, source, queues, memory, debt: 0, busy_at: now, hot: false, listens, counters }
     }
 
     /// True while frames wait for a lossless receiver.
     pub fn is_stalled(&self) -> bool {
         self.queues.iter().any(|queue| queue.sender.is_stalled())
+    }
+
+    /// True if its owner said something in the last turn that was no frame.
+    #[inline]
+    pub fn has_heard(&mut self, now: Nanos) -> bool {
+        let heard = self.listens && self.source.has_heard();
+        if heard {
+            self.busy_at = now;
+        }
+        heard
     }
 
     /// Gives up the frames that wait for a lossless receiver: the port goes.

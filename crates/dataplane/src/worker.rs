@@ -126,6 +126,8 @@ impl Drop for Common {
 pub(crate) enum Job {
     /// Serve this port.
     Serve(Box<Served>),
+    /// Look after this port, which may have been armed.
+    Wake(PortId),
     /// Give this port back.
     Release(PortId, SyncSender<Option<Box<Served>>>),
     /// Change how to idle, the batch size and the stall timeout in nanoseconds.
@@ -291,7 +293,12 @@ impl Worker {
             };
             let turn = || port.turn(tools, switch, wake);
             match catch_unwind(AssertUnwindSafe(turn)) {
-                Ok(gathered) => frames += gathered,
+                Ok(gathered) => {
+                    frames += gathered;
+                    if port.has_heard(now) {
+                        self.busy_at = now;
+                    }
+                }
                 Err(_) => {
                     self.take_out_of_service(at);
                     // Who got frames in this turn and sleeps is in tools that are in doubt.
@@ -307,13 +314,16 @@ impl Worker {
     #[cold]
     fn ring_late(&mut self, table: &Table, now: Nanos) {
         let state = &self.state;
-        self.late.retain(|(due, id, side)| {
-            let is_due = *due <= now;
-            if is_due && table.bells.get(usize::from(*id)).is_some_and(|b| b.ring_late(*side, now))
-            {
-                state.kicks.add(1);
+        self.late.retain_mut(|(due, id, side)| {
+            if *due > now {
+                return true;
             }
-            !is_due
+            match table.bells.get(usize::from(*id)).map_or(Rung::No, |b| b.ring_late(*side, now)) {
+                Rung::Yes => state.kicks.add(1),
+                Rung::Later(later) => *due = later,
+                Rung::No => {}
+            }
+            *due > now
         });
     }
 
@@ -487,6 +497,7 @@ impl Worker {
         for job in jobs {
             match job {
                 Job::Serve(port) => self.serve(port, now),
+                Job::Wake(id) => self.wake_port(id, now, false),
                 Job::Release(id, reply) => {
                     let _ = reply.send(self.release(id));
                 }

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use fabric::Interrupts;
 use port::Nanos;
 
+use super::vfio_user::vectors::{Asked, Vectors};
 use crate::serve::Side;
 
 /// How a port's owner is woken.
@@ -24,6 +25,8 @@ pub enum Bells {
         /// Of its receive queues, by egress.
         egress: Box<[Option<Arc<Bell>>]>,
     },
+    /// By a device's interrupts: the device says which, and when.
+    Device(Arc<Vectors>),
 }
 
 /// What became of a wish to wake somebody.
@@ -36,6 +39,17 @@ pub(crate) enum Rung {
     Later(Nanos),
 }
 
+impl Rung {
+    /// What asking a device came to.
+    fn of(Asked { rung, due }: Asked) -> Self {
+        match due {
+            Some(due) => Self::Later(due),
+            None if rung => Self::Yes,
+            None => Self::No,
+        }
+    }
+}
+
 impl Bells {
     /// Wakes the owner of a queue.
     pub(crate) fn ring(&self, side: Side, now: Nanos) -> Rung {
@@ -46,12 +60,17 @@ impl Bells {
                 Rung::Yes
             }
             Self::Queues { .. } => self.bell(side).map_or(Rung::No, |bell| bell.ring(now)),
+            Self::Device(vectors) => Rung::of(vectors.ask_once(now)),
         }
     }
 
-    /// Rings a bell that was put off until `now`; false if it was rung since.
-    pub(crate) fn ring_late(&self, side: Side, now: Nanos) -> bool {
-        self.bell(side).is_some_and(|bell| bell.ring_late(now))
+    /// Rings a bell that was put off until `now`, unless it was rung since.
+    pub(crate) fn ring_late(&self, side: Side, now: Nanos) -> Rung {
+        if let Self::Device(vectors) = self {
+            return Rung::of(vectors.ask_late(now));
+        }
+        let rung = self.bell(side).is_some_and(|bell| bell.ring_late(now));
+        if rung { Rung::Yes } else { Rung::No }
     }
 
     /// Wakes the owner, whatever it waits for.
@@ -62,6 +81,8 @@ impl Bells {
             Self::Queues { ingress, egress } => {
                 ingress.iter().chain(egress).flatten().for_each(|bell| bell.signal());
             }
+            // When more is due, its home worker asks.
+            Self::Device(vectors) => drop(vectors.ask(crate::worker::clock())),
         }
     }
 

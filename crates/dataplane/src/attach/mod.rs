@@ -7,6 +7,7 @@ pub mod pcap;
 pub mod ring;
 pub mod stream;
 pub mod tap;
+pub mod vfio_user;
 pub mod vhost_user;
 
 use std::os::fd::BorrowedFd;
@@ -43,6 +44,16 @@ pub trait Source: Send {
 
     /// Takes that back, and whatever made the descriptor readable.
     fn disarm(&mut self) {}
+
+    /// Its owner says things that are no frames, of which [`has_heard`](Self::has_heard) tells.
+    fn listens(&self) -> bool {
+        false
+    }
+
+    /// True if its owner said something since this was asked last: it is about to say more.
+    fn has_heard(&mut self) -> bool {
+        false
+    }
 }
 
 /// A port's two halves, made of an attachment.
@@ -89,6 +100,9 @@ pub enum AttachError {
          it fewer addresses or VLANs"
     )]
     TableFull(frame::Mac),
+    /// The device's registers do not fit the state memory.
+    #[error("There is no room for the registers of a {0} in the switch's state")]
+    Registers(&'static str),
     /// The port's number is beyond the switch's last port.
     #[error("The switch has no port number {0}")]
     Number(u16),

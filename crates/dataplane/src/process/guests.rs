@@ -57,7 +57,7 @@ impl Process {
     }
 
     fn put_back(&mut self, id: PortId, mut guest: Box<FrontEnd>) {
-        self.keep(id, &mut guest);
+        self.keep_guest(id, &mut guest);
         if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
             record.guest = Some(guest);
         }
@@ -84,7 +84,7 @@ impl Process {
             // What was answered for must outlive this process; if it dies before, its successor
             // finds the message again.
             guest.answering = reply.is_some();
-            self.keep(id, guest);
+            self.keep_guest(id, guest);
             guest.done()?;
             if let Err(refused) = answer {
                 self.say(id, &refused.to_string());
@@ -95,7 +95,7 @@ impl Process {
             if let Some(reply) = reply {
                 guest.send(&message::reply(code, &reply))?;
                 guest.answering = false;
-                self.keep(id, guest);
+                self.keep_guest(id, guest);
             }
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Process {
 
     /// Replaces a port's halves by those of a guest that has so many transmit queues; returns when no
     /// worker uses the old ones, which are dropped.
-    fn install(&mut self, id: PortId, attached: Attached, transmit_queues: u16) {
+    pub(super) fn install(&mut self, id: PortId, attached: Attached, transmit_queues: u16) {
         let Some(worker) = self.record(id).ok().map(|record| record.worker) else { return };
         let old = self.release(id, worker);
         let Attached { source, egresses, bells } = attached;
@@ -218,6 +218,7 @@ impl Process {
     /// did not take.
     pub(super) fn look_after_guests(&mut self) {
         let behind = std::mem::take(&mut self.behind);
+        self.look_after_devices(behind);
         for id in 0..self.ports.len() as PortId {
             let Some(guest) = self.ports[usize::from(id)].as_mut().and_then(|r| r.guest.as_mut())
             else {
@@ -232,18 +233,23 @@ impl Process {
         }
     }
 
-    fn say(&self, id: PortId, what: &str) {
+    pub(super) fn say(&self, id: PortId, what: &str) {
         let record = self.ports.get(usize::from(id)).and_then(Option::as_ref);
         let name = record.map_or("", |record| &record.config.name);
         eprintln!("{}:{name}: {what}", self.switch);
     }
 
-    /// Keeps what a successor of this process needs of a session where it outlives this process.
-    fn keep(&mut self, id: PortId, guest: &mut FrontEnd) {
-        let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };
+    fn keep_guest(&mut self, id: PortId, guest: &mut FrontEnd) {
         let now = guest.to_keep();
-        match tell_changes(supervisor.as_fd(), id, &guest.kept, &now) {
-            Ok(()) => guest.kept = now,
+        self.keep(id, &mut guest.kept, now);
+    }
+
+    /// Keeps what a successor of this process needs of a session where it outlives this process; `kept` is
+    /// what is there.
+    pub(super) fn keep(&mut self, id: PortId, kept: &mut Kept, now: Kept) {
+        let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };
+        match tell_changes(supervisor.as_fd(), id, kept, &now) {
+            Ok(()) => *kept = now,
             // It is slow, or stopped: nobody else is to wait for it.
             Err(ChannelError::Io(Errno::AGAIN | Errno::TOOMANYREFS)) => self.behind = true,
             // The next supervisor asks for everything.
@@ -259,6 +265,11 @@ impl Process {
                 let kept = guest.to_keep();
                 tell_changes(to, id as PortId, &Kept::new(), &kept)?;
                 guest.kept = kept;
+            }
+            if let Some(device) = &mut record.device {
+                let kept = device.to_keep();
+                tell_changes(to, id as PortId, &Kept::new(), &kept)?;
+                device.kept = kept;
             }
         }
         Ok(())

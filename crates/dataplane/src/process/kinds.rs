@@ -32,7 +32,9 @@ pub(super) fn attach(
         }
         Attachment::Null => Ok((attach::null::attach(state)?, None)),
         // A guest's port is made by the process itself, which talks to its front end.
-        Attachment::Vacant | Attachment::VhostUser { .. } => Ok((attach::null::vacant(), None)),
+        Attachment::Vacant | Attachment::VhostUser { .. } | Attachment::VfioUser(_) => {
+            Ok((attach::null::vacant(), None))
+        }
         Attachment::Tap { uso } => Ok((attach::tap::attach(descriptors, *uso, state)?, None)),
         Attachment::Stream => {
             let socket = one(descriptors, "a connected stream socket")?;

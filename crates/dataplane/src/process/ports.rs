@@ -6,6 +6,7 @@ use std::sync::mpsc::sync_channel;
 use fabric::{Monitor, Policy, PortSpec, Ports};
 
 use super::{Process, Record, kinds};
+use crate::attach::vfio_user::Server;
 use crate::attach::vhost_user::FrontEnd;
 use crate::attach::{AttachError, Attached};
 use crate::config::{Attachment, PortConfig, PortId};
@@ -18,8 +19,16 @@ use crate::worker::{Job, Table, clock};
 /// The worker a port will be served by and what it serves, or why the port was not added.
 pub(super) type AddedPort = Result<(u16, Box<Served>), String>;
 
-/// A port's halves, what it watches, and its front end.
-type Halves = (Attached, Option<Monitor>, Option<Box<FrontEnd>>);
+/// What a port is made of.
+struct Halves {
+    attached: Attached,
+    /// What it watches.
+    monitor: Option<Monitor>,
+    /// Its front end.
+    guest: Option<Box<FrontEnd>>,
+    /// Its device, and the front end of that.
+    device: Option<Box<Server>>,
+}
 
 /// What is left of a port that was removed; its worker had `served`, unless it failed.
 pub(super) struct RemovedPort {
@@ -56,9 +65,10 @@ impl Process {
         }
         let kept =
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
-        let (attached, monitor, guest) =
-            self.attach(id, &config, descriptors, &state, resume).map_err(|e| explain(&e))?;
+        let halves = self.attach(id, &config, descriptors, &state, resume);
+        let Halves { attached, monitor, guest, device } = halves.map_err(|e| explain(&e))?;
         let Attached { source, egresses, bells } = attached;
+        let send_queues = device.as_ref().map(|device| device.transmit_queues());
         let counters = state.ingress().ok_or("The port's counters are missing")?;
         let worker = self.choose_worker(config.worker);
         self.instances += 1;
@@ -67,7 +77,7 @@ impl Process {
             instance: self.instances,
             name: config.name.clone(),
             policy: config.policy.clone(),
-            send_queues: source.queues() as u16,
+            send_queues: send_queues.unwrap_or_else(|| source.queues() as u16),
             counters: counters.clone(),
             egresses,
             monitor,
@@ -82,7 +92,7 @@ impl Process {
         }
         self.state.switch().set_port(id, true);
         state.set_failed(false);
-        let record = Record { config, spec, descriptors: kept, bells, worker, guest };
+        let record = Record { config, spec, descriptors: kept, bells, worker, guest, device };
         self.ports[usize::from(id)] = Some(record);
         Ok((worker, Box::new(Served::new(id, source, counters, clock()))))
     }
@@ -99,10 +109,15 @@ impl Process {
         if let Attachment::VhostUser { queue_pairs } = config.attachment {
             let socket = kinds::one(descriptors, "a socket to a front end")?;
             let (attached, guest) = self.attach_guest(id, config, socket, queue_pairs, resume)?;
-            return Ok((attached, None, Some(guest)));
+            return Ok(Halves { attached, monitor: None, guest: Some(guest), device: None });
+        }
+        if let Attachment::VfioUser(nic) = config.attachment {
+            let socket = kinds::one(descriptors, "a socket to a front end")?;
+            let (attached, device) = self.attach_device(id, config, socket, nic, resume)?;
+            return Ok(Halves { attached, monitor: None, guest: None, device: Some(device) });
         }
         let (attached, monitor) = kinds::attach(&config.attachment, descriptors, state, resume)?;
-        Ok((attached, monitor, None))
+        Ok(Halves { attached, monitor, guest: None, device: None })
     }
 
     /// The worker asked for, or the one with the fewest ports.
@@ -147,7 +162,9 @@ impl Process {
             served.abandon();
         }
         // Only now, with no worker in its rings, is the port's memory unmapped.
-        drop(record);
+        if let Some(mut device) = record.and_then(|record| record.device) {
+            device.end();
+        }
         if let Some(state) = self.state.port(id) {
             state.retire(self.state.switch());
             self.state.switch().set_port(id, false);
@@ -165,6 +182,7 @@ impl Process {
             self.common.fdb.flush(Some(id), None);
         }
         self.reoffer(id);
+        self.replug(id);
         Ok(Answer::Done)
     }
 

@@ -1,5 +1,7 @@
 //! What the control thread does, without a supervisor: its methods are called as commands would.
 
+mod devices;
+
 use std::time::Instant;
 
 use fabric::Policy;

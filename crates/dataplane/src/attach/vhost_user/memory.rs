@@ -91,6 +91,18 @@ impl Slot {
         Ok(Self { region, file, number, times: 1, identity, mapping })
     }
 
+    /// Where the guest's memory table has it.
+    #[must_use]
+    pub fn range(&self) -> GuestRange {
+        GuestRange {
+            guest: self.region.guest,
+            user: self.region.user,
+            size: self.region.size,
+            mapping: Arc::clone(&self.mapping),
+            offset: self.region.offset as usize,
+        }
+    }
+
     /// True if it is this region of this file.
     #[must_use]
     pub fn is(&self, region: Region, file: &OwnedFd) -> bool {
@@ -106,14 +118,7 @@ pub fn table(slots: &[Slot]) -> Result<Arc<GuestMemory>, MemoryError> {
     if slots.len() > MAX_SLOTS {
         return Err(MemoryError::TooMuch);
     }
-    let range = |slot: &Slot| GuestRange {
-        guest: slot.region.guest,
-        user: slot.region.user,
-        size: slot.region.size,
-        mapping: Arc::clone(&slot.mapping),
-        offset: slot.region.offset as usize,
-    };
-    Ok(Arc::new(GuestMemory::new(slots.iter().map(range).collect())?))
+    Ok(Arc::new(GuestMemory::new(slots.iter().map(Slot::range).collect())?))
 }
 
 /// Maps a log of written pages.

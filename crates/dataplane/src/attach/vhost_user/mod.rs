@@ -18,7 +18,7 @@
 //! front end hears of it by the queue's error eventfd, and the other queues run on.
 
 mod guest;
-mod memory;
+pub(super) mod memory;
 pub mod message;
 pub mod session;
 

@@ -544,7 +544,7 @@ fn event(fd: Option<OwnedFd>, queue: u32) -> Result<Option<Arc<OwnedFd>>, Refuse
 }
 
 /// True if it is an eventfd. It does not block from now on, as those of QEMU and DPDK never did.
-fn is_event(fd: &OwnedFd) -> bool {
+pub(in crate::attach) fn is_event(fd: &OwnedFd) -> bool {
     let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
     // Eventfds have no type of file. Of what else has none, only they can be written eight bytes: an
     // epoll's descriptor, which might be readable for ever, cannot.

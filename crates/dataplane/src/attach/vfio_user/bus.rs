@@ -1,0 +1,373 @@
+//! What a worker serves of a device: its registers, as messages from the socket, and its transmit queues.
+//!
+//! Register accesses are carried out and answered at once. Any other message is in front of the socket
+//! until the control thread has carried it out: while the wire is [parked](Wire::park), it is the control
+//! thread's, and the worker does not read.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nic::device::{Device, Identity, Transmit};
+use nic::pci::Config;
+use port::{Effects, Ingress, Nanos, Scratch};
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+use super::line::Line;
+use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolError};
+use super::session::{CONFIG, region_size};
+use super::vectors::{Pin, Vectors};
+use crate::attach::Source;
+use crate::config::PortId;
+
+/// How often the socket of a port that is polled is read, and after something came.
+const READ_NS: (u64, u64) = (20_000, 4_000);
+/// For how long after a message more are expected.
+const LIVELY_NS: u64 = 50_000;
+
+/// How workers ask the control thread to look after ports.
+#[derive(Debug)]
+pub struct Summons {
+    ports: Mutex<Vec<PortId>>,
+    doorbell: OwnedFd,
+}
+
+impl Summons {
+    /// One for a process.
+    ///
+    /// # Errors
+    /// The kernel has no eventfd to spare.
+    pub fn new() -> rustix::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { ports: Mutex::default(), doorbell: rustix::event::eventfd(0, flags)? })
+    }
+
+    /// Asks for a port.
+    pub fn ask(&self, id: PortId) {
+        self.lock().push(id);
+        crate::signal(self.doorbell.as_fd());
+    }
+
+    /// What becomes readable when somebody asks.
+    #[must_use]
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.doorbell.as_fd()
+    }
+
+    /// The ports that were asked for.
+    #[must_use]
+    pub fn take(&self) -> Vec<PortId> {
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
+        let mut ports = std::mem::take(&mut *self.lock());
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<PortId>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The socket, between worker and control thread.
+#[derive(Debug)]
+pub struct Wire {
+    line: Mutex<Line>,
+    socket: Arc<OwnedFd>,
+    /// It is the control thread's.
+    parked: AtomicBool,
+    /// Why the worker gave it up.
+    failed: Mutex<Option<ProtocolError>>,
+    summons: Arc<Summons>,
+    id: PortId,
+}
+
+impl Wire {
+    /// A wire that is the worker's.
+    #[must_use]
+    pub fn new(line: Line, socket: Arc<OwnedFd>, summons: Arc<Summons>, id: PortId) -> Self {
+        let (line, failed) = (Mutex::new(line), Mutex::default());
+        Self { line, socket, parked: AtomicBool::new(false), failed, summons, id }
+    }
+
+    /// What is said, for whose turn it is.
+    pub fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Acquire)
+    }
+
+    /// Gives it to the control thread.
+    fn park(&self, failed: Option<ProtocolError>) {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+        self.parked.store(true, Ordering::Release);
+        self.summons.ask(self.id);
+    }
+
+    /// Gives it back to the worker, who is to be woken.
+    pub fn unpark(&self) {
+        self.parked.store(false, Ordering::Release);
+    }
+
+    /// Why the worker gave it up, if the session is over.
+    pub fn take_failure(&self) -> Option<ProtocolError> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// A device's registers, behind a socket: an ingress that never has a frame.
+struct Registers {
+    wire: Arc<Wire>,
+    device: Arc<dyn Device>,
+    identity: Identity,
+    config: Arc<Config>,
+    vectors: Arc<Vectors>,
+    pin: Arc<Pin>,
+    reply: Vec<u8>,
+    /// When the socket was read last, and when something was in it.
+    read_at: Nanos,
+    heard_at: Nanos,
+    heard: bool,
+    /// When the device is to be asked for interrupts.
+    ask_at: Option<Nanos>,
+}
+
+/// A device in the hands of a worker.
+pub struct Bus {
+    registers: Registers,
+    transmit: Vec<Box<dyn Transmit>>,
+}
+
+impl Bus {
+    /// Serves a device whose interrupts go to `vectors`.
+    #[must_use]
+    pub fn new(
+        wire: Arc<Wire>,
+        (device, transmit): (Arc<dyn Device>, Vec<Box<dyn Transmit>>),
+        config: Arc<Config>,
+        (vectors, pin): (Arc<Vectors>, Arc<Pin>),
+    ) -> Self {
+        let registers = Registers {
+            wire,
+            identity: device.identity(),
+            device,
+            config,
+            vectors,
+            pin,
+            reply: Vec::with_capacity(HEADER + 16 + MAX_READ),
+            read_at: Nanos(0),
+            heard_at: Nanos(0),
+            heard: false,
+            // A predecessor may have had something to say.
+            ask_at: Some(Nanos(0)),
+        };
+        Self { registers, transmit }
+    }
+}
+
+impl Source for Bus {
+    fn queues(&self) -> usize {
+        self.transmit.len() + 1
+    }
+
+    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
+        match self.transmit.get_mut(queue) {
+            Some(transmit) => &mut **transmit,
+            None => &mut self.registers,
+        }
+    }
+
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.registers.wire.socket.as_fd()]
+    }
+
+    fn arm(&mut self) -> bool {
+        // What changes the socket from here on is seen by whoever waits for it.
+        let work = self.transmit.iter_mut().any(|t| t.arm()) || self.registers.has_message();
+        if work {
+            self.disarm();
+        }
+        work
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        let frames = self.transmit.iter().filter_map(|transmit| transmit.deadline());
+        frames.chain(self.registers.ask_at).min()
+    }
+
+    fn disarm(&mut self) {
+        self.transmit.iter_mut().for_each(|transmit| transmit.disarm());
+        self.registers.read_at = Nanos(0);
+    }
+
+    fn listens(&self) -> bool {
+        true
+    }
+
+    fn has_heard(&mut self) -> bool {
+        std::mem::take(&mut self.registers.heard)
+    }
+}
+
+impl Ingress for Registers {
+    #[inline]
+    fn gather(&mut self, _scratch: &mut Scratch, _max: usize, now: Nanos) -> usize {
+        if self.ask_at.is_some_and(|at| at <= now) {
+            self.ask_at = self.vectors.ask(now).due;
+        }
+        let gap = if now - self.heard_at < LIVELY_NS { READ_NS.1 } else { READ_NS.0 };
+        if now - self.read_at >= gap && !self.wire.is_parked() {
+            self.read_at = now;
+            self.read(now);
+        }
+        0
+    }
+
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}
+
+impl Registers {
+    /// True if a message is there that nobody has carried out; the control thread has its own way to
+    /// make this known.
+    fn has_message(&self) -> bool {
+        if self.wire.is_parked() {
+            return false;
+        }
+        let mut line = self.wire.line();
+        // What is wrong is seen when it is read.
+        !matches!(line.look(), Ok(false)) && !matches!(line.front(), Ok(None))
+    }
+
+    /// Carries out what is in the socket, up to a message for the control thread.
+    fn read(&mut self, now: Nanos) {
+        let wire = Arc::clone(&self.wire);
+        let mut line = wire.line();
+        match self.carry_out(&mut line, now) {
+            Ok(true) => {}
+            Ok(false) => wire.park(None),
+            Err(error) => wire.park(Some(error)),
+        }
+    }
+
+    /// As `read`; false if the rest is the control thread's.
+    fn carry_out(&mut self, line: &mut Line, now: Nanos) -> Result<bool, ProtocolError> {
+        if !line.look()? {
+            return Ok(true);
+        }
+        (self.heard, self.heard_at) = (true, now);
+        let mut mine = true;
+        while let Some(front) = line.front()? {
+            let header = front.header;
+            let Some(access) = message::access(header, front.body)? else {
+                mine = false;
+                break;
+            };
+            if !front.fds.is_empty() {
+                let (command, got) = (header.command, front.fds.len());
+                return Err(ProtocolError::Descriptors { command, got });
+            }
+            self.answer(header, access, now)?;
+            line.did(header.size);
+            if header.reply {
+                line.send(&self.reply)?;
+            }
+        }
+        line.take()?;
+        self.ask_at = self.vectors.ask(now).due;
+        Ok(mine)
+    }
+
+    /// Carries an access out and writes its reply.
+    fn answer(
+        &mut self,
+        header: Header,
+        access: Access<'_>,
+        now: Nanos,
+    ) -> Result<(), ProtocolError> {
+        self.reply.clear();
+        self.reply.resize(HEADER, 0);
+        let done = match access {
+            Access::Read { region, at, count } => self.read_region(region, at, count, now),
+            Access::Write { region, at, data } => self.write_region(region, at, data, now),
+            Access::Multi(entries) => {
+                self.reply.extend((entries.len() as u64 / MULTI as u64).to_ne_bytes());
+                let mut done = Ok(());
+                for entry in entries.chunks_exact(MULTI) {
+                    if let Access::Write { region, at, data } = message::one_of_several(entry)? {
+                        let one = self.write_to(region, at, data, now);
+                        done = done.and(one);
+                    }
+                }
+                done
+            }
+            Access::Unmask(on) => {
+                self.pin.set_masked(!on);
+                Ok(())
+            }
+            Access::Reset => {
+                self.config.power_on();
+                self.device.reset(now);
+                self.device.set_bus_master(false);
+                Ok(())
+            }
+        };
+        if let (Err(_), false) = (done, header.reply) {
+            return Err(match access {
+                Access::Write { region, at, data } => {
+                    ProtocolError::Nowhere { region, at, count: data.len() }
+                }
+                _ => ProtocolError::Nowhere { region: 0, at: 0, count: 0 },
+            });
+        }
+        message::finish_reply(&mut self.reply, header, done);
+        Ok(())
+    }
+
+    /// A read, appended to the reply.
+    fn read_region(&mut self, region: u32, at: u64, count: u32, now: Nanos) -> Result<(), Errno> {
+        self.reply.extend(at.to_ne_bytes());
+        self.reply.extend([region, count].map(u32::to_ne_bytes).as_flattened());
+        let bytes = count as usize;
+        self.check(region, at, bytes)?;
+        let from = self.reply.len();
+        self.reply.resize(from + bytes, 0);
+        let data = &mut self.reply[from..];
+        if region == CONFIG {
+            self.config.read(at as usize, data);
+        } else {
+            self.device.read(region as usize, at, data, now);
+        }
+        Ok(())
+    }
+
+    fn write_region(&mut self, region: u32, at: u64, data: &[u8], now: Nanos) -> Result<(), Errno> {
+        self.reply.extend(at.to_ne_bytes());
+        self.reply.extend([region, data.len() as u32].map(u32::to_ne_bytes).as_flattened());
+        self.write_to(region, at, data, now)
+    }
+
+    fn write_to(&self, region: u32, at: u64, data: &[u8], now: Nanos) -> Result<(), Errno> {
+        self.check(region, at, data.len())?;
+        if region != CONFIG {
+            self.device.write(region as usize, at, data, now);
+        } else if let Some(on) = self.config.write(at as usize, data).bus_master {
+            self.device.set_bus_master(on);
+        }
+        Ok(())
+    }
+
+    /// An access lies in its region; one of registers has a width that registers have.
+    fn check(&self, region: u32, at: u64, count: usize) -> Result<(), Errno> {
+        let end = at.checked_add(count as u64).ok_or(Errno::INVAL)?;
+        let inside = count > 0 && end <= region_size(&self.identity, region);
+        let good = region == CONFIG || matches!(count, 1 | 2 | 4 | 8);
+        if inside && good { Ok(()) } else { Err(Errno::INVAL) }
+    }
+}

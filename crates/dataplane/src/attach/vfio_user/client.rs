@@ -1,0 +1,321 @@
+//! The other end of the protocol, for tests, benchmarks and drivers in processes of their own: what a
+//! front end does, without a virtual machine.
+
+use std::io::{IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use nic::driver::Regs;
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use serde_json::json;
+
+use super::message::{Fields, HEADER, MAX_MESSAGE, command, flags, irq, version, write_header};
+
+/// How long a reply may take: what QEMU waits.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Why something was not done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The socket failed, or no reply came in time.
+    #[error("The vfio-user server does not answer")]
+    Io(#[from] std::io::Error),
+    /// It was refused.
+    #[error("The vfio-user server refused")]
+    Refused(#[source] Errno),
+    /// The reply is not one to what was asked.
+    #[error("The vfio-user server's reply is malformed")]
+    Malformed,
+}
+
+/// A connection to a device.
+#[derive(Debug)]
+pub struct Client {
+    socket: UnixStream,
+    id: u16,
+    buffer: Vec<u8>,
+    /// The accesses that were made: a real one is a trap.
+    pub traps: Traps,
+    /// What went wrong in accesses whose callers cannot be told.
+    failed: Option<ClientError>,
+}
+
+/// Register accesses, by what they cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traps {
+    /// Those that wait for an answer.
+    pub synchronous: u64,
+    /// Writes that nobody waits for.
+    pub posted: u64,
+}
+
+impl Client {
+    /// Connects, and agrees on the version.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn connect(path: &Path) -> Result<Self, ClientError> {
+        Self::on(UnixStream::connect(path)?)
+    }
+
+    /// As [`connect`](Self::connect), on a connected socket.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn on(socket: UnixStream) -> Result<Self, ClientError> {
+        socket.set_read_timeout(Some(PATIENCE))?;
+        let traps = Traps::default();
+        let mut client = Self { socket, id: 0, buffer: Vec::new(), traps, failed: None };
+        let capabilities = json!({ "max_msg_fds": 16, "write_multiple": true });
+        client.ask(command::VERSION, &version(&capabilities), &[])?;
+        Ok(client)
+    }
+
+    /// The socket.
+    #[must_use]
+    pub fn socket(&self) -> &UnixStream {
+        &self.socket
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// [`ClientError::Io`].
+    pub fn say(
+        &mut self,
+        command: u16,
+        posted: bool,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(), ClientError> {
+        self.id = self.id.wrapping_add(1);
+        self.buffer.clear();
+        let flags = if posted { flags::NO_REPLY } else { 0 };
+        write_header(&mut self.buffer, self.id, command, body.len(), flags);
+        self.buffer.extend(body);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
+        let parts = [IoSlice::new(&self.buffer)];
+        let sent = rustix::net::sendmsg(&self.socket, &parts, &mut control, SendFlags::NOSIGNAL);
+        match sent.map_err(std::io::Error::from)? {
+            sent if sent == self.buffer.len() => Ok(()),
+            _ => Err(ClientError::Malformed),
+        }
+    }
+
+    /// Waits for the reply to the last message; its body.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn reply(&mut self, command: u16) -> Result<Vec<u8>, ClientError> {
+        let mut header = [0; HEADER];
+        self.socket.read_exact(&mut header)?;
+        let mut fields = Fields(&header);
+        let (id, of, size) = (fields.u16(), fields.u16(), fields.u32() as usize);
+        let (flags, error) = (fields.u32(), fields.u32());
+        if id != self.id || of != command || flags & flags::REPLY == 0 {
+            return Err(ClientError::Malformed);
+        }
+        let body = size.checked_sub(HEADER).filter(|_| size <= MAX_MESSAGE);
+        let mut body = vec![0; body.ok_or(ClientError::Malformed)?];
+        self.socket.read_exact(&mut body)?;
+        match flags & flags::ERROR {
+            0 => Ok(body),
+            _ => Err(ClientError::Refused(Errno::from_raw_os_error(error as i32))),
+        }
+    }
+
+    /// Sends a message and waits for its reply.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn ask(
+        &mut self,
+        command: u16,
+        body: &[u8],
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<Vec<u8>, ClientError> {
+        self.say(command, false, body, fds)?;
+        self.reply(command)
+    }
+
+    /// Shows the device `size` bytes of `file` from `offset` on at guest-physical `address`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn dma_map(
+        &mut self,
+        file: Option<BorrowedFd<'_>>,
+        (offset, address, size): (u64, u64, u64),
+        writable: bool,
+    ) -> Result<(), ClientError> {
+        let flags: u32 = if writable { 3 } else { 1 };
+        let body = [&words(&[32, flags])[..], &longs(&[offset, address, size])].concat();
+        let fds: Vec<_> = file.into_iter().collect();
+        self.ask(command::DMA_MAP, &body, &fds).map(drop)
+    }
+
+    /// Takes it back: after the reply, the device does not touch it any more.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn dma_unmap(&mut self, address: u64, size: u64) -> Result<(), ClientError> {
+        let body = [&words(&[24, 0])[..], &longs(&[address, size])].concat();
+        self.ask(command::DMA_UNMAP, &body, &[]).map(drop)
+    }
+
+    /// Has interrupts of a kind (0: pin, 1: MSI, 2: MSI-X) signalled on these eventfds; none disables
+    /// them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn set_irqs(&mut self, kind: u32, eventfds: &[&OwnedFd]) -> Result<(), ClientError> {
+        let data = if eventfds.is_empty() { irq::DATA_NONE } else { irq::DATA_EVENTFD };
+        let body = words(&[20, data | irq::TRIGGER, kind, 0, eventfds.len() as u32]);
+        let fds: Vec<_> = eventfds.iter().map(|fd| fd.as_fd()).collect();
+        self.ask(command::DEVICE_SET_IRQS, &body, &fds).map(drop)
+    }
+
+    /// Says that the pin's interrupt was looked at.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn unmask(&mut self) -> Result<(), ClientError> {
+        self.traps.synchronous += 1;
+        let body = words(&[20, irq::DATA_NONE | irq::UNMASK, 0, 0, 1]);
+        self.ask(command::DEVICE_SET_IRQS, &body, &[]).map(drop)
+    }
+
+    /// Resets the device.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn reset(&mut self) -> Result<(), ClientError> {
+        self.ask(command::DEVICE_RESET, &[], &[]).map(drop)
+    }
+
+    /// Bytes of a region.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn region_size(&mut self, region: u32) -> Result<u64, ClientError> {
+        let body = words(&[32, 0, region, 0, 0, 0, 0, 0]);
+        let info = self.ask(command::DEVICE_GET_REGION_INFO, &body, &[])?;
+        Ok(Fields(info.get(16..).unwrap_or_default()).u64())
+    }
+
+    /// Reads `data.len()` bytes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn read(&mut self, region: u32, at: u64, data: &mut [u8]) -> Result<(), ClientError> {
+        self.traps.synchronous += 1;
+        let body = access(region, at, data.len());
+        let reply = self.ask(command::REGION_READ, &body, &[])?;
+        let read = reply.get(body.len()..).filter(|read| read.len() == data.len());
+        data.copy_from_slice(read.ok_or(ClientError::Malformed)?);
+        Ok(())
+    }
+
+    /// Writes, and waits until that is done if it is not `posted`.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn write(
+        &mut self,
+        region: u32,
+        at: u64,
+        data: &[u8],
+        posted: bool,
+    ) -> Result<(), ClientError> {
+        let mut body = [0; 24];
+        let len = 16 + data.len();
+        let Some(body) = body.get_mut(..len) else { return Err(ClientError::Malformed) };
+        body[..16].copy_from_slice(&access(region, at, data.len()));
+        body[16..].copy_from_slice(data);
+        if posted {
+            self.traps.posted += 1;
+            return self.say(command::REGION_WRITE, true, body, &[]);
+        }
+        self.traps.synchronous += 1;
+        self.ask(command::REGION_WRITE, body, &[]).map(drop)
+    }
+
+    /// What went wrong in accesses by [`Regs`] since this was asked last.
+    pub fn take_failure(&mut self) -> Option<ClientError> {
+        self.failed.take()
+    }
+
+    fn note(&mut self, done: Result<(), ClientError>) {
+        if let Err(error) = done {
+            self.failed.get_or_insert(error);
+        }
+    }
+}
+
+/// Accesses of a driver: writes to memory are posted, those to ports are not, as QEMU has it. An access
+/// that fails reads as all ones.
+#[derive(Debug)]
+pub struct Registers<'a> {
+    /// The connection.
+    pub client: &'a mut Client,
+    /// Base address registers that are ports, a bit each.
+    pub ports: u32,
+}
+
+impl Registers<'_> {
+    fn read<const N: usize>(&mut self, bar: usize, at: u64) -> [u8; N] {
+        let mut data = [0xff; N];
+        let done = self.client.read(bar as u32, at, &mut data);
+        self.client.note(done);
+        data
+    }
+
+    fn write(&mut self, bar: usize, at: u64, data: &[u8]) {
+        let posted = self.ports >> bar & 1 == 0;
+        let done = self.client.write(bar as u32, at, data, posted);
+        self.client.note(done);
+    }
+}
+
+impl Regs for Registers<'_> {
+    fn read32(&mut self, bar: usize, at: u64) -> u32 {
+        u32::from_le_bytes(self.read(bar, at))
+    }
+
+    fn write32(&mut self, bar: usize, at: u64, value: u32) {
+        self.write(bar, at, &value.to_le_bytes());
+    }
+
+    fn read16(&mut self, bar: usize, at: u64) -> u16 {
+        u16::from_le_bytes(self.read(bar, at))
+    }
+
+    fn write16(&mut self, bar: usize, at: u64, value: u16) {
+        self.write(bar, at, &value.to_le_bytes());
+    }
+}
+
+fn access(region: u32, at: u64, count: usize) -> [u8; 16] {
+    let mut body = [0; 16];
+    body[..8].copy_from_slice(&at.to_ne_bytes());
+    body[8..12].copy_from_slice(&region.to_ne_bytes());
+    body[12..].copy_from_slice(&(count as u32).to_ne_bytes());
+    body
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn longs(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}

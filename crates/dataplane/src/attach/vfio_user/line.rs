@@ -1,0 +1,229 @@
+//! The socket to a front end, as whoever's turn it is reads it.
+//!
+//! Messages are looked at in the socket and taken out of it when they are carried out: a successor of
+//! this process finds those that were not. How far its predecessor was stands in state memory; only one
+//! that died within the system call that takes them leaves a doubt, in which they are taken to be gone.
+//!
+//! Whose a descriptor is: the kernel hands the bytes out up to the end of the first part that carries
+//! descriptors, and not beyond. They belong to the last message that it shows, which is all there.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
+};
+use shmem::sync::AtomicU64;
+use shmem::{Shareable, Shared};
+
+use super::message::{HEADER, Header, MAX_FDS, MAX_MESSAGE, ProtocolError};
+
+/// Bytes that are looked at together: more than a message has.
+const BUFFER: usize = 8192;
+const _: () = assert!(MAX_MESSAGE < BUFFER);
+
+/// Set in [`Progress::done`] while the bytes that are carried out are taken out of the socket.
+const TAKING: u64 = 1 << 32;
+
+/// How far messages are carried out, in state memory.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct Progress {
+    /// Bytes at the socket's front that are carried out.
+    done: AtomicU64,
+    /// Messages that the control thread has carried out.
+    requests: AtomicU64,
+}
+
+// SAFETY: atomic words only.
+unsafe impl Shareable for Progress {}
+
+/// A socket, and what was seen in it.
+#[derive(Debug)]
+pub struct Line {
+    socket: Arc<OwnedFd>,
+    progress: Shared<Progress>,
+    bytes: Box<[u8; BUFFER]>,
+    /// Bytes of it that are in the socket.
+    seen: usize,
+    /// Bytes of those that are carried out.
+    done: usize,
+    /// What came with the last of them.
+    fds: Vec<OwnedFd>,
+}
+
+/// What is in front.
+#[derive(Clone, Copy, Debug)]
+pub struct Front<'a> {
+    /// Its header.
+    pub header: Header,
+    /// What follows it.
+    pub body: &'a [u8],
+    /// Descriptors that came with it.
+    pub fds: &'a [OwnedFd],
+}
+
+impl Line {
+    /// Goes on where a predecessor was, if there was one.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when the socket cannot be read.
+    pub fn new(socket: Arc<OwnedFd>, progress: Shared<Progress>) -> Result<Self, ProtocolError> {
+        let mut line = Self::ended(socket, progress);
+        let done = line.progress.done.load(Ordering::Relaxed);
+        if done & TAKING == 0 {
+            line.done = usize::try_from(done).unwrap_or(0).min(BUFFER);
+            line.take()?;
+        }
+        line.progress.done.store(0, Ordering::Relaxed);
+        Ok(line)
+    }
+
+    /// One of a session that is over.
+    #[must_use]
+    pub fn ended(socket: Arc<OwnedFd>, progress: Shared<Progress>) -> Self {
+        Self { socket, progress, bytes: Box::new([0; BUFFER]), seen: 0, done: 0, fds: Vec::new() }
+    }
+
+    /// Looks at what is there, without waiting; false if nothing is.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the session is over.
+    pub fn look(&mut self) -> Result<bool, ProtocolError> {
+        self.take()?;
+        self.fds.clear();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut parts = [IoSliceMut::new(&mut self.bytes[..])];
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+        let got = match rustix::net::recvmsg(&*self.socket, &mut parts, &mut control, flags) {
+            Ok(got) => got,
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds.extend(fds);
+            }
+        }
+        if got.flags.contains(ReturnFlags::CTRUNC) || self.fds.len() > MAX_FDS {
+            return Err(ProtocolError::Descriptors { command: 0, got: MAX_FDS + 1 });
+        }
+        if got.bytes == 0 {
+            return Err(ProtocolError::Closed);
+        }
+        self.seen = got.bytes;
+        if self.seen == BUFFER {
+            // They may belong to what is not shown.
+            self.fds.clear();
+        }
+        Ok(true)
+    }
+
+    /// The next message of those that were looked at, if it is all there.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the session is over.
+    pub fn front(&self) -> Result<Option<Front<'_>>, ProtocolError> {
+        let bytes = self.bytes.get(self.done..self.seen).unwrap_or_default();
+        let header = match bytes.split_first_chunk::<HEADER>() {
+            Some((header, _)) => Header::of(header)?,
+            None => return self.wait_for_more(bytes),
+        };
+        let Some(body) = bytes.get(HEADER..header.size) else { return self.wait_for_more(bytes) };
+        let last = bytes.len() == header.size;
+        let fds = if last { &self.fds[..] } else { &[] };
+        Ok(Some(Front { header, body, fds }))
+    }
+
+    fn wait_for_more(&self, bytes: &[u8]) -> Result<Option<Front<'_>>, ProtocolError> {
+        // The kernel would not show more than the piece that came with them.
+        let in_pieces = !bytes.is_empty() && !self.fds.is_empty();
+        if in_pieces { Err(ProtocolError::Pieces) } else { Ok(None) }
+    }
+
+    /// The descriptors that came with the last message.
+    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.fds)
+    }
+
+    /// The message in front, of so many bytes, is carried out.
+    pub fn did(&mut self, size: usize) {
+        self.done = (self.done + size).min(self.seen);
+        self.progress.done.store(self.done as u64, Ordering::Relaxed);
+    }
+
+    /// As [`did`](Self::did), for one that the control thread carried out.
+    pub fn did_request(&mut self, size: usize) {
+        // A successor that finds the one without the other answers twice at worst.
+        self.progress.requests.store(self.requests() + 1, Ordering::Relaxed);
+        self.did(size);
+    }
+
+    /// Messages that the control thread has carried out.
+    #[must_use]
+    pub fn requests(&self) -> u64 {
+        self.progress.requests.load(Ordering::Relaxed)
+    }
+
+    /// Takes what is carried out out of the socket.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when it is not there any more.
+    pub fn take(&mut self) -> Result<(), ProtocolError> {
+        let mut left = std::mem::take(&mut self.done);
+        self.seen = 0;
+        if left == 0 {
+            return Ok(());
+        }
+        self.progress.done.store(left as u64 | TAKING, Ordering::Relaxed);
+        while left > 0 {
+            let to = &mut self.bytes[..left];
+            match rustix::net::recv(&*self.socket, to, RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(ProtocolError::Closed),
+                Ok((_, got)) => left -= got.min(left),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        self.progress.done.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Sends a reply, all of it.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when there is no room: the front end reads nothing.
+    pub fn send(&self, bytes: &[u8]) -> Result<(), ProtocolError> {
+        loop {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            return match rustix::net::send(&*self.socket, bytes, flags) {
+                Ok(sent) if sent == bytes.len() => Ok(()),
+                Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => Err(ProtocolError::Unread),
+                Err(Errno::INTR) => continue,
+                Err(error) => Err(error.into()),
+            };
+        }
+    }
+}
+
+/// Takes leave of a front end, so that it finds the connection's end and not that its last words were
+/// not read: QEMU 11.1 ends itself over that.
+pub fn leave(socket: impl AsFd) {
+    let socket = socket.as_fd();
+    // Each fails only if it is closed already.
+    let _ = rustix::net::shutdown(socket, Shutdown::Write);
+    let _ = rustix::net::shutdown(socket, Shutdown::Both);
+    let mut bytes = [0; BUFFER];
+    // No more comes in; as much as a socket's buffer holds is there.
+    for _ in 0..1024 {
+        match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
+}

@@ -1,0 +1,507 @@
+//! vfio-user's messages: their bytes, checked.
+//!
+//! ```text
+//!   id u16 | command u16 | size u32, of all of it | flags u32 | error u32 | body ...
+//! ```
+//!
+//! Everything is in the byte order of the machine. A body has the size that its command says, or the
+//! session ends; what is well formed and cannot be had is answered with an error number.
+
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+/// Bytes of a header.
+pub const HEADER: usize = 16;
+/// Most bytes of a message, header and body.
+pub const MAX_MESSAGE: usize = 8000;
+/// Most descriptors with a message.
+pub const MAX_FDS: usize = 32;
+/// Most bytes of a read of configuration space.
+pub const MAX_READ: usize = nic::pci::SIZE;
+/// Bytes of a write in a message of several.
+pub const MULTI: usize = 24;
+
+/// What messages ask for.
+pub mod command {
+    #![allow(missing_docs, reason = "the names are the protocol's")]
+    pub const VERSION: u16 = 1;
+    pub const DMA_MAP: u16 = 2;
+    pub const DMA_UNMAP: u16 = 3;
+    pub const DEVICE_GET_INFO: u16 = 4;
+    pub const DEVICE_GET_REGION_INFO: u16 = 5;
+    pub const DEVICE_GET_IRQ_INFO: u16 = 7;
+    pub const DEVICE_SET_IRQS: u16 = 8;
+    pub const REGION_READ: u16 = 9;
+    pub const REGION_WRITE: u16 = 10;
+    pub const DEVICE_RESET: u16 = 13;
+    pub const REGION_WRITE_MULTI: u16 = 15;
+}
+
+/// Bits of a header's flags.
+pub mod flags {
+    #![allow(missing_docs, reason = "the names are the protocol's")]
+    pub const REPLY: u32 = 1;
+    pub const NO_REPLY: u32 = 1 << 4;
+    pub const ERROR: u32 = 1 << 5;
+}
+
+/// Bits of `SET_IRQS`: what comes with it, and what is to be done.
+pub mod irq {
+    #![allow(missing_docs, reason = "the names are VFIO's")]
+    pub const DATA_NONE: u32 = 1;
+    pub const DATA_BOOL: u32 = 2;
+    pub const DATA_EVENTFD: u32 = 4;
+    pub const MASK: u32 = 8;
+    pub const UNMASK: u32 = 16;
+    pub const TRIGGER: u32 = 32;
+}
+
+/// Why a session ends.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProtocolError {
+    /// The front end hung up.
+    #[error("The front end hung up")]
+    Closed,
+    /// The socket failed.
+    #[error("The socket failed")]
+    Io(#[from] Errno),
+    /// A size that the message cannot have.
+    #[error("A message of command {command} cannot have {size} bytes")]
+    Size {
+        /// Its command.
+        command: u16,
+        /// The size in its header.
+        size: usize,
+    },
+    /// Flags that no command has.
+    #[error("A message has flags {0:#x}; it is no command, or one of another protocol")]
+    Flags(u32),
+    /// Descriptors that do not belong to the message.
+    #[error("A message of command {command} came with {got} descriptors")]
+    Descriptors {
+        /// Its command.
+        command: u16,
+        /// How many came.
+        got: usize,
+    },
+    /// A message with descriptors that came in pieces.
+    #[error("A message with descriptors came in pieces")]
+    Pieces,
+    /// The first message is not about the version, or another one is.
+    #[error("A message of command {0} out of order: the version is agreed on first, and once")]
+    Order(u16),
+    /// Another version.
+    #[error("The front end speaks version {0}, and not 0")]
+    Version(u16),
+    /// What describes the version is not JSON that ends with a zero.
+    #[error("The front end's capabilities are malformed")]
+    Capabilities,
+    /// A write that nobody answers, to where nothing is.
+    #[error("A write of {count} bytes at {at:#x} of region {region}, where nothing is")]
+    Nowhere {
+        /// The region.
+        region: u32,
+        /// The offset.
+        at: u64,
+        /// The bytes.
+        count: usize,
+    },
+    /// It does not read our replies.
+    #[error("The front end does not read what it is answered")]
+    Unread,
+    /// The worker's part failed.
+    #[error("The device model failed")]
+    Failed,
+}
+
+/// Fields of a message, in order; zero where it ends.
+#[derive(Clone, Copy, Debug)]
+pub struct Fields<'a>(pub &'a [u8]);
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        let Some((field, rest)) = self.0.split_first_chunk::<N>() else {
+            self.0 = &[];
+            return [0; N];
+        };
+        self.0 = rest;
+        *field
+    }
+
+    /// A 16-bit field.
+    pub fn u16(&mut self) -> u16 {
+        u16::from_ne_bytes(self.take())
+    }
+
+    /// A 32-bit field.
+    pub fn u32(&mut self) -> u32 {
+        u32::from_ne_bytes(self.take())
+    }
+
+    /// A 64-bit field.
+    pub fn u64(&mut self) -> u64 {
+        u64::from_ne_bytes(self.take())
+    }
+}
+
+/// A header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// Which message a reply is for.
+    pub id: u16,
+    /// What is asked for.
+    pub command: u16,
+    /// Bytes of the message.
+    pub size: usize,
+    /// A reply is wanted.
+    pub reply: bool,
+}
+
+impl Header {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when it is none of a command.
+    pub fn of(bytes: &[u8; HEADER]) -> Result<Self, ProtocolError> {
+        let mut fields = Fields(bytes);
+        let (id, command) = (fields.u16(), fields.u16());
+        let (size, flags) = (fields.u32() as usize, fields.u32());
+        if !(HEADER..=MAX_MESSAGE).contains(&size) {
+            return Err(ProtocolError::Size { command, size });
+        }
+        if flags & !flags::NO_REPLY != 0 {
+            return Err(ProtocolError::Flags(flags));
+        }
+        Ok(Self { id, command, size, reply: flags & flags::NO_REPLY == 0 })
+    }
+
+    const fn wrong_size(self) -> ProtocolError {
+        ProtocolError::Size { command: self.command, size: self.size }
+    }
+}
+
+/// What a worker carries out at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access<'a> {
+    /// A read of so many bytes.
+    Read {
+        /// The region.
+        region: u32,
+        /// The offset in it.
+        at: u64,
+        /// Bytes.
+        count: u32,
+    },
+    /// A write.
+    Write {
+        /// The region.
+        region: u32,
+        /// The offset in it.
+        at: u64,
+        /// The bytes.
+        data: &'a [u8],
+    },
+    /// Several writes, [`MULTI`] bytes each.
+    Multi(&'a [u8]),
+    /// The pin's interrupt may be signalled again, or may not.
+    Unmask(bool),
+    /// A reset of the device.
+    Reset,
+}
+
+/// A write of an [`Access::Multi`].
+///
+/// # Errors
+/// [`ProtocolError::Nowhere`] when it has more bytes than the message has for it.
+pub fn one_of_several(entry: &[u8]) -> Result<Access<'_>, ProtocolError> {
+    let mut fields = Fields(entry);
+    let (at, region, count) = (fields.u64(), fields.u32(), fields.u32() as usize);
+    let data = fields.0.get(..count).ok_or(ProtocolError::Nowhere { region, at, count })?;
+    Ok(Access::Write { region, at, data })
+}
+
+/// What a worker carries out of a message; `None` if it is one for the control thread.
+///
+/// # Errors
+/// [`ProtocolError::Size`] when it is malformed.
+pub fn access(header: Header, body: &[u8]) -> Result<Option<Access<'_>>, ProtocolError> {
+    let mut fields = Fields(body);
+    let done = match header.command {
+        command::REGION_READ if body.len() == 16 => {
+            let (at, region, count) = (fields.u64(), fields.u32(), fields.u32());
+            Access::Read { region, at, count }
+        }
+        command::REGION_WRITE if body.len() > 16 => {
+            let (at, region, count) = (fields.u64(), fields.u32(), fields.u32());
+            if count as usize != fields.0.len() {
+                return Err(header.wrong_size());
+            }
+            Access::Write { region, at, data: fields.0 }
+        }
+        command::REGION_WRITE_MULTI if body.len() > 8 => {
+            let count = fields.u64();
+            if Ok(fields.0.len()) != usize::try_from(count.saturating_mul(MULTI as u64)) {
+                return Err(header.wrong_size());
+            }
+            Access::Multi(fields.0)
+        }
+        command::DEVICE_RESET if body.is_empty() => Access::Reset,
+        command::REGION_READ
+        | command::REGION_WRITE
+        | command::REGION_WRITE_MULTI
+        | command::DEVICE_RESET => return Err(header.wrong_size()),
+        command::DEVICE_SET_IRQS if body.len() == 20 => {
+            let (_argsz, action, index) = (fields.u32(), fields.u32(), fields.u32());
+            match (action, index, fields.u32(), fields.u32()) {
+                (UNMASK, 0, 0, 1) => Access::Unmask(true),
+                (MASK, 0, 0, 1) => Access::Unmask(false),
+                _ => return Ok(None),
+            }
+        }
+        _ => return Ok(None),
+    };
+    Ok(Some(done))
+}
+
+const UNMASK: u32 = irq::DATA_NONE | irq::UNMASK;
+const MASK: u32 = irq::DATA_NONE | irq::MASK;
+
+/// A message for the control thread.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Request {
+    /// What the front end speaks.
+    Version(u16),
+    /// A range of the guest's memory.
+    DmaMap {
+        /// Whether the device may read it, 1, and write it, 2.
+        flags: u32,
+        /// Where in its file it starts.
+        offset: u64,
+        /// Its guest-physical address.
+        address: u64,
+        /// Its bytes.
+        size: u64,
+    },
+    /// Ranges that go.
+    DmaUnmap {
+        /// Whether pages are asked for that were written, 1, and all ranges meant, 2.
+        flags: u32,
+        /// Where they start.
+        address: u64,
+        /// Their bytes.
+        size: u64,
+    },
+    /// What the device has.
+    GetInfo,
+    /// What a region is, in a reply of at most so many bytes.
+    GetRegionInfo {
+        /// The region.
+        index: u32,
+        /// Bytes there are for the answer.
+        room: u32,
+    },
+    /// What a kind of interrupts is.
+    GetIrqInfo(u32),
+    /// Interrupts are set up.
+    SetIrqs {
+        /// What is to be done, and what comes with it.
+        flags: u32,
+        /// The kind.
+        index: u32,
+        /// The first of them.
+        start: u32,
+        /// How many.
+        count: u32,
+        /// What came behind, but for descriptors.
+        data: Vec<u8>,
+    },
+    /// Something that is not offered.
+    Other(u16),
+}
+
+/// Reads a message for the control thread.
+///
+/// # Errors
+/// [`ProtocolError`] when it is malformed.
+pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
+    let mut fields = Fields(body);
+    let size = |good: bool| if good { Ok(()) } else { Err(header.wrong_size()) };
+    Ok(match header.command {
+        command::VERSION => {
+            size(body.len() >= 4)?;
+            let (major, _minor) = (fields.u16(), fields.u16());
+            if !fields.0.is_empty() {
+                let (end, text) = fields.0.split_last().ok_or(ProtocolError::Capabilities)?;
+                let parsed: Result<Value, _> = serde_json::from_slice(text);
+                if *end != 0 || !parsed.is_ok_and(|parsed| parsed.is_object()) {
+                    return Err(ProtocolError::Capabilities);
+                }
+            }
+            Request::Version(major)
+        }
+        command::DMA_MAP => {
+            size(body.len() == 32)?;
+            let (_argsz, flags) = (fields.u32(), fields.u32());
+            let (offset, address, size) = (fields.u64(), fields.u64(), fields.u64());
+            Request::DmaMap { flags, offset, address, size }
+        }
+        command::DMA_UNMAP => {
+            size(body.len() == 24)?;
+            let (_argsz, flags) = (fields.u32(), fields.u32());
+            Request::DmaUnmap { flags, address: fields.u64(), size: fields.u64() }
+        }
+        command::DEVICE_GET_INFO => {
+            size((16..=32).contains(&body.len()))?;
+            Request::GetInfo
+        }
+        command::DEVICE_GET_REGION_INFO => {
+            size(body.len() >= 32)?;
+            let (room, _flags) = (fields.u32(), fields.u32());
+            Request::GetRegionInfo { index: fields.u32(), room }
+        }
+        command::DEVICE_GET_IRQ_INFO => {
+            size(body.len() == 16)?;
+            let (_argsz, _flags) = (fields.u32(), fields.u32());
+            Request::GetIrqInfo(fields.u32())
+        }
+        command::DEVICE_SET_IRQS => {
+            size(body.len() >= 20)?;
+            let (_argsz, flags, index) = (fields.u32(), fields.u32(), fields.u32());
+            let (start, count) = (fields.u32(), fields.u32());
+            Request::SetIrqs { flags, index, start, count, data: fields.0.to_vec() }
+        }
+        other => Request::Other(other),
+    })
+}
+
+/// A message that is answered, or the error number instead.
+#[must_use]
+pub fn reply(header: Header, body: Result<&[u8], Errno>) -> Vec<u8> {
+    let done = body.map(|_| ());
+    let mut bytes = [&[0; HEADER], body.unwrap_or_default()].concat();
+    finish_reply(&mut bytes, header, done);
+    bytes
+}
+
+/// Writes the header of a reply whose body stands behind the room for it; or an error number, without a
+/// body.
+pub fn finish_reply(bytes: &mut Vec<u8>, header: Header, done: Result<(), Errno>) {
+    if done.is_err() {
+        bytes.truncate(HEADER);
+    }
+    let error = done.err().map_or(0, |error| error.raw_os_error() as u32);
+    let flags = if error == 0 { flags::REPLY } else { flags::REPLY | flags::ERROR };
+    let size = bytes.len() as u32;
+    let Some(room) = bytes.first_chunk_mut::<HEADER>() else { return };
+    room[..2].copy_from_slice(&header.id.to_ne_bytes());
+    room[2..4].copy_from_slice(&header.command.to_ne_bytes());
+    room[4..8].copy_from_slice(&size.to_ne_bytes());
+    room[8..12].copy_from_slice(&flags.to_ne_bytes());
+    room[12..].copy_from_slice(&error.to_ne_bytes());
+}
+
+/// Appends a header of a message whose body has so many bytes.
+pub fn write_header(to: &mut Vec<u8>, id: u16, command: u16, body: usize, flags: u32) {
+    to.extend(id.to_ne_bytes());
+    to.extend(command.to_ne_bytes());
+    to.extend(((HEADER + body) as u32).to_ne_bytes());
+    to.extend(flags.to_ne_bytes());
+    to.extend([0; 4]);
+}
+
+/// What a version is said to be like: 0.0, and what there is.
+#[must_use]
+pub fn version(capabilities: &Value) -> Vec<u8> {
+    let text = json!({ "capabilities": capabilities }).to_string();
+    [&[0; 4], text.as_bytes(), &[0]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(command: u16, body: &[u8]) -> Header {
+        Header { id: 1, command, size: HEADER + body.len(), reply: true }
+    }
+
+    #[test]
+    fn headers_are_those_of_commands() {
+        let bytes = |size: u32, flags: u32| {
+            let mut bytes = [0; HEADER];
+            (bytes[0], bytes[2]) = (7, 9);
+            bytes[4..8].copy_from_slice(&size.to_ne_bytes());
+            bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
+            bytes
+        };
+        let good = Header { id: 7, command: 9, size: 16, reply: true };
+        assert_eq!(Header::of(&bytes(16, 0)).unwrap(), good);
+        assert!(!Header::of(&bytes(MAX_MESSAGE as u32, flags::NO_REPLY)).unwrap().reply);
+        for (size, flags) in [(0, 0), (15, 0), (8001, 0), (u32::MAX, 0), (16, 1), (16, 0x20)] {
+            assert!(Header::of(&bytes(size, flags)).is_err(), "{size} {flags:#x}");
+        }
+    }
+
+    #[test]
+    fn every_command_has_its_sizes() {
+        for (command, good) in [
+            (command::VERSION, vec![4]),
+            (command::DMA_MAP, vec![32]),
+            (command::DMA_UNMAP, vec![24]),
+            (command::DEVICE_GET_INFO, (16..=32).collect()),
+            (command::DEVICE_GET_REGION_INFO, (32..40).collect()),
+            (command::DEVICE_GET_IRQ_INFO, vec![16]),
+            (command::DEVICE_SET_IRQS, (20..40).collect()),
+            (command::REGION_READ, vec![16]),
+            (command::REGION_WRITE, vec![]),
+            (command::REGION_WRITE_MULTI, vec![]),
+            (command::DEVICE_RESET, vec![0]),
+        ] {
+            let is_good = |size: usize| {
+                let body = vec![0; size];
+                let header = header(command, &body);
+                match access(header, &body) {
+                    Ok(Some(_)) => true,
+                    Ok(None) => request(header, &body).is_ok(),
+                    Err(_) => false,
+                }
+            };
+            let found: Vec<_> = (0..40).filter(|size| is_good(*size)).collect();
+            assert_eq!(found, good, "command {command}");
+        }
+    }
+
+    #[test]
+    fn writes_have_the_bytes_that_they_announce() {
+        let body = |count: u32, len: usize| {
+            [&[0; 8], &3u32.to_ne_bytes()[..], &count.to_ne_bytes(), &vec![5; len]].concat()
+        };
+        let write = |count, len| {
+            let body = body(count, len);
+            access(header(command::REGION_WRITE, &body), &body).map(|access| access.is_some())
+        };
+        assert!(write(4, 4).unwrap());
+        assert!(write(4, 3).is_err() && write(4, 5).is_err() && write(u32::MAX, 4).is_err());
+        let several = |count: u64, len: usize| {
+            let body = [&count.to_ne_bytes()[..], &vec![0; len]].concat();
+            access(header(command::REGION_WRITE_MULTI, &body), &body).map(|a| a.is_some())
+        };
+        assert!(several(2, 48).unwrap());
+        assert!(
+            several(0, 0).is_err() && several(u64::MAX, 24).is_err() && several(1, 25).is_err()
+        );
+        assert!(one_of_several(&body(8, 8)).is_ok() && one_of_several(&body(9, 8)).is_err());
+    }
+
+    #[test]
+    fn capabilities_are_json_that_ends() {
+        let version = |text: &[u8]| {
+            let body = [&[0; 4], text].concat();
+            request(header(command::VERSION, &body), &body).is_ok()
+        };
+        assert!(version(b"") && version(b"{\"capabilities\":{}}\0"));
+        for bad in [&b"\0"[..], b"{", b"{}", b"{}\0\0", b"{\0", b"[]\0", b"\xff\0"] {
+            assert!(!version(bad), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! Emulated network cards by the vfio-user protocol (QEMU since 10.1, Cloud Hypervisor): the port of a
+//! virtual machine whose driver knows nothing of us.
+//!
+//! ```text
+//!   front end --- socket: messages, descriptors ---> Wire ---> worker: Bus (registers, transmit queues)
+//!       |                                             |          |  Device, Transmit: Ingress
+//!       | memory, eventfds                            |          |
+//!       v                                             v          v
+//!   guest memory, mapped by both           control thread: Server, Session     any worker: Egress, Vectors
+//! ```
+//!
+//! A port's home worker reads the socket and answers register accesses at once. Whatever else is said is
+//! carried out by the control thread, while the worker leaves the socket alone; where it concerns memory
+//! or interrupts, the model's halves are first taken from worker and table and dropped, and made anew over
+//! their registers in state memory: nothing is unmapped that anybody looks at.
+//!
+//! A front end that breaks the protocol is taken leave of, and its port waits for the next one. A guest
+//! that breaks its device finds it stopped, which is said once.
+
+mod bus;
+pub mod client;
+mod line;
+#[cfg(test)]
+mod loopback;
+pub mod message;
+mod models;
+mod session;
+pub(super) mod vectors;
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use frame::Mac;
+use nic::device::{Combining, Device, DeviceConfig, Identity, Model};
+use nic::pci::Config;
+use port::Nanos;
+use rustix::io::Errno;
+use shmem::GuestMemory;
+
+use self::bus::{Bus, Wire};
+use self::line::{Front, Line};
+use self::message::{Header, ProtocolError, Request};
+use self::models::Room;
+use self::session::Session;
+use self::vectors::Vectors;
+use super::vhost_user::session::Kept;
+use super::{AttachError, Attached, Bells};
+use crate::config::{NicConfig, PortId};
+use crate::state::PortState;
+
+pub use self::bus::Summons;
+pub use self::line::leave;
+
+/// Receive queues that a model may have.
+const RECEIVE_QUEUES: usize = 2;
+
+/// How a device comes to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plug {
+    /// What it is.
+    pub nic: NicConfig,
+    /// Its station address.
+    pub mac: Mac,
+    /// The cable is plugged in.
+    pub link: bool,
+}
+
+/// A device and its front end, in the hands of the control thread.
+pub struct Server {
+    socket: Arc<OwnedFd>,
+    wire: Arc<Wire>,
+    session: Session,
+    plug: Plug,
+    identity: Identity,
+    config: Arc<Config>,
+    room: Room,
+    state: PortState,
+    /// The device of the present halves.
+    device: Option<Arc<dyn Device>>,
+    transmit_queues: u16,
+    /// What the keeper has.
+    pub kept: Kept,
+    ended: bool,
+    /// What was said of it.
+    said: (u64, Option<&'static str>),
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server").field("plug", &self.plug).field("ended", &self.ended).finish()
+    }
+}
+
+/// A message for the control thread.
+#[derive(Debug)]
+pub struct Message {
+    header: Header,
+    request: Request,
+    fds: Vec<OwnedFd>,
+}
+
+impl Message {
+    /// True if no worker may use the device while it is carried out.
+    #[must_use]
+    pub fn needs_quiet(&self) -> bool {
+        session::needs_quiet(&self.request)
+    }
+}
+
+impl Server {
+    /// A device on a connected socket; `kept` is what a predecessor's session was.
+    ///
+    /// # Errors
+    /// [`AttachError`] when the socket cannot be used, or there is no room.
+    pub fn new(
+        socket: OwnedFd,
+        plug: Plug,
+        (id, state): (PortId, &PortState),
+        kept: Option<Kept>,
+        summons: Arc<Summons>,
+    ) -> Result<Self, AttachError> {
+        let expected = "a stream socket to a vfio-user front end";
+        let kind = rustix::net::sockopt::socket_type(&socket);
+        if kind != Ok(rustix::net::SocketType::STREAM) {
+            return Err(AttachError::Descriptors { expected });
+        }
+        let (socket, room) = (Arc::new(socket), Room::of(state));
+        if kept.is_none() {
+            room.clear(plug.nic.model);
+        }
+        let no_room = AttachError::Registers("network card");
+        let (Some(words), Some(progress)) = (room.config(), room.progress()) else {
+            return Err(no_room);
+        };
+        let identity = model(&plug, &room, state, Arc::default())?.device.identity();
+        let config = Config::new(&identity, words);
+        if kept.is_none() {
+            config.power_on();
+        }
+        let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept));
+        // One whose session is not whole died while it changed: the front end begins anew.
+        let mut ended = matches!(restored, Some(None));
+        let session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
+        let line = Line::new(Arc::clone(&socket), progress);
+        let line = line.and_then(|mut line| finish(&mut line, &session).map(|()| line));
+        let line = match line {
+            Ok(line) => line,
+            Err(_) => {
+                ended = true;
+                let progress = room.progress().ok_or(no_room)?;
+                Line::ended(Arc::clone(&socket), progress)
+            }
+        };
+        let wire = Arc::new(Wire::new(line, Arc::clone(&socket), summons, id));
+        let mut this = Self {
+            socket,
+            wire,
+            session,
+            plug,
+            identity,
+            config: Arc::new(config),
+            room,
+            state: state.clone(),
+            device: None,
+            transmit_queues: 0,
+            kept: kept.unwrap_or_default(),
+            ended: false,
+            said: (0, None),
+        };
+        if ended {
+            this.end();
+        }
+        Ok(this)
+    }
+
+    /// The next message for the control thread, if it is its turn; `None` hands the socket back.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the session [ends](Self::end).
+    pub fn next_message(&mut self) -> Result<Option<Message>, ProtocolError> {
+        if self.ended {
+            return Ok(None);
+        }
+        if let Some(failed) = self.wire.take_failure() {
+            return Err(failed);
+        }
+        let mut line = self.wire.line();
+        if !line.look()? {
+            return Ok(None);
+        }
+        let Some(Front { header, body, .. }) = line.front()? else { return Ok(None) };
+        if message::access(header, body)?.is_some() {
+            return Ok(None);
+        }
+        let request = message::request(header, body)?;
+        let has_fds = line.front()?.is_some_and(|front| !front.fds.is_empty());
+        let fds = if has_fds { line.take_fds() } else { Vec::new() };
+        Ok(Some(Message { header, request, fds }))
+    }
+
+    /// Carries a message out, as far as it is the session's own state.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the session [ends](Self::end).
+    pub fn handle(&mut self, message: Message) -> Result<Done, ProtocolError> {
+        let Message { header, request, fds } = message;
+        let answer = self.session.handle(&self.identity, (header.command, request), fds)?;
+        let reply = message::reply(header, answer.as_deref().map_err(|error| *error));
+        let reply = if header.reply { reply } else { Vec::new() };
+        self.session.last = (self.wire.line().requests() + 1, reply.clone());
+        Ok(Done { size: header.size, reply, error: answer.err() })
+    }
+
+    /// What a message came to is kept: takes it out of the socket, and answers.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the session [ends](Self::end).
+    pub fn done(&mut self, done: &Done) -> Result<(), ProtocolError> {
+        let mut line = self.wire.line();
+        line.did_request(done.size);
+        if !done.reply.is_empty() {
+            line.send(&done.reply)?;
+        }
+        line.take()
+    }
+
+    /// Gives the socket back to the worker, who is to be woken.
+    pub fn unpark(&self) {
+        self.wire.unpark();
+    }
+
+    /// What a successor of this process needs to go on with the session.
+    #[must_use]
+    pub fn to_keep(&self) -> Kept {
+        self.session.kept()
+    }
+
+    /// Takes leave of the front end. The supervisor, which has a duplicate of the socket, sees it hang up.
+    pub fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            leave(&*self.socket);
+        }
+    }
+
+    /// True once it [ended](Self::end).
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// True if the port has halves of a device.
+    #[must_use]
+    pub fn is_live(&self) -> bool {
+        self.device.is_some()
+    }
+
+    /// The halves are taken away.
+    pub fn is_quiet(&mut self) {
+        self.device = None;
+    }
+
+    /// Its transmit queues.
+    #[must_use]
+    pub fn transmit_queues(&self) -> u16 {
+        self.transmit_queues
+    }
+
+    /// Plugs the cable in, or pulls it; for a time when no worker uses its registers.
+    pub fn set_link(&mut self, up: bool, now: Nanos) {
+        self.plug.link = up;
+        if let Some(device) = &self.device {
+            device.set_link(up, now);
+        }
+    }
+
+    /// True if the cable is plugged in.
+    #[must_use]
+    pub fn has_link(&self) -> bool {
+        self.plug.link
+    }
+
+    /// Makes halves of the device; no others may use its registers.
+    ///
+    /// # Errors
+    /// [`AttachError`] when counters are missing.
+    pub fn halves(&mut self, now: Nanos) -> Result<Attached, AttachError> {
+        let made = model(&self.plug, &self.room, &self.state, self.session.memory())?;
+        let Model { device, transmit, receive } = made;
+        device.set_bus_master(self.config.bus_master());
+        device.set_interrupt_mode(self.session.mode());
+        device.set_link(self.plug.link, now);
+        let pin = Arc::clone(self.session.pin());
+        let (mode, eventfds) = (self.session.mode(), self.session.eventfds());
+        let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, Arc::clone(&pin));
+        let vectors = Arc::new(vectors);
+        self.transmit_queues = transmit.len() as u16;
+        self.device = Some(Arc::clone(&device));
+        let wire = Arc::clone(&self.wire);
+        let (config, interrupts) = (Arc::clone(&self.config), (Arc::clone(&vectors), pin));
+        let bus = Bus::new(wire, (device, transmit), config, interrupts);
+        let bells = Bells::Device(vectors);
+        Ok(Attached { source: Box::new(bus), egresses: receive, bells })
+    }
+
+    /// What is new to say of the guest and its memory.
+    pub fn news(&mut self) -> Vec<String> {
+        let mut news = Vec::new();
+        let unmapped = self.session.unmapped;
+        if unmapped > 0 && self.said.0 == 0 {
+            let why =
+                self.session.refused.take().map_or_else(String::new, |why| format!(" ({why})"));
+            news.push(format!(
+                "memory that comes without a file is not used by the device{why}; if the guest sends \
+                 nothing, start it with memory-backend-memfd,share=on"
+            ));
+        }
+        let fault = self.device.as_ref().and_then(|device| device.fault());
+        if let Some(fault) = fault.filter(|fault| self.said.1 != Some(*fault)) {
+            news.push(format!("the device stopped: {fault}"));
+        }
+        self.said = (unmapped, fault);
+        news
+    }
+}
+
+/// What a message came to.
+#[derive(Debug)]
+pub struct Done {
+    size: usize,
+    reply: Vec<u8>,
+    /// The error number that it was answered with.
+    pub error: Option<Errno>,
+}
+
+/// Answers for a message that a predecessor carried out and did not live to answer.
+fn finish(line: &mut Line, session: &Session) -> Result<(), ProtocolError> {
+    let (number, reply) = &session.last;
+    if *number != line.requests() + 1 || !line.look()? {
+        return Ok(());
+    }
+    let Some(front) = line.front()? else { return Ok(()) };
+    let size = front.header.size;
+    line.did_request(size);
+    if !reply.is_empty() {
+        line.send(reply)?;
+    }
+    line.take()
+}
+
+/// Makes a model.
+fn model(
+    plug: &Plug,
+    room: &Room,
+    state: &PortState,
+    memory: Arc<GuestMemory>,
+) -> Result<Model, AttachError> {
+    let expected = "counters in the state memory";
+    let missing = || AttachError::Descriptors { expected };
+    let combine = |c: crate::config::Combine| Combining { frames: c.frames, delay_us: c.delay_us };
+    let config = DeviceConfig {
+        memory,
+        mac: plug.mac,
+        ingress: state.ingress().ok_or_else(missing)?,
+        egress: (0..RECEIVE_QUEUES).filter_map(|queue| state.egress(queue)).collect(),
+        link: plug.link,
+        combining: plug.nic.combine.map(combine),
+        csb: plug.nic.csb,
+    };
+    models::make(plug.nic.model, room, config)
+}

@@ -1,0 +1,96 @@
+//! The models there are, made over registers in state memory.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use nic::device::{DeviceConfig, Model};
+use nic::pci;
+use shmem::{Mapping, Shareable, Shared};
+
+use super::line::Progress;
+use crate::attach::AttachError;
+use crate::config::NicModel;
+use crate::state::PortState;
+
+/// Where things of a device lie in a port's part of the state memory.
+const PROGRESS: usize = pci::SIZE;
+const REGISTERS: usize = 4096;
+
+/// A port's part of the state memory.
+#[derive(Clone, Debug)]
+pub struct Room {
+    mapping: Arc<Mapping>,
+    bytes: Range<usize>,
+}
+
+impl Room {
+    /// That of a port.
+    #[must_use]
+    pub fn of(state: &PortState) -> Self {
+        let (mapping, bytes) = state.room();
+        Self { mapping, bytes }
+    }
+
+    fn at<T: Shareable>(&self, at: usize) -> Option<Shared<T>> {
+        let fits = at + size_of::<T>() <= self.bytes.len();
+        self.mapping.shared(self.bytes.start + at).filter(|_| fits)
+    }
+
+    /// Configuration space.
+    #[must_use]
+    pub fn config(&self) -> Option<Shared<pci::Words>> {
+        self.at(0)
+    }
+
+    /// How far messages are carried out.
+    #[must_use]
+    pub fn progress(&self) -> Option<Shared<Progress>> {
+        self.at(PROGRESS)
+    }
+
+    /// Clears it, for a device that was never powered on.
+    pub fn clear(&self, nic: NicModel) {
+        let len = REGISTERS + registers_size(nic);
+        if let Some(bytes) = self.mapping.bytes(self.bytes.start, len.min(self.bytes.len())) {
+            bytes.fill(0);
+        }
+    }
+}
+
+/// What a model is called.
+const fn name(nic: NicModel) -> &'static str {
+    match nic {
+        NicModel::I82540em => "82540EM",
+        NicModel::I82574l => "82574L",
+        NicModel::Am79c970a => "Am79C970A",
+        NicModel::Am79c973 => "Am79C973",
+        #[cfg(test)]
+        NicModel::Loopback => "loopback",
+    }
+}
+
+fn registers_size(nic: NicModel) -> usize {
+    match nic {
+        #[cfg(test)]
+        NicModel::Loopback => size_of::<super::loopback::Registers>(),
+        _ => 0,
+    }
+}
+
+/// Makes a model over its registers.
+///
+/// # Errors
+/// [`AttachError::Registers`] when they do not fit.
+pub fn make(nic: NicModel, room: &Room, config: DeviceConfig) -> Result<Model, AttachError> {
+    let no_room = || AttachError::Registers(name(nic));
+    match nic {
+        #[cfg(test)]
+        NicModel::Loopback => {
+            Ok(super::loopback::model(room.at(REGISTERS).ok_or_else(no_room)?, config))
+        }
+        _ => {
+            drop(config);
+            Err(no_room())
+        }
+    }
+}

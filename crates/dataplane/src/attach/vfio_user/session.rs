@@ -1,0 +1,380 @@
+//! What a front end and we have agreed on: version, memory, interrupts; and how messages change it.
+//!
+//! A session decides nothing about workers: whether a message [needs them away](needs_quiet) from the
+//! device is said before it is carried out.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nic::device::{Bar, Identity, InterruptMode};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use shmem::GuestMemory;
+
+use super::message::{MAX_FDS, ProtocolError, Request, irq, version};
+use super::vectors::Pin;
+use crate::attach::vhost_user::memory::{MemoryError, Slot};
+use crate::attach::vhost_user::message::Region;
+use crate::attach::vhost_user::session::{Kept, is_event};
+
+/// Most ranges of a guest's memory.
+const MAX_RANGES: usize = 256;
+/// Regions: base address registers, ROM, configuration space, VGA.
+const REGIONS: u32 = 9;
+/// The region of configuration space.
+pub const CONFIG: u32 = 7;
+/// Kinds of interrupts: pin, MSI, MSI-X, errors, requests.
+const KINDS: u32 = 5;
+/// Most vectors of a kind.
+const VECTORS: usize = 32;
+/// The name under which what is not descriptors is kept.
+const SESSION: &str = "session";
+
+/// A range of the guest's memory.
+#[derive(Clone, Debug)]
+struct Range {
+    region: Region,
+    writable: bool,
+    /// A number that no other range of the session has had: names it for the keeper.
+    number: u32,
+    /// Its file; without one it is no memory to us.
+    slot: Option<Slot>,
+}
+
+/// What of a session is not descriptors, as it is kept for a successor of this process.
+#[derive(Default, Serialize, Deserialize)]
+struct Saved {
+    agreed: bool,
+    /// Region, whether it may be written, number, whether it has a file.
+    ranges: Vec<(Region, bool, u32, bool)>,
+    enabled: [bool; 3],
+    last: (u64, Vec<u8>),
+}
+
+/// A vfio-user session.
+#[derive(Debug)]
+pub struct Session {
+    agreed: bool,
+    ranges: Vec<Range>,
+    next: u32,
+    /// By kind and vector.
+    eventfds: [Vec<Option<Arc<OwnedFd>>>; 3],
+    enabled: [bool; 3],
+    pin: Arc<Pin>,
+    /// The message that was carried out last, by its number, and the reply.
+    pub last: (u64, Vec<u8>),
+    /// Ranges that are no memory to us: they came without a file, or with one that is not used.
+    pub unmapped: u64,
+    /// Why the last of them is not used.
+    pub refused: Option<MemoryError>,
+}
+
+/// The body of a reply, or the error number instead.
+type Answer = Result<Vec<u8>, Errno>;
+
+/// True if no worker may use the device while this is carried out.
+#[must_use]
+pub fn needs_quiet(request: &Request) -> bool {
+    matches!(request, Request::DmaMap { .. } | Request::DmaUnmap { .. } | Request::SetIrqs { .. })
+}
+
+/// Vectors of each kind.
+fn kinds(identity: &Identity) -> [usize; 3] {
+    let msix = identity.msix.map_or(0, |msix| usize::from(msix.vectors).min(VECTORS));
+    [1, identity.msi.into(), msix]
+}
+
+/// Bytes of a region.
+#[must_use]
+pub fn region_size(identity: &Identity, index: u32) -> u64 {
+    match (identity.bars.get(index as usize), index) {
+        (Some(Some(Bar::Memory(size) | Bar::Io(size))), _) => u64::from(*size),
+        (None, CONFIG) => nic::pci::SIZE as u64,
+        _ => 0,
+    }
+}
+
+impl Session {
+    /// A session in which nothing was said yet.
+    #[must_use]
+    pub fn new(identity: &Identity) -> Self {
+        Self {
+            agreed: false,
+            ranges: Vec::new(),
+            next: 0,
+            eventfds: kinds(identity).map(|vectors| vec![None; vectors]),
+            enabled: [false; 3],
+            pin: Arc::default(),
+            last: (0, Vec::new()),
+            unmapped: 0,
+            refused: None,
+        }
+    }
+
+    /// The guest's memory, as far as the device may use it.
+    #[must_use]
+    pub fn memory(&self) -> Arc<GuestMemory> {
+        let mapped =
+            self.ranges.iter().filter_map(|range| Some((range.writable, range.slot.as_ref()?)));
+        let (writable, others): (Vec<_>, Vec<_>) = mapped.partition(|(writable, _)| *writable);
+        let ranges = |of: Vec<(bool, &Slot)>| of.iter().map(|(_, slot)| slot.range()).collect();
+        // They were found to be apart when each was added.
+        GuestMemory::with_read_only(ranges(writable), ranges(others))
+            .map(Arc::new)
+            .unwrap_or_default()
+    }
+
+    /// How the device is to interrupt.
+    #[must_use]
+    pub fn mode(&self) -> InterruptMode {
+        match self.enabled {
+            [_, _, true] => InterruptMode::Msix,
+            [_, true, _] => InterruptMode::Msi,
+            _ => InterruptMode::Pin,
+        }
+    }
+
+    /// Where its interrupts go.
+    #[must_use]
+    pub fn eventfds(&self) -> Box<[Option<Arc<OwnedFd>>]> {
+        let [pin, msi, msix] = &self.eventfds;
+        let of = match self.mode() {
+            InterruptMode::Pin => pin,
+            InterruptMode::Msi => msi,
+            InterruptMode::Msix => msix,
+        };
+        of.as_slice().into()
+    }
+
+    /// What is known of the pin.
+    #[must_use]
+    pub fn pin(&self) -> &Arc<Pin> {
+        &self.pin
+    }
+
+    /// Carries a message out.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the session ends.
+    pub fn handle(
+        &mut self,
+        identity: &Identity,
+        (number, request): (u16, Request),
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer, ProtocolError> {
+        if self.agreed == matches!(request, Request::Version(_)) {
+            return Err(ProtocolError::Order(number));
+        }
+        let got = fds.len();
+        let good = match &request {
+            Request::DmaMap { .. } => got <= 1,
+            Request::SetIrqs { flags, count, .. } if flags & irq::DATA_EVENTFD != 0 => {
+                got == 0 || got == *count as usize
+            }
+            _ => got == 0,
+        };
+        if !good {
+            return Err(ProtocolError::Descriptors { command: number, got });
+        }
+        Ok(match request {
+            Request::Version(0) => {
+                self.agreed = true;
+                Ok(version(&json!({
+                    "max_msg_fds": MAX_FDS,
+                    "max_data_xfer_size": 4096,
+                    "max_dma_maps": MAX_RANGES,
+                    "pgsizes": 4096,
+                    "write_multiple": true,
+                })))
+            }
+            Request::Version(major) => return Err(ProtocolError::Version(major)),
+            Request::DmaMap { flags, offset, address, size } => {
+                let region = Region { guest: address, size, user: address, offset };
+                self.map(region, flags, fds.into_iter().next())
+            }
+            Request::DmaUnmap { flags, address, size } => self.unmap(flags, address, size),
+            // Flags: it can be reset, and is a PCI device.
+            Request::GetInfo => Ok(words(&[16, 0b11, REGIONS, KINDS])),
+            Request::GetRegionInfo { index, .. } => region_info(identity, index),
+            Request::GetIrqInfo(index) => self.irq_info(index),
+            Request::SetIrqs { flags, index, start, count, data } => {
+                self.set_irqs((flags, index), (start, count), &data, fds)
+            }
+            Request::Other(_) => Err(Errno::OPNOTSUPP),
+        })
+    }
+
+    fn map(&mut self, region: Region, flags: u32, file: Option<OwnedFd>) -> Answer {
+        const READ: u32 = 1;
+        const WRITE: u32 = 2;
+        let end = region.guest.checked_add(region.size).ok_or(Errno::INVAL)?;
+        if region.size == 0 || flags & READ == 0 || flags & !(READ | WRITE) != 0 {
+            return Err(Errno::INVAL);
+        }
+        let overlaps =
+            |r: &Range| r.region.guest < end && region.guest < r.region.guest + r.region.size;
+        if self.ranges.iter().any(overlaps) {
+            return Err(Errno::EXIST);
+        }
+        if self.ranges.len() == MAX_RANGES {
+            return Err(Errno::NOSPC);
+        }
+        let others: Vec<_> = self.ranges.iter().filter_map(|range| range.slot.clone()).collect();
+        let number = self.next;
+        let slot = file.map(|file| Slot::new(region, Arc::new(file), number, &others));
+        // Refused, it would end the virtual machine, which may never use it for frames.
+        let slot = slot.transpose().unwrap_or_else(|error| {
+            self.refused = Some(error);
+            None
+        });
+        self.unmapped += u64::from(slot.is_none());
+        self.next = self.next.wrapping_add(1);
+        self.ranges.push(Range { region, writable: flags & WRITE != 0, number, slot });
+        Ok(Vec::new())
+    }
+
+    fn unmap(&mut self, flags: u32, address: u64, size: u64) -> Answer {
+        const ALL: u32 = 2;
+        let (from, to) = match flags {
+            ALL if (address, size) == (0, 0) => (0, u64::MAX),
+            0 => (address, address.checked_add(size).ok_or(Errno::INVAL)?),
+            _ => return Err(Errno::OPNOTSUPP),
+        };
+        let ends = |range: &Range| (range.region.guest, range.region.guest + range.region.size);
+        let inside = |range: &Range| from <= ends(range).0 && ends(range).1 <= to;
+        let outside = |range: &Range| ends(range).1 <= from || to <= ends(range).0;
+        if self.ranges.iter().any(|range| !inside(range) && !outside(range)) {
+            return Err(Errno::INVAL);
+        }
+        let gone = self.ranges.iter().filter(|range| inside(range));
+        let gone = gone.fold(0u64, |sum, range| sum.saturating_add(range.region.size));
+        self.ranges.retain(|range| !inside(range));
+        Ok([&words(&[24, flags])[..], &address.to_ne_bytes(), &gone.to_ne_bytes()].concat())
+    }
+
+    fn irq_info(&self, index: u32) -> Answer {
+        const EVENTFD: u32 = 1;
+        /// It is masked when it is signalled, and unmasked by message.
+        const LEVEL: u32 = 2 | 4;
+        let vectors = self.eventfds.get(index as usize).ok_or(Errno::INVAL)?;
+        let flags = if index == 0 { EVENTFD | LEVEL } else { EVENTFD };
+        Ok(words(&[16, flags, index, vectors.len() as u32]))
+    }
+
+    fn set_irqs(
+        &mut self,
+        (flags, index): (u32, u32),
+        (start, count): (u32, u32),
+        data: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Answer {
+        const TRIGGER_BY_NONE: u32 = irq::TRIGGER | irq::DATA_NONE;
+        const TRIGGER_BY_BOOL: u32 = irq::TRIGGER | irq::DATA_BOOL;
+        const TRIGGER_BY_EVENTFD: u32 = irq::TRIGGER | irq::DATA_EVENTFD;
+        let kind = index as usize;
+        let vectors = self.eventfds.get_mut(kind).ok_or(Errno::INVAL)?;
+        let (start, count) = (start as usize, count as usize);
+        let end = start.checked_add(count).ok_or(Errno::INVAL)?;
+        let some = vectors.get_mut(start..end).ok_or(Errno::INVAL)?;
+        let with_data = if flags == TRIGGER_BY_BOOL { count } else { 0 };
+        if data.len() != with_data {
+            return Err(Errno::INVAL);
+        }
+        match flags {
+            TRIGGER_BY_NONE if count == 0 => {
+                vectors.fill(None);
+                self.enabled[kind] = false;
+            }
+            TRIGGER_BY_NONE | TRIGGER_BY_BOOL => {
+                let wanted = data.iter().map(|byte| *byte != 0).chain(std::iter::repeat(true));
+                let wanted = some
+                    .iter()
+                    .zip(wanted)
+                    .filter_map(|(fd, wanted)| fd.as_ref().filter(|_| wanted));
+                wanted.for_each(|fd| crate::signal(std::os::fd::AsFd::as_fd(fd)));
+            }
+            TRIGGER_BY_EVENTFD if count > 0 => {
+                if !fds.iter().all(is_event) {
+                    return Err(Errno::INVAL);
+                }
+                let fds =
+                    fds.into_iter().map(|fd| Some(Arc::new(fd))).chain(std::iter::repeat(None));
+                some.iter_mut().zip(fds).for_each(|(vector, fd)| *vector = fd);
+                self.enabled[kind] = true;
+            }
+            _ => return Err(Errno::INVAL),
+        }
+        self.pin.set_masked(false);
+        Ok(Vec::new())
+    }
+
+    /// What a successor of this process needs to go on with the session.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        let mut kept = Kept::new();
+        let mut keep = |name: String, fd: &Arc<OwnedFd>| {
+            kept.insert(name, (serde_json::Value::Null, Some(Arc::clone(fd))));
+        };
+        for (kind, vectors) in self.eventfds.iter().enumerate() {
+            for (vector, fd) in vectors.iter().enumerate() {
+                fd.iter().for_each(|fd| keep(format!("irq {kind} {vector}"), fd));
+            }
+        }
+        for range in &self.ranges {
+            range.slot.iter().for_each(|slot| keep(format!("memory {}", range.number), &slot.file));
+        }
+        let range = |r: &Range| (r.region, r.writable, r.number, r.slot.is_some());
+        let saved = Saved {
+            agreed: self.agreed,
+            ranges: self.ranges.iter().map(range).collect(),
+            enabled: self.enabled,
+            last: self.last.clone(),
+        };
+        kept.insert(SESSION.into(), (json!(saved), None));
+        kept
+    }
+
+    /// The session that a predecessor kept; `None` if something of it is missing.
+    #[must_use]
+    pub fn restore(identity: &Identity, kept: &Kept) -> Option<Self> {
+        let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());
+        let saved: Saved = serde_json::from_value(kept.get(SESSION)?.0.clone()).ok()?;
+        let mut session = Self::new(identity);
+        (session.agreed, session.enabled, session.last) = (saved.agreed, saved.enabled, saved.last);
+        for (kind, vectors) in session.eventfds.iter_mut().enumerate() {
+            for (vector, to) in vectors.iter_mut().enumerate() {
+                *to = fd(format!("irq {kind} {vector}"));
+            }
+        }
+        let mut slots: Vec<Slot> = Vec::new();
+        for (region, writable, number, has_file) in saved.ranges {
+            let slot = match has_file {
+                true => {
+                    let file = fd(format!("memory {number}"))?;
+                    let slot = Slot::new(region, file, number, &slots).ok()?;
+                    slots.push(slot.clone());
+                    Some(slot)
+                }
+                false => None,
+            };
+            session.ranges.push(Range { region, writable, number, slot });
+            session.next = session.next.max(number.wrapping_add(1));
+        }
+        Some(session)
+    }
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+fn region_info(identity: &Identity, index: u32) -> Answer {
+    if index >= REGIONS {
+        return Err(Errno::INVAL);
+    }
+    const READ_WRITE: u32 = 0b11;
+    let size = region_size(identity, index);
+    let flags = if size > 0 { READ_WRITE } else { 0 };
+    Ok([&words(&[32, flags, index, 0])[..], &size.to_ne_bytes(), &[0; 8]].concat())
+}

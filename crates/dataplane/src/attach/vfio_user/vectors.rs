@@ -1,0 +1,190 @@
+//! A device's interrupts, as eventfds of its front end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use nic::device::{Device, Interrupt, InterruptMode};
+use port::Nanos;
+
+/// Nobody is about to ask.
+const NEVER: u64 = u64::MAX;
+
+/// Where a device's interrupts go. Asked by any worker.
+pub struct Vectors {
+    device: Arc<dyn Device>,
+    mode: InterruptMode,
+    /// By vector.
+    eventfds: Box<[Option<Arc<OwnedFd>>]>,
+    pin: Arc<Pin>,
+    /// When somebody asks again, of his own accord.
+    asked_at: AtomicU64,
+}
+
+/// The pin, a level that a front end is told of by an edge: once, until it says that it looks again.
+#[derive(Debug, Default)]
+pub struct Pin {
+    masked: AtomicBool,
+}
+
+impl Pin {
+    /// The front end was told, or wants not to be; or looks again.
+    pub fn set_masked(&self, masked: bool) {
+        self.masked.store(masked, Ordering::Release);
+    }
+}
+
+/// What became of asking a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// Somebody was interrupted.
+    pub rung: bool,
+    /// When to ask again.
+    pub due: Option<Nanos>,
+}
+
+impl std::fmt::Debug for Vectors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Vectors({:?}, {} vectors)", self.mode, self.eventfds.len())
+    }
+}
+
+impl Vectors {
+    /// Interrupts of a device by these eventfds.
+    #[must_use]
+    pub fn new(
+        device: Arc<dyn Device>,
+        mode: InterruptMode,
+        eventfds: Box<[Option<Arc<OwnedFd>>]>,
+        pin: Arc<Pin>,
+    ) -> Self {
+        Self { device, mode, eventfds, pin, asked_at: AtomicU64::new(NEVER) }
+    }
+
+    /// Asks the device what is to be raised, and raises it.
+    pub fn ask(&self, now: Nanos) -> Asked {
+        let Interrupt { vectors, due } = self.device.interrupt(now);
+        let mut rung = false;
+        if self.mode == InterruptMode::Pin {
+            rung = vectors & 1 != 0 && self.raise_pin();
+        } else {
+            let mut left = vectors;
+            while left != 0 {
+                let vector = left.trailing_zeros() as usize;
+                left &= left - 1;
+                if let Some(Some(eventfd)) = self.eventfds.get(vector) {
+                    crate::signal(eventfd.as_fd());
+                    rung = true;
+                }
+            }
+        }
+        Asked { rung, due }
+    }
+
+    fn raise_pin(&self) -> bool {
+        let Some(Some(eventfd)) = self.eventfds.first() else { return false };
+        let raise = !self.pin.masked.swap(true, Ordering::AcqRel);
+        if raise {
+            crate::signal(eventfd.as_fd());
+        }
+        raise
+    }
+
+    /// As [`ask`](Self::ask); when to ask again is told to one caller, who sees to it.
+    pub fn ask_once(&self, now: Nanos) -> Asked {
+        let Asked { rung, due } = self.ask(now);
+        // Whoever sees to an earlier time clears it before he asks, and then finds what we found.
+        let first = |due: &Nanos| self.asked_at.fetch_min(due.0, Ordering::AcqRel) > due.0;
+        Asked { rung, due: due.filter(first) }
+    }
+
+    /// As [`ask_once`](Self::ask_once), by one who was told to, at the time he was told.
+    pub fn ask_late(&self, now: Nanos) -> Asked {
+        self.asked_at.store(NEVER, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.ask_once(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use nic::device::Identity;
+    use rustix::event::EventfdFlags;
+
+    use super::*;
+
+    /// A device that wants what it was told to want.
+    #[derive(Default)]
+    struct Wants(Mutex<Interrupt>);
+
+    impl Device for Wants {
+        fn identity(&self) -> Identity {
+            unreachable!("nobody asks")
+        }
+        fn read(&self, _bar: usize, _at: u64, _data: &mut [u8], _now: Nanos) {}
+        fn write(&self, _bar: usize, _at: u64, _data: &[u8], _now: Nanos) {}
+        fn reset(&self, _now: Nanos) {}
+        fn set_bus_master(&self, _on: bool) {}
+        fn set_interrupt_mode(&self, _mode: InterruptMode) {}
+        fn set_link(&self, _up: bool, _now: Nanos) {}
+        fn interrupt(&self, _now: Nanos) -> Interrupt {
+            *self.0.lock().unwrap()
+        }
+        fn fault(&self) -> Option<&'static str> {
+            None
+        }
+    }
+
+    fn eventfd() -> Arc<OwnedFd> {
+        Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap())
+    }
+
+    fn signals(eventfd: &OwnedFd) -> u64 {
+        let mut count = [0; 8];
+        rustix::io::read(eventfd, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+    }
+
+    #[test]
+    fn a_pin_is_signalled_once_until_the_front_end_looks_again() {
+        let (device, pin, fd) = (Arc::new(Wants::default()), Arc::new(Pin::default()), eventfd());
+        let fds = vec![Some(Arc::clone(&fd))].into();
+        let vectors =
+            Vectors::new(Arc::clone(&device) as _, InterruptMode::Pin, fds, Arc::clone(&pin));
+        assert!(!vectors.ask(Nanos(1)).rung);
+        *device.0.lock().unwrap() = Interrupt { vectors: 1, due: None };
+        assert!(vectors.ask(Nanos(1)).rung && !vectors.ask(Nanos(1)).rung);
+        assert_eq!(signals(&fd), 1);
+        pin.set_masked(false);
+        assert!(vectors.ask(Nanos(1)).rung, "the level is still up");
+        assert_eq!(signals(&fd), 1);
+    }
+
+    #[test]
+    fn messages_go_to_their_vectors() {
+        let (device, fds) = (Arc::new(Wants::default()), [eventfd(), eventfd()]);
+        let table = vec![Some(Arc::clone(&fds[0])), None, Some(Arc::clone(&fds[1]))].into();
+        let vectors =
+            Vectors::new(Arc::clone(&device) as _, InterruptMode::Msix, table, Arc::default());
+        *device.0.lock().unwrap() = Interrupt { vectors: 0b1110, due: None };
+        assert!(vectors.ask(Nanos(1)).rung);
+        assert_eq!((signals(&fds[0]), signals(&fds[1])), (0, 1));
+    }
+
+    #[test]
+    fn one_caller_sees_to_what_is_held_back() {
+        let device = Arc::new(Wants::default());
+        let vectors =
+            Vectors::new(Arc::clone(&device) as _, InterruptMode::Msi, [].into(), Arc::default());
+        let due =
+            |at: u64| *device.0.lock().unwrap() = Interrupt { vectors: 0, due: Some(Nanos(at)) };
+        due(100);
+        assert_eq!(vectors.ask_once(Nanos(1)).due, Some(Nanos(100)));
+        assert_eq!(vectors.ask_once(Nanos(2)).due, None);
+        due(50);
+        assert_eq!(vectors.ask_once(Nanos(3)).due, Some(Nanos(50)), "it is earlier");
+        due(200);
+        assert_eq!(vectors.ask_late(Nanos(50)).due, Some(Nanos(200)));
+    }
+}

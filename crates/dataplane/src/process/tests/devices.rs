@@ -1,0 +1,511 @@
+//! Emulated network cards: a front end and the whole data process, with the smallest device.
+
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Instant;
+
+use frame::Mac;
+use rustix::event::EventfdFlags;
+use rustix::net::SocketAddrUnix;
+use shmem::Mapping;
+
+use super::*;
+use crate::attach::vfio_user::client::{Client, ClientError};
+use crate::attach::vfio_user::message::{HEADER, command, flags, irq};
+use crate::config::{NicConfig, NicModel};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+const PORTS: u16 = 2;
+/// Bytes of guest memory; where frames are sent from and received into.
+const MEMORY: u64 = 0x10_0000;
+const SEND_AT: u64 = 0x1000;
+const RECEIVE_AT: u64 = 0x2000;
+/// Registers.
+const CAUSE: u64 = 0;
+const MASK: u64 = 4;
+
+/// A data process in a thread, and what its supervisor would know.
+struct Host {
+    dir: tempfile::TempDir,
+    memory: Memfd,
+    control: OwnedFd,
+    thread: Option<JoinHandle<()>>,
+    kept: BTreeMap<(PortId, String), (serde_json::Value, Option<OwnedFd>)>,
+    sockets: Vec<Option<OwnedFd>>,
+}
+
+fn config() -> SwitchConfig {
+    SwitchConfig { max_ports: PORTS, ..SwitchConfig::default() }
+}
+
+impl Host {
+    fn start() -> Self {
+        let memory = Memfd::create("state", state::file_size(&config()), Pages::Small).unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let (control, _) = pair(SocketType::SEQPACKET);
+        let (kept, sockets) = (BTreeMap::new(), vec![None, None]);
+        let mut host = Self { dir, memory, control, thread: None, kept, sockets };
+        host.start_process();
+        host
+    }
+
+    fn start_process(&mut self) {
+        let memory = self.memory.as_fd().try_clone_to_owned().unwrap();
+        let process = Process::start(Memfd::adopt(memory).unwrap(), "test".into(), config());
+        let mut process = process.unwrap();
+        let address = SocketAddrUnix::new(self.dir.path().join("control")).unwrap();
+        let _ = std::fs::remove_file(self.dir.path().join("control"));
+        let socket = || {
+            let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
+            rustix::net::socket_with(family, SocketType::SEQPACKET, flags, None).unwrap()
+        };
+        let listener = socket();
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 4).unwrap();
+        self.thread = Some(std::thread::spawn(move || {
+            process.serve(&listener).unwrap();
+            process.finish();
+        }));
+        self.control = socket();
+        rustix::net::connect(&self.control, &address).unwrap();
+        self.ask(&Command::Hello { version: control::VERSION }, &[]);
+    }
+
+    /// Has the process answer a command, and keeps what it says is to be kept.
+    fn ask(&mut self, command: &Command, fds: &[BorrowedFd<'_>]) -> Answer {
+        control::send(&self.control, command, fds).unwrap();
+        loop {
+            match control::receive::<Answer>(&self.control).unwrap() {
+                (Answer::Keep { id, key, value }, mut fds) => {
+                    self.kept.insert((id, key), (value, fds.pop()));
+                }
+                (Answer::Forget { id, key }, _) => drop(self.kept.remove(&(id, key))),
+                (answer, _) => return answer,
+            }
+        }
+    }
+
+    /// Takes in what is to be kept.
+    fn listen(&mut self) {
+        let filter = Command::FlushFdb { port: None, vlan: None };
+        assert_eq!(self.ask(&filter, &[]), Answer::Done);
+    }
+
+    fn add(&mut self, id: PortId, resume: bool) {
+        let nic = NicConfig { model: NicModel::Loopback, csb: false, combine: None };
+        let config = PortConfig {
+            name: format!("p{id}"),
+            policy: Policy::default(),
+            worker: None,
+            attachment: Attachment::VfioUser(nic),
+        };
+        let socket = self.sockets[usize::from(id)].as_ref().unwrap().try_clone().unwrap();
+        let answer = self.ask(&Command::AddPort { id, config, resume }, &[socket.as_fd()]);
+        assert_eq!(answer, Answer::Added { worker: 0 });
+    }
+
+    /// A front end at a new port.
+    fn plug(&mut self, id: PortId) -> UnixStream {
+        let (front_end, socket) = UnixStream::pair().unwrap();
+        self.sockets[usize::from(id)] = Some(socket.into());
+        self.add(id, false);
+        self.ask(&Command::Resume, &[]);
+        front_end
+    }
+
+    fn remove(&mut self, id: PortId) {
+        assert_eq!(self.ask(&Command::RemovePort { id }, &[]), Answer::Done);
+        self.sockets[usize::from(id)] = None;
+        self.kept.retain(|(of, _), _| *of != id);
+    }
+
+    /// Replaces the process; `then` happens when there is none.
+    fn replace(&mut self, then: impl FnOnce()) {
+        assert_eq!(self.ask(&Command::Stop, &[]), Answer::Done);
+        self.thread.take().unwrap().join().unwrap();
+        then();
+        let kept = std::mem::take(&mut self.kept);
+        self.start_process();
+        for ((id, key), (value, fd)) in &kept {
+            let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
+            let restore = Command::Restore { id: *id, key: key.clone(), value: value.clone() };
+            assert_eq!(self.ask(&restore, &fds), Answer::Done);
+        }
+        let mut all = kept;
+        all.append(&mut self.kept);
+        self.kept = all;
+        let there: Vec<_> =
+            (0..PORTS).filter(|id| self.sockets[usize::from(*id)].is_some()).collect();
+        there.into_iter().for_each(|id| self.add(id, true));
+        self.ask(&Command::Resume, &[]);
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = control::send(&self.control, &Command::Stop, &[]);
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A guest with the device.
+struct Guest {
+    client: Client,
+    file: OwnedFd,
+    memory: Arc<Mapping>,
+    call: OwnedFd,
+}
+
+fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap()
+}
+
+fn signals(eventfd: &OwnedFd) -> u64 {
+    let mut count = [0; 8];
+    rustix::io::read(eventfd, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
+}
+
+fn memfd(len: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, len).unwrap();
+    file
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_so() {
+        assert!(started.elapsed() < PATIENCE, "no end of waiting for {what}");
+        std::thread::yield_now();
+    }
+}
+
+impl Guest {
+    /// `kind` of interrupts: pin, MSI or MSI-X.
+    fn start(socket: UnixStream, kind: u32) -> Self {
+        let (file, call) = (memfd(MEMORY), eventfd());
+        let memory = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
+        let mut client = Client::on(socket).unwrap();
+        client.dma_map(Some(file.as_fd()), (0, 0, MEMORY), true).unwrap();
+        client.set_irqs(kind, &[&call]).unwrap();
+        let mut guest = Self { client, file, memory, call };
+        guest.write(0x10, RECEIVE_AT as u32);
+        guest.offer();
+        guest
+    }
+
+    fn read(&mut self, at: u64) -> u32 {
+        let mut data = [0; 4];
+        self.client.read(0, at, &mut data).unwrap();
+        u32::from_le_bytes(data)
+    }
+
+    fn write(&mut self, at: u64, value: u32) {
+        self.client.write(0, at, &value.to_le_bytes(), true).unwrap();
+    }
+
+    /// Offers the buffer for a frame.
+    fn offer(&mut self) {
+        self.write(0x14, 0);
+    }
+
+    fn send(&mut self, to: u32, from: u32, text: u8) {
+        let [to, from] = [to, from].map(|n| Mac::local(n).octets());
+        let frame = [&to[..], &from[..], &[0x88, 0xb5], &[text; 50]].concat();
+        self.memory.bytes(SEND_AT as usize, frame.len()).unwrap().copy_in(&frame);
+        self.write(0x08, SEND_AT as u32);
+        self.write(0x0c, frame.len() as u32);
+    }
+
+    /// What was received into the buffer.
+    fn received(&mut self) -> Option<u8> {
+        let len = self.read(0x14);
+        (len > 0 && len < 1 << 31)
+            .then(|| self.memory.bytes(RECEIVE_AT as usize + 14, 1).unwrap().to_vec()[0])
+    }
+
+    fn refused(&mut self, command: u16, body: &[u8], fds: &[BorrowedFd<'_>]) -> i32 {
+        match self.client.ask(command, body, fds) {
+            Err(ClientError::Refused(error)) => error.raw_os_error(),
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+}
+
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// Frames from one to the other and back, with interrupts.
+fn exchange(a: &mut Guest, b: &mut Guest, text: u8) {
+    a.offer();
+    b.offer();
+    wait_until("a frame", || {
+        b.send(1, 2, 0);
+        a.send(2, 1, text);
+        b.received() == Some(text)
+    });
+}
+
+#[test]
+fn registers_frames_and_interrupts() {
+    let mut host = Host::start();
+    for kind in 0..3 {
+        let mut a = Guest::start(host.plug(0), kind);
+        let mut b = Guest::start(host.plug(1), kind);
+        exchange(&mut a, &mut b, 7);
+        b.read(CAUSE);
+        if kind == 0 {
+            b.client.unmask().unwrap();
+        }
+        signals(&b.call);
+        b.write(MASK, 2);
+        b.offer();
+        exchange(&mut a, &mut b, 8);
+        wait_until("an interrupt", || signals(&b.call) > 0);
+        if kind == 0 {
+            b.write(MASK, 2);
+            b.read(CAUSE);
+            assert_eq!(signals(&b.call), 0, "signalled twice without having been looked at");
+            b.client.unmask().unwrap();
+            b.write(CAUSE, 2);
+            wait_until("the level to be signalled again", || signals(&b.call) == 1);
+        }
+        drop((a, b));
+        (0..PORTS).for_each(|id| host.remove(id));
+    }
+}
+
+#[test]
+fn a_successor_goes_on_and_nobody_notices() {
+    let mut host = Host::start();
+    let mut a = Guest::start(host.plug(0), 2);
+    let mut b = Guest::start(host.plug(1), 0);
+    for round in 1..5 {
+        exchange(&mut a, &mut b, round);
+        a.write(0x18, 0x1234 + u32::from(round));
+        a.client.write(7, 0x3c, &[round], false).unwrap();
+        let mut waiting = a.client.socket().try_clone().unwrap();
+        host.listen();
+        // What is said while nobody listens is heard later: a write, and a read that waits.
+        host.replace(|| {
+            let bytes = [
+                &[1, 0, 10, 0][..],
+                &words(&[36, flags::NO_REPLY, 0, 0x1c, 0, 0, 4, 0x55 + u32::from(round)]),
+            ];
+            std::io::Write::write_all(&mut waiting, &bytes.concat()).unwrap();
+        });
+        assert_eq!(a.read(0x18), 0x1234 + u32::from(round));
+        assert_eq!(a.read(0x1c), 0x55 + u32::from(round));
+        let mut line = [0];
+        a.client.read(7, 0x3c, &mut line).unwrap();
+        assert_eq!(line, [round]);
+    }
+    exchange(&mut a, &mut b, 100);
+}
+
+#[test]
+fn memory_that_is_unmapped_is_not_touched_any_more() {
+    let mut host = Host::start();
+    let mut a = Guest::start(host.plug(0), 2);
+    let mut b = Guest::start(host.plug(1), 2);
+    exchange(&mut a, &mut b, 7);
+    for _ in 0..20 {
+        b.offer();
+        a.send(2, 1, 9);
+        b.client.dma_unmap(0, MEMORY).unwrap();
+        b.memory.all().fill(0);
+        a.send(2, 1, 10);
+        a.read(CAUSE);
+        assert_eq!(b.memory.bytes(RECEIVE_AT as usize, 64).unwrap().to_vec(), [0; 64]);
+        // Read only: what is sent from there goes out, and nothing comes in.
+        b.client.dma_map(Some(b.file.as_fd()), (0, 0, MEMORY), false).unwrap();
+        b.offer();
+        a.send(2, 1, 11);
+        a.read(CAUSE);
+        a.offer();
+        wait_until("a frame from memory that is only read", || {
+            b.send(1, 2, 12);
+            a.received() == Some(12)
+        });
+        assert_eq!(b.memory.bytes(RECEIVE_AT as usize, 64).unwrap().to_vec(), [0; 64]);
+        b.client.dma_unmap(0, MEMORY).unwrap();
+        b.client.dma_map(Some(b.file.as_fd()), (0, 0, MEMORY), true).unwrap();
+    }
+    exchange(&mut a, &mut b, 13);
+}
+
+#[test]
+fn what_cannot_be_had_is_refused_and_the_session_goes_on() {
+    const INVAL: i32 = 22;
+    let mut host = Host::start();
+    let mut guest = Guest::start(host.plug(0), 2);
+    let file = memfd(MEMORY);
+    let map = |flags: u32, offset: u64, address: u64, size: u64| {
+        let longs = [offset, address, size].map(u64::to_ne_bytes).concat();
+        [words(&[32, flags]), longs].concat()
+    };
+    let read = |region: u32, at: u64, count: u32| {
+        [&at.to_ne_bytes()[..], &region.to_ne_bytes(), &count.to_ne_bytes()].concat()
+    };
+    for (what, command, body, want) in [
+        ("memory twice", command::DMA_MAP, map(3, 0, 0x1000, 0x1000), 17),
+        ("no memory", command::DMA_MAP, map(3, 0, 1 << 40, 0), INVAL),
+        ("beyond the end", command::DMA_MAP, map(3, 0, u64::MAX, 2), INVAL),
+        ("written only", command::DMA_MAP, map(2, 0, 1 << 40, 4096), INVAL),
+        ("half of a range", command::DMA_UNMAP, map(0, 0, 0x1000, 0)[..24].into(), INVAL),
+        ("no region", command::DEVICE_GET_REGION_INFO, words(&[32, 0, 9, 0, 0, 0, 0, 0]), INVAL),
+        ("no kind", command::DEVICE_GET_IRQ_INFO, words(&[16, 0, 3, 0]), INVAL),
+        ("no vector", command::DEVICE_SET_IRQS, words(&[20, 33, 2, 2, 1]), INVAL),
+        ("all vectors", command::DEVICE_SET_IRQS, words(&[20, 33, 2, 1, u32::MAX]), INVAL),
+        ("no action", command::DEVICE_SET_IRQS, words(&[20, 1, 2, 0, 1]), INVAL),
+        ("three bytes", command::REGION_READ, read(0, 0, 3), INVAL),
+        ("no bytes", command::REGION_READ, read(0, 0, 0), INVAL),
+        ("beyond a region", command::REGION_READ, read(0, 4094, 4), INVAL),
+        ("far beyond it", command::REGION_READ, read(0, u64::MAX, 4), INVAL),
+        ("no such region", command::REGION_READ, read(2, 0, 4), INVAL),
+        ("all of it", command::REGION_READ, read(7, 0, u32::MAX), INVAL),
+        ("something unknown", 999, vec![1; 64], 95),
+    ] {
+        let fds = [file.as_fd()];
+        let fds = if command == command::DMA_MAP { &fds[..] } else { &[] };
+        assert_eq!(guest.refused(command, &body, fds), want, "{what}");
+        assert_eq!(guest.read(0x10), RECEIVE_AT as u32);
+    }
+    let mut all = [0; 256];
+    guest.client.read(7, 0, &mut all).unwrap();
+    assert_eq!(all[..4], [0xf4, 0x1a, 0xfe, 0xff]);
+}
+
+/// Whether a front end is hung up on that says this after the version, with so many descriptors.
+fn is_hung_up_on(host: &mut Host, say: &[u8], fds: usize) -> bool {
+    let mut guest = Guest::start(host.plug(0), 2);
+    let sent: Vec<_> = (0..fds).map(|_| eventfd()).collect();
+    let sent: Vec<_> = sent.iter().map(AsFd::as_fd).collect();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    if fds > 0 {
+        assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&sent)));
+    }
+    let parts = [std::io::IoSlice::new(say)];
+    let socket = guest.client.socket().try_clone().unwrap();
+    rustix::net::sendmsg(&socket, &parts, &mut control, rustix::net::SendFlags::empty()).unwrap();
+    let mut data = [0; 4];
+    let ended = guest.client.read(0, 0, &mut data).is_err();
+    host.remove(0);
+    ended
+}
+
+#[test]
+fn front_ends_that_break_the_rules_are_hung_up_on() {
+    let mut host = Host::start();
+    let message = |command: u16, size: u32, flags: u32, body: &[u8]| {
+        let head = u32::from(command) << 16 | 1;
+        [&words(&[head, size, flags, 0])[..], body].concat()
+    };
+    let whole = |command: u16, body: &[u8]| {
+        message(command, (HEADER + body.len()) as u32, flags::NO_REPLY, body)
+    };
+    let mut write = [0; 20];
+    write[12..16].copy_from_slice(&4u32.to_ne_bytes());
+    let nowhere = [&4096u64.to_ne_bytes()[..], &write[8..]].concat();
+    let mut half = whole(command::DMA_MAP, &[0; 32]);
+    half.truncate(20);
+    assert!(!is_hung_up_on(&mut host, &whole(command::REGION_WRITE, &write), 0), "it is good");
+    let irqs = |count: u32| words(&[20, irq::TRIGGER | irq::DATA_EVENTFD, 2, 0, count]);
+    assert!(!is_hung_up_on(&mut host, &whole(command::DEVICE_SET_IRQS, &irqs(2)), 2), "good");
+    for (what, bytes, fds) in [
+        ("no size", message(command::REGION_READ, 0, 0, &[]), 0),
+        ("a large one", message(command::REGION_READ, u32::MAX, 0, &[]), 0),
+        ("a reply", message(command::REGION_READ, 16, flags::REPLY, &[]), 0),
+        ("odd flags", message(command::DEVICE_RESET, 16, 1 << 31, &[]), 0),
+        ("another version", whole(command::VERSION, &[0; 4]), 0),
+        ("a short read", whole(command::REGION_READ, &[0; 15]), 0),
+        ("a long write", whole(command::REGION_WRITE, &[0; 30]), 0),
+        ("a posted write nowhere", whole(command::REGION_WRITE, &nowhere), 0),
+        ("a reset with something", whole(command::DEVICE_RESET, &[0; 4]), 0),
+        ("a short map", whole(command::DMA_MAP, &[0; 31]), 1),
+        ("two files", whole(command::DMA_MAP, &[0; 32]), 2),
+        ("half a message with a file", half, 1),
+        ("a write with a file", whole(command::REGION_WRITE, &write), 1),
+        ("one vector too few", whole(command::DEVICE_SET_IRQS, &irqs(2)), 1),
+        ("too many descriptors", whole(command::DEVICE_SET_IRQS, &irqs(33)), 33),
+        (
+            "a bug of the device's",
+            {
+                let mut bug = write;
+                bug[16..].copy_from_slice(&0xdeadu32.to_ne_bytes());
+                whole(command::REGION_WRITE, &bug)
+            },
+            0,
+        ),
+    ] {
+        assert!(is_hung_up_on(&mut host, &bytes, fds), "{what}");
+    }
+    // The version comes first.
+    let mut early = host.plug(0);
+    std::io::Write::write_all(&mut early, &whole(command::DEVICE_GET_INFO, &[0; 16])).unwrap();
+    assert_eq!(std::io::Read::read(&mut early, &mut [0; 16]).unwrap(), 0);
+    host.remove(0);
+    // And the next front end finds a port that works.
+    let (mut a, mut b) = (Guest::start(host.plug(0), 2), Guest::start(host.plug(1), 1));
+    exchange(&mut a, &mut b, 9);
+}
+
+#[test]
+fn descriptors_go_with_the_message_they_came_with() {
+    let mut host = Host::start();
+    let mut guest = Guest::start(host.plug(0), 2);
+    let right = memfd(0x1000);
+    let map = |address: u64| {
+        let longs = [0, address, 0x1000].map(u64::to_ne_bytes).concat();
+        let body = [words(&[32, 3]), longs].concat();
+        let head = u32::from(command::DMA_MAP) << 16 | 5;
+        [words(&[head, 48, flags::NO_REPLY, 0]), body].concat()
+    };
+    // The kernel hands all of these out together: only the last comes with a file.
+    let mut socket = guest.client.socket().try_clone().unwrap();
+    std::io::Write::write_all(&mut socket, &[map(1 << 40), map(2 << 40)].concat()).unwrap();
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = rustix::net::SendAncillaryBuffer::new(&mut space);
+    let fds = [right.as_fd()];
+    assert!(control.push(rustix::net::SendAncillaryMessage::ScmRights(&fds)));
+    let last = map(3 << 40);
+    let parts = [std::io::IoSlice::new(&last)];
+    rustix::net::sendmsg(&socket, &parts, &mut control, rustix::net::SendFlags::empty()).unwrap();
+    guest.read(CAUSE);
+    host.listen();
+    let session = &host.kept[&(0, "session".into())].0;
+    let has_file: Vec<_> =
+        session["ranges"].as_array().unwrap().iter().map(|r| r[3].clone()).collect();
+    assert_eq!(has_file, [true, false, false, true]);
+}
+
+#[test]
+fn a_front_end_that_ends_at_any_moment_leaves_a_port_for_the_next() {
+    let mut host = Host::start();
+    let mut b = Guest::start(host.plug(1), 0);
+    let seen = AtomicU32::new(0);
+    for round in 0..20u32 {
+        let mut a = Guest::start(host.plug(0), 2);
+        std::thread::scope(|scope| {
+            let socket = a.client.socket().try_clone().unwrap();
+            scope.spawn(|| {
+                for text in 0..u8::MAX {
+                    let body = [0; 20];
+                    if a.client.say(command::REGION_WRITE, true, &body, &[]).is_err() {
+                        break;
+                    }
+                    seen.fetch_add(u32::from(text > 0), Ordering::Relaxed);
+                }
+            });
+            std::thread::sleep(Duration::from_micros(u64::from(20 * round)));
+            let _ = socket.shutdown(std::net::Shutdown::Both);
+        });
+        host.remove(0);
+    }
+    let mut a = Guest::start(host.plug(0), 1);
+    exchange(&mut a, &mut b, 77);
+}
