@@ -108,6 +108,21 @@ pub enum NicModel {
     Loopback,
 }
 
+impl NicModel {
+    /// What it is called.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::I82540em => "82540EM",
+            Self::I82574l => "82574L",
+            Self::Am79c970a => "Am79C970A",
+            Self::Am79c973 => "Am79C973",
+            #[cfg(test)]
+            Self::Loopback => "loopback",
+        }
+    }
+}
+
 /// Doorbells that are held back while traffic is heavy, for one to do the work of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

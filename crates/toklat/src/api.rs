@@ -27,7 +27,7 @@ pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
 use std::collections::BTreeMap;
 
-use dataplane::config::{PortId, SwitchConfig};
+use dataplane::config::{NicConfig, PortId, SwitchConfig};
 use fabric::Policy;
 use serde::{Deserialize, Serialize};
 
@@ -144,6 +144,16 @@ pub enum PortKind {
         /// Most pairs of queues (1 to 16); the front end says how many it uses.
         #[serde(default = "all_queues")]
         queues: u16,
+    },
+    /// A virtual machine's emulated network card, by the vfio-user protocol (QEMU since 10.1, Cloud
+    /// Hypervisor).
+    VfioUser {
+        /// The socket on which the front end is waited for; `None` for `SWITCH-PORT.sock` in the runtime
+        /// directory.
+        #[serde(default)]
+        path: Option<String>,
+        /// What the guest sees, and how it is to be.
+        nic: NicConfig,
     },
 }
 

@@ -181,6 +181,10 @@ fn kind(info: &PortInfo) -> String {
             format!("stream{} {place}", if *client { ", connects to" } else { " at" })
         }
         PortKind::Dgram { local, remote } => format!("datagrams, {local} to {remote}"),
+        PortKind::VfioUser { path, nic } => {
+            let place = path.as_deref().unwrap_or("the default socket");
+            format!("{} at {place}", nic.model.name())
+        }
         PortKind::VhostUser { path, client, .. } => {
             let place = path.as_deref().unwrap_or("the default socket");
             format!("vhost-user{} {place}", if *client { ", connects to" } else { " at" })

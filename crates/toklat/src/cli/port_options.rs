@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use dataplane::config::{Combine, NicConfig, NicModel};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::{Mac, VlanId};
 use serde::Serialize;
@@ -235,6 +236,19 @@ pub struct KindOptions {
     /// SWITCH-PORT.sock in the runtime directory]
     #[arg(long, value_name = "SOCKET", groups = ["kind", "queued", "waits"], num_args = 0..=1)]
     vhost_user: Option<Option<PathBuf>>,
+    /// A virtual machine's network card of this model, emulated: its front end (QEMU since 10.1: vfio-user-pci)
+    /// connects to --socket
+    #[arg(long, value_name = "MODEL", groups = ["kind", "nics"], value_parser = nic_model)]
+    nic: Option<NicModel>,
+    /// Where the front end of --nic connects [default: SWITCH-PORT.sock in the runtime directory]
+    #[arg(long, value_name = "SOCKET", requires = "nics")]
+    socket: Option<PathBuf>,
+    /// The card offers a shared status block to drivers that know of it
+    #[arg(long, requires = "nics")]
+    csb: bool,
+    /// Under heavy traffic, frames wait for others of their guest: until there are N, or for T microseconds
+    #[arg(long, value_name = "N,T", requires = "nics", value_parser = combine)]
+    combine: Option<Combine>,
     /// Exchanges frames over a stream (QEMU's -netdev stream, passt): a path, or 127.0.0.1:PORT for TCP,
     /// to which the peer connects [default: as with --vhost-user]
     #[arg(long, value_name = "PLACE", groups = ["kind", "waits"], num_args = 0..=1)]
@@ -248,6 +262,18 @@ pub struct KindOptions {
     /// The other end of --dgram
     #[arg(long, value_name = "PLACE", requires = "dgram")]
     remote: Option<String>,
+}
+
+/// `pcnet` is the one of them that QEMU has, too.
+fn nic_model(text: &str) -> Result<NicModel, &'static str> {
+    let text = if text == "pcnet" { "am79c970a" } else { text };
+    serde_json::from_value(text.into()).map_err(|_| "say 82540em, 82574l, pcnet or am79c973")
+}
+
+fn combine(text: &str) -> Result<Combine, &'static str> {
+    let two = text.split_once(',').and_then(|(n, t)| Some((n.parse().ok()?, t.parse().ok()?)));
+    let (frames, delay_us) = two.ok_or("say N,T: frames, and microseconds, as in 16,50")?;
+    Ok(Combine { frames, delay_us })
 }
 
 fn speed_percent(text: &str) -> Result<u32, &'static str> {
@@ -302,6 +328,11 @@ impl KindOptions {
             let path = path.map(absolute).transpose()?;
             let queues = self.queues.unwrap_or(dataplane::state::RINGS as u16);
             return Ok(PortKind::VhostUser { path, client: self.client, queues });
+        }
+        if let Some(model) = self.nic {
+            let path = self.socket.map(absolute).transpose()?;
+            let nic = NicConfig { model, csb: self.csb, combine: self.combine };
+            return Ok(PortKind::VfioUser { path, nic });
         }
         Ok(if self.null { PortKind::Null } else { PortKind::Ring })
     }
@@ -424,7 +455,18 @@ mod tests {
             let (local, remote) = (local.into(), remote.into());
             PortKind::Dgram { local, remote }
         };
-        let table: [(&[&str], PortKind); 16] = [
+        let nic = |path: Option<&str>, model, csb, combine| PortKind::VfioUser {
+            path: path.map(Into::into),
+            nic: NicConfig { model, csb, combine },
+        };
+        let some = Some(Combine { frames: 16, delay_us: 50 });
+        let table: [(&[&str], PortKind); 19] = [
+            (&["--nic=82540em"], nic(None, NicModel::I82540em, false, None)),
+            (&["--nic=pcnet", "--socket=/s"], nic(Some("/s"), NicModel::Am79c970a, false, None)),
+            (
+                &["--nic=82574l", "--csb", "--combine=16,50"],
+                nic(None, NicModel::I82574l, true, some),
+            ),
             (&["--stream"], stream(None, false)),
             (
                 &["--stream=/tmp/passt_1.socket", "--client"],
@@ -452,7 +494,11 @@ mod tests {
 
     #[test]
     fn contradictions_are_usage_errors() {
-        let table: [&[&str]; 23] = [
+        let table: [&[&str]; 27] = [
+            &["--nic=e1000"],
+            &["--csb"],
+            &["--nic=82540em", "--combine=16"],
+            &["--nic=82540em", "--vhost-user"],
             &["--interrupts=rate=0"],
             &["--interrupts=adaptive"],
             &["--interrupts=fast"],

@@ -39,9 +39,10 @@ pub async fn open(
     users: Users<'_>,
 ) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
     Ok(match kind {
-        PortKind::Ring | PortKind::VhostUser { .. } | PortKind::Stream { .. } => {
-            (Attachment::Vacant, Vec::new())
-        }
+        PortKind::Ring
+        | PortKind::VhostUser { .. }
+        | PortKind::VfioUser { .. }
+        | PortKind::Stream { .. } => (Attachment::Vacant, Vec::new()),
         PortKind::Dgram { local, remote } => {
             let socket = front_ends::datagrams(&Place::of(local), &Place::of(remote), users)?;
             (Attachment::Dgram, vec![socket])

@@ -64,6 +64,7 @@ const TYPES: &[(&str, Shape)] = &[
             ("stream", "Stream"),
             ("dgram", "Dgram"),
             ("vhost_user", "VhostUser"),
+            ("vfio_user", "VfioUser"),
         ]),
     ),
     ("Tap", Object(&[("ifname", "string"), ("netns?", "string?"), ("queues?", "integer")])),
@@ -75,6 +76,10 @@ const TYPES: &[(&str, Shape)] = &[
     ("Stream", Object(&[("address?", "string?"), ("client?", "boolean")])),
     ("Dgram", Object(&[("local", "string"), ("remote", "string")])),
     ("VhostUser", Object(&[("path?", "string?"), ("client?", "boolean"), ("queues?", "integer")])),
+    ("VfioUser", Object(&[("path?", "string?"), ("nic", "NicConfig")])),
+    ("NicConfig", Object(&[("model", "NicModel"), ("csb?", "boolean"), ("combine?", "Combine?")])),
+    ("NicModel", Words(&["82540em", "82574l", "am79c970a", "am79c973"])),
+    ("Combine", Object(&[("frames", "integer"), ("delay_us", "integer")])),
     (
         "Interrupts",
         Object(&[
@@ -370,7 +375,7 @@ fn notation(kind: &str) -> Value {
 mod tests {
     use super::*;
     use crate::api::*;
-    use dataplane::config::{SwitchConfig, WorkerConfig};
+    use dataplane::config::{Combine, NicConfig, NicModel, SwitchConfig, WorkerConfig};
     use fabric::{Interrupts, Policy, VlanMode};
     use frame::{Mac, VlanId};
     use serde::Serialize;
@@ -459,6 +464,8 @@ mod tests {
         let vlan = VlanId::new(5).unwrap();
         let trunk = VlanMode::Trunk { allowed: vec![vlan], native: Some(vlan) };
         let path = || "/x".to_owned();
+        let combine = Some(Combine { frames: 1, delay_us: 1 });
+        let nic = NicConfig { model: NicModel::I82540em, csb: true, combine };
         let kinds = [
             (PortKind::Ring, VlanMode::Unaware),
             (
@@ -472,6 +479,7 @@ mod tests {
                 PortKind::VhostUser { path: Some(path()), client: true, queues: 1 },
                 VlanMode::Unaware,
             ),
+            (PortKind::VfioUser { path: Some(path()), nic }, VlanMode::Unaware),
             (PortKind::Stream { address: Some(path()), client: true }, VlanMode::Unaware),
             (PortKind::Dgram { local: path(), remote: path() }, VlanMode::Unaware),
         ];

@@ -143,8 +143,9 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
         let remedy = "a port's own addresses are unicast: the first octet is even";
         return Err(bad(format!("{name}: {mac} is a group address"), remedy));
     }
-    if !spec.policy.link && !matches!(spec.kind, PortKind::VhostUser { .. }) {
-        let reason = format!("{name}: only a guest's port (vhost-user) may have its link down");
+    let is_guest = matches!(spec.kind, PortKind::VhostUser { .. } | PortKind::VfioUser { .. });
+    if !spec.policy.link && !is_guest {
+        let reason = format!("{name}: only a guest's port may have its link down");
         return Err(bad(reason, "remove the port instead"));
     }
     let own = name.rsplit(':').next();
@@ -178,6 +179,15 @@ fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
             check_range(name, "queues", u64::from(*queues), 1, dataplane::state::RINGS as u64)?;
             if let Some(path) = path {
                 check_socket_path(name, path)?;
+            }
+        }
+        PortKind::VfioUser { path, nic } => {
+            if let Some(path) = path {
+                check_socket_path(name, path)?;
+            }
+            if let Some(combine) = nic.combine {
+                check_range(name, "frames to combine", combine.frames.into(), 1, 4096)?;
+                check_range(name, "delay_us", combine.delay_us.into(), 1, 10_000)?;
             }
         }
         PortKind::Stream { address: None, .. } => {}

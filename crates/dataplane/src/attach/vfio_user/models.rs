@@ -57,18 +57,6 @@ impl Room {
     }
 }
 
-/// What a model is called.
-const fn name(nic: NicModel) -> &'static str {
-    match nic {
-        NicModel::I82540em => "82540EM",
-        NicModel::I82574l => "82574L",
-        NicModel::Am79c970a => "Am79C970A",
-        NicModel::Am79c973 => "Am79C973",
-        #[cfg(test)]
-        NicModel::Loopback => "loopback",
-    }
-}
-
 fn registers_size(nic: NicModel) -> usize {
     match nic {
         #[cfg(test)]
@@ -82,7 +70,7 @@ fn registers_size(nic: NicModel) -> usize {
 /// # Errors
 /// [`AttachError::Registers`] when they do not fit.
 pub fn make(nic: NicModel, room: &Room, config: DeviceConfig) -> Result<Model, AttachError> {
-    let no_room = || AttachError::Registers(name(nic));
+    let no_room = || AttachError::Registers(nic.name());
     match nic {
         #[cfg(test)]
         NicModel::Loopback => {

@@ -23,6 +23,7 @@ impl Switch {
     ) -> Result<Option<Waiting>, ApiError> {
         let (named, client) = match &port.spec.kind {
             PortKind::VhostUser { path, client, .. } => (path, client),
+            PortKind::VfioUser { path, .. } => (path, &false),
             PortKind::Stream { address, client } => (address, client),
             PortKind::Dgram { local, remote } => return point_datagrams(port, local, remote),
             _ => return Ok(None),
@@ -89,6 +90,7 @@ impl Switch {
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         port.attachment = match port.spec.kind {
             PortKind::VhostUser { queues, .. } => Attachment::VhostUser { queue_pairs: queues },
+            PortKind::VfioUser { nic, .. } => Attachment::VfioUser(nic),
             PortKind::Stream { .. } => Attachment::Stream,
             _ => return Ok(()),
         };
@@ -102,7 +104,9 @@ impl Switch {
         let mut kept = std::mem::take(&mut *locked(&self.kept));
         let is_guest = |id: &PortId| {
             let port = self.ports.get(id);
-            port.is_some_and(|port| matches!(port.attachment, Attachment::VhostUser { .. }))
+            port.is_some_and(|port| {
+                matches!(port.attachment, Attachment::VhostUser { .. } | Attachment::VfioUser(_))
+            })
         };
         kept.retain(|id, _| is_guest(id));
         let mut commands = Vec::new();

@@ -60,7 +60,9 @@ impl Port {
     pub(super) fn hangup_fd(&self) -> Option<&OwnedFd> {
         match self.attachment {
             Attachment::Ring(_) | Attachment::Monitor { .. } => self.fds.get(1),
-            Attachment::VhostUser { .. } | Attachment::Stream => self.fds.first(),
+            Attachment::VhostUser { .. } | Attachment::VfioUser(_) | Attachment::Stream => {
+                self.fds.first()
+            }
             _ => None,
         }
     }
@@ -289,6 +291,7 @@ impl Switch {
                 | (PortKind::PcapWrite { .. }, Attachment::PcapWrite)
                 | (PortKind::Null, Attachment::Null)
                 | (PortKind::VhostUser { .. }, Attachment::VhostUser { .. } | Attachment::Vacant)
+                | (PortKind::VfioUser { .. }, Attachment::VfioUser(_) | Attachment::Vacant)
                 | (PortKind::Stream { .. }, Attachment::Stream | Attachment::Vacant)
                 | (PortKind::Dgram { .. }, Attachment::Dgram)
         );
@@ -423,6 +426,10 @@ impl Switch {
         let watch = port.watch.take();
         if let (Some(watch), Some(token)) = (watch, port.hangup_fd()) {
             self.environment.hangups.unwatch(watch, token);
+        }
+        if let (Attachment::VfioUser(_), Some(socket)) = (&port.attachment, port.fds.first()) {
+            // Its front end takes a connection that is cut for more than the end of it.
+            dataplane::attach::vfio_user::leave(socket);
         }
         port.fds.clear();
         (port.attachment, port.client) = (Attachment::Vacant, None);
