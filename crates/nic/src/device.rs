@@ -124,6 +124,10 @@ pub trait Device: Send + Sync {
 }
 
 /// A guest's transmit queue. Dropped, it gives nothing back: its position is in the registers.
+///
+/// Where nothing was gathered, some frames may be finished all the same (sent without a cable, or come
+/// back in loopback): [`settle`](Ingress::settle) is to be asked then, too, whether to look at the
+/// device's interrupt.
 pub trait Transmit: Ingress {
     /// Asks the driver for doorbells, where it may leave them out. True if there are frames already.
     fn arm(&mut self) -> bool;

@@ -1,0 +1,342 @@
+//! The controller as its bus sees it: windows, and the registers behind them (Am79C970A, "I/O
+//! Resources").
+//!
+//! ```text
+//!   offset   16 bits wide (WIO)   32 bits wide (DWIO)
+//!   00-0f    address PROM, at any width
+//!   10       RDP                  RDP
+//!   12       RAP
+//!   14       RESET                RAP
+//!   16       BDP
+//!   18                            RESET
+//!   1c                            BDP
+//! ```
+//!
+//! A 32-bit write to RDP makes the windows 32 bits wide, until H_RESET. Both base address registers
+//! show the same.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use port::Nanos;
+
+use super::core::Core;
+use super::registers::{APROMWE, DWIO, bcr, board, csr, status};
+use super::table::{self, Class, Effect, Register, View, When};
+use super::{Registers, mii};
+use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
+
+/// Bytes of either window.
+const WINDOW: u32 = 32;
+/// Where the address PROM ends.
+const PROM: u64 = 16;
+/// Subsystem id of a controller with a shared status block.
+const CSB_SUBSYSTEM: u16 = 0x1101;
+
+/// What lies at an offset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Port {
+    Data,
+    Address,
+    Reset,
+    Bus,
+}
+
+/// What a read of a nonsense width, or of nothing, gives.
+const NOTHING: u32 = u32::MAX;
+/// LEDs that show the link, and full duplex.
+const LED_LINK: u16 = 1 << 6;
+const LED_DUPLEX: u16 = 1 << 8;
+const LED_EVENTS: u16 = 0x017f;
+const LED_OUT: u16 = 1 << 15;
+/// BCR9: full duplex.
+const FDEN: u16 = 1;
+/// BCR19: read from or checked against the EEPROM; done at once.
+const PREAD: u16 = 1 << 14;
+
+/// A controller's registers.
+#[derive(Debug)]
+pub(super) struct Controller(pub Arc<Core>);
+
+impl Controller {
+    fn registers(&self) -> &Registers {
+        &self.0.registers
+    }
+
+    /// What a 16-bit or 32-bit access at this offset beyond the PROM means.
+    fn port(&self, at: u64, width: usize) -> Option<Port> {
+        let wide = self.registers().bcr(bcr::BUS) & DWIO != 0;
+        let ports = match (wide, width) {
+            (false, 2) => {
+                [(0x10, Port::Data), (0x12, Port::Address), (0x14, Port::Reset), (0x16, Port::Bus)]
+            }
+            (true, 4) => {
+                [(0x10, Port::Data), (0x14, Port::Address), (0x18, Port::Reset), (0x1c, Port::Bus)]
+            }
+            _ => return None,
+        };
+        ports.into_iter().find(|(offset, _)| *offset == at).map(|(_, port)| port)
+    }
+
+    fn read_port(&self, port: Port) -> u32 {
+        let registers = self.registers();
+        let rap = registers.rap.load(Ordering::Relaxed);
+        let value = match port {
+            Port::Address => {
+                registers.count(Class::Latch);
+                rap as u16
+            }
+            Port::Reset => {
+                registers.count(Class::Local);
+                self.0.reset(false);
+                0
+            }
+            Port::Data => self.read_register(table::csr(rap as usize, self.0.chip), false),
+            Port::Bus => self.read_register(table::bcr(rap as usize, self.0.chip), true),
+        };
+        value.into()
+    }
+
+    /// Reads a CSR or BCR by its row.
+    fn read_register(&self, row: Option<&Register>, is_bcr: bool) -> u16 {
+        let registers = self.registers();
+        let Some(row) = row else {
+            registers.count(Class::Latch);
+            return 0;
+        };
+        registers.count(row.read);
+        let number = usize::from(row.number);
+        let stored = if is_bcr { registers.bcr(number) } else { registers.csr(number) };
+        let ring = |base, len| (registers.csr_pair(base), registers.ring_len(len));
+        let size = if registers.bcr(bcr::STYLE) & 0x100 == 0 { 8 } else { 16 };
+        let half = |word: u32, half: u8| (word >> (16 * u32::from(half))) as u16;
+        let (receiving, sending) = (registers.receive.at(), registers.position().at);
+        match row.view {
+            View::Latch => stored,
+            View::Status => self.read_status(),
+            View::Csr(other) => registers.csr(other.into()),
+            View::Bcr(other) => registers.bcr(other.into()),
+            View::ReceiveAt(which) => {
+                let (base, _) = ring(csr::RECEIVE_BASE, csr::RECEIVE_LENGTH);
+                half(base.wrapping_add(receiving * size), which)
+            }
+            View::TransmitAt(which) => {
+                let (base, _) = ring(csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH);
+                half(base.wrapping_add(sending * size), which)
+            }
+            View::ReceiveCount => {
+                let (_, len) = ring(csr::RECEIVE_BASE, csr::RECEIVE_LENGTH);
+                (receiving.wrapping_sub(len)) as u16
+            }
+            View::TransmitCount => {
+                let (_, len) = ring(csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH);
+                (sending.wrapping_sub(len)) as u16
+            }
+            View::Led => self.read_led(stored),
+            View::Phy => mii::read(registers),
+        }
+    }
+
+    fn read_status(&self) -> u16 {
+        let registers = self.registers();
+        let mut value = registers.status();
+        if value & status::ERRORS != 0 {
+            value |= status::ERR;
+        }
+        if registers.pending() {
+            value |= status::INTR;
+        }
+        value
+    }
+
+    /// An LED is lit if one of the things it is to show is so.
+    fn read_led(&self, stored: u16) -> u16 {
+        let registers = self.registers();
+        let mut shown = 0;
+        if registers.has(board::LINK) {
+            shown |= LED_LINK;
+            if registers.bcr(bcr::DUPLEX) & FDEN != 0 {
+                shown |= LED_DUPLEX;
+            }
+        }
+        let lit = stored & shown & LED_EVENTS != 0;
+        stored & !LED_OUT | if lit { LED_OUT } else { 0 }
+    }
+
+    fn write_port(&self, port: Port, value: u16) {
+        let registers = self.registers();
+        let rap = registers.rap.load(Ordering::Relaxed) as usize;
+        match port {
+            Port::Address => {
+                registers.rap.store(u32::from(value) & 0x7f, Ordering::Relaxed);
+                registers.count(Class::Latch);
+            }
+            Port::Reset => registers.count(Class::Latch),
+            Port::Data => self.write_csr(rap, value),
+            Port::Bus => self.write_bcr(rap, value),
+        }
+    }
+
+    fn may_write(&self, row: &Register) -> bool {
+        match row.when {
+            When::Always => true,
+            When::Never => false,
+            When::Halted => {
+                let registers = self.registers();
+                registers.status() & status::STOP != 0 || registers.is_suspended()
+            }
+        }
+    }
+
+    fn write_csr(&self, number: usize, value: u16) {
+        let registers = self.registers();
+        let Some(row) = table::csr(number, self.0.chip).filter(|row| self.may_write(row)) else {
+            return registers.count(Class::Latch);
+        };
+        let mut class = row.write;
+        match row.effect {
+            Effect::Control => class = self.0.write_status(value),
+            Effect::Events(events) => self.0.store_events(number, value, row.mask, events),
+            Effect::Features(events) => self.0.write_features(value, row.mask, events),
+            Effect::Suspend(events) => self.0.write_extended(value, row.mask, events),
+            Effect::Csr(other) => return self.write_csr(other.into(), value),
+            Effect::Bcr(other) => return self.write_bcr(other.into(), value),
+            effect => {
+                registers.set_csr(number, registers.csr(number) & !row.mask | value & row.mask);
+                if effect == Effect::Config {
+                    registers.changed();
+                }
+            }
+        }
+        registers.count(class);
+    }
+
+    fn write_bcr(&self, number: usize, value: u16) {
+        let registers = self.registers();
+        let Some(row) = table::bcr(number, self.0.chip).filter(|row| self.may_write(row)) else {
+            return registers.count(Class::Latch);
+        };
+        registers.count(row.write);
+        let value = registers.bcr(number) & !row.mask | value & row.mask;
+        let value = match row.effect {
+            Effect::Style => style_bits(value),
+            Effect::Eeprom => value & !PREAD,
+            Effect::Phy => {
+                if mii::write(registers, value) {
+                    registers.changed();
+                }
+                value
+            }
+            _ => value,
+        };
+        registers.set_bcr(number, value);
+        if matches!(row.effect, Effect::Style | Effect::Config) {
+            registers.changed();
+        }
+    }
+
+    fn read_prom(&self, at: u64, data: &mut [u8]) {
+        self.registers().count(Class::Latch);
+        let prom = self.registers().read_prom();
+        for (i, byte) in data.iter_mut().enumerate() {
+            *byte = prom.get(at as usize + i).copied().unwrap_or(u8::MAX);
+        }
+    }
+
+    fn write_prom(&self, at: u64, data: &[u8]) {
+        let registers = self.registers();
+        registers.count(Class::Latch);
+        if registers.bcr(bcr::MISCELLANEOUS) & APROMWE == 0 {
+            return;
+        }
+        let mut prom = registers.read_prom();
+        for (i, byte) in data.iter().enumerate() {
+            if let Some(place) = prom.get_mut(at as usize + i) {
+                *place = *byte;
+            }
+        }
+        registers.write_prom(&prom);
+    }
+}
+
+/// BCR20 with SSIZE32 and CSRPCNET as its software style has them (Am79C970A, "BCR20").
+fn style_bits(value: u16) -> u16 {
+    match value & 0xff {
+        0 => value & !0x0300 | 0x0200,
+        1 => value & !0x0300 | 0x0100,
+        2 | 3 => value | 0x0300,
+        // Not defined: as after power-on.
+        _ => 0x0200,
+    }
+}
+
+impl Device for Controller {
+    fn identity(&self) -> Identity {
+        let subsystem = if self.0.csb { CSB_SUBSYSTEM } else { 0x2000 };
+        Identity {
+            vendor: 0x1022,
+            device: 0x2000,
+            revision: self.0.chip.revision(),
+            class: 0x02_0000,
+            subsystem_vendor: 0x1022,
+            subsystem,
+            bars: [Some(Bar::Io(WINDOW)), Some(Bar::Memory(WINDOW)), None, None, None, None],
+            msix: None,
+            msi: false,
+            express: false,
+        }
+    }
+
+    fn read(&self, bar: usize, at: u64, data: &mut [u8], _now: Nanos) {
+        if bar > 1 {
+            return data.fill(u8::MAX);
+        }
+        if at < PROM {
+            return self.read_prom(at, data);
+        }
+        let value = self.port(at, data.len()).map_or(NOTHING, |port| self.read_port(port));
+        let mut bytes = value.to_le_bytes().into_iter().chain([u8::MAX; 4]);
+        data.iter_mut().for_each(|byte| *byte = bytes.next().unwrap_or(u8::MAX));
+    }
+
+    fn write(&self, bar: usize, at: u64, data: &[u8], _now: Nanos) {
+        if bar > 1 {
+            return;
+        }
+        if at < PROM {
+            return self.write_prom(at, data);
+        }
+        if let Some(port) = self.port(at, data.len()) {
+            let (low, high) = (data.first(), data.get(1));
+            let value = [low, high].map(|byte| byte.copied().unwrap_or_default());
+            self.write_port(port, u16::from_le_bytes(value));
+        } else if at == PROM && data.len() == 4 {
+            // Not stored: it only makes the windows wide.
+            let registers = self.registers();
+            registers.count(Class::Local);
+            registers.set_bcr(bcr::BUS, registers.bcr(bcr::BUS) | DWIO);
+        }
+    }
+
+    fn reset(&self, _now: Nanos) {
+        self.0.reset(true);
+    }
+
+    fn set_bus_master(&self, on: bool) {
+        self.registers().set_board(board::MASTER, on);
+    }
+
+    fn set_interrupt_mode(&self, _mode: InterruptMode) {}
+
+    fn set_link(&self, up: bool, _now: Nanos) {
+        self.registers().set_board(board::LINK, up);
+    }
+
+    fn interrupt(&self, _now: Nanos) -> Interrupt {
+        Interrupt { vectors: u32::from(self.0.tell_level()), due: None }
+    }
+
+    fn fault(&self) -> Option<&'static str> {
+        self.registers().fault().map(super::Fault::text)
+    }
+}

@@ -1,0 +1,141 @@
+//! Send combining on the host's side (VMware, USENIX '01, 4.3): while transmit demands come thick and
+//! fast, one look at the ring answers several.
+
+use port::Nanos;
+
+use crate::device::Combining;
+
+/// Demands that the average looks back on, as a power of two.
+const MEMORY: u32 = 3;
+/// Nanoseconds between demands, at most, as far as the average is concerned.
+const LONGEST_GAP: u64 = 10 * Nanos::MILLI;
+
+/// Decides when transmit demands are answered.
+#[derive(Debug, Default)]
+pub(super) struct Combine {
+    limits: Option<Combining>,
+    /// Demands of those that wait that were seen before.
+    seen: u32,
+    /// When the last was seen.
+    last: Nanos,
+    /// Average time between two.
+    gap: u64,
+    /// Since when the first waits.
+    since: Option<Nanos>,
+}
+
+impl Combine {
+    pub fn new(limits: Option<Combining>) -> Self {
+        Self { limits, gap: LONGEST_GAP, ..Self::default() }
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.limits.is_some()
+    }
+
+    /// True if `demands` that wait are to be answered now.
+    #[inline(always)]
+    pub fn is_due(&mut self, demands: u32, now: Nanos) -> bool {
+        match self.limits {
+            None => true,
+            Some(limits) => self.weigh(limits, demands, now),
+        }
+    }
+
+    fn weigh(&mut self, limits: Combining, demands: u32, now: Nanos) -> bool {
+        let new = demands.saturating_sub(self.seen);
+        if new > 0 {
+            let gap = ((now - self.last) / u64::from(new)).min(LONGEST_GAP);
+            let weight = new.min(1 << MEMORY);
+            let all = u64::from((1 << MEMORY) - weight);
+            self.gap = (self.gap * all + gap * u64::from(weight)) >> MEMORY;
+            (self.seen, self.last) = (demands, now);
+        }
+        let since = *self.since.get_or_insert(now);
+        let most = u64::from(limits.delay_us) * 1000;
+        // Quiet: another one is not to be expected while the first waits.
+        let quiet = self.gap > most;
+        quiet || demands >= u32::from(limits.frames) || now - since >= most
+    }
+
+    /// All demands were answered; returns how many of them waited for others.
+    pub fn answered(&mut self, demands: u32) -> u32 {
+        (self.seen, self.since) = (0, None);
+        if self.is_on() { demands.saturating_sub(1) } else { 0 }
+    }
+
+    /// Demands wait.
+    pub fn holds(&self) -> bool {
+        self.since.is_some()
+    }
+
+    /// When those that wait are answered.
+    pub fn deadline(&self) -> Option<Nanos> {
+        let limits = self.limits?;
+        Some(self.since? + u64::from(limits.delay_us) * 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Combining = Combining { frames: 4, delay_us: 20 };
+
+    /// Has demands come `gap` nanoseconds apart; returns when each was answered, relative to it.
+    fn waits(gap: u64, count: usize) -> Vec<Option<u64>> {
+        let mut combine = Combine::new(Some(LIMITS));
+        let (mut now, mut waiting) = (Nanos(1_000_000_000), Vec::new());
+        let mut answers = vec![None; count];
+        for number in 0..count {
+            now = now + gap;
+            waiting.push((number, now));
+            if combine.is_due(waiting.len() as u32, now) {
+                combine.answered(waiting.len() as u32);
+                for (number, at) in waiting.drain(..) {
+                    answers[number] = Some(now - at);
+                }
+            }
+        }
+        answers
+    }
+
+    #[test]
+    fn demands_that_are_far_apart_are_answered_at_once() {
+        assert!(waits(50_000, 40).iter().all(|wait| *wait == Some(0)));
+    }
+
+    #[test]
+    fn under_heavy_traffic_one_look_answers_several_in_time() {
+        let waits = waits(2_000, 400);
+        let late = &waits[100..396];
+        assert!(late.iter().all(|wait| wait.is_some_and(|wait| wait <= 6_000)));
+        let looks = late.iter().filter(|wait| **wait == Some(0)).count();
+        assert_eq!(looks, late.len() / 4, "four demands a look");
+    }
+
+    #[test]
+    fn a_demand_that_stays_alone_waits_no_longer_than_allowed() {
+        let mut combine = Combine::new(Some(LIMITS));
+        let mut now = Nanos(1);
+        for _ in 0..100 {
+            now = now + 1_000;
+            if combine.is_due(1, now) {
+                combine.answered(1);
+            }
+        }
+        combine.answered(0);
+        now = now + 1_000;
+        assert!(!combine.is_due(1, now));
+        assert_eq!(combine.deadline(), Some(now + 20_000));
+        assert!(!combine.is_due(1, now + 19_999));
+        assert!(combine.is_due(1, now + 20_000));
+    }
+
+    #[test]
+    fn without_limits_nothing_waits() {
+        let mut combine = Combine::new(None);
+        assert!(combine.is_due(1, Nanos(0)));
+        assert_eq!((combine.answered(3), combine.deadline()), (0, None));
+    }
+}

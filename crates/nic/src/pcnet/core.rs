@@ -1,0 +1,233 @@
+//! The controller: what registers, transmitter and receiver share, and what starts and stops it.
+
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use shmem::{Bytes, GuestMemory, Shared};
+
+use super::receive::Filling;
+use super::registers::{Fault, board, csr, extended, features, mode, status};
+use super::ring::{InitBlock, Style};
+use super::table::{Chip, Class};
+use super::{Registers, mii};
+use crate::device::Combining;
+
+/// What the halves of a model share.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub chip: Chip,
+    pub registers: Shared<Registers>,
+    pub memory: Arc<GuestMemory>,
+    pub mac: [u8; 6],
+    pub csb: bool,
+    pub combining: Option<Combining>,
+    /// The receiver. Whatever stops it or changes what it keeps copies of takes the lock.
+    filling: Mutex<Filling>,
+}
+
+impl Core {
+    pub fn new(
+        chip: Chip,
+        registers: Shared<Registers>,
+        config: &crate::device::DeviceConfig,
+    ) -> Self {
+        let core = Self {
+            chip,
+            registers,
+            memory: Arc::clone(&config.memory),
+            mac: config.mac.octets(),
+            csb: config.csb,
+            combining: config.combining,
+            filling: Mutex::new(Filling::default()),
+        };
+        if !core.registers.has(board::POWERED) {
+            core.registers.hard_reset(chip, core.mac);
+            core.registers.set_board(board::POWERED, true);
+        }
+        core.registers.set_board(board::LINK, config.link);
+        core
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Filling> {
+        self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Frames come back to where they came from.
+    pub fn is_looped(&self) -> bool {
+        let looped = self.registers.csr(csr::MODE) & mode::LOOP != 0;
+        looped || self.chip == Chip::Am79C973 && mii::is_looped(&self.registers)
+    }
+
+    /// The controller is to work and may: `on` (TXON or RXON) is set, it is not suspended, and it may
+    /// read and write memory.
+    #[inline(always)]
+    pub fn works(&self, on: u16) -> bool {
+        let registers = &*self.registers;
+        registers.status() & on != 0 && !registers.is_suspended() && registers.has(board::MASTER)
+    }
+
+    /// Its driver broke it: both halves stop, and say so with a memory error.
+    #[cold]
+    pub fn fail(&self, fault: Fault) {
+        self.registers.set_fault(Some(fault));
+        self.registers.change_status(status::TXON | status::RXON, status::MERR);
+    }
+
+    /// True if the bus is to look at the interrupt pin. The caller has fenced since events were set.
+    pub fn wants_kick(&self) -> bool {
+        self.registers.told.load(Ordering::Relaxed) == 0 && self.registers.level()
+    }
+
+    /// The interrupt pin's level, of which the bus is told by this.
+    pub fn tell_level(&self) -> bool {
+        let told = &self.registers.told;
+        // Who sets an event meanwhile finds this, or the event is found here.
+        told.store(0, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let level = self.registers.level();
+        told.store(u32::from(level), Ordering::Relaxed);
+        level
+    }
+
+    /// S_RESET, or H_RESET.
+    pub fn reset(&self, hard: bool) {
+        let _stopped = self.lock();
+        if hard {
+            self.registers.hard_reset(self.chip, self.mac);
+        } else {
+            self.registers.soft_reset(self.chip);
+        }
+    }
+
+    /// A write to CSR0; returns what it cost.
+    pub fn write_status(&self, value: u16) -> Class {
+        use status::{EVENTS, IENA, INIT, STOP, STRT, TDMD, TXON};
+        let registers = &*self.registers;
+        let old = registers.status();
+        if value & STOP != 0 {
+            if old & STOP == 0 {
+                self.stop();
+            }
+            return Class::Local;
+        }
+        let masked = if value & IENA == 0 { IENA } else { 0 };
+        let clear = value & EVENTS | masked;
+        if old & clear != 0 || value & IENA & !old != 0 {
+            registers.change_status(clear, value & IENA);
+        }
+        if value & INIT & !old != 0 {
+            self.initialize();
+        }
+        if value & STRT & !old != 0 {
+            self.start();
+        }
+        if value & TDMD == 0 || registers.status() & TXON == 0 {
+            return Class::Local;
+        }
+        registers.count_demand();
+        Class::Network
+    }
+
+    /// STOP (Am79C970A, "CSR0"): whatever is in flight is the driver's again.
+    fn stop(&self) {
+        let _stopped = self.lock();
+        let registers = &*self.registers;
+        registers.change_status(!0, status::STOP);
+        registers.csr[csr::FEATURES].fetch_and(!features::STOPPED, Ordering::AcqRel);
+        registers.csr[csr::EXTENDED].fetch_and(!extended::SPND, Ordering::AcqRel);
+        registers.set_fault(None);
+        registers.transmit.demands.store(0, Ordering::Relaxed);
+        registers.begin_anew();
+    }
+
+    /// INIT: reads the initialization block.
+    fn initialize(&self) {
+        let _stopped = self.lock();
+        let registers = &*self.registers;
+        let style = Style::of(registers);
+        registers.change_status(status::STOP, status::INIT);
+        registers.set_fault(None);
+        let mut block = [0; InitBlock::MOST];
+        if !self.read_init_block(&mut block[..InitBlock::size(style)]) {
+            return self.fail(Fault::InitBlock);
+        }
+        let block = InitBlock::parse(&block, style);
+        registers.set_csr(csr::MODE, block.mode);
+        for (half, value) in block.station.iter().enumerate() {
+            registers.set_csr(csr::STATION + half, *value);
+        }
+        for (half, value) in block.logical.iter().enumerate() {
+            registers.set_csr(csr::LOGICAL + half, *value);
+        }
+        let rings = [
+            (block.receive, csr::RECEIVE_BASE, csr::RECEIVE_LENGTH),
+            (block.transmit, csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH),
+        ];
+        for ((base, code), base_csr, len_csr) in rings {
+            registers.set_csr_pair(base_csr, base);
+            registers.set_csr(len_csr, InitBlock::ring_len(code).wrapping_neg());
+        }
+        let lengths = block.transmit.1 << 12 | block.receive.1 << 8;
+        registers.set_csr(csr::LENGTHS, lengths);
+        registers.set_csr(csr::POLL_INTERVAL, 0);
+        registers.begin_anew();
+        registers.raise(status::IDON);
+    }
+
+    fn read_init_block(&self, block: &mut [u8]) -> bool {
+        let at = self.registers.csr_pair(csr::INIT_BLOCK);
+        let (mut read, len) = (0, block.len() as u32);
+        let visit = |bytes: Bytes<'_>| {
+            read += bytes.copy_out(block.get_mut(read..).unwrap_or_default());
+        };
+        self.registers.has(board::MASTER) && self.memory.near().for_each(at.into(), len, visit)
+    }
+
+    /// STRT: rings are worked on from their bases (Am79C970A, "Re-Initialization").
+    fn start(&self) {
+        let _stopped = self.lock();
+        let registers = &*self.registers;
+        let mode = registers.csr(csr::MODE);
+        let mut on = status::STRT;
+        if mode & mode::DTX == 0 {
+            on |= status::TXON;
+        }
+        if mode & mode::DRX == 0 {
+            on |= status::RXON;
+        }
+        if registers.fault().is_some() {
+            on = status::STRT;
+        }
+        registers.begin_anew();
+        registers.transmit.demands.store(1, Ordering::Relaxed);
+        registers.change_status(status::STOP, on);
+    }
+
+    /// A write to CSR5, of which `events` are cleared by ones.
+    pub fn write_extended(&self, value: u16, mask: u16, events: u16) {
+        let held = self.lock();
+        let registers = &*self.registers;
+        let was = registers.is_suspended();
+        self.store_events(csr::EXTENDED, value, mask, events);
+        drop(held);
+        if was && !registers.is_suspended() {
+            registers.changed();
+            registers.transmit.demands.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A write to CSR4, likewise. Software may interrupt itself.
+    pub fn write_features(&self, value: u16, mask: u16, events: u16) {
+        self.store_events(csr::FEATURES, value, mask, events);
+        if value & features::UINTCMD != 0 {
+            self.registers.csr[csr::FEATURES].fetch_or(features::UINT, Ordering::AcqRel);
+        }
+    }
+
+    /// Stores the bits in `mask` and clears the events that are written as ones.
+    pub fn store_events(&self, number: usize, value: u16, mask: u16, events: u16) {
+        let register = &self.registers.csr[number];
+        register.fetch_and(!(value & events | !value & mask), Ordering::AcqRel);
+        register.fetch_or(value & mask, Ordering::AcqRel);
+    }
+}

@@ -1,0 +1,425 @@
+//! A user-space driver of the PCnet family: brings the chip up as Linux's pcnet32 does, with descriptors
+//! of software style 2, and counts what it costs.
+//!
+//! ```text
+//!   at        initialization block (28 bytes)
+//!   +0x100    receive ring, transmit ring (16 bytes a descriptor)
+//!   after     buffers, 2,048 bytes each: receive, then transmit
+//! ```
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering, fence};
+
+use port::Mac;
+use shmem::{Bytes, GuestMemory, SharedSlice};
+
+use crate::driver::Regs;
+
+/// Bytes of a buffer's place.
+pub const BUFFER: u32 = 2048;
+/// Bytes of a receive buffer, as pcnet32 has them.
+const RECEIVE_BUFFER: u32 = 1544;
+/// Where the rings begin, from the initialization block on.
+const RINGS: u32 = 0x100;
+const DESCRIPTOR: u32 = 16;
+/// Bytes of a check sequence.
+const CHECK: u32 = 4;
+
+const OWN: u32 = 1 << 31;
+const ERR: u32 = 1 << 30;
+const STP: u32 = 1 << 25;
+const ENP: u32 = 1 << 24;
+/// The four bits above a byte count.
+const ONES: u32 = 0xf000;
+
+/// CSR0.
+const INIT: u16 = 1;
+const STRT: u16 = 2;
+const STOP: u16 = 4;
+const TDMD: u16 = 8;
+const IENA: u16 = 0x40;
+const IDON: u16 = 0x100;
+/// What makes an interrupt of the data path: ERR, MISS to TINT, INTR.
+const WORTH_A_LOOK: u16 = 0x8f00;
+/// CSR4: pad short frames; mask counters, collisions, starts.
+const FEATURES: u16 = 0x0915;
+/// CSR3: all causes.
+const MASKS: u16 = 0x5f00;
+
+/// Register windows (Am79C970A, "I/O Resources").
+const DATA: u64 = 0x10;
+const ADDRESS: u64 = 0x12;
+const RESET: u64 = 0x14;
+const BUS: u64 = 0x16;
+
+/// Why a device cannot be driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriverError {
+    /// Its registers do not behave as a PCnet's after a reset.
+    #[error("There is no PCnet behind these registers: after a reset, CSR0 is {0:#06x}")]
+    NotThere(u16),
+    /// It is of another maker or kind.
+    #[error("This is no PCnet: its chip id is {0:#010x}")]
+    ChipId(u32),
+    /// It did not read the initialization block.
+    #[error("The controller does not initialize: CSR0 is {0:#06x}")]
+    Init(u16),
+    /// The memory does not lie where it should.
+    #[error("There are no {bytes} bytes of memory at {at:#x} for rings and buffers")]
+    Memory {
+        /// Where they were to be.
+        at: u32,
+        /// How many.
+        bytes: u32,
+    },
+}
+
+/// What a driver did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Register reads.
+    pub reads: u64,
+    /// Register writes.
+    pub writes: u64,
+    /// Transmit demands.
+    pub demands: u64,
+    /// Interrupts that were worth a look.
+    pub interrupts: u64,
+    /// Frames that came with an error, and frames that could not be sent.
+    pub errors: u64,
+}
+
+/// Where a driver's rings and buffers lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Address of the first byte, as the device sees it; aligned to 16 bytes.
+    pub at: u32,
+    /// Transmit descriptors, as a power of two: at most 9.
+    pub transmit: u8,
+    /// Receive descriptors, likewise.
+    pub receive: u8,
+}
+
+impl Layout {
+    /// Bytes of memory that are needed.
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        RINGS + self.descriptors() * (DESCRIPTOR + BUFFER)
+    }
+
+    fn descriptors(&self) -> u32 {
+        (1 << self.receive) + (1 << self.transmit)
+    }
+
+    fn receive_ring(&self) -> u32 {
+        self.at + RINGS
+    }
+
+    fn transmit_ring(&self) -> u32 {
+        self.receive_ring() + DESCRIPTOR * (1 << self.receive)
+    }
+
+    fn buffer(&self, number: u32) -> u32 {
+        self.at + RINGS + DESCRIPTOR * self.descriptors() + BUFFER * number
+    }
+}
+
+/// A ring of descriptors, as its driver sees it.
+#[derive(Debug)]
+struct Ring {
+    words: SharedSlice<AtomicU32>,
+    len: u32,
+    /// The next descriptor to be handed over, and the next to come back; free-running.
+    ours: u32,
+    back: u32,
+    /// The number of its first buffer.
+    buffers: u32,
+}
+
+impl Ring {
+    fn word(&self, number: u32, word: u32) -> &AtomicU32 {
+        &self.words[(4 * (number & (self.len - 1)) + word) as usize]
+    }
+
+    fn status(&self, number: u32) -> u32 {
+        u32::from_le(self.word(number, 1).load(Ordering::Acquire))
+    }
+
+    /// Hands a descriptor over.
+    fn give(&self, number: u32, address: u32, len: u32, flags: u32) {
+        self.word(number, 0).store(address.to_le(), Ordering::Relaxed);
+        self.word(number, 2).store(0, Ordering::Relaxed);
+        let count = ONES | len.wrapping_neg() & 0xfff;
+        self.word(number, 1).store((count | flags).to_le(), Ordering::Release);
+    }
+
+    fn buffer(&self, number: u32) -> u32 {
+        self.buffers + (number & (self.len - 1))
+    }
+}
+
+/// A driver. Its chip is driven through the I/O window (base address register 0), as pcnet32 does.
+#[derive(Debug)]
+pub struct Driver<R> {
+    regs: R,
+    memory: Arc<GuestMemory>,
+    layout: Layout,
+    transmit: Ring,
+    receive: Ring,
+    mac: Mac,
+    chip: u32,
+    counts: Counts,
+}
+
+impl<R: Regs> Driver<R> {
+    /// Finds the chip and resets it.
+    ///
+    /// # Errors
+    /// [`DriverError`] when there is none, or no memory.
+    pub fn new(regs: R, memory: Arc<GuestMemory>, layout: Layout) -> Result<Self, DriverError> {
+        let lacks = DriverError::Memory { at: layout.at, bytes: layout.bytes() };
+        let ring = |at: u32, log: u8, buffers| {
+            let words = memory.shared_slice(at.into(), 4 << log).ok_or(lacks)?;
+            Ok(Ring { words, len: 1 << log, ours: 0, back: 0, buffers })
+        };
+        memory.bytes(layout.at.into(), layout.bytes()).ok_or(lacks)?;
+        let receive = ring(layout.receive_ring(), layout.receive, 0)?;
+        let transmit = ring(layout.transmit_ring(), layout.transmit, 1 << layout.receive)?;
+        let (mac, counts) = (Mac::new([0; 6]), Counts::default());
+        let mut driver = Self { regs, memory, layout, transmit, receive, mac, chip: 0, counts };
+        driver.probe()?;
+        Ok(driver)
+    }
+
+    fn probe(&mut self) -> Result<(), DriverError> {
+        self.reset();
+        let status = self.csr(0);
+        self.write(ADDRESS, 88);
+        if status != STOP || self.read(ADDRESS) != 88 {
+            return Err(DriverError::NotThere(status));
+        }
+        let chip = u32::from(self.csr(88)) | u32::from(self.csr(89)) << 16;
+        if chip & 0xfff != 3 {
+            return Err(DriverError::ChipId(chip));
+        }
+        let mut octets = [0; 6];
+        for (half, octets) in octets.chunks_exact_mut(2).enumerate() {
+            octets.copy_from_slice(&self.read(2 * half as u64).to_le_bytes());
+        }
+        (self.chip, self.mac) = (chip, Mac::new(octets));
+        Ok(())
+    }
+
+    /// The station address in the chip's PROM.
+    pub fn mac(&self) -> Mac {
+        self.mac
+    }
+
+    /// CSR88 and CSR89.
+    pub fn chip(&self) -> u32 {
+        self.chip
+    }
+
+    /// What it did so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// The registers.
+    pub fn regs(&mut self) -> &mut R {
+        &mut self.regs
+    }
+
+    fn read(&mut self, at: u64) -> u16 {
+        self.counts.reads += 1;
+        self.regs.read16(0, at)
+    }
+
+    fn write(&mut self, at: u64, value: u16) {
+        self.counts.writes += 1;
+        self.regs.write16(0, at, value);
+    }
+
+    /// Reads a CSR.
+    pub fn csr(&mut self, number: u16) -> u16 {
+        self.write(ADDRESS, number);
+        self.read(DATA)
+    }
+
+    /// Writes a CSR.
+    pub fn set_csr(&mut self, number: u16, value: u16) {
+        self.write(ADDRESS, number);
+        self.write(DATA, value);
+    }
+
+    /// Reads a BCR.
+    pub fn bcr(&mut self, number: u16) -> u16 {
+        self.write(ADDRESS, number);
+        self.read(BUS)
+    }
+
+    /// Writes a BCR.
+    pub fn set_bcr(&mut self, number: u16, value: u16) {
+        self.write(ADDRESS, number);
+        self.write(BUS, value);
+    }
+
+    /// Resets the chip: nothing is sent or received until [`start`](Self::start).
+    pub fn reset(&mut self) {
+        self.read(RESET);
+    }
+
+    /// Brings the chip up with empty rings, and has it interrupt if `interrupts`.
+    ///
+    /// # Errors
+    /// [`DriverError::Init`] when it does not read its initialization block.
+    pub fn start(&mut self, interrupts: bool, promiscuous: bool) -> Result<(), DriverError> {
+        self.reset();
+        self.set_bcr(20, 2);
+        for ring in [&mut self.transmit, &mut self.receive] {
+            (ring.ours, ring.back) = (0, 0);
+            ring.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        }
+        self.refill();
+        self.write_init_block(promiscuous);
+        let at = self.layout.at;
+        self.set_csr(1, at as u16);
+        self.set_csr(2, (at >> 16) as u16);
+        self.set_csr(4, FEATURES);
+        self.set_csr(0, INIT);
+        let mut status = 0;
+        for _ in 0..100 {
+            status = self.csr(0);
+            if status & IDON != 0 {
+                self.set_csr(0, STRT | if interrupts { IENA } else { 0 });
+                return Ok(());
+            }
+        }
+        Err(DriverError::Init(status))
+    }
+
+    fn write_init_block(&self, promiscuous: bool) {
+        let Layout { at, transmit, receive } = self.layout;
+        let mut block = [0; 28];
+        block[1] = if promiscuous { 0x80 } else { 0 };
+        (block[2], block[3]) = (receive << 4, transmit << 4);
+        block[4..10].copy_from_slice(&self.mac.octets());
+        block[20..24].copy_from_slice(&self.layout.receive_ring().to_le_bytes());
+        block[24..28].copy_from_slice(&self.layout.transmit_ring().to_le_bytes());
+        if let Some(bytes) = self.memory.bytes(at.into(), block.len() as u32) {
+            bytes.copy_in(&block);
+        }
+    }
+
+    /// Hands empty buffers over, as many as there are.
+    fn refill(&mut self) {
+        let ring = &mut self.receive;
+        while ring.ours.wrapping_sub(ring.back) < ring.len {
+            let address = self.layout.buffer(ring.buffer(ring.ours));
+            ring.give(ring.ours, address, RECEIVE_BUFFER, OWN);
+            ring.ours = ring.ours.wrapping_add(1);
+        }
+    }
+
+    /// Puts a frame into the transmit ring, in pieces of at most `piece` bytes; false without room, or
+    /// for a frame that is too long. It is not sent before a [demand](Self::demand), or the chip's poll.
+    pub fn send(&mut self, frame: &[u8], piece: usize) -> bool {
+        let pieces = frame.chunks(piece.clamp(1, BUFFER as usize));
+        let (count, ring) = (pieces.len() as u32, &mut self.transmit);
+        let room = ring.len - ring.ours.wrapping_sub(ring.back);
+        if count == 0 || count > room {
+            return false;
+        }
+        // The first is handed over last.
+        for (place, piece) in pieces.enumerate().rev() {
+            let number = ring.ours.wrapping_add(place as u32);
+            let address = self.layout.buffer(ring.buffer(number));
+            let Some(bytes) = self.memory.bytes(address.into(), BUFFER) else { return false };
+            bytes.copy_in(piece);
+            let first = if place == 0 { STP } else { 0 };
+            let last = if place as u32 + 1 == count { ENP } else { 0 };
+            ring.give(number, address, piece.len() as u32, OWN | first | last);
+        }
+        ring.ours = ring.ours.wrapping_add(count);
+        true
+    }
+
+    /// Has the chip look at the transmit ring: two traps.
+    pub fn demand(&mut self) {
+        fence(Ordering::SeqCst);
+        self.counts.demands += 1;
+        self.set_csr(0, IENA | TDMD);
+    }
+
+    /// Takes back descriptors that were sent; returns how many.
+    pub fn reap(&mut self) -> u32 {
+        let ring = &mut self.transmit;
+        let before = ring.back;
+        while ring.back != ring.ours {
+            let status = ring.status(ring.back);
+            if status & OWN != 0 {
+                break;
+            }
+            self.counts.errors += u64::from(status & ERR != 0);
+            ring.back = ring.back.wrapping_add(1);
+        }
+        ring.back.wrapping_sub(before)
+    }
+
+    /// Descriptors that the transmit ring has room for.
+    pub fn room(&self) -> u32 {
+        self.transmit.len - self.transmit.ours.wrapping_sub(self.transmit.back)
+    }
+
+    /// Shows received frames to `visit`, at most `most`, without their check sequences, and hands their
+    /// buffers over again; returns how many there were.
+    pub fn receive(&mut self, most: usize, mut visit: impl FnMut(Bytes<'_>)) -> usize {
+        let mut seen = 0;
+        while seen < most {
+            let ring = &mut self.receive;
+            let (number, status) = (ring.back, ring.status(ring.back));
+            if status & OWN != 0 {
+                break;
+            }
+            ring.back = number.wrapping_add(1);
+            seen += 1;
+            let message = u32::from_le(ring.word(number, 2).load(Ordering::Relaxed)) & 0xfff;
+            let address = self.layout.buffer(ring.buffer(number));
+            let whole = status & (ERR | STP | ENP) == STP | ENP && message > CHECK;
+            let frame = self.memory.bytes(address.into(), message.saturating_sub(CHECK));
+            match frame.filter(|_| whole) {
+                Some(frame) => visit(frame),
+                None => self.counts.errors += 1,
+            }
+        }
+        self.refill();
+        seen
+    }
+
+    /// As pcnet32's interrupt routine begins: takes causes, and masks all of them until
+    /// [`unmask`](Self::unmask). False if there was nothing.
+    pub fn acknowledge(&mut self) -> bool {
+        let status = self.csr(0);
+        if status & WORTH_A_LOOK == 0 {
+            return false;
+        }
+        self.counts.interrupts += 1;
+        self.set_csr(0, status & !(INIT | STRT | STOP | TDMD | IENA));
+        let masks = self.csr(3);
+        self.set_csr(3, masks | MASKS);
+        true
+    }
+
+    /// As pcnet32's poll ends.
+    pub fn unmask(&mut self) {
+        let masks = self.csr(3);
+        self.set_csr(3, masks & !MASKS);
+        self.set_csr(0, IENA);
+    }
+
+    /// Stops the chip.
+    pub fn stop(&mut self) {
+        self.set_csr(0, STOP);
+    }
+}

@@ -1,0 +1,456 @@
+//! The receiver: where frames are handed out to the guest (Am79C970A, "Receive Operation").
+//!
+//! A frame is filtered by its destination, padded to what the wire's shortest frame has, and put into as
+//! many buffers as it needs. No descriptor at all is a miss; none for its rest, a buffer error. Its
+//! check sequence is counted and zero: nobody computes it to be looked at by nobody.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Picked,
+};
+use shmem::{Bytes, GuestMemory, Shared};
+
+use super::core::Core;
+use super::filter::Filter;
+use super::registers::{Fault, board, csr, features, status};
+use super::ring::{Descriptor, Ring, bits};
+
+/// Bytes of the shortest frame on a wire, without its check sequence.
+pub(super) const SHORTEST: usize = 60;
+/// Bytes of a check sequence.
+pub(super) const CHECK: usize = 4;
+/// Most buffers of a frame; one that needs more is a buffer error.
+const MAX_CHAIN: usize = 64;
+/// Message counts have twelve bits.
+const LONGEST: usize = 4095;
+/// 802.3 frames with less than this have padding, which may be stripped.
+const PADDED_BELOW: usize = 46;
+/// Addresses and length of an 802.3 frame.
+const HEADER: usize = 14;
+
+/// What the receiver's lock protects.
+#[derive(Debug, Default)]
+pub(super) struct Filling {
+    /// The registers that the rest was made of.
+    config: Option<u32>,
+    ring: Option<Ring>,
+    filter: Filter,
+    looped: bool,
+    /// Faults in all memory when it was looked at last.
+    faults: u64,
+    /// It has begun: what a predecessor was about to give back was looked after.
+    begun: bool,
+}
+
+/// Where a frame's bytes come from.
+trait Payload: Copy {
+    /// Copies what it has from byte `from` on; returns how many bytes were copied.
+    fn copy(self, from: usize, to: Bytes<'_>) -> usize;
+}
+
+impl Payload for Picked<'_> {
+    #[inline(always)]
+    fn copy(self, from: usize, to: Bytes<'_>) -> usize {
+        if from == 0 { self.copy_to(to) } else { self.copy_range(from, to) }
+    }
+}
+
+impl Payload for &[u8] {
+    fn copy(self, from: usize, to: Bytes<'_>) -> usize {
+        to.copy_in(self.get(from..).unwrap_or_default())
+    }
+}
+
+/// What is written of a frame: its bytes, zeros up to `padded`, and `check`.
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    len: usize,
+    padded: usize,
+    check: [u8; CHECK],
+    /// Bytes in all.
+    total: usize,
+    /// The match bits of its status.
+    matched: u16,
+}
+
+impl Shape {
+    fn new(len: usize, ethertype: u16, strip: bool, matched: u16) -> Self {
+        let inner = usize::from(ethertype);
+        if strip && inner < PADDED_BELOW {
+            let len = len.min(HEADER + inner);
+            return Self { len, padded: len, check: [0; CHECK], total: len, matched };
+        }
+        let padded = len.max(SHORTEST);
+        Self { len, padded, check: [0; CHECK], total: padded + CHECK, matched }
+    }
+
+    /// Writes the bytes from `from` on; returns how many.
+    #[inline(always)]
+    fn write(&self, payload: impl Payload, from: usize, to: Bytes<'_>) -> usize {
+        let to = to.prefix(self.total - from);
+        let end = from + to.len();
+        let mut at = from;
+        if at < self.len {
+            at += payload.copy(at, to.prefix(self.len - at));
+        }
+        if at < self.padded && at < end {
+            let zeros = to.suffix(at - from).prefix(self.padded - at);
+            zeros.fill(0);
+            at += zeros.len();
+        }
+        if at < end {
+            to.suffix(at - from).copy_in(&self.check[at - self.padded..]);
+        }
+        end - from
+    }
+}
+
+/// What became of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Put {
+    Done,
+    /// The driver has no buffer for it.
+    Missed,
+    /// The driver has too few.
+    Cut,
+}
+
+impl Filling {
+    /// Makes copies of the registers anew if they have changed.
+    #[inline(always)]
+    fn refresh(&mut self, core: &Core) -> Result<(), Fault> {
+        let config = core.registers.config.load(Ordering::Acquire);
+        if self.config != Some(config) {
+            self.reload(core, config)?;
+        }
+        let faults = shmem::guard::faults();
+        if faults != self.faults {
+            self.faults = faults;
+            if core.memory.has_failed() {
+                return Err(Fault::Memory);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn reload(&mut self, core: &Core, config: u32) -> Result<(), Fault> {
+        let registers = &*core.registers;
+        self.filter = Filter::new(registers);
+        self.looped = core.is_looped();
+        let ring = Ring::new(registers, &core.memory, csr::RECEIVE_BASE, csr::RECEIVE_LENGTH);
+        let ring = ring.ok_or(Fault::Ring)?;
+        if registers.receive.at() >= ring.len {
+            registers.receive.set(0, 0);
+        }
+        if !std::mem::replace(&mut self.begun, true) {
+            Self::look_after(core, &ring);
+        }
+        self.ring = Some(ring);
+        self.config = Some(config);
+        Ok(())
+    }
+
+    /// Gives back, as broken, what a predecessor that died was about to: its driver waits there.
+    fn look_after(core: &Core, ring: &Ring) {
+        let receive = &core.registers.receive;
+        let moving = receive.moving().min(ring.len);
+        let mut at = ring.before(receive.at(), moving);
+        for _ in 0..moving {
+            if ring.is_owned(at) {
+                ring.fill(at, bits::ERR | bits::BUFF | bits::STP | bits::ENP, Some(0));
+                core.registers.raise(status::RINT);
+            }
+            at = ring.next(at);
+        }
+        receive.set(receive.at(), 0);
+    }
+
+    /// Delivers `list` as far as there are buffers; returns the rest.
+    fn fill<'l>(
+        &mut self,
+        core: &Core,
+        batch: &Batch<'_>,
+        list: &'l [FrameIdx],
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<&'l [FrameIdx], Fault> {
+        let strip = core.registers.csr(csr::FEATURES) & features::ASTRP_RCV != 0;
+        for (done, i) in list.iter().enumerate() {
+            let (frame, head) = (batch.pick(*i), batch.head(*i));
+            let Some(to) = destination(head) else {
+                tally.runts += 1;
+                continue;
+            };
+            let Some(matched) = self.filter.matches(to) else {
+                tally.filtered += 1;
+                continue;
+            };
+            let len = frame.len();
+            if len > limits.max_frame as usize || len + CHECK > LONGEST {
+                tally.too_long += 1;
+                continue;
+            }
+            let shape = Shape::new(len, ethertype(head), strip, matched);
+            match self.put(core, frame, shape, limits.lossless)? {
+                Put::Done => {
+                    tally.frames += 1;
+                    tally.bytes += len as u64;
+                }
+                Put::Missed | Put::Cut if limits.lossless => return Ok(&list[done..]),
+                Put::Missed => tally.missed += 1,
+                Put::Cut => tally.cut += 1,
+            }
+        }
+        Ok(&[])
+    }
+
+    /// Puts a frame into the ring.
+    #[inline(always)]
+    fn put(
+        &mut self,
+        core: &Core,
+        payload: impl Payload,
+        shape: Shape,
+        lossless: bool,
+    ) -> Result<Put, Fault> {
+        let Some(ring) = &self.ring else { return Ok(Put::Missed) };
+        let receive = &core.registers.receive;
+        let at = receive.at();
+        let Some(first) = ring.take(at) else { return Ok(Put::Missed) };
+        if shape.total > first.len as usize {
+            return Self::put_chain(core, ring, payload, shape, lossless);
+        }
+        write_buffer(&core.memory, first.address, payload, shape, 0, shape.total)?;
+        let next = ring.next(at);
+        receive.set(next, 1);
+        let matched = if ring.style.tells_match() { shape.matched } else { 0 };
+        ring.fill(at, bits::STP | bits::ENP | matched, Some(shape.total as u32));
+        Ok(Put::Done)
+    }
+
+    /// Puts a frame into several buffers. The first is given back last: who sees it, sees all.
+    #[cold]
+    fn put_chain(
+        core: &Core,
+        ring: &Ring,
+        payload: impl Payload,
+        shape: Shape,
+        lossless: bool,
+    ) -> Result<Put, Fault> {
+        let receive = &core.registers.receive;
+        let first = receive.at();
+        let mut chain = [Descriptor::default(); MAX_CHAIN];
+        let (mut count, mut room, mut at) = (0, 0, first);
+        while room < shape.total && count < MAX_CHAIN.min(ring.len as usize) {
+            let Some(descriptor) = ring.take(at) else { break };
+            chain[count] = descriptor;
+            room += descriptor.len as usize;
+            count += 1;
+            at = ring.next(at);
+        }
+        let whole = room >= shape.total;
+        if !whole && lossless {
+            return Ok(Put::Cut);
+        }
+        let mut from = 0;
+        for descriptor in &chain[..count] {
+            let len = (descriptor.len as usize).min(shape.total - from);
+            write_buffer(&core.memory, descriptor.address, payload, shape, from, len)?;
+            from += len;
+        }
+        receive.set(at, count as u32);
+        for place in (0..count).rev() {
+            at = ring.before(at, 1);
+            let last = place + 1 == count;
+            let mut status = if place == 0 { bits::STP } else { 0 };
+            let mut message = None;
+            if last && whole {
+                let matched = if ring.style.tells_match() { shape.matched } else { 0 };
+                status |= bits::ENP | matched;
+                message = Some(shape.total as u32);
+            } else if last {
+                status |= bits::ERR | bits::BUFF;
+            }
+            ring.fill(at, status, message);
+        }
+        Ok(if whole { Put::Done } else { Put::Cut })
+    }
+
+    /// A frame of the controller's own comes back to it, with its check sequence. True if it was taken.
+    pub fn loop_back(&mut self, core: &Core, frame: &[u8], check: [u8; CHECK]) -> bool {
+        if !core.works(status::RXON) {
+            return false;
+        }
+        let put = self.refresh(core).and_then(|()| {
+            let matched = destination(frame).and_then(|to| self.filter.matches(to));
+            let (len, total) = (frame.len(), frame.len() + CHECK);
+            match matched {
+                Some(matched) if total <= LONGEST => {
+                    let shape = Shape { len, padded: len, check, total, matched };
+                    self.put(core, frame, shape, false).map(Some)
+                }
+                _ => Ok(None),
+            }
+        });
+        finish(core);
+        match put {
+            Ok(Some(Put::Missed)) => miss(core, 1),
+            Err(fault) => core.fail(fault),
+            Ok(_) => {}
+        }
+        put == Ok(Some(Put::Done))
+    }
+}
+
+/// Writes `len` bytes of a frame, from its byte `from` on, to a buffer.
+#[inline(always)]
+fn write_buffer(
+    memory: &GuestMemory,
+    address: u32,
+    payload: impl Payload,
+    shape: Shape,
+    from: usize,
+    len: usize,
+) -> Result<(), Fault> {
+    let mut near = memory.near();
+    if let Some(bytes) = near.bytes(address.into(), len as u32) {
+        shape.write(payload, from, bytes);
+        return Ok(());
+    }
+    let mut at = from;
+    let visit = |bytes: Bytes<'_>| at += shape.write(payload, at, bytes);
+    if near.for_each(address.into(), len as u32, visit) { Ok(()) } else { Err(Fault::Buffer) }
+}
+
+/// The destination of a frame: low 48 bits, first octet lowest.
+#[inline(always)]
+fn destination(head: &[u8]) -> Option<u64> {
+    let octets = head.first_chunk::<8>()?;
+    Some(u64::from_le_bytes(*octets) & 0xffff_ffff_ffff)
+}
+
+fn ethertype(head: &[u8]) -> u16 {
+    match head.get(12..14) {
+        Some(&[high, low]) => u16::from_be_bytes([high, low]),
+        _ => u16::MAX,
+    }
+}
+
+/// Nothing is being given back any more; the driver has something to look at.
+fn finish(core: &Core) {
+    let receive = &core.registers.receive;
+    if receive.moving() > 0 {
+        receive.set(receive.at(), 0);
+        core.registers.raise(status::RINT);
+    }
+}
+
+/// Frames that found no descriptor (Am79C970A, "CSR112").
+fn miss(core: &Core, frames: u16) {
+    let registers = &*core.registers;
+    let (missed, over) = registers.csr(csr::MISSED).overflowing_add(frames);
+    registers.set_csr(csr::MISSED, missed);
+    if over {
+        registers.csr[csr::FEATURES].fetch_or(features::MFCO, Ordering::AcqRel);
+    }
+    registers.raise(status::MISS);
+}
+
+/// What became of a list of frames.
+#[derive(Debug, Default)]
+struct Tally {
+    frames: u64,
+    bytes: u64,
+    runts: u64,
+    filtered: u64,
+    too_long: u64,
+    missed: u64,
+    cut: u64,
+}
+
+/// A controller's receiver. Shared by all workers.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub core: Arc<Core>,
+    pub counters: Option<Shared<EgressCounters>>,
+}
+
+impl Receiver {
+    fn count(&self, tally: &Tally) {
+        let Some(counters) = &self.counters else { return };
+        counters.frames.add(tally.frames);
+        counters.bytes.add(tally.bytes);
+        let drops = [
+            (DropReason::Runt, tally.runts),
+            (DropReason::Filtered, tally.filtered),
+            (DropReason::TooLong, tally.too_long),
+            (DropReason::Full, tally.missed + tally.cut),
+        ];
+        for (reason, frames) in drops.into_iter().filter(|(_, frames)| *frames > 0) {
+            counters.drop_frames(reason, frames);
+        }
+    }
+
+    fn drop_down(&self, frames: &[FrameIdx]) {
+        if let Some(counters) = &self.counters {
+            counters.drop_frames(DropReason::Down, frames.len() as u64);
+        }
+    }
+
+    /// True if frames from outside are taken now.
+    fn is_open(&self, filling: &Filling) -> bool {
+        self.core.works(status::RXON) && self.core.registers.has(board::LINK) && !filling.looped
+    }
+}
+
+impl Egress for Receiver {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let (core, all) = (&*self.core, Delivered { finished: list.len() });
+        let filling = &mut *core.lock();
+        if !core.works(status::RXON) {
+            self.drop_down(list);
+            return all;
+        }
+        let mut tally = Tally::default();
+        let filled = filling.refresh(core).and_then(|()| {
+            if self.is_open(filling) {
+                filling.fill(core, batch, list, limits, &mut tally).map(Some)
+            } else {
+                Ok(None)
+            }
+        });
+        finish(core);
+        if tally.missed > 0 {
+            miss(core, tally.missed as u16);
+        }
+        self.count(&tally);
+        match filled {
+            Ok(Some(left)) => Delivered { finished: list.len() - left.len() },
+            Ok(None) => {
+                self.drop_down(list);
+                all
+            }
+            Err(fault) => {
+                core.fail(fault);
+                if let Some(counters) = &self.counters {
+                    counters.faults.add(1);
+                    let done = tally.frames + tally.runts + tally.filtered + tally.too_long;
+                    let done = done + tally.missed + tally.cut;
+                    counters.drop_frames(DropReason::Down, list.len() as u64 - done);
+                }
+                all
+            }
+        }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        let kick = self.core.wants_kick();
+        if let (true, Some(counters)) = (kick, &self.counters) {
+            counters.kicks.add_shared(1);
+        }
+        Effects { kick }
+    }
+}

@@ -1,0 +1,455 @@
+//! What a PCnet is, in memory that outlives whoever runs its model.
+
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use port::Counter;
+use shmem::Shareable;
+
+use super::table::{self, Chip, Class};
+
+/// CSR0, the controller's status (Am79C970A, "CSR0").
+pub(super) mod status {
+    pub const INIT: u16 = 1;
+    pub const STRT: u16 = 1 << 1;
+    pub const STOP: u16 = 1 << 2;
+    pub const TDMD: u16 = 1 << 3;
+    pub const TXON: u16 = 1 << 4;
+    pub const RXON: u16 = 1 << 5;
+    pub const IENA: u16 = 1 << 6;
+    pub const INTR: u16 = 1 << 7;
+    pub const IDON: u16 = 1 << 8;
+    pub const TINT: u16 = 1 << 9;
+    pub const RINT: u16 = 1 << 10;
+    pub const MERR: u16 = 1 << 11;
+    pub const MISS: u16 = 1 << 12;
+    pub const CERR: u16 = 1 << 13;
+    pub const BABL: u16 = 1 << 14;
+    pub const ERR: u16 = 1 << 15;
+    /// Written as ones, they are cleared.
+    pub const EVENTS: u16 = 0x7f00;
+    /// Those that make [`ERR`].
+    pub const ERRORS: u16 = BABL | CERR | MISS | MERR;
+    /// Those that interrupt, unless CSR3 masks them.
+    pub const CAUSES: u16 = 0x5f00;
+}
+
+/// CSR3 (Am79C970A, "CSR3").
+pub(super) mod masks {
+    /// A transmitter that finds a frame incomplete goes on with the next.
+    pub const DXSUFLO: u16 = 1 << 6;
+}
+
+/// CSR4 (Am79C970A, "CSR4").
+pub(super) mod features {
+    pub const TXDPOLL: u16 = 1 << 12;
+    pub const APAD_XMT: u16 = 1 << 11;
+    pub const ASTRP_RCV: u16 = 1 << 10;
+    pub const MFCO: u16 = 1 << 9;
+    pub const UINTCMD: u16 = 1 << 7;
+    pub const UINT: u16 = 1 << 6;
+    pub const TXSTRT: u16 = 1 << 3;
+    /// Events whose masks lie one bit lower.
+    pub const MASKED: u16 = 0x0115;
+    /// Events that STOP clears.
+    pub const STOPPED: u16 = 0x02c2;
+}
+
+/// CSR5 (Am79C970A, "CSR5").
+pub(super) mod extended {
+    pub const TOKINTD: u16 = 1 << 15;
+    pub const LTINTEN: u16 = 1 << 14;
+    pub const SPND: u16 = 1;
+    /// Events whose enabling bits lie one bit lower.
+    pub const ENABLED: u16 = 0x0548;
+}
+
+/// CSR15, the mode (Am79C970A, "CSR15").
+pub(super) mod mode {
+    pub const PROM: u16 = 1 << 15;
+    pub const DRCVBC: u16 = 1 << 14;
+    pub const DRCVPA: u16 = 1 << 13;
+    pub const DXMTFCS: u16 = 1 << 3;
+    pub const LOOP: u16 = 1 << 2;
+    pub const DTX: u16 = 1 << 1;
+    pub const DRX: u16 = 1;
+}
+
+/// CSR numbers that have names elsewhere.
+pub(super) mod csr {
+    pub const STATUS: usize = 0;
+    pub const INIT_BLOCK: usize = 1;
+    pub const MASKS: usize = 3;
+    pub const FEATURES: usize = 4;
+    pub const EXTENDED: usize = 5;
+    pub const LENGTHS: usize = 6;
+    pub const LOGICAL: usize = 8;
+    pub const STATION: usize = 12;
+    pub const MODE: usize = 15;
+    pub const RECEIVE_BASE: usize = 24;
+    pub const TRANSMIT_BASE: usize = 30;
+    pub const POLL_INTERVAL: usize = 47;
+    pub const RECEIVE_LENGTH: usize = 76;
+    pub const TRANSMIT_LENGTH: usize = 78;
+    pub const MISSED: usize = 112;
+}
+
+/// BCR numbers that have names elsewhere.
+pub(super) mod bcr {
+    pub const MISCELLANEOUS: usize = 2;
+    pub const DUPLEX: usize = 9;
+    pub const BUS: usize = 18;
+    pub const STYLE: usize = 20;
+    pub const MII_ADDRESS: usize = 33;
+}
+
+/// BCR18: the windows are 32 bits wide.
+pub(super) const DWIO: u16 = 1 << 7;
+/// BCR2: the address PROM may be written.
+pub(super) const APROMWE: u16 = 1 << 8;
+
+/// Bits of [`Registers::board`].
+pub(super) mod board {
+    /// It was powered on.
+    pub const POWERED: u32 = 1;
+    /// It may read and write memory.
+    pub const MASTER: u32 = 2;
+    /// The cable is connected.
+    pub const LINK: u32 = 4;
+}
+
+/// What its driver did that stopped it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Fault {
+    /// The initialization block does not lie in guest memory.
+    #[error("the initialization block is not in the guest's memory")]
+    InitBlock = 1,
+    /// A descriptor ring does not lie in guest memory, in one piece.
+    #[error("a descriptor ring is not in the guest's memory, in one piece")]
+    Ring = 2,
+    /// A buffer does not lie in guest memory.
+    #[error("a buffer is not in the guest's memory")]
+    Buffer = 3,
+    /// Guest memory that has failed: its file was truncated, or a page was lost.
+    #[error("the guest's memory has failed")]
+    Memory = 4,
+}
+
+impl Fault {
+    const ALL: [Self; 4] = [Self::InitBlock, Self::Ring, Self::Buffer, Self::Memory];
+
+    /// As [`crate::device::Device::fault`] says it.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            Self::InitBlock => "the initialization block is not in the guest's memory",
+            Self::Ring => "a descriptor ring is not in the guest's memory, in one piece",
+            Self::Buffer => "a buffer is not in the guest's memory",
+            Self::Memory => "the guest's memory has failed",
+        }
+    }
+}
+
+/// A PCnet's registers and positions. All zero is one that was never powered on.
+///
+/// Writers: the home worker, but for what is said otherwise. Events in CSR0, CSR4 and CSR5 are set by
+/// whoever delivers or sends, with read-modify-write operations.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Registers {
+    pub(super) csr: [AtomicU16; table::CSRS],
+    pub(super) bcr: [AtomicU16; table::BCRS],
+    pub(super) phy: [AtomicU16; 32],
+    /// The address PROM, as words of little-endian bytes.
+    pub(super) prom: [AtomicU32; 4],
+    pub(super) board: AtomicU32,
+    pub(super) rap: AtomicU32,
+    fault: AtomicU32,
+    /// Changes with everything that halves keep copies of.
+    pub(super) config: AtomicU32,
+    /// Changes when rings begin anew: what was lent before is the driver's again.
+    pub(super) epoch: AtomicU32,
+    /// The level that the bus was told of is high.
+    pub(super) told: AtomicU32,
+    pub(super) transmit: TransmitState,
+    pub(super) receive: ReceiveState,
+    counts: Counts,
+}
+
+/// Where the transmitter stands.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct TransmitState {
+    /// [`Position`], in one word.
+    position: AtomicU64,
+    /// Transmit demands that were not answered yet.
+    pub demands: AtomicU32,
+}
+
+/// Where the receiver stands.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct ReceiveState {
+    /// The descriptor that is filled next; in the upper half, how many before it are being filled:
+    /// stored before they are given back, so that a successor knows. Written under the receiver's lock.
+    place: AtomicU32,
+}
+
+impl ReceiveState {
+    pub fn at(&self) -> u32 {
+        self.place.load(Ordering::Relaxed) & 0xffff
+    }
+
+    pub fn moving(&self) -> u32 {
+        self.place.load(Ordering::Relaxed) >> 16
+    }
+
+    #[inline(always)]
+    pub fn set(&self, at: u32, moving: u32) {
+        self.place.store(at | moving << 16, Ordering::Release);
+    }
+}
+
+/// What was counted; each by the home worker.
+#[derive(Debug)]
+#[repr(C, align(64))]
+struct Counts {
+    accesses: [Counter; Class::COUNT],
+    demands: Counter,
+    deferred: Counter,
+}
+
+#[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
+// SAFETY: atomic words only; padding is never read.
+unsafe impl Shareable for Registers {}
+
+const _: () = assert!(size_of::<Registers>() <= 16 * 1024);
+
+/// A place in the transmit ring: the next descriptor, and how many before it are lent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Position {
+    pub at: u32,
+    pub lent: u32,
+}
+
+/// Register accesses by what they cost, since power-on, and transmit demands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Accesses {
+    /// By [`Class`], in its order.
+    pub by_class: [u64; Class::COUNT],
+    /// Transmit demands: doorbells.
+    pub demands: u64,
+    /// Those of them that waited for others.
+    pub deferred: u64,
+}
+
+impl Accesses {
+    /// Those of a class.
+    #[must_use]
+    pub fn of(&self, class: Class) -> u64 {
+        self.by_class[class as usize]
+    }
+}
+
+impl Registers {
+    /// What was accessed since power-on.
+    #[must_use]
+    pub fn accesses(&self) -> Accesses {
+        Accesses {
+            by_class: std::array::from_fn(|class| self.counts.accesses[class].get()),
+            demands: self.counts.demands.get(),
+            deferred: self.counts.deferred.get(),
+        }
+    }
+
+    /// What stopped it.
+    #[must_use]
+    pub fn fault(&self) -> Option<Fault> {
+        let number = self.fault.load(Ordering::Relaxed);
+        Fault::ALL.into_iter().find(|fault| *fault as u32 == number)
+    }
+
+    pub(super) fn set_fault(&self, fault: Option<Fault>) {
+        self.fault.store(fault.map_or(0, |fault| fault as u32), Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    pub(super) fn count(&self, class: Class) {
+        self.counts.accesses[class as usize].add(1);
+    }
+
+    pub(super) fn count_demand(&self) {
+        self.counts.demands.add(1);
+        self.transmit.demands.store(self.demands() + 1, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_deferred(&self, demands: u32) {
+        self.counts.deferred.add(u64::from(demands));
+    }
+
+    /// Transmit demands that were not answered yet; saturates never, for each one is a trap.
+    #[inline(always)]
+    pub(super) fn demands(&self) -> u32 {
+        self.transmit.demands.load(Ordering::Relaxed)
+    }
+
+    #[inline(always)]
+    pub(super) fn csr(&self, number: usize) -> u16 {
+        self.csr[number].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_csr(&self, number: usize, value: u16) {
+        self.csr[number].store(value, Ordering::Relaxed);
+    }
+
+    /// Two CSRs as one number, the lower half first.
+    pub(super) fn csr_pair(&self, low: usize) -> u32 {
+        u32::from(self.csr(low)) | u32::from(self.csr(low + 1)) << 16
+    }
+
+    pub(super) fn set_csr_pair(&self, low: usize, value: u32) {
+        self.set_csr(low, value as u16);
+        self.set_csr(low + 1, (value >> 16) as u16);
+    }
+
+    #[inline(always)]
+    pub(super) fn bcr(&self, number: usize) -> u16 {
+        self.bcr[number].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_bcr(&self, number: usize, value: u16) {
+        self.bcr[number].store(value, Ordering::Relaxed);
+    }
+
+    /// CSR0, without what is computed.
+    #[inline(always)]
+    pub(super) fn status(&self) -> u16 {
+        self.csr[csr::STATUS].load(Ordering::Acquire)
+    }
+
+    /// Sets events, after what they tell of.
+    #[inline(always)]
+    pub(super) fn raise(&self, events: u16) {
+        self.csr[csr::STATUS].fetch_or(events, Ordering::AcqRel);
+    }
+
+    pub(super) fn change_status(&self, clear: u16, set: u16) {
+        self.csr[csr::STATUS].fetch_and(!clear, Ordering::AcqRel);
+        self.csr[csr::STATUS].fetch_or(set, Ordering::AcqRel);
+    }
+
+    #[inline(always)]
+    pub(super) fn is_suspended(&self) -> bool {
+        self.csr(csr::EXTENDED) & extended::SPND != 0
+    }
+
+    #[inline(always)]
+    pub(super) fn has(&self, board: u32) -> bool {
+        self.board.load(Ordering::Relaxed) & board != 0
+    }
+
+    pub(super) fn set_board(&self, bits: u32, on: bool) {
+        if on {
+            self.board.fetch_or(bits, Ordering::AcqRel);
+        } else {
+            self.board.fetch_and(!bits, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn changed(&self) {
+        self.config.fetch_add(1, Ordering::Release);
+    }
+
+    /// Rings begin anew.
+    pub(super) fn begin_anew(&self) {
+        self.set_position(Position::default());
+        self.receive.set(0, 0);
+        self.epoch.fetch_add(1, Ordering::Release);
+        self.changed();
+    }
+
+    #[inline(always)]
+    pub(super) fn position(&self) -> Position {
+        let word = self.transmit.position.load(Ordering::Relaxed);
+        Position { at: word as u32, lent: (word >> 32) as u32 }
+    }
+
+    #[inline(always)]
+    pub(super) fn set_position(&self, position: Position) {
+        let word = u64::from(position.at) | u64::from(position.lent) << 32;
+        self.transmit.position.store(word, Ordering::Release);
+    }
+
+    /// Descriptors of the ring whose length stands in this CSR, as two's complement.
+    pub(super) fn ring_len(&self, number: usize) -> u32 {
+        u32::from(self.csr(number).wrapping_neg()).max(1)
+    }
+
+    /// Some event asks for an interrupt: INTR of CSR0.
+    #[inline]
+    pub(super) fn pending(&self) -> bool {
+        let (four, five) = (self.csr(csr::FEATURES), self.csr(csr::EXTENDED));
+        self.status() & !self.csr(csr::MASKS) & status::CAUSES != 0
+            || four >> 1 & !four & features::MASKED != 0
+            || four & features::UINT != 0
+            || five >> 1 & five & extended::ENABLED != 0
+    }
+
+    /// The interrupt pin's level.
+    #[inline]
+    pub(super) fn level(&self) -> bool {
+        self.status() & status::IENA != 0 && self.pending()
+    }
+
+    /// As after power-on or H_RESET. What the board is connected to stays.
+    pub(super) fn hard_reset(&self, chip: Chip, mac: [u8; 6]) {
+        self.csr.iter().chain(&self.bcr).for_each(|word| word.store(0, Ordering::Relaxed));
+        for register in table::bcrs().filter(|register| register.chips.include(chip)) {
+            self.set_bcr(register.number.into(), register.reset);
+        }
+        self.write_prom(&table::address_prom(mac));
+        super::mii::reset(self);
+        self.soft_reset(chip);
+    }
+
+    /// S_RESET.
+    pub(super) fn soft_reset(&self, chip: Chip) {
+        self.rap.store(0, Ordering::Relaxed);
+        for register in table::csrs().filter(|register| register.chips.include(chip)) {
+            let number = register.number.into();
+            let kept = self.csr(number) & register.kept;
+            self.set_csr(number, kept | register.reset);
+        }
+        let (low, high) = chip.id();
+        self.set_csr(88, low);
+        self.set_csr(89, high);
+        for word in 0..3 {
+            self.set_csr(csr::STATION + word, self.prom_half(word));
+        }
+        self.transmit.demands.store(0, Ordering::Relaxed);
+        self.set_fault(None);
+        self.begin_anew();
+    }
+
+    pub(super) fn read_prom(&self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        for (word, bytes) in self.prom.iter().zip(bytes.chunks_exact_mut(4)) {
+            bytes.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
+        bytes
+    }
+
+    pub(super) fn write_prom(&self, bytes: &[u8; 16]) {
+        for (word, bytes) in self.prom.iter().zip(bytes.chunks_exact(4)) {
+            let mut four = [0; 4];
+            four.copy_from_slice(bytes);
+            word.store(u32::from_le_bytes(four), Ordering::Relaxed);
+        }
+    }
+
+    fn prom_half(&self, half: usize) -> u16 {
+        let bytes = self.read_prom();
+        u16::from_le_bytes([bytes[2 * half], bytes[2 * half + 1]])
+    }
+}

@@ -1,0 +1,281 @@
+//! Descriptor rings and the initialization block (Am79C970A, "Initialization Block", "Receive
+//! Descriptors", "Transmit Descriptors").
+//!
+//! ```text
+//!   SWSTYLE 0          1, 2                 3
+//!   OWN.. | address    address              message count / errors
+//!   count | BCNT       OWN.. | BCNT         OWN.. | BCNT
+//!                      message count/errors address
+//!                      user                 user
+//! ```
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shmem::{GuestMemory, SharedSlice};
+
+use super::registers::{Registers, bcr, csr};
+
+/// Status bits of a descriptor: the upper half of its second word; in style 0 the upper byte of both.
+pub(super) mod bits {
+    pub const OWN: u16 = 1 << 15;
+    pub const ERR: u16 = 1 << 14;
+    /// Transmit: sums are appended though DXMTFCS says otherwise; in style 1, not appended.
+    pub const ADD_FCS: u16 = 1 << 13;
+    /// Transmit, with LTINTEN: interrupt when it is sent.
+    pub const LTINT: u16 = 1 << 12;
+    /// Receive: no buffer for the rest of the frame.
+    pub const BUFF: u16 = 1 << 10;
+    pub const STP: u16 = 1 << 9;
+    pub const ENP: u16 = 1 << 8;
+    /// Receive: matched the station address, the logical filter, broadcast.
+    pub const PAM: u16 = 1 << 6;
+    pub const LAFM: u16 = 1 << 5;
+    pub const BAM: u16 = 1 << 4;
+}
+
+/// Transmit errors: TMD2 from bit 16 on.
+pub(super) mod errors {
+    pub const BUFF: u16 = 1 << 15;
+    pub const UFLO: u16 = 1 << 14;
+    pub const LCAR: u16 = 1 << 11;
+}
+
+/// How descriptors look (BCR20, SWSTYLE).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Style {
+    /// 0: as the LANCE's; 8 bytes, addresses of 24 bits with what CSR2 has above.
+    Short {
+        /// Bits 31 to 24 of every address.
+        high: u32,
+    },
+    /// 1 and 2: ILACC, PCnet-32.
+    Long {
+        /// 1: what style 2 takes for ADD_FCS says not to append.
+        ilacc: bool,
+    },
+    /// 3: PCnet-PCI, buffers' addresses after their lengths.
+    Swapped,
+}
+
+impl Style {
+    pub fn of(registers: &Registers) -> Self {
+        match registers.bcr(bcr::STYLE) & 0xff {
+            1 => Self::Long { ilacc: true },
+            2 => Self::Long { ilacc: false },
+            3 => Self::Swapped,
+            // What is not defined is taken for the style after power-on.
+            _ => Self::Short { high: u32::from(registers.csr(csr::INIT_BLOCK + 1) & 0xff00) << 16 },
+        }
+    }
+
+    /// 32-bit words of a descriptor.
+    #[inline(always)]
+    pub fn words(self) -> usize {
+        if matches!(self, Self::Short { .. }) { 2 } else { 4 }
+    }
+
+    /// True if PAM, LAFM and BAM exist.
+    pub fn tells_match(self) -> bool {
+        !matches!(self, Self::Short { .. })
+    }
+}
+
+/// A descriptor that the controller owns, read once.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Descriptor {
+    pub address: u32,
+    pub status: u16,
+    /// Bytes of its buffer: 1 to 4,096.
+    pub len: u32,
+}
+
+/// A ring in guest memory.
+#[derive(Clone, Debug)]
+pub(super) struct Ring {
+    words: SharedSlice<AtomicU32>,
+    pub len: u32,
+    pub base: u32,
+    pub style: Style,
+}
+
+impl Ring {
+    /// The ring whose base and length stand in these CSRs; `None` if it is not in guest memory, in one
+    /// piece.
+    pub fn new(
+        registers: &Registers,
+        memory: &GuestMemory,
+        base: usize,
+        len: usize,
+    ) -> Option<Self> {
+        let style = Style::of(registers);
+        let (base, len) = (registers.csr_pair(base), registers.ring_len(len));
+        // Rings are aligned to their descriptors; the chip takes no notice of the bits below.
+        let base = base & !(4 * style.words() as u32 - 1);
+        let words = memory.shared_slice(base.into(), len as usize * style.words())?;
+        Some(Self { words, len, base, style })
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.base, self.len, self.style) == (other.base, other.len, other.style)
+    }
+
+    #[inline(always)]
+    fn word(&self, at: u32, word: usize) -> &AtomicU32 {
+        &self.words[at as usize * self.style.words() + word]
+    }
+
+    /// The word that OWN is in.
+    #[inline(always)]
+    fn status_word(&self, at: u32) -> &AtomicU32 {
+        self.word(at, usize::from(!matches!(self.style, Style::Short { .. })))
+    }
+
+    /// The descriptor after `at`.
+    #[inline(always)]
+    pub fn next(&self, at: u32) -> u32 {
+        if at + 1 >= self.len { 0 } else { at + 1 }
+    }
+
+    /// The descriptor `count` after `at`, `count` being at most the ring's length.
+    #[inline(always)]
+    pub fn after(&self, at: u32, count: u32) -> u32 {
+        let after = at + count;
+        if after >= self.len { after - self.len } else { after }
+    }
+
+    /// The descriptor `count` before `at`, `count` being at most the ring's length.
+    pub fn before(&self, at: u32, count: u32) -> u32 {
+        if at >= count { at - count } else { at + self.len - count }
+    }
+
+    /// True if the controller owns the descriptor at `at`.
+    #[inline(always)]
+    pub fn is_owned(&self, at: u32) -> bool {
+        u32::from_le(self.status_word(at).load(Ordering::Acquire)) >> 31 != 0
+    }
+
+    /// The descriptor at `at`, if the controller owns it.
+    #[inline(always)]
+    pub fn take(&self, at: u32) -> Option<Descriptor> {
+        let word = u32::from_le(self.status_word(at).load(Ordering::Acquire));
+        if word >> 31 == 0 {
+            return None;
+        }
+        let load = |n| u32::from_le(self.word(at, n).load(Ordering::Relaxed));
+        let status = (word >> 16) as u16;
+        let (address, status, count) = match self.style {
+            Style::Short { high } => (word & 0x00ff_ffff | high, status & 0xff00, load(1)),
+            Style::Long { .. } => (load(0), status, word),
+            Style::Swapped => (load(2), status, word),
+        };
+        // Two's complement of twelve bits; none of them set is the most there is.
+        let len = 4096 - (count & 0xfff);
+        Some(Descriptor { address, status, len })
+    }
+
+    /// Gives the transmit descriptor at `at` back: sent.
+    #[inline(always)]
+    pub fn give_back(&self, at: u32) {
+        let word = self.status_word(at);
+        let kept = u32::from_le(word.load(Ordering::Relaxed)) & !(u32::from(bits::OWN) << 16);
+        word.store(kept.to_le(), Ordering::Release);
+    }
+
+    /// True if the driver wants to be told that the transmit descriptor at `at` was sent (LTINT).
+    pub fn wants_interrupt(&self, at: u32) -> bool {
+        let word = u32::from_le(self.status_word(at).load(Ordering::Relaxed));
+        word >> 16 & u32::from(bits::LTINT) != 0
+    }
+
+    /// Gives the transmit descriptor at `at` back with what went wrong.
+    pub fn give_back_failed(&self, at: u32, errors: u16) {
+        if let Style::Short { .. } = self.style {
+            let count = self.word(at, 1);
+            let kept = u32::from_le(count.load(Ordering::Relaxed)) & 0xffff;
+            count.store((kept | u32::from(errors) << 16).to_le(), Ordering::Relaxed);
+        } else {
+            self.other_word(at).store((u32::from(errors) << 16).to_le(), Ordering::Relaxed);
+        }
+        let word = self.status_word(at);
+        let kept = u32::from_le(word.load(Ordering::Relaxed)) & !(u32::from(bits::OWN) << 16);
+        word.store((kept | u32::from(bits::ERR) << 16).to_le(), Ordering::Release);
+    }
+
+    /// Message count of a receive descriptor, errors of a transmit descriptor, in long styles.
+    #[inline(always)]
+    fn other_word(&self, at: u32) -> &AtomicU32 {
+        self.word(at, if self.style == Style::Swapped { 0 } else { 2 })
+    }
+
+    /// Gives the receive descriptor at `at` back with a status and, if it is a frame's last, the frame's
+    /// length.
+    #[inline(always)]
+    pub fn fill(&self, at: u32, status: u16, message: Option<u32>) {
+        let word = self.status_word(at);
+        let old = u32::from_le(word.load(Ordering::Relaxed));
+        let new = if let Style::Short { .. } = self.style {
+            if let Some(message) = message {
+                let count = self.word(at, 1);
+                let kept = u32::from_le(count.load(Ordering::Relaxed)) & 0xffff;
+                count.store((kept | (message & 0xfff) << 16).to_le(), Ordering::Relaxed);
+            }
+            old & 0x00ff_ffff | u32::from(status & 0xff00) << 16
+        } else {
+            if let Some(message) = message {
+                self.other_word(at).store((message & 0xfff).to_le(), Ordering::Relaxed);
+            }
+            old & 0xffff | u32::from(status) << 16
+        };
+        word.store(new.to_le(), Ordering::Release);
+    }
+}
+
+/// What an initialization block says (Am79C970A, "Initialization Block").
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct InitBlock {
+    pub mode: u16,
+    pub station: [u16; 3],
+    pub logical: [u16; 4],
+    /// Bases, and lengths as their logarithms.
+    pub receive: (u32, u16),
+    pub transmit: (u32, u16),
+}
+
+impl InitBlock {
+    /// Bytes of the longer form.
+    pub const MOST: usize = 28;
+
+    /// Bytes of a block in this style.
+    pub fn size(style: Style) -> usize {
+        if let Style::Short { .. } = style { 24 } else { Self::MOST }
+    }
+
+    pub fn parse(bytes: &[u8; Self::MOST], style: Style) -> Self {
+        let half = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let word = |at: usize| u32::from(half(at)) | u32::from(half(at + 2)) << 16;
+        let mode = half(0);
+        if let Style::Short { high } = style {
+            let ring = |at| (word(at) & 0x00ff_ffff | high, half(at + 2) >> 13);
+            return Self {
+                mode,
+                station: [2, 4, 6].map(half),
+                logical: [8, 10, 12, 14].map(half),
+                receive: ring(16),
+                transmit: ring(20),
+            };
+        }
+        let lengths = half(2);
+        Self {
+            mode,
+            station: [4, 6, 8].map(half),
+            logical: [12, 14, 16, 18].map(half),
+            receive: (word(20), lengths >> 4 & 15),
+            transmit: (word(24), lengths >> 12 & 15),
+        }
+    }
+
+    /// Descriptors of a ring with this length code: 512 at most.
+    pub fn ring_len(code: u16) -> u16 {
+        1 << code.min(9)
+    }
+}

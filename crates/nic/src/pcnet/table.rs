@@ -1,0 +1,475 @@
+//! The registers of the PCnet family: one table of CSRs, one of BCRs. Decoding, masks, resets, side
+//! effects and access classes are what stands here.
+//!
+//! Numbers, bits and reset values: Am79C970A data sheet (19436), "Control and Status Registers" and "Bus
+//! Configuration Registers"; for the Am79C973 its own (21510), the same chapters.
+
+/// CSRs that can be addressed: RAP has seven bits.
+pub(super) const CSRS: usize = 128;
+/// BCRs that are kept; those beyond read zero.
+pub(super) const BCRS: usize = 64;
+
+/// A member of the family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Chip {
+    /// Am79C970A, PCnet-PCI II: 10 Mb/s.
+    Am79C970A,
+    /// Am79C973, PCnet-FAST III: 100 Mb/s with a PHY behind an MII, and SRAM.
+    Am79C973,
+}
+
+impl Chip {
+    /// CSR88 and CSR89: version, part number, AMD (Am79C970A, "CSR88"; Am79C973, "CSR88").
+    #[must_use]
+    pub fn id(self) -> (u16, u16) {
+        match self {
+            Self::Am79C970A => (0x1003, 0x0262),
+            Self::Am79C973 => (0x5003, 0x0262),
+        }
+    }
+
+    /// PCI revision id.
+    #[must_use]
+    pub fn revision(self) -> u8 {
+        match self {
+            Self::Am79C970A => 0x10,
+            Self::Am79C973 => 0x40,
+        }
+    }
+}
+
+/// Which members have a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Chips {
+    All,
+    /// The Am79C973.
+    Fast,
+}
+
+impl Chips {
+    pub fn include(self, chip: Chip) -> bool {
+        self == Self::All || chip == Chip::Am79C973
+    }
+}
+
+/// What an access costs, as VMware's paper sorts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Memory: a latch is read or written, and nothing else happens.
+    Latch,
+    /// The value read is computed from the state; nothing changes.
+    Computed,
+    /// The state changes, and perhaps the interrupt's level. Nobody else is involved.
+    Local,
+    /// Frames are asked to be sent.
+    Network,
+}
+
+impl Class {
+    /// How many there are.
+    pub const COUNT: usize = 4;
+    /// All of them, in order.
+    pub const ALL: [Self; Self::COUNT] = [Self::Latch, Self::Computed, Self::Local, Self::Network];
+
+    /// Its name in tables and JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Latch => "latch",
+            Self::Computed => "computed",
+            Self::Local => "local",
+            Self::Network => "network",
+        }
+    }
+}
+
+/// When software may write a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    Always,
+    /// While STOP or SPND is set.
+    Halted,
+    Never,
+}
+
+/// What a read gives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum View {
+    /// What is stored.
+    Latch,
+    /// CSR0: ERR and INTR computed.
+    Status,
+    /// The same as that CSR.
+    Csr(u8),
+    /// The same as that BCR.
+    Bcr(u8),
+    /// Address of the current receive descriptor, half by half.
+    ReceiveAt(u8),
+    /// Address of the current transmit descriptor, half by half.
+    TransmitAt(u8),
+    /// Descriptors left in the receive ring, as two's complement.
+    ReceiveCount,
+    /// Likewise of the transmit ring.
+    TransmitCount,
+    /// An LED's register: LEDOUT computed.
+    Led,
+    /// BCR34: the register of the PHY that BCR33 names.
+    Phy,
+}
+
+/// What a write does beyond the latch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    None,
+    /// CSR0: starts, stops, initializes, demands.
+    Control,
+    /// Bits in this mask are events, which ones clear.
+    Events(u16),
+    /// CSR4: events, and an interrupt at software's wish.
+    Features(u16),
+    /// CSR5: events, and suspending.
+    Suspend(u16),
+    /// The interrupt's level is looked at anew.
+    Line,
+    /// Halves of the model keep copies.
+    Config,
+    /// The same as that CSR.
+    Csr(u8),
+    /// The same as that BCR.
+    Bcr(u8),
+    /// BCR20: the bits that follow from the software style.
+    Style,
+    /// BCR19: EEPROM commands end at once.
+    Eeprom,
+    /// BCR34.
+    Phy,
+}
+
+/// A row of either table.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Register {
+    pub number: u8,
+    pub name: &'static str,
+    pub chips: Chips,
+    pub when: When,
+    /// Bits that a write stores.
+    pub mask: u16,
+    /// Bits that S_RESET keeps; of BCRs, all.
+    pub kept: u16,
+    /// Value after a reset: of CSRs S_RESET, of BCRs H_RESET.
+    pub reset: u16,
+    pub view: View,
+    pub effect: Effect,
+    /// What a read costs.
+    pub read: Class,
+    /// What a write costs, if it is not of a higher class for what is written.
+    pub write: Class,
+}
+
+const KEEP: u16 = 0xffff;
+
+/// A latch that software may write at any time.
+const fn latch(number: u8, name: &'static str, kept: u16, reset: u16) -> Register {
+    Register {
+        number,
+        name,
+        chips: Chips::All,
+        when: When::Always,
+        mask: 0xffff,
+        kept,
+        reset,
+        view: View::Latch,
+        effect: Effect::None,
+        read: Class::Latch,
+        write: Class::Latch,
+    }
+}
+
+impl Register {
+    const fn on(self, chips: Chips) -> Self {
+        Self { chips, ..self }
+    }
+
+    const fn halted(self) -> Self {
+        Self { when: When::Halted, ..self }
+    }
+
+    const fn fixed(self) -> Self {
+        Self { when: When::Never, ..self }
+    }
+
+    const fn stores(self, mask: u16) -> Self {
+        Self { mask, ..self }
+    }
+
+    const fn shows(self, view: View) -> Self {
+        let read = match view {
+            View::Latch => Class::Latch,
+            _ => Class::Computed,
+        };
+        Self { view, read, ..self }
+    }
+
+    const fn does(self, effect: Effect) -> Self {
+        let write = match effect {
+            Effect::None => Class::Latch,
+            _ => Class::Local,
+        };
+        Self { effect, write, ..self }
+    }
+}
+
+/// A latch that only matters to debuggers, written while halted.
+const fn working(number: u8, name: &'static str) -> Register {
+    latch(number, name, KEEP, 0).halted()
+}
+
+/// As [`working`], for what halves keep copies of.
+const fn config(number: u8, name: &'static str, kept: u16, reset: u16) -> Register {
+    latch(number, name, kept, reset).halted().does(Effect::Config)
+}
+
+/// The control and status registers.
+const CSR: &[Register] = &[
+    latch(0, "status", 0, 0x0004).shows(View::Status).does(Effect::Control),
+    latch(1, "IADRL", KEEP, 0).halted(),
+    latch(2, "IADRH", KEEP, 0).halted().does(Effect::Config),
+    latch(3, "masks", 0, 0).stores(0x5f7c).does(Effect::Line),
+    latch(4, "features", 0, 0x0115).stores(0xfd15).does(Effect::Features(0x026a)),
+    latch(5, "extended", 0, 0).stores(0xc54f).does(Effect::Suspend(0x0a90)),
+    latch(6, "TLEN/RLEN", 0, 0).fixed(),
+    latch(7, "extended 2", 0, 0).stores(0xf555).does(Effect::Events(0x0aaa)).on(Chips::Fast),
+    config(8, "LADRF0", 0, 0),
+    config(9, "LADRF1", 0, 0),
+    config(10, "LADRF2", 0, 0),
+    config(11, "LADRF3", 0, 0),
+    config(12, "PADR0", 0, 0),
+    config(13, "PADR1", 0, 0),
+    config(14, "PADR2", 0, 0),
+    config(15, "mode", 0x21c4, 0),
+    latch(16, "IADRL alias", KEEP, 0).shows(View::Csr(1)).does(Effect::Csr(1)),
+    latch(17, "IADRH alias", KEEP, 0).shows(View::Csr(2)).does(Effect::Csr(2)),
+    working(18, "CRBAL"),
+    working(19, "CRBAU"),
+    working(20, "CXBAL"),
+    working(21, "CXBAU"),
+    working(22, "NRBAL"),
+    working(23, "NRBAU"),
+    config(24, "BADRL", KEEP, 0),
+    config(25, "BADRU", KEEP, 0),
+    working(26, "NRDAL"),
+    working(27, "NRDAU"),
+    working(28, "CRDAL").shows(View::ReceiveAt(0)),
+    working(29, "CRDAU").shows(View::ReceiveAt(1)),
+    config(30, "BADXL", KEEP, 0),
+    config(31, "BADXU", KEEP, 0),
+    working(32, "NXDAL"),
+    working(33, "NXDAU"),
+    working(34, "CXDAL").shows(View::TransmitAt(0)),
+    working(35, "CXDAU").shows(View::TransmitAt(1)),
+    working(36, "NNRDL"),
+    working(37, "NNRDU"),
+    working(38, "NNXDL"),
+    working(39, "NNXDU"),
+    working(40, "CRBC"),
+    working(41, "CRST"),
+    working(42, "CXBC"),
+    working(43, "CXST"),
+    working(44, "NRBC"),
+    working(45, "NRST"),
+    working(46, "TXPOLL"),
+    config(47, "TXPOLLINT", KEEP, 0),
+    working(48, "RXPOLL").on(Chips::Fast),
+    working(49, "RXPOLLINT").on(Chips::Fast),
+    latch(58, "SWS alias", 0, 0).shows(View::Bcr(20)).does(Effect::Bcr(20)),
+    working(60, "PXDAL"),
+    working(61, "PXDAU"),
+    working(62, "PXBC"),
+    working(63, "PXST"),
+    working(64, "NXBAL"),
+    working(65, "NXBAU"),
+    working(66, "NXBC"),
+    working(67, "NXST"),
+    working(72, "RCVRC").shows(View::ReceiveCount),
+    working(74, "XMTRC").shows(View::TransmitCount),
+    config(76, "RCVRL", KEEP, 0),
+    config(78, "XMTRL", KEEP, 0),
+    latch(80, "DMATC/FIFO", 0, 0x1410).halted(),
+    working(82, "bus activity timer"),
+    working(84, "DMABAL"),
+    working(85, "DMABAU"),
+    working(86, "DMABC"),
+    latch(88, "chip id low", 0, 0).fixed(),
+    latch(89, "chip id high", 0, 0).fixed(),
+    working(92, "RCON"),
+    latch(94, "XMTTDR", 0, 0).fixed(),
+    latch(100, "MERRTO", 0, 0x0200).halted(),
+    latch(103, "reserved", 0, 0x0105).fixed(),
+    latch(112, "missed frames", 0, 0).halted(),
+    latch(114, "receive collisions", 0, 0).halted(),
+    latch(116, "OnNow", 0, 0).on(Chips::Fast),
+    latch(122, "receive alignment", 0, 0).stores(1),
+    latch(124, "test", 0, 0).halted(),
+    latch(125, "IPG/IFS", 0, 0x603c).on(Chips::Fast),
+];
+
+/// The bus configuration registers.
+const BCR: &[Register] = &[
+    latch(0, "MSRDA", KEEP, 0x0005).fixed(),
+    latch(1, "MSWRA", KEEP, 0x0005).fixed(),
+    latch(2, "miscellaneous", KEEP, 0x0002).does(Effect::Config),
+    latch(4, "link LED", KEEP, 0x00c0).shows(View::Led),
+    latch(5, "LED1", KEEP, 0x0084).shows(View::Led),
+    latch(6, "LED2", KEEP, 0x0088).shows(View::Led),
+    latch(7, "LED3", KEEP, 0x0090).shows(View::Led),
+    latch(9, "duplex", KEEP, 0),
+    latch(16, "I/O base low", KEEP, 0).on(Chips::Fast),
+    latch(17, "I/O base high", KEEP, 0).on(Chips::Fast),
+    // DWIO is set by a 32-bit write to RDP, and by that alone.
+    latch(18, "bus", KEEP, 0x9001).stores(0xff7f),
+    latch(19, "EEPROM", KEEP, 0x0002).does(Effect::Eeprom),
+    latch(20, "software style", KEEP, 0x0200).halted().does(Effect::Style),
+    latch(21, "interrupt control", KEEP, 0).on(Chips::Fast),
+    latch(22, "PCI latency", KEEP, 0xff06),
+    latch(23, "subsystem vendor", KEEP, 0).on(Chips::Fast).fixed(),
+    latch(24, "subsystem id", KEEP, 0).on(Chips::Fast).fixed(),
+    latch(25, "SRAM size", KEEP, 0x0018).on(Chips::Fast),
+    latch(26, "SRAM boundary", KEEP, 0).on(Chips::Fast),
+    latch(27, "SRAM interface", KEEP, 0).on(Chips::Fast),
+    latch(28, "expansion address low", KEEP, 0).on(Chips::Fast),
+    latch(29, "expansion address high", KEEP, 0).on(Chips::Fast),
+    latch(30, "expansion data", KEEP, 0).on(Chips::Fast),
+    latch(31, "software timer", KEEP, 0xffff).on(Chips::Fast),
+    latch(32, "MII control", KEEP, 0x0400).on(Chips::Fast),
+    latch(33, "MII address", KEEP, super::mii::ADDRESS << 5).on(Chips::Fast).stores(0x03ff),
+    latch(34, "MII data", KEEP, 0).on(Chips::Fast).shows(View::Phy).does(Effect::Phy),
+    latch(35, "PCI vendor", KEEP, 0x1022).on(Chips::Fast).fixed(),
+    latch(36, "power capabilities", KEEP, 0xc811).on(Chips::Fast).fixed(),
+    latch(45, "pattern 1", KEEP, 0).on(Chips::Fast),
+    latch(46, "pattern 2", KEEP, 0).on(Chips::Fast),
+    latch(47, "pattern 3", KEEP, 0).on(Chips::Fast),
+];
+
+/// No row: reads zero, writes go nowhere.
+const NONE: u8 = u8::MAX;
+
+const fn places<const N: usize>(table: &[Register]) -> [u8; N] {
+    let mut places = [NONE; N];
+    let mut row = 0;
+    while row < table.len() {
+        places[table[row].number as usize] = row as u8;
+        row += 1;
+    }
+    places
+}
+
+static CSR_PLACES: [u8; CSRS] = places(CSR);
+static BCR_PLACES: [u8; BCRS] = places(BCR);
+
+/// The CSR of this number, if the chip has it.
+#[inline]
+pub(super) fn csr(number: usize, chip: Chip) -> Option<&'static Register> {
+    let place = CSR_PLACES.get(number)?;
+    CSR.get(usize::from(*place)).filter(|register| register.chips.include(chip))
+}
+
+/// The BCR of this number, if the chip has it.
+#[inline]
+pub(super) fn bcr(number: usize, chip: Chip) -> Option<&'static Register> {
+    let place = BCR_PLACES.get(number)?;
+    BCR.get(usize::from(*place)).filter(|register| register.chips.include(chip))
+}
+
+/// All CSRs.
+pub(super) fn csrs() -> impl Iterator<Item = &'static Register> {
+    CSR.iter()
+}
+
+/// All BCRs.
+pub(super) fn bcrs() -> impl Iterator<Item = &'static Register> {
+    BCR.iter()
+}
+
+/// A register, as documentation and traces name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Described {
+    /// It is a BCR, not a CSR.
+    pub bcr: bool,
+    /// Its number.
+    pub number: u8,
+    /// Its name, or what it is for.
+    pub name: &'static str,
+    /// What reading it costs.
+    pub read: Class,
+    /// What writing it costs at least.
+    pub write: Class,
+}
+
+/// The registers of a chip: CSRs, then BCRs.
+pub fn describe(chip: Chip) -> impl Iterator<Item = Described> {
+    let described = |bcr| {
+        move |&Register { number, name, read, write, .. }: &Register| Described {
+            bcr,
+            number,
+            name,
+            read,
+            write,
+        }
+    };
+    let mine = move |register: &&Register| register.chips.include(chip);
+    csrs().filter(mine).map(described(false)).chain(bcrs().filter(mine).map(described(true)))
+}
+
+/// What is in the address PROM (Am79C970A, "Address PROM Space").
+pub(super) fn address_prom(mac: [u8; 6]) -> [u8; 16] {
+    let mut prom = [0; 16];
+    prom[..6].copy_from_slice(&mac);
+    // Hardware id of a PCnet on PCI.
+    prom[9] = 0x11;
+    prom[14..].fill(b'W');
+    let sum: u16 = prom.iter().map(|byte| u16::from(*byte)).sum();
+    prom[12..14].copy_from_slice(&sum.to_le_bytes());
+    prom
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_is_found_under_its_number_and_there_is_one_each() {
+        for (rows, table) in [(CSR, true), (BCR, false)] {
+            for row in rows {
+                let number = usize::from(row.number);
+                let found = match table {
+                    true => csr(number, Chip::Am79C973),
+                    false => bcr(number, Chip::Am79C973),
+                };
+                assert_eq!(found.unwrap().name, row.name, "{number}");
+                let old = [csr, bcr][usize::from(!table)](number, Chip::Am79C970A);
+                assert_eq!(old.is_some(), row.chips == Chips::All, "{number}");
+            }
+        }
+        assert!(csr(104, Chip::Am79C973).is_none());
+        assert!(csr(128, Chip::Am79C973).is_none());
+        assert!(bcr(64, Chip::Am79C973).is_none());
+    }
+
+    #[test]
+    fn what_only_latches_is_of_the_class_of_memory() {
+        for row in csrs().chain(bcrs()) {
+            assert_eq!(row.read == Class::Latch, row.view == View::Latch, "{}", row.name);
+            assert_eq!(row.write == Class::Latch, row.effect == Effect::None, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn the_address_prom_has_its_sum_and_marks() {
+        let prom = address_prom([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        assert_eq!(prom[..6], [0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        assert_eq!((prom[9], prom[14], prom[15]), (0x11, 0x57, 0x57));
+        let others = prom[..12].iter().chain(&prom[14..]);
+        let sum: u16 = others.map(|byte| u16::from(*byte)).sum();
+        assert_eq!(u16::from_le_bytes([prom[12], prom[13]]), sum);
+    }
+}

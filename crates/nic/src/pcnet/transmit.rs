@@ -1,0 +1,717 @@
+//! The transmitter: the frames that the guest's driver hands in (Am79C970A, "Transmit Operation").
+//!
+//! A transmit demand, or the poll timer where it is not turned off, has the ring looked at, until a
+//! descriptor is met that is not ours. The driver's buffers are lent; OWN is given back when the switch
+//! is done with them. With loopback, or without a cable, nothing leaves: such frames are finished at
+//! once, and only when none before them is lent.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use port::{DropReason, Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
+use shmem::{Bytes, Near, Shared, Span};
+
+use super::combine::Combine;
+use super::core::Core;
+use super::filter::frame_check;
+use super::receive::{CHECK, SHORTEST};
+use super::registers::{Fault, Position, board, csr, extended, features, masks, mode, status};
+use super::ring::{Descriptor, Ring, Style, bits, errors};
+use crate::device::Transmit;
+
+/// Frames that are lent at a time, at most.
+const MAX_LENT: usize = 1024;
+/// Most descriptors of a frame that are looked at.
+const MAX_CHAIN: u32 = 256;
+/// Descriptors that are finished without the switch, in one turn.
+const MAX_ABSORBED: u32 = 256;
+/// Bytes of the longest frame that comes back in loopback.
+const LONGEST_LOOPED: usize = 4096;
+/// Bytes of the longest frame that is no babble, with its check sequence (Am79C970A, "CSR0", BABL).
+const NO_BABBLE: usize = 1518;
+/// Nanoseconds in a thousand bus clocks, at 33 MHz.
+const NANOS_PER_1000_CLOCKS: u64 = 30_303;
+/// The time between two polls doubles with each that finds nothing, so many times.
+const MAX_BACKOFF: u32 = 8;
+/// How long a frame's last descriptors may be missing before it is an underflow: much longer than a
+/// driver needs to write them, much shorter than it waits for a frame to be sent.
+const PATIENCE_NS: u64 = 2 * Nanos::MILLI;
+
+/// A controller's transmitter.
+#[derive(Debug)]
+pub(super) struct Transmitter {
+    core: Arc<Core>,
+    counters: Shared<IngressCounters>,
+    /// The registers that the ring and `looped` were made of.
+    config: Option<u32>,
+    epoch: u32,
+    ring: Option<Ring>,
+    looped: bool,
+    /// Faults in all memory when it was looked at last.
+    faults: u64,
+    lent: Lent,
+    combine: Combine,
+    poll: Poll,
+    /// Where a frame without its end begins, and since when.
+    incomplete: Option<(u32, Nanos)>,
+    /// Buffers of the frame that is looked at, as far as it may have them.
+    pieces: Vec<Descriptor>,
+    /// Padding, lent behind frames that are too short.
+    zeros: Box<[u8; SHORTEST]>,
+    /// A frame that does not leave.
+    private: Box<[u8; LONGEST_LOOPED]>,
+}
+
+/// Frames that are lent.
+#[derive(Debug)]
+struct Lent {
+    /// How many descriptors each has, oldest first, from `completed` to `gathered`.
+    counts: Box<[u16]>,
+    gathered: usize,
+    completed: usize,
+    /// Frames before those, whose descriptors are the driver's again: the rings began anew since.
+    stale: usize,
+}
+
+/// The poll timer (Am79C970A, "CSR47").
+#[derive(Debug, Default)]
+struct Poll {
+    next: Nanos,
+    misses: u32,
+}
+
+/// How a look at the ring ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Look {
+    /// The next descriptor is the driver's.
+    Dry,
+    /// There may be more.
+    More,
+}
+
+/// What begins at a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    /// Nothing of ours.
+    Nothing,
+    /// A frame of so many descriptors and bytes.
+    Whole(u32, usize),
+    /// A frame without an end, so far; so many descriptors.
+    Partial(u32),
+    /// Likewise, and it is too late for one.
+    Endless(u32),
+    /// No frame's first descriptor.
+    Stray,
+}
+
+impl Transmitter {
+    /// Goes on where the registers say. What a predecessor had taken and not given back is given back
+    /// unsent: it may have been delivered.
+    pub fn new(core: Arc<Core>, counters: Shared<IngressCounters>) -> Self {
+        let registers = &*core.registers;
+        let position = registers.position();
+        if let Some(ring) = transmit_ring(&core).filter(|ring| position.at < ring.len)
+            && position.lent > 0
+        {
+            give_back(&ring, position.at, position.lent.min(ring.len));
+            registers.raise(status::TINT);
+        }
+        registers.set_position(Position { lent: 0, ..position });
+        Self {
+            config: None,
+            epoch: registers.epoch.load(Ordering::Acquire),
+            ring: None,
+            looped: false,
+            faults: 0,
+            lent: Lent { counts: vec![0; MAX_LENT].into(), gathered: 0, completed: 0, stale: 0 },
+            combine: Combine::new(core.combining),
+            poll: Poll::default(),
+            incomplete: None,
+            pieces: Vec::with_capacity(MAX_SEGS),
+            zeros: Box::new([0; SHORTEST]),
+            private: Box::new([0; LONGEST_LOOPED]),
+            counters,
+            core,
+        }
+    }
+
+    /// Time between two polls.
+    fn interval(&self) -> u64 {
+        // The low four bits are not looked at; none set is the longest there is.
+        let clocks = 0x1_0000 - u64::from(self.core.registers.csr(csr::POLL_INTERVAL) & 0xfff0);
+        clocks * NANOS_PER_1000_CLOCKS / 1000
+    }
+
+    fn polls(&self) -> bool {
+        self.core.registers.csr(csr::FEATURES) & features::TXDPOLL == 0
+    }
+
+    /// True if the ring is to be looked at now.
+    #[inline(always)]
+    fn is_due(&mut self, now: Nanos) -> bool {
+        let demands = self.core.registers.demands();
+        if demands > 0 {
+            return self.combine.is_due(demands, now);
+        }
+        // Looking early is cheap, but it would split what is being combined.
+        self.polls() && (!self.combine.is_on() || now >= self.poll.next)
+    }
+
+    /// Makes copies of the registers anew if they have changed.
+    #[inline(always)]
+    fn refresh(&mut self) -> Result<(), Fault> {
+        let config = self.core.registers.config.load(Ordering::Acquire);
+        if self.config != Some(config) {
+            self.reload(config)?;
+        }
+        let faults = shmem::guard::faults();
+        if faults != self.faults {
+            self.faults = faults;
+            if self.core.memory.has_failed() {
+                return Err(Fault::Memory);
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn reload(&mut self, config: u32) -> Result<(), Fault> {
+        self.forget_lent();
+        let registers = &*self.core.registers;
+        self.looped = self.core.is_looped();
+        let ring = transmit_ring(&self.core).ok_or(Fault::Ring)?;
+        let same = self.ring.as_ref().is_none_or(|old| old.is_same(&ring));
+        let position = registers.position();
+        if !same || position.at >= ring.len {
+            let at = if position.at < ring.len { position.at } else { 0 };
+            self.lent.forget();
+            registers.set_position(Position { at, lent: 0 });
+        }
+        self.incomplete = None;
+        self.ring = Some(ring);
+        self.config = Some(config);
+        Ok(())
+    }
+
+    /// If rings began anew, what is lent is not ours to give back.
+    #[inline(always)]
+    fn forget_lent(&mut self) {
+        let epoch = self.core.registers.epoch.load(Ordering::Acquire);
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.lent.forget();
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, fault: Fault) {
+        self.core.fail(fault);
+        self.counters.faults.add(1);
+    }
+
+    /// Gathers what is there, or finishes it here. On a fault, the frames before it stand.
+    fn look(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> Result<Look, Fault> {
+        self.refresh()?;
+        self.lent.rewind();
+        let mut place = self.core.registers.position();
+        let Some(ring) = self.ring.as_ref().filter(|ring| ring.is_owned(place.at)) else {
+            return Ok(Look::Dry);
+        };
+        let (core, ring) = (Arc::clone(&self.core), ring.clone());
+        let look = if self.looped || !core.registers.has(board::LINK) {
+            self.absorb(&core, &ring, &mut place, now)
+        } else {
+            self.collect(&core, &ring, &mut place, scratch, max, now)
+        };
+        core.registers.set_position(place);
+        look
+    }
+
+    /// Gathers frames, as far as there are any.
+    #[inline]
+    fn collect(
+        &mut self,
+        core: &Core,
+        ring: &Ring,
+        place: &mut Position,
+        scratch: &mut Scratch,
+        max: usize,
+        now: Nanos,
+    ) -> Result<Look, Fault> {
+        let rules = Rules::new(core, ring.style);
+        let mut near = core.memory.near();
+        let mut skipped = 0;
+        while scratch.len() < max && scratch.has_room() && !self.lent.is_full() {
+            let found = self.find(ring, *place);
+            match found {
+                Found::Nothing => return Ok(Look::Dry),
+                Found::Whole(count, len) => {
+                    self.push(&mut near, scratch, &rules, len)?;
+                    self.lent.push(count);
+                    place.lent += count;
+                    place.at = ring.after(place.at, count);
+                    self.incomplete = None;
+                }
+                // What follows is given back: when nothing before it is lent.
+                _ if place.lent > 0 => return Ok(Look::More),
+                Found::Stray if skipped < MAX_ABSORBED => {
+                    skipped += 1;
+                    self.give_back(ring, place, 1, None);
+                }
+                Found::Stray => return Ok(Look::More),
+                found => return Ok(self.wait_or_fail(ring, place, found, now)),
+            }
+        }
+        Ok(Look::More)
+    }
+
+    /// What begins at the next descriptor. The buffers of a frame are in `pieces`, as far as it may have
+    /// them.
+    #[inline(always)]
+    fn find(&mut self, ring: &Ring, place: Position) -> Found {
+        self.pieces.clear();
+        let (mut at, mut count, mut len) = (place.at, 0, 0);
+        loop {
+            if place.lent + count >= ring.len {
+                return if place.lent == 0 { Found::Endless(count) } else { Found::Nothing };
+            }
+            let Some(descriptor) = ring.take(at) else {
+                return if count == 0 { Found::Nothing } else { Found::Partial(count) };
+            };
+            if count == 0 && descriptor.status & bits::STP == 0 {
+                return Found::Stray;
+            }
+            if self.pieces.len() < MAX_SEGS {
+                self.pieces.push(descriptor);
+            }
+            count += 1;
+            len += descriptor.len as usize;
+            if descriptor.status & bits::ENP != 0 {
+                return Found::Whole(count, len);
+            }
+            if count == MAX_CHAIN {
+                return Found::Endless(count);
+            }
+            at = ring.next(at);
+        }
+    }
+
+    /// Adds the frame in `pieces`, which has `len` bytes.
+    #[inline(always)]
+    fn push(
+        &mut self,
+        near: &mut Near<'_>,
+        scratch: &mut Scratch,
+        rules: &Rules,
+        len: usize,
+    ) -> Result<(), Fault> {
+        if let [one] = &self.pieces[..]
+            && !rules.touches(one.status, len)
+            && let Some(bytes) = near.bytes_to_read(one.address.into(), one.len)
+        {
+            scratch.push(bytes.span());
+            if len + CHECK > NO_BABBLE {
+                self.core.registers.raise(status::BABL);
+            }
+            return Ok(());
+        }
+        self.push_pieces(near, scratch, rules, len)
+    }
+
+    #[inline(never)]
+    fn push_pieces(
+        &mut self,
+        near: &mut Near<'_>,
+        scratch: &mut Scratch,
+        rules: &Rules,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let first = self.pieces.first().map_or(0, |first| first.status);
+        let body = if rules.strips_check(first, len) { len.saturating_sub(CHECK) } else { len };
+        let mut frame = Segments::default();
+        for piece in &self.pieces {
+            let want = (piece.len as usize).min(body.saturating_sub(frame.len)) as u32;
+            let added = |bytes: Bytes<'_>| frame.add(scratch, bytes.span());
+            if want > 0 && !for_each(near, piece.address, want, added) {
+                scratch.abandon_segments(frame.count);
+                return Err(Fault::Buffer);
+            }
+        }
+        if rules.pad && len < SHORTEST {
+            let zeros = Bytes::of(&mut self.zeros[len..]);
+            frame.add(scratch, zeros.span());
+        }
+        if len + CHECK > NO_BABBLE {
+            self.core.registers.raise(status::BABL);
+        }
+        if frame.overflow || frame.len < body {
+            // More pieces than a frame may have: no bytes are left of it, so that it is counted as a
+            // runt.
+            scratch.abandon_segments(frame.count);
+            scratch.push_segment(Span::EMPTY);
+            scratch.end_frame(1, 0);
+        } else {
+            scratch.end_frame(frame.count, frame.len);
+        }
+        Ok(())
+    }
+
+    /// A frame has no end yet. Its driver may be about to write it; if not, that is an underflow
+    /// (Am79C970A, "TMD2", BUFF and UFLO).
+    #[cold]
+    fn wait_or_fail(
+        &mut self,
+        ring: &Ring,
+        place: &mut Position,
+        found: Found,
+        now: Nanos,
+    ) -> Look {
+        let count = match found {
+            Found::Partial(count) => {
+                let since = match self.incomplete {
+                    Some((at, since)) if at == place.at => since,
+                    _ => now,
+                };
+                self.incomplete = Some((place.at, since));
+                if now - since < PATIENCE_NS {
+                    return Look::Dry;
+                }
+                count
+            }
+            Found::Endless(count) => count,
+            _ => return Look::Dry,
+        };
+        self.incomplete = None;
+        self.give_back(ring, place, count, Some(errors::BUFF | errors::UFLO));
+        let registers = &*self.core.registers;
+        registers.raise(status::TINT);
+        if registers.csr(csr::MASKS) & masks::DXSUFLO == 0 {
+            registers.change_status(status::TXON, 0);
+        }
+        Look::More
+    }
+
+    /// Gives the next `count` descriptors back at once, the last with these errors.
+    fn give_back(&self, ring: &Ring, place: &mut Position, count: u32, failed: Option<u16>) {
+        for left in (0..count).rev() {
+            match failed {
+                Some(errors) if left == 0 => ring.give_back_failed(place.at, errors),
+                _ => ring.give_back(place.at),
+            }
+            place.at = ring.next(place.at);
+        }
+    }
+
+    /// Finishes frames that go nowhere, or back to where they came from.
+    #[cold]
+    fn absorb(
+        &mut self,
+        core: &Core,
+        ring: &Ring,
+        place: &mut Position,
+        now: Nanos,
+    ) -> Result<Look, Fault> {
+        if place.lent > 0 {
+            return Ok(Look::More);
+        }
+        for _ in 0..MAX_ABSORBED {
+            match self.find(ring, *place) {
+                Found::Nothing => return Ok(Look::Dry),
+                Found::Stray => self.give_back(ring, place, 1, None),
+                Found::Whole(count, len) => {
+                    let failed = self.finish_here(core, ring.style, len)?;
+                    self.give_back(ring, place, count, failed);
+                    self.incomplete = None;
+                    core.registers.raise(status::TINT);
+                }
+                found => return Ok(self.wait_or_fail(ring, place, found, now)),
+            }
+        }
+        Ok(Look::More)
+    }
+
+    /// The frame in `pieces` does not leave; returns the errors that its driver is told.
+    fn finish_here(&mut self, core: &Core, style: Style, len: usize) -> Result<Option<u16>, Fault> {
+        let registers = &*core.registers;
+        if len + CHECK > NO_BABBLE {
+            registers.raise(status::BABL);
+        }
+        if !self.looped {
+            self.counters.frames.add(1);
+            self.counters.bytes.add(len as u64);
+            self.counters.drop_frames(DropReason::Down, 1);
+            registers.raise(status::CERR);
+            return Ok(Some(errors::LCAR));
+        }
+        let (mut near, mut at) = (core.memory.near(), 0);
+        let Self { pieces, private, .. } = self;
+        for piece in pieces.iter() {
+            let copy = |bytes: Bytes<'_>| {
+                at += bytes.copy_out(private.get_mut(at..).unwrap_or_default());
+            };
+            if !for_each(&mut near, piece.address, piece.len, copy) {
+                return Err(Fault::Buffer);
+            }
+        }
+        if at < len {
+            // Longer than what comes back.
+            return Ok(None);
+        }
+        let rules = Rules::new(core, style);
+        let first = pieces.first().map_or(0, |first| first.status);
+        let (mut body, mut brought) = (len, None);
+        if rules.strips_check(first, len) {
+            body = len.saturating_sub(CHECK);
+            brought = private[body..].first_chunk::<CHECK>().copied();
+        } else if rules.pad && len < SHORTEST {
+            private[len..SHORTEST].fill(0);
+            body = SHORTEST;
+        }
+        let frame = &private[..body];
+        let check = brought.unwrap_or_else(|| frame_check(frame));
+        core.lock().loop_back(core, frame, check);
+        Ok(None)
+    }
+
+    /// Says that a look is over.
+    #[inline(always)]
+    fn end_look(&mut self, look: Look, found: usize, now: Nanos) {
+        let registers = &*self.core.registers;
+        let demands = registers.demands();
+        if demands > 0 || found > 0 {
+            self.poll.misses = 0;
+        } else if now >= self.poll.next {
+            self.poll.misses = (self.poll.misses + 1).min(MAX_BACKOFF);
+        } else {
+            return;
+        }
+        self.poll.next = now + (self.interval() << self.poll.misses);
+        if demands > 0 {
+            registers.count_deferred(self.combine.answered(demands));
+            if look == Look::Dry {
+                registers.transmit.demands.store(0, Ordering::Relaxed);
+            }
+        }
+        if found > 0 && registers.csr(csr::FEATURES) & features::TXSTRT == 0 {
+            registers.csr[csr::FEATURES].fetch_or(features::TXSTRT, Ordering::AcqRel);
+        }
+    }
+
+    /// Says that frames were sent, as the driver wants to hear it (Am79C970A, "CSR5").
+    #[inline(always)]
+    fn report_sent(&self, wanted: bool) {
+        let registers = &*self.core.registers;
+        let how = registers.csr(csr::EXTENDED);
+        if how & extended::TOKINTD == 0 && (how & extended::LTINTEN == 0 || wanted) {
+            registers.raise(status::TINT);
+        }
+    }
+}
+
+impl Ingress for Transmitter {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        if !self.core.works(status::TXON) || !self.is_due(now) {
+            return 0;
+        }
+        let look = match self.look(scratch, max, now) {
+            Ok(look) => look,
+            Err(fault) => {
+                self.fail(fault);
+                Look::Dry
+            }
+        };
+        let found = scratch.len();
+        if found > 0 {
+            self.counters.frames.add(found as u64);
+            self.counters.bytes.add(scratch.bytes());
+        }
+        self.end_look(look, found, now);
+        found
+    }
+
+    fn complete(&mut self, frames: usize) {
+        self.forget_lent();
+        let frames = self.lent.skip_stale(frames);
+        let Some(ring) = self.ring.as_ref().filter(|_| frames > 0) else { return };
+        let registers = &*self.core.registers;
+        let position = registers.position();
+        let mut at = ring.before(position.at, position.lent.min(ring.len));
+        let tells = registers.csr(csr::EXTENDED) & extended::LTINTEN != 0;
+        let (mut given, mut wanted) = (0, false);
+        for count in self.lent.complete(frames) {
+            for left in (0..u32::from(*count)).rev() {
+                wanted |= tells && left == 0 && ring.wants_interrupt(at);
+                ring.give_back(at);
+                at = ring.next(at);
+            }
+            given += u32::from(*count);
+        }
+        let lent = position.lent.saturating_sub(given);
+        registers.set_position(Position { lent, ..position });
+        self.report_sent(wanted);
+    }
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        let kick = self.core.wants_kick();
+        self.counters.kicks.add(u64::from(kick));
+        Effects { kick }
+    }
+}
+
+impl Transmit for Transmitter {
+    fn arm(&mut self) -> bool {
+        if !self.core.works(status::TXON) || self.combine.holds() {
+            return false;
+        }
+        let demanded = self.core.registers.demands() > 0;
+        if !demanded && !self.polls() {
+            return false;
+        }
+        let at = self.core.registers.position().at;
+        let has_frame = |ring: &Ring| at < ring.len && ring.is_owned(at);
+        let waits = self.incomplete.is_some();
+        demanded || !waits && self.ring.as_ref().is_some_and(has_frame)
+    }
+
+    fn disarm(&mut self) {}
+
+    fn deadline(&self) -> Option<Nanos> {
+        if !self.core.works(status::TXON) {
+            return None;
+        }
+        let held = self.combine.deadline();
+        let incomplete = self.incomplete.map(|(_, since)| since + PATIENCE_NS);
+        let poll = self.polls().then_some(self.poll.next);
+        [held, incomplete, poll].into_iter().flatten().min()
+    }
+}
+
+impl Lent {
+    fn is_full(&self) -> bool {
+        self.gathered == self.counts.len()
+    }
+
+    /// Starts at the front again, if nothing is lent.
+    #[inline(always)]
+    fn rewind(&mut self) {
+        if self.gathered == self.completed {
+            (self.gathered, self.completed) = (0, 0);
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, count: u32) {
+        if let Some(place) = self.counts.get_mut(self.gathered) {
+            *place = count as u16;
+            self.gathered += 1;
+        }
+    }
+
+    fn forget(&mut self) {
+        self.stale += self.gathered - self.completed;
+        (self.gathered, self.completed) = (0, 0);
+    }
+
+    /// Of so many frames that are complete, those that are not stale.
+    #[inline(always)]
+    fn skip_stale(&mut self, frames: usize) -> usize {
+        let stale = frames.min(self.stale);
+        self.stale -= stale;
+        (frames - stale).min(self.gathered - self.completed)
+    }
+
+    /// The descriptors of the next frames that are complete.
+    #[inline(always)]
+    fn complete(&mut self, frames: usize) -> &[u16] {
+        let from = self.completed;
+        self.completed += frames;
+        &self.counts[from..self.completed]
+    }
+}
+
+/// What was added of a frame.
+#[derive(Debug, Default)]
+struct Segments {
+    count: usize,
+    len: usize,
+    overflow: bool,
+}
+
+impl Segments {
+    fn add(&mut self, scratch: &mut Scratch, bytes: Span) {
+        self.overflow |= self.count == MAX_SEGS;
+        if !self.overflow {
+            scratch.push_segment(bytes);
+            self.count += 1;
+            self.len += bytes.len();
+        }
+    }
+}
+
+/// What becomes of a frame's end.
+struct Rules {
+    /// Short frames are padded.
+    pad: bool,
+    /// Frames bring their own check sequence, but for those that say otherwise.
+    brings_check: bool,
+    ilacc: bool,
+}
+
+impl Rules {
+    fn new(core: &Core, style: Style) -> Self {
+        let registers = &*core.registers;
+        Self {
+            pad: registers.csr(csr::FEATURES) & features::APAD_XMT != 0,
+            brings_check: registers.csr(csr::MODE) & mode::DXMTFCS != 0,
+            ilacc: style == Style::Long { ilacc: true },
+        }
+    }
+
+    /// True if bytes are to be added to a frame, or taken away.
+    #[inline(always)]
+    fn touches(&self, first: u16, len: usize) -> bool {
+        self.pad && len < SHORTEST || self.strips_check(first, len)
+    }
+
+    /// True if the last bytes of a frame with this status are its check sequence. Padding needs a new
+    /// one (Am79C970A, "CSR4", APAD_XMT).
+    #[inline(always)]
+    fn strips_check(&self, first: u16, len: usize) -> bool {
+        let says = first & bits::ADD_FCS != 0;
+        let brings =
+            if self.ilacc { self.brings_check || says } else { self.brings_check && !says };
+        brings && !(self.pad && len < SHORTEST + CHECK)
+    }
+}
+
+/// Shows a buffer that is to be read to `visit`, in as many windows as it needs. False if some of it is
+/// not memory.
+fn for_each<'m>(
+    near: &mut Near<'m>,
+    address: u32,
+    len: u32,
+    mut visit: impl FnMut(Bytes<'m>),
+) -> bool {
+    match near.bytes_to_read(address.into(), len) {
+        Some(bytes) => {
+            visit(bytes);
+            true
+        }
+        None => near.for_each(address.into(), len, visit),
+    }
+}
+
+/// The transmit ring that the registers name.
+fn transmit_ring(core: &Core) -> Option<Ring> {
+    let (registers, memory) = (&*core.registers, &*core.memory);
+    Ring::new(registers, memory, csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH)
+}
+
+/// Gives back the `count` descriptors before `at`.
+fn give_back(ring: &Ring, at: u32, count: u32) {
+    let mut place = ring.before(at, count);
+    for _ in 0..count {
+        ring.give_back(place);
+        place = ring.next(place);
+    }
+}
