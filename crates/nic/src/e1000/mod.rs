@@ -1,3 +1,97 @@
 //! The e1000 family: 82540EM and 82574L.
+//!
+//! ```text
+//!   bus --> device (regs: the table) --> core: registers, causes, rings
+//!                                         |                       |
+//!             transmit (offload) --> switch                switch --> receive (filter)
+//! ```
+//!
+//! One code base, one register table ([`TABLE`]), two members. Facts are those of Intel's *PCI/PCI-X
+//! Family of Gigabit Ethernet Controllers Software Developer's Manual* (82540EM) and *82574 GbE
+//! Controller Family Datasheet*.
+//!
+//! Who does what: register accesses and transmit queues are the home worker's; a receive queue is
+//! filled by whoever holds its lock, and registers that change it take that lock; causes are set by
+//! anybody, and raised by whoever asks.
 
+mod core;
+mod descriptor;
+mod device;
 pub mod driver;
+mod eeprom;
+mod filter;
+mod interrupts;
+mod offload;
+mod phy;
+mod receive;
+mod regs;
+mod state;
+mod transmit;
+
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex};
+
+use port::Egress;
+use shmem::Shared;
+
+use self::core::Core;
+use self::device::E1000Device;
+use self::receive::{Filling, Receive};
+use self::transmit::Transmit;
+use crate::device::{DeviceConfig, Model, Transmit as Transmitting};
+
+pub use self::regs::{Access, Effect, Members, Register, TABLE};
+pub use self::state::{Fault, Registers};
+
+/// A member of the family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Member {
+    /// 82540EM (8086:100E), driver e1000: one queue each way, interrupts by its pin.
+    Em82540 = 0,
+    /// 82574L (8086:10D3), driver e1000e: two queues each way, MSI-X.
+    L82574 = 1,
+}
+
+/// Makes devices of the family.
+#[derive(Debug)]
+pub struct E1000;
+
+impl E1000 {
+    /// A device over its registers, which outlive it; they go on where they were. It has as many
+    /// receive queues as `config` has counters for, at most those of the member.
+    #[must_use]
+    #[expect(clippy::new_ret_no_self, reason = "a model is made of many parts")]
+    pub fn new(member: Member, registers: Shared<Registers>, config: DeviceConfig) -> Model {
+        let core = Arc::new(Core {
+            member,
+            registers,
+            eeprom: eeprom::Eeprom::new(member, config.mac),
+            memory: config.memory,
+            mac: config.mac,
+            csb: config.csb,
+            deciding: Mutex::new(()),
+            filling: [0, 1].map(|queue| Mutex::new(Filling::new(queue))),
+            filters: AtomicU32::new(0),
+            rings: [AtomicU32::new(0), AtomicU32::new(0)],
+        });
+        core.power_on();
+        let _ = core.set_link(config.link);
+        core.remember_received();
+        let queues = match member {
+            Member::Em82540 => 1,
+            Member::L82574 => 2,
+        };
+        let transmit = (0..queues).map(|queue| -> Box<dyn Transmitting> {
+            Box::new(Transmit::new(&core, queue, config.ingress.clone(), config.combining))
+        });
+        let receive = config.egress.into_iter().take(queues).enumerate();
+        let receive = receive.map(|(queue, counters)| -> Arc<dyn Egress> {
+            Arc::new(Receive::new(&core, queue, counters))
+        });
+        Model {
+            transmit: transmit.collect(),
+            receive: receive.collect(),
+            device: Arc::new(E1000Device(Arc::clone(&core))),
+        }
+    }
+}

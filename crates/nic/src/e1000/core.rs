@@ -1,0 +1,114 @@
+//! What a device's registers, transmit and receive queues share, and its resets.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use frame::Mac;
+use shmem::{GuestMemory, Shared};
+
+use super::eeprom::Eeprom;
+use super::receive::Filling;
+use super::regs::{self, cause};
+use super::state::Registers;
+use super::{Member, phy};
+
+/// The parts of a device.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub member: Member,
+    pub registers: Shared<Registers>,
+    pub memory: Arc<GuestMemory>,
+    pub eeprom: Eeprom,
+    pub mac: Mac,
+    /// It offers a shared status block.
+    pub csb: bool,
+    /// Who holds it decides about interrupts.
+    pub deciding: Mutex<()>,
+    /// Receive rings, as they are filled.
+    pub filling: [Mutex<Filling>; 2],
+    /// Counts what changes filters and buffers.
+    pub filters: AtomicU32,
+    /// By transmit queue: counts what moves the ring or takes it away.
+    pub rings: [AtomicU32; 2],
+}
+
+impl Core {
+    pub fn lock(&self, queue: usize) -> MutexGuard<'_, Filling> {
+        self.filling[queue & 1].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes something that receive queues go by, while none is being filled.
+    pub fn change_filters(&self, change: impl FnOnce()) {
+        let _queues = [self.lock(0), self.lock(1)];
+        change();
+        self.filters.fetch_add(1, AcqRel);
+    }
+
+    /// How often filters were changed.
+    pub fn filters(&self) -> u32 {
+        self.filters.load(Acquire)
+    }
+
+    /// A transmit ring is another one from now on, or stands elsewhere.
+    pub fn move_ring(&self, queue: usize) {
+        let queue = queue & 1;
+        let registers = &self.registers;
+        registers.tx[queue].taken.store(registers.get(regs::TX[queue].head), Relaxed);
+        self.rings[queue].fetch_add(1, Relaxed);
+    }
+
+    /// Switches it on, if it never was.
+    pub fn power_on(&self) {
+        if self.registers.powered.load(Acquire) == 0 {
+            self.reset_function();
+            self.registers.powered.store(1, Relaxed);
+        }
+    }
+
+    /// A reset of everything.
+    pub fn reset_function(&self) {
+        phy::reset(&self.registers, self.member);
+        self.registers.io_address.store(0, Relaxed);
+        self.reset_words(true);
+    }
+
+    /// A reset by CTRL.RST: the PHY and what the manual says keeps its state do so.
+    pub fn reset_by_driver(&self) {
+        self.reset_words(false);
+    }
+
+    fn reset_words(&self, all: bool) {
+        let registers = &self.registers;
+        self.change_filters(|| {
+            for (row, first) in regs::rows().filter(|(row, _)| all || !row.survives) {
+                let value = row.reset[self.member as usize];
+                (0..usize::from(row.count)).for_each(|i| registers.set(first + i, value));
+            }
+            registers.octets.iter().for_each(|octets| octets.store(0, Relaxed));
+            registers.fault.store(0, Relaxed);
+            registers.rx.iter().for_each(|queue| queue.unsettled.store(0, Relaxed));
+            for queue in &registers.tx {
+                queue.told.store(0, Relaxed);
+                queue.contexts.iter().flatten().for_each(|word| word.store(0, Relaxed));
+            }
+            self.load_address();
+        });
+        (0..2).for_each(|queue| self.lock(queue).forget_ring());
+        (0..2).for_each(|queue| self.move_ring(queue));
+        self.reset_interrupts();
+    }
+
+    /// Loads the station address from the EEPROM into the first receive address.
+    pub fn load_address(&self) {
+        let word = self.mac.word();
+        self.registers.set(regs::RAL, word as u32);
+        self.registers.set(regs::RAL + 1, (word >> 32) as u32 | 1 << 31);
+    }
+
+    /// Connects or disconnects the cable.
+    pub fn set_link(&self, up: bool) -> bool {
+        let was = self.registers.link.swap(u32::from(up), AcqRel) != 0;
+        was != up && self.raise(cause::LSC)
+    }
+}

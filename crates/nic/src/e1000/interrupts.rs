@@ -1,0 +1,319 @@
+//! Causes, masks and moderation (82540EM manual, 3.2.7, 3.4.3 and 13.4.17-24; 82574L datasheet, 7.4).
+//!
+//! ```text
+//!   frames, link, ... --> delay (RDTR, RADV, TIDV, TADV) --> ICR --and--> gap (ITR, EITR) --> raised
+//!                                                                IMS
+//! ```
+//!
+//! Causes may be set by any worker. What is raised, when, and the delays are decided under one lock, by
+//! whoever asks.
+
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{MutexGuard, PoisonError};
+
+use port::Nanos;
+
+use super::Member;
+use super::core::Core;
+use super::regs::{self, cause, ctrl_ext};
+use super::state::{InterruptState, Timer, VECTORS};
+use crate::device::{Interrupt, InterruptMode};
+
+/// Nanoseconds in a unit of ITR and EITR.
+const GAP: u64 = 256;
+/// Nanoseconds in a unit of RDTR, RADV, TIDV and TADV.
+const DELAY: u64 = 1024;
+
+/// Causes that the 82574L sums up as "other".
+const OTHERS: u32 = cause::LSC | cause::RXO | cause::MDAC | cause::SRPD;
+/// Causes that a receive delay holds back.
+const RX_HELD: u32 = cause::RXT0 | cause::RXQ0 | cause::RXQ1;
+/// Causes that a transmit delay holds back.
+const TX_HELD: u32 = cause::TXDW | cause::TXQ0 | cause::TXQ1;
+
+impl Core {
+    fn interrupts(&self) -> &InterruptState {
+        &self.registers.interrupts
+    }
+
+    fn decide(&self) -> MutexGuard<'_, ()> {
+        self.deciding.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets causes; true if somebody is to ask what is to be raised.
+    #[inline]
+    pub fn raise(&self, causes: u32) -> bool {
+        let other = self.member == Member::L82574 && causes & OTHERS != 0;
+        let causes = causes | if other { cause::OTHER } else { 0 };
+        self.registers.set_bits(regs::ICR, causes & self.causes());
+        causes & self.registers.get(regs::IMS) != 0
+    }
+
+    /// Causes that there are.
+    pub fn causes(&self) -> u32 {
+        match self.member {
+            Member::Em82540 => cause::EM,
+            Member::L82574 => cause::L,
+        }
+    }
+
+    /// Frames were received on a queue: RXT0, now or later.
+    pub fn received(&self, queue: usize, now: Nanos) -> bool {
+        let own = if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 };
+        let (delay, most) = (self.registers.get(regs::RDTR), self.registers.get(regs::RADV));
+        self.delay(cause::RXT0 | own, now, (delay, most), (Timer::Rx, Timer::RxAbsolute))
+    }
+
+    /// Frames of a queue were sent whose driver wants to know, but may wait.
+    pub fn sent_delayed(&self, queue: usize, now: Nanos) -> bool {
+        let causes = cause::TXDW | self.sent_cause(queue);
+        let (delay, most) = (self.registers.get(regs::TIDV), self.registers.get(regs::TADV));
+        self.delay(causes, now, (delay, most), (Timer::Tx, Timer::TxAbsolute))
+    }
+
+    /// The 82574L's own cause of a transmit queue.
+    pub fn sent_cause(&self, queue: usize) -> u32 {
+        if self.member == Member::L82574 { cause::TXQ0 << queue } else { 0 }
+    }
+
+    /// Sets causes after a delay that begins anew each time, but at most so long after the first time.
+    fn delay(
+        &self,
+        causes: u32,
+        now: Nanos,
+        (delay, most): (u32, u32),
+        (relative, absolute): (Timer, Timer),
+    ) -> bool {
+        if delay == 0 {
+            return self.raise(causes);
+        }
+        let _deciding = self.decide();
+        let state = self.interrupts();
+        state.held.fetch_or(causes, Relaxed);
+        let due = now.0.max(1) + DELAY * u64::from(delay);
+        let was = state.timers[relative as usize].swap(due, Relaxed);
+        let absolute = &state.timers[absolute as usize];
+        if most != 0 && absolute.load(Relaxed) == 0 {
+            absolute.store(now.0.max(1) + DELAY * u64::from(most), Relaxed);
+        }
+        // While a timer runs, somebody asks when it is due, and hears when it is due now.
+        was == 0
+    }
+
+    /// Lets causes that wait be set at once (RDTR.FPD).
+    pub fn flush_receive_delay(&self) {
+        let _deciding = self.decide();
+        self.fire(Timer::Rx, RX_HELD);
+    }
+
+    fn fire(&self, timer: Timer, causes: u32) {
+        let state = self.interrupts();
+        // The relative and the absolute timer end together.
+        for timer in [timer as usize, timer as usize + 1] {
+            state.timers[timer].store(0, Relaxed);
+        }
+        let held = state.held.fetch_and(!causes, Relaxed) & causes;
+        let _ = self.raise(held);
+    }
+
+    /// Sets causes whose time has come; returns when the next one is due.
+    fn fire_timers(&self, now: Nanos) -> Option<Nanos> {
+        let state = self.interrupts();
+        let mut next: Option<Nanos> = None;
+        for (timer, causes) in [(Timer::Rx, RX_HELD), (Timer::Tx, TX_HELD)] {
+            let times = [timer as usize, timer as usize + 1];
+            let due = times.map(|at| state.timers[at].load(Relaxed)).into_iter();
+            match due.filter(|due| *due != 0).min() {
+                Some(due) if due <= now.0 => self.fire(timer, causes),
+                Some(due) => next = earlier(next, Nanos(due)),
+                None => {}
+            }
+        }
+        next
+    }
+
+    /// What is to be raised now.
+    pub fn interrupt(&self, now: Nanos) -> Interrupt {
+        let _deciding = self.decide();
+        let mut due = self.fire_timers(now);
+        let vectors = match self.mode() {
+            InterruptMode::Msix => self.messages(now, &mut due),
+            mode => self.line(now, mode, &mut due),
+        };
+        Interrupt { vectors, due }
+    }
+
+    /// The pin, or the one message.
+    fn line(&self, now: Nanos, mode: InterruptMode, due: &mut Option<Nanos>) -> u32 {
+        let (registers, state) = (&self.registers, self.interrupts());
+        if registers.get(regs::ICR) & registers.get(regs::IMS) == 0 {
+            state.raised.store(0, Relaxed);
+            return 0;
+        }
+        if state.raised.load(Relaxed) & 1 != 0 {
+            return u32::from(mode == InterruptMode::Pin);
+        }
+        if !self.may_raise(0, registers.get(regs::ITR), now, due) {
+            return 0;
+        }
+        state.raised.store(1, Relaxed);
+        1
+    }
+
+    /// Messages, one for each vector (82574L datasheet, 7.4.2).
+    fn messages(&self, now: Nanos, due: &mut Option<Nanos>) -> u32 {
+        let (registers, state) = (&self.registers, self.interrupts());
+        let mut vectors = 0;
+        for vector in 0..VECTORS {
+            let causes = self.causes_of(vector);
+            let pending = || registers.get(regs::ICR) & registers.get(regs::IMS) & causes;
+            let bit = 1 << vector;
+            let raised = state.raised.load(Relaxed);
+            let now_pending = pending();
+            if now_pending == 0 {
+                state.raised.store(raised & !bit, Relaxed);
+                continue;
+            }
+            let gap = registers.get(regs::EITR + vector);
+            if raised & bit != 0 || !self.may_raise(vector, gap, now, due) {
+                continue;
+            }
+            vectors |= bit;
+            self.acknowledge(now_pending);
+            let still = if pending() == 0 { 0 } else { bit };
+            state.raised.store(raised & !bit | still, Relaxed);
+        }
+        vectors
+    }
+
+    /// What a message does to its causes: EIAC clears them, EIAME masks them.
+    fn acknowledge(&self, causes: u32) {
+        let registers = &self.registers;
+        let automatic = registers.get(regs::EIAC) & causes;
+        registers.clear_bits(regs::ICR, automatic);
+        if registers.get(regs::CTRL_EXT) & ctrl_ext::EIAME != 0 {
+            registers.clear_bits(regs::IMS, causes);
+        } else if registers.get(regs::CTRL_EXT) & ctrl_ext::IAME == 0 {
+            registers.clear_bits(regs::IMS, automatic);
+        }
+    }
+
+    /// The causes that a vector stands for (IVAR).
+    fn causes_of(&self, vector: usize) -> u32 {
+        let ivar = self.registers.get(regs::IVAR);
+        let sources = [cause::RXQ0, cause::RXQ1, cause::TXQ0, cause::TXQ1, cause::OTHER];
+        let mine = sources.iter().enumerate().filter(|(source, _)| {
+            let entry = ivar >> (4 * source) & 0xf;
+            entry & 8 != 0 && (entry & 7) as usize == vector
+        });
+        mine.fold(0, |causes, (_, source)| causes | source)
+    }
+
+    /// True, and noted, if the gap after the last time is over.
+    fn may_raise(&self, vector: usize, gap: u32, now: Nanos, due: &mut Option<Nanos>) -> bool {
+        let last = &self.interrupts().last[vector];
+        let then = last.load(Relaxed);
+        let open = Nanos(then) + GAP * u64::from(gap);
+        if then != 0 && gap != 0 && now < open {
+            *due = earlier(*due, open);
+            return false;
+        }
+        last.store(now.0.max(1), Relaxed);
+        true
+    }
+
+    /// ICR is read: everything is cleared, and the 82574L masks what IAM says.
+    pub fn read_causes(&self) -> u32 {
+        let _deciding = self.decide();
+        let registers = &self.registers;
+        if self.member == Member::Em82540 {
+            let causes = registers.take(regs::ICR);
+            self.interrupts().raised.store(0, Relaxed);
+            return causes;
+        }
+        let mask = registers.get(regs::IMS);
+        let causes = registers.get(regs::ICR);
+        let asserted = causes & mask != 0;
+        let masks = registers.get(regs::CTRL_EXT) & ctrl_ext::IAME != 0;
+        let message = self.mode() == InterruptMode::Msix;
+        let mut clears = causes;
+        if message && mask != 0 && !(asserted && masks) {
+            // Queues' causes stay for their own vectors.
+            clears &= !(cause::RXQ0 | cause::RXQ1 | cause::TXQ0 | cause::TXQ1);
+        }
+        registers.clear_bits(regs::ICR, clears);
+        if asserted && masks {
+            registers.clear_bits(regs::IMS, registers.get(regs::IAM));
+        }
+        self.lower();
+        causes | if asserted { cause::ASSERTED } else { 0 }
+    }
+
+    /// Causes are taken away by writing.
+    pub fn clear_causes(&self, causes: u32) {
+        let _deciding = self.decide();
+        let registers = &self.registers;
+        let masks = registers.get(regs::CTRL_EXT) & ctrl_ext::IAME != 0;
+        if self.member == Member::L82574 && masks {
+            registers.clear_bits(regs::IMS, registers.get(regs::IAM));
+        }
+        registers.clear_bits(regs::ICR, causes);
+        self.lower();
+    }
+
+    /// Causes are masked.
+    pub fn mask(&self, causes: u32) {
+        let _deciding = self.decide();
+        self.registers.clear_bits(regs::IMS, causes);
+        self.lower();
+    }
+
+    /// Takes down what has no cause any more, so that the next cause raises it anew.
+    fn lower(&self) {
+        let registers = &self.registers;
+        let pending = registers.get(regs::ICR) & registers.get(regs::IMS);
+        let state = self.interrupts();
+        if self.mode() != InterruptMode::Msix {
+            if pending == 0 {
+                state.raised.store(0, Relaxed);
+            }
+            return;
+        }
+        let still = (0..VECTORS).filter(|vector| pending & self.causes_of(*vector) != 0);
+        let still = still.fold(0, |bits, vector| bits | 1 << vector);
+        state.raised.fetch_and(still, Relaxed);
+    }
+
+    /// How interrupts are signalled.
+    pub fn mode(&self) -> InterruptMode {
+        match self.interrupts().mode.load(Relaxed) {
+            1 => InterruptMode::Msi,
+            2 => InterruptMode::Msix,
+            _ => InterruptMode::Pin,
+        }
+    }
+
+    /// Signals them otherwise from now on.
+    pub fn set_mode(&self, mode: InterruptMode) {
+        let _deciding = self.decide();
+        self.interrupts().mode.store(mode as u32, Relaxed);
+        self.interrupts().raised.store(0, Relaxed);
+    }
+
+    /// Forgets causes, masks and delays.
+    pub fn reset_interrupts(&self) {
+        let _deciding = self.decide();
+        let state = self.interrupts();
+        for word in [regs::ICR, regs::IMS] {
+            self.registers.take(word);
+        }
+        state.raised.store(0, Relaxed);
+        state.held.store(0, Relaxed);
+        state.timers.iter().chain(&state.last).for_each(|time| time.store(0, SeqCst));
+    }
+}
+
+/// The earlier of two moments.
+pub(super) fn earlier(a: Option<Nanos>, b: Nanos) -> Option<Nanos> {
+    Some(a.map_or(b, |a| a.min(b)))
+}

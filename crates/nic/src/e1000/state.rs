@@ -1,0 +1,286 @@
+//! What a device remembers, in memory that outlives the process that models it.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use shmem::Shareable;
+
+use super::regs::{self, WORDS};
+
+/// A device's registers and what else must survive. All zero is one that was never powered on.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct Registers {
+    /// Not zero once it was powered on.
+    pub(super) powered: AtomicU32,
+    /// Why it has stopped: a [`Fault`], or 0.
+    pub(super) fault: AtomicU32,
+    /// Faults so far.
+    pub(super) faults: AtomicU32,
+    /// Bus mastering is allowed.
+    pub(super) bus_master: AtomicU32,
+    /// The cable is connected.
+    pub(super) link: AtomicU32,
+    /// Offset that the I/O window shows.
+    pub(super) io_address: AtomicU32,
+    /// Interrupts.
+    pub(super) interrupts: InterruptState,
+    /// Transmit queues.
+    pub(super) tx: [TxState; 2],
+    /// Receive queues.
+    pub(super) rx: [RxState; 2],
+    /// The EEPROM's shift register.
+    pub(super) shifter: Shifter,
+    /// PHY registers.
+    pub(super) phy: [AtomicU32; 32],
+    /// Octet counters.
+    pub(super) octets: [AtomicU64; 4],
+    /// The registers of the table.
+    pub(super) words: [AtomicU32; WORDS],
+}
+
+/// Interrupts and their moderation.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct InterruptState {
+    /// How they are signalled: an [`InterruptMode`](crate::device::InterruptMode) as a number.
+    pub mode: AtomicU32,
+    /// Vectors that are up: by pin, the line; by message, sent for causes that are still there.
+    pub raised: AtomicU32,
+    /// By vector: when it was raised last, or 0.
+    pub last: [AtomicU64; VECTORS],
+    /// Causes that wait for a timer.
+    pub held: AtomicU32,
+    /// When delayed causes are due, or 0: see [`Timer`].
+    pub timers: [AtomicU64; 4],
+}
+
+/// Vectors of the 82574L.
+pub(super) const VECTORS: usize = 5;
+
+/// Delays before a cause is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub(super) enum Timer {
+    /// RDTR, begun anew by each frame.
+    Rx,
+    /// RADV, begun by the first.
+    RxAbsolute,
+    /// TIDV.
+    Tx,
+    /// TADV.
+    TxAbsolute,
+}
+
+/// A transmit queue beside its registers. What lies between the head (TDH) and `taken` is lent.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct TxState {
+    /// Descriptors before it were taken.
+    pub taken: AtomicU32,
+    /// What completion is to be said of: bits of [`told`].
+    pub told: AtomicU32,
+    /// Contexts: [0] for checksums, [1] for segmentation; four words each.
+    pub contexts: [[AtomicU32; 4]; 2],
+}
+
+/// What a transmit queue has to say when it settles.
+pub(super) mod told {
+    /// A descriptor is done whose driver wants to know.
+    pub const NOW: u32 = 1;
+    /// One that may wait.
+    pub const DELAYED: u32 = 2;
+    /// The ring is empty.
+    pub const EMPTY: u32 = 4;
+}
+
+/// A receive queue beside its registers.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct RxState {
+    /// Not zero: frames were delivered that nobody has been told of.
+    pub unsettled: AtomicU32,
+}
+
+/// The Microwire side of the EEPROM.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Shifter {
+    /// Bits shifted in so far.
+    pub bits_in: AtomicU32,
+    /// What was shifted in.
+    pub value: AtomicU32,
+    /// The next data bit to be shifted out, counted from the array's start, plus one; 0 outside of a
+    /// read.
+    pub bit_out: AtomicU32,
+    /// The wires as they were.
+    pub wires: AtomicU32,
+}
+
+#[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
+// SAFETY: atomic words only; padding is never read.
+unsafe impl Shareable for Registers {}
+
+const _: () = assert!(size_of::<Registers>() <= 16 << 10);
+
+/// What a driver did wrong, and stopped its NIC by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+#[repr(u32)]
+pub enum Fault {
+    /// A ring that does not lie in guest memory.
+    #[error("a descriptor ring does not lie in guest memory")]
+    BadRing = 1,
+    /// A head or tail beyond the ring's end.
+    #[error("a head or tail is beyond its ring's end")]
+    BadIndex = 2,
+    /// A buffer outside of guest memory.
+    #[error("a buffer does not lie in guest memory")]
+    BadAddress = 3,
+    /// A full ring without the end of a frame.
+    #[error("a frame has no end")]
+    EndlessFrame = 4,
+    /// A shared status block that is not there, or says nonsense.
+    #[error("the shared status block is malformed")]
+    BadCsb = 5,
+    /// Guest memory that has failed: its file was truncated, or a page was lost.
+    #[error("guest memory has failed")]
+    Memory = 6,
+}
+
+impl Fault {
+    const ALL: [Self; 6] = [
+        Self::BadRing,
+        Self::BadIndex,
+        Self::BadAddress,
+        Self::EndlessFrame,
+        Self::BadCsb,
+        Self::Memory,
+    ];
+
+    /// Its sentence.
+    pub(super) const fn text(self) -> &'static str {
+        match self {
+            Self::BadRing => "a descriptor ring does not lie in guest memory",
+            Self::BadIndex => "a head or tail is beyond its ring's end",
+            Self::BadAddress => "a buffer does not lie in guest memory",
+            Self::EndlessFrame => "a frame has no end",
+            Self::BadCsb => "the shared status block is malformed",
+            Self::Memory => "guest memory has failed",
+        }
+    }
+}
+
+impl Registers {
+    /// The word of a register.
+    #[inline(always)]
+    pub(super) fn get(&self, word: usize) -> u32 {
+        self.words.get(word).map_or(0, |word| word.load(Ordering::Relaxed))
+    }
+
+    /// Sets the word of a register.
+    #[inline(always)]
+    pub(super) fn set(&self, word: usize, value: u32) {
+        if let Some(word) = self.words.get(word) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// Sets the word of a register that hands something over to another thread.
+    #[inline(always)]
+    pub(super) fn publish(&self, word: usize, value: u32) {
+        if let Some(word) = self.words.get(word) {
+            word.store(value, Ordering::Release);
+        }
+    }
+
+    /// The word of such a register.
+    #[inline(always)]
+    pub(super) fn observe(&self, word: usize) -> u32 {
+        self.words.get(word).map_or(0, |word| word.load(Ordering::Acquire))
+    }
+
+    /// Sets bits in the word of a register that several threads write; returns what was there.
+    #[inline(always)]
+    pub(super) fn set_bits(&self, word: usize, bits: u32) -> u32 {
+        self.words.get(word).map_or(0, |word| word.fetch_or(bits, Ordering::AcqRel))
+    }
+
+    /// Clears bits, likewise.
+    #[inline(always)]
+    pub(super) fn clear_bits(&self, word: usize, bits: u32) -> u32 {
+        self.words.get(word).map_or(0, |word| word.fetch_and(!bits, Ordering::AcqRel))
+    }
+
+    /// Takes the word of a register that several threads write back to zero; returns what was there.
+    pub(super) fn take(&self, word: usize) -> u32 {
+        self.words.get(word).map_or(0, |word| word.swap(0, Ordering::AcqRel))
+    }
+
+    /// The address in two words.
+    pub(super) fn address(&self, [low, high]: [usize; 2]) -> u64 {
+        u64::from(self.get(low)) | u64::from(self.get(high)) << 32
+    }
+
+    /// Adds to a statistic, which stays at its largest value.
+    #[inline]
+    pub(super) fn count(&self, word: usize, n: u32) {
+        if n == 0 {
+            return;
+        }
+        if let Some(word) = self.words.get(word) {
+            let add = |value: u32| Some(value.saturating_add(n));
+            let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
+    }
+
+    /// Adds to an octet counter, likewise.
+    #[inline]
+    pub(super) fn count_octets(&self, counter: u8, n: u64) {
+        if let Some(counter) = self.octets.get(usize::from(counter)) {
+            let add = |value: u64| Some(value.saturating_add(n));
+            let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        }
+    }
+
+    /// What stopped the device.
+    #[inline]
+    pub(super) fn fault(&self) -> Option<Fault> {
+        match self.fault.load(Ordering::Relaxed) {
+            0 => None,
+            number => {
+                let known = Fault::ALL.into_iter().find(|fault| *fault as u32 == number);
+                Some(known.unwrap_or(Fault::Memory))
+            }
+        }
+    }
+
+    /// Stops the device.
+    pub(super) fn fail(&self, fault: Fault) {
+        self.fault.store(fault as u32, Ordering::Release);
+        self.faults.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// True if the device may touch guest memory.
+    #[inline(always)]
+    pub(super) fn may_access_memory(&self) -> bool {
+        self.bus_master.load(Ordering::Relaxed) != 0 && self.fault.load(Ordering::Relaxed) == 0
+    }
+
+    /// True if the cable is connected.
+    #[inline(always)]
+    pub(super) fn has_link(&self) -> bool {
+        self.link.load(Ordering::Relaxed) != 0
+    }
+
+    /// Bytes of a receive buffer (RCTL.BSIZE, BSEX).
+    pub(super) fn buffer_size(&self) -> u32 {
+        let rctl = self.get(regs::RCTL);
+        let code = rctl >> 16 & 3;
+        match (rctl & regs::rctl::BSEX != 0, code) {
+            // Reserved: the smallest of those that are not.
+            (true, 0) => 4096,
+            (true, _) => 32768 >> code,
+            (false, _) => 2048 >> code,
+        }
+    }
+}

@@ -1,0 +1,683 @@
+//! Transmit rings: frames that a guest hands in.
+//!
+//! ```text
+//!   head (TDH) ....... taken ........ tail (TDT)
+//!   lent to the switch | to be gathered
+//! ```
+//!
+//! Guest buffers are lent as they are. A frame whose headers must be rewritten has a private copy of
+//! them as its first segment.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::fence;
+
+use port::{Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
+use shmem::{Bytes, Shared, SharedSlice, Span};
+
+use super::core::Core;
+use super::descriptor::{self, Descriptor, tx};
+use super::offload::{Context, Headers, Request};
+use super::phy;
+use super::receive::size_class;
+use super::regs::{self, cause, ctrl, rctl, tctl};
+use super::state::{Fault, told};
+use crate::device::{Combining, Transmit as Transmitting};
+
+/// Frames that may be lent at a time; a power of two.
+const LENT: usize = 2048;
+/// Longest frame that is lent, segments of it included.
+const LONGEST: usize = 0x1_0000 + 256;
+
+/// What is remembered of a descriptor that is lent.
+mod flag {
+    /// Its driver wants to know when it is done.
+    pub const REPORT: u8 = 1;
+    /// The interrupt may wait.
+    pub const DELAY: u8 = 2;
+}
+
+/// A transmit queue.
+#[derive(Debug)]
+pub(super) struct Transmit {
+    core: Arc<Core>,
+    queue: usize,
+    counters: Shared<IngressCounters>,
+    ring: Option<SharedSlice<Descriptor>>,
+    /// The ring is that of then.
+    moved: u32,
+    size: u32,
+    /// The next descriptor to be taken.
+    next: u32,
+    /// The next one to be given back.
+    done: u32,
+    /// By descriptor: bits of [`flag`].
+    flags: Vec<u8>,
+    /// By running number: the descriptor after a lent frame.
+    ends: Box<[u32]>,
+    gathered: usize,
+    completed: usize,
+    /// Lent frames of a ring that is not there any more.
+    orphans: usize,
+    /// A frame had no end yet when this was the tail.
+    unfinished: Option<u32>,
+    headers: Headers,
+    combining: Option<Holding>,
+    tally: Tally,
+    /// A frame that comes back.
+    looped: Vec<u8>,
+}
+
+/// Doorbells that are held back.
+#[derive(Clone, Copy, Debug)]
+struct Holding {
+    frames: u32,
+    /// Nanoseconds.
+    delay: u64,
+    /// Since when.
+    since: Option<Nanos>,
+    /// When frames were gathered last.
+    sent: Option<Nanos>,
+}
+
+/// What was gathered.
+#[derive(Debug, Default)]
+struct Tally {
+    frames: u32,
+    bytes: u64,
+    sizes: [u32; 6],
+    segmented: u32,
+}
+
+/// A frame in guest memory: its pieces, and what is asked for.
+struct Packet<'m> {
+    pieces: [Bytes<'m>; MAX_SEGS],
+    count: usize,
+    len: usize,
+    /// More pieces than a frame may have, or too long.
+    too_much: bool,
+    /// Second words of the first and the last descriptor.
+    first: Option<u64>,
+    last: u64,
+}
+
+impl<'m> Packet<'m> {
+    fn new() -> Self {
+        Self {
+            pieces: [Bytes::empty(); MAX_SEGS],
+            count: 0,
+            len: 0,
+            too_much: false,
+            first: None,
+            last: 0,
+        }
+    }
+
+    fn add(&mut self, bytes: Bytes<'m>) {
+        if bytes.is_empty() {
+            return;
+        }
+        // One is kept free for a private header.
+        let room = self.count < MAX_SEGS - 1 && self.len + bytes.len() <= LONGEST;
+        self.too_much |= !room;
+        if room {
+            self.pieces[self.count] = bytes;
+            self.count += 1;
+            self.len += bytes.len();
+        }
+    }
+
+    fn pieces(&self) -> &[Bytes<'m>] {
+        &self.pieces[..self.count]
+    }
+}
+
+/// What became of the descriptors at the ring's next place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// A frame was taken, or what stands for one.
+    Frame,
+    /// There is nothing, or no whole frame.
+    Nothing,
+}
+
+impl Transmit {
+    /// Goes on where the registers say. What a predecessor had taken and not given back is given back
+    /// unsent: it may have been delivered.
+    pub fn new(
+        core: &Arc<Core>,
+        queue: usize,
+        counters: Shared<IngressCounters>,
+        combining: Option<Combining>,
+    ) -> Self {
+        let combining = combining.map(|Combining { frames, delay_us }| Holding {
+            frames: frames.into(),
+            delay: u64::from(delay_us) * 1000,
+            since: None,
+            sent: None,
+        });
+        let mut queue = Self {
+            core: Arc::clone(core),
+            queue,
+            counters,
+            ring: None,
+            moved: core.rings[queue & 1].load(Relaxed),
+            size: 0,
+            next: 0,
+            done: 0,
+            flags: Vec::new(),
+            ends: vec![0; LENT].into(),
+            gathered: 0,
+            completed: 0,
+            orphans: 0,
+            unfinished: None,
+            headers: Headers::new(),
+            combining,
+            tally: Tally::default(),
+            looped: Vec::new(),
+        };
+        queue.give_back();
+        queue
+    }
+
+    fn give_back(&mut self) {
+        let registers = &self.core.registers;
+        let taken = registers.tx[self.queue].taken.load(Acquire);
+        let head = registers.get(regs::TX[self.queue].head);
+        if taken == head || !registers.may_access_memory() || self.find_ring().is_err() {
+            return;
+        }
+        let Some(ring) = self.ring.clone().filter(|_| taken < self.size) else { return };
+        let mut at = self.next;
+        while at != taken {
+            self.flags[at as usize] = flags_of(ring[at as usize].second());
+            at = self.after(at);
+        }
+        self.next = taken;
+        self.give_back_to(taken);
+        // Nobody settles what nobody gathered.
+        let told = self.core.registers.tx[self.queue].told.swap(0, AcqRel);
+        if told & (told::NOW | told::DELAYED) != 0 {
+            let _ = self.core.raise(cause::TXDW | self.core.sent_cause(self.queue));
+        }
+    }
+
+    #[inline(always)]
+    fn after(&self, at: u32) -> u32 {
+        if at + 1 >= self.size { 0 } else { at + 1 }
+    }
+
+    /// Takes notice of a ring that was moved: what is lent of the old one is never given back.
+    #[inline]
+    fn notice(&mut self) {
+        let moved = self.core.rings[self.queue].load(Relaxed);
+        if moved != self.moved {
+            self.moved = moved;
+            self.orphans += self.gathered - self.completed;
+            (self.gathered, self.completed) = (0, 0);
+            self.ring = None;
+            self.unfinished = None;
+        }
+    }
+
+    #[cold]
+    fn find_ring(&mut self) -> Result<(), Fault> {
+        let (core, words) = (&self.core, &regs::TX[self.queue]);
+        let registers = &core.registers;
+        if core.memory.has_failed() {
+            return Err(Fault::Memory);
+        }
+        let bytes = registers.get(words.len);
+        self.size = bytes / descriptor::DESCRIPTOR;
+        self.next = registers.get(words.head);
+        self.done = self.next;
+        if self.size == 0 {
+            return Ok(());
+        }
+        let ring = descriptor::ring(&core.memory, registers.address(words.base), bytes);
+        self.ring = Some(ring.ok_or(Fault::BadRing)?);
+        if self.next >= self.size {
+            self.ring = None;
+            return Err(Fault::BadIndex);
+        }
+        self.flags.clear();
+        self.flags.resize(self.size as usize, 0);
+        Ok(())
+    }
+
+    /// True if frames may be sent at all.
+    #[inline(always)]
+    fn runs(&self) -> bool {
+        let registers = &self.core.registers;
+        registers.get(regs::TCTL) & tctl::EN != 0 && registers.may_access_memory()
+    }
+
+    fn loops_back(&self) -> bool {
+        let registers = &self.core.registers;
+        registers.get(regs::RCTL) & rctl::LBM_MAC != 0 || phy::is_loopback(registers)
+    }
+
+    /// Up to where there is something, if there is.
+    #[inline]
+    fn tail(&mut self) -> Result<Option<u32>, Fault> {
+        self.notice();
+        if !self.runs() {
+            return Ok(None);
+        }
+        if self.ring.is_none() {
+            self.find_ring()?;
+        }
+        let tail = self.core.registers.observe(regs::TX[self.queue].tail);
+        if self.size == 0 || tail == self.next || self.unfinished == Some(tail) {
+            return Ok(None);
+        }
+        if tail >= self.size { Err(Fault::BadIndex) } else { Ok(Some(tail)) }
+    }
+
+    #[cold]
+    fn fail(&self, fault: Fault) {
+        self.core.registers.fail(fault);
+        self.counters.faults.add(1);
+    }
+
+    /// True if frames are to wait for more.
+    fn holds_back(&mut self, tail: u32, now: Nanos) -> bool {
+        let size = self.size;
+        let waiting = if tail >= self.next { tail - self.next } else { tail + size - self.next };
+        let Some(hold) = &mut self.combining else { return false };
+        // A ring that is half full waits for nothing.
+        if waiting >= hold.frames.min(size / 2) {
+            return false;
+        }
+        match hold.since {
+            Some(since) => now < since + hold.delay,
+            // Traffic is heavy if the last frames are no older than one may wait.
+            None if hold.sent.is_some_and(|sent| now < sent + 2 * hold.delay) => {
+                hold.since = Some(now);
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn has_work(&mut self) -> bool {
+        let work = self.tail();
+        // Without a link, frames stay where they are, as in the chip.
+        let up = self.core.registers.has_link() || self.loops_back();
+        matches!(work, Ok(Some(_)) | Err(_)) && up
+    }
+
+    /// Gathers up to `max` frames. On a fault, the frames before it stand.
+    #[inline]
+    fn collect(&mut self, scratch: &mut Scratch, max: usize, tail: u32) -> Result<(), Fault> {
+        let core = Arc::clone(&self.core);
+        let Some(ring) = self.ring.clone() else { return Ok(()) };
+        let max = max.min(scratch.capacity()).min(LENT);
+        let tags = core.registers.get(regs::CTRL) & ctrl::VME != 0;
+        while scratch.len() < max && scratch.has_room() && self.next != tail {
+            let before = scratch.len();
+            self.collect_plain(&core, &ring, scratch, max, tail, tags);
+            if scratch.len() == before
+                && self.collect_packet(&core, &ring, scratch, tail, tags)? == Step::Nothing
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gathers frames of one descriptor each that ask for nothing, as far as there are any without the
+    /// ring's end between them.
+    #[inline(always)]
+    fn collect_plain(
+        &mut self,
+        core: &Core,
+        ring: &[Descriptor],
+        scratch: &mut Scratch,
+        max: usize,
+        tail: u32,
+        tags: bool,
+    ) {
+        let end = if tail > self.next { tail } else { self.size };
+        let run = self.next as usize..end as usize;
+        let mut descriptors = ring.get(run.clone()).unwrap_or_default().iter();
+        let mut flags = self.flags.get_mut(run).unwrap_or_default().iter_mut();
+        let mut near = core.memory.near();
+        let tagged = if tags { tx::VLE } else { 0 };
+        let before = scratch.len();
+        let (tally, mut last) = (&mut self.tally, self.next);
+        let (ends, number) = (&mut self.ends, self.gathered);
+        let mut taken = 0;
+        scratch.push_all(max, || {
+            let descriptor = descriptors.next()?;
+            let second = descriptor.second();
+            let len = is_plain(second, tagged)?;
+            let bytes = near.bytes(descriptor.first(), len)?;
+            *flags.next()? = flags_of(second);
+            last += 1;
+            ends[(number + taken) & (LENT - 1)] = last;
+            taken += 1;
+            tally.bytes += u64::from(len);
+            tally.sizes[size_class(len as usize)] += 1;
+            Some(bytes)
+        });
+        let frames = scratch.len() - before;
+        self.tally.frames += frames as u32;
+        self.gathered += frames;
+        if last >= self.size {
+            self.ends[(self.gathered - 1) & (LENT - 1)] = 0;
+            last = 0;
+        }
+        self.next = last;
+    }
+
+    /// Gathers one frame, whatever it is like, or finds the fault.
+    fn collect_packet(
+        &mut self,
+        core: &Core,
+        ring: &[Descriptor],
+        scratch: &mut Scratch,
+        tail: u32,
+        tags: bool,
+    ) -> Result<Step, Fault> {
+        let mut packet = Packet::new();
+        let context = self.walk(core, ring, tail, &mut packet)?;
+        let Some((end, context)) = context else {
+            return self.leave_unfinished(scratch, tail);
+        };
+        let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, tags);
+        self.push(scratch, &packet, &request);
+        self.lend(end);
+        Ok(Step::Frame)
+    }
+
+    /// Reads the descriptors of a frame; the place after it and the context it was begun in, or nothing
+    /// if it has no end. Contexts before it are taken.
+    fn walk<'m>(
+        &mut self,
+        core: &'m Core,
+        ring: &[Descriptor],
+        tail: u32,
+        packet: &mut Packet<'m>,
+    ) -> Result<Option<(u32, [Context; 2])>, Fault> {
+        let mut near = core.memory.near();
+        let contexts = &core.registers.tx[self.queue].contexts;
+        let mut begun = [Context::load(&contexts[0]), Context::load(&contexts[1])];
+        let mut at = self.next;
+        while at != tail {
+            let Some(descriptor) = ring.get(at as usize) else { break };
+            let (first, second) = (descriptor.first(), descriptor.second());
+            if let Some(flags) = self.flags.get_mut(at as usize) {
+                *flags = flags_of(second);
+            }
+            at = self.after(at);
+            if second & (tx::DEXT | tx::DTYP) == tx::DEXT {
+                let kind = usize::from(second & tx::TSE != 0);
+                let context = Context::new(first, second);
+                context.store(&contexts[kind]);
+                if packet.first.is_none() {
+                    begun[kind] = context;
+                }
+                continue;
+            }
+            packet.first.get_or_insert(second);
+            packet.last = second;
+            let len = data_len(second);
+            if len > 0 && !near.for_each(first, len, |bytes| packet.add(bytes)) {
+                // Firmware, which may be read; what was added of it before is added again.
+                let whole = near.bytes_to_read(first, len).ok_or(Fault::BadAddress)?;
+                packet.add(whole);
+            }
+            if second & tx::EOP != 0 {
+                return Ok(Some((at, begun)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What follows has no end yet. Contexts at the ring's next place are done all the same.
+    #[cold]
+    fn leave_unfinished(&mut self, scratch: &mut Scratch, tail: u32) -> Result<Step, Fault> {
+        let Some(ring) = self.ring.clone() else { return Ok(Step::Nothing) };
+        let is_context = |at: u32| {
+            let second = ring.get(at as usize).map_or(0, Descriptor::second);
+            second & (tx::DEXT | tx::DTYP) == tx::DEXT
+        };
+        let mut at = self.next;
+        while at != tail && is_context(at) {
+            at = self.after(at);
+        }
+        let contexts = at != self.next;
+        if contexts {
+            // Something must stand for them, or nobody would be told.
+            scratch.push(Span::EMPTY);
+            self.lend(at);
+            return Ok(Step::Frame);
+        }
+        let waiting =
+            if tail >= self.next { tail - self.next } else { tail + self.size - self.next };
+        if waiting + 1 >= self.size {
+            return Err(Fault::EndlessFrame);
+        }
+        self.unfinished = Some(tail);
+        Ok(Step::Nothing)
+    }
+
+    /// Notes that the frame pushed last ends before the descriptor `end`.
+    fn lend(&mut self, end: u32) {
+        self.ends[self.gathered & (LENT - 1)] = end;
+        self.gathered += 1;
+        self.next = end;
+    }
+
+    /// Adds a frame with what it asks for. One that is nothing, or too much, is left without bytes, so
+    /// that it is counted as a runt.
+    fn push(&mut self, scratch: &mut Scratch, packet: &Packet<'_>, request: &Request) {
+        if packet.len == 0 || packet.too_much {
+            scratch.push(Span::EMPTY);
+            return;
+        }
+        let pieces = packet.pieces();
+        let finished = self.headers.finish(pieces, packet.len, request);
+        let mut count = 0;
+        let mut skip = finished.replaces;
+        if let Some(header) = finished.header {
+            scratch.push_segment(header);
+            count += 1;
+        }
+        for piece in pieces {
+            let rest = piece.suffix(skip);
+            skip -= piece.len() - rest.len();
+            if !rest.is_empty() {
+                rest.prefetch();
+                scratch.push_segment(rest.span());
+                count += 1;
+            }
+        }
+        scratch.end_frame(count, finished.len);
+        if let Some(offload) = finished.offload {
+            scratch.set_offload(offload);
+        }
+        self.tally.frames += finished.segments;
+        let repeated = u64::from(finished.segments - 1) * u64::from(finished.header_len);
+        self.tally.bytes += finished.len as u64 + repeated;
+        self.tally.segmented += u32::from(finished.segments > 1);
+        self.tally.sizes[size_class(finished.longest)] += finished.segments;
+    }
+
+    /// Sends frames back to their guest; one without bytes stands for them in the batch.
+    #[cold]
+    fn loop_back(&mut self, scratch: &mut Scratch, max: usize, tail: u32) -> Result<(), Fault> {
+        let core = Arc::clone(&self.core);
+        let Some(ring) = self.ring.clone() else { return Ok(()) };
+        let tags = core.registers.get(regs::CTRL) & ctrl::VME != 0;
+        for _ in 0..max.min(scratch.capacity()) {
+            if self.next == tail || !scratch.has_room() {
+                break;
+            }
+            let mut packet = Packet::new();
+            let Some((end, context)) = self.walk(&core, &ring, tail, &mut packet)? else {
+                self.leave_unfinished(scratch, tail)?;
+                break;
+            };
+            let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, tags);
+            if !packet.too_much && packet.len > 0 {
+                self.looped.clear();
+                if self.headers.assemble(packet.pieces(), packet.len, &request, &mut self.looped) {
+                    let _ = core.loop_back(&mut self.looped);
+                }
+            }
+            scratch.push(Span::EMPTY);
+            self.lend(end);
+        }
+        Ok(())
+    }
+
+    /// Gives descriptors back up to `end`: the first one last, because a driver goes by it.
+    #[inline]
+    fn give_back_to(&mut self, end: u32) {
+        let Some(ring) = &self.ring else { return };
+        let (size, done) = (self.size, self.done);
+        let count = if end >= done { end - done } else { end + size - done };
+        let mut seen = 0;
+        fence(Release);
+        for n in (0..count).rev() {
+            let at = if done + n >= size { done + n - size } else { done + n } as usize;
+            let flags = self.flags.get(at).copied().unwrap_or(0);
+            if flags & flag::REPORT != 0
+                && let Some(descriptor) = ring.get(at)
+            {
+                let second = descriptor.second();
+                descriptor.publish(second & !tx::STA | tx::DD);
+                seen |= if flags & flag::DELAY != 0 { told::DELAYED } else { told::NOW };
+            }
+        }
+        self.done = end;
+        let registers = &self.core.registers;
+        registers.set(regs::TX[self.queue].head, end);
+        if end == registers.get(regs::TX[self.queue].tail) {
+            seen |= told::EMPTY;
+        }
+        let told = &registers.tx[self.queue].told;
+        told.store(told.load(Relaxed) | seen, Relaxed);
+    }
+
+    fn count(&mut self) {
+        let tally = std::mem::take(&mut self.tally);
+        if tally.frames == 0 {
+            return;
+        }
+        let registers = &self.core.registers;
+        registers.count(regs::GPTC, tally.frames);
+        registers.count(regs::TPT, tally.frames);
+        registers.count(regs::TSCTC, tally.segmented);
+        for (class, n) in tally.sizes.iter().enumerate() {
+            registers.count(regs::PTC64 + class, *n);
+        }
+        let octets = tally.bytes + 4 * u64::from(tally.frames);
+        registers.count_octets(regs::GOTC, octets);
+        registers.count_octets(regs::TOT, octets);
+    }
+}
+
+/// Bits of a transmit descriptor that are remembered.
+#[inline(always)]
+fn flags_of(second: u64) -> u8 {
+    let report = if second & (tx::RS | tx::RPS) != 0 { flag::REPORT } else { 0 };
+    report | if second & tx::IDE != 0 { flag::DELAY } else { 0 }
+}
+
+/// Bytes of the buffer of a descriptor that is no context.
+fn data_len(second: u64) -> u32 {
+    if second & tx::DEXT != 0 { second as u32 & 0xf_ffff } else { second as u32 & 0xffff }
+}
+
+/// The length of a frame of one descriptor that asks for nothing.
+#[inline(always)]
+fn is_plain(second: u64, tagged: u64) -> Option<u32> {
+    let legacy = second & (tx::DEXT | tx::EOP | tx::IC | tagged) == tx::EOP;
+    let odd = tx::TSE | tx::IXSM | tx::TXSM | tagged;
+    let data = second & (tx::DEXT | tx::DTYP | tx::EOP | odd) == tx::DEXT | tx::DATA | tx::EOP;
+    let len = data_len(second);
+    ((legacy || data) && len > 0 && len <= 0xffff).then_some(len)
+}
+
+impl Ingress for Transmit {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        let tail = match self.tail() {
+            Ok(Some(tail)) => tail,
+            Ok(None) => return 0,
+            Err(fault) => {
+                self.fail(fault);
+                return 0;
+            }
+        };
+        // Frames that are lent keep their headers.
+        if self.gathered != self.completed || self.holds_back(tail, now) {
+            return 0;
+        }
+        self.headers.reuse();
+        let collected = if self.loops_back() {
+            self.loop_back(scratch, max, tail)
+        } else if self.core.registers.has_link() {
+            self.collect(scratch, max, tail)
+        } else {
+            return 0;
+        };
+        if let Err(fault) = collected {
+            self.fail(fault);
+        }
+        self.core.registers.tx[self.queue].taken.store(self.next, Release);
+        self.counters.frames.add(scratch.len() as u64);
+        self.counters.bytes.add(scratch.bytes());
+        self.count();
+        if let Some(hold) = &mut self.combining {
+            (hold.since, hold.sent) = (None, Some(now));
+        }
+        scratch.len()
+    }
+
+    fn complete(&mut self, frames: usize) {
+        self.notice();
+        let orphans = frames.min(self.orphans);
+        self.orphans -= orphans;
+        let frames = (frames - orphans).min(self.gathered - self.completed);
+        if frames == 0 || self.core.registers.fault().is_some() {
+            self.completed += frames;
+            return;
+        }
+        self.completed += frames;
+        let end = self.ends[(self.completed - 1) & (LENT - 1)];
+        self.give_back_to(end);
+    }
+
+    fn settle(&mut self, now: Nanos) -> Effects {
+        let core = &self.core;
+        let told = &core.registers.tx[self.queue].told;
+        let seen = told.load(Relaxed);
+        let mut kick = core.settle_received(0, now);
+        if seen != 0 {
+            told.store(0, Relaxed);
+            let sent = cause::TXDW | core.sent_cause(self.queue);
+            let now_causes = if seen & told::NOW != 0 { sent } else { 0 }
+                | if seen & told::EMPTY != 0 { cause::TXQE } else { 0 };
+            kick |= core.raise(now_causes);
+            kick |= seen & told::DELAYED != 0 && core.sent_delayed(self.queue, now);
+        }
+        self.counters.kicks.add(u64::from(kick));
+        Effects { kick }
+    }
+}
+
+impl Transmitting for Transmit {
+    fn arm(&mut self) -> bool {
+        self.has_work()
+    }
+
+    fn disarm(&mut self) {}
+
+    fn deadline(&self) -> Option<Nanos> {
+        let hold = self.combining?;
+        Some(hold.since? + hold.delay)
+    }
+}
