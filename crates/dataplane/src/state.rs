@@ -32,7 +32,7 @@ pub const MAX_PORTS: usize = 16_384;
 pub const MAX_WORKERS: usize = 64;
 
 /// "toklat" and a number that changes with the layout, or the meaning, of anything below.
-const MAGIC: u64 = 0x746f_6b6c_6174_0005;
+const MAGIC: u64 = 0x746f_6b6c_6174_0006;
 const PAGE: usize = 4096;
 /// Most rings, or queues, of a port in each direction.
 pub const RINGS: usize = MAX_RINGS as usize;
@@ -118,6 +118,25 @@ pub struct ReceiveState {
 // SAFETY: atomic words only.
 unsafe impl Shareable for ReceiveState {}
 
+/// What crossed the bus of an emulated network card: what its guest paid for.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub struct BusCounters {
+    /// Reads of registers: a virtual processor waited for each.
+    pub reads: Counter,
+    /// Writes for whose end one waited.
+    pub writes: Counter,
+    /// Writes that nobody waited for.
+    pub posted: Counter,
+    /// Ends of pin interrupts: a virtual processor waited for each.
+    pub acknowledgements: Counter,
+    /// Interrupts. By any worker.
+    pub interrupts: Counter,
+}
+
+// SAFETY: counters only.
+unsafe impl Shareable for BusCounters {}
+
 /// A port's counters and send cursors.
 #[derive(Debug)]
 #[repr(C, align(4096))]
@@ -126,6 +145,7 @@ struct IngressPage {
     send: [SendState; RINGS],
     /// 1 once the port's code has panicked.
     failed: Counter,
+    bus: BusCounters,
 }
 
 // SAFETY: shareable parts only.
@@ -350,6 +370,12 @@ impl PortState {
         self.map.shared(at).filter(|_| queue < RINGS)
     }
 
+    /// What crossed its device's bus.
+    #[must_use]
+    pub fn bus(&self) -> Option<Shared<BusCounters>> {
+        self.map.shared(self.at + offset_of!(IngressPage, bus))
+    }
+
     /// Room for the buffer numbers that receive ring `ring` has not handed out.
     #[must_use]
     pub fn spares(&self, ring: usize) -> Option<SharedSlice<AtomicU32>> {
@@ -379,7 +405,15 @@ impl PortState {
     /// Its numbers.
     #[must_use]
     pub fn snapshot(&self) -> PortStats {
-        let mut stats = PortStats::of_ingress(&self.page.counters);
+        let bus = &self.page.bus;
+        let mut stats = PortStats {
+            reads: bus.reads.get(),
+            writes: bus.writes.get(),
+            posted_writes: bus.posted.get(),
+            acknowledgements: bus.acknowledgements.get(),
+            interrupts: bus.interrupts.get(),
+            ..PortStats::of_ingress(&self.page.counters)
+        };
         for ring in 0..RINGS {
             if let Some(counters) = self.egress(ring) {
                 stats.add_egress(&counters);
@@ -405,6 +439,10 @@ impl PortState {
             here.batches.iter().chain([&here.kicks, &here.wakeups, &here.faults, &here.flaps])
         {
             rest.set(0);
+        }
+        let BusCounters { reads, writes, posted, acknowledgements, interrupts } = &self.page.bus;
+        for counter in [reads, writes, posted, acknowledgements, interrupts] {
+            counter.set(0);
         }
         for ring in 0..RINGS {
             let Some(state) = self.receive(ring) else { continue };
@@ -460,6 +498,16 @@ pub struct PortStats {
     pub faults: u64,
     /// Source addresses refused because they moved too often.
     pub flaps: u64,
+    /// Of an emulated network card: reads of registers, each of which a virtual processor waited for.
+    pub reads: u64,
+    /// Writes for whose end one waited.
+    pub writes: u64,
+    /// Writes that nobody waited for.
+    pub posted_writes: u64,
+    /// Ends of pin interrupts, each of which a virtual processor waited for.
+    pub acknowledgements: u64,
+    /// Interrupts.
+    pub interrupts: u64,
 }
 
 impl PortStats {

@@ -211,6 +211,18 @@ fn details(name: &str, port: &PortStats) -> String {
     }
     // Who woke whom: the owner the switch, the switch the owner.
     table.row(["wake-ups".into(), c.wakeups.to_string(), c.kicks.to_string()]);
+    if c.reads + c.posted_writes > 0 {
+        let rows = [
+            ("registers read", c.reads),
+            ("registers written, waiting", c.writes),
+            ("registers written, posted", c.posted_writes),
+            ("interrupts acknowledged", c.acknowledgements),
+        ];
+        for (what, ingress) in rows {
+            table.row([what.into(), ingress.to_string(), "-".into()]);
+        }
+        table.row(["interrupts".into(), "-".into(), c.interrupts.to_string()]);
+    }
     let rest = format!("faults {}, addresses refused for moving {}", c.faults, c.flaps);
     format!("{name}: {}\n{table}{rest}\n{}", state_name(port.state), histogram(&c.batches))
 }

@@ -31,6 +31,13 @@ const PORTS: &[(&str, &str, Read<Counters>)] = &[
     ("wakeups", "Times the owner woke the switch", |c| c.wakeups),
     ("faults", "Malformed descriptors", |c| c.faults),
     ("flaps", "Addresses refused because they moved too often", |c| c.flaps),
+    ("reads", "Register reads of an emulated network card", |c| c.reads),
+    ("writes", "Register writes that its guest waited for", |c| c.writes),
+    ("posted_writes", "Register writes that nobody waited for", |c| c.posted_writes),
+    ("acknowledgements", "Ends of pin interrupts, which its guest waited for", |c| {
+        c.acknowledgements
+    }),
+    ("interrupts", "Interrupts of an emulated network card", |c| c.interrupts),
 ];
 
 const WORKERS: &[(&str, &str, Read<WorkerStats>)] = &[

@@ -222,7 +222,7 @@ const PORT: &[(&str, &str)] = &[
     ("mirror_egress?", "string?"),
 ];
 
-const COUNTERS: Fields<15> = [
+const COUNTERS: Fields<20> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
     ("in_copies", "integer"),
@@ -238,6 +238,11 @@ const COUNTERS: Fields<15> = [
     ("wakeups", "integer"),
     ("faults", "integer"),
     ("flaps", "integer"),
+    ("reads", "integer"),
+    ("writes", "integer"),
+    ("posted_writes", "integer"),
+    ("acknowledgements", "integer"),
+    ("interrupts", "integer"),
 ];
 
 const NEW_SWITCH: Fields<{ SWITCH.len() + 1 }> = joined(&[("name", "string")], SWITCH);

@@ -13,6 +13,7 @@ use nic::pci::Config;
 use port::{Effects, Ingress, Nanos, Scratch};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
+use shmem::Shared;
 
 use super::line::Line;
 use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolError};
@@ -20,6 +21,7 @@ use super::session::{CONFIG, region_size};
 use super::vectors::{Pin, Vectors};
 use crate::attach::Source;
 use crate::config::PortId;
+use crate::state::BusCounters;
 
 /// How often the socket of a port that is polled is read, and after something came.
 const READ_NS: (u64, u64) = (20_000, 4_000);
@@ -126,6 +128,7 @@ struct Registers {
     config: Arc<Config>,
     vectors: Arc<Vectors>,
     pin: Arc<Pin>,
+    counters: Shared<BusCounters>,
     reply: Vec<u8>,
     /// When the socket was read last, and when something was in it.
     read_at: Nanos,
@@ -149,6 +152,7 @@ impl Bus {
         (device, transmit): (Arc<dyn Device>, Vec<Box<dyn Transmit>>),
         config: Arc<Config>,
         (vectors, pin): (Arc<Vectors>, Arc<Pin>),
+        counters: Shared<BusCounters>,
     ) -> Self {
         let registers = Registers {
             wire,
@@ -157,6 +161,7 @@ impl Bus {
             config,
             vectors,
             pin,
+            counters,
             reply: Vec::with_capacity(HEADER + 16 + MAX_READ),
             read_at: Nanos(0),
             heard_at: Nanos(0),
@@ -293,6 +298,7 @@ impl Registers {
     ) -> Result<(), ProtocolError> {
         self.reply.clear();
         self.reply.resize(HEADER, 0);
+        self.count(header, access);
         let done = match access {
             Access::Read { region, at, count } => self.read_region(region, at, count, now),
             Access::Write { region, at, data } => self.write_region(region, at, data, now),
@@ -328,6 +334,18 @@ impl Registers {
         }
         message::finish_reply(&mut self.reply, header, done);
         Ok(())
+    }
+
+    fn count(&self, header: Header, access: Access<'_>) {
+        let counters = &self.counters;
+        let written = if header.reply { &counters.writes } else { &counters.posted };
+        match access {
+            Access::Read { .. } => counters.reads.add(1),
+            Access::Write { .. } => written.add(1),
+            Access::Multi(entries) => written.add((entries.len() / MULTI) as u64),
+            Access::Unmask(_) => counters.acknowledgements.add(1),
+            Access::Reset => {}
+        }
     }
 
     /// A read, appended to the reply.

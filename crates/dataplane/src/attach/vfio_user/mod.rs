@@ -292,12 +292,13 @@ impl Server {
         let pin = Arc::clone(self.session.pin());
         let (mode, eventfds) = (self.session.mode(), self.session.eventfds());
         let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, Arc::clone(&pin));
-        let vectors = Arc::new(vectors);
+        let counters = self.state.bus().ok_or_else(missing)?;
+        let vectors = Arc::new(vectors.counted(counters.clone()));
         self.transmit_queues = transmit.len() as u16;
         self.device = Some(Arc::clone(&device));
         let wire = Arc::clone(&self.wire);
         let (config, interrupts) = (Arc::clone(&self.config), (Arc::clone(&vectors), pin));
-        let bus = Bus::new(wire, (device, transmit), config, interrupts);
+        let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
         let bells = Bells::Device(vectors);
         Ok(Attached { source: Box::new(bus), egresses: receive, bells })
     }
@@ -347,6 +348,11 @@ fn finish(line: &mut Line, session: &Session) -> Result<(), ProtocolError> {
     line.take()
 }
 
+/// Counters are not where they should be.
+fn missing() -> AttachError {
+    AttachError::Descriptors { expected: "counters in the state memory" }
+}
+
 /// Makes a model.
 fn model(
     plug: &Plug,
@@ -354,8 +360,6 @@ fn model(
     state: &PortState,
     memory: Arc<GuestMemory>,
 ) -> Result<Model, AttachError> {
-    let expected = "counters in the state memory";
-    let missing = || AttachError::Descriptors { expected };
     let combine = |c: crate::config::Combine| Combining { frames: c.frames, delay_us: c.delay_us };
     let config = DeviceConfig {
         memory,

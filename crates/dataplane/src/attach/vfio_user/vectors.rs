@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nic::device::{Device, Interrupt, InterruptMode};
 use port::Nanos;
+use shmem::Shared;
+
+use crate::state::BusCounters;
 
 /// Nobody is about to ask.
 const NEVER: u64 = u64::MAX;
@@ -17,6 +20,7 @@ pub struct Vectors {
     /// By vector.
     eventfds: Box<[Option<Arc<OwnedFd>>]>,
     pin: Arc<Pin>,
+    counters: Option<Shared<BusCounters>>,
     /// When somebody asks again, of his own accord.
     asked_at: AtomicU64,
 }
@@ -58,15 +62,21 @@ impl Vectors {
         eventfds: Box<[Option<Arc<OwnedFd>>]>,
         pin: Arc<Pin>,
     ) -> Self {
-        Self { device, mode, eventfds, pin, asked_at: AtomicU64::new(NEVER) }
+        Self { device, mode, eventfds, pin, counters: None, asked_at: AtomicU64::new(NEVER) }
+    }
+
+    /// Counts what is raised.
+    #[must_use]
+    pub fn counted(self, counters: Shared<BusCounters>) -> Self {
+        Self { counters: Some(counters), ..self }
     }
 
     /// Asks the device what is to be raised, and raises it.
     pub fn ask(&self, now: Nanos) -> Asked {
         let Interrupt { vectors, due } = self.device.interrupt(now);
-        let mut rung = false;
+        let mut raised = 0;
         if self.mode == InterruptMode::Pin {
-            rung = vectors & 1 != 0 && self.raise_pin();
+            raised = u64::from(vectors & 1 != 0 && self.raise_pin());
         } else {
             let mut left = vectors;
             while left != 0 {
@@ -74,11 +84,14 @@ impl Vectors {
                 left &= left - 1;
                 if let Some(Some(eventfd)) = self.eventfds.get(vector) {
                     crate::signal(eventfd.as_fd());
-                    rung = true;
+                    raised += 1;
                 }
             }
         }
-        Asked { rung, due }
+        if let Some(counters) = self.counters.as_ref().filter(|_| raised > 0) {
+            counters.interrupts.add_shared(raised);
+        }
+        Asked { rung: raised > 0, due }
     }
 
     fn raise_pin(&self) -> bool {
