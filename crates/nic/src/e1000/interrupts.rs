@@ -186,14 +186,13 @@ impl Core {
         vectors
     }
 
-    /// What a message does to its causes: EIAC clears them, EIAME masks them.
+    /// What a message does to those of its causes that EIAC names: they are cleared, and, unless reading
+    /// ICR masks (IAME), masked (82574L datasheet, 10.2.4.7; Linux goes by it since 2015).
     fn acknowledge(&self, causes: u32) {
         let registers = &self.registers;
         let automatic = registers.get(regs::EIAC) & causes;
         registers.clear_bits(regs::ICR, automatic);
-        if registers.get(regs::CTRL_EXT) & ctrl_ext::EIAME != 0 {
-            registers.clear_bits(regs::IMS, causes);
-        } else if registers.get(regs::CTRL_EXT) & ctrl_ext::IAME == 0 {
+        if registers.get(regs::CTRL_EXT) & ctrl_ext::IAME == 0 {
             registers.clear_bits(regs::IMS, automatic);
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::atomic::fence;
 
-use frame::{Layers, Network, Offload, Transport};
+use frame::{Ipv4, Layers, Network, Offload, Transport};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
     Picked, Software,
@@ -293,11 +293,10 @@ impl Filling {
         let longest = longest.min(self.filter.buffer - self.filter.fcs);
         let requests = batch.any_offload();
         let (mut finished, mut used) = (0, 0);
-        let status = rx::DD | rx::EOP | rx::IXSM;
         for i in list {
             let frame = batch.pick(*i);
             let (len, head) = (frame.len(), batch.head(*i));
-            if !(SHORTEST..=longest).contains(&len) || requests && is_good(batch, *i) {
+            if !(SHORTEST..=longest).contains(&len) {
                 break;
             }
             let destination = destination(head);
@@ -311,7 +310,9 @@ impl Filling {
                 prefetch_next(batch, list.get(finished + 1), found[..count].get(used + 1));
             }
             frame.copy_to(*room);
-            let word = self.word(len + self.filter.fcs, status, 0);
+            let good = requests && is_good(batch, *i);
+            let status = if good { self.checksum_status(head) } else { rx::IXSM };
+            let word = self.word(len + self.filter.fcs, rx::DD | rx::EOP | status, 0);
             self.filled.push(word);
             tally.add(len, destination, self.filter.small);
             used += 1;
@@ -385,7 +386,8 @@ impl Filling {
         let stripped = tag.filter(|_| self.filter.strip);
         let frame = Shape { source, cut: if stripped.is_some() { 4 } else { 0 } };
         let tag_status = if stripped.is_some() { rx::VP } else { 0 };
-        let status = self.checksum_status(source) | tag_status;
+        let known = if source.is_good() { self.checksum_status(head) } else { rx::IXSM };
+        let status = known | tag_status;
         let written = match self.filter.split {
             Some(sizes) => self.split(core, &frame, sizes, status, stripped.unwrap_or(0))?,
             None => self.spread(core, &frame, status, stripped.unwrap_or(0))?,
@@ -480,15 +482,23 @@ impl Filling {
         Ok(true)
     }
 
-    /// What is known about a frame's checksums.
-    fn checksum_status(&self, source: &impl Source) -> u32 {
+    /// What is known about the checksums of a frame that was vouched for.
+    #[inline(never)]
+    fn checksum_status(&self, head: &[u8]) -> u32 {
         let filter = &self.filter;
-        if !source.is_good() || !(filter.report_transport || filter.report_ip) {
+        if !(filter.report_transport || filter.report_ip) {
             return rx::IXSM;
         }
-        let Some(layers) = Layers::of(source.head()) else { return rx::IXSM };
+        let Some(layers) = Layers::of(head) else { return rx::IXSM };
         let ip = match layers.network {
-            Network::Ipv4(_) if filter.report_ip => rx::IPCS,
+            // Whoever vouched did so for what is inside.
+            Network::Ipv4(_) if filter.report_ip => {
+                let at = if layers.tag.is_some() { 18 } else { 14 };
+                match Ipv4::checksum_ok(head.get(at..).unwrap_or_default()) {
+                    true => rx::IPCS,
+                    false => return rx::IXSM,
+                }
+            }
             Network::Ipv4(_) | Network::Ipv6(_) => 0,
             _ => return rx::IXSM,
         };

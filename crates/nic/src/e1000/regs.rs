@@ -206,7 +206,7 @@ pub const TABLE: &[Register] = &[
     rw(0x0e00, "LEDCTL", ALL, 0x602),
     rw(0x0f00, "EXTCNF_CTRL", ALL, 0).of(L).effect(E::Extcnf),
     rw(0x0f08, "EXTCNF_SIZE", ALL, 0).of(L),
-    rw(0x0f10, "PHY_CTRL", ALL, 0).of(L),
+    rw(0x0f10, "POEMB", ALL, 0).of(L),
     rw(0x1000, "PBA", ALL, 0).reset(0x0010_0030, 0x0014_0014),
     rw(0x1008, "PBS", ALL, 0).of(L),
     rw(0x100c, "PBECCSTS", ALL, 0).of(L),
@@ -346,7 +346,7 @@ pub const TABLE: &[Register] = &[
     rw(0x5b50, "SWSM", 0x0f, 0).of(L).effect(E::Swsm),
     ro(0x5b54, "FWSM", 0).of(L),
     rw(0x5b58, "SWSM2", ALL, 0).of(L),
-    rw(0x5b64, "FFLT_DBG", ALL, 0).of(L),
+    rw(0x5b64, "GCR2", ALL, 0).of(L),
     rw(0x5b68, "PBACL", 0x1f, 0).of(L),
     rw(0x5c00, "RETA", ALL, 0).count(32).of(L).effect(E::Filter),
     rw(0x5c80, "RSSRK", ALL, 0).count(10).of(L).effect(E::Filter),
@@ -519,8 +519,6 @@ pub mod ctrl_ext {
     pub const EE_RST: u32 = 1 << 13;
     /// 82574L: reading ICR masks what IAM says.
     pub const IAME: u32 = 1 << 27;
-    /// 82574L: a message masks its own cause.
-    pub const EIAME: u32 = 1 << 24;
 }
 
 /// Interrupt causes: bits of ICR, ICS, IMS and IMC.

@@ -3,3 +3,4 @@
 
 mod bed;
 mod bringup;
+mod l82574;
