@@ -21,21 +21,13 @@ use frame::Mac;
 
 use self::receive::Receive;
 pub use self::receive::{Checked, Received};
+use self::regs::cause;
 pub use self::setup::SetupError;
 pub use self::transmit::Request;
 use self::transmit::Transmit;
-use super::driver::regs::cause;
+use super::Member;
 use crate::csb::{self, NONE, Version, Way};
 use crate::driver::{Dma, Regs};
-
-/// Which NIC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chip {
-    /// 82540EM, PCI 8086:100E.
-    I82540em,
-    /// 82574L, PCI 8086:10D3.
-    I82574l,
-}
 
 /// How the NIC hears of new descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +74,7 @@ pub struct Moderation {
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Which NIC.
-    pub chip: Chip,
+    pub chip: Member,
     /// Descriptors to send with: a multiple of 8.
     pub transmit: u32,
     /// Descriptors to receive with: a multiple of 8.
@@ -116,8 +108,8 @@ pub struct Config {
 impl Config {
     /// As a stock driver has it: rings of 256, interrupts by what the NIC has best, refills of 16.
     #[must_use]
-    pub fn stock(chip: Chip) -> Self {
-        let is_574 = chip == Chip::I82574l;
+    pub fn stock(chip: Member) -> Self {
+        let is_574 = chip == Member::L82574;
         Self {
             chip,
             transmit: 256,

@@ -6,10 +6,11 @@ use super::receive::Receive;
 use super::regs::{ctrl, ctrl_ext, eecd, mdic, rctl, rfctl, rxcsum, tctl};
 use super::transmit::Transmit;
 use super::{
-    Chip, Combining, Config, Counts, Doorbells, E1000Driver, Interrupts, Moderation, regs, share,
+    Combining, Config, Counts, Doorbells, E1000Driver, Interrupts, Moderation, regs, share,
 };
 use crate::csb::{CSBAH, CSBAL};
 use crate::driver::{Dma, Regs};
+use crate::e1000::Member;
 
 /// Times that a driver asks whether a NIC is done.
 const TRIES: usize = 1000;
@@ -61,7 +62,7 @@ impl<R: Regs> E1000Driver<R> {
         if !rings || !(256..=16384).contains(&config.buffer) || !config.buffer.is_power_of_two() {
             return Err(SetupError::Sizes);
         }
-        let is_540 = config.chip == Chip::I82540em;
+        let is_540 = config.chip == Member::Em82540;
         let delayed = config.moderation.transmit != 0;
         let transmit = Transmit::new(dma, config.transmit, config.buffer, delayed);
         let receive =
@@ -117,20 +118,20 @@ impl<R: Regs> E1000Driver<R> {
         let control = self.get(regs::CTRL) | ctrl::RST;
         match self.config.chip {
             // An access to memory cannot be acknowledged while it resets: by I/O.
-            Chip::I82540em => {
+            Member::Em82540 => {
                 let (bar, address, data) = IO;
                 self.counts.writes += 2;
                 self.regs.write32(bar, address, regs::CTRL as u32);
                 self.regs.write32(bar, data, control);
             }
-            Chip::I82574l => self.set(regs::CTRL, control),
+            Member::L82574 => self.set(regs::CTRL, control),
         }
         self.regs.pause(10_000);
         let is_done = |driver: &mut Self| driver.get(regs::CTRL) & ctrl::RST == 0;
         let done = self.until(is_done)
-            && (self.config.chip == Chip::I82540em
+            && (self.config.chip == Member::Em82540
                 || self.until(|driver| driver.get(regs::EECD) & eecd::AUTO_RD != 0));
-        if self.config.chip == Chip::I82540em {
+        if self.config.chip == Member::Em82540 {
             // Address resolution is not the NIC's.
             let manage = self.get(regs::MANC) & !(1 << 13);
             self.set(regs::MANC, manage);
@@ -154,8 +155,8 @@ impl<R: Regs> E1000Driver<R> {
 
     fn read_eeprom(&mut self, word: u32) -> Result<u16, SetupError> {
         match self.config.chip {
-            Chip::I82540em => self.read_eeprom_by_wire(word),
-            Chip::I82574l => {
+            Member::Em82540 => self.read_eeprom_by_wire(word),
+            Member::L82574 => {
                 self.set(regs::EERD, word << 2 | 1);
                 let mut value = 0;
                 let done = self.until(|driver| {
@@ -297,7 +298,7 @@ impl<R: Regs> E1000Driver<R> {
         self.set(regs::RDH, 0);
         let sums = if self.config.checksum { rxcsum::IPOFL | rxcsum::TUOFL } else { 0 };
         self.set(regs::RXCSUM, sums);
-        if self.config.chip == Chip::I82574l {
+        if self.config.chip == Member::L82574 {
             let extended = if self.config.extended { rfctl::EXTEN } else { 0 };
             self.set(regs::RFCTL, extended | rfctl::ACK_DIS);
         }
@@ -314,7 +315,7 @@ impl<R: Regs> E1000Driver<R> {
             | size
             | flag(long_frames, rctl::LPE)
             | flag(promiscuous, rctl::UPE | rctl::MPE)
-            | flag(chip == Chip::I82574l, rctl::SECRC)
+            | flag(chip == Member::L82574, rctl::SECRC)
     }
 
     /// Shows the NIC its status block: after the reset, before the rings run.

@@ -1,0 +1,269 @@
+//! A NIC with its driver, and the switch's side of it, in one thread and with a clock of its own.
+#![allow(unsafe_code, reason = "what is lent lives as long as the test")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use frame::{Mac, Offload};
+use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
+use nic::driver::{Direct, Dma, Trapping, Traps};
+use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
+use nic::e1000::{E1000, Member, Registers};
+use port::{
+    Delivered, EgressCounters, FrameIdx, IngressCounters, Limits, MapGuard, Nanos, Scratch,
+};
+use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shared};
+
+pub const CHIPS: [Member; 2] = [Member::Em82540, Member::L82574];
+/// Where the driver's memory begins, as the device has it.
+pub const BASE: u64 = 0x1_0000_0000;
+const MEMORY: usize = 16 << 20;
+const LIMITS: Limits = Limits { max_frame: 0x1_0000, lossless: false };
+
+pub type Clock = Box<dyn FnMut() -> Nanos + Send>;
+pub type Registered = Trapping<Direct<Clock>, fn() -> u64>;
+
+/// A frame as a switch sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub bytes: Vec<u8>,
+    pub offload: Offload,
+}
+
+pub struct Bench {
+    pub registers: Shared<Registers>,
+    pub device_config: DeviceConfig,
+    pub model: Option<Model>,
+    pub driver: E1000Driver<Registered>,
+    pub mapping: Arc<Mapping>,
+    clock: Arc<AtomicU64>,
+    member: Member,
+    scratch: Scratch,
+    /// The worker waits for a doorbell.
+    pub asleep: bool,
+    /// Doorbells at which it was woken last.
+    heard: u64,
+    /// Times it was woken.
+    pub woken: u64,
+    pub interrupts: u64,
+}
+
+pub fn mac() -> Mac {
+    Mac::new([0x02, 0x13, 0x35, 0x57, 0x79, 0x9b])
+}
+
+pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..len).map(|i| (i * 7 + i / 251 + seed * 13) as u8).collect();
+    frame[..6].copy_from_slice(&mac().octets());
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, seed as u8]);
+    frame[12..14].copy_from_slice(&[0x88, 0xb5]);
+    frame
+}
+
+fn private<T: shmem::Shareable>() -> Shared<T> {
+    Mapping::private(64 << 10).unwrap().shared(0).unwrap()
+}
+
+impl Bench {
+    pub fn new(config: Config) -> Self {
+        Self::with(config, None)
+    }
+
+    pub fn with(config: Config, combining: Option<Combining>) -> Self {
+        let mapping = Mapping::private(MEMORY).unwrap();
+        let size = MEMORY as u64;
+        let range =
+            GuestRange { guest: BASE, user: 0, size, mapping: Arc::clone(&mapping), offset: 0 };
+        let device_config = DeviceConfig {
+            memory: Arc::new(GuestMemory::new(vec![range]).unwrap()),
+            mac: mac(),
+            ingress: private::<IngressCounters>(),
+            egress: vec![private::<EgressCounters>(), private::<EgressCounters>()],
+            link: true,
+            combining,
+            csb: true,
+        };
+        let registers = private::<Registers>();
+        let member = config.chip;
+        let model = E1000::new(member, registers.clone(), device_config.clone());
+        model.device.set_bus_master(true);
+        model.device.set_interrupt_mode(match config.interrupts {
+            Interrupts::Msix => InterruptMode::Msix,
+            _ => InterruptMode::Pin,
+        });
+        let clock = Arc::new(AtomicU64::new(1_000_000));
+        let read = Arc::clone(&clock);
+        let now: Clock = Box::new(move || Nanos(read.load(Ordering::Relaxed)));
+        let regs: Registered = Trapping::new(Direct::new(Arc::clone(&model.device), now), 0, || 0);
+        let mut dma = Dma::new(Arc::clone(&mapping), 0, MEMORY, BASE).unwrap();
+        let driver = E1000Driver::new(regs, &mut dma, config).expect("it comes up");
+        let (model, scratch) = (Some(model), Scratch::new(64));
+        let mut bench = Self {
+            registers,
+            device_config,
+            model,
+            driver,
+            mapping,
+            clock,
+            member,
+            scratch,
+            asleep: false,
+            heard: 0,
+            woken: 0,
+            interrupts: 0,
+        };
+        bench.heard = bench.traps().doorbells;
+        bench
+    }
+
+    pub fn now(&self) -> Nanos {
+        Nanos(self.clock.load(Ordering::Relaxed))
+    }
+
+    pub fn wait(&self, nanos: u64) {
+        self.clock.fetch_add(nanos, Ordering::Relaxed);
+    }
+
+    pub fn traps(&mut self) -> Traps {
+        self.driver.regs().traps()
+    }
+
+    fn model(&mut self) -> &mut Model {
+        self.model.as_mut().expect("a model")
+    }
+
+    /// The data process dies, and another takes its place.
+    pub fn die(&mut self) {
+        self.model = None;
+        let model = E1000::new(self.member, self.registers.clone(), self.device_config.clone());
+        self.driver.regs().inner().replace(Arc::clone(&model.device));
+        self.model = Some(model);
+        self.asleep = false;
+    }
+
+    /// Takes at most one batch of what the driver has sent, and gives it back if `completes`.
+    pub fn gather_batch(&mut self, completes: bool) -> Vec<Seen> {
+        let now = self.now();
+        let (model, scratch) = (self.model.as_mut().expect("a model"), &mut self.scratch);
+        let mut seen = Vec::new();
+        for queue in &mut model.transmit {
+            scratch.clear();
+            let gathered = queue.gather(scratch, 64, now);
+            // SAFETY: the memory outlives the scratch's use.
+            let map = unsafe { MapGuard::assume_mapped() };
+            scratch.judge_requests(&map, &mut [false; 64], false, |_, len| len > 0);
+            let batch = scratch.batch(&map);
+            for i in 0..gathered as FrameIdx {
+                let mut bytes = vec![0; batch.frame(i).len()];
+                batch.copy_frame(i, Bytes::of(&mut bytes));
+                seen.push(Seen { bytes, offload: batch.offload(i) });
+            }
+            if completes {
+                queue.complete(gathered);
+                fence(Ordering::SeqCst);
+                let _ = queue.settle(now);
+            }
+        }
+        seen
+    }
+
+    /// Takes all that the driver has sent.
+    pub fn gather(&mut self) -> Vec<Seen> {
+        let mut all = Vec::new();
+        loop {
+            let batch = self.gather_batch(true);
+            if batch.is_empty() {
+                return all;
+            }
+            all.extend(batch);
+        }
+    }
+
+    /// A worker that sleeps when it has nothing to do, and is woken by doorbells only: what it takes.
+    pub fn work(&mut self) -> Vec<Seen> {
+        let doorbells = self.traps().doorbells;
+        if self.asleep && doorbells == self.heard {
+            return Vec::new();
+        }
+        if self.asleep {
+            self.woken += 1;
+            self.model().transmit.iter_mut().for_each(|queue| queue.disarm());
+        }
+        let mut all = Vec::new();
+        loop {
+            all.extend(self.gather());
+            let armed = self.model().transmit.iter_mut().all(|queue| !queue.arm());
+            if armed {
+                self.asleep = true;
+                self.heard = self.traps().doorbells;
+                return all;
+            }
+        }
+    }
+
+    /// Hands frames to the NIC's first receive queue.
+    pub fn deliver(&mut self, frames: &[(Vec<u8>, Offload)]) {
+        let now = self.now();
+        for chunk in frames.chunks(64) {
+            let mut copies: Vec<Vec<u8>> = chunk.iter().map(|(bytes, _)| bytes.clone()).collect();
+            self.scratch.clear();
+            for (copy, (_, offload)) in copies.iter_mut().zip(chunk) {
+                self.scratch.push(Bytes::of(copy).span());
+                self.scratch.set_offload(*offload);
+            }
+            // SAFETY: the copies live until the batch is delivered.
+            let map = unsafe { MapGuard::assume_mapped() };
+            self.scratch.judge(&map, &mut [(); 64], |_, _| ());
+            let list: Vec<FrameIdx> = (0..chunk.len() as FrameIdx).collect();
+            let queue = &self.model.as_ref().expect("a model").receive[0];
+            let Delivered { finished } = queue.deliver(&self.scratch.batch(&map), &list, LIMITS);
+            assert_eq!(finished, chunk.len(), "a lossy port finishes all");
+            fence(Ordering::SeqCst);
+            let _ = queue.settle(now);
+        }
+    }
+
+    pub fn deliver_plain(&mut self, frames: &[Vec<u8>]) {
+        let frames: Vec<_> = frames.iter().map(|frame| (frame.clone(), Offload::NONE)).collect();
+        self.deliver(&frames);
+    }
+
+    /// Frames that the driver finds, without being interrupted.
+    pub fn poll(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        self.driver.receive(usize::MAX, |frame| frames.push(frame.to_vec()));
+        frames
+    }
+
+    /// Raises what is to be raised now, until there is no more, as a bus does; the driver looks at
+    /// everything each time. Returns what it received.
+    pub fn interrupt(&mut self) -> Vec<Vec<u8>> {
+        let mut frames = Vec::new();
+        for _ in 0..100 {
+            let now = self.now();
+            let raised = self.model().device.interrupt(now);
+            if raised.vectors == 0 {
+                return frames;
+            }
+            self.interrupts += 1;
+            self.driver.interrupt(raised.vectors);
+            self.driver.reclaim();
+            loop {
+                frames.extend(self.poll());
+                if !self.driver.wait_for_frames() {
+                    break;
+                }
+            }
+            self.driver.rearm();
+        }
+        panic!("the interrupt never goes away");
+    }
+
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        self.driver.send(frame, &Request::default())
+    }
+
+    pub fn fault(&mut self) -> Option<&'static str> {
+        self.model().device.fault()
+    }
+}
