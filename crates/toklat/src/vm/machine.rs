@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
+use dataplane::config::NicModel;
 use frame::Mac;
 
 use super::{Accelerator, Version};
@@ -73,6 +74,16 @@ pub enum Model {
     E1000,
     /// QEMU's AMD PCnet.
     Pcnet,
+    /// The port's Intel 82540EM (driver e1000).
+    #[value(name = "82540em")]
+    I82540em,
+    /// The port's Intel 82574L (driver e1000e).
+    #[value(name = "82574l")]
+    I82574l,
+    /// The port's AMD Am79C970A (driver pcnet32).
+    Am79c970a,
+    /// The port's AMD Am79C973 (driver pcnet32).
+    Am79c973,
 }
 
 /// What a model is to QEMU.
@@ -98,6 +109,18 @@ pub enum Plug {
 }
 
 impl Model {
+    /// What the port is to emulate, if that is its part.
+    #[must_use]
+    pub const fn emulated(self) -> Option<NicModel> {
+        match self {
+            Self::Virtio | Self::E1000 | Self::Pcnet => None,
+            Self::I82540em => Some(NicModel::I82540em),
+            Self::I82574l => Some(NicModel::I82574l),
+            Self::Am79c970a => Some(NicModel::Am79c970a),
+            Self::Am79c973 => Some(NicModel::Am79c973),
+        }
+    }
+
     /// What it is to QEMU.
     #[must_use]
     pub const fn kind(self) -> Kind {
@@ -105,6 +128,9 @@ impl Model {
             Self::Virtio => Kind { driver: "virtio-net-pci", plug: Plug::VhostUser, queues: true },
             Self::E1000 => Kind { driver: "e1000", plug: Plug::Stream, queues: false },
             Self::Pcnet => Kind { driver: "pcnet", plug: Plug::Stream, queues: false },
+            Self::I82540em | Self::I82574l | Self::Am79c970a | Self::Am79c973 => {
+                Kind { driver: "vfio-user-pci", plug: Plug::VfioUser, queues: false }
+            }
         }
     }
 

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::api::PortInfo;
 use crate::cli::name::{PortName, SwitchName};
-use crate::cli::port_options::KindOptions;
+use crate::cli::port_options::{KindOptions, PolicyOptions};
 use crate::cli::{Client, Global, Result, UsageError};
 use crate::tools::session;
 
@@ -66,7 +66,8 @@ pub struct RunArgs {
     /// Name of its port [default: vm and this process's number]
     #[arg(long, value_name = "NAME")]
     port: Option<String>,
-    /// The NIC that the guest sees; e1000 and pcnet are QEMU's own, behind a stream socket
+    /// The NIC that the guest sees; e1000 and pcnet are QEMU's own, behind a stream socket; those with a
+    /// number are emulated by the port (QEMU 10.1 or later)
     #[arg(long, value_enum, default_value = "virtio")]
     nic: Model,
     /// The NIC's address [default: made of the port's name]
@@ -78,6 +79,12 @@ pub struct RunArgs {
     /// Packed virtqueues instead of split ones
     #[arg(long)]
     packed: bool,
+    /// As of toklat port add --nic
+    #[arg(long)]
+    csb: bool,
+    /// As of toklat port add --nic
+    #[arg(long, value_name = "N,T")]
+    combine: Option<String>,
     /// MiB of memory
     #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
     memory: u32,
@@ -188,6 +195,21 @@ impl RunArgs {
         })
     }
 
+    /// What `toklat port add` is told beside [`kind_options`].
+    fn emulated_options(&self, nic: &Nic) -> Result<Vec<OsString>> {
+        let mut options: Vec<OsString> = Vec::new();
+        if self.csb {
+            options.push("--csb".into());
+        }
+        if let Some(combine) = &self.combine {
+            options.extend(["--combine".into(), combine.into()]);
+        }
+        if !options.is_empty() && nic.model.emulated().is_none() {
+            bail!(UsageError("--csb and --combine are for NICs that the port emulates"));
+        }
+        Ok(options)
+    }
+
     fn port(&self) -> Result<PortName> {
         let port = self.port.clone().unwrap_or_else(|| format!("vm{}", std::process::id()));
         Ok(format!("{}:{port}", self.switch).parse::<PortName>()?)
@@ -218,7 +240,8 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     let mut command = Command::new(&qemu.program);
     command.args(machine.arguments(qemu.version));
     let line = quoted(std::iter::once(command.get_program()).chain(command.get_args()));
-    let options = kind_options(&machine.nic);
+    let mut options = kind_options(&machine.nic);
+    options.extend(args.emulated_options(&machine.nic)?);
     if args.print {
         writeln!(
             std::io::stdout().lock(),
@@ -245,6 +268,8 @@ fn run(args: &RunArgs, global: &Global) -> Result {
 struct AddLine {
     #[command(flatten)]
     kind: KindOptions,
+    #[command(flatten)]
+    policy: PolicyOptions,
 }
 
 /// What `toklat port add` is to be told for its port.
@@ -252,7 +277,7 @@ fn kind_options(nic: &Nic) -> Vec<OsString> {
     let (option, path) = match &nic.backend {
         Backend::VhostUser(path) => ("--vhost-user", path),
         Backend::Stream(path) | Backend::Peer { path, .. } => ("--stream", path),
-        Backend::VfioUser(path) => ("--vfio-user", path),
+        Backend::VfioUser(path) => return emulated_options(nic, path),
         Backend::Tap { ifname, .. } => return vec!["--tap".into(), ifname.into()],
     };
     let mut options = vec![option.into(), path.into()];
@@ -262,9 +287,20 @@ fn kind_options(nic: &Nic) -> Vec<OsString> {
     options
 }
 
+/// As `kind_options`, for a device that the port emulates: its address is the port's to know.
+fn emulated_options(nic: &Nic, socket: &Path) -> Vec<OsString> {
+    let model = nic.model.emulated().map(|model| model.name().to_lowercase());
+    let mac = nic.mac.to_string();
+    let mut options: Vec<OsString> = vec!["--nic".into(), model.unwrap_or_default().into()];
+    options.extend(["--socket".into(), socket.into(), "--mac".into(), mac.into()]);
+    options
+}
+
 fn add_port(global: &Global, port: &PortName, options: &[OsString]) -> Result {
-    let AddLine { kind } = AddLine::try_parse_from(options)?;
-    let body = json!({ "name": port.port, "kind": kind.kind(&port.port)? });
+    let AddLine { kind, policy } = AddLine::try_parse_from(options)?;
+    let mut body = policy.patch();
+    body.insert("name".into(), json!(port.port));
+    body.insert("kind".into(), json!(kind.kind(&port.port)?));
     let path = format!("{}/ports", port.switch.path());
     let _: PortInfo = Client::connect(global)?.send(Method::POST, &path, &body)?;
     Ok(())
