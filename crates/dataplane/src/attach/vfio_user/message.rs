@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 pub const HEADER: usize = 16;
 /// Most bytes of a message, header and body.
 pub const MAX_MESSAGE: usize = 8000;
-/// Most descriptors with a message.
+/// Most descriptors with a message. Front ends are told of 16: QEMU refuses to hear of more.
 pub const MAX_FDS: usize = 32;
 /// Most bytes of a read of configuration space.
 pub const MAX_READ: usize = nic::pci::SIZE;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nic::device::{DeviceConfig, Model};
 use nic::pci;
+use nic::pcnet::{self, Chip, Pcnet};
 use shmem::{Mapping, Shareable, Shared};
 
 use super::line::Progress;
@@ -48,6 +49,11 @@ impl Room {
         self.at(PROGRESS)
     }
 
+    /// What is made over registers, if they fit.
+    fn over<T: Shareable>(&self, make: impl FnOnce(Shared<T>) -> Model) -> Option<Model> {
+        self.at(REGISTERS).map(make)
+    }
+
     /// Clears it, for a device that was never powered on.
     pub fn clear(&self, nic: NicModel) {
         let len = REGISTERS + registers_size(nic);
@@ -59,9 +65,10 @@ impl Room {
 
 fn registers_size(nic: NicModel) -> usize {
     match nic {
+        NicModel::I82540em | NicModel::I82574l => 0,
+        NicModel::Am79c970a | NicModel::Am79c973 => size_of::<pcnet::Registers>(),
         #[cfg(test)]
         NicModel::Loopback => size_of::<super::loopback::Registers>(),
-        _ => 0,
     }
 }
 
@@ -70,15 +77,14 @@ fn registers_size(nic: NicModel) -> usize {
 /// # Errors
 /// [`AttachError::Registers`] when they do not fit.
 pub fn make(nic: NicModel, room: &Room, config: DeviceConfig) -> Result<Model, AttachError> {
-    let no_room = || AttachError::Registers(nic.name());
-    match nic {
+    let made = match nic {
+        NicModel::I82540em | NicModel::I82574l => None,
+        NicModel::Am79c970a => {
+            room.over(|registers| Pcnet::new(Chip::Am79C970A, registers, config))
+        }
+        NicModel::Am79c973 => room.over(|registers| Pcnet::new(Chip::Am79C973, registers, config)),
         #[cfg(test)]
-        NicModel::Loopback => {
-            Ok(super::loopback::model(room.at(REGISTERS).ok_or_else(no_room)?, config))
-        }
-        _ => {
-            drop(config);
-            Err(no_room())
-        }
-    }
+        NicModel::Loopback => room.over(|registers| super::loopback::model(registers, config)),
+    };
+    made.ok_or(AttachError::Registers(nic.name()))
 }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use shmem::GuestMemory;
 
-use super::message::{MAX_FDS, ProtocolError, Request, irq, version};
+use super::message::{ProtocolError, Request, irq, version};
 use super::vectors::Pin;
 use crate::attach::vhost_user::memory::{MemoryError, Slot};
 use crate::attach::vhost_user::message::Region;
@@ -181,7 +181,7 @@ impl Session {
             Request::Version(0) => {
                 self.agreed = true;
                 Ok(version(&json!({
-                    "max_msg_fds": MAX_FDS,
+                    "max_msg_fds": 16,
                     "max_data_xfer_size": 4096,
                     "max_dma_maps": MAX_RANGES,
                     "pgsizes": 4096,
