@@ -82,7 +82,7 @@ pub struct Server {
     pub kept: Kept,
     ended: bool,
     /// What was said of it.
-    said: (u64, Option<&'static str>),
+    said: (bool, Option<&'static str>),
 }
 
 impl std::fmt::Debug for Server {
@@ -165,7 +165,7 @@ impl Server {
             transmit_queues: 0,
             kept: kept.unwrap_or_default(),
             ended: false,
-            said: (0, None),
+            said: (false, None),
         };
         if ended {
             this.end();
@@ -306,20 +306,21 @@ impl Server {
     /// What is new to say of the guest and its memory.
     pub fn news(&mut self) -> Vec<String> {
         let mut news = Vec::new();
-        let unmapped = self.session.unmapped;
-        if unmapped > 0 && self.said.0 == 0 {
+        // Firmware has ranges come and go; a driver that uses memory finds them all.
+        let lacks = self.config.bus_master() && self.session.lacks_memory();
+        if lacks && !self.said.0 {
             let why =
-                self.session.refused.take().map_or_else(String::new, |why| format!(" ({why})"));
+                self.session.refused.take().map_or_else(String::new, |why| format!(": {why}"));
             news.push(format!(
-                "memory that comes without a file is not used by the device{why}; if the guest sends \
-                 nothing, start it with memory-backend-memfd,share=on"
+                "the guest's memory came without files that the device can use; start it with \
+                 memory-backend-memfd,share=on{why}"
             ));
         }
         let fault = self.device.as_ref().and_then(|device| device.fault());
         if let Some(fault) = fault.filter(|fault| self.said.1 != Some(*fault)) {
             news.push(format!("the device stopped: {fault}"));
         }
-        self.said = (unmapped, fault);
+        self.said = (lacks || self.said.0, fault);
         news
     }
 }

@@ -4,6 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nic::device::{DeviceConfig, Model};
+use nic::e1000::{self, E1000, Member};
 use nic::pci;
 use nic::pcnet::{self, Chip, Pcnet};
 use shmem::{Mapping, Shareable, Shared};
@@ -65,7 +66,7 @@ impl Room {
 
 fn registers_size(nic: NicModel) -> usize {
     match nic {
-        NicModel::I82540em | NicModel::I82574l => 0,
+        NicModel::I82540em | NicModel::I82574l => size_of::<e1000::Registers>(),
         NicModel::Am79c970a | NicModel::Am79c973 => size_of::<pcnet::Registers>(),
         #[cfg(test)]
         NicModel::Loopback => size_of::<super::loopback::Registers>(),
@@ -78,7 +79,8 @@ fn registers_size(nic: NicModel) -> usize {
 /// [`AttachError::Registers`] when they do not fit.
 pub fn make(nic: NicModel, room: &Room, config: DeviceConfig) -> Result<Model, AttachError> {
     let made = match nic {
-        NicModel::I82540em | NicModel::I82574l => None,
+        NicModel::I82540em => room.over(|registers| E1000::new(Member::Em82540, registers, config)),
+        NicModel::I82574l => room.over(|registers| E1000::new(Member::L82574, registers, config)),
         NicModel::Am79c970a => {
             room.over(|registers| Pcnet::new(Chip::Am79C970A, registers, config))
         }

@@ -64,9 +64,7 @@ pub struct Session {
     pin: Arc<Pin>,
     /// The message that was carried out last, by its number, and the reply.
     pub last: (u64, Vec<u8>),
-    /// Ranges that are no memory to us: they came without a file, or with one that is not used.
-    pub unmapped: u64,
-    /// Why the last of them is not used.
+    /// Why the last file of memory that cannot be used cannot.
     pub refused: Option<MemoryError>,
 }
 
@@ -107,7 +105,6 @@ impl Session {
             enabled: [false; 3],
             pin: Arc::default(),
             last: (0, Vec::new()),
-            unmapped: 0,
             refused: None,
         }
     }
@@ -133,6 +130,13 @@ impl Session {
             [_, true, _] => InterruptMode::Msi,
             _ => InterruptMode::Pin,
         }
+    }
+
+    /// True if the guest's memory came without files that can be used.
+    #[must_use]
+    pub fn lacks_memory(&self) -> bool {
+        let has_file = |range: &Range| range.slot.is_some();
+        self.refused.is_some() || !self.ranges.is_empty() && !self.ranges.iter().any(has_file)
     }
 
     /// Where its interrupts go.
@@ -228,7 +232,6 @@ impl Session {
             self.refused = Some(error);
             None
         });
-        self.unmapped += u64::from(slot.is_none());
         self.next = self.next.wrapping_add(1);
         self.ranges.push(Range { region, writable: flags & WRITE != 0, number, slot });
         Ok(Vec::new())
