@@ -4,7 +4,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use toklat::vm::{Qemu, Running, guest};
+use toklat::vm::{Qemu, Running, Version, guest};
 
 use super::{Daemon, skip};
 
@@ -14,6 +14,13 @@ pub const PATIENCE: Duration = Duration::from_secs(120);
 /// True if QEMU and the test guest are here; else the test is skipped.
 pub fn can_run(test: &str) -> bool {
     let found = Qemu::find(None).map_err(anyhow::Error::from);
+    let found = found.and_then(|_| Ok(guest::find()?));
+    found.inspect_err(|error| skip(test, &format!("{error:#}"))).is_ok()
+}
+
+/// True if QEMU speaks vfio-user and the test guest is here; else the test is skipped.
+pub fn can_emulate(test: &str) -> bool {
+    let found = Qemu::at_least(None, Version::VFIO_USER).map_err(anyhow::Error::from);
     let found = found.and_then(|_| Ok(guest::find()?));
     found.inspect_err(|error| skip(test, &format!("{error:#}"))).is_ok()
 }
@@ -76,9 +83,10 @@ impl Guest {
     pub fn qemu(&self) -> i32 {
         let children =
             std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", self.pid())).unwrap();
+        // It may run as its own dynamic loader. The other child cleans up.
         let is_qemu = |pid: &i32| {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-            name.starts_with("qemu")
+            !name.is_empty() && !name.starts_with("toklat")
         };
         let mut pids = children.split_whitespace().map(|pid| pid.parse().unwrap());
         pids.find(is_qemu).expect("QEMU runs")

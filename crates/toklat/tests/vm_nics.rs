@@ -1,0 +1,151 @@
+//! Network cards that ports emulate, in virtual machines with the drivers that every guest has.
+//!
+//! A guest reaches another over the switch, both ways, with checksums on; neither notices the end of a data
+//! process; QEMU outlives the port.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+use toklat::vm::guest;
+
+use self::daemon::guests::{Guest, PATIENCE, can_emulate};
+use self::daemon::{Daemon, is_alive, kill_process};
+
+mod daemon;
+
+/// Models, and the drivers that Linux has for them.
+const MODELS: [(&str, &str); 4] = [
+    ("82540em", "/e1000"),
+    ("82574l", "/e1000e"),
+    ("am79c970a", "/pcnet32"),
+    ("am79c973", "/pcnet32"),
+];
+
+fn switch() -> Daemon {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.ask("POST", "/v1/switches", &json!({ "name": "vale0" })).0, 201);
+    daemon
+}
+
+fn state(daemon: &Daemon, port: &str) -> String {
+    daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["state"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn drivers_of_every_guest_reach_the_switch() {
+    if !can_emulate("drivers_of_every_guest_reach_the_switch") {
+        return;
+    }
+    let daemon = switch();
+    let mut server = Guest::boot(&daemon, "a", 1, &["--nic", "82574l"], guest::SERVE);
+    server.says("toklat-guest: ready");
+    let ask = format!(
+        "{}; readlink /sys/class/net/eth0/device/driver; ping -c 3 -s 1400 10.0.0.1 | grep received; \
+         iperf3 -c 10.0.0.1 -t 1 --bidir && echo toklat-guest: over; sleep 1",
+        guest::reach("10.0.0.1")
+    );
+    for (nic, driver) in MODELS {
+        let mut client = Guest::boot(&daemon, nic, 2, &["--nic", nic], &ask);
+        client.says(driver);
+        client.says(" 0% packet loss");
+        client.says("toklat-guest: over");
+        client.succeeds();
+    }
+}
+
+#[test]
+fn a_killed_data_process_is_a_pause_to_guests() {
+    if !can_emulate("a_killed_data_process_is_a_pause_to_guests") {
+        return;
+    }
+    for (nic, _) in &MODELS[..3] {
+        let daemon = switch();
+        let options = ["--nic", *nic];
+        let mut server = Guest::boot(&daemon, "a", 1, &options, guest::SERVE);
+        server.says("toklat-guest: ready");
+        let ask = format!(
+            "{}; iperf3 -c 10.0.0.1 -t 8 >/dev/null && ping -c 2 10.0.0.1 && echo toklat-guest: over; sleep 1",
+            guest::reach("10.0.0.1")
+        );
+        let mut client = Guest::boot(&daemon, "b", 2, &options, &ask);
+        client.says("toklat-guest: reached");
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(1100));
+            kill_process(daemon.data_process("vale0"));
+        }
+        client.says("toklat-guest: over");
+        assert_eq!(
+            (state(&daemon, "a"), state(&daemon, "b")),
+            ("attached".into(), "attached".into())
+        );
+        client.succeeds();
+    }
+}
+
+#[test]
+fn a_port_that_goes_does_not_take_its_guest_along() {
+    if !can_emulate("a_port_that_goes_does_not_take_its_guest_along") {
+        return;
+    }
+    for (nic, _) in &MODELS[..3] {
+        let mut daemon = switch();
+        let options = ["--nic", *nic];
+        let mut server = Guest::boot(&daemon, "a", 1, &options, guest::SERVE);
+        server.says("toklat-guest: ready");
+        let ask = format!("{}; iperf3 -c 10.0.0.1 -t 60", guest::reach("10.0.0.1"));
+        let mut client = Guest::boot(&daemon, "b", 2, &options, &ask);
+        client.says("toklat-guest: reached");
+        std::thread::sleep(Duration::from_secs(1));
+        let qemus = [client.qemu(), server.qemu()];
+        assert_eq!(daemon.ask("DELETE", "/v1/switches/vale0/ports/b", &json!(null)).0, 204);
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(
+            is_alive(qemus[0]),
+            "QEMU did not live through the end of its port: {}",
+            client.ends()
+        );
+        // And the same when everything goes.
+        daemon.stop(&json!({}));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(
+            is_alive(qemus[1]),
+            "QEMU did not live through the end of it all: {}",
+            server.ends()
+        );
+    }
+}
+
+#[test]
+fn a_port_waits_for_the_next_guest() {
+    if !can_emulate("a_port_waits_for_the_next_guest") {
+        return;
+    }
+    let mut daemon = switch();
+    let nic = json!({ "model": "82574l" });
+    let socket = daemon.dir().join("vale0-b.sock");
+    let port = json!({ "name": "b", "kind": { "vfio_user": { "nic": nic } } });
+    assert_eq!(daemon.ask("POST", "/v1/switches/vale0/ports", &port).0, 201);
+    let mut before = None;
+    for round in 0..3 {
+        // Its own port is one that nobody talks to: this is about the second NIC.
+        let device =
+            json!({ "driver": "vfio-user-pci", "socket": { "path": socket, "type": "unix" } });
+        let device = device.to_string();
+        let more = ["--", "-device", &device];
+        let mut guest = Guest::boot(&daemon, "a", 1, &more, "while :; do sleep 1; done");
+        guest.says("toklat-guest: ready");
+        assert_eq!(state(&daemon, "b"), "attached");
+        kill_process(guest.qemu());
+        drop(guest);
+        daemon.wait_for("the port to wait for the next", |daemon| state(daemon, "b") == "vacant");
+        let started = Instant::now();
+        let fds = |daemon: &Daemon| {
+            let pids = [daemon.pid() as i32, daemon.data_process("vale0")];
+            pids.map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).map_or(0, Iterator::count))
+        };
+        while *before.get_or_insert_with(|| fds(&daemon)) != fds(&daemon) {
+            assert!(started.elapsed() < PATIENCE, "descriptors are left behind in round {round}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
