@@ -4,3 +4,4 @@
 mod bed;
 mod bringup;
 mod l82574;
+mod offloads;
