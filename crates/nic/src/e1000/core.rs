@@ -12,6 +12,7 @@ use super::receive::Filling;
 use super::regs::{self, cause};
 use super::state::Registers;
 use super::{Member, phy};
+use crate::csb::Block;
 
 /// The parts of a device.
 #[derive(Debug)]
@@ -23,6 +24,10 @@ pub(super) struct Core {
     pub mac: Mac,
     /// It offers a shared status block.
     pub csb: bool,
+    /// The shared status block that was announced.
+    pub block: Mutex<Option<Block>>,
+    /// Counts announcements.
+    pub blocks: AtomicU32,
     /// Who holds it decides about interrupts.
     pub deciding: Mutex<()>,
     /// Receive rings, as they are filled.
@@ -71,6 +76,7 @@ impl Core {
         phy::reset(&self.registers, self.member);
         self.registers.io_address.store(0, Relaxed);
         self.reset_words(true);
+        let _ = self.map_block();
     }
 
     /// A reset by CTRL.RST: the PHY and what the manual says keeps its state do so.

@@ -105,7 +105,12 @@ impl Core {
                     self.flush_receive_delay();
                 }
             }
-            Effect::CsbLow | Effect::CsbHigh => registers.set(word, kept),
+            Effect::CsbHigh if self.csb => registers.set(word, kept),
+            Effect::CsbLow if self.csb => {
+                registers.set(word, kept);
+                self.announce_block();
+            }
+            Effect::CsbLow | Effect::CsbHigh => {}
             Effect::Status | Effect::OctetsLow(_) | Effect::OctetsHigh(_) => {}
         }
     }

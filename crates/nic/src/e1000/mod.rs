@@ -14,6 +14,7 @@
 //! filled by whoever holds its lock, and registers that change it take that lock; causes are set by
 //! anybody, and raised by whoever asks.
 
+mod block;
 mod core;
 mod descriptor;
 mod device;
@@ -52,6 +53,16 @@ pub enum Member {
     L82574 = 1,
 }
 
+impl Member {
+    /// Transmit and receive queues.
+    const fn queues(self) -> [usize; 2] {
+        match self {
+            Self::Em82540 => [1, 1],
+            Self::L82574 => [2, 2],
+        }
+    }
+}
+
 /// Makes devices of the family.
 #[derive(Debug)]
 pub struct E1000;
@@ -69,18 +80,19 @@ impl E1000 {
             memory: config.memory,
             mac: config.mac,
             csb: config.csb,
+            block: Mutex::new(None),
+            blocks: AtomicU32::new(0),
             deciding: Mutex::new(()),
             filling: [0, 1].map(|queue| Mutex::new(Filling::new(queue))),
             filters: AtomicU32::new(0),
             rings: [AtomicU32::new(0), AtomicU32::new(0)],
         });
         core.power_on();
+        // A block that is not in the memory there is now may be in the next.
+        let _ = core.map_block();
         let _ = core.set_link(config.link);
         core.remember_received();
-        let queues = match member {
-            Member::Em82540 => 1,
-            Member::L82574 => 2,
-        };
+        let [queues, _] = member.queues();
         let transmit = (0..queues).map(|queue| -> Box<dyn Transmitting> {
             Box::new(Transmit::new(&core, queue, config.ingress.clone(), config.combining))
         });

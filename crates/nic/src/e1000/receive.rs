@@ -17,11 +17,13 @@ use port::{
 use shmem::{Bytes, Near, Shared, SharedSlice};
 
 use super::Member;
+use super::block::Host;
 use super::core::Core;
 use super::descriptor::{self, Descriptor, rx};
 use super::filter::{Class, Filter, class};
 use super::regs::{self, cause};
 use super::state::{Fault, Registers};
+use crate::csb::Way;
 
 /// Descriptors looked at together.
 const CHUNK: usize = 64;
@@ -48,6 +50,8 @@ pub(super) struct Receive {
 pub(super) struct Filling {
     queue: usize,
     ring: Option<SharedSlice<Descriptor>>,
+    /// It was moved since it was found.
+    moved: bool,
     /// Descriptors in it.
     size: u32,
     head: u32,
@@ -56,6 +60,8 @@ pub(super) struct Filling {
     filter: Filter,
     /// The filters were those of then.
     filters: Option<u32>,
+    /// Its part of the shared status block.
+    host: Host,
 }
 
 /// What became of a list of frames.
@@ -145,6 +151,7 @@ impl Filling {
     /// The ring is another one from now on, or stands elsewhere.
     pub fn forget_ring(&mut self) {
         self.ring = None;
+        self.moved = true;
     }
 
     /// Looks up what has changed; false if the receiver is off.
@@ -160,9 +167,17 @@ impl Filling {
         if !self.filter.enabled || !registers.may_access_memory() || !registers.has_link() {
             return Ok(false);
         }
+        let new_block = self.host.notice(core, Way::Receive, self.queue);
         if self.ring.is_none() {
             self.find_ring(core)?;
         }
+        if std::mem::take(&mut self.moved) {
+            self.host.restart(self.head);
+        } else if new_block {
+            self.host.publish_head(self.head);
+        }
+        // Frames that find no buffer are not waited for: no doorbells.
+        self.host.wake();
         Ok(true)
     }
 
@@ -199,7 +214,10 @@ impl Filling {
         if self.size == 0 {
             return Ok(0);
         }
-        let tail = core.registers.observe(regs::RX[self.queue & 1].tail);
+        let tail = match self.host.on() {
+            Some(host) => host.tail(self.size).map_err(|fault| core.fail_by_block(fault))?,
+            None => core.registers.observe(regs::RX[self.queue & 1].tail),
+        };
         if tail >= self.size {
             return Err(Fault::BadIndex);
         }
@@ -233,6 +251,7 @@ impl Filling {
         let head = head + self.filled.len();
         self.head = if head >= size { head - size } else { head } as u32;
         registers.set(regs::RX[self.queue & 1].head, self.head);
+        self.host.publish_head(self.head);
         self.filled.clear();
     }
 
@@ -479,6 +498,7 @@ impl Filling {
         low.publish(word);
         self.head = if self.head + 1 == self.size { 0 } else { self.head + 1 };
         core.registers.set(regs::RX[self.queue & 1].head, self.head);
+        self.host.publish_head(self.head);
         Ok(true)
     }
 
@@ -641,6 +661,8 @@ impl Receive {
         self.count(&tally, lost);
         let few = filling.size >> filling.filter.threshold_shift;
         let crossed = before > few && left <= few;
+        // By the block, the driver says itself when it wants to know.
+        let crossed = crossed && filling.host.on().is_none();
         core.note_received(filling.queue, &tally, lost, crossed);
         match filled {
             Ok(left) if lost == 0 => list.len() - left.len(),
@@ -732,6 +754,13 @@ impl Core {
         })
     }
 
+    /// True if the driver goes by the shared status block, and wants no interrupt.
+    fn is_not_wanted(&self, queue: usize) -> bool {
+        let mut filling = self.lock(queue);
+        let (head, size) = (filling.head, filling.size);
+        filling.host.wants_interrupt(head, size) == Some(false)
+    }
+
     /// Says what was delivered and not said; true if somebody is to ask what is to be raised.
     pub fn settle_received(&self, queue: usize, now: Nanos) -> bool {
         let unsettled = &self.registers.rx[queue & 1].unsettled;
@@ -739,6 +768,9 @@ impl Core {
             return false;
         }
         let told = unsettled.swap(0, AcqRel);
+        if self.blocks.load(Relaxed) != 0 && self.is_not_wanted(queue) {
+            return false;
+        }
         let received = told & RECEIVED != 0 && self.received(queue, now);
         received || self.registers.get(regs::ICR) & self.registers.get(regs::IMS) != 0
     }

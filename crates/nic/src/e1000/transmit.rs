@@ -15,6 +15,7 @@ use std::sync::atomic::fence;
 use port::{Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
 use shmem::{Bytes, Shared, SharedSlice, Span};
 
+use super::block::Host;
 use super::core::Core;
 use super::descriptor::{self, Descriptor, tx};
 use super::offload::{Context, Headers, Request};
@@ -22,6 +23,7 @@ use super::phy;
 use super::receive::size_class;
 use super::regs::{self, cause, ctrl, rctl, tctl};
 use super::state::{Fault, told};
+use crate::csb::Way;
 use crate::device::{Combining, Transmit as Transmitting};
 
 /// Frames that may be lent at a time; a power of two.
@@ -66,6 +68,10 @@ pub(super) struct Transmit {
     tally: Tally,
     /// A frame that comes back.
     looped: Vec<u8>,
+    /// Its part of the shared status block.
+    host: Host,
+    /// When it was looked at last.
+    now: Nanos,
 }
 
 /// Doorbells that are held back.
@@ -175,6 +181,8 @@ impl Transmit {
             combining,
             tally: Tally::default(),
             looped: Vec::new(),
+            host: Host::default(),
+            now: Nanos(0),
         };
         queue.give_back();
         queue
@@ -217,6 +225,10 @@ impl Transmit {
             (self.gathered, self.completed) = (0, 0);
             self.ring = None;
             self.unfinished = None;
+            self.host.notice(&self.core, Way::Send, self.queue);
+            self.host.restart(self.core.registers.get(regs::TX[self.queue].head));
+        } else if self.host.notice(&self.core, Way::Send, self.queue) {
+            self.host.publish_head(self.core.registers.get(regs::TX[self.queue].head));
         }
     }
 
@@ -267,7 +279,11 @@ impl Transmit {
         if self.ring.is_none() {
             self.find_ring()?;
         }
-        let tail = self.core.registers.observe(regs::TX[self.queue].tail);
+        let tail = match self.host.on() {
+            Some(_) if self.size == 0 => 0,
+            Some(host) => host.tail(self.size).map_err(|fault| self.core.fail_by_block(fault))?,
+            None => self.core.registers.observe(regs::TX[self.queue].tail),
+        };
         if self.size == 0 || tail == self.next || self.unfinished == Some(tail) {
             return Ok(None);
         }
@@ -555,6 +571,7 @@ impl Transmit {
         self.done = end;
         let registers = &self.core.registers;
         registers.set(regs::TX[self.queue].head, end);
+        self.host.publish_head(end);
         if end == registers.get(regs::TX[self.queue].tail) {
             seen |= told::EMPTY;
         }
@@ -604,6 +621,7 @@ fn is_plain(second: u64, tagged: u64) -> Option<u32> {
 
 impl Ingress for Transmit {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        self.now = now;
         let tail = match self.tail() {
             Ok(Some(tail)) => tail,
             Ok(None) => return 0,
@@ -617,6 +635,8 @@ impl Ingress for Transmit {
             return 0;
         }
         self.headers.reuse();
+        self.host.wake();
+        self.host.spin.worked();
         let collected = if self.loops_back() {
             self.loop_back(scratch, max, tail)
         } else if self.core.registers.has_link() {
@@ -659,10 +679,16 @@ impl Ingress for Transmit {
         if seen != 0 {
             told.store(0, Relaxed);
             let sent = cause::TXDW | core.sent_cause(self.queue);
-            let now_causes = if seen & told::NOW != 0 { sent } else { 0 }
-                | if seen & told::EMPTY != 0 { cause::TXQE } else { 0 };
-            kick |= core.raise(now_causes);
-            kick |= seen & told::DELAYED != 0 && core.sent_delayed(self.queue, now);
+            let causes = match self.host.wants_interrupt(self.done, self.size) {
+                Some(true) => sent,
+                Some(false) => 0,
+                None => {
+                    kick |= seen & told::DELAYED != 0 && core.sent_delayed(self.queue, now);
+                    let empty = if seen & told::EMPTY != 0 { cause::TXQE } else { 0 };
+                    empty | if seen & told::NOW != 0 { sent } else { 0 }
+                }
+            };
+            kick |= core.raise(causes);
         }
         self.counters.kicks.add(u64::from(kick));
         Effects { kick }
@@ -671,13 +697,37 @@ impl Ingress for Transmit {
 
 impl Transmitting for Transmit {
     fn arm(&mut self) -> bool {
-        self.has_work()
+        if self.has_work() {
+            return true;
+        }
+        if !self.host.is_there() || self.size == 0 || !self.runs() {
+            return false;
+        }
+        // A driver that asked for it is looked after a little longer.
+        if self.host.on().is_some() && self.host.spin.goes_on(self.now) {
+            return true;
+        }
+        let seen = self.unfinished.unwrap_or(self.next);
+        match self.host.sleep(seen, self.size, self.now) {
+            Some(Ok(work)) => work,
+            Some(Err(fault)) => {
+                let fault = self.core.fail_by_block(fault);
+                self.fail(fault);
+                false
+            }
+            None => false,
+        }
     }
 
-    fn disarm(&mut self) {}
+    fn disarm(&mut self) {
+        // A block that was taken away is not written any more.
+        self.notice();
+        self.host.wake();
+    }
 
     fn deadline(&self) -> Option<Nanos> {
-        let hold = self.combining?;
-        Some(hold.since? + hold.delay)
+        let held = self.combining.and_then(|hold| Some(hold.since? + hold.delay));
+        let again = self.host.look_again_at();
+        held.into_iter().chain(again).min()
     }
 }

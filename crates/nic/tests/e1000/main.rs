@@ -2,6 +2,7 @@
 #![allow(unsafe_code, dead_code, reason = "the guest's memory outlives what is lent of it")]
 
 mod bed;
+mod block;
 mod bringup;
 mod l82574;
 mod offloads;
