@@ -70,3 +70,97 @@ fn only_a_transmit_demand_reaches_for_the_network() {
     assert_eq!(after.of(Class::Network) - before.of(Class::Network), 10);
     assert!(after.of(Class::Latch) - before.of(Class::Latch) >= 20, "RAP is half of all");
 }
+
+#[test]
+fn an_interrupt_costs_what_pcnet32_pays_for_it() {
+    let mut bench = Bench::new(Chip::Am79C970A);
+    let mut driver = bench.started();
+    assert!(driver.acknowledge(), "initialized");
+    driver.unmask();
+    let before = driver.counts();
+    for round in 0..50 {
+        assert!(!bench.level());
+        assert_eq!(bench.deliver(&[to(bench.mac, 60 + round, 1)]), 1);
+        assert!(bench.model.receive[0].settle(bench.now.get()).kick);
+        assert!(bench.level() && driver.acknowledge());
+        assert!(!bench.level(), "masked until the poll is over");
+        assert_eq!(driver.receive(64, |_| {}), 1);
+        driver.unmask();
+    }
+    assert!(!driver.acknowledge());
+    let after = driver.counts();
+    assert_eq!(after.interrupts - before.interrupts, 50);
+    // Each: CSR0 read and written, CSR3 read and written twice, CSR0 written; RAP before each.
+    let accesses = after.reads + after.writes - before.reads - before.writes;
+    assert_eq!(accesses, 50 * 14 + 2);
+}
+
+#[test]
+fn both_directions_go_on_over_models_that_are_made_anew() {
+    for chip in CHIPS {
+        let mut bench = Bench::new(chip);
+        let mut driver = bench.started();
+        let (mut sent, mut got, mut lost) = (0, 0, 0);
+        for round in 0..300 {
+            let frames: Vec<_> = (0..1 + round % 9).map(|n| frame(60 + n * 31, n)).collect();
+            let room = frames.iter().take_while(|frame| driver.send(frame, 400)).count();
+            driver.demand();
+            let lent = bench.lend();
+            assert_eq!(lent, frames[..lent.len()], "in order");
+            if round % 7 == 0 {
+                // The process died: what it had is not sent twice.
+                bench.remake();
+                driver.regs().replace(std::sync::Arc::clone(&bench.model.device));
+                lost += lent.len();
+            } else {
+                bench.complete(lent.len());
+            }
+            sent += room;
+            assert_eq!(lent.len(), room);
+            driver.reap();
+            let incoming: Vec<_> = (0..round % 12).map(|n| to(bench.mac, 60 + n, n)).collect();
+            bench.deliver(&incoming);
+            let mut seen = Vec::new();
+            driver.receive(64, |bytes| seen.push(bytes.to_vec()));
+            assert_eq!(seen, incoming, "{chip:?}, round {round}");
+            got += seen.len();
+        }
+        assert!(sent > 1000 && got > 1000 && lost > 100);
+        assert_eq!(driver.counts().errors, 0);
+        assert_eq!(driver.room(), 16);
+    }
+}
+
+#[test]
+fn a_full_transmit_ring_takes_nothing_until_frames_are_sent() {
+    let mut bench = Bench::new(Chip::Am79C970A);
+    let mut driver = bench.started();
+    for _ in 0..3 {
+        let sent = (0..).take_while(|n| driver.send(&frame(60, *n), 1514)).count();
+        assert_eq!(sent, 16);
+        driver.demand();
+        assert_eq!(bench.gather().len(), 16);
+        assert_eq!((driver.reap(), driver.room()), (16, 16));
+    }
+}
+
+#[test]
+fn a_reset_in_the_middle_of_traffic_begins_anew() {
+    let mut bench = Bench::new(Chip::Am79C973);
+    let mut driver = bench.started();
+    for round in 0..20 {
+        (0..5).for_each(|n| assert!(driver.send(&frame(60, n), 1514)));
+        driver.demand();
+        let lent = bench.lend();
+        assert_eq!(lent.len(), 5);
+        driver.start(true, false).unwrap();
+        bench.complete(5);
+        assert!(bench.gather().is_empty());
+        assert!(driver.send(&frame(70, round), 1514));
+        driver.demand();
+        assert_eq!(bench.gather(), [frame(70, round)]);
+        assert_eq!(driver.reap(), 1);
+        bench.deliver(&[to(bench.mac, 60, round)]);
+        assert_eq!(driver.receive(64, |_| {}), 1);
+    }
+}

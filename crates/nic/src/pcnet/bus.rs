@@ -332,8 +332,11 @@ impl Device for Controller {
         self.registers().set_board(board::LINK, up);
     }
 
-    fn interrupt(&self, _now: Nanos) -> Interrupt {
-        Interrupt { vectors: u32::from(self.0.tell_level()), due: None }
+    fn interrupt(&self, now: Nanos) -> Interrupt {
+        let vectors = u32::from(self.0.tell_level());
+        // Frames that do not leave are finished by a look at the ring that gathers nothing.
+        let finishes = self.0.absorbs() && self.registers().demands() > 0;
+        Interrupt { vectors, due: finishes.then_some(now) }
     }
 
     fn fault(&self) -> Option<&'static str> {

@@ -7,8 +7,8 @@ use crate::device::Combining;
 
 /// Demands that the average looks back on, as a power of two.
 const MEMORY: u32 = 3;
-/// Nanoseconds between demands, at most, as far as the average is concerned.
-const LONGEST_GAP: u64 = 10 * Nanos::MILLI;
+/// A pause counts as no more than so many times what a demand may wait: a quiet time is soon forgotten.
+const LONGEST_GAP: u64 = 4;
 
 /// Decides when transmit demands are answered.
 #[derive(Debug, Default)]
@@ -26,7 +26,8 @@ pub(super) struct Combine {
 
 impl Combine {
     pub fn new(limits: Option<Combining>) -> Self {
-        Self { limits, gap: LONGEST_GAP, ..Self::default() }
+        let gap = limits.map_or(0, |limits| LONGEST_GAP * most(limits));
+        Self { limits, gap, ..Self::default() }
     }
 
     pub fn is_on(&self) -> bool {
@@ -43,16 +44,18 @@ impl Combine {
     }
 
     fn weigh(&mut self, limits: Combining, demands: u32, now: Nanos) -> bool {
+        let most = most(limits);
         let new = demands.saturating_sub(self.seen);
         if new > 0 {
-            let gap = ((now - self.last) / u64::from(new)).min(LONGEST_GAP);
-            let weight = new.min(1 << MEMORY);
+            let gap = ((now - self.last) / u64::from(new)).min(LONGEST_GAP * most);
+            // After a pause, what was before it says nothing.
+            let pause = gap == LONGEST_GAP * most;
+            let weight = if pause { 1 << MEMORY } else { new.min(1 << MEMORY) };
             let all = u64::from((1 << MEMORY) - weight);
             self.gap = (self.gap * all + gap * u64::from(weight)) >> MEMORY;
             (self.seen, self.last) = (demands, now);
         }
         let since = *self.since.get_or_insert(now);
-        let most = u64::from(limits.delay_us) * 1000;
         // Quiet: another one is not to be expected while the first waits.
         let quiet = self.gap > most;
         quiet || demands >= u32::from(limits.frames) || now - since >= most
@@ -72,8 +75,13 @@ impl Combine {
     /// When those that wait are answered.
     pub fn deadline(&self) -> Option<Nanos> {
         let limits = self.limits?;
-        Some(self.since? + u64::from(limits.delay_us) * 1000)
+        Some(self.since? + most(limits))
     }
+}
+
+/// Nanoseconds that a demand waits, at most.
+fn most(limits: Combining) -> u64 {
+    u64::from(limits.delay_us) * 1000
 }
 
 #[cfg(test)]

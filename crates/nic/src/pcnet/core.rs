@@ -58,6 +58,11 @@ impl Core {
         looped || self.chip == Chip::Am79C973 && mii::is_looped(&self.registers)
     }
 
+    /// Frames do not leave: they come back, or there is no cable.
+    pub fn absorbs(&self) -> bool {
+        self.is_looped() || !self.registers.has(board::LINK)
+    }
+
     /// The controller is to work and may: `on` (TXON or RXON) is set, it is not suspended, and it may
     /// read and write memory.
     #[inline(always)]

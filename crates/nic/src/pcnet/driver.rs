@@ -1,27 +1,18 @@
 //! A user-space driver of the PCnet family: brings the chip up as Linux's pcnet32 does, with descriptors
 //! of software style 2, and counts what it costs.
-//!
-//! ```text
-//!   at        initialization block (28 bytes)
-//!   +0x100    receive ring, transmit ring (16 bytes a descriptor)
-//!   after     buffers, 2,048 bytes each: receive, then transmit
-//! ```
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use port::Mac;
-use shmem::{Bytes, GuestMemory, SharedSlice};
+use shmem::{Bytes, SharedSlice};
 
-use crate::driver::Regs;
+use crate::driver::{Buffers, Chunk, Dma, Regs};
 
-/// Bytes of a buffer's place.
-pub const BUFFER: u32 = 2048;
-/// Bytes of a receive buffer, as pcnet32 has them.
-const RECEIVE_BUFFER: u32 = 1544;
-/// Where the rings begin, from the initialization block on.
-const RINGS: u32 = 0x100;
-const DESCRIPTOR: u32 = 16;
+/// Bytes of a buffer, as pcnet32 has them.
+pub const BUFFER: u32 = 1544;
+/// Bytes of the initialization block and of a descriptor, which are also their alignment.
+const INIT_BLOCK: usize = 28;
+const DESCRIPTOR: usize = 16;
 /// Bytes of a check sequence.
 const CHECK: u32 = 4;
 
@@ -65,14 +56,9 @@ pub enum DriverError {
     /// It did not read the initialization block.
     #[error("The controller does not initialize: CSR0 is {0:#06x}")]
     Init(u16),
-    /// The memory does not lie where it should.
-    #[error("There are no {bytes} bytes of memory at {at:#x} for rings and buffers")]
-    Memory {
-        /// Where they were to be.
-        at: u32,
-        /// How many.
-        bytes: u32,
-    },
+    /// There is not enough memory, or not all of it below 4 GiB.
+    #[error("There is no memory below 4 GiB for the rings and buffers of a PCnet")]
+    Memory,
 }
 
 /// What a driver did.
@@ -90,38 +76,19 @@ pub struct Counts {
     pub errors: u64,
 }
 
-/// Where a driver's rings and buffers lie.
+/// How many descriptors a driver has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Layout {
-    /// Address of the first byte, as the device sees it; aligned to 16 bytes.
-    pub at: u32,
+pub struct Sizes {
     /// Transmit descriptors, as a power of two: at most 9.
     pub transmit: u8,
     /// Receive descriptors, likewise.
     pub receive: u8,
 }
 
-impl Layout {
-    /// Bytes of memory that are needed.
-    #[must_use]
-    pub fn bytes(&self) -> u32 {
-        RINGS + self.descriptors() * (DESCRIPTOR + BUFFER)
-    }
-
-    fn descriptors(&self) -> u32 {
-        (1 << self.receive) + (1 << self.transmit)
-    }
-
-    fn receive_ring(&self) -> u32 {
-        self.at + RINGS
-    }
-
-    fn transmit_ring(&self) -> u32 {
-        self.receive_ring() + DESCRIPTOR * (1 << self.receive)
-    }
-
-    fn buffer(&self, number: u32) -> u32 {
-        self.at + RINGS + DESCRIPTOR * self.descriptors() + BUFFER * number
+impl Default for Sizes {
+    /// Those of pcnet32: 16 and 32.
+    fn default() -> Self {
+        Self { transmit: 4, receive: 5 }
     }
 }
 
@@ -133,11 +100,22 @@ struct Ring {
     /// The next descriptor to be handed over, and the next to come back; free-running.
     ours: u32,
     back: u32,
-    /// The number of its first buffer.
-    buffers: u32,
+    buffers: Buffers,
+    /// The device's address of the first descriptor.
+    device: u32,
 }
 
 impl Ring {
+    fn new(dma: &mut Dma, log: u8) -> Option<Self> {
+        let len = 1 << log.min(9);
+        let chunk = dma.take(DESCRIPTOR * len as usize, DESCRIPTOR)?;
+        let words = chunk.words(4 * len as usize)?;
+        let buffers = Buffers::take(dma, len, BUFFER)?;
+        // The last buffer lies behind everything else.
+        u32::try_from(buffers.device(len - 1) + u64::from(BUFFER)).ok()?;
+        Some(Self { words, len, ours: 0, back: 0, buffers, device: chunk.device() as u32 })
+    }
+
     fn word(&self, number: u32, word: u32) -> &AtomicU32 {
         &self.words[(4 * (number & (self.len - 1)) + word) as usize]
     }
@@ -147,15 +125,20 @@ impl Ring {
     }
 
     /// Hands a descriptor over.
-    fn give(&self, number: u32, address: u32, len: u32, flags: u32) {
+    fn give(&self, number: u32, len: u32, flags: u32) {
+        let address = self.buffers.device(number & (self.len - 1)) as u32;
         self.word(number, 0).store(address.to_le(), Ordering::Relaxed);
         self.word(number, 2).store(0, Ordering::Relaxed);
         let count = ONES | len.wrapping_neg() & 0xfff;
         self.word(number, 1).store((count | flags).to_le(), Ordering::Release);
     }
 
-    fn buffer(&self, number: u32) -> u32 {
-        self.buffers + (number & (self.len - 1))
+    fn buffer(&self, number: u32) -> Bytes<'_> {
+        self.buffers.get(number & (self.len - 1))
+    }
+
+    fn room(&self) -> u32 {
+        self.len - self.ours.wrapping_sub(self.back)
     }
 }
 
@@ -163,8 +146,8 @@ impl Ring {
 #[derive(Debug)]
 pub struct Driver<R> {
     regs: R,
-    memory: Arc<GuestMemory>,
-    layout: Layout,
+    sizes: Sizes,
+    init_block: Chunk,
     transmit: Ring,
     receive: Ring,
     mac: Mac,
@@ -177,17 +160,16 @@ impl<R: Regs> Driver<R> {
     ///
     /// # Errors
     /// [`DriverError`] when there is none, or no memory.
-    pub fn new(regs: R, memory: Arc<GuestMemory>, layout: Layout) -> Result<Self, DriverError> {
-        let lacks = DriverError::Memory { at: layout.at, bytes: layout.bytes() };
-        let ring = |at: u32, log: u8, buffers| {
-            let words = memory.shared_slice(at.into(), 4 << log).ok_or(lacks)?;
-            Ok(Ring { words, len: 1 << log, ours: 0, back: 0, buffers })
+    pub fn new(regs: R, dma: &mut Dma, sizes: Sizes) -> Result<Self, DriverError> {
+        let sizes = Sizes { transmit: sizes.transmit.min(9), receive: sizes.receive.min(9) };
+        let mut parts = || {
+            let init_block = dma.take(INIT_BLOCK, DESCRIPTOR)?;
+            let rings = (Ring::new(dma, sizes.transmit)?, Ring::new(dma, sizes.receive)?);
+            Some((init_block, rings))
         };
-        memory.bytes(layout.at.into(), layout.bytes()).ok_or(lacks)?;
-        let receive = ring(layout.receive_ring(), layout.receive, 0)?;
-        let transmit = ring(layout.transmit_ring(), layout.transmit, 1 << layout.receive)?;
+        let (init_block, (transmit, receive)) = parts().ok_or(DriverError::Memory)?;
         let (mac, counts) = (Mac::new([0; 6]), Counts::default());
-        let mut driver = Self { regs, memory, layout, transmit, receive, mac, chip: 0, counts };
+        let mut driver = Self { regs, sizes, init_block, transmit, receive, mac, chip: 0, counts };
         driver.probe()?;
         Ok(driver)
     }
@@ -283,7 +265,7 @@ impl<R: Regs> Driver<R> {
         }
         self.refill();
         self.write_init_block(promiscuous);
-        let at = self.layout.at;
+        let at = self.init_block.device();
         self.set_csr(1, at as u16);
         self.set_csr(2, (at >> 16) as u16);
         self.set_csr(4, FEATURES);
@@ -300,24 +282,20 @@ impl<R: Regs> Driver<R> {
     }
 
     fn write_init_block(&self, promiscuous: bool) {
-        let Layout { at, transmit, receive } = self.layout;
-        let mut block = [0; 28];
+        let mut block = [0; INIT_BLOCK];
         block[1] = if promiscuous { 0x80 } else { 0 };
-        (block[2], block[3]) = (receive << 4, transmit << 4);
+        (block[2], block[3]) = (self.sizes.receive << 4, self.sizes.transmit << 4);
         block[4..10].copy_from_slice(&self.mac.octets());
-        block[20..24].copy_from_slice(&self.layout.receive_ring().to_le_bytes());
-        block[24..28].copy_from_slice(&self.layout.transmit_ring().to_le_bytes());
-        if let Some(bytes) = self.memory.bytes(at.into(), block.len() as u32) {
-            bytes.copy_in(&block);
-        }
+        block[20..24].copy_from_slice(&self.receive.device.to_le_bytes());
+        block[24..28].copy_from_slice(&self.transmit.device.to_le_bytes());
+        self.init_block.bytes().copy_in(&block);
     }
 
     /// Hands empty buffers over, as many as there are.
     fn refill(&mut self) {
         let ring = &mut self.receive;
-        while ring.ours.wrapping_sub(ring.back) < ring.len {
-            let address = self.layout.buffer(ring.buffer(ring.ours));
-            ring.give(ring.ours, address, RECEIVE_BUFFER, OWN);
+        while ring.room() > 0 {
+            ring.give(ring.ours, BUFFER, OWN);
             ring.ours = ring.ours.wrapping_add(1);
         }
     }
@@ -327,19 +305,16 @@ impl<R: Regs> Driver<R> {
     pub fn send(&mut self, frame: &[u8], piece: usize) -> bool {
         let pieces = frame.chunks(piece.clamp(1, BUFFER as usize));
         let (count, ring) = (pieces.len() as u32, &mut self.transmit);
-        let room = ring.len - ring.ours.wrapping_sub(ring.back);
-        if count == 0 || count > room {
+        if count == 0 || count > ring.room() {
             return false;
         }
         // The first is handed over last.
         for (place, piece) in pieces.enumerate().rev() {
             let number = ring.ours.wrapping_add(place as u32);
-            let address = self.layout.buffer(ring.buffer(number));
-            let Some(bytes) = self.memory.bytes(address.into(), BUFFER) else { return false };
-            bytes.copy_in(piece);
+            ring.buffer(number).copy_in(piece);
             let first = if place == 0 { STP } else { 0 };
             let last = if place as u32 + 1 == count { ENP } else { 0 };
-            ring.give(number, address, piece.len() as u32, OWN | first | last);
+            ring.give(number, piece.len() as u32, OWN | first | last);
         }
         ring.ours = ring.ours.wrapping_add(count);
         true
@@ -369,7 +344,7 @@ impl<R: Regs> Driver<R> {
 
     /// Descriptors that the transmit ring has room for.
     pub fn room(&self) -> u32 {
-        self.transmit.len - self.transmit.ours.wrapping_sub(self.transmit.back)
+        self.transmit.room()
     }
 
     /// Shows received frames to `visit`, at most `most`, without their check sequences, and hands their
@@ -385,12 +360,10 @@ impl<R: Regs> Driver<R> {
             ring.back = number.wrapping_add(1);
             seen += 1;
             let message = u32::from_le(ring.word(number, 2).load(Ordering::Relaxed)) & 0xfff;
-            let address = self.layout.buffer(ring.buffer(number));
-            let whole = status & (ERR | STP | ENP) == STP | ENP && message > CHECK;
-            let frame = self.memory.bytes(address.into(), message.saturating_sub(CHECK));
-            match frame.filter(|_| whole) {
-                Some(frame) => visit(frame),
-                None => self.counts.errors += 1,
+            if status & (ERR | STP | ENP) == STP | ENP && message > CHECK {
+                visit(ring.buffer(number).prefix((message - CHECK) as usize));
+            } else {
+                self.counts.errors += 1;
             }
         }
         self.refill();

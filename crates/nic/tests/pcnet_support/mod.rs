@@ -5,45 +5,21 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use nic::device::{Combining, Device, DeviceConfig, Model};
-use nic::driver::Regs;
-use nic::pcnet::driver::{Driver, Layout};
+use nic::device::{Combining, DeviceConfig, Model};
+use nic::driver::{Direct, Dma, Regs};
+use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{Chip, Pcnet, Registers};
 use port::{EgressCounters, FrameIdx, IngressCounters, Limits, Mac, MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 
-pub const LAYOUT: Layout = Layout { at: 0x1_0000, transmit: 4, receive: 5 };
 pub const MEMORY: u64 = 0x10_0000;
 pub const LIMITS: Limits = Limits { max_frame: 4000, lossless: false };
 
-/// Registers by direct call, at a time that the test sets.
-#[derive(Clone)]
-pub struct Direct {
-    pub device: Arc<dyn Device>,
-    pub now: Rc<Cell<Nanos>>,
-}
+/// Where a driver's memory begins; what is below is the tests'.
+pub const DMA: u64 = 0x8_0000;
 
-impl Regs for Direct {
-    fn read32(&mut self, bar: usize, at: u64) -> u32 {
-        let mut data = [0; 4];
-        self.device.read(bar, at, &mut data, self.now.get());
-        u32::from_le_bytes(data)
-    }
-
-    fn write32(&mut self, bar: usize, at: u64, value: u32) {
-        self.device.write(bar, at, &value.to_le_bytes(), self.now.get());
-    }
-
-    fn read16(&mut self, bar: usize, at: u64) -> u16 {
-        let mut data = [0; 2];
-        self.device.read(bar, at, &mut data, self.now.get());
-        u16::from_le_bytes(data)
-    }
-
-    fn write16(&mut self, bar: usize, at: u64, value: u16) {
-        self.device.write(bar, at, &value.to_le_bytes(), self.now.get());
-    }
-}
+/// Registers by direct call, at the time that the test has set.
+pub type Registered = Direct<Box<dyn FnMut() -> Nanos>>;
 
 /// A controller with everything around it.
 pub struct Bench {
@@ -100,16 +76,18 @@ impl Bench {
         self.model = Pcnet::new(self.chip, self.registers.clone(), self.config.clone());
     }
 
-    pub fn regs(&self) -> Direct {
-        Direct { device: Arc::clone(&self.model.device), now: Rc::clone(&self.now) }
+    pub fn regs(&self) -> Registered {
+        let now = Rc::clone(&self.now);
+        Direct::new(Arc::clone(&self.model.device), Box::new(move || now.get()))
     }
 
-    pub fn driver(&self) -> Driver<Direct> {
-        Driver::new(self.regs(), Arc::clone(&self.memory), LAYOUT).unwrap()
+    pub fn driver(&self) -> Driver<Registered> {
+        let mut dma = Dma::new(Arc::clone(&self.mapping), 0, DMA as usize, DMA).unwrap();
+        Driver::new(self.regs(), &mut dma, Sizes::default()).unwrap()
     }
 
     /// A driver of a chip that runs, with interrupts.
-    pub fn started(&self) -> Driver<Direct> {
+    pub fn started(&self) -> Driver<Registered> {
         let mut driver = self.driver();
         driver.start(true, false).unwrap();
         driver
@@ -138,16 +116,16 @@ impl Bench {
     }
 
     /// Delivers frames; returns how many were finished.
-    pub fn deliver(&mut self, frames: &[Vec<u8>]) -> usize {
+    pub fn deliver(&mut self, frames: &[impl AsRef<[u8]>]) -> usize {
         self.deliver_with(frames, LIMITS)
     }
 
-    pub fn deliver_with(&mut self, frames: &[Vec<u8>], limits: Limits) -> usize {
+    pub fn deliver_with(&mut self, frames: &[impl AsRef<[u8]>], limits: Limits) -> usize {
         let bytes = Mapping::private(64 * 4096).unwrap();
         let mut scratch = Scratch::new(64);
         for (i, frame) in frames.iter().enumerate() {
-            let place = bytes.bytes(i * 4096, frame.len()).unwrap();
-            place.copy_in(frame);
+            let place = bytes.bytes(i * 4096, frame.as_ref().len()).unwrap();
+            place.copy_in(frame.as_ref());
             scratch.push(place.span());
         }
         // SAFETY: the memory outlives the scratch.
@@ -210,4 +188,179 @@ pub fn frame(len: usize, seed: usize) -> Vec<u8> {
     // No 802.3 length.
     frame[12..14].copy_from_slice(&[0x88, 0xb5]);
     frame
+}
+
+pub const OWN: u16 = 0x8000;
+pub const ERR: u16 = 0x4000;
+pub const STP: u16 = 0x200;
+pub const ENP: u16 = 0x100;
+/// CSR15.
+pub const LOOP: u16 = 4;
+pub const PROM: u16 = 0x8000;
+/// CSR0.
+pub const TXON: u16 = 0x10;
+pub const RXON: u16 = 0x20;
+pub const IENA: u16 = 0x40;
+pub const IDON: u16 = 0x100;
+pub const TINT: u16 = 0x200;
+pub const RINT: u16 = 0x400;
+pub const MERR: u16 = 0x800;
+pub const MISS: u16 = 0x1000;
+pub const CERR: u16 = 0x2000;
+pub const BABL: u16 = 0x4000;
+
+const INIT_AT: u32 = 0x1000;
+pub const RX_AT: u32 = 0x2000;
+pub const TX_AT: u32 = 0x4000;
+/// Where tests put buffers.
+pub const BUFFERS: u32 = 0x1_0000;
+
+/// A chip driven by hand, in any software style.
+pub struct Raw {
+    pub bench: Bench,
+    pub style: u16,
+    regs: Registered,
+}
+
+/// How a chip is brought up by hand.
+pub struct Setup {
+    pub style: u16,
+    pub mode: u16,
+    /// CSR4.
+    pub features: u16,
+    /// Ring lengths, as powers of two.
+    pub tx: u8,
+    pub rx: u8,
+    pub logical: u64,
+}
+
+impl Default for Setup {
+    fn default() -> Self {
+        Self { style: 2, mode: 0, features: 0x0915, tx: 3, rx: 3, logical: 0 }
+    }
+}
+
+impl Raw {
+    pub fn new(setup: &Setup) -> Self {
+        Self::over(Bench::new(Chip::Am79C970A), setup)
+    }
+
+    pub fn over(bench: Bench, setup: &Setup) -> Self {
+        let regs = bench.regs();
+        let mut raw = Self { bench, style: setup.style, regs };
+        raw.initialize(setup);
+        raw.set_csr(0, 0x42);
+        raw
+    }
+
+    /// Resets and initializes, and does not start.
+    pub fn initialize(&mut self, setup: &Setup) {
+        self.regs.read16(0, 0x14);
+        self.style = setup.style;
+        self.set_bcr(20, setup.style);
+        let mac = self.bench.mac.octets();
+        let mut block = Vec::from(setup.mode.to_le_bytes());
+        let (rx, tx) = (RX_AT.to_le_bytes(), TX_AT.to_le_bytes());
+        if setup.style == 0 {
+            block.extend(mac);
+            block.extend(setup.logical.to_le_bytes());
+            for (at, log) in [(rx, setup.rx), (tx, setup.tx)] {
+                block.extend([at[0], at[1], at[2], log << 5]);
+            }
+        } else {
+            block.extend([setup.rx << 4, setup.tx << 4]);
+            block.extend(mac);
+            block.extend([0; 2]);
+            block.extend(setup.logical.to_le_bytes());
+            block.extend(rx.into_iter().chain(tx));
+        }
+        self.bench.write(INIT_AT, &block);
+        self.set_csr(1, INIT_AT as u16);
+        self.set_csr(2, (INIT_AT >> 16) as u16);
+        self.set_csr(4, setup.features);
+        self.set_csr(0, 1);
+        assert_eq!(self.csr(0) & 0x0105, 0x0101, "initialized, not stopped");
+        self.set_csr(0, IDON);
+    }
+
+    pub fn csr(&mut self, number: u16) -> u16 {
+        self.regs.write16(0, 0x12, number);
+        self.regs.read16(0, 0x10)
+    }
+
+    pub fn set_csr(&mut self, number: u16, value: u16) {
+        self.regs.write16(0, 0x12, number);
+        self.regs.write16(0, 0x10, value);
+    }
+
+    pub fn bcr(&mut self, number: u16) -> u16 {
+        self.regs.write16(0, 0x12, number);
+        self.regs.read16(0, 0x16)
+    }
+
+    pub fn set_bcr(&mut self, number: u16, value: u16) {
+        self.regs.write16(0, 0x12, number);
+        self.regs.write16(0, 0x16, value);
+    }
+
+    pub fn reset(&mut self) {
+        self.regs.read16(0, 0x14);
+    }
+
+    pub fn demand(&mut self) {
+        self.set_csr(0, IENA | 8);
+    }
+
+    /// The model is made anew over its registers.
+    pub fn remake(&mut self) {
+        self.bench.remake();
+        self.regs = self.bench.regs();
+    }
+
+    /// Writes a descriptor: its buffer, status and length.
+    pub fn describe(&self, ring: u32, number: u32, buffer: u32, status: u16, len: u32) {
+        let count = len.wrapping_neg() & 0xfff | 0xf000;
+        if self.style == 0 {
+            let words = [buffer & 0x00ff_ffff | u32::from(status) << 16, count];
+            return self.put(ring + 8 * number, &words);
+        }
+        let status = count | u32::from(status) << 16;
+        let words = if self.style == 3 { [0, status, buffer, 7] } else { [buffer, status, 0, 7] };
+        self.put(ring + 16 * number, &words);
+    }
+
+    fn put(&self, at: u32, words: &[u32]) {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        self.bench.write(at, &bytes);
+    }
+
+    /// A descriptor's status, and its message count or errors.
+    pub fn status(&self, ring: u32, number: u32) -> (u16, u32) {
+        if self.style == 0 {
+            let [low, high] = [0, 4].map(|at| self.bench.word(ring + 8 * number + at));
+            return ((low >> 16 & 0xff00) as u16, high >> 16);
+        }
+        let other = if self.style == 3 { 0 } else { 8 };
+        let [status, other] = [4, other].map(|at| self.bench.word(ring + 16 * number + at));
+        ((status >> 16) as u16, if ring == TX_AT { other >> 16 } else { other })
+    }
+
+    /// Writes a frame to buffer `number` and describes it there.
+    pub fn send(&self, number: u32, frame: &[u8], flags: u16) {
+        let buffer = BUFFERS + 0x1000 * number;
+        self.bench.write(buffer, frame);
+        self.describe(TX_AT, number, buffer, OWN | flags, frame.len() as u32);
+    }
+
+    /// Where receive buffer `number` lies.
+    pub fn rx_buffer(number: u32) -> u32 {
+        BUFFERS + 0x2_0000 + 0x1000 * number
+    }
+
+    /// Gives `count` receive buffers of `len` bytes, from descriptor `first` on.
+    pub fn give(&self, first: u32, count: u32, len: u32) {
+        for number in first..first + count {
+            self.describe(RX_AT, number, Self::rx_buffer(number), OWN, len);
+        }
+    }
 }
