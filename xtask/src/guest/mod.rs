@@ -1,10 +1,11 @@
-//! The test guest: a Debian kernel and an initramfs with busybox (ping), iperf3 and a packet generator, made as an
-//! ordinary user into `target/guest`.
+//! The test guest: a Debian kernel and an initramfs with busybox (ping), iperf3, ethtool, packet generators and our own
+//! driver, made as an ordinary user into `target/guest`.
 //!
 //! `apt-get download` fetches the packages (where apt has no lists of its own, with lists in `target/guest/apt`), `dpkg-deb`
 //! unpacks them, and what the guest needs of them goes into an archive. Nothing is installed.
 
 mod cpio;
+mod driver;
 
 use std::fs;
 use std::io::Write;
@@ -18,22 +19,21 @@ use crate::debian::{self, Apt, find};
 use crate::tool::{self, command};
 
 /// What is fetched, with the libraries it depends on.
-const PACKAGES: [&str; 3] = ["linux-image-amd64", "busybox-static", "iperf3"];
+const PACKAGES: [&str; 4] = ["linux-image-amd64", "busybox-static", "iperf3", "ethtool"];
 /// Packages that those depend on are taken if their names begin like this: the rest is for installing.
 const DEPENDENCIES: [&str; 2] = ["lib", "linux-image-"];
 /// Drivers, with what `modinfo` says they depend on.
 const MODULES: [&str; 6] = ["virtio_pci", "virtio_net", "e1000", "e1000e", "pcnet32", "pktgen"];
 const INIT: &str = include_str!("../../guest/init");
 const PKT: &str = include_str!("../../guest/pkt.c");
+const PKTGEN: &str = include_str!("../../guest/pktgen");
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Makes it, unless it is there and as this program would make it.
 pub fn make() -> Result<()> {
     let target = tool::target().join("guest");
     let stamp = target.join("recipe");
-    let recipe =
-        [INIT, PKT, include_str!("mod.rs"), include_str!("cpio.rs"), include_str!("../debian.rs")];
-    let recipe = recipe.concat();
+    let recipe = recipe();
     let made = [target.join("kernel"), target.join("initramfs")];
     if fs::read_to_string(&stamp).is_ok_and(|made_by| made_by == recipe)
         && made.iter().all(|path| path.is_file())
@@ -55,12 +55,22 @@ pub fn make() -> Result<()> {
     }
     let compressed = fs::read(find(&root.join("boot"), "vmlinuz-")?)?;
     fs::write(target.join("kernel"), uncompressed(&compressed).unwrap_or(compressed))?;
-    let initramfs = initramfs(&root, &compile(&target)?)?;
+    let module = driver::build(&apt, &target, &packages).map_err(|error| {
+        println!("skipped: the driver {} ({error:#}); tests of it skip themselves", driver::NAME);
+    });
+    let initramfs = initramfs(&root, &compile(&target)?, module.as_deref().ok())?;
     fs::write(target.join("initramfs"), initramfs)?;
     fs::remove_dir_all(&root)?;
     fs::write(stamp, recipe)?;
     println!("the test guest is made: {}", target.display());
     Ok(())
+}
+
+/// All that it is made by.
+fn recipe() -> String {
+    let own = [INIT, PKT, PKTGEN, include_str!("mod.rs"), include_str!("cpio.rs")];
+    let others = [include_str!("../debian.rs")].into_iter();
+    own.into_iter().chain(others).chain(driver::SOURCES.map(|(_, content)| content)).collect()
 }
 
 fn quiet(program: &str, args: &[&Path]) -> Command {
@@ -105,7 +115,7 @@ fn compile(target: &Path) -> Result<Vec<u8>> {
     fs::read(&program).context("the packet generator")
 }
 
-fn initramfs(root: &Path, pkt: &[u8]) -> Result<Vec<u8>> {
+fn initramfs(root: &Path, pkt: &[u8], driver: Option<&[u8]>) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for dir in ["bin", "dev", "lib", "lib64", "lib/modules"] {
         archive.directory(dir);
@@ -113,10 +123,15 @@ fn initramfs(root: &Path, pkt: &[u8]) -> Result<Vec<u8>> {
     archive.device("dev/console", (5, 1));
     archive.file("init", INIT.as_bytes());
     archive.file("bin/pkt", pkt);
+    archive.file("bin/pktgen", PKTGEN.as_bytes());
     archive.file("bin/busybox", &fs::read(first(root, &["bin/busybox", "usr/bin/busybox"])?)?);
     archive.file("bin/iperf3", &fs::read(root.join("usr/bin/iperf3"))?);
+    let ethtool = first(root, &["usr/sbin/ethtool", "sbin/ethtool"])?;
+    archive.file("bin/ethtool", &fs::read(ethtool)?);
     let mut order = String::new();
-    for (name, module) in modules(root)? {
+    // Ours depends on no other, and stays out unless it is asked for.
+    let ours = driver.map(|module| (format!("{}.ko", driver::NAME), module.to_vec()));
+    for (name, module) in ours.into_iter().chain(modules(root)?) {
         archive.file(&format!("lib/modules/{name}"), &module);
         order += &format!("{name}\n");
     }

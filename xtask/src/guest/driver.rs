@@ -1,0 +1,89 @@
+//! The Linux driver `guest-driver/linux`, built for the test guest's kernel against Debian's headers.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+
+use crate::debian::{self, Apt};
+use crate::tool::{self, command};
+
+/// The module.
+pub const NAME: &str = "toklat_e1000";
+/// What its sources are: a change of any makes it anew.
+pub const SOURCES: [(&str, &str); 11] = [
+    ("Kbuild", include_str!("../../../guest-driver/linux/Kbuild")),
+    ("csb.c", include_str!("../../../guest-driver/linux/csb.c")),
+    ("csb.h", include_str!("../../../guest-driver/linux/csb.h")),
+    ("ethtool.c", include_str!("../../../guest-driver/linux/ethtool.c")),
+    ("hw.c", include_str!("../../../guest-driver/linux/hw.c")),
+    ("main.c", include_str!("../../../guest-driver/linux/main.c")),
+    ("receive.c", include_str!("../../../guest-driver/linux/receive.c")),
+    ("regs.h", include_str!("../../../guest-driver/linux/regs.h")),
+    ("send.c", include_str!("../../../guest-driver/linux/send.c")),
+    ("toklat_e1000.h", include_str!("../../../guest-driver/linux/toklat_e1000.h")),
+    ("driver.rs", include_str!("driver.rs")),
+];
+/// Packages that those with headers depend on and that are taken.
+const HEADERS: [&str; 2] = ["linux-headers-", "linux-kbuild-"];
+
+/// Builds it in `target` for the kernel whose packages are in `packages`.
+pub fn build(apt: &Apt, target: &Path, packages: &Path) -> Result<Vec<u8>> {
+    let release = release(packages)?;
+    let compiler = compiler()?;
+    debian::tools(&["make"])?;
+    let root = target.join("headers");
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    let name = format!("linux-headers-{release}");
+    for package in debian::fetch(apt, packages, &[&name], &HEADERS)? {
+        debian::unpack(&package, &root)?;
+    }
+    let headers = root.join("usr/src").join(name);
+    here(&headers.join("Makefile"), &root)?;
+    let sources = target.join("driver");
+    fs::create_dir_all(&sources)?;
+    for (name, content) in SOURCES {
+        fs::write(sources.join(name), content)?;
+    }
+    let mut make = command("make", &["-s", compiler]);
+    make.arg("-C").arg(&headers).arg(format!("M={}", sources.display())).arg("modules");
+    tool::run(&mut make)?;
+    let module = fs::read(sources.join(NAME).with_extension("ko"))?;
+    for dir in [root, sources] {
+        fs::remove_dir_all(dir)?;
+    }
+    Ok(module)
+}
+
+/// As in linux-image-6.1.0-56-amd64_6.1.192-2_amd64.deb.
+fn release(packages: &Path) -> Result<String> {
+    let names = fs::read_dir(packages)?.flatten().map(|entry| entry.file_name());
+    let releases = names.filter_map(|name| {
+        let name = name.to_string_lossy();
+        let release = name.strip_prefix("linux-image-")?.split('_').next()?;
+        release.starts_with(|c: char| c.is_ascii_digit()).then(|| release.to_owned())
+    });
+    // The kernel is the newest of those that were fetched.
+    releases.max().context("no package with a kernel was fetched")
+}
+
+/// The kernel's own compiler if it is here: its makefiles name that. Any other will do, too.
+fn compiler() -> Result<&'static str> {
+    ["gcc-12", "gcc"]
+        .into_iter()
+        .find(|compiler| tool::installed(compiler))
+        .map(|compiler| if compiler == "gcc" { "CC=gcc" } else { "CC=gcc-12" })
+        .context("gcc is missing")
+}
+
+/// Headers name each other by where they would be installed.
+fn here(makefile: &Path, root: &Path) -> Result<()> {
+    let text = fs::read_to_string(makefile).with_context(|| makefile.display().to_string())?;
+    let source = root.join("usr/src");
+    if source.to_str().is_none_or(|path| path.contains([' ', ':'])) {
+        bail!("kernels cannot be built in {}", source.display());
+    }
+    Ok(fs::write(makefile, text.replace("/usr/src/", &format!("{}/", source.display())))?)
+}
