@@ -55,7 +55,21 @@ pub fn find() -> Result<PathBuf, Missing> {
 /// # Errors
 /// [`Unsayable`].
 pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result<Boot, Unsayable> {
-    let said = [address, commands].into_iter().flatten();
+    boot_with(dir, address, None, commands)
+}
+
+/// As [`boot`], with more words for the kernel and `xtask/guest/init`: `toklat.driver=toklat` takes the driver
+/// `guest-driver/linux` for NICs that announce a status block, `MODULE.NAME=VALUE` sets a module's parameter.
+///
+/// # Errors
+/// [`Unsayable`].
+pub fn boot_with(
+    dir: &Path,
+    address: Option<&str>,
+    words: Option<&str>,
+    commands: Option<&str>,
+) -> Result<Boot, Unsayable> {
+    let said = [address, words, commands].into_iter().flatten();
     if said.clone().any(|text| text.contains(['"', '\n']))
         || said.map(str::len).sum::<usize>() > LONGEST
     {
@@ -65,6 +79,9 @@ pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result
     let mut append = "console=ttyS0 quiet panic=-1 no_timer_check".to_owned();
     if let Some(address) = address {
         append += &format!(" toklat.address={address}");
+    }
+    if let Some(words) = words {
+        append += &format!(" {words}");
     }
     if let Some(commands) = commands {
         append += &format!(" -- run \"{commands}\"");
@@ -92,6 +109,14 @@ mod tests {
             append.ends_with(" toklat.address=10.0.0.1/24 -- run \"ping -c 1 10.0.0.2; ls\""),
             "{append}"
         );
+    }
+
+    #[test]
+    fn words_for_the_kernel_come_before_the_commands() {
+        let words = "toklat.driver=toklat e1000.InterruptThrottleRate=0";
+        let boot = boot_with(Path::new("/g"), None, Some(words), Some("true")).unwrap();
+        let Boot::Kernel { append, .. } = boot else { panic!("{boot:?}") };
+        assert!(append.ends_with(&format!("{words} -- run \"true\"")), "{append}");
     }
 
     #[test]

@@ -123,9 +123,10 @@ struct BootArgs {
     /// The kernel's initramfs
     #[arg(long, value_name = "FILE")]
     initrd: Option<PathBuf>,
-    /// The kernel's command line
-    #[arg(long, value_name = "TEXT", default_value = "console=ttyS0")]
-    append: String,
+    /// The kernel's command line [default: console=ttyS0]; for the test guest, more words for its own, such as
+    /// toklat.driver=toklat or e1000.InterruptThrottleRate=0
+    #[arg(long, value_name = "TEXT")]
+    append: Option<String>,
     /// The test guest, with ping, iperf3 and a packet generator (cargo xtask guest makes it)
     #[arg(long, group = "boots")]
     test_guest: bool,
@@ -151,7 +152,8 @@ impl BootArgs {
         }
         if self.test_guest {
             let dir = guest::find()?;
-            return Ok(guest::boot(&dir, self.address.as_deref(), self.run.as_deref())?);
+            let (address, run) = (self.address.as_deref(), self.run.as_deref());
+            return Ok(guest::boot_with(&dir, address, self.append.as_deref(), run)?);
         }
         let there = |path: &Path| -> Result<PathBuf> {
             ensure!(path.is_file(), "{} is no file", path.display());
@@ -162,7 +164,8 @@ impl BootArgs {
         }
         let Some(kernel) = &self.kernel else { bail!(UsageError("say what it boots")) };
         let initrd = self.initrd.as_deref().map(there).transpose()?;
-        Ok(Boot::Kernel { kernel: there(kernel)?, initrd, append: self.append.clone() })
+        let append = self.append.clone().unwrap_or_else(|| "console=ttyS0".to_owned());
+        Ok(Boot::Kernel { kernel: there(kernel)?, initrd, append })
     }
 }
 
