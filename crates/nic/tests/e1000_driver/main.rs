@@ -7,11 +7,9 @@ mod recovery;
 use bench::{Bench, CHIPS, Seen, mac, pattern};
 use frame::Offload;
 use nic::csb::Version;
+use nic::device::Combining;
 use nic::e1000::Member;
 use nic::e1000::driver::{Config, Doorbells, Interrupts, Moderation, Request};
-
-/// The models know status blocks.
-const BLOCKS: bool = false;
 
 /// Every way to ring and be rung that a chip has.
 fn modes(chip: Member) -> Vec<Config> {
@@ -28,9 +26,8 @@ fn modes(chip: Member) -> Vec<Config> {
         .filter(|(doorbells, interrupts)| {
             let combines_blindly =
                 *doorbells == Doorbells::Combined && *interrupts == Interrupts::None;
-            let has_no_block = !BLOCKS && matches!(doorbells, Doorbells::Block(_));
             let has_no_messages = chip == Member::Em82540 && *interrupts == Interrupts::Msix;
-            !combines_blindly && !has_no_messages && !has_no_block
+            !combines_blindly && !has_no_messages
         })
         .flat_map(|(doorbells, interrupts)| {
             let config = Config { doorbells, interrupts, transmit: 32, receive: 32, ..stock };
@@ -200,7 +197,6 @@ fn frames_in_pieces_are_put_together() {
 
 /// The claim: who is awake is not woken, so that traffic costs next to no traps.
 #[test]
-#[ignore = "the models do not know status blocks yet"]
 fn a_status_block_needs_a_doorbell_only_for_who_sleeps() {
     for chip in CHIPS {
         for version in [Version::One, Version::Two] {
@@ -237,7 +233,6 @@ fn a_status_block_needs_a_doorbell_only_for_who_sleeps() {
 
 /// What a driver's want keeps away: interrupts while it is awake.
 #[test]
-#[ignore = "the models do not know status blocks yet"]
 fn a_status_block_interrupts_only_a_driver_that_sleeps() {
     for chip in CHIPS {
         for version in [Version::One, Version::Two] {
@@ -252,7 +247,7 @@ fn a_status_block_interrupts_only_a_driver_that_sleeps() {
             // It sleeps again; the first frame wakes it, and while it looks there is no other interrupt.
             bench.deliver_plain(&[pattern(64, 1)]);
             let raised = bench.model.as_ref().unwrap().device.interrupt(bench.now());
-            assert_ne!(raised.vectors, 0);
+            assert_ne!(raised.vectors, 0, "{chip:?} {version:?}");
             bench.driver.interrupt(raised.vectors);
             for i in 0..50 {
                 bench.deliver_plain(&[pattern(64, i)]);
@@ -313,6 +308,45 @@ fn combined_sending_rings_once_for_all_that_waits() {
         bench.driver.flush();
         assert_eq!(bench.traps().doorbells - before, 3, "{chip:?}: nothing was expected any more");
         assert_eq!(bench.work().len(), 1);
+    }
+}
+
+/// What the host holds back for more of it goes at the latest when its time is up, and when traffic is not
+/// heavy at once.
+#[test]
+fn frames_that_are_held_back_go_in_time() {
+    let combining = Some(Combining { frames: 8, delay_us: 20 });
+    for config in all_modes() {
+        let mut bench = Bench::with(config, combining);
+        let deadline = |bench: &mut Bench| {
+            bench.model.as_mut().unwrap().transmit[0].deadline().map(|at| at - bench.now())
+        };
+        let send = |bench: &mut Bench, count: usize| {
+            for i in 0..count {
+                assert!(bench.send(&pattern(60, i)), "{config:?}");
+            }
+            bench.driver.flush();
+        };
+        for round in 0..5 {
+            bench.wait(10_000_000);
+            send(&mut bench, 1);
+            assert_eq!(bench.gather().len(), 1, "{config:?} {round}: quiet, so at once");
+            bench.interrupt();
+            bench.wait(1_000);
+            send(&mut bench, 3);
+            bench.wait(1_000);
+            assert_eq!(bench.gather().len(), 0, "{config:?}: held back");
+            let left = deadline(&mut bench).expect("a time when it goes");
+            assert!(left <= 20_000, "{config:?}: {left}");
+            bench.wait(left);
+            assert_eq!(bench.gather().len(), 3, "{config:?}: its time is up");
+            bench.interrupt();
+            bench.driver.reclaim();
+            send(&mut bench, 8);
+            assert_eq!(bench.gather().len(), 8, "{config:?}: enough");
+            bench.interrupt();
+            bench.driver.reclaim();
+        }
     }
 }
 

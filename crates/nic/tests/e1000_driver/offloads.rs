@@ -244,7 +244,8 @@ fn only_checksums_that_were_vouched_for_are_reported_good() {
                 ..Offload::NONE
             },
         };
-        let good = on_the_wire(&seen).remove(0);
+        let mut good = on_the_wire(&seen).remove(0);
+        assert!(checksum::complete(&mut good[..34], 14, 10));
         let mut bad = good.clone();
         bad[60] ^= 1;
         let valid = Offload { flags: Offload::DATA_VALID, ..Offload::NONE };

@@ -8,7 +8,7 @@ use super::transmit::Transmit;
 use super::{
     Combining, Config, Counts, Doorbells, E1000Driver, Interrupts, Moderation, regs, share,
 };
-use crate::csb::{CSBAH, CSBAL};
+use crate::csb::{CSBAH, CSBAL, NONE};
 use crate::driver::{Dma, Regs};
 use crate::e1000::Member;
 
@@ -327,6 +327,8 @@ impl<R: Regs> E1000Driver<R> {
         let page = shared.page;
         self.set(CSBAH, (page >> 32) as u32);
         self.set(CSBAL, page as u32);
+        // Writes may be on their way for long; who is answered knows that they have arrived.
+        self.get(regs::STATUS);
         let accepted = self.shared.as_ref().and_then(|shared| shared.block.accepted());
         if accepted == Some([1, 1]) { Ok(()) } else { Err(SetupError::Block) }
     }
@@ -336,6 +338,8 @@ impl<R: Regs> E1000Driver<R> {
         let Some(shared) = &mut self.shared else { return };
         shared.send.turn(true);
         shared.receive.turn(true);
+        // Nobody looks yet: the first frame is worth an interrupt.
+        shared.receive.sleep(NONE);
         let (send, receive) = (self.transmit.published, self.receive.published);
         self.ring(regs::TDT, send);
         self.ring(regs::RDT, receive);
@@ -347,11 +351,15 @@ impl<R: Regs> E1000Driver<R> {
             // Receive, transmit, the rest: vectors 0, 1, 2; bit 31: each descriptor that was sent counts.
             self.set(regs::IVAR, 1 << 31 | (8 | 2) << 16 | (8 | 1) << 8 | 8);
             (0..2).for_each(|vector| self.set(regs::EITR + 4 * vector, interval.into()));
+            // Messages mask their causes, as long as it is not reading ICR that masks (82574 datasheet,
+            // 10.2.4.7). With a status block nothing is to be masked: it is the driver's wish that counts.
             let extended = self.get(regs::CTRL_EXT) & !ctrl_ext::IAME;
-            // With a status block it is the driver's wish that is looked at, and nothing is masked.
-            let masks = if self.shared.is_some() { 0 } else { ctrl_ext::EIAME };
+            let (masks, masked) = match self.shared.is_some() {
+                true => (ctrl_ext::IAME, 0),
+                false => (ctrl_ext::EIAME, u32::MAX),
+            };
+            self.set(regs::IAM, masked);
             self.set(regs::CTRL_EXT, extended | ctrl_ext::PBA_CLR | ctrl_ext::DRV_LOAD | masks);
-            self.set(regs::IAM, u32::MAX);
             self.set(regs::EIAC, regs::cause::RXQ0 | regs::cause::TXQ0);
         }
         let causes = self.causes();
@@ -369,6 +377,6 @@ impl<R: Regs> E1000Driver<R> {
         if self.shared.is_some() {
             self.set(CSBAL, 0);
         }
-        self.flush_writes();
+        self.get(regs::STATUS);
     }
 }
