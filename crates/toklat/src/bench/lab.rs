@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use ring::{Open, Port};
 
 use super::guests::Guests;
+use super::nic_guests::Cards;
 use super::peer;
 use crate::api;
 use crate::cli::{Client, Global};
@@ -22,6 +23,7 @@ pub struct Lab {
     missing: RefCell<BTreeMap<String, String>>,
     notes: RefCell<BTreeMap<String, String>>,
     guests: Guests,
+    cards: Cards,
 }
 
 impl Lab {
@@ -36,6 +38,7 @@ impl Lab {
             missing: RefCell::default(),
             notes: RefCell::default(),
             guests: Guests::default(),
+            cards: Cards::default(),
         })
     }
 
@@ -57,6 +60,11 @@ impl Lab {
     /// What guests have measured.
     pub fn guests(&self) -> &Guests {
         &self.guests
+    }
+
+    /// What network cards of guests have measured.
+    pub fn cards(&self) -> &Cards {
+        &self.cards
     }
 
     /// Notes something about the row that is being measured; of several under one name the last counts.
@@ -155,7 +163,18 @@ impl Daemon {
 
     /// Adds a port of this kind, which may flood as much as it likes: so may the peers'.
     pub fn add_port(&self, name: &str, kind: &serde_json::Value) -> Result<()> {
-        let body = serde_json::json!({ "name": name, "kind": kind, "flood_limit": null });
+        self.add_port_of(name, kind, &[])
+    }
+
+    /// The same, for an owner with these addresses.
+    pub fn add_port_of(
+        &self,
+        name: &str,
+        kind: &serde_json::Value,
+        macs: &[frame::Mac],
+    ) -> Result<()> {
+        let body =
+            serde_json::json!({ "name": name, "kind": kind, "flood_limit": null, "macs": macs });
         let _: api::PortInfo =
             self.client()?.send(hyper::Method::POST, "/v1/switches/vale0/ports", &body)?;
         Ok(())

@@ -11,6 +11,8 @@ mod inline;
 mod isolated;
 mod lab;
 mod life;
+mod nic_guests;
+mod nic_rows;
 mod peer;
 mod pipe;
 mod ports;
@@ -18,6 +20,7 @@ mod rows;
 mod traffic;
 mod vhost;
 mod vm_rows;
+mod wire;
 
 use std::io::Write;
 
@@ -36,6 +39,8 @@ pub enum BenchCommand {
     Switch(RowsArgs),
     /// Measure virtual machines: vhost-user ports, Linux guests
     Vm(RowsArgs),
+    /// Measure emulated network cards: models, drivers, Linux guests
+    Nic(RowsArgs),
 }
 
 /// Which rows to measure, and how often.
@@ -65,6 +70,7 @@ impl BenchCommand {
         match self {
             Self::Switch(args) => args.run(rows::ROWS, global),
             Self::Vm(args) => args.run(vm_rows::ROWS, global),
+            Self::Nic(args) => args.run(nic_rows::ROWS, global),
         }
     }
 }

@@ -116,6 +116,19 @@ async fn open_tap(
     .await
 }
 
+/// The only queue of a tap that is there, in a namespace; frames begin behind a header of 10 bytes.
+///
+/// # Errors
+/// It is not there, or in use, or not ours to use.
+pub fn queue_of_tap(ifname: &str, netns: &str) -> Result<OwnedFd, ApiError> {
+    let open = || {
+        enter(netns)?;
+        open_queue(ifname, false).map_err(|e| privileged(&format!("Cannot open {ifname}"), e))
+    };
+    let opened = std::thread::scope(|scope| scope.spawn(open).join());
+    opened.unwrap_or_else(|_| Err(system("Cannot use tap", io::ErrorKind::Other.into())))
+}
+
 fn open_queue(ifname: &str, one_of_several: bool) -> io::Result<OwnedFd> {
     let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let mut tun = OpenOptions::new();

@@ -14,7 +14,7 @@ mod api_server;
 pub mod attach;
 mod configure;
 mod descriptors;
-mod endpoints;
+pub(crate) mod endpoints;
 mod front_ends;
 mod hangups;
 mod metrics;

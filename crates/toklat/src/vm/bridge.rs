@@ -40,6 +40,12 @@ impl Bridge {
         TAPS
     }
 
+    /// The network namespace they are in.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
     /// What a command that uses them has to begin with.
     #[must_use]
     pub fn prefix(&self) -> Vec<OsString> {

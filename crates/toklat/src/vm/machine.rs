@@ -72,6 +72,8 @@ pub enum Model {
     Virtio,
     /// QEMU's Intel 82540EM.
     E1000,
+    /// QEMU's Intel 82574L.
+    E1000e,
     /// QEMU's AMD PCnet.
     Pcnet,
     /// The port's Intel 82540EM (driver e1000).
@@ -113,7 +115,7 @@ impl Model {
     #[must_use]
     pub const fn emulated(self) -> Option<NicModel> {
         match self {
-            Self::Virtio | Self::E1000 | Self::Pcnet => None,
+            Self::Virtio | Self::E1000 | Self::E1000e | Self::Pcnet => None,
             Self::I82540em => Some(NicModel::I82540em),
             Self::I82574l => Some(NicModel::I82574l),
             Self::Am79c970a => Some(NicModel::Am79c970a),
@@ -127,6 +129,7 @@ impl Model {
         match self {
             Self::Virtio => Kind { driver: "virtio-net-pci", plug: Plug::VhostUser, queues: true },
             Self::E1000 => Kind { driver: "e1000", plug: Plug::Stream, queues: false },
+            Self::E1000e => Kind { driver: "e1000e", plug: Plug::Stream, queues: false },
             Self::Pcnet => Kind { driver: "pcnet", plug: Plug::Stream, queues: false },
             Self::I82540em | Self::I82574l | Self::Am79c970a | Self::Am79c973 => {
                 Kind { driver: "vfio-user-pci", plug: Plug::VfioUser, queues: false }

@@ -1,0 +1,364 @@
+//! A Linux guest with a network card, and a program at the other end of its wire: what goes through, and what
+//! the card cost the guest. It boots once for a sample of every figure.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use dataplane::state::PortStats;
+use frame::Mac;
+
+use super::lab::{Daemon, Lab};
+use super::wire::Wire;
+use crate::daemon::endpoints;
+use crate::vm::{
+    Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, guest,
+};
+
+/// A network card, and what it is plugged into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Card {
+    /// 82540EM by vfio-user, driver e1000.
+    I82540em,
+    /// 82574L by vfio-user, driver e1000e.
+    I82574l,
+    /// The same with its status block, driver toklat_e1000.
+    Csb,
+    /// Am79C970A by vfio-user, driver pcnet32.
+    Pcnet,
+    /// virtio-net by vhost-user.
+    Virtio,
+    /// QEMU's own, on its stream socket.
+    Stream(Own),
+    /// QEMU's own, on a tap at a bridge.
+    Tap(Own),
+}
+
+/// QEMU's cards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Own {
+    /// 82540EM.
+    E1000,
+    /// 82574L.
+    E1000e,
+    /// PCnet.
+    Pcnet,
+}
+
+/// A figure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum What {
+    /// UDP datagrams of 18 bytes that the guest sends, thousands a second.
+    Udp,
+    /// The same by pktgen, 32 at a time.
+    Burst,
+    /// Such datagrams that the guest receives of a flood, thousands a second.
+    Receive,
+    /// Round trip from the far end through the guest's UDP, in microseconds: half of them, and 99 % of them.
+    RoundTrip,
+    /// As before.
+    RoundTrip99,
+    /// Register accesses and ends of interrupts that the guest waited for, for each frame it sent.
+    SyncSent,
+    /// The same, for each frame it received.
+    SyncReceived,
+    /// Register writes that nobody waited for, for each frame it sent.
+    PostedSent,
+    /// Interrupts for each frame it received.
+    InterruptsReceived,
+}
+
+/// Figures that were measured and not yet asked for.
+#[derive(Debug, Default)]
+pub struct Cards(RefCell<BTreeMap<(Card, What), Vec<f64>>>);
+
+const GUEST: Mac = Mac::new([0x52, 0x54, 0, 0x77, 0x79, 1]);
+const FAR: Mac = Mac::new([0x52, 0x54, 0, 0x77, 0x79, 2]);
+const GUEST_IP: [u8; 4] = [10, 77, 79, 1];
+const FAR_IP: [u8; 4] = [10, 77, 79, 2];
+const ECHO: u16 = 7;
+const DISCARD: u16 = 9;
+/// What the guest does, said at its beginning and end by `at X`.
+const COMMANDS: &str = "arp -s 10.77.79.2 52:54:00:77:79:02; pkt echo 7 & \
+    at() { echo toklat-guest: at $1; }; now() { cat /sys/class/net/eth0/statistics/rx_packets; }; \
+    at udp; pkt udp 10.77.79.2 9 18 2; at burst; insmod /lib/modules/pktgen.ko; cd /proc/net/pktgen; \
+    echo add_device eth0 >kpktgend_0; for o in 'count 0' 'pkt_size 60' 'burst 32' 'dst 10.77.79.2' 'dst_mac 52:54:00:77:79:02'; \
+    do echo $o >eth0; done; at pktgen; (sleep 2; echo stop >pgctrl) & echo start >pgctrl; wait %2; cd /; \
+    at receive; sleep 0.5; a=$(now); sleep 2; b=$(now); echo toklat-guest: received $((b - a)) in 2 s; sleep 1; \
+    at trips; sleep 60";
+/// How long a phase is watched, and how long after it began.
+const WATCHED: Duration = Duration::from_millis(1200);
+const SETTLED: Duration = Duration::from_millis(400);
+const BOOT: Duration = Duration::from_secs(120);
+const TRIPS: usize = 500;
+/// A flood: so many frames, so often.
+const FLOOD: (usize, Duration) = (64, Duration::from_micros(500));
+
+/// A figure of a card: one that is left from an earlier boot, or of a new boot.
+pub fn figure(lab: &Lab, card: Card, what: What) -> Result<f64> {
+    let waiting = || lab.cards().0.borrow_mut().get_mut(&(card, what)).and_then(Vec::pop);
+    if let Some(value) = waiting() {
+        return Ok(value);
+    }
+    for (what, value) in measure(lab, card)? {
+        lab.cards().0.borrow_mut().entry((card, what)).or_default().push(value);
+    }
+    waiting().context("it was not measured")
+}
+
+/// The best of several cards: the most, or the least.
+pub fn best(lab: &Lab, cards: &[Card], what: What) -> Result<f64> {
+    let less = matches!(what, What::RoundTrip | What::RoundTrip99);
+    let mut best = None;
+    for card in cards {
+        let value = figure(lab, *card, what)?;
+        let better = best.is_none_or(|best| if less { value < best } else { value > best });
+        if better {
+            best = Some(value);
+        }
+    }
+    best.context("no card to compare with")
+}
+
+/// A guest that runs, the other end of its wire, and whatever lies between.
+struct Setup {
+    guest: Running,
+    far: Wire,
+    daemon: Option<Daemon>,
+    _bridge: Option<Bridge>,
+}
+
+fn measure(lab: &Lab, card: Card) -> Result<BTreeMap<What, f64>> {
+    lab.note("accelerator", format!("guests run by {}", Accelerator::choose().0.name()));
+    let mut setup = Setup::boot(lab, card)?;
+    let mut measured = BTreeMap::new();
+    for (at, what) in [("at udp", What::Udp), ("at pktgen", What::Burst)] {
+        setup.wait_for(at)?;
+        setup.far.rate(SETTLED, |_| true)?;
+        let before = setup.counters()?;
+        let rate = setup.far.rate(WATCHED, |frame| is_udp(frame, DISCARD))?;
+        ensure!(rate > 0.0, "nothing came of the guest's {what:?}");
+        measured.insert(what, rate / 1e3);
+        if what == What::Udp {
+            let spent = Spent::between(&before, &setup.counters()?);
+            let sent = setup.counters()?.in_frames.saturating_sub(before.in_frames);
+            measured.insert(What::SyncSent, spent.waited / sent.max(1) as f64);
+            measured.insert(What::PostedSent, spent.posted / sent.max(1) as f64);
+        }
+    }
+    setup.drain_until("at receive")?;
+    let (received, spent) = setup.flood()?;
+    ensure!(received > 0.0, "the guest received nothing");
+    measured.insert(What::Receive, received / 2.0 / 1e3);
+    measured.insert(What::SyncReceived, spent.waited);
+    measured.insert(What::InterruptsReceived, spent.interrupts);
+    setup.wait_for("at trips")?;
+    let [half, most] = setup.trips()?;
+    measured.insert(What::RoundTrip, half);
+    measured.insert(What::RoundTrip99, most);
+    Ok(measured)
+}
+
+/// What a card cost.
+struct Spent {
+    waited: f64,
+    posted: f64,
+    interrupts: f64,
+}
+
+impl Spent {
+    fn between(before: &PortStats, after: &PortStats) -> Self {
+        let of = |count: fn(&PortStats) -> u64| count(after).saturating_sub(count(before)) as f64;
+        Self {
+            waited: of(|c| c.reads + c.writes + c.acknowledgements),
+            posted: of(|c| c.posted_writes),
+            interrupts: of(|c| c.interrupts),
+        }
+    }
+}
+
+impl Setup {
+    fn boot(lab: &Lab, card: Card) -> Result<Self> {
+        let qemu = Qemu::at_least(None, card.model().least())?;
+        match card {
+            Card::Stream(_) => {
+                let path = lab.dir().join("card.sock");
+                let _ = std::fs::remove_file(&path);
+                let listener = UnixListener::bind(&path)?;
+                let guest = start(&qemu, card, Backend::Stream(path), &[])?;
+                let far = Wire::stream(listener.accept()?.0);
+                Ok(Self { guest, far, daemon: None, _bridge: None })
+            }
+            Card::Tap(_) => {
+                let bridge = Bridge::new()?;
+                let [near, far] = bridge.taps();
+                let far = Wire::Tap(endpoints::queue_of_tap(far, bridge.namespace())?);
+                let backend = Backend::Tap { ifname: near.into(), vhost: false };
+                let guest = start(&qemu, card, backend, &bridge.prefix())?;
+                Ok(Self { guest, far, daemon: None, _bridge: Some(bridge) })
+            }
+            _ => {
+                let daemon = lab.daemon("")?;
+                let socket = daemon.dir().join("card.sock");
+                daemon.add_port_of("card", &card.port(&socket), &[GUEST])?;
+                let far = Wire::Port(Box::new(daemon.port("far")?));
+                let guest = start(&qemu, card, card.model().backend(socket), &[])?;
+                Ok(Self { guest, far, daemon: Some(daemon), _bridge: None })
+            }
+        }
+    }
+
+    fn wait_for(&mut self, text: &str) -> Result<String> {
+        self.guest.wait_for(text, BOOT, &AtomicBool::new(false))
+    }
+
+    /// Takes what comes until the guest says that it goes on.
+    fn drain_until(&mut self, text: &str) -> Result<()> {
+        let stop = AtomicBool::new(false);
+        let limit = Instant::now() + BOOT;
+        while self.guest.wait_for(text, Duration::ZERO, &stop).is_err() {
+            self.far.receive(|_| {})?;
+            ensure!(Instant::now() < limit, "the guest did not get to {text:?}");
+        }
+        Ok(())
+    }
+
+    /// The counters of the guest's port; zero where there is no switch.
+    fn counters(&self) -> Result<PortStats> {
+        let Some(daemon) = &self.daemon else { return Ok(PortStats::default()) };
+        let port = daemon.stats()?.ports.into_iter().find(|port| port.name == "card");
+        Ok(port.context("the guest's port is gone")?.counters)
+    }
+
+    /// Sends a flood, and reads how many of it the guest has got in 2 s, and what each cost.
+    fn flood(&mut self) -> Result<(f64, Spent)> {
+        let datagram = udp(DISCARD, &[0; 18]);
+        let (frames, gap) = FLOOD;
+        let before = self.counters()?;
+        let start = Instant::now();
+        let mut next = start;
+        while start.elapsed() < Duration::from_millis(2700) {
+            self.far.send(&datagram, frames)?;
+            self.far.receive_now(|_| {})?;
+            next += gap;
+            std::thread::sleep(next.saturating_duration_since(Instant::now()));
+        }
+        let after = self.counters()?;
+        let said = self.wait_for("toklat-guest: received")?;
+        let number = said.split(' ').find_map(|word| word.parse::<f64>().ok());
+        let out = after.out_frames.saturating_sub(before.out_frames).max(1) as f64;
+        let Spent { waited, posted, interrupts } = Spent::between(&before, &after);
+        let spent =
+            Spent { waited: waited / out, posted: posted / out, interrupts: interrupts / out };
+        Ok((number.with_context(|| said.clone())?, spent))
+    }
+
+    /// Round trips, one at a time: the median, and what 99 % stay below, in us.
+    fn trips(&mut self) -> Result<[f64; 2]> {
+        let mut trips = Vec::new();
+        let mut lost = 0;
+        for number in 0u32.. {
+            let question = udp(ECHO, &number.to_be_bytes());
+            let start = Instant::now();
+            self.far.send(&question, 1)?;
+            let mut answered = false;
+            while !answered && start.elapsed() < Duration::from_millis(300) {
+                self.far.receive(|frame| {
+                    answered |= frame.get(42..46) == Some(&number.to_be_bytes())
+                })?;
+            }
+            if answered {
+                trips.push(start.elapsed().as_secs_f64() * 1e6);
+            } else {
+                lost += 1;
+            }
+            if trips.len() == TRIPS {
+                break;
+            }
+            if lost > 20 {
+                bail!("the guest answered {} of {} times", trips.len(), number + 1);
+            }
+        }
+        trips.sort_unstable_by(f64::total_cmp);
+        Ok([trips[TRIPS / 2], trips[TRIPS * 99 / 100]])
+    }
+}
+
+impl Card {
+    const fn model(self) -> Model {
+        match self {
+            Self::I82540em => Model::I82540em,
+            Self::I82574l | Self::Csb => Model::I82574l,
+            Self::Pcnet => Model::Am79c970a,
+            Self::Virtio => Model::Virtio,
+            Self::Stream(own) | Self::Tap(own) => match own {
+                Own::E1000 => Model::E1000,
+                Own::E1000e => Model::E1000e,
+                Own::Pcnet => Model::Pcnet,
+            },
+        }
+    }
+
+    /// The port that it is plugged into.
+    fn port(self, socket: &std::path::Path) -> serde_json::Value {
+        match self.model().emulated() {
+            Some(model) => {
+                let nic = serde_json::json!({ "model": model, "csb": self == Self::Csb });
+                serde_json::json!({ "vfio_user": { "path": socket, "nic": nic } })
+            }
+            None => serde_json::json!({ "vhost_user": { "path": socket, "client": false } }),
+        }
+    }
+}
+
+fn start(
+    qemu: &Qemu,
+    card: Card,
+    backend: Backend,
+    prefix: &[std::ffi::OsString],
+) -> Result<Running> {
+    let dir: PathBuf = guest::find()?;
+    let mut boot = guest::boot(&dir, Some("10.77.79.1/24"), Some(COMMANDS))?;
+    if let (Card::Csb, Boot::Kernel { append, .. }) = (card, &mut boot) {
+        *append = append.replace(" -- ", " toklat.driver=toklat -- ");
+    }
+    let model = card.model();
+    let machine = Machine {
+        name: "card".into(),
+        accelerator: Accelerator::choose().0,
+        memory: 256,
+        cpus: 1,
+        boot,
+        nic: Nic { model, mac: GUEST, backend, queues: 1, packed: false },
+        console: Console::Plain,
+        more: Vec::new(),
+    };
+    Running::start(qemu, &machine, prefix)
+}
+
+/// True for a UDP datagram in IPv4 to this port, or from it.
+fn is_udp(frame: &[u8], port: u16) -> bool {
+    frame.get(12..14) == Some(&[8, 0])
+        && frame.get(23) == Some(&17)
+        && frame.get(36..38) == Some(&port.to_be_bytes())
+}
+
+/// A UDP datagram from the far end to the guest, without a checksum of UDP's (RFC 768 allows that).
+fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
+    let mut frame = [&GUEST.octets()[..], &FAR.octets(), &[8, 0, 0x45, 0]].concat();
+    frame.extend((28 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 0, 0x40, 0, 64, 17, 0, 0]);
+    frame.extend([FAR_IP, GUEST_IP].as_flattened());
+    let sum = frame::checksum::checksum(&frame[14..34]);
+    frame[24..26].copy_from_slice(&sum.to_be_bytes());
+    frame.extend([DISCARD.to_be_bytes(), port.to_be_bytes()].as_flattened());
+    frame.extend((8 + payload.len() as u16).to_be_bytes());
+    frame.extend([0, 0]);
+    frame.extend(payload);
+    frame.resize(frame.len().max(60), 0);
+    frame
+}

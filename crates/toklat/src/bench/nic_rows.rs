@@ -1,0 +1,121 @@
+//! The rows of `toklat bench nic`, and the bars they are to clear.
+
+use super::nic_guests::{Card, Own, What, best, figure};
+use super::peer::Peer;
+use super::rows::{Better, Row};
+
+const GUEST: &str = "a Linux guest with a virtual processor, a program at the far end of its wire, and what is \
+    between them (the switch: auto), on all cores. Peer: the same guest and program";
+const OWN: [Card; 4] = [
+    Card::Stream(Own::E1000),
+    Card::Stream(Own::E1000e),
+    Card::Tap(Own::E1000),
+    Card::Tap(Own::E1000e),
+];
+const VIRTIO_UDP: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Udp));
+const VIRTIO_BURST: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Burst));
+const VIRTIO_RECEIVE: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Receive));
+const OWN_PCNET: [Card; 2] = [Card::Stream(Own::Pcnet), Card::Tap(Own::Pcnet)];
+
+macro_rules! card {
+    ($id:literal, $unit:literal, $bar:literal, $better:ident, $card:ident, $what:ident, $peer:expr) => {
+        Row {
+            id: $id,
+            unit: $unit,
+            bar: $bar,
+            better: Better::$better,
+            how: GUEST,
+            ours: |lab| figure(lab, Card::$card, What::$what),
+            peer: $peer,
+        }
+    };
+}
+
+macro_rules! own {
+    ($cards:expr, $what:ident) => {
+        Peer::Toklat("QEMU's own", |lab| best(lab, &$cards, What::$what))
+    };
+}
+
+/// All rows.
+pub const ROWS: &[Row] = &[
+    card!("nic.guest.82574l.udp", "kpps", "ratio >= 1.1", More, I82574l, Udp, own!(OWN, Udp)),
+    card!("nic.guest.82574l.burst", "kpps", "ratio >= 1.3", More, I82574l, Burst, own!(OWN, Burst)),
+    card!(
+        "nic.guest.82574l.receive",
+        "kpps",
+        "ratio >= 1.1",
+        More,
+        I82574l,
+        Receive,
+        own!(OWN, Receive)
+    ),
+    card!("nic.guest.82574l.rtt", "us", "", Less, I82574l, RoundTrip, own!(OWN, RoundTrip)),
+    card!("nic.guest.82574l.rtt.99", "us", "", Less, I82574l, RoundTrip99, own!(OWN, RoundTrip99)),
+    card!("nic.guest.82540em.udp", "kpps", "ratio >= 0.8", More, I82540em, Udp, own!(OWN, Udp)),
+    card!(
+        "nic.guest.82540em.burst",
+        "kpps",
+        "ratio >= 1.1",
+        More,
+        I82540em,
+        Burst,
+        own!(OWN, Burst)
+    ),
+    card!(
+        "nic.guest.82540em.receive",
+        "kpps",
+        "ratio >= 0.8",
+        More,
+        I82540em,
+        Receive,
+        own!(OWN, Receive)
+    ),
+    card!("nic.guest.82540em.rtt", "us", "", Less, I82540em, RoundTrip, own!(OWN, RoundTrip)),
+    card!("nic.guest.csb.udp", "kpps", "ratio >= 0.9", More, Csb, Udp, VIRTIO_UDP),
+    card!("nic.guest.csb.burst", "kpps", "ratio >= 0.9", More, Csb, Burst, VIRTIO_BURST),
+    card!("nic.guest.csb.receive", "kpps", "ratio >= 0.9", More, Csb, Receive, VIRTIO_RECEIVE),
+    card!("nic.guest.pcnet.udp", "kpps", "ratio >= 0.8", More, Pcnet, Udp, own!(OWN_PCNET, Udp)),
+    card!(
+        "nic.guest.pcnet.burst",
+        "kpps",
+        "ratio >= 0.8",
+        More,
+        Pcnet,
+        Burst,
+        own!(OWN_PCNET, Burst)
+    ),
+    card!(
+        "nic.guest.pcnet.receive",
+        "kpps",
+        "ratio >= 0.8",
+        More,
+        Pcnet,
+        Receive,
+        own!(OWN_PCNET, Receive)
+    ),
+    card!("nic.traps.82574l.sent", "1/frame", "0 synchronous", Less, I82574l, SyncSent, Peer::None),
+    card!(
+        "nic.traps.82574l.received",
+        "1/frame",
+        "0 synchronous",
+        Less,
+        I82574l,
+        SyncReceived,
+        Peer::None
+    ),
+    card!("nic.traps.82540em.sent", "1/frame", "<= 0.3", Less, I82540em, SyncSent, Peer::None),
+    card!(
+        "nic.traps.82540em.received",
+        "1/frame",
+        "<= 0.3",
+        Less,
+        I82540em,
+        SyncReceived,
+        Peer::None
+    ),
+    card!("nic.traps.pcnet.sent", "1/frame", "", Less, Pcnet, SyncSent, Peer::None),
+    card!("nic.traps.csb.sent", "1/frame", "", Less, Csb, SyncSent, Peer::None),
+    card!("nic.traps.csb.doorbells", "1/frame", "<= 0.01", Less, Csb, PostedSent, Peer::None),
+    card!("nic.traps.82574l.doorbells", "1/frame", "", Less, I82574l, PostedSent, Peer::None),
+];
