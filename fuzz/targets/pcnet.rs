@@ -1,0 +1,203 @@
+//! A guest that accesses its PCnet in any way, at any time, over rings and buffers of any content, while
+//! frames come in: nothing panics or loops, every frame is accounted for, and a reset heals the chip.
+//!
+//! The first byte of the input picks the chip; then come steps of 9 bytes: what to do, where (u32), and a
+//! value (u32).
+#![no_main]
+
+use std::sync::Arc;
+
+use frame::Mac;
+use libfuzzer_sys::fuzz_target;
+use nic::device::{Combining, DeviceConfig, Model};
+use nic::pcnet::{Chip, Pcnet, Registers};
+use port::{EgressCounters, FrameIdx, Limits, MapGuard, Nanos, Scratch};
+use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+
+/// Steps of an input that are carried out.
+const STEPS: usize = 512;
+const MEMORY: u64 = 0x2_0000;
+const INIT: u32 = 0x400;
+const RX: u32 = 0x1000;
+const TX: u32 = 0x2000;
+const LIMITS: Limits = Limits { max_frame: 9216, lossless: false };
+
+struct Guest {
+    chip: Chip,
+    memory: Arc<GuestMemory>,
+    registers: Shared<Registers>,
+    config: DeviceConfig,
+    model: Model,
+    now: Nanos,
+    lent: usize,
+    delivered: u64,
+    scratch: Scratch,
+}
+
+impl Guest {
+    fn new(chip: Chip, combining: bool) -> Self {
+        let mapping = Mapping::private(MEMORY as usize).expect("memory");
+        // Two ranges, one behind the other in the guest only.
+        let range = |guest: u64, offset: u64| GuestRange {
+            guest,
+            user: guest,
+            size: MEMORY / 2,
+            mapping: Arc::clone(&mapping),
+            offset: offset as usize,
+        };
+        let ranges = vec![range(0, MEMORY / 2), range(MEMORY / 2, 0)];
+        let memory = Arc::new(GuestMemory::new(ranges).expect("apart from each other"));
+        let page = || Mapping::private(16384).expect("memory");
+        let registers: Shared<Registers> = page().shared(0).expect("it fits");
+        let combining = combining.then_some(Combining { frames: 4, delay_us: 20 });
+        let config = DeviceConfig {
+            memory: Arc::clone(&memory),
+            mac: Mac::local(1),
+            ingress: page().shared(0).expect("it fits"),
+            egress: vec![page().shared(0).expect("it fits")],
+            link: true,
+            combining,
+            csb: true,
+        };
+        let model = Pcnet::new(chip, registers.clone(), config.clone());
+        let (now, scratch) = (Nanos(1), Scratch::new(64));
+        let mut guest =
+            Self { chip, memory, registers, config, model, now, lent: 0, delivered: 0, scratch };
+        guest.bring_up();
+        guest
+    }
+
+    fn bring_up(&mut self) {
+        self.model.device.reset(self.now);
+        self.model.device.set_bus_master(true);
+        self.model.device.set_link(true, self.now);
+        let mut block = [0; 28];
+        (block[2], block[3]) = (0x30, 0x30);
+        block[4..10].copy_from_slice(&Mac::local(1).octets());
+        block[20..24].copy_from_slice(&RX.to_le_bytes());
+        block[24..28].copy_from_slice(&TX.to_le_bytes());
+        self.write(INIT, &block);
+        self.set_bcr(20, 2);
+        self.set_csr(1, INIT as u16);
+        self.set_csr(2, 0);
+        self.set_csr(0, 0x43);
+    }
+
+    fn write(&self, at: u32, bytes: &[u8]) {
+        if let Some(window) = self.memory.bytes(at.into(), bytes.len() as u32) {
+            window.copy_in(bytes);
+        }
+    }
+
+    fn access(&self, at: u64, data: &[u8]) {
+        self.model.device.write((at >> 32) as usize & 1, at & 0x3f, data, self.now);
+    }
+
+    fn set_csr(&self, number: u16, value: u16) {
+        self.access(0x12, &number.to_le_bytes());
+        self.access(0x10, &value.to_le_bytes());
+    }
+
+    fn set_bcr(&self, number: u16, value: u16) {
+        self.access(0x12, &number.to_le_bytes());
+        self.access(0x16, &value.to_le_bytes());
+    }
+
+    fn gather(&mut self, max: usize) {
+        if self.lent > 0 {
+            return;
+        }
+        self.scratch.clear();
+        self.lent = self.model.transmit[0].gather(&mut self.scratch, max, self.now);
+        assert!(self.lent <= max.min(64));
+        // SAFETY: the guest's memory outlives the scratch.
+        let map = unsafe { MapGuard::assume_mapped() };
+        self.scratch.judge(&map, &mut [(); 64], |_, _| ());
+    }
+
+    fn deliver(&mut self, count: usize, len: usize, lossless: bool) {
+        let bytes = Mapping::private(16384).expect("memory");
+        let mut scratch = Scratch::new(64);
+        for i in 0..count {
+            let place = bytes.bytes(i * 64, len.clamp(14, 9000)).expect("it fits");
+            place.copy_in(&Mac::local(1).octets());
+            scratch.push(place.span());
+        }
+        // SAFETY: the memory outlives the scratch.
+        let map = unsafe { MapGuard::assume_mapped() };
+        scratch.judge(&map, &mut [(); 64], |_, _| ());
+        let list: Vec<FrameIdx> = (0..count as FrameIdx).collect();
+        let limits = Limits { lossless, ..LIMITS };
+        let done = self.model.receive[0].deliver(&scratch.batch(&map), &list, limits);
+        self.delivered += done.finished as u64;
+        let _ = self.model.receive[0].settle(self.now);
+    }
+
+    fn step(&mut self, what: u8, at: u32, value: u32) {
+        let (low, high) = (at as u16, (at >> 16) as u16);
+        let bytes = value.to_le_bytes();
+        match what % 16 {
+            0 => self.set_csr(low & 0x7f, value as u16),
+            1 => self.set_csr([0, 3, 4, 5, 15, 96, 97, 98, 99][usize::from(low) % 9], value as u16),
+            2 => self.set_bcr(low & 0x3f, value as u16),
+            3 => self.access(u64::from(at) << 16, &bytes[..[1, 2, 4][usize::from(high) % 3]]),
+            4 => {
+                let mut data = [0; 8];
+                let len = usize::from(high) % 9;
+                self.model.device.read(0, u64::from(low & 0x3f), &mut data[..len], self.now);
+            }
+            5 => self.write(at % MEMORY as u32, &bytes),
+            6 | 7 => {
+                // A descriptor of software style 2.
+                let ring = if what & 1 == 0 { RX } else { TX };
+                let place = ring + 16 * u32::from(high & 7);
+                let words = [value, u32::from(low) | 0x8300_0000 ^ (at & 0x0300_0000), 0, 0];
+                let words: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+                self.write(place, &words);
+            }
+            8 => self.gather(usize::from(low) % 65),
+            9 => {
+                self.model.transmit[0].complete(std::mem::take(&mut self.lent));
+                let _ = self.model.transmit[0].settle(self.now);
+            }
+            10 => self.deliver(usize::from(low) % 16, value as usize % 9000, high & 1 == 1),
+            11 => self.now = self.now + u64::from(value % 4_000_000),
+            12 => {
+                self.model.transmit[0].arm();
+                self.model.transmit[0].deadline();
+            }
+            13 => self.model.device.set_link(low & 1 == 1, self.now),
+            14 => {
+                self.lent = 0;
+                self.model = Pcnet::new(self.chip, self.registers.clone(), self.config.clone());
+            }
+            _ if low & 1 == 1 => self.bring_up(),
+            _ => self.model.device.set_bus_master(high & 3 != 0),
+        }
+    }
+
+    fn check(&self) {
+        let egress: &EgressCounters = &self.config.egress[0];
+        let dropped: u64 = egress.drops.iter().map(|drops| drops.get()).sum();
+        assert_eq!(egress.frames.get() + dropped, self.delivered);
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((first, steps)) = data.split_first() else { return };
+    let chip = if first & 1 == 0 { Chip::Am79C970A } else { Chip::Am79C973 };
+    let mut guest = Guest::new(chip, first & 2 != 0);
+    for step in steps.chunks_exact(9).take(STEPS) {
+        let word = |at: usize| u32::from_le_bytes(step[at..at + 4].try_into().expect("four"));
+        guest.step(step[0], word(1), word(5));
+        let _ = guest.model.device.interrupt(guest.now);
+        guest.check();
+    }
+    guest.model.transmit[0].complete(guest.lent);
+    guest.lent = 0;
+    guest.bring_up();
+    guest.write(RX, &[0, 0x80, 0, 0, 0, 0xf8, 0, 0x80]);
+    let frames = guest.config.egress[0].frames.get();
+    guest.deliver(1, 60, false);
+    assert_eq!(guest.config.egress[0].frames.get(), frames + 1);
+});
