@@ -198,7 +198,7 @@ fn windows_become_wide_by_a_wide_write_until_power_on() {
     regs.write32(0, 0x1c, 0x9001);
     assert_eq!(regs.read32(0, 0x1c), 0x9081, "it cannot be written");
     regs.write32(0, 0x14, 88);
-    assert_eq!(regs.read32(0, 0x10), 0x1003);
+    assert_eq!(regs.read32(0, 0x10), 0x0262_1003, "all of the chip id");
     assert_eq!(regs.read32(0, 0x18), 0, "S_RESET");
     assert_eq!((regs.read32(0, 0x14), regs.read32(0, 0x10)), (0, 4));
     raw.bench.model.device.reset(Nanos(0));

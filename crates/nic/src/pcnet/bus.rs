@@ -91,7 +91,14 @@ impl Controller {
                 self.0.reset(false);
                 0
             }
-            Port::Data => self.read_register(table::csr(rap as usize, self.0.chip), false),
+            Port::Data => {
+                let row = table::csr(rap as usize, self.0.chip);
+                let value = self.read_register(row, false);
+                if row.is_some_and(|row| row.view == View::ChipId) {
+                    return registers.csr_pair(rap as usize);
+                }
+                value
+            }
             Port::Bus => self.read_register(table::bcr(rap as usize, self.0.chip), true),
         };
         value.into()
@@ -112,7 +119,7 @@ impl Controller {
         let half = |word: u32, half: u8| (word >> (16 * u32::from(half))) as u16;
         let (receiving, sending) = (registers.receive.at(), registers.position().at);
         match row.view {
-            View::Latch => stored,
+            View::Latch | View::ChipId => stored,
             View::Status => self.read_status(),
             View::Csr(other) => registers.csr(other.into()),
             View::Bcr(other) => registers.bcr(other.into()),

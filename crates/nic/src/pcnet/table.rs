@@ -99,6 +99,8 @@ pub(super) enum View {
     Latch,
     /// CSR0: ERR and INTR computed.
     Status,
+    /// CSR88: all 32 bits of the chip id, where the window has room for them.
+    ChipId,
     /// The same as that CSR.
     Csr(u8),
     /// The same as that BCR.
@@ -299,7 +301,7 @@ const CSR: &[Register] = &[
     working(84, "DMABAL"),
     working(85, "DMABAU"),
     working(86, "DMABC"),
-    latch(88, "chip id low", 0, 0).fixed(),
+    latch(88, "chip id low", 0, 0).fixed().shows(View::ChipId),
     latch(89, "chip id high", 0, 0).fixed(),
     working(92, "RCON"),
     latch(94, "XMTTDR", 0, 0).fixed(),

@@ -1,0 +1,365 @@
+//! What Linux's e1000 and e1000e do with a card, as register accesses.
+
+use crate::target::{Space, Target};
+use crate::{Meant, Seen};
+
+const MEM: Space = Space(0);
+const TX: u32 = 0x2000;
+const RX: u32 = 0x3000;
+const BUFFERS: u32 = 0x1_0000;
+
+const CTRL: u64 = 0x0000;
+const STATUS: u64 = 0x0008;
+const EECD: u64 = 0x0010;
+const EERD: u64 = 0x0014;
+const CTRL_EXT: u64 = 0x0018;
+const MDIC: u64 = 0x0020;
+const ICR: u64 = 0x00c0;
+const ITR: u64 = 0x00c4;
+const ICS: u64 = 0x00c8;
+const IMS: u64 = 0x00d0;
+const IMC: u64 = 0x00d8;
+const RCTL: u64 = 0x0100;
+const TCTL: u64 = 0x0400;
+const PBA: u64 = 0x1000;
+const MANC: u64 = 0x5820;
+
+/// Where our 82540EM differs from QEMU's e1000 (7.2 to 11), and why.
+pub const MEANT_E1000: &[Meant] = &[
+    Meant { at: "MANC without ARP", bits: 0x2000, why: "MANC is read and written; QEMU drops it" },
+    Meant {
+        at: "ICR at reset",
+        bits: 4,
+        why: "the link has come up since power-on: LSC; QEMU leaves the first change out",
+    },
+    Meant {
+        at: "EECD",
+        bits: 0x80,
+        why: "granted when it is requested (EECD, EE_GNT); QEMU grants always",
+    },
+    Meant { at: "EEPROM 0x05", bits: 0xffff, why: OEM },
+    Meant { at: "EEPROM 0x06", bits: 0xffff, why: OEM },
+    Meant { at: "EEPROM 0x07", bits: 0xffff, why: OEM },
+    Meant { at: "EEPROM 0x1*", bits: 0xffff, why: OEM },
+    Meant { at: "EEPROM 0x2*", bits: 0xffff, why: OEM },
+    Meant { at: "EEPROM 0x3*", bits: 0xffff, why: OEM },
+    Meant { at: "EERD 63", bits: 0xffff_0000, why: "the adjusting word follows from the rest" },
+    Meant { at: "FC*", bits: u32::MAX, why: LATCH },
+    Meant { at: "TIPG", bits: u32::MAX, why: LATCH },
+    Meant { at: "TIDV", bits: u32::MAX, why: LATCH },
+    Meant { at: "RXCSUM", bits: u32::MAX, why: LATCH },
+    Meant { at: "GOTCL", bits: u32::MAX, why: "QEMU 7.2 counts good octets sent, 11 does not" },
+    Meant { at: "statistic 0x40dc", bits: 1, why: "frames by length: likewise" },
+];
+
+const OEM: &str = "words of the board's maker, which no driver looks at but for their sum";
+const LATCH: &str = "read and written in the data sheet; QEMU does not give it back";
+
+/// Where our 82574L differs from QEMU's e1000e, and why.
+pub const MEANT_E1000E: &[Meant] = &[
+    Meant { at: "STATUS", bits: 0x100, why: "ASDV says 1000 Mb/s by 10 and by 11" },
+    Meant { at: "EECD", bits: 8, why: "the level of a pin that nobody drives" },
+    Meant { at: "SWSM", bits: 1, why: "free after power-on, taken by the first read (SWSM, SMBI)" },
+    Meant { at: "EXTCNF_CTRL", bits: 8, why: "loaded from the NVM, where ours has zero" },
+    Meant { at: "MANC", bits: 0x1000_0000, why: "there is no management engine to tell" },
+    Meant { at: "PHY 1", bits: 0x20, why: "negotiated at once; QEMU takes half a second" },
+    Meant { at: "PHY 9", bits: 0x100, why: "1000BASE-T half duplex is not offered" },
+    Meant { at: "NVM 0x04", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x08", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x09", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x0b", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x0e", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x0f", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x1*", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x2*", bits: 0xffff_0000, why: OEM },
+    Meant { at: "NVM 0x3*", bits: 0xffff_0000, why: OEM },
+    Meant { at: "GCR", bits: 0x0680_0000, why: "of the PCI Express core, which is the bus's here" },
+    Meant { at: "TIDV", bits: u32::MAX, why: LATCH },
+    Meant {
+        at: "ICR, all taken",
+        bits: 0x0100_0004,
+        why: "the link has come up since power-on: LSC; QEMU leaves the first change out",
+    },
+    Meant { at: "IMS*", bits: 8, why: "a reserved bit, which causes nothing" },
+    Meant {
+        at: "ICR after ICS",
+        bits: 0x0100_0000,
+        why: "OTHER comes with LSC (82574, ICR); QEMU sets it with MSI-X only",
+    },
+    Meant { at: "GOTCL", bits: 4, why: FCS },
+    Meant { at: "TOTL", bits: 4, why: FCS },
+    Meant { at: "statistic 0x40c8", bits: 4, why: FCS },
+    Meant { at: "PTC64", bits: 1, why: FCS },
+    Meant { at: "statistic 0x40dc", bits: 1, why: FCS },
+];
+
+const FCS: &str = "check sequences count as octets and in lengths; QEMU 7.2 leaves them out";
+
+/// A card's registers, and what was seen of them.
+struct Card<'t> {
+    target: &'t mut dyn Target,
+    seen: Seen,
+}
+
+impl Card<'_> {
+    fn see(&mut self, what: &str, value: u32) {
+        self.seen.push((what.to_owned(), value));
+    }
+
+    fn get(&mut self, at: u64) -> u32 {
+        self.target.read(MEM, at, 4)
+    }
+
+    fn set(&mut self, at: u64, value: u32) {
+        self.target.write(MEM, at, 4, value);
+    }
+
+    /// Reads a register and remembers what it was.
+    fn look(&mut self, name: &str, at: u64) -> u32 {
+        let value = self.get(at);
+        self.see(name, value);
+        value
+    }
+
+    /// Writes a register and looks what became of it.
+    fn store(&mut self, name: &str, at: u64, value: u32) {
+        self.set(at, value);
+        self.look(name, at);
+    }
+
+    /// A word of the EEPROM, clocked out bit by bit.
+    fn shift_out(&mut self, word: u32) -> u32 {
+        const SK: u32 = 1;
+        const CS: u32 = 2;
+        const DI: u32 = 4;
+        const DO: u32 = 8;
+        const REQ: u32 = 0x40;
+        let base = self.get(EECD) & !(SK | CS | DI) | REQ;
+        self.set(EECD, base);
+        self.get(EECD);
+        self.set(EECD, base | CS);
+        // Read is 110, then six bits of address.
+        for bit in (0..9).rev() {
+            let di = if (6 << 6 | word) >> bit & 1 == 1 { DI } else { 0 };
+            for sk in [0, SK, 0] {
+                self.set(EECD, base | CS | di | sk);
+            }
+        }
+        let mut value = 0;
+        for _ in 0..16 {
+            self.set(EECD, base | CS | SK);
+            value = value << 1 | u32::from(self.get(EECD) & DO != 0);
+            self.set(EECD, base | CS);
+        }
+        self.set(EECD, base);
+        self.set(EECD, base & !REQ);
+        value
+    }
+
+    /// A register of the PHY.
+    fn phy(&mut self, register: u32) -> u32 {
+        self.set(MDIC, 2 << 26 | 1 << 21 | register << 16);
+        self.get(MDIC)
+    }
+
+    fn see_phy(&mut self, registers: &[u32]) {
+        for register in registers {
+            let value = self.phy(*register);
+            self.see(&format!("PHY {register}"), value);
+        }
+    }
+
+    fn see_memory(&mut self, what: &str, at: u32, len: u32) {
+        for (i, four) in self.target.load(at, len).chunks(4).enumerate() {
+            let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
+            self.see(&format!("{what}+{:#x}", 4 * i), word);
+        }
+    }
+
+    /// Rings of eight descriptors each, as both drivers set them up.
+    fn rings(&mut self) {
+        for (name, at, value) in [
+            ("TDLEN", 0x3808, 128),
+            ("TDBAH", 0x3804, 0),
+            ("TDBAL", 0x3800, TX),
+            ("TDT", 0x3818, 0),
+            ("TDH", 0x3810, 0),
+            ("TIPG", 0x0410, 0x0060_200a),
+            ("TIDV", 0x3820, 8),
+            ("TADV", 0x382c, 32),
+            ("RDTR", 0x2820, 0),
+            ("RADV", 0x282c, 8),
+            ("RDLEN", 0x2808, 128),
+            ("RDBAH", 0x2804, 0),
+            ("RDBAL", 0x2800, RX),
+            ("RDT", 0x2818, 0),
+            ("RDH", 0x2810, 0),
+        ] {
+            self.store(name, at, value);
+        }
+    }
+
+    /// Sends a frame by a legacy descriptor and looks at what it left behind.
+    fn send(&mut self) {
+        let frame: Vec<u8> = (0..64).collect();
+        self.target.store(BUFFERS, &frame);
+        let mut descriptor = u64::from(BUFFERS).to_le_bytes().to_vec();
+        // 64 bytes; EOP, IFCS, RS.
+        descriptor.extend((64u32 | 0x0b00_0000).to_le_bytes());
+        descriptor.extend([0; 4]);
+        self.target.store(TX, &descriptor);
+        self.set(TCTL, 0x0103_f0fa);
+        self.look("TCTL", TCTL);
+        self.set(0x3818, 1);
+        self.look("TDH after a frame", 0x3810);
+        self.look("TDT after a frame", 0x3818);
+        self.see_memory("descriptor sent", TX, 16);
+        self.look("GPTC", 0x4080);
+        self.look("GPTC, read again", 0x4080);
+        self.look("TPT", 0x40d4);
+        self.look("GOTCL", 0x4090);
+        self.look("GOTCH", 0x4094);
+        self.look("TOTL", 0x40c8);
+        self.look("PTC64", 0x40d8);
+    }
+
+    fn interrupts(&mut self) {
+        self.set(IMC, u32::MAX);
+        self.look("ICR, all taken", ICR);
+        self.look("ICR, again", ICR);
+        self.set(IMS, 0x9d);
+        self.look("IMS", IMS);
+        self.set(IMC, 0x4);
+        self.look("IMS, LSC masked", IMS);
+        self.set(IMS, 4);
+        self.set(ICS, 4);
+        self.look("ICR after ICS", ICR);
+        self.look("ICR after ICS, again", ICR);
+        self.set(IMC, u32::MAX);
+        self.look("IMS, all masked", IMS);
+        self.look("ICR, none left", ICR);
+        self.store("ITR", ITR, 488);
+        self.set(ITR, 0);
+    }
+}
+
+/// `e1000_probe` and `e1000_open`, then a frame.
+pub fn probe_and_open(target: &mut dyn Target) -> Seen {
+    let mut card = Card { target, seen: Vec::new() };
+    card.look("STATUS", STATUS);
+    card.look("CTRL", CTRL);
+    // e1000_reset_hw; the reset itself is by I/O, which QEMU does not have.
+    card.set(IMC, u32::MAX);
+    card.set(RCTL, 0);
+    card.set(TCTL, 8);
+    card.get(STATUS);
+    let manc = card.look("MANC", MANC);
+    card.store("MANC without ARP", MANC, manc & !0x2000);
+    card.set(IMC, u32::MAX);
+    card.look("ICR at reset", ICR);
+    card.look("EECD", EECD);
+    let mut sum = 0;
+    for word in 0..64 {
+        let value = card.shift_out(word);
+        sum += value;
+        card.see(&format!("EEPROM {word:#04x}"), value);
+    }
+    card.see("sum of the EEPROM", sum & 0xffff);
+    for word in [0, 1, 2, 63] {
+        card.set(EERD, word << 8 | 1);
+        card.look(&format!("EERD {word}"), EERD);
+    }
+    card.see_phy(&[2, 3, 0, 4, 9, 16, 20]);
+    // e1000_init_hw.
+    card.store("VET", 0x38, 0);
+    card.look("RAL0", 0x5400);
+    card.look("RAH0", 0x5404);
+    for index in 0..128 {
+        card.set(0x5600 + 4 * index, 0);
+        card.set(0x5200 + 4 * index, 0);
+    }
+    for index in 1..16 {
+        card.set(0x5400 + 8 * index, 0);
+        card.set(0x5404 + 8 * index, 0);
+    }
+    card.look("RAH1", 0x540c);
+    card.look("MTA127", 0x53fc);
+    card.store("PBA", PBA, 48);
+    card.store("FCAL", 0x28, 0x00c2_8001);
+    card.store("FCAH", 0x2c, 0x0100);
+    card.store("FCT", 0x30, 0x8808);
+    card.store("FCTTV", 0x170, 0xffff);
+    card.store("FCRTL", 0x2160, 0x8000_8000);
+    card.store("FCRTH", 0x2168, 0x8008);
+    card.store("LEDCTL", 0xe00, 0x0602);
+    card.store("CTRL_EXT", CTRL_EXT, 0);
+    card.rings();
+    card.store("RXCSUM", 0x5000, 0x300);
+    card.store("TXDCTL", 0x3828, 0x0101_0000);
+    card.store("RCTL", RCTL, 0x0000_8002);
+    card.interrupts();
+    card.send();
+    card.look("ICR after a frame", ICR);
+    card.look("STATUS at the end", STATUS);
+    for offset in (0x4000..0x4100).step_by(4) {
+        card.look(&format!("statistic {offset:#x}"), offset);
+    }
+    card.look("nothing", 0x7000);
+    card.seen
+}
+
+/// `e1000_probe` and `e1000e_open`, then a frame.
+pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
+    const SWSM: u64 = 0x5b50;
+    const FWSM: u64 = 0x5b54;
+    const EXTCNF: u64 = 0x0f00;
+    const GCR: u64 = 0x5b00;
+    let mut card = Card { target, seen: Vec::new() };
+    card.look("STATUS", STATUS);
+    card.look("CTRL", CTRL);
+    card.look("CTRL_EXT", CTRL_EXT);
+    card.look("EECD", EECD);
+    card.look("SWSM", SWSM);
+    card.look("FWSM", FWSM);
+    card.look("EXTCNF_CTRL", EXTCNF);
+    card.look("MANC", MANC);
+    // The semaphore of software, and that of the MDIO.
+    card.store("SWSM taken", SWSM, 2);
+    card.store("SWSM given back", SWSM, 0);
+    card.store("EXTCNF_CTRL, MDIO taken", EXTCNF, 0x20);
+    card.set(EXTCNF, 0);
+    card.see_phy(&[2, 3, 0, 1, 4, 9, 10, 15]);
+    let mut sum = 0;
+    for word in 0..64 {
+        card.set(EERD, word << 2 | 1);
+        sum += card.look(&format!("NVM {word:#04x}"), EERD) >> 16;
+    }
+    card.see("sum of the NVM", sum & 0xffff);
+    card.look("RAL0", 0x5400);
+    card.look("RAH0", 0x5404);
+    card.look("PBA", PBA);
+    card.store("IMC is no register", IMC, u32::MAX);
+    card.store("GCR", GCR, 0);
+    card.store("IVAR", 0xe4, 0x8000_0b0a);
+    card.store("EIAC", 0xdc, 0x01f0_0000);
+    card.store("IAM", 0xe0, 0xffff_ffff);
+    card.store("EITR0", 0xe8, 488);
+    card.store("EITR4", 0xf8, 488);
+    card.store("RFCTL", 0x5008, 0x8000);
+    card.store("MRQC", 0x5818, 0);
+    card.store("RXDCTL", 0x2828, 0x0100_0000);
+    card.store("TXDCTL", 0x3828, 0x0141_0000);
+    card.store("TARC0", 0x3840, 0x0000_0403);
+    card.store("TXDCTL1", 0x3928, 0x0141_0000);
+    card.store("KABGTXD", 0x3004, 0x0005_0000);
+    card.rings();
+    card.store("RXCSUM", 0x5000, 0x2300);
+    card.store("RCTL", RCTL, 0x0400_8002);
+    card.interrupts();
+    card.send();
+    for offset in (0x4000..0x4100).step_by(4) {
+        card.look(&format!("statistic {offset:#x}"), offset);
+    }
+    card.look("nothing", 0x7000);
+    card.seen
+}

@@ -1,0 +1,134 @@
+//! Objective: the same register accesses give the same answers on our models and on QEMU's, but for what
+//! is listed, with what the data sheet says.
+//!
+//! Steps: a script (what Linux's driver does as it probes and opens the card) runs against both; what it
+//! sees is compared, line by line. Skips itself by name without QEMU.
+
+mod e1000;
+mod pcnet;
+mod qemu;
+mod target;
+
+use std::io::Write;
+
+use nic::e1000::Member;
+use nic::pcnet::Chip;
+
+use self::qemu::Qemu;
+use self::target::{Card, Ours, Target};
+
+/// What a script saw: what it was, and its value.
+type Seen = Vec<(String, u32)>;
+
+/// A difference that is meant: where, in which bits, and why we are right or free.
+#[derive(Debug)]
+struct Meant {
+    at: &'static str,
+    bits: u32,
+    why: &'static str,
+}
+
+/// Says that a test cannot run here, where the run's last lines tell of it.
+fn skip(test: &str, why: &str) {
+    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
+        return eprintln!("SKIPPED {test}: {why}");
+    };
+    let mut log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+    writeln!(log, "{test}: {why}").unwrap();
+}
+
+/// What was seen differently: what, ours, QEMU's.
+fn differences(ours: &Seen, theirs: &Seen, meant: &[Meant]) -> Vec<String> {
+    assert_eq!(ours.len(), theirs.len(), "a script that looks at the same things");
+    let pairs = ours.iter().zip(theirs);
+    pairs
+        .filter_map(|((what, ours), (_, theirs))| {
+            let excused = meant.iter().filter(|meant| matches(meant.at, what));
+            let excused = excused.fold(0, |bits, meant| bits | meant.bits);
+            let differs = (ours ^ theirs) & !excused;
+            (differs != 0).then(|| format!("{what}: ours {ours:#010x}, QEMU's {theirs:#010x}"))
+        })
+        .collect()
+}
+
+/// `at` names what was seen, or the beginning of it.
+fn matches(at: &str, what: &str) -> bool {
+    at.strip_suffix('*').map_or(at == what, |prefix| what.starts_with(prefix))
+}
+
+fn compare(
+    test: &str,
+    (card, qemu): (Card, &str),
+    script: fn(&mut dyn Target) -> Seen,
+    meant: &[Meant],
+) {
+    let mut theirs = match Qemu::start(qemu) {
+        Ok(theirs) => theirs,
+        Err(why) => return skip(test, &why),
+    };
+    let seen = [script(&mut Ours::new(card)), script(&mut theirs)];
+    assert!(seen[0].len() > 20, "a script that looks at something");
+    let differences = differences(&seen[0], &seen[1], meant);
+    let reasons: Vec<_> = meant.iter().map(|meant| (meant.at, meant.why)).collect();
+    assert!(differences.is_empty(), "{}\n\nmeant: {reasons:#?}", differences.join("\n"));
+}
+
+#[test]
+fn pcnet32_finds_and_opens_the_same_card() {
+    compare(
+        "pcnet32_finds_and_opens_the_same_card",
+        (Card::Pcnet(Chip::Am79C970A), "pcnet"),
+        pcnet::probe_and_open,
+        pcnet::MEANT,
+    );
+}
+
+#[test]
+fn a_pcnets_frames_come_back_the_same() {
+    compare(
+        "a_pcnets_frames_come_back_the_same",
+        (Card::Pcnet(Chip::Am79C970A), "pcnet"),
+        pcnet::frames,
+        pcnet::MEANT,
+    );
+}
+
+#[test]
+fn a_pcnets_registers_are_the_same() {
+    compare(
+        "a_pcnets_registers_are_the_same",
+        (Card::Pcnet(Chip::Am79C970A), "pcnet"),
+        pcnet::registers,
+        pcnet::MEANT,
+    );
+}
+
+#[test]
+fn e1000_finds_and_opens_the_same_card() {
+    compare(
+        "e1000_finds_and_opens_the_same_card",
+        (Card::E1000(Member::Em82540), "e1000"),
+        e1000::probe_and_open,
+        e1000::MEANT_E1000,
+    );
+}
+
+#[test]
+fn e1000e_finds_and_opens_the_same_card() {
+    compare(
+        "e1000e_finds_and_opens_the_same_card",
+        (Card::E1000(Member::L82574), "e1000e"),
+        e1000::probe_and_open_e,
+        e1000::MEANT_E1000E,
+    );
+}
+
+#[test]
+fn a_difference_that_is_not_meant_is_found() {
+    let seen = |value| vec![("STATUS".to_owned(), value), ("CTRL".to_owned(), 0)];
+    let meant = [Meant { at: "STAT*", bits: 0xf0, why: "" }];
+    assert_eq!(differences(&seen(0x12), &seen(0x32), &meant), Vec::<String>::new());
+    assert_eq!(differences(&seen(0x12), &seen(0x13), &meant).len(), 1);
+    let meant = [Meant { at: "STAT", bits: 0xf0, why: "" }];
+    assert_eq!(differences(&seen(0x12), &seen(0x32), &meant).len(), 1);
+}

@@ -1,0 +1,192 @@
+//! QEMU's models, reached by qtest: a machine without processors, whose bus we drive by a text protocol.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::target::{MEMORY, Space, Target};
+
+/// Where the card's base address registers are put.
+const IO: u64 = 0xc000;
+const MEM: u64 = 0xe000_0000;
+/// The card's place on the bus.
+const SLOT: u32 = 4;
+/// How long QEMU may take to say something.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Machines that were started, whose sockets have names of their own.
+static STARTED: AtomicU32 = AtomicU32::new(0);
+
+pub struct Qemu {
+    child: Child,
+    socket: PathBuf,
+    stream: BufReader<UnixStream>,
+    /// Where each base address register lies.
+    bars: [(u64, bool); 6],
+}
+
+impl Qemu {
+    /// A machine with one card; why not, if there is no QEMU that has it.
+    pub fn start(card: &str) -> Result<Self, String> {
+        let program =
+            std::env::var("TOKLAT_QEMU").unwrap_or_else(|_| "qemu-system-x86_64".to_owned());
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("toklat-qtest-{}-{number}", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_file(&socket);
+        let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
+        listener.set_nonblocking(true).map_err(|error| error.to_string())?;
+        let device = format!("{card},mac=52:54:00:12:34:56,netdev=n,addr={SLOT},romfile=");
+        let child = Command::new(&program)
+            .args(["-machine", "pc", "-m", "32", "-nodefaults", "-display", "none"])
+            // Some QEMUs have no such accelerator; with processors that stand still it is the same.
+            .args(["-accel", "qtest", "-accel", "tcg", "-S"])
+            .args(["-netdev", "hubport,id=n,hubid=0", "-device", &device])
+            .args(["-qtest", &format!("unix:{}", socket.display())])
+            .args(["-qtest-log", "none"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("{program}: {error}"))?;
+        let mut waiting = Waiting { child: Some(child), socket };
+        let since = Instant::now();
+        let stream = loop {
+            if let Ok((stream, _)) = listener.accept() {
+                break stream;
+            }
+            let child = waiting.child.as_mut().expect("it runs");
+            if child.try_wait().map_err(|error| error.to_string())?.is_some() {
+                return Err(format!("{program} has no {card} behind qtest"));
+            }
+            if since.elapsed() > PATIENCE {
+                return Err(format!("{program} does not come"));
+            }
+            std::thread::yield_now();
+        };
+        stream.set_nonblocking(false).map_err(|error| error.to_string())?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(|error| error.to_string())?;
+        let (child, socket) = (waiting.child.take().expect("it runs"), waiting.socket.clone());
+        let mut qemu =
+            Self { child, socket, stream: BufReader::new(stream), bars: [(0, false); 6] };
+        qemu.place();
+        Ok(qemu)
+    }
+
+    /// One command; what follows "OK".
+    fn ask(&mut self, command: &str) -> String {
+        self.stream.get_mut().write_all(format!("{command}\n").as_bytes()).expect("qtest hears");
+        loop {
+            let mut line = String::new();
+            self.stream.read_line(&mut line).expect("qtest answers");
+            assert!(!line.is_empty(), "QEMU has ended after {command}");
+            if let Some(answer) = line.strip_prefix("OK") {
+                return answer.trim().to_owned();
+            }
+            assert!(line.starts_with("IRQ"), "{command}: {line}");
+        }
+    }
+
+    fn number(&mut self, command: &str) -> u64 {
+        let answer = self.ask(command);
+        u64::from_str_radix(answer.trim_start_matches("0x"), 16).expect("a number")
+    }
+
+    pub fn config_read(&mut self, at: u32) -> u32 {
+        self.ask(&format!("outl 0xcf8 {:#x}", 0x8000_0000 | SLOT << 11 | at & 0xfc));
+        self.number("inl 0xcfc") as u32
+    }
+
+    fn config_write(&mut self, at: u32, value: u32) {
+        self.ask(&format!("outl 0xcf8 {:#x}", 0x8000_0000 | SLOT << 11 | at & 0xfc));
+        self.ask(&format!("outl 0xcfc {value:#x}"));
+    }
+
+    /// Gives the card's base address registers addresses, and lets it work.
+    fn place(&mut self) {
+        let (mut io, mut mem) = (IO, MEM);
+        for bar in 0..6 {
+            let at = 0x10 + 4 * bar;
+            self.config_write(at, u32::MAX);
+            let size = self.config_read(at);
+            if size == 0 {
+                continue;
+            }
+            let is_io = size & 1 == 1;
+            let next = if is_io { &mut io } else { &mut mem };
+            let address = *next;
+            *next += if is_io { 0x100 } else { 0x10_0000 };
+            self.config_write(at, address as u32);
+            self.bars[bar as usize] = (address, is_io);
+        }
+        self.config_write(4, 7);
+    }
+}
+
+/// Ends what has not come to be a machine.
+struct Waiting {
+    child: Option<Child>,
+    socket: PathBuf,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+            let _ = std::fs::remove_file(&self.socket);
+        }
+    }
+}
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Target for Qemu {
+    fn read(&mut self, Space(bar): Space, at: u64, width: usize) -> u32 {
+        let (base, is_io) = self.bars[bar];
+        let command = match (is_io, width) {
+            (true, 1) => "inb",
+            (true, 2) => "inw",
+            (true, _) => "inl",
+            (false, 1) => "readb",
+            (false, 2) => "readw",
+            (false, _) => "readl",
+        };
+        self.number(&format!("{command} {:#x}", base + at)) as u32
+    }
+
+    fn write(&mut self, Space(bar): Space, at: u64, width: usize, value: u32) {
+        let (base, is_io) = self.bars[bar];
+        let command = match (is_io, width) {
+            (true, 1) => "outb",
+            (true, 2) => "outw",
+            (true, _) => "outl",
+            (false, 1) => "writeb",
+            (false, 2) => "writew",
+            (false, _) => "writel",
+        };
+        self.ask(&format!("{command} {:#x} {value:#x}", base + at));
+    }
+
+    fn store(&mut self, at: u32, bytes: &[u8]) {
+        assert!(u64::from(at) + bytes.len() as u64 <= MEMORY);
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        self.ask(&format!("write {at:#x} {:#x} 0x{hex}", bytes.len()));
+    }
+
+    fn load(&mut self, at: u32, len: u32) -> Vec<u8> {
+        let answer = self.ask(&format!("read {at:#x} {len:#x}"));
+        let hex = answer.trim_start_matches("0x").as_bytes();
+        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
+        hex.chunks(2).map(|pair| byte(pair).expect("hexadecimal")).collect()
+    }
+}

@@ -1,0 +1,104 @@
+//! What scripts run against: a card's registers and the memory it reaches; and our models as such.
+#![allow(
+    unsafe_code,
+    reason = "the switch that takes nothing lends no longer than the memory lives"
+)]
+
+use std::sync::Arc;
+
+use nic::device::{DeviceConfig, Model};
+use nic::e1000::{E1000, Member};
+use nic::pcnet::{Chip, Pcnet};
+use port::{Mac, Nanos, Scratch};
+use shmem::{GuestMemory, GuestRange, Mapping, Shareable, Shared};
+
+/// Bytes of memory that scripts may use.
+pub const MEMORY: u64 = 0x40_0000;
+
+/// A base address register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space(pub usize);
+
+/// A card.
+pub trait Target {
+    fn read(&mut self, space: Space, at: u64, width: usize) -> u32;
+    fn write(&mut self, space: Space, at: u64, width: usize, value: u32);
+    fn store(&mut self, at: u32, bytes: &[u8]);
+    fn load(&mut self, at: u32, len: u32) -> Vec<u8>;
+}
+
+/// One of our models, with a switch that takes every frame and delivers none.
+pub struct Ours {
+    model: Model,
+    memory: Arc<GuestMemory>,
+    now: Nanos,
+    scratch: Scratch,
+}
+
+/// Which card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Card {
+    E1000(Member),
+    Pcnet(Chip),
+}
+
+fn page<T: Shareable>() -> Shared<T> {
+    Mapping::private(16 * 1024).expect("memory").shared(0).expect("it fits")
+}
+
+impl Ours {
+    pub fn new(card: Card) -> Self {
+        let mapping = Mapping::private(MEMORY as usize).expect("memory");
+        let range = GuestRange { guest: 0, user: 0, size: MEMORY, mapping, offset: 0 };
+        let memory = Arc::new(GuestMemory::new(vec![range]).expect("one range"));
+        let config = DeviceConfig {
+            memory: Arc::clone(&memory),
+            mac: Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]),
+            ingress: page(),
+            egress: vec![page(), page()],
+            link: true,
+            combining: None,
+            csb: false,
+        };
+        let model = match card {
+            Card::E1000(member) => E1000::new(member, page(), config),
+            Card::Pcnet(chip) => Pcnet::new(chip, page(), config),
+        };
+        model.device.set_bus_master(true);
+        Self { model, memory, now: Nanos(1), scratch: Scratch::new(64) }
+    }
+
+    /// What the home worker does after a register was written.
+    fn turn(&mut self) {
+        for transmit in &mut self.model.transmit {
+            for _ in 0..4 {
+                self.scratch.clear();
+                let frames = transmit.gather(&mut self.scratch, 64, self.now);
+                transmit.complete(frames);
+                let _ = transmit.settle(self.now);
+            }
+        }
+        let _ = self.model.device.interrupt(self.now);
+    }
+}
+
+impl Target for Ours {
+    fn read(&mut self, Space(bar): Space, at: u64, width: usize) -> u32 {
+        let mut data = [0; 4];
+        self.model.device.read(bar, at, &mut data[..width], self.now);
+        u32::from_le_bytes(data)
+    }
+
+    fn write(&mut self, Space(bar): Space, at: u64, width: usize, value: u32) {
+        self.model.device.write(bar, at, &value.to_le_bytes()[..width], self.now);
+        self.turn();
+    }
+
+    fn store(&mut self, at: u32, bytes: &[u8]) {
+        self.memory.bytes(at.into(), bytes.len() as u32).expect("memory").copy_in(bytes);
+    }
+
+    fn load(&mut self, at: u32, len: u32) -> Vec<u8> {
+        self.memory.bytes(at.into(), len).expect("memory").to_vec()
+    }
+}
