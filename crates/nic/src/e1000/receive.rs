@@ -195,9 +195,12 @@ impl Filling {
             self.head = 0;
             return Ok(());
         }
+        if self.head >= self.size {
+            return Err(Fault::BadIndex);
+        }
         let ring = descriptor::ring(&core.memory, registers.address(words.base), bytes);
         self.ring = Some(ring.ok_or(Fault::BadRing)?);
-        if self.head >= self.size { Err(Fault::BadIndex) } else { Ok(()) }
+        Ok(())
     }
 
     fn bytes_per_descriptor(&self) -> u32 {
@@ -222,7 +225,7 @@ impl Filling {
             return Err(Fault::BadIndex);
         }
         let ahead = if tail >= self.head { tail - self.head } else { tail + self.size - self.head };
-        Ok(ahead - self.filled.len() as u32)
+        Ok(ahead.saturating_sub(self.filled.len() as u32))
     }
 
     /// The descriptor `n` after those that are filled.
@@ -436,7 +439,10 @@ impl Filling {
             let address = descriptor.first();
             let here = if address == 0 { 0 } else { self.filter.buffer.min(total - at) };
             if here > 0 {
-                let bytes = near.bytes(address, here as u32).ok_or(Fault::BadAddress)?;
+                let Some(bytes) = near.bytes(address, here as u32) else {
+                    self.filled.truncate(before);
+                    return Err(Fault::BadAddress);
+                };
                 frame.copy_range(at, bytes);
                 at += here;
             }
@@ -740,11 +746,12 @@ impl Core {
     /// A frame that the device itself sends back to its guest. Counted as received.
     pub fn loop_back(&self, frame: &mut [u8]) -> Met {
         let mut filling = self.lock(0);
-        if !matches!(filling.prepare(self), Ok(true)) {
-            return Met::Dropped;
-        }
         let mut tally = Tally::default();
-        let met = filling.receive_one(self, &Private(frame), &mut tally);
+        let met = match filling.prepare(self) {
+            Ok(true) => filling.receive_one(self, &Private(frame), &mut tally),
+            Ok(false) => Ok(Met::Dropped),
+            Err(fault) => Err(fault),
+        };
         filling.publish(&self.registers);
         let lost = usize::from(met == Ok(Met::Full));
         self.note_received(0, &tally, lost, false);

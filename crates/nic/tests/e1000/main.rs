@@ -1,8 +1,11 @@
 //! The e1000 family as a driver and a switch see it.
 #![allow(unsafe_code, dead_code, reason = "the guest's memory outlives what is lent of it")]
 
+mod arbitrary;
 mod bed;
 mod block;
 mod bringup;
+mod hostile;
 mod l82574;
+mod moderation;
 mod offloads;
