@@ -11,6 +11,7 @@ mod inline;
 mod isolated;
 mod lab;
 mod life;
+mod nic;
 mod nic_guests;
 mod nic_rows;
 mod peer;
@@ -68,19 +69,21 @@ impl BenchCommand {
     /// measured says so in its place.
     pub fn run(&self, global: &Global) -> Result {
         match self {
-            Self::Switch(args) => args.run(rows::ROWS, global),
-            Self::Vm(args) => args.run(vm_rows::ROWS, global),
-            Self::Nic(args) => args.run(nic_rows::ROWS, global),
+            Self::Switch(args) => args.run(&[rows::ROWS], global),
+            Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
+            Self::Nic(args) => {
+                args.run(&[nic::rows::ALONE, nic::rows::TABLE, nic_rows::ROWS], global)
+            }
         }
     }
 }
 
 impl RowsArgs {
-    fn run(&self, rows: &'static [Row], global: &Global) -> Result {
+    fn run(&self, rows: &[&'static [Row]], global: &Global) -> Result {
         let asked = |row: &&Row| {
             self.row.is_empty() || self.row.iter().any(|id| row.id.starts_with(id.as_str()))
         };
-        let rows: Vec<&Row> = rows.iter().filter(asked).collect();
+        let rows: Vec<&Row> = rows.iter().copied().flatten().filter(asked).collect();
         if rows.is_empty() {
             bail!("no row begins with {}; --list shows them", self.row.join(" or "));
         }

@@ -1,0 +1,232 @@
+//! Between the thread of a driver and that of a model: register accesses one way, interrupts the other.
+//!
+//! Writes are posted, and pass each other never; reads wait for their answer. Nobody makes a system call:
+//! what a way out of a virtual machine costs is added by [`nic::driver::Trapping`].
+
+use std::hint::spin_loop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+use nic::device::Device;
+use nic::driver::Regs;
+use nic::e1000::driver::regs;
+use port::Nanos;
+
+/// Accesses under way at most.
+const POSTS: usize = 1024;
+/// Bits of an access's word, above its 48 bits of address: BAR, width, direction.
+const BAR: u32 = 48;
+const WIDE: u64 = 1 << 52;
+const READ: u64 = 1 << 53;
+
+/// A word alone in its cache lines.
+#[repr(align(128))]
+#[derive(Debug, Default)]
+struct Alone<T>(T);
+
+/// The bus. One driver, one device.
+#[derive(Debug)]
+pub struct Bus {
+    posts: Box<[[AtomicU64; 2]]>,
+    posted: Alone<AtomicU32>,
+    taken: Alone<AtomicU32>,
+    /// Answers so far, and the last.
+    answers: Alone<(AtomicU32, AtomicU32)>,
+    /// Vectors that were raised.
+    raised: Alone<AtomicU32>,
+    /// Doorbells that are memory: TDT and RDT, and a bit that says that it was written.
+    doorbells: Alone<[AtomicU64; 2]>,
+    /// The worker does not look at them.
+    asleep: Alone<AtomicBool>,
+    /// The device's side has gone.
+    closed: AtomicBool,
+}
+
+/// Offsets of the registers that may be memory.
+const DOORBELLS: [u64; 2] = [regs::TDT, regs::RDT];
+/// A doorbell was written.
+const RUNG: u64 = 1 << 32;
+
+impl Bus {
+    /// A bus with nobody on it.
+    pub fn new() -> Arc<Self> {
+        let posts = (0..POSTS).map(|_| <[AtomicU64; 2]>::default()).collect();
+        Arc::new(Self {
+            posts,
+            posted: Alone::default(),
+            taken: Alone::default(),
+            answers: Alone::default(),
+            raised: Alone::default(),
+            doorbells: Alone::default(),
+            asleep: Alone::default(),
+            closed: AtomicBool::new(false),
+        })
+    }
+
+    /// The driver's side: vectors that were raised since it asked last.
+    #[inline]
+    pub fn take_raised(&self) -> u32 {
+        match self.raised.0.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.raised.0.swap(0, Ordering::AcqRel),
+        }
+    }
+
+    /// The device's side: raises vectors.
+    pub fn raise(&self, vectors: u32) {
+        self.raised.0.fetch_or(vectors, Ordering::AcqRel);
+    }
+
+    /// The device's side: carries out what was asked for; returns how many accesses.
+    #[inline]
+    pub fn serve(&self, device: &dyn Device, now: impl Fn() -> Nanos) -> u32 {
+        let (first, end) =
+            (self.taken.0.load(Ordering::Relaxed), self.posted.0.load(Ordering::Acquire));
+        let mut at = first;
+        while at != end {
+            let [what, value] = &self.posts[at as usize % POSTS];
+            let (what, value) = (what.load(Ordering::Relaxed), value.load(Ordering::Relaxed));
+            let (bar, address) = ((what >> BAR & 7) as usize, what & ((1 << BAR) - 1));
+            let width = if what & WIDE != 0 { 4 } else { 2 };
+            let mut data = value.to_le_bytes();
+            if what & READ == 0 {
+                device.write(bar, address, &data[..width], now());
+            } else {
+                device.read(bar, address, &mut data[..width], now());
+                let [a, b, c, d, ..] = data;
+                self.answers.0.1.store(u32::from_le_bytes([a, b, c, d]), Ordering::Relaxed);
+                self.answers.0.0.fetch_add(1, Ordering::Release);
+            }
+            at = at.wrapping_add(1);
+        }
+        if at != first {
+            self.taken.0.store(at, Ordering::Release);
+        }
+        at.wrapping_sub(first)
+    }
+
+    /// The device's side: passes doorbells that are memory on.
+    #[inline]
+    pub fn look(&self, device: &dyn Device, now: Nanos) {
+        for (word, at) in self.doorbells.0.iter().zip(DOORBELLS) {
+            if word.load(Ordering::Relaxed) & RUNG != 0 {
+                let value = word.swap(0, Ordering::AcqRel) as u32;
+                device.write(0, at, &value.to_le_bytes(), now);
+            }
+        }
+    }
+
+    /// The device's side does not look any more; true if there is something to look at, then it does.
+    pub fn sleep(&self) -> bool {
+        self.asleep.0.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let rung = self.doorbells.0[0].load(Ordering::Relaxed) & RUNG != 0;
+        if rung {
+            self.wake();
+        }
+        rung
+    }
+
+    /// It does again.
+    pub fn wake(&self) {
+        self.asleep.0.store(false, Ordering::Relaxed);
+    }
+
+    /// The driver's side: writes a doorbell that is memory; true if the device's side sleeps, and is to be
+    /// told by a trap. Buffers need not be told of: it looks before it receives.
+    fn ring(&self, at: u64, value: u32) -> bool {
+        let send = at == DOORBELLS[0];
+        self.doorbells.0[usize::from(!send)].store(RUNG | u64::from(value), Ordering::Release);
+        fence(Ordering::SeqCst);
+        send && self.asleep.0.load(Ordering::Relaxed)
+    }
+
+    /// The device's side goes: nobody waits for an answer any more.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    fn post(&self, what: u64, value: u32) {
+        let at = self.posted.0.load(Ordering::Relaxed);
+        while at.wrapping_sub(self.taken.0.load(Ordering::Acquire)) as usize == POSTS {
+            if self.closed.load(Ordering::Acquire) {
+                return;
+            }
+            spin_loop();
+        }
+        let [w, v] = &self.posts[at as usize % POSTS];
+        w.store(what, Ordering::Relaxed);
+        v.store(u64::from(value), Ordering::Relaxed);
+        self.posted.0.store(at.wrapping_add(1), Ordering::Release);
+    }
+
+    fn ask(&self, what: u64) -> u32 {
+        let before = self.answers.0.0.load(Ordering::Acquire);
+        self.post(what | READ, 0);
+        while self.answers.0.0.load(Ordering::Acquire) == before {
+            if self.closed.load(Ordering::Acquire) {
+                return u32::MAX;
+            }
+            spin_loop();
+        }
+        self.answers.0.1.load(Ordering::Relaxed)
+    }
+}
+
+/// The registers of the device on a bus.
+#[derive(Clone, Debug)]
+pub struct OnBus(pub Arc<Bus>);
+
+fn what(bar: usize, at: u64, wide: u64) -> u64 {
+    at | (bar as u64) << BAR | wide
+}
+
+impl Regs for OnBus {
+    fn read32(&mut self, bar: usize, at: u64) -> u32 {
+        self.0.ask(what(bar, at, WIDE))
+    }
+
+    fn write32(&mut self, bar: usize, at: u64, value: u32) {
+        self.0.post(what(bar, at, WIDE), value);
+    }
+
+    fn read16(&mut self, bar: usize, at: u64) -> u16 {
+        self.0.ask(what(bar, at, 0)) as u16
+    }
+
+    fn write16(&mut self, bar: usize, at: u64, value: u16) {
+        self.0.post(what(bar, at, 0), value.into());
+    }
+}
+
+/// Registers whose doorbells are memory, if there is a bus for that.
+#[derive(Debug)]
+pub struct Doorbelled<R> {
+    pub regs: R,
+    pub bus: Option<Arc<Bus>>,
+}
+
+impl<R: Regs> Regs for Doorbelled<R> {
+    fn read32(&mut self, bar: usize, at: u64) -> u32 {
+        self.regs.read32(bar, at)
+    }
+
+    fn write32(&mut self, bar: usize, at: u64, value: u32) {
+        self.regs.write32(bar, at, value);
+    }
+
+    fn read16(&mut self, bar: usize, at: u64) -> u16 {
+        self.regs.read16(bar, at)
+    }
+
+    fn write16(&mut self, bar: usize, at: u64, value: u16) {
+        self.regs.write16(bar, at, value);
+    }
+
+    #[inline]
+    fn ring32(&mut self, bar: usize, at: u64, value: u32) {
+        if self.bus.as_ref().is_none_or(|bus| bus.ring(at, value)) {
+            self.regs.ring32(bar, at, value);
+        }
+    }
+}

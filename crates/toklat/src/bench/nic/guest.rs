@@ -1,0 +1,130 @@
+//! The guest's side of a measurement: over any registers, with interrupts from anywhere.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use nic::driver::Regs;
+use nic::e1000::driver::{E1000Driver, Request};
+
+/// Bytes of a short frame, without its check sequence.
+pub const SHORT: u32 = 60;
+/// Frames between two looks at the clock.
+const ROUND: u32 = 64;
+/// How long nothing may move.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where interrupts come from: vectors raised since it was asked last; each costs what it costs.
+pub trait Raised {
+    /// Asks.
+    fn take(&mut self) -> u32;
+}
+
+impl<F: FnMut() -> u32> Raised for F {
+    fn take(&mut self) -> u32 {
+        self()
+    }
+}
+
+/// Handles what was raised, as a stock driver's interrupt does: all that is done is taken back, all that
+/// was received looked at. Returns how many frames were received.
+#[inline]
+pub fn interrupt<R: Regs>(driver: &mut E1000Driver<R>, raised: &mut dyn Raised) -> u64 {
+    let vectors = raised.take();
+    if vectors == 0 {
+        return 0;
+    }
+    driver.interrupt(vectors);
+    driver.reclaim();
+    let mut frames = 0;
+    loop {
+        frames += driver.receive(usize::MAX, |_| ()) as u64;
+        if !driver.wait_for_frames() {
+            break;
+        }
+    }
+    driver.rearm();
+    frames
+}
+
+/// Writes the same frame into all buffers to send from.
+pub fn prepare<R: Regs>(driver: &E1000Driver<R>, frame: &[u8]) {
+    (0..driver.room()).for_each(|i| {
+        driver.place(i).copy_in(frame);
+    });
+}
+
+/// Sends frames of `len` bytes for `time`, each as a stack hands it over: one at a time, and told to the
+/// NIC at once. Returns how many the NIC is done with, a second.
+pub fn send<R: Regs>(
+    driver: &mut E1000Driver<R>,
+    raised: &mut dyn Raised,
+    len: u32,
+    time: Duration,
+) -> Result<f64> {
+    let (start, before) = (Instant::now(), driver.counts().done);
+    let mut moved = start;
+    loop {
+        for _ in 0..ROUND {
+            interrupt(driver, raised);
+            if driver.room() == 0 {
+                driver.reclaim();
+                if !driver.wait_for_room(1) {
+                    break;
+                }
+            }
+            driver.send_placed(len, &Request::default());
+            driver.flush();
+            moved = start;
+        }
+        let now = Instant::now();
+        if now - start >= time {
+            let done = driver.counts().done - before;
+            return Ok(done as f64 / (now - start).as_secs_f64());
+        }
+        moved = if moved == start { now } else { moved };
+        if now - moved > PATIENCE {
+            bail!("the NIC has stopped sending");
+        }
+    }
+}
+
+/// Receives for `time`. Returns frames a second.
+pub fn receive<R: Regs>(
+    driver: &mut E1000Driver<R>,
+    raised: &mut dyn Raised,
+    time: Duration,
+) -> Result<f64> {
+    let (start, before) = (Instant::now(), driver.counts().received);
+    loop {
+        for _ in 0..ROUND {
+            interrupt(driver, raised);
+        }
+        let passed = start.elapsed();
+        if passed >= time {
+            return Ok((driver.counts().received - before) as f64 / passed.as_secs_f64());
+        }
+    }
+}
+
+/// Sends a frame and waits until one comes back, again and again: sorted times, in microseconds.
+pub fn round_trips<R: Regs>(
+    driver: &mut E1000Driver<R>,
+    raised: &mut dyn Raised,
+    time: Duration,
+) -> Result<Vec<f64>> {
+    let (begin, mut times) = (Instant::now(), Vec::new());
+    while begin.elapsed() < time {
+        let start = Instant::now();
+        driver.send_placed(SHORT, &Request::default());
+        driver.flush();
+        while interrupt(driver, raised) == 0 {
+            if start.elapsed() > PATIENCE {
+                bail!("a frame did not come back");
+            }
+        }
+        driver.reclaim();
+        times.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    times.sort_unstable_by(f64::total_cmp);
+    Ok(times)
+}

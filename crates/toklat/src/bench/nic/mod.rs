@@ -1,0 +1,15 @@
+//! Emulated NICs: a model alone, and what traps cost it and take away from it.
+//!
+//! ```text
+//!   core 0: driver, which generates or receives --Trapping--> bus --> core 1: model and its worker
+//!        <-------------------------- interrupts -------------------------
+//! ```
+//!
+//! Guests' sides ([`guest`]) are written for any registers: those of a model in this process, and those of
+//! one behind a socket.
+
+mod bus;
+pub mod guest;
+mod machine;
+mod model;
+pub mod rows;

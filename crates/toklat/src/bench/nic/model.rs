@@ -1,0 +1,111 @@
+//! A model alone: from descriptor to switch, and from switch to descriptor.
+
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use nic::device::Model;
+use nic::driver::{Direct, Dma};
+use nic::e1000::Member;
+use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Request};
+use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
+use shmem::Bytes;
+
+use super::machine::{BASE, MEMORY, frame, model};
+
+/// Frames of a batch.
+const BATCH: usize = 64;
+const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
+
+/// A driver that polls, over a model in the same thread.
+struct Alone {
+    model: Model,
+    driver: E1000Driver<Direct<fn() -> Nanos>>,
+}
+
+fn no_time() -> Nanos {
+    Nanos(0)
+}
+
+fn alone(chip: Member, doorbells: Doorbells) -> Result<Alone> {
+    let config = Config { doorbells, interrupts: Interrupts::None, ..Config::stock(chip) };
+    let (model, mapping) = model(&config, None)?;
+    let mut dma = Dma::new(mapping, 0, MEMORY, BASE).context("it is mapped")?;
+    let regs = Direct::new(Arc::clone(&model.device), no_time as fn() -> Nanos);
+    let driver = E1000Driver::new(regs, &mut dma, config)?;
+    super::guest::prepare(&driver, &frame(1514));
+    Ok(Alone { model, driver })
+}
+
+/// Turns to do for nothing first.
+const WARM: u32 = 1000;
+
+/// Runs `turn`, which says how long it took for a batch, for `time`: nanoseconds a frame, the median of
+/// turns.
+fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<f64> {
+    for _ in 0..WARM {
+        turn()?;
+    }
+    let (start, mut taken) = (Instant::now(), Vec::new());
+    while start.elapsed() < time {
+        taken.push(turn()?.as_nanos() as f64 / BATCH as f64);
+    }
+    taken.sort_unstable_by(f64::total_cmp);
+    taken.get(taken.len() / 2).copied().context("nothing was measured")
+}
+
+/// Descriptor to switch: gather, complete and settle, 64 frames at a time: ns a frame.
+pub fn to_switch(chip: Member, doorbells: Doorbells, len: u32, time: Duration) -> Result<f64> {
+    let Alone { mut model, mut driver } = alone(chip, doorbells)?;
+    let mut scratch = Scratch::new(BATCH);
+    median(time, || {
+        for _ in 0..BATCH {
+            if !driver.send_placed(len, &Request::default()) {
+                bail!("the ring is full");
+            }
+        }
+        driver.flush();
+        scratch.clear();
+        let start = Instant::now();
+        let queue = &mut model.transmit[0];
+        let gathered = queue.gather(&mut scratch, BATCH, Nanos(0));
+        queue.complete(gathered);
+        fence(Ordering::SeqCst);
+        let _ = queue.settle(Nanos(0));
+        let taken = start.elapsed();
+        if gathered != BATCH || driver.reclaim() != BATCH {
+            bail!("{gathered} frames of a batch were sent");
+        }
+        Ok(taken)
+    })
+}
+
+/// Switch to descriptor: deliver and settle, 64 frames at a time: ns a frame.
+#[expect(unsafe_code, reason = "the frames outlive the scratch")]
+pub fn from_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
+    let Alone { model, mut driver } = alone(chip, doorbells)?;
+    let mut frames = vec![frame(len); BATCH];
+    let list: [FrameIdx; BATCH] = std::array::from_fn(|i| i as FrameIdx);
+    let mut scratch = Scratch::new(BATCH);
+    median(time, || {
+        scratch.clear();
+        frames.iter_mut().for_each(|frame| scratch.push(Bytes::of(frame).span()));
+        // SAFETY: the frames outlive the scratch.
+        let map = unsafe { MapGuard::assume_mapped() };
+        scratch.judge(&map, &mut [(); BATCH], |_, _| ());
+        let batch = scratch.batch(&map);
+        let queue = &model.receive[0];
+        let start = Instant::now();
+        let Delivered { finished } = queue.deliver(&batch, &list, LIMITS);
+        fence(Ordering::SeqCst);
+        let _ = queue.settle(Nanos(0));
+        let taken = start.elapsed();
+        let received = driver.receive(usize::MAX, |_| ());
+        driver.refill();
+        if finished != BATCH || received != BATCH {
+            bail!("{received} frames of a batch were received");
+        }
+        Ok(taken)
+    })
+}

@@ -1,0 +1,157 @@
+//! Rows of `toklat bench nic`: a model alone, and the paper's table over trap costs.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use nic::csb::Version;
+use nic::e1000::Member;
+use nic::e1000::driver::Doorbells;
+
+use super::guest;
+use super::machine::{self, Outcome, Variant, Work};
+use super::model;
+use crate::bench::lab::Lab;
+use crate::bench::peer::Peer;
+use crate::bench::rows::{Better, Row, less};
+
+const MODEL: &str = "core 0: driver (polls, rings of 256) and model in one thread, 64 frames at a time; \
+    gather, complete and settle are timed, or deliver and settle";
+const DRIVEN: &str = "core 0: 82540EM driver, a frame at a time, interrupts by its pin; core 1: the \
+    model and its worker, which sleeps when there is nothing to do and is woken in no time. Each register \
+    access, and each interrupt, costs its driver that much more";
+
+/// Frames sent a second, each handed over alone: Mpps.
+fn tx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
+    let time = lab.duration();
+    let outcome = machine::run(variant, Work::Sink, trap, move |driver, raised| {
+        guest::send(driver, raised, guest::SHORT, time)
+    })?;
+    Ok(Outcome { value: outcome.value / 1e6, ..outcome })
+}
+
+/// Frames received a second, which come alone: Mpps.
+fn rx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
+    let (time, work) = (lab.duration(), Work::Source(guest::SHORT as usize));
+    let outcome = machine::run(variant, work, trap, move |driver, raised| {
+        guest::receive(driver, raised, time)
+    })?;
+    Ok(Outcome { value: outcome.value / 1e6, ..outcome })
+}
+
+/// A frame to the switch and back, one at a time: the median, in us.
+fn trip(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
+    let (time, mut late) = (lab.duration(), 0.0);
+    let outcome = machine::run(variant, Work::Echo, trap, |driver, raised| {
+        let times = guest::round_trips(driver, raised, time)?;
+        late = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
+        times.get(times.len() / 2).copied().context("no frame came back")
+    })?;
+    Ok(Outcome { p99: late, ..outcome })
+}
+
+/// What a figure was bought with.
+fn note(lab: &Lab, outcome: &Outcome) {
+    let Outcome { reads, writes, interrupts, model_ns, p99, .. } = outcome;
+    let late = if *p99 > 0.0 { format!("p99 {p99:.2} us; ") } else { String::new() };
+    let traps = reads + writes;
+    lab.note(
+        "traps",
+        format!(
+            "{late}a frame: {traps:.3} traps ({reads:.3} reads, {writes:.3} writes), \
+             {interrupts:.3} interrupts, {model_ns:.0} ns of model"
+        ),
+    );
+}
+
+/// A cell of the paper's table.
+macro_rules! cell {
+    ($way:ident, $name:literal, $cost:literal, $nanos:literal, $variant:expr, $peer:expr) => {
+        Row {
+            id: concat!("nic.table.", $cost, ".", stringify!($way), ".", $name),
+            unit: unit(stringify!($way)),
+            bar: "",
+            better: better(stringify!($way)),
+            how: DRIVEN,
+            ours: |lab| {
+                let outcome = $way(lab, $variant, Duration::from_nanos($nanos))?;
+                note(lab, &outcome);
+                Ok(outcome.value)
+            },
+            peer: $peer,
+        }
+    };
+}
+
+/// Its rows: each against a driver that does nothing to need fewer traps.
+macro_rules! table {
+    ($($way:ident $name:literal $variant:expr),* $(,)?) => {
+        &[$(
+            table!(row $way, $name, "0.1us", 100, $variant),
+            table!(row $way, $name, "1us", 1_000, $variant),
+            table!(row $way, $name, "4us", 4_000, $variant),
+            table!(row $way, $name, "10us", 10_000, $variant),
+        )*]
+    };
+    (row $way:ident, "baseline", $cost:literal, $nanos:literal, $variant:expr) => {
+        cell!($way, "baseline", $cost, $nanos, $variant, Peer::None)
+    };
+    (row $way:ident, $name:literal, $cost:literal, $nanos:literal, $variant:expr) => {
+        cell!($way, $name, $cost, $nanos, $variant, Peer::Toklat("baseline", |lab| {
+            Ok($way(lab, Variant::Baseline, Duration::from_nanos($nanos))?.value)
+        }))
+    };
+}
+
+const fn is_trip(way: &str) -> bool {
+    way.len() > 2
+}
+
+const fn unit(way: &str) -> &'static str {
+    if is_trip(way) { "us" } else { "Mpps" }
+}
+
+const fn better(way: &str) -> Better {
+    if is_trip(way) { Better::Less } else { Better::More }
+}
+
+/// The paper's table, by trap cost.
+pub const TABLE: &[Row] = table! {
+    tx "baseline" Variant::Baseline,
+    tx "moderation" Variant::Moderation,
+    tx "combining" Variant::Combining,
+    tx "both" Variant::Both,
+    tx "held" Variant::Held,
+    tx "csb1" Variant::Block(Version::One),
+    tx "csb2" Variant::Block(Version::Two),
+    tx "doorbells" Variant::SharedDoorbells,
+    rx "baseline" Variant::Baseline,
+    rx "moderation" Variant::Moderation,
+    rx "csb1" Variant::Block(Version::One),
+    rx "csb2" Variant::Block(Version::Two),
+    rx "doorbells" Variant::SharedDoorbells,
+    trip "baseline" Variant::Baseline,
+    trip "moderation" Variant::Moderation,
+    trip "both" Variant::Both,
+    trip "csb1" Variant::Prompt(Version::One),
+    trip "csb2" Variant::Prompt(Version::Two),
+    trip "doorbells" Variant::SharedDoorbells,
+};
+
+/// Rows of a model alone.
+macro_rules! alone {
+    ($($id:literal $way:ident $chip:expr, $doorbells:expr, $len:literal);* $(;)?) => {
+        &[$(less($id, "ns/frame", "<= 60", MODEL, |lab| {
+            model::$way($chip, $doorbells, $len, lab.duration())
+        }, Peer::None)),*]
+    };
+}
+
+/// A model alone.
+pub const ALONE: &[Row] = alone! {
+    "nic.model.64.tx" to_switch Member::Em82540, Doorbells::Each, 60;
+    "nic.model.64.rx" from_switch Member::Em82540, Doorbells::Each, 60;
+    "nic.model.64.tx.csb" to_switch Member::Em82540, Doorbells::Block(Version::Two), 60;
+    "nic.model.64.rx.csb" from_switch Member::Em82540, Doorbells::Block(Version::Two), 60;
+    "nic.model.64.tx.82574l" to_switch Member::L82574, Doorbells::Each, 60;
+    "nic.model.64.rx.82574l" from_switch Member::L82574, Doorbells::Each, 60;
+};
