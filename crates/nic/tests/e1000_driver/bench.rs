@@ -17,7 +17,7 @@ use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shared};
 pub const CHIPS: [Member; 2] = [Member::Em82540, Member::L82574];
 /// Where the driver's memory begins, as the device has it.
 pub const BASE: u64 = 0x1_0000_0000;
-const MEMORY: usize = 16 << 20;
+pub const MEMORY: usize = 16 << 20;
 const LIMITS: Limits = Limits { max_frame: 0x1_0000, lossless: false };
 
 pub type Clock = Box<dyn FnMut() -> Nanos + Send>;
@@ -64,33 +64,50 @@ fn private<T: shmem::Shareable>() -> Shared<T> {
     Mapping::private(64 << 10).unwrap().shared(0).unwrap()
 }
 
+/// Memory of a guest, and a NIC's configuration over it.
+fn guest(combining: Option<Combining>) -> (Arc<Mapping>, DeviceConfig) {
+    let mapping = Mapping::private(MEMORY).unwrap();
+    let size = MEMORY as u64;
+    let range = GuestRange { guest: BASE, user: 0, size, mapping: Arc::clone(&mapping), offset: 0 };
+    let config = DeviceConfig {
+        memory: Arc::new(GuestMemory::new(vec![range]).unwrap()),
+        mac: mac(),
+        ingress: private::<IngressCounters>(),
+        egress: vec![private::<EgressCounters>(), private::<EgressCounters>()],
+        link: true,
+        combining,
+        csb: true,
+    };
+    (mapping, config)
+}
+
+/// A model that a driver may bring up.
+fn make(config: &Config, registers: &Shared<Registers>, device: &DeviceConfig) -> Model {
+    let model = E1000::new(config.chip, registers.clone(), device.clone());
+    model.device.set_bus_master(true);
+    model.device.set_interrupt_mode(match config.interrupts {
+        Interrupts::Msix => InterruptMode::Msix,
+        _ => InterruptMode::Pin,
+    });
+    model
+}
+
+/// A model for itself, and its guest's memory.
+pub fn plug(config: &Config) -> (Model, Arc<Mapping>) {
+    let (mapping, device_config) = guest(None);
+    (make(config, &private::<Registers>(), &device_config), mapping)
+}
+
 impl Bench {
     pub fn new(config: Config) -> Self {
         Self::with(config, None)
     }
 
     pub fn with(config: Config, combining: Option<Combining>) -> Self {
-        let mapping = Mapping::private(MEMORY).unwrap();
-        let size = MEMORY as u64;
-        let range =
-            GuestRange { guest: BASE, user: 0, size, mapping: Arc::clone(&mapping), offset: 0 };
-        let device_config = DeviceConfig {
-            memory: Arc::new(GuestMemory::new(vec![range]).unwrap()),
-            mac: mac(),
-            ingress: private::<IngressCounters>(),
-            egress: vec![private::<EgressCounters>(), private::<EgressCounters>()],
-            link: true,
-            combining,
-            csb: true,
-        };
+        let (mapping, device_config) = guest(combining);
         let registers = private::<Registers>();
+        let model = make(&config, &registers, &device_config);
         let member = config.chip;
-        let model = E1000::new(member, registers.clone(), device_config.clone());
-        model.device.set_bus_master(true);
-        model.device.set_interrupt_mode(match config.interrupts {
-            Interrupts::Msix => InterruptMode::Msix,
-            _ => InterruptMode::Pin,
-        });
         let clock = Arc::new(AtomicU64::new(1_000_000));
         let read = Arc::clone(&clock);
         let now: Clock = Box::new(move || Nanos(read.load(Ordering::Relaxed)));

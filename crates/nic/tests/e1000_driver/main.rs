@@ -3,6 +3,7 @@
 mod bench;
 mod offloads;
 mod recovery;
+mod threads;
 
 use bench::{Bench, CHIPS, Seen, mac, pattern};
 use frame::Offload;

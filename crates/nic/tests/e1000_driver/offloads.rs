@@ -4,7 +4,9 @@ use frame::{Offload, checksum};
 use nic::e1000::Member;
 use nic::e1000::driver::{Config, Interrupts, Request};
 use smoltcp::phy::ChecksumCapabilities;
-use smoltcp::wire::{EthernetFrame, Ipv4Packet, Ipv4Repr, TcpPacket, TcpRepr, UdpPacket};
+use smoltcp::wire::{
+    EthernetFrame, Ipv4Packet, Ipv4Repr, Ipv6Packet, TcpPacket, TcpRepr, UdpPacket,
+};
 
 use crate::bench::{Bench, CHIPS, Seen, mac};
 
@@ -149,6 +151,63 @@ fn segments_are_what_a_stack_would_have_sent() {
                 whole.extend(bytes);
             }
             assert_eq!(whole, payload(len), "{chip:?} {len}");
+            assert_eq!(bench.driver.reclaim(), 1);
+        }
+    }
+}
+
+/// A TCP frame over IPv6, as [`ipv4`] has it.
+fn ipv6(payload: &[u8], segments: bool) -> Vec<u8> {
+    let len = (20 + payload.len()) as u16;
+    let addresses =
+        [&[0xfd, 0, 0, 1][..], &[0; 11], &[1], &[0xfd, 0, 0, 1], &[0; 11], &[2]].concat();
+    let mut frame = mac().octets().to_vec();
+    frame.extend([2, 0, 0, 0, 0, 9, 0x86, 0xdd, 0x60, 0, 0, 0]);
+    frame.extend(if segments { 0 } else { len }.to_be_bytes());
+    frame.extend([6, 64]);
+    frame.extend(&addresses);
+    let mut sum: u32 =
+        addresses.chunks(2).map(|w| u32::from(w[0]) << 8 | u32::from(w[1])).sum::<u32>() + 6;
+    sum += if segments { 0 } else { u32::from(len) };
+    let seed = (sum & 0xffff) + (sum >> 16);
+    let mut tcp = [0; 20];
+    tcp[..4].copy_from_slice(&[0x04, 0xd2, 0x16, 0x2e]);
+    tcp[12..16].copy_from_slice(&[0x50, 0x18, 0x20, 0]);
+    tcp[16..18].copy_from_slice(&(((seed & 0xffff) + (seed >> 16)) as u16).to_be_bytes());
+    frame.extend(tcp);
+    frame.extend(payload);
+    frame
+}
+
+#[test]
+fn ipv6_is_checksummed_and_cut_as_ipv4_is() {
+    let sum = Request {
+        ip: 14,
+        transport: 54,
+        tcp: true,
+        transport_checksum: true,
+        ..Request::default()
+    };
+    let cut = Request { mss: 1440, headers: 74, ..sum };
+    for chip in CHIPS {
+        let mut bench = Bench::new(polled(chip));
+        for (request, len) in [(sum, 700), (cut, 1440), (cut, 1441), (cut, 50_000)] {
+            let frame = ipv6(&payload(len), request.mss != 0);
+            assert!(bench.driver.send(&frame, &request));
+            bench.driver.flush();
+            let seen = bench.gather();
+            assert_eq!(seen.len(), 1, "{chip:?} {len}");
+            let mut whole: Vec<u8> = Vec::new();
+            for frame in on_the_wire(&seen[0]) {
+                let ethernet = EthernetFrame::new_checked(&frame[..]).unwrap();
+                let ip = Ipv6Packet::new_checked(ethernet.payload()).unwrap();
+                let tcp = TcpPacket::new_checked(ip.payload()).unwrap();
+                let addresses = (ip.src_addr().into(), ip.dst_addr().into());
+                assert!(tcp.verify_checksum(&addresses.0, &addresses.1), "{chip:?} {len}");
+                assert_eq!(tcp.seq_number().0 as usize, whole.len(), "{chip:?} {len}");
+                whole.extend(tcp.payload());
+            }
+            assert_eq!(whole, payload(len), "{chip:?}");
             assert_eq!(bench.driver.reclaim(), 1);
         }
     }
