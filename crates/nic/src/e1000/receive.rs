@@ -744,7 +744,7 @@ impl Core {
     }
 
     /// A frame that the device itself sends back to its guest. Counted as received.
-    pub fn loop_back(&self, frame: &mut [u8]) -> Met {
+    pub fn loop_back(&self, frame: &mut [u8]) -> Result<Met, Fault> {
         let mut filling = self.lock(0);
         let mut tally = Tally::default();
         let met = match filling.prepare(self) {
@@ -755,10 +755,7 @@ impl Core {
         filling.publish(&self.registers);
         let lost = usize::from(met == Ok(Met::Full));
         self.note_received(0, &tally, lost, false);
-        met.unwrap_or_else(|fault| {
-            self.registers.fail(fault);
-            Met::Dropped
-        })
+        met
     }
 
     /// True if the driver goes by the shared status block, and wants no interrupt.

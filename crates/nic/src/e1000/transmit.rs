@@ -540,7 +540,7 @@ impl Transmit {
             if !packet.too_much && packet.len > 0 {
                 self.looped.clear();
                 if self.headers.assemble(packet.pieces(), packet.len, &request, &mut self.looped) {
-                    let _ = core.loop_back(&mut self.looped);
+                    core.loop_back(&mut self.looped)?;
                 }
             }
             scratch.push(Span::EMPTY);
