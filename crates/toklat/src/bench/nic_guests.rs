@@ -16,7 +16,7 @@ use super::lab::{Daemon, Lab};
 use super::wire::Wire;
 use crate::daemon::endpoints;
 use crate::vm::{
-    Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, guest,
+    Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, Version, guest,
 };
 
 /// A network card, and what it is plugged into.
@@ -84,7 +84,7 @@ const ECHO: u16 = 7;
 const DISCARD: u16 = 9;
 /// What the guest does, said at its beginning and end by `at X`.
 const COMMANDS: &str = "arp -s 10.77.79.2 52:54:00:77:79:02; pkt echo 7 & \
-    at() { echo toklat-guest: at $1; }; now() { cat /sys/class/net/eth0/statistics/rx_packets; }; \
+    at() { echo toklat-guest: at $1; }; until grep -q 1 /sys/class/net/eth0/carrier; do sleep 0.1; done; now() { cat /sys/class/net/eth0/statistics/rx_packets; }; \
     at udp; pkt udp 10.77.79.2 9 18 2; at burst; insmod /lib/modules/pktgen.ko; cd /proc/net/pktgen; \
     echo add_device eth0 >kpktgend_0; for o in 'count 0' 'pkt_size 60' 'burst 32' 'dst 10.77.79.2' 'dst_mac 52:54:00:77:79:02'; \
     do echo $o >eth0; done; at pktgen; (sleep 2; echo stop >pgctrl) & echo start >pgctrl; wait %2; cd /; \
@@ -183,7 +183,8 @@ impl Spent {
 
 impl Setup {
     fn boot(lab: &Lab, card: Card) -> Result<Self> {
-        let qemu = Qemu::at_least(None, card.model().least())?;
+        // The same for all of them.
+        let qemu = Qemu::at_least(None, Version::VFIO_USER)?;
         match card {
             Card::Stream(_) => {
                 let path = lab.dir().join("card.sock");
