@@ -25,7 +25,7 @@ mod wire;
 
 use std::io::Write;
 
-use anyhow::bail;
+use anyhow::{Context, bail};
 
 use self::figure::{Figure, Sample};
 use self::lab::Lab;
@@ -59,6 +59,9 @@ pub struct RowsArgs {
     /// List the rows and their bars, and measure nothing
     #[arg(long)]
     list: bool,
+    /// Draw the table over trap costs (`bench nic`) into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<std::path::PathBuf>,
 }
 
 impl BenchCommand {
@@ -116,7 +119,16 @@ impl RowsArgs {
         if !global.json {
             write!(std::io::stdout().lock(), "{table}\n{explained}")?;
         }
-        Ok(())
+        self.draw(&figures)
+    }
+
+    fn draw(&self, figures: &[Figure]) -> Result {
+        let Some(path) = &self.svg else { return Ok(()) };
+        let Some(svg) = nic::chart::draw(figures) else {
+            bail!("none of these rows is drawn: --svg is for rows of nic.table");
+        };
+        let written = std::fs::write(path, svg);
+        written.with_context(|| format!("{} cannot be written", path.display()))
     }
 }
 

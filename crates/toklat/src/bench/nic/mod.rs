@@ -9,6 +9,7 @@
 //! one behind a socket.
 
 mod bus;
+pub mod chart;
 pub mod guest;
 mod machine;
 mod model;
