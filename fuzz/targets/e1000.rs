@@ -1,0 +1,252 @@
+//! A guest that accesses its e1000 in any way, at any time, over rings, buffers and a status block of any
+//! content, while frames come in, batches are lent and processes die: nothing panics or loops, every
+//! frame is accounted for, and a reset heals the NIC.
+//!
+//! The first byte of the input picks the member and its options; then come steps of 13 bytes: what to do,
+//! where (u32), and a value (u64).
+#![no_main]
+
+use std::sync::Arc;
+
+use frame::Mac;
+use libfuzzer_sys::fuzz_target;
+use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
+use nic::e1000::{E1000, Member, Registers, TABLE};
+use port::{FrameIdx, Limits, MapGuard, Nanos, Scratch};
+use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+
+/// Steps of an input that are carried out.
+const STEPS: usize = 512;
+const MEMORY: u64 = 0x2_0000;
+const BLOCK: u32 = 0x1000;
+const TX: u32 = 0x2000;
+const RX: u32 = 0x3000;
+const BUFFERS: u64 = 0x8000;
+const DESCRIPTORS: u32 = 16;
+const MAC: Mac = Mac::local(1);
+/// Registers that decide what the others mean.
+const HOT: [u32; 16] = [
+    0x0000, 0x0018, 0x00d0, 0x0100, 0x0400, 0x2170, 0x2808, 0x2810, 0x2818, 0x2820, 0x2830, 0x3808,
+    0x3810, 0x3818, 0x3918, 0x5008,
+];
+
+struct Guest {
+    member: Member,
+    memory: Arc<GuestMemory>,
+    registers: Shared<Registers>,
+    config: DeviceConfig,
+    model: Model,
+    now: Nanos,
+    /// The transmit queue that lent frames, and how many.
+    lent: (usize, usize),
+    handed: u64,
+    scratch: Scratch,
+}
+
+impl Guest {
+    fn new(options: u8) -> Self {
+        let mapping = Mapping::private(MEMORY as usize).expect("memory");
+        // Two ranges, one behind the other in the guest only.
+        let range = |guest: u64, offset: u64| GuestRange {
+            guest,
+            user: guest,
+            size: MEMORY / 2,
+            mapping: Arc::clone(&mapping),
+            offset: offset as usize,
+        };
+        let ranges = vec![range(0, MEMORY / 2), range(MEMORY / 2, 0)];
+        let memory = Arc::new(GuestMemory::new(ranges).expect("apart from each other"));
+        let page = || Mapping::private(16384).expect("memory");
+        let registers: Shared<Registers> = page().shared(0).expect("it fits");
+        let member = if options & 1 == 0 { Member::Em82540 } else { Member::L82574 };
+        let combining = Combining { frames: 4, delay_us: 20 };
+        let config = DeviceConfig {
+            memory: Arc::clone(&memory),
+            mac: MAC,
+            ingress: page().shared(0).expect("it fits"),
+            egress: (0..2).map(|_| page().shared(0).expect("it fits")).collect(),
+            link: true,
+            combining: (options & 2 != 0).then_some(combining),
+            csb: options & 4 != 0,
+        };
+        let model = E1000::new(member, registers.clone(), config.clone());
+        let (now, scratch) = (Nanos(1), Scratch::new(64));
+        let mut guest = Self {
+            member,
+            memory,
+            registers,
+            config,
+            model,
+            now,
+            lent: (0, 0),
+            handed: 0,
+            scratch,
+        };
+        guest.bring_up();
+        guest
+    }
+
+    /// As a driver does it that finds a NIC in whatever state.
+    fn bring_up(&mut self) {
+        self.model.device.set_bus_master(true);
+        self.model.device.set_link(true, self.now);
+        self.set(0x2834, 0);
+        self.set(0x2830, 0);
+        self.set(0x0000, 1 << 26);
+        // Out of loopback.
+        self.set(0x0020, 1 << 26 | 1 << 21 | 0x1140);
+        for (base, ring) in [(0x3800, TX), (0x2800, RX)] {
+            self.set(base + 8, 16 * DESCRIPTORS);
+            self.set(base + 4, 0);
+            self.set(base, ring);
+            self.set(base + 0x10, 0);
+            self.set(base + 0x18, 0);
+        }
+        for i in 0..DESCRIPTORS {
+            self.poke(RX + 16 * i, BUFFERS + 0x800 * u64::from(i));
+            self.poke(RX + 16 * i + 8, 0);
+        }
+        self.set(0x0400, 1 << 1);
+        self.set(0x0100, 1 << 1 | 1 << 15);
+        self.set(0x2818, DESCRIPTORS - 1);
+        self.set(0x00d0, 0x1f6_00ff);
+    }
+
+    fn poke(&self, at: u32, value: u64) {
+        if let Some(window) = self.memory.bytes(at.into(), 8) {
+            window.write(0, value.to_le());
+        }
+    }
+
+    fn set(&self, at: u32, value: u32) {
+        self.model.device.write(0, at.into(), &value.to_le_bytes(), self.now);
+    }
+
+    fn gather(&mut self, queue: usize, max: usize) {
+        if self.lent.1 > 0 {
+            return;
+        }
+        let queue = queue % self.model.transmit.len();
+        self.scratch.clear();
+        let frames = self.model.transmit[queue].gather(&mut self.scratch, max, self.now);
+        assert!(frames <= max.min(64));
+        self.lent = (queue, frames);
+        // SAFETY: the guest's memory and the model outlive the scratch's use.
+        let map = unsafe { MapGuard::assume_mapped() };
+        self.scratch.judge(&map, &mut [(); 64], |_, _| ());
+    }
+
+    fn give_back(&mut self, frames: usize) {
+        let (queue, lent) = &mut self.lent;
+        let frames = frames.min(*lent);
+        *lent -= frames;
+        self.model.transmit[*queue].complete(frames);
+        let _ = self.model.transmit[*queue].settle(self.now);
+    }
+
+    fn deliver(&mut self, queue: usize, count: usize, len: usize, lossless: bool) -> usize {
+        let egress = &self.model.receive[queue % self.model.receive.len()];
+        let bytes = Mapping::private(16384).expect("memory");
+        let mut scratch = Scratch::new(64);
+        for i in 0..count {
+            let place = bytes.bytes(i * 64, len.clamp(14, 9000)).expect("it fits");
+            place.copy_in(&MAC.octets());
+            scratch.push(place.span());
+        }
+        // SAFETY: the memory outlives the scratch.
+        let map = unsafe { MapGuard::assume_mapped() };
+        scratch.judge(&map, &mut [(); 64], |_, _| ());
+        let list: Vec<FrameIdx> = (0..count as FrameIdx).collect();
+        let limits = Limits { max_frame: 9216, lossless };
+        let finished = egress.deliver(&scratch.batch(&map), &list, limits).finished;
+        assert!(lossless || finished == count);
+        self.handed += finished as u64;
+        let _ = egress.settle(self.now);
+        finished
+    }
+
+    fn step(&mut self, what: u8, at: u32, value: u64) {
+        let (low, high) = (at as u16, (at >> 16) as u16);
+        match what % 16 {
+            0 | 1 => self.set(HOT[usize::from(low) % HOT.len()], value as u32),
+            2 => {
+                let row = &TABLE[usize::from(low) % TABLE.len()];
+                self.set(row.at + 4 * u32::from(high % row.count), value as u32);
+            }
+            3 => {
+                let len = [0, 1, 2, 3, 4, 8][usize::from(high) % 6];
+                let bytes = &value.to_le_bytes()[..len];
+                self.model.device.write(usize::from(high >> 13), at.into(), bytes, self.now);
+            }
+            4 => {
+                let mut data = [0; 8];
+                let len = usize::from(high) % 9;
+                let at = u64::from(low) * 4 + u64::from(high >> 14);
+                self.model.device.read(0, at, &mut data[..len], self.now);
+            }
+            5 => self.poke(at % MEMORY as u32, value),
+            6 => self.poke(TX + u32::from(low % 0x200) * 8, value),
+            7 => self.poke(RX + u32::from(low % 0x200) * 8, value),
+            8 => self.poke(BLOCK + u32::from(low % 0x200) * 8, value % 32),
+            9 => self.gather(high.into(), usize::from(low) % 65),
+            10 => self.give_back(low.into()),
+            11 => {
+                let (count, len) = (usize::from(low) % 16, value as usize % 9000);
+                self.deliver(high.into(), count, len, value >> 63 != 0);
+            }
+            12 => self.now = self.now + value % 4_000_000,
+            13 => {
+                let _ = self.model.transmit[0].arm();
+                let _ = self.model.transmit[0].deadline();
+                self.model.transmit[0].disarm();
+            }
+            14 => match low % 4 {
+                0 => self.model.device.set_link(high & 1 == 1, self.now),
+                1 => self.model.device.set_bus_master(high & 3 != 0),
+                2 => self.model.device.reset(self.now),
+                _ => {
+                    let modes = [InterruptMode::Pin, InterruptMode::Msi, InterruptMode::Msix];
+                    self.model.device.set_interrupt_mode(modes[usize::from(high) % 3]);
+                }
+            },
+            _ if low & 1 == 1 => self.bring_up(),
+            _ => {
+                self.lent = (0, 0);
+                let registers = self.registers.clone();
+                self.model = E1000::new(self.member, registers, self.config.clone());
+            }
+        }
+    }
+
+    fn check(&self) {
+        let interrupt = self.model.device.interrupt(self.now);
+        assert!(interrupt.due.is_none_or(|due| due > self.now), "it would be asked for ever");
+        let counted = self.config.egress.iter().map(|egress| {
+            egress.frames.get() + egress.drops.iter().map(|drops| drops.get()).sum::<u64>()
+        });
+        assert_eq!(counted.sum::<u64>(), self.handed);
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((first, steps)) = data.split_first() else { return };
+    let mut guest = Guest::new(*first);
+    for step in steps.chunks_exact(13).take(STEPS) {
+        let at = u32::from_le_bytes(step[1..5].try_into().expect("four"));
+        let value = u64::from_le_bytes(step[5..13].try_into().expect("eight"));
+        guest.step(step[0], at, value);
+        guest.check();
+    }
+    guest.give_back(usize::MAX);
+    guest.bring_up();
+    let frames = guest.config.egress[0].frames.get();
+    guest.deliver(0, 1, 60, false);
+    assert_eq!(guest.config.egress[0].frames.get(), frames + 1);
+    // A frame out: legacy, whole.
+    guest.now = guest.now + 1_000_000_000;
+    guest.poke(TX, BUFFERS);
+    guest.poke(TX + 8, 0x0900_0040);
+    guest.set(0x3818, 1);
+    guest.gather(0, 64);
+    assert_eq!(guest.lent, (0, 1));
+});
