@@ -438,12 +438,12 @@ impl Worker {
             self.timers.iter().map(|(at, _)| at).chain(self.late.iter().map(|(at, ..)| at));
         let timer = timers.map(|at| *at - now).chain(most).min().map(Duration::from_nanos);
         mailbox.passed.store(ASLEEP, Ordering::Release);
-        self.take_events(timer, now);
+        let by_owner = self.take_events(timer, now);
         self.wake_up(mailbox);
         let then = std::mem::replace(&mut self.busy_at, clock());
         let slept = self.busy_at - now;
         match most {
-            Some(most) if slept < most => self.patience.cut_short(),
+            Some(most) if slept < most => self.patience.cut_short(by_owner),
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),
         }
@@ -455,8 +455,10 @@ impl Worker {
         fence(Ordering::SeqCst);
     }
 
-    /// Waits for owners, jobs and timers, at most for `timeout`, and makes their ports hot.
-    fn take_events(&mut self, timeout: Option<Duration>, mut now: Nanos) {
+    /// Waits for owners, jobs and timers, at most for `timeout`, and makes their ports hot. True if an
+    /// owner came.
+    fn take_events(&mut self, timeout: Option<Duration>, mut now: Nanos) -> bool {
+        let mut by_owner = false;
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
         let wait = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         let events = epoll::wait(&self.epoll, &mut space, wait.as_ref());
@@ -469,13 +471,17 @@ impl Worker {
                     let doorbell = &self.common.workers[self.number].doorbell;
                     let _ = rustix::io::read(doorbell, &mut [0; 8]);
                 }
-                id => self.wake_port(id as PortId, now, true),
+                id => {
+                    by_owner = true;
+                    self.wake_port(id as PortId, now, true);
+                }
             }
         }
         while let Some(due) = self.timers.iter().position(|(at, _)| *at <= now) {
             let (_, id) = self.timers.swap_remove(due);
             self.wake_port(id, now, false);
         }
+        by_owner
     }
 
     fn wake_port(&mut self, id: PortId, now: Nanos, by_owner: bool) {

@@ -50,9 +50,13 @@ impl Patience {
         self.short = if slept <= SPIN_NS { self.short + 1 } else { 0 };
     }
 
-    /// Something ended the nap before its time: it says nothing about naps.
-    pub fn cut_short(&mut self) {
+    /// Something ended the nap before its time. A timer says nothing about naps; an owner who knocks though
+    /// nobody asked for it, as sockets do, is not to be napped on.
+    pub fn cut_short(&mut self, by_owner: bool) {
         self.napping = false;
+        if by_owner {
+            self.napped_in_vain();
+        }
     }
 
     /// A pass found so many frames.
@@ -61,12 +65,17 @@ impl Patience {
         if !std::mem::take(&mut self.napping) {
             return;
         }
-        let (least, most) = NAP_AFTER;
-        let in_vain = (1..NAP_FRAMES).contains(&frames);
-        self.nap_after = if in_vain { most.min(2 * self.nap_after) } else { least };
-        if frames < NAP_FRAMES {
-            self.short = 0;
+        match frames {
+            // The traffic is over.
+            0 => (self.short, self.nap_after) = (0, NAP_AFTER.0),
+            1..NAP_FRAMES => self.napped_in_vain(),
+            _ => self.nap_after = NAP_AFTER.0,
         }
+    }
+
+    fn napped_in_vain(&mut self) {
+        self.short = 0;
+        self.nap_after = NAP_AFTER.1.min(2 * self.nap_after);
     }
 }
 
@@ -123,8 +132,10 @@ mod tests {
         }
         assert_eq!(sleeps, [2, 4, 8, 16, 32, 64, 64, 64]);
         after_short_sleeps(&mut patience);
-        patience.cut_short();
+        patience.cut_short(false);
         patience.passed(1);
-        assert!(patience.begin_nap(), "a nap that something ended was not judged");
+        assert!(patience.begin_nap(), "a nap that a timer ended was judged");
+        patience.cut_short(true);
+        assert!(!patience.begin_nap(), "somebody knocked");
     }
 }
