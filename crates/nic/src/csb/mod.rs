@@ -85,6 +85,8 @@ mod block;
 mod device;
 #[cfg(not(loom))]
 pub mod driver;
+#[cfg(not(loom))]
+mod host;
 
 pub use block::{
     Fault, GuestLine, GuestSetup, HostLine, HostSetup, Lane, Pad, QueueLines, V1, V2, Version, Way,
@@ -92,6 +94,8 @@ pub use block::{
 };
 #[cfg(not(loom))]
 pub use device::{Block, MapError, QueueHost, Spin};
+#[cfg(not(loom))]
+pub use host::{Announced, Host};
 
 /// Offset of the register with the low half of the block's address, in e1000 NICs.
 pub const CSBAL: u64 = 0x2830;

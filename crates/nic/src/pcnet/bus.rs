@@ -24,14 +24,15 @@ use super::core::Core;
 use super::registers::{APROMWE, DWIO, bcr, board, csr, status};
 use super::table::{self, Class, Effect, Register, View, When};
 use super::{Registers, mii};
+use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
 
 /// Bytes of either window.
 const WINDOW: u32 = 32;
 /// Where the address PROM ends.
 const PROM: u64 = 16;
-/// Subsystem id of a controller with a shared status block.
-const CSB_SUBSYSTEM: u16 = 0x1101;
+/// Subsystem id of a controller without a shared status block.
+const SUBSYSTEM: u16 = 0x2000;
 
 /// What lies at an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +93,7 @@ impl Controller {
                 0
             }
             Port::Data => {
-                let row = table::csr(rap as usize, self.0.chip);
+                let row = self.csr(rap as usize);
                 let value = self.read_register(row, false);
                 if row.is_some_and(|row| row.view == View::ChipId) {
                     return registers.csr_pair(rap as usize);
@@ -184,6 +185,12 @@ impl Controller {
         }
     }
 
+    /// The CSR of this number, if there is one.
+    fn csr(&self, number: usize) -> Option<&'static Register> {
+        let of_block = |row: &Register| matches!(row.effect, Effect::Block | Effect::BlockAddress);
+        table::csr(number, self.0.chip).filter(|row| self.0.csb || !of_block(row))
+    }
+
     fn may_write(&self, row: &Register) -> bool {
         match row.when {
             When::Always => true,
@@ -197,7 +204,7 @@ impl Controller {
 
     fn write_csr(&self, number: usize, value: u16) {
         let registers = self.registers();
-        let Some(row) = table::csr(number, self.0.chip).filter(|row| self.may_write(row)) else {
+        let Some(row) = self.csr(number).filter(|row| self.may_write(row)) else {
             return registers.count(Class::Latch);
         };
         let mut class = row.write;
@@ -210,8 +217,10 @@ impl Controller {
             Effect::Bcr(other) => return self.write_bcr(other.into(), value),
             effect => {
                 registers.set_csr(number, registers.csr(number) & !row.mask | value & row.mask);
-                if effect == Effect::Config {
-                    registers.changed();
+                match effect {
+                    Effect::Config => registers.changed(),
+                    Effect::Block => self.0.announce_block(),
+                    _ => {}
                 }
             }
         }
@@ -279,7 +288,7 @@ fn style_bits(value: u16) -> u16 {
 
 impl Device for Controller {
     fn identity(&self) -> Identity {
-        let subsystem = if self.0.csb { CSB_SUBSYSTEM } else { 0x2000 };
+        let subsystem = if self.0.csb { csb::SUBSYSTEM } else { SUBSYSTEM };
         Identity {
             vendor: 0x1022,
             device: 0x2000,

@@ -1,6 +1,6 @@
 //! The controller: what registers, transmitter and receiver share, and what starts and stops it.
 
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shmem::{Bytes, GuestMemory, Shared};
@@ -10,6 +10,7 @@ use super::registers::{Fault, board, csr, extended, features, mode, status};
 use super::ring::{InitBlock, Style};
 use super::table::{Chip, Class};
 use super::{Registers, mii};
+use crate::csb::{self, Announced};
 use crate::device::Combining;
 
 /// What the halves of a model share.
@@ -21,6 +22,10 @@ pub(super) struct Core {
     pub mac: [u8; 6],
     pub csb: bool,
     pub combining: Option<Combining>,
+    /// The shared status block, if its driver has announced one.
+    pub block: Announced,
+    /// Frames were received by the block, and nobody has decided whether to interrupt.
+    pub unsettled: AtomicBool,
     /// The receiver. Whatever stops it or changes what it keeps copies of takes the lock.
     filling: Mutex<Filling>,
 }
@@ -38,6 +43,8 @@ impl Core {
             mac: config.mac.octets(),
             csb: config.csb,
             combining: config.combining,
+            block: Announced::default(),
+            unsettled: AtomicBool::new(false),
             filling: Mutex::new(Filling::default()),
         };
         if !core.registers.has(board::POWERED) {
@@ -45,11 +52,46 @@ impl Core {
             core.registers.set_board(board::POWERED, true);
         }
         core.registers.set_board(board::LINK, config.link);
+        // One that is not in the memory there is now may be in the next.
+        let mapped = core.map_block() && core.csb && core.registers.block() != 0;
+        if mapped && core.registers.status() & status::STRT != 0 {
+            // A predecessor may have moved frames and told nobody.
+            core.registers.raise(status::RINT | status::TINT);
+        }
         core
     }
 
     pub fn lock(&self) -> MutexGuard<'_, Filling> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lowest part of the status block's address was written.
+    pub fn announce_block(&self) {
+        let _stopped = self.lock();
+        if !self.map_block() {
+            self.fail(Fault::Block);
+        }
+    }
+
+    /// Maps the status block anew; false if there is none at its address.
+    fn map_block(&self) -> bool {
+        !self.csb || self.block.map(&self.memory, self.registers.block(), [1, 1]).is_ok()
+    }
+
+    /// Stops, and says why in the status block.
+    #[cold]
+    pub fn fail_by_block(&self, fault: csb::Fault) {
+        self.block.report(fault);
+        self.fail(Fault::BlockIndex);
+    }
+
+    /// Frames that were received by the status block are settled, as [`Filling::settle`] has it.
+    #[cold]
+    pub fn settle_received(&self) {
+        let mut filling = self.lock();
+        if self.unsettled.swap(false, Ordering::Relaxed) {
+            filling.settle(self);
+        }
     }
 
     /// Frames come back to where they came from.
@@ -99,6 +141,8 @@ impl Core {
         let _stopped = self.lock();
         if hard {
             self.registers.hard_reset(self.chip, self.mac);
+            // Its address is zero: it is gone.
+            let _ = self.map_block();
         } else {
             self.registers.soft_reset(self.chip);
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use port::Mac;
 use shmem::{Bytes, SharedSlice};
 
+use crate::csb::{self, NONE, Version, Way};
 use crate::driver::{Buffers, Chunk, Dma, Regs};
 
 /// Bytes of a buffer, as pcnet32 has them.
@@ -32,6 +33,8 @@ const IENA: u16 = 0x40;
 const IDON: u16 = 0x100;
 /// What makes an interrupt of the data path: ERR, MISS to TINT, INTR.
 const WORTH_A_LOOK: u16 = 0x8f00;
+/// The lowest quarter of the status block's address.
+const CSBA: u16 = 96;
 /// CSR4: pad short frames; mask counters, collisions, starts.
 const FEATURES: u16 = 0x0915;
 /// CSR3: all causes.
@@ -56,6 +59,9 @@ pub enum DriverError {
     /// It did not read the initialization block.
     #[error("The controller does not initialize: CSR0 is {0:#06x}")]
     Init(u16),
+    /// It does not know the shared status block that was asked for.
+    #[error("The controller does not understand the status block")]
+    Block,
     /// There is not enough memory, or not all of it below 4 GiB.
     #[error("There is no memory below 4 GiB for the rings and buffers of a PCnet")]
     Memory,
@@ -72,6 +78,8 @@ pub struct Counts {
     pub demands: u64,
     /// Interrupts that were worth a look.
     pub interrupts: u64,
+    /// Transmit demands that the status block made needless.
+    pub left_out: u64,
     /// Frames that came with an error, and frames that could not be sent.
     pub errors: u64,
 }
@@ -142,6 +150,28 @@ impl Ring {
     }
 }
 
+/// A shared status block, in a page of the driver's.
+#[derive(Debug)]
+struct Block {
+    page: u64,
+    block: csb::driver::Block,
+    send: csb::driver::Queue,
+    receive: csb::driver::Queue,
+}
+
+impl Block {
+    fn new(dma: &mut Dma, version: Version, sizes: Sizes) -> Option<Self> {
+        let page = dma.take(csb::PAGE as usize, csb::PAGE as usize)?;
+        let block = match version {
+            Version::One => csb::driver::Block::one(page.words(1)?, 1, false),
+            Version::Two => csb::driver::Block::two(page.words(1)?, 1, 1, 0),
+        };
+        let send = block.queue(Way::Send, 0, 1 << sizes.transmit)?;
+        let receive = block.queue(Way::Receive, 0, 1 << sizes.receive)?;
+        Some(Self { page: page.device(), block, send, receive })
+    }
+}
+
 /// A driver. Its chip is driven through the I/O window (base address register 0), as pcnet32 does.
 #[derive(Debug)]
 pub struct Driver<R> {
@@ -153,6 +183,7 @@ pub struct Driver<R> {
     mac: Mac,
     chip: u32,
     counts: Counts,
+    block: Option<Block>,
 }
 
 impl<R: Regs> Driver<R> {
@@ -169,9 +200,69 @@ impl<R: Regs> Driver<R> {
         };
         let (init_block, (transmit, receive)) = parts().ok_or(DriverError::Memory)?;
         let (mac, counts) = (Mac::new([0; 6]), Counts::default());
-        let mut driver = Self { regs, sizes, init_block, transmit, receive, mac, chip: 0, counts };
+        let mut driver =
+            Self { regs, sizes, init_block, transmit, receive, mac, chip: 0, counts, block: None };
         driver.probe()?;
         Ok(driver)
+    }
+
+    /// Goes by a shared status block from the next [`start`](Self::start) on: for controllers whose
+    /// subsystem id says that they have one.
+    ///
+    /// # Errors
+    /// [`DriverError::Memory`].
+    pub fn with_block(self, dma: &mut Dma, version: Version) -> Result<Self, DriverError> {
+        let block = Block::new(dma, version, self.sizes).ok_or(DriverError::Memory)?;
+        Ok(Self { block: Some(block), ..self })
+    }
+
+    /// Shows the controller its status block.
+    fn announce(&mut self) -> Result<(), DriverError> {
+        let Some(block) = &mut self.block else { return Ok(()) };
+        block.send.restart(self.transmit.len);
+        block.receive.restart(self.receive.len);
+        let page = block.page;
+        for quarter in (0..4).rev() {
+            self.set_csr(CSBA + quarter, (page >> (16 * quarter)) as u16);
+        }
+        let accepted = self.block.as_ref().and_then(|block| block.block.accepted());
+        if accepted == Some([1, 1]) { Ok(()) } else { Err(DriverError::Block) }
+    }
+
+    /// From now on queues go by the block; the first frame received is worth an interrupt.
+    fn turn_on(&mut self) {
+        let Some(block) = &mut self.block else { return };
+        block.send.turn(true);
+        block.receive.turn(true);
+        block.receive.sleep(NONE);
+        self.set_csr(0, IENA | TDMD);
+    }
+
+    /// Before it sleeps for want of frames: asks for an interrupt. True if there are frames already;
+    /// then nothing is asked for. Without a status block, interrupts come anyway.
+    pub fn wait_for_frames(&mut self) -> bool {
+        if let Some(block) = &mut self.block {
+            block.receive.sleep(NONE);
+        }
+        let frames = self.receive.status(self.receive.back) & OWN == 0;
+        if let (true, Some(block)) = (frames, &mut self.block) {
+            block.receive.wake();
+        }
+        frames
+    }
+
+    /// Before it sleeps for want of room: asks for an interrupt when something was sent. True if there
+    /// is room already; then nothing is asked for. Without a status block, interrupts come anyway.
+    pub fn wait_for_room(&mut self) -> bool {
+        if let Some(block) = &mut self.block {
+            block.send.sleep(NONE);
+        }
+        self.reap();
+        let room = self.room() > 0;
+        if let (true, Some(block)) = (room, &mut self.block) {
+            block.send.wake();
+        }
+        room
     }
 
     fn probe(&mut self) -> Result<(), DriverError> {
@@ -263,6 +354,7 @@ impl<R: Regs> Driver<R> {
             (ring.ours, ring.back) = (0, 0);
             ring.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
         }
+        self.announce()?;
         self.refill();
         self.write_init_block(promiscuous);
         let at = self.init_block.device();
@@ -275,6 +367,7 @@ impl<R: Regs> Driver<R> {
             status = self.csr(0);
             if status & IDON != 0 {
                 self.set_csr(0, STRT | if interrupts { IENA } else { 0 });
+                self.turn_on();
                 return Ok(());
             }
         }
@@ -294,7 +387,9 @@ impl<R: Regs> Driver<R> {
     /// Hands empty buffers over, as many as there are.
     fn refill(&mut self) {
         let ring = &mut self.receive;
-        while ring.room() > 0 {
+        // With a status block, one stays back: positions must not be ambiguous.
+        let spare = u32::from(self.block.is_some());
+        while ring.room() > spare {
             ring.give(ring.ours, BUFFER, OWN);
             ring.ours = ring.ours.wrapping_add(1);
         }
@@ -305,7 +400,8 @@ impl<R: Regs> Driver<R> {
     pub fn send(&mut self, frame: &[u8], piece: usize) -> bool {
         let pieces = frame.chunks(piece.clamp(1, BUFFER as usize));
         let (count, ring) = (pieces.len() as u32, &mut self.transmit);
-        if count == 0 || count > ring.room() {
+        let spare = u32::from(self.block.is_some());
+        if count == 0 || count + spare > ring.room() {
             return false;
         }
         // The first is handed over last.
@@ -320,9 +416,18 @@ impl<R: Regs> Driver<R> {
         true
     }
 
-    /// Has the chip look at the transmit ring: two traps.
+    /// Has the chip look at the transmit ring: two traps, unless the status block says that it looks by
+    /// itself.
     pub fn demand(&mut self) {
-        fence(Ordering::SeqCst);
+        let tail = self.transmit.ours & (self.transmit.len - 1);
+        if let Some(block) = &mut self.block {
+            if !block.send.publish(tail) {
+                self.counts.left_out += 1;
+                return;
+            }
+        } else {
+            fence(Ordering::SeqCst);
+        }
         self.counts.demands += 1;
         self.set_csr(0, IENA | TDMD);
     }
@@ -344,7 +449,7 @@ impl<R: Regs> Driver<R> {
 
     /// Descriptors that the transmit ring has room for.
     pub fn room(&self) -> u32 {
-        self.transmit.room()
+        self.transmit.room().saturating_sub(u32::from(self.block.is_some()))
     }
 
     /// Shows received frames to `visit`, at most `most`, without their check sequences, and hands their

@@ -11,6 +11,12 @@
 //! them are memory, most of the rest change nothing outside of the chip, and only a transmit demand
 //! reaches for the network; see [`Registers::accesses`].
 //!
+//! With a shared status block ([`crate::csb`]), announced by its subsystem id, the block's address is
+//! written to CSR96 (bits 15 to 0) to CSR99, CSR96 last; S_RESET leaves it alone. OWN bits go on to say
+//! whose a descriptor is, and a transmit demand is the doorbell; the block says when neither it nor an
+//! interrupt is needed. A driver leaves one descriptor of each ring unused, so that positions are not
+//! ambiguous.
+//!
 //! What it does that the chip does not: it waits 2 ms for the end of a frame whose first descriptors are
 //! there, before that is an underflow; it looks at the transmit ring more often than the poll timer says
 //! while its worker is busy, and less often (down to twice a second) while nothing is found.

@@ -16,6 +16,7 @@ use super::core::Core;
 use super::filter::Filter;
 use super::registers::{Fault, board, csr, features, status};
 use super::ring::{Descriptor, Ring, bits};
+use crate::csb::{Host, Way};
 
 /// Bytes of the shortest frame on a wire, without its check sequence.
 pub(super) const SHORTEST: usize = 60;
@@ -40,6 +41,9 @@ pub(super) struct Filling {
     looped: bool,
     /// Faults in all memory when it was looked at last.
     faults: u64,
+    /// Its part of the shared status block.
+    host: Host,
+    epoch: u32,
     /// It has begun: what a predecessor was about to give back was looked after.
     begun: bool,
 }
@@ -125,6 +129,11 @@ impl Filling {
         if self.config != Some(config) {
             self.reload(core, config)?;
         }
+        if self.host.notice(&core.block, Way::Receive, 0) {
+            self.host.publish_head(core.registers.receive.at());
+        }
+        // Frames that find no descriptor are not waited for: no doorbells.
+        self.host.wake();
         let faults = shmem::guard::faults();
         if faults != self.faults {
             self.faults = faults;
@@ -138,6 +147,10 @@ impl Filling {
     #[cold]
     fn reload(&mut self, core: &Core, config: u32) -> Result<(), Fault> {
         let registers = &*core.registers;
+        let epoch = registers.epoch.load(Ordering::Acquire);
+        if std::mem::replace(&mut self.epoch, epoch) != epoch && self.begun {
+            self.host.restart();
+        }
         self.filter = Filter::new(registers);
         self.looped = core.is_looped();
         let ring = Ring::new(registers, &core.memory, csr::RECEIVE_BASE, csr::RECEIVE_LENGTH);
@@ -279,6 +292,30 @@ impl Filling {
         Ok(if whole { Put::Done } else { Put::Cut })
     }
 
+    /// Nothing is being given back any more; the driver has something to look at.
+    fn finish(&self, core: &Core) {
+        let receive = &core.registers.receive;
+        if receive.moving() == 0 {
+            return;
+        }
+        receive.set(receive.at(), 0);
+        self.host.publish_head(receive.at());
+        if self.host.on().is_some() {
+            core.unsettled.store(true, Ordering::Relaxed);
+        } else {
+            core.registers.raise(status::RINT);
+        }
+    }
+
+    /// Decides whether a driver that goes by the status block is to be interrupted. The caller has
+    /// fenced since its frames were published.
+    pub fn settle(&mut self, core: &Core) {
+        let Some(ring) = &self.ring else { return };
+        if self.host.wants_interrupt(core.registers.receive.at(), ring.len) != Some(false) {
+            core.registers.raise(status::RINT);
+        }
+    }
+
     /// A frame of the controller's own comes back to it, with its check sequence. True if it was taken.
     pub fn loop_back(&mut self, core: &Core, frame: &[u8], check: [u8; CHECK]) -> bool {
         if !core.works(status::RXON) {
@@ -295,7 +332,7 @@ impl Filling {
                 _ => Ok(None),
             }
         });
-        finish(core);
+        self.finish(core);
         match put {
             Ok(Some(Put::Missed)) => miss(core, 1),
             Err(fault) => core.fail(fault),
@@ -336,15 +373,6 @@ fn ethertype(head: &[u8]) -> u16 {
     match head.get(12..14) {
         Some(&[high, low]) => u16::from_be_bytes([high, low]),
         _ => u16::MAX,
-    }
-}
-
-/// Nothing is being given back any more; the driver has something to look at.
-fn finish(core: &Core) {
-    let receive = &core.registers.receive;
-    if receive.moving() > 0 {
-        receive.set(receive.at(), 0);
-        core.registers.raise(status::RINT);
     }
 }
 
@@ -422,7 +450,7 @@ impl Egress for Receiver {
                 Ok(None)
             }
         });
-        finish(core);
+        filling.finish(core);
         if tally.missed > 0 {
             miss(core, tally.missed as u16);
         }
@@ -447,6 +475,9 @@ impl Egress for Receiver {
     }
 
     fn settle(&self, _now: Nanos) -> Effects {
+        if self.core.unsettled.load(Ordering::Relaxed) {
+            self.core.settle_received();
+        }
         let kick = self.core.wants_kick();
         if let (true, Some(counters)) = (kick, &self.counters) {
             counters.kicks.add_shared(1);

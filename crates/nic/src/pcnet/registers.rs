@@ -90,6 +90,7 @@ pub(super) mod csr {
     pub const POLL_INTERVAL: usize = 47;
     pub const RECEIVE_LENGTH: usize = 76;
     pub const TRANSMIT_LENGTH: usize = 78;
+    pub const BLOCK: usize = 96;
     pub const MISSED: usize = 112;
 }
 
@@ -134,10 +135,17 @@ pub enum Fault {
     /// Guest memory that has failed: its file was truncated, or a page was lost.
     #[error("the guest's memory has failed")]
     Memory = 4,
+    /// The shared status block does not lie in guest memory, or not in a page.
+    #[error("the status block is not a page of the guest's memory")]
+    Block = 5,
+    /// An index in the status block is beyond its ring's end.
+    #[error("an index in the status block is beyond the ring's end")]
+    BlockIndex = 6,
 }
 
 impl Fault {
-    const ALL: [Self; 4] = [Self::InitBlock, Self::Ring, Self::Buffer, Self::Memory];
+    const ALL: [Self; 6] =
+        [Self::InitBlock, Self::Ring, Self::Buffer, Self::Memory, Self::Block, Self::BlockIndex];
 
     /// As [`crate::device::Device::fault`] says it.
     #[must_use]
@@ -147,6 +155,8 @@ impl Fault {
             Self::Ring => "a descriptor ring is not in the guest's memory, in one piece",
             Self::Buffer => "a buffer is not in the guest's memory",
             Self::Memory => "the guest's memory has failed",
+            Self::Block => "the status block is not a page of the guest's memory",
+            Self::BlockIndex => "an index in the status block is beyond the ring's end",
         }
     }
 }
@@ -306,6 +316,12 @@ impl Registers {
     /// Two CSRs as one number, the lower half first.
     pub(super) fn csr_pair(&self, low: usize) -> u32 {
         u32::from(self.csr(low)) | u32::from(self.csr(low + 1)) << 16
+    }
+
+    /// The shared status block's address.
+    pub(super) fn block(&self) -> u64 {
+        let halves = [csr::BLOCK, csr::BLOCK + 2].map(|low| u64::from(self.csr_pair(low)));
+        halves[0] | halves[1] << 32
     }
 
     pub(super) fn set_csr_pair(&self, low: usize, value: u32) {

@@ -145,6 +145,10 @@ pub(super) enum Effect {
     Eeprom,
     /// BCR34.
     Phy,
+    /// An upper quarter of the shared status block's address.
+    BlockAddress,
+    /// The lowest: the block is looked at.
+    Block,
 }
 
 /// A row of either table.
@@ -305,6 +309,11 @@ const CSR: &[Register] = &[
     latch(89, "chip id high", 0, 0).fixed(),
     working(92, "RCON"),
     latch(94, "XMTTDR", 0, 0).fixed(),
+    // Of controllers with a shared status block; unused in silicon. The lowest is written last.
+    latch(96, "CSBA0", KEEP, 0).does(Effect::Block),
+    latch(97, "CSBA1", KEEP, 0).does(Effect::BlockAddress),
+    latch(98, "CSBA2", KEEP, 0).does(Effect::BlockAddress),
+    latch(99, "CSBA3", KEEP, 0).does(Effect::BlockAddress),
     latch(100, "MERRTO", 0, 0x0200).halted(),
     latch(103, "reserved", 0, 0x0105).fixed(),
     latch(112, "missed frames", 0, 0).halted(),

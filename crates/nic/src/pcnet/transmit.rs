@@ -17,6 +17,7 @@ use super::filter::frame_check;
 use super::receive::{CHECK, SHORTEST};
 use super::registers::{Fault, Position, board, csr, extended, features, masks, mode, status};
 use super::ring::{Descriptor, Ring, Style, bits, errors};
+use crate::csb::{Host, Way};
 use crate::device::Transmit;
 
 /// Frames that are lent at a time, at most.
@@ -52,6 +53,11 @@ pub(super) struct Transmitter {
     lent: Lent,
     combine: Combine,
     poll: Poll,
+    /// Its part of the shared status block; frames were sent by it, and nobody has decided whether to
+    /// interrupt; and when it was looked at last.
+    host: Host,
+    unsettled: bool,
+    now: Nanos,
     /// Where a frame without its end begins, and since when.
     incomplete: Option<(u32, Nanos)>,
     /// Buffers of the frame that is looked at, as far as it may have them.
@@ -126,6 +132,9 @@ impl Transmitter {
             lent: Lent { counts: vec![0; MAX_LENT].into(), gathered: 0, completed: 0, stale: 0 },
             combine: Combine::new(core.combining),
             poll: Poll::default(),
+            host: Host::default(),
+            unsettled: false,
+            now: Nanos(0),
             incomplete: None,
             pieces: Vec::with_capacity(MAX_SEGS),
             zeros: Box::new([0; SHORTEST]),
@@ -149,6 +158,9 @@ impl Transmitter {
     /// True if the ring is to be looked at now.
     #[inline(always)]
     fn is_due(&mut self, now: Nanos) -> bool {
+        if self.host.on().is_some() {
+            return true;
+        }
         let demands = self.core.registers.demands();
         if demands > 0 {
             return self.combine.is_due(demands, now);
@@ -200,7 +212,22 @@ impl Transmitter {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.lent.forget();
+            self.host.restart();
         }
+    }
+
+    /// Takes notice of another status block.
+    #[inline(always)]
+    fn notice(&mut self) {
+        if self.host.notice(&self.core.block, Way::Send, 0) {
+            self.host.publish_head(self.done());
+        }
+    }
+
+    /// The first descriptor that is not given back.
+    fn done(&self) -> u32 {
+        let Position { at, lent } = self.core.registers.position();
+        self.ring.as_ref().map_or(0, |ring| ring.before(at, lent.min(ring.len)))
     }
 
     #[cold]
@@ -497,6 +524,35 @@ impl Transmitter {
         }
     }
 
+    /// True if the next descriptor is ours, and not one of a frame that is known to be incomplete.
+    fn has_frame(&self) -> bool {
+        let at = self.core.registers.position().at;
+        let is_owned = |ring: &Ring| at < ring.len && ring.is_owned(at);
+        self.incomplete.is_none() && self.ring.as_ref().is_some_and(is_owned)
+    }
+
+    /// Asks for demands by the status block, and looks once more.
+    fn arm_by_block(&mut self) -> bool {
+        if self.core.registers.demands() > 0 || self.has_frame() || self.host.spin.goes_on(self.now)
+        {
+            return true;
+        }
+        let Some(len) = self.ring.as_ref().map(|ring| ring.len) else { return false };
+        match self.host.sleep(len, self.now) {
+            Some(Err(fault)) => {
+                self.core.fail_by_block(fault);
+                self.counters.faults.add(1);
+                false
+            }
+            // It is OWN that counts: the tail is only there to be told of.
+            Some(Ok(work)) if work || self.has_frame() => {
+                self.host.wake();
+                true
+            }
+            _ => false,
+        }
+    }
+
     /// Says that frames were sent, as the driver wants to hear it (Am79C970A, "CSR5").
     #[inline(always)]
     fn report_sent(&self, wanted: bool) {
@@ -510,6 +566,8 @@ impl Transmitter {
 
 impl Ingress for Transmitter {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        self.notice();
+        self.now = now;
         if !self.core.works(status::TXON) || !self.is_due(now) {
             return 0;
         }
@@ -522,6 +580,7 @@ impl Ingress for Transmitter {
         };
         let found = scratch.len();
         if found > 0 {
+            self.host.spin.worked();
             self.counters.frames.add(found as u64);
             self.counters.bytes.add(scratch.bytes());
         }
@@ -548,10 +607,21 @@ impl Ingress for Transmitter {
         }
         let lent = position.lent.saturating_sub(given);
         registers.set_position(Position { lent, ..position });
-        self.report_sent(wanted);
+        self.host.publish_head(at);
+        if self.host.on().is_some() {
+            self.unsettled = true;
+        } else {
+            self.report_sent(wanted);
+        }
     }
 
     fn settle(&mut self, _now: Nanos) -> Effects {
+        if std::mem::take(&mut self.unsettled) {
+            let (done, len) = (self.done(), self.ring.as_ref().map_or(0, |ring| ring.len));
+            if self.host.wants_interrupt(done, len) == Some(true) {
+                self.core.registers.raise(status::TINT);
+            }
+        }
         let kick = self.core.wants_kick();
         self.counters.kicks.add(u64::from(kick));
         Effects { kick }
@@ -560,27 +630,34 @@ impl Ingress for Transmitter {
 
 impl Transmit for Transmitter {
     fn arm(&mut self) -> bool {
-        if !self.core.works(status::TXON) || self.combine.holds() {
+        if !self.core.works(status::TXON) {
+            return false;
+        }
+        if self.host.on().is_some() {
+            return self.arm_by_block();
+        }
+        if self.combine.holds() {
             return false;
         }
         let demanded = self.core.registers.demands() > 0;
-        if !demanded && !self.polls() {
-            return false;
-        }
-        let at = self.core.registers.position().at;
-        let has_frame = |ring: &Ring| at < ring.len && ring.is_owned(at);
-        let waits = self.incomplete.is_some();
-        demanded || !waits && self.ring.as_ref().is_some_and(has_frame)
+        demanded || self.polls() && self.has_frame()
     }
 
-    fn disarm(&mut self) {}
+    fn disarm(&mut self) {
+        // A block that was taken away is not written any more.
+        self.notice();
+        self.host.wake();
+    }
 
     fn deadline(&self) -> Option<Nanos> {
         if !self.core.works(status::TXON) {
             return None;
         }
-        let held = self.combine.deadline();
         let incomplete = self.incomplete.map(|(_, since)| since + PATIENCE_NS);
+        if self.host.on().is_some() {
+            return incomplete.into_iter().chain(self.host.look_again_at()).min();
+        }
+        let held = self.combine.deadline();
         let poll = self.polls().then_some(self.poll.next);
         [held, incomplete, poll].into_iter().flatten().min()
     }

@@ -39,6 +39,14 @@ impl Bench {
         Self::with(chip, None)
     }
 
+    /// A controller with a shared status block.
+    pub fn with_csb(chip: Chip) -> Self {
+        let mut bench = Self::new(chip);
+        bench.config.csb = true;
+        bench.remake();
+        bench
+    }
+
     pub fn with(chip: Chip, combining: Option<Combining>) -> Self {
         let mapping = Mapping::private(MEMORY as usize).unwrap();
         // Two ranges, one behind the other in the guest only.
