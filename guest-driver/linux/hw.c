@@ -71,8 +71,12 @@ static void nic_set_multicast(struct nic *nic)
 
 		table[hash >> 5] |= BIT(hash & 31);
 	}
-	for (i = 0; i < MTA_WORDS; i++)
+	for (i = 0; i < MTA_WORDS; i++) {
+		if (table[i] == nic->multicast[i])
+			continue;
 		reg_set(nic, REG_MTA(i), table[i]);
+		nic->multicast[i] = table[i];
+	}
 }
 
 /* Which frames are received, but for RCTL; called with the device's addresses locked. */
@@ -177,6 +181,9 @@ void nic_configure(struct nic *nic)
 	reg_set(nic, REG_VET, ETH_P_8021Q);
 	for (i = 0; i < VFTA_WORDS; i++)
 		reg_set(nic, REG_VFTA(i), 0);
+	for (i = 0; i < MTA_WORDS; i++)
+		reg_set(nic, REG_MTA(i), 0);
+	memset(nic->multicast, 0, sizeof(nic->multicast));
 	netif_addr_lock_bh(nic->dev);
 	nic_set_filters(nic->dev);
 	netif_addr_unlock_bh(nic->dev);

@@ -114,6 +114,7 @@ struct nic {
 	u32 combine;		/* frames that wait at most for an interrupt; 0: none */
 	u32 tidy_ms;		/* sent frames are taken back after so long, with a status block; 0: never */
 	u32 interval;		/* between two interrupts, in units of 256 ns */
+	u32 multicast[MTA_WORDS];	/* as the registers have it */
 	u32 filters;		/* RCTL without EN */
 	u64 missed;		/* frames that found no buffer, until they were asked for last */
 
