@@ -23,10 +23,12 @@ const PACKAGES: [&str; 4] = ["linux-image-amd64", "busybox-static", "iperf3", "e
 /// Packages that those depend on are taken if their names begin like this: the rest is for installing.
 const DEPENDENCIES: [&str; 2] = ["lib", "linux-image-"];
 /// Drivers, with what `modinfo` says they depend on.
-const MODULES: [&str; 6] = ["virtio_pci", "virtio_net", "e1000", "e1000e", "pcnet32", "pktgen"];
+const MODULES: [&str; 7] =
+    ["virtio_pci", "virtio_net", "e1000", "e1000e", "pcnet32", "pktgen", "8021q"];
 const INIT: &str = include_str!("../../guest/init");
 const PKT: &str = include_str!("../../guest/pkt.c");
 const PKTGEN: &str = include_str!("../../guest/pktgen");
+const VLAN: &str = include_str!("../../guest/vlan");
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Makes it, unless it is there and as this program would make it.
@@ -58,6 +60,12 @@ pub fn make() -> Result<()> {
     let module = driver::build(&apt, &target, &packages).map_err(|error| {
         println!("skipped: the driver {} ({error:#}); tests of it skip themselves", driver::NAME);
     });
+    // Beside the guest, for those who look whether it has it.
+    let beside = target.join(driver::NAME).with_extension("ko");
+    match &module {
+        Ok(module) => fs::write(beside, module)?,
+        Err(()) => _ = fs::remove_file(beside),
+    }
     let initramfs = initramfs(&root, &compile(&target)?, module.as_deref().ok())?;
     fs::write(target.join("initramfs"), initramfs)?;
     fs::remove_dir_all(&root)?;
@@ -68,7 +76,7 @@ pub fn make() -> Result<()> {
 
 /// All that it is made by.
 fn recipe() -> String {
-    let own = [INIT, PKT, PKTGEN, include_str!("mod.rs"), include_str!("cpio.rs")];
+    let own = [INIT, PKT, PKTGEN, VLAN, include_str!("mod.rs"), include_str!("cpio.rs")];
     let others = [include_str!("../debian.rs")].into_iter();
     own.into_iter().chain(others).chain(driver::SOURCES.map(|(_, content)| content)).collect()
 }
@@ -124,6 +132,7 @@ fn initramfs(root: &Path, pkt: &[u8], driver: Option<&[u8]>) -> Result<Vec<u8>> 
     archive.file("init", INIT.as_bytes());
     archive.file("bin/pkt", pkt);
     archive.file("bin/pktgen", PKTGEN.as_bytes());
+    archive.file("bin/vlan", VLAN.as_bytes());
     archive.file("bin/busybox", &fs::read(first(root, &["bin/busybox", "usr/bin/busybox"])?)?);
     archive.file("bin/iperf3", &fs::read(root.join("usr/bin/iperf3"))?);
     let ethtool = first(root, &["usr/sbin/ethtool", "sbin/ethtool"])?;

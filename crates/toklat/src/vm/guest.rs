@@ -49,6 +49,12 @@ pub fn find() -> Result<PathBuf, Missing> {
         .ok_or(Missing)
 }
 
+/// True if the guest in `dir` has the driver `guest-driver/linux`: `cargo xtask setup` could build it.
+#[must_use]
+pub fn has_driver(dir: &Path) -> bool {
+    dir.join("toklat_e1000.ko").is_file()
+}
+
 /// How to boot it: with an address for its NIC, such as `10.0.0.1/24`, and with shell commands to run, after which it powers
 /// off; without any, it is a shell on the console.
 ///
