@@ -79,6 +79,12 @@ pub(super) fn class(destination: u64) -> Class {
     }
 }
 
+/// The destination address that a frame starts with, in the low 48 bits.
+#[inline(always)]
+pub(super) fn destination(head: &[u8]) -> u64 {
+    head.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes) & ADDRESS)
+}
+
 impl Filter {
     pub fn new(registers: &Registers, member: Member) -> Self {
         let control = registers.get(regs::RCTL);

@@ -370,6 +370,15 @@ pub const TABLE: &[Register] = &[
     rw(0xb638, "RXUDP", ALL, 0).of(L),
 ];
 
+/// Which of the counters of sizes a frame of `len` bytes, without its check sequence, is counted in.
+#[inline(always)]
+pub fn size_class(len: usize) -> usize {
+    match len + 4 {
+        0..=64 => 0,
+        more => (more.ilog2() as usize - 5).min(5),
+    }
+}
+
 /// Octet counters, by number.
 pub const GORC: u8 = 0;
 /// Good octets sent.
@@ -456,8 +465,8 @@ words! {
     CTRL 0x0000 CTRL_EXT 0x0018 VET 0x0038
     ICR 0x00c0 ITR 0x00c4 IMS 0x00d0 EIAC 0x00dc IAM 0x00e0 IVAR 0x00e4 EITR 0x00e8 RCTL 0x0100
     TCTL 0x0400 PSRCTL 0x2170 RDTR 0x2820 RADV 0x282c CSBAL 0x2830 CSBAH 0x2834
-    RSRPD 0x2c00 TIDV 0x3820 TADV 0x382c
-    MPC 0x4010 PRC64 0x405c GPRC 0x4074 BPRC 0x4078 MPRC 0x407c GPTC 0x4080 RNBC 0x40a0
+    RSRPD 0x2c00 TIDV 0x3820 TADV 0x382c TXDCTL 0x3828
+    MPTC 0x40f0 BPTC 0x40f4 MPC 0x4010 PRC64 0x405c GPRC 0x4074 BPRC 0x4078 MPRC 0x407c GPTC 0x4080 RNBC 0x40a0
     ROC 0x40ac TPR 0x40d0 TPT 0x40d4 PTC64 0x40d8 TSCTC 0x40f8
     RXCSUM 0x5000 RFCTL 0x5008 MTA 0x5200 RAL 0x5400 VFTA 0x5600 MRQC 0x5818 RETA 0x5c00
 }
@@ -537,6 +546,8 @@ pub mod cause {
     pub const RXT0: u32 = 1 << 7;
     /// A PHY access is done.
     pub const MDAC: u32 = 1 << 9;
+    /// Few descriptors are left to be sent.
+    pub const TXD_LOW: u32 = 1 << 15;
     /// A short frame was received.
     pub const SRPD: u32 = 1 << 16;
     /// 82574L: receive queue 0.

@@ -91,6 +91,8 @@ pub(super) mod told {
     pub const DELAYED: u32 = 2;
     /// The ring is empty.
     pub const EMPTY: u32 = 4;
+    /// It is about to be.
+    pub const LOW: u32 = 8;
 }
 
 /// A receive queue beside its registers.

@@ -9,3 +9,4 @@ mod hostile;
 mod l82574;
 mod moderation;
 mod offloads;
+mod statistics;

@@ -1,0 +1,316 @@
+//! Filling a ring: frames into buffers, a run at a time.
+
+use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::fence;
+
+use frame::Offload;
+use port::{Batch, FrameIdx, Limits};
+use shmem::{Bytes, Near};
+
+use super::spread::{FromBatch, SHORTEST, Shape, Source};
+use super::{Filling, Met, Tally};
+use crate::csb::Way;
+use crate::e1000::core::Core;
+use crate::e1000::descriptor::{self, rx};
+use crate::e1000::filter::{Filter, destination};
+use crate::e1000::regs;
+use crate::e1000::state::{Fault, Registers};
+
+/// Descriptors looked at together.
+const CHUNK: usize = 64;
+
+impl Filling {
+    pub fn new(queue: usize) -> Self {
+        Self { queue, filled: Vec::with_capacity(2 * CHUNK), ..Self::default() }
+    }
+
+    /// The ring is another one from now on, or stands elsewhere.
+    pub fn forget_ring(&mut self) {
+        self.ring = None;
+        self.moved = true;
+    }
+
+    /// Looks up what has changed; false if the receiver is off.
+    #[inline]
+    pub(super) fn prepare(&mut self, core: &Core) -> Result<bool, Fault> {
+        let filters = core.filters();
+        if self.filters != Some(filters) {
+            self.filter = Filter::new(&core.registers, core.member);
+            self.filters = Some(filters);
+            self.ring = None;
+        }
+        let registers = &core.registers;
+        if !self.filter.enabled || !registers.may_access_memory() || !registers.has_link() {
+            return Ok(false);
+        }
+        let new_block = self.host.notice(core, Way::Receive, self.queue);
+        if self.ring.is_none() {
+            self.find_ring(core)?;
+        }
+        if std::mem::take(&mut self.moved) {
+            self.host.restart(self.head);
+        } else if new_block {
+            self.host.publish_head(self.head);
+        }
+        // Frames that find no buffer are not waited for: no doorbells.
+        self.host.wake();
+        Ok(true)
+    }
+
+    #[cold]
+    fn find_ring(&mut self, core: &Core) -> Result<(), Fault> {
+        let (registers, words) = (&core.registers, &regs::RX[self.queue & 1]);
+        if core.memory.has_failed() {
+            return Err(Fault::Memory);
+        }
+        let bytes = registers.get(words.len);
+        let per = self.bytes_per_descriptor();
+        (self.size, self.head) = (bytes / per, registers.get(words.head));
+        if self.size == 0 {
+            // Set up later: there are no buffers.
+            self.head = 0;
+            return Ok(());
+        }
+        if self.head >= self.size {
+            return Err(Fault::BadIndex);
+        }
+        let ring = descriptor::ring(&core.memory, registers.address(words.base), bytes);
+        self.ring = Some(ring.ok_or(Fault::BadRing)?);
+        Ok(())
+    }
+
+    fn bytes_per_descriptor(&self) -> u32 {
+        if self.filter.split.is_some() {
+            2 * descriptor::DESCRIPTOR
+        } else {
+            descriptor::DESCRIPTOR
+        }
+    }
+
+    /// Descriptors that the driver has made available.
+    #[inline(always)]
+    pub(super) fn available(&self, core: &Core) -> Result<u32, Fault> {
+        if self.size == 0 {
+            return Ok(0);
+        }
+        let tail = match self.host.on() {
+            Some(host) => host.tail(self.size).map_err(|fault| core.fail_by_block(fault))?,
+            None => core.registers.observe(regs::RX[self.queue & 1].tail),
+        };
+        if tail >= self.size {
+            return Err(Fault::BadIndex);
+        }
+        let ahead = if tail >= self.head { tail - self.head } else { tail + self.size - self.head };
+        Ok(ahead.saturating_sub(self.filled.len() as u32))
+    }
+
+    /// The descriptor `n` after those that are filled.
+    #[inline(always)]
+    pub(super) fn place(&self, n: usize) -> usize {
+        let at = self.head as usize + self.filled.len() + n;
+        let size = self.size as usize;
+        if at >= size { at - size } else { at }
+    }
+
+    /// Hands filled descriptors to the driver: the first one last, because a driver goes by it.
+    #[inline(always)]
+    pub(super) fn publish(&mut self, registers: &Registers) {
+        let (Some(ring), false) = (&self.ring, self.filled.is_empty()) else { return };
+        let (size, head) = (self.size as usize, self.head as usize);
+        fence(Release);
+        for (n, word) in self.filled.iter().enumerate().rev() {
+            let at = if head + n >= size { head + n - size } else { head + n };
+            if let Some(descriptor) = ring.get(at) {
+                if self.filter.extended {
+                    descriptor.set_first(0);
+                }
+                descriptor.publish(*word);
+            }
+        }
+        let head = head + self.filled.len();
+        self.head = if head >= size { head - size } else { head } as u32;
+        registers.set(regs::RX[self.queue & 1].head, self.head);
+        self.host.publish_head(self.head);
+        self.filled.clear();
+    }
+
+    /// The second word of a descriptor: of `len` bytes, with this status.
+    #[inline(always)]
+    pub(super) fn word(&self, len: usize, status: u32, tag: u16) -> u64 {
+        let (len, status, tag) = (len as u64 & 0xffff, u64::from(status), u64::from(tag));
+        if self.filter.extended {
+            status | len << 32 | tag << 48
+        } else {
+            len | status << 32 | tag << 48
+        }
+    }
+
+    /// Delivers `list` as far as there are buffers; returns the rest.
+    #[inline]
+    pub(super) fn fill<'l>(
+        &mut self,
+        core: &Core,
+        batch: &Batch<'_>,
+        list: &'l [FrameIdx],
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<&'l [FrameIdx], (Fault, &'l [FrameIdx])> {
+        let mut left = list;
+        while !left.is_empty() {
+            let now = &left[..left.len().min(CHUNK)];
+            let finished = match self.fill_singles(core, batch, now, limits, tally) {
+                Ok(0) => self.fill_odd(core, batch, left[0], limits, tally).map(usize::from),
+                filled => filled,
+            };
+            match finished {
+                Ok(0) => break,
+                Ok(finished) => left = &left[finished..],
+                Err(fault) => return Err((fault, left)),
+            }
+        }
+        Ok(left)
+    }
+
+    /// Copies frames into one buffer each, as far as they are so; returns how many are finished.
+    #[inline(always)]
+    fn fill_singles(
+        &mut self,
+        core: &Core,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<usize, Fault> {
+        if self.filter.tags || self.filter.split.is_some() {
+            return Ok(0);
+        }
+        let available = self.available(core)? as usize;
+        let mut found = [Bytes::empty(); CHUNK];
+        let count = self.find(core, available.min(list.len()), &mut found);
+        let longest = self.filter.longest.min(limits.max_frame as usize);
+        let longest = longest.min(self.filter.buffer - self.filter.fcs);
+        let requests = batch.any_offload();
+        let (mut finished, mut used) = (0, 0);
+        for i in list {
+            let frame = batch.pick(*i);
+            let (len, head) = (frame.len(), batch.head(*i));
+            if !(SHORTEST..=longest).contains(&len) {
+                break;
+            }
+            let destination = destination(head);
+            if !self.filter.takes(&core.registers, destination) {
+                tally.filtered += 1;
+                finished += 1;
+                continue;
+            }
+            let Some(room) = found[..count].get(used) else { break };
+            if batch.is_long() {
+                prefetch_next(batch, list.get(finished + 1), found[..count].get(used + 1));
+            }
+            frame.copy_to(*room);
+            let good = requests && is_good(batch, *i);
+            let status = if good { self.checksum_status(head) } else { rx::IXSM };
+            let word = self.word(len + self.filter.fcs, rx::DD | rx::EOP | status, 0);
+            self.filled.push(word);
+            tally.add(len, destination, self.filter.small);
+            used += 1;
+            finished += 1;
+        }
+        self.publish(&core.registers);
+        Ok(finished)
+    }
+
+    /// Finds the next buffers, at most `most`, as far as each is one whole piece of memory, and fetches
+    /// them.
+    #[inline(always)]
+    fn find<'m>(&self, core: &'m Core, most: usize, found: &mut [Bytes<'m>; CHUNK]) -> usize {
+        let Some(ring) = &self.ring else { return 0 };
+        let mut near = core.memory.near();
+        let mut count = 0;
+        for found in found.iter_mut().take(most) {
+            let Some(descriptor) = ring.get(self.place(count)) else { break };
+            let Some(bytes) = buffer(&mut near, descriptor.first(), self.filter.buffer) else {
+                break;
+            };
+            bytes.prefetch_to_write(0);
+            bytes.prefetch_to_write(64);
+            *found = bytes;
+            count += 1;
+        }
+        count
+    }
+
+    /// Delivers or drops frame `i` of a batch, whatever it is like; false if there is no room.
+    fn fill_odd(
+        &mut self,
+        core: &Core,
+        batch: &Batch<'_>,
+        i: FrameIdx,
+        limits: Limits,
+        tally: &mut Tally,
+    ) -> Result<bool, Fault> {
+        if batch.wire_len(i) > limits.max_frame as usize {
+            tally.too_long += 1;
+            return Ok(true);
+        }
+        let (frame, head) = (batch.pick(i), batch.head(i));
+        let source = FromBatch { frame, head, good: is_good(batch, i) };
+        let met = self.receive_one(core, &source, tally)?;
+        self.publish(&core.registers);
+        Ok(met != Met::Full)
+    }
+
+    /// Filters a frame and spreads it over as many buffers as it needs.
+    pub(super) fn receive_one(
+        &mut self,
+        core: &Core,
+        source: &impl Source,
+        tally: &mut Tally,
+    ) -> Result<Met, Fault> {
+        let (head, len) = (source.head(), source.len());
+        let destination = destination(head);
+        let tag = self.filter.tag(head).filter(|_| self.filter.tags);
+        let registers = &core.registers;
+        if !self.filter.takes_tag(registers, tag) || !self.filter.takes(registers, destination) {
+            tally.filtered += 1;
+            return Ok(Met::Dropped);
+        }
+        // A tag makes the longest frame no longer: 1,522 bytes is with one.
+        if len > self.filter.longest {
+            registers.count(regs::ROC, 1);
+            tally.too_long += 1;
+            return Ok(Met::Dropped);
+        }
+        let stripped = tag.filter(|_| self.filter.strip);
+        let frame = Shape { source, cut: if stripped.is_some() { 4 } else { 0 } };
+        let tag_status = if stripped.is_some() { rx::VP } else { 0 };
+        let known = if source.is_good() { self.checksum_status(head) } else { rx::IXSM };
+        let status = known | tag_status;
+        let written = match self.filter.split {
+            Some(sizes) => self.split(core, &frame, sizes, status, stripped.unwrap_or(0))?,
+            None => self.spread(core, &frame, status, stripped.unwrap_or(0))?,
+        };
+        if written {
+            tally.add(len, destination, self.filter.small);
+        }
+        Ok(if written { Met::Delivered } else { Met::Full })
+    }
+}
+
+#[inline(always)]
+fn buffer<'m>(near: &mut Near<'m>, address: u64, size: usize) -> Option<Bytes<'m>> {
+    if address == 0 { None } else { near.bytes(address, size as u32) }
+}
+
+#[inline(always)]
+fn prefetch_next(batch: &Batch<'_>, next: Option<&FrameIdx>, to: Option<&Bytes<'_>>) {
+    if let (Some(next), Some(to)) = (next, to) {
+        let next = batch.pick(*next);
+        next.prefetch_payload();
+        (128..to.len().min(next.len())).step_by(64).for_each(|line| to.prefetch_to_write(line));
+    }
+}
+
+pub(super) fn is_good(batch: &Batch<'_>, i: FrameIdx) -> bool {
+    batch.offload(i).flags & Offload::DATA_VALID != 0
+}

@@ -1,0 +1,290 @@
+//! Receive rings: where frames are handed out to a guest.
+//!
+//! ```text
+//!   head (RDH) ........ tail (RDT)      the device's: an address each
+//!   frames --copy--> buffers, then all descriptors, the first one last: a driver looks at them in order
+//! ```
+
+mod filling;
+mod spread;
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed};
+
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
+    Software,
+};
+use shmem::{Shared, SharedSlice};
+
+use self::spread::Private;
+use super::Member;
+use super::block::Host;
+use super::core::Core;
+use super::descriptor::Descriptor;
+use super::filter::{Class, Filter, class};
+use super::regs::{self, cause};
+use super::state::Fault;
+
+/// Frames were received, of which nobody was told.
+const RECEIVED: u32 = 1;
+/// Other causes were set.
+const OTHER: u32 = 2;
+
+/// A receive queue. Shared by all workers.
+#[derive(Debug)]
+pub(super) struct Receive {
+    core: Arc<Core>,
+    queue: usize,
+    counters: Shared<EgressCounters>,
+}
+
+/// A receive ring, as it is filled.
+#[derive(Debug, Default)]
+pub(super) struct Filling {
+    queue: usize,
+    ring: Option<SharedSlice<Descriptor>>,
+    /// It was moved since it was found.
+    moved: bool,
+    /// Descriptors in it.
+    size: u32,
+    head: u32,
+    /// Descriptors that are filled and not published: their second words.
+    filled: Vec<u64>,
+    filter: Filter,
+    /// The filters were those of then.
+    filters: Option<u32>,
+    /// Its part of the shared status block.
+    host: Host,
+}
+
+/// What became of a list of frames.
+#[derive(Debug, Default)]
+struct Tally {
+    frames: u64,
+    bytes: u64,
+    multicast: u32,
+    broadcast: u32,
+    /// By size, as PRC64 and those after it count.
+    sizes: [u32; 6],
+    filtered: u64,
+    too_long: u64,
+    small: bool,
+}
+
+/// What a single frame met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Met {
+    Delivered,
+    Dropped,
+    Full,
+}
+
+impl Tally {
+    #[inline(always)]
+    fn add(&mut self, len: usize, destination: u64, small: usize) {
+        self.frames += 1;
+        self.bytes += len as u64;
+        match class(destination) {
+            Class::Unicast => {}
+            Class::Multicast => self.multicast += 1,
+            Class::Broadcast => self.broadcast += 1,
+        }
+        self.sizes[regs::size_class(len)] += 1;
+        self.small |= len + 4 <= small;
+    }
+}
+
+impl Receive {
+    pub fn new(core: &Arc<Core>, queue: usize, counters: Shared<EgressCounters>) -> Self {
+        Self { core: Arc::clone(core), queue, counters }
+    }
+
+    /// The ring that frames of this queue go to: the driver may use only the first.
+    fn ring(&self) -> usize {
+        if self.queue == 0 {
+            return 0;
+        }
+        let mut first = self.core.lock(0);
+        let filters = self.core.filters();
+        if first.filters != Some(filters) {
+            first.filter = Filter::new(&self.core.registers, self.core.member);
+            first.filters = Some(filters);
+            first.ring = None;
+        }
+        usize::from(first.filter.two_queues)
+    }
+
+    fn deliver_locked(
+        &self,
+        filling: &mut Filling,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        limits: Limits,
+    ) -> usize {
+        let core = &*self.core;
+        let down = |frames: usize| {
+            self.counters.drop_frames(DropReason::Down, frames as u64);
+            list.len()
+        };
+        let fail = |fault, left: usize| {
+            core.registers.fail(fault);
+            self.counters.faults.add(1);
+            down(left)
+        };
+        match filling.prepare(core) {
+            Ok(true) => {}
+            Ok(false) => return down(list.len()),
+            Err(fault) => return fail(fault, list.len()),
+        }
+        let before = filling.available(core).unwrap_or(0);
+        let mut tally = Tally::default();
+        let filled = filling.fill(core, batch, list, limits, &mut tally);
+        let lost = match &filled {
+            Ok(left) if !limits.lossless => left.len(),
+            _ => 0,
+        };
+        let left = filling.available(core).unwrap_or(0);
+        self.count(&tally, lost);
+        let few = filling.size >> filling.filter.threshold_shift;
+        let crossed = before > few && left <= few;
+        // By the block, the driver says itself when it wants to know.
+        let crossed = crossed && filling.host.on().is_none();
+        core.note_received(filling.queue, &tally, lost, crossed);
+        match filled {
+            Ok(left) if lost == 0 => list.len() - left.len(),
+            Ok(_) => list.len(),
+            Err((fault, left)) => fail(fault, left.len()),
+        }
+    }
+
+    fn count(&self, tally: &Tally, lost: usize) {
+        let counters = &self.counters;
+        counters.frames.add(tally.frames);
+        counters.bytes.add(tally.bytes);
+        for (reason, n) in [
+            (DropReason::Filtered, tally.filtered),
+            (DropReason::TooLong, tally.too_long),
+            (DropReason::Full, lost as u64),
+        ] {
+            if n > 0 {
+                counters.drop_frames(reason, n);
+            }
+        }
+    }
+}
+
+impl Core {
+    /// Statistics and causes of what was received, but for RXT0, which waits for the time to be known.
+    fn note_received(&self, queue: usize, tally: &Tally, lost: usize, crossed: bool) {
+        let registers = &self.registers;
+        let frames = tally.frames as u32;
+        if frames > 0 {
+            registers.count(regs::GPRC, frames);
+            registers.count(regs::TPR, frames);
+            registers.count(regs::MPRC, tally.multicast);
+            registers.count(regs::BPRC, tally.broadcast);
+            for (class, n) in tally.sizes.iter().enumerate() {
+                registers.count(regs::PRC64 + class, *n);
+            }
+            let octets = tally.bytes + 4 * tally.frames;
+            registers.count_octets(regs::GORC, octets);
+            registers.count_octets(regs::TOR, octets);
+        }
+        let mut causes = 0;
+        if lost > 0 {
+            registers.count(regs::RNBC, lost as u32);
+            registers.count(regs::MPC, lost as u32);
+            causes |= cause::RXO;
+        }
+        if crossed {
+            causes |= cause::RXDMT0;
+        }
+        if tally.small {
+            causes |= cause::SRPD;
+        }
+        if causes != 0 {
+            let own = if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 };
+            let own = if crossed || tally.small { own } else { 0 };
+            let _ = self.raise(causes | own);
+        }
+        let told = if frames > 0 { RECEIVED } else { 0 } | if causes != 0 { OTHER } else { 0 };
+        if told != 0 {
+            registers.rx[queue & 1].unsettled.fetch_or(told, AcqRel);
+        }
+    }
+
+    /// A predecessor may have delivered frames and told nobody.
+    pub fn remember_received(&self) {
+        for (queue, state) in self.registers.rx.iter().enumerate() {
+            if state.unsettled.swap(0, AcqRel) & RECEIVED != 0 {
+                let own = if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 };
+                let _ = self.raise(cause::RXT0 | own);
+            }
+        }
+    }
+
+    /// A frame that the device itself sends back to its guest. Counted as received.
+    pub fn loop_back(&self, frame: &mut [u8]) -> Result<Met, Fault> {
+        let mut filling = self.lock(0);
+        let mut tally = Tally::default();
+        let met = match filling.prepare(self) {
+            Ok(true) => filling.receive_one(self, &Private(frame), &mut tally),
+            Ok(false) => Ok(Met::Dropped),
+            Err(fault) => Err(fault),
+        };
+        filling.publish(&self.registers);
+        let lost = usize::from(met == Ok(Met::Full));
+        self.note_received(0, &tally, lost, false);
+        met
+    }
+
+    /// True if the driver goes by the shared status block, and wants no interrupt.
+    fn is_not_wanted(&self, queue: usize) -> bool {
+        let mut filling = self.lock(queue);
+        let (head, size) = (filling.head, filling.size);
+        filling.host.wants_interrupt(head, size) == Some(false)
+    }
+
+    /// Says what was delivered and not said; true if somebody is to ask what is to be raised.
+    pub fn settle_received(&self, queue: usize, now: Nanos) -> bool {
+        let unsettled = &self.registers.rx[queue & 1].unsettled;
+        if unsettled.load(Relaxed) == 0 {
+            return false;
+        }
+        let told = unsettled.swap(0, AcqRel);
+        if self.blocks.load(Relaxed) != 0 && self.is_not_wanted(queue) {
+            return false;
+        }
+        let received = told & RECEIVED != 0 && self.received(queue, now);
+        received || self.registers.get(regs::ICR) & self.registers.get(regs::IMS) != 0
+    }
+}
+
+impl Egress for Receive {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let mut filling = self.core.lock(self.ring());
+        Delivered { finished: self.deliver_locked(&mut filling, batch, list, limits) }
+    }
+
+    fn settle(&self, now: Nanos) -> Effects {
+        let rings = if self.queue == 0 { 0..=0 } else { 0..=1 };
+        let kick = rings.filter(|ring| self.core.settle_received(*ring, now)).count() > 0;
+        if kick {
+            self.counters.kicks.add_shared(1);
+        }
+        Effects { kick }
+    }
+
+    fn count_software(&self, done: Software) {
+        self.counters.add_software(done);
+    }
+
+    fn prefetch(&self, nearer: Nearer) {
+        match nearer {
+            Nearer::Far => shmem::prefetch_all(self),
+            Nearer::Near => shmem::prefetch_all(&self.core.filling[self.queue & 1]),
+            Nearer::Next => shmem::prefetch(std::ptr::from_ref(&*self.counters).cast()),
+        }
+    }
+}

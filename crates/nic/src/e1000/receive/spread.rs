@@ -1,0 +1,221 @@
+//! Frames that need more than a copy into one buffer, and what is known of their checksums.
+
+use std::sync::atomic::Ordering::Release;
+use std::sync::atomic::fence;
+
+use frame::{Ipv4, Layers, Network, Transport};
+use port::Picked;
+use shmem::Bytes;
+
+use super::Filling;
+use crate::e1000::core::Core;
+use crate::e1000::descriptor::rx;
+use crate::e1000::regs;
+use crate::e1000::state::Fault;
+
+/// Shortest frame without its check sequence; shorter ones are padded.
+pub(super) const SHORTEST: usize = 60;
+
+/// A frame that is received: one of a batch, or one that comes back.
+pub(super) trait Source {
+    /// Its first bytes.
+    fn head(&self) -> &[u8];
+    /// Bytes of it.
+    fn len(&self) -> usize;
+    /// Copies its bytes from `from` on, as many as fit; returns how many.
+    fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize;
+    /// Its checksum is known to be good.
+    fn is_good(&self) -> bool;
+}
+
+pub(super) struct FromBatch<'a> {
+    pub frame: Picked<'a>,
+    pub head: &'a [u8],
+    pub good: bool,
+}
+
+impl Source for FromBatch<'_> {
+    fn head(&self) -> &[u8] {
+        self.head
+    }
+
+    fn len(&self) -> usize {
+        self.frame.len()
+    }
+
+    fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize {
+        self.frame.copy_range(from, to)
+    }
+
+    fn is_good(&self) -> bool {
+        self.good
+    }
+}
+
+/// A frame in private memory.
+pub(super) struct Private<'a>(pub &'a mut [u8]);
+
+impl Source for Private<'_> {
+    fn head(&self) -> &[u8] {
+        self.0
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize {
+        to.copy_in(self.0.get(from..).unwrap_or_default())
+    }
+
+    fn is_good(&self) -> bool {
+        false
+    }
+}
+
+impl Filling {
+    /// Writes a frame into as many buffers as it takes; false, and nothing filled, if there are too
+    /// few. Buffers at address 0 are passed over.
+    pub(super) fn spread(
+        &mut self,
+        core: &Core,
+        frame: &Shape<'_, impl Source>,
+        status: u32,
+        tag: u16,
+    ) -> Result<bool, Fault> {
+        let available = self.available(core)?;
+        let Some(ring) = self.ring.clone() else { return Ok(false) };
+        let (before, total) = (self.filled.len(), frame.len() + self.filter.fcs);
+        let mut near = core.memory.near();
+        let mut at = 0;
+        for _ in 0..available {
+            let Some(descriptor) = ring.get(self.place(0)) else { break };
+            let address = descriptor.first();
+            let here = if address == 0 { 0 } else { self.filter.buffer.min(total - at) };
+            if here > 0 {
+                let Some(bytes) = near.bytes(address, here as u32) else {
+                    self.filled.truncate(before);
+                    return Err(Fault::BadAddress);
+                };
+                frame.copy_range(at, bytes);
+                at += here;
+            }
+            let last = at == total;
+            let flags = rx::DD | if last { rx::EOP | status } else { 0 };
+            let word = self.word(here, flags, if last { tag } else { 0 });
+            self.filled.push(word);
+            if last {
+                return Ok(true);
+            }
+        }
+        self.filled.truncate(before);
+        Ok(false)
+    }
+
+    /// Packet split (82574L datasheet, 7.1.10): a descriptor names four buffers, of which header and
+    /// payload fill as many as they need. Nothing is split here: all goes to the payload's buffers if
+    /// there is no header to be told apart.
+    pub(super) fn split(
+        &mut self,
+        core: &Core,
+        frame: &Shape<'_, impl Source>,
+        sizes: [u32; 4],
+        status: u32,
+        tag: u16,
+    ) -> Result<bool, Fault> {
+        if self.available(core)? == 0 {
+            return Ok(false);
+        }
+        let Some(ring) = &self.ring else { return Ok(false) };
+        let place = 2 * self.place(0);
+        let (Some(low), Some(high)) = (ring.get(place), ring.get(place + 1)) else {
+            return Ok(false);
+        };
+        let addresses = [low.first(), low.second(), high.first(), high.second()];
+        let total = frame.len() + self.filter.fcs;
+        let mut near = core.memory.near();
+        let (mut at, mut lengths) = (0, [0u64; 4]);
+        for ((address, size), length) in addresses.into_iter().zip(sizes).zip(&mut lengths) {
+            let here = (size as usize).min(total - at);
+            if here == 0 || address & 1 != 0 || address == 0 {
+                continue;
+            }
+            let bytes = near.bytes(address, here as u32).ok_or(Fault::BadAddress)?;
+            frame.copy_range(at, bytes);
+            at += here;
+            *length = here as u64;
+        }
+        if at < total {
+            // Longer than all buffers of a descriptor: lost, as the chip loses it.
+            core.registers.count(regs::ROC, 1);
+            return Ok(true);
+        }
+        high.set_first(lengths[1] << 16 | lengths[2] << 32 | lengths[3] << 48);
+        high.publish(0);
+        low.set_first(0);
+        fence(Release);
+        let word = u64::from(rx::DD | rx::EOP | status) | lengths[0] << 32 | u64::from(tag) << 48;
+        low.publish(word);
+        self.head = if self.head + 1 == self.size { 0 } else { self.head + 1 };
+        core.registers.set(regs::RX[self.queue & 1].head, self.head);
+        self.host.publish_head(self.head);
+        Ok(true)
+    }
+
+    /// What is known about the checksums of a frame that was vouched for.
+    #[inline(never)]
+    pub(super) fn checksum_status(&self, head: &[u8]) -> u32 {
+        let filter = &self.filter;
+        if !(filter.report_transport || filter.report_ip) {
+            return rx::IXSM;
+        }
+        let Some(layers) = Layers::of(head) else { return rx::IXSM };
+        let ip = match layers.network {
+            // Whoever vouched did so for what is inside.
+            Network::Ipv4(_) if filter.report_ip => {
+                let at = if layers.tag.is_some() { 18 } else { 14 };
+                match Ipv4::checksum_ok(head.get(at..).unwrap_or_default()) {
+                    true => rx::IPCS,
+                    false => return rx::IXSM,
+                }
+            }
+            Network::Ipv4(_) | Network::Ipv6(_) => 0,
+            _ => return rx::IXSM,
+        };
+        let transport = match layers.transport {
+            Transport::Tcp(_) => rx::TCPCS,
+            Transport::Udp(_) if filter.extended => rx::UDPCS | rx::TCPCS,
+            Transport::Udp(_) => rx::TCPCS,
+            _ => return rx::IXSM,
+        };
+        ip | if filter.report_transport { transport } else { 0 }
+    }
+}
+
+/// A frame as it is written: without its tag, if that is taken off, and padded.
+pub(super) struct Shape<'a, S> {
+    pub source: &'a S,
+    /// Bytes of the tag that are left out.
+    pub cut: usize,
+}
+
+/// Where a tag lies.
+const TAG: usize = 12;
+
+impl<S: Source> Shape<'_, S> {
+    fn len(&self) -> usize {
+        (self.source.len() - self.cut).max(SHORTEST)
+    }
+
+    /// Copies what lies at `from` on; what follows the frame's end is zeros.
+    fn copy_range(&self, from: usize, to: Bytes<'_>) {
+        let mut done = 0;
+        if self.cut > 0 && from < TAG {
+            done = self.source.copy_range(from, to.prefix(TAG - from));
+        }
+        let at = from + done;
+        let at = if at >= TAG { at + self.cut } else { at };
+        done += self.source.copy_range(at, to.suffix(done));
+        to.suffix(done).fill(0);
+    }
+}

@@ -1,0 +1,356 @@
+//! Gathering: descriptors become frames.
+
+use std::sync::Arc;
+
+use port::{MAX_SEGS, Scratch};
+use shmem::{Bytes, Span};
+
+use super::{LENT, Tally, Transmit, flag};
+use crate::e1000::core::Core;
+use crate::e1000::descriptor::{Descriptor, tx};
+use crate::e1000::filter::{Class, class};
+use crate::e1000::offload::{Context, Request};
+use crate::e1000::regs::{self, ctrl};
+use crate::e1000::state::Fault;
+
+/// Frames looked at together.
+const CHUNK: usize = 64;
+/// Longest frame that is lent, segments of it included.
+const LONGEST: usize = 0x1_0000 + 256;
+/// The low 48 bits.
+const ADDRESS: u64 = 0xffff_ffff_ffff;
+
+/// A frame in guest memory: its pieces, and what is asked for.
+struct Packet<'m> {
+    pieces: [Bytes<'m>; MAX_SEGS],
+    count: usize,
+    len: usize,
+    /// More pieces than a frame may have, or too long.
+    too_much: bool,
+    /// Second words of the first and the last descriptor.
+    first: Option<u64>,
+    last: u64,
+}
+
+impl<'m> Packet<'m> {
+    fn new() -> Self {
+        Self {
+            pieces: [Bytes::empty(); MAX_SEGS],
+            count: 0,
+            len: 0,
+            too_much: false,
+            first: None,
+            last: 0,
+        }
+    }
+
+    fn add(&mut self, bytes: Bytes<'m>) {
+        if bytes.is_empty() {
+            return;
+        }
+        // One is kept free for a private header.
+        let room = self.count < MAX_SEGS - 1 && self.len + bytes.len() <= LONGEST;
+        self.too_much |= !room;
+        if room {
+            self.pieces[self.count] = bytes;
+            self.count += 1;
+            self.len += bytes.len();
+        }
+    }
+
+    fn pieces(&self) -> &[Bytes<'m>] {
+        &self.pieces[..self.count]
+    }
+}
+
+/// What became of the descriptors at the ring's next place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// A frame was taken, or what stands for one.
+    Frame,
+    /// There is nothing, or no whole frame.
+    Nothing,
+}
+
+impl Transmit {
+    /// Gathers up to `max` frames. On a fault, the frames before it stand.
+    #[inline]
+    pub(super) fn collect(
+        &mut self,
+        scratch: &mut Scratch,
+        max: usize,
+        tail: u32,
+    ) -> Result<(), Fault> {
+        let core = Arc::clone(&self.core);
+        let Some(ring) = self.ring.clone() else { return Ok(()) };
+        let max = max.min(scratch.capacity()).min(LENT);
+        let tags = core.registers.get(regs::CTRL) & ctrl::VME != 0;
+        while scratch.len() < max && scratch.has_room() && self.next != tail {
+            let before = scratch.len();
+            self.collect_plain(&core, &ring, scratch, max, tail, tags);
+            if scratch.len() == before
+                && self.collect_packet(&core, &ring, scratch, tail, tags)? == Step::Nothing
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gathers frames of one descriptor each that ask for nothing, as far as there are any without the
+    /// ring's end between them.
+    #[inline(always)]
+    fn collect_plain(
+        &mut self,
+        core: &Core,
+        ring: &[Descriptor],
+        scratch: &mut Scratch,
+        max: usize,
+        tail: u32,
+        tags: bool,
+    ) {
+        let end = if tail > self.next { tail } else { self.size };
+        let run = self.next as usize..end as usize;
+        let mut descriptors = ring.get(run.clone()).unwrap_or_default().iter();
+        let mut flags = self.flags.get_mut(run).unwrap_or_default().iter_mut();
+        let mut near = core.memory.near();
+        let tagged = if tags { tx::VLE } else { 0 };
+        let before = scratch.len();
+        let (tally, mut last) = (&mut self.tally, self.next);
+        let (ends, number) = (&mut self.ends, self.gathered);
+        let mut found = [Bytes::empty(); CHUNK];
+        let mut taken = 0;
+        scratch.push_all(max.min(before + CHUNK), || {
+            let descriptor = descriptors.next()?;
+            let second = descriptor.second();
+            let len = is_plain(second, tagged)?;
+            let bytes = near.bytes(descriptor.first(), len)?;
+            *flags.next()? = flags_of(second);
+            last += 1;
+            ends[(number + taken) & (LENT - 1)] = last;
+            *found.get_mut(taken)? = bytes;
+            taken += 1;
+            tally.add(len as usize);
+            Some(bytes)
+        });
+        let frames = scratch.len() - before;
+        found[..frames].iter().for_each(|bytes| self.tally.add_kind(*bytes, 1));
+        self.gathered += frames;
+        if last >= self.size {
+            self.ends[(self.gathered - 1) & (LENT - 1)] = 0;
+            last = 0;
+        }
+        self.next = last;
+    }
+
+    /// Gathers one frame, whatever it is like, or finds the fault.
+    fn collect_packet(
+        &mut self,
+        core: &Core,
+        ring: &[Descriptor],
+        scratch: &mut Scratch,
+        tail: u32,
+        tags: bool,
+    ) -> Result<Step, Fault> {
+        let mut packet = Packet::new();
+        let context = self.walk(core, ring, tail, &mut packet)?;
+        let Some((end, context)) = context else {
+            return self.leave_unfinished(scratch, tail);
+        };
+        let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, tags);
+        self.push(scratch, &packet, &request);
+        self.lend(end);
+        Ok(Step::Frame)
+    }
+
+    /// Reads the descriptors of a frame; the place after it and the context it was begun in, or nothing
+    /// if it has no end. Contexts before it are taken.
+    fn walk<'m>(
+        &mut self,
+        core: &'m Core,
+        ring: &[Descriptor],
+        tail: u32,
+        packet: &mut Packet<'m>,
+    ) -> Result<Option<(u32, [Context; 2])>, Fault> {
+        let mut near = core.memory.near();
+        let contexts = &core.registers.tx[self.queue].contexts;
+        let mut begun = [Context::load(&contexts[0]), Context::load(&contexts[1])];
+        let mut at = self.next;
+        while at != tail {
+            let Some(descriptor) = ring.get(at as usize) else { break };
+            let (first, second) = (descriptor.first(), descriptor.second());
+            if let Some(flags) = self.flags.get_mut(at as usize) {
+                *flags = flags_of(second);
+            }
+            at = self.after(at);
+            if second & (tx::DEXT | tx::DTYP) == tx::DEXT {
+                let kind = usize::from(second & tx::TSE != 0);
+                let context = Context::new(first, second);
+                context.store(&contexts[kind]);
+                if packet.first.is_none() {
+                    begun[kind] = context;
+                }
+                continue;
+            }
+            packet.first.get_or_insert(second);
+            packet.last = second;
+            let len = data_len(second);
+            if len > 0 && !near.for_each(first, len, |bytes| packet.add(bytes)) {
+                // Firmware, which may be read; what was added of it before is added again.
+                let whole = near.bytes_to_read(first, len).ok_or(Fault::BadAddress)?;
+                packet.add(whole);
+            }
+            if second & tx::EOP != 0 {
+                return Ok(Some((at, begun)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// What follows has no end yet. Contexts at the ring's next place are done all the same.
+    #[cold]
+    fn leave_unfinished(&mut self, scratch: &mut Scratch, tail: u32) -> Result<Step, Fault> {
+        let Some(ring) = self.ring.clone() else { return Ok(Step::Nothing) };
+        let is_context = |at: u32| {
+            let second = ring.get(at as usize).map_or(0, Descriptor::second);
+            second & (tx::DEXT | tx::DTYP) == tx::DEXT
+        };
+        let mut at = self.next;
+        while at != tail && is_context(at) {
+            at = self.after(at);
+        }
+        let contexts = at != self.next;
+        if contexts {
+            // Something must stand for them, or nobody would be told.
+            scratch.push(Span::EMPTY);
+            self.lend(at);
+            return Ok(Step::Frame);
+        }
+        let waiting =
+            if tail >= self.next { tail - self.next } else { tail + self.size - self.next };
+        if waiting + 1 >= self.size {
+            return Err(Fault::EndlessFrame);
+        }
+        self.unfinished = Some(tail);
+        Ok(Step::Nothing)
+    }
+
+    /// Notes that the frame pushed last ends before the descriptor `end`.
+    pub(super) fn lend(&mut self, end: u32) {
+        self.ends[self.gathered & (LENT - 1)] = end;
+        self.gathered += 1;
+        self.next = end;
+    }
+
+    /// Adds a frame with what it asks for. One that is nothing, or too much, is left without bytes, so
+    /// that it is counted as a runt.
+    fn push(&mut self, scratch: &mut Scratch, packet: &Packet<'_>, request: &Request) {
+        if packet.len == 0 || packet.too_much {
+            scratch.push(Span::EMPTY);
+            return;
+        }
+        let pieces = packet.pieces();
+        let finished = self.headers.finish(pieces, packet.len, request);
+        let mut count = 0;
+        let mut skip = finished.replaces;
+        if let Some(header) = finished.header {
+            scratch.push_segment(header);
+            count += 1;
+        }
+        for piece in pieces {
+            let rest = piece.suffix(skip);
+            skip -= piece.len() - rest.len();
+            if !rest.is_empty() {
+                rest.prefetch();
+                scratch.push_segment(rest.span());
+                count += 1;
+            }
+        }
+        scratch.end_frame(count, finished.len);
+        if let Some(offload) = finished.offload {
+            scratch.set_offload(offload);
+        }
+        let repeated = u64::from(finished.segments - 1) * u64::from(finished.header_len);
+        self.tally.frames += finished.segments;
+        self.tally.bytes += finished.len as u64 + repeated;
+        self.tally.segmented += u32::from(finished.segments > 1);
+        self.tally.sizes[regs::size_class(finished.longest)] += finished.segments;
+        if let Some(first) = pieces.first() {
+            self.tally.add_kind(*first, finished.segments);
+        }
+    }
+
+    /// Sends frames back to their guest; one without bytes stands for them in the batch.
+    #[cold]
+    pub(super) fn loop_back(
+        &mut self,
+        scratch: &mut Scratch,
+        max: usize,
+        tail: u32,
+    ) -> Result<(), Fault> {
+        let core = Arc::clone(&self.core);
+        let Some(ring) = self.ring.clone() else { return Ok(()) };
+        let tags = core.registers.get(regs::CTRL) & ctrl::VME != 0;
+        for _ in 0..max.min(scratch.capacity()) {
+            if self.next == tail || !scratch.has_room() {
+                break;
+            }
+            let mut packet = Packet::new();
+            let Some((end, context)) = self.walk(&core, &ring, tail, &mut packet)? else {
+                self.leave_unfinished(scratch, tail)?;
+                break;
+            };
+            let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, tags);
+            if !packet.too_much && packet.len > 0 {
+                self.looped.clear();
+                if self.headers.assemble(packet.pieces(), packet.len, &request, &mut self.looped) {
+                    core.loop_back(&mut self.looped)?;
+                }
+            }
+            scratch.push(Span::EMPTY);
+            self.lend(end);
+        }
+        Ok(())
+    }
+}
+
+impl Tally {
+    #[inline(always)]
+    fn add(&mut self, len: usize) {
+        self.frames += 1;
+        self.bytes += len as u64;
+        self.sizes[regs::size_class(len)] += 1;
+    }
+
+    /// Counts what kind of address frames go to: as it is at this moment, good for nothing else.
+    #[inline(always)]
+    fn add_kind(&mut self, first: Bytes<'_>, frames: u32) {
+        match class(first.read::<u64>(0).map_or(0, u64::from_le) & ADDRESS) {
+            Class::Unicast => {}
+            Class::Multicast => self.multicast += frames,
+            Class::Broadcast => self.broadcast += frames,
+        }
+    }
+}
+
+/// Bits of a transmit descriptor that are remembered.
+#[inline(always)]
+pub(super) fn flags_of(second: u64) -> u8 {
+    let report = if second & (tx::RS | tx::RPS) != 0 { flag::REPORT } else { 0 };
+    report | if second & tx::IDE != 0 { flag::DELAY } else { 0 }
+}
+
+/// Bytes of the buffer of a descriptor that is no context.
+pub(super) fn data_len(second: u64) -> u32 {
+    if second & tx::DEXT != 0 { second as u32 & 0xf_ffff } else { second as u32 & 0xffff }
+}
+
+/// The length of a frame of one descriptor that asks for nothing.
+#[inline(always)]
+fn is_plain(second: u64, tagged: u64) -> Option<u32> {
+    let legacy = second & (tx::DEXT | tx::EOP | tx::IC | tagged) == tx::EOP;
+    let odd = tx::TSE | tx::IXSM | tx::TXSM | tagged;
+    let data = second & (tx::DEXT | tx::DTYP | tx::EOP | odd) == tx::DEXT | tx::DATA | tx::EOP;
+    let len = data_len(second);
+    ((legacy || data) && len > 0 && len <= 0xffff).then_some(len)
+}

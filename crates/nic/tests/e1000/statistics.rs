@@ -1,0 +1,116 @@
+//! What is counted, and how it is read.
+
+use nic::e1000::{Access, Member, TABLE};
+use port::Mac;
+
+use super::bed::*;
+
+#[test]
+fn every_frame_is_counted_in_all_its_places() {
+    let mut bed = Bed::new(Member::Em82540);
+    bed.start(64, 64);
+    bed.write(reg::RCTL, RCTL_ON | 1 << 4);
+    let group = Mac::new([1, 0, 0x5e, 0, 0, 1]);
+    // With check sequence: 64, 65, 127, 128, 255, 256, 511, 512, 1023, 1024, 1518.
+    let lens = [60, 61, 123, 124, 251, 252, 507, 508, 1019, 1020, 1514];
+    let mut frames: Vec<_> = lens.iter().map(|len| frame(*len, 1)).collect();
+    frames.push(frame_to(group, 60, 1));
+    frames.push(frame_to(Mac::new([0xff; 6]), 60, 1));
+    let octets = lens.iter().map(|len| *len as u32 + 4).sum::<u32>() + 128;
+    frames.iter().for_each(|frame| bed.put(frame));
+    // In two pieces: counted just the same.
+    let at = bed.tx_buffer();
+    bed.set_bytes(at, &frame_to(group, 100, 1));
+    bed.describe(at, 40);
+    bed.describe(at + 40, EOP_RS | 60);
+    bed.doorbell();
+    assert_eq!(bed.gather().len(), 14);
+    assert_eq!(bed.deliver(&frames).0, 13);
+    let expect = |name: &str, at: u64, want: u32| {
+        assert_eq!((bed.read(at), bed.read(at)), (want, 0), "{name} {at:#x}");
+    };
+    for (received, sent) in [(0x405c, 0x40d8)] {
+        for (class, want) in [3, 2, 2, 2, 2, 2].into_iter().enumerate() {
+            expect("PRC", received + 4 * class as u64, want);
+            expect("PTC", sent + 4 * class as u64, want + u32::from(class == 1));
+        }
+    }
+    for (name, at, want) in [
+        ("GPRC", 0x4074, 13),
+        ("BPRC", 0x4078, 1),
+        ("MPRC", 0x407c, 1),
+        ("GPTC", 0x4080, 14),
+        ("TPR", 0x40d0, 13),
+        ("TPT", 0x40d4, 14),
+        ("MPTC", 0x40f0, 2),
+        ("BPTC", 0x40f4, 1),
+    ] {
+        expect(name, at, want);
+    }
+    for (low, want) in
+        [(0x4088, octets), (0x4090, octets + 104), (0x40c0, octets), (0x40c8, octets + 104)]
+    {
+        assert_eq!(bed.read(low), want, "{low:#x}");
+        assert_eq!(bed.read(low), want, "reading the low word clears nothing");
+        assert_eq!((bed.read(low + 4), bed.read(low)), (0, 0), "the high one does");
+    }
+}
+
+#[test]
+fn drivers_hear_that_few_descriptors_are_left() {
+    let mut bed = Bed::new(Member::Em82540);
+    bed.start(64, 64);
+    bed.write(0x3828, 1 << 25);
+    bed.write(reg::IMS, 1 << 15);
+    (0..16).for_each(|i| bed.put(&frame(64, i)));
+    bed.write(reg::TDT, 16);
+    let (frames, kick) = bed.gather_from(0);
+    assert_eq!((frames.len(), kick), (16, true));
+    assert_ne!(bed.read(reg::ICR) & 1 << 15, 0);
+    bed.send(&frame(64, 1));
+    let _ = bed.gather();
+    assert_eq!(bed.read(reg::ICR) & 1 << 15, 0, "it was low before");
+}
+
+#[test]
+fn registers_are_as_the_table_says() {
+    for member in [Member::Em82540, Member::L82574] {
+        let bed = Bed::new(member);
+        let plain = TABLE.iter().filter(|row| row.effect == nic::e1000::Effect::None);
+        for row in plain {
+            for i in 0..u64::from(row.count) {
+                let at = u64::from(row.at) + 4 * i;
+                let reset = row.reset[member as usize];
+                let there = row.members.has(member);
+                let before = bed.read(at);
+                assert_eq!(before, if there { reset } else { 0 }, "{} at {at:#x}", row.name);
+                bed.write(at, u32::MAX);
+                let want = match row.access {
+                    Access::ReadWrite if there => row.mask,
+                    Access::ReadOnly if there => reset,
+                    _ => 0,
+                };
+                assert_eq!(bed.read(at), want, "{} at {at:#x}", row.name);
+            }
+        }
+        bed.write(reg::CTRL, 1 << 26);
+        for row in TABLE.iter().filter(|row| row.effect == nic::e1000::Effect::None) {
+            let want = match row.access {
+                Access::WriteOnly | Access::ReadClear => 0,
+                Access::ReadWrite if row.survives => row.mask,
+                _ => row.reset[member as usize],
+            };
+            let want = if row.members.has(member) { want } else { 0 };
+            assert_eq!(bed.read(row.at.into()), want, "{} after a reset", row.name);
+        }
+        bed.model.device.reset(bed.now);
+        assert_eq!(bed.read(reg::MTA), 0);
+    }
+}
+
+#[test]
+fn rows_are_in_order_and_apart() {
+    for pair in TABLE.windows(2) {
+        assert!(pair[0].at + 4 * u32::from(pair[0].count) <= pair[1].at, "{}", pair[1].name);
+    }
+}
