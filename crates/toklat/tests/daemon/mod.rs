@@ -12,6 +12,7 @@ use ring::{Open, Pages, Port};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
+pub mod card;
 pub mod cli;
 pub mod frames;
 pub mod front_end;

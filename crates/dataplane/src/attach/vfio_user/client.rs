@@ -264,14 +264,30 @@ impl Client {
 /// Accesses of a driver: writes to memory are posted, those to ports are not, as QEMU has it. An access
 /// that fails reads as all ones.
 #[derive(Debug)]
-pub struct Registers<'a> {
+pub struct Registers {
     /// The connection.
-    pub client: &'a mut Client,
+    pub client: Client,
     /// Base address registers that are ports, a bit each.
-    pub ports: u32,
+    ports: u32,
 }
 
-impl Registers<'_> {
+impl Registers {
+    /// A driver's accesses by a connection, to a device that may use memory from now on.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn new(mut client: Client) -> Result<Self, ClientError> {
+        const CONFIG: u32 = 7;
+        /// Ports, memory and bus master.
+        const COMMAND: (u64, [u8; 2]) = (4, [7, 0]);
+        let mut bars = [0; 24];
+        client.read(CONFIG, 0x10, &mut bars)?;
+        client.write(CONFIG, COMMAND.0, &COMMAND.1, false)?;
+        client.traps = Traps::default();
+        let is_port = |(bar, bytes): (usize, &[u8])| u32::from(bytes[0] & 1) << bar;
+        Ok(Self { client, ports: bars.chunks(4).enumerate().map(is_port).sum() })
+    }
+
     fn read<const N: usize>(&mut self, bar: usize, at: u64) -> [u8; N] {
         let mut data = [0xff; N];
         let done = self.client.read(bar as u32, at, &mut data);
@@ -286,7 +302,7 @@ impl Registers<'_> {
     }
 }
 
-impl Regs for Registers<'_> {
+impl Regs for Registers {
     fn read32(&mut self, bar: usize, at: u64) -> u32 {
         u32::from_le_bytes(self.read(bar, at))
     }

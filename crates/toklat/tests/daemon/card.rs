@@ -1,0 +1,137 @@
+//! An emulated network card and a driver of it, without a virtual machine: the driver is in the test.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use dataplane::attach::vfio_user::client::{Client, ClientError, Registers};
+use nic::driver::Dma;
+use nic::e1000::Member;
+use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
+use nic::pcnet::driver::{Driver as PcnetDriver, Layout};
+use rustix::event::EventfdFlags;
+use shmem::{GuestMemory, GuestRange, Mapping};
+
+/// Bytes of memory.
+pub const MEMORY: u64 = 4 << 20;
+/// Where the device sees it.
+const AT: u64 = 0x10_0000;
+
+pub enum Driver {
+    E1000(Box<E1000Driver<Registers>>),
+    Pcnet(Box<PcnetDriver<Registers>>),
+}
+
+pub struct Card {
+    pub driver: Driver,
+    pub calls: Vec<OwnedFd>,
+    _memory: Arc<Mapping>,
+}
+
+pub fn eventfd() -> OwnedFd {
+    rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap()
+}
+
+/// A memory file of a guest.
+pub fn memfd(len: u64) -> OwnedFd {
+    let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&file, len).unwrap();
+    file
+}
+
+impl Card {
+    /// Plugs a driver for `model` in.
+    pub fn start(path: &Path, model: &str) -> Self {
+        let file = memfd(MEMORY);
+        let mut client = Client::connect(path).unwrap();
+        client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true).unwrap();
+        let memory = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
+        let (kind, vectors) = if model == "82574l" { (2, 3) } else { (0, 1) };
+        let calls: Vec<_> = (0..vectors).map(|_| eventfd()).collect();
+        client.set_irqs(kind, &calls.iter().collect::<Vec<_>>()).unwrap();
+        let registers = Registers::new(client).unwrap();
+        let driver = match model {
+            "82540em" | "82574l" => {
+                let member = if model == "82574l" { Member::L82574 } else { Member::Em82540 };
+                let mut dma = Dma::new(Arc::clone(&memory), 0, MEMORY as usize, AT).unwrap();
+                let interrupts = if model == "82574l" { Interrupts::Msix } else { Interrupts::Pin };
+                let config = Config { interrupts, promiscuous: true, ..Config::stock(member) };
+                let driver = E1000Driver::new(registers, &mut dma, config).unwrap();
+                Driver::E1000(Box::new(driver))
+            }
+            _ => {
+                let mapping = Arc::clone(&memory);
+                let range = GuestRange { guest: AT, user: AT, size: MEMORY, mapping, offset: 0 };
+                let table = Arc::new(GuestMemory::new(vec![range]).unwrap());
+                let layout = Layout { at: AT as u32, transmit: 7, receive: 7 };
+                let mut driver = PcnetDriver::new(registers, table, layout).unwrap();
+                driver.start(true, true).unwrap();
+                Driver::Pcnet(Box::new(driver))
+            }
+        };
+        Self { driver, calls, _memory: memory }
+    }
+
+    pub fn client(&mut self) -> &mut Client {
+        match &mut self.driver {
+            Driver::E1000(driver) => &mut driver.regs().client,
+            Driver::Pcnet(driver) => &mut driver.regs().client,
+        }
+    }
+
+    /// What went wrong since this was asked last.
+    pub fn failure(&mut self) -> Option<ClientError> {
+        self.client().take_failure()
+    }
+
+    /// Sends a frame; false without room.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        match &mut self.driver {
+            Driver::E1000(driver) => {
+                driver.reclaim();
+                let sent = driver.send(frame, &Request::default());
+                driver.flush();
+                sent
+            }
+            Driver::Pcnet(driver) => {
+                driver.reap();
+                let sent = driver.send(frame, 2048);
+                if sent {
+                    driver.demand();
+                }
+                sent
+            }
+        }
+    }
+
+    /// The frames that are there now. As an interrupt handler, if there was an interrupt.
+    pub fn receive(&mut self) -> Vec<Vec<u8>> {
+        let mut vectors = 0;
+        for (vector, call) in self.calls.iter().enumerate() {
+            let there = rustix::io::read(call, &mut [0; 8]).is_ok();
+            vectors |= u32::from(there) << vector;
+        }
+        let mut frames = Vec::new();
+        match &mut self.driver {
+            Driver::E1000(driver) => {
+                let causes = if vectors != 0 { driver.interrupt(vectors) } else { 0 };
+                driver.receive(256, |frame| frames.push(frame.to_vec()));
+                if causes != 0 {
+                    driver.rearm();
+                }
+                driver.refill();
+            }
+            Driver::Pcnet(driver) => {
+                let looked = vectors != 0 && driver.acknowledge();
+                driver.receive(256, |frame| frames.push(frame.to_vec()));
+                if looked {
+                    driver.unmask();
+                }
+            }
+        }
+        if vectors & 1 != 0 && self.calls.len() == 1 {
+            let _ = self.client().unmask();
+        }
+        frames
+    }
+}

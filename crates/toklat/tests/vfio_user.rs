@@ -1,0 +1,192 @@
+//! Emulated network cards without virtual machines: drivers that exchange frames over a switch, and live
+//! through the end of every process but their own.
+
+mod daemon;
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use daemon::card::Card;
+use daemon::frames::frame;
+use daemon::{Daemon, PATIENCE, kill_process};
+
+const MODELS: [&str; 4] = ["82540em", "82574l", "am79c970a", "am79c973"];
+/// Frames on their way.
+const WINDOW: u64 = 60;
+
+fn daemon(ports: &[(&str, &str)]) -> Daemon {
+    let daemon = Daemon::start();
+    let port = |(name, model): &(&str, &str)| {
+        format!("[switch.vale0.port.{name}]\nkind.vfio_user.nic.model = '{model}'\n")
+    };
+    daemon.apply(&ports.iter().map(port).collect::<String>());
+    daemon
+}
+
+fn socket(daemon: &Daemon, port: &str) -> PathBuf {
+    daemon.dir().join(format!("vale0-{port}.sock"))
+}
+
+fn data_process(daemon: &Daemon) -> Option<i32> {
+    daemon.get("/v1/switches/vale0")["pid"].as_i64().map(|pid| pid as i32)
+}
+
+fn numbers(card: &mut Card) -> Vec<u64> {
+    let number = |frame: &Vec<u8>| {
+        let bytes = frame.get(16..24).filter(|_| frame[12..14] == [0x88, 0xb5])?;
+        Some(u64::from_le_bytes(bytes.try_into().unwrap()))
+    };
+    card.receive().iter().filter_map(number).collect()
+}
+
+/// Frames from `a` to `b` until `last` has arrived; how many came twice.
+fn stream(a: &mut Card, b: &mut Card, number: &mut u64, last: u64, lossless: bool) -> u64 {
+    stream_from(1, a, b, number, last, lossless)
+}
+
+/// As `stream`, from station 1 to 2, or from 2 to 1.
+fn stream_from(
+    from: u8,
+    a: &mut Card,
+    b: &mut Card,
+    number: &mut u64,
+    last: u64,
+    lossless: bool,
+) -> u64 {
+    let (mut seen, mut heard, mut doubled) = (*number, Instant::now(), 0);
+    let mut window = seen;
+    while seen < last {
+        while *number < last
+            && *number < window + WINDOW
+            && a.send(&frame(from, 3 - from, *number + 1))
+        {
+            *number += 1;
+        }
+        numbers(a);
+        for got in numbers(b) {
+            if lossless {
+                assert_eq!(got, seen + 1, "lost or doubled");
+            }
+            doubled += u64::from(got <= seen);
+            seen = seen.max(got);
+            (heard, window) = (Instant::now(), seen);
+        }
+        if heard.elapsed() > Duration::from_millis(100) && !lossless {
+            // All that was in flight was lost: it is not waited for, and what is sent anew is new.
+            (heard, window) = (Instant::now(), *number);
+            if *number >= last {
+                *number = last - 1;
+            }
+        }
+        assert!(
+            heard.elapsed() < PATIENCE,
+            "{seen} of {last}; {:?} {:?}",
+            a.failure(),
+            b.failure()
+        );
+        std::thread::yield_now();
+    }
+    let failures = [a.failure(), b.failure()];
+    assert!(failures.iter().all(Option::is_none), "{failures:?}");
+    doubled
+}
+
+fn start(daemon: &Daemon, a: &str, b: &str) -> (Card, Card) {
+    let (a, mut b) = (Card::start(&socket(daemon, "a"), a), Card::start(&socket(daemon, "b"), b));
+    // So that the switch knows where it is.
+    b.send(&frame(2, 1, 0));
+    (a, b)
+}
+
+#[test]
+fn drivers_exchange_frames() {
+    for pair in [[0, 1], [1, 2], [2, 3], [3, 0], [1, 1]] {
+        let [a, b] = pair.map(|model| MODELS[model]);
+        let daemon = daemon(&[("a", a), ("b", b)]);
+        let (mut a, mut b) = start(&daemon, a, b);
+        stream(&mut a, &mut b, &mut 0, 3000, true);
+        stream_from(2, &mut b, &mut a, &mut 0, 3000, true);
+    }
+}
+
+#[test]
+fn killed_data_processes_are_not_noticed_by_drivers() {
+    for model in &MODELS[..3] {
+        let mut daemon = daemon(&[("a", model), ("b", model)]);
+        let (mut a, mut b) = start(&daemon, model, model);
+        let mut number = 0;
+        for round in 0..20 {
+            if round % 5 == 4 {
+                // One that dies too often in a row is not started again, but for this.
+                assert_eq!(daemon.ask("POST", "/v1/upgrade", &Value::Null).0, 200);
+            }
+            if round % 8 == 7 {
+                // What is kept is known to the next supervisor, too.
+                daemon.kill();
+                daemon.start_again();
+            }
+            let pid = data_process(&daemon).unwrap();
+            let started = Instant::now();
+            std::thread::scope(|scope| {
+                let killer = scope.spawn(|| {
+                    std::thread::sleep(Duration::from_micros(2000 + 137 * round));
+                    kill_process(pid);
+                });
+                // Until it is dead, and its successor is there.
+                while !killer.is_finished() || data_process(&daemon).is_none_or(|now| now == pid) {
+                    assert!(started.elapsed() < PATIENCE, "no successor: {}", daemon.log());
+                    let next = number + 50;
+                    stream(&mut a, &mut b, &mut number, next, false);
+                    if killer.is_finished() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
+            let next = number + 200;
+            stream(&mut a, &mut b, &mut number, next, false);
+        }
+        let state = daemon.get("/v1/switches/vale0/ports/a")["state"].clone();
+        assert_eq!(state, "attached", "{}", daemon.log());
+    }
+}
+
+#[test]
+fn an_upgrade_loses_nothing() {
+    for model in &MODELS[..3] {
+        let daemon = daemon(&[("a", model), ("b", model)]);
+        let (mut a, mut b) = start(&daemon, model, model);
+        let mut number = 0;
+        for _ in 0..5 {
+            std::thread::scope(|scope| {
+                let upgrade = scope.spawn(|| daemon.ask("POST", "/v1/upgrade", &Value::Null));
+                while !upgrade.is_finished() {
+                    let next = number + 50;
+                    stream(&mut a, &mut b, &mut number, next, true);
+                }
+                assert_eq!(upgrade.join().unwrap().0, 200);
+            });
+        }
+    }
+}
+
+#[test]
+fn a_cable_is_pulled_and_plugged_in() {
+    let daemon = daemon(&[("a", "82574l"), ("b", "82540em")]);
+    let (mut a, mut b) = start(&daemon, "82574l", "82540em");
+    let mut number = 0;
+    for _ in 0..3 {
+        let next = number + 100;
+        stream(&mut a, &mut b, &mut number, next, true);
+        let link = |up: bool| {
+            let path = "/v1/switches/vale0/ports/b";
+            assert_eq!(daemon.ask("PATCH", path, &json!({ "link": up })).0, 200);
+        };
+        link(false);
+        a.send(&frame(1, 2, u64::MAX));
+        std::thread::sleep(Duration::from_millis(10));
+        assert!(numbers(&mut b).is_empty(), "received without a link");
+        link(true);
+    }
+}
