@@ -22,7 +22,10 @@ fuzz_target!(|input: ([u8; OFFLOAD_HEADER], Vec<u8>)| {
             let (start, offset) = (offload.checksum_start, offload.checksum_offset);
             assert!(checksum::complete(&mut whole, start, offset));
             let field = usize::from(start) + usize::from(offset);
-            assert_eq!((&whole[..field], &whole[field + 2..]), (&frame[..field], &frame[field + 2..]));
+            assert_eq!(
+                (&whole[..field], &whole[field + 2..]),
+                (&frame[..field], &frame[field + 2..])
+            );
             assert!(field >= 14);
         }
         return;

@@ -8,9 +8,9 @@ use dataplane::attach::vfio_user::client::{Client, ClientError, Registers};
 use nic::driver::Dma;
 use nic::e1000::Member;
 use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
-use nic::pcnet::driver::{Driver as PcnetDriver, Layout};
+use nic::pcnet::driver::{Driver as PcnetDriver, Sizes};
 use rustix::event::EventfdFlags;
-use shmem::{GuestMemory, GuestRange, Mapping};
+use shmem::Mapping;
 
 /// Bytes of memory.
 pub const MEMORY: u64 = 4 << 20;
@@ -60,11 +60,9 @@ impl Card {
                 Driver::E1000(Box::new(driver))
             }
             _ => {
-                let mapping = Arc::clone(&memory);
-                let range = GuestRange { guest: AT, user: AT, size: MEMORY, mapping, offset: 0 };
-                let table = Arc::new(GuestMemory::new(vec![range]).unwrap());
-                let layout = Layout { at: AT as u32, transmit: 7, receive: 7 };
-                let mut driver = PcnetDriver::new(registers, table, layout).unwrap();
+                let mut dma = Dma::new(Arc::clone(&memory), 0, MEMORY as usize, AT).unwrap();
+                let sizes = Sizes { transmit: 7, receive: 7 };
+                let mut driver = PcnetDriver::new(registers, &mut dma, sizes).unwrap();
                 driver.start(true, true).unwrap();
                 Driver::Pcnet(Box::new(driver))
             }

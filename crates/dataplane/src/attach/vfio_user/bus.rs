@@ -279,10 +279,7 @@ impl Registers {
                 return Err(ProtocolError::Descriptors { command, got });
             }
             self.answer(header, access, now)?;
-            line.did(header.size);
-            if header.reply {
-                line.send(&self.reply)?;
-            }
+            line.did(header, if header.reply { &self.reply } else { &[] })?;
         }
         line.take()?;
         self.ask_at = self.vectors.ask(now).due;

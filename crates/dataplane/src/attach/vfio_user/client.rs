@@ -116,11 +116,25 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn reply(&mut self, command: u16) -> Result<Vec<u8>, ClientError> {
+        loop {
+            if let Some(reply) = self.next_reply(command)? {
+                return Ok(reply);
+            }
+        }
+    }
+
+    /// As `reply`; `None` for one that says again, and shortly, what was answered already: from a server
+    /// that does not know whether its predecessor had answered.
+    fn next_reply(&mut self, command: u16) -> Result<Option<Vec<u8>>, ClientError> {
         let mut header = [0; HEADER];
         self.socket.read_exact(&mut header)?;
         let mut fields = Fields(&header);
         let (id, of, size) = (fields.u16(), fields.u16(), fields.u32() as usize);
         let (flags, error) = (fields.u32(), fields.u32());
+        let again = size == HEADER && flags & flags::ERROR != 0 && id != self.id;
+        if again && self.id.wrapping_sub(id) < 1 << 12 {
+            return Ok(None);
+        }
         if id != self.id || of != command || flags & flags::REPLY == 0 {
             return Err(ClientError::Malformed);
         }
@@ -128,7 +142,7 @@ impl Client {
         let mut body = vec![0; body.ok_or(ClientError::Malformed)?];
         self.socket.read_exact(&mut body)?;
         match flags & flags::ERROR {
-            0 => Ok(body),
+            0 => Ok(Some(body)),
             _ => Err(ClientError::Refused(Errno::from_raw_os_error(error as i32))),
         }
     }

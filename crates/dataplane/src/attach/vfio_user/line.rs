@@ -1,8 +1,11 @@
 //! The socket to a front end, as whoever's turn it is reads it.
 //!
 //! Messages are looked at in the socket and taken out of it when they are carried out: a successor of
-//! this process finds those that were not. How far its predecessor was stands in state memory; only one
-//! that died within the system call that takes them leaves a doubt, in which they are taken to be gone.
+//! this process finds those that were not. How far its predecessor was stands in state memory, in one
+//! word. Two doubts are left: about one that died while it took messages out, which the next message
+//! settles, because messages have numbers; and about one that died while it sent a reply. Then, if
+//! nothing more was said, the front end is told that the access failed: a front end that has its reply
+//! passes over that, where it would take a second reply with a body for the end of the protocol.
 //!
 //! Whose a descriptor is: the kernel hands the bytes out up to the end of the first part that carries
 //! descriptors, and not beyond. They belong to the last message that it shows, which is all there.
@@ -26,15 +29,22 @@ use super::message::{HEADER, Header, MAX_FDS, MAX_MESSAGE, ProtocolError};
 const BUFFER: usize = 8192;
 const _: () = assert!(MAX_MESSAGE < BUFFER);
 
-/// Set in [`Progress::done`] while the bytes that are carried out are taken out of the socket.
-const TAKING: u64 = 1 << 32;
+/// In [`Progress::done`]: how many bytes; they are being taken out of the socket; the reply to the last
+/// of the messages is being sent; its number and command.
+const BYTES: u64 = 0xffff;
+const TAKING: u64 = 1 << 16;
+const SENDING: u64 = 1 << 17;
+const NUMBER: u32 = 32;
+const COMMAND: u32 = 48;
 
 /// How far messages are carried out, in state memory.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Progress {
-    /// Bytes at the socket's front that are carried out.
+    /// Bytes at the socket's front that are carried out, and what is being done about them.
     done: AtomicU64,
+    /// The number, command and size of the first message that is carried out.
+    first: AtomicU64,
     /// Messages that the control thread has carried out.
     requests: AtomicU64,
 }
@@ -75,12 +85,24 @@ impl Line {
     pub fn new(socket: Arc<OwnedFd>, progress: Shared<Progress>) -> Result<Self, ProtocolError> {
         let mut line = Self::ended(socket, progress);
         let done = line.progress.done.load(Ordering::Relaxed);
-        if done & TAKING == 0 {
-            line.done = usize::try_from(done).unwrap_or(0).min(BUFFER);
+        let first = line.progress.first.load(Ordering::Relaxed);
+        if done != 0 && (done & TAKING == 0 || line.look()? && line.word(0) == first) {
+            line.seen = BUFFER;
+            line.done = ((done & BYTES) as usize).min(BUFFER);
             line.take()?;
+        }
+        if done & SENDING != 0 && !line.look()? {
+            let (id, command) = ((done >> NUMBER) as u16, (done >> COMMAND) as u16);
+            let header = Header { id, command, size: HEADER, reply: true };
+            line.send(&super::message::reply(header, Err(Errno::IO)))?;
         }
         line.progress.done.store(0, Ordering::Relaxed);
         Ok(line)
+    }
+
+    /// The first eight bytes of the message at `at`: its number, command and size.
+    fn word(&self, at: usize) -> u64 {
+        self.bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
     }
 
     /// One of a session that is over.
@@ -151,17 +173,35 @@ impl Line {
         std::mem::take(&mut self.fds)
     }
 
-    /// The message in front, of so many bytes, is carried out.
-    pub fn did(&mut self, size: usize) {
-        self.done = (self.done + size).min(self.seen);
-        self.progress.done.store(self.done as u64, Ordering::Relaxed);
+    /// The message in front is carried out; answers it, if it is to be.
+    ///
+    /// # Errors
+    /// [`ProtocolError`] when the front end reads nothing.
+    pub fn did(&mut self, header: Header, reply: &[u8]) -> Result<(), ProtocolError> {
+        if self.done == 0 {
+            self.progress.first.store(self.word(0), Ordering::Relaxed);
+        }
+        self.done = (self.done + header.size).min(self.seen);
+        let done = self.done as u64;
+        if reply.is_empty() {
+            self.progress.done.store(done, Ordering::Release);
+            return Ok(());
+        }
+        let whose = u64::from(header.id) << NUMBER | u64::from(header.command) << COMMAND;
+        self.progress.done.store(done | SENDING | whose, Ordering::Release);
+        self.send(reply)?;
+        self.progress.done.store(done, Ordering::Release);
+        Ok(())
     }
 
     /// As [`did`](Self::did), for one that the control thread carried out.
-    pub fn did_request(&mut self, size: usize) {
-        // A successor that finds the one without the other answers twice at worst.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn did_request(&mut self, header: Header, reply: &[u8]) -> Result<(), ProtocolError> {
+        // A successor that finds the one without the other carries it out twice at worst.
         self.progress.requests.store(self.requests() + 1, Ordering::Relaxed);
-        self.did(size);
+        self.did(header, reply)
     }
 
     /// Messages that the control thread has carried out.
@@ -180,7 +220,7 @@ impl Line {
         if left == 0 {
             return Ok(());
         }
-        self.progress.done.store(left as u64 | TAKING, Ordering::Relaxed);
+        self.progress.done.store(left as u64 | TAKING, Ordering::Release);
         while left > 0 {
             let to = &mut self.bytes[..left];
             match rustix::net::recv(&*self.socket, to, RecvFlags::DONTWAIT) {
@@ -195,10 +235,7 @@ impl Line {
     }
 
     /// Sends a reply, all of it.
-    ///
-    /// # Errors
-    /// [`ProtocolError`] when there is no room: the front end reads nothing.
-    pub fn send(&self, bytes: &[u8]) -> Result<(), ProtocolError> {
+    fn send(&self, bytes: &[u8]) -> Result<(), ProtocolError> {
         loop {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             return match rustix::net::send(&*self.socket, bytes, flags) {

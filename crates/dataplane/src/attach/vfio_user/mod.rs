@@ -208,7 +208,7 @@ impl Server {
         let reply = message::reply(header, answer.as_deref().map_err(|error| *error));
         let reply = if header.reply { reply } else { Vec::new() };
         self.session.last = (self.wire.line().requests() + 1, reply.clone());
-        Ok(Done { size: header.size, reply, error: answer.err() })
+        Ok(Done { header, reply, error: answer.err() })
     }
 
     /// What a message came to is kept: takes it out of the socket, and answers.
@@ -217,10 +217,7 @@ impl Server {
     /// [`ProtocolError`]: the session [ends](Self::end).
     pub fn done(&mut self, done: &Done) -> Result<(), ProtocolError> {
         let mut line = self.wire.line();
-        line.did_request(done.size);
-        if !done.reply.is_empty() {
-            line.send(&done.reply)?;
-        }
+        line.did_request(done.header, &done.reply)?;
         line.take()
     }
 
@@ -328,7 +325,7 @@ impl Server {
 /// What a message came to.
 #[derive(Debug)]
 pub struct Done {
-    size: usize,
+    header: Header,
     reply: Vec<u8>,
     /// The error number that it was answered with.
     pub error: Option<Errno>,
@@ -341,11 +338,8 @@ fn finish(line: &mut Line, session: &Session) -> Result<(), ProtocolError> {
         return Ok(());
     }
     let Some(front) = line.front()? else { return Ok(()) };
-    let size = front.header.size;
-    line.did_request(size);
-    if !reply.is_empty() {
-        line.send(reply)?;
-    }
+    let header = front.header;
+    line.did_request(header, reply)?;
     line.take()
 }
 
