@@ -17,6 +17,7 @@ struct Package {
 
 const PACKAGES: &[Package] = &[
     Package { name: "gcc", program: "cc", what_for: "linking; the benchmarks' floor", tests: true },
+    Package { name: "make", program: "make", what_for: "the test guest's driver", tests: true },
     Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
     Package {
         name: "qemu-system-x86",

@@ -24,12 +24,12 @@ pub const SOURCES: [(&str, &str); 11] = [
     ("toklat_e1000.h", include_str!("../../../guest-driver/linux/toklat_e1000.h")),
     ("driver.rs", include_str!("driver.rs")),
 ];
-/// Packages that those with headers depend on and that are taken.
-const HEADERS: [&str; 2] = ["linux-headers-", "linux-kbuild-"];
+/// Packages that those with headers depend on and that are taken: the kernel's own tools, and libraries of theirs that are
+/// seldom installed.
+const HEADERS: [&str; 5] = ["linux-headers-", "linux-kbuild-", "libelf", "libzstd", "zlib1g"];
 
-/// Builds it in `target` for the kernel whose packages are in `packages`.
-pub fn build(apt: &Apt, target: &Path, packages: &Path) -> Result<Vec<u8>> {
-    let release = release(packages)?;
+/// Builds it in `target` for this release of the kernel, such as `6.1.0-56-amd64`; packages are kept in `packages`.
+pub fn build(apt: &Apt, target: &Path, packages: &Path, release: &str) -> Result<Vec<u8>> {
     let compiler = compiler()?;
     debian::tools(&["make"])?;
     let root = target.join("headers");
@@ -47,7 +47,10 @@ pub fn build(apt: &Apt, target: &Path, packages: &Path) -> Result<Vec<u8>> {
     for (name, content) in SOURCES {
         fs::write(sources.join(name), content)?;
     }
-    let mut make = command("make", &["-s", compiler]);
+    let libraries = ["lib", "usr/lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
+    // Types for BPF would need one more tool.
+    let mut make = command("make", &["-s", compiler, "CONFIG_DEBUG_INFO_BTF_MODULES="]);
+    make.env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?);
     make.arg("-C").arg(&headers).arg(format!("M={}", sources.display())).arg("modules");
     tool::run(&mut make)?;
     let module = fs::read(sources.join(NAME).with_extension("ko"))?;
@@ -55,18 +58,6 @@ pub fn build(apt: &Apt, target: &Path, packages: &Path) -> Result<Vec<u8>> {
         fs::remove_dir_all(dir)?;
     }
     Ok(module)
-}
-
-/// As in linux-image-6.1.0-56-amd64_6.1.192-2_amd64.deb.
-fn release(packages: &Path) -> Result<String> {
-    let names = fs::read_dir(packages)?.flatten().map(|entry| entry.file_name());
-    let releases = names.filter_map(|name| {
-        let name = name.to_string_lossy();
-        let release = name.strip_prefix("linux-image-")?.split('_').next()?;
-        release.starts_with(|c: char| c.is_ascii_digit()).then(|| release.to_owned())
-    });
-    // The kernel is the newest of those that were fetched.
-    releases.max().context("no package with a kernel was fetched")
 }
 
 /// The kernel's own compiler if it is here: its makefiles name that. Any other will do, too.

@@ -29,6 +29,8 @@ const INIT: &str = include_str!("../../guest/init");
 const PKT: &str = include_str!("../../guest/pkt.c");
 const PKTGEN: &str = include_str!("../../guest/pktgen");
 const VLAN: &str = include_str!("../../guest/vlan");
+/// What its file's name begins with; its release follows.
+const KERNEL: &str = "vmlinuz-";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
 /// Makes it, unless it is there and as this program would make it.
@@ -55,9 +57,12 @@ pub fn make() -> Result<()> {
     for package in fetched {
         debian::unpack(&package, &root)?;
     }
-    let compressed = fs::read(find(&root.join("boot"), "vmlinuz-")?)?;
+    let kernel = find(&root.join("boot"), KERNEL)?;
+    let compressed = fs::read(&kernel)?;
     fs::write(target.join("kernel"), uncompressed(&compressed).unwrap_or(compressed))?;
-    let module = driver::build(&apt, &target, &packages).map_err(|error| {
+    let release = kernel.file_name().unwrap_or_default().to_string_lossy();
+    let release = release.trim_start_matches(KERNEL);
+    let module = driver::build(&apt, &target, &packages, release).map_err(|error| {
         println!("skipped: the driver {} ({error:#}); tests of it skip themselves", driver::NAME);
     });
     // Beside the guest, for those who look whether it has it.
