@@ -252,7 +252,13 @@ enum Step {
     Remake,
     Reset,
     Restart,
+    /// A status block is announced, or taken away; then a word of it is written.
+    Announce(u64),
+    Block(u32, u32),
 }
+
+/// Where its status block lies, if it has one.
+const BLOCK: u32 = 0x6000;
 
 fn step() -> impl Strategy<Value = Step> {
     let place = prop_oneof![0..0x6000_u32, 0..0x1_0000_u32, Just(MEMORY as u32 - 8)];
@@ -279,9 +285,24 @@ fn step() -> impl Strategy<Value = Step> {
         1 => any::<bool>().prop_map(Step::Link),
         1 => prop::bool::weighted(0.9).prop_map(Step::Master),
         1 => Just(Step::Remake),
+        1 => announce(),
+        3 => (block_word(), 0..20_u32).prop_map(|(at, value)| Step::Block(at, value)),
         1 => Just(Step::Reset),
         2 => Just(Step::Restart),
     ]
+}
+
+/// A status block at its place, nowhere, or anywhere.
+fn announce() -> impl Strategy<Value = Step> {
+    prop_oneof![4 => Just(u64::from(BLOCK)), 1 => Just(0), 1 => any::<u64>()]
+        .prop_map(Step::Announce)
+}
+
+/// Offsets of words of a block that count, of either version.
+fn block_word() -> impl Strategy<Value = u32> {
+    let queues = [0x400_u32, 0x480, 0x800, 0x880];
+    let two = (0..4_usize, 0..4_u32).prop_map(move |(queue, word)| queues[queue] + 4 * word);
+    prop_oneof![0..0x60_u32, two].prop_map(|at| at & !3)
 }
 
 /// Carries a step out; `lent` is how many frames are.
@@ -333,6 +354,12 @@ fn carry_out(raw: &mut Raw, step: Step, lent: &mut usize, delivered: &mut u64) {
             *lent = 0;
             raw.remake();
         }
+        Step::Announce(at) => {
+            for quarter in (0..4_u16).rev() {
+                raw.set_csr(96 + quarter, (at >> (16 * quarter)) as u16);
+            }
+        }
+        Step::Block(at, value) => raw.bench.write(BLOCK + at, &value.to_le_bytes()),
         Step::Reset => raw.bench.model.device.reset(now),
         Step::Restart => {
             raw.bench.model.device.set_bus_master(true);
@@ -354,7 +381,7 @@ proptest! {
     ) {
         let chip = if fast { Chip::Am79C973 } else { Chip::Am79C970A };
         let setup = Setup { style, ..Setup::default() };
-        let mut raw = Raw::over(Bench::new(chip), &setup);
+        let mut raw = Raw::over(Bench::with_csb(chip), &setup);
         let (mut lent, mut delivered) = (0, 0);
         for step in steps {
             carry_out(&mut raw, step, &mut lent, &mut delivered);
