@@ -13,6 +13,9 @@ use super::{Registers, mii};
 use crate::csb::{self, Announced};
 use crate::device::Combining;
 
+/// Lowest bit of [`Registers::told`].
+const TOLD: u32 = 1;
+
 /// What the halves of a model share.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -91,6 +94,8 @@ impl Core {
         let mut filling = self.lock();
         if self.unsettled.swap(false, Ordering::Relaxed) {
             filling.settle(self);
+            // Before it is looked whether the bus knows.
+            fence(Ordering::SeqCst);
         }
     }
 
@@ -122,17 +127,23 @@ impl Core {
 
     /// True if the bus is to look at the interrupt pin. The caller has fenced since events were set.
     pub fn wants_kick(&self) -> bool {
-        self.registers.told.load(Ordering::Relaxed) == 0 && self.registers.level()
+        self.registers.told.load(Ordering::Relaxed) & TOLD == 0 && self.registers.level()
     }
 
     /// The interrupt pin's level, of which the bus is told by this.
     pub fn tell_level(&self) -> bool {
         let told = &self.registers.told;
         // Who sets an event meanwhile finds this, or the event is found here.
-        told.store(0, Ordering::Relaxed);
+        let begin = |old: u32| Some((old | TOLD).wrapping_add(1));
+        let before = told.fetch_update(Ordering::SeqCst, Ordering::Relaxed, begin);
+        let begun = (before.unwrap_or_default() | TOLD).wrapping_add(1);
         fence(Ordering::SeqCst);
         let level = self.registers.level();
-        told.store(u32::from(level), Ordering::Relaxed);
+        if level {
+            // If another asked meanwhile, it is his answer that counts.
+            let (done, order) = (begun | TOLD, Ordering::Relaxed);
+            let _ = told.compare_exchange(begun, done, Ordering::SeqCst, order);
+        }
         level
     }
 

@@ -180,7 +180,8 @@ pub struct Registers {
     pub(super) config: AtomicU32,
     /// Changes when rings begin anew: what was lent before is the driver's again.
     pub(super) epoch: AtomicU32,
-    /// The level that the bus was told of is high.
+    /// How often the bus has asked for the interrupt's level, above the lowest bit: it was told that the
+    /// level is high. Written by whoever asks.
     pub(super) told: AtomicU32,
     pub(super) transmit: TransmitState,
     pub(super) receive: ReceiveState,

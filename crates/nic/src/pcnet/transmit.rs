@@ -6,7 +6,7 @@
 //! once, and only when none before them is lent.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 
 use port::{DropReason, Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
 use shmem::{Bytes, Near, Shared, Span};
@@ -620,6 +620,8 @@ impl Ingress for Transmitter {
             let (done, len) = (self.done(), self.ring.as_ref().map_or(0, |ring| ring.len));
             if self.host.wants_interrupt(done, len) == Some(true) {
                 self.core.registers.raise(status::TINT);
+                // Before it is looked whether the bus knows.
+                fence(Ordering::SeqCst);
             }
         }
         let kick = self.core.wants_kick();
