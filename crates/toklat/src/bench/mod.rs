@@ -75,7 +75,8 @@ impl BenchCommand {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
-                args.run(&[nic::rows::ALONE, nic::rows::TABLE, nic_rows::ROWS], global)
+                use nic::rows::{ALONE, BY_SOCKET, TABLE};
+                args.run(&[ALONE, TABLE, BY_SOCKET, nic_rows::ROWS], global)
             }
         }
     }

@@ -11,7 +11,7 @@ pub const SHORT: u32 = 60;
 /// Frames between two looks at the clock.
 const ROUND: u32 = 64;
 /// How long nothing may move.
-const PATIENCE: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where interrupts come from: vectors raised since it was asked last; each costs what it costs.
 pub trait Raised {

@@ -25,8 +25,11 @@ pub const MAC: Mac = Mac::local(7);
 /// Frames of a batch.
 const BATCH: usize = 64;
 const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
-/// Interval of moderation: 20,000 interrupts a second, as Linux has it for mixed traffic.
-const INTERVAL: u16 = 195;
+/// Interval of moderation: 8,000 interrupts a second, as FreeBSD has it.
+const INTERVAL: u16 = 488;
+
+/// What a host holds back.
+pub const HELD: Combining = Combining { frames: 64, delay_us: 20 };
 
 /// What is done to need fewer traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -289,19 +292,15 @@ fn trap_clock() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// Runs `guest` on core 0 against a NIC whose worker is on core 1. Each access costs `trap`, and so does
-/// each interrupt (its delivery and its end).
-pub fn run(
-    variant: Variant,
-    work: Work,
-    trap: Duration,
-    guest: impl FnOnce(&mut Guest, &mut dyn Raised) -> Result<f64> + Send,
-) -> Result<Outcome> {
+/// What a guest does with its driver, and where its interrupts come from.
+pub type Measure<'a> = Box<dyn FnOnce(&mut Guest, &mut dyn Raised) -> Result<f64> + Send + 'a>;
+
+/// Runs `guest` on core 0 against an 82540EM whose worker is on core 1. Each access costs `trap`, and so
+/// does each interrupt (its delivery and its end).
+pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> Result<Outcome> {
     let config = variant.config(Member::Em82540);
-    let shared = variant == Variant::SharedDoorbells;
     let bus = Bus::new();
-    let held = Combining { frames: 64, delay_us: 20 };
-    let (model, mapping) = model(&config, (variant == Variant::Held).then_some(held))?;
+    let (model, mapping) = model(&config, (variant == Variant::Held).then_some(HELD))?;
     let stop = AtomicBool::new(false);
     let cost = u64::try_from(trap.as_nanos())?;
     std::thread::scope(|scope| {
@@ -311,39 +310,43 @@ pub fn run(
             let _ = crate::tools::session::pin(1);
             worker.run()
         });
-        let measure = || {
-            let mut dma = Dma::new(Arc::clone(&mapping), 0, MEMORY, BASE).context("mapped")?;
+        let measured = crate::bench::traffic::on_core(0, || {
             let trapping = Trapping::new(OnBus(Arc::clone(&bus)), 0, trap_clock as fn() -> u64);
+            let shared = variant == Variant::SharedDoorbells;
             let regs = Doorbelled { regs: trapping, bus: shared.then(|| Arc::clone(&bus)) };
-            let mut driver = E1000Driver::new(regs, &mut dma, config)?;
-            super::guest::prepare(&driver, &frame(1514));
-            driver.regs().regs.set_cost(cost);
-            let (traps, counts) = (driver.regs().regs.traps(), driver.counts());
-            let mut raised = || {
-                let vectors = bus.take_raised();
-                if vectors != 0 {
-                    wait(cost);
-                }
-                vectors
-            };
-            let value = guest(&mut driver, &mut raised)?;
-            let (traps, after) = (driver.regs().regs.traps().since(traps), driver.counts());
-            let frames = (after.done - counts.done).max(after.received - counts.received).max(1);
-            let per_frame = |n: u64| n as f64 / frames as f64;
-            Ok(Outcome {
-                value,
-                reads: per_frame(traps.reads),
-                writes: per_frame(traps.writes),
-                interrupts: per_frame(after.interrupts - counts.interrupts),
-                model_ns: 0.0,
-                p99: 0.0,
-            })
-        };
-        let measured = crate::bench::traffic::on_core(0, measure);
+            let mut dma = Dma::new(mapping, 0, MEMORY, BASE).context("it is mapped")?;
+            measure(E1000Driver::new(regs, &mut dma, config)?, &bus, cost, guest)
+        });
         stop.store(true, Ordering::Relaxed);
         let Ok(done) = worker.join() else { bail!("the worker panicked") };
         let model_ns = done.busy_ns as f64 / done.frames.max(1) as f64;
         measured.map(|outcome| Outcome { model_ns, ..outcome })
+    })
+}
+
+/// Runs `guest`, and counts what it needs for each frame.
+fn measure(mut driver: Guest, bus: &Bus, cost: u64, guest: Measure<'_>) -> Result<Outcome> {
+    super::guest::prepare(&driver, &frame(1514));
+    driver.regs().regs.set_cost(cost);
+    let (traps, counts) = (driver.regs().regs.traps(), driver.counts());
+    let mut raised = || {
+        let vectors = bus.take_raised();
+        if vectors != 0 {
+            wait(cost);
+        }
+        vectors
+    };
+    let value = guest(&mut driver, &mut raised)?;
+    let (traps, after) = (driver.regs().regs.traps().since(traps), driver.counts());
+    let frames = (after.done - counts.done).max(after.received - counts.received).max(1);
+    let per_frame = |n: u64| n as f64 / frames as f64;
+    Ok(Outcome {
+        value,
+        reads: per_frame(traps.reads),
+        writes: per_frame(traps.writes),
+        interrupts: per_frame(after.interrupts - counts.interrupts),
+        model_ns: 0.0,
+        p99: 0.0,
     })
 }
 

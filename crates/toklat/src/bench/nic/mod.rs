@@ -9,6 +9,7 @@
 //! one behind a socket.
 
 mod bus;
+mod cards;
 pub mod chart;
 pub mod guest;
 mod machine;

@@ -7,12 +7,13 @@ use nic::csb::Version;
 use nic::e1000::Member;
 use nic::e1000::driver::Doorbells;
 
+use super::cards;
 use super::guest;
 use super::machine::{self, Outcome, Variant, Work};
 use super::model;
 use crate::bench::lab::Lab;
 use crate::bench::peer::Peer;
-use crate::bench::rows::{Better, Row, less};
+use crate::bench::rows::{Better, Row, less, more};
 
 const MODEL: &str = "core 0: driver (polls, rings of 256) and model in one thread, 64 frames at a time; \
     gather, complete and settle are timed, or deliver and settle";
@@ -23,29 +24,40 @@ const DRIVEN: &str = "core 0: 82540EM driver, a frame at a time, interrupts by i
 /// Frames sent a second, each handed over alone: Mpps.
 fn tx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     let time = lab.duration();
-    let outcome = machine::run(variant, Work::Sink, trap, move |driver, raised| {
-        guest::send(driver, raised, guest::SHORT, time)
-    })?;
+    let outcome = machine::run(
+        variant,
+        Work::Sink,
+        trap,
+        Box::new(move |driver, raised| guest::send(driver, raised, guest::SHORT, time)),
+    )?;
     Ok(Outcome { value: outcome.value / 1e6, ..outcome })
 }
 
 /// Frames received a second, which come alone: Mpps.
 fn rx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     let (time, work) = (lab.duration(), Work::Source(guest::SHORT as usize));
-    let outcome = machine::run(variant, work, trap, move |driver, raised| {
-        guest::receive(driver, raised, time)
-    })?;
+    let outcome = machine::run(
+        variant,
+        work,
+        trap,
+        Box::new(move |driver, raised| guest::receive(driver, raised, time)),
+    )?;
     Ok(Outcome { value: outcome.value / 1e6, ..outcome })
 }
 
 /// A frame to the switch and back, one at a time: the median, in us.
 fn trip(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     let (time, mut late) = (lab.duration(), 0.0);
-    let outcome = machine::run(variant, Work::Echo, trap, |driver, raised| {
-        let times = guest::round_trips(driver, raised, time)?;
-        late = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
-        times.get(times.len() / 2).copied().context("no frame came back")
-    })?;
+    let outcome = machine::run(
+        variant,
+        Work::Echo,
+        trap,
+        Box::new(|driver, raised| {
+            let times = guest::round_trips(driver, raised, time)?;
+            late = times.get(times.len() * 99 / 100).copied().unwrap_or_default();
+            times.get(times.len() / 2).copied().context("no frame came back")
+        }),
+    )?;
     Ok(Outcome { p99: late, ..outcome })
 }
 
@@ -155,3 +167,52 @@ pub const ALONE: &[Row] = alone! {
     "nic.model.64.tx.82574l" to_switch Member::L82574, Doorbells::Each, 60;
     "nic.model.64.rx.82574l" from_switch Member::L82574, Doorbells::Each, 60;
 };
+
+const CARDS: &str = "core 0: two 82540EM drivers in one thread, by vfio-user, which send (a frame at a time) \
+    and receive; core 1: the switch's worker, polling";
+
+/// Mpps, by vfio-user.
+fn card(lab: &Lab, variant: Variant) -> Result<f64> {
+    let (rate, words) = cards::rate(lab, variant, guest::SHORT as usize)?;
+    lab.note("traps", words);
+    Ok(rate / 1e6)
+}
+
+/// Gb/s, by vfio-user, of frames of 1,500 bytes.
+fn card_gbits(lab: &Lab, variant: Variant) -> Result<f64> {
+    let (rate, words) = cards::rate(lab, variant, 1500)?;
+    lab.note("traps", words);
+    Ok(rate * 1500.0 * 8.0 / 1e9)
+}
+
+/// A driver that does nothing to need fewer traps.
+const PLAIN: Peer = Peer::Toklat("baseline", |lab| {
+    Ok(cards::rate(lab, Variant::Baseline, guest::SHORT as usize)?.0 / 1e6)
+});
+
+const fn carded(
+    id: &'static str,
+    bar: &'static str,
+    peer: Peer,
+    ours: fn(&Lab) -> Result<f64>,
+) -> Row {
+    more(id, bar, CARDS, ours, peer)
+}
+
+/// By vfio-user: no virtual machine, but real traps.
+pub const BY_SOCKET: &[Row] = &[
+    carded("nic.card.baseline", "", Peer::None, |lab| card(lab, Variant::Baseline)),
+    carded("nic.card.moderation", "", PLAIN, |lab| card(lab, Variant::Moderation)),
+    carded("nic.card.combining", "", PLAIN, |lab| card(lab, Variant::Combining)),
+    carded("nic.card.held", "", PLAIN, |lab| card(lab, Variant::Held)),
+    carded("nic.combine.gain", "ratio >= 10", PLAIN, |lab| card(lab, Variant::Both)),
+    carded("nic.card.csb1", "", PLAIN, |lab| card(lab, Variant::Block(Version::One))),
+    carded("nic.csb.gain", "ratio >= 20", PLAIN, |lab| card(lab, Variant::Block(Version::Two))),
+    carded("nic.csb.64", ">= 5", Peer::None, |lab| card(lab, Variant::Block(Version::Two))),
+    Row {
+        unit: "Gb/s",
+        ..carded("nic.csb.1500", ">= 25", Peer::None, |lab| {
+            card_gbits(lab, Variant::Block(Version::Two))
+        })
+    },
+];

@@ -1,0 +1,194 @@
+//! Drivers of emulated network cards in this process, by vfio-user, through an isolated switch: real traps
+//! (a message each), no virtual machine.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use dataplane::attach::vfio_user::client::{Client, Registers, Traps};
+use frame::Mac;
+use nic::driver::Dma;
+use nic::e1000::Member;
+use nic::e1000::driver::{E1000Driver, Interrupts, Request};
+use rustix::event::EventfdFlags;
+use rustix::fs::MemfdFlags;
+use shmem::Mapping;
+
+use super::guest;
+use super::machine::{HELD, Variant};
+use crate::bench::isolated::POLLED;
+use crate::bench::lab::{Daemon, Lab};
+use crate::bench::traffic::{header, on_core};
+
+/// Bytes of a driver's memory, and where its card has it.
+const MEMORY: u64 = 4 << 20;
+const AT: u64 = 0x10_0000;
+/// Frames handed over between two looks at what is received.
+const BURST: usize = 32;
+/// Frames are learned from before anything is measured.
+const HELLO: usize = 60;
+
+/// A card with its driver.
+struct Card {
+    driver: E1000Driver<Registers>,
+    /// By vector: what it signals.
+    calls: Vec<OwnedFd>,
+}
+
+impl Card {
+    /// A new port with a card, and its driver.
+    fn plug(daemon: &Daemon, name: &str, variant: Variant) -> Result<Self> {
+        let config = variant.config(Member::Em82540);
+        let socket = daemon.dir().join(format!("{name}.sock"));
+        let combine = (variant == Variant::Held)
+            .then(|| serde_json::json!({ "frames": HELD.frames, "delay_us": HELD.delay_us }));
+        let nic = serde_json::json!({ "model": "82540em", "csb": true, "combine": combine });
+        daemon
+            .add_port(name, &serde_json::json!({ "vfio_user": { "path": socket, "nic": nic } }))?;
+        let file = rustix::fs::memfd_create("card", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, MEMORY)?;
+        let mut client = Client::connect(&socket)?;
+        client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true)?;
+        let memory = Mapping::unsealed(file.as_fd(), usize::try_from(MEMORY)?)?;
+        let (kind, vectors) = if config.interrupts == Interrupts::Msix { (2, 3) } else { (0, 1) };
+        let call = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let calls = (0..vectors).map(call).collect::<Result<Vec<_>, _>>()?;
+        client.set_irqs(kind, &calls.iter().collect::<Vec<_>>())?;
+        let mut dma = Dma::new(Arc::clone(&memory), 0, MEMORY as usize, AT).context("mapped")?;
+        let driver = E1000Driver::new(Registers::new(client)?, &mut dma, config)?;
+        Ok(Self { driver, calls })
+    }
+
+    /// Its traps so far.
+    fn traps(&mut self) -> Traps {
+        self.driver.regs().client.traps
+    }
+
+    /// Sends one frame, so that the switch knows where it is.
+    fn announce(&mut self) -> Result<()> {
+        let mut frame = [0; HELLO];
+        frame[..14].copy_from_slice(&header(Mac::BROADCAST, self.driver.mac()));
+        if !self.driver.send(&frame, &Request::default()) {
+            bail!("a new card has no room");
+        }
+        self.driver.flush();
+        Ok(())
+    }
+
+    /// Looks at what was done and received, as the driver does: while it is awake it needs no interrupt if
+    /// it has a status block. Returns how many frames came.
+    fn look(&mut self) -> Result<u64> {
+        if self.driver.uses_block() {
+            self.driver.reclaim();
+            return Ok(self.driver.receive(usize::MAX, |_| ()) as u64);
+        }
+        let mut vectors = 0;
+        for (vector, call) in self.calls.iter().enumerate() {
+            let signalled = rustix::io::read(call, &mut [0; 8]).is_ok();
+            vectors |= u32::from(signalled) << vector;
+        }
+        if vectors == 0 {
+            return Ok(0);
+        }
+        let frames = guest::interrupt(&mut self.driver, &mut || std::mem::take(&mut vectors));
+        if self.calls.len() == 1 {
+            // The end of an interrupt by the pin is a trap, too.
+            self.driver.regs().client.unmask()?;
+        }
+        Ok(frames)
+    }
+
+    /// Hands over up to a burst, one frame at a time. A driver that is interrupted is so at once.
+    fn send(&mut self, len: u32) -> Result<()> {
+        for _ in 0..BURST {
+            if self.driver.room() == 0 {
+                self.driver.reclaim();
+            }
+            if self.driver.room() == 0 {
+                break;
+            }
+            self.driver.send_placed(len, &Request::default());
+            self.driver.flush();
+            if !self.driver.uses_block() {
+                self.look()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What two cards have done together.
+struct Flow {
+    from: Card,
+    to: Card,
+}
+
+impl Flow {
+    fn start(daemon: &Daemon, variant: Variant, len: usize) -> Result<Self> {
+        let mut flow = Self {
+            from: Card::plug(daemon, "from", variant)?,
+            to: Card::plug(daemon, "to", variant)?,
+        };
+        flow.to.announce()?;
+        flow.from.announce()?;
+        let start = Instant::now();
+        // Both announcements arrive: each is at its place in the table.
+        let (mut there, mut back) = (0, 0);
+        while there == 0 || back == 0 {
+            there += flow.to.look()?;
+            back += flow.from.look()?;
+            if start.elapsed() > guest::PATIENCE {
+                bail!("the cards do not hear each other");
+            }
+        }
+        for card in [&mut flow.from, &mut flow.to] {
+            if card.driver.uses_block() {
+                // Awake from now on.
+                card.driver.interrupt(1);
+            }
+        }
+        let mut frame = vec![0; len];
+        frame[..14].copy_from_slice(&header(flow.to.driver.mac(), flow.from.driver.mac()));
+        guest::prepare(&flow.from.driver, &frame);
+        Ok(flow)
+    }
+}
+
+/// Frames a second that one card's driver sends and another's receives, and what that took, in words.
+pub fn rate(lab: &Lab, variant: Variant, len: usize) -> Result<(f64, String)> {
+    let (time, daemon) = (lab.duration(), lab.daemon(POLLED)?);
+    let mut traps = Traps::default();
+    let rate = on_core(0, || {
+        let mut flow = Flow::start(&daemon, variant, len)?;
+        let (before, start) = ([flow.from.traps(), flow.to.traps()], Instant::now());
+        let (mut frames, mut moved) = (0, start);
+        loop {
+            flow.from.send(len as u32)?;
+            flow.from.look()?;
+            let received = flow.to.look()?;
+            frames += received;
+            let now = Instant::now();
+            if received > 0 {
+                moved = now;
+            }
+            if now - moved > guest::PATIENCE {
+                bail!("frames arrive no more");
+            }
+            if now - start >= time {
+                let after = [flow.from.traps(), flow.to.traps()];
+                for (before, after) in before.into_iter().zip(after) {
+                    traps.synchronous += after.synchronous - before.synchronous;
+                    traps.posted += after.posted - before.posted;
+                }
+                return Ok((frames, frames as f64 / (now - start).as_secs_f64()));
+            }
+        }
+    });
+    let (frames, rate) = rate?;
+    let per_frame = |n: u64| n as f64 / frames.max(1) as f64;
+    let (synchronous, posted) = (per_frame(traps.synchronous), per_frame(traps.posted));
+    let words =
+        format!("a frame, both cards: {synchronous:.4} synchronous accesses, {posted:.4} posted");
+    Ok((rate, words))
+}
