@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use rustix::mm::{MapFlags, ProtFlags};
 
+use crate::GuestMemory;
+
 /// Most mappings of files that are guarded at once; further ones are not.
 const MAPPINGS: usize = 1 << 15;
 const HUGE_PAGE: usize = 2 << 20;
@@ -47,6 +49,27 @@ static PAGE: AtomicUsize = AtomicUsize::new(4096);
 #[must_use]
 pub fn faults() -> u64 {
     FAULTS.load(Ordering::Acquire)
+}
+
+/// Notices when a guest's memory has failed: one load as long as none has.
+#[derive(Debug, Default)]
+pub struct Watch {
+    /// Faults in all memory when it was looked at last.
+    seen: u64,
+}
+
+impl Watch {
+    /// True if some of `memory` has failed since this was asked last: to be asked once a batch.
+    #[inline(always)]
+    #[must_use]
+    pub fn finds_failed(&mut self, memory: &GuestMemory) -> bool {
+        let faults = faults();
+        if faults == self.seen {
+            return false;
+        }
+        self.seen = faults;
+        memory.has_failed()
+    }
 }
 
 /// Sets up the guard for this process. More than once does nothing more.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use shmem::{DirtyLog, GuestMemory, Shareable, Shared, SharedSlice};
+use shmem::{DirtyLog, GuestMemory, Shareable, Shared, SharedSlice, guard};
 
 use super::{Fault, Features, QueueConfig, QueueError, QueueLayout, QueueState};
 
@@ -286,22 +286,14 @@ impl Parts {
     }
 }
 
-/// Notices when guest memory has failed (see [`shmem::guard`]): one load as long as none has.
+/// Notices when guest memory has failed (see [`shmem::guard`]).
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    /// Faults in all memory when it was looked at last.
-    seen: u64,
-}
+pub(super) struct Watch(guard::Watch);
 
 impl Watch {
     #[inline(always)]
     pub fn check(&mut self, memory: &GuestMemory) -> Result<(), Fault> {
-        let faults = shmem::guard::faults();
-        if faults == self.seen {
-            return Ok(());
-        }
-        self.seen = faults;
-        if memory.has_failed() { Err(Fault::Memory) } else { Ok(()) }
+        if self.0.finds_failed(memory) { Err(Fault::Memory) } else { Ok(()) }
     }
 }
 

@@ -345,3 +345,17 @@ fn regression_the_second_buffer_of_a_frame_is_outside_of_memory() {
     assert_eq!(bed.word(RX_AT + 8), 0, "nothing is published of it");
     stopped(&mut bed);
 }
+
+#[test]
+fn a_head_beyond_a_ring_that_nobody_uses_yet_is_no_fault() {
+    let mut bed = Bed::new(Member::Em82540);
+    bed.start(16, 16);
+    for (head, tail) in [(reg::TDH, reg::TDT), (reg::RDH, reg::RDT)] {
+        bed.write(head, 40);
+        bed.write(tail, 40);
+    }
+    assert!(bed.gather().is_empty() && !bed.model.transmit[0].arm());
+    assert_eq!(bed.deliver(&[frame(64, 1)]).0, 1);
+    assert_eq!(drops(&bed.egress().drops, DropReason::Full), 1);
+    assert_eq!(bed.model.device.fault(), None);
+}

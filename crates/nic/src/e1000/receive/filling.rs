@@ -43,6 +43,9 @@ impl Filling {
         if !self.filter.enabled || !registers.may_access_memory() || !registers.has_link() {
             return Ok(false);
         }
+        if self.watch.finds_failed(&core.memory) {
+            return Err(Fault::Memory);
+        }
         let new_block = self.host.notice(core, Way::Receive, self.queue);
         if self.ring.is_none() {
             self.find_ring(core)?;
@@ -60,15 +63,13 @@ impl Filling {
     #[cold]
     fn find_ring(&mut self, core: &Core) -> Result<(), Fault> {
         let (registers, words) = (&core.registers, &regs::RX[self.queue & 1]);
-        if core.memory.has_failed() {
-            return Err(Fault::Memory);
-        }
         let bytes = registers.get(words.len);
         let per = self.bytes_per_descriptor();
         (self.size, self.head) = (bytes / per, registers.get(words.head));
-        if self.size == 0 {
-            // Set up later: there are no buffers.
-            self.head = 0;
+        let idle = !self.host.is_there() && registers.observe(words.tail) == self.head;
+        if self.size == 0 || idle {
+            // No buffers, wherever they are: it may not be set up yet.
+            self.size = 0;
             return Ok(());
         }
         if self.head >= self.size {

@@ -15,6 +15,7 @@ use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
     Software,
 };
+use shmem::guard::Watch;
 use shmem::{Shared, SharedSlice};
 
 use self::spread::Private;
@@ -56,6 +57,7 @@ pub(super) struct Filling {
     filters: Option<u32>,
     /// Its part of the shared status block.
     host: Host,
+    watch: Watch,
 }
 
 /// What became of a list of frames.

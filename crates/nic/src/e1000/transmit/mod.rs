@@ -15,6 +15,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
 use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
+use shmem::guard::Watch;
 use shmem::{Shared, SharedSlice};
 
 use self::collect::flags_of;
@@ -72,6 +73,7 @@ pub(super) struct Transmit {
     host: Host,
     /// When it was looked at last.
     now: Nanos,
+    watch: Watch,
 }
 
 /// Doorbells that are held back.
@@ -133,6 +135,7 @@ impl Transmit {
             looped: Vec::new(),
             host: Host::default(),
             now: Nanos(0),
+            watch: Watch::default(),
         };
         queue.give_back();
         queue
@@ -186,22 +189,21 @@ impl Transmit {
     fn find_ring(&mut self) -> Result<(), Fault> {
         let (core, words) = (&self.core, &regs::TX[self.queue]);
         let registers = &core.registers;
-        if core.memory.has_failed() {
-            return Err(Fault::Memory);
-        }
         let bytes = registers.get(words.len);
         self.size = bytes / descriptor::DESCRIPTOR;
         self.next = registers.get(words.head);
         self.done = self.next;
-        if self.size == 0 {
+        let idle = !self.host.is_there() && registers.observe(words.tail) == self.next;
+        if self.size == 0 || idle {
+            // Nothing is there to be sent, wherever it is: it may not be set up yet.
+            self.size = 0;
             return Ok(());
+        }
+        if self.next >= self.size {
+            return Err(Fault::BadIndex);
         }
         let ring = descriptor::ring(&core.memory, registers.address(words.base), bytes);
         self.ring = Some(ring.ok_or(Fault::BadRing)?);
-        if self.next >= self.size {
-            self.ring = None;
-            return Err(Fault::BadIndex);
-        }
         self.flags.clear();
         self.flags.resize(self.size as usize, 0);
         Ok(())
@@ -225,6 +227,9 @@ impl Transmit {
         self.notice();
         if !self.runs() {
             return Ok(None);
+        }
+        if self.watch.finds_failed(&self.core.memory) {
+            return Err(Fault::Memory);
         }
         if self.ring.is_none() {
             self.find_ring()?;
