@@ -38,7 +38,10 @@ struct Card<'t> {
 
 impl Card<'_> {
     fn see(&mut self, what: &str, value: u32) {
-        self.seen.push((what.to_owned(), value));
+        let again = self.seen.iter().filter(|(seen, _)| seen.starts_with(what)).count();
+        let name =
+            if again == 0 { what.to_owned() } else { format!("{what}, {again} times before") };
+        self.seen.push((name, value));
     }
 
     fn csr(&mut self, number: u32) -> u32 {

@@ -29,10 +29,23 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// A machine with one card; why not, if there is no QEMU that has it.
-    pub fn start(card: &str) -> Result<Self, String> {
-        let program =
-            std::env::var("TOKLAT_QEMU").unwrap_or_else(|_| "qemu-system-x86_64".to_owned());
+    /// A machine with one card; if `clock`, its time is ours to let pass. Why not, if there is no QEMU
+    /// that has that: neither `$TOKLAT_QEMU`, nor the installed one, nor that of `cargo xtask qemu`.
+    pub fn start(card: &str, clock: bool) -> Result<Self, String> {
+        let made = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/qemu/qemu-system-x86_64");
+        let named = std::env::var("TOKLAT_QEMU").ok();
+        let programs = named.as_deref().into_iter().chain(["qemu-system-x86_64", made]);
+        let mut why = Vec::new();
+        for program in programs {
+            match Self::start_program(program, card, clock) {
+                Ok(started) => return Ok(started),
+                Err(error) => why.push(error),
+            }
+        }
+        Err(why.join("; "))
+    }
+
+    fn start_program(program: &str, card: &str, clock: bool) -> Result<Self, String> {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let name = format!("toklat-qtest-{}-{number}", std::process::id());
         let socket = std::env::temp_dir().join(name);
@@ -40,10 +53,15 @@ impl Qemu {
         let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
         listener.set_nonblocking(true).map_err(|error| error.to_string())?;
         let device = format!("{card},mac=52:54:00:12:34:56,netdev=n,addr={SLOT},romfile=");
-        let child = Command::new(&program)
+        // Some QEMUs have no such accelerator; with processors that stand still it is the same, but for
+        // the clock.
+        let accelerators: &[_] = match clock {
+            true => &["-accel", "qtest"],
+            false => &["-accel", "qtest", "-accel", "tcg", "-S"],
+        };
+        let child = Command::new(program)
             .args(["-machine", "pc", "-m", "32", "-nodefaults", "-display", "none"])
-            // Some QEMUs have no such accelerator; with processors that stand still it is the same.
-            .args(["-accel", "qtest", "-accel", "tcg", "-S"])
+            .args(accelerators)
             .args(["-netdev", "hubport,id=n,hubid=0", "-device", &device])
             .args(["-qtest", &format!("unix:{}", socket.display())])
             .args(["-qtest-log", "none"])
@@ -188,5 +206,9 @@ impl Target for Qemu {
         let hex = answer.trim_start_matches("0x").as_bytes();
         let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok();
         hex.chunks(2).map(|pair| byte(pair).expect("hexadecimal")).collect()
+    }
+
+    fn pass(&mut self, nanos: u64) {
+        self.ask(&format!("clock_step {nanos}"));
     }
 }

@@ -25,6 +25,7 @@ pub trait Target {
     fn write(&mut self, space: Space, at: u64, width: usize, value: u32);
     fn store(&mut self, at: u32, bytes: &[u8]);
     fn load(&mut self, at: u32, len: u32) -> Vec<u8>;
+    fn pass(&mut self, nanos: u64);
 }
 
 /// One of our models, with a switch that takes every frame and delivers none.
@@ -100,5 +101,10 @@ impl Target for Ours {
 
     fn load(&mut self, at: u32, len: u32) -> Vec<u8> {
         self.memory.bytes(at.into(), len).expect("memory").to_vec()
+    }
+
+    fn pass(&mut self, nanos: u64) {
+        self.now = self.now + nanos;
+        self.turn();
     }
 }
