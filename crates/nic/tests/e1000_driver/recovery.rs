@@ -131,6 +131,51 @@ fn an_index_out_of_range_in_the_block_stops_the_nic_until_a_reset() {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(128))]
+
+    /// Anything, anywhere in the block, at any time: the NIC runs or stands still, and a reset heals it.
+    #[test]
+    fn nonsense_in_the_block_hurts_for_no_longer_than_until_the_next_reset(
+        mode in any::<proptest::sample::Index>(),
+        pokes in proptest::collection::vec(
+            (0..0x400usize, prop_oneof![any::<u32>(), 0..64u32, Just(u32::MAX)], step()),
+            1..60,
+        ),
+    ) {
+        let configs: Vec<Config> =
+            all_modes().filter(|config| matches!(config.doorbells, Doorbells::Block(_))).collect();
+        let config = configs[mode.index(configs.len())];
+        let mut bench = Bench::new(config);
+        let page = block_page(&mut bench);
+        for (word, value, step) in pokes {
+            bench.mapping.bytes(page + 4 * word, 4).unwrap().write(0, value.to_le());
+            match step {
+                Step::Send(count) => {
+                    for i in 0..count {
+                        bench.send(&pattern(60, i.into()));
+                    }
+                    bench.driver.flush();
+                }
+                Step::Work => drop(bench.gather()),
+                Step::Deliver(_) => bench.deliver_plain(&[pattern(64, 0)]),
+                Step::Interrupt => drop(bench.interrupt()),
+                Step::Wait(nanos) => bench.wait(nanos.into()),
+                Step::Die => bench.die(),
+            }
+        }
+        bench.driver.restart().expect("it comes up again");
+        bench.interrupt();
+        prop_assert_eq!(bench.fault(), None);
+        let frame = pattern(100, 1);
+        prop_assert!(bench.send(&frame));
+        bench.driver.flush();
+        prop_assert_eq!(bench.gather(), plain(std::slice::from_ref(&frame)));
+        bench.deliver_plain(std::slice::from_ref(&frame));
+        prop_assert_eq!(bench.poll(), [frame]);
+    }
+}
+
 /// Where the driver's block lies in its memory, as its NIC's registers say.
 fn block_page(bench: &mut Bench) -> usize {
     let regs = bench.driver.regs();

@@ -27,7 +27,7 @@ pub use self::transmit::Request;
 use self::transmit::Transmit;
 use super::Member;
 use crate::csb::{self, NONE, Version, Way};
-use crate::driver::{Dma, Regs};
+use crate::driver::{Chunk, Regs};
 
 /// How the NIC hears of new descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -169,7 +169,7 @@ enum Combining {
 #[derive(Debug)]
 struct Shared {
     block: csb::driver::Block,
-    page: u64,
+    page: Chunk,
     send: csb::driver::Queue,
     receive: csb::driver::Queue,
 }
@@ -469,9 +469,9 @@ impl<R: Regs> E1000Driver<R> {
     }
 }
 
-/// A block in memory of the driver's, for a NIC whose rings have so many descriptors.
-fn share(dma: &mut Dma, config: &Config, version: Version) -> Option<Shared> {
-    let page = dma.take(csb::PAGE as usize, csb::PAGE as usize)?;
+/// Sets a block up anew in a page that no device looks at.
+fn share(page: Chunk, config: &Config, version: Version) -> Option<Shared> {
+    page.bytes().fill(0);
     let block = match version {
         Version::One => {
             let msix = config.interrupts == Interrupts::Msix;
@@ -481,5 +481,5 @@ fn share(dma: &mut Dma, config: &Config, version: Version) -> Option<Shared> {
     };
     let send = block.queue(Way::Send, 0, config.transmit)?;
     let receive = block.queue(Way::Receive, 0, config.receive)?;
-    Some(Shared { block, page: page.device(), send, receive })
+    Some(Shared { block, page, send, receive })
 }

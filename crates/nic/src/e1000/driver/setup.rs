@@ -8,7 +8,7 @@ use super::transmit::Transmit;
 use super::{
     Combining, Config, Counts, Doorbells, E1000Driver, Interrupts, Moderation, regs, share,
 };
-use crate::csb::{CSBAH, CSBAL, NONE};
+use crate::csb::{CSBAH, CSBAL, NONE, PAGE};
 use crate::driver::{Dma, Regs};
 use crate::e1000::Member;
 
@@ -69,7 +69,9 @@ impl<R: Regs> E1000Driver<R> {
             Receive::new(dma, config.receive, config.buffer, config.extended && !is_540, is_540);
         let shared = match config.doorbells {
             Doorbells::Block(version) => {
-                Some(share(dma, &config, version).ok_or(SetupError::Memory)?)
+                let page = dma.take(PAGE as usize, PAGE as usize);
+                let shared = page.and_then(|page| share(page, &config, version));
+                Some(shared.ok_or(SetupError::Memory)?)
             }
             _ => None,
         };
@@ -318,18 +320,22 @@ impl<R: Regs> E1000Driver<R> {
             | flag(chip == Member::L82574, rctl::SECRC)
     }
 
-    /// Shows the NIC its status block: after the reset, before the rings run.
+    /// Shows the NIC its status block, set up anew: after the reset, before the rings run. A reset leaves
+    /// the one from before where it is, so that it is taken away first.
     fn announce(&mut self) -> Result<(), SetupError> {
-        let (transmit, receive) = (self.transmit.size, self.receive.size);
-        let Some(shared) = &mut self.shared else { return Ok(()) };
-        shared.send.restart(transmit);
-        shared.receive.restart(receive);
-        let page = shared.page;
-        self.set(CSBAH, (page >> 32) as u32);
-        self.set(CSBAL, page as u32);
+        let Doorbells::Block(version) = self.config.doorbells else { return Ok(()) };
+        self.set(CSBAL, 0);
+        self.get(regs::STATUS);
+        let page = self.shared.take().map(|shared| shared.page);
+        let shared = page.and_then(|page| share(page, &self.config, version));
+        let shared = shared.ok_or(SetupError::Memory)?;
+        let at = shared.page.device();
+        self.set(CSBAH, (at >> 32) as u32);
+        self.set(CSBAL, at as u32);
         // Writes may be on their way for long; who is answered knows that they have arrived.
         self.get(regs::STATUS);
-        let accepted = self.shared.as_ref().and_then(|shared| shared.block.accepted());
+        let accepted = shared.block.accepted();
+        self.shared = Some(shared);
         if accepted == Some([1, 1]) { Ok(()) } else { Err(SetupError::Block) }
     }
 
