@@ -93,7 +93,10 @@ impl Core {
             }
             registers.octets.iter().for_each(|octets| octets.store(0, Relaxed));
             registers.fault.store(0, Relaxed);
-            registers.rx.iter().for_each(|queue| queue.unsettled.store(0, Relaxed));
+            for queue in &registers.rx {
+                queue.unsettled.store(0, Relaxed);
+                queue.moving.store(0, Relaxed);
+            }
             for queue in &registers.tx {
                 queue.told.store(0, Relaxed);
                 queue.contexts.iter().flatten().for_each(|word| word.store(0, Relaxed));

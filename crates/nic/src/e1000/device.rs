@@ -92,6 +92,7 @@ impl Core {
             Effect::RxRing(queue) => {
                 let mut filling = self.lock(queue.into());
                 registers.set(word, kept);
+                registers.rx[usize::from(queue & 1)].moving.store(0, Relaxed);
                 filling.forget_ring();
             }
             Effect::TxRing(queue) => {

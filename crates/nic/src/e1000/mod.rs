@@ -91,7 +91,7 @@ impl E1000 {
         // A block that is not in the memory there is now may be in the next.
         let _ = core.map_block();
         let _ = core.set_link(config.link);
-        core.remember_received();
+        core.resume_receiving();
         let [queues, _] = member.queues();
         let transmit = (0..queues).map(|queue| -> Box<dyn Transmitting> {
             Box::new(Transmit::new(&core, queue, config.ingress.clone(), config.combining))

@@ -101,6 +101,10 @@ pub(super) mod told {
 pub(super) struct RxState {
     /// Not zero: frames were delivered that nobody has been told of.
     pub unsettled: AtomicU32,
+    /// While descriptors are handed over: one more than where the head is about to go; else 0.
+    pub moving: AtomicU32,
+    /// The second word of the first of them, which is written last.
+    pub first: AtomicU64,
 }
 
 /// The Microwire side of the EEPROM.

@@ -1,7 +1,6 @@
 //! Filling a ring: frames into buffers, a run at a time.
 
-use std::sync::atomic::Ordering::Release;
-use std::sync::atomic::fence;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use frame::Offload;
 use port::{Batch, FrameIdx, Limits};
@@ -77,7 +76,29 @@ impl Filling {
         }
         let ring = descriptor::ring(&core.memory, registers.address(words.base), bytes);
         self.ring = Some(ring.ok_or(Fault::BadRing)?);
+        self.finish_moving(registers);
         Ok(())
+    }
+
+    /// Hands over what a predecessor was about to when it died. Its driver waits at the first descriptor,
+    /// or has found it done, and the others with it.
+    fn finish_moving(&mut self, registers: &Registers) {
+        let state = &registers.rx[self.queue & 1];
+        let end = state.moving.load(Acquire);
+        let first = self.ring.as_ref().and_then(|ring| ring.get(self.head as usize));
+        let (Some(end), Some(first)) = (end.checked_sub(1), first) else { return };
+        if end < self.size && self.filter.split.is_none() {
+            let at = if self.filter.extended { 0 } else { 32 };
+            if (first.second() >> at) as u32 & rx::DD == 0 {
+                if self.filter.extended {
+                    first.set_first(0);
+                }
+                first.publish(state.first.load(Relaxed));
+            }
+            self.head = end;
+            registers.publish(regs::RX[self.queue & 1].head, end);
+        }
+        state.moving.store(0, Release);
     }
 
     fn bytes_per_descriptor(&self) -> u32 {
@@ -118,7 +139,11 @@ impl Filling {
     pub(super) fn publish(&mut self, registers: &Registers) {
         let (Some(ring), false) = (&self.ring, self.filled.is_empty()) else { return };
         let (size, head) = (self.size as usize, self.head as usize);
-        fence(Release);
+        let end = head + self.filled.len();
+        let end = if end >= size { end - size } else { end } as u32;
+        let state = &registers.rx[self.queue & 1];
+        state.first.store(self.filled.first().copied().unwrap_or(0), Relaxed);
+        state.moving.store(end + 1, Release);
         for (n, word) in self.filled.iter().enumerate().rev() {
             let at = if head + n >= size { head + n - size } else { head + n };
             if let Some(descriptor) = ring.get(at) {
@@ -128,9 +153,9 @@ impl Filling {
                 descriptor.publish(*word);
             }
         }
-        let head = head + self.filled.len();
-        self.head = if head >= size { head - size } else { head } as u32;
-        registers.set(regs::RX[self.queue & 1].head, self.head);
+        self.head = end;
+        registers.publish(regs::RX[self.queue & 1].head, self.head);
+        state.moving.store(0, Release);
         self.host.publish_head(self.head);
         self.filled.clear();
     }
@@ -314,4 +339,77 @@ fn prefetch_next(batch: &Batch<'_>, next: Option<&FrameIdx>, to: Option<&Bytes<'
 
 pub(super) fn is_good(batch: &Batch<'_>, i: FrameIdx) -> bool {
     batch.offload(i).flags & Offload::DATA_VALID != 0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use frame::Mac;
+    use port::Nanos;
+    use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+
+    use super::*;
+    use crate::device::{DeviceConfig, Model};
+    use crate::e1000::{E1000, Member};
+
+    const RING: u64 = 0x1000;
+
+    fn shared<T: shmem::Shareable>() -> Shared<T> {
+        Mapping::private(16 << 10).unwrap().shared(0).unwrap()
+    }
+
+    fn write(model: &Model, at: u64, value: u32) {
+        model.device.write(0, at, &value.to_le_bytes(), Nanos(0));
+    }
+
+    /// A predecessor died as it handed three frames over at 6, 7 and 0: what its successor makes of it
+    /// if the first descriptor, written last, said so.
+    fn resumed(member: Member, first: u64) -> (u64, u32, bool) {
+        let mapping = Mapping::private(0x1_0000).unwrap();
+        let range = GuestRange { guest: 0, user: 0, size: 0x1_0000, mapping, offset: 0 };
+        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let config = DeviceConfig {
+            memory: Arc::clone(&memory),
+            mac: Mac::local(1),
+            ingress: shared(),
+            egress: vec![shared()],
+            link: true,
+            combining: None,
+            csb: false,
+        };
+        let registers: Shared<Registers> = shared();
+        let model = E1000::new(member, registers.clone(), config.clone());
+        model.device.set_bus_master(true);
+        let extended = if member == Member::L82574 { 1 << 15 } else { 0 };
+        for (at, value) in [
+            (0x5008, extended),
+            (0x2800, RING as u32),
+            (0x2808, 128),
+            (0x2810, 6),
+            (0x2818, 4),
+            (0x100, 2),
+            (0xd0, 0x80),
+        ] {
+            write(&model, at, value);
+        }
+        let state = &registers.rx[0];
+        state.first.store(7 << 32 | 7 | 64 << 16, Relaxed);
+        state.moving.store(2, Relaxed);
+        let at = memory.bytes(RING + 16 * 6 + 8, 8).unwrap();
+        at.write(0, first);
+        let model = E1000::new(member, registers.clone(), config);
+        assert_eq!(state.moving.load(Relaxed), 0);
+        let raised = model.device.interrupt(Nanos(0)).vectors == 1;
+        (at.read(0).unwrap(), registers.get(regs::RX[0].head), raised)
+    }
+
+    #[test]
+    fn what_was_handed_over_halfway_is_handed_over_wholly() {
+        for member in [Member::Em82540, Member::L82574] {
+            assert_eq!(resumed(member, 0), (7 << 32 | 7 | 64 << 16, 1, true));
+            let done = 7 << 32 | 7;
+            assert_eq!(resumed(member, done), (done, 1, true), "it was all there");
+        }
+    }
 }

@@ -216,10 +216,11 @@ impl Core {
         }
     }
 
-    /// A predecessor may have delivered frames and told nobody.
-    pub fn remember_received(&self) {
+    /// A predecessor may have handed frames over halfway, or wholly, and told nobody.
+    pub fn resume_receiving(&self) {
         for (queue, state) in self.registers.rx.iter().enumerate() {
-            if state.unsettled.swap(0, AcqRel) & RECEIVED != 0 {
+            state.unsettled.store(0, Relaxed);
+            if matches!(self.lock(queue).prepare(self), Ok(true)) {
                 let own = if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 };
                 let _ = self.raise(cause::RXT0 | own);
             }

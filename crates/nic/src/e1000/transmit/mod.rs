@@ -11,7 +11,7 @@
 mod collect;
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::fence;
 
 use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
@@ -142,25 +142,23 @@ impl Transmit {
     }
 
     fn give_back(&mut self) {
-        let registers = &self.core.registers;
-        let taken = registers.tx[self.queue].taken.load(Acquire);
-        let head = registers.get(regs::TX[self.queue].head);
-        if taken == head || !registers.may_access_memory() || self.find_ring().is_err() {
+        self.notice();
+        let taken = self.core.registers.tx[self.queue].taken.load(Acquire);
+        if !self.runs() || self.find_ring().is_err() {
             return;
         }
-        let Some(ring) = self.ring.clone().filter(|_| taken < self.size) else { return };
-        let mut at = self.next;
-        while at != taken {
-            self.flags[at as usize] = flags_of(ring[at as usize].second());
-            at = self.after(at);
+        if let Some(ring) = self.ring.clone().filter(|_| taken < self.size) {
+            let mut at = self.next;
+            while at != taken {
+                self.flags[at as usize] = flags_of(ring[at as usize].second());
+                at = self.after(at);
+            }
+            self.next = taken;
+            self.give_back_to(taken);
         }
-        self.next = taken;
-        self.give_back_to(taken);
-        // Nobody settles what nobody gathered.
-        let told = self.core.registers.tx[self.queue].told.swap(0, AcqRel);
-        if told & (told::NOW | told::DELAYED) != 0 {
-            let _ = self.core.raise(cause::TXDW | self.core.sent_cause(self.queue));
-        }
+        // It may have given back and told nobody, too.
+        self.core.registers.tx[self.queue].told.store(0, Relaxed);
+        let _ = self.core.raise(cause::TXDW | self.core.sent_cause(self.queue));
     }
 
     #[inline(always)]
@@ -300,7 +298,7 @@ impl Transmit {
         let registers = &self.core.registers;
         seen |= self.runs_low(end);
         self.done = end;
-        registers.set(regs::TX[self.queue].head, end);
+        registers.publish(regs::TX[self.queue].head, end);
         self.host.publish_head(end);
         if end == registers.get(regs::TX[self.queue].tail) {
             seen |= told::EMPTY;
