@@ -18,6 +18,8 @@ use crate::device::{Bar, Identity};
 
 /// Bytes of configuration space.
 pub const SIZE: usize = 256;
+/// Bytes of it with room for PCI Express's extended capabilities; those beyond [`SIZE`] are zeros.
+pub const EXTENDED_SIZE: usize = 4096;
 
 /// Its words, as they lie in memory, least significant byte first.
 pub type Words = [AtomicU32; SIZE / 4];

@@ -3,6 +3,7 @@
 //! A guest reaches another over the switch, both ways, with checksums on; neither notices the end of a data
 //! process; QEMU outlives the port.
 
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
@@ -147,5 +148,43 @@ fn a_port_waits_for_the_next_guest() {
             assert!(started.elapsed() < PATIENCE, "descriptors are left behind in round {round}");
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+}
+
+#[test]
+fn a_card_is_plugged_in_again() {
+    if !can_emulate("a_card_is_plugged_in_again") {
+        return;
+    }
+    let mut daemon = switch();
+    let dir = daemon.dir().to_owned();
+    let port = json!({ "name": "b", "kind": { "vfio_user": { "nic": { "model": "82574l" } } } });
+    let add = |daemon: &Daemon| daemon.ask("POST", "/v1/switches/vale0/ports", &port).0;
+    assert_eq!(add(&daemon), 201);
+    let socket = json!({ "path": dir.join("vale0-b.sock"), "type": "unix" });
+    let device =
+        json!({ "driver": "vfio-user-pci", "id": "nic1", "bus": "root1", "socket": socket });
+    let (device, qmp) = (device.to_string(), dir.join("qmp"));
+    let monitor = format!("unix:{},server=on,wait=off", qmp.display());
+    let more =
+        ["--", "-device", "pcie-root-port,id=root1,chassis=1", "-device", &device, "-qmp", &monitor];
+    let both = "eth0 /sys/class/net/eth1";
+    let watch = "while :; do echo nics $(echo /sys/class/net/*); sleep 0.3; done";
+    let mut guest = Guest::boot(&daemon, "a", 1, &more, watch);
+    guest.says(both);
+    for _ in 0..2 {
+        assert_eq!(daemon.ask("DELETE", "/v1/switches/vale0/ports/b", &json!(null)).0, 204);
+        assert_eq!(add(&daemon), 201);
+        let mut again = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        again
+            .env("TOKLAT_DIR", &dir)
+            .args(["port", "reattach", "vale0:b", "--id", "nic1", "--qmp"]);
+        let done = again.arg(&qmp).output().unwrap();
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        daemon.wait_for("the card", |daemon| state(daemon, "b") == "attached");
+        // What it said meanwhile is older than that.
+        std::thread::sleep(Duration::from_secs(1));
+        guest.says("eth0 /sys/class/net/lo");
+        guest.says(both);
     }
 }

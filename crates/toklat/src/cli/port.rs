@@ -1,5 +1,7 @@
 //! `toklat port`: add, set, rm, show.
 
+use std::path::PathBuf;
+
 use clap::Subcommand;
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::VlanId;
@@ -12,6 +14,7 @@ use super::port_options::{KindOptions, PolicyOptions};
 use super::table::Table;
 use super::{Global, Result, UsageError};
 use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo};
+use crate::vm::Qmp;
 
 /// What can be done with ports.
 #[derive(Debug, Subcommand)]
@@ -41,6 +44,21 @@ pub enum PortCommand {
         name: PortName,
         #[command(flatten)]
         policy: Box<PolicyOptions>,
+    },
+    /// Plug the emulated card of a port into its virtual machine again, after the two lost each other
+    #[command(
+        after_help = "Example, for a QEMU started with -qmp unix:/tmp/qmp.sock,server=on,wait=off:\n  \
+        toklat port reattach vale0:vm1 --qmp /tmp/qmp.sock"
+    )]
+    Reattach {
+        /// Its name, as in vale0:vm1
+        name: PortName,
+        /// QEMU's monitor
+        #[arg(long, value_name = "SOCKET")]
+        qmp: PathBuf,
+        /// What the device is called in QEMU
+        #[arg(long, value_name = "ID", default_value = "nic0")]
+        id: String,
     },
     /// Remove ports; their clients see them close
     Rm {
@@ -86,6 +104,18 @@ impl PortCommand {
                     global.print_removed(&name)?;
                 }
                 Ok(())
+            }
+            Self::Reattach { name, qmp, id } => {
+                let info: PortInfo = Client::connect(global)?.get(&name.path())?;
+                let PortKind::VfioUser { path, .. } = &info.spec.kind else {
+                    return Err(
+                        UsageError("only emulated cards (--nic) are plugged in again").into()
+                    );
+                };
+                let default = || global.dir().join(format!("{}-{}.sock", name.switch, name.port));
+                let socket = path.as_ref().map_or_else(default, PathBuf::from);
+                Qmp::connect(&qmp)?.plug_again(&id, &socket)?;
+                global.print_done(&info, &format!("{name} is plugged in again"))
             }
             Self::Show { name } => show(global, name.as_ref()),
         }

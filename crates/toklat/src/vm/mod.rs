@@ -11,6 +11,7 @@ pub mod guest;
 mod machine;
 mod pair;
 mod qemu;
+mod qmp;
 pub mod run;
 mod running;
 
@@ -19,6 +20,7 @@ pub use self::bridge::Bridge;
 pub use self::machine::{Backend, Boot, Console, Machine, Model, Nic, Plug};
 pub use self::pair::{Between, Pair, Tcp};
 pub use self::qemu::{Qemu, QemuError, Version, quoted};
+pub use self::qmp::Qmp;
 pub use self::running::{Running, time_of_process};
 
 /// Where what `cargo xtask setup` makes may be: `name` in the build directory that this program is in, or in `target` here.

@@ -17,7 +17,7 @@ pub const MAX_MESSAGE: usize = 8000;
 /// Most descriptors with a message. Front ends are told of 16: QEMU refuses to hear of more.
 pub const MAX_FDS: usize = 32;
 /// Most bytes of a read of configuration space.
-pub const MAX_READ: usize = nic::pci::SIZE;
+pub const MAX_READ: usize = nic::pci::EXTENDED_SIZE;
 /// Bytes of a write in a message of several.
 pub const MULTI: usize = 24;
 

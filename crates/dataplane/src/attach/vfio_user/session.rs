@@ -88,6 +88,9 @@ fn kinds(identity: &Identity) -> [usize; 3] {
 pub fn region_size(identity: &Identity, index: u32) -> u64 {
     match (identity.bars.get(index as usize), index) {
         (Some(Some(Bar::Memory(size) | Bar::Io(size))), _) => u64::from(*size),
+        // Without the space for extended capabilities, of which there are none, QEMU 11.1 ends itself when
+        // the device is behind a root port.
+        (None, CONFIG) if identity.express => nic::pci::EXTENDED_SIZE as u64,
         (None, CONFIG) => nic::pci::SIZE as u64,
         _ => 0,
     }

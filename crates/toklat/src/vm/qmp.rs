@@ -1,0 +1,187 @@
+//! QEMU's monitor in JSON (QMP), as far as a card that lost its port needs it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use serde_json::{Value, json};
+
+/// How long QEMU may take to answer.
+const ANSWER: Duration = Duration::from_secs(5);
+/// How long a guest may take to let go of a device.
+const UNPLUG: Duration = Duration::from_secs(20);
+
+/// A monitor.
+#[derive(Debug)]
+pub struct Qmp {
+    socket: BufReader<UnixStream>,
+    /// Devices that are gone.
+    deleted: Vec<String>,
+}
+
+impl Qmp {
+    /// Connects to a monitor (`-qmp unix:PATH,server=on,wait=off`).
+    ///
+    /// # Errors
+    /// Nobody listens, or it is no monitor.
+    pub fn connect(path: &Path) -> anyhow::Result<Self> {
+        let socket = UnixStream::connect(path)
+            .with_context(|| format!("QEMU has no monitor at {}", path.display()))?;
+        socket.set_read_timeout(Some(ANSWER))?;
+        let mut qmp = Self { socket: BufReader::new(socket), deleted: Vec::new() };
+        let greeting = qmp.line().context("This is no QMP monitor, or somebody else has it")?;
+        if greeting.get("QMP").is_none() {
+            bail!("{} is no QMP monitor", path.display());
+        }
+        qmp.execute("qmp_capabilities", &json!({}))?;
+        Ok(qmp)
+    }
+
+    fn line(&mut self) -> anyhow::Result<Value> {
+        let mut line = String::new();
+        if self.socket.read_line(&mut line)? == 0 {
+            bail!("QEMU closed its monitor");
+        }
+        let value: Value = serde_json::from_str(&line)?;
+        if value["event"] == "DEVICE_DELETED"
+            && let Some(device) = value["data"]["device"].as_str()
+        {
+            self.deleted.push(device.to_owned());
+        }
+        Ok(value)
+    }
+
+    /// Has QEMU do something; the description of the error if it does not.
+    fn try_execute(&mut self, what: &str, how: &Value) -> anyhow::Result<Result<Value, String>> {
+        let command = json!({ "execute": what, "arguments": how });
+        writeln!(self.socket.get_mut(), "{command}")?;
+        loop {
+            let mut answer = self.line().context("QEMU does not answer")?;
+            if let Some(done) = answer.get_mut("return") {
+                return Ok(Ok(done.take()));
+            }
+            if let Some(error) = answer.get("error") {
+                return Ok(Err(error["desc"].as_str().unwrap_or("no reason").to_owned()));
+            }
+        }
+    }
+
+    fn execute(&mut self, what: &str, how: &Value) -> anyhow::Result<Value> {
+        let done = self.try_execute(what, how)?;
+        done.map_err(|reason| anyhow::anyhow!("QEMU refuses {what}: {reason}"))
+    }
+
+    /// Takes a device out, if it is there; returns when the guest has let go of it.
+    fn unplug(&mut self, id: &str) -> anyhow::Result<()> {
+        let started = Instant::now();
+        match self.try_execute("device_del", &json!({ "id": id }))? {
+            Ok(_) => {}
+            Err(reason) if reason.contains("not found") => return Ok(()),
+            Err(reason) => bail!("QEMU refuses to take {id} out: {reason}"),
+        }
+        while !self.deleted.iter().any(|device| device == id) {
+            if started.elapsed() > UNPLUG {
+                bail!("The guest does not let go of {id}; is it running, and knows hot-plugging?");
+            }
+            // Nothing may be said for a while.
+            let _ = self.line();
+        }
+        Ok(())
+    }
+
+    /// Where a device is plugged in; `None` for where QEMU finds a place.
+    fn bus_of(&mut self, id: &str) -> anyhow::Result<Option<String>> {
+        let path = json!({ "path": format!("/machine/peripheral/{id}"), "property": "parent_bus" });
+        let Ok(bus) = self.try_execute("qom-get", &path)? else { return Ok(None) };
+        let name = bus.as_str().and_then(|bus| bus.rsplit('/').next());
+        Ok(name.filter(|name| !name.is_empty()).map(str::to_owned))
+    }
+
+    /// Plugs a vfio-user device in again, which lost its server: out, and in at the same place.
+    ///
+    /// # Errors
+    /// QEMU refuses, or the guest does not let go of the old one.
+    pub fn plug_again(&mut self, id: &str, socket: &Path) -> anyhow::Result<()> {
+        let bus = self.bus_of(id)?;
+        self.unplug(id)?;
+        let mut device = json!({
+            "driver": "vfio-user-pci",
+            "id": id,
+            "socket": { "type": "unix", "path": socket },
+        });
+        if let Some(bus) = bus {
+            device["bus"] = bus.into();
+        }
+        self.execute("device_add", &device).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// A monitor that answers as it is told; what it was asked.
+    fn monitor(path: &Path, answers: Vec<Value>) -> std::thread::JoinHandle<Vec<Value>> {
+        let listener = UnixListener::bind(path).unwrap();
+        std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            writeln!(socket, "{}", json!({ "QMP": {} })).unwrap();
+            let mut asked = Vec::new();
+            let mut lines = BufReader::new(socket.try_clone().unwrap()).lines();
+            for answer in answers {
+                if answer.get("event").is_none() {
+                    let line = lines.next().unwrap().unwrap();
+                    asked.push(serde_json::from_str(&line).unwrap());
+                }
+                writeln!(socket, "{answer}").unwrap();
+            }
+            asked
+        })
+    }
+
+    #[test]
+    fn a_card_goes_out_and_in_where_it_was() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let deleted = json!({ "event": "DEVICE_DELETED", "data": { "device": "nic0" } });
+        let monitor = monitor(
+            &path,
+            vec![
+                json!({ "return": {} }),
+                json!({ "return": "/machine/q35/pcie.0/port1" }),
+                json!({ "return": {} }),
+                deleted,
+                json!({ "return": {} }),
+            ],
+        );
+        Qmp::connect(&path).unwrap().plug_again("nic0", Path::new("/s")).unwrap();
+        let asked = monitor.join().unwrap();
+        let names: Vec<_> = asked.iter().map(|a| a["execute"].as_str().unwrap()).collect();
+        assert_eq!(names, ["qmp_capabilities", "qom-get", "device_del", "device_add"]);
+        let added = &asked[3]["arguments"];
+        assert_eq!((&added["bus"], &added["socket"]["path"]), (&json!("port1"), &json!("/s")));
+    }
+
+    #[test]
+    fn a_refusal_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("qmp");
+        let error = |desc: &str| json!({ "error": { "class": "x", "desc": desc } });
+        let monitor = monitor(
+            &path,
+            vec![
+                json!({ "return": {} }),
+                error("no such property"),
+                error("Device 'nic0' not found"),
+                error("Bus 'pcie.0' does not support hotplugging"),
+            ],
+        );
+        let done = Qmp::connect(&path).unwrap().plug_again("nic0", Path::new("/s"));
+        assert!(done.unwrap_err().to_string().contains("hotplugging"));
+        assert!(monitor.join().unwrap()[3]["arguments"].get("bus").is_none());
+    }
+}
