@@ -158,7 +158,7 @@ fn a_card_is_plugged_in_again() {
     }
     let mut daemon = switch();
     let dir = daemon.dir().to_owned();
-    let port = json!({ "name": "b", "kind": { "vfio_user": { "nic": { "model": "82574l" } } } });
+    let port = json!({ "name": "b", "kind": { "vfio_user": { "nic": { "model": "82540em" } } } });
     let add = |daemon: &Daemon| daemon.ask("POST", "/v1/switches/vale0/ports", &port).0;
     assert_eq!(add(&daemon), 201);
     let socket = json!({ "path": dir.join("vale0-b.sock"), "type": "unix" });
@@ -166,8 +166,15 @@ fn a_card_is_plugged_in_again() {
         json!({ "driver": "vfio-user-pci", "id": "nic1", "bus": "root1", "socket": socket });
     let (device, qmp) = (device.to_string(), dir.join("qmp"));
     let monitor = format!("unix:{},server=on,wait=off", qmp.display());
-    let more =
-        ["--", "-device", "pcie-root-port,id=root1,chassis=1", "-device", &device, "-qmp", &monitor];
+    let more = [
+        "--",
+        "-device",
+        "pcie-root-port,id=root1,chassis=1",
+        "-device",
+        &device,
+        "-qmp",
+        &monitor,
+    ];
     let both = "eth0 /sys/class/net/eth1";
     let watch = "while :; do echo nics $(echo /sys/class/net/*); sleep 0.3; done";
     let mut guest = Guest::boot(&daemon, "a", 1, &more, watch);

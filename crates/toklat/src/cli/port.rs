@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::Subcommand;
+use dataplane::config::NicModel;
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::VlanId;
 use hyper::Method;
@@ -59,6 +61,9 @@ pub enum PortCommand {
         /// What the device is called in QEMU
         #[arg(long, value_name = "ID", default_value = "nic0")]
         id: String,
+        /// Even a card with MSI-X (82574l), with which QEMU 11.1 ends itself as it is unplugged
+        #[arg(long)]
+        force: bool,
     },
     /// Remove ports; their clients see them close
     Rm {
@@ -105,13 +110,19 @@ impl PortCommand {
                 }
                 Ok(())
             }
-            Self::Reattach { name, qmp, id } => {
+            Self::Reattach { name, qmp, id, force } => {
                 let info: PortInfo = Client::connect(global)?.get(&name.path())?;
-                let PortKind::VfioUser { path, .. } = &info.spec.kind else {
+                let PortKind::VfioUser { path, nic } = &info.spec.kind else {
                     return Err(
                         UsageError("only emulated cards (--nic) are plugged in again").into()
                     );
                 };
+                if nic.model == NicModel::I82574l && !force {
+                    bail!(
+                        "QEMU up to 11.1 ends itself when a vfio-user device with MSI-X is unplugged; restart \
+                         the virtual machine, or say --force where a later QEMU does better"
+                    );
+                }
                 let default = || global.dir().join(format!("{}-{}.sock", name.switch, name.port));
                 let socket = path.as_ref().map_or_else(default, PathBuf::from);
                 Qmp::connect(&qmp)?.plug_again(&id, &socket)?;
