@@ -461,3 +461,18 @@ fn heavy_demands_are_combined_and_quiet_ones_are_not() {
         assert_eq!(raw.bench.gather().len(), 1, "at once");
     }
 }
+
+#[test]
+fn what_a_batch_leaves_behind_is_not_held_back() {
+    let limits = Combining { frames: 100, delay_us: 1000 };
+    let bench = Bench::with(Chip::Am79C970A, Some(limits));
+    let mut raw = Raw::over(bench, &Setup { tx: 9, features: 0x1915, ..Setup::default() });
+    raw.bench.gather();
+    for number in 0..200 {
+        raw.describe(TX_AT, number, BUFFERS, OWN | STP | ENP, 60);
+    }
+    raw.bench.pass(Nanos::SECOND);
+    raw.demand();
+    let lens: Vec<_> = (0..5).map(|_| raw.bench.gather().len()).collect();
+    assert_eq!(lens, [64, 64, 64, 8, 0]);
+}
