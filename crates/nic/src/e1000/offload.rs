@@ -72,6 +72,40 @@ impl Context {
     fn segment(&self) -> u16 {
         (self.0[3] >> 16) as u16
     }
+
+    /// True if it says where the headers of a frame of `len` bytes lie: each behind the other, all of them
+    /// within what is copied, and something after them.
+    fn fits(&self, len: usize) -> bool {
+        let (ip, transport, headers) = (self.ip(), self.transport(), self.header_len());
+        let network = if self.is_v4() { 20 } else { 40 };
+        let own = if self.is_tcp() { 20 } else { 8 };
+        headers <= SEGMENT_HEADERS
+            && headers < len
+            && self.segment() > 0
+            && ip.start + network <= transport.start
+            && transport.start + own <= headers
+            && transport.store >= transport.start
+            && transport.store + 2 <= headers
+    }
+
+    /// The request of a frame with this `header`, which fits.
+    fn offload(&self, header: &[u8; HEADER]) -> Offload {
+        let transport = self.transport();
+        let kind = match (self.is_tcp(), self.is_v4()) {
+            (true, true) => Offload::GSO_TCP4,
+            (true, false) => Offload::GSO_TCP6,
+            (false, _) => Offload::GSO_UDP,
+        };
+        let reduced = self.is_tcp() && header[transport.start + 13] & CWR != 0;
+        Offload {
+            flags: Offload::NEEDS_CHECKSUM,
+            gso_type: kind | if reduced { Offload::GSO_ECN } else { 0 },
+            header_len: self.header_len() as u16,
+            gso_size: self.segment(),
+            checksum_start: transport.start as u16,
+            checksum_offset: (transport.store - transport.start) as u16,
+        }
+    }
 }
 
 /// Where a checksum is computed and stored.
@@ -201,20 +235,17 @@ impl Headers {
             ..plain
         };
         let mut used = done.copied;
+        finished.replaces = used;
         if let Some(tag) = request.tag.filter(|_| len >= TAG_AT + 2) {
             if used == 0 {
                 used = copy_out(pieces, &mut header[..TAG_AT]);
+                finished.replaces = used;
             }
-            finished.replaces = used;
-            header.copy_within(TAG_AT..used, TAG_AT + TAG);
-            header[TAG_AT..TAG_AT + 2].copy_from_slice(&TAG_TYPE);
-            header[TAG_AT + 2..TAG_AT + TAG].copy_from_slice(&tag.to_be_bytes());
+            put_tag(&mut header, used, tag);
             finished.offload = finished.offload.map(|offload| offload.shifted(TAG as i16));
             finished.len += TAG;
             finished.longest += TAG;
             used += TAG;
-        } else {
-            finished.replaces = used;
         }
         if used > 0 {
             let Some(span) = self.keep(&header[..used]) else { return plain };
@@ -256,6 +287,13 @@ impl Headers {
         }
         true
     }
+}
+
+/// Puts a tag into a header of `used` bytes.
+fn put_tag(header: &mut [u8; HEADER], used: usize, tag: u16) {
+    header.copy_within(TAG_AT..used, TAG_AT + TAG);
+    header[TAG_AT..TAG_AT + 2].copy_from_slice(&TAG_TYPE);
+    header[TAG_AT + 2..TAG_AT + TAG].copy_from_slice(&tag.to_be_bytes());
 }
 
 /// What was done to a frame.
@@ -307,8 +345,9 @@ fn sum_here(
     if done.copied < place.store + 2 {
         // What was copied before has been rewritten.
         let mut fresh = [0; COPIED];
-        let wanted =
-            if range.end <= COPIED { range.end.max(place.store + 2) } else { place.store + 2 };
+        // As far as a tag may have to go in, too.
+        let least = (place.store + 2).max(TAG_AT);
+        let wanted = if range.end <= COPIED { range.end.max(least) } else { least };
         let got = copy_out(pieces, &mut fresh[..wanted]);
         header[done.copied..got].copy_from_slice(&fresh[done.copied..got]);
         done.copied = got;
@@ -337,7 +376,7 @@ fn sum_here(
 }
 
 /// Headers of a frame that is to be segmented, as virtio has them: lengths of the whole, and the
-/// transport checksum's seed with its length.
+/// transport checksum's seed with its length. An error if the context makes no sense for the frame.
 fn rewrite_segments(
     header: &mut [u8; HEADER],
     pieces: &[Bytes<'_>],
@@ -345,21 +384,26 @@ fn rewrite_segments(
     request: &Request,
     context: &Context,
 ) -> Result<Done, ()> {
-    let (ip, transport) = (context.ip(), context.transport());
-    let (headers, size) = (context.header_len(), context.segment());
-    let network = if context.is_v4() { 20 } else { 40 };
-    let own = if context.is_tcp() { 20 } else { 8 };
-    let fits = headers <= SEGMENT_HEADERS
-        && headers < len
-        && size > 0
-        && ip.start + network <= transport.start
-        && transport.start + own <= headers
-        && transport.store >= transport.start
-        && transport.store + 2 <= headers;
-    let whole = u16::try_from(len - ip.start.min(len)).map_err(|_| ())?;
-    if !fits || copy_out(pieces, &mut header[..headers]) < headers {
+    let (headers, size) = (context.header_len(), usize::from(context.segment()));
+    let fits = context.fits(len) && copy_out(pieces, &mut header[..headers]) == headers;
+    let whole = u16::try_from(len.saturating_sub(context.ip().start)).map_err(|_| ())?;
+    if !fits {
         return Err(());
     }
+    write_lengths(header, request, context, whole);
+    let payload = len - headers;
+    Ok(Done {
+        copied: headers,
+        offload: Some(context.offload(header)),
+        segments: payload.div_ceil(size) as u32,
+        header_len: headers as u32,
+        longest: headers + payload.min(size),
+    })
+}
+
+/// Writes the lengths of the whole packet, of `whole` bytes with its IP header, where they belong.
+fn write_lengths(header: &mut [u8; HEADER], request: &Request, context: &Context, whole: u16) {
+    let (ip, transport) = (context.ip(), context.transport());
     if context.is_v4() {
         put(header, ip.start + 2, whole);
         if request.ip.is_some() && ip.store >= ip.start && ip.store + 2 <= transport.start {
@@ -370,35 +414,13 @@ fn rewrite_segments(
     } else {
         put(header, ip.start + 4, whole - 40);
     }
-    let body = (len - transport.start) as u16;
+    let body = whole - (transport.start - ip.start) as u16;
     if !context.is_tcp() {
         put(header, transport.start + 4, body);
     }
     let seed = u16::from_be_bytes([header[transport.store], header[transport.store + 1]]);
     let sum = u32::from(seed) + u32::from(body);
     put(header, transport.store, (sum as u16).wrapping_add((sum >> 16) as u16));
-    let kind = match (context.is_tcp(), context.is_v4()) {
-        (true, true) => Offload::GSO_TCP4,
-        (true, false) => Offload::GSO_TCP6,
-        (false, _) => Offload::GSO_UDP,
-    };
-    let reduced = context.is_tcp() && header[transport.start + 13] & CWR != 0;
-    let offload = Offload {
-        flags: Offload::NEEDS_CHECKSUM,
-        gso_type: kind | if reduced { Offload::GSO_ECN } else { 0 },
-        header_len: headers as u16,
-        gso_size: size,
-        checksum_start: transport.start as u16,
-        checksum_offset: (transport.store - transport.start) as u16,
-    };
-    let payload = len - headers;
-    Ok(Done {
-        copied: headers,
-        offload: Some(offload),
-        segments: payload.div_ceil(size.into()) as u32,
-        header_len: headers as u32,
-        longest: headers + payload.min(size.into()),
-    })
 }
 
 fn put(header: &mut [u8; HEADER], at: usize, value: u16) {

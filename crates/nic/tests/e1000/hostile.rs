@@ -359,3 +359,21 @@ fn a_head_beyond_a_ring_that_nobody_uses_yet_is_no_fault() {
     assert_eq!(drops(&bed.egress().drops, DropReason::Full), 1);
     assert_eq!(bed.model.device.fault(), None);
 }
+
+#[test]
+fn regression_a_tag_goes_in_behind_a_checksum_that_is_stored_at_the_start() {
+    let mut bed = bed();
+    bed.write(reg::CTRL, bed.read(reg::CTRL) | 1 << 30);
+    let sent = frame(600, 1);
+    for store in [0u64, 5, 11, 12, 13, 40, 249, 250, 251, 254] {
+        bed.set_bytes(TX_BUFFERS, &sent);
+        let bits = EOP_RS | 1 << 26 | 1 << 30 | store << 16 | 20 << 40 | 0x64 << 48;
+        bed.describe(TX_BUFFERS, bits | 600);
+        bed.doorbell();
+        let (mut got, _) = bed.gather().remove(0);
+        assert_eq!(got.len(), 604);
+        assert_eq!(got.drain(12..16).collect::<Vec<_>>(), [0x81, 0, 0, 0x64]);
+        let inside = store as usize..store as usize + 2;
+        assert!((0..600).all(|i| got[i] == sent[i] || inside.contains(&i)), "{store}");
+    }
+}

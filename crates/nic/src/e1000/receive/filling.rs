@@ -207,7 +207,7 @@ impl Filling {
         limits: Limits,
         tally: &mut Tally,
     ) -> Result<usize, Fault> {
-        if self.filter.tags || self.filter.split.is_some() {
+        if self.filter.split.is_some() {
             return Ok(0);
         }
         let available = self.available(core)? as usize;
@@ -220,7 +220,8 @@ impl Filling {
         for i in list {
             let frame = batch.pick(*i);
             let (len, head) = (frame.len(), batch.head(*i));
-            if !(SHORTEST..=longest).contains(&len) {
+            let tagged = self.filter.tags && self.filter.tag(head).is_some();
+            if tagged || !(SHORTEST..=longest).contains(&len) {
                 break;
             }
             let destination = destination(head);
