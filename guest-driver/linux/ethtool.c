@@ -63,7 +63,7 @@ static void get_stats(struct net_device *dev, struct ethtool_stats *stats, u64 *
 	*data++ = nic->csb ? CSB_VERSION : 0;
 	*data++ = csb_fault(nic);
 	/* Frames that found no buffer: reading takes it back to zero. */
-	if (netif_running(dev))
+	if (nic->up)
 		nic->missed += reg_get(nic, REG_MPC);
 	*data++ = nic->missed;
 }
@@ -86,7 +86,7 @@ static int set_coalesce(struct net_device *dev, struct ethtool_coalesce *coalesc
 	if (coalesce->rx_coalesce_usecs > 16000)
 		return -ERANGE;
 	nic->interval = coalesce->rx_coalesce_usecs * NSEC_PER_USEC / ITR_NS;
-	if (netif_running(dev))
+	if (nic->up)
 		nic_set_interval(nic);
 	return 0;
 }
@@ -107,7 +107,7 @@ static int set_ringparam(struct net_device *dev, struct ethtool_ringparam *ring,
 {
 	struct nic *nic = netdev_priv(dev);
 	u32 sizes[2] = { nic->send.size, nic->receive.size };
-	bool running = netif_running(dev);
+	bool running = nic->up;
 	int error = 0;
 
 	if (ring->rx_mini_pending || ring->rx_jumbo_pending || ring->tx_pending < RING_LEAST ||

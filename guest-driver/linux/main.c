@@ -106,15 +106,15 @@ static int poll(struct napi_struct *napi, int budget)
 {
 	struct nic *nic = container_of(napi, struct nic, napi);
 	bool announced = nic->announced;
-	bool sent;
+	bool sent = send_poll(nic, budget);
 	int frames;
 
+	/* Called for sending alone, by somebody who does not wait for an interrupt. */
+	if (!budget)
+		return 0;
 	nic->announced = false;
 	if (csb_on(&nic->receive.end))
 		csb_unwant(&nic->receive.end);
-	sent = send_poll(nic, budget);
-	if (!budget)
-		return 0;
 	frames = receive_poll(nic, budget);
 	nic->counts.interrupts_saved += frames && !announced;
 	if (frames == budget || !sent || !may_sleep(nic))
@@ -193,6 +193,7 @@ static int go_up(struct nic *nic)
 	error = take_interrupts(nic);
 	if (error)
 		goto no_interrupts;
+	nic->up = true;
 	napi_enable(&nic->napi);
 	nic_enable_interrupts(nic);
 	netif_start_queue(nic->dev);
@@ -212,6 +213,9 @@ no_receive:
 
 static void go_down(struct nic *nic)
 {
+	if (!nic->up)
+		return;
+	nic->up = false;
 	netif_tx_disable(nic->dev);
 	/* Polling unmasks at its end. */
 	napi_disable(&nic->napi);
@@ -246,7 +250,7 @@ int nic_reopen(struct nic *nic)
 {
 	int error;
 
-	if (!netif_running(nic->dev))
+	if (!nic->up)
 		return 0;
 	go_down(nic);
 	error = go_up(nic);
@@ -279,10 +283,12 @@ static void on_timeout(struct net_device *dev, unsigned int queue)
 
 static void on_rx_mode(struct net_device *dev)
 {
-	if (!netif_running(dev))
+	struct nic *nic = netdev_priv(dev);
+
+	if (!nic->up)
 		return;
 	nic_set_filters(dev);
-	nic_receive(netdev_priv(dev));
+	nic_receive(nic);
 }
 
 static int on_address(struct net_device *dev, void *address)
@@ -292,11 +298,9 @@ static int on_address(struct net_device *dev, void *address)
 	if (error)
 		return error;
 	eth_commit_mac_addr_change(dev, address);
-	if (netif_running(dev)) {
-		netif_addr_lock_bh(dev);
-		on_rx_mode(dev);
-		netif_addr_unlock_bh(dev);
-	}
+	netif_addr_lock_bh(dev);
+	on_rx_mode(dev);
+	netif_addr_unlock_bh(dev);
 	return 0;
 }
 
@@ -319,7 +323,7 @@ static int on_set_features(struct net_device *dev, netdev_features_t features)
 	struct nic *nic = netdev_priv(dev);
 
 	dev->features = features;
-	if (netif_running(dev)) {
+	if (nic->up) {
 		nic_set_vlan(nic);
 		nic_set_checksum(nic);
 	}

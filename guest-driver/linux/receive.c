@@ -147,8 +147,8 @@ static void receive_give_up(struct nic *nic, bool error)
 		DEV_STATS_INC(nic->dev, rx_dropped);
 }
 
-/* Takes the oldest descriptor; true if a frame is complete, or was given up. */
-static bool receive_one(struct nic *nic, const struct receive_desc *desc)
+/* Takes the oldest descriptor. */
+static void receive_one(struct nic *nic, const struct receive_desc *desc)
 {
 	struct receive_ring *ring = &nic->receive;
 	struct receive_buffer *buffer = &ring->buffer[ring->oldest];
@@ -186,25 +186,24 @@ out:
 	if (last)
 		ring->skips = false;
 	ring->oldest = ring_after(ring->oldest, ring->size);
-	return last;
 }
 
-/* Takes up to "budget" frames; returns how many. */
+/* Takes up to "budget" descriptors, nearly always a frame each; returns how many. */
 int receive_poll(struct nic *nic, int budget)
 {
 	struct receive_ring *ring = &nic->receive;
 	const struct receive_desc *desc;
-	int frames = 0;
+	int taken;
 
-	while (frames < budget && (desc = receive_ready(ring))) {
+	for (taken = 0; taken < budget && (desc = receive_ready(ring)); taken++) {
 		prefetch(ring->buffer[ring_after(ring->oldest, ring->size)].data + BUFFER_PAD);
-		frames += receive_one(nic, desc);
+		receive_one(nic, desc);
 		if (receive_unfilled(ring) >= ring->size / 2)
 			receive_refill(nic);
 	}
 	if (receive_unfilled(ring) >= REFILL_BATCH)
 		receive_refill(nic);
-	return frames;
+	return taken;
 }
 
 /* A ring, full of buffers that the device does not know of yet. */

@@ -107,6 +107,7 @@ struct nic {
 	struct receive_ring receive;
 	struct counts counts;
 
+	bool up;		/* from the end of go_up to the begin of go_down */
 	bool is_82574;
 	bool msix;		/* vector 0: frames; vector 1: the rest */
 	bool masked;		/* frames' interrupts, until polling ends */

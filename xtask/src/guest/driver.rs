@@ -53,7 +53,10 @@ pub fn build(apt: &Apt, target: &Path, packages: &Path, release: &str) -> Result
     make.env("LD_LIBRARY_PATH", std::env::join_paths(libraries)?);
     make.arg("-C").arg(&headers).arg(format!("M={}", sources.display())).arg("modules");
     tool::run(&mut make)?;
-    let module = fs::read(sources.join(NAME).with_extension("ko"))?;
+    let module = sources.join(NAME).with_extension("ko");
+    // What debuggers want is most of it, and takes its time to be loaded.
+    let _ = tool::succeeds(command("strip", &["--strip-debug"]).arg(&module));
+    let module = fs::read(module)?;
     for dir in [root, sources] {
         fs::remove_dir_all(dir)?;
     }
