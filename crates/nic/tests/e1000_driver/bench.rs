@@ -160,12 +160,17 @@ impl Bench {
 
     /// Takes at most one batch of what the driver has sent, and gives it back if `completes`.
     pub fn gather_batch(&mut self, completes: bool) -> Vec<Seen> {
+        self.gather_up_to(64, completes)
+    }
+
+    /// As [`gather_batch`](Self::gather_batch), at most `max` frames.
+    pub fn gather_up_to(&mut self, max: usize, completes: bool) -> Vec<Seen> {
         let now = self.now();
         let (model, scratch) = (self.model.as_mut().expect("a model"), &mut self.scratch);
         let mut seen = Vec::new();
         for queue in &mut model.transmit {
             scratch.clear();
-            let gathered = queue.gather(scratch, 64, now);
+            let gathered = queue.gather(scratch, max, now);
             // SAFETY: the memory outlives the scratch's use.
             let map = unsafe { MapGuard::assume_mapped() };
             scratch.judge_requests(&map, &mut [false; 64], false, |_, len| len > 0);

@@ -265,6 +265,35 @@ fn a_status_block_interrupts_only_a_driver_that_sleeps() {
     }
 }
 
+/// Who has no room sleeps until there is as much as he needs: however much that is.
+#[test]
+fn a_driver_without_room_is_interrupted_when_there_is() {
+    for config in all_modes().filter(|config| matches!(config.doorbells, Doorbells::Block(_))) {
+        for needed in [1, 8, 9, 20, 31] {
+            let mut bench = Bench::new(Config { interrupts: Interrupts::Pin, ..config });
+            bench.interrupt();
+            for round in 0..4 {
+                while bench.send(&pattern(60, round)) {}
+                bench.driver.flush();
+                while !bench.driver.wait_for_room(needed) {
+                    // Asleep: the device goes on, three frames at a time, until it interrupts.
+                    let vectors = loop {
+                        let batch = bench.gather_up_to(3, true);
+                        assert!(!batch.is_empty(), "{config:?}: it sleeps for ever for {needed}");
+                        let device = &bench.model.as_ref().unwrap().device;
+                        let raised = device.interrupt(bench.now());
+                        if raised.vectors != 0 {
+                            break raised.vectors;
+                        }
+                    };
+                    bench.driver.interrupt(vectors);
+                }
+                assert!(bench.driver.room() >= needed);
+            }
+        }
+    }
+}
+
 /// An 82574L's driver reads no register for data, whatever comes; the 82540EM's some at each interrupt.
 #[test]
 fn a_stock_driver_of_the_82574l_reads_nothing() {

@@ -331,13 +331,18 @@ impl<R: Regs> E1000Driver<R> {
         done
     }
 
-    /// Before it sleeps for want of room: asks for an interrupt when half the ring is done. True if there
-    /// is room already; then nothing is asked for. Without a status block, interrupts come anyway.
+    /// Before it sleeps for want of room, with all that was handed in flushed: asks for an interrupt when
+    /// half the ring is done, or for many descriptors, when anything is. True if there is room already; then
+    /// nothing is asked for. Without a status block, interrupts come anyway.
     pub fn wait_for_room(&mut self, descriptors: u32) -> bool {
         let (oldest, size) = (self.transmit.oldest, self.transmit.size);
         if let Some(shared) = &mut self.shared {
             let half = oldest + size / 2;
-            shared.send.sleep(if half >= size { half - size } else { half });
+            shared.send.sleep(match half >= size {
+                _ if descriptors > size / 4 => NONE,
+                true => half - size,
+                false => half,
+            });
         }
         self.reclaim();
         let room = self.room() >= descriptors;
