@@ -10,3 +10,4 @@ mod l82574;
 mod moderation;
 mod offloads;
 mod statistics;
+mod threads;
