@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use ring::{Open, Port};
 
 use super::guests::Guests;
-use super::nic_guests::Cards;
+use super::nic::linux::Cards;
 use super::peer;
 use crate::api;
 use crate::cli::{Client, Global};

@@ -12,8 +12,6 @@ mod isolated;
 mod lab;
 mod life;
 mod nic;
-mod nic_guests;
-mod nic_rows;
 mod peer;
 mod pipe;
 mod ports;
@@ -21,7 +19,6 @@ mod rows;
 mod traffic;
 mod vhost;
 mod vm_rows;
-mod wire;
 
 use std::io::Write;
 
@@ -76,7 +73,7 @@ impl BenchCommand {
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
                 use nic::rows::{ALONE, BY_SOCKET, TABLE};
-                args.run(&[ALONE, TABLE, BY_SOCKET, nic_rows::ROWS], global)
+                args.run(&[ALONE, TABLE, BY_SOCKET, nic::linux_rows::ROWS], global)
             }
         }
     }

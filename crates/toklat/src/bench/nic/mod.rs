@@ -6,12 +6,15 @@
 //! ```
 //!
 //! Guests' sides ([`guest`]) are written for any registers: those of a model in this process, and those of
-//! one behind a socket.
+//! one behind a socket. [`linux`] is another matter: whole Linux guests in QEMU.
 
 mod bus;
 mod cards;
 pub mod chart;
 pub mod guest;
+pub mod linux;
+pub mod linux_rows;
 mod machine;
 mod model;
 pub mod rows;
+mod wire;

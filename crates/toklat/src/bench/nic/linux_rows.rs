@@ -1,8 +1,8 @@
-//! The rows of `toklat bench nic`, and the bars they are to clear.
+//! Rows of `toklat bench nic`: Linux guests, and what their cards cost them.
 
-use super::nic_guests::{Card, Own, What, best, figure};
-use super::peer::Peer;
-use super::rows::{Better, Row};
+use super::linux::{Card, Own, What, best, figure};
+use crate::bench::peer::Peer;
+use crate::bench::rows::{Better, Row};
 
 const GUEST: &str = "a Linux guest with a virtual processor, a program at the far end of its wire, and what is \
     between them (the switch: auto), on all cores. Peer: the same guest and program";

@@ -12,8 +12,8 @@ use anyhow::{Context, Result, bail, ensure};
 use dataplane::state::PortStats;
 use frame::Mac;
 
-use super::lab::{Daemon, Lab};
 use super::wire::Wire;
+use crate::bench::lab::{Daemon, Lab};
 use crate::daemon::endpoints;
 use crate::vm::{
     Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, Version, guest,
