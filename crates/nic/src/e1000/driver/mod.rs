@@ -254,6 +254,13 @@ impl<R: Regs> E1000Driver<R> {
         self.transmit.room()
     }
 
+    /// Descriptors of the ring to send with, each with a buffer: all of them can be [placed](Self::place)
+    /// into while nothing is sent.
+    #[must_use]
+    pub fn places(&self) -> u32 {
+        self.transmit.size
+    }
+
     /// Hands a frame in, as a copy; false without room. The NIC is not told before [`flush`](Self::flush).
     #[inline]
     pub fn send(&mut self, frame: &[u8], request: &Request) -> bool {

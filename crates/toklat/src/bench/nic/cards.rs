@@ -155,6 +155,46 @@ impl Flow {
     }
 }
 
+impl Flow {
+    /// One frame there and back, in microseconds.
+    fn trip(&mut self) -> Result<f64> {
+        let start = Instant::now();
+        for way in [true, false] {
+            let (from, to) =
+                if way { (&mut self.from, &mut self.to) } else { (&mut self.to, &mut self.from) };
+            from.driver.send_placed(guest::SHORT, &Request::default());
+            from.driver.flush();
+            while to.look()? == 0 {
+                // Its own interrupts, too.
+                from.look()?;
+                if start.elapsed() > guest::PATIENCE {
+                    bail!("a frame did not arrive");
+                }
+            }
+            from.driver.reclaim();
+        }
+        Ok(start.elapsed().as_secs_f64() * 1e6)
+    }
+}
+
+/// One frame from card to card and back, both drivers awake: the median in us, and the 99th of 100.
+pub fn trips(lab: &Lab, variant: Variant) -> Result<(f64, f64)> {
+    let (time, daemon) = (lab.duration(), lab.daemon(POLLED)?);
+    on_core(0, || {
+        let mut flow = Flow::start(&daemon, variant, guest::SHORT as usize)?;
+        let mut back = [0; guest::SHORT as usize];
+        back[..14].copy_from_slice(&header(flow.from.driver.mac(), flow.to.driver.mac()));
+        guest::prepare(&flow.to.driver, &back);
+        let (start, mut times) = (Instant::now(), Vec::new());
+        while start.elapsed() < time {
+            times.push(flow.trip()?);
+        }
+        times.sort_unstable_by(f64::total_cmp);
+        let at = |percent: usize| times.get(times.len() * percent / 100).copied();
+        at(50).zip(at(99)).context("no frame came back")
+    })
+}
+
 /// Frames a second that one card's driver sends and another's receives, and what that took, in words.
 pub fn rate(lab: &Lab, variant: Variant, len: usize) -> Result<(f64, String)> {
     let (time, daemon) = (lab.duration(), lab.daemon(POLLED)?);

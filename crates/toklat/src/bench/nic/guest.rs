@@ -48,7 +48,7 @@ pub fn interrupt<R: Regs>(driver: &mut E1000Driver<R>, raised: &mut dyn Raised) 
 
 /// Writes the same frame into all buffers to send from.
 pub fn prepare<R: Regs>(driver: &E1000Driver<R>, frame: &[u8]) {
-    (0..driver.room()).for_each(|i| {
+    (0..driver.places()).for_each(|i| {
         driver.place(i).copy_in(frame);
     });
 }

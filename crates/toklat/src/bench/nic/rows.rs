@@ -199,6 +199,17 @@ const fn carded(
     more(id, bar, CARDS, ours, peer)
 }
 
+/// A frame there and back, by vfio-user, in us.
+fn card_trip(lab: &Lab, variant: Variant) -> Result<f64> {
+    let (median, late) = cards::trips(lab, variant)?;
+    lab.note("p99", format!("p99 {late:.2} us"));
+    Ok(median)
+}
+
+/// The same without moderation, combining or block.
+const PLAIN_TRIP: Peer =
+    Peer::Toklat("baseline", |lab| Ok(cards::trips(lab, Variant::Baseline)?.0));
+
 /// By vfio-user: no virtual machine, but real traps.
 pub const BY_SOCKET: &[Row] = &[
     carded("nic.card.baseline", "", Peer::None, |lab| card(lab, Variant::Baseline)),
@@ -215,4 +226,20 @@ pub const BY_SOCKET: &[Row] = &[
             card_gbits(lab, Variant::Block(Version::Two))
         })
     },
+    less(
+        "nic.card.trip.baseline",
+        "us",
+        "",
+        CARDS,
+        |lab| card_trip(lab, Variant::Baseline),
+        Peer::None,
+    ),
+    less(
+        "nic.card.trip.csb",
+        "us",
+        "",
+        CARDS,
+        |lab| card_trip(lab, Variant::Prompt(Version::Two)),
+        PLAIN_TRIP,
+    ),
 ];
