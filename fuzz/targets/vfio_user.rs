@@ -94,11 +94,11 @@ fuzz_target!(|bytes: &[u8]| {
     let state = State::private(&config).expect("memory");
     let state = state.port(0).expect("a port");
     let models = [NicModel::I82540em, NicModel::I82574l, NicModel::Am79c970a, NicModel::Am79c973];
-    let nic = NicConfig { model: models[usize::from(*choice) % 4], csb: true, combine: None };
+    let nic = NicConfig { model: models[usize::from(*choice) % 4], csb: true, combine: None, doorbell: Default::default() };
     let plug = Plug { nic, mac: Mac::local(1), link: true };
     let summons = Arc::new(Summons::new().expect("an eventfd"));
     let again = ours.try_clone().expect("a descriptor");
-    let server = Server::new(ours, plug, (0, &state), None, Arc::clone(&summons));
+    let server = Server::new((ours, None), plug, (0, &state), None, Arc::clone(&summons));
     let mut server = server.expect("a port");
     for turn in 1..MESSAGES {
         if rest.is_empty() {
@@ -129,7 +129,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let kept = server.to_keep();
     drop(server);
-    let restored = Server::new(again, plug, (0, &state), Some(kept.clone()), summons);
+    let restored = Server::new((again, None), plug, (0, &state), Some(kept.clone()), summons);
     let restored = restored.expect("a port");
     assert!(!restored.has_ended());
     let again = restored.to_keep();

@@ -133,6 +133,17 @@ pub struct Combine {
     pub delay_us: u16,
 }
 
+/// How doorbells reach an emulated network card.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Doorbell {
+    /// As messages, of which a worker hears even asleep.
+    #[default]
+    Trap,
+    /// As memory that the worker looks at. (e1000 family.)
+    Shared,
+}
+
 /// An emulated network card, and how it is to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -145,6 +156,9 @@ pub struct NicConfig {
     /// Doorbells that are held back.
     #[serde(default)]
     pub combine: Option<Combine>,
+    /// How doorbells reach it.
+    #[serde(default)]
+    pub doorbell: Doorbell,
 }
 
 /// What a port is attached to. The descriptors that go with it are named in order.
@@ -176,7 +190,7 @@ pub enum Attachment {
         queue_pairs: u16,
     },
     /// An emulated network card, by the vfio-user protocol. Descriptors: the socket, connected to the
-    /// front end.
+    /// front end; with shared doorbells a memory file as long as the card's first base address register.
     VfioUser(NicConfig),
     /// Frames over a stream socket, each after its length (QEMU's `-netdev stream`, passt). Descriptors:
     /// the connected socket.

@@ -69,6 +69,22 @@ pub struct Msix {
     pub pending: u32,
 }
 
+/// Whole pages of registers without side effects but for doorbells: they may lie in memory that the driver
+/// writes without a trap, if somebody looks at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedPages {
+    /// The base address register they are in.
+    pub bar: usize,
+    /// Offsets of the pages, of 4,096 bytes.
+    pub pages: &'static [u64],
+    /// Offsets of registers that the driver sets up.
+    pub registers: &'static [u32],
+    /// Those that say where the device is.
+    pub heads: &'static [u32],
+    /// Doorbells.
+    pub tails: &'static [u32],
+}
+
 /// How a device interrupts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InterruptMode {
@@ -118,6 +134,11 @@ pub trait Device: Send + Sync {
 
     /// What is to be raised now.
     fn interrupt(&self, now: Nanos) -> Interrupt;
+
+    /// Registers that a driver may write as plain memory, where that is offered.
+    fn shared_pages(&self) -> Option<SharedPages> {
+        None
+    }
 
     /// Why the device has stopped, if its driver broke it. A reset by the driver heals it.
     fn fault(&self) -> Option<&'static str>;

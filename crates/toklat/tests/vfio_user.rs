@@ -172,6 +172,40 @@ fn an_upgrade_loses_nothing() {
 }
 
 #[test]
+fn doorbells_in_memory_are_heard() {
+    let mut daemon = Daemon::start();
+    daemon.apply(
+        "[switch.vale0.port.a]\nkind.vfio_user.nic = { model = '82574l', doorbell = 'shared' }\n\
+         [switch.vale0.port.b]\nkind.vfio_user.nic = { model = '82540em', doorbell = 'shared' }\n",
+    );
+    let mut number = 0;
+    for _ in 0..2 {
+        let (mut a, mut b) = start(&daemon, "82574l", "82540em");
+        let next = number + 3000;
+        stream(&mut a, &mut b, &mut number, next, true);
+        for round in 0..10 {
+            // Also by one who sleeps, and by his successor.
+            std::thread::sleep(Duration::from_millis(7 * (round % 3)));
+            if round == 5 {
+                kill_process(daemon.data_process("vale0"));
+            }
+            let next = number + 100;
+            stream(&mut a, &mut b, &mut number, next, false);
+        }
+        a.client().traps = Default::default();
+        let next = number + 3000;
+        stream(&mut a, &mut b, &mut number, next, true);
+        let posted = a.client().traps.posted;
+        assert!(posted < 3000, "{posted} writes trapped for 3000 frames");
+        drop((a, b));
+        for port in ["a", "b"] {
+            let path = format!("/v1/switches/vale0/ports/{port}");
+            daemon.wait_for("the port to be vacant", |d| d.get(&path)["state"] == "vacant");
+        }
+    }
+}
+
+#[test]
 fn a_cable_is_pulled_and_plugged_in() {
     let daemon = daemon(&[("a", "82574l"), ("b", "82540em")]);
     let (mut a, mut b) = start(&daemon, "82574l", "82540em");

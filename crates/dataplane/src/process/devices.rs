@@ -111,7 +111,7 @@ impl Process {
         &mut self,
         id: PortId,
         config: &PortConfig,
-        socket: OwnedFd,
+        files: (OwnedFd, Option<OwnedFd>),
         nic: NicConfig,
         resume: bool,
     ) -> Result<(Attached, Box<Server>), AttachError> {
@@ -124,7 +124,7 @@ impl Process {
         let plug = Plug { nic, mac, link: config.policy.link };
         let summons = Arc::clone(&self.summons);
         let kept = kept.filter(|_| resume);
-        let mut device = Server::new(socket, plug, (id, &state), kept, summons)?;
+        let mut device = Server::new(files, plug, (id, &state), kept, summons)?;
         if lost {
             device.end();
         }

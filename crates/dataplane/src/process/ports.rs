@@ -112,8 +112,11 @@ impl Process {
             return Ok(Halves { attached, monitor: None, guest: Some(guest), device: None });
         }
         if let Attachment::VfioUser(nic) = config.attachment {
-            let socket = kinds::one(descriptors, "a socket to a front end")?;
-            let (attached, device) = self.attach_device(id, config, socket, nic, resume)?;
+            let mut descriptors = descriptors.into_iter();
+            let expected = "a socket to a front end";
+            let socket = descriptors.next().ok_or(AttachError::Descriptors { expected })?;
+            let files = (socket, descriptors.next());
+            let (attached, device) = self.attach_device(id, config, files, nic, resume)?;
             return Ok(Halves { attached, monitor: None, guest: None, device: Some(device) });
         }
         let (attached, monitor) = kinds::attach(&config.attachment, descriptors, state, resume)?;

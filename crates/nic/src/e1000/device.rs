@@ -9,7 +9,7 @@ use super::Member;
 use super::core::Core;
 use super::phy::{self, Changed, mdic};
 use super::regs::{self, Access, Effect, cause, ctrl, ctrl_ext, status};
-use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode, Msix};
+use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode, Msix, SharedPages};
 
 /// The registers and interrupts of a device.
 #[derive(Debug)]
@@ -19,6 +19,18 @@ pub(super) struct E1000Device(pub Arc<Core>);
 const MEMORY_BAR: u32 = 128 << 10;
 /// The subsystem id that announces a shared status block.
 const CSB_SUBSYSTEM: u16 = 0x1101;
+/// The pages of the rings' registers.
+const SHARED: SharedPages = SharedPages {
+    bar: 0,
+    pages: &[0x2000, 0x3000],
+    registers: &[
+        0x2160, 0x2168, 0x2170, 0x2800, 0x2804, 0x2808, 0x2820, 0x2828, 0x282c, 0x2834, 0x2830,
+        0x2900, 0x2904, 0x2908, 0x2928, 0x2c00, 0x3800, 0x3804, 0x3808, 0x3820, 0x3828, 0x382c,
+        0x3840, 0x3900, 0x3904, 0x3908, 0x3928, 0x3940,
+    ],
+    heads: &[0x2810, 0x2910, 0x3810, 0x3910],
+    tails: &[0x2818, 0x2918, 0x3818, 0x3918],
+};
 /// Set by software that reads the semaphore.
 const SMBI: u32 = 1;
 /// RDTR: let what waits be raised now.
@@ -278,6 +290,10 @@ impl Device for E1000Device {
 
     fn interrupt(&self, now: Nanos) -> Interrupt {
         self.0.interrupt(now)
+    }
+
+    fn shared_pages(&self) -> Option<SharedPages> {
+        Some(SHARED)
     }
 
     fn fault(&self) -> Option<&'static str> {

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use dataplane::config::{Combine, NicConfig, NicModel};
+use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::{Mac, VlanId};
 use serde::Serialize;
@@ -249,6 +249,10 @@ pub struct KindOptions {
     /// Under heavy traffic, frames wait for others of their guest: until there are N, or for T microseconds
     #[arg(long, value_name = "N,T", requires = "nics", value_parser = combine)]
     combine: Option<Combine>,
+    /// How doorbells reach the card: as messages, or by memory that its worker looks at, also when idle, once
+    /// a millisecond; then all other writes wait for their end [default: trap]
+    #[arg(long, value_name = "trap|shared", requires = "nics", value_parser = doorbell)]
+    doorbell: Option<Doorbell>,
     /// Exchanges frames over a stream (QEMU's -netdev stream, passt): a path, or 127.0.0.1:PORT for TCP,
     /// to which the peer connects [default: as with --vhost-user]
     #[arg(long, value_name = "PLACE", groups = ["kind", "waits"], num_args = 0..=1)]
@@ -268,6 +272,10 @@ pub struct KindOptions {
 fn nic_model(text: &str) -> Result<NicModel, &'static str> {
     let text = if text == "pcnet" { "am79c970a" } else { text };
     serde_json::from_value(text.into()).map_err(|_| "say 82540em, 82574l, pcnet or am79c973")
+}
+
+fn doorbell(text: &str) -> Result<Doorbell, &'static str> {
+    serde_json::from_value(text.into()).map_err(|_| "say trap or shared")
 }
 
 fn combine(text: &str) -> Result<Combine, &'static str> {
@@ -331,7 +339,8 @@ impl KindOptions {
         }
         if let Some(model) = self.nic {
             let path = self.socket.map(absolute).transpose()?;
-            let nic = NicConfig { model, csb: self.csb, combine: self.combine };
+            let doorbell = self.doorbell.unwrap_or_default();
+            let nic = NicConfig { model, csb: self.csb, combine: self.combine, doorbell };
             return Ok(PortKind::VfioUser { path, nic });
         }
         Ok(if self.null { PortKind::Null } else { PortKind::Ring })
@@ -457,7 +466,7 @@ mod tests {
         };
         let nic = |path: Option<&str>, model, csb, combine| PortKind::VfioUser {
             path: path.map(Into::into),
-            nic: NicConfig { model, csb, combine },
+            nic: NicConfig { model, csb, combine, doorbell: Doorbell::Trap },
         };
         let some = Some(Combine { frames: 16, delay_us: 50 });
         let table: [(&[&str], PortKind); 19] = [

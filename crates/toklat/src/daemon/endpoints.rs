@@ -7,9 +7,10 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use dataplane::config::Attachment;
+use dataplane::config::{Attachment, Doorbell};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
+use shmem::{Memfd, Pages};
 
 use super::front_ends::{self, Place};
 use super::system;
@@ -60,6 +61,22 @@ pub async fn open(
             (Attachment::PcapWrite, vec![open_file(path, Some(written))?])
         }
     })
+}
+
+/// Memory for the doorbells of a port's network card, if they are to lie in memory.
+///
+/// # Errors
+/// There is no memory.
+pub fn doorbells(kind: &PortKind) -> Result<Option<OwnedFd>, ApiError> {
+    /// Bytes of the e1000 family's registers.
+    const REGISTERS: usize = 128 << 10;
+    let PortKind::VfioUser { nic, .. } = kind else { return Ok(None) };
+    if nic.doorbell == Doorbell::Trap {
+        return Ok(None);
+    }
+    let file = Memfd::create("toklat-doorbells", REGISTERS, Pages::Small);
+    let failed = |e| system("Cannot make memory for doorbells", io::Error::other(e));
+    Ok(Some(file.map_err(failed)?.into_fd()))
 }
 
 /// Opens a file to be read or, if `written` says how, to be written.

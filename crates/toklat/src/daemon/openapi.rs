@@ -77,7 +77,16 @@ const TYPES: &[(&str, Shape)] = &[
     ("Dgram", Object(&[("local", "string"), ("remote", "string")])),
     ("VhostUser", Object(&[("path?", "string?"), ("client?", "boolean"), ("queues?", "integer")])),
     ("VfioUser", Object(&[("path?", "string?"), ("nic", "NicConfig")])),
-    ("NicConfig", Object(&[("model", "NicModel"), ("csb?", "boolean"), ("combine?", "Combine?")])),
+    (
+        "NicConfig",
+        Object(&[
+            ("model", "NicModel"),
+            ("csb?", "boolean"),
+            ("combine?", "Combine?"),
+            ("doorbell?", "Doorbell"),
+        ]),
+    ),
+    ("Doorbell", Words(&["trap", "shared"])),
     ("NicModel", Words(&["82540em", "82574l", "am79c970a", "am79c973"])),
     ("Combine", Object(&[("frames", "integer"), ("delay_us", "integer")])),
     (
@@ -380,7 +389,7 @@ fn notation(kind: &str) -> Value {
 mod tests {
     use super::*;
     use crate::api::*;
-    use dataplane::config::{Combine, NicConfig, NicModel, SwitchConfig, WorkerConfig};
+    use dataplane::config::{Combine, Doorbell, NicConfig, NicModel, SwitchConfig, WorkerConfig};
     use fabric::{Interrupts, Policy, VlanMode};
     use frame::{Mac, VlanId};
     use serde::Serialize;
@@ -470,7 +479,8 @@ mod tests {
         let trunk = VlanMode::Trunk { allowed: vec![vlan], native: Some(vlan) };
         let path = || "/x".to_owned();
         let combine = Some(Combine { frames: 1, delay_us: 1 });
-        let nic = NicConfig { model: NicModel::I82540em, csb: true, combine };
+        let nic =
+            NicConfig { model: NicModel::I82540em, csb: true, combine, doorbell: Doorbell::Shared };
         let kinds = [
             (PortKind::Ring, VlanMode::Unaware),
             (

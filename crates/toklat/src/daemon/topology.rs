@@ -4,7 +4,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use dataplane::config::SwitchConfig;
+use dataplane::config::{Doorbell, NicModel, SwitchConfig};
 use fabric::Policy;
 
 use super::front_ends::Place;
@@ -184,6 +184,11 @@ fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
         PortKind::VfioUser { path, nic } => {
             if let Some(path) = path {
                 check_socket_path(name, path)?;
+            }
+            let is_e1000 = matches!(nic.model, NicModel::I82540em | NicModel::I82574l);
+            if nic.doorbell == Doorbell::Shared && !is_e1000 {
+                let reason = format!("{name}: doorbells of {} cannot be shared", nic.model.name());
+                return Err(bad(reason, "take 82574l, or leave them as they are"));
             }
             if let Some(combine) = nic.combine {
                 check_range(name, "frames to combine", combine.frames.into(), 1, 4096)?;

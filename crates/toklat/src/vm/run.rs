@@ -85,6 +85,9 @@ pub struct RunArgs {
     /// As of toklat port add --nic
     #[arg(long, value_name = "N,T")]
     combine: Option<String>,
+    /// As of toklat port add --nic
+    #[arg(long, value_name = "trap|shared")]
+    doorbell: Option<String>,
     /// MiB of memory
     #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
     memory: u32,
@@ -207,8 +210,13 @@ impl RunArgs {
         if let Some(combine) = &self.combine {
             options.extend(["--combine".into(), combine.into()]);
         }
+        if let Some(doorbell) = &self.doorbell {
+            options.extend(["--doorbell".into(), doorbell.into()]);
+        }
         if !options.is_empty() && nic.model.emulated().is_none() {
-            bail!(UsageError("--csb and --combine are for NICs that the port emulates"));
+            bail!(UsageError(
+                "--csb, --combine and --doorbell are for NICs that the port emulates"
+            ));
         }
         Ok(options)
     }

@@ -49,7 +49,8 @@ impl Card {
         let (kind, vectors) = if model == "82574l" { (2, 3) } else { (0, 1) };
         let calls: Vec<_> = (0..vectors).map(|_| eventfd()).collect();
         client.set_irqs(kind, &calls.iter().collect::<Vec<_>>()).unwrap();
-        let registers = Registers::new(client).unwrap();
+        let mut registers = Registers::new(client).unwrap();
+        registers.share().unwrap();
         let driver = match model {
             "82540em" | "82574l" => {
                 let member = if model == "82574l" { Member::L82574 } else { Member::Em82540 };

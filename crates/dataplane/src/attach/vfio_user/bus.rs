@@ -17,14 +17,18 @@ use shmem::Shared;
 
 use super::line::Line;
 use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolError};
+use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
 use super::vectors::{Pin, Vectors};
 use crate::attach::Source;
 use crate::config::PortId;
 use crate::state::BusCounters;
+use crate::worker::clock;
 
 /// How often the socket of a port that is polled is read, and after something came.
 const READ_NS: (u64, u64) = (20_000, 4_000);
+/// For how long a sleeping worker does not look at doorbells in memory, at first and at most.
+const NAP_NS: (u64, u64) = (50_000, 1_000_000);
 /// For how long after a message more are expected.
 const LIVELY_NS: u64 = 50_000;
 
@@ -136,6 +140,10 @@ struct Registers {
     heard: bool,
     /// When the device is to be asked for interrupts.
     ask_at: Option<Nanos>,
+    /// Registers that the driver writes without a word.
+    mirror: Option<Mirror>,
+    /// How long not to look at them, asleep.
+    nap: u64,
 }
 
 /// A device in the hands of a worker.
@@ -168,8 +176,17 @@ impl Bus {
             heard: false,
             // A predecessor may have had something to say.
             ask_at: Some(Nanos(0)),
+            mirror: None,
+            nap: NAP_NS.0,
         };
         Self { registers, transmit }
+    }
+
+    /// With registers in memory.
+    #[must_use]
+    pub fn with(mut self, mirror: Option<Mirror>) -> Self {
+        self.registers.mirror = mirror;
+        self
     }
 }
 
@@ -191,7 +208,9 @@ impl Source for Bus {
 
     fn arm(&mut self) -> bool {
         // What changes the socket from here on is seen by whoever waits for it.
-        let work = self.transmit.iter_mut().any(|t| t.arm()) || self.registers.has_message();
+        let work = self.registers.is_rung()
+            || self.transmit.iter_mut().any(|t| t.arm())
+            || self.registers.has_message();
         if work {
             self.disarm();
         }
@@ -200,7 +219,7 @@ impl Source for Bus {
 
     fn deadline(&self) -> Option<Nanos> {
         let frames = self.transmit.iter().filter_map(|transmit| transmit.deadline());
-        frames.chain(self.registers.ask_at).min()
+        frames.chain(self.registers.ask_at).chain(self.registers.look_at()).min()
     }
 
     fn disarm(&mut self) {
@@ -223,6 +242,9 @@ impl Ingress for Registers {
         if self.ask_at.is_some_and(|at| at <= now) {
             self.ask_at = self.vectors.ask(now).due;
         }
+        if self.mirror.as_ref().is_some_and(Mirror::is_rung) {
+            self.be_rung(now);
+        }
         let gap = if now - self.heard_at < LIVELY_NS { READ_NS.1 } else { READ_NS.0 };
         if now - self.read_at >= gap && !self.wire.is_parked() {
             self.read_at = now;
@@ -239,6 +261,27 @@ impl Ingress for Registers {
 }
 
 impl Registers {
+    /// True if a doorbell in memory was rung. Called before it sleeps: each time it was not, the next sleep
+    /// is longer.
+    fn is_rung(&mut self) -> bool {
+        let rung = self.mirror.as_ref().is_some_and(Mirror::is_rung);
+        self.nap = if rung { NAP_NS.0 } else { (2 * self.nap).min(NAP_NS.1) };
+        rung
+    }
+
+    /// When to look at doorbells that wake nobody.
+    fn look_at(&self) -> Option<Nanos> {
+        self.mirror.as_ref().map(|_| clock() + self.nap)
+    }
+
+    fn be_rung(&mut self, now: Nanos) {
+        (self.heard, self.heard_at) = (true, now);
+        if let Some(mirror) = &mut self.mirror {
+            mirror.forward(now);
+        }
+        self.ask_at = self.vectors.ask(now).due;
+    }
+
     /// True if a message is there that nobody has carried out; the control thread has its own way to
     /// make this known.
     fn has_message(&self) -> bool {
@@ -267,6 +310,10 @@ impl Registers {
             return Ok(true);
         }
         (self.heard, self.heard_at) = (true, now);
+        if let Some(mirror) = &mut self.mirror {
+            // The driver wrote that before what it says now.
+            mirror.forward(now);
+        }
         let mut mine = true;
         while let Some(front) = line.front()? {
             let header = front.header;
@@ -282,6 +329,9 @@ impl Registers {
             line.did(header, if header.reply { &self.reply } else { &[] })?;
         }
         line.take()?;
+        if let Some(mirror) = &mut self.mirror {
+            mirror.look_for_reset();
+        }
         self.ask_at = self.vectors.ask(now).due;
         Ok(mine)
     }

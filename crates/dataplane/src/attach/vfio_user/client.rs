@@ -1,17 +1,24 @@
 //! The other end of the protocol, for tests, benchmarks and drivers in processes of their own: what a
 //! front end does, without a virtual machine.
 
-use std::io::{IoSlice, Read};
+use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use nic::driver::Regs;
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags,
+};
 use serde_json::json;
+use shmem::sync::AtomicU32;
+use shmem::{Mapping, Shared};
 
 use super::message::{Fields, HEADER, MAX_MESSAGE, command, flags, irq, version, write_header};
 
@@ -39,6 +46,8 @@ pub struct Client {
     socket: UnixStream,
     id: u16,
     buffer: Vec<u8>,
+    /// What came with the last reply.
+    fds: Vec<OwnedFd>,
     /// The accesses that were made: a real one is a trap.
     pub traps: Traps,
     /// What went wrong in accesses whose callers cannot be told.
@@ -70,7 +79,8 @@ impl Client {
     pub fn on(socket: UnixStream) -> Result<Self, ClientError> {
         socket.set_read_timeout(Some(PATIENCE))?;
         let traps = Traps::default();
-        let mut client = Self { socket, id: 0, buffer: Vec::new(), traps, failed: None };
+        let mut client =
+            Self { socket, id: 0, buffer: Vec::new(), fds: Vec::new(), traps, failed: None };
         let capabilities = json!({ "max_msg_fds": 16, "write_multiple": true });
         client.ask(command::VERSION, &version(&capabilities), &[])?;
         Ok(client)
@@ -126,8 +136,7 @@ impl Client {
     /// As `reply`; `None` for one that says again, and shortly, what was answered already: from a server
     /// that does not know whether its predecessor had answered.
     fn next_reply(&mut self, command: u16) -> Result<Option<Vec<u8>>, ClientError> {
-        let mut header = [0; HEADER];
-        self.socket.read_exact(&mut header)?;
+        let header = self.header()?;
         let mut fields = Fields(&header);
         let (id, of, size) = (fields.u16(), fields.u16(), fields.u32() as usize);
         let (flags, error) = (fields.u32(), fields.u32());
@@ -145,6 +154,52 @@ impl Client {
             0 => Ok(Some(body)),
             _ => Err(ClientError::Refused(Errno::from_raw_os_error(error as i32))),
         }
+    }
+
+    /// A header, and what came with it.
+    fn header(&mut self) -> Result<[u8; HEADER], ClientError> {
+        let mut header = [0; HEADER];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let mut parts = [IoSliceMut::new(&mut header)];
+        let got = rustix::net::recvmsg(&self.socket, &mut parts, &mut control, flags);
+        let got = got.map_err(std::io::Error::from)?.bytes;
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = message {
+                self.fds = fds.collect();
+            }
+        }
+        if got == 0 {
+            return Err(ClientError::Io(std::io::ErrorKind::UnexpectedEof.into()));
+        }
+        self.socket.read_exact(&mut header[got..])?;
+        Ok(header)
+    }
+
+    /// Maps what of a region may be mapped: its memory, and the areas of it, by offset and bytes. Nothing if
+    /// nothing may.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn map_region(
+        &mut self,
+        region: u32,
+    ) -> Result<Option<(Arc<Mapping>, Vec<(u64, u64)>)>, ClientError> {
+        let body = words(&[1024, 0, region, 0, 0, 0, 0, 0]);
+        let info = self.ask(command::DEVICE_GET_REGION_INFO, &body, &[])?;
+        let Some(file) = self.fds.pop() else { return Ok(None) };
+        let mut head = Fields(&info);
+        let (_argsz, flags, _index, at) = (head.u32(), head.u32(), head.u32(), head.u32());
+        let (size, _offset) = (head.u64(), head.u64());
+        let mut caps = Fields(info.get(at as usize..).unwrap_or_default());
+        let (sparse, _next, count, _) = (caps.u32(), caps.u32(), caps.u32(), caps.u32());
+        if flags & 0b1100 != 0b1100 || sparse != 0x1_0001 || count > 64 {
+            return Err(ClientError::Malformed);
+        }
+        let areas = (0..count).map(|_| (caps.u64(), caps.u64())).collect();
+        let mapping = Mapping::unsealed(file.as_fd(), size as usize);
+        Ok(Some((mapping.map_err(|_| ClientError::Malformed)?, areas)))
     }
 
     /// Sends a message and waits for its reply.
@@ -283,6 +338,8 @@ pub struct Registers {
     pub client: Client,
     /// Base address registers that are ports, a bit each.
     ports: u32,
+    /// Registers of base address register 0 that are memory, and where.
+    shared: Option<(Arc<Mapping>, Vec<(u64, u64)>)>,
 }
 
 impl Registers {
@@ -299,7 +356,24 @@ impl Registers {
         client.write(CONFIG, COMMAND.0, &COMMAND.1, false)?;
         client.traps = Traps::default();
         let is_port = |(bar, bytes): (usize, &[u8])| u32::from(bytes[0] & 1) << bar;
-        Ok(Self { client, ports: bars.chunks(4).enumerate().map(is_port).sum() })
+        let ports = bars.chunks(4).enumerate().map(is_port).sum();
+        Ok(Self { client, ports, shared: None })
+    }
+
+    /// Writes by memory what may be written so; false if nothing may.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn share(&mut self) -> Result<bool, ClientError> {
+        self.shared = self.client.map_region(0)?;
+        Ok(self.shared.is_some())
+    }
+
+    /// The register, if it lies in memory.
+    fn word(&self, bar: usize, at: u64) -> Option<Shared<AtomicU32>> {
+        let (mapping, areas) = self.shared.as_ref().filter(|_| bar == 0)?;
+        let inside = |(from, size): &(u64, u64)| at >= *from && at < from + size;
+        mapping.shared(at as usize).filter(|_| areas.iter().any(inside))
     }
 
     fn read<const N: usize>(&mut self, bar: usize, at: u64) -> [u8; N] {
@@ -318,10 +392,16 @@ impl Registers {
 
 impl Regs for Registers {
     fn read32(&mut self, bar: usize, at: u64) -> u32 {
+        if let Some(word) = self.word(bar, at) {
+            return word.load(Ordering::Acquire);
+        }
         u32::from_le_bytes(self.read(bar, at))
     }
 
     fn write32(&mut self, bar: usize, at: u64, value: u32) {
+        if let Some(word) = self.word(bar, at) {
+            return word.store(value, Ordering::Release);
+        }
         self.write(bar, at, &value.to_le_bytes());
     }
 

@@ -10,15 +10,16 @@
 //! Whose a descriptor is: the kernel hands the bytes out up to the end of the first part that carries
 //! descriptors, and not beyond. They belong to the last message that it shows, which is all there.
 
-use std::io::IoSliceMut;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendFlags, Shutdown,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, Shutdown,
 };
 use shmem::sync::AtomicU64;
 use shmem::{Shareable, Shared};
@@ -94,7 +95,7 @@ impl Line {
         if done & SENDING != 0 && !line.look()? {
             let (id, command) = ((done >> NUMBER) as u16, (done >> COMMAND) as u16);
             let header = Header { id, command, size: HEADER, reply: true };
-            line.send(&super::message::reply(header, Err(Errno::IO)))?;
+            line.send(&super::message::reply(header, Err(Errno::IO)), None)?;
         }
         line.progress.done.store(0, Ordering::Relaxed);
         Ok(line)
@@ -178,6 +179,15 @@ impl Line {
     /// # Errors
     /// [`ProtocolError`] when the front end reads nothing.
     pub fn did(&mut self, header: Header, reply: &[u8]) -> Result<(), ProtocolError> {
+        self.did_with(header, reply, None)
+    }
+
+    fn did_with(
+        &mut self,
+        header: Header,
+        reply: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), ProtocolError> {
         if self.done == 0 {
             self.progress.first.store(self.word(0), Ordering::Relaxed);
         }
@@ -189,7 +199,7 @@ impl Line {
         }
         let whose = u64::from(header.id) << NUMBER | u64::from(header.command) << COMMAND;
         self.progress.done.store(done | SENDING | whose, Ordering::Release);
-        self.send(reply)?;
+        self.send(reply, fd)?;
         self.progress.done.store(done, Ordering::Release);
         Ok(())
     }
@@ -198,10 +208,15 @@ impl Line {
     ///
     /// # Errors
     /// As there.
-    pub fn did_request(&mut self, header: Header, reply: &[u8]) -> Result<(), ProtocolError> {
+    pub fn did_request(
+        &mut self,
+        header: Header,
+        reply: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+    ) -> Result<(), ProtocolError> {
         // A successor that finds the one without the other carries it out twice at worst.
         self.progress.requests.store(self.requests() + 1, Ordering::Relaxed);
-        self.did(header, reply)
+        self.did_with(header, reply, fd)
     }
 
     /// Messages that the control thread has carried out.
@@ -235,10 +250,21 @@ impl Line {
     }
 
     /// Sends a reply, all of it.
-    fn send(&self, bytes: &[u8]) -> Result<(), ProtocolError> {
+    fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), ProtocolError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let fds: Option<[BorrowedFd<'_>; 1]> = fd.map(|fd| [fd]);
+        if let Some(fds) = &fds {
+            control.push(SendAncillaryMessage::ScmRights(fds));
+        }
         loop {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            return match rustix::net::send(&*self.socket, bytes, flags) {
+            let parts = [IoSlice::new(bytes)];
+            let sent = match &fds {
+                None => rustix::net::send(&*self.socket, bytes, flags),
+                Some(_) => rustix::net::sendmsg(&*self.socket, &parts, &mut control, flags),
+            };
+            return match sent {
                 Ok(sent) if sent == bytes.len() => Ok(()),
                 Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS) => Err(ProtocolError::Unread),
                 Err(Errno::INTR) => continue,

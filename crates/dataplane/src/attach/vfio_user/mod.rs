@@ -23,11 +23,12 @@ mod line;
 #[cfg(test)]
 mod loopback;
 pub mod message;
+mod mirror;
 mod models;
 mod session;
 pub(super) mod vectors;
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use frame::Mac;
@@ -40,12 +41,13 @@ use shmem::GuestMemory;
 use self::bus::{Bus, Wire};
 use self::line::{Front, Line};
 use self::message::{Header, ProtocolError, Request};
+use self::mirror::Mirror;
 use self::models::Room;
 use self::session::Session;
 use self::vectors::Vectors;
 use super::vhost_user::session::Kept;
 use super::{AttachError, Attached, Bells};
-use crate::config::{NicConfig, PortId};
+use crate::config::{Doorbell, NicConfig, PortId};
 use crate::state::PortState;
 
 pub use self::bus::Summons;
@@ -75,6 +77,8 @@ pub struct Server {
     config: Arc<Config>,
     room: Room,
     state: PortState,
+    /// Memory that registers lie in, as the front end may map it.
+    doorbells: Option<Arc<OwnedFd>>,
     /// The device of the present halves.
     device: Option<Arc<dyn Device>>,
     transmit_queues: u16,
@@ -113,7 +117,7 @@ impl Server {
     /// # Errors
     /// [`AttachError`] when the socket cannot be used, or there is no room.
     pub fn new(
-        socket: OwnedFd,
+        (socket, doorbells): (OwnedFd, Option<OwnedFd>),
         plug: Plug,
         (id, state): (PortId, &PortState),
         kept: Option<Kept>,
@@ -132,7 +136,10 @@ impl Server {
         let (Some(words), Some(progress)) = (room.config(), room.progress()) else {
             return Err(no_room);
         };
-        let identity = model(&plug, &room, state, Arc::default())?.device.identity();
+        let device = model(&plug, &room, state, Arc::default())?.device;
+        let identity = device.identity();
+        let doorbells = doorbells.filter(|_| plug.nic.doorbell == Doorbell::Shared);
+        let shared = device.shared_pages().filter(|_| doorbells.is_some());
         let config = Config::new(&identity, words);
         if kept.is_none() {
             config.power_on();
@@ -140,7 +147,13 @@ impl Server {
         let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept));
         // One whose session is not whole died while it changed: the front end begins anew.
         let mut ended = matches!(restored, Some(None));
-        let session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
+        let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
+        session.shared = shared.map(|pages| (pages.bar as u32, mirror::areas(&pages)));
+        if let (Some(file), None) = (&doorbells, &kept)
+            && let Some(mut mirror) = Mirror::new(device, file, Nanos(0))
+        {
+            mirror.publish();
+        }
         let line = Line::new(Arc::clone(&socket), progress);
         let line = line.and_then(|mut line| finish(&mut line, &session).map(|()| line));
         let line = match line {
@@ -161,6 +174,7 @@ impl Server {
             config: Arc::new(config),
             room,
             state: state.clone(),
+            doorbells: doorbells.map(Arc::new),
             device: None,
             transmit_queues: 0,
             kept: kept.unwrap_or_default(),
@@ -204,11 +218,16 @@ impl Server {
     /// [`ProtocolError`]: the session [ends](Self::end).
     pub fn handle(&mut self, message: Message) -> Result<Done, ProtocolError> {
         let Message { header, request, fds } = message;
+        let shows_pages = matches!(
+            (&request, &self.session.shared),
+            (Request::GetRegionInfo { index, .. }, Some((bar, _))) if index == bar
+        );
+        let fd = self.doorbells.clone().filter(|_| shows_pages);
         let answer = self.session.handle(&self.identity, (header.command, request), fds)?;
         let reply = message::reply(header, answer.as_deref().map_err(|error| *error));
         let reply = if header.reply { reply } else { Vec::new() };
         self.session.last = (self.wire.line().requests() + 1, reply.clone());
-        Ok(Done { header, reply, error: answer.err() })
+        Ok(Done { header, reply, fd, error: answer.err() })
     }
 
     /// What a message came to is kept: takes it out of the socket, and answers.
@@ -217,7 +236,7 @@ impl Server {
     /// [`ProtocolError`]: the session [ends](Self::end).
     pub fn done(&mut self, done: &Done) -> Result<(), ProtocolError> {
         let mut line = self.wire.line();
-        line.did_request(done.header, &done.reply)?;
+        line.did_request(done.header, &done.reply, done.fd.as_ref().map(|fd| fd.as_fd()))?;
         line.take()
     }
 
@@ -295,7 +314,10 @@ impl Server {
         self.device = Some(Arc::clone(&device));
         let wire = Arc::clone(&self.wire);
         let (config, interrupts) = (Arc::clone(&self.config), (Arc::clone(&vectors), pin));
+        let mirror = self.doorbells.as_ref();
+        let mirror = mirror.and_then(|file| Mirror::new(Arc::clone(&device), file, now));
         let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
+        let bus = bus.with(mirror);
         let bells = Bells::Device(vectors);
         Ok(Attached { source: Box::new(bus), egresses: receive, bells })
     }
@@ -327,6 +349,8 @@ impl Server {
 pub struct Done {
     header: Header,
     reply: Vec<u8>,
+    /// What goes with it.
+    fd: Option<Arc<OwnedFd>>,
     /// The error number that it was answered with.
     pub error: Option<Errno>,
 }
@@ -339,7 +363,7 @@ fn finish(line: &mut Line, session: &Session) -> Result<(), ProtocolError> {
     }
     let Some(front) = line.front()? else { return Ok(()) };
     let header = front.header;
-    line.did_request(header, reply)?;
+    line.did_request(header, reply, None)?;
     line.take()
 }
 

@@ -31,6 +31,15 @@ const VECTORS: usize = 32;
 /// The name under which what is not descriptors is kept.
 const SESSION: &str = "session";
 
+/// A part of a region that the front end may map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// Its offset.
+    pub at: u64,
+    /// Its bytes.
+    pub size: u64,
+}
+
 /// A range of the guest's memory.
 #[derive(Clone, Debug)]
 struct Range {
@@ -64,6 +73,8 @@ pub struct Session {
     pin: Arc<Pin>,
     /// The message that was carried out last, by its number, and the reply.
     pub last: (u64, Vec<u8>),
+    /// A region of which parts may be mapped.
+    pub shared: Option<(u32, Vec<Area>)>,
     /// Why the last file of memory that cannot be used cannot.
     pub refused: Option<MemoryError>,
 }
@@ -108,6 +119,7 @@ impl Session {
             enabled: [false; 3],
             pin: Arc::default(),
             last: (0, Vec::new()),
+            shared: None,
             refused: None,
         }
     }
@@ -203,7 +215,12 @@ impl Session {
             Request::DmaUnmap { flags, address, size } => self.unmap(flags, address, size),
             // Flags: it can be reset, and is a PCI device.
             Request::GetInfo => Ok(words(&[16, 0b11, REGIONS, KINDS])),
-            Request::GetRegionInfo { index, .. } => region_info(identity, index),
+            Request::GetRegionInfo { index, room } => match self.shared.as_ref() {
+                Some((bar, areas)) if *bar == index => {
+                    super::mirror::region_info(index, region_size(identity, index), room, areas)
+                }
+                _ => region_info(identity, index),
+            },
             Request::GetIrqInfo(index) => self.irq_info(index),
             Request::SetIrqs { flags, index, start, count, data } => {
                 self.set_irqs((flags, index), (start, count), &data, fds)

@@ -13,7 +13,7 @@ use shmem::Mapping;
 use super::*;
 use crate::attach::vfio_user::client::{Client, ClientError};
 use crate::attach::vfio_user::message::{HEADER, command, flags, irq};
-use crate::config::{NicConfig, NicModel};
+use crate::config::{Doorbell, NicConfig, NicModel};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const PORTS: u16 = 2;
@@ -93,7 +93,12 @@ impl Host {
     }
 
     fn add(&mut self, id: PortId, resume: bool) {
-        let nic = NicConfig { model: NicModel::Loopback, csb: false, combine: None };
+        let nic = NicConfig {
+            model: NicModel::Loopback,
+            csb: false,
+            combine: None,
+            doorbell: Doorbell::Trap,
+        };
         let config = PortConfig {
             name: format!("p{id}"),
             policy: Policy::default(),

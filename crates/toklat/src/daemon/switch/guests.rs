@@ -6,6 +6,7 @@ use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
 use serde_json::Value;
 
+use super::super::endpoints;
 use super::super::front_ends::{self, Arrival, Place, Waiting};
 use super::super::hangups::Gone;
 use super::super::process::MAX_PENDING;
@@ -88,13 +89,14 @@ impl Switch {
         let watch = self.environment.hangups.watch(&socket, gone);
         let watch = watch.map_err(|e| system("Cannot watch a front end", e))?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
+        let doorbells = endpoints::doorbells(&port.spec.kind)?;
         port.attachment = match port.spec.kind {
             PortKind::VhostUser { queues, .. } => Attachment::VhostUser { queue_pairs: queues },
             PortKind::VfioUser { nic, .. } => Attachment::VfioUser(nic),
             PortKind::Stream { .. } => Attachment::Stream,
             _ => return Ok(()),
         };
-        port.fds = vec![socket];
+        port.fds = std::iter::once(socket).chain(doorbells).collect();
         (port.client, port.watch, port.failure) = (client, Some(watch), None);
         self.add_again(id).await
     }

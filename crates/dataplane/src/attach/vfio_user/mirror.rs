@@ -1,0 +1,151 @@
+//! Doorbells that are no traps: pages of registers that lie in memory, which the front end maps into the
+//! guest, and the worker looks at.
+//!
+//! What the driver writes there is handed to the device when the worker looks: often at the tails while
+//! there is traffic, at all of it before a register access that traps is carried out, so that their order
+//! is kept. A worker that sleeps cannot be woken by a store: it looks from time to time.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use nic::device::{Device, SharedPages};
+use port::Nanos;
+use rustix::io::Errno;
+use shmem::sync::AtomicU32;
+use shmem::{Memfd, Shared};
+
+use super::session::Area;
+
+/// A register in shared memory.
+struct Word {
+    at: u64,
+    shared: Shared<AtomicU32>,
+    /// What it was when it was looked at last.
+    last: u32,
+    head: bool,
+}
+
+/// The registers of a device that lie in shared memory.
+pub struct Mirror {
+    device: Arc<dyn Device>,
+    bar: usize,
+    /// Tails come last.
+    words: Vec<Word>,
+    tails: usize,
+    /// By how many of the device's own registers one sees that it was reset.
+    anchors: Vec<(u64, u32)>,
+}
+
+impl Mirror {
+    /// The registers of `device` in a file as long as their base address register is. What the driver
+    /// wrote meanwhile is handed to it.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, file: &OwnedFd, now: Nanos) -> Option<Self> {
+        let pages = device.shared_pages()?;
+        let mapping = Memfd::adopt(file.try_clone().ok()?).ok()?.map().ok()?;
+        let SharedPages { bar, registers, heads, tails, .. } = pages;
+        let parts = [(registers, false), (heads, true), (tails, false)];
+        let all = parts.into_iter().flat_map(|(part, head)| part.iter().map(move |at| (*at, head)));
+        let word = |(at, head): (u32, bool)| {
+            let shared: Shared<AtomicU32> = mapping.shared(at as usize)?;
+            // Where the device is, it says itself.
+            let last =
+                if head { shared.load(Ordering::Relaxed) } else { read(&*device, bar, at.into()) };
+            Some(Word { at: at.into(), shared, last, head })
+        };
+        let words = all.map(word).collect::<Option<Vec<_>>>()?;
+        let anchors = registers.iter().map(|at| (u64::from(*at), 0)).collect();
+        let mut mirror = Self { device, bar, words, tails: tails.len(), anchors };
+        mirror.forward(now);
+        mirror.drop_anchors();
+        Some(mirror)
+    }
+
+    /// Shows the driver what the device has, as after power-on.
+    pub fn publish(&mut self) {
+        for word in &mut self.words {
+            word.last = read(&*self.device, self.bar, word.at);
+            word.shared.store(word.last, Ordering::Release);
+        }
+        self.drop_anchors();
+    }
+
+    fn drop_anchors(&mut self) {
+        let (device, bar) = (&self.device, self.bar);
+        self.anchors.iter_mut().for_each(|(at, value)| *value = read(&**device, bar, *at));
+    }
+
+    /// True if a doorbell was rung.
+    #[inline]
+    #[must_use]
+    pub fn is_rung(&self) -> bool {
+        let from = self.words.len() - self.tails;
+        let rung = |word: &Word| word.shared.load(Ordering::Relaxed) != word.last;
+        self.words[from..].iter().any(rung)
+    }
+
+    /// Hands what the driver wrote to the device, tails last.
+    pub fn forward(&mut self, now: Nanos) {
+        for word in &mut self.words {
+            let value = word.shared.load(Ordering::Acquire);
+            if value != std::mem::replace(&mut word.last, value) {
+                self.device.write(self.bar, word.at, &value.to_le_bytes(), now);
+            }
+        }
+        for word in self.words.iter_mut().filter(|word| word.head) {
+            let is = read(&*self.device, self.bar, word.at);
+            if is != std::mem::replace(&mut word.last, is) {
+                word.shared.store(is, Ordering::Release);
+            }
+        }
+        self.drop_anchors();
+    }
+
+    /// After accesses that trapped: a reset changed the registers.
+    pub fn look_for_reset(&mut self) {
+        let is_other = |(at, value): &(u64, u32)| read(&*self.device, self.bar, *at) != *value;
+        if self.anchors.iter().any(is_other) {
+            self.publish();
+        }
+    }
+}
+
+/// The pages of a region that a front end may map.
+#[must_use]
+pub fn areas(pages: &SharedPages) -> Vec<Area> {
+    pages.pages.iter().map(|at| Area { at: *at, size: 4096 }).collect()
+}
+
+fn read(device: &dyn Device, bar: usize, at: u64) -> u32 {
+    let mut data = [0; 4];
+    device.read(bar, at, &mut data, Nanos(0));
+    u32::from_le_bytes(data)
+}
+
+/// What is said of a region, with the pages in it that may be mapped (VFIO, "sparse mmap").
+pub fn region_info(index: u32, size: u64, room: u32, areas: &[Area]) -> Result<Vec<u8>, Errno> {
+    const READ_WRITE_MAP_CAPS: u32 = 0b1111;
+    /// Of the information without its capabilities.
+    const HEAD: u32 = 32;
+    const SPARSE: u32 = 1 | 1 << 16;
+    let total = HEAD + 16 + 16 * areas.len() as u32;
+    let mut info = Vec::with_capacity(total as usize);
+    for word in [total, READ_WRITE_MAP_CAPS, index, HEAD] {
+        info.extend(word.to_ne_bytes());
+    }
+    info.extend(size.to_ne_bytes());
+    info.extend([0; 8]);
+    if room < total {
+        // It asks again, with more room.
+        return Ok(info);
+    }
+    for word in [SPARSE, 0, areas.len() as u32, 0] {
+        info.extend(word.to_ne_bytes());
+    }
+    for Area { at, size } in areas {
+        info.extend(at.to_ne_bytes());
+        info.extend(size.to_ne_bytes());
+    }
+    Ok(info)
+}
