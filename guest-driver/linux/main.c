@@ -406,8 +406,8 @@ static int nic_probe(struct pci_dev *pci, const struct pci_device_id *id)
 	nic->combine = combine;
 	nic->tidy_ms = tidy_ms;
 	nic->interval = min(interval_us, 16000u) * NSEC_PER_USEC / ITR_NS;
-	nic->send.size = RING_USUAL;
-	nic->receive.size = RING_USUAL;
+	nic->send.size = SEND_USUAL;
+	nic->receive.size = RECEIVE_USUAL;
 	INIT_WORK(&nic->link, look_at_link);
 	INIT_WORK(&nic->reset, reset);
 	INIT_DELAYED_WORK(&nic->tidy, tidy_up);

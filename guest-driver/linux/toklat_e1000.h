@@ -18,7 +18,8 @@
 
 #define RING_LEAST	64
 #define RING_MOST	4096
-#define RING_USUAL	256
+#define SEND_USUAL	256
+#define RECEIVE_USUAL	512
 #define RING_STEP	8
 
 /* Bytes that the NIC may write to one buffer, and what is around them. */
