@@ -122,6 +122,16 @@ fn other_causes_have_a_vector_of_their_own() {
 }
 
 #[test]
+fn a_flood_is_no_other_cause() {
+    let mut bed = with_messages();
+    bed.write(reg::IMS, 1 << 6);
+    let frames: Vec<_> = (0..60).map(|i| frame(64, i)).collect();
+    assert_eq!(bed.deliver(&frames).0, 60);
+    assert_eq!(bed.interrupt().vectors, 1);
+    assert_eq!(bed.read(reg::ICR) & (1 << 6 | OTHER), 1 << 6);
+}
+
+#[test]
 fn reading_causes_leaves_those_of_queues_to_their_vectors() {
     let mut bed = with_messages();
     let _ = bed.deliver(&[frame(64, 1)]);
