@@ -16,5 +16,6 @@ pub mod linux;
 pub mod linux_rows;
 mod machine;
 mod model;
+mod pcnet;
 pub mod rows;
 mod wire;

@@ -15,7 +15,7 @@ use shmem::Bytes;
 use super::machine::{BASE, MEMORY, frame, model};
 
 /// Frames of a batch.
-const BATCH: usize = 64;
+pub const BATCH: usize = 64;
 const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
 
 /// A driver that polls, over a model in the same thread.
@@ -43,7 +43,7 @@ const WARM: u32 = 1000;
 
 /// Runs `turn`, which says how long it took for a batch, for `time`: nanoseconds a frame, the median of
 /// turns.
-fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<f64> {
+pub fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<f64> {
     for _ in 0..WARM {
         turn()?;
     }

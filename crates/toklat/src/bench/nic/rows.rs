@@ -11,6 +11,7 @@ use super::cards;
 use super::guest;
 use super::machine::{self, Outcome, Variant, Work};
 use super::model;
+use super::pcnet::{self, Way};
 use crate::bench::lab::Lab;
 use crate::bench::peer::Peer;
 use crate::bench::rows::{Better, Row, less, more};
@@ -167,6 +168,48 @@ pub const ALONE: &[Row] = alone! {
     "nic.model.64.tx.82574l" to_switch Member::L82574, Doorbells::Each, 60;
     "nic.model.64.rx.82574l" from_switch Member::L82574, Doorbells::Each, 60;
 };
+
+const COUNTED: &str = "a driver as pcnet32 in one thread with its model: a frame every microsecond, looked at \
+    at once, interrupted as soon as it is sent; accesses are counted, whatever they take";
+
+/// Register accesses a frame: against a driver that does nothing to need fewer.
+const fn counted(id: &'static str, peer: Peer, ours: fn(&Lab) -> Result<f64>) -> Row {
+    less(id, "1/frame", "", COUNTED, ours, peer)
+}
+
+/// A driver that does nothing to need fewer accesses.
+const STOCK: Peer = Peer::Toklat("stock", |_| Ok(pcnet::accesses(Way::Stock)?.0));
+
+/// Register accesses a frame sent.
+fn accesses(lab: &Lab, way: Way) -> Result<f64> {
+    let (accesses, words) = pcnet::accesses(way)?;
+    lab.note("traps", words);
+    Ok(accesses)
+}
+
+/// PCnet: its model alone, and its driver's accesses.
+pub const PCNET: &[Row] = &[
+    less(
+        "nic.model.64.tx.pcnet",
+        "ns/frame",
+        "<= 60",
+        MODEL,
+        |lab| pcnet::to_switch(60, lab.duration()),
+        Peer::None,
+    ),
+    less(
+        "nic.model.64.rx.pcnet",
+        "ns/frame",
+        "<= 60",
+        MODEL,
+        |lab| pcnet::from_switch(60, lab.duration()),
+        Peer::None,
+    ),
+    counted("nic.pcnet.accesses.stock", Peer::None, |lab| accesses(lab, Way::Stock)),
+    counted("nic.pcnet.accesses.held", STOCK, |lab| accesses(lab, Way::Held)),
+    counted("nic.pcnet.accesses.csb1", STOCK, |lab| accesses(lab, Way::Block(Version::One))),
+    counted("nic.pcnet.accesses.csb2", STOCK, |lab| accesses(lab, Way::Block(Version::Two))),
+];
 
 const CARDS: &str = "core 0: two 82540EM drivers in one thread, by vfio-user, which send (a frame at a time) \
     and receive; core 1: the switch's worker, polling";
