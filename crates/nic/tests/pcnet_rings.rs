@@ -476,3 +476,13 @@ fn what_a_batch_leaves_behind_is_not_held_back() {
     let lens: Vec<_> = (0..5).map(|_| raw.bench.gather().len()).collect();
     assert_eq!(lens, [64, 64, 64, 8, 0]);
 }
+
+#[test]
+fn what_is_done_in_software_for_it_is_counted() {
+    let raw = Raw::new(&Setup::default());
+    let receive = &raw.bench.model.receive[0];
+    assert_eq!(receive.takes(), port::OffloadSet::NONE);
+    receive.count_software(port::Software { segmented: 1, segments: 2, checksums: 3 });
+    let egress = raw.bench.egress();
+    assert_eq!((egress.segmented.get(), egress.segments.get(), egress.checksums.get()), (1, 2, 3));
+}

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Picked,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
+    Picked, Software,
 };
 use shmem::{Bytes, GuestMemory, Shared};
 
@@ -483,5 +484,22 @@ impl Egress for Receiver {
             counters.kicks.add_shared(1);
         }
         Effects { kick }
+    }
+
+    fn count_software(&self, done: Software) {
+        if let Some(counters) = &self.counters {
+            counters.add_software(done);
+        }
+    }
+
+    fn prefetch(&self, nearer: Nearer) {
+        match nearer {
+            Nearer::Far => shmem::prefetch_all(self),
+            Nearer::Near | Nearer::Next => {
+                let registers = &*self.core.registers;
+                shmem::prefetch(std::ptr::from_ref(registers).cast());
+                shmem::prefetch(std::ptr::from_ref(&registers.receive).cast());
+            }
+        }
     }
 }
