@@ -28,6 +28,8 @@ const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
 /// Interval of moderation: 8,000 interrupts a second, as FreeBSD has it.
 const INTERVAL: u16 = 488;
 
+/// Nanoseconds that a worker looks on after the last frame, as those of switches do.
+const LOOK_ON: u64 = 50_000;
 /// What a host holds back.
 pub const HELD: Combining = Combining { frames: 64, delay_us: 20 };
 
@@ -136,6 +138,8 @@ pub struct Worker<'a> {
     pub stop: &'a AtomicBool,
     scratch: Scratch,
     awake: bool,
+    /// When frames were sent last.
+    last: Nanos,
     due: Option<Nanos>,
     start: Instant,
     frames: Vec<Vec<u8>>,
@@ -152,6 +156,7 @@ impl<'a> Worker<'a> {
             stop,
             scratch: Scratch::new(BATCH),
             awake: true,
+            last: Nanos(0),
             due: None,
             start: Instant::now(),
             frames: vec![frame(len); BATCH],
@@ -223,9 +228,10 @@ impl<'a> Worker<'a> {
         let queue = &mut self.model.transmit[0];
         let gathered = queue.gather(&mut self.scratch, BATCH, now);
         if gathered == 0 {
-            self.awake = queue.arm() || self.bus.sleep();
+            self.awake = before - self.last < LOOK_ON || queue.arm() || self.bus.sleep();
             return;
         }
+        self.last = before;
         queue.complete(gathered);
         fence(Ordering::SeqCst);
         let kick = queue.settle(now).kick;

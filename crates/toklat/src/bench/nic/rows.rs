@@ -19,7 +19,7 @@ use crate::bench::rows::{Better, Row, less, more};
 const MODEL: &str = "core 0: driver (polls, rings of 256) and model in one thread, 64 frames at a time; \
     gather, complete and settle are timed, or deliver and settle";
 const DRIVEN: &str = "core 0: 82540EM driver, a frame at a time, interrupts by its pin; core 1: the \
-    model and its worker, which sleeps when there is nothing to do and is woken in no time. Each register \
+    model and its worker, which sleeps when there was nothing to do for 50 us and is woken in no time. Each register \
     access, and each interrupt, costs its driver that much more";
 
 /// Frames sent a second, each handed over alone: Mpps.
