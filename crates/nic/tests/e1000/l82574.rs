@@ -2,7 +2,7 @@
 
 use nic::device::{Bar, InterruptMode};
 use nic::e1000::Member;
-use port::Offload;
+use port::{DropReason, Offload};
 
 use super::bed::*;
 
@@ -208,9 +208,10 @@ fn packets_are_split_over_several_buffers() {
         let words = [buffer, buffer + 0x1000, buffer + 0x2000, u64::MAX];
         (0..4).for_each(|n| bed.set_word(RX_AT + 32 * i + 8 * n, words[n as usize]));
     }
+    // Head and tail are counted in 16 bytes, two for each descriptor.
     bed.write(reg::RDLEN, 256);
     bed.write(reg::RDH, 0);
-    bed.write(reg::RDT, 7);
+    bed.write(reg::RDT, 14);
     let sent = frame(5000, 3);
     assert_eq!(bed.deliver(std::slice::from_ref(&sent)).0, 1);
     assert_eq!(bed.word(RX_AT + 8), 7 | 256 << 32);
@@ -219,7 +220,14 @@ fn packets_are_split_over_several_buffers() {
     let got: Vec<u8> =
         parts.iter().flat_map(|(at, len)| bed.bytes(RX_BUFFERS + at, *len)).collect();
     assert_eq!(got, sent);
-    assert_eq!(bed.read(reg::RDH), 1);
+    assert_eq!(bed.read(reg::RDH), 2);
+    assert_eq!(bed.deliver(&[frame(8448, 3), frame(8449, 4)]).0, 2);
+    assert_eq!(drops(&bed.egress().drops, DropReason::TooLong), 1);
+    let many: Vec<_> = (0..6).map(|i| frame(300, i)).collect();
+    assert_eq!(bed.deliver(&many).0, 6);
+    assert_eq!(drops(&bed.egress().drops, DropReason::Full), 1, "one of eight is the driver's");
+    assert_eq!(bed.read(reg::RDH), 14);
+    assert_eq!(bed.model.device.fault(), None);
 }
 
 #[test]

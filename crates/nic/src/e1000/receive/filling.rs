@@ -63,8 +63,7 @@ impl Filling {
     fn find_ring(&mut self, core: &Core) -> Result<(), Fault> {
         let (registers, words) = (&core.registers, &regs::RX[self.queue & 1]);
         let bytes = registers.get(words.len);
-        let per = self.bytes_per_descriptor();
-        (self.size, self.head) = (bytes / per, registers.get(words.head));
+        (self.size, self.head) = (bytes / descriptor::DESCRIPTOR, registers.get(words.head));
         let idle = !self.host.is_there() && registers.observe(words.tail) == self.head;
         if self.size == 0 || idle {
             // No buffers, wherever they are: it may not be set up yet.
@@ -99,14 +98,6 @@ impl Filling {
             registers.publish(regs::RX[self.queue & 1].head, end);
         }
         state.moving.store(0, Release);
-    }
-
-    fn bytes_per_descriptor(&self) -> u32 {
-        if self.filter.split.is_some() {
-            2 * descriptor::DESCRIPTOR
-        } else {
-            descriptor::DESCRIPTOR
-        }
     }
 
     /// Descriptors that the driver has made available.
@@ -313,14 +304,16 @@ impl Filling {
         let tag_status = if stripped.is_some() { rx::VP } else { 0 };
         let known = if source.is_good() { self.checksum_status(head) } else { rx::IXSM };
         let status = known | tag_status;
-        let written = match self.filter.split {
+        let met = match self.filter.split {
             Some(sizes) => self.split(core, &frame, sizes, status, stripped.unwrap_or(0))?,
             None => self.spread(core, &frame, status, stripped.unwrap_or(0))?,
         };
-        if written {
-            tally.add(len, destination, self.filter.small);
+        match met {
+            Met::Delivered => tally.add(len, destination, self.filter.small),
+            Met::TooLong => tally.too_long += 1,
+            Met::Dropped | Met::Full => {}
         }
-        Ok(if written { Met::Delivered } else { Met::Full })
+        Ok(met)
     }
 }
 

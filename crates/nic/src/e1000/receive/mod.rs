@@ -80,6 +80,8 @@ pub(super) enum Met {
     Delivered,
     Dropped,
     Full,
+    /// Its buffers cannot hold it.
+    TooLong,
 }
 
 impl Tally {

@@ -1,13 +1,10 @@
 //! Frames that need more than a copy into one buffer, and what is known of their checksums.
 
-use std::sync::atomic::Ordering::Release;
-use std::sync::atomic::fence;
-
 use frame::{Ipv4, Layers, Network, Transport};
 use port::Picked;
 use shmem::Bytes;
 
-use super::Filling;
+use super::{Filling, Met};
 use crate::e1000::core::Core;
 use crate::e1000::descriptor::rx;
 use crate::e1000::regs;
@@ -74,17 +71,16 @@ impl Source for Private<'_> {
 }
 
 impl Filling {
-    /// Writes a frame into as many buffers as it takes; false, and nothing filled, if there are too
-    /// few. Buffers at address 0 are passed over.
+    /// Writes a frame into as many buffers as it takes, or none if there are too few. Buffers at address 0 are passed over.
     pub(super) fn spread(
         &mut self,
         core: &Core,
         frame: &Shape<'_, impl Source>,
         status: u32,
         tag: u16,
-    ) -> Result<bool, Fault> {
+    ) -> Result<Met, Fault> {
         let available = self.available(core)?;
-        let Some(ring) = self.ring.clone() else { return Ok(false) };
+        let Some(ring) = self.ring.clone() else { return Ok(Met::Full) };
         let (before, total) = (self.filled.len(), frame.len() + self.filter.fcs);
         let mut near = core.memory.near();
         let mut at = 0;
@@ -105,16 +101,16 @@ impl Filling {
             let word = self.word(here, flags, if last { tag } else { 0 });
             self.filled.push(word);
             if last {
-                return Ok(true);
+                return Ok(Met::Delivered);
             }
         }
         self.filled.truncate(before);
-        Ok(false)
+        Ok(Met::Full)
     }
 
-    /// Packet split (82574L datasheet, 7.1.10): a descriptor names four buffers, of which header and
-    /// payload fill as many as they need. Nothing is split here: all goes to the payload's buffers if
-    /// there is no header to be told apart.
+    /// Packet split (82574L datasheet, 7.1.10): a descriptor names four buffers and takes two places of the
+    /// ring, which is counted in 16 bytes all the same. Headers are not told apart: a frame fills one
+    /// buffer after the other.
     pub(super) fn split(
         &mut self,
         core: &Core,
@@ -122,44 +118,30 @@ impl Filling {
         sizes: [u32; 4],
         status: u32,
         tag: u16,
-    ) -> Result<bool, Fault> {
-        if self.available(core)? == 0 {
-            return Ok(false);
-        }
-        let Some(ring) = &self.ring else { return Ok(false) };
-        let place = 2 * self.place(0);
-        let (Some(low), Some(high)) = (ring.get(place), ring.get(place + 1)) else {
-            return Ok(false);
+    ) -> Result<Met, Fault> {
+        let (place, next) = (self.place(0), self.place(1));
+        let descriptor =
+            self.ring.as_ref().and_then(|ring| Some((ring.get(place)?, ring.get(next)?)));
+        let (Some((low, high)), true) = (descriptor, self.available(core)? >= 2) else {
+            return Ok(Met::Full);
         };
         let addresses = [low.first(), low.second(), high.first(), high.second()];
-        let total = frame.len() + self.filter.fcs;
-        let mut near = core.memory.near();
-        let (mut at, mut lengths) = (0, [0u64; 4]);
-        for ((address, size), length) in addresses.into_iter().zip(sizes).zip(&mut lengths) {
-            let here = (size as usize).min(total - at);
-            if here == 0 || address & 1 != 0 || address == 0 {
-                continue;
-            }
-            let bytes = near.bytes(address, here as u32).ok_or(Fault::BadAddress)?;
-            frame.copy_range(at, bytes);
-            at += here;
-            *length = here as u64;
-        }
-        if at < total {
-            // Longer than all buffers of a descriptor: lost, as the chip loses it.
+        let buffers = addresses.into_iter().zip(sizes);
+        let Some(lengths) = fill_buffers(core, frame, buffers, frame.len() + self.filter.fcs)?
+        else {
+            // Longer than all its buffers: lost, as the chip loses it.
             core.registers.count(regs::ROC, 1);
-            return Ok(true);
-        }
+            return Ok(Met::TooLong);
+        };
         high.set_first(lengths[1] << 16 | lengths[2] << 32 | lengths[3] << 48);
         high.publish(0);
         low.set_first(0);
-        fence(Release);
         let word = u64::from(rx::DD | rx::EOP | status) | lengths[0] << 32 | u64::from(tag) << 48;
         low.publish(word);
-        self.head = if self.head + 1 == self.size { 0 } else { self.head + 1 };
-        core.registers.set(regs::RX[self.queue & 1].head, self.head);
+        self.head = (self.head + 2) % self.size.max(1);
+        core.registers.publish(regs::RX[self.queue & 1].head, self.head);
         self.host.publish_head(self.head);
-        Ok(true)
+        Ok(Met::Delivered)
     }
 
     /// What is known about the checksums of a frame that was vouched for.
@@ -190,6 +172,29 @@ impl Filling {
         };
         ip | if filter.report_transport { transport } else { 0 }
     }
+}
+
+/// Copies a frame of `total` bytes into buffers one after the other; what went into each, or nothing if they
+/// are too short. Addresses that are odd are of no buffer.
+fn fill_buffers(
+    core: &Core,
+    frame: &Shape<'_, impl Source>,
+    buffers: impl Iterator<Item = (u64, u32)>,
+    total: usize,
+) -> Result<Option<[u64; 4]>, Fault> {
+    let mut near = core.memory.near();
+    let (mut at, mut lengths) = (0, [0u64; 4]);
+    for ((address, size), length) in buffers.zip(&mut lengths) {
+        let here = (size as usize).min(total - at);
+        if here == 0 || address & 1 != 0 || address == 0 {
+            continue;
+        }
+        let bytes = near.bytes(address, here as u32).ok_or(Fault::BadAddress)?;
+        frame.copy_range(at, bytes);
+        at += here;
+        *length = here as u64;
+    }
+    Ok((at == total).then_some(lengths))
 }
 
 /// A frame as it is written: without its tag, if that is taken off, and padded.
