@@ -40,6 +40,9 @@ pub enum ClientError {
     Malformed,
 }
 
+/// A region's memory, and the parts of it that are registers: offset and bytes.
+pub type MappedRegion = (Arc<Mapping>, Vec<(u64, u64)>);
+
 /// A connection to a device.
 #[derive(Debug)]
 pub struct Client {
@@ -177,15 +180,11 @@ impl Client {
         Ok(header)
     }
 
-    /// Maps what of a region may be mapped: its memory, and the areas of it, by offset and bytes. Nothing if
-    /// nothing may.
+    /// Maps what of a region may be mapped; nothing if nothing may.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn map_region(
-        &mut self,
-        region: u32,
-    ) -> Result<Option<(Arc<Mapping>, Vec<(u64, u64)>)>, ClientError> {
+    pub fn map_region(&mut self, region: u32) -> Result<Option<MappedRegion>, ClientError> {
         let body = words(&[1024, 0, region, 0, 0, 0, 0, 0]);
         let info = self.ask(command::DEVICE_GET_REGION_INFO, &body, &[])?;
         let Some(file) = self.fds.pop() else { return Ok(None) };
@@ -339,7 +338,7 @@ pub struct Registers {
     /// Base address registers that are ports, a bit each.
     ports: u32,
     /// Registers of base address register 0 that are memory, and where.
-    shared: Option<(Arc<Mapping>, Vec<(u64, u64)>)>,
+    shared: Option<MappedRegion>,
 }
 
 impl Registers {

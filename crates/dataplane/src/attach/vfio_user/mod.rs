@@ -132,42 +132,27 @@ impl Server {
         if kept.is_none() {
             room.clear(plug.nic.model);
         }
-        let no_room = AttachError::Registers("network card");
-        let (Some(words), Some(progress)) = (room.config(), room.progress()) else {
-            return Err(no_room);
-        };
+        let no_room = || AttachError::Registers(plug.nic.model.name());
+        let config = room.config().ok_or_else(no_room)?;
         let device = model(&plug, &room, state, Arc::default())?.device;
         let identity = device.identity();
+        let config = Config::new(&identity, config);
         let doorbells = doorbells.filter(|_| plug.nic.doorbell == Doorbell::Shared);
         let shared = device.shared_pages().filter(|_| doorbells.is_some());
-        let config = Config::new(&identity, words);
-        if kept.is_none() {
-            config.power_on();
-        }
         let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept));
         // One whose session is not whole died while it changed: the front end begins anew.
-        let mut ended = matches!(restored, Some(None));
+        let lost = matches!(restored, Some(None));
         let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
         session.shared = shared.map(|pages| (pages.bar as u32, mirror::areas(&pages)));
-        if let (Some(file), None) = (&doorbells, &kept)
-            && let Some(mut mirror) = Mirror::new(device, file, Nanos(0))
-        {
-            mirror.publish();
+        if kept.is_none() {
+            config.power_on();
+            let mirror = doorbells.as_ref().and_then(|file| Mirror::new(device, file, Nanos(0)));
+            mirror.into_iter().for_each(|mut mirror| mirror.publish());
         }
-        let line = Line::new(Arc::clone(&socket), progress);
-        let line = line.and_then(|mut line| finish(&mut line, &session).map(|()| line));
-        let line = match line {
-            Ok(line) => line,
-            Err(_) => {
-                ended = true;
-                let progress = room.progress().ok_or(no_room)?;
-                Line::ended(Arc::clone(&socket), progress)
-            }
-        };
-        let wire = Arc::new(Wire::new(line, Arc::clone(&socket), summons, id));
+        let (line, whole) = open(&socket, &room, &session).ok_or_else(no_room)?;
         let mut this = Self {
+            wire: Arc::new(Wire::new(line, Arc::clone(&socket), summons, id)),
             socket,
-            wire,
             session,
             plug,
             identity,
@@ -181,7 +166,7 @@ impl Server {
             ended: false,
             said: (false, None),
         };
-        if ended {
+        if lost || !whole {
             this.end();
         }
         Ok(this)
@@ -353,6 +338,16 @@ pub struct Done {
     fd: Option<Arc<OwnedFd>>,
     /// The error number that it was answered with.
     pub error: Option<Errno>,
+}
+
+/// What is said on a socket, and whether it goes on; `None` without room.
+fn open(socket: &Arc<OwnedFd>, room: &Room, session: &Session) -> Option<(Line, bool)> {
+    let line = Line::new(Arc::clone(socket), room.progress()?);
+    let line = line.and_then(|mut line| finish(&mut line, session).map(|()| line));
+    match line {
+        Ok(line) => Some((line, true)),
+        Err(_) => Some((Line::ended(Arc::clone(socket), room.progress()?), false)),
+    }
 }
 
 /// Answers for a message that a predecessor carried out and did not live to answer.

@@ -88,5 +88,5 @@ pub fn make(nic: NicModel, room: &Room, config: DeviceConfig) -> Result<Model, A
         #[cfg(test)]
         NicModel::Loopback => room.over(|registers| super::loopback::model(registers, config)),
     };
-    made.ok_or(AttachError::Registers(nic.name()))
+    made.ok_or_else(|| AttachError::Registers(nic.name()))
 }
