@@ -79,7 +79,7 @@ pub(super) struct TxState {
     pub taken: AtomicU32,
     /// What completion is to be said of: bits of [`told`].
     pub told: AtomicU32,
-    /// Contexts: [0] for checksums, [1] for segmentation; four words each.
+    /// Contexts: the first for checksums, the second for segmentation; four words each.
     pub contexts: [[AtomicU32; 4]; 2],
 }
 
