@@ -43,7 +43,7 @@ const WARM: u32 = 1000;
 
 /// Runs `turn`, which says how long it took for a batch, for `time`: nanoseconds a frame, the median of
 /// turns.
-pub fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<f64> {
+fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<f64> {
     for _ in 0..WARM {
         turn()?;
     }
@@ -55,26 +55,67 @@ pub fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Res
     taken.get(taken.len() / 2).copied().context("nothing was measured")
 }
 
-/// Descriptor to switch: gather, complete and settle, 64 frames at a time: ns a frame.
-pub fn to_switch(chip: Member, doorbells: Doorbells, len: u32, time: Duration) -> Result<f64> {
+/// What a driver does between the parts that are timed.
+pub trait Driven {
+    /// Hands over a batch of frames of `len` bytes; false if there is no room for it.
+    fn send_batch(&mut self, len: usize) -> bool;
+    /// Takes back what was sent: how many frames.
+    fn reclaim_batch(&mut self) -> usize;
+    /// Takes what was received, and gives the buffers back: how many frames.
+    fn receive_batch(&mut self) -> usize;
+}
+
+impl Driven for E1000Driver<Direct<fn() -> Nanos>> {
+    fn send_batch(&mut self, len: usize) -> bool {
+        let sent = (0..BATCH).all(|_| self.send_placed(len as u32, &Request::default()));
+        self.flush();
+        sent
+    }
+
+    fn reclaim_batch(&mut self) -> usize {
+        self.reclaim()
+    }
+
+    fn receive_batch(&mut self) -> usize {
+        let received = self.receive(usize::MAX, |_| ());
+        self.refill();
+        received
+    }
+}
+
+/// As [`sending`], of a member of the e1000 family.
+pub fn to_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
     let Alone { mut model, mut driver } = alone(chip, doorbells)?;
+    sending(&mut model, &mut driver, len, time)
+}
+
+/// As [`receiving`], likewise.
+pub fn from_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
+    let Alone { model, mut driver } = alone(chip, doorbells)?;
+    receiving(&model, &mut driver, len, time)
+}
+
+/// Descriptor to switch: gather, complete and settle, 64 frames at a time: ns a frame.
+pub fn sending(
+    model: &mut Model,
+    driver: &mut impl Driven,
+    len: usize,
+    time: Duration,
+) -> Result<f64> {
     let mut scratch = Scratch::new(BATCH);
+    let queue = &mut model.transmit[0];
     median(time, || {
-        for _ in 0..BATCH {
-            if !driver.send_placed(len, &Request::default()) {
-                bail!("the ring is full");
-            }
+        if !driver.send_batch(len) {
+            bail!("the ring is full");
         }
-        driver.flush();
         scratch.clear();
         let start = Instant::now();
-        let queue = &mut model.transmit[0];
         let gathered = queue.gather(&mut scratch, BATCH, Nanos(0));
         queue.complete(gathered);
         fence(Ordering::SeqCst);
         let _ = queue.settle(Nanos(0));
         let taken = start.elapsed();
-        if gathered != BATCH || driver.reclaim() != BATCH {
+        if gathered != BATCH || driver.reclaim_batch() != BATCH {
             bail!("{gathered} frames of a batch were sent");
         }
         Ok(taken)
@@ -83,11 +124,16 @@ pub fn to_switch(chip: Member, doorbells: Doorbells, len: u32, time: Duration) -
 
 /// Switch to descriptor: deliver and settle, 64 frames at a time: ns a frame.
 #[expect(unsafe_code, reason = "the frames outlive the scratch")]
-pub fn from_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
-    let Alone { model, mut driver } = alone(chip, doorbells)?;
+pub fn receiving(
+    model: &Model,
+    driver: &mut impl Driven,
+    len: usize,
+    time: Duration,
+) -> Result<f64> {
     let mut frames = vec![frame(len); BATCH];
     let list: [FrameIdx; BATCH] = std::array::from_fn(|i| i as FrameIdx);
     let mut scratch = Scratch::new(BATCH);
+    let queue = &model.receive[0];
     median(time, || {
         scratch.clear();
         frames.iter_mut().for_each(|frame| scratch.push(Bytes::of(frame).span()));
@@ -95,14 +141,12 @@ pub fn from_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duratio
         let map = unsafe { MapGuard::assume_mapped() };
         scratch.judge(&map, &mut [(); BATCH], |_, _| ());
         let batch = scratch.batch(&map);
-        let queue = &model.receive[0];
         let start = Instant::now();
         let Delivered { finished } = queue.deliver(&batch, &list, LIMITS);
         fence(Ordering::SeqCst);
         let _ = queue.settle(Nanos(0));
         let taken = start.elapsed();
-        let received = driver.receive(usize::MAX, |_| ());
-        driver.refill();
+        let received = driver.receive_batch();
         if finished != BATCH || received != BATCH {
             bail!("{received} frames of a batch were received");
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use nic::csb::Version;
@@ -11,16 +11,15 @@ use nic::device::{Combining, DeviceConfig, Model};
 use nic::driver::{Direct, Dma};
 use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{Accesses, Chip, Class, Pcnet, Registers};
-use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
-use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shareable, Shared};
+use port::{Nanos, Scratch};
+use shmem::{GuestMemory, GuestRange, Mapping, Shareable, Shared};
 
 use super::machine::{MAC, frame};
-use super::model::{BATCH, median};
+use super::model::{BATCH, Driven, receiving, sending};
 
 /// Bytes of memory, and where the card has it.
 const MEMORY: usize = 4 << 20;
 const AT: u64 = 0x10_0000;
-const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
 /// Frames whose accesses are counted, and nanoseconds between them.
 const COUNTED: u64 = 10_000;
 const GAP: u64 = 1000;
@@ -80,56 +79,33 @@ fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
 
 const LARGE: Sizes = Sizes { transmit: 8, receive: 8 };
 
-/// Descriptor to switch: gather, complete and settle, 64 frames at a time: ns a frame.
-pub fn to_switch(len: usize, time: Duration) -> Result<f64> {
-    let Alone { mut model, mut driver, .. } = alone(Way::Stock, LARGE)?;
-    let (frame, mut scratch) = (frame(len), Scratch::new(BATCH));
-    median(time, || {
-        if !(0..BATCH).all(|_| driver.send(&frame, frame.len())) {
-            bail!("the ring is full");
-        }
-        driver.demand();
-        scratch.clear();
-        let start = Instant::now();
-        let queue = &mut model.transmit[0];
-        let gathered = queue.gather(&mut scratch, BATCH, Nanos(0));
-        queue.complete(gathered);
-        fence(Ordering::SeqCst);
-        let _ = queue.settle(Nanos(0));
-        let taken = start.elapsed();
-        if gathered != BATCH || driver.reap() as usize != BATCH {
-            bail!("{gathered} frames of a batch were sent");
-        }
-        Ok(taken)
-    })
+impl Driven for Driver<Direct<fn() -> Nanos>> {
+    fn send_batch(&mut self, len: usize) -> bool {
+        let frame = frame(len);
+        let sent = (0..BATCH).all(|_| self.send(&frame, frame.len()));
+        self.demand();
+        sent
+    }
+
+    fn reclaim_batch(&mut self) -> usize {
+        self.reap() as usize
+    }
+
+    fn receive_batch(&mut self) -> usize {
+        self.receive(usize::MAX, |_| ())
+    }
 }
 
-/// Switch to descriptor: deliver and settle, 64 frames at a time: ns a frame.
-#[expect(unsafe_code, reason = "the frames outlive the scratch")]
+/// As [`sending`], of this card.
+pub fn to_switch(len: usize, time: Duration) -> Result<f64> {
+    let Alone { mut model, mut driver, .. } = alone(Way::Stock, LARGE)?;
+    sending(&mut model, &mut driver, len, time)
+}
+
+/// As [`receiving`], likewise.
 pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
     let Alone { model, mut driver, .. } = alone(Way::Stock, LARGE)?;
-    let mut frames = vec![frame(len); BATCH];
-    let list: [FrameIdx; BATCH] = std::array::from_fn(|i| i as FrameIdx);
-    let mut scratch = Scratch::new(BATCH);
-    median(time, || {
-        scratch.clear();
-        frames.iter_mut().for_each(|frame| scratch.push(Bytes::of(frame).span()));
-        // SAFETY: the frames outlive the scratch.
-        let map = unsafe { MapGuard::assume_mapped() };
-        scratch.judge(&map, &mut [(); BATCH], |_, _| ());
-        let batch = scratch.batch(&map);
-        let queue = &model.receive[0];
-        let start = Instant::now();
-        let Delivered { finished } = queue.deliver(&batch, &list, LIMITS);
-        fence(Ordering::SeqCst);
-        let _ = queue.settle(Nanos(0));
-        let taken = start.elapsed();
-        let received = driver.receive(usize::MAX, |_| ());
-        if finished != BATCH || received != BATCH {
-            bail!("{received} frames of a batch were received");
-        }
-        Ok(taken)
-    })
+    receiving(&model, &mut driver, len, time)
 }
 
 /// Register accesses a frame of a driver that sends one every microsecond and is interrupted as pcnet32 is,
