@@ -31,6 +31,8 @@ const SHARED: SharedPages = SharedPages {
     heads: &[0x2810, 0x2910, 0x3810, 0x3910],
     tails: &[0x2818, 0x2918, 0x3818, 0x3918],
 };
+/// Bits of RAH: the address, which address it is, and that it is valid.
+const RAH: u32 = 0x8003_ffff;
 /// Set by software that reads the semaphore.
 const SMBI: u32 = 1;
 /// RDTR: let what waits be raised now.
@@ -100,6 +102,10 @@ impl Core {
             Effect::Ics => _ = self.raise(value),
             Effect::Ims => _ = registers.set_bits(regs::IMS, value & self.causes()),
             Effect::Imc => self.mask(value),
+            Effect::Address => {
+                let kept = if at & 4 != 0 { kept & RAH } else { kept };
+                self.change_filters(|| registers.set(word, kept));
+            }
             Effect::Rctl | Effect::Filter => self.change_filters(|| registers.set(word, kept)),
             Effect::RxRing(queue) => {
                 let mut filling = self.lock(queue.into());

@@ -50,6 +50,8 @@ pub enum Effect {
     Rctl,
     /// Receive filters.
     Filter,
+    /// Receive addresses: of every second word, some bits are reserved.
+    Address,
     /// Transmit control.
     Tctl,
     /// Where a receive ring lies and stands.
@@ -324,7 +326,7 @@ pub const TABLE: &[Register] = &[
     rw(0x5000, "RXCSUM", 0x0000_3fff, 0).effect(E::Rctl),
     rw(0x5008, "RFCTL", ALL, 0).of(L).effect(E::Rctl),
     rw(0x5200, "MTA", ALL, 0).count(128).survives(),
-    rw(0x5400, "RAL_RAH", ALL, 0).count(32).effect(E::Filter),
+    rw(0x5400, "RAL_RAH", ALL, 0).count(32).effect(E::Address),
     rw(0x5600, "VFTA", ALL, 0).count(128).survives(),
     rw(0x5800, "WUC", ALL, 0),
     rw(0x5808, "WUFC", ALL, 0),

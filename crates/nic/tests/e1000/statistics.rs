@@ -114,3 +114,44 @@ fn rows_are_in_order_and_apart() {
         assert!(pair[0].at + 4 * u32::from(pair[0].count) <= pair[1].at, "{}", pair[1].name);
     }
 }
+
+#[test]
+fn patterns_come_back_as_the_drivers_own_tests_want_them() {
+    // Of Linux's ethtool -t: offset, mask.
+    let rows = [
+        (0x28, u32::MAX),
+        (0x2c, 0xffff),
+        (0x30, 0xffff),
+        (0x38, 0xffff),
+        (reg::RDTR, 0xffff),
+        (reg::RDBAH, u32::MAX),
+        (reg::RDLEN, 0xf_ff80),
+        (reg::RDH, 0xffff),
+        (reg::RDT, 0xffff),
+        (0x170, 0xffff),
+        (reg::TDBAH, u32::MAX),
+        (reg::TDLEN, 0xf_ff80),
+        (reg::RDBAL, 0xffff_fff0),
+        (reg::TDBAL, 0xffff_fff0),
+        (reg::TIDV, 0xffff),
+        (reg::RAL + 4, 0x8003_ffff),
+        (reg::RAL + 124, 0x8003_ffff),
+        (reg::MTA + 508, u32::MAX),
+    ];
+    for member in [Member::Em82540, Member::L82574] {
+        let bed = Bed::new(member);
+        for (at, mask) in rows {
+            for pattern in [0x5a5a_5a5a, 0xa5a5_a5a5, 0, u32::MAX] {
+                bed.write(at, pattern);
+                assert_eq!(bed.read(at), pattern & mask, "{at:#x}");
+            }
+        }
+        bed.write(reg::RCTL, 0);
+        assert_eq!((bed.read(reg::RCTL), bed.read(reg::TCTL)), (0, 0));
+        bed.write(reg::RCTL, 0x06df_b3fe);
+        assert_eq!(bed.read(reg::RCTL), 0x06df_b3fe);
+        let before = bed.read(reg::STATUS);
+        bed.write(reg::STATUS, !before);
+        assert_eq!(bed.read(reg::STATUS), before);
+    }
+}
