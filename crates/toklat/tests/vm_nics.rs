@@ -55,6 +55,22 @@ fn drivers_of_every_guest_reach_the_switch() {
 }
 
 #[test]
+fn cards_pass_the_tests_that_their_drivers_have_for_them() {
+    if !can_emulate("cards_pass_the_tests_that_their_drivers_have_for_them") {
+        return;
+    }
+    let daemon = switch();
+    // Registers, EEPROM, interrupts, loopback, link.
+    let test = "until ethtool eth0 | grep -q detected..yes; do sleep 0.1; done; \
+        ethtool -t eth0 offline; sleep 1";
+    for (nic, _) in &MODELS[..2] {
+        let mut guest = Guest::boot(&daemon, nic, 1, &["--nic", nic], test);
+        guest.says("The test result is PASS");
+        guest.succeeds();
+    }
+}
+
+#[test]
 fn a_killed_data_process_is_a_pause_to_guests() {
     if !can_emulate("a_killed_data_process_is_a_pause_to_guests") {
         return;
