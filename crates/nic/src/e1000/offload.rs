@@ -25,8 +25,6 @@ const HEADERS: usize = 1024;
 /// Bytes of a VLAN tag, and where it goes.
 const TAG: usize = 4;
 const TAG_AT: usize = 12;
-/// Ethertype of a tag that is put in.
-const TAG_TYPE: [u8; 2] = [0x81, 0x00];
 /// A kind of segmentation that nobody knows: the switch drops the frame and counts it.
 const IMPOSSIBLE: u8 = 0x7f;
 /// In TCP's flags: congestion window reduced.
@@ -133,8 +131,8 @@ impl Place {
 /// What a frame's descriptors ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// The content of a tag to be put in.
-    tag: Option<u16>,
+    /// A tag to be put in: its ethertype (VET), then its content.
+    tag: Option<[u8; TAG]>,
     /// A checksum of the IP header.
     ip: Option<Place>,
     /// A checksum of all that follows its start.
@@ -148,9 +146,13 @@ pub(super) struct Request {
 
 impl Request {
     /// Of a frame whose first and last descriptors' second words these are; `contexts` are those that it
-    /// was begun in: for checksums, and for segments.
-    pub fn new(first: u64, last: u64, contexts: &[Context; 2], tags: bool) -> Self {
-        let tag = (tags && last & tx::VLE != 0).then_some((last >> 48) as u16);
+    /// was begun in: for checksums, and for segments; `vet` is the ethertype of tags, if they are put in.
+    pub fn new(first: u64, last: u64, contexts: &[Context; 2], vet: Option<u16>) -> Self {
+        let [c, d] = ((last >> 48) as u16).to_be_bytes();
+        let tag = vet.filter(|_| last & tx::VLE != 0).map(|vet| {
+            let [a, b] = vet.to_be_bytes();
+            [a, b, c, d]
+        });
         if first & tx::DEXT == 0 {
             let place = Place {
                 start: (last >> 40 & 0xff) as usize,
@@ -282,18 +284,16 @@ impl Headers {
             complete(to, offload.checksum_start, offload.checksum_offset);
         }
         if let Some(tag) = request.tag.filter(|_| len >= TAG_AT + 2) {
-            let [high, low] = tag.to_be_bytes();
-            to.splice(TAG_AT..TAG_AT, [TAG_TYPE[0], TAG_TYPE[1], high, low]);
+            to.splice(TAG_AT..TAG_AT, tag);
         }
         true
     }
 }
 
 /// Puts a tag into a header of `used` bytes.
-fn put_tag(header: &mut [u8; HEADER], used: usize, tag: u16) {
+fn put_tag(header: &mut [u8; HEADER], used: usize, tag: [u8; TAG]) {
     header.copy_within(TAG_AT..used, TAG_AT + TAG);
-    header[TAG_AT..TAG_AT + 2].copy_from_slice(&TAG_TYPE);
-    header[TAG_AT + 2..TAG_AT + TAG].copy_from_slice(&tag.to_be_bytes());
+    header[TAG_AT..TAG_AT + TAG].copy_from_slice(&tag);
 }
 
 /// What was done to a frame.

@@ -215,6 +215,12 @@ fn tags_are_put_in() {
         check(&segment);
         assert_eq!(segment[12..16], [0x81, 0, 0x20, 0x64]);
     }
+    bed.write(0x38, 0x88a8);
+    let at = bed.tx_buffer();
+    bed.set_bytes(at, &plain);
+    bed.describe(at, EOP_RS | VLE | tag | 100);
+    bed.doorbell();
+    assert_eq!(bed.gather()[0].0[12..16], [0x88, 0xa8, 0x20, 0x64], "of the type in VET");
     bed.write(reg::CTRL, bed.read(reg::CTRL) & !(1 << 30));
     let at = bed.tx_buffer();
     bed.set_bytes(at, &plain);

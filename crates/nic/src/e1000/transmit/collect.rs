@@ -84,12 +84,12 @@ impl Transmit {
         let core = Arc::clone(&self.core);
         let Some(ring) = self.ring.clone() else { return Ok(()) };
         let max = max.min(scratch.capacity()).min(LENT);
-        let tags = core.registers.get(regs::CTRL) & ctrl::VME != 0;
+        let vet = tags(&core);
         while scratch.len() < max && scratch.has_room() && self.next != tail {
             let before = scratch.len();
-            self.collect_plain(&core, &ring, scratch, max, tail, tags);
+            self.collect_plain(&core, &ring, scratch, max, tail, vet);
             if scratch.len() == before
-                && self.collect_packet(&core, &ring, scratch, tail, tags)? == Step::Nothing
+                && self.collect_packet(&core, &ring, scratch, tail, vet)? == Step::Nothing
             {
                 break;
             }
@@ -107,14 +107,14 @@ impl Transmit {
         scratch: &mut Scratch,
         max: usize,
         tail: u32,
-        tags: bool,
+        vet: Option<u16>,
     ) {
         let end = if tail > self.next { tail } else { self.size };
         let run = self.next as usize..end as usize;
         let mut descriptors = ring.get(run.clone()).unwrap_or_default().iter();
         let mut flags = self.flags.get_mut(run).unwrap_or_default().iter_mut();
         let mut near = core.memory.near();
-        let tagged = if tags { tx::VLE } else { 0 };
+        let tagged = if vet.is_some() { tx::VLE } else { 0 };
         let before = scratch.len();
         let (tally, mut last) = (&mut self.tally, self.next);
         let (ends, number) = (&mut self.ends, self.gathered);
@@ -150,14 +150,14 @@ impl Transmit {
         ring: &[Descriptor],
         scratch: &mut Scratch,
         tail: u32,
-        tags: bool,
+        vet: Option<u16>,
     ) -> Result<Step, Fault> {
         let mut packet = Packet::new();
         let context = self.walk(core, ring, tail, &mut packet)?;
         let Some((end, context)) = context else {
             return self.leave_unfinished(scratch, tail);
         };
-        let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, tags);
+        let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, vet);
         self.push(scratch, &packet, &request);
         self.lend(end);
         Ok(Step::Frame)
@@ -290,7 +290,7 @@ impl Transmit {
     ) -> Result<(), Fault> {
         let core = Arc::clone(&self.core);
         let Some(ring) = self.ring.clone() else { return Ok(()) };
-        let tags = core.registers.get(regs::CTRL) & ctrl::VME != 0;
+        let vet = tags(&core);
         for _ in 0..max.min(scratch.capacity()) {
             if self.next == tail || !scratch.has_room() {
                 break;
@@ -300,7 +300,7 @@ impl Transmit {
                 self.leave_unfinished(scratch, tail)?;
                 break;
             };
-            let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, tags);
+            let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, vet);
             if !packet.too_much && packet.len > 0 {
                 self.looped.clear();
                 if self.headers.assemble(packet.pieces(), packet.len, &request, &mut self.looped) {
@@ -331,6 +331,12 @@ impl Tally {
             Class::Broadcast => self.broadcast += frames,
         }
     }
+}
+
+/// The ethertype of tags, if they are put in (CTRL.VME).
+fn tags(core: &Core) -> Option<u16> {
+    let registers = &core.registers;
+    (registers.get(regs::CTRL) & ctrl::VME != 0).then(|| registers.get(regs::VET) as u16)
 }
 
 /// Bits of a transmit descriptor that are remembered.
