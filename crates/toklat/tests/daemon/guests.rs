@@ -25,6 +25,12 @@ pub fn can_emulate(test: &str) -> bool {
     found.inspect_err(|error| skip(test, &format!("{error:#}"))).is_ok()
 }
 
+/// The QEMU that [`can_emulate`] found, for guests whose own NIC would do with another.
+pub fn emulating_qemu() -> String {
+    let qemu = Qemu::at_least(None, Version::VFIO_USER).unwrap();
+    qemu.program.into_os_string().into_string().unwrap()
+}
+
 /// A guest, and `toklat vm run`, which runs it.
 pub struct Guest(Running);
 
