@@ -297,6 +297,7 @@ impl Worker {
                     frames += gathered;
                     if port.has_heard(now) {
                         self.busy_at = now;
+                        self.patience.heard();
                     }
                 }
                 Err(_) => {

@@ -2,6 +2,14 @@
 
 /// How long a worker spins at most after the last frame before it sleeps.
 const SPIN_NS: u64 = 50_000;
+/// The same after an access to a card's registers. A virtual processor waits for most of them, and two threads
+/// of its front end are woken between one access and the next: if those find this processor idle, they use it,
+/// and are slower by several wake-ups across processors each time.
+const SPIN_FOR_ACCESS_NS: u64 = 500_000;
+/// For so many passes with frames.
+const ACCESSES: u32 = 64;
+/// Spinning in vain so often in a row ends it.
+const GIVEN_UP: u32 = 5;
 /// How long a worker naps.
 pub(super) const NAP_NS: u64 = 100_000;
 /// So many frames after a nap were worth it: as many kicks were saved.
@@ -17,7 +25,10 @@ const NAP_AFTER: (u32, u32) = (2, 64);
 /// at what they have made meanwhile. An owner that makes no more until it is served is not napped on.
 #[derive(Debug)]
 pub(super) struct Patience {
-    spin: u64,
+    /// Passes with frames after which accesses to registers are forgotten.
+    accesses: u32,
+    /// How often in a row that was in vain: the next time it is half as long.
+    in_vain: u32,
     /// Sleeps in a row that were short.
     short: u32,
     /// How many of them are to come before the next nap.
@@ -28,14 +39,20 @@ pub(super) struct Patience {
 
 impl Default for Patience {
     fn default() -> Self {
-        Self { spin: SPIN_NS, short: 0, nap_after: NAP_AFTER.0, napping: false }
+        Self { accesses: 0, in_vain: 0, short: 0, nap_after: NAP_AFTER.0, napping: false }
     }
 }
 
 impl Patience {
     /// How long to spin, in nanoseconds.
     pub fn spin(&self) -> u64 {
-        if self.short >= self.nap_after { 0 } else { self.spin }
+        let over = self.short >= self.nap_after || self.in_vain >= GIVEN_UP;
+        if over { 0 } else { self.most() >> self.in_vain }
+    }
+
+    /// How long to spin at most.
+    fn most(&self) -> u64 {
+        if self.accesses > 0 { SPIN_FOR_ACCESS_NS } else { SPIN_NS }
     }
 
     /// True if the worker is to nap.
@@ -46,7 +63,7 @@ impl Patience {
 
     /// It slept for `slept`, `waited` after the last frame.
     pub fn woke(&mut self, slept: u64, waited: u64) {
-        self.spin = if waited <= SPIN_NS { SPIN_NS } else { self.spin / 2 };
+        self.in_vain = if waited <= self.most() { 0 } else { GIVEN_UP.min(self.in_vain + 1) };
         self.short = if slept <= SPIN_NS { self.short + 1 } else { 0 };
     }
 
@@ -59,9 +76,15 @@ impl Patience {
         }
     }
 
+    /// Registers of a card were accessed.
+    pub fn heard(&mut self) {
+        self.accesses = ACCESSES;
+    }
+
     /// A pass found so many frames.
     #[inline]
     pub fn passed(&mut self, frames: usize) {
+        self.accesses = self.accesses.saturating_sub(u32::from(frames > 0));
         if !std::mem::take(&mut self.napping) {
             return;
         }
@@ -106,6 +129,10 @@ mod tests {
         assert_eq!(patience.spin(), 0);
         patience.woke(SHORT, SPIN_NS);
         assert_eq!(patience.spin(), SPIN_NS, "it would have come while spinning");
+        patience.heard();
+        assert_eq!(patience.spin(), SPIN_FOR_ACCESS_NS);
+        (0..ACCESSES).for_each(|_| patience.passed(1));
+        assert_eq!(patience.spin(), SPIN_NS, "frames are another matter");
     }
 
     #[test]
