@@ -32,6 +32,12 @@ impl Announced {
         mapped
     }
 
+    /// True if there ever was one.
+    #[inline]
+    pub fn is_used(&self) -> bool {
+        self.count.load(Ordering::Relaxed) != 0
+    }
+
     /// Tells the driver why its device has stopped.
     pub fn report(&self, fault: Fault) {
         if let Some(block) = &*self.block.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -76,10 +82,18 @@ impl Host {
         self.queue.as_ref().filter(|queue| queue.is_on())
     }
 
-    /// The ring begins anew at 0.
-    pub fn restart(&mut self) {
+    /// There is a block with this queue in it.
+    #[inline]
+    #[must_use]
+    pub fn is_there(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// The ring begins anew at `head`.
+    pub fn restart(&mut self, head: u32) {
         if let Some(queue) = &mut self.queue {
             queue.restart();
+            queue.publish_head(head);
             self.asks = true;
         }
     }
@@ -110,11 +124,18 @@ impl Host {
         }
     }
 
-    /// Asks for doorbells and fences: the caller looks at the ring once more. True if the driver's tail has
-    /// moved meanwhile; then nothing is asked for. `None` if the queue does not go by the block.
-    pub fn sleep(&mut self, size: u32, now: Nanos) -> Option<Result<bool, Fault>> {
+    /// Asks for doorbells and fences. True if the driver's tail is another than the one that was `seen`,
+    /// or, of a device that goes by its ring and looks there once more, has moved meanwhile; then nothing is
+    /// asked for. `None` if the queue does not go by the block.
+    pub fn sleep(
+        &mut self,
+        seen: Option<u32>,
+        size: u32,
+        now: Nanos,
+    ) -> Option<Result<bool, Fault>> {
         let queue = self.queue.as_mut().filter(|queue| queue.is_on())?;
-        let work = queue.tail(size).and_then(|seen| queue.sleep(seen, size, now));
+        let seen = seen.map_or_else(|| queue.tail(size), Ok);
+        let work = seen.and_then(|seen| queue.sleep(seen, size, now));
         self.asks = work == Ok(false);
         Some(work)
     }

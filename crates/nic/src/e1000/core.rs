@@ -12,7 +12,7 @@ use super::receive::Filling;
 use super::regs::{self, cause};
 use super::state::Registers;
 use super::{Member, phy};
-use crate::csb::Block;
+use crate::csb::Announced;
 
 /// The parts of a device.
 #[derive(Debug)]
@@ -25,9 +25,7 @@ pub(super) struct Core {
     /// It offers a shared status block.
     pub csb: bool,
     /// The shared status block that was announced.
-    pub block: Mutex<Option<Block>>,
-    /// Counts announcements.
-    pub blocks: AtomicU32,
+    pub block: Announced,
     /// Who holds it decides about interrupts.
     pub deciding: Mutex<()>,
     /// Receive rings, as they are filled.

@@ -39,6 +39,7 @@ use self::core::Core;
 use self::device::E1000Device;
 use self::receive::{Filling, Receive};
 use self::transmit::Transmit;
+use crate::csb::Announced;
 use crate::device::{DeviceConfig, Model, Transmit as Transmitting};
 
 pub use self::regs::{Access, Effect, Members, Register, TABLE};
@@ -80,8 +81,7 @@ impl E1000 {
             memory: config.memory,
             mac: config.mac,
             csb: config.csb,
-            block: Mutex::new(None),
-            blocks: AtomicU32::new(0),
+            block: Announced::default(),
             deciding: Mutex::new(()),
             filling: [0, 1].map(|queue| Mutex::new(Filling::new(queue))),
             filters: AtomicU32::new(0),

@@ -150,7 +150,7 @@ impl Filling {
         let registers = &*core.registers;
         let epoch = registers.epoch.load(Ordering::Acquire);
         if std::mem::replace(&mut self.epoch, epoch) != epoch && self.begun {
-            self.host.restart();
+            self.host.restart(0);
         }
         self.filter = Filter::new(registers);
         self.looped = core.is_looped();

@@ -195,7 +195,7 @@ impl Transmitter {
         if epoch != self.epoch {
             self.epoch = epoch;
             self.lent.forget();
-            self.host.restart();
+            self.host.restart(0);
         }
     }
 
@@ -276,7 +276,7 @@ impl Transmitter {
             return true;
         }
         let Some(len) = self.ring.as_ref().map(|ring| ring.len) else { return false };
-        match self.host.sleep(len, self.now) {
+        match self.host.sleep(None, len, self.now) {
             Some(Err(fault)) => {
                 self.core.fail_by_block(fault);
                 self.counters.faults.add(1);

@@ -45,7 +45,7 @@ impl Filling {
         if self.watch.finds_failed(&core.memory) {
             return Err(Fault::Memory);
         }
-        let new_block = self.host.notice(core, Way::Receive, self.queue);
+        let new_block = self.host.notice(&core.block, Way::Receive, self.queue);
         if self.ring.is_none() {
             self.find_ring(core)?;
         }

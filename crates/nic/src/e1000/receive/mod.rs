@@ -20,12 +20,12 @@ use shmem::{Shared, SharedSlice};
 
 use self::spread::Private;
 use super::Member;
-use super::block::Host;
 use super::core::Core;
 use super::descriptor::Descriptor;
 use super::filter::{Class, Filter, class};
 use super::regs::{self, cause};
 use super::state::Fault;
+use crate::csb::Host;
 
 /// Frames were received, of which nobody was told.
 const RECEIVED: u32 = 1;
@@ -258,7 +258,7 @@ impl Core {
             return false;
         }
         let told = unsettled.swap(0, AcqRel);
-        if self.blocks.load(Relaxed) != 0 && self.is_not_wanted(queue) {
+        if self.block.is_used() && self.is_not_wanted(queue) {
             return false;
         }
         let received = told & RECEIVED != 0 && self.received(queue, now);

@@ -19,13 +19,13 @@ use shmem::guard::Watch;
 use shmem::{Shared, SharedSlice};
 
 use self::collect::flags_of;
-use super::block::Host;
 use super::core::Core;
 use super::descriptor::{self, Descriptor, tx};
 use super::offload::Headers;
 use super::phy;
 use super::regs::{self, cause, rctl, tctl};
 use super::state::{Fault, told};
+use crate::csb::Host;
 use crate::csb::Way;
 use crate::device::{Combining, Transmit as Transmitting};
 
@@ -176,9 +176,9 @@ impl Transmit {
             (self.gathered, self.completed) = (0, 0);
             self.ring = None;
             self.unfinished = None;
-            self.host.notice(&self.core, Way::Send, self.queue);
+            self.host.notice(&self.core.block, Way::Send, self.queue);
             self.host.restart(self.core.registers.get(regs::TX[self.queue].head));
-        } else if self.host.notice(&self.core, Way::Send, self.queue) {
+        } else if self.host.notice(&self.core.block, Way::Send, self.queue) {
             self.host.publish_head(self.core.registers.get(regs::TX[self.queue].head));
         }
     }
@@ -430,7 +430,7 @@ impl Transmitting for Transmit {
             return true;
         }
         let seen = self.unfinished.unwrap_or(self.next);
-        match self.host.sleep(seen, self.size, self.now) {
+        match self.host.sleep(Some(seen), self.size, self.now) {
             Some(Ok(work)) => work,
             Some(Err(fault)) => {
                 let fault = self.core.fail_by_block(fault);
