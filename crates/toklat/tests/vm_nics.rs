@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use toklat::vm::guest;
 
-use self::daemon::guests::{Guest, PATIENCE, can_emulate, emulating_qemu};
+use self::daemon::guests::{Guest, PATIENCE, can_emulate, newer_qemu};
 use self::daemon::{Daemon, is_alive, kill_process};
 
 mod daemon;
@@ -148,7 +148,7 @@ fn a_port_waits_for_the_next_guest() {
         let device =
             json!({ "driver": "vfio-user-pci", "socket": { "path": socket, "type": "unix" } });
         let device = device.to_string();
-        let qemu = emulating_qemu();
+        let qemu = newer_qemu().unwrap();
         let more = ["--qemu", &qemu, "--", "-device", &device];
         let mut guest = Guest::boot(&daemon, "a", 1, &more, "while :; do sleep 1; done");
         guest.says("toklat-guest: ready");
@@ -183,7 +183,7 @@ fn a_card_is_plugged_in_again() {
         json!({ "driver": "vfio-user-pci", "id": "nic1", "bus": "root1", "socket": socket });
     let (device, qmp) = (device.to_string(), dir.join("qmp"));
     let monitor = format!("unix:{},server=on,wait=off", qmp.display());
-    let qemu = emulating_qemu();
+    let qemu = newer_qemu().unwrap();
     let more = [
         "--qemu",
         &qemu,

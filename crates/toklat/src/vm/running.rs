@@ -79,8 +79,7 @@ impl Running {
         loop {
             match self.lines.recv_timeout(Duration::from_millis(50)) {
                 Ok(line) => {
-                    self.said += &line;
-                    self.said.push('\n');
+                    self.hear(&line);
                     if line.contains(text) {
                         return Ok(line);
                     }
@@ -105,6 +104,11 @@ impl Running {
         }
     }
 
+    fn hear(&mut self, line: &str) {
+        self.said += line;
+        self.said.push('\n');
+    }
+
     /// Waits for its end.
     ///
     /// # Errors
@@ -113,6 +117,10 @@ impl Running {
         let deadline = Instant::now() + limit;
         loop {
             if let Some(status) = self.child.try_wait()? {
+                // Its last words; the threads that read them end with it.
+                while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(100)) {
+                    self.hear(&line);
+                }
                 return Ok(status);
             }
             ensure!(Instant::now() < deadline, "{} did not end within {limit:?}", self.name);
