@@ -295,9 +295,9 @@ impl Worker {
             match catch_unwind(AssertUnwindSafe(turn)) {
                 Ok(gathered) => {
                     frames += gathered;
-                    if port.has_heard(now) {
+                    if let Some(heard) = port.has_heard(now) {
                         self.busy_at = now;
-                        self.patience.heard();
+                        self.patience.heard(heard);
                     }
                 }
                 Err(_) => {
