@@ -28,9 +28,9 @@ pub enum VlanMode {
 pub struct Interrupts {
     /// Most interrupts a second of each queue; `None` for any number.
     pub max_rate: Option<u32>,
-    /// Microseconds that each waits for more frames to come.
+    /// Microseconds that each waits for more frames to come, unless many have.
     pub max_delay_us: u32,
-    /// Each waits only while they come faster than that.
+    /// Each waits only under heavy traffic, or for frames that the guest sent.
     pub adaptive: bool,
 }
 

@@ -140,6 +140,10 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Frames that its driver can have moved before it must hear of some, lest it run out of descriptors:
+    /// half of the shortest ring. 0 if the driver itself says when it wants to hear.
+    fn headroom(&self) -> u32;
+
     /// Why the device has stopped, if its driver broke it. A reset by the driver heals it.
     fn fault(&self) -> Option<&'static str>;
 }

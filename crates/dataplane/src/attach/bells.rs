@@ -2,13 +2,18 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::Interrupts;
 use port::Nanos;
 
+use super::moderation::{Moderation, Moved};
 use super::vfio_user::vectors::{Asked, Vectors};
 use crate::serve::Side;
+use crate::worker::clock;
+
+/// So many frames of a queue wait for no more: half of the ring that guests usually have.
+const ENOUGH: u64 = 128;
 
 /// How a port's owner is woken.
 #[derive(Clone, Debug, Default)]
@@ -79,10 +84,10 @@ impl Bells {
             Self::None => {}
             Self::Token(token) => crate::kick(token.as_fd()),
             Self::Queues { ingress, egress } => {
-                ingress.iter().chain(egress).flatten().for_each(|bell| bell.signal());
+                ingress.iter().chain(egress).flatten().for_each(|bell| bell.signal(clock()));
             }
             // When more is due, its home worker asks.
-            Self::Device(vectors) => drop(vectors.ask(crate::worker::clock())),
+            Self::Device(vectors) => drop(vectors.ask(clock())),
         }
     }
 
@@ -101,69 +106,44 @@ impl Bells {
 pub struct Bell {
     eventfd: Arc<OwnedFd>,
     moderation: Option<Moderation>,
-}
-
-/// The state of held back interrupts. Workers that ring at the same time may ring once too often, and
-/// never once too little.
-#[derive(Debug)]
-struct Moderation {
-    /// Least nanoseconds between interrupts.
-    gap: u64,
-    /// Nanoseconds that an interrupt waits for more to come.
-    delay: u64,
-    /// It only waits while they come faster than that.
-    adaptive: bool,
-    rung_at: AtomicU64,
-    asked_at: AtomicU64,
-    /// Nanoseconds between the times it was asked for, averaged over about eight.
-    average: AtomicU64,
     /// Some worker rings when it is due.
     put_off: AtomicBool,
 }
 
 impl Bell {
-    /// A bell that is rung as `interrupts` says.
+    /// A bell that is rung as `interrupts` says for what has `moved`.
     #[must_use]
-    pub fn new(eventfd: Arc<OwnedFd>, interrupts: Interrupts) -> Self {
-        let gap = interrupts.max_rate.map_or(0, |rate| Nanos::SECOND / u64::from(rate.max(1)));
-        let delay = u64::from(interrupts.max_delay_us) * 1000;
-        let moderation = (gap > 0 || delay > 0).then(|| Moderation {
-            gap,
-            delay,
-            adaptive: interrupts.adaptive,
-            rung_at: AtomicU64::new(0),
-            asked_at: AtomicU64::new(0),
-            average: AtomicU64::new(8 * delay),
-            put_off: AtomicBool::new(false),
-        });
-        Self { eventfd, moderation }
+    pub fn new(eventfd: Arc<OwnedFd>, interrupts: Interrupts, moved: Moved) -> Self {
+        let moderation = Moderation::new(interrupts, moved);
+        Self { eventfd, moderation, put_off: AtomicBool::new(false) }
     }
 
     fn ring(&self, now: Nanos) -> Rung {
         if let Some(moderation) = &self.moderation {
-            let due = moderation.due(now);
+            let due = moderation.due(ENOUGH, now);
             if due > now {
-                let first = !moderation.put_off.swap(true, Ordering::AcqRel);
+                let first = !self.put_off.swap(true, Ordering::AcqRel);
                 return if first { Rung::Later(due) } else { Rung::No };
             }
-            moderation.rung_at.store(now.0, Ordering::Relaxed);
+            self.put_off.store(false, Ordering::Release);
         }
-        self.signal();
+        self.signal(now);
         Rung::Yes
     }
 
     fn ring_late(&self, now: Nanos) -> bool {
-        let Some(moderation) = &self.moderation else { return false };
         // Cleared before the signal: who asks from now on has somebody see to it anew.
-        let put_off = moderation.put_off.swap(false, Ordering::AcqRel);
+        let put_off = self.put_off.swap(false, Ordering::AcqRel);
         if put_off {
-            moderation.rung_at.store(now.0, Ordering::Relaxed);
-            self.signal();
+            self.signal(now);
         }
         put_off
     }
 
-    fn signal(&self) {
+    fn signal(&self, now: Nanos) {
+        if let Some(moderation) = &self.moderation {
+            moderation.rung(now);
+        }
         crate::signal(self.eventfd.as_fd());
     }
 }
@@ -171,22 +151,9 @@ impl Bell {
 impl Drop for Bell {
     /// What was put off has nobody to see to it any more.
     fn drop(&mut self) {
-        if self.moderation.as_mut().is_some_and(|m| *m.put_off.get_mut()) {
-            self.signal();
+        if *self.put_off.get_mut() {
+            crate::signal(self.eventfd.as_fd());
         }
-    }
-}
-
-impl Moderation {
-    /// When an interrupt that is asked for now may be.
-    fn due(&self, now: Nanos) -> Nanos {
-        let since = now - Nanos(self.asked_at.swap(now.0, Ordering::Relaxed));
-        let average = self.average.load(Ordering::Relaxed);
-        let average = average - average / 8 + since.min(8 * self.delay) / 8;
-        self.average.store(average, Ordering::Relaxed);
-        let rare = self.adaptive && average >= self.delay;
-        let delayed = if rare { now } else { now + self.delay };
-        delayed.max(Nanos(self.rung_at.load(Ordering::Relaxed)) + self.gap)
     }
 }
 
@@ -199,7 +166,11 @@ mod tests {
 
     fn bell(interrupts: Interrupts) -> Bell {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
-        Bell::new(Arc::new(rustix::event::eventfd(0, flags).unwrap()), interrupts)
+        Bell::new(
+            Arc::new(rustix::event::eventfd(0, flags).unwrap()),
+            interrupts,
+            Moved::default(),
+        )
     }
 
     fn signals(bell: &Bell) -> u64 {
@@ -235,37 +206,6 @@ mod tests {
         let eventfd = Arc::clone(&bell.eventfd);
         assert_eq!(bell.ring(Nanos(SECOND)), Rung::Later(Nanos(SECOND + 100_000)));
         drop(bell);
-        assert_eq!(signals(&Bell::new(eventfd, OFF)), 1);
-    }
-
-    #[test]
-    fn a_delay_gathers_and_adapts() {
-        let delay = 100_000;
-        let fixed = bell(Interrupts { max_delay_us: 100, ..OFF });
-        assert_eq!(fixed.ring(Nanos(SECOND)), Rung::Later(Nanos(SECOND + delay)));
-        let adaptive = bell(Interrupts { max_delay_us: 100, adaptive: true, ..OFF });
-        let mut now = Nanos(SECOND);
-        for _ in 0..10 {
-            now = now + 2 * delay;
-            assert_eq!(adaptive.ring(now), Rung::Yes, "rare interrupts are not delayed");
-        }
-        let mut delayed = 0;
-        for _ in 0..200 {
-            now = now + delay / 20;
-            match adaptive.ring(now) {
-                Rung::Later(due) => {
-                    delayed += 1;
-                    assert_eq!(due, now + delay);
-                    assert!(adaptive.ring_late(due));
-                }
-                rung => assert_eq!(rung, Rung::Yes),
-            }
-        }
-        assert!(delayed > 100, "frequent ones are: {delayed}");
-        now = now + 100 * delay;
-        for i in 0..20 {
-            adaptive.ring(now + i * 8 * delay);
-        }
-        assert_eq!(adaptive.ring(now + 300 * delay), Rung::Yes, "until they are rare again");
+        assert_eq!(signals(&Bell::new(eventfd, OFF, Moved::default())), 1);
     }
 }

@@ -2,6 +2,7 @@
 
 mod bells;
 pub mod dgram;
+mod moderation;
 pub mod null;
 pub mod pcap;
 pub mod ring;

@@ -121,7 +121,8 @@ impl Process {
         let lost = kept.is_some() && !resume;
         let mac = config.policy.macs.first().copied();
         let mac = mac.unwrap_or_else(|| own_address(&self.switch, &config.name));
-        let plug = Plug { nic, mac, link: config.policy.link };
+        let (link, interrupts) = (config.policy.link, config.policy.interrupts);
+        let plug = Plug { nic, mac, link, interrupts };
         let summons = Arc::clone(&self.summons);
         let kept = kept.filter(|_| resume);
         let mut device = Server::new(files, plug, (id, &state), kept, summons)?;
@@ -138,6 +139,11 @@ impl Process {
         let Some(mut device) = self.take_device(id) else { return };
         if let Ok(record) = self.record(id) {
             let (link, worker) = (record.config.policy.link, record.worker);
+            let interrupts = record.config.policy.interrupts;
+            if device.set_interrupts(interrupts) && device.is_live() {
+                self.hush(id, &mut device);
+                self.rouse(id, &mut device);
+            }
             if link != device.has_link() {
                 let served = self.release(id, worker);
                 device.set_link(link, clock());

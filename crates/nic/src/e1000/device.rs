@@ -7,6 +7,7 @@ use port::Nanos;
 
 use super::Member;
 use super::core::Core;
+use super::descriptor::DESCRIPTOR;
 use super::phy::{self, Changed, mdic};
 use super::regs::{self, Access, Effect, cause, ctrl, ctrl_ext, status};
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode, Msix, SharedPages};
@@ -296,6 +297,13 @@ impl Device for E1000Device {
 
     fn interrupt(&self, now: Nanos) -> Interrupt {
         self.0.interrupt(now)
+    }
+
+    fn headroom(&self) -> u32 {
+        let (registers, descriptors) = (&self.0.registers, 2 * DESCRIPTOR);
+        let half = |len: usize| registers.get(len) / descriptors;
+        let told = self.0.block.is_used();
+        if told { 0 } else { half(regs::TX[0].len).min(half(regs::RX[0].len)) }
     }
 
     fn shared_pages(&self) -> Option<SharedPages> {

@@ -355,6 +355,12 @@ impl Device for Controller {
         Interrupt { vectors, due: finishes.then_some(now) }
     }
 
+    fn headroom(&self) -> u32 {
+        let half = |len: usize| self.registers().ring_len(len) / 2;
+        let told = self.0.block.is_used();
+        if told { 0 } else { half(csr::TRANSMIT_LENGTH).min(half(csr::RECEIVE_LENGTH)) }
+    }
+
     fn fault(&self) -> Option<&'static str> {
         self.registers().fault().map(super::Fault::text)
     }

@@ -114,7 +114,7 @@ fn toklat(lab: &Lab, qemu: &Qemu) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Microseconds that interrupts wait for more of them, if they come faster than that.
+/// Microseconds that interrupts wait for more frames, under heavy traffic.
 pub const HELD_BACK_US: u32 = 1000;
 
 /// Kicks and interrupts for each frame delivered, over a second.

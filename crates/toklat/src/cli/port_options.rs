@@ -130,8 +130,9 @@ pub struct PolicyOptions {
     #[arg(long, value_name = "up|down", value_parser = up_down)]
     link: Option<bool>,
     /// Hold a virtual machine's interrupts back: at most N a second, or each waiting US microseconds for
-    /// more frames (adaptive: only while they come faster), as in rate=20000 or delay=50,adaptive
-    #[arg(long, value_name = "off|rate=N,delay=US,adaptive", value_parser = interrupts)]
+    /// more frames (adaptive: only under heavy traffic, or for frames that were sent), as in rate=20000 or
+    /// delay=50,adaptive
+    #[arg(long, visible_alias = "itr", value_name = "off|rate=N,delay=US,adaptive", value_parser = interrupts)]
     interrupts: Option<Interrupts>,
     /// The worker that serves it, from 0; a running port moves there [default: least loaded]
     #[arg(long, value_name = "N")]

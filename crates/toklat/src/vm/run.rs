@@ -57,6 +57,10 @@ impl VmCommand {
     }
 }
 
+/// Microseconds that interrupts of an emulated NIC wait for more, under heavy traffic: each costs its guest
+/// a handful of accesses to registers, which are messages.
+pub const GATHERED_US: u32 = 1000;
+
 /// Options of `toklat vm run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
@@ -88,6 +92,9 @@ pub struct RunArgs {
     /// As of toklat port add --nic
     #[arg(long, value_name = "trap|shared")]
     doorbell: Option<String>,
+    /// As of toklat port add [default: delay=1000,adaptive for NICs that the port emulates, else off]
+    #[arg(long, value_name = "off|rate=N,delay=US,adaptive")]
+    interrupts: Option<String>,
     /// MiB of memory
     #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
     memory: u32,
@@ -213,11 +220,16 @@ impl RunArgs {
         if let Some(doorbell) = &self.doorbell {
             options.extend(["--doorbell".into(), doorbell.into()]);
         }
-        if !options.is_empty() && nic.model.emulated().is_none() {
+        let emulated = nic.model.emulated().is_some();
+        if !options.is_empty() && !emulated {
             bail!(UsageError(
                 "--csb, --combine and --doorbell are for NICs that the port emulates"
             ));
         }
+        let gathered = || format!("delay={GATHERED_US},adaptive");
+        let interrupts = self.interrupts.clone().or_else(|| emulated.then(gathered));
+        let interrupts = interrupts.into_iter().map(OsString::from);
+        options.extend(interrupts.flat_map(|how| ["--interrupts".into(), how]));
         Ok(options)
     }
 

@@ -119,6 +119,10 @@ impl Device for Card {
         Interrupt { vectors: pending.into(), due: None }
     }
 
+    fn headroom(&self) -> u32 {
+        0
+    }
+
     fn fault(&self) -> Option<&'static str> {
         None
     }

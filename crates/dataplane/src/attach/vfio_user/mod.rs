@@ -31,6 +31,7 @@ pub(super) mod vectors;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use fabric::Interrupts;
 use frame::Mac;
 use nic::device::{Combining, Device, DeviceConfig, Identity, Model};
 use nic::pci::Config;
@@ -46,6 +47,7 @@ use self::models::Room;
 use self::session::Session;
 use self::vectors::Vectors;
 use super::vhost_user::session::Kept;
+use super::moderation::{Moderation, Moved};
 use super::{AttachError, Attached, Bells};
 use crate::config::{Doorbell, NicConfig, PortId};
 use crate::state::PortState;
@@ -65,6 +67,8 @@ pub struct Plug {
     pub mac: Mac,
     /// The cable is plugged in.
     pub link: bool,
+    /// How far its interrupts are held back.
+    pub interrupts: Interrupts,
 }
 
 /// A device and its front end, in the hands of the control thread.
@@ -280,6 +284,11 @@ impl Server {
         self.plug.link
     }
 
+    /// Holds interrupts back from the next [`halves`](Self::halves) on; true if that is a change.
+    pub fn set_interrupts(&mut self, interrupts: Interrupts) -> bool {
+        std::mem::replace(&mut self.plug.interrupts, interrupts) != interrupts
+    }
+
     /// Makes halves of the device; no others may use its registers.
     ///
     /// # Errors
@@ -294,7 +303,10 @@ impl Server {
         let (mode, eventfds) = (self.session.mode(), self.session.eventfds());
         let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, Arc::clone(&pin));
         let counters = self.state.bus().ok_or_else(missing)?;
-        let vectors = Arc::new(vectors.counted(counters.clone()));
+        let received = (0..RECEIVE_QUEUES).filter_map(|queue| self.state.egress(queue)).collect();
+        let moved = Moved { sent: self.state.ingress(), received };
+        let moderation = Moderation::new(self.plug.interrupts, moved);
+        let vectors = Arc::new(vectors.counted(counters.clone()).moderated(moderation));
         self.transmit_queues = transmit.len() as u16;
         self.device = Some(Arc::clone(&device));
         let wire = Arc::clone(&self.wire);

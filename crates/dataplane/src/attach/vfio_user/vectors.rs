@@ -8,6 +8,7 @@ use nic::device::{Device, Interrupt, InterruptMode};
 use port::Nanos;
 use shmem::Shared;
 
+use crate::attach::moderation::Moderation;
 use crate::state::BusCounters;
 
 /// Nobody is about to ask.
@@ -21,6 +22,8 @@ pub struct Vectors {
     eventfds: Box<[Option<Arc<OwnedFd>>]>,
     pin: Arc<Pin>,
     counters: Option<Shared<BusCounters>>,
+    /// How far they are held back, beside what the device does by itself.
+    moderation: Option<Moderation>,
     /// When somebody asks again, of his own accord.
     asked_at: AtomicU64,
 }
@@ -62,7 +65,8 @@ impl Vectors {
         eventfds: Box<[Option<Arc<OwnedFd>>]>,
         pin: Arc<Pin>,
     ) -> Self {
-        Self { device, mode, eventfds, pin, counters: None, asked_at: AtomicU64::new(NEVER) }
+        let (counters, moderation, asked_at) = (None, None, AtomicU64::new(NEVER));
+        Self { device, mode, eventfds, pin, counters, moderation, asked_at }
     }
 
     /// Counts what is raised.
@@ -71,8 +75,20 @@ impl Vectors {
         Self { counters: Some(counters), ..self }
     }
 
+    /// Holds them back.
+    #[must_use]
+    pub fn moderated(self, moderation: Option<Moderation>) -> Self {
+        Self { moderation, ..self }
+    }
+
     /// Asks the device what is to be raised, and raises it.
     pub fn ask(&self, now: Nanos) -> Asked {
+        if let Some(moderation) = &self.moderation {
+            let due = moderation.due(self.device.headroom().into(), now);
+            if due > now {
+                return Asked { rung: false, due: Some(due) };
+            }
+        }
         let Interrupt { vectors, due } = self.device.interrupt(now);
         let mut raised = 0;
         if self.mode == InterruptMode::Pin {
@@ -88,8 +104,9 @@ impl Vectors {
                 }
             }
         }
-        if let Some(counters) = self.counters.as_ref().filter(|_| raised > 0) {
-            counters.interrupts.add_shared(raised);
+        if raised > 0 {
+            self.counters.iter().for_each(|counters| counters.interrupts.add_shared(raised));
+            self.moderation.iter().for_each(|moderation| moderation.rung(now));
         }
         Asked { rung: raised > 0, due }
     }
@@ -144,6 +161,9 @@ mod tests {
         fn set_link(&self, _up: bool, _now: Nanos) {}
         fn interrupt(&self, _now: Nanos) -> Interrupt {
             *self.0.lock().unwrap()
+        }
+        fn headroom(&self) -> u32 {
+            8
         }
         fn fault(&self) -> Option<&'static str> {
             None

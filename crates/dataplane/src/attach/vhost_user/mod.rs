@@ -39,6 +39,7 @@ use self::guest::{Announcement, Guest, Queue, Unplugged};
 pub use self::memory::MemoryError;
 use self::message::{ProtocolError, Receiver, RingAddress};
 use self::session::{Changes, Kept, Offer, Refused, Session};
+use super::moderation::Moved;
 use super::{AttachError, Attached, Bell, Bells, null};
 use crate::state::{self, PortState};
 
@@ -249,11 +250,15 @@ impl FrontEnd {
     /// Whom the queues of the present halves wake.
     #[must_use]
     pub fn bells(&self) -> Bells {
+        let moved = |queue: usize| match queue % 2 {
+            0 => Moved { sent: None, received: self.state.egress(queue / 2).into_iter().collect() },
+            _ => Moved { sent: self.state.ingress(), received: Vec::new() },
+        };
         let calls = |odd: usize| {
             let queues = (0..2 * self.queue_pairs).filter(|q| q % 2 == odd && self.is_running(*q));
             let bell = |queue: usize| {
                 let call = self.session.rings()[queue].call.clone()?;
-                Some(Arc::new(Bell::new(call, self.interrupts)))
+                Some(Arc::new(Bell::new(call, self.interrupts, moved(queue))))
             };
             queues.map(bell).collect()
         };

@@ -11,10 +11,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use dataplane::state::PortStats;
 use frame::Mac;
+use serde_json::json;
 
 use super::wire::Wire;
 use crate::bench::lab::{Daemon, Lab};
 use crate::daemon::endpoints;
+use crate::vm::run::GATHERED_US;
 use crate::vm::{
     Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, Version, guest,
 };
@@ -206,6 +208,11 @@ impl Setup {
                 let daemon = lab.daemon("")?;
                 let socket = daemon.dir().join("card.sock");
                 daemon.add_port_of("card", &card.port(&socket), &[GUEST])?;
+                if card.model().emulated().is_some() {
+                    // As `toklat vm run` has it.
+                    let held_back = json!({ "max_delay_us": GATHERED_US, "adaptive": true });
+                    daemon.change_port("card", &json!({ "interrupts": held_back }))?;
+                }
                 let far = Wire::Port(Box::new(daemon.port("far")?));
                 let guest = start(&qemu, card, card.model().backend(socket), &[])?;
                 Ok(Self { guest, far, daemon: Some(daemon), _bridge: None })
@@ -308,10 +315,10 @@ impl Card {
     fn port(self, socket: &std::path::Path) -> serde_json::Value {
         match self.model().emulated() {
             Some(model) => {
-                let nic = serde_json::json!({ "model": model, "csb": self == Self::Csb });
-                serde_json::json!({ "vfio_user": { "path": socket, "nic": nic } })
+                let nic = json!({ "model": model, "csb": self == Self::Csb });
+                json!({ "vfio_user": { "path": socket, "nic": nic } })
             }
-            None => serde_json::json!({ "vhost_user": { "path": socket, "client": false } }),
+            None => json!({ "vhost_user": { "path": socket, "client": false } }),
         }
     }
 }

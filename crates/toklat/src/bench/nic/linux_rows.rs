@@ -5,7 +5,8 @@ use crate::bench::peer::Peer;
 use crate::bench::rows::{Better, Row};
 
 const GUEST: &str = "a Linux guest with a virtual processor, a program at the far end of its wire, and what is \
-    between them (the switch: auto), on all cores. Peer: the same guest and program";
+    between them (the switch: auto; interrupts of cards that it emulates held back for up to 1000 us, adaptive, as by \
+    toklat vm run), on all cores. Peer: the same guest and program";
 const OWN: [Card; 4] = [
     Card::Stream(Own::E1000),
     Card::Stream(Own::E1000e),

@@ -1,0 +1,201 @@
+//! When a guest may be interrupted: interrupts that are held back, so that one is for several frames.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use fabric::Interrupts;
+use port::{EgressCounters, IngressCounters, Nanos};
+use shmem::Shared;
+
+/// Traffic is heavy if so many frames come in the time that an interrupt may wait, and an interrupt is for
+/// several: one that is waited for before the next is sent comes alone.
+const HEAVY: u64 = 8;
+const SEVERAL: u64 = 3;
+const PAGE: u64 = 4096;
+
+/// Frames that have moved through queues, for which one interrupt is.
+#[derive(Clone, Debug, Default)]
+pub struct Moved {
+    /// Sent by the guest.
+    pub sent: Option<Shared<IngressCounters>>,
+    /// Received by it.
+    pub received: Vec<Shared<EgressCounters>>,
+}
+
+impl Moved {
+    /// Frames sent, and received; one counts once more for each page that it fills, as it fills so many
+    /// descriptors.
+    fn frames(&self) -> [u64; 2] {
+        let pages = |frames: u64, bytes: u64| frames.wrapping_add(bytes / PAGE);
+        let sent = self.sent.as_ref().map_or(0, |c| pages(c.frames.get(), c.bytes.get()));
+        let received = self.received.iter().map(|c| pages(c.frames.get(), c.bytes.get()));
+        [sent, received.fold(0, u64::wrapping_add)]
+    }
+}
+
+/// How far interrupts are held back, and since when. Workers that ask at the same time may both be told
+/// that one is due, and never neither.
+#[derive(Debug)]
+pub struct Moderation {
+    /// Least nanoseconds between interrupts.
+    gap: u64,
+    /// Nanoseconds that an interrupt waits for more frames.
+    delay: u64,
+    /// It only waits under heavy traffic, or for frames that were sent: nobody waits to hear of those.
+    adaptive: bool,
+    moved: Moved,
+    /// When the last interrupt was, and what had moved by then.
+    rung_at: AtomicU64,
+    rung_after: [AtomicU64; 2],
+    /// Traffic was heavy then.
+    heavy: AtomicBool,
+    /// When the next one was asked for first; 0 if it was not.
+    asked_at: AtomicU64,
+}
+
+impl Moderation {
+    /// Holds interrupts for what moves back as `interrupts` says; `None` if that is not at all.
+    #[must_use]
+    pub fn new(interrupts: Interrupts, moved: Moved) -> Option<Self> {
+        let gap = interrupts.max_rate.map_or(0, |rate| Nanos::SECOND / u64::from(rate.max(1)));
+        let delay = u64::from(interrupts.max_delay_us) * 1000;
+        (gap > 0 || delay > 0).then(|| Self {
+            gap,
+            delay,
+            adaptive: interrupts.adaptive,
+            rung_at: AtomicU64::new(0),
+            rung_after: moved.frames().map(AtomicU64::new),
+            heavy: AtomicBool::new(false),
+            asked_at: AtomicU64::new(0),
+            moved,
+        })
+    }
+
+    /// When an interrupt that is asked for now may be. It waits for `enough` frames at most: with more, its
+    /// driver might run out of descriptors.
+    pub fn due(&self, enough: u64, now: Nanos) -> Nanos {
+        let rung_at = Nanos(self.rung_at.load(Ordering::Relaxed));
+        let asked_at = match self.asked_at.load(Ordering::Relaxed) {
+            0 => {
+                self.asked_at.store(now.0, Ordering::Relaxed);
+                now
+            }
+            then => Nanos(then),
+        };
+        let [sent, received] = self.frames();
+        let heavy = self.heavy.load(Ordering::Relaxed) && now - rung_at < 2 * self.delay;
+        let waits = !self.adaptive || heavy || received == 0 && sent > 0;
+        let delayed =
+            if waits && sent.max(received) < enough { asked_at + self.delay } else { now };
+        delayed.max(rung_at + self.gap)
+    }
+
+    /// Frames sent and received since the last interrupt.
+    fn frames(&self) -> [u64; 2] {
+        let mut frames = self.moved.frames();
+        for (frames, before) in frames.iter_mut().zip(&self.rung_after) {
+            *frames = frames.wrapping_sub(before.load(Ordering::Relaxed));
+        }
+        frames
+    }
+
+    /// The guest was interrupted.
+    pub fn rung(&self, now: Nanos) {
+        let (frames, since) = (self.frames(), now - Nanos(self.rung_at.load(Ordering::Relaxed)));
+        let is_heavy =
+            |n: u64| n >= SEVERAL && n.saturating_mul(self.delay) >= since.saturating_mul(HEAVY);
+        self.heavy.store(frames.into_iter().any(is_heavy), Ordering::Relaxed);
+        self.rung_at.store(now.0, Ordering::Relaxed);
+        for (frames, before) in frames.iter().zip(&self.rung_after) {
+            before.fetch_add(*frames, Ordering::Relaxed);
+        }
+        self.asked_at.store(0, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shmem::Mapping;
+
+    use super::*;
+
+    const DELAY: u64 = 100_000;
+    const ADAPTIVE: Interrupts = Interrupts { max_rate: None, max_delay_us: 100, adaptive: true };
+    const ENOUGH: u64 = 128;
+
+    /// Moderation, and the counters that it goes by.
+    fn moderation(
+        interrupts: Interrupts,
+    ) -> (Moderation, Shared<IngressCounters>, Shared<EgressCounters>) {
+        let page = || Mapping::private(4096).unwrap();
+        let (sent, received): (Shared<IngressCounters>, Shared<EgressCounters>) =
+            (page().shared(0).unwrap(), page().shared(0).unwrap());
+        let moved = Moved { sent: Some(sent.clone()), received: vec![received.clone()] };
+        (Moderation::new(interrupts, moved).unwrap(), sent, received)
+    }
+
+    #[test]
+    fn a_fixed_delay_counts_from_the_first_time_that_one_is_asked_for() {
+        let (moderation, ..) = moderation(Interrupts { adaptive: false, ..ADAPTIVE });
+        let now = Nanos(Nanos::SECOND);
+        assert_eq!(moderation.due(ENOUGH, now), now + DELAY);
+        assert_eq!(moderation.due(ENOUGH, now + 7), now + DELAY);
+        moderation.rung(now + DELAY);
+        assert_eq!(moderation.due(ENOUGH, now + 2 * DELAY), now + 3 * DELAY);
+    }
+
+    #[test]
+    fn one_frame_at_a_time_is_not_delayed_and_many_are() {
+        let (moderation, _, received) = moderation(ADAPTIVE);
+        let mut now = Nanos(Nanos::SECOND);
+        for _ in 0..20 {
+            now = now + DELAY / 2;
+            received.frames.add(1);
+            assert_eq!(moderation.due(ENOUGH, now), now);
+            moderation.rung(now);
+        }
+        received.frames.add(SEVERAL);
+        now = now + DELAY;
+        moderation.rung(now);
+        received.frames.add(1);
+        assert_eq!(moderation.due(ENOUGH, now), now, "several in a long time");
+        received.frames.add(HEAVY);
+        assert_eq!(moderation.due(ENOUGH, now), now, "nobody knew");
+        moderation.rung(now);
+        now = now + 1;
+        received.frames.add(1);
+        assert_eq!(moderation.due(ENOUGH, now), now + DELAY);
+        received.frames.add(ENOUGH);
+        assert_eq!(moderation.due(ENOUGH, now), now, "these are enough");
+        moderation.rung(now);
+        now = now + 2 * DELAY;
+        assert_eq!(moderation.due(ENOUGH, now), now, "the traffic is over");
+    }
+
+    #[test]
+    fn who_only_sends_hears_of_it_when_there_is_time() {
+        let (moderation, sent, received) = moderation(ADAPTIVE);
+        let now = Nanos(Nanos::SECOND);
+        sent.frames.add(1);
+        assert_eq!(moderation.due(ENOUGH, now), now + DELAY);
+        received.frames.add(1);
+        assert_eq!(moderation.due(ENOUGH, now), now, "an answer");
+    }
+
+    #[test]
+    fn a_few_long_frames_are_heavy_traffic() {
+        let (moderation, _, received) = moderation(ADAPTIVE);
+        let now = Nanos(Nanos::SECOND);
+        received.frames.add(1);
+        moderation.rung(now);
+        received.bytes.add(65_536);
+        moderation.rung(now + DELAY);
+        let now = now + DELAY;
+        received.frames.add(1);
+        assert_eq!(moderation.due(ENOUGH, now), now + DELAY);
+    }
+
+    #[test]
+    fn without_limits_there_is_nothing_to_go_by() {
+        assert!(Moderation::new(Interrupts::default(), Moved::default()).is_none());
+    }
+}
