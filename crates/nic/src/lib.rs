@@ -4,6 +4,8 @@
 //! an argument, kicks go out as effects.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+#[cfg(not(loom))]
+mod combine;
 pub mod csb;
 #[cfg(not(loom))]
 pub mod device;

@@ -25,7 +25,6 @@
 //! EEPROM and boundary-scan interfaces, Magic Packet, interrupts by the PHY (CSR7 is a latch).
 
 mod bus;
-mod combine;
 mod core;
 pub mod driver;
 mod filter;

@@ -13,11 +13,11 @@ use std::sync::atomic::{Ordering, fence};
 use port::{Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
 use shmem::Shared;
 
-use super::combine::Combine;
 use super::core::Core;
 use super::receive::SHORTEST;
 use super::registers::{Fault, Position, board, csr, extended, features, status};
 use super::ring::{Descriptor, Ring};
+use crate::combine::Combine;
 use crate::csb::{Host, Way};
 use crate::device::Transmit;
 

@@ -25,6 +25,7 @@ use super::offload::Headers;
 use super::phy;
 use super::regs::{self, cause, rctl, tctl};
 use super::state::{Fault, told};
+use crate::combine::Combine;
 use crate::csb::Host;
 use crate::csb::Way;
 use crate::device::{Combining, Transmit as Transmitting};
@@ -65,7 +66,7 @@ pub(super) struct Transmit {
     /// A frame had no end yet when this was the tail.
     unfinished: Option<u32>,
     headers: Headers,
-    combining: Option<Holding>,
+    combine: Combine,
     tally: Tally,
     /// A frame that comes back.
     looped: Vec<u8>,
@@ -74,18 +75,6 @@ pub(super) struct Transmit {
     /// When it was looked at last.
     now: Nanos,
     watch: Watch,
-}
-
-/// Doorbells that are held back.
-#[derive(Clone, Copy, Debug)]
-struct Holding {
-    frames: u32,
-    /// Nanoseconds.
-    delay: u64,
-    /// Since when.
-    since: Option<Nanos>,
-    /// When frames were gathered last.
-    sent: Option<Nanos>,
 }
 
 /// What was gathered.
@@ -108,12 +97,6 @@ impl Transmit {
         counters: Shared<IngressCounters>,
         combining: Option<Combining>,
     ) -> Self {
-        let combining = combining.map(|Combining { frames, delay_us }| Holding {
-            frames: frames.into(),
-            delay: u64::from(delay_us) * 1000,
-            since: None,
-            sent: None,
-        });
         let mut queue = Self {
             core: Arc::clone(core),
             queue,
@@ -130,7 +113,7 @@ impl Transmit {
             orphans: 0,
             unfinished: None,
             headers: Headers::new(),
-            combining,
+            combine: Combine::new(combining),
             tally: Tally::default(),
             looped: Vec::new(),
             host: Host::default(),
@@ -249,24 +232,11 @@ impl Transmit {
         self.counters.faults.add(1);
     }
 
-    /// True if frames are to wait for more.
+    /// True if frames up to `tail` are to wait for more. A ring that is half full waits for nothing.
     fn holds_back(&mut self, tail: u32, now: Nanos) -> bool {
-        let size = self.size;
-        let waiting = if tail >= self.next { tail - self.next } else { tail + size - self.next };
-        let Some(hold) = &mut self.combining else { return false };
-        // A ring that is half full waits for nothing.
-        if waiting >= hold.frames.min(size / 2) {
-            return false;
-        }
-        match hold.since {
-            Some(since) => now < since + hold.delay,
-            // Traffic is heavy if the last frames are no older than one may wait.
-            None if hold.sent.is_some_and(|sent| now < sent + 2 * hold.delay) => {
-                hold.since = Some(now);
-                true
-            }
-            None => false,
-        }
+        let (size, next) = (self.size, self.next);
+        let waiting = if tail >= next { tail - next } else { tail + size - next };
+        waiting < size / 2 && !self.combine.is_due(waiting, now)
     }
 
     fn has_work(&mut self) -> bool {
@@ -372,9 +342,7 @@ impl Ingress for Transmit {
         self.counters.frames.add(scratch.len() as u64);
         self.counters.bytes.add(scratch.bytes());
         self.count();
-        if let Some(hold) = &mut self.combining {
-            (hold.since, hold.sent) = (None, Some(now));
-        }
+        self.combine.answered(0);
         scratch.len()
     }
 
@@ -448,8 +416,6 @@ impl Transmitting for Transmit {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        let held = self.combining.and_then(|hold| Some(hold.since? + hold.delay));
-        let again = self.host.look_again_at();
-        held.into_iter().chain(again).min()
+        self.combine.deadline().into_iter().chain(self.host.look_again_at()).min()
     }
 }

@@ -1,5 +1,7 @@
-//! Send combining on the host's side (VMware, USENIX '01, 4.3): while transmit demands come thick and
-//! fast, one look at the ring answers several.
+//! Send combining on the host's side (VMware, USENIX '01, 4.3): while doorbells come thick and fast, one
+//! look at the ring answers several.
+//!
+//! What is counted is PCnet's transmit demands, or the e1000's descriptors before the tail.
 
 use port::Nanos;
 
@@ -10,9 +12,9 @@ const MEMORY: u32 = 3;
 /// A pause counts as no more than so many times what a demand may wait: a quiet time is soon forgotten.
 const LONGEST_GAP: u64 = 4;
 
-/// Decides when transmit demands are answered.
+/// Decides when demands are answered.
 #[derive(Debug, Default)]
-pub(super) struct Combine {
+pub(crate) struct Combine {
     limits: Option<Combining>,
     /// Demands of those that wait that were seen before.
     seen: u32,
