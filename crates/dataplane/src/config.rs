@@ -12,9 +12,8 @@ pub type PortId = u16;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Idle {
-    /// Spins up to 50 us after the last frame (500 us after an access to a card's registers for which a
-    /// virtual processor waited), as long as that pays, then sleeps; naps where owners share its CPU and
-    /// would wake it for every frame.
+    /// Spins up to 50 us after the last frame (500 us after an access to a card's registers), as long as that
+    /// pays, then sleeps; naps where owners share its CPU and would wake it for every frame.
     #[default]
     Auto,
     /// Spins for ever.

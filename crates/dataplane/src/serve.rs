@@ -4,7 +4,7 @@ use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, Turn};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
-use crate::attach::{Heard, Source};
+use crate::attach::Source;
 
 /// One of a port's queues, by its number among those of its direction.
 #[derive(Clone, Copy, Debug)]
@@ -110,9 +110,9 @@ impl Served {
 
     /// True if its owner said something in the last turn that was no frame.
     #[inline]
-    pub fn has_heard(&mut self, now: Nanos) -> Option<Heard> {
-        let heard = if self.listens { self.source.has_heard() } else { None };
-        if heard.is_some() {
+    pub fn has_heard(&mut self, now: Nanos) -> bool {
+        let heard = self.listens && self.source.has_heard();
+        if heard {
             self.busy_at = now;
         }
         heard

@@ -295,9 +295,9 @@ impl Worker {
             match catch_unwind(AssertUnwindSafe(turn)) {
                 Ok(gathered) => {
                     frames += gathered;
-                    if let Some(heard) = port.has_heard(now) {
+                    if port.has_heard(now) {
                         self.busy_at = now;
-                        self.patience.heard(heard);
+                        self.patience.heard();
                     }
                 }
                 Err(_) => {

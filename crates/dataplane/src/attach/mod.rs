@@ -51,19 +51,10 @@ pub trait Source: Send {
         false
     }
 
-    /// What its owner said since this was asked last: it is about to say more.
-    fn has_heard(&mut self) -> Option<Heard> {
-        None
+    /// True if its owner said something since this was asked last: it is about to say more.
+    fn has_heard(&mut self) -> bool {
+        false
     }
-}
-
-/// What a worker hears that is no frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Heard {
-    /// Something that nobody waits for, such as a doorbell.
-    Told,
-    /// A question, whose answer somebody waited for.
-    Asked,
 }
 
 /// A port's two halves, made of an attachment.

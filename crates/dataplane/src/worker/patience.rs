@@ -1,12 +1,11 @@
 //! How long a worker waits for what, in `auto`.
 
-use crate::attach::Heard;
-
 /// How long a worker spins at most after the last frame before it sleeps.
 const SPIN_NS: u64 = 50_000;
-/// The same after an access to a card's registers for which a virtual processor waited. Two threads of its
-/// front end are woken between one access and the next: if those find this processor idle, they use it, and
-/// are slower by several wake-ups across processors each time.
+/// The same after an access to a card's registers. A virtual processor waits for most of them, and two threads
+/// of its front end are woken between one access and the next: if those find this processor idle, they use it,
+/// and are slower by several wake-ups across processors each time. For doorbells that nobody waits for it pays,
+/// too: with 50 us a ping of an e1000e guest took 340 us instead of 205.
 const SPIN_FOR_ACCESS_NS: u64 = 500_000;
 /// For so many passes with frames.
 const ACCESSES: u32 = 64;
@@ -79,10 +78,8 @@ impl Patience {
     }
 
     /// Registers of a card were accessed.
-    pub fn heard(&mut self, heard: Heard) {
-        if heard == Heard::Asked {
-            self.accesses = ACCESSES;
-        }
+    pub fn heard(&mut self) {
+        self.accesses = ACCESSES;
     }
 
     /// A pass found so many frames.
@@ -133,9 +130,7 @@ mod tests {
         assert_eq!(patience.spin(), 0);
         patience.woke(SHORT, SPIN_NS);
         assert_eq!(patience.spin(), SPIN_NS, "it would have come while spinning");
-        patience.heard(Heard::Told);
-        assert_eq!(patience.spin(), SPIN_NS, "a doorbell is waited for as a frame is");
-        patience.heard(Heard::Asked);
+        patience.heard();
         assert_eq!(patience.spin(), SPIN_FOR_ACCESS_NS);
         (0..ACCESSES).for_each(|_| patience.passed(1));
         assert_eq!(patience.spin(), SPIN_NS, "frames are another matter");

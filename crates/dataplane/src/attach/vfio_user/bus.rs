@@ -20,7 +20,7 @@ use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolErro
 use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
 use super::vectors::{Pin, Vectors};
-use crate::attach::{Heard, Source};
+use crate::attach::Source;
 use crate::config::PortId;
 use crate::state::BusCounters;
 use crate::worker::clock;
@@ -137,7 +137,7 @@ struct Registers {
     /// When the socket was read last, and when something was in it.
     read_at: Nanos,
     heard_at: Nanos,
-    heard: Option<Heard>,
+    heard: bool,
     /// When the device is to be asked for interrupts.
     ask_at: Option<Nanos>,
     /// Registers that the driver writes without a word.
@@ -173,7 +173,7 @@ impl Bus {
             reply: Vec::with_capacity(HEADER + 16 + MAX_READ),
             read_at: Nanos(0),
             heard_at: Nanos(0),
-            heard: None,
+            heard: false,
             // A predecessor may have had something to say.
             ask_at: Some(Nanos(0)),
             mirror: None,
@@ -231,8 +231,8 @@ impl Source for Bus {
         true
     }
 
-    fn has_heard(&mut self) -> Option<Heard> {
-        self.registers.heard.take()
+    fn has_heard(&mut self) -> bool {
+        std::mem::take(&mut self.registers.heard)
     }
 }
 
@@ -274,12 +274,8 @@ impl Registers {
         self.mirror.as_ref().map(|_| clock() + self.nap)
     }
 
-    fn hear(&mut self, heard: Heard, now: Nanos) {
-        (self.heard, self.heard_at) = (self.heard.max(Some(heard)), now);
-    }
-
     fn be_rung(&mut self, now: Nanos) {
-        self.hear(Heard::Told, now);
+        (self.heard, self.heard_at) = (true, now);
         if let Some(mirror) = &mut self.mirror {
             mirror.forward(now);
         }
@@ -313,7 +309,7 @@ impl Registers {
         if !line.look()? {
             return Ok(true);
         }
-        self.hear(Heard::Told, now);
+        (self.heard, self.heard_at) = (true, now);
         if let Some(mirror) = &mut self.mirror {
             // The driver wrote that before what it says now.
             mirror.forward(now);
@@ -328,9 +324,6 @@ impl Registers {
             if !front.fds.is_empty() {
                 let (command, got) = (header.command, front.fds.len());
                 return Err(ProtocolError::Descriptors { command, got });
-            }
-            if header.reply {
-                self.hear(Heard::Asked, now);
             }
             self.answer(header, access, now)?;
             line.did(header, if header.reply { &self.reply } else { &[] })?;
