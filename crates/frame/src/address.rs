@@ -70,6 +70,16 @@ impl Mac {
         let [a, b, c, d] = number.to_be_bytes();
         Self::new([0x02, 0, a, b, c, d])
     }
+
+    /// An address in QEMU's range (52:54:00), the same for the same name: from the name's FNV-1a hash.
+    #[must_use]
+    pub fn of_name(name: &str) -> Self {
+        let hash = name
+            .bytes()
+            .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+        let [_, a, b, c] = (hash ^ (hash >> 24)).to_be_bytes();
+        Self::new([0x52, 0x54, 0x00, a, b, c])
+    }
 }
 
 impl fmt::Display for Mac {
@@ -184,6 +194,14 @@ mod tests {
         {
             assert!(bad.parse::<Mac>().is_err(), "{bad}");
         }
+    }
+
+    /// They stand in guests' configurations: another release must not make others of the same names.
+    #[test]
+    fn a_name_has_the_same_address_for_ever() {
+        assert_eq!(Mac::of_name("").to_string(), "52:54:00:1c:9d:44");
+        assert_eq!(Mac::of_name("vale0:vm1").to_string(), "52:54:00:5d:a8:01");
+        assert_ne!(Mac::of_name("vale0:vm1"), Mac::of_name("vale0:vm2"));
     }
 
     #[test]

@@ -120,7 +120,7 @@ impl Process {
         // A session that cannot be gone on with: the front end begins anew.
         let lost = kept.is_some() && !resume;
         let mac = config.policy.macs.first().copied();
-        let mac = mac.unwrap_or_else(|| own_address(&self.switch, &config.name));
+        let mac = mac.unwrap_or_else(|| Mac::of_name(&format!("{}:{}", self.switch, config.name)));
         let (link, interrupts) = (config.policy.link, config.policy.interrupts);
         let plug = Plug { nic, mac, link, interrupts };
         let summons = Arc::clone(&self.summons);
@@ -173,13 +173,4 @@ impl Process {
         let now = device.to_keep();
         self.keep(id, &mut device.kept, now);
     }
-}
-
-/// An address in the range of QEMU's, the same for the same port: the FNV-1a hash of its name.
-fn own_address(switch: &str, port: &str) -> Mac {
-    let name = switch.bytes().chain([b':']).chain(port.bytes());
-    let hash =
-        name.fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let [_, a, b, c] = (hash ^ (hash >> 24)).to_be_bytes();
-    Mac::new([0x52, 0x54, 0x00, a, b, c])
 }

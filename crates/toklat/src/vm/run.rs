@@ -193,7 +193,7 @@ impl RunArgs {
             accelerator
         });
         let backend = self.nic.backend(socket);
-        let mac = self.mac.unwrap_or_else(|| address(port));
+        let mac = self.mac.unwrap_or_else(|| Mac::of_name(&port.to_string()));
         let nic = Nic { model: self.nic, mac, backend, queues: self.queues, packed: self.packed };
         let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         Ok(Machine {
@@ -237,16 +237,6 @@ impl RunArgs {
         let port = self.port.clone().unwrap_or_else(|| format!("vm{}", std::process::id()));
         Ok(format!("{}:{port}", self.switch).parse::<PortName>()?)
     }
-}
-
-/// An address in the range of QEMU's, the same for the same name: the FNV-1a hash of it.
-fn address(port: &PortName) -> Mac {
-    let hash = port
-        .to_string()
-        .bytes()
-        .fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
-    let [_, a, b, c] = (hash ^ (hash >> 24)).to_be_bytes();
-    Mac::new([0x52, 0x54, 0x00, a, b, c])
 }
 
 fn run(args: &RunArgs, global: &Global) -> Result {
