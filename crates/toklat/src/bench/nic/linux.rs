@@ -146,8 +146,9 @@ fn measure(lab: &Lab, card: Card) -> Result<BTreeMap<What, f64>> {
         ensure!(rate > 0.0, "nothing came of the guest's {what:?}");
         measured.insert(what, rate / 1e3);
         if what == What::Udp {
-            let spent = Spent::between(&before, &setup.counters()?);
-            let sent = setup.counters()?.in_frames.saturating_sub(before.in_frames);
+            let after = setup.counters()?;
+            let spent = Spent::between(&before, &after);
+            let sent = after.in_frames.saturating_sub(before.in_frames);
             measured.insert(What::SyncSent, spent.waited / sent.max(1) as f64);
             measured.insert(What::PostedSent, spent.posted / sent.max(1) as f64);
         }
