@@ -11,7 +11,6 @@ use std::sync::atomic::Ordering;
 
 use nic::device::{Device, SharedPages};
 use port::Nanos;
-use rustix::io::Errno;
 use shmem::sync::AtomicU32;
 use shmem::{Memfd, Shared};
 
@@ -121,31 +120,4 @@ fn read(device: &dyn Device, bar: usize, at: u64) -> u32 {
     let mut data = [0; 4];
     device.read(bar, at, &mut data, Nanos(0));
     u32::from_le_bytes(data)
-}
-
-/// What is said of a region, with the pages in it that may be mapped (VFIO, "sparse mmap").
-pub fn region_info(index: u32, size: u64, room: u32, areas: &[Area]) -> Result<Vec<u8>, Errno> {
-    const READ_WRITE_MAP_CAPS: u32 = 0b1111;
-    /// Of the information without its capabilities.
-    const HEAD: u32 = 32;
-    const SPARSE: u32 = 1 | 1 << 16;
-    let total = HEAD + 16 + 16 * areas.len() as u32;
-    let mut info = Vec::with_capacity(total as usize);
-    for word in [total, READ_WRITE_MAP_CAPS, index, HEAD] {
-        info.extend(word.to_ne_bytes());
-    }
-    info.extend(size.to_ne_bytes());
-    info.extend([0; 8]);
-    if room < total {
-        // It asks again, with more room.
-        return Ok(info);
-    }
-    for word in [SPARSE, 0, areas.len() as u32, 0] {
-        info.extend(word.to_ne_bytes());
-    }
-    for Area { at, size } in areas {
-        info.extend(at.to_ne_bytes());
-        info.extend(size.to_ne_bytes());
-    }
-    Ok(info)
 }

@@ -208,8 +208,8 @@ impl Server {
     pub fn handle(&mut self, message: Message) -> Result<Done, ProtocolError> {
         let Message { header, request, fds } = message;
         let shows_pages = matches!(
-            (&request, &self.session.shared),
-            (Request::GetRegionInfo { index, .. }, Some((bar, _))) if index == bar
+            &request,
+            Request::GetRegionInfo { index, .. } if !self.session.areas(*index).is_empty()
         );
         let fd = self.doorbells.clone().filter(|_| shows_pages);
         let answer = self.session.handle(&self.identity, (header.command, request), fds)?;

@@ -215,18 +215,21 @@ impl Session {
             Request::DmaUnmap { flags, address, size } => self.unmap(flags, address, size),
             // Flags: it can be reset, and is a PCI device.
             Request::GetInfo => Ok(words(&[16, 0b11, REGIONS, KINDS])),
-            Request::GetRegionInfo { index, room } => match self.shared.as_ref() {
-                Some((bar, areas)) if *bar == index => {
-                    super::mirror::region_info(index, region_size(identity, index), room, areas)
-                }
-                _ => region_info(identity, index),
-            },
+            Request::GetRegionInfo { index, room } => {
+                region_info(index, region_size(identity, index), self.areas(index), room)
+            }
             Request::GetIrqInfo(index) => self.irq_info(index),
             Request::SetIrqs { flags, index, start, count, data } => {
                 self.set_irqs((flags, index), (start, count), &data, fds)
             }
             Request::Other(_) => Err(Errno::OPNOTSUPP),
         })
+    }
+
+    /// The parts of a region that may be mapped.
+    #[must_use]
+    pub fn areas(&self, index: u32) -> &[Area] {
+        self.shared.as_ref().filter(|(bar, _)| *bar == index).map_or(&[], |(_, areas)| areas)
     }
 
     fn map(&mut self, region: Region, flags: u32, file: Option<OwnedFd>) -> Answer {
@@ -392,12 +395,30 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-fn region_info(identity: &Identity, index: u32) -> Answer {
+/// What is said of a region, with the parts of it that may be mapped (VFIO, "sparse mmap"), if there is
+/// `room`.
+fn region_info(index: u32, size: u64, areas: &[Area], room: u32) -> Answer {
+    /// Of the information without its capabilities.
+    const HEAD: u32 = 32;
+    const READ_WRITE: u32 = 0b11;
+    const MAP_CAPS: u32 = 0b1100;
+    const SPARSE: u32 = 1 | 1 << 16;
     if index >= REGIONS {
         return Err(Errno::INVAL);
     }
-    const READ_WRITE: u32 = 0b11;
-    let size = region_size(identity, index);
-    let flags = if size > 0 { READ_WRITE } else { 0 };
-    Ok([&words(&[32, flags, index, 0])[..], &size.to_ne_bytes(), &[0; 8]].concat())
+    let count = areas.len() as u32;
+    let (total, flags, capabilities) = match (size, count) {
+        (0, _) => (HEAD, 0, 0),
+        (_, 0) => (HEAD, READ_WRITE, 0),
+        _ => (HEAD + 16 + 16 * count, READ_WRITE | MAP_CAPS, HEAD),
+    };
+    let mut info = words(&[total, flags, index, capabilities]);
+    info.extend([size, 0].map(u64::to_ne_bytes).as_flattened());
+    // Without room it asks again.
+    if capabilities != 0 && room >= total {
+        info.extend(words(&[SPARSE, 0, count, 0]));
+        let areas = areas.iter().flat_map(|area| [area.at, area.size].map(u64::to_ne_bytes));
+        info.extend(areas.flatten());
+    }
+    Ok(info)
 }
