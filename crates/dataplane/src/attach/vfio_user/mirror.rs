@@ -14,8 +14,6 @@ use port::Nanos;
 use shmem::sync::AtomicU32;
 use shmem::{Memfd, Shared};
 
-use super::session::Area;
-
 /// A register in shared memory.
 struct Word {
     at: u64,
@@ -37,10 +35,10 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The registers of `device` in a file as long as their base address register is. What the driver
-    /// wrote meanwhile is handed to it.
+    /// The registers of `device` in a file as long as their base address register is, of which either is
+    /// then to follow the other: [`publish`](Self::publish) or [`forward`](Self::forward).
     #[must_use]
-    pub fn new(device: Arc<dyn Device>, file: &OwnedFd, now: Nanos) -> Option<Self> {
+    pub fn new(device: Arc<dyn Device>, file: &OwnedFd) -> Option<Self> {
         let pages = device.shared_pages()?;
         let mapping = Memfd::adopt(file.try_clone().ok()?).ok()?.map().ok()?;
         let SharedPages { bar, registers, heads, tails, .. } = pages;
@@ -55,10 +53,7 @@ impl Mirror {
         };
         let words = all.map(word).collect::<Option<Vec<_>>>()?;
         let anchors = registers.iter().map(|at| (u64::from(*at), 0)).collect();
-        let mut mirror = Self { device, bar, words, tails: tails.len(), anchors };
-        mirror.forward(now);
-        mirror.drop_anchors();
-        Some(mirror)
+        Some(Self { device, bar, words, tails: tails.len(), anchors })
     }
 
     /// Shows the driver what the device has, as after power-on.
@@ -108,12 +103,6 @@ impl Mirror {
             self.publish();
         }
     }
-}
-
-/// The pages of a region that a front end may map.
-#[must_use]
-pub fn areas(pages: &SharedPages) -> Vec<Area> {
-    pages.pages.iter().map(|at| Area { at: *at, size: 4096 }).collect()
 }
 
 fn read(device: &dyn Device, bar: usize, at: u64) -> u32 {

@@ -83,6 +83,8 @@ pub struct Server {
     state: PortState,
     /// Memory that registers lie in, as the front end may map it.
     doorbells: Option<Arc<OwnedFd>>,
+    /// What the device has was written there: until then it says nothing.
+    shown: bool,
     /// The device of the present halves.
     device: Option<Arc<dyn Device>>,
     transmit_queues: u16,
@@ -142,16 +144,12 @@ impl Server {
         let identity = device.identity();
         let config = Config::new(&identity, config);
         let doorbells = doorbells.filter(|_| plug.nic.doorbell == Doorbell::Shared);
-        let shared = device.shared_pages().filter(|_| doorbells.is_some());
         let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept));
         // One whose session is not whole died while it changed: the front end begins anew.
         let lost = matches!(restored, Some(None));
-        let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
-        session.shared = shared.map(|pages| (pages.bar as u32, mirror::areas(&pages)));
+        let session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
         if kept.is_none() {
             config.power_on();
-            let mirror = doorbells.as_ref().and_then(|file| Mirror::new(device, file, Nanos(0)));
-            mirror.into_iter().for_each(|mut mirror| mirror.publish());
         }
         let (line, whole) = open(&socket, &room, &session).ok_or_else(no_room)?;
         let mut this = Self {
@@ -164,6 +162,7 @@ impl Server {
             room,
             state: state.clone(),
             doorbells: doorbells.map(Arc::new),
+            shown: kept.is_some(),
             device: None,
             transmit_queues: 0,
             kept: kept.unwrap_or_default(),
@@ -209,7 +208,7 @@ impl Server {
         let Message { header, request, fds } = message;
         let shows_pages = matches!(
             &request,
-            Request::GetRegionInfo { index, .. } if !self.session.areas(*index).is_empty()
+            Request::GetRegionInfo { index, .. } if !self.session.pages(*index).is_empty()
         );
         let fd = self.doorbells.clone().filter(|_| shows_pages);
         let answer = self.session.handle(&self.identity, (header.command, request), fds)?;
@@ -312,7 +311,14 @@ impl Server {
         let wire = Arc::clone(&self.wire);
         let (config, interrupts) = (Arc::clone(&self.config), (Arc::clone(&vectors), pin));
         let mirror = self.doorbells.as_ref();
-        let mirror = mirror.and_then(|file| Mirror::new(Arc::clone(&device), file, now));
+        let mut mirror = mirror.and_then(|file| Mirror::new(Arc::clone(&device), file));
+        if let Some(mirror) = &mut mirror {
+            match std::mem::replace(&mut self.shown, true) {
+                false => mirror.publish(),
+                true => mirror.forward(now),
+            }
+        }
+        self.session.shared = device.shared_pages().filter(|_| mirror.is_some());
         let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
         let bus = bus.with(mirror);
         let bells = Bells::Device(vectors);
@@ -397,4 +403,43 @@ fn model(
         csb: plug.nic.csb,
     };
     models::make(plug.nic.model, room, config)
+}
+
+#[cfg(test)]
+mod tests {
+    use shmem::sync::{AtomicU32, Ordering};
+    use shmem::{Memfd, Pages, Shared};
+
+    use super::*;
+    use crate::config::{NicModel, SwitchConfig};
+    use crate::state::State;
+
+    /// Objective: where registers are shared, a new card begins with the values that it has after power-on.
+    ///
+    /// Steps: plug an 82574L in, whose memory for registers is all zero as the supervisor makes it; look at
+    /// PSRCTL and TARC0 in that memory, and at the model's own.
+    #[test]
+    fn regression_a_new_card_is_not_cleared_by_its_empty_memory() {
+        let (_front_end, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let state = State::private(&SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+        let state = state.unwrap().port(0).unwrap();
+        let file = Memfd::create("doorbells", 128 << 10, Pages::Small).unwrap();
+        let mapping = file.map().unwrap();
+        let doorbells = file.as_fd().try_clone_to_owned().unwrap();
+        let (model, doorbell) = (NicModel::I82574l, Doorbell::Shared);
+        let nic = NicConfig { model, csb: false, combine: None, doorbell };
+        let plug = Plug { nic, mac: Mac::local(1), link: true };
+        let summons = Arc::new(Summons::new().unwrap());
+        let files = (socket.into(), Some(doorbells));
+        let mut server = Server::new(files, plug, (0, &state), None, summons).unwrap();
+        let _halves = server.halves(Nanos(1)).unwrap();
+        for (at, power_on) in [(0x2170, 0x0004_0402), (0x3840, 0x0000_0403)] {
+            let shared: Shared<AtomicU32> = mapping.shared(at).unwrap();
+            assert_eq!(shared.load(Ordering::Relaxed), power_on, "in memory at {at:#x}");
+            let mut own = [0; 4];
+            server.device.as_ref().unwrap().read(0, at as u64, &mut own, Nanos(1));
+            assert_eq!(u32::from_le_bytes(own), power_on, "at {at:#x}");
+        }
+    }
 }

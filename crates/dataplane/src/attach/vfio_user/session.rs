@@ -6,7 +6,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use nic::device::{Bar, Identity, InterruptMode};
+use nic::device::{Bar, Identity, InterruptMode, SharedPages};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -30,15 +30,6 @@ const KINDS: u32 = 5;
 const VECTORS: usize = 32;
 /// The name under which what is not descriptors is kept.
 const SESSION: &str = "session";
-
-/// A part of a region that the front end may map.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Area {
-    /// Its offset.
-    pub at: u64,
-    /// Its bytes.
-    pub size: u64,
-}
 
 /// A range of the guest's memory.
 #[derive(Clone, Debug)]
@@ -73,8 +64,8 @@ pub struct Session {
     pin: Arc<Pin>,
     /// The message that was carried out last, by its number, and the reply.
     pub last: (u64, Vec<u8>),
-    /// A region of which parts may be mapped.
-    pub shared: Option<(u32, Vec<Area>)>,
+    /// Registers that the front end may map.
+    pub shared: Option<SharedPages>,
     /// Why the last file of memory that cannot be used cannot.
     pub refused: Option<MemoryError>,
 }
@@ -216,7 +207,7 @@ impl Session {
             // Flags: it can be reset, and is a PCI device.
             Request::GetInfo => Ok(words(&[16, 0b11, REGIONS, KINDS])),
             Request::GetRegionInfo { index, room } => {
-                region_info(index, region_size(identity, index), self.areas(index), room)
+                region_info(index, region_size(identity, index), self.pages(index), room)
             }
             Request::GetIrqInfo(index) => self.irq_info(index),
             Request::SetIrqs { flags, index, start, count, data } => {
@@ -226,10 +217,10 @@ impl Session {
         })
     }
 
-    /// The parts of a region that may be mapped.
+    /// Offsets of the pages of a region that may be mapped.
     #[must_use]
-    pub fn areas(&self, index: u32) -> &[Area] {
-        self.shared.as_ref().filter(|(bar, _)| *bar == index).map_or(&[], |(_, areas)| areas)
+    pub fn pages(&self, index: u32) -> &'static [u64] {
+        self.shared.filter(|shared| shared.bar == index as usize).map_or(&[], |shared| shared.pages)
     }
 
     fn map(&mut self, region: Region, flags: u32, file: Option<OwnedFd>) -> Answer {
@@ -395,18 +386,19 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// What is said of a region, with the parts of it that may be mapped (VFIO, "sparse mmap"), if there is
+/// What is said of a region, with the pages of it that may be mapped (VFIO, "sparse mmap"), if there is
 /// `room`.
-fn region_info(index: u32, size: u64, areas: &[Area], room: u32) -> Answer {
+fn region_info(index: u32, size: u64, pages: &[u64], room: u32) -> Answer {
     /// Of the information without its capabilities.
     const HEAD: u32 = 32;
     const READ_WRITE: u32 = 0b11;
     const MAP_CAPS: u32 = 0b1100;
     const SPARSE: u32 = 1 | 1 << 16;
+    const PAGE: u64 = 4096;
     if index >= REGIONS {
         return Err(Errno::INVAL);
     }
-    let count = areas.len() as u32;
+    let count = pages.len() as u32;
     let (total, flags, capabilities) = match (size, count) {
         (0, _) => (HEAD, 0, 0),
         (_, 0) => (HEAD, READ_WRITE, 0),
@@ -417,8 +409,7 @@ fn region_info(index: u32, size: u64, areas: &[Area], room: u32) -> Answer {
     // Without room it asks again.
     if capabilities != 0 && room >= total {
         info.extend(words(&[SPARSE, 0, count, 0]));
-        let areas = areas.iter().flat_map(|area| [area.at, area.size].map(u64::to_ne_bytes));
-        info.extend(areas.flatten());
+        info.extend(pages.iter().flat_map(|at| [*at, PAGE].map(u64::to_ne_bytes)).flatten());
     }
     Ok(info)
 }
