@@ -101,7 +101,7 @@ pub use host::{Announced, Host};
 pub const CSBAL: u64 = 0x2830;
 /// Offset of the register with the high half.
 pub const CSBAH: u64 = 0x2834;
-/// PCI subsystem id that says: this e1000 has these registers.
+/// PCI subsystem id that says: this NIC has the registers for a block.
 pub const SUBSYSTEM: u16 = 0x1101;
 /// "CSB2", where v1 has padding.
 pub const MAGIC: u32 = 0x3242_5343;

@@ -10,6 +10,7 @@ use super::core::Core;
 use super::descriptor::DESCRIPTOR;
 use super::phy::{self, Changed, mdic};
 use super::regs::{self, Access, Effect, cause, ctrl, ctrl_ext, status};
+use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode, Msix, SharedPages};
 
 /// The registers and interrupts of a device.
@@ -18,8 +19,6 @@ pub(super) struct E1000Device(pub Arc<Core>);
 
 /// Bytes of BAR 0.
 const MEMORY_BAR: u32 = 128 << 10;
-/// The subsystem id that announces a shared status block.
-const CSB_SUBSYSTEM: u16 = 0x1101;
 /// The pages of the rings' registers.
 const SHARED: SharedPages = SharedPages {
     bar: 0,
@@ -214,19 +213,20 @@ enum Window {
     None,
 }
 
-impl Device for E1000Device {
-    fn identity(&self) -> Identity {
-        let Core { member, csb, .. } = *self.0;
-        let (device, revision, subsystem) = match member {
-            Member::Em82540 => (0x100e, 3, 0x001e),
-            Member::L82574 => (0x10d3, 0, 0xa01f),
+impl Member {
+    /// How it looks on PCI; `csb`: it offers a shared status block.
+    #[must_use]
+    pub fn identity(self, csb: bool) -> Identity {
+        let (device, revision, subsystem) = match self {
+            Self::Em82540 => (0x100e, 3, 0x001e),
+            Self::L82574 => (0x10d3, 0, 0xa01f),
         };
-        let is_l = member == Member::L82574;
-        let bars = match member {
-            Member::Em82540 => {
+        let is_l = self == Self::L82574;
+        let bars = match self {
+            Self::Em82540 => {
                 [Some(Bar::Memory(MEMORY_BAR)), Some(Bar::Io(64)), None, None, None, None]
             }
-            Member::L82574 => {
+            Self::L82574 => {
                 let messages = Some(Bar::Memory(16 << 10));
                 [Some(Bar::Memory(MEMORY_BAR)), None, Some(Bar::Io(32)), messages, None, None]
             }
@@ -237,12 +237,18 @@ impl Device for E1000Device {
             revision,
             class: 0x02_0000,
             subsystem_vendor: 0x8086,
-            subsystem: if csb { CSB_SUBSYSTEM } else { subsystem },
+            subsystem: if csb { csb::SUBSYSTEM } else { subsystem },
             bars,
             msix: is_l.then_some(Msix { vectors: 5, bar: 3, table: 0, pending: 0x2000 }),
             msi: is_l,
             express: is_l,
         }
+    }
+}
+
+impl Device for E1000Device {
+    fn identity(&self) -> Identity {
+        self.0.member.identity(self.0.csb)
     }
 
     fn read(&self, bar: usize, at: u64, data: &mut [u8], _now: Nanos) {

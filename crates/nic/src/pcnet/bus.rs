@@ -22,7 +22,7 @@ use port::Nanos;
 
 use super::core::Core;
 use super::registers::{APROMWE, DWIO, bcr, board, csr, status};
-use super::table::{self, Class, Effect, Register, View, When};
+use super::table::{self, Chip, Class, Effect, Register, View, When};
 use super::{Registers, mii};
 use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
@@ -286,13 +286,15 @@ fn style_bits(value: u16) -> u16 {
     }
 }
 
-impl Device for Controller {
-    fn identity(&self) -> Identity {
-        let subsystem = if self.0.csb { csb::SUBSYSTEM } else { SUBSYSTEM };
+impl Chip {
+    /// How it looks on PCI; `csb`: it offers a shared status block.
+    #[must_use]
+    pub fn identity(self, csb: bool) -> Identity {
+        let subsystem = if csb { csb::SUBSYSTEM } else { SUBSYSTEM };
         Identity {
             vendor: 0x1022,
             device: 0x2000,
-            revision: self.0.chip.revision(),
+            revision: self.revision(),
             class: 0x02_0000,
             subsystem_vendor: 0x1022,
             subsystem,
@@ -301,6 +303,12 @@ impl Device for Controller {
             msi: false,
             express: false,
         }
+    }
+}
+
+impl Device for Controller {
+    fn identity(&self) -> Identity {
+        self.0.chip.identity(self.0.csb)
     }
 
     fn read(&self, bar: usize, at: u64, data: &mut [u8], _now: Nanos) {

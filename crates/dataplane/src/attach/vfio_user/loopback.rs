@@ -29,6 +29,20 @@ const RECEIVE: usize = 5;
 /// Set where there is nothing to send, or a buffer to receive into.
 const FREE: u32 = 1 << 31;
 
+/// How it looks on PCI.
+pub const IDENTITY: Identity = Identity {
+    vendor: 0x1af4,
+    device: 0xfffe,
+    revision: 0,
+    class: 0x02_00_00,
+    subsystem_vendor: 0,
+    subsystem: 0,
+    bars: [Some(Bar::Memory(4096)), Some(Bar::Io(32)), None, None, None, None],
+    msix: Some(Msix { vectors: 2, bar: 0, table: 2048, pending: 3072 }),
+    msi: true,
+    express: false,
+};
+
 struct Card {
     registers: Shared<Registers>,
     memory: Arc<GuestMemory>,
@@ -63,18 +77,7 @@ impl Card {
 
 impl Device for Card {
     fn identity(&self) -> Identity {
-        Identity {
-            vendor: 0x1af4,
-            device: 0xfffe,
-            revision: 0,
-            class: 0x02_00_00,
-            subsystem_vendor: 0,
-            subsystem: 0,
-            bars: [Some(Bar::Memory(4096)), Some(Bar::Io(32)), None, None, None, None],
-            msix: Some(Msix { vectors: 2, bar: 0, table: 2048, pending: 3072 }),
-            msi: true,
-            express: false,
-        }
+        IDENTITY
     }
 
     fn read(&self, _bar: usize, at: u64, data: &mut [u8], _now: Nanos) {

@@ -140,8 +140,7 @@ impl Server {
         }
         let no_room = || AttachError::Registers(plug.nic.model.name());
         let config = room.config().ok_or_else(no_room)?;
-        let device = model(&plug, &room, state, Arc::default())?.device;
-        let identity = device.identity();
+        let identity = models::identity(&plug.nic);
         let config = Config::new(&identity, config);
         let doorbells = doorbells.filter(|_| plug.nic.doorbell == Doorbell::Shared);
         let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept));

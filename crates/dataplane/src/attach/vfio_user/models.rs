@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nic::device::{DeviceConfig, Model};
+use nic::device::{DeviceConfig, Identity, Model};
 use nic::e1000::{self, E1000, Member};
 use nic::pci;
 use nic::pcnet::{self, Chip, Pcnet};
@@ -11,7 +11,7 @@ use shmem::{Mapping, Shareable, Shared};
 
 use super::line::Progress;
 use crate::attach::AttachError;
-use crate::config::NicModel;
+use crate::config::{NicConfig, NicModel};
 use crate::state::PortState;
 
 /// Where things of a device lie in a port's part of the state memory.
@@ -70,6 +70,19 @@ fn registers_size(nic: NicModel) -> usize {
         NicModel::Am79c970a | NicModel::Am79c973 => size_of::<pcnet::Registers>(),
         #[cfg(test)]
         NicModel::Loopback => size_of::<super::loopback::Registers>(),
+    }
+}
+
+/// How a model looks on PCI.
+#[must_use]
+pub fn identity(nic: &NicConfig) -> Identity {
+    match nic.model {
+        NicModel::I82540em => Member::Em82540.identity(nic.csb),
+        NicModel::I82574l => Member::L82574.identity(nic.csb),
+        NicModel::Am79c970a => Chip::Am79C970A.identity(nic.csb),
+        NicModel::Am79c973 => Chip::Am79C973.identity(nic.csb),
+        #[cfg(test)]
+        NicModel::Loopback => super::loopback::IDENTITY,
     }
 }
 
