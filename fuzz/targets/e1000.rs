@@ -8,22 +8,21 @@
 
 use std::sync::Arc;
 
-use frame::Mac;
 use libfuzzer_sys::fuzz_target;
-use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
+use nic::device::{DeviceConfig, InterruptMode, Model};
 use nic::e1000::{E1000, Member, Registers, TABLE};
-use port::{FrameIdx, Limits, MapGuard, Nanos, Scratch};
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use port::{MapGuard, Nanos, Scratch};
+use shmem::{GuestMemory, Mapping, Shared};
+use toklat_fuzz::{deliver, device_config, guest_memory, shared, steps};
 
 /// Steps of an input that are carried out.
 const STEPS: usize = 512;
-const MEMORY: u64 = 0x2_0000;
+const MEMORY: usize = 0x2_0000;
 const BLOCK: u32 = 0x1000;
 const TX: u32 = 0x2000;
 const RX: u32 = 0x3000;
 const BUFFERS: u64 = 0x8000;
 const DESCRIPTORS: u32 = 16;
-const MAC: Mac = Mac::local(1);
 /// Registers that decide what the others mean.
 const HOT: [u32; 16] = [
     0x0000, 0x0018, 0x00d0, 0x0100, 0x0400, 0x2170, 0x2808, 0x2810, 0x2818, 0x2820, 0x2830, 0x3808,
@@ -45,30 +44,12 @@ struct Guest {
 
 impl Guest {
     fn new(options: u8) -> Self {
-        let mapping = Mapping::private(MEMORY as usize).expect("memory");
-        // Two ranges, one behind the other in the guest only.
-        let range = |guest: u64, offset: u64| GuestRange {
-            guest,
-            user: guest,
-            size: MEMORY / 2,
-            mapping: Arc::clone(&mapping),
-            offset: offset as usize,
-        };
-        let ranges = vec![range(0, MEMORY / 2), range(MEMORY / 2, 0)];
-        let memory = Arc::new(GuestMemory::new(ranges).expect("apart from each other"));
-        let page = || Mapping::private(16384).expect("memory");
-        let registers: Shared<Registers> = page().shared(0).expect("it fits");
+        let mapping = Mapping::private(MEMORY).expect("memory");
+        // One behind the other in the guest only.
+        let memory = guest_memory(&mapping, [MEMORY / 2, 0]);
+        let registers: Shared<Registers> = shared();
         let member = if options & 1 == 0 { Member::Em82540 } else { Member::L82574 };
-        let combining = Combining { frames: 4, delay_us: 20 };
-        let config = DeviceConfig {
-            memory: Arc::clone(&memory),
-            mac: MAC,
-            ingress: page().shared(0).expect("it fits"),
-            egress: (0..2).map(|_| page().shared(0).expect("it fits")).collect(),
-            link: true,
-            combining: (options & 2 != 0).then_some(combining),
-            csb: options & 4 != 0,
-        };
+        let config = device_config(&memory, 2, options & 2 != 0, options & 4 != 0);
         let model = E1000::new(member, registers.clone(), config.clone());
         let (now, scratch) = (Nanos(1), Scratch::new(64));
         let mut guest = Self {
@@ -144,25 +125,11 @@ impl Guest {
         let _ = self.model.transmit[*queue].settle(self.now);
     }
 
-    fn deliver(&mut self, queue: usize, count: usize, len: usize, lossless: bool) -> usize {
-        let egress = &self.model.receive[queue % self.model.receive.len()];
-        let bytes = Mapping::private(16384).expect("memory");
-        let mut scratch = Scratch::new(64);
-        for i in 0..count {
-            let place = bytes.bytes(i * 64, len.clamp(14, 9000)).expect("it fits");
-            place.copy_in(&MAC.octets());
-            scratch.push(place.span());
-        }
-        // SAFETY: the memory outlives the scratch.
-        let map = unsafe { MapGuard::assume_mapped() };
-        scratch.judge(&map, &mut [(); 64], |_, _| ());
-        let list: Vec<FrameIdx> = (0..count as FrameIdx).collect();
-        let limits = Limits { max_frame: 9216, lossless };
-        let finished = egress.deliver(&scratch.batch(&map), &list, limits).finished;
+    fn deliver(&mut self, queue: usize, count: usize, len: usize, lossless: bool) {
+        let egress = &*self.model.receive[queue % self.model.receive.len()];
+        let finished = deliver(egress, (count, len), lossless, self.now);
         assert!(lossless || finished == count);
         self.handed += finished as u64;
-        let _ = egress.settle(self.now);
-        finished
     }
 
     fn step(&mut self, what: u8, at: u32, value: u64) {
@@ -229,12 +196,10 @@ impl Guest {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Some((first, steps)) = data.split_first() else { return };
+    let Some((first, rest)) = data.split_first() else { return };
     let mut guest = Guest::new(*first);
-    for step in steps.chunks_exact(13).take(STEPS) {
-        let at = u32::from_le_bytes(step[1..5].try_into().expect("four"));
-        let value = u64::from_le_bytes(step[5..13].try_into().expect("eight"));
-        guest.step(step[0], at, value);
+    for (what, at, value) in steps(rest).take(STEPS) {
+        guest.step(what, at, value);
         guest.check();
     }
     guest.give_back(usize::MAX);

@@ -14,6 +14,7 @@ use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use ring::layout::RING_HEADER;
 use ring::{Port, Region, RegionConfig};
+use toklat_fuzz::steps;
 
 const HOSTILE: Mac = Mac::local(66);
 const LEFT: Mac = Mac::local(1);
@@ -81,11 +82,9 @@ fuzz_target!(|input: &[u8]| {
     let (mut left, _left_region, left_id) = plug(&mut switch, LEFT, 128);
     let (mut right, _right_region, right_id) = plug(&mut switch, RIGHT, 128);
     let mut now = 0;
-    for (mark, step) in input.chunks_exact(13).take(STEPS).enumerate() {
-        let at = u32::from_le_bytes([step[1], step[2], step[3], step[4]]);
-        let value: [u8; 8] = step[5..13].try_into().expect("eight bytes");
-        scribble(&hostile, step[0], at, u64::from_le_bytes(value));
-        if step[0] & 0x80 == 0 {
+    for (mark, (what, at, value)) in steps(input).take(STEPS).enumerate() {
+        scribble(&hostile, what, at, value);
+        if what & 0x80 == 0 {
             exchange(&mut switch, &mut left, &mut right, mark as u64, &mut now);
         }
     }

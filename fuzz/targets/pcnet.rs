@@ -7,20 +7,19 @@
 
 use std::sync::Arc;
 
-use frame::Mac;
 use libfuzzer_sys::fuzz_target;
-use nic::device::{Combining, DeviceConfig, Model};
+use nic::device::{DeviceConfig, Model};
 use nic::pcnet::{Chip, Pcnet, Registers};
-use port::{EgressCounters, FrameIdx, Limits, MapGuard, Nanos, Scratch};
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use port::{EgressCounters, MapGuard, Nanos, Scratch};
+use shmem::{GuestMemory, Mapping, Shared};
+use toklat_fuzz::{MAC, deliver, device_config, guest_memory, shared};
 
 /// Steps of an input that are carried out.
 const STEPS: usize = 512;
-const MEMORY: u64 = 0x2_0000;
+const MEMORY: usize = 0x2_0000;
 const INIT: u32 = 0x400;
 const RX: u32 = 0x1000;
 const TX: u32 = 0x2000;
-const LIMITS: Limits = Limits { max_frame: 9216, lossless: false };
 
 struct Guest {
     chip: Chip,
@@ -36,29 +35,11 @@ struct Guest {
 
 impl Guest {
     fn new(chip: Chip, combining: bool) -> Self {
-        let mapping = Mapping::private(MEMORY as usize).expect("memory");
-        // Two ranges, one behind the other in the guest only.
-        let range = |guest: u64, offset: u64| GuestRange {
-            guest,
-            user: guest,
-            size: MEMORY / 2,
-            mapping: Arc::clone(&mapping),
-            offset: offset as usize,
-        };
-        let ranges = vec![range(0, MEMORY / 2), range(MEMORY / 2, 0)];
-        let memory = Arc::new(GuestMemory::new(ranges).expect("apart from each other"));
-        let page = || Mapping::private(16384).expect("memory");
-        let registers: Shared<Registers> = page().shared(0).expect("it fits");
-        let combining = combining.then_some(Combining { frames: 4, delay_us: 20 });
-        let config = DeviceConfig {
-            memory: Arc::clone(&memory),
-            mac: Mac::local(1),
-            ingress: page().shared(0).expect("it fits"),
-            egress: vec![page().shared(0).expect("it fits")],
-            link: true,
-            combining,
-            csb: true,
-        };
+        let mapping = Mapping::private(MEMORY).expect("memory");
+        // One behind the other in the guest only.
+        let memory = guest_memory(&mapping, [MEMORY / 2, 0]);
+        let registers: Shared<Registers> = shared();
+        let config = device_config(&memory, 1, combining, true);
         let model = Pcnet::new(chip, registers.clone(), config.clone());
         let (now, scratch) = (Nanos(1), Scratch::new(64));
         let mut guest =
@@ -73,7 +54,7 @@ impl Guest {
         self.model.device.set_link(true, self.now);
         let mut block = [0; 28];
         (block[2], block[3]) = (0x30, 0x30);
-        block[4..10].copy_from_slice(&Mac::local(1).octets());
+        block[4..10].copy_from_slice(&MAC.octets());
         block[20..24].copy_from_slice(&RX.to_le_bytes());
         block[24..28].copy_from_slice(&TX.to_le_bytes());
         self.write(INIT, &block);
@@ -116,21 +97,8 @@ impl Guest {
     }
 
     fn deliver(&mut self, count: usize, len: usize, lossless: bool) {
-        let bytes = Mapping::private(16384).expect("memory");
-        let mut scratch = Scratch::new(64);
-        for i in 0..count {
-            let place = bytes.bytes(i * 64, len.clamp(14, 9000)).expect("it fits");
-            place.copy_in(&Mac::local(1).octets());
-            scratch.push(place.span());
-        }
-        // SAFETY: the memory outlives the scratch.
-        let map = unsafe { MapGuard::assume_mapped() };
-        scratch.judge(&map, &mut [(); 64], |_, _| ());
-        let list: Vec<FrameIdx> = (0..count as FrameIdx).collect();
-        let limits = Limits { lossless, ..LIMITS };
-        let done = self.model.receive[0].deliver(&scratch.batch(&map), &list, limits);
-        self.delivered += done.finished as u64;
-        let _ = self.model.receive[0].settle(self.now);
+        let finished = deliver(&*self.model.receive[0], (count, len), lossless, self.now);
+        self.delivered += finished as u64;
     }
 
     fn step(&mut self, what: u8, at: u32, value: u32) {

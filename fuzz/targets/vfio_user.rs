@@ -10,46 +10,20 @@ use std::sync::Arc;
 
 use dataplane::attach::vfio_user::message::write_header;
 use dataplane::attach::vfio_user::{Plug, Server, Summons};
-use dataplane::config::{NicConfig, NicModel, SwitchConfig};
-use dataplane::state::State;
-use frame::Mac;
+use dataplane::config::{NicConfig, NicModel};
 use libfuzzer_sys::fuzz_target;
 use port::{Nanos, Scratch};
-use rustix::event::EventfdFlags;
-use rustix::net::{
-    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use toklat_fuzz::{MAC, assert_same, connection, descriptors, port_state, take};
 
-/// Bytes of a guest's memory: more says nothing new.
-const MEMORY: u64 = 64 << 10;
 /// Messages of one input.
 const MESSAGES: u64 = 64;
-
-/// A descriptor of a kind that a front end may send, or should not.
-fn descriptor(kind: u8) -> Option<OwnedFd> {
-    match kind % 4 {
-        0 | 1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).ok(),
-        2 => {
-            let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-            rustix::fs::ftruncate(&file, MEMORY).ok()?;
-            Some(file)
-        }
-        _ => rustix::pipe::pipe().ok().map(|(end, _)| end),
-    }
-}
-
-/// Takes bytes off the front.
-fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
-    let (taken, rest) = bytes.split_at(n.min(bytes.len()));
-    *bytes = rest;
-    taken
-}
 
 /// Sends the next message of `bytes`: command, flags, descriptors, length, body.
 fn send(to: &OwnedFd, bytes: &mut &[u8]) {
     let [command, flags, fds, len] = *take(bytes, 4) else { return };
     let body = take(bytes, usize::from(len));
-    let fds: Vec<_> = (0..fds % 4).filter_map(|i| descriptor(fds / 4 + i)).collect();
+    let fds = descriptors(fds);
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let mut message = Vec::new();
     write_header(&mut message, 1, u16::from(command % 20), body.len(), u32::from(flags & 0x30));
@@ -87,15 +61,16 @@ fn serve(server: &mut Server, now: Nanos) {
 fuzz_target!(|bytes: &[u8]| {
     shmem::guard::install();
     let Some((choice, mut rest)) = bytes.split_first() else { return };
-    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok((theirs, ours)) = rustix::net::socketpair(family, kind, flags, None) else { return };
-    let config = SwitchConfig { max_ports: 1, fdb_entries: 16, ..SwitchConfig::default() };
-    let state = State::private(&config).expect("memory");
-    let state = state.port(0).expect("a port");
+    let Ok((theirs, ours)) = connection() else { return };
+    let state = port_state();
     let models = [NicModel::I82540em, NicModel::I82574l, NicModel::Am79c970a, NicModel::Am79c973];
-    let nic = NicConfig { model: models[usize::from(*choice) % 4], csb: true, combine: None, doorbell: Default::default() };
-    let plug = Plug { nic, mac: Mac::local(1), link: true };
+    let nic = NicConfig {
+        model: models[usize::from(*choice) % 4],
+        csb: true,
+        combine: None,
+        doorbell: Default::default(),
+    };
+    let plug = Plug { nic, mac: MAC, link: true };
     let summons = Arc::new(Summons::new().expect("an eventfd"));
     let again = ours.try_clone().expect("a descriptor");
     let server = Server::new((ours, None), plug, (0, &state), None, Arc::clone(&summons));
@@ -132,7 +107,5 @@ fuzz_target!(|bytes: &[u8]| {
     let restored = Server::new((again, None), plug, (0, &state), Some(kept.clone()), summons);
     let restored = restored.expect("a port");
     assert!(!restored.has_ended());
-    let again = restored.to_keep();
-    assert!(kept.keys().eq(again.keys()));
-    assert!(kept.values().map(|(value, _)| value).eq(again.values().map(|(value, _)| value)));
+    assert_same(&kept, &restored.to_keep());
 });

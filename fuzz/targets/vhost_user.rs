@@ -8,42 +8,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use dataplane::attach::vhost_user::FrontEnd;
 use dataplane::attach::vhost_user::message;
 use dataplane::attach::vhost_user::session::{Offer, Session};
-use dataplane::config::SwitchConfig;
-use dataplane::state::State;
 use libfuzzer_sys::fuzz_target;
 use port::{Nanos, Scratch};
-use rustix::event::EventfdFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use toklat_fuzz::{assert_same, connection, descriptors, port_state, take};
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
-/// Bytes of a guest's memory: more says nothing new.
-const MEMORY: u64 = 64 << 10;
-
-/// A descriptor of a kind that a front end may send, or should not.
-fn descriptor(kind: u8) -> Option<OwnedFd> {
-    match kind % 4 {
-        0 | 1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).ok(),
-        2 => {
-            let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-            rustix::fs::ftruncate(&file, MEMORY).ok()?;
-            Some(file)
-        }
-        _ => rustix::pipe::pipe().ok().map(|(end, _)| end),
-    }
-}
-
-/// Takes bytes off the front.
-fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
-    let (taken, rest) = bytes.split_at(n.min(bytes.len()));
-    *bytes = rest;
-    taken
-}
 
 /// Sends the next message of `bytes`: code, flags, descriptors, length, payload.
 fn send(to: &OwnedFd, bytes: &mut &[u8]) {
     let [code, flags, fds, len] = *take(bytes, 4) else { return };
     let payload = take(bytes, usize::from(len));
-    let fds: Vec<_> = (0..fds % 4).filter_map(|i| descriptor(fds / 4 + i)).collect();
+    let fds = descriptors(fds);
     let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
     let _ = message::send(to, u32::from(code % 48), flags & 1 != 0, payload, &fds);
 }
@@ -67,12 +42,8 @@ fn serve(front_end: &mut FrontEnd) {
 
 fuzz_target!(|bytes: &[u8]| {
     shmem::guard::install();
-    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let Ok((theirs, ours)) = rustix::net::socketpair(family, kind, flags, None) else { return };
-    let config = SwitchConfig { max_ports: 1, fdb_entries: 16, ..SwitchConfig::default() };
-    let state = State::private(&config).expect("memory");
-    let state = state.port(0).expect("a port");
+    let Ok((theirs, ours)) = connection() else { return };
+    let state = port_state();
     let mut front_end = FrontEnd::new(ours, OFFER, &state, None).expect("a socket");
     let mut rest = bytes;
     while !rest.is_empty() {
@@ -91,8 +62,6 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let kept = front_end.session.kept();
     if let Some(restored) = Session::restore(OFFER, &kept) {
-        let again = restored.kept();
-        assert!(kept.keys().eq(again.keys()));
-        assert!(kept.values().map(|(value, _)| value).eq(again.values().map(|(value, _)| value)));
+        assert_same(&kept, &restored.kept());
     }
 });

@@ -16,7 +16,8 @@ use libfuzzer_sys::fuzz_target;
 use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
 use port::{Egress, Ingress, Nanos};
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{Mapping, Shared};
+use toklat_fuzz::{guest_memory, shared, steps};
 
 const HOSTILE: Mac = Mac::local(66);
 const LEFT: Mac = Mac::local(1);
@@ -60,20 +61,9 @@ impl Source for Queue {
 impl Guest {
     fn new(features: Features) -> Self {
         let mapping = Mapping::private(MEMORY as usize).expect("memory");
-        // Two ranges, one behind the other in the guest only.
-        let range = |guest: u64, offset: u64| GuestRange {
-            guest,
-            user: guest,
-            size: MEMORY / 2,
-            mapping: Arc::clone(&mapping),
-            offset: offset as usize,
-        };
-        let ranges = vec![range(0, 0), range(MEMORY / 2, MEMORY / 2)];
-        let memory = Arc::new(GuestMemory::new(ranges).expect("apart from each other"));
+        let memory = guest_memory(&mapping, [0, MEMORY as usize / 2]);
         let configs = QUEUES_AT.map(|at| {
-            let state: Option<Shared<QueueState>> =
-                Mapping::private(4096).expect("memory").shared(0);
-            let state = state.expect("it fits");
+            let state: Shared<QueueState> = shared();
             state.start_at(if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 });
             let (memory, layout) = (Arc::clone(&memory), layout_at(at, SIZE));
             QueueConfig { memory, layout, features, state, dirty: None }
@@ -214,7 +204,7 @@ fn exchange(switch: &mut Inline, left: &mut Honest, right: &mut Honest, mark: u6
 }
 
 fuzz_target!(|input: &[u8]| {
-    let Some((chosen, steps)) = input.split_first() else { return };
+    let Some((chosen, rest)) = input.split_first() else { return };
     let choices = [
         Features::RING_PACKED,
         Features::EVENT_IDX,
@@ -235,14 +225,12 @@ fuzz_target!(|input: &[u8]| {
     let left_id = left.guest.plug(&mut switch, LEFT);
     let right_id = right.guest.plug(&mut switch, RIGHT);
     let mut now = 0;
-    for (mark, step) in steps.chunks_exact(13).take(STEPS).enumerate() {
-        let at = u32::from_le_bytes([step[1], step[2], step[3], step[4]]);
-        let value: [u8; 8] = step[5..13].try_into().expect("eight bytes");
-        if hostile.scribble(step[0], at, u64::from_le_bytes(value)) {
+    for (mark, (what, at, value)) in steps(rest).take(STEPS).enumerate() {
+        if hostile.scribble(what, at, value) {
             switch.remove(hostile_id);
             hostile_id = hostile.plug(&mut switch, HOSTILE);
         }
-        if step[0] & 0x80 == 0 {
+        if what & 0x80 == 0 {
             exchange(&mut switch, &mut left, &mut right, mark as u64, &mut now);
         }
     }

@@ -1,0 +1,130 @@
+//! What several targets need: the steps of an input, a guest's memory, cards and frames for them, and what
+//! front ends send.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use dataplane::attach::vhost_user::session::Kept;
+use dataplane::config::SwitchConfig;
+use dataplane::state::{PortState, State};
+use frame::Mac;
+use nic::device::{Combining, DeviceConfig};
+use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
+use rustix::event::EventfdFlags;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use shmem::{GuestMemory, GuestRange, Mapping, Shareable, Shared};
+
+/// The address of cards.
+pub const MAC: Mac = Mac::local(1);
+/// Bytes of a file that a front end sends: more says nothing new.
+const FILE: u64 = 64 << 10;
+
+/// The steps of an input: what to do, where, and a value.
+pub fn steps(input: &[u8]) -> impl Iterator<Item = (u8, u32, u64)> {
+    input.as_chunks::<13>().0.iter().map(|[what, a, b, c, d, value @ ..]| {
+        (*what, u32::from_le_bytes([*a, *b, *c, *d]), u64::from_le_bytes(*value))
+    })
+}
+
+/// State or counters of a device.
+pub fn shared<T: Shareable>() -> Shared<T> {
+    Mapping::private(16384).expect("memory").shared(0).expect("it fits")
+}
+
+/// A guest's memory, as long as `mapping`, in two ranges, and where each of them lies there.
+pub fn guest_memory(mapping: &Arc<Mapping>, offsets: [usize; 2]) -> Arc<GuestMemory> {
+    let half = mapping.len() as u64 / 2;
+    let range = |guest: u64, offset: usize| GuestRange {
+        guest,
+        user: guest,
+        size: half,
+        mapping: Arc::clone(mapping),
+        offset,
+    };
+    let ranges = vec![range(0, offsets[0]), range(half, offsets[1])];
+    Arc::new(GuestMemory::new(ranges).expect("apart from each other"))
+}
+
+/// What a card with so many receive queues is made of.
+pub fn device_config(
+    memory: &Arc<GuestMemory>,
+    queues: usize,
+    combining: bool,
+    csb: bool,
+) -> DeviceConfig {
+    DeviceConfig {
+        memory: Arc::clone(memory),
+        mac: MAC,
+        ingress: shared(),
+        egress: (0..queues).map(|_| shared()).collect(),
+        link: true,
+        combining: combining.then_some(Combining { frames: 4, delay_us: 20 }),
+        csb,
+    }
+}
+
+/// Delivers frames to [`MAC`] and settles; returns how many of them were finished.
+pub fn deliver(
+    egress: &dyn Egress,
+    (count, len): (usize, usize),
+    lossless: bool,
+    now: Nanos,
+) -> usize {
+    let bytes = Mapping::private(16384).expect("memory");
+    let mut scratch = Scratch::new(64);
+    for i in 0..count {
+        let place = bytes.bytes(i * 64, len.clamp(14, 9000)).expect("it fits");
+        place.copy_in(&MAC.octets());
+        scratch.push(place.span());
+    }
+    // SAFETY: the memory outlives the scratch.
+    let map = unsafe { MapGuard::assume_mapped() };
+    scratch.judge(&map, &mut [(); 64], |_, _| ());
+    let list: Vec<FrameIdx> = (0..count as FrameIdx).collect();
+    let limits = Limits { max_frame: 9216, lossless };
+    let finished = egress.deliver(&scratch.batch(&map), &list, limits).finished;
+    let _ = egress.settle(now);
+    finished
+}
+
+/// Takes bytes off the front.
+pub fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
+    let (taken, rest) = bytes.split_at(n.min(bytes.len()));
+    *bytes = rest;
+    taken
+}
+
+/// Up to three descriptors of kinds that a front end may send, or should not.
+pub fn descriptors(choice: u8) -> Vec<OwnedFd> {
+    (0..choice % 4).filter_map(|i| descriptor(choice / 4 + i)).collect()
+}
+
+fn descriptor(kind: u8) -> Option<OwnedFd> {
+    match kind % 4 {
+        0 | 1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).ok(),
+        2 => {
+            let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+            rustix::fs::ftruncate(&file, FILE).ok()?;
+            Some(file)
+        }
+        _ => rustix::pipe::pipe().ok().map(|(end, _)| end),
+    }
+}
+
+/// A front end's end of a connection, and ours.
+pub fn connection() -> rustix::io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
+/// The state of a switch's only port.
+pub fn port_state() -> PortState {
+    let config = SwitchConfig { max_ports: 1, fdb_entries: 16, ..SwitchConfig::default() };
+    State::private(&config).expect("memory").port(0).expect("a port")
+}
+
+/// What is kept of a session is the same when it was taken back.
+pub fn assert_same(kept: &Kept, again: &Kept) {
+    assert!(kept.keys().eq(again.keys()));
+    assert!(kept.values().map(|(value, _)| value).eq(again.values().map(|(value, _)| value)));
+}
