@@ -102,10 +102,6 @@ struct Card<'t> {
 }
 
 impl Card<'_> {
-    fn see(&mut self, what: &str, value: u32) {
-        self.seen.push((what.to_owned(), value));
-    }
-
     fn get(&mut self, at: u64) -> u32 {
         self.target.read(MEM, at, 4)
     }
@@ -117,7 +113,7 @@ impl Card<'_> {
     /// Reads a register and remembers what it was.
     fn look(&mut self, name: &str, at: u64) -> u32 {
         let value = self.get(at);
-        self.see(name, value);
+        self.seen.see(name, value);
         value
     }
 
@@ -165,16 +161,12 @@ impl Card<'_> {
     fn see_phy(&mut self, registers: &[u32]) {
         for register in registers {
             let value = self.phy(*register);
-            self.see(&format!("PHY {register}"), value);
+            self.seen.see(&format!("PHY {register}"), value);
         }
     }
 
     fn see_memory(&mut self, what: &str, at: u32, len: u32) {
-        for (i, four) in self.target.load(at, len).chunks(4).enumerate() {
-            let mut word = [0; 4];
-            word[..four.len()].copy_from_slice(four);
-            self.see(&format!("{what}+{:#x}", 4 * i), u32::from_le_bytes(word));
-        }
+        self.seen.see_bytes(what, &self.target.load(at, len));
     }
 
     /// Rings of eight descriptors each, as both drivers set them up.
@@ -224,6 +216,12 @@ impl Card<'_> {
         self.look("PTC64", 0x40d8);
     }
 
+    fn statistics(&mut self) {
+        for offset in (0x4000..0x4100).step_by(4) {
+            self.look(&format!("statistic {offset:#x}"), offset);
+        }
+    }
+
     fn interrupts(&mut self) {
         self.set(IMC, u32::MAX);
         self.look("ICR, all taken", ICR);
@@ -246,7 +244,7 @@ impl Card<'_> {
 
 /// `e1000_probe` and `e1000_open`, then a frame.
 pub fn probe_and_open(target: &mut dyn Target) -> Seen {
-    let mut card = Card { target, seen: Vec::new() };
+    let mut card = Card { target, seen: Seen::default() };
     card.look("STATUS", STATUS);
     card.look("CTRL", CTRL);
     // e1000_reset_hw; the reset itself is by I/O, which QEMU does not have.
@@ -263,9 +261,9 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     for word in 0..64 {
         let value = card.shift_out(word);
         sum += value;
-        card.see(&format!("EEPROM {word:#04x}"), value);
+        card.seen.see(&format!("EEPROM {word:#04x}"), value);
     }
-    card.see("sum of the EEPROM", sum & 0xffff);
+    card.seen.see("sum of the EEPROM", sum & 0xffff);
     for word in [0, 1, 2, 63] {
         card.set(EERD, word << 8 | 1);
         card.look(&format!("EERD {word}"), EERD);
@@ -302,9 +300,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.send();
     card.look("ICR after a frame", ICR);
     card.look("STATUS at the end", STATUS);
-    for offset in (0x4000..0x4100).step_by(4) {
-        card.look(&format!("statistic {offset:#x}"), offset);
-    }
+    card.statistics();
     card.look("nothing", 0x7000);
     card.seen
 }
@@ -315,7 +311,7 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
     const FWSM: u64 = 0x5b54;
     const EXTCNF: u64 = 0x0f00;
     const GCR: u64 = 0x5b00;
-    let mut card = Card { target, seen: Vec::new() };
+    let mut card = Card { target, seen: Seen::default() };
     card.look("STATUS", STATUS);
     card.look("CTRL", CTRL);
     card.look("CTRL_EXT", CTRL_EXT);
@@ -335,7 +331,7 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
         card.set(EERD, word << 2 | 1);
         sum += card.look(&format!("NVM {word:#04x}"), EERD) >> 16;
     }
-    card.see("sum of the NVM", sum & 0xffff);
+    card.seen.see("sum of the NVM", sum & 0xffff);
     card.look("RAL0", 0x5400);
     card.look("RAH0", 0x5404);
     card.look("PBA", PBA);
@@ -358,9 +354,7 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
     card.store("RCTL", RCTL, 0x0400_8002);
     card.interrupts();
     card.send();
-    for offset in (0x4000..0x4100).step_by(4) {
-        card.look(&format!("statistic {offset:#x}"), offset);
-    }
+    card.statistics();
     card.look("nothing", 0x7000);
     card.seen
 }
@@ -473,8 +467,8 @@ impl Card<'_> {
             let words = self.target.load(RX + 16 * index, 16);
             let half = |at: usize| u32::from(u16::from_le_bytes([words[at], words[at + 1]]));
             let (len, status) = (half(8), half(12));
-            self.see(&format!("{what}: length {index}"), len);
-            self.see(&format!("{what}: status {index}"), status);
+            self.seen.see(&format!("{what}: length {index}"), len);
+            self.seen.see(&format!("{what}: status {index}"), status);
             self.see_memory(&format!("{what}: frame {index} "), BACK + ROOM * index, len);
         }
         self.see_memory(&format!("{what}: last descriptor"), TX + 16 * (tail - 1) + 8, 8);
@@ -488,7 +482,7 @@ pub fn frames(target: &mut dyn Target) -> Seen {
     const IC: u64 = 1 << 26;
     const DATA: u64 = 0x2b10_0000;
     const TSE: u64 = 1 << 26;
-    let mut card = Card { target, seen: Vec::new() };
+    let mut card = Card { target, seen: Seen::default() };
     card.prepare();
     let plain = ipv4(17, 40, 0);
     card.target.store(BUFFERS, &plain);

@@ -18,7 +18,7 @@ pub const MEANT: &[Meant] = &[
     },
     Meant { at: "CSR0 all three", bits: 0x10, why: "the same" },
     Meant {
-        at: "byte 100 of what came back",
+        at: "what came back+0x64",
         bits: u32::MAX,
         why: "a check sequence is the complement of the CRC, its first bit first (IEEE 802.3, 3.2.9); \
               QEMU stores the CRC itself, most significant byte first",
@@ -37,13 +37,6 @@ struct Card<'t> {
 }
 
 impl Card<'_> {
-    fn see(&mut self, what: &str, value: u32) {
-        let again = self.seen.iter().filter(|(seen, _)| seen.starts_with(what)).count();
-        let name =
-            if again == 0 { what.to_owned() } else { format!("{what}, {again} times before") };
-        self.seen.push((name, value));
-    }
-
     fn csr(&mut self, number: u32) -> u32 {
         self.target.write(IO, 0x12, 2, number);
         self.target.read(IO, 0x10, 2)
@@ -66,17 +59,17 @@ impl Card<'_> {
 
     fn see_csr(&mut self, when: &str, number: u32) {
         let value = self.csr(number);
-        self.see(&format!("CSR{number} {when}"), value);
+        self.seen.see(&format!("CSR{number} {when}"), value);
     }
 
     fn see_bcr(&mut self, when: &str, number: u32) {
         let value = self.bcr(number);
-        self.see(&format!("BCR{number} {when}"), value);
+        self.seen.see(&format!("BCR{number} {when}"), value);
     }
 
     fn reset(&mut self) {
         let value = self.target.read(IO, 0x14, 2);
-        self.see("RESET", value);
+        self.seen.see("RESET", value);
     }
 
     /// Rings of 16 and 32 descriptors in software style 2, as pcnet32 has them.
@@ -111,25 +104,25 @@ impl Card<'_> {
         for (word, name) in [(1, "status"), (2, "message")] {
             let mut four = [0; 4];
             four.copy_from_slice(&bytes[4 * word..4 * word + 4]);
-            self.see(&format!("{what}, {name}"), u32::from_le_bytes(four));
+            self.seen.see(&format!("{what}, {name}"), u32::from_le_bytes(four));
         }
     }
 }
 
 /// `pcnet32_probe1`, `pcnet32_open`, an interrupt, the watchdog, `pcnet32_close`.
 pub fn probe_and_open(target: &mut dyn Target) -> Seen {
-    let mut card = Card { target, seen: Vec::new() };
+    let mut card = Card { target, seen: Seen::default() };
     card.reset();
     card.see_csr("after reset", 0);
     card.target.write(IO, 0x12, 2, 88);
     let rap = card.target.read(IO, 0x12, 2);
-    card.see("RAP", rap);
+    card.seen.see("RAP", rap);
     for number in [88, 89, 12, 13, 14] {
         card.see_csr("at probe", number);
     }
     for at in 0..16 {
         let byte = card.target.read(IO, at, 1);
-        card.see(&format!("APROM {at}"), byte);
+        card.seen.see(&format!("APROM {at}"), byte);
     }
     card.set_bcr(20, 2);
     card.see_bcr("after style 2", 20);
@@ -140,7 +133,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.reset();
     card.set_bcr(20, 2);
     let asel = card.bcr(2);
-    card.see("BCR2 at open", asel);
+    card.seen.see("BCR2 at open", asel);
     card.set_bcr(2, asel & !2 | 2);
     card.see_bcr("after ASEL", 2);
     card.see_bcr("at open", 9);
@@ -157,7 +150,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     let status = card.csr(0);
     card.set_csr(0, status & !0x4f);
     let masks = card.csr(3);
-    card.see("CSR3 masked", masks);
+    card.seen.see("CSR3 masked", masks);
     card.set_csr(3, masks | 0x5f00);
     card.see_csr("masked", 3);
     card.see_csr("acknowledged", 0);
@@ -181,7 +174,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
 
 /// Frames that come back, and descriptors as they are given back.
 pub fn frames(target: &mut dyn Target) -> Seen {
-    let mut card = Card { target, seen: Vec::new() };
+    let mut card = Card { target, seen: Seen::default() };
     card.reset();
     card.set_bcr(20, 2);
     // Internal loopback, promiscuous.
@@ -196,11 +189,7 @@ pub fn frames(target: &mut dyn Target) -> Seen {
     card.set_csr(0, 0x48);
     card.see_descriptor("sent", TX);
     card.see_descriptor("came back", RX);
-    let back = card.target.load(BUFFERS, 104);
-    for (i, four) in back.chunks(4).enumerate() {
-        let word = u32::from_le_bytes([four[0], four[1], four[2], four[3]]);
-        card.see(&format!("byte {} of what came back", 4 * i), word);
-    }
+    card.seen.see_bytes("what came back", &card.target.load(BUFFERS, 104));
     card.see_csr("one frame later", 0);
     card.set_csr(0, 0x7f40);
     card.see_csr("acknowledged", 0);
@@ -221,7 +210,7 @@ pub fn frames(target: &mut dyn Target) -> Seen {
 
 /// Registers that are only there to be read back.
 pub fn registers(target: &mut dyn Target) -> Seen {
-    let mut card = Card { target, seen: Vec::new() };
+    let mut card = Card { target, seen: Seen::default() };
     card.reset();
     for number in (0..46).chain([47, 58, 80, 88, 89, 100, 112, 114, 122, 124]) {
         card.see_csr("after reset", number);
@@ -258,12 +247,12 @@ pub fn registers(target: &mut dyn Target) -> Seen {
     // Wide windows.
     card.target.write(IO, 0x10, 4, 0);
     let narrow = card.target.read(IO, 0x10, 2);
-    card.see("RDP, narrow in a wide window", narrow);
+    card.seen.see("RDP, narrow in a wide window", narrow);
     card.target.write(IO, 0x14, 4, 18);
     let bus = card.target.read(IO, 0x1c, 4);
-    card.see("BCR18, wide", bus);
+    card.seen.see("BCR18, wide", bus);
     card.target.write(IO, 0x14, 4, 88);
     let id = card.target.read(IO, 0x10, 4);
-    card.see("CSR88, wide", id);
+    card.seen.see("CSR88, wide", id);
     card.seen
 }

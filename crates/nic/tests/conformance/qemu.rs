@@ -123,6 +123,13 @@ impl Qemu {
         self.ask(&format!("outl 0xcfc {value:#x}"));
     }
 
+    /// The command for an access, of those for I/O ports and for memory, and its place.
+    fn access(&self, [io, memory]: [&str; 2], (bar, at): (usize, u64), width: usize) -> String {
+        let (base, is_io) = self.bars[bar];
+        let (verb, width) = (if is_io { io } else { memory }, ["b", "w", "l"][width / 2]);
+        format!("{verb}{width} {:#x}", base + at)
+    }
+
     /// Gives the card's base address registers addresses, and lets it work.
     fn place(&mut self) {
         let (mut io, mut mem) = (IO, MEM);
@@ -170,29 +177,13 @@ impl Drop for Qemu {
 
 impl Target for Qemu {
     fn read(&mut self, Space(bar): Space, at: u64, width: usize) -> u32 {
-        let (base, is_io) = self.bars[bar];
-        let command = match (is_io, width) {
-            (true, 1) => "inb",
-            (true, 2) => "inw",
-            (true, _) => "inl",
-            (false, 1) => "readb",
-            (false, 2) => "readw",
-            (false, _) => "readl",
-        };
-        self.number(&format!("{command} {:#x}", base + at)) as u32
+        let access = self.access(["in", "read"], (bar, at), width);
+        self.number(&access) as u32
     }
 
     fn write(&mut self, Space(bar): Space, at: u64, width: usize, value: u32) {
-        let (base, is_io) = self.bars[bar];
-        let command = match (is_io, width) {
-            (true, 1) => "outb",
-            (true, 2) => "outw",
-            (true, _) => "outl",
-            (false, 1) => "writeb",
-            (false, 2) => "writew",
-            (false, _) => "writel",
-        };
-        self.ask(&format!("{command} {:#x} {value:#x}", base + at));
+        let access = self.access(["out", "write"], (bar, at), width);
+        self.ask(&format!("{access} {value:#x}"));
     }
 
     fn store(&mut self, at: u32, bytes: &[u8]) {
