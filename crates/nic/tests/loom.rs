@@ -61,99 +61,88 @@ impl Block {
     }
 }
 
-/// A device that sleeps whenever it sees nothing gets all that a driver publishes in two parts, which
-/// rings the doorbell only when asked.
-#[test]
-fn no_doorbell_is_left_out_that_is_needed() {
+/// Runs two sides over a block of either version.
+fn race(sleeper: fn(&Block, &Bell), other: fn(&Block, &Bell)) {
     for make in Block::both() {
         loom::model(move || {
             let shared = Arc::new((make(), Bell::new()));
-            let device = {
+            let sleeper = {
                 let shared = Arc::clone(&shared);
-                thread::spawn(move || {
-                    let (lane, mut seen, mut asked) = (shared.0.lane(Way::Send), 0, 0);
-                    while seen < 2 {
-                        if lane.ask(&mut asked, NONE, SIZE).unwrap() == seen {
-                            shared.1.wait();
-                        }
-                        lane.unask(&mut asked);
-                        seen = lane.tail(SIZE).unwrap();
-                    }
-                })
+                thread::spawn(move || sleeper(&shared.0, &shared.1))
             };
-            let (lane, mut answered) = (shared.0.lane(Way::Send), 0);
-            for tail in 1..=2 {
-                if lane.publish_tail(&mut answered, tail - 1, tail, SIZE) {
-                    shared.1.ring();
-                }
-            }
-            device.join().unwrap();
+            other(&shared.0, &shared.1);
+            sleeper.join().unwrap();
         });
     }
+}
+
+/// A driver publishes in two parts, and rings the doorbell only when asked.
+fn publish_tails(lane: Lane<'_>, bell: &Bell) {
+    let mut answered = 0;
+    for tail in 1..=2 {
+        if lane.publish_tail(&mut answered, tail - 1, tail, SIZE) {
+            bell.ring();
+        }
+    }
+}
+
+/// A device that sleeps whenever it sees nothing gets all that a driver publishes.
+#[test]
+fn no_doorbell_is_left_out_that_is_needed() {
+    let device = |block: &Block, bell: &Bell| {
+        let (lane, mut seen, mut asked) = (block.lane(Way::Send), 0, 0);
+        while seen < 2 {
+            if lane.ask(&mut asked, NONE, SIZE).unwrap() == seen {
+                bell.wait();
+            }
+            lane.unask(&mut asked);
+            seen = lane.tail(SIZE).unwrap();
+        }
+    };
+    race(device, |block, bell| publish_tails(block.lane(Way::Send), bell));
 }
 
 /// A device without buffers asks for a doorbell when two are back: the driver gives them one by one.
 #[test]
 fn a_doorbell_at_an_index_is_not_left_out_either() {
-    for make in Block::both() {
-        loom::model(move || {
-            let shared = Arc::new((make(), Bell::new()));
-            let device = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || {
-                    let (lane, mut asked) = (shared.0.lane(Way::Receive), 0);
-                    // More than before, or the doorbell, which comes at index 2.
-                    if lane.ask(&mut asked, 2, SIZE).unwrap() == 0 {
-                        shared.1.wait();
-                        assert!(lane.tail(SIZE).unwrap() >= 2);
-                    }
-                    lane.unask(&mut asked);
-                })
-            };
-            let (lane, mut answered) = (shared.0.lane(Way::Receive), 0);
-            for tail in 1..=2 {
-                if lane.publish_tail(&mut answered, tail - 1, tail, SIZE) {
-                    shared.1.ring();
-                }
-            }
-            device.join().unwrap();
-        });
-    }
+    let device = |block: &Block, bell: &Bell| {
+        let (lane, mut asked) = (block.lane(Way::Receive), 0);
+        // More than before, or the doorbell, which comes at index 2.
+        if lane.ask(&mut asked, 2, SIZE).unwrap() == 0 {
+            bell.wait();
+            assert!(lane.tail(SIZE).unwrap() >= 2);
+        }
+        lane.unask(&mut asked);
+    };
+    race(device, |block, bell| publish_tails(block.lane(Way::Receive), bell));
 }
 
 /// A driver that sleeps whenever it sees nothing new gets all that a device completes in two parts, which
 /// interrupts only when it is wanted.
 #[test]
 fn no_interrupt_is_left_out_that_is_needed() {
-    for make in Block::both() {
-        loom::model(move || {
-            let shared = Arc::new((make(), Bell::new()));
-            let driver = {
-                let shared = Arc::clone(&shared);
-                thread::spawn(move || {
-                    let (lane, mut seen, mut wanted) = (shared.0.lane(Way::Receive), 0, 0);
-                    while seen < 2 {
-                        lane.want(&mut wanted, NONE);
-                        if lane.head() == seen {
-                            shared.1.wait();
-                        }
-                        lane.unwant(&mut wanted);
-                        seen = lane.head();
-                    }
-                })
-            };
-            let (lane, mut answered, mut told) = (shared.0.lane(Way::Receive), 0, None);
-            for head in 1..=2 {
-                lane.publish_head(head);
-                loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
-                if lane.wants_interrupt(&mut answered, told, head, SIZE) {
-                    shared.1.ring();
-                }
-                told = Some(head);
+    let driver = |block: &Block, bell: &Bell| {
+        let (lane, mut seen, mut wanted) = (block.lane(Way::Receive), 0, 0);
+        while seen < 2 {
+            lane.want(&mut wanted, NONE);
+            if lane.head() == seen {
+                bell.wait();
             }
-            driver.join().unwrap();
-        });
-    }
+            lane.unwant(&mut wanted);
+            seen = lane.head();
+        }
+    };
+    race(driver, |block, bell| {
+        let (lane, mut answered, mut told) = (block.lane(Way::Receive), 0, None);
+        for head in 1..=2 {
+            lane.publish_head(head);
+            loom::sync::atomic::fence(loom::sync::atomic::Ordering::SeqCst);
+            if lane.wants_interrupt(&mut answered, told, head, SIZE) {
+                bell.ring();
+            }
+            told = Some(head);
+        }
+    });
 }
 
 /// The drivers of 2013 have no fence between index and flag: the device sleeps, and nobody wakes it.
