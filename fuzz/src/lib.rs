@@ -12,7 +12,7 @@ use nic::device::{Combining, DeviceConfig};
 use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use shmem::{GuestMemory, GuestRange, Mapping, Shareable, Shared};
+use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 
 /// The address of cards.
 pub const MAC: Mac = Mac::local(1);
@@ -24,11 +24,6 @@ pub fn steps(input: &[u8]) -> impl Iterator<Item = (u8, u32, u64)> {
     input.as_chunks::<13>().0.iter().map(|[what, a, b, c, d, value @ ..]| {
         (*what, u32::from_le_bytes([*a, *b, *c, *d]), u64::from_le_bytes(*value))
     })
-}
-
-/// State or counters of a device.
-pub fn shared<T: Shareable>() -> Shared<T> {
-    Mapping::private(16384).expect("memory").shared(0).expect("it fits")
 }
 
 /// A guest's memory, as long as `mapping`, in two ranges, and where each of them lies there.
@@ -55,8 +50,8 @@ pub fn device_config(
     DeviceConfig {
         memory: Arc::clone(memory),
         mac: MAC,
-        ingress: shared(),
-        egress: (0..queues).map(|_| shared()).collect(),
+        ingress: Shared::private().expect("memory"),
+        egress: (0..queues).map(|_| Shared::private().expect("memory")).collect(),
         link: true,
         combining: combining.then_some(Combining { frames: 4, delay_us: 20 }),
         csb,

@@ -13,7 +13,7 @@ use nic::device::{DeviceConfig, InterruptMode, Model};
 use nic::e1000::{E1000, Member, Registers, TABLE};
 use port::{MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
-use toklat_fuzz::{deliver, device_config, guest_memory, shared, steps};
+use toklat_fuzz::{deliver, device_config, guest_memory, steps};
 
 /// Steps of an input that are carried out.
 const STEPS: usize = 512;
@@ -47,7 +47,7 @@ impl Guest {
         let mapping = Mapping::private(MEMORY).expect("memory");
         // One behind the other in the guest only.
         let memory = guest_memory(&mapping, [MEMORY / 2, 0]);
-        let registers: Shared<Registers> = shared();
+        let registers: Shared<Registers> = Shared::private().expect("memory");
         let member = if options & 1 == 0 { Member::Em82540 } else { Member::L82574 };
         let config = device_config(&memory, 2, options & 2 != 0, options & 4 != 0);
         let model = E1000::new(member, registers.clone(), config.clone());

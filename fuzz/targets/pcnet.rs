@@ -12,7 +12,7 @@ use nic::device::{DeviceConfig, Model};
 use nic::pcnet::{Chip, Pcnet, Registers};
 use port::{EgressCounters, MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
-use toklat_fuzz::{MAC, deliver, device_config, guest_memory, shared};
+use toklat_fuzz::{MAC, deliver, device_config, guest_memory};
 
 /// Steps of an input that are carried out.
 const STEPS: usize = 512;
@@ -38,7 +38,7 @@ impl Guest {
         let mapping = Mapping::private(MEMORY).expect("memory");
         // One behind the other in the guest only.
         let memory = guest_memory(&mapping, [MEMORY / 2, 0]);
-        let registers: Shared<Registers> = shared();
+        let registers: Shared<Registers> = Shared::private().expect("memory");
         let config = device_config(&memory, 1, combining, true);
         let model = Pcnet::new(chip, registers.clone(), config.clone());
         let (now, scratch) = (Nanos(1), Scratch::new(64));

@@ -17,7 +17,7 @@ use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
 use port::{Egress, Ingress, Nanos};
 use shmem::{Mapping, Shared};
-use toklat_fuzz::{guest_memory, shared, steps};
+use toklat_fuzz::{guest_memory, steps};
 
 const HOSTILE: Mac = Mac::local(66);
 const LEFT: Mac = Mac::local(1);
@@ -63,7 +63,7 @@ impl Guest {
         let mapping = Mapping::private(MEMORY as usize).expect("memory");
         let memory = guest_memory(&mapping, [0, MEMORY as usize / 2]);
         let configs = QUEUES_AT.map(|at| {
-            let state: Shared<QueueState> = shared();
+            let state: Shared<QueueState> = Shared::private().expect("memory");
             state.start_at(if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 });
             let (memory, layout) = (Arc::clone(&memory), layout_at(at, SIZE));
             QueueConfig { memory, layout, features, state, dirty: None }

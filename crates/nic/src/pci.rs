@@ -172,8 +172,6 @@ fn put_express(to: &mut Layout, next: u32) {
 
 #[cfg(test)]
 mod tests {
-    use shmem::Mapping;
-
     use super::*;
     use crate::device::Msix;
 
@@ -191,8 +189,7 @@ mod tests {
     };
 
     fn config(identity: &Identity) -> Config {
-        let words = Mapping::private(SIZE).unwrap().shared(0).unwrap();
-        let config = Config::new(identity, words);
+        let config = Config::new(identity, Shared::private().unwrap());
         config.power_on();
         config
     }

@@ -9,10 +9,10 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use nic::virtio::driver::{Buffer, Driver, layout_at};
-use nic::virtio::{Fault, Features, QueueConfig, Receive, Transmit};
-use port::{DropReason, Egress, FrameIdx, Ingress, MapGuard, Nanos, Scratch};
+use nic::virtio::{Fault, Features, QueueConfig, QueueState, Receive, Transmit};
+use port::{DropReason, Egress, EgressCounters, FrameIdx, Ingress, MapGuard, Nanos, Scratch};
 use rustix::fs::MemfdFlags;
-use shmem::{GuestMemory, GuestRange, Mapping};
+use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 use support::{BASE, Guest, HEADER, LIMITS, pattern};
 
 thread_local! {
@@ -97,14 +97,14 @@ fn memory_that_is_cut_off_stops_its_queues_alone() {
         let queue = |at| {
             let layout = layout_at(at, 8);
             let driver = Driver::new(&memory, layout, features).unwrap();
-            let state = support::state();
+            let state: Shared<QueueState> = Shared::private().unwrap();
             state.start_at(support::first_base(features));
             let memory = Arc::clone(&memory);
             (driver, QueueConfig { memory, layout, features, state, dirty: None })
         };
         let ((mut sent, tx), (mut received, rx)) = (queue(0x0), queue(0x1000));
-        let mut from = Transmit::new(tx.clone(), support::ingress_counters()).unwrap();
-        let counters = support::egress_counters();
+        let mut from = Transmit::new(tx.clone(), Shared::private().unwrap()).unwrap();
+        let counters: Shared<EgressCounters> = Shared::private().unwrap();
         let to = Receive::new(rx.clone(), counters.clone()).unwrap();
         let buffer = |at, writable| [Buffer { at, len: 200, writable }];
         for at in [0x1_0000, 0x1_1000, 0x1_2000] {

@@ -286,6 +286,18 @@ impl<T> Shared<T> {
     }
 }
 
+impl<T: Shareable> Shared<T> {
+    /// One of this process alone, all zero.
+    ///
+    /// # Errors
+    /// [`RegionError::Map`] when the kernel refuses.
+    pub fn private() -> Result<Self, RegionError> {
+        let mapping = Mapping::private(size_of::<T>().max(1))?;
+        let len = mapping.len();
+        mapping.shared(0).ok_or(RegionError::Map { len, source: Errno::INVAL })
+    }
+}
+
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
         Self { at: self.at, mapping: Arc::clone(&self.mapping) }

@@ -40,7 +40,7 @@ impl Guest {
         let layout = layout_at(0x1000, SIZE);
         let mut driver = Driver::new(&memory, layout, features).ok_or("a queue in memory")?;
         driver.want_interrupts(false);
-        let state: Shared<QueueState> = Mapping::private(4096)?.shared(0).ok_or("memory")?;
+        let state: Shared<QueueState> = Shared::private()?;
         state.start_at(if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 });
         let config =
             QueueConfig { memory: Arc::clone(&memory), layout, features, state, dirty: None };

@@ -381,7 +381,7 @@ mod tests {
         let range = GuestRange { guest: 0, user: 0, size: 1 << 16, mapping, offset: 0 };
         let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
         let (layout, features) = (layout_at(0, SIZE), Features::RING_PACKED);
-        let state: Shared<QueueState> = Mapping::private(4096).unwrap().shared(0).unwrap();
+        let state: Shared<QueueState> = Shared::private().unwrap();
         state.start_at(u32::from(WRAP));
         let driver = Driver::new(&memory, layout, features).unwrap();
         let device = move || {

@@ -10,7 +10,7 @@ use nic::device::{DeviceConfig, Model};
 use nic::e1000::{E1000, Member};
 use nic::pcnet::{Chip, Pcnet};
 use port::{Mac, Nanos, Scratch};
-use shmem::{GuestMemory, GuestRange, Mapping, Shareable, Shared};
+use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 
 /// Bytes of memory that scripts may use.
 pub const MEMORY: u64 = 0x40_0000;
@@ -43,10 +43,6 @@ pub enum Card {
     Pcnet(Chip),
 }
 
-fn page<T: Shareable>() -> Shared<T> {
-    Mapping::private(16 * 1024).expect("memory").shared(0).expect("it fits")
-}
-
 impl Ours {
     pub fn new(card: Card) -> Self {
         let mapping = Mapping::private(MEMORY as usize).expect("memory");
@@ -55,15 +51,15 @@ impl Ours {
         let config = DeviceConfig {
             memory: Arc::clone(&memory),
             mac: Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]),
-            ingress: page(),
-            egress: vec![page(), page()],
+            ingress: Shared::private().unwrap(),
+            egress: vec![Shared::private().unwrap(), Shared::private().unwrap()],
             link: true,
             combining: None,
             csb: false,
         };
         let model = match card {
-            Card::E1000(member) => E1000::new(member, page(), config),
-            Card::Pcnet(chip) => Pcnet::new(chip, page(), config),
+            Card::E1000(member) => E1000::new(member, Shared::private().unwrap(), config),
+            Card::Pcnet(chip) => Pcnet::new(chip, Shared::private().unwrap(), config),
         };
         model.device.set_bus_master(true);
         Self { model, memory, now: Nanos(1), scratch: Scratch::new(64) }

@@ -71,10 +71,6 @@ pub const RCTL_ON: u32 = 1 << 1 | 1 << 15 | 1 << 26;
 /// Second word of a legacy transmit descriptor: whole frame, report.
 pub const EOP_RS: u64 = 1 << 24 | 1 << 27;
 
-pub fn shared<T: shmem::Shareable>() -> Shared<T> {
-    Mapping::private(size_of::<T>()).unwrap().shared(0).unwrap()
-}
-
 /// A guest and its NIC.
 pub struct Bed {
     pub member: Member,
@@ -103,14 +99,14 @@ impl Bed {
         let mut config = DeviceConfig {
             memory: Arc::clone(&memory),
             mac: MAC,
-            ingress: shared(),
-            egress: vec![shared(), shared()],
+            ingress: Shared::private().unwrap(),
+            egress: vec![Shared::private().unwrap(), Shared::private().unwrap()],
             link: true,
             combining: None::<Combining>,
             csb: false,
         };
         change(&mut config);
-        let registers: Shared<Registers> = shared();
+        let registers: Shared<Registers> = Shared::private().unwrap();
         let model = E1000::new(member, registers.clone(), config.clone());
         model.device.set_bus_master(true);
         Self {

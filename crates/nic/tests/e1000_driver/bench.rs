@@ -9,9 +9,7 @@ use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
 use nic::driver::{Direct, Dma, Trapping, Traps};
 use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
 use nic::e1000::{E1000, Member, Registers};
-use port::{
-    Delivered, EgressCounters, FrameIdx, IngressCounters, Limits, MapGuard, Nanos, Scratch,
-};
+use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shared};
 
 pub const CHIPS: [Member; 2] = [Member::Em82540, Member::L82574];
@@ -60,10 +58,6 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
     frame
 }
 
-fn private<T: shmem::Shareable>() -> Shared<T> {
-    Mapping::private(64 << 10).unwrap().shared(0).unwrap()
-}
-
 /// Memory of a guest, and a NIC's configuration over it.
 fn guest(combining: Option<Combining>) -> (Arc<Mapping>, DeviceConfig) {
     let mapping = Mapping::private(MEMORY).unwrap();
@@ -72,8 +66,8 @@ fn guest(combining: Option<Combining>) -> (Arc<Mapping>, DeviceConfig) {
     let config = DeviceConfig {
         memory: Arc::new(GuestMemory::new(vec![range]).unwrap()),
         mac: mac(),
-        ingress: private::<IngressCounters>(),
-        egress: vec![private::<EgressCounters>(), private::<EgressCounters>()],
+        ingress: Shared::private().unwrap(),
+        egress: vec![Shared::private().unwrap(), Shared::private().unwrap()],
         link: true,
         combining,
         csb: true,
@@ -95,7 +89,7 @@ fn make(config: &Config, registers: &Shared<Registers>, device: &DeviceConfig) -
 /// A model for itself, and its guest's memory.
 pub fn plug(config: &Config) -> (Model, Arc<Mapping>) {
     let (mapping, device_config) = guest(None);
-    (make(config, &private::<Registers>(), &device_config), mapping)
+    (make(config, &Shared::private().unwrap(), &device_config), mapping)
 }
 
 impl Bench {
@@ -105,7 +99,7 @@ impl Bench {
 
     pub fn with(config: Config, combining: Option<Combining>) -> Self {
         let (mapping, device_config) = guest(combining);
-        let registers = private::<Registers>();
+        let registers = Shared::private().unwrap();
         let model = make(&config, &registers, &device_config);
         let member = config.chip;
         let clock = Arc::new(AtomicU64::new(1_000_000));

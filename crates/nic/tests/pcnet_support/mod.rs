@@ -9,7 +9,7 @@ use nic::device::{Combining, DeviceConfig, Model};
 use nic::driver::{Direct, Dma, Regs};
 use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{Chip, Pcnet, Registers};
-use port::{EgressCounters, FrameIdx, IngressCounters, Limits, Mac, MapGuard, Nanos, Scratch};
+use port::{EgressCounters, FrameIdx, Limits, Mac, MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 
 pub const MEMORY: u64 = 0x10_0000;
@@ -60,15 +60,13 @@ impl Bench {
         let low = 0x8_0000;
         let ranges = vec![range(0, MEMORY - low, low), range(low, 0, MEMORY - low)];
         let memory = Arc::new(GuestMemory::new(ranges).unwrap());
-        let registers: Shared<Registers> = Mapping::private(16384).unwrap().shared(0).unwrap();
-        let ingress: Shared<IngressCounters> = Mapping::private(4096).unwrap().shared(0).unwrap();
-        let egress: Shared<EgressCounters> = Mapping::private(4096).unwrap().shared(0).unwrap();
+        let registers: Shared<Registers> = Shared::private().unwrap();
         let mac = Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
         let config = DeviceConfig {
             memory: Arc::clone(&memory),
             mac,
-            ingress,
-            egress: vec![egress],
+            ingress: Shared::private().unwrap(),
+            egress: vec![Shared::private().unwrap()],
             link: true,
             combining,
             csb: false,

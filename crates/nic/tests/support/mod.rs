@@ -37,18 +37,6 @@ pub struct Guest {
     held: Vec<Option<(u64, Vec<Buffer>)>>,
 }
 
-pub fn state() -> Shared<QueueState> {
-    Mapping::private(4096).unwrap().shared(0).unwrap()
-}
-
-pub fn ingress_counters() -> Shared<IngressCounters> {
-    Mapping::private(4096).unwrap().shared(0).unwrap()
-}
-
-pub fn egress_counters() -> Shared<EgressCounters> {
-    Mapping::private(4096).unwrap().shared(0).unwrap()
-}
-
 pub fn first_base(features: Features) -> u32 {
     if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 }
 }
@@ -62,12 +50,12 @@ impl Guest {
         let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
         let layout: QueueLayout = layout_at(QUEUE_AT, size);
         let driver = Driver::new(&memory, layout, features).unwrap();
-        let state = state();
+        let state: Shared<QueueState> = Shared::private().unwrap();
         state.start_at(first_base(features));
         let config =
             QueueConfig { memory: Arc::clone(&memory), layout, features, state, dirty: None };
         let free = (0..u64::from(size)).rev().map(|i| PLACES_AT + i * PLACE).collect();
-        let (sent, got) = (ingress_counters(), egress_counters());
+        let (sent, got) = (Shared::private().unwrap(), Shared::private().unwrap());
         let held = vec![None; size.into()];
         Self { memory, mapping, driver, config, features, sent, got, free, held }
     }

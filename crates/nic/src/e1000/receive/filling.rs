@@ -349,10 +349,6 @@ mod tests {
 
     const RING: u64 = 0x1000;
 
-    fn shared<T: shmem::Shareable>() -> Shared<T> {
-        Mapping::private(16 << 10).unwrap().shared(0).unwrap()
-    }
-
     fn write(model: &Model, at: u64, value: u32) {
         model.device.write(0, at, &value.to_le_bytes(), Nanos(0));
     }
@@ -366,13 +362,13 @@ mod tests {
         let config = DeviceConfig {
             memory: Arc::clone(&memory),
             mac: Mac::local(1),
-            ingress: shared(),
-            egress: vec![shared()],
+            ingress: Shared::private().unwrap(),
+            egress: vec![Shared::private().unwrap()],
             link: true,
             combining: None,
             csb: false,
         };
-        let registers: Shared<Registers> = shared();
+        let registers: Shared<Registers> = Shared::private().unwrap();
         let model = E1000::new(member, registers.clone(), config.clone());
         model.device.set_bus_master(true);
         let extended = if member == Member::L82574 { 1 << 15 } else { 0 };

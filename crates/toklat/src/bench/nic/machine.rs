@@ -10,9 +10,9 @@ use nic::csb::Version;
 use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
 use nic::driver::{Dma, Trapping};
 use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Moderation};
-use nic::e1000::{E1000, Member, Registers};
+use nic::e1000::{E1000, Member};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
-use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shareable, Shared};
+use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shared};
 
 use super::bus::{Bus, Doorbelled, OnBus};
 use super::guest::Raised;
@@ -83,12 +83,6 @@ pub enum Work {
     Echo,
 }
 
-/// Memory of this process, for a value that is shared with nobody.
-pub fn private<T: Shareable>() -> Result<Shared<T>> {
-    let mapping = Mapping::private(size_of::<T>().max(4096))?;
-    mapping.shared(0).context("a mapping begins at a page's begin")
-}
-
 /// A model over memory of its own, powered on, and that memory.
 pub fn model(config: &Config, combining: Option<Combining>) -> Result<(Model, Arc<Mapping>)> {
     let mapping = Mapping::private(MEMORY)?;
@@ -97,13 +91,13 @@ pub fn model(config: &Config, combining: Option<Combining>) -> Result<(Model, Ar
     let device_config = DeviceConfig {
         memory: Arc::new(GuestMemory::new(vec![range])?),
         mac: MAC,
-        ingress: private()?,
-        egress: vec![private()?],
+        ingress: Shared::private()?,
+        egress: vec![Shared::private()?],
         link: true,
         combining,
         csb: true,
     };
-    let model = E1000::new(config.chip, private::<Registers>()?, device_config);
+    let model = E1000::new(config.chip, Shared::private()?, device_config);
     model.device.set_bus_master(true);
     model.device.set_interrupt_mode(match config.interrupts {
         Interrupts::Msix => InterruptMode::Msix,

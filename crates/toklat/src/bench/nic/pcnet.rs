@@ -12,7 +12,7 @@ use nic::driver::{Direct, Dma};
 use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{Accesses, Chip, Class, Pcnet, Registers};
 use port::{Nanos, Scratch};
-use shmem::{GuestMemory, GuestRange, Mapping, Shareable, Shared};
+use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 
 use super::machine::{MAC, frame};
 use super::model::{BATCH, Driven, receiving, sending};
@@ -47,10 +47,6 @@ fn no_time() -> Nanos {
     Nanos(0)
 }
 
-fn private<T: Shareable>() -> Result<Shared<T>> {
-    Mapping::private(16 << 10)?.shared(0).context("it fits")
-}
-
 fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
     let mapping = Mapping::private(MEMORY)?;
     let (size, memory) = (MEMORY as u64, Arc::clone(&mapping));
@@ -58,13 +54,13 @@ fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
     let config = DeviceConfig {
         memory: Arc::new(GuestMemory::new(vec![range])?),
         mac: MAC,
-        ingress: private()?,
-        egress: vec![private()?],
+        ingress: Shared::private()?,
+        egress: vec![Shared::private()?],
         link: true,
         combining: (way == Way::Held).then_some(HELD),
         csb: true,
     };
-    let registers: Shared<Registers> = private()?;
+    let registers: Shared<Registers> = Shared::private()?;
     let model = Pcnet::new(Chip::Am79C970A, registers.clone(), config);
     model.device.set_bus_master(true);
     let mut dma = Dma::new(mapping, 0, MEMORY, AT).context("it is mapped")?;
