@@ -19,9 +19,7 @@ struct Guest {
 impl Guest {
     fn new() -> Self {
         let mapping = Mapping::private(0x8000).unwrap();
-        let (user, mapping2) = (0, Arc::clone(&mapping));
-        let range = GuestRange { guest: 0x1000, user, size: 0x8000, mapping: mapping2, offset: 0 };
-        Self { memory: GuestMemory::new(vec![range]).unwrap(), mapping }
+        Self { memory: GuestMemory::of(Arc::clone(&mapping), 0x1000).unwrap(), mapping }
     }
 
     fn announce(&self, version: Version) -> driver::Block {

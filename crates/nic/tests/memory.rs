@@ -12,7 +12,7 @@ use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Fault, Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{DropReason, Egress, EgressCounters, FrameIdx, Ingress, MapGuard, Nanos, Scratch};
 use rustix::fs::MemfdFlags;
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{GuestMemory, Mapping, Shared};
 use support::{BASE, Guest, HEADER, LIMITS, pattern};
 
 thread_local! {
@@ -91,8 +91,7 @@ fn memory_that_is_cut_off_stops_its_queues_alone() {
         let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, LEN).unwrap();
         let mapping = Mapping::unsealed(file.as_fd(), LEN as usize).unwrap();
-        let range = GuestRange { guest: 0, user: 0, size: LEN, mapping, offset: 0 };
-        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
         let features = BASE | packed;
         let queue = |at| {
             let layout = layout_at(at, 8);

@@ -167,6 +167,15 @@ impl GuestMemory {
         Self::with_read_only(ranges, Vec::new())
     }
 
+    /// The whole of a mapping, at guest-physical `guest`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn of(mapping: Arc<Mapping>, guest: u64) -> Result<Self, GuestMemoryError> {
+        let size = mapping.len() as u64;
+        Self::new(vec![GuestRange { guest, user: guest, size, mapping, offset: 0 }])
+    }
+
     /// As [`new`](Self::new), with ranges that are not to be written.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use frame::Mac;
 use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{Ingress, Nanos};
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{GuestMemory, Mapping, Shared};
 use toklat_dataplane::attach::{Attached, Bells, Source};
 use toklat_dataplane::{Inline, SwitchConfig};
 
@@ -35,8 +35,7 @@ impl Guest {
     fn new(features: Features) -> Result<(Self, QueueConfig), Error> {
         let size = PLACES_AT + PLACE * u64::from(SIZE);
         let mapping = Mapping::private(size as usize)?;
-        let range = GuestRange { guest: 0, user: 0, size, mapping, offset: 0 };
-        let memory = Arc::new(GuestMemory::new(vec![range])?);
+        let memory = Arc::new(GuestMemory::of(mapping, 0)?);
         let layout = layout_at(0x1000, SIZE);
         let mut driver = Driver::new(&memory, layout, features).ok_or("a queue in memory")?;
         driver.want_interrupts(false);

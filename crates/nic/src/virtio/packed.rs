@@ -353,7 +353,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::Arc;
 
-    use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+    use shmem::{GuestMemory, Mapping, Shared};
 
     use super::super::driver::{Buffer, Driver, layout_at};
     use super::super::ring::Direction;
@@ -378,8 +378,7 @@ mod tests {
 
     fn queue() -> (Driver, impl Fn() -> Packed) {
         let mapping = Mapping::private(1 << 16).unwrap();
-        let range = GuestRange { guest: 0, user: 0, size: 1 << 16, mapping, offset: 0 };
-        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
         let (layout, features) = (layout_at(0, SIZE), Features::RING_PACKED);
         let state: Shared<QueueState> = Shared::private().unwrap();
         state.start_at(u32::from(WRAP));

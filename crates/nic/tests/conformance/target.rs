@@ -10,7 +10,7 @@ use nic::device::{DeviceConfig, Model};
 use nic::e1000::{E1000, Member};
 use nic::pcnet::{Chip, Pcnet};
 use port::{Mac, Nanos, Scratch};
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{GuestMemory, Mapping, Shared};
 
 /// Bytes of memory that scripts may use.
 pub const MEMORY: u64 = 0x40_0000;
@@ -46,8 +46,7 @@ pub enum Card {
 impl Ours {
     pub fn new(card: Card) -> Self {
         let mapping = Mapping::private(MEMORY as usize).expect("memory");
-        let range = GuestRange { guest: 0, user: 0, size: MEMORY, mapping, offset: 0 };
-        let memory = Arc::new(GuestMemory::new(vec![range]).expect("one range"));
+        let memory = Arc::new(GuestMemory::of(mapping, 0).expect("one range"));
         let config = DeviceConfig {
             memory: Arc::clone(&memory),
             mac: Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]),

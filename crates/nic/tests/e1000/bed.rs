@@ -9,7 +9,7 @@ use port::{
     Counter, Egress, EgressCounters, FrameIdx, IngressCounters, Limits, Mac, MapGuard, Nanos,
     Offload, Scratch,
 };
-use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{Bytes, GuestMemory, Mapping, Shared};
 
 pub const MAC: Mac = Mac::new([0x52, 0x54, 0, 1, 2, 3]);
 pub const LIMITS: Limits = Limits { max_frame: 0x1_0000, lossless: false };
@@ -94,8 +94,7 @@ impl Bed {
 
     pub fn with(member: Member, change: impl FnOnce(&mut DeviceConfig)) -> Self {
         let mapping = Mapping::private(MEMORY as usize).unwrap();
-        let range = GuestRange { guest: 0, user: 0, size: MEMORY, mapping, offset: 0 };
-        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
         let mut config = DeviceConfig {
             memory: Arc::clone(&memory),
             mac: MAC,

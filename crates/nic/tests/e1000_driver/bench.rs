@@ -10,7 +10,7 @@ use nic::driver::{Direct, Dma, Trapping, Traps};
 use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
 use nic::e1000::{E1000, Member, Registers};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
-use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{Bytes, GuestMemory, Mapping, Shared};
 
 pub const CHIPS: [Member; 2] = [Member::Em82540, Member::L82574];
 /// Where the driver's memory begins, as the device has it.
@@ -61,10 +61,8 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
 /// Memory of a guest, and a NIC's configuration over it.
 fn guest(combining: Option<Combining>) -> (Arc<Mapping>, DeviceConfig) {
     let mapping = Mapping::private(MEMORY).unwrap();
-    let size = MEMORY as u64;
-    let range = GuestRange { guest: BASE, user: 0, size, mapping: Arc::clone(&mapping), offset: 0 };
     let config = DeviceConfig {
-        memory: Arc::new(GuestMemory::new(vec![range]).unwrap()),
+        memory: Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE).unwrap()),
         mac: mac(),
         ingress: Shared::private().unwrap(),
         egress: vec![Shared::private().unwrap(), Shared::private().unwrap()],

@@ -9,7 +9,7 @@ use port::{
     Delivered, Effects, Egress, EgressCounters, FrameIdx, Ingress, IngressCounters, Limits,
     MapGuard, Nanos, Scratch,
 };
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{GuestMemory, Mapping, Shared};
 
 pub const HEADER: usize = 12;
 /// Bytes of the place for a frame.
@@ -45,9 +45,7 @@ impl Guest {
     pub fn new(features: Features, size: u16) -> Self {
         let bytes = PLACES_AT + PLACE * u64::from(size);
         let mapping = Mapping::private(bytes as usize).unwrap();
-        let range =
-            GuestRange { guest: 0, user: 0, size: bytes, mapping: Arc::clone(&mapping), offset: 0 };
-        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), 0).unwrap());
         let layout: QueueLayout = layout_at(QUEUE_AT, size);
         let driver = Driver::new(&memory, layout, features).unwrap();
         let state: Shared<QueueState> = Shared::private().unwrap();

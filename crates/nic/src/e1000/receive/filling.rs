@@ -341,7 +341,7 @@ mod tests {
 
     use frame::Mac;
     use port::Nanos;
-    use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+    use shmem::{GuestMemory, Mapping, Shared};
 
     use super::*;
     use crate::device::{DeviceConfig, Model};
@@ -357,8 +357,7 @@ mod tests {
     /// if the first descriptor, written last, said so.
     fn resumed(member: Member, first: u64) -> (u64, u32, bool) {
         let mapping = Mapping::private(0x1_0000).unwrap();
-        let range = GuestRange { guest: 0, user: 0, size: 0x1_0000, mapping, offset: 0 };
-        let memory = Arc::new(GuestMemory::new(vec![range]).unwrap());
+        let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
         let config = DeviceConfig {
             memory: Arc::clone(&memory),
             mac: Mac::local(1),

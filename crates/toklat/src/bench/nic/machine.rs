@@ -12,7 +12,7 @@ use nic::driver::{Dma, Trapping};
 use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Moderation};
 use nic::e1000::{E1000, Member};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
-use shmem::{Bytes, GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{Bytes, GuestMemory, Mapping, Shared};
 
 use super::bus::{Bus, Doorbelled, OnBus};
 use super::guest::Raised;
@@ -86,10 +86,8 @@ pub enum Work {
 /// A model over memory of its own, powered on, and that memory.
 pub fn model(config: &Config, combining: Option<Combining>) -> Result<(Model, Arc<Mapping>)> {
     let mapping = Mapping::private(MEMORY)?;
-    let (user, size) = (0, MEMORY as u64);
-    let range = GuestRange { guest: BASE, user, size, mapping: Arc::clone(&mapping), offset: 0 };
     let device_config = DeviceConfig {
-        memory: Arc::new(GuestMemory::new(vec![range])?),
+        memory: Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE)?),
         mac: MAC,
         ingress: Shared::private()?,
         egress: vec![Shared::private()?],

@@ -12,7 +12,7 @@ use nic::driver::{Direct, Dma};
 use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{Accesses, Chip, Class, Pcnet, Registers};
 use port::{Nanos, Scratch};
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{GuestMemory, Mapping, Shared};
 
 use super::machine::{MAC, frame};
 use super::model::{BATCH, Driven, receiving, sending};
@@ -49,10 +49,8 @@ fn no_time() -> Nanos {
 
 fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
     let mapping = Mapping::private(MEMORY)?;
-    let (size, memory) = (MEMORY as u64, Arc::clone(&mapping));
-    let range = GuestRange { guest: AT, user: AT, size, mapping: memory, offset: 0 };
     let config = DeviceConfig {
-        memory: Arc::new(GuestMemory::new(vec![range])?),
+        memory: Arc::new(GuestMemory::of(Arc::clone(&mapping), AT)?),
         mac: MAC,
         ingress: Shared::private()?,
         egress: vec![Shared::private()?],
