@@ -284,19 +284,27 @@ impl<'b> Lane<'b> {
         self.on.get() != 0
     }
 
-    /// Arms `flag`, in a way that who answers can tell from armings before.
+    /// Arms `flag`, for when the other's index comes to `at`, in a way that who answers can tell from
+    /// armings before. What it waits for is then looked at once more.
     #[inline]
-    fn set_flag(self, flag: &Word, last: &mut u32) {
+    fn set_flag(self, flag: &Word, index: Option<&Word>, last: &mut u32, at: u32) {
+        if let Some(word) = index {
+            word.set(at);
+        }
         *last = match self.version {
             Version::One => 1,
             Version::Two => last.wrapping_add(1 + (*last & 1)),
         };
         flag.publish(*last);
+        fence(Ordering::SeqCst);
     }
 
     /// Takes `flag` back.
     #[inline]
-    fn clear_flag(self, flag: &Word, last: &mut u32) {
+    fn clear_flag(self, flag: &Word, index: Option<&Word>, last: &mut u32) {
+        if let Some(word) = index {
+            word.set(NONE);
+        }
         *last = match self.version {
             Version::One => 0,
             Version::Two => last.wrapping_add(*last & 1),
@@ -354,21 +362,14 @@ impl<'b> Lane<'b> {
     /// [`Fault::Index`].
     #[inline]
     pub fn ask(self, last: &mut u32, at: u32, size: u32) -> Result<u32, Fault> {
-        if let Some(word) = self.ask_at {
-            word.set(at);
-        }
-        self.set_flag(self.ask, last);
-        fence(Ordering::SeqCst);
+        self.set_flag(self.ask, self.ask_at, last, at);
         self.tail(size)
     }
 
     /// Takes that back: the device is awake.
     #[inline]
     pub fn unask(self, last: &mut u32) {
-        if let Some(word) = self.ask_at {
-            word.set(NONE);
-        }
-        self.clear_flag(self.ask, last);
+        self.clear_flag(self.ask, self.ask_at, last);
     }
 
     /// True if the driver is to be interrupted, now that the head is at `to`. `told` is where it was when
@@ -442,20 +443,13 @@ impl<'b> Lane<'b> {
     /// the head, or at descriptors, once more.
     #[inline]
     pub fn want(self, last: &mut u32, at: u32) {
-        if let Some(word) = self.want_at {
-            word.set(at);
-        }
-        self.set_flag(self.want, last);
-        fence(Ordering::SeqCst);
+        self.set_flag(self.want, self.want_at, last, at);
     }
 
     /// Takes that back: the driver is awake.
     #[inline]
     pub fn unwant(self, last: &mut u32) {
-        if let Some(word) = self.want_at {
-            word.set(NONE);
-        }
-        self.clear_flag(self.want, last);
+        self.clear_flag(self.want, self.want_at, last);
     }
 }
 
