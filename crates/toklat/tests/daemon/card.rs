@@ -9,8 +9,9 @@ use nic::driver::Dma;
 use nic::e1000::Member;
 use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
 use nic::pcnet::driver::{Driver as PcnetDriver, Sizes};
-use rustix::event::EventfdFlags;
 use shmem::Mapping;
+
+use super::front_end::{eventfd, memfd};
 
 /// Bytes of memory.
 pub const MEMORY: u64 = 4 << 20;
@@ -26,17 +27,6 @@ pub struct Card {
     pub driver: Driver,
     pub calls: Vec<OwnedFd>,
     _memory: Arc<Mapping>,
-}
-
-pub fn eventfd() -> OwnedFd {
-    rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap()
-}
-
-/// A memory file of a guest.
-pub fn memfd(len: u64) -> OwnedFd {
-    let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    rustix::fs::ftruncate(&file, len).unwrap();
-    file
 }
 
 impl Card {

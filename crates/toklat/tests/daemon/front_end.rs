@@ -56,6 +56,7 @@ pub fn eventfd() -> OwnedFd {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap()
 }
 
+/// A memory file of a guest.
 pub fn memfd(len: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, len).unwrap();
