@@ -20,7 +20,9 @@ use serde_json::json;
 use shmem::sync::AtomicU32;
 use shmem::{Mapping, Shared};
 
-use super::message::{Fields, HEADER, MAX_MESSAGE, command, flags, irq, version, write_header};
+use super::message::{
+    Fields, HEADER, MAX_MESSAGE, command, flags, irq, longs, version, words, write_header,
+};
 
 /// How long a reply may take: what QEMU waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -419,12 +421,4 @@ fn access(region: u32, at: u64, count: usize) -> [u8; 16] {
     body[8..12].copy_from_slice(&region.to_ne_bytes());
     body[12..].copy_from_slice(&(count as u32).to_ne_bytes());
     body
-}
-
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-fn longs(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }

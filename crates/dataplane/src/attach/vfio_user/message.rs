@@ -145,6 +145,18 @@ impl Fields<'_> {
     }
 }
 
+/// 32-bit fields, one behind the other.
+#[must_use]
+pub fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
+}
+
+/// 64-bit fields, likewise.
+#[must_use]
+pub fn longs(longs: &[u64]) -> Vec<u8> {
+    longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
+}
+
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use shmem::GuestMemory;
 
-use super::message::{ProtocolError, Request, irq, version};
+use super::message::{ProtocolError, Request, irq, longs, version, words};
 use super::vectors::Pin;
 use crate::attach::vhost_user::memory::{MemoryError, Slot};
 use crate::attach::vhost_user::message::Region;
@@ -267,7 +267,7 @@ impl Session {
         let gone = self.ranges.iter().filter(|range| inside(range));
         let gone = gone.fold(0u64, |sum, range| sum.saturating_add(range.region.size));
         self.ranges.retain(|range| !inside(range));
-        Ok([&words(&[24, flags])[..], &address.to_ne_bytes(), &gone.to_ne_bytes()].concat())
+        Ok([words(&[24, flags]), longs(&[address, gone])].concat())
     }
 
     fn irq_info(&self, index: u32) -> Answer {
@@ -382,10 +382,6 @@ impl Session {
     }
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
 /// What is said of a region, with the pages of it that may be mapped (VFIO, "sparse mmap"), if there is
 /// `room`.
 fn region_info(index: u32, size: u64, pages: &[u64], room: u32) -> Answer {
@@ -405,11 +401,11 @@ fn region_info(index: u32, size: u64, pages: &[u64], room: u32) -> Answer {
         _ => (HEAD + 16 + 16 * count, READ_WRITE | MAP_CAPS, HEAD),
     };
     let mut info = words(&[total, flags, index, capabilities]);
-    info.extend([size, 0].map(u64::to_ne_bytes).as_flattened());
+    info.extend(longs(&[size, 0]));
     // Without room it asks again.
     if capabilities != 0 && room >= total {
         info.extend(words(&[SPARSE, 0, count, 0]));
-        info.extend(pages.iter().flat_map(|at| [*at, PAGE].map(u64::to_ne_bytes)).flatten());
+        pages.iter().for_each(|at| info.extend(longs(&[*at, PAGE])));
     }
     Ok(info)
 }

@@ -12,7 +12,7 @@ use shmem::Mapping;
 
 use super::*;
 use crate::attach::vfio_user::client::{Client, ClientError};
-use crate::attach::vfio_user::message::{HEADER, command, flags, irq};
+use crate::attach::vfio_user::message::{HEADER, command, flags, irq, longs, words};
 use crate::config::{Doorbell, NicConfig, NicModel};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -239,10 +239,6 @@ impl Guest {
     }
 }
 
-fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
 /// Frames from one to the other and back, with interrupts.
 fn exchange(a: &mut Guest, b: &mut Guest, text: u8) {
     a.offer();
@@ -349,8 +345,7 @@ fn what_cannot_be_had_is_refused_and_the_session_goes_on() {
     let mut guest = Guest::start(host.plug(0), 2);
     let file = memfd(MEMORY);
     let map = |flags: u32, offset: u64, address: u64, size: u64| {
-        let longs = [offset, address, size].map(u64::to_ne_bytes).concat();
-        [words(&[32, flags]), longs].concat()
+        [words(&[32, flags]), longs(&[offset, address, size])].concat()
     };
     let read = |region: u32, at: u64, count: u32| {
         [&at.to_ne_bytes()[..], &region.to_ne_bytes(), &count.to_ne_bytes()].concat()
@@ -465,8 +460,7 @@ fn descriptors_go_with_the_message_they_came_with() {
     let mut guest = Guest::start(host.plug(0), 2);
     let right = memfd(0x1000);
     let map = |address: u64| {
-        let longs = [0, address, 0x1000].map(u64::to_ne_bytes).concat();
-        let body = [words(&[32, 3]), longs].concat();
+        let body = [words(&[32, 3]), longs(&[0, address, 0x1000])].concat();
         let head = u32::from(command::DMA_MAP) << 16 | 5;
         [words(&[head, 48, flags::NO_REPLY, 0]), body].concat()
     };
