@@ -30,8 +30,11 @@ pub struct Interrupts {
     pub max_rate: Option<u32>,
     /// Microseconds that each waits for more frames to come, unless many have.
     pub max_delay_us: u32,
-    /// Each waits only under heavy traffic, or for frames that the guest sent.
+    /// Each waits only under heavy traffic.
     pub adaptive: bool,
+    /// Microseconds that one waits that only says which frames were sent, unless many were: nobody waits
+    /// to hear of those.
+    pub max_sent_delay_us: u32,
 }
 
 impl Interrupts {

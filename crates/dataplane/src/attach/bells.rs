@@ -161,16 +161,13 @@ impl Drop for Bell {
 mod tests {
     use super::*;
 
-    const OFF: Interrupts = Interrupts { max_rate: None, max_delay_us: 0, adaptive: false };
+    const OFF: Interrupts =
+        Interrupts { max_rate: None, max_delay_us: 0, adaptive: false, max_sent_delay_us: 0 };
     const SECOND: u64 = Nanos::SECOND;
 
     fn bell(interrupts: Interrupts) -> Bell {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
-        Bell::new(
-            Arc::new(rustix::event::eventfd(0, flags).unwrap()),
-            interrupts,
-            Moved::default(),
-        )
+        Bell::new(Arc::new(rustix::event::eventfd(0, flags).unwrap()), interrupts, Moved::default())
     }
 
     fn signals(bell: &Bell) -> u64 {

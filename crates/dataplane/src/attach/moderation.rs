@@ -40,8 +40,10 @@ pub struct Moderation {
     gap: u64,
     /// Nanoseconds that an interrupt waits for more frames.
     delay: u64,
-    /// It only waits under heavy traffic, or for frames that were sent: nobody waits to hear of those.
+    /// It only waits under heavy traffic.
     adaptive: bool,
+    /// Nanoseconds that one waits that is only for frames that were sent.
+    sent_delay: u64,
     moved: Moved,
     /// When the last interrupt was, and what had moved by then.
     rung_at: AtomicU64,
@@ -58,10 +60,12 @@ impl Moderation {
     pub fn new(interrupts: Interrupts, moved: Moved) -> Option<Self> {
         let gap = interrupts.max_rate.map_or(0, |rate| Nanos::SECOND / u64::from(rate.max(1)));
         let delay = u64::from(interrupts.max_delay_us) * 1000;
-        (gap > 0 || delay > 0).then(|| Self {
+        let sent_delay = u64::from(interrupts.max_sent_delay_us) * 1000;
+        (!interrupts.is_off()).then(|| Self {
             gap,
             delay,
             adaptive: interrupts.adaptive,
+            sent_delay,
             rung_at: AtomicU64::new(0),
             rung_after: moved.frames().map(AtomicU64::new),
             heavy: AtomicBool::new(false),
@@ -83,10 +87,12 @@ impl Moderation {
         };
         let [sent, received] = self.frames();
         let heavy = self.heavy.load(Ordering::Relaxed) && now - rung_at < 2 * self.delay;
-        let waits = !self.adaptive || heavy || received == 0 && sent > 0;
-        let delayed =
-            if waits && sent.max(received) < enough { asked_at + self.delay } else { now };
-        delayed.max(rung_at + self.gap)
+        let delay = if !self.adaptive || heavy { self.delay } else { 0 };
+        let only_sent = received == 0 && sent > 0;
+        let delay = if only_sent { delay.max(self.sent_delay) } else { delay };
+        let waits = sent.max(received) < enough;
+        let due = if waits { now.max(asked_at + delay) } else { now };
+        due.max(rung_at + self.gap)
     }
 
     /// Frames sent and received since the last interrupt.
@@ -119,7 +125,8 @@ mod tests {
     use super::*;
 
     const DELAY: u64 = 100_000;
-    const ADAPTIVE: Interrupts = Interrupts { max_rate: None, max_delay_us: 100, adaptive: true };
+    const ADAPTIVE: Interrupts =
+        Interrupts { max_rate: None, max_delay_us: 100, adaptive: true, max_sent_delay_us: 0 };
     const ENOUGH: u64 = 128;
 
     /// Moderation, and the counters that it goes by.
@@ -173,7 +180,8 @@ mod tests {
 
     #[test]
     fn who_only_sends_hears_of_it_when_there_is_time() {
-        let (moderation, sent, received) = moderation(ADAPTIVE);
+        let held_back = Interrupts { max_sent_delay_us: 100, ..Interrupts::default() };
+        let (moderation, sent, received) = moderation(held_back);
         let now = Nanos(Nanos::SECOND);
         sent.frames.add(1);
         assert_eq!(moderation.due(ENOUGH, now), now + DELAY);

@@ -282,11 +282,13 @@ fn rules(spec: &PortSpec) -> String {
 
 /// How a guest's interrupts are held back, if they are.
 fn held_back(interrupts: &Interrupts) -> Option<String> {
-    let Interrupts { max_rate, max_delay_us, adaptive } = interrupts;
+    let Interrupts { max_rate, max_delay_us, adaptive, max_sent_delay_us } = interrupts;
     let rate = max_rate.map(|rate| format!("at most {rate}/s"));
     let up_to = if *adaptive { "up to " } else { "" };
     let delay = (*max_delay_us > 0).then(|| format!("{up_to}{max_delay_us} us late"));
-    let words: Vec<_> = rate.into_iter().chain(delay).collect();
+    let sent =
+        (*max_sent_delay_us > 0).then(|| format!("for sent frames {max_sent_delay_us} us late"));
+    let words: Vec<_> = rate.into_iter().chain(delay).chain(sent).collect();
     (!words.is_empty()).then(|| format!("interrupts {}", words.join(" and ")))
 }
 

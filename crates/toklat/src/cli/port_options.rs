@@ -67,8 +67,9 @@ fn interrupts(text: &str) -> Result<Interrupts, String> {
         match word.split_once('=') {
             Some(("rate", rate)) => interrupts.max_rate = Some(number(rate)?),
             Some(("delay", delay)) => interrupts.max_delay_us = number(delay)?,
+            Some(("sent", delay)) => interrupts.max_sent_delay_us = number(delay)?,
             None if word == "adaptive" => interrupts.adaptive = true,
-            _ => return Err(format!("{word:?} is none of rate=N, delay=US, adaptive")),
+            _ => return Err(format!("{word:?} is none of rate=N, delay=US, adaptive, sent=US")),
         }
     }
     if interrupts.adaptive && interrupts.max_delay_us == 0 {
@@ -130,9 +131,9 @@ pub struct PolicyOptions {
     #[arg(long, value_name = "up|down", value_parser = up_down)]
     link: Option<bool>,
     /// Hold a virtual machine's interrupts back: at most N a second, or each waiting US microseconds for
-    /// more frames (adaptive: only under heavy traffic, or for frames that were sent), as in rate=20000 or
-    /// delay=50,adaptive
-    #[arg(long, visible_alias = "itr", value_name = "off|rate=N,delay=US,adaptive", value_parser = interrupts)]
+    /// more frames (adaptive: only under heavy traffic), or only those (sent) that tell of frames that were
+    /// sent, as in rate=20000 or delay=50,adaptive or sent=1000
+    #[arg(long, visible_alias = "itr", value_name = "off|rate=N,delay=US,adaptive,sent=US", value_parser = interrupts)]
     interrupts: Option<Interrupts>,
     /// The worker that serves it, from 0; a running port moves there [default: least loaded]
     #[arg(long, value_name = "N")]
@@ -378,11 +379,16 @@ mod tests {
     fn options_become_the_policy() {
         assert_eq!(spec(&[]), PortSpec::default());
         let vlan = |id| VlanId::new(id).unwrap();
-        let held = Interrupts { max_rate: Some(9), max_delay_us: 50, adaptive: true };
+        let held = Interrupts {
+            max_rate: Some(9),
+            max_delay_us: 50,
+            adaptive: true,
+            max_sent_delay_us: 7,
+        };
         let table: [(&[&str], Policy); 13] = [
             (&["--interrupts=off"], Policy::default()),
             (
-                &["--interrupts=rate=9,delay=50,adaptive"],
+                &["--interrupts=rate=9,delay=50,adaptive,sent=7"],
                 Policy { interrupts: held, ..Policy::default() },
             ),
             (&["--link=down"], Policy { link: false, ..Policy::default() }),

@@ -95,6 +95,7 @@ const TYPES: &[(&str, Shape)] = &[
             ("max_rate?", "integer?"),
             ("max_delay_us?", "integer"),
             ("adaptive?", "boolean"),
+            ("max_sent_delay_us?", "integer"),
         ]),
     ),
     ("VlanMode", OneOf(&[("unaware", ""), ("access", "integer"), ("trunk", "Trunk")])),
@@ -469,7 +470,8 @@ mod tests {
     }
 
     fn port(kind: PortKind, vlan: VlanMode) -> PortSpec {
-        let interrupts = Interrupts { max_rate: Some(1), max_delay_us: 1, adaptive: true };
+        let interrupts =
+            Interrupts { max_rate: Some(1), max_delay_us: 1, adaptive: true, max_sent_delay_us: 1 };
         let policy = Policy { vlan, macs: vec![Mac::local(1)], interrupts, ..Policy::default() };
         PortSpec { kind, policy, worker: Some(0), owner: Some(1) }
     }

@@ -57,9 +57,9 @@ impl VmCommand {
     }
 }
 
-/// Microseconds that interrupts of an emulated NIC wait for more, under heavy traffic: each costs its guest
-/// a handful of accesses to registers, which are messages.
-pub const GATHERED_US: u32 = 1000;
+/// Microseconds that interrupts of an emulated NIC for frames that were sent wait for more: each costs its
+/// guest a handful of accesses to registers, which are messages.
+pub const SENT_US: u32 = 1000;
 
 /// Options of `toklat vm run`.
 #[derive(Clone, Debug, Args)]
@@ -92,8 +92,8 @@ pub struct RunArgs {
     /// As of toklat port add --nic
     #[arg(long, value_name = "trap|shared")]
     doorbell: Option<String>,
-    /// As of toklat port add [default: delay=1000,adaptive for NICs that the port emulates, else off]
-    #[arg(long, value_name = "off|rate=N,delay=US,adaptive")]
+    /// As of toklat port add [default: sent=1000 for NICs that the port emulates, else off]
+    #[arg(long, value_name = "off|rate=N,delay=US,adaptive,sent=US")]
     interrupts: Option<String>,
     /// MiB of memory
     #[arg(long, default_value_t = 512, value_name = "MIB", value_parser = clap::value_parser!(u32).range(64..))]
@@ -226,8 +226,8 @@ impl RunArgs {
                 "--csb, --combine and --doorbell are for NICs that the port emulates"
             ));
         }
-        let gathered = || format!("delay={GATHERED_US},adaptive");
-        let interrupts = self.interrupts.clone().or_else(|| emulated.then(gathered));
+        let usual = || format!("sent={SENT_US}");
+        let interrupts = self.interrupts.clone().or_else(|| emulated.then(usual));
         let interrupts = interrupts.into_iter().map(OsString::from);
         options.extend(interrupts.flat_map(|how| ["--interrupts".into(), how]));
         Ok(options)

@@ -16,7 +16,7 @@ use serde_json::json;
 use super::wire::Wire;
 use crate::bench::lab::{Daemon, Lab};
 use crate::daemon::endpoints;
-use crate::vm::run::GATHERED_US;
+use crate::vm::run::SENT_US;
 use crate::vm::{
     Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, Version, guest,
 };
@@ -211,8 +211,8 @@ impl Setup {
                 daemon.add_port_of("card", &card.port(&socket), &[GUEST])?;
                 if card.model().emulated().is_some() {
                     // As `toklat vm run` has it.
-                    let held_back = json!({ "max_delay_us": GATHERED_US, "adaptive": true });
-                    daemon.change_port("card", &json!({ "interrupts": held_back }))?;
+                    let held_back = json!({ "interrupts": { "max_sent_delay_us": SENT_US } });
+                    daemon.change_port("card", &held_back)?;
                 }
                 let far = Wire::Port(Box::new(daemon.port("far")?));
                 let guest = start(&qemu, card, card.model().backend(socket), &[])?;
