@@ -3,7 +3,7 @@
 //! [`Apt`] is `apt-get` with lists in a directory of our own, either of the machine's own sources or of another release of
 //! Debian, from the mirror that the machine's sources name.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -64,16 +64,16 @@ impl Apt {
         Ok(fs::write(self.state.join("status"), "")?)
     }
 
-    /// Downloads one package into `dir`.
-    pub fn download(&self, name: &str, dir: &Path) -> Result<PathBuf> {
-        let here = self.suites.is_empty()
-            && tool::run(command("apt-get", &["-q", "download", name]).current_dir(dir)).is_ok();
-        if !here {
-            // No lists, as in images of containers: lists of our own.
-            self.update_once()?;
-            self.run(&["download", name], dir).with_context(|| unavailable(name))?;
+    /// Downloads packages into `dir`.
+    pub fn download(&self, names: &[&str], dir: &Path) -> Result<()> {
+        let download = [&["download"], names].concat();
+        let own = || tool::run(command("apt-get", &["-q"]).args(&download).current_dir(dir));
+        if self.suites.is_empty() && own().is_ok() {
+            return Ok(());
         }
-        find(dir, &format!("{name}_"))
+        // No lists, as in images of containers: lists of our own.
+        self.update_once()?;
+        self.run(&download, dir).with_context(|| unavailable(&names.join(", ")))
     }
 
     /// Downloads a package of the last of the releases, with all that it depends on, and tells where they all are.
@@ -128,7 +128,7 @@ impl Apt {
 }
 
 fn unavailable(name: &str) -> String {
-    format!("the package {name} cannot be had (no network, or not Debian)")
+    format!("{name} cannot be had as a package (no network, or not Debian)")
 }
 
 /// Mirrors of Debian: what apt's sources name, and the one that is everywhere.
@@ -167,29 +167,34 @@ pub fn unpack(package: &Path, root: &Path) -> Result<()> {
 
 /// Fetches packages, and those they depend on whose names begin as `taken` says, that are not in `dir` yet.
 pub fn fetch(apt: &Apt, dir: &Path, names: &[&str], taken: &[&str]) -> Result<Vec<PathBuf>> {
-    let mut wanted: Vec<String> = names.iter().copied().map(str::to_owned).collect();
-    let mut seen = BTreeSet::new();
-    let mut packages = Vec::new();
-    while let Some(name) = wanted.pop() {
-        if !seen.insert(name.clone()) {
-            continue;
+    let mut wanted: BTreeSet<String> = names.iter().copied().map(str::to_owned).collect();
+    let mut packages: BTreeMap<String, PathBuf> = BTreeMap::new();
+    while !wanted.is_empty() {
+        // All at once: apt takes longer to start than for most of them.
+        let is_here = |name: &str| find(dir, &format!("{name}_")).is_ok();
+        let missing: Vec<&str> =
+            wanted.iter().map(String::as_str).filter(|name| !is_here(name)).collect();
+        if !missing.is_empty() {
+            apt.download(&missing, dir)?;
         }
-        let package = match find(dir, &format!("{name}_")) {
-            Ok(package) => package,
-            Err(_) => apt.download(&name, dir)?,
-        };
-        let depends = command("dpkg-deb", &["-f"]).arg(&package).arg("Depends").output()?;
-        wanted.extend(dependencies(&String::from_utf8_lossy(&depends.stdout), taken));
-        packages.push(package);
+        let mut next = BTreeSet::new();
+        for name in wanted {
+            let package = find(dir, &format!("{name}_"))?;
+            let depends = command("dpkg-deb", &["-f"]).arg(&package).arg("Depends").output()?;
+            next.extend(dependencies(&String::from_utf8_lossy(&depends.stdout), taken));
+            packages.insert(name, package);
+        }
+        wanted = next.into_iter().filter(|name| !packages.contains_key(name)).collect();
     }
-    Ok(packages)
+    Ok(packages.into_values().collect())
 }
 
-/// The packages of a `Depends` field that are taken: of alternatives, the first.
+/// The packages of a `Depends` field that are taken: of alternatives, the first; none that is there for compilers.
 fn dependencies(field: &str, taken: &[&str]) -> impl Iterator<Item = String> {
     let names = field.split(',').filter_map(|clause| clause.split_whitespace().next());
     let names = names.map(|name| name.split(':').next().unwrap_or(name));
-    names.filter(|name| taken.iter().any(|start| name.starts_with(start))).map(str::to_owned)
+    let names = names.filter(|name| taken.iter().any(|start| name.starts_with(start)));
+    names.filter(|name| !name.ends_with("-dev")).map(str::to_owned)
 }
 
 /// The file in `dir` whose name begins with `start`.
@@ -205,7 +210,7 @@ mod tests {
 
     #[test]
     fn libraries_and_the_kernel_are_fetched_with_what_needs_them() {
-        let field = "debconf, libc6:amd64 (>= 2.34), libiperf0 (= 1) | libiperf1, linux-image-6.1.0-1-amd64 (= 6)";
+        let field = "debconf, libc6:amd64 (>= 2.34), libiperf0 (= 1) | libiperf1, libc6-dev, linux-image-6.1.0-1-amd64 (= 6)";
         let taken = ["lib", "linux-image-"];
         let names: Vec<String> = dependencies(field, &taken).collect();
         assert_eq!(names, ["libc6", "libiperf0", "linux-image-6.1.0-1-amd64"]);
