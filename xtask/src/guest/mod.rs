@@ -5,6 +5,7 @@
 //! unpacks them, and what the guest needs of them goes into an archive. Nothing is installed.
 
 mod cpio;
+mod dpdk;
 mod driver;
 
 use std::fs;
@@ -33,36 +34,42 @@ const VLAN: &str = include_str!("../../guest/vlan");
 const KERNEL: &str = "vmlinuz-";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// Makes it, unless it is there and as this program would make it.
+/// Makes it, unless it is there and as this program would make it; and the one with DPDK, which most tests do without.
 pub fn make() -> Result<()> {
     let target = tool::target().join("guest");
-    let stamp = target.join("recipe");
     let recipe = recipe();
-    let made = [target.join("kernel"), target.join("initramfs")];
-    if fs::read_to_string(&stamp).is_ok_and(|made_by| made_by == recipe)
-        && made.iter().all(|path| path.is_file())
-    {
+    if is_made(&target, &recipe) {
         println!("the test guest is there: {}", target.display());
-        return Ok(());
+    } else {
+        build(&target)?;
+        fs::write(target.join("recipe"), &recipe)?;
+        println!("the test guest is made: {}", target.display());
     }
+    if let Err(error) = dpdk::make(&target, &recipe) {
+        println!("skipped: the test guest with DPDK ({error:#}); tests of it skip themselves");
+    }
+    Ok(())
+}
+
+/// True if a guest is in `dir`, and was made by this recipe.
+fn is_made(dir: &Path, recipe: &str) -> bool {
+    fs::read_to_string(dir.join("recipe")).is_ok_and(|made_by| made_by == recipe)
+        && ["kernel", "initramfs"].iter().all(|name| dir.join(name).is_file())
+}
+
+fn build(target: &Path) -> Result<()> {
     debian::tools(&["apt-get", "dpkg-deb", "cc"])?;
-    let root = target.join("root");
     let packages = target.join("packages");
     fs::create_dir_all(&packages)?;
-    let apt = Apt::of_this_machine(target.join("apt"));
+    let apt = apt(target);
     let fetched = debian::fetch(&apt, &packages, &PACKAGES, &DEPENDENCIES)?;
-    if root.exists() {
-        fs::remove_dir_all(&root)?;
-    }
-    for package in fetched {
-        debian::unpack(&package, &root)?;
-    }
+    let root = unpacked(target, &fetched)?;
     let kernel = find(&root.join("boot"), KERNEL)?;
     let compressed = fs::read(&kernel)?;
     fs::write(target.join("kernel"), uncompressed(&compressed).unwrap_or(compressed))?;
     let release = kernel.file_name().unwrap_or_default().to_string_lossy();
     let release = release.trim_start_matches(KERNEL);
-    let module = driver::build(&apt, &target, &packages, release).map_err(|error| {
+    let module = driver::build(&apt, target, &packages, release).map_err(|error| {
         println!("skipped: the driver {} ({error:#}); tests of it skip themselves", driver::NAME);
     });
     // Beside the guest, for those who look whether it has it.
@@ -71,12 +78,27 @@ pub fn make() -> Result<()> {
         Ok(module) => fs::write(beside, module)?,
         Err(()) => _ = fs::remove_file(beside),
     }
-    let initramfs = initramfs(&root, &compile(&target)?, module.as_deref().ok())?;
+    let initramfs = initramfs(&root, &compile(target)?, module.as_deref().ok())?;
     fs::write(target.join("initramfs"), initramfs)?;
-    fs::remove_dir_all(&root)?;
-    fs::write(stamp, recipe)?;
-    println!("the test guest is made: {}", target.display());
-    Ok(())
+    // The one with DPDK has modules of the kernel that was there.
+    let _ = fs::remove_dir_all(target.join(dpdk::NAME));
+    Ok(fs::remove_dir_all(&root)?)
+}
+
+fn apt(target: &Path) -> Apt {
+    Apt::of_this_machine(target.join("apt"))
+}
+
+/// A tree made of these packages alone.
+fn unpacked(target: &Path, packages: &[PathBuf]) -> Result<PathBuf> {
+    let root = target.join("root");
+    if root.exists() {
+        fs::remove_dir_all(&root)?;
+    }
+    for package in packages {
+        debian::unpack(package, &root)?;
+    }
+    Ok(root)
 }
 
 /// All that it is made by.
@@ -145,7 +167,7 @@ fn initramfs(root: &Path, pkt: &[u8], driver: Option<&[u8]>) -> Result<Vec<u8>> 
     let mut order = String::new();
     // Ours depends on no other, and stays out unless it is asked for.
     let ours = driver.map(|module| (format!("{}.ko", driver::NAME), module.to_vec()));
-    for (name, module) in ours.into_iter().chain(modules(root)?) {
+    for (name, module) in ours.into_iter().chain(modules(root, &MODULES)?) {
         archive.file(&format!("lib/modules/{name}"), &module);
         order += &format!("{name}\n");
     }
@@ -179,12 +201,12 @@ fn libraries(dir: &Path, archive: &mut Archive) -> Result<()> {
 }
 
 /// Drivers in the order in which they are loaded.
-fn modules(root: &Path) -> Result<Vec<(String, Vec<u8>)>> {
+fn modules(root: &Path, names: &[&str]) -> Result<Vec<(String, Vec<u8>)>> {
     let modules = first_directory(root, &["lib/modules", "usr/lib/modules"])?;
     let mut files = Vec::new();
     walk(&modules, &mut files)?;
     let mut ordered = Vec::new();
-    for name in MODULES {
+    for name in names {
         load(name, &files, &mut ordered)?;
     }
     Ok(ordered)
