@@ -35,7 +35,10 @@ const COMMAND: usize = 0x04;
 const BUS_MASTER: u32 = 1 << 2;
 /// Memory and bus master, parity and SERR, interrupt disable; I/O where there are ports.
 const COMMAND_BITS: u32 = 0x0546;
-/// Status register, in the upper half of its word: there is a list of capabilities.
+const INTERRUPT_DISABLE: u32 = 1 << 10;
+/// Status register, in the upper half of its word: the pin is to be raised (whether it may be or not), and
+/// there is a list of capabilities.
+const INTERRUPT_STATUS: u32 = 1 << 19;
 const CAPABILITIES: u32 = 1 << 20;
 
 /// Configuration space.
@@ -74,11 +77,21 @@ impl Config {
         self.words.get(COMMAND / 4).is_some_and(|c| c.load(Ordering::Relaxed) & BUS_MASTER != 0)
     }
 
-    /// Reads from byte `at` on; what is beyond the space reads as zeros.
-    pub fn read(&self, at: usize, data: &mut [u8]) {
+    /// True if the device may not raise its pin.
+    #[must_use]
+    pub fn pin_disabled(&self) -> bool {
+        let command = self.words.get(COMMAND / 4);
+        command.is_some_and(|c| c.load(Ordering::Relaxed) & INTERRUPT_DISABLE != 0)
+    }
+
+    /// Reads from byte `at` on; what is beyond the space reads as zeros. `pending` says that the device wants
+    /// its pin raised.
+    pub fn read(&self, at: usize, data: &mut [u8], pending: bool) {
         for (i, byte) in data.iter_mut().enumerate() {
             let at = at.saturating_add(i);
             let word = self.words.get(at / 4).map_or(0, |word| word.load(Ordering::Relaxed));
+            let status = if pending && at / 4 == COMMAND / 4 { INTERRUPT_STATUS } else { 0 };
+            let word = word | status;
             *byte = (word >> (8 * (at % 4))) as u8;
         }
     }
@@ -196,7 +209,7 @@ mod tests {
 
     fn word(config: &Config, at: usize) -> u32 {
         let mut bytes = [0; 4];
-        config.read(at, &mut bytes);
+        config.read(at, &mut bytes, false);
         u32::from_le_bytes(bytes)
     }
 
@@ -218,7 +231,7 @@ mod tests {
             assert_eq!(word(&config, at), want, "{at:#x}");
         }
         let mut byte = [0];
-        config.read(3, &mut byte);
+        config.read(3, &mut byte, false);
         assert_eq!(byte, [0x10]);
     }
 
@@ -264,12 +277,26 @@ mod tests {
     }
 
     #[test]
+    fn the_status_register_tells_of_the_pin_whether_it_may_be_raised_or_not() {
+        let config = config(&CARD);
+        for (command, disabled) in [(0x0007, false), (0x0407, true)] {
+            let _ = set(&config, 0x04, command);
+            assert_eq!(config.pin_disabled(), disabled);
+            for (pending, status) in [(true, 0x0018), (false, 0x0010)] {
+                let mut bytes = [0; 2];
+                config.read(0x06, &mut bytes, pending);
+                assert_eq!(u16::from_le_bytes(bytes), status, "{command:#x}");
+            }
+        }
+    }
+
+    #[test]
     fn nothing_lies_beyond_the_end() {
         let config = config(&CARD);
         let _ = config.write(SIZE - 1, &[1; 8]);
         let _ = config.write(usize::MAX, &[1; 8]);
         let mut bytes = [9; 8];
-        config.read(SIZE - 2, &mut bytes);
+        config.read(SIZE - 2, &mut bytes, true);
         assert_eq!(bytes, [0; 8]);
     }
 }

@@ -405,7 +405,7 @@ impl Registers {
         self.reply.resize(from + bytes, 0);
         let data = &mut self.reply[from..];
         if region == CONFIG {
-            self.config.read(at as usize, data);
+            self.config.read(at as usize, data, self.vectors.wants_pin(now));
         } else {
             self.device.read(region as usize, at, data, now);
         }

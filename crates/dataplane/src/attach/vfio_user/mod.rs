@@ -299,7 +299,8 @@ impl Server {
         device.set_link(self.plug.link, now);
         let pin = Arc::clone(self.session.pin());
         let (mode, eventfds) = (self.session.mode(), self.session.eventfds());
-        let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, Arc::clone(&pin));
+        let line = (Arc::clone(&pin), Arc::clone(&self.config));
+        let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, line);
         let counters = self.state.bus().ok_or_else(missing)?;
         let received = (0..RECEIVE_QUEUES).filter_map(|queue| self.state.egress(queue)).collect();
         let moved = Moved { sent: self.state.ingress(), received };

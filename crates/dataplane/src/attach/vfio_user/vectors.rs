@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use nic::device::{Device, Interrupt, InterruptMode};
+use nic::pci::Config;
 use port::Nanos;
 use shmem::Shared;
 
@@ -21,6 +22,7 @@ pub struct Vectors {
     /// By vector.
     eventfds: Box<[Option<Arc<OwnedFd>>]>,
     pin: Arc<Pin>,
+    config: Arc<Config>,
     counters: Option<Shared<BusCounters>>,
     /// How far they are held back, beside what the device does by itself.
     moderation: Option<Moderation>,
@@ -57,16 +59,16 @@ impl std::fmt::Debug for Vectors {
 }
 
 impl Vectors {
-    /// Interrupts of a device by these eventfds.
+    /// Interrupts of a device by these eventfds; its driver may forbid it the pin in `config`.
     #[must_use]
     pub fn new(
         device: Arc<dyn Device>,
         mode: InterruptMode,
         eventfds: Box<[Option<Arc<OwnedFd>>]>,
-        pin: Arc<Pin>,
+        (pin, config): (Arc<Pin>, Arc<Config>),
     ) -> Self {
         let (counters, moderation, asked_at) = (None, None, AtomicU64::new(NEVER));
-        Self { device, mode, eventfds, pin, counters, moderation, asked_at }
+        Self { device, mode, eventfds, pin, config, counters, moderation, asked_at }
     }
 
     /// Counts what is raised.
@@ -111,7 +113,15 @@ impl Vectors {
         Asked { rung: raised > 0, due }
     }
 
+    /// True if the device wants its pin raised. The device is to be [asked](Self::ask) afterwards.
+    pub fn wants_pin(&self, now: Nanos) -> bool {
+        self.mode == InterruptMode::Pin && self.device.interrupt(now).vectors & 1 != 0
+    }
+
     fn raise_pin(&self) -> bool {
+        if self.config.pin_disabled() {
+            return false;
+        }
         let Some(Some(eventfd)) = self.eventfds.first() else { return false };
         let raise = !self.pin.masked.swap(true, Ordering::AcqRel);
         if raise {
@@ -141,7 +151,9 @@ mod tests {
     use std::sync::Mutex;
 
     use nic::device::Identity;
+    use nic::pci;
     use rustix::event::EventfdFlags;
+    use shmem::Mapping;
 
     use super::*;
 
@@ -151,7 +163,18 @@ mod tests {
 
     impl Device for Wants {
         fn identity(&self) -> Identity {
-            unreachable!("nobody asks")
+            Identity {
+                vendor: 0x1af4,
+                device: 0xfffe,
+                revision: 0,
+                class: 0x02_00_00,
+                subsystem_vendor: 0,
+                subsystem: 0,
+                bars: [None; 6],
+                msix: None,
+                msi: false,
+                express: false,
+            }
         }
         fn read(&self, _bar: usize, _at: u64, _data: &mut [u8], _now: Nanos) {}
         fn write(&self, _bar: usize, _at: u64, _data: &[u8], _now: Nanos) {}
@@ -174,6 +197,11 @@ mod tests {
         Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap())
     }
 
+    fn config() -> Arc<Config> {
+        let words = Mapping::private(pci::SIZE).unwrap().shared(0).unwrap();
+        Arc::new(Config::new(&Wants::default().identity(), words))
+    }
+
     fn signals(eventfd: &OwnedFd) -> u64 {
         let mut count = [0; 8];
         rustix::io::read(eventfd, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
@@ -183,8 +211,8 @@ mod tests {
     fn a_pin_is_signalled_once_until_the_front_end_looks_again() {
         let (device, pin, fd) = (Arc::new(Wants::default()), Arc::new(Pin::default()), eventfd());
         let fds = vec![Some(Arc::clone(&fd))].into();
-        let vectors =
-            Vectors::new(Arc::clone(&device) as _, InterruptMode::Pin, fds, Arc::clone(&pin));
+        let with = (Arc::clone(&pin), config());
+        let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Pin, fds, with);
         assert!(!vectors.ask(Nanos(1)).rung);
         *device.0.lock().unwrap() = Interrupt { vectors: 1, due: None };
         assert!(vectors.ask(Nanos(1)).rung && !vectors.ask(Nanos(1)).rung);
@@ -198,8 +226,8 @@ mod tests {
     fn messages_go_to_their_vectors() {
         let (device, fds) = (Arc::new(Wants::default()), [eventfd(), eventfd()]);
         let table = vec![Some(Arc::clone(&fds[0])), None, Some(Arc::clone(&fds[1]))].into();
-        let vectors =
-            Vectors::new(Arc::clone(&device) as _, InterruptMode::Msix, table, Arc::default());
+        let with = (Arc::default(), config());
+        let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Msix, table, with);
         *device.0.lock().unwrap() = Interrupt { vectors: 0b1110, due: None };
         assert!(vectors.ask(Nanos(1)).rung);
         assert_eq!((signals(&fds[0]), signals(&fds[1])), (0, 1));
@@ -208,8 +236,8 @@ mod tests {
     #[test]
     fn one_caller_sees_to_what_is_held_back() {
         let device = Arc::new(Wants::default());
-        let vectors =
-            Vectors::new(Arc::clone(&device) as _, InterruptMode::Msi, [].into(), Arc::default());
+        let with = (Arc::default(), config());
+        let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Msi, [].into(), with);
         let due =
             |at: u64| *device.0.lock().unwrap() = Interrupt { vectors: 0, due: Some(Nanos(at)) };
         due(100);

@@ -279,6 +279,37 @@ fn registers_frames_and_interrupts() {
     }
 }
 
+/// Drivers that share the pin with others, and those that hand it to programs, mask it in the command register if
+/// the status register says that it is this device's (PCI 3.0, 6.2.2 and 6.2.3).
+#[test]
+fn regression_a_pin_is_seen_in_the_status_register_and_masked_in_the_command_register() {
+    const COMMAND: (u32, u64) = (7, 4);
+    let mut host = Host::start();
+    let mut guest = Guest::start(host.plug(0), 0);
+    let is_pending = |guest: &mut Guest| {
+        let mut status = [0];
+        guest.client.read(COMMAND.0, COMMAND.1 + 2, &mut status).unwrap();
+        status[0] & 8 != 0
+    };
+    let disable = |guest: &mut Guest, on: bool| {
+        guest.client.write(COMMAND.0, COMMAND.1 + 1, &[if on { 4 } else { 0 }], false).unwrap();
+    };
+    assert!(!is_pending(&mut guest));
+    guest.write(MASK, 2);
+    guest.write(CAUSE, 2);
+    wait_until("an interrupt", || signals(&guest.call) == 1);
+    assert!(is_pending(&mut guest));
+    // Masked: the front end looks again, and is not told again, though all is as it was.
+    disable(&mut guest, true);
+    guest.client.unmask().unwrap();
+    assert!(is_pending(&mut guest));
+    assert_eq!(signals(&guest.call), 0, "signalled, though it is disabled");
+    disable(&mut guest, false);
+    wait_until("the level to be signalled again", || signals(&guest.call) == 1);
+    guest.read(CAUSE);
+    assert!(!is_pending(&mut guest));
+}
+
 #[test]
 fn a_successor_goes_on_and_nobody_notices() {
     let mut host = Host::start();
