@@ -526,6 +526,7 @@ impl Worker {
         if !port.source.wake_fds().into_iter().all(watch) {
             self.unwatched.push(id);
         }
+        port.source.begin();
         (port.busy_at, port.hot) = (now, true);
         self.hot.push(id);
         self.serving += 1;

@@ -32,6 +32,9 @@ pub trait Source: Send {
         Vec::new()
     }
 
+    /// A worker serves the port from now on: what happened while none did is to be looked at.
+    fn begin(&mut self) {}
+
     /// Asks the owner to wake us. True if there is work already, or became while we asked: then the
     /// port is not armed.
     fn arm(&mut self) -> bool {

@@ -174,8 +174,7 @@ impl Bus {
             read_at: Nanos(0),
             heard_at: Nanos(0),
             heard: false,
-            // A predecessor may have had something to say.
-            ask_at: Some(Nanos(0)),
+            ask_at: None,
             mirror: None,
             nap: NAP_NS.0,
         };
@@ -204,6 +203,11 @@ impl Source for Bus {
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.registers.wire.socket.as_fd()]
+    }
+
+    fn begin(&mut self) {
+        // A predecessor may have had something to say, or the link changed.
+        self.registers.ask_at = Some(Nanos(0));
     }
 
     fn arm(&mut self) -> bool {

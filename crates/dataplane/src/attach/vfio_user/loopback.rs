@@ -28,6 +28,8 @@ const RECEIVE_AT: usize = 4;
 const RECEIVE: usize = 5;
 /// Set where there is nothing to send, or a buffer to receive into.
 const FREE: u32 = 1 << 31;
+/// A cause: the link changed.
+const LINK: u32 = 4;
 
 /// How it looks on PCI.
 pub const IDENTITY: Identity = Identity {
@@ -48,12 +50,14 @@ struct Card {
     memory: Arc<GuestMemory>,
     config: DeviceConfig,
     by_message: AtomicBool,
+    link: AtomicBool,
 }
 
 /// The device.
 pub fn model(registers: Shared<Registers>, config: DeviceConfig) -> Model {
     let memory = Arc::clone(&config.memory);
-    let card = Arc::new(Card { registers, memory, config, by_message: AtomicBool::new(false) });
+    let (by_message, link) = (AtomicBool::new(false), AtomicBool::new(config.link));
+    let card = Arc::new(Card { registers, memory, config, by_message, link });
     Model {
         device: Arc::clone(&card) as _,
         transmit: vec![Box::new(Sender(Arc::clone(&card)))],
@@ -112,7 +116,11 @@ impl Device for Card {
         self.by_message.store(mode != InterruptMode::Pin, Ordering::SeqCst);
     }
 
-    fn set_link(&self, _up: bool, _now: Nanos) {}
+    fn set_link(&self, up: bool, _now: Nanos) {
+        if self.link.swap(up, Ordering::SeqCst) != up {
+            self.set(CAUSE, LINK);
+        }
+    }
 
     fn interrupt(&self, _now: Nanos) -> Interrupt {
         let pending = self.is_pending();

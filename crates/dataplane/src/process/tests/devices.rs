@@ -24,6 +24,8 @@ const RECEIVE_AT: u64 = 0x2000;
 /// Registers.
 const CAUSE: u64 = 0;
 const MASK: u64 = 4;
+/// A cause: the link changed.
+const LINK: u32 = 4;
 
 /// A data process in a thread, and what its supervisor would know.
 struct Host {
@@ -308,6 +310,28 @@ fn regression_a_pin_is_seen_in_the_status_register_and_masked_in_the_command_reg
     wait_until("the level to be signalled again", || signals(&guest.call) == 1);
     guest.read(CAUSE);
     assert!(!is_pending(&mut guest));
+}
+
+#[test]
+fn regression_a_change_of_the_link_interrupts_a_guest_that_is_silent() {
+    let mut host = Host::start();
+    for kind in 0..3 {
+        let mut guest = Guest::start(host.plug(0), kind);
+        guest.write(MASK, LINK);
+        for up in [false, true] {
+            // Its worker has nothing to do any more.
+            std::thread::sleep(Duration::from_millis(5));
+            let policy = Policy { link: up, ..Policy::default() };
+            assert_eq!(host.ask(&Command::SetPolicy { id: 0, policy }, &[]), Answer::Done);
+            wait_until("an interrupt", || signals(&guest.call) == 1);
+            if kind == 0 {
+                assert_eq!(guest.read(CAUSE), LINK);
+                guest.client.unmask().unwrap();
+            }
+        }
+        drop(guest);
+        host.remove(0);
+    }
 }
 
 #[test]
