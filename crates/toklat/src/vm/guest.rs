@@ -42,17 +42,24 @@ pub fn reach(address: &str) -> String {
 /// [`Missing`].
 pub fn find() -> Result<PathBuf, Missing> {
     let named = std::env::var_os(VARIABLE).map(PathBuf::from);
-    named
-        .into_iter()
-        .chain(super::made_by_setup("guest"))
-        .find(|dir| dir.join("kernel").is_file() && dir.join("initramfs").is_file())
-        .ok_or(Missing)
+    named.into_iter().chain(super::made_by_setup("guest")).find(|dir| is_guest(dir)).ok_or(Missing)
 }
 
 /// True if the guest in `dir` has the driver `guest-driver/linux`: `cargo xtask setup` could build it.
 #[must_use]
 pub fn has_driver(dir: &Path) -> bool {
     dir.join("toklat_e1000.ko").is_file()
+}
+
+/// The directory of the same guest with DPDK, if `cargo xtask setup` could make it beside the one in `dir`. Its `testpmd`
+/// takes the card of `eth0` from the kernel.
+#[must_use]
+pub fn with_dpdk(dir: &Path) -> Option<PathBuf> {
+    Some(dir.join("dpdk")).filter(|dir| is_guest(dir))
+}
+
+fn is_guest(dir: &Path) -> bool {
+    dir.join("kernel").is_file() && dir.join("initramfs").is_file()
 }
 
 /// How to boot it: with an address for its NIC, such as `10.0.0.1/24`, and with shell commands to run, after which it powers

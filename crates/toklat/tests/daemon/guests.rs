@@ -1,5 +1,6 @@
 //! Test guests on a daemon's switch, by `toklat vm run`.
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -37,7 +38,32 @@ pub struct Guest(Running);
 impl Guest {
     /// Boots one at port `vale0:NAME` with address 10.0.0.NUMBER, which runs `commands`.
     pub fn boot(daemon: &Daemon, name: &str, number: u8, options: &[&str], commands: &str) -> Self {
+        let command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        Self::boot_by(command, daemon, name, number, options, commands)
+    }
+
+    /// As [`Guest::boot`], from the directory of another guest.
+    pub fn boot_from(
+        dir: &Path,
+        daemon: &Daemon,
+        name: &str,
+        number: u8,
+        options: &[&str],
+        commands: &str,
+    ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        command.env(guest::VARIABLE, dir);
+        Self::boot_by(command, daemon, name, number, options, commands)
+    }
+
+    fn boot_by(
+        mut command: Command,
+        daemon: &Daemon,
+        name: &str,
+        number: u8,
+        options: &[&str],
+        commands: &str,
+    ) -> Self {
         command.env("TOKLAT_DIR", daemon.dir()).args([
             "vm",
             "run",
