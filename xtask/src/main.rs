@@ -22,7 +22,8 @@ usage: cargo xtask COMMAND
   setup [--ci]     installs Debian packages for tests and benchmarks (as root; else names what is missing)
                    and makes, as any user, the test guest and, where the installed QEMU does not speak vfio-user, one that
                    does; --ci: only what the tests use
-  guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest
+  guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest, and in
+                   target/guest/dpdk one with DPDK
   qemu             makes a QEMU that speaks vfio-user, unless one is installed (from Debian packages), in target/qemu
   check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
