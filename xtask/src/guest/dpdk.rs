@@ -11,11 +11,11 @@ use super::{LOADER, apt, first, is_made, modules, unpacked};
 use crate::debian::{self, find};
 use crate::tool::command;
 
-/// Its directory, and that of DPDK's drivers in it.
+/// Its directory here, and that of DPDK's drivers in the guest.
 pub const NAME: &str = "dpdk";
 /// The package with testpmd. Its libraries name what they depend on, among that drivers that testpmd has commands for.
 const PACKAGE: &str = "dpdk-dev";
-/// Packages it depends on are taken if their names begin like this.
+/// Packages that those depend on are taken if their names begin like this.
 const DEPENDENCIES: [&str; 4] = ["lib", "ibverbs-providers", "zlib1g", "linux-image-"];
 /// The kernel that the test guest has.
 const KERNEL: &str = "linux-image-amd64";
@@ -74,7 +74,7 @@ fn archive(root: &Path) -> Result<Vec<u8>> {
     archive.file("bin/dpdk-testpmd", &fs::read(&testpmd)?);
     archive.directory(&format!("lib/{NAME}"));
     for driver in &drivers {
-        // Programs load what ends like this.
+        // Programs load files that end in `.so`.
         let name = driver.file_stem().unwrap_or_default().to_string_lossy();
         archive.file(&format!("lib/{NAME}/{name}"), &fs::read(driver)?);
     }
@@ -100,7 +100,7 @@ fn drivers(dir: &Path) -> Result<Vec<PathBuf>> {
     let version = dir.to_string_lossy();
     let version = version.rsplit('-').next().and_then(|version| version.split('.').next());
     let version = version.unwrap_or_default();
-    DRIVERS.iter().map(|name| super::first(&dir, &[&format!("{name}{version}")])).collect()
+    DRIVERS.iter().map(|name| first(&dir, &[&format!("{name}{version}")])).collect()
 }
 
 /// The libraries that a program or a library is linked with, and those that they are: the packages have many more.
