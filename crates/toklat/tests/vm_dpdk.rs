@@ -123,7 +123,7 @@ fn exchange(port: &mut Port, frames: &[(Vec<u8>, Vec<u8>)]) {
 /// A number of a line such as `  RX-packets: 12   RX-dropped: 0`.
 fn number(line: &str, name: &str) -> usize {
     let rest = line.split(name).nth(1).unwrap_or_else(|| panic!("{name} is not in {line}"));
-    let digits = rest.trim_start().split_whitespace().next().unwrap_or_default();
+    let digits = rest.split_whitespace().next().unwrap_or_default();
     digits.parse().unwrap_or_else(|_| panic!("{name} has no number in {line}"))
 }
 
