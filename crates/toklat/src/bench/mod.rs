@@ -148,12 +148,15 @@ fn list(rows: &[&Row]) -> Result {
 
 /// Measures a row and its peer in turn, so that a change of the machine's speed meets both.
 fn measure(lab: &Lab, row: &Row, reps: u32, progress: &str) -> Figure {
-    let (mut ours, mut theirs) = (Sample::default(), Sample::default());
+    let (mut ours, mut theirs) = (Sample::default(), Vec::<Sample>::new());
     for rep in 1..=reps {
         eprint!("\r\x1b[K{progress} {} {rep}/{reps}", row.id);
         ours.add((row.ours)(lab));
-        if let Some(value) = row.peer.measure(lab) {
-            theirs.add(value);
+        for (peer, value) in row.peer.measure(lab).into_iter().enumerate() {
+            if theirs.len() <= peer {
+                theirs.push(Sample::default());
+            }
+            theirs[peer].add(value);
         }
         if ours.failure().is_some() {
             break;

@@ -10,6 +10,9 @@ use anyhow::{Context, Result, bail};
 
 use super::lab::Lab;
 
+/// Measures something once.
+pub type Measure = fn(&Lab) -> Result<f64>;
+
 /// What is measured beside a row.
 #[derive(Clone, Copy, Debug)]
 pub enum Peer {
@@ -18,7 +21,9 @@ pub enum Peer {
     /// A runner of `bench/peers`, and what it is to measure.
     Runner(&'static str, &'static str),
     /// toklat in another case.
-    Toklat(&'static str, fn(&Lab) -> Result<f64>),
+    Toklat(&'static str, Measure),
+    /// The best of these, by their medians: not the luckiest of all runs.
+    BestOf(&'static [(&'static str, Measure)]),
     /// Nothing: the bar is absolute.
     None,
 }
@@ -42,7 +47,16 @@ impl Peer {
         match self {
             Self::Floor(_) => "floor",
             Self::Runner(name, _) | Self::Toklat(name, _) => name,
+            Self::BestOf(_) => "the best of several",
             Self::None => "-",
+        }
+    }
+
+    /// The name of one of its [values](Self::measure).
+    pub fn name_of(&self, value: usize) -> &'static str {
+        match self {
+            Self::BestOf(several) => several.get(value).map_or("-", |(name, _)| name),
+            _ => self.name(),
         }
     }
 
@@ -51,17 +65,18 @@ impl Peer {
         match self {
             Self::Floor(args) => Some(format!("bench/floor/forward {}", args.join(" "))),
             Self::Runner(name, what) => Some(format!("bench/peers/{name}.sh {what}")),
-            Self::Toklat(..) | Self::None => None,
+            Self::Toklat(..) | Self::BestOf(_) | Self::None => None,
         }
     }
 
-    /// Measures it once; `None` if there is nothing to measure.
-    pub fn measure(&self, lab: &Lab) -> Option<Result<f64>> {
+    /// Measures it once: a value, one of each of several, or none.
+    pub fn measure(&self, lab: &Lab) -> Vec<Result<f64>> {
         match self {
-            Self::Floor(args) => Some(floor(lab, args)),
-            Self::Runner(name, what) => Some(lab.once_missing(name, || runner(lab, name, what))),
-            Self::Toklat(_, measure) => Some(measure(lab)),
-            Self::None => None,
+            Self::Floor(args) => vec![floor(lab, args)],
+            Self::Runner(name, what) => vec![lab.once_missing(name, || runner(lab, name, what))],
+            Self::Toklat(_, measure) => vec![measure(lab)],
+            Self::BestOf(several) => several.iter().map(|(_, measure)| measure(lab)).collect(),
+            Self::None => Vec::new(),
         }
     }
 }

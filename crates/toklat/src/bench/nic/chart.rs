@@ -125,6 +125,7 @@ mod tests {
             peer: "-",
             peer_value: None,
             ratio: None,
+            ratio_of_pairs: None,
             how: String::new(),
         }
     }

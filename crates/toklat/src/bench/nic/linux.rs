@@ -112,20 +112,6 @@ pub fn figure(lab: &Lab, card: Card, what: What) -> Result<f64> {
     waiting().context("it was not measured")
 }
 
-/// The best of several cards: the most, or the least.
-pub fn best(lab: &Lab, cards: &[Card], what: What) -> Result<f64> {
-    let less = matches!(what, What::RoundTrip | What::RoundTrip99);
-    let mut best = None;
-    for card in cards {
-        let value = figure(lab, *card, what)?;
-        let better = best.is_none_or(|best| if less { value < best } else { value > best });
-        if better {
-            best = Some(value);
-        }
-    }
-    best.context("no card to compare with")
-}
-
 /// A guest that runs, the other end of its wire, and whatever lies between.
 struct Setup {
     guest: Running,

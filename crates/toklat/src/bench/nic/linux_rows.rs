@@ -1,22 +1,15 @@
 //! Rows of `toklat bench nic`: Linux guests, and what their cards cost them.
 
-use super::linux::{Card, Own, What, best, figure};
+use super::linux::{Card, Own, What, figure};
 use crate::bench::peer::Peer;
 use crate::bench::rows::{Better, Row};
 
 const GUEST: &str = "a Linux guest with a virtual processor, a program at the far end of its wire, and what is \
     between them (the switch: auto; cards that it emulates interrupt for frames that were sent up to 1000 us late, as by \
     toklat vm run), on all cores. Peer: the same guest and program";
-const OWN: [Card; 4] = [
-    Card::Stream(Own::E1000),
-    Card::Stream(Own::E1000e),
-    Card::Tap(Own::E1000),
-    Card::Tap(Own::E1000e),
-];
 const VIRTIO_UDP: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Udp));
 const VIRTIO_BURST: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Burst));
 const VIRTIO_RECEIVE: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Receive));
-const OWN_PCNET: [Card; 2] = [Card::Stream(Own::Pcnet), Card::Tap(Own::Pcnet)];
 
 macro_rules! card {
     ($id:literal, $unit:literal, $bar:literal, $better:ident, $card:ident, $what:ident, $peer:expr) => {
@@ -32,16 +25,32 @@ macro_rules! card {
     };
 }
 
+/// QEMU's own cards, on its stream socket and on a tap.
 macro_rules! own {
-    ($cards:expr, $what:ident) => {
-        Peer::Toklat("QEMU's own", |lab| best(lab, &$cards, What::$what))
+    ($what:ident: $($name:literal $backend:ident $card:ident),+) => {
+        Peer::BestOf(&[$(($name, |lab| figure(lab, Card::$backend(Own::$card), What::$what))),+])
+    };
+    (e1000, $what:ident) => {
+        own!($what: "e1000, stream" Stream E1000, "e1000e, stream" Stream E1000e,
+            "e1000, tap" Tap E1000, "e1000e, tap" Tap E1000e)
+    };
+    (pcnet, $what:ident) => {
+        own!($what: "pcnet, stream" Stream Pcnet, "pcnet, tap" Tap Pcnet)
     };
 }
 
 /// All rows.
 pub const ROWS: &[Row] = &[
-    card!("nic.guest.82574l.udp", "kpps", "ratio >= 1.1", More, I82574l, Udp, own!(OWN, Udp)),
-    card!("nic.guest.82574l.burst", "kpps", "ratio >= 1.3", More, I82574l, Burst, own!(OWN, Burst)),
+    card!("nic.guest.82574l.udp", "kpps", "ratio >= 1.1", More, I82574l, Udp, own!(e1000, Udp)),
+    card!(
+        "nic.guest.82574l.burst",
+        "kpps",
+        "ratio >= 1.3",
+        More,
+        I82574l,
+        Burst,
+        own!(e1000, Burst)
+    ),
     card!(
         "nic.guest.82574l.receive",
         "kpps",
@@ -49,11 +58,19 @@ pub const ROWS: &[Row] = &[
         More,
         I82574l,
         Receive,
-        own!(OWN, Receive)
+        own!(e1000, Receive)
     ),
-    card!("nic.guest.82574l.rtt", "us", "", Less, I82574l, RoundTrip, own!(OWN, RoundTrip)),
-    card!("nic.guest.82574l.rtt.99", "us", "", Less, I82574l, RoundTrip99, own!(OWN, RoundTrip99)),
-    card!("nic.guest.82540em.udp", "kpps", "ratio >= 0.8", More, I82540em, Udp, own!(OWN, Udp)),
+    card!("nic.guest.82574l.rtt", "us", "", Less, I82574l, RoundTrip, own!(e1000, RoundTrip)),
+    card!(
+        "nic.guest.82574l.rtt.99",
+        "us",
+        "",
+        Less,
+        I82574l,
+        RoundTrip99,
+        own!(e1000, RoundTrip99)
+    ),
+    card!("nic.guest.82540em.udp", "kpps", "ratio >= 0.8", More, I82540em, Udp, own!(e1000, Udp)),
     card!(
         "nic.guest.82540em.burst",
         "kpps",
@@ -61,7 +78,7 @@ pub const ROWS: &[Row] = &[
         More,
         I82540em,
         Burst,
-        own!(OWN, Burst)
+        own!(e1000, Burst)
     ),
     card!(
         "nic.guest.82540em.receive",
@@ -70,22 +87,14 @@ pub const ROWS: &[Row] = &[
         More,
         I82540em,
         Receive,
-        own!(OWN, Receive)
+        own!(e1000, Receive)
     ),
-    card!("nic.guest.82540em.rtt", "us", "", Less, I82540em, RoundTrip, own!(OWN, RoundTrip)),
+    card!("nic.guest.82540em.rtt", "us", "", Less, I82540em, RoundTrip, own!(e1000, RoundTrip)),
     card!("nic.guest.csb.udp", "kpps", "ratio >= 0.9", More, Csb, Udp, VIRTIO_UDP),
     card!("nic.guest.csb.burst", "kpps", "ratio >= 0.9", More, Csb, Burst, VIRTIO_BURST),
     card!("nic.guest.csb.receive", "kpps", "ratio >= 0.9", More, Csb, Receive, VIRTIO_RECEIVE),
-    card!("nic.guest.pcnet.udp", "kpps", "ratio >= 0.8", More, Pcnet, Udp, own!(OWN_PCNET, Udp)),
-    card!(
-        "nic.guest.pcnet.burst",
-        "kpps",
-        "ratio >= 0.8",
-        More,
-        Pcnet,
-        Burst,
-        own!(OWN_PCNET, Burst)
-    ),
+    card!("nic.guest.pcnet.udp", "kpps", "ratio >= 0.8", More, Pcnet, Udp, own!(pcnet, Udp)),
+    card!("nic.guest.pcnet.burst", "kpps", "ratio >= 0.8", More, Pcnet, Burst, own!(pcnet, Burst)),
     card!(
         "nic.guest.pcnet.receive",
         "kpps",
@@ -93,7 +102,7 @@ pub const ROWS: &[Row] = &[
         More,
         Pcnet,
         Receive,
-        own!(OWN_PCNET, Receive)
+        own!(pcnet, Receive)
     ),
     card!("nic.traps.82574l.sent", "1/frame", "0 synchronous", Less, I82574l, SyncSent, Peer::None),
     card!(
