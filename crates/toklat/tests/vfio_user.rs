@@ -224,3 +224,29 @@ fn a_cable_is_pulled_and_plugged_in() {
         link(true);
     }
 }
+
+#[test]
+fn interrupts_for_sent_frames_are_held_back_and_none_is_lost() {
+    let mut daemon = daemon(&[("a", "82574l"), ("b", "82540em")]);
+    let (mut a, mut b) = start(&daemon, "82574l", "82540em");
+    let path = "/v1/switches/vale0/ports/a";
+    let interrupts = |daemon: &Daemon| daemon.counters("a")["interrupts"].as_u64().unwrap();
+    let mut number = 0;
+    for (delay_us, least, most) in [(0, 50, u64::MAX), (20_000, 1, 40)] {
+        let held_back = json!({ "interrupts": { "max_sent_delay_us": delay_us } });
+        assert_eq!(daemon.ask("PATCH", path, &held_back).0, 200);
+        let before = interrupts(&daemon);
+        for _ in 0..200 {
+            number += 1;
+            assert!(a.send(&frame(1, 2, number)));
+            std::thread::sleep(Duration::from_micros(300));
+            numbers(&mut a);
+            numbers(&mut b);
+        }
+        let during = interrupts(&daemon) - before;
+        assert!((least..most).contains(&during), "{during} interrupts, {delay_us} us");
+        let before = interrupts(&daemon);
+        a.send(&frame(1, 2, number + 1));
+        daemon.wait_for("an interrupt for the last frame", |daemon| interrupts(daemon) > before);
+    }
+}

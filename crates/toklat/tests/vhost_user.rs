@@ -82,12 +82,6 @@ fn state(daemon: &Daemon, port: &str) -> String {
     daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["state"].as_str().unwrap().to_owned()
 }
 
-fn stats(daemon: &Daemon, port: &str) -> Value {
-    let stats = daemon.get("/v1/stats?switch=vale0");
-    let ports = stats["switches"][0]["ports"].as_array().unwrap();
-    ports.iter().find(|p| p["name"] == port).unwrap().clone()
-}
-
 #[test]
 fn guests_exchange_frames_in_split_and_packed_queues() {
     let daemon = daemon(&["a", "b"]);
@@ -171,7 +165,7 @@ fn regression_an_upgrade_loses_nothing_to_ports_that_come_back_last() {
                 let upgrade = scope.spawn(|| daemon.ask("POST", "/v1/upgrade", &Value::Null));
                 let (mut last, started) = (None, Instant::now());
                 while last.is_none_or(|last| seen < last) {
-                    let sender = || stats(&daemon, "a");
+                    let sender = || daemon.counters("a");
                     assert!(started.elapsed() < PATIENCE, "{seen} of {number}: {}", sender());
                     if last.is_none() && upgrade.is_finished() {
                         last = Some(number + 1000);
@@ -311,7 +305,7 @@ fn a_link_is_unplugged_and_plugged_in() {
         a.send(&frame(1, 2, 7));
         b.send(&frame(2, 1, 7));
         assert!(numbers(&mut a).is_empty(), "received without a link");
-        let (from, to) = dropped(&stats(daemon, "a"));
+        let (from, to) = dropped(&daemon.counters("a"));
         from > 200 && to > 0
     });
     link(&daemon, true);
@@ -447,7 +441,7 @@ const ATTACKS: [Attack; 9] = [
         evil.queues[TRANSMIT].driver.add(&[buffer], None).unwrap();
         evil.queues[TRANSMIT].publish();
         wait_until(|| was_signalled(&evil.queues[TRANSMIT].error));
-        assert!(stats(daemon, "evil")["faults"].as_u64().unwrap() > 0);
+        assert!(daemon.counters("evil")["faults"].as_u64().unwrap() > 0);
     }),
     ("a chain that is a loop", |daemon| {
         let mut evil = guest(daemon, "evil", SPLIT);
@@ -504,7 +498,7 @@ fn hostile_front_ends_harm_nobody_else() {
                 }
                 for got in numbers(&mut b) {
                     if got < OTHERS {
-                        assert_eq!(got, seen + 1, "{what}: {}", stats(&daemon, "b"));
+                        assert_eq!(got, seen + 1, "{what}: {}", daemon.counters("b"));
                         seen = got;
                     }
                 }

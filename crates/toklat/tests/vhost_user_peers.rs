@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
 use toklat::vm::{Accelerator, Qemu, guest};
 
 use daemon::{Daemon, kill_process, skip};
@@ -24,14 +23,8 @@ fn daemon(ports: &[&str]) -> Daemon {
     daemon
 }
 
-fn stats(daemon: &Daemon, port: &str) -> Value {
-    let stats = daemon.get("/v1/stats?switch=vale0");
-    let ports = stats["switches"][0]["ports"].as_array().unwrap();
-    ports.iter().find(|p| p["name"] == port).unwrap().clone()
-}
-
 fn count(daemon: &Daemon, port: &str, what: &str) -> u64 {
-    stats(daemon, port)[what].as_u64().unwrap()
+    daemon.counters(port)[what].as_u64().unwrap()
 }
 
 fn wait_until(what: &str, daemon: &Daemon, mut is_so: impl FnMut() -> bool) {
@@ -193,7 +186,10 @@ fn a_dpdk_front_end_that_is_killed_in_full_traffic_costs_others_nothing() {
         start_frames(&daemon, &mut dies, ["c", "d"]);
         let drops = |daemon: &Daemon| {
             ["a", "b"].map(|port| {
-                (stats(daemon, port)["in_drops"].clone(), stats(daemon, port)["out_drops"].clone())
+                (
+                    daemon.counters(port)["in_drops"].clone(),
+                    daemon.counters(port)["out_drops"].clone(),
+                )
             })
         };
         let before = drops(&daemon);

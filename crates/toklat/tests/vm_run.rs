@@ -17,13 +17,6 @@ fn switch() -> Daemon {
     daemon
 }
 
-/// A port's counters.
-fn counters(daemon: &Daemon, port: &str) -> Value {
-    let stats = daemon.get("/v1/stats");
-    let ports = stats["switches"][0]["ports"].as_array().unwrap();
-    ports.iter().find(|p| p["name"] == port).unwrap_or_else(|| panic!("{port}: {stats}")).clone()
-}
-
 fn count(counters: &Value, name: &str) -> u64 {
     counters[name].as_u64().unwrap_or_else(|| panic!("{name}: {counters}"))
 }
@@ -50,7 +43,7 @@ fn tcp_between_guests_crosses_in_whole_segments() {
     let mut client = Guest::boot(&daemon, "b", 2, &[], &ask);
     client.says("3 packets received, 0% packet loss");
     client.says("toklat-guest: over");
-    let (sender, receiver) = (counters(&daemon, "b"), counters(&daemon, "a"));
+    let (sender, receiver) = (daemon.counters("b"), daemon.counters("a"));
     let size = count(&sender, "in_bytes") / count(&sender, "in_frames");
     assert!(size > 4000, "{size} bytes a frame are no segments: {sender}");
     for counters in [&sender, &receiver] {

@@ -6,9 +6,9 @@ use fabric::Interrupts;
 use port::{EgressCounters, IngressCounters, Nanos};
 use shmem::Shared;
 
-/// Traffic is heavy if so many frames come in the time that an interrupt may wait, and an interrupt is for
-/// several: one that is waited for before the next is sent comes alone.
+/// Traffic is heavy if so many frames come in the time that an interrupt may wait,
 const HEAVY: u64 = 8;
+/// and an interrupt is for several of them, or the guest has sent none: questions come one by one.
 const SEVERAL: u64 = 3;
 const PAGE: u64 = 4096;
 
@@ -107,9 +107,9 @@ impl Moderation {
     /// The guest was interrupted.
     pub fn rung(&self, now: Nanos) {
         let (frames, since) = (self.frames(), now - Nanos(self.rung_at.load(Ordering::Relaxed)));
-        let is_heavy =
-            |n: u64| n >= SEVERAL && n.saturating_mul(self.delay) >= since.saturating_mul(HEAVY);
-        self.heavy.store(frames.into_iter().any(is_heavy), Ordering::Relaxed);
+        let [sent, received] = frames;
+        let many = received.saturating_mul(self.delay) >= since.saturating_mul(HEAVY);
+        self.heavy.store(many && (received >= SEVERAL || sent == 0), Ordering::Relaxed);
         self.rung_at.store(now.0, Ordering::Relaxed);
         for (frames, before) in frames.iter().zip(&self.rung_after) {
             before.fetch_add(*frames, Ordering::Relaxed);
@@ -152,13 +152,14 @@ mod tests {
 
     #[test]
     fn one_frame_at_a_time_is_not_delayed_and_many_are() {
-        let (moderation, _, received) = moderation(ADAPTIVE);
+        let (moderation, sent, received) = moderation(ADAPTIVE);
         let mut now = Nanos(Nanos::SECOND);
         for _ in 0..20 {
-            now = now + DELAY / 2;
+            now = now + DELAY / 20;
             received.frames.add(1);
             assert_eq!(moderation.due(ENOUGH, now), now);
             moderation.rung(now);
+            sent.frames.add(1);
         }
         received.frames.add(SEVERAL);
         now = now + DELAY;

@@ -48,7 +48,12 @@ impl Core {
         let other = self.member == Member::L82574 && causes & OTHERS != 0;
         let causes = causes | if other { cause::OTHER } else { 0 };
         self.registers.set_bits(regs::ICR, causes & self.causes());
-        causes & self.registers.get(regs::IMS) != 0
+        causes & self.registers.look(regs::IMS) != 0
+    }
+
+    /// Causes that are set and not masked. Who unmasks asks afterwards, who sets one looks at the mask.
+    pub fn pending(&self) -> u32 {
+        self.registers.look(regs::ICR) & self.registers.look(regs::IMS)
     }
 
     /// Causes that there are.
@@ -148,7 +153,7 @@ impl Core {
     /// The pin, or the one message.
     fn line(&self, now: Nanos, mode: InterruptMode, due: &mut Option<Nanos>) -> u32 {
         let (registers, state) = (&self.registers, self.interrupts());
-        if registers.get(regs::ICR) & registers.get(regs::IMS) == 0 {
+        if self.pending() == 0 {
             state.raised.store(0, Relaxed);
             return 0;
         }
@@ -168,7 +173,7 @@ impl Core {
         let mut vectors = 0;
         for vector in 0..VECTORS {
             let causes = self.causes_of(vector);
-            let pending = || registers.get(regs::ICR) & registers.get(regs::IMS) & causes;
+            let pending = || self.pending() & causes;
             let bit = 1 << vector;
             let raised = state.raised.load(Relaxed);
             let now_pending = pending();
@@ -271,8 +276,7 @@ impl Core {
 
     /// Takes down what has no cause any more, so that the next cause raises it anew.
     fn lower(&self) {
-        let registers = &self.registers;
-        let pending = registers.get(regs::ICR) & registers.get(regs::IMS);
+        let pending = self.pending();
         let state = self.interrupts();
         if self.mode() != InterruptMode::Msix {
             if pending == 0 {

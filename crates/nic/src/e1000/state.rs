@@ -208,7 +208,14 @@ impl Registers {
     /// Sets bits in the word of a register that several threads write; returns what was there.
     #[inline(always)]
     pub(super) fn set_bits(&self, word: usize, bits: u32) -> u32 {
-        self.words.get(word).map_or(0, |word| word.fetch_or(bits, Ordering::AcqRel))
+        self.words.get(word).map_or(0, |word| word.fetch_or(bits, Ordering::SeqCst))
+    }
+
+    /// The word of such a register. Of two threads that each set bits in one and then look at the other's,
+    /// one sees what the other has set.
+    #[inline(always)]
+    pub(super) fn look(&self, word: usize) -> u32 {
+        self.words.get(word).map_or(0, |word| word.load(Ordering::SeqCst))
     }
 
     /// Clears bits, likewise.

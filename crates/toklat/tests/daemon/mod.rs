@@ -143,6 +143,14 @@ impl Daemon {
         self.get(&format!("/v1/switches/{switch}"))["pid"].as_i64().unwrap() as i32
     }
 
+    /// The counters of a port of the first switch.
+    pub fn counters(&self, port: &str) -> Value {
+        let stats = self.get("/v1/stats");
+        let ports = stats["switches"][0]["ports"].as_array().unwrap();
+        let found = ports.iter().find(|p| p["name"] == port);
+        found.unwrap_or_else(|| panic!("{port}: {stats}")).clone()
+    }
+
     /// Names and states of a switch's ports.
     pub fn ports(&self, switch: &str) -> Vec<(String, String)> {
         let ports = self.get(&format!("/v1/switches/{switch}/ports"));

@@ -251,7 +251,10 @@ impl FrontEnd {
     #[must_use]
     pub fn bells(&self) -> Bells {
         let moved = |queue: usize| match queue % 2 {
-            0 => Moved { sent: None, received: self.state.egress(queue / 2).into_iter().collect() },
+            0 => Moved {
+                sent: self.state.ingress(),
+                received: self.state.egress(queue / 2).into_iter().collect(),
+            },
             _ => Moved { sent: self.state.ingress(), received: Vec::new() },
         };
         let calls = |odd: usize| {

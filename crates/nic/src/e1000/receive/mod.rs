@@ -262,7 +262,7 @@ impl Core {
             return false;
         }
         let received = told & RECEIVED != 0 && self.received(queue, now);
-        received || self.registers.get(regs::ICR) & self.registers.get(regs::IMS) != 0
+        received || self.pending() != 0
     }
 }
 
