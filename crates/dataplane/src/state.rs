@@ -259,6 +259,7 @@ impl State {
 
     /// Counts what was in flight when the last data process died: what came in, and neither went out
     /// nor was dropped. At most one batch a port too many, if it died between delivering and counting.
+    /// Copies that were delivered and not counted as such are, as those of a port that is gone.
     pub fn count_lost(&self) {
         let switch = &self.switch;
         let there = (0..self.max_ports).filter(|id| switch.has_port(*id));
@@ -266,7 +267,9 @@ impl State {
         let all = ports.chain([switch.snapshot().gone]);
         let lost = all.fold(0i128, |lost, port| lost + port.unaccounted());
         let lost = lost - i128::from(switch.lost_in_restarts.get());
-        switch.lost_in_restarts.add(u64::try_from(lost).unwrap_or(0));
+        let number = u64::try_from(lost.unsigned_abs()).unwrap_or(0);
+        let counter = if lost < 0 { &switch.gone_ingress.copies } else { &switch.lost_in_restarts };
+        counter.add(number);
     }
 
     /// The switch's own numbers.

@@ -41,6 +41,10 @@ impl Monitor {
     }
 }
 
+/// QEMU without KVM, 7.2 and 11.1, now and then resets a guest while its memory is copied, says nothing, and
+/// ends: then it is tried again.
+const ATTEMPTS: usize = 5;
+
 /// It pings all the while; its peer hears from it again after the move, at the other port.
 #[test]
 fn a_guest_pings_on_while_it_moves() {
@@ -48,11 +52,12 @@ fn a_guest_pings_on_while_it_moves() {
         return;
     }
     for queues in [&[][..], &["--packed"]] {
-        moves(queues);
+        assert!((0..ATTEMPTS).any(|_| moves(queues)), "QEMU ended each time");
     }
 }
 
-fn moves(queues: &[&str]) {
+/// False if the source's QEMU ended, of its own accord, before it was told to.
+fn moves(queues: &[&str]) -> bool {
     let mut daemon = Daemon::start();
     assert_eq!(daemon.ask("POST", "/v1/switches", &json!({ "name": "vale0" })).0, 201);
     let path = |name: &str| daemon.dir().join(name).to_str().unwrap().to_owned();
@@ -63,7 +68,6 @@ fn moves(queues: &[&str]) {
                  sleep 0.1; done";
     // Both see the same machine, or the state would not fit.
     let mut same = [&["--mac", "52:54:00:00:00:77"], queues].concat();
-    // QEMU 7.2 without KVM died as it moved, once in some fifty times, and said nothing.
     let newer = newer_qemu();
     if let Some(newer) = &newer {
         same.extend(["--qemu", newer]);
@@ -80,7 +84,8 @@ fn moves(queues: &[&str]) {
     qemu.ask("migrate", &json!({ "uri": stream }));
     loop {
         let Some(info) = qemu.ask("query-migrate", &json!({})) else {
-            panic!("the source is gone: {} {}", source.ends(), daemon.log());
+            eprintln!("the source is gone: {} {}", source.ends(), daemon.log());
+            return false;
         };
         match info["status"].as_str() {
             Some("completed") => break,
@@ -100,4 +105,5 @@ fn moves(queues: &[&str]) {
     target.says("toklat-guest: answer");
     let ports: Vec<String> = daemon.ports("vale0").into_iter().map(|(name, _)| name).collect();
     assert!(!ports.contains(&"old".to_owned()) && ports.contains(&"new".to_owned()), "{ports:?}");
+    true
 }

@@ -51,3 +51,23 @@ fn what_a_removed_port_counted_is_kept() {
     let gone = state.switch().snapshot().gone;
     assert_eq!((gone.in_frames, gone.out_drops[&DropReason::Full]), (3, 4));
 }
+
+/// Whatever a dying process had counted, and whatever not: afterwards the sums agree.
+#[test]
+fn regression_frames_of_a_process_that_died_as_it_counted_are_accounted_for() {
+    let config = SwitchConfig { max_ports: 2, ..SwitchConfig::default() };
+    let state = State::private(&config).unwrap();
+    let sums_agree = || {
+        let snapshot = state.switch().snapshot();
+        snapshot.gone.unaccounted() == i128::from(snapshot.lost_in_restarts)
+    };
+    state.switch().gone_ingress.frames.add(5);
+    state.count_lost();
+    assert!(sums_agree(), "five were lost");
+    state.switch().gone_egress.frames.add(21);
+    state.count_lost();
+    assert!(sums_agree(), "what went out beyond that were copies");
+    state.count_lost();
+    assert!(sums_agree());
+    assert_eq!(state.switch().snapshot().lost_in_restarts, 5);
+}
