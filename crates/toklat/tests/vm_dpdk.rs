@@ -152,7 +152,7 @@ fn drive(dir: &Path, card: &str) {
     let serial = format!("unix:{},server=on,wait=off", socket.display());
     let mac = CARD.to_string();
     let options = ["--nic", card, "--mac", &mac, "--", "-serial", &serial];
-    let mut guest = Guest::boot_from(dir, &daemon, "dpdk", 1, &options, &commands);
+    let mut guest = Guest::boot_from(Some(dir), &daemon, "dpdk", 1, &options, &commands);
     guest.says("Probe PCI driver: net_e1000_em");
     guest.says("csum packet forwarding - ports=1");
     let frames = frames();

@@ -38,13 +38,12 @@ pub struct Guest(Running);
 impl Guest {
     /// Boots one at port `vale0:NAME` with address 10.0.0.NUMBER, which runs `commands`.
     pub fn boot(daemon: &Daemon, name: &str, number: u8, options: &[&str], commands: &str) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_toklat"));
-        Self::boot_by(command, daemon, name, number, options, commands)
+        Self::boot_from(None, daemon, name, number, options, commands)
     }
 
-    /// As [`Guest::boot`], from the directory of another guest.
+    /// As [`Guest::boot`], from the directory of another guest if one is named.
     pub fn boot_from(
-        dir: &Path,
+        dir: Option<&Path>,
         daemon: &Daemon,
         name: &str,
         number: u8,
@@ -52,18 +51,7 @@ impl Guest {
         commands: &str,
     ) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
-        command.env(guest::VARIABLE, dir);
-        Self::boot_by(command, daemon, name, number, options, commands)
-    }
-
-    fn boot_by(
-        mut command: Command,
-        daemon: &Daemon,
-        name: &str,
-        number: u8,
-        options: &[&str],
-        commands: &str,
-    ) -> Self {
+        command.envs(dir.map(|dir| (guest::VARIABLE, dir)));
         command.env("TOKLAT_DIR", daemon.dir()).args([
             "vm",
             "run",
