@@ -155,6 +155,7 @@ mod tests {
     use rustix::event::EventfdFlags;
     use shmem::Mapping;
 
+    use super::super::loopback::IDENTITY;
     use super::*;
 
     /// A device that wants what it was told to want.
@@ -163,18 +164,7 @@ mod tests {
 
     impl Device for Wants {
         fn identity(&self) -> Identity {
-            Identity {
-                vendor: 0x1af4,
-                device: 0xfffe,
-                revision: 0,
-                class: 0x02_00_00,
-                subsystem_vendor: 0,
-                subsystem: 0,
-                bars: [None; 6],
-                msix: None,
-                msi: false,
-                express: false,
-            }
+            IDENTITY
         }
         fn read(&self, _bar: usize, _at: u64, _data: &mut [u8], _now: Nanos) {}
         fn write(&self, _bar: usize, _at: u64, _data: &[u8], _now: Nanos) {}
