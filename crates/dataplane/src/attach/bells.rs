@@ -159,6 +159,9 @@ impl Drop for Bell {
 
 #[cfg(test)]
 mod tests {
+    use port::EgressCounters;
+    use shmem::{Mapping, Shared};
+
     use super::*;
 
     const OFF: Interrupts =
@@ -166,8 +169,12 @@ mod tests {
     const SECOND: u64 = Nanos::SECOND;
 
     fn bell(interrupts: Interrupts) -> Bell {
+        bell_for(interrupts, Moved::default())
+    }
+
+    fn bell_for(interrupts: Interrupts, moved: Moved) -> Bell {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
-        Bell::new(Arc::new(rustix::event::eventfd(0, flags).unwrap()), interrupts, Moved::default())
+        Bell::new(Arc::new(rustix::event::eventfd(0, flags).unwrap()), interrupts, moved)
     }
 
     fn signals(bell: &Bell) -> u64 {
@@ -195,6 +202,22 @@ mod tests {
         assert_eq!(signals(&bell), 1);
         assert_eq!(bell.ring(due + 1), Rung::Later(due + SECOND / 1000));
         assert_eq!(bell.ring(due + SECOND), Rung::Yes, "a late worker costs nobody an interrupt");
+    }
+
+    #[test]
+    fn enough_frames_are_rung_for_early_and_then_not_late() {
+        let received: Shared<EgressCounters> = Mapping::private(4096).unwrap().shared(0).unwrap();
+        let moved = Moved { sent: None, received: vec![received.clone()] };
+        let bell = bell_for(Interrupts { max_delay_us: 100, ..OFF }, moved);
+        let now = Nanos(SECOND);
+        let due = now + 100_000;
+        assert_eq!(bell.ring(now), Rung::Later(due));
+        received.frames.add(ENOUGH - 1);
+        assert_eq!(bell.ring(now + 1), Rung::No, "one is on its way");
+        received.frames.add(1);
+        assert_eq!(bell.ring(now + 2), Rung::Yes);
+        assert!(!bell.ring_late(due), "nothing is left to ring for");
+        assert_eq!(signals(&bell), 1);
     }
 
     #[test]
