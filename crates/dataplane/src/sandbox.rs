@@ -2,7 +2,7 @@
 //!
 //! A data process parses what clients write, so it is the process that an intruder would come to own. After
 //! its start it needs no files, no network and no processes: it uses the descriptors that the supervisor
-//! sends it. It may read, write, wait, map memory, start threads, and answer its socket; nothing else.
+//! sends it. It may read, write, wait, make and map memory, start threads, and answer its socket; nothing else.
 //!
 //! Three filters, of whose answers the kernel takes the strictest:
 //!
@@ -111,6 +111,7 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         libc::F_SETFL,
         libc::F_DUPFD_CLOEXEC,
         libc::F_GET_SEALS,
+        libc::F_ADD_SEALS,
     ];
     // How long an answer may wait for its reader.
     let send_time =
@@ -129,6 +130,11 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
             vec![send_time(libc::SO_SNDTIMEO)?, send_time(libc::SO_SNDTIMEO_NEW)?],
         ),
         (libc::SYS_fcntl, fcntl?),
+        // Memory for a front end to keep, of ordinary pages.
+        (
+            libc::SYS_memfd_create,
+            vec![is(1, (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as i32)?],
+        ),
     ]
     .into())
 }

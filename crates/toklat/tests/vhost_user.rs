@@ -3,15 +3,15 @@
 
 mod daemon;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dataplane::attach::vhost_user::message::code;
 use frame::Mac;
-use nic::virtio::Features;
 use nic::virtio::driver::Buffer;
+use nic::virtio::{Features, Inflight};
 use serde_json::{Value, json};
 
 use daemon::frames::frame;
@@ -216,6 +216,7 @@ fn front_ends_that_come_and_go_leave_no_descriptors_behind() {
     for round in 0..6 {
         let mut a = guest(&daemon, "a", if round % 2 == 0 { SPLIT } else { PACKED });
         a.must(code::SET_LOG_BASE, &words(&[4096, 0]), &[memfd(4096).as_fd()]);
+        a.track();
         if round == 4 {
             kill_process(daemon.data_process("vale0"));
         }
@@ -253,6 +254,83 @@ fn a_port_connects_to_a_front_end_that_listens() {
         drop((a, listener));
         std::fs::remove_file(&path).unwrap();
     }
+}
+
+#[test]
+fn another_back_end_learns_what_was_in_flight_and_where_the_queues_stand() {
+    for features in [SPLIT, PACKED] {
+        let mut daemon = daemon(&["a", "b"]);
+        let (mut a, mut b) = (guest(&daemon, "a", features), guest(&daemon, "b", SPLIT));
+        let areas = a.track();
+        let mut number = 0;
+        until_frames_flow(&mut a, &mut b, &mut number);
+        for killed in [true, false] {
+            if killed {
+                // Nothing that toklat keeps is left.
+                let data_process = daemon.data_process("vale0");
+                daemon.kill();
+                kill_process(data_process);
+                daemon.start_again();
+                b = guest(&daemon, "b", SPLIT);
+            } else {
+                a.socket.shutdown(std::net::Shutdown::Both).unwrap();
+            }
+            daemon.wait_for("the port to be vacant", |daemon| state(daemon, "a") == "vacant");
+            a.reconnect(&socket(&daemon, "a"), &areas);
+            until_frames_flow(&mut a, &mut b, &mut number);
+        }
+        kill_process(daemon.data_process("vale0"));
+        until_frames_flow(&mut a, &mut b, &mut number);
+        // Somebody else has taken the next frame, and is gone.
+        a.stop_queue(TRANSMIT);
+        a.socket.shutdown(std::net::Shutdown::Both).unwrap();
+        daemon.wait_for("the port to be vacant", |daemon| state(daemon, "a") == "vacant");
+        while a.queues[TRANSMIT].driver.used().is_some() {}
+        let taken = a.queues[TRANSMIT].driver.next_number().unwrap();
+        assert!(a.send(&frame(1, 2, u64::MAX)));
+        mark_in_flight(&areas.1, taken, features == PACKED);
+        a.reconnect(&socket(&daemon, "a"), &areas);
+        let back = || a.queues[TRANSMIT].driver.used();
+        let back = std::iter::repeat_with(back).take(1000).find_map(|used| {
+            std::thread::sleep(Duration::from_millis(used.is_none().into()));
+            used
+        });
+        assert_eq!(back, Some((taken, 0)), "{features:?}");
+        let mut arrived = Vec::new();
+        for n in 1..=100 {
+            b.send(&frame(2, 1, 0));
+            a.send(&frame(1, 2, n));
+            std::thread::sleep(Duration::from_millis(1));
+            arrived.extend(numbers(&mut b));
+        }
+        assert!(!arrived.is_empty() && !arrived.contains(&u64::MAX), "{arrived:?}");
+    }
+}
+
+/// Marks a chain of one descriptor in the transmit queue's area.
+fn mark_in_flight(areas: &OwnedFd, number: u16, packed: bool) {
+    let area = Inflight::bytes(128, packed) as u64;
+    let write = |at, bytes: &[u8]| {
+        rustix::io::pwrite(areas, bytes, area + at).unwrap();
+    };
+    let read = |at| {
+        let mut bytes = [0; 2];
+        rustix::io::pread(areas, &mut bytes, area + at).unwrap();
+        u16::from_le_bytes(bytes)
+    };
+    if !packed {
+        let entry = 16 + 16 * u64::from(number);
+        write(entry + 8, &u64::MAX.to_le_bytes());
+        return write(entry, &[1]);
+    }
+    let free = read(12);
+    let entry = 32 + 32 * u64::from(free);
+    let next = read(entry + 2).to_le_bytes();
+    write(entry + 4, &[free.to_le_bytes(), [1, 0]].concat());
+    write(entry + 8, &u64::MAX.to_le_bytes());
+    write(entry + 16, &number.to_le_bytes());
+    write(entry, &[1]);
+    write(12, &[next, next].concat());
 }
 
 #[test]

@@ -73,8 +73,12 @@ impl Process {
             });
             let acknowledge = guest.session.is_acknowledged(need_reply);
             let acknowledged = |status: u64| acknowledge.then(|| status.to_ne_bytes().into());
+            let file = match &answer {
+                Ok(Answer::File(_, file)) => Some(Arc::clone(file)),
+                _ => None,
+            };
             let reply: Option<Vec<u8>> = match &answer {
-                Ok(Answer::Bytes(bytes)) => Some(bytes.clone()),
+                Ok(Answer::Bytes(bytes) | Answer::File(bytes, _)) => Some(bytes.clone()),
                 Ok(Answer::Base(queue)) => {
                     Some([*queue, guest.base(*queue)].map(u32::to_ne_bytes).concat())
                 }
@@ -93,7 +97,7 @@ impl Process {
                 }
             }
             if let Some(reply) = reply {
-                guest.send(&message::reply(code, &reply))?;
+                guest.send(&message::reply(code, &reply), file)?;
                 guest.answering = false;
                 self.keep_guest(id, guest);
             }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shmem::{Cursor, DirtyLog, GuestMemory, Shareable, Shared};
 
-use super::Features;
+use super::{Features, Inflight};
 
 /// Most entries of a queue (virtio 1.2, 2.6 and 2.8).
 const MAX_SIZE: u16 = 32_768;
@@ -37,6 +37,9 @@ pub struct QueueConfig {
     pub state: Shared<QueueState>,
     /// Where pages that the queue writes are logged, while the guest migrates.
     pub dirty: Option<Arc<DirtyLog>>,
+    /// Where buffers that were taken and not used are marked for whoever serves the queue next, if its
+    /// front end wants that.
+    pub inflight: Option<Inflight>,
 }
 
 /// Why a queue cannot be made.
@@ -56,6 +59,9 @@ pub enum QueueError {
         /// Its alignment.
         align: usize,
     },
+    /// Its area for buffers in flight is not one, or has too few entries.
+    #[error("The queue's area for buffers in flight is of another size or version")]
+    Inflight,
 }
 
 /// What a driver did wrong, and stopped its queue by.

@@ -17,6 +17,7 @@
 mod config;
 pub mod driver;
 mod features;
+mod inflight;
 mod net;
 mod packed;
 mod receive;
@@ -26,5 +27,6 @@ mod transmit;
 
 pub use config::{Fault, QueueConfig, QueueError, QueueLayout, QueueState};
 pub use features::Features;
+pub use inflight::Inflight;
 pub use receive::Receive;
 pub use transmit::Transmit;

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use shmem::SharedSlice;
 
+use super::inflight::{Adopted, PackedJournal};
 use super::ring::{Chain, Descriptor, Parts, Piece, Ring, Word, flags, passed};
-use super::{Fault, Features, QueueError};
+use super::{Fault, Features, Inflight, QueueError};
 
 /// Bit 15 of a position: the wrap counter.
 pub(super) const WRAP: u16 = 1 << 15;
@@ -30,6 +31,7 @@ pub(super) struct Packed {
     /// The device's event suppression.
     device: SharedSlice<AtomicU32>,
     parts: Parts,
+    journal: Option<PackedJournal>,
     size: u16,
     taken: u16,
     put: u16,
@@ -146,6 +148,25 @@ impl Packed {
         self.taken = self.put;
     }
 
+    /// Keeps an area for chains in flight from now on. Where somebody else served the queue by it, the
+    /// queue goes on there, and what is in flight is given back: it may have been delivered, or written.
+    fn adopt(&mut self, area: Inflight) {
+        let is_waiting = |at| is_in_round(self.word(at), at, false);
+        let Some(adopted) = PackedJournal::adopt(&area, self.size, is_waiting) else {
+            self.finish_predecessor();
+            self.journal = Some(PackedJournal::new(area, self.size, self.put));
+            return;
+        };
+        let Adopted { journal, position, chains } = adopted;
+        self.parts.state.start_at(u32::from(position));
+        self.journal = Some(journal);
+        self.put = position;
+        self.put(chains.into_iter().map(|chain| (chain, 0)));
+        self.taken = self.put;
+        self.publish();
+        self.parts.state.taken.publish(u32::from(self.taken));
+    }
+
     /// A position from the state, if it is one.
     fn checked(position: u32, size: u16) -> u16 {
         let position = position as u16;
@@ -154,7 +175,7 @@ impl Packed {
 }
 
 impl Ring for Packed {
-    fn new(parts: Parts) -> Result<Self, QueueError> {
+    fn new(mut parts: Parts) -> Result<Self, QueueError> {
         let layout = parts.layout;
         layout.check_size(true)?;
         let size = layout.size;
@@ -162,16 +183,21 @@ impl Ring for Packed {
         let descriptors: SharedSlice<Descriptor> =
             parts.area("descriptors", layout.descriptors, usize::from(size))?;
         let done = Self::checked(parts.state.done.own(), size);
+        let inflight = parts.take_inflight()?;
         let mut this = Self {
             descriptors,
             device: parts.area("device's event suppression", layout.device, 1)?,
             parts,
+            journal: None,
             size,
             taken: done,
             put: done,
             first_put: None,
         };
-        this.finish_predecessor();
+        match inflight {
+            None => this.finish_predecessor(),
+            Some(area) => this.adopt(area),
+        }
         Ok(this)
     }
 
@@ -275,13 +301,25 @@ impl Ring for Packed {
         self.put = at | wrap;
     }
 
+    fn mark(&mut self, chains: &[Chain]) {
+        if let Some(journal) = &mut self.journal {
+            chains.iter().for_each(|chain| journal.take(*chain, &self.descriptors));
+        }
+    }
+
     #[inline(always)]
     fn publish(&mut self) {
         let Some((at, word)) = self.first_put.take() else { return };
+        if let Some(journal) = &mut self.journal {
+            journal.link(self.put);
+        }
         let state = &self.parts.state;
         state.moving.publish(u32::from(self.put));
         self.descriptors[usize::from(at)].store_word(word, Ordering::Release);
         state.done.publish(u32::from(self.put));
+        if let Some(journal) = &mut self.journal {
+            journal.unmark();
+        }
         self.parts.log(self.parts.layout.descriptors, 16 * u64::from(self.size));
     }
 
@@ -385,7 +423,8 @@ mod tests {
         let driver = Driver::new(&memory, layout, features).unwrap();
         let device = move || {
             let (memory, state) = (Arc::clone(&memory), state.clone());
-            let config = QueueConfig { memory, layout, features, state, dirty: None };
+            let config =
+                QueueConfig { memory, layout, features, state, dirty: None, inflight: None };
             Packed::new(Parts::new(config, Direction::ToGuest)).unwrap()
         };
         (driver, device)

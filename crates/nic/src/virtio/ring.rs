@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shmem::{DirtyLog, GuestMemory, Shareable, Shared, SharedSlice, guard};
 
-use super::{Fault, Features, QueueConfig, QueueError, QueueLayout, QueueState};
+use super::{Fault, Features, Inflight, QueueConfig, QueueError, QueueLayout, QueueState};
 
 /// Descriptor flags (virtio 1.2, 2.7.5 and 2.8.6).
 pub(super) mod flags {
@@ -170,6 +170,9 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     /// Puts chains as used, with the bytes written: the oldest that were taken, or are about to be.
     fn put(&mut self, chains: impl Iterator<Item = (Chain, u32)>);
 
+    /// Marks chains that were taken as in flight, where the front end wants that: the next ones that are not.
+    fn mark(&mut self, chains: &[Chain]);
+
     /// Hands what was put to the driver.
     fn publish(&mut self);
 
@@ -215,12 +218,22 @@ pub(super) struct Parts {
     pub state: Shared<QueueState>,
     pub dirty: Option<Arc<DirtyLog>>,
     pub direction: Direction,
+    pub inflight: Option<Inflight>,
 }
 
 impl Parts {
     pub fn new(config: QueueConfig, direction: Direction) -> Self {
-        let QueueConfig { memory, layout, features, state, dirty } = config;
-        Self { memory, layout, features, state, dirty, direction }
+        let QueueConfig { memory, layout, features, state, dirty, inflight } = config;
+        Self { memory, layout, features, state, dirty, direction, inflight }
+    }
+
+    /// The area for buffers in flight, which is the ring's from now on.
+    pub fn take_inflight(&mut self) -> Result<Option<Inflight>, QueueError> {
+        let size = self.layout.size;
+        match self.inflight.take() {
+            Some(area) if area.size() < size => Err(QueueError::Inflight),
+            area => Ok(area),
+        }
     }
 
     /// The `count` values of `T` that are the queue's `part`.

@@ -12,8 +12,9 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use shmem::SharedSlice;
 
+use super::inflight::SplitJournal;
 use super::ring::{Chain, Descriptor, Parts, Piece, Ring, flags, passed};
-use super::{Fault, Features, QueueError};
+use super::{Fault, Features, Inflight, QueueError};
 
 /// In the available ring: the driver wants no interrupts.
 const NO_INTERRUPT: u16 = 1;
@@ -37,6 +38,7 @@ pub(super) struct Split {
     /// What follows them, with EVENT_IDX: at which index the device wants a kick.
     event: Option<SharedSlice<AtomicU16>>,
     parts: Parts,
+    journal: Option<SplitJournal>,
     size: u16,
     /// The driver's index as it was read last.
     available: u16,
@@ -62,6 +64,20 @@ impl Split {
         Ok(most.min(usize::from(count)))
     }
 
+    /// Keeps an area for chains in flight from now on. What somebody else has in flight by it is given
+    /// back: it may have been delivered, or written.
+    fn adopt(&mut self, area: Inflight) {
+        let waiting = self.available(usize::from(self.size)).unwrap_or(0);
+        let (journal, adopted) = SplitJournal::new(area, self.put, waiting as u16);
+        self.journal = Some(journal);
+        let Some(heads) = adopted else { return };
+        self.take(heads.len());
+        self.put(heads.iter().map(|id| (Chain { id: *id, slots: 1 }, 0)));
+        self.publish();
+        // Nothing else was taken.
+        self.parts.state.taken.publish(u32::from(self.taken));
+    }
+
     /// Appends what a table of indirect descriptors names.
     fn read_table(&self, table: Piece, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
         self.parts.walk_table(table, |at, word| {
@@ -76,7 +92,7 @@ impl Split {
 }
 
 impl Ring for Split {
-    fn new(parts: Parts) -> Result<Self, QueueError> {
+    fn new(mut parts: Parts) -> Result<Self, QueueError> {
         let layout = parts.layout;
         layout.check_size(false)?;
         let size = usize::from(layout.size);
@@ -86,19 +102,25 @@ impl Ring for Split {
         let device: SharedSlice<AtomicU16> = parts.area("used ring", layout.device, RING)?;
         // The ring says itself how far it came; who set the position may not have known.
         let done = u16::from_le(device[INDEX].load(Ordering::Relaxed));
-        Ok(Self {
+        let inflight = parts.take_inflight()?;
+        let mut this = Self {
             descriptors: parts.area("descriptors", layout.descriptors, size)?,
             driver: parts.area("available ring", layout.driver, RING + size + events)?,
             device,
             used: parts.area("used ring", layout.device.wrapping_add(4), size)?,
             event,
             parts,
+            journal: None,
             size: size as u16,
             available: done,
             taken: done,
             put: done,
             published: done,
-        })
+        };
+        if let Some(area) = inflight {
+            this.adopt(area);
+        }
+        Ok(this)
     }
 
     fn has_work(&self) -> bool {
@@ -184,14 +206,27 @@ impl Ring for Split {
         }
     }
 
+    fn mark(&mut self, chains: &[Chain]) {
+        if let Some(journal) = &mut self.journal {
+            chains.iter().for_each(|chain| journal.take(chain.id));
+        }
+    }
+
     #[inline(always)]
     fn publish(&mut self) {
         if self.put == self.published {
             return;
         }
+        let count = self.put.wrapping_sub(self.published);
+        if let Some(journal) = &mut self.journal {
+            journal.link(count, self.published);
+        }
         self.published = self.put;
         self.device[INDEX].store(self.put.to_le(), Ordering::Release);
         self.parts.state.done.publish(u32::from(self.put));
+        if let Some(journal) = &mut self.journal {
+            journal.unmark(count, self.put);
+        }
         self.parts.log(self.parts.layout.device, 4 + 8 * u64::from(self.size));
     }
 

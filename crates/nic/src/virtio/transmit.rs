@@ -91,6 +91,8 @@ struct Queue<R: Ring> {
     /// What the driver may leave to us; if nothing, headers are not even read.
     offloads: OffloadSet,
     reads_headers: bool,
+    /// What is lent is marked for the front end.
+    marks: bool,
     /// Chains that are lent, by their running number.
     lent: Lent,
     gathered: usize,
@@ -103,9 +105,10 @@ impl<R: Ring> Queue<R> {
     fn new(parts: Parts, counters: Shared<IngressCounters>) -> Result<Self, QueueError> {
         let (memory, state) = (Arc::clone(&parts.memory), parts.state.clone());
         let (features, size) = (parts.features, usize::from(parts.layout.size));
-        let until = state.taken.own() as u16;
         let interrupts = Interrupts::new(&parts)?;
+        let marks = parts.inflight.is_some();
         let ring = R::new(parts)?;
+        let until = state.taken.own() as u16;
         let mut queue = Self {
             ring,
             interrupts,
@@ -117,6 +120,7 @@ impl<R: Ring> Queue<R> {
             header: features.header_len(),
             offloads: features.host_offloads(),
             reads_headers: features.intersects(Features::HOST_OFFLOADS),
+            marks,
             lent: Lent::new(size),
             gathered: 0,
             completed: 0,
@@ -139,6 +143,18 @@ impl<R: Ring> Queue<R> {
         }
         self.ring.publish();
         self.state.taken.publish(u32::from(self.ring.taken()));
+    }
+
+    /// Marks the newest `chains` as in flight.
+    #[cold]
+    fn mark_lent(&mut self, chains: usize) {
+        let mut from = self.gathered.saturating_sub(chains);
+        while from < self.gathered {
+            let run = self.lent.run(from);
+            let run = &run[..run.len().min(self.gathered - from)];
+            self.ring.mark(run);
+            from += run.len();
+        }
     }
 
     #[cold]
@@ -327,6 +343,9 @@ impl<R: Ring> Ingress for Queue<R> {
         let collected = self.watch.check(&self.memory).and_then(|()| self.collect(scratch, max));
         if let Err(fault) = collected {
             self.fail(fault);
+        }
+        if self.marks {
+            self.mark_lent(scratch.len());
         }
         self.counters.frames.add(scratch.len() as u64);
         self.counters.bytes.add(scratch.bytes());

@@ -1,6 +1,7 @@
 //! A vhost-user front end of the test's own: a guest with one pair of queues, and everything it says.
 
 use std::io::{Read, Write};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,6 +13,7 @@ use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueLayout};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use shmem::{GuestMemory, GuestRange, Mapping};
 
 /// Bytes of the guest's memory.
@@ -92,6 +94,21 @@ pub fn reply(mut socket: &UnixStream) -> Option<Vec<u8>> {
     Some(payload)
 }
 
+/// Reads a reply that comes with a file.
+fn reply_with_file(socket: &UnixStream) -> (Vec<u8>, OwnedFd) {
+    let mut bytes = [0; 256];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
+    let got = rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC);
+    let got = got.unwrap().bytes;
+    let file = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut fds) => fds.next(),
+        _ => None,
+    });
+    (bytes[message::HEADER..got].to_vec(), file.expect("a file with the reply"))
+}
+
 /// Asks for something, and reads the reply.
 pub fn ask(socket: &UnixStream, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> u64 {
     message::send(socket, request, true, payload, fds).unwrap();
@@ -147,6 +164,23 @@ impl FrontEnd {
         self.must(code::SET_FEATURES, &words(&[self.features]), &[]);
         let table = words(&[1, 0, MEMORY, USER, 0]);
         self.must(code::SET_MEM_TABLE, &table, &[self.file.as_fd()]);
+    }
+
+    /// Has the back end keep which buffers are in flight: the areas' payload and file.
+    pub fn track(&self) -> (Vec<u8>, OwnedFd) {
+        let sizes = [2u16, SIZE, 0, 0].map(u16::to_ne_bytes).concat();
+        assert!(say(&self.socket, code::GET_INFLIGHT_FD, &[&[0; 16][..], &sizes].concat(), &[]));
+        let (payload, file) = reply_with_file(&self.socket);
+        self.must(code::SET_INFLIGHT_FD, &payload, &[file.as_fd()]);
+        (payload, file)
+    }
+
+    /// Begins anew on another socket, with the same guest; both queues start where it does not know.
+    pub fn reconnect(&mut self, path: &Path, (payload, file): &(Vec<u8>, OwnedFd)) {
+        self.socket = UnixStream::connect(path).unwrap();
+        self.negotiate();
+        self.must(code::SET_INFLIGHT_FD, payload, &[file.as_fd()]);
+        (0..2).for_each(|queue| self.start_queue(queue, 0));
     }
 
     /// Asks for something that has to be done.

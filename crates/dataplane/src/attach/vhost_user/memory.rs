@@ -134,6 +134,15 @@ pub fn log(file: &OwnedFd, offset: u64, size: u64) -> Result<Arc<DirtyLog>, Memo
     log.map(Arc::new).ok_or(MemoryError::Log)
 }
 
+/// Maps a file for other uses than a guest's memory, up to `end`.
+///
+/// # Errors
+/// [`MemoryError`] when it is not memory, or shorter.
+pub fn map_memory(file: &OwnedFd, end: u64) -> Result<Arc<Mapping>, MemoryError> {
+    inspect(file)?;
+    map(file, end)
+}
+
 /// Checks that a file is memory: touching a page of any other could take as long as its owner likes.
 fn inspect(file: &OwnedFd) -> Result<(u64, u64), MemoryError> {
     const TMPFS: u64 = 0x0102_1994;

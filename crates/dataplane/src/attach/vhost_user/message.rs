@@ -63,6 +63,8 @@ pub mod code {
     pub const SET_BACKEND_REQ_FD: u32 = 21;
     pub const GET_CONFIG: u32 = 24;
     pub const SET_CONFIG: u32 = 25;
+    pub const GET_INFLIGHT_FD: u32 = 31;
+    pub const SET_INFLIGHT_FD: u32 = 32;
     pub const RESET_DEVICE: u32 = 34;
     pub const GET_MAX_MEM_SLOTS: u32 = 36;
     pub const ADD_MEM_REG: u32 = 37;
@@ -142,6 +144,28 @@ pub struct RingAddress {
     pub log: Option<u64>,
 }
 
+/// Where buffers in flight are kept: an area for each queue, one behind the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InflightAreas {
+    /// Bytes of all.
+    pub size: u64,
+    /// Where they start in their file.
+    pub offset: u64,
+    /// How many there are.
+    pub queues: u16,
+    /// Entries of each queue.
+    pub queue_size: u16,
+}
+
+impl InflightAreas {
+    /// As in messages.
+    #[must_use]
+    pub fn bytes(&self) -> Vec<u8> {
+        let sizes = [self.queues, self.queue_size, 0, 0].map(u16::to_ne_bytes).concat();
+        [&self.size.to_ne_bytes()[..], &self.offset.to_ne_bytes(), &sizes].concat()
+    }
+}
+
 /// A request, checked for form.
 #[derive(Debug)]
 #[allow(missing_docs, reason = "names of the specification")]
@@ -172,6 +196,8 @@ pub enum Request {
     SetBackendChannel(OwnedFd),
     GetConfig { offset: u32, size: u32, flags: u32 },
     SetConfig { offset: u32, size: u32 },
+    GetInflight(InflightAreas),
+    SetInflight(InflightAreas, OwnedFd),
     ResetDevice,
     SetStatus(u64),
     GetStatus,
@@ -199,6 +225,10 @@ impl Fields<'_> {
             (bytes, self.0) = (*first, rest);
         }
         bytes
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_ne_bytes(self.take())
     }
 
     fn u32(&mut self) -> u32 {
@@ -320,6 +350,14 @@ impl<'a> Parts<'a> {
                 let (offset, size, _flags) = self.config()?;
                 R::SetConfig { offset, size }
             }
+            code::GET_INFLIGHT_FD => {
+                self.none()?;
+                R::GetInflight(self.inflight_areas()?)
+            }
+            code::SET_INFLIGHT_FD => {
+                let areas = self.inflight_areas()?;
+                R::SetInflight(areas, self.one()?)
+            }
             code::RESET_DEVICE => self.plain(R::ResetDevice)?,
             code::SET_STATUS => R::SetStatus(self.number()?),
             code::GET_STATUS => self.plain(R::GetStatus)?,
@@ -406,6 +444,16 @@ impl<'a> Parts<'a> {
         Ok(Request::SetMemoryTable(files.map(|file| (fields.region(), file)).collect()))
     }
 
+    fn inflight_areas(&self) -> Result<InflightAreas, ProtocolError> {
+        // Some count the padding that their compilers add.
+        if !matches!(self.payload.len(), 20 | 24) {
+            return Err(self.wrong_size());
+        }
+        let mut fields = Fields(self.payload);
+        let (size, offset) = (fields.u64(), fields.u64());
+        Ok(InflightAreas { size, offset, queues: fields.u16(), queue_size: fields.u16() })
+    }
+
     fn config(&self) -> Result<(u32, u32, u32), ProtocolError> {
         self.none()?;
         let mut fields = Fields(self.payload);
@@ -447,19 +495,31 @@ pub fn send(
     fds: &[BorrowedFd<'_>],
 ) -> rustix::io::Result<()> {
     let flags = VERSION | if need_reply { NEED_REPLY } else { 0 };
-    let bytes = packet(code, flags, payload);
+    send_with(&socket, &packet(code, flags, payload), fds, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Sends what the socket has room for, with descriptors, and never waits; how many bytes went.
+pub(super) fn send_bytes(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
+    send_with(socket, bytes, fds, SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+}
+
+fn send_with(
+    socket: impl AsFd,
+    bytes: &[u8],
+    fds: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> rustix::io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2 * MAX_REGIONS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
-    rustix::net::sendmsg(
-        socket,
-        &[std::io::IoSlice::new(&bytes)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )?;
-    Ok(())
+    rustix::net::sendmsg(socket, &[std::io::IoSlice::new(bytes)], &mut control, flags)
 }
 
 #[cfg(test)]

@@ -58,8 +58,9 @@ pub struct FrontEnd {
     queue_pairs: usize,
     link: bool,
     interrupts: Interrupts,
-    /// Replies that the socket had no room for.
+    /// Replies that the socket had no room for, and the file of the one that begins there.
     unsent: Vec<u8>,
+    unsent_file: Option<(usize, Arc<OwnedFd>)>,
     /// A message is about to be taken from the socket, and its reply to be sent.
     pub answering: bool,
     /// The guest's address, to be told to the network.
@@ -114,6 +115,7 @@ impl FrontEnd {
             link: offer.link,
             interrupts: Interrupts::default(),
             unsent: Vec::new(),
+            unsent_file: None,
             answering: false,
             announce: None,
             kept: kept.unwrap_or_default(),
@@ -167,9 +169,13 @@ impl FrontEnd {
     ///
     /// # Errors
     /// [`ProtocolError`] when the front end reads nothing, or is gone.
-    pub fn send(&mut self, bytes: &[u8]) -> Result<(), ProtocolError> {
-        if self.unsent.len() + bytes.len() > MAX_UNSENT {
+    pub fn send(&mut self, bytes: &[u8], file: Option<Arc<OwnedFd>>) -> Result<(), ProtocolError> {
+        let second = file.is_some() && self.unsent_file.is_some();
+        if self.unsent.len() + bytes.len() > MAX_UNSENT || second {
             return Err(ProtocolError::Unread);
+        }
+        if let Some(file) = file {
+            self.unsent_file = Some((self.unsent.len(), file));
         }
         self.unsent.extend(bytes);
         self.flush()
@@ -177,9 +183,17 @@ impl FrontEnd {
 
     fn flush(&mut self) -> Result<(), ProtocolError> {
         while !self.unsent.is_empty() {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(&self.socket, &self.unsent, flags) {
-                Ok(sent) => drop(self.unsent.drain(..sent)),
+            let (until, file) = match &self.unsent_file {
+                Some((0, file)) => (self.unsent.len(), Some(file.as_fd())),
+                Some((at, _)) => (*at, None),
+                None => (self.unsent.len(), None),
+            };
+            match message::send_bytes(&self.socket, &self.unsent[..until], file.as_slice()) {
+                Ok(sent) => {
+                    drop(self.unsent.drain(..sent));
+                    let after = |(at, file): (usize, _)| Some((at.checked_sub(sent)?, file));
+                    self.unsent_file = self.unsent_file.take().and_then(after);
+                }
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
@@ -305,6 +319,7 @@ impl FrontEnd {
             } else {
                 self.transmit_half(queue).map(|half| queues.push(half))
             };
+            self.session.set_adopted(queue);
             if let Err(why) = made {
                 self.stop(queue);
                 refused = Some(Refused::Ring { queue, why });
@@ -348,7 +363,8 @@ impl FrontEnd {
         };
         let state = self.queue(queue).ok_or(QueueError::Size(0))?;
         let dirty = session.dirty_log().cloned();
-        Ok(QueueConfig { memory, layout, features: session.features(), state, dirty })
+        let inflight = session.inflight(queue)?;
+        Ok(QueueConfig { memory, layout, features: session.features(), state, dirty, inflight })
     }
 
     fn transmit_half(&self, queue: usize) -> Result<Queue, QueueError> {

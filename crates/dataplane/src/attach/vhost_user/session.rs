@@ -8,6 +8,7 @@
 //! end negotiated protocol features, the ring is enabled; the parts may come in any order. (QEMU sends
 //! `SET_VRING_ENABLE` before `SET_FEATURES`.)
 
+mod inflight;
 mod offer;
 
 use std::collections::BTreeMap;
@@ -21,6 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use shmem::{DirtyLog, GuestMemory};
 
+use self::inflight::{Areas, SavedAreas};
 pub use self::offer::Offer;
 use super::memory::{self, MemoryError, Slot};
 use super::message::{ProtocolError, Region, Request, RingAddress};
@@ -38,6 +40,7 @@ mod protocol {
     pub const MTU: u64 = 1 << 4;
     pub const BACKEND_REQ: u64 = 1 << 5;
     pub const CONFIG: u64 = 1 << 9;
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
     pub const RESET_DEVICE: u64 = 1 << 13;
     pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
     pub const STATUS: u64 = 1 << 16;
@@ -48,6 +51,7 @@ mod protocol {
         | MTU
         | BACKEND_REQ
         | CONFIG
+        | INFLIGHT_SHMFD
         | RESET_DEVICE
         | CONFIGURE_MEM_SLOTS
         | STATUS;
@@ -82,6 +86,11 @@ pub enum Refused {
     /// The configuration space is read only.
     #[error("The configuration space is read only")]
     ReadOnly,
+    /// Areas for buffers in flight that are not as they are said to be.
+    #[error(
+        "The areas for buffers in flight are of another version or size than the queues, or too large"
+    )]
+    Inflight,
     /// A ring that does not lie in guest memory.
     #[error("Queue {queue} cannot run: {why}")]
     Ring {
@@ -93,12 +102,14 @@ pub enum Refused {
 }
 
 /// What is to be done for a message, beside the changes it made.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Answer {
     /// An acknowledgement, if one is wanted.
     Done,
     /// A reply of these bytes.
     Bytes(Vec<u8>),
+    /// A reply of these bytes, and this file.
+    File(Vec<u8>, Arc<OwnedFd>),
     /// A reply that says where this ring stands, once it does not run any more.
     Base(u32),
     /// The guest with this address came here: the network is to learn that.
@@ -146,6 +157,7 @@ pub struct Session {
     next_slot: u32,
     memory: Arc<GuestMemory>,
     log: Option<Log>,
+    inflight: Option<Areas>,
     channel: Option<Arc<OwnedFd>>,
     changes: Changes,
 }
@@ -168,6 +180,8 @@ struct Saved {
     rings: Vec<(u16, Option<RingAddress>, bool)>,
     slots: Vec<(Region, u32, u32)>,
     log: Option<(u64, u64)>,
+    #[serde(default)]
+    inflight: Option<SavedAreas>,
 }
 
 /// What is kept for a successor, by name: a value and a descriptor.
@@ -187,6 +201,7 @@ impl Session {
             next_slot: 0,
             memory: Arc::default(),
             log: None,
+            inflight: None,
             channel: None,
             changes: Changes::default(),
         }
@@ -221,6 +236,10 @@ impl Session {
     pub fn dirty_log(&self) -> Option<&Arc<DirtyLog>> {
         let wanted = self.features.unwrap_or(0) & LOG_ALL != 0;
         self.log.as_ref().filter(|_| wanted).map(|log| &log.pages)
+    }
+
+    fn is_packed(&self) -> bool {
+        self.features().contains(Features::RING_PACKED)
     }
 
     /// True if the ring is to be served.
@@ -289,6 +308,8 @@ impl Session {
             }
             R::SendRarp(mac) => Answer::Announce(mac),
             R::ResetOwner => self.disable(),
+            R::GetInflight(asked) => return Ok(self.make_inflight(asked)),
+            R::SetInflight(said, file) => return Ok(self.set_inflight(said, file)),
             R::ResetDevice => {
                 (self.features, self.status) = (None, 0);
                 self.disable();
@@ -444,6 +465,8 @@ impl Session {
 
     fn stop(&mut self) -> Answer {
         self.rings.iter_mut().for_each(|ring| ring.kick = None);
+        // Its driver begins anew.
+        self.inflight = None;
         self.changes.rings = true;
         Answer::Done
     }
@@ -470,6 +493,7 @@ impl Session {
             rings: self.rings.iter().map(ring).collect(),
             slots: self.slots.iter().map(|s| (s.region, s.number, s.times)).collect(),
             log: self.log.as_ref().map(|log| (log.offset, log.size)),
+            inflight: self.inflight.as_ref().map(Areas::saved),
         };
         let mut kept = Kept::new();
         let mut keep = |name: String, fd: &Option<Arc<OwnedFd>>| {
@@ -486,6 +510,7 @@ impl Session {
             keep(format!("memory {}", slot.number), &Some(Arc::clone(&slot.file)));
         }
         keep("channel".into(), &self.channel);
+        keep("inflight".into(), &self.inflight.as_ref().map(|areas| Arc::clone(&areas.file)));
         keep("log".into(), &self.log.as_ref().map(|log| Arc::clone(&log.file)));
         kept.insert(SESSION.into(), (json!(saved), None));
         kept
@@ -520,6 +545,10 @@ impl Session {
             let file = fd("log".into())?;
             let pages = memory::log(&file, offset, size).ok()?;
             session.log = Some(Log { file, offset, size, pages });
+        }
+        if let Some(saved) = saved.inflight {
+            let (file, queues) = (fd("inflight".into())?, session.rings.len() as u16);
+            session.inflight = Some(Areas::restore(saved, file, queues, session.is_packed())?);
         }
         session.changes.rings = true;
         Some(session)

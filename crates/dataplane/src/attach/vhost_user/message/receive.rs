@@ -18,7 +18,10 @@ fn has_descriptors(code: u32, payload: &[u8]) -> Option<bool> {
         code::SET_VRING_KICK | code::SET_VRING_CALL | code::SET_VRING_ERR => {
             u64::from(first) & NO_DESCRIPTOR == 0
         }
-        code::SET_LOG_BASE | code::ADD_MEM_REG | code::SET_BACKEND_REQ_FD => true,
+        code::SET_LOG_BASE
+        | code::ADD_MEM_REG
+        | code::SET_BACKEND_REQ_FD
+        | code::SET_INFLIGHT_FD => true,
         code::SET_LOG_FD | code::REM_MEM_REG => return None,
         _ => false,
     })

@@ -92,6 +92,11 @@ fn wrong_sizes_and_numbers_of_descriptors_are_refused() {
         (code::GET_CONFIG, vec![0xff; 12], 0),
         (code::GET_CONFIG, vec![0; 13], 0),
         (code::SET_BACKEND_REQ_FD, Vec::new(), 0),
+        (code::GET_INFLIGHT_FD, words(&[0, 0]), 0),
+        (code::GET_INFLIGHT_FD, words(&[0, 0, 0]), 1),
+        (code::SET_INFLIGHT_FD, words(&[0, 0, 0, 0]), 1),
+        (code::SET_INFLIGHT_FD, words(&[0, 0, 0]), 0),
+        (code::SET_INFLIGHT_FD, words(&[0, 0, 0]), 2),
     ];
     for (code, payload, fds) in cases {
         let (front, back) = pair();

@@ -1,4 +1,5 @@
 use super::*;
+use crate::attach::vhost_user::message::InflightAreas;
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 
@@ -75,7 +76,7 @@ fn rings_run_once_all_is_said_also_in_qemus_order() {
     do_all(&mut session, [Request::SetRingEnable { queue: 1, on: false }]);
     assert!(session.is_running(0) && !session.is_running(1));
     let base = session.handle(Request::GetRingBase { queue: 0 }).unwrap().unwrap();
-    assert_eq!(base, Answer::Base(0));
+    assert!(matches!(base, Answer::Base(0)));
     assert!(!session.is_running(0), "a ring whose base was asked for stands still");
 }
 
@@ -99,7 +100,7 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
     let proc = std::fs::File::open("/proc/self/status").unwrap();
     for request in [
         Request::SetFeatures(1 << 33),
-        Request::SetProtocolFeatures(1 << 12),
+        Request::SetProtocolFeatures(1 << 11),
         Request::SetMemoryTable(overlapping),
         Request::SetMemoryTable(vec![(region(0, 0), memfd(SIZE - 1))]),
         Request::SetMemoryTable(vec![(region(0, u64::MAX), memfd(SIZE))]),
@@ -113,6 +114,9 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
         Request::SetRingKick { queue: 0, fd: None },
         Request::SetRingKick { queue: 0, fd: Some(pipe) },
         Request::SetRingCall { queue: 0, fd: Some(memfd(8)) },
+        Request::GetInflight(InflightAreas { queues: 3, ..AREAS }),
+        Request::GetInflight(InflightAreas { queue_size: 0, ..AREAS }),
+        Request::GetInflight(InflightAreas { queue_size: u16::MAX, ..AREAS }),
         Request::SetMtu(1501),
         Request::SetConfig { offset: 0, size: 6 },
     ] {
@@ -125,6 +129,79 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
         let base = session.handle(Request::GetRingBase { queue: beyond });
         assert!(matches!(base, Err(ProtocolError::Queue(_))));
     }
+}
+
+const AREAS: InflightAreas = InflightAreas { size: 0, offset: 0, queues: 2, queue_size: 256 };
+
+/// The areas that a session makes for its queues, and their file.
+fn areas(session: &mut Session) -> (InflightAreas, OwnedFd) {
+    match session.handle(Request::GetInflight(AREAS)).unwrap().unwrap() {
+        Answer::File(bytes, file) => {
+            let size = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
+            let said = InflightAreas { size, ..AREAS };
+            assert_eq!(bytes, said.bytes());
+            (said, file.try_clone().unwrap())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn areas_for_buffers_in_flight_are_made_and_taken_and_kept() {
+    let mut session = qemu();
+    let (said, file) = areas(&mut session);
+    assert_eq!(said.size, 2 * (32 + 32 * 256_u64).next_multiple_of(64), "packed");
+    let seals = rustix::fs::fcntl_get_seals(&file).unwrap();
+    let fixed = rustix::fs::SealFlags::SHRINK | rustix::fs::SealFlags::GROW;
+    assert!(seals.contains(fixed), "nobody can cut it off");
+    assert!(session.inflight(0).unwrap().is_none(), "it may be for another back end");
+    session.take_changes();
+    do_all(&mut session, [Request::SetInflight(said, file.try_clone().unwrap())]);
+    assert!(session.take_changes().rings && session.inflight(1).unwrap().is_some());
+    session.set_adopted(0);
+    let kept = session.kept();
+    let next = Session::restore(offer(), &kept).unwrap();
+    assert_eq!(next.kept()[SESSION].0, kept[SESSION].0);
+    assert!(next.inflight(0).unwrap().is_some() && next.inflight(2).unwrap().is_none());
+    let mut part = kept.clone();
+    part.remove("inflight");
+    assert!(Session::restore(offer(), &part).is_none(), "without its file");
+    do_all(&mut session, [Request::ResetDevice]);
+    assert!(session.inflight(0).unwrap().is_none(), "a driver that begins anew has none");
+}
+
+#[test]
+fn areas_that_are_not_what_is_said_are_refused() {
+    let mut session = qemu();
+    let (said, file) = areas(&mut session);
+    let (pipe, _other_end) = rustix::pipe::pipe().unwrap();
+    let longer = InflightAreas { size: said.size + 4096, ..said };
+    let refused = |session: &mut Session, said: InflightAreas, file: &OwnedFd| {
+        let request = Request::SetInflight(said, file.try_clone().unwrap());
+        assert!(session.handle(request).unwrap().is_err(), "{said:?}");
+        assert!(session.inflight(0).unwrap().is_none(), "{said:?}");
+    };
+    for wrong in [
+        InflightAreas { size: said.size - 1, ..said },
+        InflightAreas { size: u64::MAX, ..said },
+        InflightAreas { offset: 64, ..longer },
+        InflightAreas { offset: 4, ..said },
+        InflightAreas { offset: u64::MAX - 63, ..said },
+        InflightAreas { queues: 0, ..said },
+        InflightAreas { queues: 3, ..said },
+        InflightAreas { queue_size: 512, ..said },
+        InflightAreas { queue_size: 0, ..said },
+    ] {
+        refused(&mut session, wrong, &file);
+    }
+    refused(&mut session, said, &pipe);
+    rustix::io::pwrite(&file, &[2], 8).unwrap();
+    refused(&mut session, said, &file);
+    // Of this version, and for queues of another size.
+    rustix::io::pwrite(&file, &[1, 0, 255, 0], 8).unwrap();
+    refused(&mut session, said, &file);
+    rustix::io::pwrite(&file, &[1, 0, 0, 1], 8).unwrap();
+    do_all(&mut session, [Request::SetInflight(said, file)]);
 }
 
 #[test]

@@ -1,0 +1,133 @@
+//! The areas in which a front end keeps which buffers are in flight, for whoever serves it next.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use nic::virtio::{Inflight, QueueError};
+use rustix::fs::{MemfdFlags, SealFlags};
+use serde::{Deserialize, Serialize};
+use shmem::Mapping;
+
+use super::{Answer, Refused, Session};
+use crate::attach::vhost_user::memory::{self, MemoryError};
+use crate::attach::vhost_user::message::InflightAreas;
+
+/// Most bytes of the areas of one front end, which keeps their file for as long as it likes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// The areas that a front end gave.
+#[derive(Debug)]
+pub struct Areas {
+    pub file: Arc<OwnedFd>,
+    pub said: InflightAreas,
+    mapping: Arc<Mapping>,
+    /// By queue: what is in flight there is to be given back as the queue starts.
+    pub adopt: Box<[bool]>,
+}
+
+/// What is kept of them for a successor of this process.
+#[derive(Serialize, Deserialize)]
+pub struct SavedAreas {
+    said: InflightAreas,
+    adopt: Vec<bool>,
+}
+
+/// Bytes of one queue's area, and of all; refused if there are none, or too many.
+fn sizes(said: InflightAreas, most: u16, packed: bool) -> Result<(usize, u64), Refused> {
+    let InflightAreas { queues, queue_size, .. } = said;
+    let each = Inflight::bytes(queue_size, packed);
+    let all = u64::from(queues) * each as u64;
+    let good = (1..=most).contains(&queues) && (1..=32_768).contains(&queue_size);
+    if good && all <= MAX_BYTES { Ok((each, all)) } else { Err(Refused::Inflight) }
+}
+
+/// A new file of areas, all zero, for as many queues as are asked for, `most` at most.
+pub fn make(
+    asked: InflightAreas,
+    most: u16,
+    packed: bool,
+) -> Result<(InflightAreas, OwnedFd), Refused> {
+    let (_, size) = sizes(asked, most, packed)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let make = || {
+        let file = rustix::fs::memfd_create("toklat inflight", flags)?;
+        // Its length, and no page but the last.
+        rustix::io::pwrite(&file, &[0], size - 1)?;
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+        Ok(file)
+    };
+    let file = make().map_err(MemoryError::Inspect)?;
+    Ok((InflightAreas { size, offset: 0, ..asked }, file))
+}
+
+impl Areas {
+    /// Takes areas for at most `most` queues.
+    pub fn new(
+        said: InflightAreas,
+        file: Arc<OwnedFd>,
+        most: u16,
+        packed: bool,
+    ) -> Result<Self, Refused> {
+        let (_, all) = sizes(said, most, packed)?;
+        let end = said.offset.checked_add(said.size).filter(|_| said.size >= all);
+        // Areas of 64 bytes each begin at multiples of so many.
+        let end = end.filter(|end| *end <= 64 * MAX_BYTES && said.offset.is_multiple_of(64));
+        let mapping = memory::map_memory(&file, end.ok_or(Refused::Inflight)?)?;
+        let adopt = vec![true; said.queues.into()].into();
+        let this = Self { file, said, mapping, adopt };
+        let sound = (0..usize::from(said.queues)).all(|queue| this.area(queue, packed).is_ok());
+        if sound { Ok(this) } else { Err(Refused::Inflight) }
+    }
+
+    /// The area of a queue, if it has one.
+    pub fn area(&self, queue: usize, packed: bool) -> Result<Option<Inflight>, QueueError> {
+        let Some(adopt) = self.adopt.get(queue) else { return Ok(None) };
+        let size = self.said.queue_size;
+        let at = self.said.offset as usize + queue * Inflight::bytes(size, packed);
+        let area = Inflight::new(&self.mapping, at, size, packed).ok_or(QueueError::Inflight)?;
+        Ok(Some(if *adopt { area.adopted() } else { area }))
+    }
+
+    pub fn saved(&self) -> SavedAreas {
+        SavedAreas { said: self.said, adopt: self.adopt.to_vec() }
+    }
+
+    /// The areas that a predecessor kept.
+    pub fn restore(saved: SavedAreas, file: Arc<OwnedFd>, most: u16, packed: bool) -> Option<Self> {
+        let mut this = Self::new(saved.said, file, most, packed).ok()?;
+        this.adopt = Some(saved.adopt).filter(|adopt| adopt.len() == this.adopt.len())?.into();
+        Some(this)
+    }
+}
+
+impl Session {
+    /// Where buffers of a queue that are in flight are to be marked.
+    ///
+    /// # Errors
+    /// [`QueueError::Inflight`] when that is not possible there.
+    pub fn inflight(&self, queue: usize) -> Result<Option<Inflight>, QueueError> {
+        self.inflight.as_ref().map_or(Ok(None), |areas| areas.area(queue, self.is_packed()))
+    }
+
+    /// A queue that starts has given back what was in flight.
+    pub fn set_adopted(&mut self, queue: usize) {
+        let areas = self.inflight.iter_mut();
+        areas.filter_map(|areas| areas.adopt.get_mut(queue)).for_each(|adopt| *adopt = false);
+    }
+
+    pub(super) fn make_inflight(&self, asked: InflightAreas) -> Result<Answer, Refused> {
+        let (areas, file) = make(asked, self.rings.len() as u16, self.is_packed())?;
+        Ok(Answer::File(areas.bytes(), Arc::new(file)))
+    }
+
+    pub(super) fn set_inflight(
+        &mut self,
+        said: InflightAreas,
+        file: OwnedFd,
+    ) -> Result<Answer, Refused> {
+        let (file, queues) = (Arc::new(file), self.rings.len() as u16);
+        self.inflight = Some(Areas::new(said, file, queues, self.is_packed())?);
+        self.changes.rings = true;
+        Ok(Answer::Done)
+    }
+}
