@@ -55,8 +55,7 @@ impl Qmp {
 
     /// Has QEMU do something; the description of the error if it does not.
     fn try_execute(&mut self, what: &str, how: &Value) -> anyhow::Result<Result<Value, String>> {
-        let command = json!({ "execute": what, "arguments": how });
-        writeln!(self.socket.get_mut(), "{command}")?;
+        say(self.socket.get_mut(), &json!({ "execute": what, "arguments": how }))?;
         loop {
             let mut answer = self.line().context("QEMU does not answer")?;
             if let Some(done) = answer.get_mut("return") {
@@ -118,6 +117,11 @@ impl Qmp {
     }
 }
 
+/// Sends a command at once: QEMU obeys at its closing brace, and may be gone before the newline comes.
+fn say(mut to: impl Write, command: &Value) -> std::io::Result<()> {
+    to.write_all(format!("{command}\n").as_bytes())
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::net::UnixListener;
@@ -164,6 +168,23 @@ mod tests {
         assert_eq!(names, ["qmp_capabilities", "qom-get", "device_del", "device_add"]);
         let added = &asked[3]["arguments"];
         assert_eq!((&added["bus"], &added["socket"]["path"]), (&json!("port1"), &json!("/s")));
+    }
+
+    #[test]
+    fn a_command_goes_out_in_one_piece() {
+        struct Pieces(Vec<Vec<u8>>);
+        impl Write for Pieces {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.push(bytes.to_vec());
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut pieces = Pieces(Vec::new());
+        say(&mut pieces, &json!({ "execute": "quit" })).unwrap();
+        assert_eq!(pieces.0, [b"{\"execute\":\"quit\"}\n"]);
     }
 
     #[test]
