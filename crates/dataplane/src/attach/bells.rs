@@ -125,19 +125,24 @@ impl Bell {
                 let first = !self.put_off.swap(true, Ordering::AcqRel);
                 return if first { Rung::Later(due) } else { Rung::No };
             }
-            self.put_off.store(false, Ordering::Release);
+            self.see_to_it();
         }
         self.signal(now);
         Rung::Yes
     }
 
     fn ring_late(&self, now: Nanos) -> bool {
-        // Cleared before the signal: who asks from now on has somebody see to it anew.
-        let put_off = self.put_off.swap(false, Ordering::AcqRel);
+        let put_off = self.see_to_it();
         if put_off {
             self.signal(now);
         }
         put_off
+    }
+
+    /// Takes over what was put off, for the signal that follows; true if there was something. Cleared before the signal:
+    /// who asks from now on has somebody see to it anew. What is not seen to be put off, its worker rings late.
+    fn see_to_it(&self) -> bool {
+        self.put_off.load(Ordering::Relaxed) && self.put_off.swap(false, Ordering::AcqRel)
     }
 
     fn signal(&self, now: Nanos) {
