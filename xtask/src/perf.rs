@@ -51,7 +51,7 @@ fn instructions(program: &Path, scenario: &str, frames: u64) -> Result<u64> {
     let out = std::env::temp_dir().join(format!("toklat-callgrind-{}", std::process::id()));
     let out_arg = format!("--callgrind-out-file={}", out.display());
     let mut args = vec!["--tool=callgrind", "--quiet", &out_arg];
-    if scenario.starts_with("virtio.") {
+    if scenario.starts_with("virtio.") || scenario.starts_with("scatter") {
         args.push("--toggle-collect=*Inline*turn*");
     }
     let done = command("valgrind", &args)

@@ -18,15 +18,17 @@ fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
         return Err(
-            "usage: budget inline.64|inline.1500|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+            "usage: budget inline.64|inline.1500|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
         );
     };
     let frames: usize = frames.parse()?;
     match scenario.as_str() {
-        "inline.64" => Bench::new(1, Mac::local(2))?.run(frames, 64),
-        "inline.1500" => Bench::new(1, Mac::local(2))?.run(frames, 1500),
+        "inline.64" => Bench::new(1, To::Each)?.run(frames, 64),
+        "inline.1500" => Bench::new(1, To::Each)?.run(frames, 1500),
+        // Each frame of a batch to another port.
+        "scatter.64" => Bench::new(64, To::Each)?.run(frames, 64),
         // Counted per copy: that is what the receivers get.
-        "broadcast.64" => Bench::new(64, Mac::BROADCAST)?.run(frames / 64, 64),
+        "broadcast.64" => Bench::new(64, To::All)?.run(frames / 64, 64),
         "pipe.64" => pipe(frames, 64),
         "virtio.split.64" => virtio(Features::empty(), frames, 64),
         "virtio.packed.64" => virtio(Features::RING_PACKED, frames, 64),
@@ -35,9 +37,14 @@ fn main() -> Result<(), Error> {
 }
 
 /// Fills up to a batch of slots with frames of `len` bytes, headers only.
-fn send(port: &mut Port, header: &[u8; 14], frames: usize, len: usize) -> Result<usize, Error> {
+fn send<'h>(
+    port: &mut Port,
+    mut header: impl FnMut() -> &'h [u8; 14],
+    frames: usize,
+    len: usize,
+) -> Result<usize, Error> {
     let sent = port.send(frames.min(BATCH)).fill(frames.min(BATCH), |window| {
-        window.copy_in(header);
+        window.copy_in(header());
         len
     });
     port.flush()?;
@@ -55,42 +62,74 @@ fn receive(port: &mut Port, bytes: &mut usize) -> Result<usize, Error> {
     Ok(frames)
 }
 
+/// Whom frames are for.
+#[derive(Clone, Copy)]
+enum To {
+    /// One receiver, by turns.
+    Each,
+    /// All of them.
+    All,
+}
+
 /// One sender, some receivers, and the switch between them.
 struct Bench {
     switch: Inline,
     sender: Port,
     receivers: Vec<Port>,
-    header: [u8; 14],
+    headers: Vec<[u8; 14]>,
+    /// Frames that arrive for each that is sent.
+    copies: usize,
 }
 
 impl Bench {
-    fn new(receivers: u32, to: Mac) -> Result<Self, Error> {
-        let region = Region::private(RegionConfig::ports(receivers + 1, 1, 256))?;
-        let config = SwitchConfig { max_ports: receivers as u16 + 1, ..Default::default() };
+    fn new(count: u32, to: To) -> Result<Self, Error> {
+        let region = Region::private(RegionConfig::ports(count + 1, 1, 256))?;
+        let config = SwitchConfig { max_ports: count as u16 + 1, ..Default::default() };
         let mut switch = Inline::new(config)?;
         let sender = plug(&mut switch, &region, Mac::local(1))?;
-        let receivers = (0..receivers)
+        let receivers: Vec<Port> = (0..count)
             .map(|i| plug(&mut switch, &region, Mac::local(2 + i)))
             .collect::<Result<_, _>>()?;
-        let mut header = [0; 14];
-        header[..6].copy_from_slice(&to.octets());
-        header[6..12].copy_from_slice(&Mac::local(1).octets());
-        header[12..].copy_from_slice(&[0x88, 0xb5]);
-        Ok(Self { switch, sender, receivers, header })
+        let header = |to: Mac| {
+            let mut header = [0; 14];
+            header[..6].copy_from_slice(&to.octets());
+            header[6..12].copy_from_slice(&Mac::local(1).octets());
+            header[12..].copy_from_slice(&[0x88, 0xb5]);
+            header
+        };
+        let (headers, copies) = match to {
+            To::Each => ((0..count).map(|i| header(Mac::local(2 + i))).collect(), 1),
+            To::All => (vec![header(Mac::BROADCAST)], receivers.len()),
+        };
+        Ok(Self { switch, sender, receivers, headers, copies })
     }
 
-    fn run(mut self, frames: usize, len: usize) -> Result<(), Error> {
+    fn run(self, frames: usize, len: usize) -> Result<(), Error> {
+        let headers = self.headers.clone();
+        let mut by_turns = headers.iter().cycle();
+        match headers.as_slice() {
+            [header] => self.run_with(|| header, frames, len),
+            headers => self.run_with(|| by_turns.next().unwrap_or(&headers[0]), frames, len),
+        }
+    }
+
+    fn run_with<'h>(
+        mut self,
+        mut header: impl FnMut() -> &'h [u8; 14],
+        frames: usize,
+        len: usize,
+    ) -> Result<(), Error> {
         let (mut sent, mut received, mut bytes, mut turns) = (0, 0, 0, 0);
         // A flood takes several turns: its copies are charged to the sender.
         while sent < frames || turns < 64 {
             turns = if sent < frames { 0 } else { turns + 1 };
-            sent += send(&mut self.sender, &self.header, frames - sent, len)?;
+            sent += send(&mut self.sender, &mut header, frames - sent, len)?;
             self.switch.turn(Nanos(sent as u64));
             for port in &mut self.receivers {
                 received += receive(port, &mut bytes)?;
             }
         }
-        let expected = frames * self.receivers.len();
+        let expected = frames * self.copies;
         if received != expected || bytes != expected * len {
             return Err(format!("{received} frames and {bytes} bytes of {expected} arrived").into());
         }
@@ -117,7 +156,7 @@ fn pipe(frames: usize, len: usize) -> Result<(), Error> {
     let (mut left, mut right) = ring::pipe(&PipeConfig::default())?;
     let (mut sent, mut received, mut bytes) = (0, 0, 0);
     while received < frames {
-        sent += send(&mut left, &[0; 14], frames - sent, len)?;
+        sent += send(&mut left, || &[0; 14], frames - sent, len)?;
         received += receive(&mut right, &mut bytes)?;
     }
     if bytes != frames * len {

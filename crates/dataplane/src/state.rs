@@ -32,7 +32,7 @@ pub const MAX_PORTS: usize = 16_384;
 pub const MAX_WORKERS: usize = 64;
 
 /// "toklat" and a number that changes with the layout, or the meaning, of anything below.
-const MAGIC: u64 = 0x746f_6b6c_6174_0006;
+const MAGIC: u64 = 0x746f_6b6c_6174_0007;
 const PAGE: usize = 4096;
 /// Most rings, or queues, of a port in each direction.
 pub const RINGS: usize = MAX_RINGS as usize;
@@ -103,20 +103,21 @@ unsafe impl Shareable for SendState {}
 #[derive(Debug)]
 #[repr(C, align(256))]
 pub struct ReceiveState {
-    /// What was delivered and dropped.
-    pub counters: EgressCounters,
     /// First slot not yet filled; storing it is what delivers a batch.
     pub published: Cursor,
     /// First slot not yet taken back from the client.
     pub released: Cursor,
     /// 1 once the spare buffers below were read from the ring.
     pub primed: AtomicU32,
+    /// What was delivered and dropped. The first of these share a cache line with the cursors.
+    pub counters: EgressCounters,
     /// Where a guest's receive queue stands.
     queue: QueueState,
 }
 
 // SAFETY: atomic words only.
 unsafe impl Shareable for ReceiveState {}
+const _: () = assert!(size_of::<ReceiveState>() == 256, "sixteen to a page");
 
 /// What crossed the bus of an emulated network card: what its guest paid for.
 #[derive(Debug, Default)]
@@ -354,7 +355,7 @@ impl PortState {
     #[must_use]
     pub fn egress(&self, ring: usize) -> Option<Shared<EgressCounters>> {
         let at = self.queue_at + ring * self.next_queue;
-        self.map.shared(at).filter(|_| ring < RINGS)
+        self.map.shared(at + offset_of!(ReceiveState, counters)).filter(|_| ring < RINGS)
     }
 
     /// Where the guest's transmit queue `queue` stands.

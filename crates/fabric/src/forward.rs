@@ -15,7 +15,7 @@ use port::{DropReason, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
 use crate::ports::{PortEntry, QueueIdx};
 use crate::sender::Stalled;
 use crate::{Fdb, Filter, Ports, Sender, Sending};
-use deliver::List;
+use deliver::{Chain, List};
 use finish::Finisher;
 
 mod classify;
@@ -73,14 +73,12 @@ pub struct Forwarder {
     variants: Vec<[Option<FrameIdx>; 2]>,
     /// The gathered frame that a variant was made of.
     origins: Vec<FrameIdx>,
-    /// Frames for each queue of this batch; zero between batches.
-    counts: Vec<u16>,
-    /// Where each queue's frames start in `order`.
-    starts: Vec<u16>,
+    /// The frames of this batch for each queue; empty between batches.
+    chains: Vec<Chain>,
+    /// The frame that follows each in its chain.
+    next: Vec<FrameIdx>,
     /// Queues with frames in this batch, until the next is sorted; none if it goes one way.
     queues: Vec<QueueIdx>,
-    /// Frames sorted by queue.
-    order: Vec<FrameIdx>,
     floods: Vec<FrameIdx>,
     reached: Vec<bool>,
     list: Vec<FrameIdx>,
@@ -105,10 +103,9 @@ impl Forwarder {
         self.tags.resize(batch, None);
         self.variants.resize(batch, [None; 2]);
         self.origins.resize(4 * batch, 0);
-        self.order.resize(batch, 0);
+        self.next.resize(batch, 0);
         self.reached.resize(batch, false);
-        self.counts.resize(queues, 0);
-        self.starts.resize(queues, 0);
+        self.chains.resize(queues, Chain::default());
         for list in [&mut self.floods, &mut self.list] {
             list.reserve(4 * batch);
         }
@@ -133,7 +130,7 @@ impl Forwarder {
         let Some(port) = ports.get(from.port) else {
             return Turn { completed: frames, deliveries: 0, detached: frames };
         };
-        if frames > self.destinations.len() || ports.queue_count() > self.counts.len() {
+        if frames > self.destinations.len() || ports.queue_count() > self.chains.len() {
             self.reserve(frames.max(self.destinations.len()), ports.queue_count());
         }
         port.counters.batches[histogram_bucket(frames)].add(1);
@@ -150,10 +147,17 @@ impl Forwarder {
             self.classify::<true, false>(&mut way, memory, fdb, scratch)
         };
         let max_frame = port.max_frame as u32;
-        way.mirror(scratch, &port.mirrors, &ALL[..frames], max_frame, &mut self.touched);
+        way.mirror(
+            &scratch.batch(map),
+            &port.mirrors,
+            &ALL[..frames],
+            max_frame,
+            &mut self.touched,
+        );
         if let Some(queue) = uniform {
             self.queues.clear();
-            way.deliver(scratch, queue, List::plain(&ALL[..frames]), &mut self.touched);
+            let list = List::plain(&ALL[..frames]);
+            way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
         } else {
             self.deliver_sorted(&mut way, scratch, frames);
         }
@@ -177,13 +181,13 @@ impl Forwarder {
             return Turn { completed, deliveries: 0, detached: from.abandon() };
         };
         if scratch.capacity() > self.destinations.len() {
-            self.reserve(scratch.capacity(), self.counts.len());
+            self.reserve(scratch.capacity(), self.chains.len());
         }
         std::mem::swap(&mut from.stalled, &mut self.waiting);
         let mut way = Way { ports, port, from, map, now, deliveries: 0 };
         for run in self.waiting.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let to = ports.get(run[0].port).filter(|to| to.instance == run[0].instance);
-            let Some(to) = to.filter(|to| u32::from(run[0].queue) < to.queues) else {
+            let Some(to) = to.filter(|to| u32::from(run[0].queue) < to.reach.queues) else {
                 port.counters.drop_frames(DropReason::Detached, run.len() as u64);
                 continue;
             };
@@ -192,11 +196,11 @@ impl Forwarder {
                 self.origins[usize::from(stalled.variant)] = stalled.frame;
                 self.list.push(stalled.variant);
             }
-            let queue = to.first_queue + u32::from(run[0].queue);
+            let queue = to.reach.first_queue + u32::from(run[0].queue);
             let segments = usize::from(run[0].segments);
             let origins = Some(&self.origins[..]);
             let list = List { frames: &self.list, origins, destinations: &[], segments };
-            way.deliver(scratch, queue, list, &mut self.touched);
+            way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
         }
         self.waiting.clear();
         if way.from.is_stalled() && now - way.from.gathered_at >= timeout {

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use frame::VlanId;
-use port::{Egress, IngressCounters, Limits, Nearer};
+use port::{Egress, Fetch, IngressCounters, Limits};
 use shmem::Shared;
 
 use crate::{Filter, Policy, VlanMode};
@@ -51,6 +51,7 @@ pub struct Monitor {
 }
 
 /// A receive queue.
+#[repr(align(64))]
 pub(crate) struct Queue {
     pub egress: Arc<dyn Egress>,
     pub port: u16,
@@ -61,15 +62,24 @@ pub(crate) struct Queue {
     pub mirrors: Vec<QueueIdx>,
 }
 
+/// What is asked of a port that a frame goes to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reach {
+    pub first_queue: QueueIdx,
+    /// None if it is not there or not attached.
+    pub queues: u32,
+    pub protected: bool,
+    /// It knows of VLANs.
+    pub aware: bool,
+}
+
 /// A port, its rules ready for use.
 pub(crate) struct PortEntry {
     pub id: u16,
     pub instance: u32,
     pub counters: Shared<IngressCounters>,
-    pub first_queue: QueueIdx,
-    pub queues: u32,
+    pub reach: Reach,
     pub send_queues: u16,
-    pub protected: bool,
     pub vlan: Vlan,
     /// The only source addresses it may use, if it is locked to some.
     pub allowed: Option<Vec<u64>>,
@@ -166,6 +176,8 @@ impl Vlan {
 #[derive(Default)]
 pub struct Ports {
     slots: Vec<Option<PortEntry>>,
+    /// Of every port, side by side: traffic to many ports looks at nothing else of them.
+    reach: Vec<Reach>,
     queues: Vec<Queue>,
     /// Members that know nothing of VLANs, and those that do.
     unaware: Vec<u16>,
@@ -185,6 +197,7 @@ impl Ports {
         let mut ports = Self::default();
         let slots = specs.clone().map(|spec| usize::from(spec.id) + 1).max().unwrap_or(0);
         ports.slots.resize_with(slots, || None);
+        ports.reach.resize(slots, Reach::default());
         for spec in specs.clone() {
             ports.add(spec);
         }
@@ -213,14 +226,19 @@ impl Ports {
             members.push(spec.id);
         }
         let allowed = || policy.macs.iter().map(|mac| mac.word()).collect();
+        let reach = Reach {
+            first_queue,
+            queues: spec.egresses.len() as u32,
+            protected: policy.protected,
+            aware: !matches!(vlan, Vlan::Unaware),
+        };
+        self.reach[usize::from(spec.id)] = reach;
         self.slots[usize::from(spec.id)] = Some(PortEntry {
             id: spec.id,
             instance: spec.instance,
             counters: spec.counters.clone(),
-            first_queue,
-            queues: spec.egresses.len() as u32,
+            reach,
             send_queues: spec.send_queues,
-            protected: policy.protected,
             vlan,
             allowed: policy.locked.then(allowed),
             mac_limit: policy.mac_limit,
@@ -248,7 +266,7 @@ impl Ports {
             }
         }
         for (of, to, sent, received) in watch {
-            let Some(copy) = self.get(to).filter(|p| p.queues > 0).map(|p| p.first_queue) else {
+            let Some(copy) = self.reach(to).map(|reach| reach.first_queue) else {
                 continue;
             };
             let Some(watched) = self.slots.get_mut(usize::from(of)).and_then(Option::as_mut) else {
@@ -257,7 +275,8 @@ impl Ports {
             if sent {
                 watched.mirrors.push(copy);
             }
-            let (first, count) = (watched.first_queue as usize, watched.queues as usize);
+            let (first, count) =
+                (watched.reach.first_queue as usize, watched.reach.queues as usize);
             if received && of != to {
                 self.queues[first..first + count].iter_mut().for_each(|q| q.mirrors.push(copy));
             }
@@ -270,18 +289,27 @@ impl Ports {
         self.slots.get(usize::from(id))?.as_ref()
     }
 
+    /// How to reach the port with this number, if it has queues.
+    #[inline(always)]
+    pub(crate) fn reach(&self, id: u16) -> Option<Reach> {
+        self.reach.get(usize::from(id)).copied().filter(|reach| reach.queues > 0)
+    }
+
     #[inline(always)]
     pub(crate) fn queue(&self, queue: QueueIdx) -> &Queue {
         &self.queues[queue as usize]
     }
 
-    /// Fetches what the next deliveries will touch; `ahead` names the queue some deliveries ahead.
+    /// Fetches what deliveries to these queues will touch.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, ahead: impl Fn(usize) -> Option<QueueIdx>) {
-        for (distance, nearer) in [(6, Nearer::Far), (4, Nearer::Near), (2, Nearer::Next)] {
-            if let Some(queue) = ahead(distance) {
-                self.queue(queue).egress.prefetch(nearer);
-            }
+    pub(crate) fn prefetch(&self, queues: &(impl Iterator<Item = QueueIdx> + Clone)) {
+        for queue in queues.clone() {
+            let egress: *const u8 = std::ptr::from_ref(&*self.queue(queue).egress).cast();
+            shmem::prefetch(egress);
+            shmem::prefetch(egress.wrapping_add(shmem::CACHE_LINE));
+        }
+        for step in Fetch::STEPS {
+            queues.clone().for_each(|queue| self.queue(queue).egress.prefetch(step));
         }
     }
 

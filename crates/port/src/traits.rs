@@ -85,15 +85,21 @@ pub trait Ingress: Send {
     fn settle(&mut self, now: Nanos) -> Effects;
 }
 
-/// How near a delivery is.
+/// What is fetched ahead of deliveries, in this order: each step finds the next one's addresses in what the
+/// one before has fetched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Nearer {
-    /// Fetch the egress itself.
-    Far,
-    /// Fetch its cursors.
-    Near,
-    /// Fetch what the cursors point to.
-    Next,
+pub enum Fetch {
+    /// What the egress points to: its cursors.
+    Cursors,
+    /// What the cursors point to.
+    Slots,
+    /// Where the first frame will be copied to.
+    Buffer,
+}
+
+impl Fetch {
+    /// All steps, in their order.
+    pub const STEPS: [Self; 3] = [Self::Cursors, Self::Slots, Self::Buffer];
 }
 
 /// Where a switch hands frames out to a port's owner: one per receive queue. Shared by all workers;
@@ -115,8 +121,8 @@ pub trait Egress: Send + Sync {
     /// Counts what was done in software for its receiver.
     fn count_software(&self, _done: Software) {}
 
-    /// Fetches what `deliver` will touch, for batches to many receivers: called for an egress three
-    /// times, several deliveries ahead, each time nearer, so that what one call has fetched tells the
-    /// next one where to look.
-    fn prefetch(&self, _nearer: Nearer) {}
+    /// Fetches what `deliver` will touch, for batches to many receivers: called for many of them, which were
+    /// fetched themselves, with the first step, then for all of those with the next, so that their waits
+    /// overlap.
+    fn prefetch(&self, _what: Fetch) {}
 }

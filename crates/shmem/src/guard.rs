@@ -121,8 +121,10 @@ impl Guarded {
         Self(None)
     }
 
+    /// One load as long as no memory has failed.
+    #[inline(always)]
     pub fn has_failed(&self) -> bool {
-        self.0.is_some_and(|entry| entry.faults.load(Ordering::Relaxed) != 0)
+        faults() != 0 && self.0.is_some_and(|entry| entry.faults.load(Ordering::Relaxed) != 0)
     }
 }
 

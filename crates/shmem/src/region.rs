@@ -213,6 +213,7 @@ impl Mapping {
     }
 
     /// True if the memory has failed: some of it is zeros that nobody shares. See [`crate::guard`].
+    #[inline(always)]
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.guarded.has_failed()

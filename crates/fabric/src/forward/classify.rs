@@ -4,7 +4,7 @@ use port::{DropReason, HEAD, Head, Scratch};
 
 use super::{DROP, Destination, FLOOD, Forwarder, NOWHERE, Way, drop_for};
 use crate::fdb::key_of;
-use crate::ports::QueueIdx;
+use crate::ports::{QueueIdx, Reach};
 use crate::{Fdb, Filter, Learned, PortMemory};
 
 /// After a batch to more queues than this, what the next one looks up is worth fetching ahead.
@@ -178,20 +178,29 @@ impl Way<'_> {
             return (if kept_in { drop_for(DropReason::LinkLocal) } else { FLOOD }, true);
         }
         let Some(id) = fdb.lookup(filter, to) else { return (FLOOD, true) };
-        let Some(dest) = self.ports.get(id).filter(|dest| dest.queues > 0) else {
+        let Some(dest) = self.ports.reach(id) else {
             return (drop_for(DropReason::Down), true);
         };
         if id == self.port.id {
             return (drop_for(DropReason::SamePort), true);
         }
-        if dest.protected && self.port.protected {
+        if dest.protected && self.port.reach.protected {
             return (drop_for(DropReason::Protected), true);
         }
-        if !dest.vlan.allows(filter) {
+        if !self.allows(id, dest, filter) {
             return (drop_for(DropReason::Vlan), true);
         }
         let by_flow = dest.queues > 1 && self.port.send_queues <= 1;
         let head = || &head.bytes()[..len.min(HEAD)];
         (dest.queue_for(self.port, self.from.queue, head), !by_flow)
+    }
+
+    /// True if frames of `filter` may pass to `dest`, the port with number `id`.
+    #[inline(always)]
+    fn allows(&self, id: u16, dest: Reach, filter: Filter) -> bool {
+        match dest.aware {
+            false => filter == 0,
+            true => self.ports.get(id).is_some_and(|dest| dest.vlan.allows(filter)),
+        }
     }
 }

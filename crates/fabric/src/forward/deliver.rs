@@ -1,12 +1,34 @@
 //! Pass 2: frames to their queues, in order, in the form in which they leave.
 
-use port::{DropReason, FrameIdx, Limits, Scratch};
+use port::{Batch, DropReason, FrameIdx, Limits, Scratch};
 
 use super::finish::{Delivery, Finisher, Handed};
 use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Touched, UNTAGGED, Way};
 use crate::Filter;
-use crate::ports::{Form, PortEntry, Queue, QueueIdx, Vlan};
+use crate::ports::{Form, PortEntry, Queue, QueueIdx, Reach};
 use crate::sender::Stalled;
+
+/// Deliveries whose memory is fetched at once.
+const AHEAD: usize = 64;
+
+/// The frames of a batch that go to one queue, in order: each frame's successor is in a table of its own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Chain {
+    first: FrameIdx,
+    last: FrameIdx,
+    count: u16,
+}
+
+impl Chain {
+    /// Takes its first frame.
+    #[inline(always)]
+    fn pop(&mut self, next: &[FrameIdx]) -> Option<FrameIdx> {
+        self.count = self.count.checked_sub(1)?;
+        let frame = self.first;
+        self.first = next[usize::from(frame)];
+        Some(frame)
+    }
+}
 
 impl Forwarder {
     /// Pass 2 for batches that go several ways.
@@ -17,7 +39,7 @@ impl Forwarder {
         frames: usize,
     ) {
         self.sort(way, frames);
-        let aware = !matches!(way.port.vlan, Vlan::Unaware);
+        let aware = way.port.reach.aware;
         if aware {
             self.variants[..frames].fill([None; 2]);
             (0..frames).for_each(|i| self.origins[i] = i as FrameIdx);
@@ -25,22 +47,37 @@ impl Forwarder {
         if !self.floods.is_empty() {
             self.deliver_floods(way, scratch, aware);
         }
-        for at in 0..self.queues.len() {
-            way.ports.prefetch(|ahead| self.queues.get(at + ahead).copied());
-            let queue = self.queues[at];
-            let count = std::mem::take(&mut self.counts[queue as usize]);
-            let start = usize::from(self.starts[queue as usize]);
-            let run = start..start + usize::from(count);
-            if aware {
+        if aware {
+            for at in 0..self.queues.len() {
+                let queue = self.queues[at];
+                let mut chain = std::mem::take(&mut self.chains[queue as usize]);
                 self.list.clear();
-                for at in run {
-                    let frame = self.order[at];
+                while let Some(frame) = chain.pop(&self.next) {
                     self.push_in_form(way, scratch, queue, frame);
                 }
                 self.deliver_list(way, scratch, queue);
-            } else if !run.is_empty() {
-                let list = List::plain(&self.order[run]);
-                way.deliver(scratch, queue, list, &mut self.touched);
+            }
+        } else {
+            self.deliver_plain(way, &scratch.batch(way.map));
+        }
+    }
+
+    /// Delivers what is left for each queue, as it came in.
+    fn deliver_plain(&mut self, way: &mut Way<'_>, batch: &Batch<'_>) {
+        for soon in self.queues.chunks(AHEAD) {
+            way.ports.prefetch(&soon.iter().copied());
+            for queue in soon {
+                let mut chain = std::mem::take(&mut self.chains[*queue as usize]);
+                let frames = match chain.count {
+                    0 => continue,
+                    1 => std::slice::from_ref(&chain.first),
+                    _ => {
+                        self.list.clear();
+                        self.list.extend(std::iter::from_fn(|| chain.pop(&self.next)));
+                        &self.list[..]
+                    }
+                };
+                way.deliver(batch, *queue, List::plain(frames), &mut self.touched);
             }
         }
     }
@@ -53,26 +90,17 @@ impl Forwarder {
             match *destination {
                 FLOOD => self.floods.push(i as FrameIdx),
                 queue if queue < DROP => {
-                    let count = &mut self.counts[queue as usize];
-                    if *count == 0 {
+                    let chain = &mut self.chains[queue as usize];
+                    if chain.count == 0 {
                         self.queues.push(queue);
+                        chain.first = i as FrameIdx;
+                    } else {
+                        self.next[usize::from(chain.last)] = i as FrameIdx;
                     }
-                    *count += 1;
+                    chain.last = i as FrameIdx;
+                    chain.count += 1;
                 }
                 drop => way.port.counters.drops[(drop & 0xff) as usize].add(1),
-            }
-        }
-        let mut start = 0;
-        for queue in &self.queues {
-            self.starts[*queue as usize] = start;
-            start += std::mem::take(&mut self.counts[*queue as usize]);
-        }
-        for (i, destination) in self.destinations[..frames].iter().enumerate() {
-            if *destination < DROP {
-                let queue = *destination as usize;
-                let at = self.starts[queue] + self.counts[queue];
-                self.order[usize::from(at)] = i as FrameIdx;
-                self.counts[queue] += 1;
             }
         }
     }
@@ -84,12 +112,16 @@ impl Forwarder {
         let members = way.ports.flood_members(filter);
         let mut deliveries = 0;
         for (at, id) in members.iter().enumerate() {
-            way.ports.prefetch(|ahead| Some(way.ports.get(*members.get(at + ahead)?)?.first_queue));
+            if at % AHEAD == 0 {
+                let soon = members[at..].iter().take(AHEAD);
+                let queue = |id: &u16| Some(way.ports.reach(*id)?.first_queue);
+                way.ports.prefetch(&soon.filter_map(queue));
+            }
             let Some(to) = way.ports.get(*id) else { continue };
-            if to.id == way.port.id || to.protected && way.port.protected {
+            if to.id == way.port.id || to.reach.protected && way.port.reach.protected {
                 continue;
             }
-            let queue = to.queue_for(way.port, way.from.queue, || &[]);
+            let queue = to.reach.queue_for(way.port, way.from.queue, || &[]);
             deliveries += self.merge(way, scratch, to, queue, aware);
             self.deliver_list(way, scratch, queue);
         }
@@ -107,7 +139,7 @@ impl Forwarder {
         let origins = Some(&self.origins[..]);
         let destinations = &self.destinations;
         let list = List { frames: &self.list, origins, destinations, segments: 0 };
-        way.deliver(scratch, queue, list, &mut self.touched);
+        way.deliver(&scratch.batch(way.map), queue, list, &mut self.touched);
     }
 
     /// Puts the floods that may reach `to` and the unicasts to `queue` into `list`, by number.
@@ -121,16 +153,14 @@ impl Forwarder {
         aware: bool,
     ) -> usize {
         self.list.clear();
-        let count = usize::from(std::mem::take(&mut self.counts[queue as usize]));
-        let start = usize::from(self.starts[queue as usize]);
-        let (mut at, end) = (start, start + count);
+        let mut chain = std::mem::take(&mut self.chains[queue as usize]);
         let mut floods = 0;
         for f in 0..self.floods.len() {
             let flood = self.floods[f];
-            while at < end && self.order[at] < flood {
-                let frame = self.order[at];
+            while chain.first < flood
+                && let Some(frame) = chain.pop(&self.next)
+            {
                 self.push_in_form(way, scratch, queue, frame);
-                at += 1;
             }
             if aware && !to.vlan.allows(self.filters[usize::from(flood)]) {
                 continue;
@@ -139,8 +169,7 @@ impl Forwarder {
             floods += 1;
             self.push_in_form(way, scratch, queue, flood);
         }
-        for at in at..end {
-            let frame = self.order[at];
+        while let Some(frame) = chain.pop(&self.next) {
             self.push_in_form(way, scratch, queue, frame);
         }
         floods
@@ -151,7 +180,7 @@ impl Forwarder {
     fn push_in_form(&mut self, way: &Way<'_>, scratch: &mut Scratch, queue: QueueIdx, i: FrameIdx) {
         let frame = usize::from(i);
         let to = way.ports.get(way.ports.queue(queue).port);
-        let aware = !matches!(way.port.vlan, Vlan::Unaware);
+        let aware = way.port.reach.aware;
         let (Some(to), true) = (to, aware) else {
             self.origins[frame] = i;
             self.list.push(i);
@@ -215,16 +244,16 @@ impl<'a> List<'a> {
 
 impl Way<'_> {
     /// Hands `list` to `queue`; keeps what a lossless receiver refuses.
-    #[inline]
+    #[inline(always)]
     pub(super) fn deliver(
         &mut self,
-        scratch: &Scratch,
+        batch: &Batch<'_>,
         queue: QueueIdx,
         list: List<'_>,
         touched: &mut Touched,
     ) {
         let to = self.ports.queue(queue);
-        let handed = self.hand_out(scratch, to, (list.frames, list.segments), to.limits, touched);
+        let handed = self.hand_out(batch, to, (list.frames, list.segments), to.limits, touched);
         let finished = handed.finished;
         self.deliveries += handed.copies;
         touched.queues.push(queue);
@@ -233,28 +262,26 @@ impl Way<'_> {
         }
         if !to.mirrors.is_empty() {
             let max_frame = to.limits.max_frame;
-            self.mirror(scratch, &to.mirrors, &list.frames[..finished], max_frame, touched);
+            self.mirror(batch, &to.mirrors, &list.frames[..finished], max_frame, touched);
         }
     }
 
     /// Has the egress of `to` copy frames, of the first of which `segments` have been delivered; offload
     /// requests that it does not take are met before.
-    #[inline]
+    #[inline(always)]
     fn hand_out(
         &self,
-        scratch: &Scratch,
+        batch: &Batch<'_>,
         to: &Queue,
         (list, segments): (&[FrameIdx], usize),
         limits: Limits,
         touched: &mut Touched,
     ) -> Handed {
-        let (batch, map) = (scratch.batch(self.map), self.map);
-        if scratch.any_offload() {
-            let finisher = touched.finisher.get_or_insert_with(|| Box::new(Finisher::new()));
-            let to = &*to.egress;
-            return finisher.deliver(&Delivery { to, batch: &batch, list, limits, map }, segments);
+        let to = &*to.egress;
+        if batch.any_offload() {
+            return touched.finish(&Delivery { to, batch, list, limits, map: self.map }, segments);
         }
-        let finished = to.egress.deliver(&batch, list, limits).finished;
+        let finished = to.deliver(batch, list, limits).finished;
         Handed { finished, segments: 0, copies: list.len() }
     }
 
@@ -271,7 +298,7 @@ impl Way<'_> {
                 self.port.counters.drop_frames(DropReason::Full, 1);
                 continue;
             }
-            let queue = (queue - to.first_queue) as u16;
+            let queue = (queue - to.reach.first_queue) as u16;
             let (variant, instance) = (*variant, to.instance);
             self.from.stalled.push(Stalled { frame, variant, port, instance, queue, segments });
         }
@@ -279,9 +306,10 @@ impl Way<'_> {
 
     /// Copies `list` to every queue of `to`, lossily, but for frames longer than the watched port may
     /// send or receive.
+    #[inline(never)]
     pub(super) fn mirror(
         &mut self,
-        scratch: &Scratch,
+        batch: &Batch<'_>,
         to: &[QueueIdx],
         list: &[FrameIdx],
         max_frame: u32,
@@ -293,7 +321,7 @@ impl Way<'_> {
         let limits = Limits { max_frame, lossless: false };
         for queue in to {
             let mirror = self.ports.queue(*queue);
-            let handed = self.hand_out(scratch, mirror, (list, 0), limits, touched);
+            let handed = self.hand_out(batch, mirror, (list, 0), limits, touched);
             self.port.counters.copies.add(list.len() as u64);
             self.deliveries += handed.copies;
             touched.queues.push(*queue);
@@ -301,11 +329,19 @@ impl Way<'_> {
     }
 }
 
-impl PortEntry {
+impl Touched {
+    #[inline(never)]
+    fn finish(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
+        let finisher = self.finisher.get_or_insert_with(|| Box::new(Finisher::new()));
+        finisher.deliver(delivery, segments)
+    }
+}
+
+impl Reach {
     /// The receive queue for a frame: the sender's queue number, else by flow.
     #[inline(always)]
     pub(super) fn queue_for<'a>(
-        &self,
+        self,
         from: &PortEntry,
         send_queue: u16,
         head: impl FnOnce() -> &'a [u8],

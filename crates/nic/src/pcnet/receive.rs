@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, Fetch, FrameIdx, Limits, Nanos,
     Picked, Software,
 };
 use shmem::{Bytes, GuestMemory, Shared};
@@ -492,14 +492,14 @@ impl Egress for Receiver {
         }
     }
 
-    fn prefetch(&self, nearer: Nearer) {
-        match nearer {
-            Nearer::Far => shmem::prefetch_all(self),
-            Nearer::Near | Nearer::Next => {
+    fn prefetch(&self, what: Fetch) {
+        match what {
+            Fetch::Cursors => {
                 let registers = &*self.core.registers;
                 shmem::prefetch(std::ptr::from_ref(registers).cast());
                 shmem::prefetch(std::ptr::from_ref(&registers.receive).cast());
             }
+            Fetch::Slots | Fetch::Buffer => {}
         }
     }
 }

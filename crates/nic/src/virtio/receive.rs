@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::{Offload, OffloadSet};
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, Fetch, FrameIdx, Limits, Nanos,
     Picked, Software,
 };
 use shmem::{Bytes, DirtyLog, GuestMemory, Shared};
@@ -59,8 +59,8 @@ impl Egress for Receive {
         self.0.count_software(done);
     }
 
-    fn prefetch(&self, nearer: Nearer) {
-        self.0.prefetch(nearer);
+    fn prefetch(&self, what: Fetch) {
+        self.0.prefetch(what);
     }
 }
 
@@ -428,13 +428,14 @@ impl<R: Ring> Egress for Queue<R> {
         self.counters.add_software(done);
     }
 
-    fn prefetch(&self, nearer: Nearer) {
-        match nearer {
-            Nearer::Far => shmem::prefetch_all(self),
-            Nearer::Near | Nearer::Next => {
+    fn prefetch(&self, what: Fetch) {
+        match what {
+            Fetch::Cursors => shmem::prefetch_all(self),
+            Fetch::Slots => {
                 shmem::prefetch(std::ptr::from_ref(&*self.state).cast());
                 shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
             }
+            Fetch::Buffer => {}
         }
     }
 }

@@ -193,25 +193,6 @@ impl RingPort {
     }
 }
 
-/// Notices when a region's memory has failed (see [`shmem::guard`]): one load as long as none has.
-struct Watch {
-    map: Arc<Mapping>,
-    /// Faults in all memory when it was looked at last.
-    seen: u64,
-}
-
-impl Watch {
-    #[inline(always)]
-    fn check(&mut self) -> Result<(), Fault> {
-        let faults = shmem::guard::faults();
-        if faults == self.seen {
-            return Ok(());
-        }
-        self.seen = faults;
-        if self.map.has_failed() { Err(Fault::Memory) } else { Ok(()) }
-    }
-}
-
 /// Whether a port is in its error state, and how its owner hears of it.
 struct Health {
     /// The [`Fault`] that put the port there, or 0.

@@ -1,23 +1,27 @@
 //! A receive ring: where frames are handed out to its owner.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::ring::layout::{
-    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
+    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, previous,
+    slot_flags,
 };
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Nearer, Picked,
-    Software,
+    Batch, Delivered, DropReason, Effects, Egress, Fetch, FrameIdx, Limits, Nanos, Picked, Software,
 };
 use shmem::{Buffers, Pool, Shared, SharedSlice};
+use spin::mutex::SpinMutex;
 
-use super::{Health, Watch, buffer};
+use super::{Health, buffer};
 use crate::state::ReceiveState;
 
 /// A receive ring: where frames are handed out to its owner. Shared by all workers.
+#[repr(align(64))]
 pub(super) struct ReceiveQueue {
-    cursors: Mutex<Cursors>,
+    /// Who fills the ring: whoever holds it may move the cursors in `state`. It is given back by a plain
+    /// store, where a mutex that sleepers wait for needs an exchange, which waits for all stores before it.
+    filling: SpinMutex<(), spin::Yield>,
     slots: SharedSlice<Slot>,
     pub(super) control: Shared<Control>,
     pool: Pool,
@@ -41,28 +45,11 @@ pub(super) struct Parts {
     pub usable: u32,
 }
 
-/// Where a receive ring stands; what the lock protects.
-struct Cursors {
-    /// First slot not yet filled.
-    published: u32,
-    /// First slot not yet taken back.
-    released: u32,
-    primed: bool,
-    memory: Watch,
-}
-
 impl ReceiveQueue {
     pub(super) fn new(parts: Parts, health: Arc<Health>, resume: bool) -> Self {
         let Parts { memory, pool, state, spares, usable } = parts;
-        let slots = memory.slots.len() as u32;
-        let cursors = Cursors {
-            published: state.published.own().min(slots - 1),
-            released: state.released.own().min(slots - 1),
-            primed: state.primed.load(Ordering::Relaxed) == 1,
-            memory: Watch { map: Arc::clone(memory.control.mapping()), seen: 0 },
-        };
         let queue = Self {
-            cursors: Mutex::new(cursors),
+            filling: SpinMutex::new(()),
             slots: memory.slots,
             control: memory.control,
             pool,
@@ -73,22 +60,21 @@ impl ReceiveQueue {
             answered: AtomicU32::new(0),
         };
         if resume {
+            let last = queue.slot_count() - 1;
+            for cursor in [&queue.state.published, &queue.state.released] {
+                cursor.publish(cursor.own().min(last));
+            }
             // The predecessor may have died between delivering and saying so.
-            queue.control.core.0.publish(queue.lock().published);
+            queue.control.core.0.publish(queue.state.published.own());
         } else {
             queue.start_anew();
         }
         queue
     }
 
-    fn lock(&self) -> MutexGuard<'_, Cursors> {
-        self.cursors.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// All buffers back, all positions at the start.
     pub(super) fn start_anew(&self) {
-        let mut at = self.lock();
-        (at.published, at.released, at.primed) = (0, 0, false);
+        let _filling = self.filling.lock();
         self.state.published.publish(0);
         self.state.released.publish(0);
         self.state.primed.store(0, Ordering::Relaxed);
@@ -102,19 +88,13 @@ impl ReceiveQueue {
 
     /// Slots in the client's hands.
     #[inline(always)]
-    fn out(&self, at: &Cursors) -> u32 {
-        distance(at.released, at.published, self.slot_count())
+    fn out(&self) -> u32 {
+        distance(self.state.released.own(), self.state.published.own(), self.slot_count())
     }
 
     #[inline(always)]
-    fn deliver_locked(
-        &self,
-        at: &mut Cursors,
-        batch: &Batch<'_>,
-        list: &[FrameIdx],
-        limits: Limits,
-    ) -> usize {
-        if let Err(fault) = self.make_room(at) {
+    fn deliver_all(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {
+        if let Err(fault) = self.make_room() {
             if !self.health.failed() {
                 self.health.fail(fault, &self.control, &self.state.counters.faults);
             }
@@ -122,7 +102,7 @@ impl ReceiveQueue {
             return list.len();
         }
         let most = limits.max_frame.min(self.usable);
-        let mut filled = Filled { at: at.published, spare: self.out(at), ..EMPTY };
+        let mut filled = Filled { at: self.state.published.own(), spare: self.out(), ..EMPTY };
         let mut left = list;
         while !left.is_empty() {
             let before = left.len();
@@ -140,12 +120,35 @@ impl ReceiveQueue {
             }
             left = if left.len() == before { &left[1..] } else { left };
         }
-        self.publish(at, &filled);
+        self.publish(&filled);
         if !left.is_empty() && !limits.lossless {
             self.state.counters.drop_frames(DropReason::Full, left.len() as u64);
             left = &[];
         }
         list.len() - left.len()
+    }
+
+    /// As [`deliver_all`](Self::deliver_all) for a frame alone, of which traffic to many receivers is made;
+    /// false, with nothing done, if it is not as simple as it should be.
+    #[inline(always)]
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
+        let len = frame.len() as u32;
+        if self.make_room().is_err() || len > limits.max_frame.min(self.usable) {
+            return false;
+        }
+        let (published, out) = (self.state.published.own(), self.out());
+        if out + 1 >= self.slot_count() {
+            return false;
+        }
+        let (slot, spare) = (self.slots.get(published as usize), self.spares.get(out as usize));
+        let (Some(slot), Some(spare)) = (slot, spare) else { return false };
+        let word = SlotWord { buf: spare.load(Ordering::Relaxed), len: len as u16, flags: 1 << 8 };
+        let Some(bytes) = buffer(self.pool.buffers(), word) else { return false };
+        frame.copy_to(bytes);
+        slot.store(word);
+        let at = next(published, self.slot_count());
+        self.publish(&Filled { at, frames: 1, bytes: u64::from(len), ..EMPTY });
+        true
     }
 
     /// Copies frames of at most `most` bytes into one spare buffer each, as far as there are any
@@ -230,12 +233,11 @@ impl ReceiveQueue {
 
     /// Hands the filled slots out: one publish.
     #[inline(always)]
-    fn publish(&self, at: &mut Cursors, filled: &Filled) {
+    fn publish(&self, filled: &Filled) {
         let counters = &self.state.counters;
         if filled.frames > 0 {
             counters.frames.add(filled.frames);
             counters.bytes.add(filled.bytes);
-            at.published = filled.at;
             self.state.published.publish(filled.at);
             self.control.core.0.publish(filled.at);
         }
@@ -246,49 +248,50 @@ impl ReceiveQueue {
 
     /// Takes back what the client has released, so that the same few warm buffers go round.
     #[inline(always)]
-    fn make_room(&self, at: &mut Cursors) -> Result<(), Fault> {
+    fn make_room(&self) -> Result<(), Fault> {
         let fault = self.health.fault.load(Ordering::Relaxed);
         if fault != 0 {
             return Err(Fault::from_number(fault).unwrap_or(Fault::Memory));
         }
-        at.memory.check()?;
-        if !at.primed {
-            self.prime(at)?;
+        if self.control.mapping().has_failed() {
+            return Err(Fault::Memory);
         }
-        self.reclaim(at)
+        if self.state.primed.load(Ordering::Relaxed) == 0 {
+            self.prime()?;
+        }
+        self.reclaim()
     }
 
     /// Takes back the buffers of slots that the client has released.
     #[inline(always)]
-    fn reclaim(&self, at: &mut Cursors) -> Result<(), Fault> {
+    fn reclaim(&self) -> Result<(), Fault> {
         let (head, slots) = (self.control.owner.0.observe(), self.slot_count());
-        if head == at.released {
+        let (released, out) = (self.state.released.own(), self.out());
+        if head == released {
             return Ok(());
         }
-        if head >= slots || distance(at.released, head, slots) > self.out(at) {
+        if head >= slots || distance(released, head, slots) > out {
             return Err(Fault::BadHead);
         }
         let pool = self.pool.buffers();
-        let mut spares = self.spares[..self.out(at) as usize].iter().rev();
-        let (from, to, end) = (at.released as usize, head as usize, slots as usize);
+        let mut spares = self.spares[..out as usize].iter().rev();
+        let (from, to, end) = (released as usize, head as usize, slots as usize);
         let runs = if from <= to { [from..to, 0..0] } else { [from..end, 0..to] };
         for run in runs {
             for (slot, spare) in self.slots[run].iter().zip(&mut spares) {
                 spare.store(checked(pool, slot)?, Ordering::Relaxed);
             }
         }
-        at.released = head;
         self.state.released.publish(head);
         Ok(())
     }
 
     /// Reads which buffers the client has put into the ring.
     #[cold]
-    fn prime(&self, at: &mut Cursors) -> Result<(), Fault> {
+    fn prime(&self) -> Result<(), Fault> {
         for (slot, spare) in self.slots.iter().zip(self.spares.iter()) {
             spare.store(checked(self.pool.buffers(), slot)?, Ordering::Relaxed);
         }
-        at.primed = true;
         self.state.primed.store(1, Ordering::Relaxed);
         Ok(())
     }
@@ -296,7 +299,12 @@ impl ReceiveQueue {
 
 impl Egress for ReceiveQueue {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
-        Delivered { finished: self.deliver_locked(&mut self.lock(), batch, list, limits) }
+        let _filling = self.filling.lock();
+        let finished = match list {
+            [frame] if self.deliver_one(batch.pick(*frame), limits) => 1,
+            _ => self.deliver_all(batch, list, limits),
+        };
+        Delivered { finished }
     }
 
     fn settle(&self, _now: Nanos) -> Effects {
@@ -313,22 +321,35 @@ impl Egress for ReceiveQueue {
         self.state.counters.add_software(done);
     }
 
-    fn prefetch(&self, nearer: Nearer) {
-        match nearer {
-            Nearer::Far => shmem::prefetch_all(self),
-            Nearer::Near => {
+    fn prefetch(&self, what: Fetch) {
+        match what {
+            Fetch::Cursors => {
                 prefetch(&self.state.published);
-                prefetch(&self.state.counters);
+                prefetch(&*self.health);
                 prefetch(&self.control.owner);
                 prefetch(&self.control.owner_flags);
-                prefetch(&self.control.core);
+                prefetch_to_write(&self.control.core);
             }
-            Nearer::Next => {
-                let (published, released) = (self.state.published.own(), self.state.released.own());
-                let out = distance(released, published, self.slot_count());
-                self.slots.get(published as usize).inspect(|slot| prefetch(*slot));
-                if let Some(spare) = self.spares.get(out as usize) {
-                    let word = SlotWord { buf: spare.load(Ordering::Relaxed), len: 64, flags: 0 };
+            Fetch::Slots => {
+                let (published, head) =
+                    (self.state.published.own(), self.control.owner.0.observe());
+                self.slots.get(published as usize).inspect(|slot| prefetch_to_write(*slot));
+                self.slots
+                    .get(previous(head, self.slot_count()) as usize)
+                    .inspect(|slot| prefetch(*slot));
+                self.spares.get(self.out() as usize).inspect(|spare| prefetch(*spare));
+            }
+            Fetch::Buffer => {
+                let head = self.control.owner.0.observe();
+                let buf = if head == self.state.released.own() {
+                    self.spares.get(self.out() as usize).map(|spare| spare.load(Ordering::Relaxed))
+                } else {
+                    self.slots
+                        .get(previous(head, self.slot_count()) as usize)
+                        .map(|slot| slot.load().buf)
+                };
+                if let Some(buf) = buf {
+                    let word = SlotWord { buf, len: 64, flags: 0 };
                     buffer(self.pool.buffers(), word).inspect(|bytes| bytes.prefetch_to_write(0));
                 }
             }
@@ -346,6 +367,10 @@ fn checked(pool: Buffers<'_>, slot: &Slot) -> Result<u32, Fault> {
 
 fn prefetch<T>(value: &T) {
     shmem::prefetch(std::ptr::from_ref(value).cast());
+}
+
+fn prefetch_to_write<T>(value: &T) {
+    shmem::prefetch_to_write(std::ptr::from_ref(value).cast());
 }
 
 /// A receive ring's position while a batch is filled in.

@@ -9,7 +9,7 @@ use ::ring::layout::{
 use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::{Buffers, Pool, Shared, SharedSlice};
 
-use super::{Health, Watch, buffer};
+use super::{Health, buffer};
 use crate::state::SendState;
 
 /// A send ring: frames its owner hands in.
@@ -20,7 +20,6 @@ pub(super) struct SendRing {
     state: Shared<SendState>,
     counters: Shared<IngressCounters>,
     health: Arc<Health>,
-    memory: Watch,
     /// First slot that was not gathered.
     taken: u32,
     /// First slot that was not given back.
@@ -47,7 +46,6 @@ impl SendRing {
         // What was in flight when a predecessor died is lost, and goes back to the client.
         memory.control.core.0.publish(taken);
         Self {
-            memory: Watch { map: Arc::clone(memory.control.mapping()), seen: 0 },
             slots: memory.slots,
             control: memory.control,
             pool,
@@ -77,11 +75,14 @@ impl SendRing {
 
     /// An idle ring may be one whose head is not there any more.
     pub(super) fn check_memory(&mut self) {
-        if let Err(fault) = self.memory.check()
-            && !self.health.failed()
-        {
-            self.health.fail(fault, &self.control, &self.counters.faults);
+        if self.memory_has_failed() && !self.health.failed() {
+            self.health.fail(Fault::Memory, &self.control, &self.counters.faults);
         }
+    }
+
+    #[inline(always)]
+    fn memory_has_failed(&self) -> bool {
+        self.control.mapping().has_failed()
     }
 
     pub(super) fn start_anew(&mut self) {
@@ -192,7 +193,7 @@ impl Ingress for SendRing {
         }
         self.sizes.clear();
         self.completed = 0;
-        let head = self.memory.check().and_then(|()| self.head());
+        let head = if self.memory_has_failed() { Err(Fault::Memory) } else { self.head() };
         let collected = head.and_then(|head| self.collect(scratch, max, head));
         if let Err(fault) = collected {
             self.health.fail(fault, &self.control, &self.counters.faults);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Nearer,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, Fetch, FrameIdx, Limits, Nanos,
     Software,
 };
 use shmem::guard::Watch;
@@ -285,11 +285,13 @@ impl Egress for Receive {
         self.counters.add_software(done);
     }
 
-    fn prefetch(&self, nearer: Nearer) {
-        match nearer {
-            Nearer::Far => shmem::prefetch_all(self),
-            Nearer::Near => shmem::prefetch_all(&self.core.filling[self.queue & 1]),
-            Nearer::Next => shmem::prefetch(std::ptr::from_ref(&*self.counters).cast()),
+    fn prefetch(&self, what: Fetch) {
+        match what {
+            Fetch::Cursors => {
+                shmem::prefetch_all(&self.core.filling[self.queue & 1]);
+                shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
+            }
+            Fetch::Slots | Fetch::Buffer => {}
         }
     }
 }
