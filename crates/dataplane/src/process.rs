@@ -216,7 +216,8 @@ impl Process {
     }
 
     /// Ports whose code panicked leave the table: nothing is flooded to them, and what is sent to them
-    /// is dropped as `down`, until they are removed or another data process serves them.
+    /// is dropped as `down`, until they are removed (as a guest's is when its front end goes) or another
+    /// data process serves them.
     fn take_out_failed(&mut self) {
         let failed = self.common.take_failed();
         for id in &failed {
@@ -233,6 +234,11 @@ impl Process {
         if !failed.is_empty() {
             self.publish();
         }
+    }
+
+    /// True if the port's code panicked, so that no worker serves it.
+    fn has_failed(&self, id: PortId) -> bool {
+        self.state.port(id).is_some_and(|state| state.has_failed())
     }
 
     /// Does what one message says, or several in a row that add or that remove ports: those are

@@ -24,7 +24,11 @@ impl Process {
         self.ports.get_mut(usize::from(id))?.as_mut()?.device.take()
     }
 
-    fn put_device_back(&mut self, id: PortId, device: Box<Server>) {
+    fn put_device_back(&mut self, id: PortId, mut device: Box<Server>) {
+        if self.has_failed(id) {
+            // It panicked meanwhile.
+            device.end();
+        }
         if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
             record.device = Some(device);
         }

@@ -142,16 +142,25 @@ impl Process {
         if guest.live {
             self.install(id, null::down(&state).ok()?, 0);
         }
+        if state.has_failed() {
+            guest.begin_at_bases();
+            return None;
+        }
         let (attached, refused) = guest.halves().ok()?;
         self.install(id, attached, guest.transmit_queues());
         refused
     }
 
     /// Replaces a port's halves by those of a guest that has so many transmit queues; returns when no
-    /// worker uses the old ones, which are dropped.
+    /// worker uses the old ones, which are dropped. One whose code panicked gets none.
     pub(super) fn install(&mut self, id: PortId, attached: Attached, transmit_queues: u16) {
         let Some(worker) = self.record(id).ok().map(|record| record.worker) else { return };
         let old = self.release(id, worker);
+        // If it panicked, its worker has said so by now.
+        self.take_out_failed();
+        if self.has_failed(id) {
+            return;
+        }
         let Attached { source, egresses, bells } = attached;
         self.instances += 1;
         let instance = self.instances;

@@ -155,6 +155,8 @@ impl Process {
     pub(super) fn take_port(&mut self, id: PortId) -> Result<RemovedPort, String> {
         let worker = self.record(id)?.worker;
         let served = self.release(id, worker);
+        // What its worker says of it is not of the number's next holder.
+        self.take_out_failed();
         Ok(RemovedPort { id, served, record: self.ports[usize::from(id)].take() })
     }
 

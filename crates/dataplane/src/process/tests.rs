@@ -160,6 +160,59 @@ fn add_guest(process: &mut Process, resume: bool) -> OwnedFd {
     front_end
 }
 
+/// Puts code with a bug into a port's place, and waits for the worker to have met it.
+fn break_port(process: &mut Process, id: PortId) {
+    let panics = process.state.workers(1)[0].panics;
+    drop(process.release(id, 0));
+    let counters = process.state.port(id).unwrap().ingress().unwrap();
+    let served = Served::new(id, Box::new(Broken), counters, clock());
+    process.common.workers[0].send(Job::Serve(Box::new(served)));
+    let started = Instant::now();
+    while process.state.workers(1)[0].panics == panics {
+        assert!(started.elapsed() < Duration::from_secs(3), "the worker survives it and says so");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn regression_a_guests_port_that_failed_is_not_served_at_its_next_message() {
+    let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+    // Whether the control thread knows already, or finds out as it makes the port's halves anew.
+    for known in [true, false] {
+        let front_end = add_guest(&mut process, false);
+        let announce = |process: &mut Process| {
+            let rarp = message::code::SEND_RARP;
+            message::send(&front_end, rarp, false, &[2; 8], &[]).unwrap();
+            process.serve_guest(0);
+        };
+        announce(&mut process);
+        assert!(process.release(0, 0).is_some(), "it is served");
+        break_port(&mut process, 0);
+        if known {
+            process.take_out_failed();
+        }
+        for _ in 0..2 {
+            announce(&mut process);
+            assert!(process.release(0, 0).is_none(), "served, {known}");
+            assert!(process.has_failed(0), "{known}");
+            assert_eq!(process.ports[0].as_ref().unwrap().spec.egresses.len(), 0, "{known}");
+        }
+        message::send(&front_end, message::code::GET_FEATURES, false, &[], &[]).unwrap();
+        process.serve_guest(0);
+        assert!(is_readable(front_end.as_fd()), "it is answered");
+        // As when the front end comes again.
+        let removed = process.take_port(0).unwrap();
+        process.publish();
+        process.retire_port(removed);
+        assert!(!process.has_failed(0));
+    }
+    let front_end = add_guest(&mut process, false);
+    message::send(&front_end, message::code::SEND_RARP, false, &[2; 8], &[]).unwrap();
+    process.serve_guest(0);
+    assert!(process.release(0, 0).is_some(), "the next one is served");
+    process.finish();
+}
+
 #[test]
 fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
     let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
