@@ -90,6 +90,7 @@ impl Process {
             guest.answering = reply.is_some();
             self.keep_guest(id, guest);
             guest.done()?;
+            guest.session.taken();
             if let Err(refused) = answer {
                 self.say(id, &refused.to_string());
                 if !acknowledge {

@@ -263,6 +263,32 @@ fn regression_an_announcement_is_no_queue_of_the_guest() {
     process.finish();
 }
 
+#[test]
+fn what_is_kept_says_whether_the_message_it_is_of_was_taken() {
+    let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
+    let (ours, keeper) = pair(SocketType::SEQPACKET);
+    process.supervisor = Some(ours);
+    let front_end = add_guest(&mut process, false);
+    let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memory, 4096).unwrap();
+    let region: Vec<u8> =
+        [0, 0, 4096, 1 << 40, 0_u64].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    message::send(&front_end, message::code::ADD_MEM_REG, false, &region, &[memory.as_fd()])
+        .unwrap();
+    process.serve_guest(0);
+    let mut kept = Vec::new();
+    while is_readable(keeper.as_fd()) {
+        match control::receive::<Answer>(&keeper).unwrap().0 {
+            Answer::Keep { key, value, .. } if key == "session" => {
+                kept.push((!value["untaken"].is_null(), value["slots"].as_array().unwrap().len()));
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(kept, [(true, 1), (false, 1)]);
+    process.finish();
+}
+
 /// What a data process kept, as far as `until` says, is restored in its successor; whether that hangs up.
 fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
     let mut first = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });

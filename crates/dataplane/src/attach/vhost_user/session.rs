@@ -9,20 +9,20 @@
 //! `SET_VRING_ENABLE` before `SET_FEATURES`.)
 
 mod inflight;
+mod kept;
 mod offer;
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use frame::Mac;
 use nic::virtio::Features;
 use rustix::fs::{FileType, OFlags};
-use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
 use shmem::{DirtyLog, GuestMemory};
 
-use self::inflight::{Areas, SavedAreas};
+use self::inflight::Areas;
+use self::kept::Counted;
+pub use self::kept::Kept;
 pub use self::offer::Offer;
 use super::memory::{self, MemoryError, Slot};
 use super::message::{ProtocolError, Region, Request, RingAddress};
@@ -160,6 +160,10 @@ pub struct Session {
     inflight: Option<Areas>,
     channel: Option<Arc<OwnedFd>>,
     changes: Changes,
+    /// Carried out, and not yet taken from the socket.
+    untaken: Option<Counted>,
+    /// A predecessor died with that: if the next message is this one, it is carried out already.
+    again: Option<Counted>,
 }
 
 /// The log of written pages.
@@ -170,22 +174,6 @@ struct Log {
     size: u64,
     pages: Arc<DirtyLog>,
 }
-
-/// What of a session is not descriptors, as it is kept for a successor of this process.
-#[derive(Serialize, Deserialize)]
-struct Saved {
-    features: Option<u64>,
-    protocol: u64,
-    status: u8,
-    rings: Vec<(u16, Option<RingAddress>, bool)>,
-    slots: Vec<(Region, u32, u32)>,
-    log: Option<(u64, u64)>,
-    #[serde(default)]
-    inflight: Option<SavedAreas>,
-}
-
-/// What is kept for a successor, by name: a value and a descriptor.
-pub type Kept = BTreeMap<String, (Value, Option<Arc<OwnedFd>>)>;
 
 impl Session {
     /// A session in which nothing was said yet.
@@ -204,6 +192,8 @@ impl Session {
             inflight: None,
             channel: None,
             changes: Changes::default(),
+            untaken: None,
+            again: None,
         }
     }
 
@@ -283,6 +273,11 @@ impl Session {
     /// acknowledgement.
     pub fn handle(&mut self, request: Request) -> Result<Result<Answer, Refused>, ProtocolError> {
         use Request as R;
+        let counted = Counted::of(&request);
+        self.untaken = self.again.take().filter(|again| counted == Some(*again));
+        if self.untaken.is_some() {
+            return Ok(Ok(Answer::Done));
+        }
         let done = match request {
             R::GetFeatures => number(self.offered()),
             R::GetProtocolFeatures => number(protocol::OFFERED),
@@ -295,8 +290,16 @@ impl Session {
             R::SetFeatures(features) => return Ok(self.set_features(features)),
             R::SetProtocolFeatures(wanted) => return Ok(self.set_protocol(wanted)),
             R::SetMemoryTable(table) => return Ok(self.set_memory(table)),
-            R::AddMemoryRegion(region, file) => return Ok(self.add_region(region, file)),
-            R::RemoveMemoryRegion(region) => return Ok(self.remove_region(region)),
+            R::AddMemoryRegion(region, file) => {
+                let added = self.add_region(region, file);
+                self.untaken = counted.filter(|_| added.is_ok());
+                return Ok(added);
+            }
+            R::RemoveMemoryRegion(region) => {
+                let removed = self.remove_region(region);
+                self.untaken = counted.filter(|_| removed.is_ok());
+                return Ok(removed);
+            }
             R::SetLogBase { size, offset, file } => return Ok(self.set_log(size, offset, file)),
             R::SetMtu(wanted) if wanted > self.offer.mtu.into() => {
                 return Ok(Err(Refused::Mtu { wanted, most: self.offer.mtu }));
@@ -322,6 +325,12 @@ impl Session {
             ring => return self.handle_ring(ring),
         };
         Ok(Ok(done))
+    }
+
+    /// The message that was carried out last is taken from the socket. A process that dies right before it says so to the
+    /// keeper has a successor that takes the next message, if it is the same once more, for this one.
+    pub fn taken(&mut self) {
+        self.untaken = None;
     }
 
     fn handle_ring(&mut self, request: Request) -> Result<Result<Answer, Refused>, ProtocolError> {
@@ -481,82 +490,7 @@ impl Session {
         let head = [offset, size, flags].map(u32::to_ne_bytes).concat();
         [&head, wanted].concat()
     }
-
-    /// What a successor of this process needs to go on with the session.
-    #[must_use]
-    pub fn kept(&self) -> Kept {
-        let ring = |ring: &Ring| (ring.size, ring.address, ring.enabled);
-        let saved = Saved {
-            features: self.features,
-            protocol: self.protocol,
-            status: self.status,
-            rings: self.rings.iter().map(ring).collect(),
-            slots: self.slots.iter().map(|s| (s.region, s.number, s.times)).collect(),
-            log: self.log.as_ref().map(|log| (log.offset, log.size)),
-            inflight: self.inflight.as_ref().map(Areas::saved),
-        };
-        let mut kept = Kept::new();
-        let mut keep = |name: String, fd: &Option<Arc<OwnedFd>>| {
-            if let Some(fd) = fd {
-                kept.insert(name, (Value::Null, Some(Arc::clone(fd))));
-            }
-        };
-        for (at, ring) in self.rings.iter().enumerate() {
-            keep(format!("kick {at}"), &ring.kick);
-            keep(format!("call {at}"), &ring.call);
-            keep(format!("error {at}"), &ring.error);
-        }
-        for slot in &self.slots {
-            keep(format!("memory {}", slot.number), &Some(Arc::clone(&slot.file)));
-        }
-        keep("channel".into(), &self.channel);
-        keep("inflight".into(), &self.inflight.as_ref().map(|areas| Arc::clone(&areas.file)));
-        keep("log".into(), &self.log.as_ref().map(|log| Arc::clone(&log.file)));
-        kept.insert(SESSION.into(), (json!(saved), None));
-        kept
-    }
-
-    /// The session that a predecessor kept; `None` if something of it is missing.
-    #[must_use]
-    pub fn restore(offer: Offer, kept: &Kept) -> Option<Self> {
-        let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());
-        let saved: Saved = serde_json::from_value(kept.get(SESSION)?.0.clone()).ok()?;
-        let mut session = Self::new(offer);
-        (session.features, session.protocol) = (saved.features, saved.protocol);
-        (session.status, session.channel) = (saved.status, fd("channel".into()));
-        if saved.rings.len() > session.rings.len() {
-            return None;
-        }
-        for (at, (ring, saved)) in session.rings.iter_mut().zip(saved.rings).enumerate() {
-            (ring.size, ring.address, ring.enabled) = saved;
-            ring.kick = fd(format!("kick {at}"));
-            ring.call = fd(format!("call {at}"));
-            ring.error = fd(format!("error {at}"));
-        }
-        for (region, number, times) in saved.slots {
-            let file = fd(format!("memory {number}"))?;
-            let mut slot = Slot::new(region, file, number, &session.slots).ok()?;
-            slot.times = times.max(1);
-            session.slots.push(slot);
-            session.next_slot = session.next_slot.max(number.wrapping_add(1));
-        }
-        session.memory = memory::table(&session.slots).ok()?;
-        if let Some((offset, size)) = saved.log {
-            let file = fd("log".into())?;
-            let pages = memory::log(&file, offset, size).ok()?;
-            session.log = Some(Log { file, offset, size, pages });
-        }
-        if let Some(saved) = saved.inflight {
-            let (file, queues) = (fd("inflight".into())?, session.rings.len() as u16);
-            session.inflight = Some(Areas::restore(saved, file, queues, session.is_packed())?);
-        }
-        session.changes.rings = true;
-        Some(session)
-    }
 }
-
-/// The name under which what is not descriptors is kept.
-const SESSION: &str = "session";
 
 fn number(value: u64) -> Answer {
     Answer::Bytes(value.to_ne_bytes().into())

@@ -1,3 +1,4 @@
+use super::kept::SESSION;
 use super::*;
 use crate::attach::vhost_user::message::InflightAreas;
 use rustix::event::EventfdFlags;
@@ -245,6 +246,36 @@ fn memory_that_is_added_for_each_pair_of_queues_stays_until_the_last_has_removed
     do_all(&mut session, [remove()]);
     assert!(session.memory().bytes(4 * SIZE, 1).is_none());
     assert!(session.handle(remove()).unwrap().is_err());
+}
+
+/// The message is still in the socket, and nobody is told of it twice.
+#[test]
+fn regression_a_region_counts_once_if_its_process_dies_before_it_takes_the_message() {
+    let file = memfd(2 * SIZE);
+    let add = || Request::AddMemoryRegion(region(4 * SIZE, 0), file.try_clone().unwrap());
+    let remove = || Request::RemoveMemoryRegion(region(4 * SIZE, 0));
+    let is_there = |session: &Session| session.memory().bytes(4 * SIZE, 1).is_some();
+    let successor = |session: &Session| Session::restore(offer(), &session.kept()).unwrap();
+    let mut session = qemu();
+    do_all(&mut session, [add()]);
+    let mut next = successor(&session);
+    do_all(&mut next, [add(), remove()]);
+    assert!(!is_there(&next), "counted twice");
+    // Another message shows that it was taken.
+    let mut next = successor(&session);
+    do_all(&mut next, [Request::GetFeatures, add(), remove()]);
+    assert!(is_there(&next));
+    session.taken();
+    let mut next = successor(&session);
+    do_all(&mut next, [add(), remove()]);
+    assert!(is_there(&next), "a second time, for another pair of queues");
+    next.taken();
+    do_all(&mut next, [add(), remove()]);
+    let mut next = successor(&next);
+    do_all(&mut next, [remove()]);
+    assert!(is_there(&next), "removed twice");
+    do_all(&mut next, [remove()]);
+    assert!(!is_there(&next));
 }
 
 #[test]

@@ -1,0 +1,127 @@
+//! What the keeper has of a session, so that a successor of this process goes on with it.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::inflight::{Areas, SavedAreas};
+use super::{Log, Offer, Ring, Session};
+use crate::attach::vhost_user::memory::{self, Slot};
+use crate::attach::vhost_user::message::{Region, Request, RingAddress};
+
+/// The name under which what is not descriptors is kept.
+pub(super) const SESSION: &str = "session";
+
+/// What of a session is not descriptors, as it is kept for a successor of this process.
+#[derive(Serialize, Deserialize)]
+struct Saved {
+    features: Option<u64>,
+    protocol: u64,
+    status: u8,
+    rings: Vec<(u16, Option<RingAddress>, bool)>,
+    slots: Vec<(Region, u32, u32)>,
+    log: Option<(u64, u64)>,
+    #[serde(default)]
+    inflight: Option<SavedAreas>,
+    #[serde(default)]
+    untaken: Option<Counted>,
+}
+
+/// A message whose effect depends on how often it is carried out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Counted {
+    Added(Region),
+    Removed(Region),
+}
+
+impl Counted {
+    pub fn of(request: &Request) -> Option<Self> {
+        match request {
+            Request::AddMemoryRegion(region, _) => Some(Self::Added(*region)),
+            Request::RemoveMemoryRegion(region) => Some(Self::Removed(*region)),
+            _ => None,
+        }
+    }
+}
+
+/// What is kept for a successor, by name: a value and a descriptor.
+pub type Kept = BTreeMap<String, (Value, Option<Arc<OwnedFd>>)>;
+
+impl Session {
+    /// What a successor of this process needs to go on with the session.
+    #[must_use]
+    pub fn kept(&self) -> Kept {
+        let ring = |ring: &Ring| (ring.size, ring.address, ring.enabled);
+        let saved = Saved {
+            features: self.features,
+            protocol: self.protocol,
+            status: self.status,
+            rings: self.rings.iter().map(ring).collect(),
+            slots: self.slots.iter().map(|s| (s.region, s.number, s.times)).collect(),
+            log: self.log.as_ref().map(|log| (log.offset, log.size)),
+            inflight: self.inflight.as_ref().map(Areas::saved),
+            untaken: self.untaken.or(self.again),
+        };
+        let mut kept = Kept::new();
+        let mut keep = |name: String, fd: &Option<Arc<OwnedFd>>| {
+            if let Some(fd) = fd {
+                kept.insert(name, (Value::Null, Some(Arc::clone(fd))));
+            }
+        };
+        for (at, ring) in self.rings.iter().enumerate() {
+            keep(format!("kick {at}"), &ring.kick);
+            keep(format!("call {at}"), &ring.call);
+            keep(format!("error {at}"), &ring.error);
+        }
+        for slot in &self.slots {
+            keep(format!("memory {}", slot.number), &Some(Arc::clone(&slot.file)));
+        }
+        keep("channel".into(), &self.channel);
+        keep("inflight".into(), &self.inflight.as_ref().map(|areas| Arc::clone(&areas.file)));
+        keep("log".into(), &self.log.as_ref().map(|log| Arc::clone(&log.file)));
+        kept.insert(SESSION.into(), (json!(saved), None));
+        kept
+    }
+
+    /// The session that a predecessor kept; `None` if something of it is missing.
+    #[must_use]
+    pub fn restore(offer: Offer, kept: &Kept) -> Option<Self> {
+        let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());
+        let saved: Saved = serde_json::from_value(kept.get(SESSION)?.0.clone()).ok()?;
+        let mut session = Self::new(offer);
+        (session.features, session.protocol) = (saved.features, saved.protocol);
+        (session.status, session.channel) = (saved.status, fd("channel".into()));
+        session.again = saved.untaken;
+        if saved.rings.len() > session.rings.len() {
+            return None;
+        }
+        for (at, (ring, saved)) in session.rings.iter_mut().zip(saved.rings).enumerate() {
+            (ring.size, ring.address, ring.enabled) = saved;
+            ring.kick = fd(format!("kick {at}"));
+            ring.call = fd(format!("call {at}"));
+            ring.error = fd(format!("error {at}"));
+        }
+        for (region, number, times) in saved.slots {
+            let file = fd(format!("memory {number}"))?;
+            let mut slot = Slot::new(region, file, number, &session.slots).ok()?;
+            slot.times = times.max(1);
+            session.slots.push(slot);
+            session.next_slot = session.next_slot.max(number.wrapping_add(1));
+        }
+        session.memory = memory::table(&session.slots).ok()?;
+        if let Some((offset, size)) = saved.log {
+            let file = fd("log".into())?;
+            let pages = memory::log(&file, offset, size).ok()?;
+            session.log = Some(Log { file, offset, size, pages });
+        }
+        if let Some(saved) = saved.inflight {
+            let (file, queues) = (fd("inflight".into())?, session.rings.len() as u16);
+            session.inflight = Some(Areas::restore(saved, file, queues, session.is_packed())?);
+        }
+        session.changes.rings = true;
+        Some(session)
+    }
+}
