@@ -367,7 +367,9 @@ impl Watcher {
         let mut command = Command::new(program);
         command.arg("--dir").arg(global.dir()).args(["vm", "watch", &port.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        let child = command.spawn().context("Cannot start the process that cleans up")?;
+        let child = in_its_own_session(&mut command)
+            .spawn()
+            .context("Cannot start the process that cleans up")?;
         Ok(Self { child })
     }
 
@@ -385,6 +387,15 @@ impl Drop for Watcher {
     }
 }
 
+/// What ends the terminal, or the processes in its foreground, does not end this command's process, not even as it starts:
+/// until it has left the terminal, signals are this process's to handle, which only takes note of them.
+#[expect(unsafe_code, reason = "by itself it would leave the terminal too late")]
+fn in_its_own_session(command: &mut Command) -> &mut Command {
+    let leave = || rustix::process::setsid().map(|_| ()).map_err(std::io::Error::from);
+    // SAFETY: between fork and exec there is one system call, which allocates nothing and takes no lock.
+    unsafe { std::os::unix::process::CommandExt::pre_exec(command, leave) }
+}
+
 /// Options of `toklat vm watch`.
 #[derive(Clone, Debug, Args)]
 pub struct WatchArgs {
@@ -394,8 +405,6 @@ pub struct WatchArgs {
 
 /// Waits until whoever started this is gone; then ends the QEMU that it was told of, and removes the port.
 fn watch(args: &WatchArgs, global: &Global) -> Result {
-    // What ends the terminal, or the processes in its foreground, must not end this.
-    rustix::process::setsid().context("Cannot leave the terminal")?;
     let mut stdin = std::io::stdin().lock();
     let mut line = String::new();
     std::io::BufRead::read_line(&mut stdin, &mut line)?;
@@ -407,4 +416,22 @@ fn watch(args: &WatchArgs, global: &Global) -> Result {
         let _ = rustix::process::pidfd_send_signal(&qemu, Signal::KILL);
     }
     Ok(Client::connect(global)?.without_progress().delete(&args.port.path())?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_who_cleans_up_has_left_the_terminal_before_it_runs() {
+        let mut command = Command::new("sleep");
+        command.arg("100");
+        let mut child = in_its_own_session(&mut command).spawn().unwrap();
+        // It runs by now, whatever it has done of its own yet.
+        let pid = Pid::from_raw(child.id() as i32);
+        let session = rustix::process::getsid(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(session.ok(), pid);
+    }
 }
