@@ -57,6 +57,78 @@ fn refusals_end_with_1_and_say_reason_and_remedy() {
     }
 }
 
+/// Arguments of `vm run` for a machine that nobody boots.
+fn machine<'a>(port: &'a str, qemu: &'a str, kernel: &'a str) -> Vec<&'a str> {
+    let at = ["vm", "run", "--switch", "vale0", "--port", port, "--qemu", qemu];
+    [&at[..], &["--accel", "tcg", "--kernel", kernel]].concat()
+}
+
+#[test]
+fn a_machine_is_plugged_into_a_port_that_is_there() {
+    let daemon = Daemon::start();
+    let at = |name: &str| daemon.dir().join(name).to_str().unwrap().to_owned();
+    let (kernel, socket) = (at("kernel"), at("own.sock"));
+    std::fs::write(&kernel, "").unwrap();
+    daemon.done(&["switch", "add", "vale0"]);
+    for kind in [
+        &["p1", "--vhost-user", &socket, "--queues", "2", "--mac", "02:00:00:00:00:05"][..],
+        &["p2", "--nic", "82574l"],
+        &["p3", "--vhost-user", &at("theirs.sock"), "--client"],
+        &["p4", "--null"],
+    ] {
+        let name = format!("vale0:{}", kind[0]);
+        daemon.done(&[&["port", "add", &name], &kind[1..]].concat());
+    }
+    let print = |port: &str, more: &[&str]| {
+        daemon.run(&[&machine(port, "/no/qemu", &kernel)[..], &["--print"], more].concat())
+    };
+    for (port, more, socket, device) in [
+        ("p1", &[][..], socket.as_str(), "mac=02:00:00:00:00:05"),
+        ("p1", &["--queues", "2", "--mac", "02:00:00:00:00:06"], &socket, "mac=02:00:00:00:00:06"),
+        ("p2", &[], &at("vale0-p2.sock"), "vfio-user-pci"),
+        ("p2", &["--nic", "82574l"], &at("vale0-p2.sock"), "vfio-user-pci"),
+    ] {
+        let (code, printed, stderr) = print(port, more);
+        assert_eq!(code, Some(0), "{port} {more:?}: {stderr}");
+        assert!(printed.starts_with(&format!("# vale0:{port} is there\n/no/qemu ")), "{printed}");
+        assert!(printed.contains(socket) && printed.contains(device), "{printed}");
+    }
+    for (port, more, status) in [
+        ("p1", &["--queues", "3"][..], 1),
+        ("p1", &["--nic", "82574l"], 1),
+        ("p1", &["--interrupts", "off"], 2),
+        ("p2", &["--nic", "virtio"], 1),
+        ("p2", &["--csb"], 2),
+        ("p2", &["--mac", "02:00:00:00:00:06"], 2),
+        ("p2", &["--queues", "2"], 2),
+        ("p3", &[], 1),
+        ("p4", &[], 1),
+    ] {
+        let (code, printed, stderr) = print(port, more);
+        assert_eq!((code, printed.as_str()), (Some(status), ""), "{port} {more:?}: {stderr}");
+    }
+    assert!(print("p5", &[]).1.starts_with("# toklat port add vale0:p5 --vhost-user "));
+}
+
+/// What is no QEMU ends at once.
+#[test]
+fn a_port_that_was_there_before_its_machine_is_there_after_it() {
+    use std::os::unix::fs::PermissionsExt;
+    let daemon = Daemon::start();
+    let at = |name: &str| daemon.dir().join(name).to_str().unwrap().to_owned();
+    let (kernel, qemu) = (at("kernel"), at("qemu"));
+    std::fs::write(&kernel, "").unwrap();
+    std::fs::write(&qemu, "#!/bin/sh\necho QEMU emulator version 9.2.0\n").unwrap();
+    std::fs::set_permissions(&qemu, std::fs::Permissions::from_mode(0o755)).unwrap();
+    daemon.done(&["switch", "add", "vale0"]);
+    daemon.done(&["port", "add", "vale0:p1", "--vhost-user"]);
+    for port in ["p1", "p2"] {
+        let (code, _, stderr) = daemon.run(&machine(port, &qemu, &kernel));
+        assert_eq!(code, Some(0), "{stderr}");
+        assert_eq!(daemon.ports("vale0"), [("p1".to_owned(), "vacant".to_owned())], "{port}");
+    }
+}
+
 #[test]
 fn a_port_is_changed_in_what_is_named_only() {
     let daemon = Daemon::start();

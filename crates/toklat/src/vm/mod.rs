@@ -7,6 +7,7 @@
 
 mod accelerator;
 mod bridge;
+mod given;
 pub mod guest;
 mod machine;
 mod pair;
@@ -17,6 +18,7 @@ mod running;
 
 pub use self::accelerator::Accelerator;
 pub use self::bridge::Bridge;
+pub use self::given::Given;
 pub use self::machine::{Backend, Boot, Console, Machine, Model, Nic, Plug};
 pub use self::pair::{Between, Pair, Tcp};
 pub use self::qemu::{Qemu, QemuError, Version, quoted};

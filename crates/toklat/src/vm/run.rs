@@ -1,6 +1,6 @@
 //! `toklat vm run`: a virtual machine on a switch, in one command, and nothing left of it afterwards.
 //!
-//! Three processes: this one, QEMU, and a watcher, which removes the port when this one ends, however it ends; if it is
+//! Three processes: this one, QEMU, and a watcher, which removes the port, if this one made it, when this one ends, however it ends; if it is
 //! killed, the watcher ends QEMU, too. The watcher's standard input is a pipe that only this one holds.
 
 use std::ffi::OsString;
@@ -10,19 +10,19 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use frame::Mac;
 use hyper::Method;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::json;
 
 use super::{
-    Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, QemuError, guest, quoted,
+    Accelerator, Backend, Boot, Console, Given, Machine, Model, Nic, Qemu, QemuError, guest, quoted,
 };
 use crate::api::PortInfo;
 use crate::cli::name::{PortName, SwitchName};
 use crate::cli::port_options::{KindOptions, PolicyOptions};
-use crate::cli::{Client, Global, Result, UsageError};
+use crate::cli::{Client, ClientError, Global, Result, UsageError};
 use crate::tools::session;
 
 /// How long QEMU may take to end when it is told to.
@@ -67,13 +67,14 @@ pub struct RunArgs {
     /// The switch it is plugged into
     #[arg(long, value_name = "SWITCH")]
     switch: SwitchName,
-    /// Name of its port [default: vm and this process's number]
+    /// Name of its port; one that is there, of --vhost-user or --nic, is used as it is, and stays [default: vm and
+    /// this process's number]
     #[arg(long, value_name = "NAME")]
     port: Option<String>,
     /// The NIC that the guest sees; e1000 and pcnet are QEMU's own, behind a stream socket; those with a
-    /// number are emulated by the port (QEMU 10.1 or later)
-    #[arg(long, value_enum, default_value = "virtio")]
-    nic: Model,
+    /// number are emulated by the port (QEMU 10.1 or later) [default: the port's if that is there, else virtio]
+    #[arg(long, value_enum)]
+    nic: Option<Model>,
     /// The NIC's address [default: made of the port's name]
     #[arg(long)]
     mac: Option<Mac>,
@@ -180,10 +181,46 @@ impl BootArgs {
 }
 
 impl RunArgs {
-    fn machine(&self, port: &PortName, socket: PathBuf) -> Result<Machine> {
-        if !self.nic.kind().queues && (self.queues > 1 || self.packed) {
+    /// Its NIC, at a port that is there, or at one that is to be made with this socket.
+    fn nic(&self, port: &PortName, given: Option<&Given>, socket: PathBuf) -> Result<Nic> {
+        let given_model = given.map(|given| given.model);
+        let model = self.nic.or(given_model).unwrap_or(Model::Virtio);
+        if !model.kind().queues && (self.queues > 1 || self.packed) {
             bail!(UsageError("--queues and --packed are virtio's"));
         }
+        if let Some(given) = given {
+            self.fits(port, given)?;
+        }
+        let backend = model.backend(given.map_or(socket, |given| given.socket.clone()));
+        let mac = self.mac.or_else(|| given.and_then(|given| given.mac));
+        let mac = mac.unwrap_or_else(|| Mac::of_name(&port.to_string()));
+        Ok(Nic { model, mac, backend, queues: self.queues, packed: self.packed })
+    }
+
+    /// Whether it can be plugged into a port that is there.
+    fn fits(&self, port: &PortName, given: &Given) -> Result {
+        let options = [&self.combine, &self.doorbell, &self.interrupts];
+        if self.csb || options.into_iter().any(Option::is_some) {
+            bail!(UsageError(
+                "--csb, --combine, --doorbell and --interrupts are for a port that is made; see toklat port set"
+            ));
+        }
+        if given.model.emulated().is_some() && self.mac.is_some() {
+            bail!(UsageError("--mac is for a port that is made: its NIC has the port's"));
+        }
+        if let Some(model) = self.nic.filter(|model| *model != given.model) {
+            bail!("{port} is there, and is not for --nic {}; name another --port", name_of(model));
+        }
+        ensure!(
+            self.queues <= given.queues,
+            "{port} has {} pairs of queues at most; say --queues {0}",
+            given.queues
+        );
+        ensure!(!given.taken || self.print, "{port} has a front end already; name another --port");
+        Ok(())
+    }
+
+    fn machine(&self, port: &PortName, nic: Nic) -> Result<Machine> {
         let boot = self.boot.boot()?;
         let accelerator = self.accel.unwrap_or_else(|| {
             let (accelerator, why) = Accelerator::choose();
@@ -192,9 +229,6 @@ impl RunArgs {
             }
             accelerator
         });
-        let backend = self.nic.backend(socket);
-        let mac = self.mac.unwrap_or_else(|| Mac::of_name(&port.to_string()));
-        let nic = Nic { model: self.nic, mac, backend, queues: self.queues, packed: self.packed };
         let terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
         Ok(Machine {
             name: port.to_string().replace(':', "-"),
@@ -242,30 +276,39 @@ impl RunArgs {
 fn run(args: &RunArgs, global: &Global) -> Result {
     let port = args.port()?;
     let socket = global.dir().join(format!("{}.{}.sock", port.switch, port.port));
-    let qemu = match Qemu::at_least(args.qemu.as_deref(), args.nic.least()) {
-        // One may print on one machine what is for another.
+    let given = match Given::find(global, &port) {
+        // One may print on one machine what is for another; else the daemon is asked again as the port is made.
+        Err(error) if error.is::<ClientError>() => None,
+        found => found?,
+    };
+    let nic = args.nic(&port, given.as_ref(), socket)?;
+    let least = nic.model.least();
+    let qemu = match Qemu::at_least(args.qemu.as_deref(), least) {
         Err(QemuError::Missing { program }) if args.print => {
-            Qemu { program: program.into(), version: args.nic.least() }
+            Qemu { program: program.into(), version: least }
         }
         found => found?,
     };
-    let machine = args.machine(&port, socket)?;
+    let machine = args.machine(&port, nic)?;
     let mut command = Command::new(&qemu.program);
     command.args(machine.arguments(qemu.version));
     let line = quoted(std::iter::once(command.get_program()).chain(command.get_args()));
     let mut options = kind_options(&machine.nic);
     options.extend(args.emulated_options(&machine.nic)?);
     if args.print {
-        writeln!(
-            std::io::stdout().lock(),
-            "# toklat port add {port} {}\n{line}",
-            quoted(options.iter().map(OsString::as_os_str))
-        )?;
+        let options = quoted(options.iter().map(OsString::as_os_str));
+        let first = match &given {
+            Some(_) => format!("# {port} is there"),
+            None => format!("# toklat port add {port} {options}"),
+        };
+        writeln!(std::io::stdout().lock(), "{first}\n{line}")?;
         return Ok(());
     }
     let stop = session::stop_on_signals()?;
-    add_port(global, &port, &options)?;
-    let mut watcher = Watcher::start(global, &port)?;
+    if given.is_none() {
+        add_port(global, &port, &options)?;
+    }
+    let mut watcher = Watcher::start(global, &port, given.is_some())?;
     eprintln!("toklat: {line}");
     let mut child =
         command.spawn().with_context(|| format!("Cannot start {}", qemu.program.display()))?;
@@ -319,6 +362,11 @@ fn add_port(global: &Global, port: &PortName, options: &[OsString]) -> Result {
     Ok(())
 }
 
+/// As --nic has it.
+fn name_of(model: Model) -> String {
+    model.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
 /// Waits for QEMU's end, and brings it about when this process is told to end.
 fn wait(child: &mut Child, stop: &std::sync::atomic::AtomicBool) -> Result<ExitStatus> {
     let mut told: Option<Instant> = None;
@@ -362,10 +410,12 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn start(global: &Global, port: &PortName) -> Result<Self> {
+    /// Starts it; it leaves a port that is to `stay`.
+    fn start(global: &Global, port: &PortName, stay: bool) -> Result<Self> {
         let program = std::env::current_exe().context("Cannot tell where this program is")?;
         let mut command = Command::new(program);
         command.arg("--dir").arg(global.dir()).args(["vm", "watch", &port.to_string()]);
+        command.args(stay.then_some("--stay"));
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         let child = in_its_own_session(&mut command)
             .spawn()
@@ -401,6 +451,9 @@ fn in_its_own_session(command: &mut Command) -> &mut Command {
 pub struct WatchArgs {
     /// The port to remove
     port: PortName,
+    /// Leave it
+    #[arg(long)]
+    stay: bool,
 }
 
 /// Waits until whoever started this is gone; then ends the QEMU that it was told of, and removes the port.
@@ -414,6 +467,9 @@ fn watch(args: &WatchArgs, global: &Global) -> Result {
     stdin.read_to_end(&mut Vec::new())?;
     if let Some(qemu) = qemu {
         let _ = rustix::process::pidfd_send_signal(&qemu, Signal::KILL);
+    }
+    if args.stay {
+        return Ok(());
     }
     Ok(Client::connect(global)?.without_progress().delete(&args.port.path())?)
 }

@@ -1,0 +1,63 @@
+//! A port that is there already, for a machine to be plugged into. It stays when the machine ends.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+use clap::ValueEnum;
+use frame::Mac;
+
+use super::Model;
+use crate::api::{ErrorCode, PortInfo, PortKind, PortState};
+use crate::cli::name::PortName;
+use crate::cli::{Client, ClientError, Global, Result};
+
+/// What a machine at a port that is there has to be like.
+#[derive(Debug)]
+pub struct Given {
+    /// The NIC.
+    pub model: Model,
+    /// Where its back end listens.
+    pub socket: PathBuf,
+    /// Most pairs of queues.
+    pub queues: u16,
+    /// Its address, if the port has one.
+    pub mac: Option<Mac>,
+    /// Another machine is plugged in.
+    pub taken: bool,
+}
+
+impl Given {
+    /// Looks a port up; `None` if there is none of this name.
+    ///
+    /// # Errors
+    /// It is no port for a machine that connects to it, or the daemon cannot be asked.
+    pub fn find(global: &Global, port: &PortName) -> Result<Option<Self>> {
+        let info: PortInfo = match Client::connect(global)?.get(&port.path()) {
+            Err(ClientError::Refused(refused)) if refused.code == ErrorCode::NotFound => {
+                return Ok(None);
+            }
+            found => found?,
+        };
+        let (path, model, queues) = match info.spec.kind {
+            PortKind::VhostUser { client: true, .. } => bail!(
+                "{port} connects to its front end, and so does the QEMU that this would run; make it without --client"
+            ),
+            PortKind::VhostUser { path, queues, .. } => (path, Model::Virtio, queues),
+            PortKind::VfioUser { path, nic } => {
+                let model =
+                    Model::value_variants().iter().find(|m| m.emulated() == Some(nic.model));
+                let Some(model) = model else { bail!("No QEMU is known that runs {port}'s NIC") };
+                (path, *model, 1)
+            }
+            _ => bail!("{port} is there, and is no virtual machine's; name another --port"),
+        };
+        let default = || global.dir().join(format!("{}-{}.sock", port.switch, port.port));
+        Ok(Some(Self {
+            model,
+            socket: path.map_or_else(default, PathBuf::from),
+            queues,
+            mac: info.spec.policy.macs.first().copied(),
+            taken: info.state == PortState::Attached,
+        }))
+    }
+}
