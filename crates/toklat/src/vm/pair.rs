@@ -34,6 +34,8 @@ pub struct Tcp {
     pub bits: f64,
     /// Processor time of the host outside of virtual processors, in nanoseconds for each byte.
     pub ns_per_byte: f64,
+    /// What of it was not QEMU's.
+    pub served_ns_per_byte: f64,
 }
 
 /// Booting takes seconds even without KVM, on a machine that does nothing else.
@@ -85,12 +87,14 @@ impl Pair {
     pub fn tcp(&mut self, served: impl Fn() -> Duration, stop: &AtomicBool) -> Result<Tcp> {
         self.guests[1].wait_for("toklat-guest: tcp", BOOT, stop)?;
         let outside = |pair: &Self| {
-            pair.guests.iter().map(Running::time_outside_guest).sum::<Duration>() + served()
+            let of_qemu = pair.guests.iter().map(Running::time_outside_guest).sum::<Duration>();
+            [of_qemu, served()]
         };
         let before = outside(self);
         let limit = BOOT + Duration::from_secs(self.seconds.into());
         self.guests[1].wait_for("toklat-guest: tcp over", limit, stop)?;
-        let spent = outside(self).saturating_sub(before);
+        let after = outside(self);
+        let [of_qemu, served] = std::array::from_fn(|i| after[i].saturating_sub(before[i]));
         let from = self.guests[1].said().len();
         self.guests[1].wait_for("toklat-guest: reported", BOOT, stop)?;
         let said = &self.guests[1].said()[from..];
@@ -101,7 +105,9 @@ impl Pair {
         };
         let bytes = number("/end/sum_received/bytes")?;
         let bits = number("/end/sum_received/bits_per_second")?;
-        Ok(Tcp { bits, ns_per_byte: spent.as_nanos() as f64 / bytes.max(1.0) })
+        let per_byte = |time: Duration| time.as_nanos() as f64 / bytes.max(1.0);
+        let (ns_per_byte, served_ns_per_byte) = (per_byte(of_qemu + served), per_byte(served));
+        Ok(Tcp { bits, ns_per_byte, served_ns_per_byte })
     }
 
     /// Has one send small datagrams to the other as fast as it can for 4 s, and looks on for some of that.
