@@ -18,11 +18,12 @@ fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
         return Err(
-            "usage: budget inline.64|inline.1500|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+            "usage: budget inline.60|inline.64|inline.1500|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
         );
     };
     let frames: usize = frames.parse()?;
     match scenario.as_str() {
+        "inline.60" => Bench::new(1, To::Each)?.run(frames, 60),
         "inline.64" => Bench::new(1, To::Each)?.run(frames, 64),
         "inline.1500" => Bench::new(1, To::Each)?.run(frames, 1500),
         // Each frame of a batch to another port.

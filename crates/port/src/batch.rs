@@ -285,11 +285,12 @@ impl Scratch {
         for (lane, verdict) in lanes.zip(verdicts) {
             let len = lane.frame.len as usize;
             let bytes = bytes_of(lane.first, map);
-            // The two commonest lengths by far get copies of constant length.
+            // Benchmarks' favourite length and long frames get copies of constant length.
             let got = match len {
                 64 if bytes.len() >= 64 => bytes.copy_out(&mut lane.head.0[..64]),
                 HEAD.. if bytes.len() >= HEAD => bytes.copy_out(&mut lane.head.0),
-                _ => Self::take_odd_head(lane, &self.segs, map),
+                ..HEAD if bytes.len() >= len => bytes.copy_out(&mut lane.head.0[..len]),
+                _ => Self::gather_head(lane, &self.segs, map),
             };
             lane.frame.head = got as u8;
             lane.frame.covered = got as u8;
@@ -340,7 +341,8 @@ impl Scratch {
         }
     }
 
-    fn take_odd_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
+    /// Takes the head of a frame whose first piece does not hold all of it.
+    fn gather_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
         let mut head = [0; HEAD];
         let want = (lane.frame.len as usize).min(HEAD);
         let mut at = 0;

@@ -110,7 +110,7 @@ impl Forwarder {
         let filter = if aware { Filter::MAX } else { 0 };
         self.reached.fill(false);
         let members = way.ports.flood_members(filter);
-        let mut deliveries = 0;
+        let (mut deliveries, mut reach_somebody) = (0, false);
         for (at, id) in members.iter().enumerate() {
             if at % AHEAD == 0 {
                 let soon = members[at..].iter().take(AHEAD);
@@ -122,8 +122,20 @@ impl Forwarder {
                 continue;
             }
             let queue = to.reach.queue_for(way.port, way.from.queue, || &[]);
-            deliveries += self.merge(way, scratch, to, queue, aware);
-            self.deliver_list(way, scratch, queue);
+            if aware || self.chains[queue as usize].count > 0 {
+                deliveries += self.merge(way, scratch, to, queue, aware);
+                self.deliver_list(way, scratch, queue);
+            } else {
+                // Nothing else goes there: the same list for all of them.
+                reach_somebody = true;
+                deliveries += self.floods.len();
+                let (frames, destinations) = (&self.floods[..], &self.destinations[..]);
+                let list = List { frames, origins: None, destinations, segments: 0 };
+                way.deliver(&scratch.batch(way.map), queue, list, &mut self.touched);
+            }
+        }
+        if reach_somebody {
+            self.reached.fill(true);
         }
         let unreached = self.floods.iter().filter(|i| !self.reached[usize::from(**i)]).count();
         let reached = self.floods.len() - unreached;

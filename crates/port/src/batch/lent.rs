@@ -125,6 +125,9 @@ impl Picked<'_> {
         if len == 64 && head == 64 && to.len() >= 64 {
             return to.copy_in(&bytes[..64]);
         }
+        if len == u32::from(head) {
+            return to.copy_in(&bytes[..usize::from(head).min(HEAD)]);
+        }
         if segs == 1 && usize::from(head) == HEAD && to.len() >= HEAD {
             to.copy_in(bytes);
             let seg = bytes_of(self.lane.first, self.batch.map);
