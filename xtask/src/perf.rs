@@ -3,7 +3,7 @@
 //! `crates/dataplane/examples/budget.rs SCENARIO N` runs a scenario over N frames. What is reported is
 //! (I(2N) - I(N)) / N: start-up and warm-up cancel. Counts are the same on every run and machine,
 //! for one compiler; times are for `toklat bench`. Of `virtio.*`, whose drivers are for tests, only turns of
-//! the switch are counted.
+//! the switch are counted; of `e1000.*` and `pcnet.*` (`crates/nic/examples/cards.rs`) only those of the model.
 
 use std::path::Path;
 
@@ -25,12 +25,15 @@ pub fn run() -> Result<()> {
     let budgets = parse(&budgets)?;
     let build = ["build", "--profile", PROFILE, "--package=toklat-dataplane", "--example=budget"];
     tool::run(&mut cargo(&build))?;
+    let cards = ["build", "--profile", PROFILE, "--package=toklat-nic", "--example=cards"];
+    tool::run(&mut cargo(&cards))?;
     let target =
         std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into);
-    let program = target.join(PROFILE).join("examples/budget");
+    let programs = target.join(PROFILE).join("examples");
     println!("{:<24} {:>12} {:>8}", "scenario", "instr/frame", "limit");
     let mut over = Vec::new();
     for (scenario, limit) in budgets {
+        let program = programs.join(if is_card(&scenario) { "cards" } else { "budget" });
         let short = instructions(&program, &scenario, FRAMES)?;
         let long = instructions(&program, &scenario, 2 * FRAMES)?;
         let per_frame = long.saturating_sub(short) as f64 / FRAMES as f64;
@@ -46,6 +49,11 @@ pub fn run() -> Result<()> {
     Ok(())
 }
 
+/// True for the scenarios of emulated cards.
+fn is_card(scenario: &str) -> bool {
+    ["e1000.", "pcnet."].iter().any(|card| scenario.starts_with(card))
+}
+
 /// Instructions of one whole run.
 fn instructions(program: &Path, scenario: &str, frames: u64) -> Result<u64> {
     let out = std::env::temp_dir().join(format!("toklat-callgrind-{}", std::process::id()));
@@ -53,6 +61,9 @@ fn instructions(program: &Path, scenario: &str, frames: u64) -> Result<u64> {
     let mut args = vec!["--tool=callgrind", "--quiet", &out_arg];
     if scenario.starts_with("virtio.") || scenario.starts_with("scatter") {
         args.push("--toggle-collect=*Inline*turn*");
+    }
+    if is_card(scenario) {
+        args.extend(["--toggle-collect=*send_turn*", "--toggle-collect=*receive_turn*"]);
     }
     let done = command("valgrind", &args)
         .arg(program)
