@@ -108,4 +108,6 @@ pub(super) mod rx {
     pub const TCPCS: u32 = 1 << 5;
     /// The IP header's checksum was looked at.
     pub const IPCS: u32 = 1 << 6;
+    /// Among the errors: one of the received data.
+    pub const RXE: u32 = 1 << 7;
 }

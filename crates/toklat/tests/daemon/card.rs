@@ -104,7 +104,11 @@ impl Card {
         match &mut self.driver {
             Driver::E1000(driver) => {
                 let causes = if vectors != 0 { driver.interrupt(vectors) } else { 0 };
-                driver.receive(256, |frame| frames.push(frame.to_vec()));
+                driver.receive(256, |frame| {
+                    if frame.errors == 0 {
+                        frames.push(frame.to_vec());
+                    }
+                });
                 if causes != 0 {
                     driver.rearm();
                 }

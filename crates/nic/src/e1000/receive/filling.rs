@@ -80,19 +80,31 @@ impl Filling {
     }
 
     /// Hands over what a predecessor was about to when it died. Its driver waits at the first descriptor,
-    /// or has found it done, and the others with it.
+    /// or has found it done, and the others with it. If one of the others is not done, nobody knows what it
+    /// was to say, and which frames are whole: all of them become frames received with an error.
     fn finish_moving(&mut self, registers: &Registers) {
         let state = &registers.rx[self.queue & 1];
         let end = state.moving.load(Acquire);
-        let first = self.ring.as_ref().and_then(|ring| ring.get(self.head as usize));
-        let (Some(end), Some(first)) = (end.checked_sub(1), first) else { return };
+        let (Some(end), Some(ring)) = (end.checked_sub(1), &self.ring) else { return };
         if end < self.size && self.filter.split.is_none() {
-            let at = if self.filter.extended { 0 } else { 32 };
-            if (first.second() >> at) as u32 & rx::DD == 0 {
-                if self.filter.extended {
-                    first.set_first(0);
+            let (head, extended) = (self.head, self.filter.extended);
+            let count = if end > head { end - head } else { end + self.size - head };
+            let at = |n: u32| ring.get(((head + n) % self.size) as usize);
+            let is_done = |n| {
+                let status = if extended { 0 } else { 32 };
+                at(n).is_none_or(|one| (one.second() >> status) as u32 & rx::DD != 0)
+            };
+            let publish = |n, word| {
+                let Some(descriptor) = at(n) else { return };
+                if extended {
+                    descriptor.set_first(0);
                 }
-                first.publish(state.first.load(Relaxed));
+                descriptor.publish(word);
+            };
+            if !is_done(0) && (1..count).all(is_done) {
+                publish(0, state.first.load(Relaxed));
+            } else if !is_done(0) {
+                (0..count).rev().for_each(|n| publish(n, self.damaged()));
             }
             self.head = end;
             registers.publish(regs::RX[self.queue & 1].head, end);
@@ -149,6 +161,12 @@ impl Filling {
         state.moving.store(0, Release);
         self.host.publish_head(self.head);
         self.filled.clear();
+    }
+
+    /// The second word of a descriptor whose frame was received with an error (RXE).
+    fn damaged(&self) -> u64 {
+        let errors = rx::RXE << if self.filter.extended { 24 } else { 8 };
+        self.word(SHORTEST, rx::DD | rx::EOP | errors, 0)
     }
 
     /// The second word of a descriptor: of `len` bytes, with this status.
@@ -353,9 +371,12 @@ mod tests {
         model.device.write(0, at, &value.to_le_bytes(), Nanos(0));
     }
 
-    /// A predecessor died as it handed three frames over at 6, 7 and 0: what its successor makes of it
-    /// if the first descriptor, written last, said so.
-    fn resumed(member: Member, first: u64) -> (u64, u32, bool) {
+    /// What the descriptors that a predecessor handed over say.
+    const DONE: u64 = 7 << 32 | 7;
+
+    /// A predecessor died as it handed three frames over at 6, 7 and 0: what its successor makes of the
+    /// descriptors, written from the last to the first, if they said so.
+    fn resumed(member: Member, said: [u64; 3]) -> ([u64; 3], u32, bool) {
         let mapping = Mapping::private(0x1_0000).unwrap();
         let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
         let config = DeviceConfig {
@@ -385,20 +406,34 @@ mod tests {
         let state = &registers.rx[0];
         state.first.store(7 << 32 | 7 | 64 << 16, Relaxed);
         state.moving.store(2, Relaxed);
-        let at = memory.bytes(RING + 16 * 6 + 8, 8).unwrap();
-        at.write(0, first);
+        let at = [6, 7, 0].map(|n| memory.bytes(RING + 16 * n + 8, 8).unwrap());
+        at.iter().zip(said).for_each(|(at, word)| assert!(at.write(0, word)));
         let model = E1000::new(member, registers.clone(), config);
         assert_eq!(state.moving.load(Relaxed), 0);
         let raised = model.device.interrupt(Nanos(0)).vectors == 1;
-        (at.read(0).unwrap(), registers.get(regs::RX[0].head), raised)
+        (at.map(|at| at.read(0).unwrap()), registers.get(regs::RX[0].head), raised)
     }
 
     #[test]
     fn what_was_handed_over_halfway_is_handed_over_wholly() {
         for member in [Member::Em82540, Member::L82574] {
-            assert_eq!(resumed(member, 0), (7 << 32 | 7 | 64 << 16, 1, true));
-            let done = 7 << 32 | 7;
-            assert_eq!(resumed(member, done), (done, 1, true), "it was all there");
+            let first = 7 << 32 | 7 | 64 << 16;
+            assert_eq!(resumed(member, [0, DONE, DONE]), ([first, DONE, DONE], 1, true));
+            let all = [DONE; 3];
+            assert_eq!(resumed(member, all), (all, 1, true), "it was all there");
+        }
+    }
+
+    /// Regression: the others were left as they were, and the driver waited at one of them for ever.
+    #[test]
+    fn regression_what_was_not_written_before_the_first_is_handed_over_as_damaged() {
+        for (member, damaged) in [
+            (Member::Em82540, (0x8003 << 32) | SHORTEST as u64),
+            (Member::L82574, 0x8000_0003 | (SHORTEST as u64) << 32),
+        ] {
+            for said in [[0, 0, DONE], [0, 0, 0]] {
+                assert_eq!(resumed(member, said), ([damaged; 3], 1, true), "{member:?} {said:?}");
+            }
         }
     }
 }
