@@ -66,7 +66,7 @@ impl Guest {
             let state: Shared<QueueState> = Shared::private().expect("memory");
             state.start_at(if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 });
             let (memory, layout) = (Arc::clone(&memory), layout_at(at, SIZE));
-            QueueConfig { memory, layout, features, state, dirty: None, inflight: None }
+            QueueConfig::new(memory, layout, features, state)
         });
         Self { mapping, configs }
     }

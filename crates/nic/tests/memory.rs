@@ -99,7 +99,7 @@ fn memory_that_is_cut_off_stops_its_queues_alone() {
             let state: Shared<QueueState> = Shared::private().unwrap();
             state.start_at(support::first_base(features));
             let memory = Arc::clone(&memory);
-            (driver, QueueConfig { memory, layout, features, state, dirty: None, inflight: None })
+            (driver, QueueConfig::new(memory, layout, features, state))
         };
         let ((mut sent, tx), (mut received, rx)) = (queue(0x0), queue(0x1000));
         let mut from = Transmit::new(tx.clone(), Shared::private().unwrap()).unwrap();

@@ -41,14 +41,7 @@ impl Guest {
         driver.want_interrupts(false);
         let state: Shared<QueueState> = Shared::private()?;
         state.start_at(if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 });
-        let config = QueueConfig {
-            memory: Arc::clone(&memory),
-            layout,
-            features,
-            state,
-            dirty: None,
-            inflight: None,
-        };
+        let config = QueueConfig::new(Arc::clone(&memory), layout, features, state);
         Ok((Self { memory, driver, added: 0, used: 0 }, config))
     }
 

@@ -42,6 +42,19 @@ pub struct QueueConfig {
     pub inflight: Option<Inflight>,
 }
 
+impl QueueConfig {
+    /// A queue of a guest that does not migrate and whose front end wants to know of no buffers in flight.
+    #[must_use]
+    pub fn new(
+        memory: Arc<GuestMemory>,
+        layout: QueueLayout,
+        features: Features,
+        state: Shared<QueueState>,
+    ) -> Self {
+        Self { memory, layout, features, state, dirty: None, inflight: None }
+    }
+}
+
 /// Why a queue cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]

@@ -423,8 +423,7 @@ mod tests {
         let driver = Driver::new(&memory, layout, features).unwrap();
         let device = move || {
             let (memory, state) = (Arc::clone(&memory), state.clone());
-            let config =
-                QueueConfig { memory, layout, features, state, dirty: None, inflight: None };
+            let config = QueueConfig::new(memory, layout, features, state);
             Packed::new(Parts::new(config, Direction::ToGuest)).unwrap()
         };
         (driver, device)

@@ -50,14 +50,7 @@ impl Guest {
         let driver = Driver::new(&memory, layout, features).unwrap();
         let state: Shared<QueueState> = Shared::private().unwrap();
         state.start_at(first_base(features));
-        let config = QueueConfig {
-            memory: Arc::clone(&memory),
-            layout,
-            features,
-            state,
-            dirty: None,
-            inflight: None,
-        };
+        let config = QueueConfig::new(Arc::clone(&memory), layout, features, state);
         let free = (0..u64::from(size)).rev().map(|i| PLACES_AT + i * PLACE).collect();
         let (sent, got) = (Shared::private().unwrap(), Shared::private().unwrap());
         let held = vec![None; size.into()];

@@ -92,6 +92,13 @@ impl ReceiveQueue {
         distance(self.state.released.own(), self.state.published.own(), self.slot_count())
     }
 
+    /// The slot that the client released last, if its head is one: its buffer is filled next.
+    #[inline(always)]
+    fn released_last(&self) -> Option<&Slot> {
+        let head = self.control.owner.0.observe();
+        self.slots.get(previous(head, self.slot_count()) as usize)
+    }
+
     #[inline(always)]
     fn deliver_all(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {
         if let Err(fault) = self.make_room() {
@@ -331,22 +338,16 @@ impl Egress for ReceiveQueue {
                 prefetch_to_write(&self.control.core);
             }
             Fetch::Slots => {
-                let (published, head) =
-                    (self.state.published.own(), self.control.owner.0.observe());
+                let published = self.state.published.own();
                 self.slots.get(published as usize).inspect(|slot| prefetch_to_write(*slot));
-                self.slots
-                    .get(previous(head, self.slot_count()) as usize)
-                    .inspect(|slot| prefetch(*slot));
+                self.released_last().inspect(|slot| prefetch(*slot));
                 self.spares.get(self.out() as usize).inspect(|spare| prefetch(*spare));
             }
             Fetch::Buffer => {
-                let head = self.control.owner.0.observe();
-                let buf = if head == self.state.released.own() {
+                let buf = if self.control.owner.0.observe() == self.state.released.own() {
                     self.spares.get(self.out() as usize).map(|spare| spare.load(Ordering::Relaxed))
                 } else {
-                    self.slots
-                        .get(previous(head, self.slot_count()) as usize)
-                        .map(|slot| slot.load().buf)
+                    self.released_last().map(|slot| slot.load().buf)
                 };
                 if let Some(buf) = buf {
                     let word = SlotWord { buf, len: 64, flags: 0 };
