@@ -14,7 +14,7 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::sandbox;
 
-use process::client::{Client, SLOTS, serve};
+use process::client::{self, Client, SLOTS, serve, serve_by};
 use process::{ask, in_child, in_child_with};
 
 mod process;
@@ -122,6 +122,58 @@ fn a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender() {
         }
         done.store(true, Ordering::Relaxed);
         watcher.join().unwrap();
+    });
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
+}
+
+/// Has `client`, which is `from`, send numbered frames to 2, one to three at a time.
+fn send_numbered(client: &mut Client, from: u32, frames: u32) {
+    let mut number = 0;
+    while number < frames {
+        let batch = (1 + number % 3).min(frames - number) as usize;
+        let sent = client.port.send(batch).fill(batch, |window| {
+            number += 1;
+            let mut frame = client::frame(2, from);
+            frame[16..]
+                .chunks_exact_mut(4)
+                .for_each(|at| at.copy_from_slice(&number.to_le_bytes()));
+            window.copy_in(&frame)
+        });
+        client.port.flush().unwrap();
+        if sent == 0 {
+            std::thread::yield_now();
+        }
+    }
+}
+
+#[test]
+fn two_workers_fill_one_ring_by_turns() {
+    const FRAMES: u32 = 100_000;
+    if let Some(status) = in_child("two_workers_fill_one_ring_by_turns") {
+        return assert!(status.success(), "{status}");
+    }
+    let [mut a, mut b, mut c] = clients();
+    (a.config.worker, b.config.worker) = (Some(0), Some(1));
+    c.config.policy.lossless = true;
+    let (thread, connection) = serve_by(2, &[&a, &b, &c], 20_000);
+    std::thread::scope(|scope| {
+        scope.spawn(|| send_numbered(&mut a, 0, FRAMES));
+        scope.spawn(|| send_numbered(&mut b, 1, FRAMES));
+        let (mut last, mut heard) = ([0; 2], Instant::now());
+        while last != [FRAMES; 2] {
+            for frame in c.port.receive(usize::MAX) {
+                let frame = frame.to_vec();
+                let from = usize::from(frame[6..12] == Mac::local(1).octets());
+                last[from] += 1;
+                let whole = frame[16..].chunks_exact(4).all(|at| at == last[from].to_le_bytes());
+                assert!(whole && frame.len() == 60, "{from} {last:?}: {frame:?}");
+                heard = Instant::now();
+            }
+            c.port.flush().unwrap();
+            assert!(heard.elapsed() < Duration::from_secs(20), "{last:?}");
+            std::thread::yield_now();
+        }
     });
     assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
     thread.join().unwrap();

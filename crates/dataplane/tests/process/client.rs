@@ -13,7 +13,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use toklat_dataplane::config::{Attachment, Idle, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
 
-use super::{ask, start};
+use super::{ask, start_with};
 
 /// Slots of each ring.
 pub const SLOTS: u32 = 128;
@@ -123,7 +123,16 @@ pub fn frame(to: u32, from: u32) -> Vec<u8> {
 
 /// A data process with these ports. Their owners do not kick: its worker polls.
 pub fn serve(clients: &[&Client], stall_timeout_ms: u32) -> (std::thread::JoinHandle<()>, OwnedFd) {
-    let (thread, connection) = start();
+    serve_by(1, clients, stall_timeout_ms)
+}
+
+/// As [`serve`], by so many workers.
+pub fn serve_by(
+    workers: usize,
+    clients: &[&Client],
+    stall_timeout_ms: u32,
+) -> (std::thread::JoinHandle<()>, OwnedFd) {
+    let (thread, connection) = start_with(workers);
     let idle = Idle::Poll;
     let command = Command::SetSwitch { idle, batch: 64, fdb_ageing_s: 300, stall_timeout_ms };
     assert_eq!(ask(&connection, &command, &[]), Answer::Done);

@@ -9,7 +9,7 @@ use std::process::{Command as Program, ExitStatus};
 use fabric::Policy;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shmem::{Memfd, Pages};
-use toklat_dataplane::config::{Attachment, PortConfig};
+use toklat_dataplane::config::{Attachment, PortConfig, WorkerConfig};
 use toklat_dataplane::control::{self, Answer, Command};
 use toklat_dataplane::{SwitchConfig, process, state};
 
@@ -35,6 +35,11 @@ pub fn in_child_with(test: &str, variables: &[(&str, &str)]) -> Option<ExitStatu
 
 /// A data process in a thread of this one, and a supervisor's connection to it.
 pub fn start() -> (std::thread::JoinHandle<()>, OwnedFd) {
+    start_with(1)
+}
+
+/// As [`start`], with so many workers.
+pub fn start_with(workers: usize) -> (std::thread::JoinHandle<()>, OwnedFd) {
     let socket = || {
         let kind = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         rustix::net::socket_with(AddressFamily::UNIX, kind.0, kind.1, None).unwrap()
@@ -45,7 +50,8 @@ pub fn start() -> (std::thread::JoinHandle<()>, OwnedFd) {
     rustix::net::bind(&listener, &address).unwrap();
     rustix::net::listen(&listener, 1).unwrap();
     rustix::net::connect(&connection, &address).unwrap();
-    let config = SwitchConfig { max_ports: 4, ..SwitchConfig::default() };
+    let workers = vec![WorkerConfig::default(); workers];
+    let config = SwitchConfig { max_ports: 4, workers, ..SwitchConfig::default() };
     let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();
     let run = || process::run(listener, memory.into_fd(), "test".to_owned(), config).unwrap();
     let thread = std::thread::spawn(run);
