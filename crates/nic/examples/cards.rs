@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use frame::Mac;
 use nic::device::{DeviceConfig, InterruptMode, Model};
-use nic::driver::{Direct, Dma};
-use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
+use nic::driver::{Batched, Direct, Dma};
+use nic::e1000::driver::{Config, E1000Driver, Interrupts};
 use nic::e1000::{E1000, Member};
 use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{Chip, Pcnet};
@@ -54,51 +54,6 @@ fn receive_turn(queue: &dyn Egress, scratch: &Scratch, map: &MapGuard, list: &[F
     let Delivered { finished } = queue.deliver(&scratch.batch(map), list, LIMITS);
     let _ = queue.settle(Nanos(0));
     finished
-}
-
-/// A card's driver.
-trait Driven {
-    /// Hands a batch in.
-    fn send_batch(&mut self, frame: &[u8]) -> bool;
-    /// Takes back what was sent; how many frames.
-    fn reclaim_batch(&mut self) -> usize;
-    /// Takes what was received and gives the buffers back; how many frames.
-    fn receive_batch(&mut self) -> usize;
-}
-
-impl Driven for E1000Driver<Regs> {
-    fn send_batch(&mut self, frame: &[u8]) -> bool {
-        let len = frame.len() as u32;
-        let sent = (0..BATCH).all(|_| self.send_placed(len, &Request::default()));
-        self.flush();
-        sent
-    }
-
-    fn reclaim_batch(&mut self) -> usize {
-        self.reclaim()
-    }
-
-    fn receive_batch(&mut self) -> usize {
-        let received = self.receive(usize::MAX, |_| ());
-        self.refill();
-        received
-    }
-}
-
-impl Driven for Driver<Regs> {
-    fn send_batch(&mut self, frame: &[u8]) -> bool {
-        let sent = (0..BATCH).all(|_| self.send(frame, frame.len()));
-        self.demand();
-        sent
-    }
-
-    fn reclaim_batch(&mut self) -> usize {
-        self.reap() as usize
-    }
-
-    fn receive_batch(&mut self) -> usize {
-        self.receive(usize::MAX, |_| ())
-    }
 }
 
 fn frame() -> Vec<u8> {
@@ -154,11 +109,11 @@ fn pcnet() -> Result<(Model, Driver<Regs>), Error> {
     Ok((model, driver))
 }
 
-fn send((mut model, mut driver): (Model, impl Driven), batches: usize) -> Result<(), Error> {
+fn send((mut model, mut driver): (Model, impl Batched), batches: usize) -> Result<(), Error> {
     let (frame, mut scratch) = (frame(), Scratch::new(BATCH));
     let queue = &mut *model.transmit[0];
     for _ in 0..batches {
-        let sent = driver.send_batch(&frame);
+        let sent = driver.send_batch(&frame, BATCH);
         scratch.clear();
         let gathered = send_turn(queue, &mut scratch);
         if !sent || gathered != BATCH || driver.reclaim_batch() != BATCH {
@@ -168,7 +123,7 @@ fn send((mut model, mut driver): (Model, impl Driven), batches: usize) -> Result
     Ok(())
 }
 
-fn receive((model, mut driver): (Model, impl Driven), batches: usize) -> Result<(), Error> {
+fn receive((model, mut driver): (Model, impl Batched), batches: usize) -> Result<(), Error> {
     let mut frames = vec![frame(); BATCH];
     let list: [FrameIdx; BATCH] = std::array::from_fn(|i| i as FrameIdx);
     let mut scratch = Scratch::new(BATCH);

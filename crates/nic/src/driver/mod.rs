@@ -9,10 +9,12 @@
 //! A driver has no clock and no thread of its own, allocates nothing after it was made, and uses nothing of
 //! the standard library that `core` and `alloc` have not.
 
+mod batched;
 mod direct;
 mod dma;
 mod trapping;
 
+pub use batched::Batched;
 pub use direct::Direct;
 pub use dma::{Buffers, Chunk, Dma, Slots};
 pub use trapping::{Trapping, Traps};

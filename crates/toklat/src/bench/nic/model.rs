@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nic::device::Model;
-use nic::driver::{Direct, Dma};
+use nic::driver::{Batched, Direct, Dma};
 use nic::e1000::Member;
-use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Request};
+use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::Bytes;
 
@@ -55,34 +55,6 @@ fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<
     taken.get(taken.len() / 2).copied().context("nothing was measured")
 }
 
-/// What a driver does between the parts that are timed.
-pub trait Driven {
-    /// Hands over a batch of frames of `len` bytes; false if there is no room for it.
-    fn send_batch(&mut self, len: usize) -> bool;
-    /// Takes back what was sent: how many frames.
-    fn reclaim_batch(&mut self) -> usize;
-    /// Takes what was received, and gives the buffers back: how many frames.
-    fn receive_batch(&mut self) -> usize;
-}
-
-impl Driven for E1000Driver<Direct<fn() -> Nanos>> {
-    fn send_batch(&mut self, len: usize) -> bool {
-        let sent = (0..BATCH).all(|_| self.send_placed(len as u32, &Request::default()));
-        self.flush();
-        sent
-    }
-
-    fn reclaim_batch(&mut self) -> usize {
-        self.reclaim()
-    }
-
-    fn receive_batch(&mut self) -> usize {
-        let received = self.receive(usize::MAX, |_| ());
-        self.refill();
-        received
-    }
-}
-
 /// As [`sending`], of a member of the e1000 family.
 pub fn to_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
     let Alone { mut model, mut driver } = alone(chip, doorbells)?;
@@ -98,14 +70,14 @@ pub fn from_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duratio
 /// Descriptor to switch: gather, complete and settle, 64 frames at a time: ns a frame.
 pub fn sending(
     model: &mut Model,
-    driver: &mut impl Driven,
+    driver: &mut impl Batched,
     len: usize,
     time: Duration,
 ) -> Result<f64> {
-    let mut scratch = Scratch::new(BATCH);
+    let (frame, mut scratch) = (frame(len), Scratch::new(BATCH));
     let queue = &mut model.transmit[0];
     median(time, || {
-        if !driver.send_batch(len) {
+        if !driver.send_batch(&frame, BATCH) {
             bail!("the ring is full");
         }
         scratch.clear();
@@ -126,7 +98,7 @@ pub fn sending(
 #[expect(unsafe_code, reason = "the frames outlive the scratch")]
 pub fn receiving(
     model: &Model,
-    driver: &mut impl Driven,
+    driver: &mut impl Batched,
     len: usize,
     time: Duration,
 ) -> Result<f64> {

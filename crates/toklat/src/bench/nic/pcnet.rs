@@ -15,7 +15,7 @@ use port::{Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
 
 use super::machine::{MAC, frame};
-use super::model::{BATCH, Driven, receiving, sending};
+use super::model::{BATCH, receiving, sending};
 
 /// Bytes of memory, and where the card has it.
 const MEMORY: usize = 4 << 20;
@@ -72,23 +72,6 @@ fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
 }
 
 const LARGE: Sizes = Sizes { transmit: 8, receive: 8 };
-
-impl Driven for Driver<Direct<fn() -> Nanos>> {
-    fn send_batch(&mut self, len: usize) -> bool {
-        let frame = frame(len);
-        let sent = (0..BATCH).all(|_| self.send(&frame, frame.len()));
-        self.demand();
-        sent
-    }
-
-    fn reclaim_batch(&mut self) -> usize {
-        self.reap() as usize
-    }
-
-    fn receive_batch(&mut self) -> usize {
-        self.receive(usize::MAX, |_| ())
-    }
-}
 
 /// As [`sending`], of this card.
 pub fn to_switch(len: usize, time: Duration) -> Result<f64> {

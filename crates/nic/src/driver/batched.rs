@@ -1,0 +1,51 @@
+//! Drivers of either family a batch at a time, for instruments.
+
+use super::Regs;
+use crate::e1000::driver::{E1000Driver, Request};
+use crate::pcnet;
+
+/// What a driver that polls does with a batch.
+pub trait Batched {
+    /// Hands in `frame` so many times, with one doorbell; false if there is no room for all. An e1000's
+    /// buffers hold it already ([`E1000Driver::place`]).
+    fn send_batch(&mut self, frame: &[u8], count: usize) -> bool;
+    /// Takes back what was sent: how many frames.
+    fn reclaim_batch(&mut self) -> usize;
+    /// Takes what was received, and gives the buffers back: how many frames.
+    fn receive_batch(&mut self) -> usize;
+}
+
+impl<R: Regs> Batched for E1000Driver<R> {
+    fn send_batch(&mut self, frame: &[u8], count: usize) -> bool {
+        let len = frame.len() as u32;
+        let sent = (0..count).all(|_| self.send_placed(len, &Request::default()));
+        self.flush();
+        sent
+    }
+
+    fn reclaim_batch(&mut self) -> usize {
+        self.reclaim()
+    }
+
+    fn receive_batch(&mut self) -> usize {
+        let received = self.receive(usize::MAX, |_| ());
+        self.refill();
+        received
+    }
+}
+
+impl<R: Regs> Batched for pcnet::driver::Driver<R> {
+    fn send_batch(&mut self, frame: &[u8], count: usize) -> bool {
+        let sent = (0..count).all(|_| self.send(frame, frame.len()));
+        self.demand();
+        sent
+    }
+
+    fn reclaim_batch(&mut self) -> usize {
+        self.reap() as usize
+    }
+
+    fn receive_batch(&mut self) -> usize {
+        self.receive(usize::MAX, |_| ())
+    }
+}
