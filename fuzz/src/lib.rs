@@ -89,20 +89,36 @@ pub fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
     taken
 }
 
-/// Up to three descriptors of kinds that a front end may send, or should not.
-pub fn descriptors(choice: u8) -> Vec<OwnedFd> {
-    (0..choice % 4).filter_map(|i| descriptor(choice / 4 + i)).collect()
-}
+/// The memory of a front end's guest: a file that it may send, write and cut short.
+pub struct Memory(OwnedFd);
 
-fn descriptor(kind: u8) -> Option<OwnedFd> {
-    match kind % 4 {
-        0 | 1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).ok(),
-        2 => {
-            let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
-            rustix::fs::ftruncate(&file, FILE).ok()?;
-            Some(file)
+impl Memory {
+    pub fn new() -> rustix::io::Result<Self> {
+        let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&file, FILE)?;
+        Ok(Self(file))
+    }
+
+    /// Writes `bytes`, or, if there are none, has the file end at `at`.
+    pub fn write(&self, at: u16, bytes: &[u8]) {
+        // What cannot be written is not.
+        let _ = match bytes {
+            [] => rustix::fs::ftruncate(&self.0, at.into()),
+            bytes => rustix::io::pwrite(&self.0, bytes, at.into()).map(|_| ()),
+        };
+    }
+
+    /// Up to three descriptors of kinds that a front end may send, or should not.
+    pub fn descriptors(&self, choice: u8) -> Vec<OwnedFd> {
+        (0..choice % 4).filter_map(|i| self.descriptor(choice / 4 + i)).collect()
+    }
+
+    fn descriptor(&self, kind: u8) -> Option<OwnedFd> {
+        match kind % 4 {
+            0 | 1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).ok(),
+            2 => self.0.try_clone().ok(),
+            _ => rustix::pipe::pipe().ok().map(|(end, _)| end),
         }
-        _ => rustix::pipe::pipe().ok().map(|(end, _)| end),
     }
 }
 

@@ -1,6 +1,11 @@
 //! What a vfio-user front end says: any messages, in any order and any pieces, with any descriptors, are
-//! carried out, refused or end the session; what runs by then is served without a fault of ours, and what
-//! is kept of the session is the same when it is taken back.
+//! carried out, refused or end the session; what runs by then, over memory of any content that may also
+//! be cut short, is served without a fault of ours; what is kept of the session is the same when it is
+//! taken back, and a successor goes on with it at any time.
+//!
+//! The first byte of the input picks the card and how it is; then come steps: command, flags, descriptors,
+//! length, and so many bytes. One whose flags say so is no message, but a write to the guest's memory, or
+//! to the registers that are shared.
 #![no_main]
 
 use std::io::IoSlice;
@@ -8,104 +13,227 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
-use dataplane::attach::vfio_user::message::write_header;
+use dataplane::attach::Attached;
+use dataplane::attach::vfio_user::message::{ProtocolError, write_header};
 use dataplane::attach::vfio_user::{Plug, Server, Summons};
-use dataplane::config::{NicConfig, NicModel};
+use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
+use dataplane::state::PortState;
+use fabric::Interrupts;
 use libfuzzer_sys::fuzz_target;
 use port::{Nanos, Scratch};
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use toklat_fuzz::{MAC, assert_same, connection, descriptors, port_state, take};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use toklat_fuzz::{MAC, Memory, assert_same, connection, deliver, port_state, take};
 
-/// Messages of one input.
-const MESSAGES: u64 = 64;
+/// Steps of one input.
+const STEPS: usize = 128;
+/// Bytes of a card's first base address register, at least.
+const REGISTERS: u64 = 128 << 10;
+/// A step's flags, beside those of messages: the message is cut off, or has another size than it says,
+const CUT: u8 = 1;
+/// frames come in after it,
+const DELIVER: u8 = 2;
+/// this process dies after it,
+const RESTART: u8 = 4;
+/// a write is to the registers that are shared,
+const REGISTER: u8 = 8;
+/// or it is a write.
+const WRITE: u8 = 0x80;
 
-/// Sends the next message of `bytes`: command, flags, descriptors, length, body.
-fn send(to: &OwnedFd, bytes: &mut &[u8]) {
-    let [command, flags, fds, len] = *take(bytes, 4) else { return };
-    let body = take(bytes, usize::from(len));
-    let fds = descriptors(fds);
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    let mut message = Vec::new();
-    write_header(&mut message, 1, u16::from(command % 20), body.len(), u32::from(flags & 0x30));
-    message.extend(body);
-    // Some are cut off, or have another size than they say.
-    let end = if flags & 1 != 0 { message.len().saturating_sub(3) } else { message.len() };
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() {
-        control.push(SendAncillaryMessage::ScmRights(&fds));
-    }
-    let parts = [IoSlice::new(&message[..end])];
-    let _ = rustix::net::sendmsg(to, &parts, &mut control, SendFlags::NOSIGNAL);
+/// A front end, its guest's memory, and who serves it.
+struct Port {
+    theirs: OwnedFd,
+    memory: Memory,
+    /// It was cut short.
+    cut: bool,
+    /// What the keeper has.
+    ours: OwnedFd,
+    registers: OwnedFd,
+    plug: Plug,
+    state: PortState,
+    summons: Arc<Summons>,
+    server: Server,
+    attached: Option<Attached>,
+    now: Nanos,
 }
 
-/// What a worker does with what there is, once.
-fn serve(server: &mut Server, now: Nanos) {
-    let Ok(mut attached) = server.halves(now) else { return };
-    let mut scratch = Scratch::new(64);
-    for queue in (0..attached.source.queues()).rev() {
+/// The card that the first byte of an input picks.
+fn plug(choice: u8) -> Plug {
+    let models = [NicModel::I82540em, NicModel::I82574l, NicModel::Am79c970a, NicModel::Am79c973];
+    let nic = NicConfig {
+        model: models[usize::from(choice) % 4],
+        csb: true,
+        combine: (choice & 4 != 0).then_some(Combine { frames: 4, delay_us: 20 }),
+        doorbell: if choice & 8 == 0 { Doorbell::Trap } else { Doorbell::Shared },
+    };
+    let interrupts = match choice & 0x10 {
+        0 => Interrupts::default(),
+        _ => Interrupts {
+            max_rate: Some(500),
+            max_delay_us: 3000,
+            adaptive: choice & 0x20 != 0,
+            max_sent_delay_us: 5000,
+        },
+    };
+    Plug { nic, mac: MAC, link: true, interrupts }
+}
+
+impl Port {
+    fn new(choice: u8) -> Option<Self> {
+        let (theirs, ours) = connection().ok()?;
+        let (memory, state, plug) = (Memory::new().ok()?, port_state(), plug(choice));
+        let registers = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
+        rustix::fs::ftruncate(&registers, REGISTERS).ok()?;
+        let summons = Arc::new(Summons::new().expect("an eventfd"));
+        let fds = (ours.try_clone().ok()?, registers.try_clone().ok());
+        let server = Server::new(fds, plug, (0, &state), None, Arc::clone(&summons));
+        let (server, now) = (server.expect("a port"), Nanos(1));
+        let mut port = Self {
+            theirs,
+            memory,
+            cut: false,
+            ours,
+            registers,
+            plug,
+            state,
+            summons,
+            server,
+            attached: None,
+            now,
+        };
+        port.remake();
+        Some(port)
+    }
+
+    /// Carries the next step of `bytes` out.
+    fn step(&mut self, bytes: &mut &[u8]) -> Result<(), ProtocolError> {
+        let [command, flags, fds, len] = *take(bytes, 4) else {
+            *bytes = &[];
+            return Ok(());
+        };
+        let body = take(bytes, usize::from(len));
+        let at = u16::from_be_bytes([command, fds]);
+        match flags & (WRITE | REGISTER) {
+            WRITE if body.is_empty() => {
+                self.cut = true;
+                self.memory.write(at, body);
+            }
+            WRITE => self.memory.write(at, body),
+            0x88 => drop(rustix::io::pwrite(&self.registers, body, at.into())),
+            _ => self.send(command, flags, &self.memory.descriptors(fds), body),
+        }
+        self.serve(flags & DELIVER != 0);
+        self.converse()?;
+        if flags & RESTART != 0 {
+            self.restart()?;
+        }
+        Ok(())
+    }
+
+    fn send(&self, command: u8, flags: u8, fds: &[OwnedFd], body: &[u8]) {
+        let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+        let mut message = Vec::new();
+        write_header(&mut message, 1, u16::from(command % 20), body.len(), (flags & 0x30).into());
+        message.extend(body);
+        let cut = if flags & CUT != 0 { 3 } else { 0 };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(&fds));
+        }
+        let parts = [IoSlice::new(&message[..message.len() - cut])];
+        let _ = rustix::net::sendmsg(&self.theirs, &parts, &mut control, SendFlags::NOSIGNAL);
+    }
+
+    /// What a worker does with what there is, until it is quiet or hands the socket over.
+    fn serve(&mut self, deliver_frames: bool) {
+        self.now = self.now + 1_000_000;
+        let Some(attached) = &mut self.attached else { return };
+        let mut scratch = Scratch::new(64);
         attached.source.disarm();
-        let ingress = attached.source.queue(queue);
-        let frames = ingress.gather(&mut scratch, 64, now);
-        ingress.complete(frames);
-        let _ = ingress.settle(now);
-        scratch.clear();
+        for queue in (0..attached.source.queues()).rev() {
+            let ingress = attached.source.queue(queue);
+            let frames = ingress.gather(&mut scratch, 64, self.now);
+            ingress.complete(frames);
+            let _ = ingress.settle(self.now);
+            scratch.clear();
+        }
+        for egress in &attached.egresses {
+            if deliver_frames {
+                assert_eq!(deliver(&**egress, (3, 600), false, self.now), 3, "taken or dropped");
+            }
+            let _ = egress.settle(self.now);
+        }
+        let _ = (attached.source.arm(), attached.source.deadline());
     }
-    let _ = (attached.source.arm(), attached.source.deadline());
-    for egress in &attached.egresses {
-        let _ = egress.settle(now);
+
+    /// What the control thread does with a message that is for it.
+    fn converse(&mut self) -> Result<(), ProtocolError> {
+        if !self.summons.take().is_empty() {
+            while let Some(message) = self.server.next_message()? {
+                if message.needs_quiet() {
+                    self.attached = None;
+                    self.server.is_quiet();
+                }
+                let done = self.server.handle(message)?;
+                self.server.done(&done)?;
+            }
+            let _ = self.server.news();
+            if self.attached.is_none() {
+                self.remake();
+            }
+            self.server.unpark();
+        }
+        // Replies that nobody reads would be the end of it.
+        let mut away = [0; 4096];
+        while matches!(
+            rustix::net::recv(&self.theirs, &mut away[..], RecvFlags::DONTWAIT),
+            Ok((_, 1..))
+        ) {}
+        Ok(())
     }
-    server.is_quiet();
+
+    /// Makes the halves anew.
+    fn remake(&mut self) {
+        self.attached = None;
+        self.server.is_quiet();
+        self.attached = self.server.halves(self.now).ok();
+    }
+
+    /// As a successor of a process that died.
+    fn restart(&mut self) -> Result<(), ProtocolError> {
+        let kept = self.server.to_keep();
+        self.attached = None;
+        let socket = self.ours.try_clone().expect("a descriptor");
+        let fds = (socket, self.registers.try_clone().ok());
+        let state = (0, &self.state);
+        let server =
+            Server::new(fds, self.plug, state, Some(kept.clone()), Arc::clone(&self.summons));
+        self.server = server.expect("a port");
+        if self.server.has_ended() {
+            assert!(
+                self.cut,
+                "what was mapped can be mapped again, unless it is not there any more"
+            );
+            return Err(ProtocolError::Closed);
+        }
+        assert_same(&kept, &self.server.to_keep());
+        self.remake();
+        Ok(())
+    }
 }
 
 fuzz_target!(|bytes: &[u8]| {
     shmem::guard::install();
     let Some((choice, mut rest)) = bytes.split_first() else { return };
-    let Ok((theirs, ours)) = connection() else { return };
-    let state = port_state();
-    let models = [NicModel::I82540em, NicModel::I82574l, NicModel::Am79c970a, NicModel::Am79c973];
-    let nic = NicConfig {
-        model: models[usize::from(*choice) % 4],
-        csb: true,
-        combine: None,
-        doorbell: Default::default(),
-    };
-    let plug = Plug { nic, mac: MAC, link: true };
-    let summons = Arc::new(Summons::new().expect("an eventfd"));
-    let again = ours.try_clone().expect("a descriptor");
-    let server = Server::new((ours, None), plug, (0, &state), None, Arc::clone(&summons));
-    let mut server = server.expect("a port");
-    for turn in 1..MESSAGES {
+    let Some(mut port) = Port::new(*choice) else { return };
+    for _ in 0..STEPS {
         if rest.is_empty() {
             break;
         }
-        send(&theirs, &mut rest);
-        // Replies that nobody reads would be the end of it.
-        while matches!(
-            rustix::net::recv(&theirs, &mut [0; 4096][..], rustix::net::RecvFlags::DONTWAIT),
-            Ok((_, 1..))
-        ) {}
-        serve(&mut server, Nanos(turn * 1_000_000));
-        if summons.take().is_empty() {
-            continue;
-        }
-        let done = server.next_message().and_then(|message| match message {
-            Some(message) => {
-                let done = server.handle(message)?;
-                server.done(&done)
-            }
-            None => Ok(()),
-        });
-        if done.is_err() {
-            server.end();
+        if port.step(&mut rest).is_err() {
+            port.server.end();
             return;
         }
-        server.unpark();
     }
-    let kept = server.to_keep();
-    drop(server);
-    let restored = Server::new((again, None), plug, (0, &state), Some(kept.clone()), summons);
-    let restored = restored.expect("a port");
-    assert!(!restored.has_ended());
-    assert_same(&kept, &restored.to_keep());
+    let _ = port.restart();
 });

@@ -1,66 +1,173 @@
 //! What a vhost-user front end says: any messages, in any order, with any descriptors, are carried out,
-//! refused or end the session; the queues that run by then are served without a fault of ours, and what
-//! is kept of the session is the same when it is taken back.
+//! refused or end the session; the queues that run by then, over memory of any content that may also be
+//! cut short, are served without a fault of ours; what is kept of the session is the same when it is
+//! taken back, and a successor goes on with it at any time.
+//!
+//! The input is a list of steps: code, flags, descriptors, length, and so many bytes. One whose flags say
+//! so is no message, but a write to the guest's memory.
 #![no_main]
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
+use dataplane::attach::Attached;
 use dataplane::attach::vhost_user::FrontEnd;
-use dataplane::attach::vhost_user::message;
-use dataplane::attach::vhost_user::session::{Offer, Session};
+use dataplane::attach::vhost_user::message::{self, ProtocolError};
+use dataplane::attach::vhost_user::session::{Answer, Offer, Session};
+use dataplane::state::PortState;
 use libfuzzer_sys::fuzz_target;
 use port::{Nanos, Scratch};
-use toklat_fuzz::{assert_same, connection, descriptors, port_state, take};
+use rustix::net::RecvFlags;
+use toklat_fuzz::{Memory, assert_same, connection, deliver, port_state, take};
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
+/// A step's flags: the front end wants to hear of it,
+const NEED_REPLY: u8 = 1;
+/// frames come in after it,
+const DELIVER: u8 = 2;
+/// this process dies after it,
+const RESTART: u8 = 4;
+/// or it is a write.
+const WRITE: u8 = 0x80;
 
-/// Sends the next message of `bytes`: code, flags, descriptors, length, payload.
-fn send(to: &OwnedFd, bytes: &mut &[u8]) {
-    let [code, flags, fds, len] = *take(bytes, 4) else { return };
-    let payload = take(bytes, usize::from(len));
-    let fds = descriptors(fds);
-    let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
-    let _ = message::send(to, u32::from(code % 48), flags & 1 != 0, payload, &fds);
+/// A front end, its guest's memory, and who serves it.
+struct Port {
+    theirs: OwnedFd,
+    memory: Memory,
+    /// What the keeper has.
+    ours: OwnedFd,
+    state: PortState,
+    front_end: FrontEnd,
+    attached: Option<Attached>,
+    now: Nanos,
 }
 
-/// Serves the queues that run.
-fn serve(front_end: &mut FrontEnd) {
-    let Ok((mut attached, _)) = front_end.halves() else { return };
-    let mut scratch = Scratch::new(64);
-    for queue in 0..attached.source.queues() {
-        let ingress = attached.source.queue(queue);
-        let frames = ingress.gather(&mut scratch, 64, Nanos(0));
-        ingress.complete(frames);
-        let _ = ingress.settle(Nanos(0));
-        scratch.clear();
+impl Port {
+    fn new() -> Option<Self> {
+        let (theirs, ours) = connection().ok()?;
+        let (memory, state) = (Memory::new().ok()?, port_state());
+        let front_end = FrontEnd::new(ours.try_clone().ok()?, OFFER, &state, None);
+        let front_end = front_end.expect("a socket");
+        Some(Self { theirs, memory, ours, state, front_end, attached: None, now: Nanos(1) })
     }
-    let _ = attached.source.arm();
-    for egress in &attached.egresses {
-        let _ = egress.settle(Nanos(0));
+
+    /// Carries the next step of `bytes` out.
+    fn step(&mut self, bytes: &mut &[u8]) -> Result<(), ProtocolError> {
+        let [code, flags, fds, len] = *take(bytes, 4) else {
+            *bytes = &[];
+            return Ok(());
+        };
+        let payload = take(bytes, usize::from(len));
+        if flags & WRITE != 0 {
+            self.memory.write(u16::from_be_bytes([code, fds]), payload);
+        } else {
+            let fds = self.memory.descriptors(fds);
+            let fds: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
+            let (code, need_reply) = (u32::from(code % 48), flags & NEED_REPLY != 0);
+            let _ = message::send(&self.theirs, code, need_reply, payload, &fds);
+            self.converse()?;
+        }
+        if flags & RESTART != 0 {
+            self.restart();
+        }
+        self.serve(flags & DELIVER != 0);
+        Ok(())
+    }
+
+    fn converse(&mut self) -> Result<(), ProtocolError> {
+        while let Some(message) = self.front_end.receive()? {
+            let answer = self.front_end.session.handle(message.request)?;
+            if let Ok(Answer::Announce(mac)) = answer {
+                self.front_end.announce(mac);
+                self.remake();
+            } else if self.front_end.take_changes().rings {
+                self.remake();
+            }
+            let acknowledges = self.front_end.session.is_acknowledged(message.need_reply);
+            self.front_end.done()?;
+            self.front_end.session.taken();
+            match answer {
+                Ok(Answer::Bytes(bytes)) => self.reply(message.code, &bytes, None)?,
+                Ok(Answer::File(bytes, file)) => self.reply(message.code, &bytes, Some(file))?,
+                Ok(Answer::Base(queue)) => {
+                    let base = self.front_end.base(queue).to_ne_bytes();
+                    self.reply(message.code, &base, None)?;
+                }
+                Ok(_) => {}
+                Err(_) if acknowledges => {}
+                Err(_) => return Err(ProtocolError::Refused),
+            }
+        }
+        Ok(())
+    }
+
+    fn reply(
+        &mut self,
+        code: u32,
+        bytes: &[u8],
+        file: Option<Arc<OwnedFd>>,
+    ) -> Result<(), ProtocolError> {
+        self.front_end.send(&message::reply(code, bytes), file)?;
+        // Replies that nobody reads would be the end of it.
+        let mut away = [0; 4096];
+        while matches!(
+            rustix::net::recv(&self.theirs, &mut away[..], RecvFlags::DONTWAIT),
+            Ok((_, 1..))
+        ) {}
+        Ok(())
+    }
+
+    /// Makes the halves anew.
+    fn remake(&mut self) {
+        self.attached = None;
+        self.attached = self.front_end.halves().ok().map(|(attached, _)| attached);
+    }
+
+    /// Serves the queues that run.
+    fn serve(&mut self, deliver_frames: bool) {
+        self.now = self.now + 1_000_000;
+        let Some(attached) = &mut self.attached else { return };
+        let mut scratch = Scratch::new(64);
+        attached.source.disarm();
+        for queue in 0..attached.source.queues() {
+            let ingress = attached.source.queue(queue);
+            let frames = ingress.gather(&mut scratch, 64, self.now);
+            ingress.complete(frames);
+            let _ = ingress.settle(self.now);
+            scratch.clear();
+        }
+        let _ = attached.source.arm();
+        for egress in &attached.egresses {
+            if deliver_frames {
+                assert_eq!(deliver(&**egress, (3, 600), false, self.now), 3, "taken or dropped");
+            }
+            let _ = egress.settle(self.now);
+        }
+        let _ = self.front_end.new_faults();
+    }
+
+    /// As a successor of a process that died.
+    fn restart(&mut self) {
+        let kept = self.front_end.to_keep();
+        self.attached = None;
+        let socket = self.ours.try_clone().expect("a descriptor");
+        self.front_end = FrontEnd::new(socket, OFFER, &self.state, Some(kept)).expect("a socket");
+        self.remake();
     }
 }
 
 fuzz_target!(|bytes: &[u8]| {
     shmem::guard::install();
-    let Ok((theirs, ours)) = connection() else { return };
-    let state = port_state();
-    let mut front_end = FrontEnd::new(ours, OFFER, &state, None).expect("a socket");
+    let Some(mut port) = Port::new() else { return };
     let mut rest = bytes;
     while !rest.is_empty() {
-        send(&theirs, &mut rest);
-        match front_end.receive() {
-            Ok(Some(message)) => {
-                if front_end.session.handle(message.request).is_err() {
-                    break;
-                }
-            }
-            Ok(None) => {}
-            Err(_) => break,
+        if port.step(&mut rest).is_err() {
+            port.front_end.end();
+            port.remake();
+            break;
         }
-        let _ = front_end.session.take_changes();
-        serve(&mut front_end);
     }
-    let kept = front_end.session.kept();
+    let kept = port.front_end.session.kept();
     if let Some(restored) = Session::restore(OFFER, &kept) {
         assert_same(&kept, &restored.kept());
     }
