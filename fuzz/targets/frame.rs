@@ -12,7 +12,7 @@ fuzz_target!(|bytes: &[u8]| {
     let _ = flow_hash(bytes);
     // A sum that contains its own checksum is zero; so says RFC 1071.
     let sum = checksum(bytes);
-    if bytes.len() % 2 == 0 {
+    if bytes.len().is_multiple_of(2) {
         let whole = [bytes, &sum.to_be_bytes()].concat();
         assert_eq!(checksum(&whole), 0);
     }

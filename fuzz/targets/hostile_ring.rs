@@ -43,7 +43,7 @@ fn scribble(port: &Port, what: u8, at: u32, value: u64) {
         1 => geometry.ring_offset(ring) + RING_HEADER as u64 + u64::from(at >> 1 & 15) * 16,
         // The head of a frame in one of the first buffers.
         2 => geometry.buf_offset() + u64::from(at & 31) * u64::from(geometry.buf_size),
-        _ => u64::from(at) % geometry.file_size().max(8) & !7,
+        _ => (u64::from(at) % geometry.file_size().max(8)) & !7,
     };
     if let Some(window) = rings.mapping.bytes(offset as usize, 8) {
         window.write(0, value);

@@ -24,6 +24,12 @@ pub fn run() -> Result<()> {
     // The pages are for those who work on it: they show, and link to, what is private.
     let flags = "-Dwarnings -Arustdoc::private-intra-doc-links";
     must("docs", tool::run(doc.env("RUSTDOCFLAGS", flags)));
+    if tool::installed("c++") {
+        // Not of the workspace, which it would break unseen; libFuzzer is C++.
+        must("fuzz targets", fuzz_targets());
+    } else {
+        skipped.push("fuzz targets (cargo xtask setup, for g++)");
+    }
     must("sizes", size::report());
     if has_target() {
         let target = ["check", "--workspace", "--quiet", "--target", AARCH64];
@@ -56,6 +62,14 @@ pub fn run() -> Result<()> {
     }
     println!("all checks passed");
     Ok(())
+}
+
+/// They compile, with the versions that are written down.
+fn fuzz_targets() -> Result<()> {
+    let manifest = ["--manifest-path", "fuzz/Cargo.toml"];
+    tool::run(cargo(&["fmt", "--check"]).args(manifest))?;
+    let clippy = ["clippy", "--locked", "--quiet"];
+    tool::run(cargo(&clippy).args(manifest).args(["--", "-Dwarnings"]))
 }
 
 /// Adds the target if rustup can; true if the compiler has it.

@@ -17,6 +17,12 @@ struct Package {
 
 const PACKAGES: &[Package] = &[
     Package { name: "gcc", program: "cc", what_for: "linking; the benchmarks' floor", tests: true },
+    Package {
+        name: "g++",
+        program: "c++",
+        what_for: "cargo xtask fuzz; its targets in cargo xtask check",
+        tests: false,
+    },
     Package { name: "make", program: "make", what_for: "the test guest's driver", tests: true },
     Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
     Package {
