@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use frame::Mac;
 use port::{
-    Batch, Delivered, Effects, Egress, Fetch, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Scratch,
+    Batch, Delivered, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Scratch,
 };
 use ring::{Port, Region, RegionConfig};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
@@ -56,8 +56,8 @@ impl Egress for CountedEgress {
         self.0.takes()
     }
 
-    fn prefetch(&self, what: Fetch) {
-        self.0.prefetch(what);
+    fn prefetch(&self) {
+        self.0.prefetch();
     }
 }
 

@@ -63,9 +63,11 @@ fn broken_rings_fail_their_port_alone_until_it_is_reset() {
         a.send(&frame(3, 1)).unwrap();
         assert_eq!(bad.receive(1), 1, "and receives");
     }
-    // A receive ring is looked into when somebody sends there.
+    // A receive ring is looked into when so much was sent there that room is wanted.
     bad.ring(true).control.owner.0.publish(SLOTS);
-    a.send(&frame(3, 1)).unwrap();
+    for _ in 0..SLOTS {
+        a.send(&frame(3, 1)).unwrap();
+    }
     assert_eq!(bad.fault(), Some(Fault::BadHead));
     assert!(wait(|| bad.was_kicked()), "who waits for frames hears that none will come");
     bad.reset();
@@ -170,7 +172,9 @@ fn regression_a_reset_waits_for_stalled_frames() {
     std::thread::sleep(Duration::from_millis(20));
     let ring = a.ring(true);
     ring.control.owner.0.publish(SLOTS);
-    b.send(&frame(1, 2)).unwrap();
+    for _ in 0..SLOTS {
+        b.send(&frame(1, 2)).unwrap();
+    }
     assert_eq!(a.fault(), Some(Fault::BadHead));
     let started = Instant::now();
     a.reset();

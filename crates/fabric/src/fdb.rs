@@ -172,12 +172,12 @@ impl Fdb {
 
     /// The two buckets of a key.
     #[inline(always)]
-    fn pair(&self, key: u64) -> (&Bucket, &Bucket) {
+    fn pair(&self, key: u64) -> [&Bucket; 2] {
         let hash = fold(key ^ self.seed, 0x9e37_79b9_7f4a_7c15);
         let hash = fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9);
         let first = hash as u32 & self.mask;
         let second = first ^ ((hash >> 32) as u32 & self.mask | 1);
-        (&self.buckets[first as usize], &self.buckets[second as usize])
+        [&self.buckets[first as usize], &self.buckets[second as usize]]
     }
 
     /// Counts moves and removals; compare to tell whether cached results still hold.
@@ -197,17 +197,15 @@ impl Fdb {
     /// Fetches what a lookup will touch.
     #[inline(always)]
     pub(crate) fn prefetch(&self, filter: Filter, mac: u64) {
-        let (first, second) = self.pair(entry_of(filter, mac));
-        shmem::prefetch(std::ptr::from_ref(first).cast());
-        shmem::prefetch(std::ptr::from_ref(second).cast());
+        for bucket in self.pair(entry_of(filter, mac)) {
+            shmem::prefetch(std::ptr::from_ref(bucket).cast());
+        }
     }
 
     /// The place and the word of a key.
     #[inline(always)]
     fn find(&self, key: u64) -> Option<(&Bucket, usize, u32)> {
-        let (first, second) = self.pair(key);
-        let found = first.find(key).map(|(way, word)| (first, way, word));
-        found.or_else(|| second.find(key).map(|(way, word)| (second, way, word)))
+        find_in(self.pair(key), key)
     }
 
     /// Notes that `mac` was seen at `port`. `limit` bounds the addresses of the port; `guard` refuses
@@ -270,7 +268,7 @@ impl Fdb {
 
     /// A free way for `key`: in the emptier of its buckets, or where an entry can move to its other one.
     fn make_room(&self, key: u64) -> Option<(&Bucket, usize)> {
-        let (first, second) = self.pair(key);
+        let [first, second] = self.pair(key);
         let swap = second.used().count() < first.used().count();
         let [emptier, fuller] = if swap { [second, first] } else { [first, second] };
         if let Some(way) = emptier.free() {
@@ -284,7 +282,7 @@ impl Fdb {
     /// miss it and flood one frame more.
     fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
         let (key, word, seen) = bucket.entry(way);
-        let (first, second) = self.pair(key);
+        let [first, second] = self.pair(key);
         let other = if std::ptr::eq(first, bucket) { second } else { first };
         let Some(free) = other.free() else { return false };
         bucket.write(way, 0, 0, 0);
@@ -402,6 +400,25 @@ impl Fdb {
     }
 }
 
+/// The place and the word of `key` in one of two buckets; reads again if a writer was at work. Which way of which it
+/// is in is chance, which no processor guesses: all are compared, without a branch.
+#[inline(always)]
+fn find_in(pair: [&Bucket; 2], key: u64) -> Option<(&Bucket, usize, u32)> {
+    loop {
+        let before = pair.map(|bucket| bucket.sequence.load(Ordering::Acquire));
+        let hits = pair[0].ways_of(key) | pair[1].ways_of(key) << WAYS;
+        let at = hits.trailing_zeros() as usize;
+        let (bucket, way) = (pair[at / WAYS % 2], at % WAYS);
+        let word = bucket.words[way].load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        let after = pair.map(|bucket| bucket.sequence.load(Ordering::Relaxed));
+        if (before[0] | before[1]) & 1 == 0 && before == after {
+            return (hits != 0).then_some((bucket, way, word));
+        }
+        std::hint::spin_loop();
+    }
+}
+
 /// The two halves of a product, folded: every bit of it depends on all of `word`.
 #[inline(always)]
 fn fold(word: u64, by: u64) -> u64 {
@@ -443,19 +460,11 @@ impl Writer {
 }
 
 impl Bucket {
-    /// The way and word of `key`; reads again if a writer was at work.
+    /// The ways that hold `key`, a bit each.
     #[inline(always)]
-    fn find(&self, key: u64) -> Option<(usize, u32)> {
-        loop {
-            let before = self.sequence.load(Ordering::Acquire);
-            let way = self.keys.iter().position(|k| k.load(Ordering::Relaxed) == key);
-            let found = way.map(|way| (way, self.words[way].load(Ordering::Relaxed)));
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && self.sequence.load(Ordering::Relaxed) == before {
-                return found;
-            }
-            std::hint::spin_loop();
-        }
+    fn ways_of(&self, key: u64) -> u32 {
+        let hit = |way: usize| u32::from(self.keys[way].load(Ordering::Relaxed) == key) << way;
+        hit(0) | hit(1) | hit(2) | hit(3)
     }
 
     /// A way without an entry.

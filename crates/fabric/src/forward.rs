@@ -75,7 +75,7 @@ pub struct Forwarder {
     origins: Vec<FrameIdx>,
     /// The frames of this batch for each queue; empty between batches.
     chains: Vec<Chain>,
-    /// The frame that follows each in its chain.
+    /// The frame that follows each in its chain, and a place for the frame that follows none.
     next: Vec<FrameIdx>,
     /// Queues with frames in this batch, until the next is sorted; none if it goes one way.
     queues: Vec<QueueIdx>,
@@ -103,7 +103,7 @@ impl Forwarder {
         self.tags.resize(batch, None);
         self.variants.resize(batch, [None; 2]);
         self.origins.resize(4 * batch, 0);
-        self.next.resize(batch, 0);
+        self.next.resize(batch + 1, 0);
         self.reached.resize(batch, false);
         self.chains.resize(queues, Chain::default());
         for list in [&mut self.floods, &mut self.list] {

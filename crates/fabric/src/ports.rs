@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use frame::VlanId;
-use port::{Egress, Fetch, IngressCounters, Limits};
+use port::{Egress, IngressCounters, Limits};
 use shmem::Shared;
 
 use crate::{Filter, Policy, VlanMode};
@@ -308,9 +308,7 @@ impl Ports {
             shmem::prefetch(egress);
             shmem::prefetch(egress.wrapping_add(shmem::CACHE_LINE));
         }
-        for step in Fetch::STEPS {
-            queues.clone().for_each(|queue| self.queue(queue).egress.prefetch(step));
-        }
+        queues.clone().for_each(|queue| self.queue(queue).egress.prefetch());
     }
 
     pub(crate) fn queue_count(&self) -> usize {

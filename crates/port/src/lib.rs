@@ -21,4 +21,4 @@ pub use counters::{
     histogram_bucket,
 };
 pub use frame::{Mac, Offload, OffloadSet, VlanId};
-pub use traits::{Delivered, Effects, Egress, Fetch, Ingress, Limits, Nanos};
+pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos};

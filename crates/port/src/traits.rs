@@ -85,23 +85,6 @@ pub trait Ingress: Send {
     fn settle(&mut self, now: Nanos) -> Effects;
 }
 
-/// What is fetched ahead of deliveries, in this order: each step finds the next one's addresses in what the
-/// one before has fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fetch {
-    /// What the egress points to: its cursors.
-    Cursors,
-    /// What the cursors point to.
-    Slots,
-    /// Where the first frame will be copied to.
-    Buffer,
-}
-
-impl Fetch {
-    /// All steps, in their order.
-    pub const STEPS: [Self; 3] = [Self::Cursors, Self::Slots, Self::Buffer];
-}
-
 /// Where a switch hands frames out to a port's owner: one per receive queue. Shared by all workers;
 /// it locks itself for a batch.
 pub trait Egress: Send + Sync {
@@ -121,8 +104,7 @@ pub trait Egress: Send + Sync {
     /// Counts what was done in software for its receiver.
     fn count_software(&self, _done: Software) {}
 
-    /// Fetches what `deliver` will touch, for batches to many receivers: called for many of them, which were
-    /// fetched themselves, with the first step, then for all of those with the next, so that their waits
-    /// overlap.
-    fn prefetch(&self, _what: Fetch) {}
+    /// Fetches what `deliver` will touch, for batches to many receivers: called for many of them, one after the
+    /// other, so that their waits overlap.
+    fn prefetch(&self) {}
 }

@@ -82,27 +82,31 @@ impl Forwarder {
         }
     }
 
-    /// Sorts the batch by queue, keeping order within each; collects floods; counts drops.
+    /// Sorts the batch by queue, keeping order within each; collects floods; counts drops. Whether a queue has
+    /// frames already is chance in traffic to many: chains grow without a branch.
     fn sort(&mut self, way: &Way<'_>, frames: usize) {
-        self.queues.clear();
         self.floods.clear();
+        self.queues.resize(frames, 0);
+        let mut queues = 0;
         for (i, destination) in self.destinations[..frames].iter().enumerate() {
             match *destination {
                 FLOOD => self.floods.push(i as FrameIdx),
                 queue if queue < DROP => {
                     let chain = &mut self.chains[queue as usize];
-                    if chain.count == 0 {
-                        self.queues.push(queue);
-                        chain.first = i as FrameIdx;
-                    } else {
-                        self.next[usize::from(chain.last)] = i as FrameIdx;
-                    }
+                    let begins = chain.count == 0;
+                    // The place behind all frames is nobody's.
+                    let before = if begins { frames } else { usize::from(chain.last) };
+                    self.next[before] = i as FrameIdx;
+                    chain.first = if begins { i as FrameIdx } else { chain.first };
                     chain.last = i as FrameIdx;
                     chain.count += 1;
+                    self.queues[queues] = queue;
+                    queues += usize::from(begins);
                 }
                 drop => way.port.counters.drops[(drop & 0xff) as usize].add(1),
             }
         }
+        self.queues.truncate(queues);
     }
 
     /// Delivers floods to every member, each merged in order with the unicasts to the same queue.

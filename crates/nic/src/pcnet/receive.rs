@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, Fetch, FrameIdx, Limits, Nanos,
-    Picked, Software,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Picked,
+    Software,
 };
 use shmem::{Bytes, GuestMemory, Shared};
 
@@ -492,14 +492,9 @@ impl Egress for Receiver {
         }
     }
 
-    fn prefetch(&self, what: Fetch) {
-        match what {
-            Fetch::Cursors => {
-                let registers = &*self.core.registers;
-                shmem::prefetch(std::ptr::from_ref(registers).cast());
-                shmem::prefetch(std::ptr::from_ref(&registers.receive).cast());
-            }
-            Fetch::Slots | Fetch::Buffer => {}
-        }
+    fn prefetch(&self) {
+        let registers = &*self.core.registers;
+        shmem::prefetch(std::ptr::from_ref(registers).cast());
+        shmem::prefetch(std::ptr::from_ref(&registers.receive).cast());
     }
 }

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use frame::{Offload, OffloadSet};
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, Fetch, FrameIdx, Limits, Nanos,
-    Picked, Software,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Picked,
+    Software,
 };
 use shmem::{Bytes, DirtyLog, GuestMemory, Shared};
 
@@ -59,8 +59,8 @@ impl Egress for Receive {
         self.0.count_software(done);
     }
 
-    fn prefetch(&self, what: Fetch) {
-        self.0.prefetch(what);
+    fn prefetch(&self) {
+        self.0.prefetch();
     }
 }
 
@@ -428,14 +428,9 @@ impl<R: Ring> Egress for Queue<R> {
         self.counters.add_software(done);
     }
 
-    fn prefetch(&self, what: Fetch) {
-        match what {
-            Fetch::Cursors => shmem::prefetch_all(self),
-            Fetch::Slots => {
-                shmem::prefetch(std::ptr::from_ref(&*self.state).cast());
-                shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
-            }
-            Fetch::Buffer => {}
-        }
+    fn prefetch(&self) {
+        shmem::prefetch_all(self);
+        shmem::prefetch(std::ptr::from_ref(&*self.state).cast());
+        shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
     }
 }

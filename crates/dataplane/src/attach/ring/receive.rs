@@ -4,17 +4,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::ring::layout::{
-    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, previous,
-    slot_flags,
+    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
 };
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, Fetch, FrameIdx, Limits, Nanos, Picked, Software,
+    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Picked, Software,
 };
 use shmem::{Buffers, Pool, Shared, SharedSlice};
 use spin::mutex::SpinMutex;
 
 use super::{Health, buffer};
 use crate::state::ReceiveState;
+
+/// Frames that come alone use so many buffers before it is looked at what the client has released: its head comes
+/// over from another core, for several of them at once then.
+const WARM: u32 = 16;
 
 /// A receive ring: where frames are handed out to its owner. Shared by all workers.
 #[repr(align(64))]
@@ -32,6 +35,8 @@ pub(super) struct ReceiveQueue {
     health: Arc<Health>,
     /// Bytes of a buffer that are filled.
     usable: u32,
+    /// [`WARM`], or less in a small ring.
+    warm: u32,
     /// The wake-up that was answered last.
     answered: AtomicU32,
 }
@@ -48,6 +53,7 @@ pub(super) struct Parts {
 impl ReceiveQueue {
     pub(super) fn new(parts: Parts, health: Arc<Health>, resume: bool) -> Self {
         let Parts { memory, pool, state, spares, usable } = parts;
+        let slots = memory.slots.len() as u32;
         let queue = Self {
             filling: SpinMutex::new(()),
             slots: memory.slots,
@@ -57,6 +63,7 @@ impl ReceiveQueue {
             spares,
             health,
             usable,
+            warm: WARM.min(slots / 2),
             answered: AtomicU32::new(0),
         };
         if resume {
@@ -90,13 +97,6 @@ impl ReceiveQueue {
     #[inline(always)]
     fn out(&self) -> u32 {
         distance(self.state.released.own(), self.state.published.own(), self.slot_count())
-    }
-
-    /// The slot that the client released last, if its head is one: its buffer is filled next.
-    #[inline(always)]
-    fn released_last(&self) -> Option<&Slot> {
-        let head = self.control.owner.0.observe();
-        self.slots.get(previous(head, self.slot_count()) as usize)
     }
 
     #[inline(always)]
@@ -136,15 +136,12 @@ impl ReceiveQueue {
     }
 
     /// As [`deliver_all`](Self::deliver_all) for a frame alone, of which traffic to many receivers is made;
-    /// false, with nothing done, if it is not as simple as it should be.
+    /// false, with nothing done, if it is not as simple as it should be or it is time to take buffers back.
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
         let len = frame.len() as u32;
-        if self.make_room().is_err() || len > limits.max_frame.min(self.usable) {
-            return false;
-        }
         let (published, out) = (self.state.published.own(), self.out());
-        if out + 1 >= self.slot_count() {
+        if self.ready().is_err() || out >= self.warm || len > limits.max_frame.min(self.usable) {
             return false;
         }
         let (slot, spare) = (self.slots.get(published as usize), self.spares.get(out as usize));
@@ -256,6 +253,13 @@ impl ReceiveQueue {
     /// Takes back what the client has released, so that the same few warm buffers go round.
     #[inline(always)]
     fn make_room(&self) -> Result<(), Fault> {
+        self.ready()?;
+        self.reclaim()
+    }
+
+    /// Whether the ring can be filled: its spare buffers are known.
+    #[inline(always)]
+    fn ready(&self) -> Result<(), Fault> {
         let fault = self.health.fault.load(Ordering::Relaxed);
         if fault != 0 {
             return Err(Fault::from_number(fault).unwrap_or(Fault::Memory));
@@ -263,10 +267,7 @@ impl ReceiveQueue {
         if self.control.mapping().has_failed() {
             return Err(Fault::Memory);
         }
-        if self.state.primed.load(Ordering::Relaxed) == 0 {
-            self.prime()?;
-        }
-        self.reclaim()
+        if self.state.primed.load(Ordering::Relaxed) == 0 { self.prime() } else { Ok(()) }
     }
 
     /// Takes back the buffers of slots that the client has released.
@@ -328,33 +329,19 @@ impl Egress for ReceiveQueue {
         self.state.counters.add_software(done);
     }
 
-    fn prefetch(&self, what: Fetch) {
-        match what {
-            Fetch::Cursors => {
-                prefetch(&self.state.published);
-                prefetch(&*self.health);
-                prefetch(&self.control.owner);
-                prefetch(&self.control.owner_flags);
-                prefetch_to_write(&self.control.core);
-            }
-            Fetch::Slots => {
-                let published = self.state.published.own();
-                self.slots.get(published as usize).inspect(|slot| prefetch_to_write(*slot));
-                self.released_last().inspect(|slot| prefetch(*slot));
-                self.spares.get(self.out() as usize).inspect(|spare| prefetch(*spare));
-            }
-            Fetch::Buffer => {
-                let buf = if self.control.owner.0.observe() == self.state.released.own() {
-                    self.spares.get(self.out() as usize).map(|spare| spare.load(Ordering::Relaxed))
-                } else {
-                    self.released_last().map(|slot| slot.load().buf)
-                };
-                if let Some(buf) = buf {
-                    let word = SlotWord { buf, len: 64, flags: 0 };
-                    buffer(self.pool.buffers(), word).inspect(|bytes| bytes.prefetch_to_write(0));
-                }
-            }
+    fn prefetch(&self) {
+        prefetch(&*self.health);
+        prefetch(&self.control.owner_flags);
+        prefetch_to_write(&self.control.core);
+        let (published, out) = (self.state.published.own(), self.out());
+        self.slots.get(published as usize).inspect(|slot| prefetch_to_write(*slot));
+        if out >= self.warm {
+            prefetch(&self.control.owner);
         }
+        let spare = self.spares.get(out as usize).map(|spare| spare.load(Ordering::Relaxed));
+        let word = spare.map(|buf| SlotWord { buf, len: 64, flags: 0 });
+        let bytes = word.and_then(|word| buffer(self.pool.buffers(), word));
+        bytes.inspect(|bytes| bytes.prefetch_to_write(0));
     }
 }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Relaxed};
 
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, Fetch, FrameIdx, Limits, Nanos,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
     Software,
 };
 use shmem::guard::Watch;
@@ -285,13 +285,8 @@ impl Egress for Receive {
         self.counters.add_software(done);
     }
 
-    fn prefetch(&self, what: Fetch) {
-        match what {
-            Fetch::Cursors => {
-                shmem::prefetch_all(&self.core.filling[self.queue & 1]);
-                shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
-            }
-            Fetch::Slots | Fetch::Buffer => {}
-        }
+    fn prefetch(&self) {
+        shmem::prefetch_all(&self.core.filling[self.queue & 1]);
+        shmem::prefetch(std::ptr::from_ref(&*self.counters).cast());
     }
 }
