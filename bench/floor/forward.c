@@ -10,14 +10,17 @@
  *   inline    the same three in one thread on core `near`
  *   pipe      producer on `far`, consumer on `near`, one ring of slots
  *   twin      netmap's pipe: two rings, slots copied from one to the other
+ *   scatter   isolated, with `ports` receive rings and `addresses` behind them, which frames go to at random, a lock for
+ *             each delivery: nanoseconds of the switch's core per frame
  *   rtt       two threads hand a word to and fro, on two cache lines
  *
  *   slots=1024  frame=64 (bytes)  batch=64  near=0  far=1  seconds=1
  *   touch=0     1: the generator writes every byte of every frame, the sink compares every one (isolated, inline)
  *   stride=2112 distance of buffers: at 2048 all headers fall into two cache sets
  *   lifo=1      the switch hands out the receive buffer that came back last, so that a long ring has a small working set
+ *   ports=1024  addresses=8000  ahead=64 (deliveries whose memory is fetched before): scatter
  *
- * Prints one JSON object: {"peer": "floor", "what": MODE, "value": ..., "unit": "Mpps" or "us"}.
+ * Prints one JSON object: {"peer": "floor", "what": MODE, "value": ..., "unit": "Mpps", "us" or "ns/frame"}.
  */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -30,6 +33,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+enum { MANY = 128, WIDE = 1 << 16 };   /* slots of each of many rings, entries of the table of many addresses */
 enum { MAX_SLOTS = 4096, MAX_STRIDE = 4096, MAX_BATCH = 512, TABLE = 1024, HEAD = 64, MAX_TRIPS = 1 << 20 };
 
 struct slot { uint32_t buf; uint16_t len, flags; uint64_t ptr; };
@@ -41,6 +45,7 @@ struct ring {
 struct entry { uint64_t mac; uint16_t port; };
 
 static uint32_t slots = 1024, frame = 64, batch = 64, touch, stride = 2112, lifo = 1, near, far = 1;
+static uint32_t ports = 1024, addresses = 8000, ahead = 64;
 static double seconds = 1;
 
 static struct ring *in, *out;
@@ -194,6 +199,126 @@ static void *twin_thread(void *unused)
 	return unused;
 }
 
+/* ---- traffic to many ports ---- */
+
+struct many {
+	_Alignas(128) _Atomic uint32_t filled;
+	_Alignas(128) _Atomic uint32_t drained;
+	_Alignas(128) struct slot slots[MANY];
+};
+/* The switch's own of one of them: a line, and its spare buffers. */
+struct own { _Alignas(64) atomic_flag lock; uint32_t at, reclaimed, spares; uint64_t frames, bytes; uint32_t spare[MANY]; };
+
+static struct many *many;
+static struct own *own;
+static char *many_buf;
+static struct entry *wide;
+static double busy;
+static uint64_t forwarded;
+
+static uint32_t wide_hash(uint64_t mac) { return (uint32_t)((mac * 0x9E3779B97F4A7C15ull) >> 48); }
+static char *many_buffer(uint32_t port, uint32_t buf) { return many_buf + ((size_t)port * MANY + buf) * stride; }
+
+/* The addresses are those that collide with no other: a floor needs no chains. */
+static uint64_t *spread(void)
+{
+	uint64_t *macs = calloc(addresses, sizeof *macs), mac = 2;
+
+	for (uint32_t n = 0; n < addresses; mac += 1 << 16) {
+		struct entry *e = &wide[wide_hash(mac)];
+		if (!e->mac) {
+			*e = (struct entry){ mac, (uint16_t)(n % ports) };
+			macs[n++] = mac;
+		}
+	}
+	return macs;
+}
+
+static uint32_t hand_over(uint32_t i, const struct slot *snap, uint32_t port)
+{
+	struct own *o = &own[port];
+	struct many *r = &many[port];
+	uint32_t drained = observe(&r->drained);
+
+	while (atomic_flag_test_and_set_explicit(&o->lock, memory_order_acquire))
+		;
+	for (; o->reclaimed != drained; o->reclaimed++)
+		o->spare[o->spares++] = r->slots[o->reclaimed & (MANY - 1)].buf % MANY;
+	if (o->spares > 1) {
+		struct slot *to = &r->slots[o->at & (MANY - 1)];
+		to->buf = o->spare[--o->spares];
+		to->len = snap->len;
+		memcpy(many_buffer(port, to->buf), heads[i], HEAD);
+		o->frames++;
+		o->bytes += snap->len;
+		publish(&r->filled, ++o->at);
+	}
+	atomic_flag_clear_explicit(&o->lock, memory_order_release);
+	return port;
+}
+
+/* What a delivery will touch, in two steps: where the ring stands, then what follows from that. */
+static void fetch(uint32_t port, int step)
+{
+	struct own *o = &own[port];
+	struct many *r = &many[port];
+
+	if (!step) {
+		__builtin_prefetch(o, 1);
+		__builtin_prefetch(&r->drained);
+		__builtin_prefetch(&r->filled, 1);
+	} else {
+		__builtin_prefetch(&r->slots[o->at & (MANY - 1)], 1);
+		__builtin_prefetch(many_buffer(port, o->spare[o->spares - 1]), 1);
+	}
+}
+
+static void forward_to_many(void)
+{
+	uint32_t n = observe(&in->filled) - in_at;
+	struct slot snap[MAX_BATCH];
+	double start;
+
+	n = n > batch ? batch : n;
+	if (!n)
+		return;
+	start = now();
+	for (uint32_t i = 0; i < n; i++) {
+		snap[i] = in->slots[(in_at + i) & (slots - 1)];
+		if (snap[i].buf >= slots || snap[i].len < 60 || snap[i].len > stride)
+			snap[i] = (struct slot){ .len = 60 };
+		__builtin_prefetch(in_buf + (size_t)snap[i].buf * stride);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		memcpy(heads[i], in_buf + (size_t)snap[i].buf * stride, HEAD);
+		__builtin_prefetch(&wide[wide_hash(mac_at(heads[i]))]);
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		uint64_t dst = mac_at(heads[i]);
+		struct entry *e = &wide[wide_hash(dst)];
+		snap[i].flags = e->mac == dst ? e->port : 0;
+	}
+	for (uint32_t from = 0; from < n; from += ahead) {
+		uint32_t to = n - from > ahead ? from + ahead : n;
+		for (int step = 0; step < 2; step++)
+			for (uint32_t i = from; i < to; i++)
+				fetch(snap[i].flags, step);
+		for (uint32_t i = from; i < to; i++)
+			hand_over(i, &snap[i], snap[i].flags);
+	}
+	publish(&in->drained, in_at += n);
+	forwarded += n;
+	busy += now() - start;
+}
+
+static void *scatter_thread(void *unused)
+{
+	pin(far);
+	while (!stop)
+		forward_to_many();
+	return unused;
+}
+
 /* ---- generator and sink ---- */
 
 static char sent[MAX_STRIDE];   /* touch=1: what every frame looks like */
@@ -250,6 +375,41 @@ static double mpps(const char *mode, uint64_t *sum)
 		if ((++rounds & 0xfff) == 0 && (took = now() - start) > seconds)
 			return (double)received / took / 1e6;
 	}
+}
+
+/* As `toklat bench switch` does it: the sink looks at every ring when each has got about one frame. */
+static double ns_to_many(uint64_t *sum)
+{
+	uint32_t at = 0, *sunk = calloc(ports, sizeof *sunk);
+	uint64_t *macs = spread(), random = 1;
+	double start = now();
+
+	while (now() - start < seconds) {
+		for (uint32_t sent = 0; sent < ports || sent < batch;) {
+			uint32_t room = slots - (at - observe(&in->drained));
+			room = room > batch ? batch : room;
+			for (uint32_t i = 0; i < room; i++) {
+				struct slot *s = &in->slots[(at + i) & (slots - 1)];
+				char *p = in_buf + (size_t)s->buf * stride;
+				random = random * 6364136223846793005ull + 1442695040888963407ull;
+				memcpy(p, &macs[((random >> 33) * addresses) >> 31], 8);
+				memcpy(p + 6, &SRC, 6);
+				s->len = (uint16_t)frame;
+			}
+			if (room)
+				publish(&in->filled, at += room);
+			sent += room;
+		}
+		for (uint32_t p = 0; p < ports; p++) {
+			uint32_t n = observe(&many[p].filled) - sunk[p];
+			for (uint32_t i = 0; i < n; i++)
+				*sum += many[p].slots[(sunk[p] + i) & (MANY - 1)].len;
+			if (n)
+				publish(&many[p].drained, sunk[p] += n);
+		}
+	}
+	stop = 1;
+	return busy / (double)forwarded * 1e9;
 }
 
 /* ---- round trips ---- */
@@ -320,6 +480,7 @@ static int set(const char *arg)
 {
 #define OPTION(name) if (named(arg, #name)) { name = (uint32_t)atoi(arg + sizeof #name); return 1; }
 	OPTION(slots) OPTION(frame) OPTION(batch) OPTION(touch) OPTION(stride) OPTION(lifo) OPTION(near) OPTION(far)
+	OPTION(ports) OPTION(addresses) OPTION(ahead)
 #undef OPTION
 	if (named(arg, "seconds"))
 		seconds = atof(arg + sizeof "seconds");
@@ -329,13 +490,15 @@ static int set(const char *arg)
 static int good(void)
 {
 	return slots && slots <= MAX_SLOTS && !(slots & (slots - 1)) && batch && batch <= MAX_BATCH && batch <= slots
+		&& ports && ports <= 4096 && addresses >= ports && addresses <= WIDE / 4 && ahead
 		&& stride <= MAX_STRIDE && frame >= 60 && frame <= stride && (frame <= HEAD || frame >= 2 * HEAD);
 }
 
 int main(int argc, char **argv)
 {
 	static const struct { const char *name; void *(*thread)(void *); } modes[] = {
-		{ "isolated", switch_thread }, { "inline", NULL }, { "pipe", pipe_thread }, { "twin", twin_thread }, { "rtt", echo_thread },
+		{ "isolated", switch_thread }, { "inline", NULL }, { "pipe", pipe_thread }, { "twin", twin_thread },
+		{ "scatter", scatter_thread }, { "rtt", echo_thread },
 	};
 	const char *mode = argc > 1 ? argv[1] : "isolated";
 	size_t m = 0, modes_len = sizeof modes / sizeof *modes;
@@ -348,7 +511,7 @@ int main(int argc, char **argv)
 		if (!set(argv[i]))
 			m = modes_len;
 	if (m == modes_len || !good()) {
-		fprintf(stderr, "usage: forward isolated|inline|pipe|twin|rtt [slots= frame= batch= touch= stride= lifo= near= far= seconds=]\n"
+		fprintf(stderr, "usage: forward isolated|inline|pipe|twin|scatter|rtt [slots= frame= batch= touch= stride= lifo= near= far= ports= addresses= ahead= seconds=]\n"
 			"slots: a power of two up to %d; batch up to %d; frame 60 to 64, or 128 to stride (up to %d)\n", MAX_SLOTS, MAX_BATCH, MAX_STRIDE);
 		return 2;
 	}
@@ -363,11 +526,22 @@ int main(int argc, char **argv)
 		sent[i] = (char)i;
 	memcpy(sent, &DST, 6);
 	memcpy(sent + 6, &SRC, 6);
+	if (!strcmp(mode, "scatter")) {
+		many = memory(ports * sizeof *many);
+		own = memory(ports * sizeof *own);
+		many_buf = memory((size_t)ports * MANY * stride);
+		wide = memory(WIDE * sizeof *wide);
+		for (uint32_t p = 0; p < ports; p++)
+			for (uint32_t i = 0; i < MANY; i++)
+				many[p].slots[i].buf = own[p].spare[own[p].spares++] = i;
+	}
 	pin(near);
 	if (modes[m].thread)
 		pthread_create(&other, NULL, modes[m].thread, NULL);
 	if (!strcmp(mode, "rtt"))
 		printf("{\"peer\": \"floor\", \"what\": \"rtt\", \"value\": %.3f, \"unit\": \"us\"}\n", median_us());
+	else if (!strcmp(mode, "scatter"))
+		printf("{\"peer\": \"floor\", \"what\": \"scatter\", \"value\": %.2f, \"unit\": \"ns/frame\"}\n", ns_to_many(&sum));
 	else
 		printf("{\"peer\": \"floor\", \"what\": \"%s\", \"value\": %.2f, \"unit\": \"Mpps\"}\n", mode, mpps(mode, &sum));
 	stop = 1;

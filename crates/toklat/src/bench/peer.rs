@@ -106,7 +106,8 @@ pub fn compile_floor(dir: &Path) -> Result<PathBuf> {
     Ok(program)
 }
 
-fn floor(lab: &Lab, args: &[&str]) -> Result<f64> {
+/// Runs the floor program.
+pub fn floor(lab: &Lab, args: &[&str]) -> Result<f64> {
     let mut floor = Command::new(lab.floor()?);
     value(floor.args(args).arg(format!("seconds={}", lab.seconds())))
 }

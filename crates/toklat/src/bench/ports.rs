@@ -9,6 +9,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::isolated::{self, POLLED};
 use super::lab::{Daemon, Lab};
+use super::peer;
 use super::traffic::{BATCH, SOURCE, header, on_core};
 
 /// Ports of a region: it has room for 1,024 rings.
@@ -75,6 +76,13 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     run(time)?;
     let after = worker()?;
     Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
+}
+
+/// As [`uniform`] with 1,024 ports; notes what the floor program takes for two, as its many stand beside that.
+pub fn uniform_beside_floor(lab: &Lab) -> Result<f64> {
+    let two = peer::floor(lab, &["scatter", "ports=2", "addresses=2"])?;
+    lab.note("floor", format!("the floor's own 2 ports: {two:.1} ns/frame"));
+    uniform(lab, 1024, 8000)
 }
 
 /// Sends to random addresses for `time`; receivers are emptied whenever each has got about one frame,

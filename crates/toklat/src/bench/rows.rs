@@ -41,6 +41,8 @@ const ISOLATED_TOUCH: &str = "core 0: generator (writes every byte) and sink (co
 const BESIDE_PEER: &str = "core 0: generator and sink in one thread of one process; core 1: the \
     switch's worker, polling. Peer: generator and sink in one process on core 0, its switch on core 1, \
     frames of both directions counted";
+/// The floor of traffic to many ports; [`ports::uniform_beside_floor`] says what it costs with two.
+const UNIFORM_FLOOR: &[&str] = &["scatter", "ports=1024", "addresses=8000"];
 const INLINE: &str = "core 0: generator, switch and sink in one thread; core 1: nothing";
 
 /// A row in millions of frames a second.
@@ -180,6 +182,14 @@ pub const ROWS: &[Row] = &[
          worker, whose non-empty passes are timed. Peer: 2 ports, 2 addresses",
         |lab| ports::uniform(lab, 1024, 8000),
         Peer::Toklat("2 ports", |lab| ports::uniform(lab, 2, 2)),
+    ),
+    less(
+        "switch.ports.uniform.floor",
+        "ns/frame",
+        "-",
+        "as switch.ports.uniform. Peer: a C program that does no more than it must",
+        ports::uniform_beside_floor,
+        Peer::Floor(UNIFORM_FLOOR),
     ),
     less(
         "switch.broadcast.4",
