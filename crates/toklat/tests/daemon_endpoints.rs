@@ -2,59 +2,10 @@
 
 mod daemon;
 
-use std::process::{Child, Command, Stdio};
-
 use daemon::Daemon;
 use daemon::frames::{frame, receive, send};
+use daemon::namespace::Namespace;
 use serde_json::json;
-
-/// A network namespace that lives as long as its process.
-struct Namespace(Child);
-
-impl Namespace {
-    /// Makes one; or says why taps cannot be tested here.
-    fn new() -> Result<Self, &'static str> {
-        if !rustix::process::geteuid().is_root() {
-            return Err("only root may make network namespaces and taps");
-        }
-        for program in ["ip", "unshare", "nsenter"] {
-            if Command::new(program).arg("-V").output().is_err() {
-                return Err("ip (iproute2), unshare or nsenter (util-linux) is missing");
-            }
-        }
-        // It answers when it is in its namespace, and has seen that it may make a tap there.
-        let script = "ip tuntap add probe mode tap && ip link del probe && echo && read end";
-        let mut child = Command::new("unshare")
-            .args(["--net", "sh", "-c", script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut output = std::io::BufReader::new(child.stdout.take().unwrap());
-        let namespace = Self(child);
-        let mut line = String::new();
-        std::io::BufRead::read_line(&mut output, &mut line).unwrap();
-        match line.is_empty() {
-            true => Err("network namespaces (CAP_SYS_ADMIN) or taps (CAP_NET_ADMIN) are refused"),
-            false => Ok(namespace),
-        }
-    }
-
-    fn run(&self, args: &[&str]) -> String {
-        let target = self.0.id().to_string();
-        let output =
-            Command::new("nsenter").args(["-t", &target, "-n"]).args(args).output().unwrap();
-        String::from_utf8(output.stdout).unwrap()
-    }
-}
-
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 #[test]
 fn a_tap_may_have_several_queues_and_keeps_them() {
@@ -66,7 +17,7 @@ fn a_tap_may_have_several_queues_and_keeps_them() {
     daemon.apply(&format!(
         "[switch.vale0.port.host]\n\
          kind = {{ tap = {{ ifname = 'tktap1', queues = 3, netns = '{}' }} }}",
-        namespace.0.id()
+        namespace.id()
     ));
     let link = || namespace.run(&["ip", "-d", "link", "show", "tktap1"]);
     assert!(link().contains("vnet_hdr on") && link().contains("numqueues 3"), "{}", link());
@@ -91,7 +42,7 @@ fn a_tap_is_made_in_its_namespace_and_frames_cross() {
     let mut daemon = Daemon::start();
     daemon.apply(&format!(
         "[switch.vale0.port.host]\nmtu = 2000\nkind = {{ tap = {{ ifname = 'tktap0', netns = '{}' }} }}",
-        namespace.0.id()
+        namespace.id()
     ));
     let link = namespace.run(&["cat", "/sys/class/net/tktap0/mtu", "/proc/net/dev"]);
     assert!(link.contains("tktap0"), "{link}");

@@ -17,6 +17,7 @@ pub mod cli;
 pub mod frames;
 pub mod front_end;
 pub mod guests;
+pub mod namespace;
 
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(20);
