@@ -25,7 +25,8 @@ pub fn run() -> Result<()> {
     for (shell, file) in [("bash", "toklat.bash"), ("zsh", "_toklat"), ("fish", "toklat.fish")] {
         completions(&program, shell, &package.join(file))?;
     }
-    tool::run(&mut cargo(&["deb", "--package", "toklat", "--no-build"]))
+    // What debuggers want is four fifths of the program: a package of its own beside this one.
+    tool::run(&mut cargo(&["deb", "--package", "toklat", "--no-build", "--dbgsym"]))
 }
 
 fn completions(program: &str, shell: &str, file: &Path) -> Result<()> {
