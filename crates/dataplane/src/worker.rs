@@ -248,7 +248,7 @@ impl Worker {
             if self.finishing && !self.any_stalled() {
                 break;
             }
-            self.look_around(mailbox, frames > 0, now);
+            now = self.look_around(mailbox, frames > 0, now);
         }
         mailbox.passed.store(ASLEEP, Ordering::Release);
     }
@@ -344,15 +344,16 @@ impl Worker {
         self.common.failed.lock().unwrap_or_else(PoisonError::into_inner).push(id);
     }
 
-    /// Between passes: arms idle ports, asks for armed ones, spins or sleeps.
+    /// Between passes: arms idle ports, asks for armed ones, spins or sleeps. Returns the time: a later
+    /// one if others had the processor meanwhile.
     #[inline]
-    fn look_around(&mut self, mailbox: &Mailbox, busy: bool, now: Nanos) {
+    fn look_around(&mut self, mailbox: &Mailbox, busy: bool, mut now: Nanos) -> Nanos {
         let interval = if busy { ASK_BUSY_NS } else { ASK_IDLE_NS };
         if now - self.asked_at < interval && (busy || self.idle != Idle::Sleep) {
             if !busy {
                 std::hint::spin_loop();
             }
-            return;
+            return now;
         }
         self.asked_at = now;
         self.cool_down(now);
@@ -365,15 +366,19 @@ impl Worker {
         if stalled && !busy {
             // Let a receiver that shares this CPU run.
             std::thread::yield_now();
+            now = clock();
         }
         let sleep = !busy && !stalled && !self.finishing && now - self.busy_at >= spin;
         if sleep && self.idle == Idle::Auto && self.patience.begin_nap() {
-            self.sleep(mailbox, Some(patience::NAP_NS), now);
-        } else if sleep && self.arm_all(now) {
-            self.sleep(mailbox, None, now);
-        } else if self.hot.len() < self.serving {
+            return self.sleep(mailbox, Some(patience::NAP_NS), now);
+        }
+        if sleep && self.arm_all(now) {
+            return self.sleep(mailbox, None, now);
+        }
+        if self.hot.len() < self.serving {
             self.take_events(Some(Duration::ZERO), now);
         }
+        now
     }
 
     /// True if frames wait for a lossless receiver; their ports are hot.
@@ -432,8 +437,8 @@ impl Worker {
         true
     }
 
-    /// Sleeps until an owner, a job or a timer wakes it, or for `most` nanoseconds.
-    fn sleep(&mut self, mailbox: &Mailbox, most: Option<u64>, now: Nanos) {
+    /// Sleeps until an owner, a job or a timer wakes it, or for `most` nanoseconds. Returns when it woke.
+    fn sleep(&mut self, mailbox: &Mailbox, most: Option<u64>, now: Nanos) -> Nanos {
         self.state.sleeps.add(1);
         let timers =
             self.timers.iter().map(|(at, _)| at).chain(self.late.iter().map(|(at, ..)| at));
@@ -448,6 +453,7 @@ impl Worker {
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),
         }
+        self.busy_at
     }
 
     /// Announces that this worker looks at the table again.

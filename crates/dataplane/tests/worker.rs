@@ -11,6 +11,7 @@ use frame::Mac;
 use ring::Interest;
 use ring::layout::RingMemory;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use toklat_dataplane::config::Idle;
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::sandbox;
 
@@ -123,6 +124,46 @@ fn a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender() {
         done.store(true, Ordering::Relaxed);
         watcher.join().unwrap();
     });
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
+}
+
+/// The worker's clock does not stand still while it sleeps: what it gathers as it wakes has just come.
+#[test]
+fn regression_a_frame_that_woke_the_worker_waits_for_its_receiver() {
+    let name = "regression_a_frame_that_woke_the_worker_waits_for_its_receiver";
+    if let Some(status) = in_child(name) {
+        return assert!(status.success(), "{status}");
+    }
+    const TIMEOUT: Duration = Duration::from_secs(1);
+    let [mut a, mut b] = clients();
+    b.config.policy.lossless = true;
+    let (thread, connection) = serve(&[&a, &b], 1000);
+    let (sent, full) = (a.ring(false).control, SLOTS - 1);
+    send(&mut a, full, &[Mac::local(1)], std::thread::yield_now);
+    let auto = Command::SetSwitch {
+        idle: Idle::Auto,
+        batch: 64,
+        fdb_ageing_s: 300,
+        stall_timeout_ms: TIMEOUT.as_millis() as u32,
+    };
+    assert_eq!(ask(&connection, &auto, &[]), Answer::Done);
+    // It sleeps for longer than a frame may wait.
+    std::thread::sleep(TIMEOUT + TIMEOUT / 4);
+    assert_eq!(a.port.send(1).fill(1, |window| window.copy_in(&client::frame(1, 0))), 1);
+    a.port.flush().unwrap();
+    rustix::net::send(&a.token, &[1], rustix::net::SendFlags::DONTWAIT).unwrap();
+    let looked = Instant::now();
+    while looked.elapsed() < TIMEOUT / 4 {
+        assert_ne!(
+            sent.core.0.observe(),
+            sent.owner.0.own(),
+            "given up after {:?}",
+            looked.elapsed()
+        );
+        std::thread::yield_now();
+    }
+    assert_eq!(b.receive(SLOTS as usize), SLOTS as usize);
     assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
     thread.join().unwrap();
 }
