@@ -387,6 +387,12 @@ impl Worker {
         self.hot.iter().any(|id| port_at(ports, *id).is_some_and(|port| port.is_stalled()))
     }
 
+    /// True if an owner can send no more before it is served.
+    fn any_full(&mut self) -> bool {
+        let ports = &mut self.ports;
+        self.hot.iter().any(|id| port_at(ports, *id).is_some_and(|port| port.source.is_full()))
+    }
+
     /// Arms hot ports that had no frames for a while.
     fn cool_down(&mut self, now: Nanos) {
         let polls = self.idle == Idle::Poll;
@@ -449,6 +455,7 @@ impl Worker {
         let then = std::mem::replace(&mut self.busy_at, clock());
         let slept = self.busy_at - now;
         match most {
+            Some(_) if self.any_full() => self.patience.overslept(),
             Some(most) if slept < most => self.patience.cut_short(by_owner),
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),

@@ -54,6 +54,11 @@ pub trait Source: Send {
         false
     }
 
+    /// True if its owner can send no more before it is served.
+    fn is_full(&self) -> bool {
+        false
+    }
+
     /// True if its owner said something since this was asked last: it is about to say more.
     fn has_heard(&mut self) -> bool {
         false

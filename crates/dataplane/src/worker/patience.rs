@@ -11,7 +11,7 @@ const SPIN_FOR_ACCESS_NS: u64 = 500_000;
 const ACCESSES: u32 = 64;
 /// Spinning in vain so often in a row ends it.
 const GIVEN_UP: u32 = 5;
-/// How long a worker naps.
+/// How long a worker naps at least: epoll waits for whole milliseconds.
 pub(super) const NAP_NS: u64 = 100_000;
 /// So many frames after a nap were worth it: as many kicks were saved.
 const NAP_FRAMES: usize = 4;
@@ -23,7 +23,8 @@ const NAP_AFTER: (u32, u32) = (2, 64);
 /// It spins as long as what it waits for comes within [`SPIN_NS`], and less if it does not: spinning in vain
 /// takes the processor from guests. Where owners wake it as soon as it sleeps, spinning for them was in
 /// vain too, because they share its processor: then it *naps*, without having asked for kicks, and looks
-/// at what they have made meanwhile. An owner that makes no more until it is served is not napped on.
+/// at what they have made meanwhile. An owner that makes no more until it is served is not napped on, be it
+/// that it waits for an answer or that its ring is full.
 #[derive(Debug)]
 pub(super) struct Patience {
     /// Passes with frames after which accesses to registers are forgotten.
@@ -75,6 +76,12 @@ impl Patience {
         if by_owner {
             self.napped_in_vain();
         }
+    }
+
+    /// It napped until its time, or until a timer's; an owner had filled its ring by then.
+    pub fn overslept(&mut self) {
+        self.napping = false;
+        self.napped_in_vain();
     }
 
     /// Registers of a card were accessed.
@@ -148,6 +155,18 @@ mod tests {
         }
         patience.passed(0);
         assert!(!patience.begin_nap(), "nothing came: it is to be woken");
+    }
+
+    #[test]
+    fn regression_who_fills_its_ring_is_napped_on_ever_more_rarely() {
+        let mut patience = Patience::default();
+        let mut sleeps = Vec::new();
+        for _ in 0..4 {
+            sleeps.push(after_short_sleeps(&mut patience));
+            patience.overslept();
+            patience.passed(64);
+        }
+        assert_eq!(sleeps, [2, 4, 8, 16]);
     }
 
     #[test]

@@ -146,6 +146,10 @@ impl Source for RingPort {
         }
         self.reset_if_wanted();
     }
+
+    fn is_full(&self) -> bool {
+        self.senders.iter().any(SendRing::is_full)
+    }
 }
 
 impl RingPort {

@@ -68,6 +68,11 @@ impl SendRing {
         !self.health.failed() && self.control.owner.0.observe() != self.taken
     }
 
+    /// True if the client has handed in all slots that it may.
+    pub(super) fn is_full(&self) -> bool {
+        self.control.owner.0.observe() == previous(self.done, self.slots())
+    }
+
     /// True while gathered frames are not completed.
     pub(super) fn lends(&self) -> bool {
         self.done != self.taken
