@@ -27,7 +27,8 @@ const ANNOUNCE: u64 = 5_000_000_000;
     toklat ping --server vale0:b      one end that answers, and ...\n\
     toklat ping vale0:a               ... the other one that asks\n\n\
     Requests are sent on a schedule that does not wait for replies, and round trips count from when \
-    they were due: what holds the sender up shows (no coordinated omission).")]
+    they were due: what holds the sender up shows (no coordinated omission). A switch that had nothing to \
+    do for 50 us sleeps, and has to be woken: `toklat switch set vale0 --idle poll` keeps it awake.")]
 pub struct PingArgs {
     /// The port that asks (with --server: that answers), such as vale0:a
     port: String,
@@ -287,7 +288,7 @@ impl Asking {
         let bytes = new * self.asker.frame.len() as u64;
         self.meter.add(Volume { frames: new, bytes }, now);
         let trips = &self.asker.trips;
-        self.meter.tick(now, "round trips", || format!("median {:?}", trips.median()));
+        self.meter.tick(now, "round trips", || format!(", median {:?}", trips.median()));
         !self.asker.is_done() && now < self.give_up
     }
 }

@@ -34,7 +34,7 @@ pub struct RunArgs {
     pub idle: IdleArgs,
 }
 
-/// What to do when there is nothing to do. Without any: spin for 50 us, then sleep.
+/// What to do when there is nothing to do. Without any: spin for 5 us, let others run, and sleep after 50 us.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 #[group(multiple = false)]
 pub struct IdleArgs {
@@ -123,6 +123,8 @@ pub fn open(name: &str, global: &Global) -> anyhow::Result<Port> {
 pub struct Idler {
     how: IdleArgs,
     since: Option<u64>,
+    /// How often others were let run since.
+    yields: u32,
 }
 
 /// How to pass the time.
@@ -136,8 +138,10 @@ pub enum Rest {
     Sleep(Duration),
 }
 
-/// How long to spin before sleeping.
-const SPIN: u64 = 50_000;
+/// How long to spin before others may run: what is waited for may come from one that shares this CPU.
+const SPIN: u64 = 5_000;
+/// How long to look out before sleeping, and how often at least, however long others run meanwhile.
+const LOOK_OUT: (u64, u32) = (50_000, 16);
 /// The longest sleep, after which signals and the clock are looked at again.
 const NAP: u64 = 100_000_000;
 /// What a sleep may take longer than asked for.
@@ -147,7 +151,7 @@ impl Idler {
     /// As the options say.
     #[must_use]
     pub fn new(how: IdleArgs) -> Self {
-        Self { how, since: None }
+        Self { how, since: None, yields: 0 }
     }
 
     /// There was something to do.
@@ -163,12 +167,24 @@ impl Idler {
             return Rest::Yield;
         }
         let left = until.saturating_sub(now);
-        let since = *self.since.get_or_insert(now);
-        let spin = !self.how.sleep && (now - since < SPIN || left <= OVERSLEEP);
-        if self.how.spin || spin || left == 0 {
+        if self.how.spin || left == 0 {
             return Rest::Spin;
         }
-        Rest::Sleep(Duration::from_nanos(left.min(NAP)))
+        let nap = Rest::Sleep(Duration::from_nanos(left.min(NAP)));
+        if self.how.sleep {
+            return nap;
+        }
+        let Some(since) = self.since else {
+            (self.since, self.yields) = (Some(now), 0);
+            return Rest::Spin;
+        };
+        let waited = now - since;
+        if waited < SPIN {
+            return Rest::Spin;
+        }
+        self.yields += 1;
+        let looked_out = waited >= LOOK_OUT.0 && self.yields > LOOK_OUT.1;
+        if looked_out && left > OVERSLEEP { nap } else { Rest::Yield }
     }
 }
 
@@ -293,22 +309,21 @@ impl Meter {
         })
     }
 
-    /// Prints the line that is due; `more` is put at its end.
+    /// Prints the line that is due; `more`, which begins with a comma or is empty, is put at its end.
     #[inline]
     pub fn tick(&mut self, now: u64, name: &str, more: impl FnOnce() -> String) {
         if let Some(second) = self.due(now)
             && !self.quiet
         {
             let Second { at, pps: frames, bps: bits } = second;
-            eprintln!("{name} {at:>5.0} s  {:>10}  {:>10}  {}", pps(frames), bps(bits), more());
+            eprintln!("{name} {at:>5.0} s  {:>10}  {:>10}{}", pps(frames), bps(bits), more());
         }
     }
 
-    /// Seconds from the first frame to the last (of all the time, if there were less than two).
+    /// Seconds from the first frame to the last.
     #[must_use]
     pub fn seconds(&self) -> f64 {
-        let from = self.first.filter(|first| *first < self.last).unwrap_or(self.started);
-        (self.last.max(from) - from).max(1) as f64 / 1e9
+        self.first.map_or(0.0, |first| (self.last - first) as f64 / 1e9)
     }
 
     /// What came out.
@@ -316,7 +331,8 @@ impl Meter {
     pub fn totals(&self, port: &str) -> Totals {
         let seconds = self.seconds();
         let Volume { frames, bytes } = self.total;
-        let (pps, bps) = (frames as f64 / seconds, bytes as f64 * 8.0 / seconds);
+        let rate = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+        let (pps, bps) = (rate(frames as f64), rate(bytes as f64 * 8.0));
         Totals { port: port.to_owned(), frames, bytes, seconds, pps, bps }
     }
 }
@@ -332,15 +348,19 @@ pub struct Totals {
     pub bytes: u64,
     /// Seconds from the first frame to the last.
     pub seconds: f64,
-    /// Frames a second.
+    /// Frames a second; 0 if all went at once.
     pub pps: f64,
-    /// Bits a second.
+    /// Bits a second; 0 if all went at once.
     pub bps: f64,
 }
 
 impl std::fmt::Display for Totals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { port, frames, seconds, pps: rate, bps: bits, .. } = self;
+        if *seconds == 0.0 {
+            let s = if *frames == 1 { "" } else { "s" };
+            return write!(f, "{port}: {frames} frame{s}");
+        }
         write!(f, "{port}: {frames} frames in {seconds:.3} s, {}, {}", pps(*rate), bps(*bits))
     }
 }
@@ -352,13 +372,17 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     #[test]
-    fn an_idler_spins_then_sleeps_but_never_beyond_what_is_due() {
+    fn an_idler_spins_then_yields_then_sleeps_but_never_beyond_what_is_due() {
         let mut idler = Idler::new(IdleArgs::default());
         assert_eq!(idler.idle(0, u64::MAX), Rest::Spin);
         assert_eq!(idler.idle(SPIN - 1, u64::MAX), Rest::Spin);
-        assert_eq!(idler.idle(SPIN, u64::MAX), Rest::Sleep(Duration::from_nanos(NAP)));
+        for _ in 0..LOOK_OUT.1 {
+            assert_eq!(idler.idle(LOOK_OUT.0, u64::MAX), Rest::Yield);
+        }
+        assert_eq!(idler.idle(LOOK_OUT.0, u64::MAX), Rest::Sleep(Duration::from_nanos(NAP)));
         assert_eq!(idler.idle(MS, 3 * MS), Rest::Sleep(Duration::from_millis(2)));
-        assert_eq!(idler.idle(MS, MS + OVERSLEEP), Rest::Spin);
+        assert_eq!(idler.idle(MS, MS + OVERSLEEP), Rest::Yield);
+        assert_eq!(idler.idle(MS, MS), Rest::Spin);
         idler.worked();
         assert_eq!(idler.idle(10 * MS, u64::MAX), Rest::Spin);
     }
@@ -384,5 +408,15 @@ mod tests {
         let second = meter.due(2005 * MS).unwrap();
         assert!((second.pps - 2.0).abs() < 1e-6 && (second.at - 2.0).abs() < 1e-6, "{second:?}");
         assert!((meter.totals("x").seconds - 1.2).abs() < 1e-6);
+    }
+
+    #[test]
+    fn regression_one_frame_has_no_rate() {
+        let mut meter = Meter::new(5 * MS, true);
+        assert_eq!(meter.totals("x").to_string(), "x: 0 frames");
+        meter.add(Volume { frames: 1, bytes: 60 }, 5 * MS);
+        let totals = meter.totals("x");
+        assert_eq!(totals.to_string(), "x: 1 frame");
+        assert_eq!((totals.pps, totals.bps), (0.0, 0.0));
     }
 }
