@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use dataplane::config::{SwitchConfig, WorkerConfig};
+use dataplane::config::{Idle, SwitchConfig, WorkerConfig};
 use fabric::Policy;
 use hyper::Method;
 
 use self::processes::Process;
 use super::session::{self, Totals};
 use super::{ping, sink, units};
-use crate::api::{Applied, PortSpec, Stats, SwitchSpec, Topology};
+use crate::api::{Applied, PortSpec, Stats, SwitchInfo, SwitchSpec, Topology};
 use crate::cli::table::{Table, pps};
 use crate::cli::{Client, Global};
 
@@ -203,9 +203,10 @@ impl Demo {
     fn measure(&mut self, args: &DemoArgs) -> anyhow::Result<Vec<Outcome>> {
         let mut outcomes = self.throughput(args.duration, false)?;
         outcomes.extend(self.throughput(args.duration / 2, true)?);
-        for (how, size) in [("--spin", "10"), ("--spin", "1400"), ("--sleep", "10")] {
-            outcomes.push(self.round_trips(args.duration / 2, how, size)?);
+        for (all, size) in [(Idle::Poll, "10"), (Idle::Poll, "1400"), (Idle::Sleep, "10")] {
+            outcomes.push(self.round_trips(args.duration / 2, all, size)?);
         }
+        self.set_idle(Idle::Auto)?;
         let no_taps = args.no_taps.then(|| "--no-taps".to_owned()).or_else(taps::obstacle);
         outcomes.extend(self.part(TAPS, no_taps, |demo| taps::run(demo, args.duration))?);
         let no_vms = args.no_vms.then(|| "--no-vms".to_owned()).or_else(guests::obstacle);
@@ -293,14 +294,25 @@ impl Demo {
         Ok(())
     }
 
-    /// Both ends in one process, through the switch.
+    /// What the switch's worker does when there is nothing to do.
+    fn set_idle(&mut self, idle: Idle) -> anyhow::Result<()> {
+        let patch = serde_json::json!({ "idle": idle });
+        let _: SwitchInfo = self.client.send(Method::PATCH, "/v1/switches/demo", &patch)?;
+        Ok(())
+    }
+
+    /// Both ends in one process, through the switch: `all` of them wait in this way.
     fn round_trips(
         &mut self,
         duration: Duration,
-        how: &str,
+        all: Idle,
         size: &str,
     ) -> anyhow::Result<Outcome> {
-        let kind = if how == "--sleep" { "sleeping" } else { "polled" };
+        self.set_idle(all)?;
+        let (kind, how) = match all {
+            Idle::Sleep => ("all asleep between frames", "--sleep"),
+            _ => ("all polling", "--spin"),
+        };
         let what = format!("round trip, {size} bytes, {kind}");
         eprintln!("{what} ...");
         let time = format!("{}ms", duration.as_millis());
@@ -309,7 +321,10 @@ impl Demo {
         let status = ping.wait(&self.stop, duration + Duration::from_secs(20), || Ok(()))?;
         ensure!(status.success(), "ping failed ({status})");
         let report: ping::Report = ping.finish()?;
-        let us = |ns: u64| format!("{:.1}", ns as f64 / 1e3);
+        let us = |ns: u64| match ns {
+            ..10_000 => format!("{:.2}", ns as f64 / 1e3),
+            _ => format!("{:.0}", ns as f64 / 1e3),
+        };
         let trip = report.summary;
         let result = format!(
             "{} us median, 99 % {}, 99.9 % {}; {} of {} lost",
