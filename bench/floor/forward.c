@@ -18,7 +18,7 @@
  *   touch=0     1: the generator writes every byte of every frame, the sink compares every one (isolated, inline)
  *   stride=2112 distance of buffers: at 2048 all headers fall into two cache sets
  *   lifo=1      the switch hands out the receive buffer that came back last, so that a long ring has a small working set
- *   ports=1024  addresses=8000  ahead=64 (deliveries whose memory is fetched before): scatter
+ *   ports=1024  addresses=8000  scatter
  *
  * Prints one JSON object: {"peer": "floor", "what": MODE, "value": ..., "unit": "Mpps", "us" or "ns/frame"}.
  */
@@ -33,7 +33,8 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { MANY = 128, WIDE = 1 << 16 };   /* slots of each of many rings, entries of the table of many addresses */
+/* Slots of each of many rings, entries of the table of many addresses, deliveries whose memory is fetched before. */
+enum { MANY = 128, WIDE = 1 << 16, AHEAD = 64 };
 enum { MAX_SLOTS = 4096, MAX_STRIDE = 4096, MAX_BATCH = 512, TABLE = 1024, HEAD = 64, MAX_TRIPS = 1 << 20 };
 
 struct slot { uint32_t buf; uint16_t len, flags; uint64_t ptr; };
@@ -45,7 +46,7 @@ struct ring {
 struct entry { uint64_t mac; uint16_t port; };
 
 static uint32_t slots = 1024, frame = 64, batch = 64, touch, stride = 2112, lifo = 1, near, far = 1;
-static uint32_t ports = 1024, addresses = 8000, ahead = 64;
+static uint32_t ports = 1024, addresses = 8000;
 static double seconds = 1;
 
 static struct ring *in, *out;
@@ -207,7 +208,7 @@ struct many {
 	_Alignas(128) struct slot slots[MANY];
 };
 /* The switch's own of one of them: a line, and its spare buffers. */
-struct own { _Alignas(64) atomic_flag lock; uint32_t at, reclaimed, spares; uint64_t frames, bytes; uint32_t spare[MANY]; };
+struct own { _Alignas(64) atomic_flag lock; uint32_t at, reclaimed, spares; uint32_t spare[MANY]; };
 
 static struct many *many;
 static struct own *own;
@@ -249,8 +250,6 @@ static uint32_t hand_over(uint32_t i, const struct slot *snap, uint32_t port)
 		to->buf = o->spare[--o->spares];
 		to->len = snap->len;
 		memcpy(many_buffer(port, to->buf), heads[i], HEAD);
-		o->frames++;
-		o->bytes += snap->len;
 		publish(&r->filled, ++o->at);
 	}
 	atomic_flag_clear_explicit(&o->lock, memory_order_release);
@@ -298,8 +297,8 @@ static void forward_to_many(void)
 		struct entry *e = &wide[wide_hash(dst)];
 		snap[i].flags = e->mac == dst ? e->port : 0;
 	}
-	for (uint32_t from = 0; from < n; from += ahead) {
-		uint32_t to = n - from > ahead ? from + ahead : n;
+	for (uint32_t from = 0; from < n; from += AHEAD) {
+		uint32_t to = n - from > AHEAD ? from + AHEAD : n;
 		for (int step = 0; step < 2; step++)
 			for (uint32_t i = from; i < to; i++)
 				fetch(snap[i].flags, step);
@@ -480,7 +479,7 @@ static int set(const char *arg)
 {
 #define OPTION(name) if (named(arg, #name)) { name = (uint32_t)atoi(arg + sizeof #name); return 1; }
 	OPTION(slots) OPTION(frame) OPTION(batch) OPTION(touch) OPTION(stride) OPTION(lifo) OPTION(near) OPTION(far)
-	OPTION(ports) OPTION(addresses) OPTION(ahead)
+	OPTION(ports) OPTION(addresses)
 #undef OPTION
 	if (named(arg, "seconds"))
 		seconds = atof(arg + sizeof "seconds");
@@ -490,7 +489,7 @@ static int set(const char *arg)
 static int good(void)
 {
 	return slots && slots <= MAX_SLOTS && !(slots & (slots - 1)) && batch && batch <= MAX_BATCH && batch <= slots
-		&& ports && ports <= 4096 && addresses >= ports && addresses <= WIDE / 4 && ahead
+		&& ports && ports <= 4096 && addresses >= ports && addresses <= WIDE / 4
 		&& stride <= MAX_STRIDE && frame >= 60 && frame <= stride && (frame <= HEAD || frame >= 2 * HEAD);
 }
 
@@ -511,7 +510,7 @@ int main(int argc, char **argv)
 		if (!set(argv[i]))
 			m = modes_len;
 	if (m == modes_len || !good()) {
-		fprintf(stderr, "usage: forward isolated|inline|pipe|twin|scatter|rtt [slots= frame= batch= touch= stride= lifo= near= far= ports= addresses= ahead= seconds=]\n"
+		fprintf(stderr, "usage: forward isolated|inline|pipe|twin|scatter|rtt [slots= frame= batch= touch= stride= lifo= near= far= ports= addresses= seconds=]\n"
 			"slots: a power of two up to %d; batch up to %d; frame 60 to 64, or 128 to stride (up to %d)\n", MAX_SLOTS, MAX_BATCH, MAX_STRIDE);
 		return 2;
 	}

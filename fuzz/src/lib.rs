@@ -4,6 +4,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use dataplane::attach::Attached;
 use dataplane::attach::vhost_user::session::Kept;
 use dataplane::config::SwitchConfig;
 use dataplane::state::{PortState, State};
@@ -11,7 +12,7 @@ use frame::Mac;
 use nic::device::{Combining, DeviceConfig};
 use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::EventfdFlags;
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 
 /// The address of cards.
@@ -80,6 +81,32 @@ pub fn deliver(
     let finished = egress.deliver(&scratch.batch(&map), &list, limits).finished;
     let _ = egress.settle(now);
     finished
+}
+
+/// What a worker does with the queues that run, until they are quiet; frames come in if `frames_come`.
+pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
+    let mut scratch = Scratch::new(64);
+    attached.source.disarm();
+    for queue in (0..attached.source.queues()).rev() {
+        let ingress = attached.source.queue(queue);
+        let frames = ingress.gather(&mut scratch, 64, now);
+        ingress.complete(frames);
+        let _ = ingress.settle(now);
+        scratch.clear();
+    }
+    for egress in &attached.egresses {
+        if frames_come {
+            assert_eq!(deliver(&**egress, (3, 600), false, now), 3, "taken or dropped");
+        }
+        let _ = egress.settle(now);
+    }
+    let _ = (attached.source.arm(), attached.source.deadline());
+}
+
+/// Throws replies away: that nobody reads them would be the end of a connection.
+pub fn drain(socket: &OwnedFd) {
+    let mut away = [0; 4096];
+    while matches!(rustix::net::recv(socket, &mut away[..], RecvFlags::DONTWAIT), Ok((_, 1..))) {}
 }
 
 /// Takes bytes off the front.

@@ -20,9 +20,9 @@ use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use dataplane::state::PortState;
 use fabric::Interrupts;
 use libfuzzer_sys::fuzz_target;
-use port::{Nanos, Scratch};
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use toklat_fuzz::{MAC, Memory, assert_same, connection, deliver, port_state, take};
+use port::Nanos;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use toklat_fuzz::{MAC, Memory, assert_same, connection, drain, port_state, serve, take};
 
 /// Steps of one input.
 const STEPS: usize = 128;
@@ -38,6 +38,7 @@ const RESTART: u8 = 4;
 const REGISTER: u8 = 8;
 /// or it is a write.
 const WRITE: u8 = 0x80;
+const WRITE_REGISTER: u8 = WRITE | REGISTER;
 
 /// A front end, its guest's memory, and who serves it.
 struct Port {
@@ -118,7 +119,7 @@ impl Port {
                 self.memory.write(at, body);
             }
             WRITE => self.memory.write(at, body),
-            0x88 => drop(rustix::io::pwrite(&self.registers, body, at.into())),
+            WRITE_REGISTER => drop(rustix::io::pwrite(&self.registers, body, at.into())),
             _ => self.send(command, flags, &self.memory.descriptors(fds), body),
         }
         self.serve(flags & DELIVER != 0);
@@ -148,22 +149,7 @@ impl Port {
     fn serve(&mut self, deliver_frames: bool) {
         self.now = self.now + 1_000_000;
         let Some(attached) = &mut self.attached else { return };
-        let mut scratch = Scratch::new(64);
-        attached.source.disarm();
-        for queue in (0..attached.source.queues()).rev() {
-            let ingress = attached.source.queue(queue);
-            let frames = ingress.gather(&mut scratch, 64, self.now);
-            ingress.complete(frames);
-            let _ = ingress.settle(self.now);
-            scratch.clear();
-        }
-        for egress in &attached.egresses {
-            if deliver_frames {
-                assert_eq!(deliver(&**egress, (3, 600), false, self.now), 3, "taken or dropped");
-            }
-            let _ = egress.settle(self.now);
-        }
-        let _ = (attached.source.arm(), attached.source.deadline());
+        serve(attached, deliver_frames, self.now);
     }
 
     /// What the control thread does with a message that is for it.
@@ -183,12 +169,7 @@ impl Port {
             }
             self.server.unpark();
         }
-        // Replies that nobody reads would be the end of it.
-        let mut away = [0; 4096];
-        while matches!(
-            rustix::net::recv(&self.theirs, &mut away[..], RecvFlags::DONTWAIT),
-            Ok((_, 1..))
-        ) {}
+        drain(&self.theirs);
         Ok(())
     }
 

@@ -16,9 +16,8 @@ use dataplane::attach::vhost_user::message::{self, ProtocolError};
 use dataplane::attach::vhost_user::session::{Answer, Offer, Session};
 use dataplane::state::PortState;
 use libfuzzer_sys::fuzz_target;
-use port::{Nanos, Scratch};
-use rustix::net::RecvFlags;
-use toklat_fuzz::{Memory, assert_same, connection, deliver, port_state, take};
+use port::Nanos;
+use toklat_fuzz::{Memory, assert_same, connection, drain, port_state, serve, take};
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
 /// A step's flags: the front end wants to hear of it,
@@ -108,12 +107,7 @@ impl Port {
         file: Option<Arc<OwnedFd>>,
     ) -> Result<(), ProtocolError> {
         self.front_end.send(&message::reply(code, bytes), file)?;
-        // Replies that nobody reads would be the end of it.
-        let mut away = [0; 4096];
-        while matches!(
-            rustix::net::recv(&self.theirs, &mut away[..], RecvFlags::DONTWAIT),
-            Ok((_, 1..))
-        ) {}
+        drain(&self.theirs);
         Ok(())
     }
 
@@ -127,22 +121,7 @@ impl Port {
     fn serve(&mut self, deliver_frames: bool) {
         self.now = self.now + 1_000_000;
         let Some(attached) = &mut self.attached else { return };
-        let mut scratch = Scratch::new(64);
-        attached.source.disarm();
-        for queue in 0..attached.source.queues() {
-            let ingress = attached.source.queue(queue);
-            let frames = ingress.gather(&mut scratch, 64, self.now);
-            ingress.complete(frames);
-            let _ = ingress.settle(self.now);
-            scratch.clear();
-        }
-        let _ = attached.source.arm();
-        for egress in &attached.egresses {
-            if deliver_frames {
-                assert_eq!(deliver(&**egress, (3, 600), false, self.now), 3, "taken or dropped");
-            }
-            let _ = egress.settle(self.now);
-        }
+        serve(attached, deliver_frames, self.now);
         let _ = self.front_end.new_faults();
     }
 
