@@ -4,5 +4,6 @@ pub mod api;
 pub mod bench;
 pub mod cli;
 pub mod daemon;
+mod parent_death;
 pub mod tools;
 pub mod vm;

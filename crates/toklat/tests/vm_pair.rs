@@ -1,11 +1,14 @@
 //! The test guest by itself, and what virtual machines are compared with: two guests between which there is no toklat.
+//! And the end of those who start pairs of guests.
 
+use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use toklat::vm::{Backend, Between, Bridge, Pair, Qemu, guest};
 
-use self::daemon::skip;
+use self::daemon::{PATIENCE, processes_with, skip};
 
 mod daemon;
 
@@ -44,4 +47,53 @@ fn guests_reach_each_other_over_tap_and_bridge() {
     };
     let backends = bridge.taps().map(|ifname| Backend::Tap { ifname: ifname.into(), vhost: false });
     reach_each_other(&qemu, &Between { backends, prefix: bridge.prefix() });
+}
+
+/// Killed, a benchmark takes its guest, its daemon and its data process along.
+#[test]
+fn nothing_is_left_of_a_killed_benchmark() {
+    if qemu("nothing_is_left_of_a_killed_benchmark").is_none() {
+        return;
+    }
+    // All that it starts inherit this.
+    let place = tempfile::tempdir().unwrap();
+    let running = || processes_with("TMPDIR", place.path());
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+    command.args(["bench", "vm", "--row", "vm.rtt", "--quick"]).env("TMPDIR", place.path());
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut bench = command.spawn().unwrap();
+    let booted = within(PATIENCE, || running().into_iter().any(is_guest));
+    let started = running().len();
+    bench.kill().unwrap();
+    bench.wait().unwrap();
+    let ended = within(Duration::from_secs(5), || running().is_empty());
+    // Before the test may fail, it leaves nothing either.
+    let left: Vec<_> = running().into_iter().map(|pid| (pid, command_line(pid))).collect();
+    for (pid, _) in &left {
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+    assert!(booted, "the benchmark boots no guest");
+    assert!(started >= 4, "{started} processes are no benchmark, daemon, data process and guest");
+    assert!(ended, "it left {left:?}");
+}
+
+fn within(limit: Duration, mut is_so: impl FnMut() -> bool) -> bool {
+    let started = Instant::now();
+    while !is_so() {
+        if started.elapsed() > limit {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+/// True once it is QEMU that runs the first guest of a [`Pair`].
+fn is_guest(pid: Pid) -> bool {
+    command_line(pid).contains(" -name guest-0,")
+}
+
+fn command_line(pid: Pid) -> String {
+    let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+    String::from_utf8_lossy(&line).replace('\0', " ")
 }

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use ring::{Open, Port};
+use rustix::process::Signal;
 
 use super::guests::Guests;
 use super::nic::linux::Cards;
 use super::peer;
 use crate::api;
 use crate::cli::{Client, Global};
+use crate::parent_death;
 
 /// What all measurements of a run share.
 pub struct Lab {
@@ -104,12 +106,10 @@ impl Lab {
         let dir = tempfile::Builder::new().prefix("daemon").tempdir_in(self.dir())?;
         let topology = dir.path().join("net.toml");
         std::fs::write(&topology, format!("[switch.vale0]\n{switch}\n"))?;
-        let child = Command::new(std::env::current_exe()?)
-            .args(["daemon", "--topology"])
-            .arg(&topology)
-            .env("TOKLAT_DIR", dir.path())
-            .env("TOKLAT_LOG", "warn")
-            .stdin(Stdio::null())
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["daemon", "--topology"]).arg(&topology);
+        command.env("TOKLAT_DIR", dir.path()).env("TOKLAT_LOG", "warn").stdin(Stdio::null());
+        let child = parent_death::signal(&mut command, Signal::TERM)
             .spawn()
             .context("the daemon could not be started")?;
         let daemon = Daemon { child, dir };
@@ -122,7 +122,7 @@ impl Lab {
     }
 }
 
-/// A daemon of our own; stopped when dropped.
+/// A daemon of our own; stopped when dropped, or when this process ends, however it ends.
 pub struct Daemon {
     child: Child,
     dir: tempfile::TempDir,
@@ -199,7 +199,7 @@ impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
             // Terminated, it takes its data process with it.
-            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+            let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
         let _ = self.child.wait();
     }

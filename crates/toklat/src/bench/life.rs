@@ -10,6 +10,7 @@ use super::isolated::{self, POLLED};
 use super::lab::{Daemon, Lab, wait_until};
 use super::ports::open_idle;
 use super::traffic::{Flow, on_core};
+use crate::parent_death;
 
 /// `toklat gen` and `toklat sink` on core 0, yielding on full and on empty, the switch on core 1,
 /// egress lossless: Mpps; fails if a frame was lost.
@@ -43,7 +44,7 @@ fn tool(daemon: &Daemon, args: &[&str]) -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.args(args).args(["--cpu", "0", "--yield", "--quiet", "--json"]);
     command.env("TOKLAT_DIR", daemon.dir()).stdout(Stdio::piped()).stdin(Stdio::null());
-    command.spawn().context("a tool could not be started")
+    parent_death::signal(&mut command, Signal::TERM).spawn().context("a tool could not be started")
 }
 
 /// What a tool printed at its end.

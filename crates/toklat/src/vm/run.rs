@@ -1,7 +1,8 @@
 //! `toklat vm run`: a virtual machine on a switch, in one command, and nothing left of it afterwards.
 //!
 //! Three processes: this one, QEMU, and a watcher, which removes the port, if this one made it, when this one ends, however it ends; if it is
-//! killed, the watcher ends QEMU, too. The watcher's standard input is a pipe that only this one holds.
+//! killed, the watcher ends QEMU, too. The watcher's standard input is a pipe that only this one holds. A parent-death signal would not
+//! do for QEMU: one that was told to change its user (`-- -runas nobody`) does not get it.
 
 use std::ffi::OsString;
 use std::io::{IsTerminal, Read, Write};

@@ -9,11 +9,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
+use rustix::process::Signal;
 
 use super::{Machine, Qemu};
 use crate::cli::Result;
+use crate::parent_death;
 
-/// A virtual machine; ended at once when dropped.
+/// A virtual machine; ended at once when dropped, or when the thread that started it ends, even by SIGKILL.
 #[derive(Debug)]
 pub struct Running {
     name: String,
@@ -41,7 +43,9 @@ impl Running {
     pub fn spawn(name: &str, mut command: Command) -> Result<Self> {
         // In a process group of its own: Ctrl-C is for whoever runs it.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-        let mut child = command.spawn().context("Cannot start QEMU")?;
+        let mut child = parent_death::signal(&mut command, Signal::KILL)
+            .spawn()
+            .context("Cannot start QEMU")?;
         let (sender, lines) = channel();
         let outputs: [Option<Box<dyn std::io::Read + Send>>; 2] = [
             child.stdout.take().map(|out| Box::new(out) as _),

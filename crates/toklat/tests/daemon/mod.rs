@@ -181,15 +181,15 @@ impl Drop for Daemon {
             let _ = child.kill();
             let _ = child.wait();
         }
-        processes_in(self.dir.path()).into_iter().for_each(|pid| {
+        processes_with("TOKLAT_DIR", self.dir.path()).into_iter().for_each(|pid| {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
         });
     }
 }
 
-/// The processes whose environment names this directory as a daemon's.
-fn processes_in(dir: &Path) -> Vec<Pid> {
-    let wanted = format!("TOKLAT_DIR={}", dir.display());
+/// The processes that run with this directory in that variable of their environment.
+pub fn processes_with(variable: &str, dir: &Path) -> Vec<Pid> {
+    let wanted = format!("{variable}={}", dir.display());
     let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     pids.filter(|pid: &i32| {

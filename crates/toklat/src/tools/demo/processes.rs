@@ -11,12 +11,14 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
+use crate::parent_death;
+
 /// How long a process may take to end after SIGTERM.
 const END: Duration = Duration::from_secs(5);
 /// How often processes are looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A process that ends when this is dropped.
+/// A process that ends when this is dropped, or when the demo ends, however it ends.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -32,8 +34,13 @@ impl Process {
     pub fn start(name: &str, command: &mut Command, log: &Path) -> anyhow::Result<Self> {
         let log = std::fs::File::options().create(true).append(true).open(log);
         let log = log.context("Cannot write the demo's log")?;
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).process_group(0);
-        let child = command.spawn().with_context(|| format!("Cannot start {name}"))?;
+        Self::spawn(name, command.stderr(log))
+    }
+
+    fn spawn(name: &str, command: &mut Command) -> anyhow::Result<Self> {
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
+        let child = parent_death::signal(command, Signal::TERM).spawn();
+        let child = child.with_context(|| format!("Cannot start {name}"))?;
         Ok(Self { name: name.to_owned(), child })
     }
 
@@ -115,9 +122,7 @@ impl Drop for Process {
 /// # Errors
 /// If it cannot be started, fails, or `stop` is set before.
 pub fn output(name: &str, command: &mut Command, stop: &AtomicBool) -> anyhow::Result<String> {
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
-    let child = command.spawn().with_context(|| format!("Cannot start {name}"))?;
-    let mut process = Process { name: name.to_owned(), child };
+    let mut process = Process::spawn(name, command.stderr(Stdio::piped()))?;
     let status = process.wait(stop, Duration::from_secs(60), || Ok(()))?;
     let (mut out, mut err) = (String::new(), String::new());
     if let (Some(stdout), Some(stderr)) = (&mut process.child.stdout, &mut process.child.stderr) {
