@@ -65,6 +65,16 @@ impl Head {
         (word(0) & 0xffff_ffff_ffff, word(4) >> 16)
     }
 
+    /// Both addresses as they lie there, in twelve bytes: to compare them with those of another frame.
+    #[inline(always)]
+    #[must_use]
+    pub fn both_addresses(&self) -> (u64, u32) {
+        let (mut first, mut second) = ([0; 8], [0; 4]);
+        first.copy_from_slice(&self.0[..8]);
+        second.copy_from_slice(&self.0[8..12]);
+        (u64::from_ne_bytes(first), u32::from_ne_bytes(second))
+    }
+
     /// The two bytes at `at` (at most 126), most significant first.
     #[inline(always)]
     #[must_use]
@@ -75,18 +85,19 @@ impl Head {
 
 /// A frame of a batch: its head, and where the rest of its bytes lie.
 #[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
 pub struct Frame {
     /// Bytes as delivered.
     len: u32,
-    /// Its first segment in the scratch, if it has several.
-    first_seg: u32,
     /// How many segments.
     segs: u16,
-    /// Bytes of it that are in its head.
+    /// Bytes of it that are in its head: all, if there are no more than 64.
     head: u8,
     /// Bytes of its segments that the head stands for (differs from `head` after a tag was added or
     /// removed).
     covered: u8,
+    /// Its first segment in the scratch, if it has several.
+    first_seg: u32,
 }
 
 impl Frame {
@@ -204,21 +215,26 @@ impl Scratch {
         self.used_frames < self.capacity() && self.used_segs + MAX_SEGS <= self.segs.len()
     }
 
-    /// Adds frames that lie in one piece each, as long as `next` has any, until there are `max` in
-    /// all or no room is left.
+    /// Adds frames that lie in one piece each, where `window` says of each of `items`, as long as it does
+    /// so, until there are `max` in all or no room is left.
     #[inline(always)]
-    pub fn push_all<'m>(&mut self, max: usize, mut next: impl FnMut() -> Option<Bytes<'m>>) {
+    pub fn push_all<'m, T>(
+        &mut self,
+        max: usize,
+        items: impl IntoIterator<Item = T>,
+        mut window: impl FnMut(T) -> Option<Bytes<'m>>,
+    ) {
         let most = max.min(self.capacity()).max(self.used_frames);
         let (mut bytes, mut pushed) = (0, 0);
-        for lane in &mut self.lanes[self.used_frames..most] {
-            let Some(window) = next() else { break };
+        for (lane, item) in self.lanes[self.used_frames..most].iter_mut().zip(items) {
+            let Some(window) = window(item) else { break };
             window.prefetch();
             if window.len() > 64 {
-                window.suffix(64).prefetch();
+                window.prefetch_at(64);
             }
             lane.first = window.span();
             let len = window.len() as u32;
-            lane.frame = Frame { len, first_seg: 0, segs: 1, head: 0, covered: 0 };
+            lane.frame = Frame { len, segs: 1, head: 0, covered: 0, first_seg: 0 };
             pushed += 1;
             bytes += u64::from(len);
         }
@@ -285,12 +301,9 @@ impl Scratch {
         for (lane, verdict) in lanes.zip(verdicts) {
             let len = lane.frame.len as usize;
             let bytes = bytes_of(lane.first, map);
-            // Benchmarks' favourite length and long frames get copies of constant length.
-            let got = match len {
-                64 if bytes.len() >= 64 => bytes.copy_out(&mut lane.head.0[..64]),
-                HEAD.. if bytes.len() >= HEAD => bytes.copy_out(&mut lane.head.0),
-                ..HEAD if bytes.len() >= len => bytes.copy_out(&mut lane.head.0[..len]),
-                _ => Self::gather_head(lane, &self.segs, map),
+            let got = match is_short(len) && bytes.len() >= len {
+                true => bytes.copy_out(&mut lane.head.0[..len]),
+                false => Self::take_head(lane, &self.segs, map),
             };
             lane.frame.head = got as u8;
             lane.frame.covered = got as u8;
@@ -341,7 +354,20 @@ impl Scratch {
         }
     }
 
+    /// Takes the head of a frame, whatever its length.
+    #[inline(never)]
+    fn take_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
+        let want = (lane.frame.len as usize).min(HEAD);
+        let first = bytes_of(lane.first, map);
+        match want {
+            HEAD if first.len() >= HEAD => first.copy_out(&mut lane.head.0),
+            _ if first.len() >= want => first.copy_out(&mut lane.head.0[..want]),
+            _ => Self::gather_head(lane, segs, map),
+        }
+    }
+
     /// Takes the head of a frame whose first piece does not hold all of it.
+    #[inline(never)]
     fn gather_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
         let mut head = [0; HEAD];
         let want = (lane.frame.len as usize).min(HEAD);
@@ -415,6 +441,13 @@ impl Scratch {
             map,
         }
     }
+}
+
+/// True for the lengths that are copied inline, in two pieces that overlap if they must: those of
+/// acknowledgements and of requests. Others are copied out of line, which costs them little.
+#[inline(always)]
+fn is_short(len: usize) -> bool {
+    (32..=64).contains(&len)
 }
 
 /// The window a span names.

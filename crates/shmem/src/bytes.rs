@@ -60,9 +60,13 @@ unsafe fn copy_exact(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: every piece lies within `len`, which the caller vouches for.
     unsafe {
         match len {
+            32..=64 => {
+                piece::<32>(from, to, 0);
+                piece::<32>(from, to, len - 32);
+            }
             // The C library's copy uses what vectors the machine has, which pays from here on.
             256.. => ptr::copy_nonoverlapping(from, to, len),
-            64.. => {
+            65.. => {
                 let mut at = 0;
                 while at + 64 <= len {
                     piece::<64>(from, to, at);
@@ -71,10 +75,6 @@ unsafe fn copy_exact(from: *const u8, to: *mut u8, len: usize) {
                 if at < len {
                     piece::<64>(from, to, len - 64);
                 }
-            }
-            32.. => {
-                piece::<32>(from, to, 0);
-                piece::<32>(from, to, len - 32);
             }
             16.. => {
                 piece::<16>(from, to, 0);
@@ -256,7 +256,13 @@ impl<'m> Bytes<'m> {
         prefetch(self.at);
     }
 
-    /// Fetches the line at byte `at`, whether it is in the window or not, to be written: only a hint.
+    /// Fetches the line at byte `at`, whether it is in the window or not: only a hint.
+    #[inline(always)]
+    pub fn prefetch_at(self, at: usize) {
+        prefetch(self.at.wrapping_add(at));
+    }
+
+    /// As [`prefetch_at`](Self::prefetch_at), to be written.
     #[inline(always)]
     pub fn prefetch_to_write(self, at: usize) {
         prefetch_to_write(self.at.wrapping_add(at));

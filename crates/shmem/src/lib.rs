@@ -31,7 +31,7 @@ pub use bytes::{Bytes, Span, prefetch, prefetch_all, prefetch_to_write};
 #[cfg(not(loom))]
 pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
 #[cfg(not(loom))]
-pub use region::{Buffers, Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice};
+pub use region::{Buffers, Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice, Windows};
 pub use wake::{Cursor, WakeFlag};
 
 /// The size of a cache line, and the distance at which two sides' words are kept apart.

@@ -423,6 +423,13 @@ pub struct Buffers<'p> {
 }
 
 impl<'p> Buffers<'p> {
+    /// Windows on the first `len` bytes of each, or `None` if they are shorter.
+    #[inline(always)]
+    #[must_use]
+    pub fn windows(self, len: u32) -> Option<Windows<'p>> {
+        (len <= self.stride).then_some(Windows { buffers: self, len })
+    }
+
     /// The first `len` bytes of buffer `index`, or `None` if there is no such buffer or it is shorter.
     #[inline(always)]
     #[must_use]
@@ -434,6 +441,32 @@ impl<'p> Buffers<'p> {
         // SAFETY: index < count and len <= stride, so it lies in the range that `Pool::new` found
         // mapped; the pool, which is borrowed for 'p, keeps it so.
         Some(unsafe { Bytes::from_raw(at, len as usize) })
+    }
+}
+
+/// The first bytes of each buffer of a pool, as many of all of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows<'p> {
+    buffers: Buffers<'p>,
+    len: u32,
+}
+
+impl<'p> Windows<'p> {
+    /// Bytes of each.
+    #[inline(always)]
+    #[must_use]
+    pub fn len(self) -> u32 {
+        self.len
+    }
+
+    /// That on buffer `index`, or `None` if there is no such buffer.
+    #[inline(always)]
+    #[must_use]
+    pub fn get(self, index: u32) -> Option<Bytes<'p>> {
+        let Buffers { at, stride, count, .. } = self.buffers;
+        let at = at.wrapping_add(index as usize * stride as usize);
+        // SAFETY: as in `Buffers::get`; `Buffers::windows` has compared the length.
+        (index < count).then(|| unsafe { Bytes::from_raw(at, self.len as usize) })
     }
 }
 

@@ -186,16 +186,14 @@ impl<R: Ring> Queue<R> {
         }
         let header = self.header as usize;
         let mut near = self.memory.near();
-        let mut singles = self.ring.singles(max - scratch.len())?;
-        let mut lent = self.lent.run(self.gathered).iter_mut();
+        let singles = self.ring.singles(max - scratch.len())?;
+        let lent = self.lent.run(self.gathered);
         let before = scratch.len();
-        scratch.push_all(max, || {
-            let (piece, id) = singles.next()?;
+        scratch.push_all(max, singles.zip(lent), |((piece, id), lent)| {
             let bytes = near.bytes(piece.at, piece.len).filter(|bytes| bytes.len() >= header)?;
-            *lent.next()? = Chain { id, slots: 1 };
+            *lent = Chain { id, slots: 1 };
             Some(bytes.suffix(header))
         });
-        drop(singles);
         self.take(scratch.len() - before);
         Ok(())
     }
@@ -217,23 +215,21 @@ impl<R: Ring> Queue<R> {
             *lent = Chain { id, slots: 1 };
             count += 1;
         }
-        let mut frames = found[..count].iter();
+        let mut frames = &found[..count];
         let before = scratch.len();
         let mut bad = Ok(());
-        while bad.is_ok() && !frames.as_slice().is_empty() {
-            scratch.push_all(max, || {
-                let bytes = *frames.as_slice().first()?;
+        while bad.is_ok() && !frames.is_empty() {
+            let already = scratch.len();
+            scratch.push_all(max, frames, |bytes| {
                 let plain = bytes.read::<[u8; 2]>(0) == Some([0; 2]);
-                plain.then(|| {
-                    frames.next();
-                    bytes.suffix(header)
-                })
+                plain.then(|| bytes.suffix(header))
             });
-            let Some(bytes) = frames.as_slice().first() else { break };
+            frames = &frames[scratch.len() - already..];
+            let Some((bytes, rest)) = frames.split_first() else { break };
             bad = net::request(*bytes, &self.offloads).map(|offload| {
                 scratch.push(bytes.suffix(header).span());
                 scratch.set_offload(offload);
-                frames.next();
+                frames = rest;
             });
         }
         self.take(scratch.len() - before);

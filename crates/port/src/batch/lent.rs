@@ -2,7 +2,7 @@
 
 use shmem::{Bytes, Span};
 
-use super::{Frame, FrameIdx, HEAD, Lane, MapGuard, bytes_of};
+use super::{Frame, FrameIdx, HEAD, Lane, MapGuard, bytes_of, is_short};
 use crate::Offload;
 
 /// Lines of payload that are fetched ahead.
@@ -120,11 +120,19 @@ impl Picked<'_> {
     /// Copies the whole frame to the start of `to`, exactly; returns how many bytes fitted.
     #[inline(always)]
     pub fn copy_to(self, to: Bytes<'_>) -> usize {
+        let len = self.len();
+        // A frame as short as that is in its head.
+        if is_short(len) && to.len() >= len {
+            return to.copy_in(&self.lane.head.0[..len]);
+        }
+        self.copy_any_to(to)
+    }
+
+    /// As [`copy_to`](Self::copy_to), whatever its length.
+    #[inline(never)]
+    fn copy_any_to(self, to: Bytes<'_>) -> usize {
         let Frame { len, segs, head, covered, .. } = self.lane.frame;
         let bytes = &self.lane.head.0;
-        if len == 64 && head == 64 && to.len() >= 64 {
-            return to.copy_in(&bytes[..64]);
-        }
         if len == u32::from(head) {
             return to.copy_in(&bytes[..usize::from(head).min(HEAD)]);
         }
@@ -143,7 +151,7 @@ impl Picked<'_> {
         if self.len() > HEAD {
             let seg = bytes_of(self.lane.first, self.batch.map);
             for line in 0..PAYLOAD_LINES {
-                seg.suffix(HEAD + 64 * line).prefetch();
+                seg.prefetch_at(HEAD + 64 * line);
             }
         }
     }

@@ -127,18 +127,13 @@ impl SendRing {
     #[inline(always)]
     fn collect_singles(&mut self, scratch: &mut Scratch, max: usize, head: u32) {
         let end = if head >= self.taken { head } else { self.slots() };
-        let mut left = self.slots[self.taken as usize..end as usize].iter();
-        let pool = self.pool.buffers();
-        scratch.push_all(max, || {
-            let word = left.as_slice().first()?.load();
-            if word.flags & (slot_flags::MOREFRAG | slot_flags::INDIRECT) != 0 {
-                return None;
-            }
-            let bytes = buffer(pool, word)?;
-            left.next();
-            Some(bytes)
+        let (before, pool) = (scratch.len(), self.pool.buffers());
+        scratch.push_all(max, &self.slots[self.taken as usize..end as usize], |slot| {
+            let word = slot.load();
+            let single = word.flags & (slot_flags::MOREFRAG | slot_flags::INDIRECT) == 0;
+            buffer(pool, word).filter(|_| single)
         });
-        let at = end - left.len() as u32;
+        let at = self.taken + (scratch.len() - before) as u32;
         self.taken = if at == self.slots() { 0 } else { at };
     }
 

@@ -111,27 +111,24 @@ impl Transmit {
     ) {
         let end = if tail > self.next { tail } else { self.size };
         let run = self.next as usize..end as usize;
-        let mut descriptors = ring.get(run.clone()).unwrap_or_default().iter();
-        let mut flags = self.flags.get_mut(run).unwrap_or_default().iter_mut();
+        let descriptors = ring.get(run.clone()).unwrap_or_default().iter();
+        let flags = self.flags.get_mut(run).unwrap_or_default().iter_mut();
         let mut near = core.memory.near();
         let tagged = if vet.is_some() { tx::VLE } else { 0 };
         let before = scratch.len();
         let (tally, mut last) = (&mut self.tally, self.next);
-        let (ends, number) = (&mut self.ends, self.gathered);
+        let (ends, mut number) = (&mut self.ends, self.gathered);
         let mut found = [Bytes::empty(); CHUNK];
-        let mut taken = 0;
-        scratch.push_all(max.min(before + CHUNK), || {
-            let descriptor = descriptors.next()?;
+        let items = descriptors.zip(flags).zip(&mut found);
+        scratch.push_all(max.min(before + CHUNK), items, |((descriptor, flags), found)| {
             let second = descriptor.second();
             let len = is_plain(second, tagged)?;
-            let bytes = near.bytes(descriptor.first(), len)?;
-            *flags.next()? = flags_of(second);
-            last += 1;
-            ends[(number + taken) & (LENT - 1)] = last;
-            *found.get_mut(taken)? = bytes;
-            taken += 1;
+            *found = near.bytes(descriptor.first(), len)?;
+            *flags = flags_of(second);
+            ends[number & (LENT - 1)] = last + 1;
+            (last, number) = (last + 1, number + 1);
             tally.add(len as usize);
-            Some(bytes)
+            Some(*found)
         });
         let frames = scratch.len() - before;
         found[..frames].iter().for_each(|bytes| self.tally.add_kind(*bytes, 1));
