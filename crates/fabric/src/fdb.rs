@@ -1,7 +1,7 @@
 //! The forwarding table: where addresses are.
 //!
 //! ```text
-//!   (filter, MAC) --hash--> two buckets of four entries, a cache line each
+//!   (filter, MAC) --hash--> a bucket of four entries, a cache line; another one for those it has no room for
 //! ```
 //!
 //! Looked up without a lock by every worker (a sequence number per bucket tells torn reads), changed
@@ -33,6 +33,8 @@ const WINDOW_SHIFT: u32 = 20;
 const WINDOW_SECONDS_LOG2: u32 = 3;
 /// More moves than this in a window are a loop or an attack.
 const MAX_MOVES: u32 = 4;
+/// No entry's word: none has counted so many moves.
+const NO_WORD: u32 = u32::MAX;
 /// Set in every key, so that none is 0.
 const USED: u64 = 1 << 63;
 
@@ -170,14 +172,23 @@ impl Fdb {
         Self::open(&mapping, 0, entries, ports).ok_or_else(missing)
     }
 
-    /// The two buckets of a key.
     #[inline(always)]
-    fn pair(&self, key: u64) -> [&Bucket; 2] {
+    fn hash(&self, key: u64) -> u64 {
         let hash = fold(key ^ self.seed, 0x9e37_79b9_7f4a_7c15);
-        let hash = fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9);
-        let first = hash as u32 & self.mask;
-        let second = first ^ ((hash >> 32) as u32 & self.mask | 1);
-        [&self.buckets[first as usize], &self.buckets[second as usize]]
+        fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9)
+    }
+
+    /// The bucket in which a key of this hash is, if that had room for it.
+    #[inline(always)]
+    fn first(&self, hash: u64) -> &Bucket {
+        &self.buckets[(hash as u32 & self.mask) as usize]
+    }
+
+    /// The bucket in which it is else.
+    #[inline(always)]
+    fn second(&self, hash: u64) -> &Bucket {
+        let other = (hash >> 32) as u32 & self.mask | 1;
+        &self.buckets[(hash as u32 & self.mask ^ other) as usize]
     }
 
     /// Counts moves and removals; compare to tell whether cached results still hold.
@@ -194,18 +205,23 @@ impl Fdb {
         self.find(entry_of(filter, mac)).map(|(_, _, word)| word as u16)
     }
 
-    /// Fetches what a lookup will touch.
+    /// Fetches what most lookups will touch.
     #[inline(always)]
     pub(crate) fn prefetch(&self, filter: Filter, mac: u64) {
-        for bucket in self.pair(entry_of(filter, mac)) {
-            shmem::prefetch(std::ptr::from_ref(bucket).cast());
-        }
+        let bucket = self.first(self.hash(entry_of(filter, mac)));
+        shmem::prefetch(std::ptr::from_ref(bucket).cast());
     }
 
     /// The place and the word of a key.
     #[inline(always)]
     fn find(&self, key: u64) -> Option<(&Bucket, usize, u32)> {
-        find_in(self.pair(key), key)
+        let hash = self.hash(key);
+        let found = |bucket| move |(way, word)| (bucket, way, word);
+        let first = self.first(hash);
+        first.find(key).map(found(first)).or_else(|| {
+            let second = self.second(hash);
+            second.find(key).map(found(second))
+        })
     }
 
     /// Notes that `mac` was seen at `port`. `limit` bounds the addresses of the port; `guard` refuses
@@ -266,23 +282,23 @@ impl Fdb {
         Learned::Known
     }
 
-    /// A free way for `key`: in the emptier of its buckets, or where an entry can move to its other one.
+    /// A free way for `key`: in its first bucket, else in its second, else where an entry can move to its other
+    /// one.
     fn make_room(&self, key: u64) -> Option<(&Bucket, usize)> {
-        let [first, second] = self.pair(key);
-        let swap = second.used().count() < first.used().count();
-        let [emptier, fuller] = if swap { [second, first] } else { [first, second] };
-        if let Some(way) = emptier.free() {
-            return Some((emptier, way));
-        }
+        let hash = self.hash(key);
+        let buckets = [self.first(hash), self.second(hash)];
+        let free = buckets.into_iter().find_map(|bucket| Some((bucket, bucket.free()?)));
         let ways = |bucket| (0..WAYS).map(move |way| (bucket, way));
-        ways(emptier).chain(ways(fuller)).find(|(bucket, way)| self.move_away(bucket, *way))
+        let movable = |(bucket, way): &(&Bucket, usize)| self.move_away(bucket, *way);
+        free.or_else(|| buckets.into_iter().flat_map(ways).find(movable))
     }
 
     /// Moves an entry to its other bucket; false if that is full. Whoever looks for it meanwhile may
     /// miss it and flood one frame more.
     fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
         let (key, word, seen) = bucket.entry(way);
-        let [first, second] = self.pair(key);
+        let hash = self.hash(key);
+        let (first, second) = (self.first(hash), self.second(hash));
         let other = if std::ptr::eq(first, bucket) { second } else { first };
         let Some(free) = other.free() else { return false };
         bucket.write(way, 0, 0, 0);
@@ -400,25 +416,6 @@ impl Fdb {
     }
 }
 
-/// The place and the word of `key` in one of two buckets; reads again if a writer was at work. Which way of which it
-/// is in is chance, which no processor guesses: all are compared, without a branch.
-#[inline(always)]
-fn find_in(pair: [&Bucket; 2], key: u64) -> Option<(&Bucket, usize, u32)> {
-    loop {
-        let before = pair.map(|bucket| bucket.sequence.load(Ordering::Acquire));
-        let hits = pair[0].ways_of(key) | pair[1].ways_of(key) << WAYS;
-        let at = hits.trailing_zeros() as usize;
-        let (bucket, way) = (pair[at / WAYS % 2], at % WAYS);
-        let word = bucket.words[way].load(Ordering::Relaxed);
-        fence(Ordering::Acquire);
-        let after = pair.map(|bucket| bucket.sequence.load(Ordering::Relaxed));
-        if (before[0] | before[1]) & 1 == 0 && before == after {
-            return (hits != 0).then_some((bucket, way, word));
-        }
-        std::hint::spin_loop();
-    }
-}
-
 /// The two halves of a product, folded: every bit of it depends on all of `word`.
 #[inline(always)]
 fn fold(word: u64, by: u64) -> u64 {
@@ -460,11 +457,24 @@ impl Writer {
 }
 
 impl Bucket {
-    /// The ways that hold `key`, a bit each.
+    /// The way that holds `key`, and its word; reads again if a writer was at work. Which way it is is chance, which no
+    /// processor guesses: all are compared, without a branch.
     #[inline(always)]
-    fn ways_of(&self, key: u64) -> u32 {
-        let hit = |way: usize| u32::from(self.keys[way].load(Ordering::Relaxed) == key) << way;
-        hit(0) | hit(1) | hit(2) | hit(3)
+    fn find(&self, key: u64) -> Option<(usize, u32)> {
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let (mut found, mut word) = (0, NO_WORD);
+            for way in 0..WAYS {
+                let here = self.words[way].load(Ordering::Relaxed);
+                let hit = self.keys[way].load(Ordering::Relaxed) == key;
+                (found, word) = if hit { (way, here) } else { (found, word) };
+            }
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && before == self.sequence.load(Ordering::Relaxed) {
+                return (word != NO_WORD).then_some((found, word));
+            }
+            std::hint::spin_loop();
+        }
     }
 
     /// A way without an entry.

@@ -71,6 +71,8 @@ pub(crate) struct Reach {
     pub protected: bool,
     /// It knows of VLANs.
     pub aware: bool,
+    /// It is not, does not, and has one queue: all who know nothing of VLANs may send to it.
+    pub plain: bool,
 }
 
 /// A port, its rules ready for use.
@@ -226,12 +228,10 @@ impl Ports {
             members.push(spec.id);
         }
         let allowed = || policy.macs.iter().map(|mac| mac.word()).collect();
-        let reach = Reach {
-            first_queue,
-            queues: spec.egresses.len() as u32,
-            protected: policy.protected,
-            aware: !matches!(vlan, Vlan::Unaware),
-        };
+        let (queues, protected) = (spec.egresses.len() as u32, policy.protected);
+        let aware = !matches!(vlan, Vlan::Unaware);
+        let plain = queues == 1 && !protected && !aware;
+        let reach = Reach { first_queue, queues, protected, aware, plain };
         self.reach[usize::from(spec.id)] = reach;
         self.slots[usize::from(spec.id)] = Some(PortEntry {
             id: spec.id,
@@ -266,9 +266,7 @@ impl Ports {
             }
         }
         for (of, to, sent, received) in watch {
-            let Some(copy) = self.reach(to).map(|reach| reach.first_queue) else {
-                continue;
-            };
+            let Reach { first_queue: copy, queues: 1.., .. } = self.reach(to) else { continue };
             let Some(watched) = self.slots.get_mut(usize::from(of)).and_then(Option::as_mut) else {
                 continue;
             };
@@ -289,10 +287,10 @@ impl Ports {
         self.slots.get(usize::from(id))?.as_ref()
     }
 
-    /// How to reach the port with this number, if it has queues.
+    /// How to reach the port with this number.
     #[inline(always)]
-    pub(crate) fn reach(&self, id: u16) -> Option<Reach> {
-        self.reach.get(usize::from(id)).copied().filter(|reach| reach.queues > 0)
+    pub(crate) fn reach(&self, id: u16) -> Reach {
+        self.reach.get(usize::from(id)).copied().unwrap_or_default()
     }
 
     #[inline(always)]

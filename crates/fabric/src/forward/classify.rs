@@ -2,17 +2,20 @@
 
 use port::{DropReason, HEAD, Head, Scratch};
 
-use super::{DROP, Destination, FLOOD, Forwarder, NOWHERE, Way, drop_for};
+use super::{DROP, Destination, FLOOD, Forwarder, Way, drop_for};
 use crate::fdb::key_of;
 use crate::ports::{QueueIdx, Reach};
 use crate::{Fdb, Filter, Learned, PortMemory};
+
+/// The addresses of no frame, as those of the frame before the first.
+const NOBODY: (u64, u64) = (0, u64::MAX);
 
 /// After a batch to more queues than this, what the next one looks up is worth fetching ahead.
 const SCATTERED: usize = 8;
 
 impl Forwarder {
     /// Pass 1. Returns the queue that all frames go to, if it is one.
-    #[inline(always)]
+    #[inline(never)]
     pub(super) fn classify<const POLICED: bool, const REQUESTS: bool>(
         &mut self,
         way: &mut Way<'_>,
@@ -21,8 +24,8 @@ impl Forwarder {
         scratch: &mut Scratch,
     ) -> Option<QueueIdx> {
         let frames = scratch.len();
-        // The address looked up last, with its filter, and where it is.
-        let (mut last, mut last_found) = (NOWHERE, DROP);
+        // Who sent the frame before to whom, in which filter, and where it went.
+        let (mut last, mut last_found) = (NOBODY, DROP);
         let mut i = 0;
         let (tags, filters) = (&mut self.tags, &mut self.filters);
         let (map, longest) = (way.map, way.port.max_frame);
@@ -30,10 +33,9 @@ impl Forwarder {
             scratch.peek_destinations(map, |to| fdb.prefetch(0, to));
         }
         let verdict = |head: &Head, len: usize| {
-            let (to, source) = head.addresses();
             let (mut filter, mut refused) = (0, None);
             if POLICED {
-                (refused, filter, tags[i]) = way.police(memory, head, len, source);
+                (refused, filter, tags[i]) = way.police(memory, head, len);
                 filters[i] = filter;
                 i += 1;
             } else if !fits(len, longest) {
@@ -42,13 +44,13 @@ impl Forwarder {
             match refused {
                 Some(reason) => drop_for(reason),
                 None => {
-                    if way.learn(fdb, filter, source) {
-                        last = NOWHERE;
-                    }
-                    if last != key_of(filter, to) {
+                    let (both, there) = head.both_addresses();
+                    let these = (both, u64::from(there) | u64::from(filter) << 32);
+                    if last != these {
+                        let (to, source) = head.addresses();
+                        way.learn(fdb, filter, source);
                         let (found, lasting) = way.find(fdb, filter, to, head, len);
-                        last = if lasting { key_of(filter, to) } else { NOWHERE };
-                        last_found = found;
+                        (last, last_found) = (if lasting { these } else { NOBODY }, found);
                     }
                     last_found
                 }
@@ -123,7 +125,6 @@ impl Way<'_> {
         memory: &mut PortMemory,
         head: &Head,
         len: usize,
-        source: u64,
     ) -> (Option<DropReason>, Filter, Option<u16>) {
         if let Some(reason) = too_short_or_long(len, self.port.max_frame) {
             return (Some(reason), 0, None);
@@ -133,6 +134,7 @@ impl Way<'_> {
         let Some(filter) = self.port.vlan.classify(tag.map(|tci| tci & 0xfff)) else {
             return (Some(DropReason::Vlan), 0, tag);
         };
+        let (_, source) = head.addresses();
         let allowed = match &self.port.allowed {
             None => true,
             Some(macs) if macs.is_empty() => *memory.first_source.get_or_insert(source) == source,
@@ -141,14 +143,12 @@ impl Way<'_> {
         ((!allowed).then_some(DropReason::PortSecurity), filter, tag)
     }
 
-    /// Learns the source, unless it is the one seen last; true if the table may have changed.
+    /// Learns the source, unless it is the one seen last.
     #[inline(always)]
-    fn learn(&mut self, fdb: &Fdb, filter: Filter, source: u64) -> bool {
-        let anew = self.from.last_source != key_of(filter, source);
-        if anew {
+    fn learn(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
+        if self.from.last_source != key_of(filter, source) {
             self.learn_anew(fdb, filter, source);
         }
-        anew
     }
 
     fn learn_anew(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
@@ -178,9 +178,13 @@ impl Way<'_> {
             return (if kept_in { drop_for(DropReason::LinkLocal) } else { FLOOD }, true);
         }
         let Some(id) = fdb.lookup(filter, to) else { return (FLOOD, true) };
-        let Some(dest) = self.ports.reach(id) else {
+        let dest = self.ports.reach(id);
+        if dest.plain && filter == 0 && id != self.port.id {
+            return (dest.first_queue, true);
+        }
+        if dest.queues == 0 {
             return (drop_for(DropReason::Down), true);
-        };
+        }
         if id == self.port.id {
             return (drop_for(DropReason::SamePort), true);
         }

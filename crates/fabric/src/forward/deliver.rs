@@ -63,6 +63,7 @@ impl Forwarder {
     }
 
     /// Delivers what is left for each queue, as it came in.
+    #[inline(never)]
     fn deliver_plain(&mut self, way: &mut Way<'_>, batch: &Batch<'_>) {
         for soon in self.queues.chunks(AHEAD) {
             way.ports.prefetch(&soon.iter().copied());
@@ -118,8 +119,7 @@ impl Forwarder {
         for (at, id) in members.iter().enumerate() {
             if at % AHEAD == 0 {
                 let soon = members[at..].iter().take(AHEAD);
-                let queue = |id: &u16| Some(way.ports.reach(*id)?.first_queue);
-                way.ports.prefetch(&soon.filter_map(queue));
+                way.ports.prefetch(&soon.map(|id| way.ports.reach(*id).first_queue));
             }
             let Some(to) = way.ports.get(*id) else { continue };
             if to.id == way.port.id || to.reach.protected && way.port.reach.protected {
@@ -274,7 +274,8 @@ impl Way<'_> {
         self.deliveries += handed.copies;
         touched.queues.push(queue);
         if finished < list.frames.len() {
-            self.stall(queue, handed, list);
+            let (frames, segments) = (&list.frames[finished..], handed.segments);
+            self.stall(queue, List { frames, segments, ..list });
         }
         if !to.mirrors.is_empty() {
             let max_frame = to.limits.max_frame;
@@ -301,13 +302,13 @@ impl Way<'_> {
         Handed { finished, segments: 0, copies: list.len() }
     }
 
-    /// Keeps the unicast frames of `list` that were not finished; floods are lossy.
+    /// Keeps the unicast frames of `list`, which were not finished; floods are lossy.
     #[cold]
-    fn stall(&mut self, queue: QueueIdx, handed: Handed, list: List<'_>) {
+    fn stall(&mut self, queue: QueueIdx, list: List<'_>) {
         let port = self.ports.queue(queue).port;
         let Some(to) = self.ports.get(port) else { return };
-        let mut segments = handed.segments as u16;
-        for variant in &list.frames[handed.finished..] {
+        let mut segments = list.segments as u16;
+        for variant in list.frames {
             let segments = std::mem::take(&mut segments);
             let frame = list.origins.map_or(*variant, |origins| origins[usize::from(*variant)]);
             if list.destinations.get(usize::from(frame)) == Some(&FLOOD) {
