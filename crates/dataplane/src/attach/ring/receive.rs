@@ -1,15 +1,16 @@
 //! A receive ring: where frames are handed out to its owner.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use ::ring::layout::{
-    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
+    Control, Fault, MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, advance, distance,
+    next, slot_flags,
 };
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Picked, Software,
 };
-use shmem::{Buffers, Pool, Shared, SharedSlice};
+use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
 
 use super::{Health, buffer};
@@ -19,12 +20,25 @@ use crate::state::ReceiveState;
 /// over from another core, for several of them at once then.
 const WARM: u32 = 16;
 
-/// A receive ring: where frames are handed out to its owner. Shared by all workers.
+/// A receive ring: where frames are handed out to its owner. Shared by all workers; two cache lines, with which all
+/// else that a delivery touches can be fetched ahead.
 #[repr(align(64))]
 pub(super) struct ReceiveQueue {
-    /// Who fills the ring: whoever holds it may move the cursors in `state`. It is given back by a plain
-    /// store, where a mutex that sleepers wait for needs an exchange, which waits for all stores before it.
+    /// Who fills the ring: whoever holds it may move the cursors. It is given back by a plain store, where a
+    /// mutex that sleepers wait for needs an exchange, which waits for all stores before it.
     filling: SpinMutex<(), spin::Yield>,
+    /// [`WARM`], or less in a small ring.
+    warm: u8,
+    /// Bytes of a buffer that are filled.
+    usable: u16,
+    /// The slot to be filled next: `published`, as `state` says for a successor.
+    at: AtomicU16,
+    /// Slots in the client's hands, from `released` to `published`; [`UNKNOWN`] before the spare buffers are.
+    out: AtomicU16,
+    /// The buffer for the slot to be filled next.
+    spare: AtomicU32,
+    /// The wake-up that was answered last.
+    answered: AtomicU32,
     slots: SharedSlice<Slot>,
     pub(super) control: Shared<Control>,
     pool: Pool,
@@ -33,13 +47,12 @@ pub(super) struct ReceiveQueue {
     /// back last first.
     spares: SharedSlice<AtomicU32>,
     health: Arc<Health>,
-    /// Bytes of a buffer that are filled.
-    usable: u32,
-    /// [`WARM`], or less in a small ring.
-    warm: u32,
-    /// The wake-up that was answered last.
-    answered: AtomicU32,
 }
+
+const _: () = assert!(size_of::<ReceiveQueue>() == 128);
+
+/// More slots than a ring has.
+const UNKNOWN: u16 = u16::MAX;
 
 /// What a receive ring is made of.
 pub(super) struct Parts {
@@ -56,23 +69,30 @@ impl ReceiveQueue {
         let slots = memory.slots.len() as u32;
         let queue = Self {
             filling: SpinMutex::new(()),
+            warm: WARM.min(slots / 2) as u8,
+            usable: usable as u16,
+            at: AtomicU16::new(0),
+            out: AtomicU16::new(UNKNOWN),
+            spare: AtomicU32::new(0),
+            answered: AtomicU32::new(0),
             slots: memory.slots,
             control: memory.control,
             pool,
             state,
             spares,
             health,
-            usable,
-            warm: WARM.min(slots / 2),
-            answered: AtomicU32::new(0),
         };
         if resume {
             let last = queue.slot_count() - 1;
             for cursor in [&queue.state.published, &queue.state.released] {
                 cursor.publish(cursor.own().min(last));
             }
+            let published = queue.state.published.own();
+            if queue.state.primed.load(Ordering::Relaxed) != 0 {
+                queue.stand(published, distance(queue.state.released.own(), published, slots));
+            }
             // The predecessor may have died between delivering and saying so.
-            queue.control.core.0.publish(queue.state.published.own());
+            queue.control.core.0.publish(published);
         } else {
             queue.start_anew();
         }
@@ -85,7 +105,24 @@ impl ReceiveQueue {
         self.state.published.publish(0);
         self.state.released.publish(0);
         self.state.primed.store(0, Ordering::Relaxed);
+        self.at.store(0, Ordering::Relaxed);
+        self.out.store(UNKNOWN, Ordering::Relaxed);
         self.control.core.0.publish(0);
+    }
+
+    /// Keeps in mind that slot `at` is to be filled next, and that the client has the `out` before it.
+    #[inline(always)]
+    fn stand(&self, at: u32, out: u32) {
+        self.at.store(at as u16, Ordering::Relaxed);
+        self.out.store(out as u16, Ordering::Relaxed);
+        let spare = self.spares.get(out as usize).map_or(0, |spare| spare.load(Ordering::Relaxed));
+        self.spare.store(spare, Ordering::Relaxed);
+    }
+
+    /// The slot to be filled next.
+    #[inline(always)]
+    fn at(&self) -> u32 {
+        self.at.load(Ordering::Relaxed).into()
     }
 
     #[inline(always)]
@@ -96,10 +133,10 @@ impl ReceiveQueue {
     /// Slots in the client's hands.
     #[inline(always)]
     fn out(&self) -> u32 {
-        distance(self.state.released.own(), self.state.published.own(), self.slot_count())
+        self.out.load(Ordering::Relaxed).into()
     }
 
-    #[inline(always)]
+    #[inline(never)]
     fn deliver_all(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {
         if let Err(fault) = self.make_room() {
             if !self.health.failed() {
@@ -108,8 +145,8 @@ impl ReceiveQueue {
             self.state.counters.drop_frames(DropReason::Down, list.len() as u64);
             return list.len();
         }
-        let most = limits.max_frame.min(self.usable);
-        let mut filled = Filled { at: self.state.published.own(), spare: self.out(), ..EMPTY };
+        let most = limits.max_frame.min(self.usable.into());
+        let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
         let mut left = list;
         while !left.is_empty() {
             let before = left.len();
@@ -139,19 +176,21 @@ impl ReceiveQueue {
     /// false, with nothing done, if it is not as simple as it should be or it is time to take buffers back.
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
-        let len = frame.len() as u32;
-        let (published, out) = (self.state.published.own(), self.out());
-        if self.ready().is_err() || out >= self.warm || len > limits.max_frame.min(self.usable) {
+        let most = limits.max_frame.min(self.usable.into());
+        let (len, out) = (frame.len() as u32, self.out());
+        if out >= self.warm.into() || len > most || self.health().is_err() {
             return false;
         }
-        let (slot, spare) = (self.slots.get(published as usize), self.spares.get(out as usize));
-        let (Some(slot), Some(spare)) = (slot, spare) else { return false };
-        let word = SlotWord { buf: spare.load(Ordering::Relaxed), len: len as u16, flags: 1 << 8 };
-        let Some(bytes) = buffer(self.pool.buffers(), word) else { return false };
-        frame.copy_to(bytes);
-        slot.store(word);
-        let at = next(published, self.slot_count());
-        self.publish(&Filled { at, frames: 1, bytes: u64::from(len), ..EMPTY });
+        let (at, buf) = (self.at(), self.spare.load(Ordering::Relaxed));
+        let windows = self.pool.buffers().windows(most);
+        let window = windows.and_then(|windows| windows.get(buf.wrapping_sub(RESERVED_BUFFERS)));
+        let (Some(slot), Some(window)) = (self.slots.get(at as usize), window) else {
+            return false;
+        };
+        frame.copy_to(window);
+        slot.store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
+        let at = next(at, self.slot_count());
+        self.publish(&Filled { at, spare: out + 1, frames: 1, bytes: u64::from(len), ..EMPTY });
         true
     }
 
@@ -165,34 +204,20 @@ impl ReceiveQueue {
         list: impl ExactSizeIterator<Item = Picked<'b>> + Clone,
         most: u32,
     ) -> usize {
-        let slots = self.slots[to.at as usize..].iter();
-        // The last spare belongs to the slot that stays empty.
-        let spares = self.spares[to.spare as usize..self.slots.len() - 1].iter();
-        let pool = self.pool.buffers();
-        let (mut frames, mut bytes) = (0, 0);
-        let mut ahead = list.clone();
-        ahead.next();
-        for ((frame, slot), spare) in list.zip(slots).zip(spares) {
-            if batch.is_long()
-                && let Some(next) = ahead.next()
-            {
-                next.prefetch_payload();
-            }
-            let (len, buf) = (frame.len() as u32, spare.load(Ordering::Relaxed));
-            if len > most {
-                break;
-            }
-            let word = SlotWord { buf, len: len as u16, flags: 1 << 8 };
-            if let Some(bytes) = buffer(pool, word) {
-                frame.copy_to(bytes);
-            }
-            slot.store(word);
-            frames += 1;
-            bytes += u64::from(len);
-        }
-        to.spare += frames;
-        to.at = advance(to.at, frames, self.slot_count());
-        to.frames += u64::from(frames);
+        let Some(buffers) = self.pool.buffers().windows(most) else { return 0 };
+        let room = Room {
+            slots: &self.slots[to.at as usize..],
+            // The last spare belongs to the slot that stays empty.
+            spares: &self.spares[to.spare as usize..self.slots.len() - 1],
+            buffers,
+        };
+        let (frames, bytes) = match batch.is_long() {
+            true => fill::<true>(list, room),
+            false => fill::<false>(list, room),
+        };
+        to.spare += frames as u32;
+        to.at = advance(to.at, frames as u32, self.slot_count());
+        to.frames += frames;
         to.bytes += bytes;
         frames as usize
     }
@@ -208,8 +233,8 @@ impl ReceiveQueue {
         max_frame: u32,
     ) -> bool {
         let frame = batch.pick(i);
-        let len = frame.len() as u32;
-        let count = len.div_ceil(self.usable).max(1);
+        let (len, usable) = (frame.len() as u32, u32::from(self.usable));
+        let count = len.div_ceil(usable).max(1);
         if len > max_frame || count as usize > MAX_FRAGS {
             to.too_long += 1;
             return true;
@@ -218,8 +243,8 @@ impl ReceiveQueue {
             return false;
         }
         for number in 0..count {
-            let from = number * self.usable;
-            let piece = self.usable.min(len - from);
+            let from = number * usable;
+            let piece = usable.min(len - from);
             let buf = self.spares[to.spare as usize].load(Ordering::Relaxed);
             to.spare += 1;
             let more = if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
@@ -244,6 +269,7 @@ impl ReceiveQueue {
             counters.bytes.add(filled.bytes);
             self.state.published.publish(filled.at);
             self.control.core.0.publish(filled.at);
+            self.stand(filled.at, filled.spare);
         }
         if filled.too_long > 0 {
             counters.drop_frames(DropReason::TooLong, filled.too_long);
@@ -253,21 +279,18 @@ impl ReceiveQueue {
     /// Takes back what the client has released, so that the same few warm buffers go round.
     #[inline(always)]
     fn make_room(&self) -> Result<(), Fault> {
-        self.ready()?;
-        self.reclaim()
+        self.health()?;
+        if self.out() == u32::from(UNKNOWN) { self.prime() } else { self.reclaim() }
     }
 
-    /// Whether the ring can be filled: its spare buffers are known.
+    /// Whether the ring may be filled.
     #[inline(always)]
-    fn ready(&self) -> Result<(), Fault> {
+    fn health(&self) -> Result<(), Fault> {
         let fault = self.health.fault.load(Ordering::Relaxed);
         if fault != 0 {
             return Err(Fault::from_number(fault).unwrap_or(Fault::Memory));
         }
-        if self.control.mapping().has_failed() {
-            return Err(Fault::Memory);
-        }
-        if self.state.primed.load(Ordering::Relaxed) == 0 { self.prime() } else { Ok(()) }
+        if self.control.mapping().has_failed() { Err(Fault::Memory) } else { Ok(()) }
     }
 
     /// Takes back the buffers of slots that the client has released.
@@ -291,6 +314,7 @@ impl ReceiveQueue {
             }
         }
         self.state.released.publish(head);
+        self.stand(self.at(), distance(head, self.at(), slots));
         Ok(())
     }
 
@@ -301,6 +325,7 @@ impl ReceiveQueue {
             spare.store(checked(self.pool.buffers(), slot)?, Ordering::Relaxed);
         }
         self.state.primed.store(1, Ordering::Relaxed);
+        self.stand(0, 0);
         Ok(())
     }
 }
@@ -333,16 +358,53 @@ impl Egress for ReceiveQueue {
         prefetch(&*self.health);
         prefetch(&self.control.owner_flags);
         prefetch_to_write(&self.control.core);
-        let (published, out) = (self.state.published.own(), self.out());
-        self.slots.get(published as usize).inspect(|slot| prefetch_to_write(*slot));
-        if out >= self.warm {
+        prefetch_to_write(&*self.state);
+        let (at, out) = (self.at(), self.out());
+        self.slots.get(at as usize).inspect(|slot| prefetch_to_write(*slot));
+        self.spares.get(out as usize + 1).inspect(|spare| prefetch(*spare));
+        if out >= self.warm.into() {
             prefetch(&self.control.owner);
         }
-        let spare = self.spares.get(out as usize).map(|spare| spare.load(Ordering::Relaxed));
-        let word = spare.map(|buf| SlotWord { buf, len: 64, flags: 0 });
-        let bytes = word.and_then(|word| buffer(self.pool.buffers(), word));
-        bytes.inspect(|bytes| bytes.prefetch_to_write(0));
+        let word = SlotWord { buf: self.spare.load(Ordering::Relaxed), len: 64, flags: 0 };
+        buffer(self.pool.buffers(), word).inspect(|bytes| bytes.prefetch_to_write(0));
     }
+}
+
+/// Slots to be filled, one after the other, each with the next spare buffer.
+struct Room<'r> {
+    slots: &'r [Slot],
+    spares: &'r [AtomicU32],
+    buffers: Windows<'r>,
+}
+
+/// Copies frames of no more bytes than the buffers' windows, as far as there is room; returns how many, and
+/// their bytes. By itself, so that all that the loop goes by is in registers. `LONG` fetches each payload
+/// while the frame before is copied.
+#[inline(never)]
+fn fill<'b, const LONG: bool>(
+    list: impl ExactSizeIterator<Item = Picked<'b>> + Clone,
+    room: Room<'_>,
+) -> (u64, u64) {
+    let Room { slots, spares, buffers } = room;
+    let (mut frames, mut bytes) = (0, 0);
+    let mut ahead = list.clone();
+    ahead.next();
+    for ((frame, slot), spare) in list.zip(slots).zip(spares) {
+        if LONG && let Some(next) = ahead.next() {
+            next.prefetch_payload();
+        }
+        let (len, buf) = (frame.len() as u32, spare.load(Ordering::Relaxed));
+        if len > buffers.len() {
+            break;
+        }
+        if let Some(window) = buffers.get(buf.wrapping_sub(RESERVED_BUFFERS)) {
+            frame.copy_to(window);
+        }
+        slot.store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
+        frames += 1;
+        bytes += u64::from(len);
+    }
+    (frames, bytes)
 }
 
 /// The buffer that the client left in a slot.
