@@ -188,6 +188,13 @@ impl<'a> Received<'a> {
         done
     }
 
+    /// True if the frame is made of exactly `bytes`: compared where it lies.
+    #[inline]
+    #[must_use]
+    pub fn equals(&self, bytes: &[u8]) -> bool {
+        if self.slots > 1 { self.to_vec() == bytes } else { self.first.window.equals(bytes) }
+    }
+
     /// The frame in a new vector: for tests and rare frames.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {

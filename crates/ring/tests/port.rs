@@ -78,7 +78,10 @@ fn long_frames_take_several_slots_and_incomplete_ones_wait() {
     let frame = batch.next_within(3).unwrap();
     assert_eq!((frame.len(), frame.slot_count(), frame.window().len()), (5000, 3, 2048));
     assert_eq!(frame.to_vec(), long);
-    assert_eq!(batch.next().unwrap().to_vec(), b"short");
+    assert!(frame.equals(&long) && !frame.equals(&long[..4999]));
+    let frame = batch.next().unwrap();
+    assert_eq!(frame.to_vec(), b"short");
+    assert!(frame.equals(b"short") && !frame.equals(b"shirt"));
     assert!(batch.next().is_none());
     assert!(!port.send(8).push(&vec![0; 7 * 2048 + 1]), "more than the ring holds");
 }

@@ -218,6 +218,15 @@ impl<'m> Bytes<'m> {
         len
     }
 
+    /// True if the window holds exactly `bytes`, as far as can be said of what the other side may be writing to.
+    #[inline]
+    #[must_use]
+    pub fn equals(self, bytes: &[u8]) -> bool {
+        // SAFETY: both sides have as many bytes; the C library reads, by pointers.
+        self.len == bytes.len()
+            && unsafe { libc::memcmp(self.at.cast(), bytes.as_ptr().cast(), bytes.len()) } == 0
+    }
+
     /// Reads a `T` at byte `at`, or `None` if it does not lie within the window.
     #[inline]
     #[must_use]
@@ -337,6 +346,17 @@ mod tests {
             assert_eq!(Bytes::of(&mut source[..len]).copy_to(Bytes::of(&mut to)), len);
             assert_eq!(to[..len], from[..len]);
             assert!(to[len..].iter().all(|b| *b == 0xee), "length {len} wrote past its end");
+        }
+    }
+
+    #[test]
+    fn a_window_equals_its_bytes_and_no_others() {
+        let mut memory = *b"abcdef";
+        let window = Bytes::of(&mut memory);
+        assert!(window.equals(b"abcdef") && window.prefix(2).equals(b"ab"));
+        assert!(window.prefix(0).equals(b""));
+        for other in [&b"abcdeg"[..], b"Abcdef", b"abcde", b"abcdef\0", b""] {
+            assert!(!window.equals(other), "{other:?}");
         }
     }
 

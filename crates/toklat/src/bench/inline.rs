@@ -48,7 +48,7 @@ pub fn throughput(lab: &Lab, len: usize) -> Result<f64> {
         let mut switch = switch(2)?;
         let mut generator = plug(&mut switch, &region, "gen", vec![SOURCE], 1024)?;
         let mut sink = plug(&mut switch, &region, "sink", vec![SINK], 1024)?;
-        let (mut flow, start) = (Flow::new(len, false), Instant::now());
+        let (flow, start) = (Flow::new(len, false), Instant::now());
         let (mut turns, mut now) = (0u32, clock(start));
         traffic::rate(time, || {
             flow.generate(&mut generator)?;

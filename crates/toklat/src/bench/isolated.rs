@@ -32,7 +32,7 @@ pub fn throughput(lab: &Lab, len: usize, touch: bool) -> Result<f64> {
 pub fn rate(ports: (Port, Port), time: Duration, len: usize, touch: bool) -> Result<f64> {
     let (mut generator, mut sink) = ports;
     on_core(0, move || {
-        let mut flow = Flow::new(len, touch);
+        let flow = Flow::new(len, touch);
         traffic::rate(time, || {
             flow.generate(&mut generator)?;
             flow.sink(&mut sink)

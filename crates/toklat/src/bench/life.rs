@@ -104,7 +104,7 @@ pub fn restart(lab: &Lab) -> Result<f64> {
     let (mut generator, mut sink) = isolated::ports(&daemon)?;
     let victim = Pid::from_raw(daemon.data_process()?).context("the data process")?;
     on_core(0, move || {
-        let mut flow = Flow::new(64, false);
+        let flow = Flow::new(64, false);
         let mut run = |time: Duration, until_frames: bool| -> Result<Duration> {
             let (began, mut last) = (Instant::now(), Instant::now());
             while began.elapsed() < time {

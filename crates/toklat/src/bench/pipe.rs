@@ -38,7 +38,7 @@ fn ends() -> Result<(Port, Port)> {
 /// A producer that fills slots without touching buffers, and a consumer that reads lengths: Mpps.
 pub fn throughput(lab: &Lab) -> Result<f64> {
     let ((mut left, mut right), time) = (ends()?, lab.duration());
-    let mut flow = Flow::new(64, false);
+    let flow = Flow::new(64, false);
     let produce = move || {
         left.send(traffic::BATCH).fill(traffic::BATCH, |_| 64);
         Ok(left.flush()?)
