@@ -9,7 +9,7 @@ use crate::ports::{Form, PortEntry, Queue, QueueIdx, Reach};
 use crate::sender::Stalled;
 
 /// Deliveries whose memory is fetched at once.
-const AHEAD: usize = 64;
+const AHEAD: usize = 32;
 
 /// The frames of a batch that go to one queue, in order: each frame's successor is in a table of its own.
 #[derive(Clone, Copy, Debug, Default)]
