@@ -91,7 +91,7 @@ pub struct Frame {
     len: u32,
     /// How many segments.
     segs: u16,
-    /// Bytes of it that are in its head: all, if there are no more than 64.
+    /// Bytes of it that are in its head, once it was taken: all, if there are no more than 64.
     head: u8,
     /// Bytes of its segments that the head stands for (differs from `head` after a tag was added or
     /// removed).
@@ -263,7 +263,8 @@ impl Scratch {
     pub fn end_frame(&mut self, segs: usize, len: usize) {
         let first_seg = self.used_segs.saturating_sub(segs);
         if let Some(lane) = self.lanes.get_mut(self.used_frames) {
-            lane.first = self.segs.get(first_seg).copied().unwrap_or(Span::EMPTY);
+            let pieces = &self.segs[first_seg..self.used_segs];
+            lane.first = pieces.first().copied().unwrap_or(Span::EMPTY);
             let (len, first_seg, segs) = (len as u32, first_seg as u32, segs as u16);
             lane.frame = Frame { len, first_seg, segs, head: 0, covered: 0 };
             self.used_frames += 1;

@@ -121,8 +121,8 @@ impl Picked<'_> {
     #[inline(always)]
     pub fn copy_to(self, to: Bytes<'_>) -> usize {
         let len = self.len();
-        // A frame as short as that is in its head.
         if is_short(len) && to.len() >= len {
+            debug_assert_eq!(self.lane.frame.head_len(), len, "short frames are in their heads");
             return to.copy_in(&self.lane.head.0[..len]);
         }
         self.copy_any_to(to)

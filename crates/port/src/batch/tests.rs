@@ -21,14 +21,17 @@ fn scratch_of(bytes: &mut [u8], cut: usize) -> Scratch {
 fn delivered(scratch: &Scratch, i: FrameIdx) -> Vec<u8> {
     let guard = guard();
     let batch = scratch.batch(&guard);
-    let mut out = vec![0; batch.frame(i).len()];
-    assert_eq!(batch.copy_frame(i, Bytes::of(&mut out)), out.len());
+    let len = batch.frame(i).len();
+    let mut out = vec![0xee; len + 64];
+    assert_eq!(batch.copy_frame(i, Bytes::of(&mut out)), len);
+    assert!(out[len..].iter().all(|byte| *byte == 0xee), "written beyond {len} bytes");
+    out.truncate(len);
     out
 }
 
 #[test]
 fn frames_arrive_as_they_were_however_they_are_cut() {
-    for len in [14, 60, 63, 64, 65, 127, 128, 129, 200, 1500] {
+    for len in [1, 14, 15, 16, 31, 32, 33, 60, 63, 64, 65, 127, 128, 129, 200, 1500] {
         for cut in [1.max(len / 60), 13.max(len / 60), 64, 128, 2000] {
             let mut bytes: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
             let expected = bytes.clone();
@@ -81,10 +84,11 @@ fn a_head_cannot_change_after_it_was_taken() {
 
 #[test]
 fn tags_are_added_and_removed_without_touching_the_payload() {
-    for len in [60, 64, 124, 126, 128, 130, 400] {
+    let lens = [28, 32, 60, 61, 63, 64, 65, 68, 124, 125, 126, 127, 128, 130, 132, 400];
+    for (len, cut) in lens.into_iter().flat_map(|len| [(len, 77), (len, len)]) {
         let mut bytes: Vec<u8> = (0..len).map(|i| (i * 3) as u8).collect();
         let expected = bytes.clone();
-        let mut scratch = scratch_of(&mut bytes, 77);
+        let mut scratch = scratch_of(&mut bytes, cut);
         let tagged = scratch.with_tag(0, 0x2005).unwrap();
         let mut want = expected.clone();
         want.splice(12..12, [0x81, 0, 0x20, 5]);
@@ -93,4 +97,15 @@ fn tags_are_added_and_removed_without_touching_the_payload() {
         assert_eq!(delivered(&scratch, untagged), expected, "{len}");
         assert_eq!(delivered(&scratch, 0), expected, "the original is as it was");
     }
+}
+
+#[test]
+fn a_frame_of_no_segments_has_none_of_an_earlier_batch() {
+    let mut bytes = [9; 64];
+    let mut scratch = scratch_of(&mut bytes, 64);
+    scratch.clear();
+    scratch.end_frame(0, 0);
+    scratch.peek_destinations(&guard(), |_| panic!("it has no destination"));
+    scratch.judge(&guard(), &mut [()], |_, len| assert_eq!(len, 0));
+    assert_eq!(delivered(&scratch, 0), []);
 }
