@@ -205,6 +205,9 @@ impl Worker {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let doorbell = &common.workers[number].doorbell;
         epoll::add(&epoll, doorbell, epoll::EventData::new_u64(JOBS), epoll::EventFlags::IN)?;
+        // Refused here, if at all: by an old kernel, or by somebody's filter of system calls.
+        let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
+        epoll::wait(&epoll, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
         let now = clock();
         Ok(Self {
             common,

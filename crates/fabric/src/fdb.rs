@@ -294,7 +294,7 @@ impl Fdb {
     }
 
     /// Moves an entry to its other bucket; false if that is full. Whoever looks for it meanwhile may
-    /// miss it and flood one frame more.
+    /// miss it, and floods until it looks again.
     fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
         let (key, word, seen) = bucket.entry(way);
         let hash = self.hash(key);

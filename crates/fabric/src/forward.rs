@@ -31,9 +31,6 @@ const FLOOD: Destination = 0xffff_ff00;
 const TAGGED: usize = 0;
 const UNTAGGED: usize = 1;
 
-/// No address in any filter: what was looked up last, before anything was.
-pub(crate) const NOWHERE: u64 = u64::MAX;
-
 const fn drop_for(reason: DropReason) -> Destination {
     DROP | reason as u32
 }

@@ -71,8 +71,8 @@ pub(crate) struct Reach {
     pub protected: bool,
     /// It knows of VLANs.
     pub aware: bool,
-    /// It is not, does not, and has one queue: all who know nothing of VLANs may send to it.
-    pub plain: bool,
+    /// One queue, not protected, knows nothing of VLANs: who knows nothing of them either may send to it.
+    pub simple: bool,
 }
 
 /// A port, its rules ready for use.
@@ -230,8 +230,8 @@ impl Ports {
         let allowed = || policy.macs.iter().map(|mac| mac.word()).collect();
         let (queues, protected) = (spec.egresses.len() as u32, policy.protected);
         let aware = !matches!(vlan, Vlan::Unaware);
-        let plain = queues == 1 && !protected && !aware;
-        let reach = Reach { first_queue, queues, protected, aware, plain };
+        let simple = queues == 1 && !protected && !aware;
+        let reach = Reach { first_queue, queues, protected, aware, simple };
         self.reach[usize::from(spec.id)] = reach;
         self.slots[usize::from(spec.id)] = Some(PortEntry {
             id: spec.id,

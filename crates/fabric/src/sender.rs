@@ -4,7 +4,9 @@
 use port::{FrameIdx, Nanos};
 
 use crate::Fdb;
-use crate::forward::NOWHERE;
+
+/// The source seen last, before any was.
+const NOBODY: u64 = u64::MAX;
 
 /// A port's memory, for rules that hold over all its send queues: owned by the worker that serves it.
 #[derive(Debug, Default)]
@@ -71,7 +73,7 @@ impl Sender {
         Self {
             port,
             queue,
-            last_source: NOWHERE,
+            last_source: NOBODY,
             fdb_generation: 0,
             second: 0,
             stalled: Vec::new(),
@@ -102,7 +104,7 @@ impl Sender {
         if generation != self.fdb_generation || second != self.second {
             self.fdb_generation = generation;
             self.second = second;
-            self.last_source = NOWHERE;
+            self.last_source = NOBODY;
         }
     }
 }

@@ -163,7 +163,7 @@ impl Way<'_> {
         }
     }
 
-    /// Where a frame to `to` goes, and whether that holds for the next frame to the same address.
+    /// Where a frame to `to` goes, and whether that holds for the next frame between the same addresses.
     #[inline(always)]
     fn find(
         &self,
@@ -179,7 +179,7 @@ impl Way<'_> {
         }
         let Some(id) = fdb.lookup(filter, to) else { return (FLOOD, true) };
         let dest = self.ports.reach(id);
-        if dest.plain && filter == 0 && id != self.port.id {
+        if dest.simple && filter == 0 && id != self.port.id {
             return (dest.first_queue, true);
         }
         if dest.queues == 0 {

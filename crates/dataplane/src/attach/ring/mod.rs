@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
 use port::{Counter, Egress, Ingress};
-use shmem::{Buffers, Mapping, Memfd, Pool, Shared};
+use shmem::{Buffers, Mapping, Memfd, Pool, Shared, Windows};
 
 use self::receive::ReceiveQueue;
 use self::send::SendRing;
@@ -241,4 +241,10 @@ impl Health {
 #[inline(always)]
 fn buffer(pool: Buffers<'_>, word: SlotWord) -> Option<shmem::Bytes<'_>> {
     pool.get(word.buf.wrapping_sub(RESERVED_BUFFERS), u32::from(word.len))
+}
+
+/// The window on a buffer by its number.
+#[inline(always)]
+fn window(windows: Windows<'_>, buf: u32) -> Option<shmem::Bytes<'_>> {
+    windows.get(buf.wrapping_sub(RESERVED_BUFFERS))
 }

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
 use ::ring::layout::{
-    Control, Fault, MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, advance, distance,
-    next, slot_flags,
+    Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
 };
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Picked, Software,
@@ -13,7 +12,7 @@ use port::{
 use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
 
-use super::{Health, buffer};
+use super::{Health, buffer, window};
 use crate::state::ReceiveState;
 
 /// Frames that come alone use so many buffers before it is looked at what the client has released: its head comes
@@ -52,7 +51,7 @@ pub(super) struct ReceiveQueue {
 const _: () = assert!(size_of::<ReceiveQueue>() == 128);
 
 /// More slots than a ring has.
-const UNKNOWN: u16 = u16::MAX;
+const UNKNOWN: u32 = u16::MAX as u32;
 
 /// What a receive ring is made of.
 pub(super) struct Parts {
@@ -72,7 +71,7 @@ impl ReceiveQueue {
             warm: WARM.min(slots / 2) as u8,
             usable: usable as u16,
             at: AtomicU16::new(0),
-            out: AtomicU16::new(UNKNOWN),
+            out: AtomicU16::new(0),
             spare: AtomicU32::new(0),
             answered: AtomicU32::new(0),
             slots: memory.slots,
@@ -82,15 +81,12 @@ impl ReceiveQueue {
             spares,
             health,
         };
-        if resume {
-            let last = queue.slot_count() - 1;
+        if resume && queue.state.primed.load(Ordering::Relaxed) != 0 {
             for cursor in [&queue.state.published, &queue.state.released] {
-                cursor.publish(cursor.own().min(last));
+                cursor.publish(cursor.own().min(slots - 1));
             }
             let published = queue.state.published.own();
-            if queue.state.primed.load(Ordering::Relaxed) != 0 {
-                queue.stand(published, distance(queue.state.released.own(), published, slots));
-            }
+            queue.stand(published, distance(queue.state.released.own(), published, slots));
             // The predecessor may have died between delivering and saying so.
             queue.control.core.0.publish(published);
         } else {
@@ -105,8 +101,7 @@ impl ReceiveQueue {
         self.state.published.publish(0);
         self.state.released.publish(0);
         self.state.primed.store(0, Ordering::Relaxed);
-        self.at.store(0, Ordering::Relaxed);
-        self.out.store(UNKNOWN, Ordering::Relaxed);
+        self.stand(0, UNKNOWN);
         self.control.core.0.publish(0);
     }
 
@@ -183,7 +178,7 @@ impl ReceiveQueue {
         }
         let (at, buf) = (self.at(), self.spare.load(Ordering::Relaxed));
         let windows = self.pool.buffers().windows(most);
-        let window = windows.and_then(|windows| windows.get(buf.wrapping_sub(RESERVED_BUFFERS)));
+        let window = windows.and_then(|windows| window(windows, buf));
         let (Some(slot), Some(window)) = (self.slots.get(at as usize), window) else {
             return false;
         };
@@ -280,7 +275,7 @@ impl ReceiveQueue {
     #[inline(always)]
     fn make_room(&self) -> Result<(), Fault> {
         self.health()?;
-        if self.out() == u32::from(UNKNOWN) { self.prime() } else { self.reclaim() }
+        if self.out() == UNKNOWN { self.prime() } else { self.reclaim() }
     }
 
     /// Whether the ring may be filled.
@@ -397,7 +392,7 @@ fn fill<'b, const LONG: bool>(
         if len > buffers.len() {
             break;
         }
-        if let Some(window) = buffers.get(buf.wrapping_sub(RESERVED_BUFFERS)) {
+        if let Some(window) = window(buffers, buf) {
             frame.copy_to(window);
         }
         slot.store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
