@@ -455,7 +455,7 @@ impl<'p> Windows<'p> {
     /// Bytes of each.
     #[inline(always)]
     #[must_use]
-    pub fn len(self) -> u32 {
+    pub fn size(self) -> u32 {
         self.len
     }
 

@@ -207,8 +207,8 @@ impl ReceiveQueue {
             buffers,
         };
         let (frames, bytes) = match batch.is_long() {
-            true => fill::<true>(list, room),
-            false => fill::<false>(list, room),
+            true => fill::<true>(list, &room),
+            false => fill::<false>(list, &room),
         };
         to.spare += frames as u32;
         to.at = advance(to.at, frames as u32, self.slot_count());
@@ -378,9 +378,9 @@ struct Room<'r> {
 #[inline(never)]
 fn fill<'b, const LONG: bool>(
     list: impl ExactSizeIterator<Item = Picked<'b>> + Clone,
-    room: Room<'_>,
+    room: &Room<'_>,
 ) -> (u64, u64) {
-    let Room { slots, spares, buffers } = room;
+    let Room { slots, spares, buffers } = *room;
     let (mut frames, mut bytes) = (0, 0);
     let mut ahead = list.clone();
     ahead.next();
@@ -389,7 +389,7 @@ fn fill<'b, const LONG: bool>(
             next.prefetch_payload();
         }
         let (len, buf) = (frame.len() as u32, spare.load(Ordering::Relaxed));
-        if len > buffers.len() {
+        if len > buffers.size() {
             break;
         }
         if let Some(window) = window(buffers, buf) {
