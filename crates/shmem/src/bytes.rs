@@ -222,13 +222,24 @@ impl<'m> Bytes<'m> {
     #[inline]
     #[must_use]
     pub fn equals(self, bytes: &[u8]) -> bool {
-        // In pieces that are read once each: the C library's comparison may read twice, and trips over changes.
-        let (pieces, rest) = bytes.as_chunks::<64>();
-        let same = |(i, piece): (usize, &[u8; 64])| self.read(64 * i) == Some(*piece);
-        let mut last = [0; 64];
-        let last = &mut last[..rest.len()];
-        self.suffix(bytes.len() - rest.len()).copy_out(last);
-        self.len == bytes.len() && pieces.iter().enumerate().all(same) && last == rest
+        if self.len != bytes.len() {
+            return false;
+        }
+        let Some(last) = bytes.last_chunk::<8>() else {
+            let mut few = [0; 8];
+            self.copy_out(&mut few);
+            return few[..bytes.len()] == *bytes;
+        };
+        // By words, read into registers: the C library's comparison may read a byte twice, and trips over changes. The
+        // last word may overlap the one before.
+        let differs = |at: usize, ours: &[u8; 8]| {
+            // SAFETY: the window has as many bytes as `bytes`, which has eight at `at`.
+            let theirs = unsafe { ptr::read_unaligned(self.at.add(at).cast::<[u8; 8]>()) };
+            u64::from_ne_bytes(*ours) ^ u64::from_ne_bytes(theirs)
+        };
+        let words = bytes.as_chunks::<8>().0.iter().enumerate();
+        let differ = words.fold(0, |differ, (i, word)| differ | differs(8 * i, word));
+        differ | differs(bytes.len() - 8, last) == 0
     }
 
     /// Reads a `T` at byte `at`, or `None` if it does not lie within the window.
@@ -362,7 +373,7 @@ mod tests {
         for other in [&b"abcdeg"[..], b"Abcdef", b"abcde", b"abcdef\0", b""] {
             assert!(!window.equals(other), "{other:?}");
         }
-        for len in [63, 64, 65, 128, 200] {
+        for len in [7, 8, 9, 63, 64, 65, 200] {
             let mut memory: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let bytes = memory.clone();
             assert!(Bytes::of(&mut memory).equals(&bytes));
