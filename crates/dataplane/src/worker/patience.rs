@@ -127,6 +127,15 @@ mod tests {
         panic!("it never naps")
     }
 
+    /// How many short sleeps come before each of eight naps that end in this way.
+    fn sleeps_before_naps(patience: &mut Patience, end: impl Fn(&mut Patience)) -> [u32; 8] {
+        std::array::from_fn(|_| {
+            let sleeps = after_short_sleeps(patience);
+            end(patience);
+            sleeps
+        })
+    }
+
     #[test]
     fn spinning_in_vain_gets_shorter_until_it_pays() {
         let mut patience = Patience::default();
@@ -160,23 +169,17 @@ mod tests {
     #[test]
     fn regression_who_fills_its_ring_is_napped_on_ever_more_rarely() {
         let mut patience = Patience::default();
-        let mut sleeps = Vec::new();
-        for _ in 0..4 {
-            sleeps.push(after_short_sleeps(&mut patience));
+        let sleeps = sleeps_before_naps(&mut patience, |patience| {
             patience.overslept();
             patience.passed(64);
-        }
-        assert_eq!(sleeps, [2, 4, 8, 16]);
+        });
+        assert_eq!(sleeps, [2, 4, 8, 16, 32, 64, 64, 64]);
     }
 
     #[test]
     fn who_waits_for_an_answer_is_napped_on_ever_more_rarely() {
         let mut patience = Patience::default();
-        let mut sleeps = Vec::new();
-        for _ in 0..8 {
-            sleeps.push(after_short_sleeps(&mut patience));
-            patience.passed(1);
-        }
+        let sleeps = sleeps_before_naps(&mut patience, |patience| patience.passed(1));
         assert_eq!(sleeps, [2, 4, 8, 16, 32, 64, 64, 64]);
         after_short_sleeps(&mut patience);
         patience.cut_short(false);
