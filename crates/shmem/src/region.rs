@@ -434,13 +434,7 @@ impl<'p> Buffers<'p> {
     #[inline(always)]
     #[must_use]
     pub fn get(self, index: u32, len: u32) -> Option<Bytes<'p>> {
-        if index >= self.count || len > self.stride {
-            return None;
-        }
-        let at = self.at.wrapping_add(index as usize * self.stride as usize);
-        // SAFETY: index < count and len <= stride, so it lies in the range that `Pool::new` found
-        // mapped; the pool, which is borrowed for 'p, keeps it so.
-        Some(unsafe { Bytes::from_raw(at, len as usize) })
+        self.windows(len)?.get(index)
     }
 }
 
@@ -465,7 +459,8 @@ impl<'p> Windows<'p> {
     pub fn get(self, index: u32) -> Option<Bytes<'p>> {
         let Buffers { at, stride, count, .. } = self.buffers;
         let at = at.wrapping_add(index as usize * stride as usize);
-        // SAFETY: as in `Buffers::get`; `Buffers::windows` has compared the length.
+        // SAFETY: index < count and len <= stride (`Buffers::windows`), so it lies in the range that
+        // `Pool::new` found mapped; the pool, which is borrowed for 'p, keeps it so.
         (index < count).then(|| unsafe { Bytes::from_raw(at, self.len as usize) })
     }
 }

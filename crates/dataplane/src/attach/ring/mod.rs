@@ -237,13 +237,13 @@ impl Health {
     }
 }
 
-/// The bytes of a slot; `pool` starts after the reserved buffers.
+/// The bytes of a slot.
 #[inline(always)]
 fn buffer(pool: Buffers<'_>, word: SlotWord) -> Option<shmem::Bytes<'_>> {
-    pool.get(word.buf.wrapping_sub(RESERVED_BUFFERS), u32::from(word.len))
+    window(pool.windows(u32::from(word.len))?, word.buf)
 }
 
-/// The window on a buffer by its number.
+/// The window on a buffer by its number; the pool starts after the reserved buffers.
 #[inline(always)]
 fn window(windows: Windows<'_>, buf: u32) -> Option<shmem::Bytes<'_>> {
     windows.get(buf.wrapping_sub(RESERVED_BUFFERS))
