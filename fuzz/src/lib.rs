@@ -96,7 +96,7 @@ pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
     }
     for egress in &attached.egresses {
         if frames_come {
-            assert_eq!(deliver(&**egress, (3, 600), false, now), 3, "taken or dropped");
+            assert_eq!(deliver(egress, (3, 600), false, now), 3, "taken or dropped");
         }
         let _ = egress.settle(now);
     }

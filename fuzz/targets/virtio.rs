@@ -15,7 +15,7 @@ use frame::Mac;
 use libfuzzer_sys::fuzz_target;
 use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
-use port::{Egress, Ingress, Nanos};
+use port::{Ingress, Nanos};
 use shmem::{Mapping, Shared};
 use toklat_fuzz::{guest_memory, steps};
 
@@ -83,7 +83,7 @@ impl Guest {
             let receive = Receive::new(received, counters).map_err(|_| missing())?;
             Ok(Attached {
                 source: Box::new(Queue(vec![transmit])),
-                egresses: vec![Arc::new(receive) as Arc<dyn Egress>],
+                egresses: vec![Arc::new(receive).into()],
                 bells: Bells::None,
             })
         };

@@ -17,7 +17,7 @@ use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
 use frame::Mac;
 use port::{MapGuard, Nanos};
 
-use crate::attach::{self, AttachError, Attached};
+use crate::attach::{self, AttachError, Attached, Exit};
 use crate::config::{PortId, SwitchConfig};
 use crate::serve::{Served, Switch, Tools};
 use crate::state::{PortState, PortStats, State};
@@ -26,8 +26,8 @@ use crate::state::{PortState, PortStats, State};
 pub struct Inline {
     state: State,
     fdb: Fdb,
-    ports: Ports,
-    specs: Vec<PortSpec>,
+    ports: Ports<Exit>,
+    specs: Vec<PortSpec<Exit>>,
     served: Vec<Served>,
     /// Turns so far; each listens to one port that has nothing to send.
     turns: usize,

@@ -26,9 +26,9 @@ pub use self::error::ProcessError;
 use self::error::system;
 use self::guests::Restored;
 use self::ports::{AddedPort, RemovedPort};
-use crate::attach::Bells;
 use crate::attach::vfio_user::{Server, Summons};
 use crate::attach::vhost_user::FrontEnd;
+use crate::attach::{Bells, Exit};
 use crate::config::{Idle, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
@@ -66,7 +66,7 @@ pub fn run(
 /// A port as the control thread knows it.
 struct Record {
     config: PortConfig,
-    spec: PortSpec,
+    spec: PortSpec<Exit>,
     /// Duplicates of what came with it, for a supervisor that was restarted.
     descriptors: Vec<OwnedFd>,
     bells: Bells,

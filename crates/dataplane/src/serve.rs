@@ -4,7 +4,7 @@ use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, Turn};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
-use crate::attach::Source;
+use crate::attach::{Exit, Source};
 
 /// One of a port's queues, by its number among those of its direction.
 #[derive(Clone, Copy, Debug)]
@@ -78,7 +78,7 @@ impl Tools {
 /// The switch as a turn sees it.
 #[derive(Clone, Copy)]
 pub(crate) struct Switch<'a> {
-    pub ports: &'a Ports,
+    pub ports: &'a Ports<Exit>,
     pub fdb: &'a Fdb,
     pub map: &'a MapGuard<'a>,
     pub now: Nanos,

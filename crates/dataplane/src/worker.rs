@@ -35,7 +35,7 @@ use rustix::event::{EventfdFlags, Timespec, epoll};
 use shmem::Shared;
 
 use self::patience::Patience;
-use crate::attach::{Bells, Rung};
+use crate::attach::{Bells, Exit, Rung};
 use crate::config::{Idle, PortId};
 use crate::serve::{Served, Side, Switch, Tools};
 use crate::state::WorkerState;
@@ -63,7 +63,7 @@ pub(crate) fn clock() -> Nanos {
 /// What workers look at and the control thread replaces.
 #[derive(Default)]
 pub(crate) struct Table {
-    pub ports: Ports,
+    pub ports: Ports<Exit>,
     /// By port: how its owner is woken.
     pub bells: Vec<Bells>,
 }

@@ -12,7 +12,7 @@ use port::{
 };
 use ring::{Port, Region, RegionConfig};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use toklat_dataplane::attach::{Attached, Source};
+use toklat_dataplane::attach::{Attached, Exit, Source};
 use toklat_dataplane::{Inline, SwitchConfig, attach};
 
 mod process;
@@ -39,7 +39,7 @@ fn count(calls: &AtomicUsize) {
     calls.fetch_add(1, Ordering::Relaxed);
 }
 
-struct CountedEgress(Arc<dyn Egress>, Arc<Calls>);
+struct CountedEgress(Exit, Arc<Calls>);
 
 impl Egress for CountedEgress {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
@@ -101,7 +101,7 @@ fn plug(switch: &mut Inline, i: u32) -> (Port, Arc<Calls>) {
     let counted = |state: &_| {
         let inner =
             attach::ring::attach_mapped(&rings.mapping, None, &(&rings).into(), state, false)?;
-        let counted = |egress| Arc::new(CountedEgress(egress, Arc::clone(&calls))) as Arc<_>;
+        let counted = |egress| Exit::from(Arc::new(CountedEgress(egress, Arc::clone(&calls))));
         Ok(Attached {
             source: Box::new(CountedSource(inner.source, Arc::clone(&calls))),
             egresses: inner.egresses.into_iter().map(counted).collect(),

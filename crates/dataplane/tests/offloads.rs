@@ -15,7 +15,7 @@ use fabric::{Policy, VlanMode};
 use frame::VlanId;
 use host::{Namespace, obstacle, skip};
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
-use toklat_dataplane::attach::{self, AttachError, Attached};
+use toklat_dataplane::attach::{self, AttachError, Attached, Exit};
 use toklat_dataplane::state::{PortState, PortStats};
 use toklat_dataplane::{Inline, SwitchConfig};
 
@@ -76,7 +76,7 @@ impl Lab {
             let attach = |state: &PortState| {
                 let mut attached = attach::tap::attach(queues, true, state)?;
                 for egress in &mut attached.egresses {
-                    *egress = Arc::new(Taking(Arc::clone(egress), takes));
+                    *egress = Arc::new(Taking(egress.clone(), takes)).into();
                 }
                 Ok(attached)
             };
@@ -154,7 +154,7 @@ impl Lab {
 }
 
 /// An egress whose receiver takes these requests.
-struct Taking(Arc<dyn Egress>, OffloadSet);
+struct Taking(Exit, OffloadSet);
 
 impl Egress for Taking {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bench::Bench;
 use fabric::Policy;
 use frame::Mac;
-use port::{DropReason, Limits, MapGuard, Nanos, Scratch};
+use port::{DropReason, Egress, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Bytes;
 use toklat_dataplane::SwitchConfig;

@@ -10,7 +10,7 @@
 //! several receivers (flooded, mirrored) are lossy; a unicast frame that a lossless receiver refuses
 //! stays with its sender as *stalled* and is tried again.
 
-use port::{DropReason, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
+use port::{DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
 
 use crate::ports::{PortEntry, QueueIdx};
 use crate::sender::Stalled;
@@ -76,6 +76,8 @@ pub struct Forwarder {
     next: Vec<FrameIdx>,
     /// Queues with frames in this batch, until the next is sorted; none if it goes one way.
     queues: Vec<QueueIdx>,
+    /// Those among some of them with several frames, or not as simple as most.
+    others: Vec<QueueIdx>,
     floods: Vec<FrameIdx>,
     reached: Vec<bool>,
     list: Vec<FrameIdx>,
@@ -106,16 +108,16 @@ impl Forwarder {
         for list in [&mut self.floods, &mut self.list] {
             list.reserve(4 * batch);
         }
-        for list in [&mut self.queues, &mut self.touched.queues] {
+        for list in [&mut self.queues, &mut self.others, &mut self.touched.queues] {
             list.reserve(queues.max(batch));
         }
     }
 
     /// Forwards the frames that `from` has gathered into `scratch`. Call
     /// [`settle`](Self::settle) afterwards.
-    pub fn forward(
+    pub fn forward<E: Egress>(
         &mut self,
-        ports: &Ports,
+        ports: &Ports<E>,
         fdb: &Fdb,
         from: Sending<'_>,
         scratch: &mut Scratch,
@@ -139,9 +141,9 @@ impl Forwarder {
         let uniform = if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
         } else if port.is_plain() {
-            self.classify::<false, false>(&mut way, memory, fdb, scratch)
+            self.classify::<_, false, false>(&mut way, memory, fdb, scratch)
         } else {
-            self.classify::<true, false>(&mut way, memory, fdb, scratch)
+            self.classify::<_, true, false>(&mut way, memory, fdb, scratch)
         };
         let max_frame = port.max_frame as u32;
         way.mirror(
@@ -164,9 +166,9 @@ impl Forwarder {
     /// Tries the stalled frames of `from` again, which are still in `scratch`; those that are not
     /// taken within `timeout` nanoseconds after they were gathered are dropped and counted, however
     /// many others were taken meanwhile.
-    pub fn retry(
+    pub fn retry<E: Egress>(
         &mut self,
-        ports: &Ports,
+        ports: &Ports<E>,
         from: &mut Sender,
         scratch: &mut Scratch,
         map: &MapGuard<'_>,
@@ -209,9 +211,9 @@ impl Forwarder {
 
     /// Asks every egress that got frames since the last call whether its owner must be woken, after
     /// one fence for all of them; `effect` gets the port's number and the queue's at it.
-    pub fn settle(
+    pub fn settle<E: Egress>(
         &mut self,
-        ports: &Ports,
+        ports: &Ports<E>,
         now: Nanos,
         mut effect: impl FnMut(u16, u16, port::Effects),
     ) {
@@ -241,8 +243,8 @@ struct Touched {
 }
 
 /// One batch on its way: what both passes look at.
-struct Way<'a> {
-    ports: &'a Ports,
+struct Way<'a, E> {
+    ports: &'a Ports<E>,
     port: &'a PortEntry,
     from: &'a mut Sender,
     map: &'a MapGuard<'a>,
@@ -250,7 +252,7 @@ struct Way<'a> {
     deliveries: usize,
 }
 
-impl Way<'_> {
+impl<E: Egress> Way<'_, E> {
     /// How far the sender's frames are finished.
     fn finish(self) -> Turn {
         let until = self.from.stalled.iter().map(|s| usize::from(s.frame)).min();

@@ -14,7 +14,7 @@ pub(crate) type QueueIdx = u32;
 
 /// What somebody plugs into a switch. The control side keeps these and builds [`Ports`] from them.
 #[derive(Clone)]
-pub struct PortSpec {
+pub struct PortSpec<E = Arc<dyn Egress>> {
     /// Its number.
     pub id: u16,
     /// Tells this port from an earlier one with the same number.
@@ -28,12 +28,12 @@ pub struct PortSpec {
     /// Where its counters are.
     pub counters: Shared<IngressCounters>,
     /// Its receive queues; none for a port that is not attached to anything.
-    pub egresses: Vec<Arc<dyn Egress>>,
+    pub egresses: Vec<E>,
     /// Set for a monitor, which is no member of the switch.
     pub monitor: Option<Monitor>,
 }
 
-impl std::fmt::Debug for PortSpec {
+impl<E> std::fmt::Debug for PortSpec<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PortSpec").field("id", &self.id).field("name", &self.name).finish()
     }
@@ -52,8 +52,8 @@ pub struct Monitor {
 
 /// A receive queue.
 #[repr(align(64))]
-pub(crate) struct Queue {
-    pub egress: Arc<dyn Egress>,
+pub(crate) struct Queue<E> {
+    pub egress: E,
     pub port: u16,
     /// Its number at its port.
     pub number: u16,
@@ -175,27 +175,41 @@ impl Vlan {
 }
 
 /// All ports of a switch.
-#[derive(Default)]
-pub struct Ports {
+pub struct Ports<E = Arc<dyn Egress>> {
     slots: Vec<Option<PortEntry>>,
     /// Of every port, side by side: traffic to many ports looks at nothing else of them.
     reach: Vec<Reach>,
-    queues: Vec<Queue>,
+    queues: Vec<Queue<E>>,
     /// Members that know nothing of VLANs, and those that do.
     unaware: Vec<u16>,
     aware: Vec<u16>,
 }
 
-impl std::fmt::Debug for Ports {
+impl<E> Default for Ports<E> {
+    fn default() -> Self {
+        Self {
+            slots: Vec::new(),
+            reach: Vec::new(),
+            queues: Vec::new(),
+            unaware: Vec::new(),
+            aware: Vec::new(),
+        }
+    }
+}
+
+impl<E> std::fmt::Debug for Ports<E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Ports({} of VLANs, {} others)", self.aware.len(), self.unaware.len())
     }
 }
 
-impl Ports {
+impl<E: Egress + Clone> Ports<E> {
     /// The table of these ports.
     #[must_use]
-    pub fn build<'a>(specs: impl Iterator<Item = &'a PortSpec> + Clone) -> Self {
+    pub fn build<'a>(specs: impl Iterator<Item = &'a PortSpec<E>> + Clone) -> Self
+    where
+        E: 'a,
+    {
         let mut ports = Self::default();
         let slots = specs.clone().map(|spec| usize::from(spec.id) + 1).max().unwrap_or(0);
         ports.slots.resize_with(slots, || None);
@@ -207,7 +221,7 @@ impl Ports {
         ports
     }
 
-    fn add(&mut self, spec: &PortSpec) {
+    fn add(&mut self, spec: &PortSpec<E>) {
         let policy = &spec.policy;
         let limits = Limits {
             max_frame: policy.max_frame() as u32,
@@ -215,7 +229,7 @@ impl Ports {
         };
         let first_queue = self.queues.len() as QueueIdx;
         self.queues.extend(spec.egresses.iter().zip(0..).map(|(egress, number)| Queue {
-            egress: Arc::clone(egress),
+            egress: egress.clone(),
             port: spec.id,
             number,
             limits,
@@ -250,7 +264,10 @@ impl Ports {
     }
 
     /// Resolves who gets copies of what: monitors watch by number, mirrors go to a name.
-    fn connect_mirrors<'a>(&mut self, specs: impl Iterator<Item = &'a PortSpec> + Clone) {
+    fn connect_mirrors<'a>(&mut self, specs: impl Iterator<Item = &'a PortSpec<E>> + Clone)
+    where
+        E: 'a,
+    {
         let all = specs.clone();
         let named = |name: &String| all.clone().find(|s| s.name == *name).map(|s| s.id);
         let mut watch = Vec::new();
@@ -280,7 +297,9 @@ impl Ports {
             }
         }
     }
+}
 
+impl<E: Egress> Ports<E> {
     /// The port with this number.
     #[inline(always)]
     pub(crate) fn get(&self, id: u16) -> Option<&PortEntry> {
@@ -294,19 +313,19 @@ impl Ports {
     }
 
     #[inline(always)]
-    pub(crate) fn queue(&self, queue: QueueIdx) -> &Queue {
+    pub(crate) fn queue(&self, queue: QueueIdx) -> &Queue<E> {
         &self.queues[queue as usize]
     }
 
     /// Fetches what deliveries to these queues will touch.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, queues: &(impl Iterator<Item = QueueIdx> + Clone)) {
+    pub(crate) fn prefetch(&self, queues: impl Iterator<Item = QueueIdx> + Clone) {
         for queue in queues.clone() {
-            let egress: *const u8 = std::ptr::from_ref(&*self.queue(queue).egress).cast();
-            shmem::prefetch(egress);
-            shmem::prefetch(egress.wrapping_add(shmem::CACHE_LINE));
+            self.queue(queue).egress.prefetch_self();
         }
-        queues.clone().for_each(|queue| self.queue(queue).egress.prefetch());
+        for queue in queues {
+            self.queue(queue).egress.prefetch();
+        }
     }
 
     pub(crate) fn queue_count(&self) -> usize {

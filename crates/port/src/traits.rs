@@ -1,9 +1,10 @@
 //! Ingress, egress, effects and time.
 
 use std::ops::{Add, Sub};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Batch, FrameIdx, OffloadSet, Scratch, Software};
+use crate::{Batch, FrameIdx, OffloadSet, Picked, Scratch, Software};
 
 /// A moment on the monotonic clock, in nanoseconds; read once per turn and passed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -91,6 +92,12 @@ pub trait Egress: Send + Sync {
     /// Copies the frames of `list` out, in order, and publishes them once.
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered;
 
+    /// Delivers a frame that comes alone and has no offload request, if that is simple; false, with nothing done,
+    /// if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such.
+    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits) -> bool {
+        false
+    }
+
     /// Looks whether the owner must be woken. The caller has fenced (`SeqCst`) after the deliveries,
     /// once for all the egresses of a batch.
     fn settle(&self, now: Nanos) -> Effects;
@@ -104,7 +111,47 @@ pub trait Egress: Send + Sync {
     /// Counts what was done in software for its receiver.
     fn count_software(&self, _done: Software) {}
 
+    /// Fetches what [`prefetch`](Self::prefetch) reads.
+    fn prefetch_self(&self) {}
+
     /// Fetches what `deliver` will touch, for batches to many receivers: called for many of them, one after the
     /// other, so that their waits overlap.
     fn prefetch(&self) {}
+}
+
+impl<E: Egress + ?Sized> Egress for Arc<E> {
+    #[inline(always)]
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        (**self).deliver(batch, list, limits)
+    }
+
+    #[inline(always)]
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
+        (**self).deliver_one(frame, limits)
+    }
+
+    #[inline(always)]
+    fn settle(&self, now: Nanos) -> Effects {
+        (**self).settle(now)
+    }
+
+    fn takes(&self) -> OffloadSet {
+        (**self).takes()
+    }
+
+    fn count_software(&self, done: Software) {
+        (**self).count_software(done);
+    }
+
+    #[inline(always)]
+    fn prefetch_self(&self) {
+        let this: *const u8 = std::ptr::from_ref(&**self).cast();
+        shmem::prefetch(this);
+        shmem::prefetch(this.wrapping_add(shmem::CACHE_LINE));
+    }
+
+    #[inline(always)]
+    fn prefetch(&self) {
+        (**self).prefetch();
+    }
 }

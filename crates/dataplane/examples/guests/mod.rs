@@ -145,7 +145,7 @@ impl Pair {
         switch.add_attached("taker", policy(2), |state| {
             let counters = state.egress(0).ok_or_else(missing)?;
             let queue = Receive::new(receive, counters).map_err(|_| missing())?;
-            let egresses = vec![Arc::new(queue) as Arc<dyn port::Egress>];
+            let egresses = vec![Arc::new(queue).into()];
             Ok(Attached { source: Box::new(Queue(vec![])), egresses, bells: Bells::None })
         })?;
         Ok(Self { switch, sender, taker, bytes })

@@ -48,7 +48,11 @@ pub fn attach(socket: OwnedFd, state: &PortState) -> Result<Attached, AttachErro
     let sending = Mutex::new(Sending { counters, bytes });
     let egress = DgramEgress { socket: Arc::clone(&socket), sending };
     let source = DgramIngress { socket, counters: ingress, buffers: Box::default(), dry_at: None };
-    Ok(Attached { source: Box::new(source), egresses: vec![Arc::new(egress)], bells: Bells::None })
+    Ok(Attached {
+        source: Box::new(source),
+        egresses: vec![Arc::new(egress).into()],
+        bells: Bells::None,
+    })
 }
 
 struct DgramIngress {

@@ -20,7 +20,11 @@ pub fn attach(state: &PortState) -> Result<Attached, AttachError> {
     let expected = "counters in the state memory";
     let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
     let egress = NullEgress { counters: Mutex::new(counters) };
-    Ok(Attached { source: Box::new(Silent), egresses: vec![Arc::new(egress)], bells: Bells::None })
+    Ok(Attached {
+        source: Box::new(Silent),
+        egresses: vec![Arc::new(egress).into()],
+        bells: Bells::None,
+    })
 }
 
 /// A configured port whose client is not there: no member of the switch until it comes.
@@ -37,7 +41,11 @@ pub fn down(state: &PortState) -> Result<Attached, AttachError> {
     let expected = "counters in the state memory";
     let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
     let egress = DownEgress { counters: Mutex::new(counters) };
-    Ok(Attached { source: Box::new(Silent), egresses: vec![Arc::new(egress)], bells: Bells::None })
+    Ok(Attached {
+        source: Box::new(Silent),
+        egresses: vec![Arc::new(egress).into()],
+        bells: Bells::None,
+    })
 }
 
 struct DownEgress {

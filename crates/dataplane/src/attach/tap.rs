@@ -24,7 +24,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use shmem::{Bytes, Shared, Span};
 
-use super::{AttachError, Attached, Bells, Source};
+use super::{AttachError, Attached, Bells, Exit, Source};
 use crate::state::PortState;
 
 /// Most queues of a tap.
@@ -51,14 +51,15 @@ pub fn attach(queues: Vec<OwnedFd>, uso: bool, state: &PortState) -> Result<Atta
     let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
     let counters = state.ingress().ok_or_else(missing)?;
     let takes = OffloadSet { uso, ..OffloadSet::ALL };
-    let (mut ingresses, mut egresses) = (Vec::new(), Vec::<Arc<dyn Egress>>::new());
+    let (mut ingresses, mut egresses) = (Vec::new(), Vec::<Exit>::new());
     for (number, queue) in queues.into_iter().enumerate() {
         check(&queue).map_err(|_| AttachError::Descriptors { expected })?;
         let tap = Arc::new(Tap { queue, gone: AtomicBool::new(false) });
         let bytes = vec![0; OFFLOAD_HEADER + MAX_FRAME].into();
         let writing = Writing { counters: state.egress(number).ok_or_else(missing)?, bytes };
         let writing = Mutex::new(writing);
-        egresses.push(Arc::new(TapEgress { tap: Arc::clone(&tap), takes, writing }));
+        let egress = TapEgress { tap: Arc::clone(&tap), takes, writing };
+        egresses.push(Arc::new(egress).into());
         let counters = counters.clone();
         ingresses.push(TapIngress { tap, counters, buffers: Vec::new(), dry_at: None });
     }

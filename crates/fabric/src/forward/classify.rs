@@ -1,6 +1,6 @@
 //! Pass 1: what becomes of each frame.
 
-use port::{DropReason, HEAD, Head, Scratch};
+use port::{DropReason, Egress, HEAD, Head, Scratch};
 
 use super::{DROP, Destination, FLOOD, Forwarder, Way, drop_for};
 use crate::fdb::key_of;
@@ -16,9 +16,9 @@ const SCATTERED: usize = 8;
 impl Forwarder {
     /// Pass 1. Returns the queue that all frames go to, if it is one.
     #[inline(never)]
-    pub(super) fn classify<const POLICED: bool, const REQUESTS: bool>(
+    pub(super) fn classify<E: Egress, const POLICED: bool, const REQUESTS: bool>(
         &mut self,
-        way: &mut Way<'_>,
+        way: &mut Way<'_, E>,
         memory: &mut PortMemory,
         fdb: &Fdb,
         scratch: &mut Scratch,
@@ -72,22 +72,27 @@ impl Forwarder {
 
     /// Pass 1 of a batch with offload requests.
     #[inline(never)]
-    pub(super) fn classify_requests(
+    pub(super) fn classify_requests<E: Egress>(
         &mut self,
-        way: &mut Way<'_>,
+        way: &mut Way<'_, E>,
         memory: &mut PortMemory,
         fdb: &Fdb,
         scratch: &mut Scratch,
     ) -> Option<QueueIdx> {
         if way.port.is_plain() {
-            self.classify::<false, true>(way, memory, fdb, scratch)
+            self.classify::<_, false, true>(way, memory, fdb, scratch)
         } else {
-            self.classify::<true, true>(way, memory, fdb, scratch)
+            self.classify::<_, true, true>(way, memory, fdb, scratch)
         }
     }
 
     /// Drops the floods of this batch beyond the port's limit, the last ones first.
-    fn limit_floods(&mut self, way: &Way<'_>, memory: &mut PortMemory, frames: usize) {
+    fn limit_floods<E: Egress>(
+        &mut self,
+        way: &Way<'_, E>,
+        memory: &mut PortMemory,
+        frames: usize,
+    ) {
         let floods = self.destinations[..frames].iter().filter(|d| **d == FLOOD).count();
         let Some(rate) = way.port.flood_limit.filter(|_| floods > 0) else { return };
         let mut left = memory.admit_floods(floods, rate, way.now);
@@ -118,7 +123,7 @@ fn too_short_or_long(len: usize, longest: usize) -> Option<DropReason> {
     }
 }
 
-impl Way<'_> {
+impl<E: Egress> Way<'_, E> {
     /// Whether a frame may come in, its filter, and its tag.
     fn police(
         &self,

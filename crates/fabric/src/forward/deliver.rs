@@ -1,6 +1,6 @@
 //! Pass 2: frames to their queues, in order, in the form in which they leave.
 
-use port::{Batch, DropReason, FrameIdx, Limits, Scratch};
+use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch};
 
 use super::finish::{Delivery, Finisher, Handed};
 use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Touched, UNTAGGED, Way};
@@ -19,6 +19,28 @@ pub(super) struct Chain {
     count: u16,
 }
 
+/// Delivers frames that come alone for their queue, if that is simple; the other queues are left to `others`. By
+/// itself, so that all that the loop goes by is in registers.
+#[inline(never)]
+fn deliver_alone<E: Egress>(
+    way: &mut Way<'_, E>,
+    batch: &Batch<'_>,
+    queues: &[QueueIdx],
+    (chains, others, touched): (&mut [Chain], &mut Vec<QueueIdx>, &mut Vec<QueueIdx>),
+) {
+    for queue in queues {
+        let (to, chain) = (way.ports.queue(*queue), &mut chains[*queue as usize]);
+        let simple = chain.count == 1 && to.mirrors.is_empty();
+        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits) {
+            chain.count = 0;
+            touched.push(*queue);
+        } else {
+            others.push(*queue);
+        }
+    }
+    way.deliveries += queues.len() - others.len();
+}
+
 impl Chain {
     /// Takes its first frame.
     #[inline(always)]
@@ -32,9 +54,9 @@ impl Chain {
 
 impl Forwarder {
     /// Pass 2 for batches that go several ways.
-    pub(super) fn deliver_sorted(
+    pub(super) fn deliver_sorted<E: Egress>(
         &mut self,
-        way: &mut Way<'_>,
+        way: &mut Way<'_, E>,
         scratch: &mut Scratch,
         frames: usize,
     ) {
@@ -64,28 +86,32 @@ impl Forwarder {
 
     /// Delivers what is left for each queue, as it came in.
     #[inline(never)]
-    fn deliver_plain(&mut self, way: &mut Way<'_>, batch: &Batch<'_>) {
-        for soon in self.queues.chunks(AHEAD) {
-            way.ports.prefetch(&soon.iter().copied());
-            for queue in soon {
-                let mut chain = std::mem::take(&mut self.chains[*queue as usize]);
-                let frames = match chain.count {
-                    0 => continue,
-                    1 => std::slice::from_ref(&chain.first),
-                    _ => {
-                        self.list.clear();
-                        self.list.extend(std::iter::from_fn(|| chain.pop(&self.next)));
-                        &self.list[..]
-                    }
-                };
-                way.deliver(batch, *queue, List::plain(frames), &mut self.touched);
+    fn deliver_plain<E: Egress>(&mut self, way: &mut Way<'_, E>, batch: &Batch<'_>) {
+        let Self { queues, others, chains, next, list, touched, .. } = self;
+        for soon in queues.chunks(AHEAD) {
+            way.ports.prefetch(soon.iter().copied());
+            let several = match batch.any_offload() {
+                true => soon,
+                false => {
+                    others.clear();
+                    deliver_alone(way, batch, soon, (chains, others, &mut touched.queues));
+                    &others[..]
+                }
+            };
+            for queue in several {
+                let mut chain = std::mem::take(&mut chains[*queue as usize]);
+                list.clear();
+                list.extend(std::iter::from_fn(|| chain.pop(next)));
+                if !list.is_empty() {
+                    way.deliver(batch, *queue, List::plain(list), touched);
+                }
             }
         }
     }
 
     /// Sorts the batch by queue, keeping order within each; collects floods; counts drops. Whether a queue has
     /// frames already is chance in traffic to many: chains grow without a branch.
-    fn sort(&mut self, way: &Way<'_>, frames: usize) {
+    fn sort<E: Egress>(&mut self, way: &Way<'_, E>, frames: usize) {
         self.floods.clear();
         self.queues.resize(frames, 0);
         let mut queues = 0;
@@ -111,7 +137,12 @@ impl Forwarder {
     }
 
     /// Delivers floods to every member, each merged in order with the unicasts to the same queue.
-    fn deliver_floods(&mut self, way: &mut Way<'_>, scratch: &mut Scratch, aware: bool) {
+    fn deliver_floods<E: Egress>(
+        &mut self,
+        way: &mut Way<'_, E>,
+        scratch: &mut Scratch,
+        aware: bool,
+    ) {
         let filter = if aware { Filter::MAX } else { 0 };
         self.reached.fill(false);
         let members = way.ports.flood_members(filter);
@@ -119,7 +150,7 @@ impl Forwarder {
         for (at, id) in members.iter().enumerate() {
             if at % AHEAD == 0 {
                 let soon = members[at..].iter().take(AHEAD);
-                way.ports.prefetch(&soon.map(|id| way.ports.reach(*id).first_queue));
+                way.ports.prefetch(soon.map(|id| way.ports.reach(*id).first_queue));
             }
             let Some(to) = way.ports.get(*id) else { continue };
             if to.id == way.port.id || to.reach.protected && way.port.reach.protected {
@@ -148,7 +179,12 @@ impl Forwarder {
     }
 
     /// Delivers what `list` holds.
-    fn deliver_list(&mut self, way: &mut Way<'_>, scratch: &Scratch, queue: QueueIdx) {
+    fn deliver_list<E: Egress>(
+        &mut self,
+        way: &mut Way<'_, E>,
+        scratch: &Scratch,
+        queue: QueueIdx,
+    ) {
         if self.list.is_empty() {
             return;
         }
@@ -160,9 +196,9 @@ impl Forwarder {
 
     /// Puts the floods that may reach `to` and the unicasts to `queue` into `list`, by number.
     /// Returns how many are floods.
-    fn merge(
+    fn merge<E: Egress>(
         &mut self,
-        way: &Way<'_>,
+        way: &Way<'_, E>,
         scratch: &mut Scratch,
         to: &PortEntry,
         queue: QueueIdx,
@@ -193,7 +229,13 @@ impl Forwarder {
 
     /// Appends frame `i` to `list` as it must leave through `queue`: itself, or a variant with
     /// another tag.
-    fn push_in_form(&mut self, way: &Way<'_>, scratch: &mut Scratch, queue: QueueIdx, i: FrameIdx) {
+    fn push_in_form<E: Egress>(
+        &mut self,
+        way: &Way<'_, E>,
+        scratch: &mut Scratch,
+        queue: QueueIdx,
+        i: FrameIdx,
+    ) {
         let frame = usize::from(i);
         let to = way.ports.get(way.ports.queue(queue).port);
         let aware = way.port.reach.aware;
@@ -258,7 +300,7 @@ impl<'a> List<'a> {
     }
 }
 
-impl Way<'_> {
+impl<E: Egress> Way<'_, E> {
     /// Hands `list` to `queue`; keeps what a lossless receiver refuses.
     #[inline(always)]
     pub(super) fn deliver(
@@ -289,12 +331,12 @@ impl Way<'_> {
     fn hand_out(
         &self,
         batch: &Batch<'_>,
-        to: &Queue,
+        to: &Queue<E>,
         (list, segments): (&[FrameIdx], usize),
         limits: Limits,
         touched: &mut Touched,
     ) -> Handed {
-        let to = &*to.egress;
+        let to = &to.egress;
         if batch.any_offload() {
             return touched.finish(&Delivery { to, batch, list, limits, map: self.map }, segments);
         }

@@ -58,7 +58,7 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     let egress = PcapEgress { spool, thread };
     Ok(Attached {
         source: Box::new(Silent),
-        egresses: vec![Arc::new(egress)],
+        egresses: vec![Arc::new(egress).into()],
         bells: Default::default(),
     })
 }

@@ -22,12 +22,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
-use port::{Counter, Egress, Ingress};
+use port::{Counter, Ingress};
 use shmem::{Buffers, Mapping, Memfd, Pool, Shared, Windows};
 
-use self::receive::ReceiveQueue;
+pub(super) use self::receive::ReceiveQueue;
 use self::send::SendRing;
-use super::{AttachError, Attached, Bells, Source};
+use super::{AttachError, Attached, Bells, Exit, Source};
 use crate::config::RingAttach;
 use crate::state::PortState;
 
@@ -96,7 +96,7 @@ pub fn attach_mapped(
         let parts = receive::Parts { memory, pool: pool.clone(), state, spares, usable };
         receivers.push(Arc::new(ReceiveQueue::new(parts, Arc::clone(&health), resume)));
     }
-    let egresses = receivers.iter().map(|q| Arc::clone(q) as Arc<dyn Egress>).collect();
+    let egresses = receivers.iter().map(|q| Exit::ring(Arc::clone(q))).collect();
     let source = Box::new(RingPort { senders, receivers, health });
     if let (true, Some(token)) = (resume, &token) {
         // The predecessor may have died between publishing and kicking.

@@ -22,7 +22,7 @@ const WARM: u32 = 16;
 /// A receive ring: where frames are handed out to its owner. Shared by all workers; two cache lines, with which all
 /// else that a delivery touches can be fetched ahead.
 #[repr(align(64))]
-pub(super) struct ReceiveQueue {
+pub(in crate::attach) struct ReceiveQueue {
     /// Who fills the ring: whoever holds it may move the cursors. It is given back by a plain store, where a
     /// mutex that sleepers wait for needs an exchange, which waits for all stores before it.
     filling: SpinMutex<(), spin::Yield>,
@@ -167,28 +167,6 @@ impl ReceiveQueue {
         list.len() - left.len()
     }
 
-    /// As [`deliver_all`](Self::deliver_all) for a frame alone, of which traffic to many receivers is made;
-    /// false, with nothing done, if it is not as simple as it should be or it is time to take buffers back.
-    #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
-        let most = limits.max_frame.min(self.usable.into());
-        let (len, out) = (frame.len() as u32, self.out());
-        if out >= self.warm.into() || len > most || self.health().is_err() {
-            return false;
-        }
-        let (at, buf) = (self.at(), self.spare.load(Ordering::Relaxed));
-        let windows = self.pool.buffers().windows(most);
-        let window = windows.and_then(|windows| window(windows, buf));
-        let (Some(slot), Some(window)) = (self.slots.get(at as usize), window) else {
-            return false;
-        };
-        frame.copy_to(window);
-        slot.store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
-        let at = next(at, self.slot_count());
-        self.publish(&Filled { at, spare: out + 1, frames: 1, bytes: u64::from(len), ..EMPTY });
-        true
-    }
-
     /// Copies frames of at most `most` bytes into one spare buffer each, as far as there are any
     /// without the ring's end between them; returns how many.
     #[inline(always)]
@@ -328,13 +306,32 @@ impl ReceiveQueue {
 impl Egress for ReceiveQueue {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let _filling = self.filling.lock();
-        let finished = match list {
-            [frame] if self.deliver_one(batch.pick(*frame), limits) => 1,
-            _ => self.deliver_all(batch, list, limits),
-        };
-        Delivered { finished }
+        Delivered { finished: self.deliver_all(batch, list, limits) }
     }
 
+    /// Not if it is time to take buffers back.
+    #[inline(always)]
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
+        let _filling = self.filling.lock();
+        let most = limits.max_frame.min(self.usable.into());
+        let (len, out) = (frame.len() as u32, self.out());
+        if out >= self.warm.into() || len > most || self.health().is_err() {
+            return false;
+        }
+        let (at, buf) = (self.at(), self.spare.load(Ordering::Relaxed));
+        let windows = self.pool.buffers().windows(most);
+        let window = windows.and_then(|windows| window(windows, buf));
+        let (Some(slot), Some(window)) = (self.slots.get(at as usize), window) else {
+            return false;
+        };
+        frame.copy_to(window);
+        slot.store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
+        let at = next(at, self.slot_count());
+        self.publish(&Filled { at, spare: out + 1, frames: 1, bytes: u64::from(len), ..EMPTY });
+        true
+    }
+
+    #[inline(always)]
     fn settle(&self, _now: Nanos) -> Effects {
         let mut answered = self.answered.load(Ordering::Relaxed);
         let kick = self.control.owner_flags.0.wake.must_kick_fenced(&mut answered);
@@ -349,6 +346,7 @@ impl Egress for ReceiveQueue {
         self.state.counters.add_software(done);
     }
 
+    #[inline(always)]
     fn prefetch(&self) {
         prefetch(&*self.health);
         prefetch(&self.control.owner_flags);

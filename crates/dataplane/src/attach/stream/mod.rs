@@ -81,7 +81,7 @@ pub fn attach(socket: OwnedFd, state: &PortState, resume: bool) -> Result<Attach
         retry_at: None,
         backoff: RETRY_NS.0,
     };
-    Ok(Attached { source: Box::new(source), egresses: vec![stream], bells: Bells::None })
+    Ok(Attached { source: Box::new(source), egresses: vec![stream.into()], bells: Bells::None })
 }
 
 /// What the two directions share.

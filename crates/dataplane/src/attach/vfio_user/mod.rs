@@ -48,7 +48,7 @@ use self::session::Session;
 use self::vectors::Vectors;
 use super::moderation::{Moderation, Moved};
 use super::vhost_user::session::Kept;
-use super::{AttachError, Attached, Bells};
+use super::{AttachError, Attached, Bells, Exit};
 use crate::config::{Doorbell, NicConfig, PortId};
 use crate::state::PortState;
 
@@ -322,7 +322,8 @@ impl Server {
         let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
         let bus = bus.with(mirror);
         let bells = Bells::Device(vectors);
-        Ok(Attached { source: Box::new(bus), egresses: receive, bells })
+        let egresses = receive.into_iter().map(Exit::from).collect();
+        Ok(Attached { source: Box::new(bus), egresses, bells })
     }
 
     /// What is new to say of the guest and its memory.

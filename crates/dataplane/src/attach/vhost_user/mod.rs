@@ -40,7 +40,7 @@ pub use self::memory::MemoryError;
 use self::message::{ProtocolError, Receiver, RingAddress};
 use self::session::{Changes, Kept, Offer, Refused, Session};
 use super::moderation::Moved;
-use super::{AttachError, Attached, Bell, Bells, null};
+use super::{AttachError, Attached, Bell, Bells, Exit, null};
 use crate::state::{self, PortState};
 
 /// The name under which it is kept that a reply is on its way: the last in their order.
@@ -331,7 +331,7 @@ impl FrontEnd {
         attached.source = Box::new(Guest { queues, announcement });
         attached.bells = self.bells();
         if self.link && !receivers.is_empty() {
-            attached.egresses = receivers;
+            attached.egresses = receivers.into_iter().map(Exit::from).collect();
         }
         Ok((attached, refused))
     }
