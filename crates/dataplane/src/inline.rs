@@ -61,7 +61,7 @@ impl Inline {
             specs: Vec::new(),
             served: Vec::new(),
             turns: 0,
-            tools: Tools::new(config.batch, timeout),
+            tools: Tools::new(config.batch, timeout, true),
             instances: 0,
             ageing_s: config.fdb_ageing_s,
         })

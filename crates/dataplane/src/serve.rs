@@ -50,23 +50,26 @@ pub(crate) struct Tools {
     batch: usize,
     /// Nanoseconds a sender waits for a lossless receiver.
     pub stall_timeout: u64,
+    /// No other worker serves this switch.
+    only: bool,
 }
 
 impl Tools {
-    pub fn new(batch: u16, stall_timeout: u64) -> Self {
+    pub fn new(batch: u16, stall_timeout: u64, only: bool) -> Self {
         let batch = usize::from(batch.clamp(1, 1024));
         Self {
-            forwarder: Forwarder::new(batch),
+            forwarder: Forwarder::new(batch).only(only),
             scratch: Box::new(Scratch::new(batch)),
             spare: Vec::new(),
             batch,
             stall_timeout,
+            only,
         }
     }
 
     /// Uses batches of this size, and waits this long, from now on.
     pub fn set(&mut self, batch: u16, stall_timeout: u64) {
-        *self = Self::new(batch, stall_timeout);
+        *self = Self::new(batch, stall_timeout, self.only);
     }
 
     /// Starts with clean tools, after a panic has left them in doubt.

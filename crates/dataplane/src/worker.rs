@@ -208,7 +208,7 @@ impl Worker {
         // Refused here, if at all: by an old kernel, or by somebody's filter of system calls.
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
         epoll::wait(&epoll, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-        let now = clock();
+        let (now, only) = (clock(), common.workers.len() == 1);
         Ok(Self {
             common,
             number,
@@ -220,7 +220,7 @@ impl Worker {
             unwatched: Vec::new(),
             timers: Vec::new(),
             late: Vec::new(),
-            tools: Tools::new(batch, stall_timeout),
+            tools: Tools::new(batch, stall_timeout, only),
             idle,
             patience: Patience::default(),
             finishing: false,

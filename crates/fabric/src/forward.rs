@@ -84,6 +84,7 @@ pub struct Forwarder {
     touched: Touched,
     /// Frames that are tried again; empty between calls.
     waiting: Vec<Stalled>,
+    only: bool,
 }
 
 impl Forwarder {
@@ -93,6 +94,12 @@ impl Forwarder {
         let mut new = Self::default();
         new.reserve(batch.clamp(1, 1024), 64);
         new
+    }
+
+    /// With `only`, the caller says that no other forwarder delivers to the same ports at the same time.
+    #[must_use]
+    pub fn only(self, only: bool) -> Self {
+        Self { only, ..self }
     }
 
     /// Makes room, so that the path itself allocates nothing.
@@ -137,7 +144,7 @@ impl Forwarder {
         from.gathered = frames;
         from.gathered_at = now;
         from.completed = 0;
-        let mut way = Way { ports, port, from, map, now, deliveries: 0 };
+        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0 };
         let uniform = if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
         } else if port.is_plain() {
@@ -183,7 +190,7 @@ impl Forwarder {
             self.reserve(scratch.capacity(), self.chains.len());
         }
         std::mem::swap(&mut from.stalled, &mut self.waiting);
-        let mut way = Way { ports, port, from, map, now, deliveries: 0 };
+        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0 };
         for run in self.waiting.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let to = ports.get(run[0].port).filter(|to| to.instance == run[0].instance);
             let Some(to) = to.filter(|to| u32::from(run[0].queue) < to.reach.queues) else {
@@ -249,6 +256,7 @@ struct Way<'a, E> {
     from: &'a mut Sender,
     map: &'a MapGuard<'a>,
     now: Nanos,
+    only: bool,
     deliveries: usize,
 }
 

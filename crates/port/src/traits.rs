@@ -93,8 +93,9 @@ pub trait Egress: Send + Sync {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered;
 
     /// Delivers a frame that comes alone and has no offload request, if that is simple; false, with nothing done,
-    /// if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such.
-    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits) -> bool {
+    /// if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such. `only` is the caller's
+    /// word that nobody else delivers here meanwhile: there is nothing to lock.
+    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _only: bool) -> bool {
         false
     }
 
@@ -126,8 +127,8 @@ impl<E: Egress + ?Sized> Egress for Arc<E> {
     }
 
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
-        (**self).deliver_one(frame, limits)
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
+        (**self).deliver_one(frame, limits, only)
     }
 
     #[inline(always)]

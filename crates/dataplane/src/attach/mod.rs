@@ -133,10 +133,10 @@ impl Egress for Exit {
     }
 
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
         match &self.0 {
-            Kind::Ring(queue) => queue.deliver_one(frame, limits),
-            Kind::Other(egress) => egress.deliver_one(frame, limits),
+            Kind::Ring(queue) => queue.deliver_one(frame, limits, only),
+            Kind::Other(egress) => egress.deliver_one(frame, limits, only),
         }
     }
 

@@ -31,7 +31,7 @@ fn deliver_alone<E: Egress>(
     for queue in queues {
         let (to, chain) = (way.ports.queue(*queue), &mut chains[*queue as usize]);
         let simple = chain.count == 1 && to.mirrors.is_empty();
-        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits) {
+        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, way.only) {
             chain.count = 0;
             touched.push(*queue);
         } else {

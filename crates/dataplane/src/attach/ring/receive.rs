@@ -311,8 +311,8 @@ impl Egress for ReceiveQueue {
 
     /// Not if it is time to take buffers back.
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits) -> bool {
-        let _filling = self.filling.lock();
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
+        let _filling = (!only).then(|| self.filling.lock());
         let most = limits.max_frame.min(self.usable.into());
         let (len, out) = (frame.len() as u32, self.out());
         if out >= self.warm.into() || len > most || self.health().is_err() {
