@@ -309,13 +309,13 @@ impl Egress for ReceiveQueue {
         Delivered { finished: self.deliver_all(batch, list, limits) }
     }
 
-    /// Not if it is time to take buffers back.
+    /// Not if it is time to take buffers back; then only, it is seen that another ring of the port is at fault.
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
         let _filling = (!only).then(|| self.filling.lock());
         let most = limits.max_frame.min(self.usable.into());
         let (len, out) = (frame.len() as u32, self.out());
-        if out >= self.warm.into() || len > most || self.health().is_err() {
+        if out >= self.warm.into() || len > most || self.control.mapping().has_failed() {
             return false;
         }
         let (at, buf) = (self.at(), self.spare.load(Ordering::Relaxed));
@@ -348,7 +348,6 @@ impl Egress for ReceiveQueue {
 
     #[inline(always)]
     fn prefetch(&self) {
-        prefetch(&*self.health);
         prefetch(&self.control.owner_flags);
         prefetch_to_write(&self.control.core);
         prefetch_to_write(&*self.state);
