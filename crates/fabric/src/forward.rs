@@ -163,6 +163,7 @@ impl Forwarder {
         if let Some(queue) = uniform {
             self.queues.clear();
             let list = List::plain(&ALL[..frames]);
+            self.touched.queues.push(queue);
             way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
         } else {
             self.deliver_sorted(&mut way, scratch, frames);
@@ -206,6 +207,7 @@ impl Forwarder {
             let segments = usize::from(run[0].segments);
             let origins = Some(&self.origins[..]);
             let list = List { frames: &self.list, origins, destinations: &[], segments };
+            self.touched.queues.push(queue);
             way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
         }
         self.waiting.clear();

@@ -26,14 +26,14 @@ fn deliver_alone<E: Egress>(
     way: &mut Way<'_, E>,
     batch: &Batch<'_>,
     queues: &[QueueIdx],
-    (chains, others, touched): (&mut [Chain], &mut Vec<QueueIdx>, &mut Vec<QueueIdx>),
+    (chains, others): (&mut [Chain], &mut Vec<QueueIdx>),
 ) {
+    let (ports, only) = (way.ports, way.only);
     for queue in queues {
-        let (to, chain) = (way.ports.queue(*queue), &mut chains[*queue as usize]);
+        let (to, chain) = (ports.queue(*queue), &mut chains[*queue as usize]);
         let simple = chain.count == 1 && to.mirrors.is_empty();
-        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, way.only) {
+        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, only) {
             chain.count = 0;
-            touched.push(*queue);
         } else {
             others.push(*queue);
         }
@@ -88,13 +88,14 @@ impl Forwarder {
     #[inline(never)]
     fn deliver_plain<E: Egress>(&mut self, way: &mut Way<'_, E>, batch: &Batch<'_>) {
         let Self { queues, others, chains, next, list, touched, .. } = self;
+        touched.queues.extend_from_slice(queues);
         for soon in queues.chunks(AHEAD) {
             way.ports.prefetch(soon.iter().copied());
             let several = match batch.any_offload() {
                 true => soon,
                 false => {
                     others.clear();
-                    deliver_alone(way, batch, soon, (chains, others, &mut touched.queues));
+                    deliver_alone(way, batch, soon, (chains, others));
                     &others[..]
                 }
             };
@@ -114,26 +115,28 @@ impl Forwarder {
     fn sort<E: Egress>(&mut self, way: &Way<'_, E>, frames: usize) {
         self.floods.clear();
         self.queues.resize(frames, 0);
-        let mut queues = 0;
+        let (chains, next, queues) =
+            (&mut self.chains[..], &mut self.next[..=frames], &mut self.queues[..]);
+        let mut begun = 0;
         for (i, destination) in self.destinations[..frames].iter().enumerate() {
             match *destination {
                 FLOOD => self.floods.push(i as FrameIdx),
                 queue if queue < DROP => {
-                    let chain = &mut self.chains[queue as usize];
+                    let chain = &mut chains[queue as usize];
                     let begins = chain.count == 0;
                     // The place behind all frames is nobody's.
                     let before = if begins { frames } else { usize::from(chain.last) };
-                    self.next[before] = i as FrameIdx;
+                    next[before] = i as FrameIdx;
                     chain.first = if begins { i as FrameIdx } else { chain.first };
                     chain.last = i as FrameIdx;
                     chain.count += 1;
-                    self.queues[queues] = queue;
-                    queues += usize::from(begins);
+                    queues[begun] = queue;
+                    begun += usize::from(begins);
                 }
                 drop => way.port.counters.drops[(drop & 0xff) as usize].add(1),
             }
         }
-        self.queues.truncate(queues);
+        self.queues.truncate(begun);
     }
 
     /// Delivers floods to every member, each merged in order with the unicasts to the same queue.
@@ -166,6 +169,7 @@ impl Forwarder {
                 deliveries += self.floods.len();
                 let (frames, destinations) = (&self.floods[..], &self.destinations[..]);
                 let list = List { frames, origins: None, destinations, segments: 0 };
+                self.touched.queues.push(queue);
                 way.deliver(&scratch.batch(way.map), queue, list, &mut self.touched);
             }
         }
@@ -191,6 +195,7 @@ impl Forwarder {
         let origins = Some(&self.origins[..]);
         let destinations = &self.destinations;
         let list = List { frames: &self.list, origins, destinations, segments: 0 };
+        self.touched.queues.push(queue);
         way.deliver(&scratch.batch(way.map), queue, list, &mut self.touched);
     }
 
@@ -301,7 +306,7 @@ impl<'a> List<'a> {
 }
 
 impl<E: Egress> Way<'_, E> {
-    /// Hands `list` to `queue`; keeps what a lossless receiver refuses.
+    /// Hands `list` to `queue`, which the caller has noted as touched; keeps what a lossless receiver refuses.
     #[inline(always)]
     pub(super) fn deliver(
         &mut self,
@@ -314,7 +319,6 @@ impl<E: Egress> Way<'_, E> {
         let handed = self.hand_out(batch, to, (list.frames, list.segments), to.limits, touched);
         let finished = handed.finished;
         self.deliveries += handed.copies;
-        touched.queues.push(queue);
         if finished < list.frames.len() {
             let (frames, segments) = (&list.frames[finished..], handed.segments);
             self.stall(queue, List { frames, segments, ..list });

@@ -314,20 +314,29 @@ impl Egress for ReceiveQueue {
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
         let _filling = (!only).then(|| self.filling.lock());
         let most = limits.max_frame.min(self.usable.into());
-        let (len, out) = (frame.len() as u32, self.out());
-        if out >= self.warm.into() || len > most || self.control.mapping().has_failed() {
+        let (at, out, buf) = (self.at(), self.out(), self.spare.load(Ordering::Relaxed));
+        let slots = &self.slots[..];
+        let (state, control) = (&*self.state, &*self.control);
+        if out >= self.warm.into() || self.control.mapping().has_failed() {
             return false;
         }
-        let (at, buf) = (self.at(), self.spare.load(Ordering::Relaxed));
         let windows = self.pool.buffers().windows(most);
         let window = windows.and_then(|windows| window(windows, buf));
-        let (Some(slot), Some(window)) = (self.slots.get(at as usize), window) else {
+        let (Some(slot), Some(window)) = (slots.get(at as usize), window) else {
             return false;
         };
+        let len = frame.len();
+        if len > window.len() {
+            return false;
+        }
         frame.copy_to(window);
         slot.store(SlotWord { buf, len: len as u16, flags: 1 << 8 });
-        let at = next(at, self.slot_count());
-        self.publish(&Filled { at, spare: out + 1, frames: 1, bytes: u64::from(len), ..EMPTY });
+        let at = next(at, slots.len() as u32);
+        state.counters.frames.add(1);
+        state.counters.bytes.add(len as u64);
+        state.published.publish(at);
+        control.core.0.publish(at);
+        self.stand(at, out + 1);
         true
     }
 
