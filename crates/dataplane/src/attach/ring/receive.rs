@@ -167,6 +167,12 @@ impl ReceiveQueue {
         list.len() - left.len()
     }
 
+    /// Takes back what the client has released; true if that is enough for frames that come alone.
+    #[inline(never)]
+    fn has_warm_buffers(&self) -> bool {
+        self.make_room().is_ok() && self.out() < self.warm.into()
+    }
+
     /// Copies frames of at most `most` bytes into one spare buffer each, as far as there are any
     /// without the ring's end between them; returns how many.
     #[inline(always)]
@@ -313,13 +319,15 @@ impl Egress for ReceiveQueue {
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
         let _filling = (!only).then(|| self.filling.lock());
+        if self.out() >= self.warm.into() && !self.has_warm_buffers()
+            || self.control.mapping().has_failed()
+        {
+            return false;
+        }
         let most = limits.max_frame.min(self.usable.into());
         let (at, out, buf) = (self.at(), self.out(), self.spare.load(Ordering::Relaxed));
         let slots = &self.slots[..];
         let (state, control) = (&*self.state, &*self.control);
-        if out >= self.warm.into() || self.control.mapping().has_failed() {
-            return false;
-        }
         let windows = self.pool.buffers().windows(most);
         let window = windows.and_then(|windows| window(windows, buf));
         let (Some(slot), Some(window)) = (slots.get(at as usize), window) else {
