@@ -103,6 +103,17 @@ struct Writer {
     per_port: Vec<u32>,
 }
 
+/// Where an address is looked up first: the lower half of its hash.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(pub u32);
+
+impl Place {
+    #[inline(always)]
+    fn of(hash: u64) -> Self {
+        Self(hash as u32)
+    }
+}
+
 /// The filter of a frame: 0, or a VLAN id.
 pub type Filter = u16;
 
@@ -178,10 +189,10 @@ impl Fdb {
         fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9)
     }
 
-    /// The bucket in which a key of this hash is, if that had room for it.
+    /// The bucket in which a key of this place is, if that had room for it.
     #[inline(always)]
-    fn first(&self, hash: u64) -> &Bucket {
-        &self.buckets[(hash as u32 & self.mask) as usize]
+    fn first(&self, place: Place) -> &Bucket {
+        &self.buckets[(place.0 & self.mask) as usize]
     }
 
     /// The bucket in which it is else.
@@ -202,14 +213,34 @@ impl Fdb {
     #[inline]
     #[must_use]
     pub fn lookup(&self, filter: Filter, mac: u64) -> Option<u16> {
-        self.find(entry_of(filter, mac)).map(|(_, _, word)| word as u16)
+        self.lookup_at(self.place(filter, mac), filter, mac)
     }
 
-    /// Fetches what most lookups will touch.
+    /// Where an address is looked up first.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, filter: Filter, mac: u64) {
-        let bucket = self.first(self.hash(entry_of(filter, mac)));
-        shmem::prefetch(std::ptr::from_ref(bucket).cast());
+    fn place(&self, filter: Filter, mac: u64) -> Place {
+        Place::of(self.hash(entry_of(filter, mac)))
+    }
+
+    /// Where an address is looked up first; fetches what is there.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, filter: Filter, mac: u64) -> Place {
+        let place = self.place(filter, mac);
+        shmem::prefetch(std::ptr::from_ref(self.first(place)).cast());
+        place
+    }
+
+    /// As [`lookup`](Self::lookup), of an address whose place is known.
+    #[inline(always)]
+    pub(crate) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<u16> {
+        let key = entry_of(filter, mac);
+        let found = self.first(place).find(key).or_else(|| self.find_second(key));
+        found.map(|(_, word)| word as u16)
+    }
+
+    #[cold]
+    fn find_second(&self, key: u64) -> Option<(usize, u32)> {
+        self.second(self.hash(key)).find(key)
     }
 
     /// The place and the word of a key.
@@ -217,7 +248,7 @@ impl Fdb {
     fn find(&self, key: u64) -> Option<(&Bucket, usize, u32)> {
         let hash = self.hash(key);
         let found = |bucket| move |(way, word)| (bucket, way, word);
-        let first = self.first(hash);
+        let first = self.first(Place::of(hash));
         first.find(key).map(found(first)).or_else(|| {
             let second = self.second(hash);
             second.find(key).map(found(second))
@@ -286,7 +317,7 @@ impl Fdb {
     /// one.
     fn make_room(&self, key: u64) -> Option<(&Bucket, usize)> {
         let hash = self.hash(key);
-        let buckets = [self.first(hash), self.second(hash)];
+        let buckets = [self.first(Place::of(hash)), self.second(hash)];
         let free = buckets.into_iter().find_map(|bucket| Some((bucket, bucket.free()?)));
         let ways = |bucket| (0..WAYS).map(move |way| (bucket, way));
         let movable = |(bucket, way): &(&Bucket, usize)| self.move_away(bucket, *way);
@@ -298,7 +329,7 @@ impl Fdb {
     fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
         let (key, word, seen) = bucket.entry(way);
         let hash = self.hash(key);
-        let (first, second) = (self.first(hash), self.second(hash));
+        let (first, second) = (self.first(Place::of(hash)), self.second(hash));
         let other = if std::ptr::eq(first, bucket) { second } else { first };
         let Some(free) = other.free() else { return false };
         bucket.write(way, 0, 0, 0);

@@ -147,6 +147,8 @@ impl Forwarder {
         let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0 };
         let uniform = if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
+        } else if port.is_plain() && self.is_scattered() {
+            self.classify_scattered(&mut way, memory, fdb, scratch)
         } else if port.is_plain() {
             self.classify::<_, false, false>(&mut way, memory, fdb, scratch)
         } else {

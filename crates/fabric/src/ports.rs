@@ -75,6 +75,10 @@ pub(crate) struct Reach {
     pub simple: bool,
 }
 
+/// How to reach a port that is not there.
+static NOWHERE: Reach =
+    Reach { first_queue: 0, queues: 0, protected: false, aware: false, simple: false };
+
 /// A port, its rules ready for use.
 pub(crate) struct PortEntry {
     pub id: u16,
@@ -283,7 +287,7 @@ impl<E: Egress + Clone> Ports<E> {
             }
         }
         for (of, to, sent, received) in watch {
-            let Reach { first_queue: copy, queues: 1.., .. } = self.reach(to) else { continue };
+            let Reach { first_queue: copy, queues: 1.., .. } = *self.reach(to) else { continue };
             let Some(watched) = self.slots.get_mut(usize::from(of)).and_then(Option::as_mut) else {
                 continue;
             };
@@ -308,8 +312,8 @@ impl<E: Egress> Ports<E> {
 
     /// How to reach the port with this number.
     #[inline(always)]
-    pub(crate) fn reach(&self, id: u16) -> Reach {
-        self.reach.get(usize::from(id)).copied().unwrap_or_default()
+    pub(crate) fn reach(&self, id: u16) -> &Reach {
+        self.reach.get(usize::from(id)).unwrap_or(&NOWHERE)
     }
 
     #[inline(always)]

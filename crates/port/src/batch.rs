@@ -344,14 +344,15 @@ impl Scratch {
         }
     }
 
-    /// Shows `visit` the destination address of each frame (low 48 bits) as it is at this moment, before
-    /// its head was taken: good for nothing but to fetch what will be looked up.
-    #[inline]
-    pub fn peek_destinations(&self, map: &MapGuard<'_>, mut visit: impl FnMut(u64)) {
-        for lane in &self.lanes[..self.used_frames] {
-            if let Some(word) = bytes_of(lane.first, map).read::<u64>(0) {
-                visit(u64::from_le(word) & 0xffff_ffff_ffff);
-            }
+    /// Has `judge` decide once more on every frame, by its head, its length and what was said of it before.
+    #[inline(always)]
+    pub fn judge_again<V: Copy>(
+        &self,
+        verdicts: &mut [V],
+        mut judge: impl FnMut(&Head, usize, V) -> V,
+    ) {
+        for (lane, verdict) in self.lanes[..self.used_frames].iter().zip(verdicts) {
+            *verdict = judge(&lane.head, lane.frame.len as usize, *verdict);
         }
     }
 

@@ -114,7 +114,7 @@ fn a_port_at_its_limit_gets_no_address_of_another() {
 fn tables_hash_differently_and_a_table_opened_again_as_before() {
     let mapping = Mapping::private(Fdb::bytes(8192)).unwrap();
     let places = |fdb: &Fdb| -> Vec<usize> {
-        let first = |i| fdb.first(fdb.hash(entry_of(0, Mac::local(i).word())));
+        let first = |i| fdb.first(fdb.place(0, Mac::local(i).word()));
         let start = std::ptr::from_ref(&fdb.buckets[0]).addr();
         (0..100).map(|i| std::ptr::from_ref(first(i)).addr() - start).collect()
     };
@@ -128,7 +128,7 @@ fn a_bucket_whose_writer_died_is_emptied() {
     let mapping = Mapping::private(Fdb::bytes(64)).unwrap();
     let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
     learn(&fdb, 2, 1, 0);
-    fdb.first(fdb.hash(entry_of(0, 2))).sequence.store(7, Ordering::Relaxed);
+    fdb.first(fdb.place(0, 2)).sequence.store(7, Ordering::Relaxed);
     let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
     assert_eq!((fdb.lookup(0, 2), fdb.len()), (None, 0));
 }

@@ -3,14 +3,14 @@
 use port::{DropReason, Egress, HEAD, Head, Scratch};
 
 use super::{DROP, Destination, FLOOD, Forwarder, Way, drop_for};
-use crate::fdb::key_of;
+use crate::fdb::{Place, key_of};
 use crate::ports::{QueueIdx, Reach};
 use crate::{Fdb, Filter, Learned, PortMemory};
 
 /// The addresses of no frame, as those of the frame before the first.
 const NOBODY: (u64, u64) = (0, u64::MAX);
 
-/// After a batch to more queues than this, what the next one looks up is worth fetching ahead.
+/// After a batch to more queues than this, what the next one looks up is worth fetching before.
 const SCATTERED: usize = 8;
 
 impl Forwarder {
@@ -29,9 +29,6 @@ impl Forwarder {
         let mut i = 0;
         let (tags, filters) = (&mut self.tags, &mut self.filters);
         let (map, longest) = (way.map, way.port.max_frame);
-        if self.queues.len() > SCATTERED {
-            scratch.peek_destinations(map, |to| fdb.prefetch(0, to));
-        }
         let verdict = |head: &Head, len: usize| {
             let (mut filter, mut refused) = (0, None);
             if POLICED {
@@ -49,7 +46,8 @@ impl Forwarder {
                     if last != these {
                         let (to, source) = head.addresses();
                         way.learn(fdb, filter, source);
-                        let (found, lasting) = way.find(fdb, filter, to, head, len);
+                        let lookup = || fdb.lookup(filter, to);
+                        let (found, lasting) = way.find(lookup, (filter, to), head, len);
                         (last, last_found) = (if lasting { these } else { NOBODY }, found);
                     }
                     last_found
@@ -62,12 +60,55 @@ impl Forwarder {
         } else {
             scratch.judge(map, destinations, verdict);
         }
+        let one = self.conclude(way, memory, frames);
+        one.filter(|_| !POLICED)
+    }
+
+    /// Pass 1 of a batch without offload requests from a plain port, if its frames go as many ways as those of the
+    /// batch before: what is looked up is fetched for all of them, before anything is decided.
+    #[inline(never)]
+    pub(super) fn classify_scattered<E: Egress>(
+        &mut self,
+        way: &mut Way<'_, E>,
+        memory: &mut PortMemory,
+        fdb: &Fdb,
+        scratch: &mut Scratch,
+    ) -> Option<QueueIdx> {
+        let frames = scratch.len();
+        let destinations = &mut self.destinations[..frames];
+        let longest = way.port.max_frame;
+        scratch.judge(way.map, destinations, |head, _| fdb.fetch(0, head.addresses().0).0);
+        scratch.judge_again(destinations, |head, len, place| {
+            if !fits(len, longest) {
+                return too_short_or_long(len, longest).map_or(DROP, drop_for);
+            }
+            let (to, source) = head.addresses();
+            way.learn(fdb, 0, source);
+            way.find(|| fdb.lookup_at(Place(place), 0, to), (0, to), head, len).0
+        });
+        self.conclude(way, memory, frames)
+    }
+
+    /// True if the batch before went so many ways that this one will.
+    pub(super) fn is_scattered(&self) -> bool {
+        self.queues.len() > SCATTERED
+    }
+
+    /// The end of pass 1. Returns the queue that all frames go to, if it is one.
+    #[inline(always)]
+    fn conclude<E: Egress>(
+        &mut self,
+        way: &Way<'_, E>,
+        memory: &mut PortMemory,
+        frames: usize,
+    ) -> Option<QueueIdx> {
+        let destinations = &self.destinations[..frames];
         let first = *destinations.first()?;
         let uniform = destinations.iter().fold(0, |differ, d| differ | (d ^ first)) == 0;
         if !uniform || first == FLOOD {
             self.limit_floods(way, memory, frames);
         }
-        (uniform && !POLICED && first < DROP).then_some(first)
+        (uniform && first < DROP).then_some(first)
     }
 
     /// Pass 1 of a batch with offload requests.
@@ -172,9 +213,8 @@ impl<E: Egress> Way<'_, E> {
     #[inline(always)]
     fn find(
         &self,
-        fdb: &Fdb,
-        filter: Filter,
-        to: u64,
+        lookup: impl FnOnce() -> Option<u16>,
+        (filter, to): (Filter, u64),
         head: &Head,
         len: usize,
     ) -> (Destination, bool) {
@@ -182,7 +222,7 @@ impl<E: Egress> Way<'_, E> {
             let kept_in = frame::Mac::from_word(to).is_link_local();
             return (if kept_in { drop_for(DropReason::LinkLocal) } else { FLOOD }, true);
         }
-        let Some(id) = fdb.lookup(filter, to) else { return (FLOOD, true) };
+        let Some(id) = lookup() else { return (FLOOD, true) };
         let dest = self.ports.reach(id);
         if dest.simple && filter == 0 && id != self.port.id {
             return (dest.first_queue, true);
@@ -206,7 +246,7 @@ impl<E: Egress> Way<'_, E> {
 
     /// True if frames of `filter` may pass to `dest`, the port with number `id`.
     #[inline(always)]
-    fn allows(&self, id: u16, dest: Reach, filter: Filter) -> bool {
+    fn allows(&self, id: u16, dest: &Reach, filter: Filter) -> bool {
         match dest.aware {
             false => filter == 0,
             true => self.ports.get(id).is_some_and(|dest| dest.vlan.allows(filter)),

@@ -315,13 +315,11 @@ impl Egress for ReceiveQueue {
         Delivered { finished: self.deliver_all(batch, list, limits) }
     }
 
-    /// Not if it is time to take buffers back; then only, it is seen that another ring of the port is at fault.
+    /// That another ring of the port is at fault, or its memory failed, is seen when buffers are taken back.
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
         let _filling = (!only).then(|| self.filling.lock());
-        if self.out() >= self.warm.into() && !self.has_warm_buffers()
-            || self.control.mapping().has_failed()
-        {
+        if self.out() >= self.warm.into() && !self.has_warm_buffers() {
             return false;
         }
         let most = limits.max_frame.min(self.usable.into());
