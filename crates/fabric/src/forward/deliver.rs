@@ -22,17 +22,17 @@ pub(super) struct Chain {
 /// Delivers frames that come alone for their queue, if that is simple; the other queues are left to `others`. By
 /// itself, so that all that the loop goes by is in registers.
 #[inline(never)]
-fn deliver_alone<E: Egress>(
+fn deliver_alone<E: Egress, const ONLY: bool>(
     way: &mut Way<'_, E>,
     batch: &Batch<'_>,
     queues: &[QueueIdx],
     (chains, others): (&mut [Chain], &mut Vec<QueueIdx>),
 ) {
-    let (ports, only) = (way.ports, way.only);
+    let ports = way.ports;
     for queue in queues {
         let (to, chain) = (ports.queue(*queue), &mut chains[*queue as usize]);
         let simple = chain.count == 1 && to.mirrors.is_empty();
-        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, only) {
+        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, ONLY) {
             chain.count = 0;
         } else {
             others.push(*queue);
@@ -95,7 +95,10 @@ impl Forwarder {
                 true => soon,
                 false => {
                     others.clear();
-                    deliver_alone(way, batch, soon, (chains, others));
+                    match way.only {
+                        true => deliver_alone::<_, true>(way, batch, soon, (chains, others)),
+                        false => deliver_alone::<_, false>(way, batch, soon, (chains, others)),
+                    }
                     &others[..]
                 }
             };
