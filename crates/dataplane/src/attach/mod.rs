@@ -2,6 +2,7 @@
 
 mod bells;
 pub mod dgram;
+mod exit;
 mod moderation;
 pub mod null;
 pub mod pcap;
@@ -12,16 +13,12 @@ pub mod vfio_user;
 pub mod vhost_user;
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
-use port::{
-    Batch, Delivered, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Picked,
-    Software,
-};
+use port::{Ingress, Nanos};
 
 pub(crate) use self::bells::Rung;
 pub use self::bells::{Bell, Bells};
-use self::ring::ReceiveQueue;
+pub use self::exit::Exit;
 
 /// A port's sending side as its home worker sees it: one ingress per send queue, and how to sleep.
 pub trait Source: Send {
@@ -82,100 +79,6 @@ pub struct Attached {
 impl std::fmt::Debug for Attached {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Attached({} send, {} receive queues)", self.source.queues(), self.egresses.len())
-    }
-}
-
-/// A receive queue of any kind of port. Those of rings, of which traffic to many ports goes through thousands, are
-/// known by their type: what is done for each of them is compiled into the switch's loops.
-#[derive(Clone)]
-pub struct Exit(Kind);
-
-#[derive(Clone)]
-enum Kind {
-    Ring(Arc<ReceiveQueue>),
-    Other(Arc<dyn Egress>),
-}
-
-impl<E: Egress + 'static> From<Arc<E>> for Exit {
-    fn from(egress: Arc<E>) -> Self {
-        Self(Kind::Other(egress))
-    }
-}
-
-impl From<Arc<dyn Egress>> for Exit {
-    fn from(egress: Arc<dyn Egress>) -> Self {
-        Self(Kind::Other(egress))
-    }
-}
-
-impl std::fmt::Debug for Exit {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match &self.0 {
-            Kind::Ring(_) => "Exit(ring)",
-            Kind::Other(_) => "Exit",
-        })
-    }
-}
-
-impl Exit {
-    fn ring(queue: Arc<ReceiveQueue>) -> Self {
-        Self(Kind::Ring(queue))
-    }
-}
-
-impl Egress for Exit {
-    #[inline(always)]
-    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
-        match &self.0 {
-            Kind::Ring(queue) => queue.deliver(batch, list, limits),
-            Kind::Other(egress) => egress.deliver(batch, list, limits),
-        }
-    }
-
-    #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
-        match &self.0 {
-            Kind::Ring(queue) => queue.deliver_one(frame, limits, only),
-            Kind::Other(egress) => egress.deliver_one(frame, limits, only),
-        }
-    }
-
-    #[inline(always)]
-    fn settle(&self, now: Nanos) -> Effects {
-        match &self.0 {
-            Kind::Ring(queue) => queue.settle(now),
-            Kind::Other(egress) => egress.settle(now),
-        }
-    }
-
-    fn takes(&self) -> OffloadSet {
-        match &self.0 {
-            Kind::Ring(queue) => queue.takes(),
-            Kind::Other(egress) => egress.takes(),
-        }
-    }
-
-    fn count_software(&self, done: Software) {
-        match &self.0 {
-            Kind::Ring(queue) => queue.count_software(done),
-            Kind::Other(egress) => egress.count_software(done),
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch_self(&self) {
-        match &self.0 {
-            Kind::Ring(queue) => queue.prefetch_self(),
-            Kind::Other(egress) => egress.prefetch_self(),
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self) {
-        match &self.0 {
-            Kind::Ring(queue) => queue.prefetch(),
-            Kind::Other(egress) => egress.prefetch(),
-        }
     }
 }
 

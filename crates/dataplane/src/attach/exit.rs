@@ -1,0 +1,92 @@
+//! Receive queues of all kinds, as the switch calls them.
+
+use std::sync::Arc;
+
+use port::{
+    Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Picked, Software,
+};
+
+use super::ring::ReceiveQueue;
+
+/// A receive queue of any kind of port. Those of rings, of which traffic to many ports goes through thousands, are
+/// known by their type: what is done for each of them is compiled into the switch's loops.
+#[derive(Clone)]
+pub struct Exit(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Ring(Arc<ReceiveQueue>),
+    Other(Arc<dyn Egress>),
+}
+
+impl Exit {
+    pub(super) fn ring(queue: Arc<ReceiveQueue>) -> Self {
+        Self(Kind::Ring(queue))
+    }
+}
+
+impl<E: Egress + 'static> From<Arc<E>> for Exit {
+    fn from(egress: Arc<E>) -> Self {
+        Self(Kind::Other(egress))
+    }
+}
+
+impl From<Arc<dyn Egress>> for Exit {
+    fn from(egress: Arc<dyn Egress>) -> Self {
+        Self(Kind::Other(egress))
+    }
+}
+
+impl std::fmt::Debug for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match &self.0 {
+            Kind::Ring(_) => "Exit(ring)",
+            Kind::Other(_) => "Exit",
+        })
+    }
+}
+
+/// What is to be called, by its own type.
+macro_rules! each {
+    ($exit:ident, $egress:ident => $call:expr) => {
+        match &$exit.0 {
+            Kind::Ring($egress) => $call,
+            Kind::Other($egress) => $call,
+        }
+    };
+}
+
+impl Egress for Exit {
+    #[inline(always)]
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        each!(self, egress => egress.deliver(batch, list, limits))
+    }
+
+    #[inline(always)]
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
+        each!(self, egress => egress.deliver_one(frame, limits, only))
+    }
+
+    #[inline(always)]
+    fn settle(&self, now: Nanos) -> Effects {
+        each!(self, egress => egress.settle(now))
+    }
+
+    fn takes(&self) -> OffloadSet {
+        each!(self, egress => egress.takes())
+    }
+
+    fn count_software(&self, done: Software) {
+        each!(self, egress => egress.count_software(done));
+    }
+
+    #[inline(always)]
+    fn prefetch_self(&self) {
+        each!(self, egress => egress.prefetch_self());
+    }
+
+    #[inline(always)]
+    fn prefetch(&self) {
+        each!(self, egress => egress.prefetch());
+    }
+}
