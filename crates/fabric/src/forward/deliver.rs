@@ -68,6 +68,9 @@ impl Forwarder {
         }
         if !self.floods.is_empty() {
             self.deliver_floods(way, scratch, aware);
+            // They took along what else was for their receivers.
+            let chains = &self.chains;
+            self.queues.retain(|queue| chains[*queue as usize].count > 0);
         }
         if aware {
             for at in 0..self.queues.len() {
@@ -106,9 +109,7 @@ impl Forwarder {
                 let mut chain = std::mem::take(&mut chains[*queue as usize]);
                 list.clear();
                 list.extend(std::iter::from_fn(|| chain.pop(next)));
-                if !list.is_empty() {
-                    way.deliver(batch, *queue, List::plain(list), touched);
-                }
+                way.deliver(batch, *queue, List::plain(list), touched);
             }
         }
     }
