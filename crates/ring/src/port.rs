@@ -150,7 +150,10 @@ impl Port {
         let bad = GeometryError("ring number or position");
         let send = (0..ends.tx.rings).map(|i| {
             let twin = twin.map(|twin| twin.first + i);
-            SendQueue::new(&memory, ends.tx.first + i, twin, ends.tx.slots)
+            let queue = SendQueue::new(&memory, ends.tx.first + i, twin, ends.tx.slots)?;
+            // The ends of a pipe read slots only.
+            let to_switch = matches!(doorbell, Doorbell::Token(_));
+            Some(if to_switch { queue.to_another_core() } else { queue })
         });
         let receive = (0..ends.rx.rings)
             .map(|i| ReceiveQueue::new(&memory, ends.rx.first + i, ends.rx.slots));

@@ -31,6 +31,8 @@ pub(crate) struct View {
     pub(crate) slots: u32,
     /// Bytes of a buffer that we fill.
     pub(crate) usable: u16,
+    /// Another core reads what we fill.
+    pub(crate) far: bool,
     pool: Pool,
     region: Option<Arc<Region>>,
 }
@@ -63,6 +65,7 @@ impl Memory {
             ring: RingMemory::of(&self.mapping, &self.geometry, ring, slots)?,
             slots,
             usable: u16::try_from(self.usable).unwrap_or(u16::MAX),
+            far: false,
             pool: pool_of(&self.mapping, &self.geometry)?,
             region: self.region.clone(),
         })
@@ -148,6 +151,12 @@ impl SendQueue {
         let (ours, theirs) = (queue.ours().own(), queue.theirs().observe());
         (queue.head, queue.published, queue.core) = (ours, ours, theirs);
         (ours < slots && theirs < slots).then_some(queue)
+    }
+
+    /// For a switch that is served by another core.
+    pub(crate) fn to_another_core(mut self) -> Self {
+        self.view.far = true;
+        self
     }
 
     /// Back to the positions of a new ring.
