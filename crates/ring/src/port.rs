@@ -151,9 +151,8 @@ impl Port {
         let send = (0..ends.tx.rings).map(|i| {
             let twin = twin.map(|twin| twin.first + i);
             let queue = SendQueue::new(&memory, ends.tx.first + i, twin, ends.tx.slots)?;
-            // The ends of a pipe read slots only.
-            let to_switch = matches!(doorbell, Doorbell::Token(_));
-            Some(if to_switch { queue.to_another_core() } else { queue })
+            // A pipe's other end reads slots only, as a rule.
+            Some(queue.read_by_another_core(matches!(doorbell, Doorbell::Token(_))))
         });
         let receive = (0..ends.rx.rings)
             .map(|i| ReceiveQueue::new(&memory, ends.rx.first + i, ends.rx.slots));

@@ -153,10 +153,9 @@ impl SendQueue {
         (ours < slots && theirs < slots).then_some(queue)
     }
 
-    /// For a switch that is served by another core.
-    pub(crate) fn to_another_core(mut self) -> Self {
-        self.view.far = true;
-        self
+    /// With `far`, another core reads what is filled: see [`Outgoing::fill`].
+    pub(crate) fn read_by_another_core(self, far: bool) -> Self {
+        Self { view: View { far, ..self.view }, ..self }
     }
 
     /// Back to the positions of a new ring.
