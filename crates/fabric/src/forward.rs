@@ -84,6 +84,7 @@ pub struct Forwarder {
     touched: Touched,
     /// Frames that are tried again; empty between calls.
     waiting: Vec<Stalled>,
+    /// Nobody else delivers to the same ports meanwhile.
     only: bool,
 }
 
@@ -260,6 +261,7 @@ struct Way<'a, E> {
     from: &'a mut Sender,
     map: &'a MapGuard<'a>,
     now: Nanos,
+    /// As [`Forwarder::only`].
     only: bool,
     deliveries: usize,
 }

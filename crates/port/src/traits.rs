@@ -92,8 +92,8 @@ pub trait Egress: Send + Sync {
     /// Copies the frames of `list` out, in order, and publishes them once.
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered;
 
-    /// Delivers a frame that comes alone and has no offload request, if that is simple; false, with nothing done,
-    /// if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such. `only` is the caller's
+    /// Delivers and publishes a frame that comes alone and has no offload request, if that is simple; false, with nothing
+    /// delivered, if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such. `only` is the caller's
     /// word that nobody else delivers here meanwhile: there is nothing to lock.
     fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _only: bool) -> bool {
         false
