@@ -29,7 +29,7 @@ const NAP_AFTER: (u32, u32) = (2, 64);
 pub(super) struct Patience {
     /// Passes with frames after which accesses to registers are forgotten.
     accesses: u32,
-    /// How often in a row that was in vain: the next time it is half as long.
+    /// How much more often that was in vain than not: the next time it is half as long for each.
     in_vain: u32,
     /// Sleeps in a row that were short.
     short: u32,
@@ -65,7 +65,10 @@ impl Patience {
 
     /// It slept for `slept`, `waited` after the last frame.
     pub fn woke(&mut self, slept: u64, waited: u64) {
-        self.in_vain = if waited <= self.most() { 0 } else { GIVEN_UP.min(self.in_vain + 1) };
+        self.in_vain = match waited <= self.most() {
+            true => self.in_vain.saturating_sub(1),
+            false => GIVEN_UP.min(self.in_vain + 1),
+        };
         self.short = if slept <= SPIN_NS { self.short + 1 } else { 0 };
     }
 
@@ -145,7 +148,9 @@ mod tests {
         (0..20).for_each(|_| patience.woke(LONG, LONG));
         assert_eq!(patience.spin(), 0);
         patience.woke(SHORT, SPIN_NS);
-        assert_eq!(patience.spin(), SPIN_NS, "it would have come while spinning");
+        assert_eq!(patience.spin(), SPIN_NS >> (GIVEN_UP - 1), "it would have come while spinning");
+        (1..GIVEN_UP).for_each(|_| patience.woke(LONG, SPIN_NS));
+        assert_eq!(patience.spin(), SPIN_NS);
         patience.heard();
         assert_eq!(patience.spin(), SPIN_FOR_ACCESS_NS);
         (0..ACCESSES).for_each(|_| patience.passed(1));
