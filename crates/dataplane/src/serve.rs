@@ -29,6 +29,8 @@ pub(crate) struct Served {
     pub busy_at: Nanos,
     /// Its worker polls it.
     pub hot: bool,
+    /// Its worker does not arm it before: its owner, whose traffic is heavy, is woken then.
+    pub held_back_until: Nanos,
     /// Its owner says things that are no frames.
     listens: bool,
     pub counters: Shared<IngressCounters>,
@@ -103,7 +105,18 @@ impl Served {
             .collect();
         let memory = PortMemory::default();
         let listens = source.listens();
-        Self { id, source, queues, memory, debt: 0, busy_at: now, hot: false, listens, counters }
+        Self {
+            id,
+            source,
+            queues,
+            memory,
+            debt: 0,
+            busy_at: now,
+            hot: false,
+            held_back_until: now,
+            listens,
+            counters,
+        }
     }
 
     /// True while frames wait for a lossless receiver.

@@ -168,6 +168,15 @@ impl Mailbox {
     }
 }
 
+/// A wake-up that was put off.
+struct Late {
+    due: Nanos,
+    port: PortId,
+    side: Side,
+    /// Traffic is heavy: the port's owner is not asked for kicks until then.
+    heavy: bool,
+}
+
 /// A worker thread's own things.
 pub(crate) struct Worker {
     common: Arc<Common>,
@@ -185,7 +194,7 @@ pub(crate) struct Worker {
     /// When armed ports have work of their own accord.
     timers: Vec<(Nanos, PortId)>,
     /// Whom to wake later.
-    late: Vec<(Nanos, PortId, Side)>,
+    late: Vec<Late>,
     tools: Tools,
     idle: Idle,
     patience: Patience,
@@ -311,20 +320,41 @@ impl Worker {
                 }
             }
         }
+        self.hold_back();
         frames
+    }
+
+    /// Has ports with heavy traffic not armed until their owners are to be woken.
+    #[inline]
+    fn hold_back(&mut self) {
+        for late in self.late.iter().filter(|late| late.heavy) {
+            if let Some(port) = port_at(&mut self.ports, late.port) {
+                port.held_back_until = late.due;
+            }
+        }
     }
 
     /// Wakes those whose time has come.
     #[cold]
     fn ring_late(&mut self, table: &Table, now: Nanos) {
-        let state = &self.state;
-        self.late.retain_mut(|(due, id, side)| {
+        let (state, ports) = (&self.state, &mut self.ports);
+        self.late.retain_mut(|Late { due, port, side, heavy }| {
+            let Some(bells) = table.bells.get(usize::from(*port)) else { return false };
             if *due > now {
                 return true;
             }
-            match table.bells.get(usize::from(*id)).map_or(Rung::No, |b| b.ring_late(*side, now)) {
-                Rung::Yes => state.kicks.add(1),
-                Rung::Later(later) => *due = later,
+            if let Side::Ingress(queue) = *side
+                && port_at(ports, *port).is_some_and(|port| !port.source.is_awaited(queue.into()))
+            {
+                bells.forget(*side, now);
+                return false;
+            }
+            match bells.ring_late(*side, now) {
+                Rung::Yes { rests_until } => {
+                    state.kicks.add(1);
+                    (*due, *heavy) = (rests_until.unwrap_or(now), true);
+                }
+                Rung::Later { due: later, heavy: is } => (*due, *heavy) = (later, is),
                 Rung::No => {}
             }
             *due > now
@@ -412,6 +442,7 @@ impl Worker {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { break };
             let keep = port.is_stalled()
                 || now - port.busy_at < HOT_NS
+                || now < port.held_back_until
                 || polls && self.serving <= POLLED_IDLE;
             if keep || !self.arm(at, now) {
                 at += 1;
@@ -436,10 +467,13 @@ impl Worker {
         true
     }
 
-    /// Arms every port; false if one has work.
+    /// Arms every port but those whose owners are to be woken later, under heavy traffic; false if one has work.
     fn arm_all(&mut self, now: Nanos) -> bool {
-        while let Some(last) = self.hot.len().checked_sub(1) {
-            if !self.arm(last, now) {
+        let mut at = 0;
+        while let Some(id) = self.hot.get(at) {
+            if port_at(&mut self.ports, *id).is_some_and(|port| now < port.held_back_until) {
+                at += 1;
+            } else if !self.arm(at, now) {
                 return false;
             }
         }
@@ -449,9 +483,9 @@ impl Worker {
     /// Sleeps until an owner, a job or a timer wakes it, or for `most` nanoseconds. Returns when it woke.
     fn sleep(&mut self, mailbox: &Mailbox, most: Option<u64>, now: Nanos) -> Nanos {
         self.state.sleeps.add(1);
-        let timers =
-            self.timers.iter().map(|(at, _)| at).chain(self.late.iter().map(|(at, ..)| at));
-        let timer = timers.map(|at| *at - now).chain(most).min().map(Duration::from_nanos);
+        let timers = self.timers.iter().map(|(at, _)| *at);
+        let timers = timers.chain(self.late.iter().map(|late| late.due));
+        let timer = timers.map(|at| at - now).chain(most).min().map(Duration::from_nanos);
         mailbox.passed.store(ASLEEP, Ordering::Release);
         let by_owner = self.take_events(timer, now);
         self.wake_up(mailbox);
@@ -576,14 +610,17 @@ fn port_at(ports: &mut [Option<Box<Served>>], id: PortId) -> Option<&mut Served>
 fn wake_owner(
     table: &Table,
     state: &WorkerState,
-    late: &mut Vec<(Nanos, PortId, Side)>,
-    (id, side): (PortId, Side),
+    late: &mut Vec<Late>,
+    (port, side): (PortId, Side),
     now: Nanos,
 ) {
-    let Some(bells) = table.bells.get(usize::from(id)) else { return };
+    let Some(bells) = table.bells.get(usize::from(port)) else { return };
     match bells.ring(side, now) {
-        Rung::Yes => state.kicks.add(1),
-        Rung::Later(due) => late.push((due, id, side)),
+        Rung::Yes { rests_until } => {
+            state.kicks.add(1);
+            late.extend(rests_until.map(|due| Late { due, port, side, heavy: true }));
+        }
+        Rung::Later { due, heavy } => late.push(Late { due, port, side, heavy }),
         Rung::No => {}
     }
 }

@@ -12,8 +12,9 @@ use super::vfio_user::vectors::{Asked, Vectors};
 use crate::serve::Side;
 use crate::worker::clock;
 
-/// So many frames of a queue wait for no more: half of the ring that guests usually have.
-const ENOUGH: u64 = 128;
+/// So many frames of a queue wait for no more: half of the ring that guests usually have, and not more than a Linux
+/// socket may have under way: 88 frames of 1500 bytes, which count as 120.
+const ENOUGH: u64 = 120;
 
 /// How a port's owner is woken.
 #[derive(Clone, Debug, Default)]
@@ -39,17 +40,21 @@ pub enum Bells {
 pub(crate) enum Rung {
     /// There is no way to, or it is about to be done.
     No,
-    Yes,
-    /// Not before then; whoever asked sees to it.
-    Later(Nanos),
+    /// If traffic is heavy, its owner is not asked for kicks for a while: whoever asked looks then.
+    Yes { rests_until: Option<Nanos> },
+    /// Not before `due`; whoever asked sees to it. If traffic is heavy, its owner is not asked for kicks, either, until
+    /// then.
+    Later { due: Nanos, heavy: bool },
 }
 
 impl Rung {
+    const YES: Self = Self::Yes { rests_until: None };
+
     /// What asking a device came to.
     fn of(Asked { rung, due }: Asked) -> Self {
         match due {
-            Some(due) => Self::Later(due),
-            None if rung => Self::Yes,
+            Some(due) => Self::Later { due, heavy: false },
+            None if rung => Self::YES,
             None => Self::No,
         }
     }
@@ -62,7 +67,7 @@ impl Bells {
             Self::None => Rung::No,
             Self::Token(token) => {
                 crate::kick(token.as_fd());
-                Rung::Yes
+                Rung::YES
             }
             Self::Queues { .. } => self.bell(side).map_or(Rung::No, |bell| bell.ring(now)),
             Self::Device(vectors) => Rung::of(vectors.ask_once(now)),
@@ -74,8 +79,14 @@ impl Bells {
         if let Self::Device(vectors) = self {
             return Rung::of(vectors.ask_late(now));
         }
-        let rung = self.bell(side).is_some_and(|bell| bell.ring_late(now));
-        if rung { Rung::Yes } else { Rung::No }
+        self.bell(side).map_or(Rung::No, |bell| bell.ring_late(now))
+    }
+
+    /// Forgets what was put off: its owner has looked since.
+    pub(crate) fn forget(&self, side: Side, now: Nanos) {
+        if let Some(bell) = self.bell(side) {
+            bell.forget(now);
+        }
     }
 
     /// Wakes the owner, whatever it waits for.
@@ -84,7 +95,9 @@ impl Bells {
             Self::None => {}
             Self::Token(token) => crate::kick(token.as_fd()),
             Self::Queues { ingress, egress } => {
-                ingress.iter().chain(egress).flatten().for_each(|bell| bell.signal(clock()));
+                ingress.iter().chain(egress).flatten().for_each(|bell| {
+                    bell.signal(clock());
+                });
             }
             // When more is due, its home worker asks.
             Self::Device(vectors) => drop(vectors.ask(clock())),
@@ -123,20 +136,22 @@ impl Bell {
             let due = moderation.due(ENOUGH, now);
             if due > now {
                 let first = !self.put_off.swap(true, Ordering::AcqRel);
-                return if first { Rung::Later(due) } else { Rung::No };
+                let later = Rung::Later { due, heavy: moderation.is_heavy(now) };
+                return if first { later } else { Rung::No };
             }
             self.see_to_it();
         }
-        self.signal(now);
-        Rung::Yes
+        self.signal(now)
     }
 
-    fn ring_late(&self, now: Nanos) -> bool {
-        let put_off = self.see_to_it();
-        if put_off {
-            self.signal(now);
+    fn ring_late(&self, now: Nanos) -> Rung {
+        if self.see_to_it() { self.signal(now) } else { Rung::No }
+    }
+
+    fn forget(&self, now: Nanos) {
+        if let (true, Some(moderation)) = (self.see_to_it(), &self.moderation) {
+            moderation.rung(now);
         }
-        put_off
     }
 
     /// Takes over what was put off, for the signal that follows; true if there was something. Cleared before the signal:
@@ -145,11 +160,11 @@ impl Bell {
         self.put_off.load(Ordering::Relaxed) && self.put_off.swap(false, Ordering::AcqRel)
     }
 
-    fn signal(&self, now: Nanos) {
-        if let Some(moderation) = &self.moderation {
-            moderation.rung(now);
-        }
+    fn signal(&self, now: Nanos) -> Rung {
+        let moderation = self.moderation.as_ref();
+        let rests_until = moderation.and_then(|moderation| moderation.rung(now));
         crate::signal(self.eventfd.as_fd());
+        Rung::Yes { rests_until }
     }
 }
 
@@ -191,37 +206,37 @@ mod tests {
     #[test]
     fn without_moderation_every_ring_is_one() {
         let bell = bell(OFF);
-        (0..3).for_each(|now| assert_eq!(bell.ring(Nanos(now)), Rung::Yes));
+        (0..3).for_each(|now| assert_eq!(bell.ring(Nanos(now)), Rung::YES));
         assert_eq!(signals(&bell), 3);
     }
 
     #[test]
     fn a_rate_spaces_interrupts_and_loses_none() {
         let bell = bell(Interrupts { max_rate: Some(1000), ..OFF });
-        assert_eq!(bell.ring(Nanos(SECOND)), Rung::Yes);
+        assert_eq!(bell.ring(Nanos(SECOND)), Rung::YES);
         let due = Nanos(SECOND + SECOND / 1000);
-        assert_eq!(bell.ring(Nanos(SECOND + 5)), Rung::Later(due));
+        assert_eq!(bell.ring(Nanos(SECOND + 5)), Rung::Later { due, heavy: false });
         assert_eq!(bell.ring(Nanos(SECOND + 6)), Rung::No, "one is on its way");
         assert_eq!(signals(&bell), 1);
-        assert!(bell.ring_late(due) && !bell.ring_late(due));
+        assert_eq!([bell.ring_late(due), bell.ring_late(due)], [Rung::YES, Rung::No]);
         assert_eq!(signals(&bell), 1);
-        assert_eq!(bell.ring(due + 1), Rung::Later(due + SECOND / 1000));
-        assert_eq!(bell.ring(due + SECOND), Rung::Yes, "a late worker costs nobody an interrupt");
+        assert_eq!(bell.ring(due + 1), Rung::Later { due: due + SECOND / 1000, heavy: false });
+        assert_eq!(bell.ring(due + SECOND), Rung::YES, "a late worker costs nobody an interrupt");
     }
 
     #[test]
     fn enough_frames_are_rung_for_early_and_then_not_late() {
         let received: Shared<EgressCounters> = Mapping::private(4096).unwrap().shared(0).unwrap();
-        let moved = Moved { sent: None, received: vec![received.clone()] };
+        let moved = Moved { sent: None, received: vec![received.clone()], only_sent: false };
         let bell = bell_for(Interrupts { max_delay_us: 100, ..OFF }, moved);
         let now = Nanos(SECOND);
         let due = now + 100_000;
-        assert_eq!(bell.ring(now), Rung::Later(due));
+        assert_eq!(bell.ring(now), Rung::Later { due, heavy: false });
         received.frames.add(ENOUGH - 1);
         assert_eq!(bell.ring(now + 1), Rung::No, "one is on its way");
         received.frames.add(1);
-        assert_eq!(bell.ring(now + 2), Rung::Yes);
-        assert!(!bell.ring_late(due), "nothing is left to ring for");
+        assert_eq!(bell.ring(now + 2), Rung::YES);
+        assert_eq!(bell.ring_late(due), Rung::No, "nothing is left to ring for");
         assert_eq!(signals(&bell), 1);
     }
 
@@ -229,7 +244,10 @@ mod tests {
     fn a_bell_that_is_replaced_rings_what_it_had_put_off() {
         let bell = bell(Interrupts { max_delay_us: 100, ..OFF });
         let eventfd = Arc::clone(&bell.eventfd);
-        assert_eq!(bell.ring(Nanos(SECOND)), Rung::Later(Nanos(SECOND + 100_000)));
+        assert_eq!(
+            bell.ring(Nanos(SECOND)),
+            Rung::Later { due: Nanos(SECOND + 100_000), heavy: false }
+        );
         drop(bell);
         assert_eq!(signals(&Bell::new(eventfd, OFF, Moved::default())), 1);
     }

@@ -47,6 +47,11 @@ pub trait Source: Send {
         None
     }
 
+    /// True if the owner still waits to be woken for what it sent in queue `queue`.
+    fn is_awaited(&self, _queue: usize) -> bool {
+        true
+    }
+
     /// Takes that back, and whatever made the descriptor readable.
     fn disarm(&mut self) {}
 

@@ -1,6 +1,6 @@
 //! When a guest may be interrupted: interrupts that are held back, so that one is for several frames.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use fabric::Interrupts;
 use port::{EgressCounters, IngressCounters, Nanos};
@@ -8,8 +8,10 @@ use shmem::Shared;
 
 /// Traffic is heavy if so many frames come in the time that an interrupt may wait,
 const HEAVY: u64 = 8;
-/// and an interrupt is for several of them, or the guest has sent none: questions come one by one.
+/// and an interrupt is for several of them, or they go one way: questions and answers come one by one.
 const SEVERAL: u64 = 3;
+/// So many frames, about, an interrupt is for then, if they come in that time: well before a ring of 256 is full.
+const A_ROUND: u64 = 96;
 const PAGE: u64 = 4096;
 
 /// Frames that have moved through queues, for which one interrupt is.
@@ -19,6 +21,8 @@ pub struct Moved {
     pub sent: Option<Shared<IngressCounters>>,
     /// Received by it.
     pub received: Vec<Shared<EgressCounters>>,
+    /// The interrupt tells of those that were sent, and not of the others.
+    pub only_sent: bool,
 }
 
 impl Moved {
@@ -48,8 +52,8 @@ pub struct Moderation {
     /// When the last interrupt was, and what had moved by then.
     rung_at: AtomicU64,
     rung_after: [AtomicU64; 2],
-    /// Traffic was heavy then.
-    heavy: AtomicBool,
+    /// Nanoseconds until the next, as traffic was heavy then; 0 if it was not.
+    interval: AtomicU64,
     /// When the next one was asked for first; 0 if it was not.
     asked_at: AtomicU64,
 }
@@ -68,7 +72,7 @@ impl Moderation {
             sent_delay,
             rung_at: AtomicU64::new(0),
             rung_after: moved.frames().map(AtomicU64::new),
-            heavy: AtomicBool::new(false),
+            interval: AtomicU64::new(0),
             asked_at: AtomicU64::new(0),
             moved,
         })
@@ -86,13 +90,28 @@ impl Moderation {
             then => Nanos(then),
         };
         let [sent, received] = self.frames();
-        let heavy = self.heavy.load(Ordering::Relaxed) && now - rung_at < 2 * self.delay;
-        let delay = if !self.adaptive || heavy { self.delay } else { 0 };
-        let only_sent = received == 0 && sent > 0;
-        let delay = if only_sent { delay.max(self.sent_delay) } else { delay };
-        let waits = sent.max(received) < enough;
-        let due = if waits { now.max(asked_at + delay) } else { now };
+        // What comes under heavy traffic has waited for its switch, too, which is not woken for it.
+        let due = match self.adaptive {
+            true => rung_at + self.interval(now),
+            false => asked_at + self.delay,
+        };
+        let only_sent = self.moved.only_sent || received == 0 && sent > 0;
+        let due = if only_sent { due.max(asked_at + self.sent_delay) } else { due };
+        let moved = if only_sent { sent } else { sent.max(received) };
+        let due = if moved < enough { now.max(due) } else { now };
         due.max(rung_at + self.gap)
+    }
+
+    /// Nanoseconds between interrupts if traffic is so heavy that they wait for more of it, else 0.
+    fn interval(&self, now: Nanos) -> u64 {
+        let rung_at = Nanos(self.rung_at.load(Ordering::Relaxed));
+        let is_recent = now - rung_at < 2 * self.delay;
+        if is_recent { self.interval.load(Ordering::Relaxed) } else { 0 }
+    }
+
+    /// True if they are held back because traffic is heavy.
+    pub fn is_heavy(&self, now: Nanos) -> bool {
+        self.adaptive && self.interval(now) > 0
     }
 
     /// Frames sent and received since the last interrupt.
@@ -104,17 +123,21 @@ impl Moderation {
         frames
     }
 
-    /// The guest was interrupted.
-    pub fn rung(&self, now: Nanos) {
+    /// The guest was interrupted, or has looked before. Until when no other is due, if traffic is heavy.
+    pub fn rung(&self, now: Nanos) -> Option<Nanos> {
         let (frames, since) = (self.frames(), now - Nanos(self.rung_at.load(Ordering::Relaxed)));
         let [sent, received] = frames;
-        let many = received.saturating_mul(self.delay) >= since.saturating_mul(HEAVY);
-        self.heavy.store(many && (received >= SEVERAL || sent == 0), Ordering::Relaxed);
+        let moved = if self.moved.only_sent { sent.max(received) } else { received };
+        let many = moved.saturating_mul(self.delay) >= since.saturating_mul(HEAVY);
+        let heavy = many && (moved >= SEVERAL || sent == 0 || received == 0);
+        let a_round = since.saturating_mul(A_ROUND) / moved.max(1);
+        self.interval.store(if heavy { self.delay.min(a_round) } else { 0 }, Ordering::Relaxed);
         self.rung_at.store(now.0, Ordering::Relaxed);
         for (frames, before) in frames.iter().zip(&self.rung_after) {
             before.fetch_add(*frames, Ordering::Relaxed);
         }
         self.asked_at.store(0, Ordering::Relaxed);
+        self.is_heavy(now).then(|| now + self.interval(now))
     }
 }
 
@@ -136,7 +159,8 @@ mod tests {
         let page = || Mapping::private(4096).unwrap();
         let (sent, received): (Shared<IngressCounters>, Shared<EgressCounters>) =
             (page().shared(0).unwrap(), page().shared(0).unwrap());
-        let moved = Moved { sent: Some(sent.clone()), received: vec![received.clone()] };
+        let moved =
+            Moved { sent: Some(sent.clone()), received: vec![received.clone()], only_sent: false };
         (Moderation::new(interrupts, moved).unwrap(), sent, received)
     }
 
@@ -168,10 +192,10 @@ mod tests {
         assert_eq!(moderation.due(ENOUGH, now), now, "several in a long time");
         received.frames.add(HEAVY);
         assert_eq!(moderation.due(ENOUGH, now), now, "nobody knew");
+        now = now + DELAY;
         moderation.rung(now);
-        now = now + 1;
         received.frames.add(1);
-        assert_eq!(moderation.due(ENOUGH, now), now + DELAY);
+        assert_eq!(moderation.due(ENOUGH, now + 1), now + DELAY);
         received.frames.add(ENOUGH);
         assert_eq!(moderation.due(ENOUGH, now), now, "these are enough");
         moderation.rung(now);
@@ -188,6 +212,40 @@ mod tests {
         assert_eq!(moderation.due(ENOUGH, now), now + DELAY);
         received.frames.add(1);
         assert_eq!(moderation.due(ENOUGH, now), now, "an answer");
+    }
+
+    #[test]
+    fn the_heavier_traffic_is_the_sooner_comes_the_next() {
+        let (moderation, _, received) = moderation(ADAPTIVE);
+        let now = Nanos(Nanos::SECOND);
+        assert_eq!(moderation.rung(now), None);
+        received.frames.add(HEAVY);
+        let now = now + DELAY;
+        assert_eq!(moderation.rung(now), Some(now + DELAY));
+        received.frames.add(4 * A_ROUND);
+        let now = now + DELAY;
+        assert_eq!(moderation.rung(now), Some(now + DELAY / 4));
+    }
+
+    #[test]
+    fn what_was_sent_is_told_of_less_often_whatever_the_guest_receives() {
+        let page = || Mapping::private(4096).unwrap();
+        let (sent, received): (Shared<IngressCounters>, Shared<EgressCounters>) =
+            (page().shared(0).unwrap(), page().shared(0).unwrap());
+        let moved =
+            Moved { sent: Some(sent.clone()), received: vec![received.clone()], only_sent: true };
+        let moderation = Moderation::new(ADAPTIVE, moved).unwrap();
+        let now = Nanos(Nanos::SECOND);
+        moderation.rung(now);
+        received.frames.add(ENOUGH);
+        sent.frames.add(SEVERAL);
+        let now = now + DELAY;
+        let due = moderation.rung(now).unwrap();
+        received.frames.add(ENOUGH);
+        sent.frames.add(1);
+        assert_eq!(moderation.due(ENOUGH, now + 1), due);
+        sent.frames.add(ENOUGH);
+        assert_eq!(moderation.due(ENOUGH, now + 1), now + 1, "these are enough");
     }
 
     #[test]

@@ -354,6 +354,11 @@ impl Interrupts {
     pub fn wanted(&self, old: u16, new: u16) -> bool {
         event_wanted(self.driver[0].load(Ordering::Relaxed), old, new, self.size)
     }
+
+    /// Whether it wants one for anything published in the round before `now`.
+    pub fn awaited(&self, now: u16) -> bool {
+        self.wanted(now ^ WRAP, now)
+    }
 }
 
 /// What a side of a queue writes to be notified, or not; with a position, when that is passed.

@@ -207,6 +207,15 @@ impl Interrupts {
             Self::Packed(interrupts) => interrupts.wanted(old, new),
         }
     }
+
+    /// Whether the driver wants one for anything published before `now`, by what it says now: it has not looked
+    /// at all of it.
+    pub fn awaited(&self, now: u16) -> bool {
+        match self {
+            Self::Split(interrupts) => interrupts.awaited(now),
+            Self::Packed(interrupts) => interrupts.awaited(now),
+        }
+    }
 }
 
 /// What rings are made of, and share.

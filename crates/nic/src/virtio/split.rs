@@ -279,4 +279,10 @@ impl Interrupts {
             new != old && flags & NO_INTERRUPT == 0
         }
     }
+
+    /// Whether it wants one for anything published in the round before `now`.
+    pub fn awaited(&self, now: u16) -> bool {
+        let size = self.driver.len() - RING - usize::from(self.by_index);
+        self.wanted(now.wrapping_sub(size as u16), now)
+    }
 }

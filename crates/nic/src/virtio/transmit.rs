@@ -26,6 +26,7 @@ trait Sending: Ingress + std::fmt::Debug {
     fn has_work(&self) -> bool;
     fn arm(&mut self) -> bool;
     fn disarm(&mut self);
+    fn is_awaited(&self) -> bool;
 }
 
 impl Transmit {
@@ -58,6 +59,13 @@ impl Transmit {
     /// Takes that back.
     pub fn disarm(&mut self) {
         self.0.disarm();
+    }
+
+    /// True if the driver, as far as it has told, waits for an interrupt for frames that were given back. One that has
+    /// looked at them since is not to be interrupted any more.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.0.is_awaited()
     }
 }
 
@@ -328,6 +336,11 @@ impl<R: Ring> Sending for Queue<R> {
 
     fn disarm(&mut self) {
         self.ring.disarm();
+    }
+
+    fn is_awaited(&self) -> bool {
+        let done = self.state.done.own() as u16;
+        self.interrupts.awaited(done)
     }
 }
 

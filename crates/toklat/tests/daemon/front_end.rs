@@ -225,12 +225,20 @@ impl FrontEnd {
         queue.publish();
     }
 
-    /// Sends a frame; false without room.
-    pub fn send(&mut self, frame: &[u8]) -> bool {
+    /// Takes back the buffers of frames that were sent, and returns how many.
+    pub fn reclaim(&mut self) -> usize {
         let queue = &mut self.queues[TRANSMIT];
+        let before = queue.free.len();
         while let Some((number, _)) = queue.driver.used() {
             queue.free.push(queue.buffers[usize::from(number)]);
         }
+        queue.free.len() - before
+    }
+
+    /// Sends a frame; false without room.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        self.reclaim();
+        let queue = &mut self.queues[TRANSMIT];
         let Some(at) = queue.free.pop() else { return false };
         let len = HEADER + frame.len();
         let bytes = self.memory.bytes(at, len as u32).unwrap();

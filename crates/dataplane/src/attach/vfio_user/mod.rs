@@ -303,7 +303,7 @@ impl Server {
         let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, line);
         let counters = self.state.bus().ok_or_else(missing)?;
         let received = (0..RECEIVE_QUEUES).filter_map(|queue| self.state.egress(queue)).collect();
-        let moved = Moved { sent: self.state.ingress(), received };
+        let moved = Moved { sent: self.state.ingress(), received, only_sent: false };
         let moderation = Moderation::new(self.plug.interrupts, moved);
         let vectors = Arc::new(vectors.counted(counters.clone()).moderated(moderation));
         self.transmit_queues = transmit.len() as u16;

@@ -108,7 +108,9 @@ impl Vectors {
         }
         if raised > 0 {
             self.counters.iter().for_each(|counters| counters.interrupts.add_shared(raised));
-            self.moderation.iter().for_each(|moderation| moderation.rung(now));
+            self.moderation.iter().for_each(|moderation| {
+                moderation.rung(now);
+            });
         }
         Asked { rung: raised > 0, due }
     }

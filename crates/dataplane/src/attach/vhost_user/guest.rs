@@ -58,6 +58,10 @@ impl Source for Guest {
     fn disarm(&mut self) {
         self.queues.iter_mut().for_each(|queue| queue.transmit.disarm());
     }
+
+    fn is_awaited(&self, queue: usize) -> bool {
+        self.queues.get(queue).is_some_and(|queue| queue.transmit.is_awaited())
+    }
 }
 
 impl Ingress for Queue {

@@ -264,12 +264,10 @@ impl FrontEnd {
     /// Whom the queues of the present halves wake.
     #[must_use]
     pub fn bells(&self) -> Bells {
-        let moved = |queue: usize| match queue % 2 {
-            0 => Moved {
-                sent: self.state.ingress(),
-                received: self.state.egress(queue / 2).into_iter().collect(),
-            },
-            _ => Moved { sent: self.state.ingress(), received: Vec::new() },
+        let moved = |queue: usize| Moved {
+            sent: self.state.ingress(),
+            received: self.state.egress(queue / 2).into_iter().collect(),
+            only_sent: queue % 2 == 1,
         };
         let calls = |odd: usize| {
             let queues = (0..2 * self.queue_pairs).filter(|q| q % 2 == odd && self.is_running(*q));
