@@ -14,8 +14,9 @@ use super::guests::Guests;
 use super::nic::linux::Cards;
 use super::peer;
 use crate::api;
-use crate::cli::{Client, Global};
+use crate::cli::{Client, Global, port_options};
 use crate::parent_death;
+use crate::vm::{Accelerator, Model};
 
 /// What all measurements of a run share.
 pub struct Lab {
@@ -164,6 +165,18 @@ impl Daemon {
     /// Adds a port of this kind, which may flood as much as it likes: so may the peers'.
     pub fn add_port(&self, name: &str, kind: &serde_json::Value) -> Result<()> {
         self.add_port_of(name, kind, &[])
+    }
+
+    /// Holds a port's interrupts back as `toklat vm run` does.
+    pub fn hold_back_usually(&self, port: &str, model: Model) -> Result<()> {
+        let usual = model.usual_interrupts(Accelerator::choose().0).unwrap_or("off");
+        self.hold_back(port, usual)
+    }
+
+    /// Holds a port's interrupts back as `--interrupts` says.
+    pub fn hold_back(&self, port: &str, how: &str) -> Result<()> {
+        let interrupts = port_options::interrupts(how).map_err(anyhow::Error::msg)?;
+        self.change_port(port, &serde_json::json!({ "interrupts": interrupts }))
     }
 
     /// The same, for an owner with these addresses.

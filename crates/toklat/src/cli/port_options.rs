@@ -54,7 +54,8 @@ fn on_off(text: &str) -> Result<bool, &'static str> {
     }
 }
 
-fn interrupts(text: &str) -> Result<Interrupts, String> {
+/// What `--interrupts` says.
+pub(crate) fn interrupts(text: &str) -> Result<Interrupts, String> {
     let mut interrupts = Interrupts::default();
     if text == "off" {
         return Ok(interrupts);

@@ -123,6 +123,20 @@ impl Model {
         }
     }
 
+    /// How far its port holds interrupts back, unless told otherwise, as `toklat port add --interrupts` is told it.
+    ///
+    /// Each interrupt of an emulated card costs its guest a handful of accesses to registers, which are messages:
+    /// those that only tell of frames that were sent wait. Without KVM, QEMU's main loop passes each on, which
+    /// takes it longer than the switch takes for a batch: under heavy traffic they wait for more.
+    #[must_use]
+    pub const fn usual_interrupts(self, accelerator: Accelerator) -> Option<&'static str> {
+        match (self.kind().plug, accelerator) {
+            (Plug::VfioUser, _) => Some("sent=1000"),
+            (Plug::VhostUser, Accelerator::Tcg) => Some("delay=500,adaptive"),
+            _ => None,
+        }
+    }
+
     /// What it is to QEMU.
     #[must_use]
     pub const fn kind(self) -> Kind {

@@ -58,10 +58,6 @@ impl VmCommand {
     }
 }
 
-/// Microseconds that interrupts of an emulated NIC for frames that were sent wait for more: each costs its
-/// guest a handful of accesses to registers, which are messages.
-pub const SENT_US: u32 = 1000;
-
 /// Options of `toklat vm run`.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
@@ -94,7 +90,8 @@ pub struct RunArgs {
     /// As of toklat port add --nic
     #[arg(long, value_name = "trap|shared")]
     doorbell: Option<String>,
-    /// As of toklat port add [default: sent=1000 for NICs that the port emulates, else off]
+    /// As of toklat port add [default: sent=1000 for NICs that the port emulates; delay=500,adaptive for virtio without
+    /// KVM; else off]
     #[arg(long, value_name = "off|rate=N,delay=US,adaptive,sent=US")]
     interrupts: Option<String>,
     /// MiB of memory
@@ -244,7 +241,7 @@ impl RunArgs {
     }
 
     /// What `toklat port add` is told beside [`kind_options`].
-    fn emulated_options(&self, nic: &Nic) -> Result<Vec<OsString>> {
+    fn port_options(&self, nic: &Nic, accelerator: Accelerator) -> Result<Vec<OsString>> {
         let mut options: Vec<OsString> = Vec::new();
         if self.csb {
             options.push("--csb".into());
@@ -261,10 +258,9 @@ impl RunArgs {
                 "--csb, --combine and --doorbell are for NICs that the port emulates"
             ));
         }
-        let usual = || format!("sent={SENT_US}");
-        let interrupts = self.interrupts.clone().or_else(|| emulated.then(usual));
-        let interrupts = interrupts.into_iter().map(OsString::from);
-        options.extend(interrupts.flat_map(|how| ["--interrupts".into(), how]));
+        let usual = nic.model.usual_interrupts(accelerator);
+        let interrupts = self.interrupts.as_deref().or(usual);
+        options.extend(interrupts.iter().flat_map(|how| ["--interrupts".into(), how.into()]));
         Ok(options)
     }
 
@@ -295,7 +291,7 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     command.args(machine.arguments(qemu.version));
     let line = quoted(std::iter::once(command.get_program()).chain(command.get_args()));
     let mut options = kind_options(&machine.nic);
-    options.extend(args.emulated_options(&machine.nic)?);
+    options.extend(args.port_options(&machine.nic, machine.accelerator)?);
     if args.print {
         let options = quoted(options.iter().map(OsString::as_os_str));
         let first = match &given {

@@ -16,7 +16,6 @@ use serde_json::json;
 use super::wire::Wire;
 use crate::bench::lab::{Daemon, Lab};
 use crate::daemon::endpoints;
-use crate::vm::run::SENT_US;
 use crate::vm::{
     Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, Version, guest,
 };
@@ -195,11 +194,7 @@ impl Setup {
                 let daemon = lab.daemon("")?;
                 let socket = daemon.dir().join("card.sock");
                 daemon.add_port_of("card", &card.port(&socket), &[GUEST])?;
-                if card.model().emulated().is_some() {
-                    // As `toklat vm run` has it.
-                    let held_back = json!({ "interrupts": { "max_sent_delay_us": SENT_US } });
-                    daemon.change_port("card", &held_back)?;
-                }
+                daemon.hold_back_usually("card", card.model())?;
                 let far = Wire::Port(Box::new(daemon.port("far")?));
                 let guest = start(&qemu, card, card.model().backend(socket), &[])?;
                 Ok(Self { guest, far, daemon: Some(daemon), _bridge: None })

@@ -3,12 +3,14 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use fabric::Policy;
 use hyper::Method;
 
 use super::{Demo, Outcome};
 use crate::api::{NewPort, PortInfo, PortKind, PortSpec};
+use crate::cli::port_options::interrupts;
 use crate::cli::table::bps;
-use crate::vm::{Accelerator, Backend, Between, Bridge, Pair, Qemu, guest};
+use crate::vm::{Accelerator, Backend, Between, Bridge, Model, Pair, Qemu, guest};
 
 /// What the line says when there are none.
 pub const WHAT: &str = "two Linux guests";
@@ -47,11 +49,14 @@ pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> 
 fn on_switch(demo: &mut Demo) -> anyhow::Result<Between> {
     let sockets =
         ["vm-a", "vm-b"].map(|name| (name, demo.directory.path().join(format!("{name}.sock"))));
+    let usual = Model::Virtio.usual_interrupts(Accelerator::choose().0).unwrap_or("off");
+    let interrupts = interrupts(usual).map_err(anyhow::Error::msg)?;
     for (name, socket) in &sockets {
         let path = Some(socket.to_string_lossy().into_owned());
         let kind = PortKind::VhostUser { path, client: false, queues: 1 };
-        let port =
-            NewPort { name: (*name).to_owned(), spec: PortSpec { kind, ..PortSpec::default() } };
+        let policy = Policy { interrupts, ..Policy::default() };
+        let spec = PortSpec { kind, policy, ..PortSpec::default() };
+        let port = NewPort { name: (*name).to_owned(), spec };
         let _: PortInfo = demo
             .client
             .send(Method::POST, "/v1/switches/demo/ports", &port)
