@@ -578,6 +578,8 @@ impl Worker {
         }
         port.source.begin();
         (port.busy_at, port.hot) = (now, true);
+        // Who was to wake its owner is another worker.
+        port.held_back_until = now;
         self.hot.push(id);
         self.serving += 1;
         if self.ports.len() <= usize::from(id) {
