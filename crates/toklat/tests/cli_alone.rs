@@ -150,8 +150,12 @@ fn a_virtual_machine_s_command_line_is_printed_without_qemu_or_daemon() {
     assert!(output.status.success(), "{}", stderr(&output));
     let printed = String::from_utf8(output.stdout).unwrap();
     let socket = dir.path().join("vale0.vm1.sock");
-    let add = format!("# toklat port add vale0:vm1 --vhost-user {} --queues 2\n", socket.display());
-    assert!(printed.starts_with(&add), "{printed}");
+    let add = format!("# toklat port add vale0:vm1 --vhost-user {} --queues 2", socket.display());
+    assert!(printed.starts_with(&format!("{add} --interrupts delay=500,adaptive\n")), "{printed}");
+    let with_kvm = boot.map(|word| if word == "tcg" { "kvm" } else { word });
+    let output = toklat(dir.path(), &[&vm[..], &with_kvm].concat());
+    let with_kvm = String::from_utf8(output.stdout).unwrap();
+    assert!(with_kvm.starts_with(&format!("{add}\n")), "{with_kvm}");
     assert!(
         printed.contains("\n/no/qemu -name vale0-vm1") && printed.ends_with(" -s\n"),
         "{printed}"
