@@ -131,13 +131,14 @@ impl Moderation {
         let many = moved.saturating_mul(self.delay) >= since.saturating_mul(HEAVY);
         let heavy = many && (moved >= SEVERAL || sent == 0 || received == 0);
         let a_round = since.saturating_mul(A_ROUND) / moved.max(1);
-        self.interval.store(if heavy { self.delay.min(a_round) } else { 0 }, Ordering::Relaxed);
+        let interval = if heavy { self.delay.min(a_round) } else { 0 };
+        self.interval.store(interval, Ordering::Relaxed);
         self.rung_at.store(now.0, Ordering::Relaxed);
         for (frames, before) in frames.iter().zip(&self.rung_after) {
             before.fetch_add(*frames, Ordering::Relaxed);
         }
         self.asked_at.store(0, Ordering::Relaxed);
-        self.is_heavy(now).then(|| now + self.interval(now))
+        (self.adaptive && interval > 0).then(|| now + interval)
     }
 }
 
@@ -156,11 +157,17 @@ mod tests {
     fn moderation(
         interrupts: Interrupts,
     ) -> (Moderation, Shared<IngressCounters>, Shared<EgressCounters>) {
+        moderation_of(interrupts, false)
+    }
+
+    fn moderation_of(
+        interrupts: Interrupts,
+        only_sent: bool,
+    ) -> (Moderation, Shared<IngressCounters>, Shared<EgressCounters>) {
         let page = || Mapping::private(4096).unwrap();
         let (sent, received): (Shared<IngressCounters>, Shared<EgressCounters>) =
             (page().shared(0).unwrap(), page().shared(0).unwrap());
-        let moved =
-            Moved { sent: Some(sent.clone()), received: vec![received.clone()], only_sent: false };
+        let moved = Moved { sent: Some(sent.clone()), received: vec![received.clone()], only_sent };
         (Moderation::new(interrupts, moved).unwrap(), sent, received)
     }
 
@@ -229,12 +236,7 @@ mod tests {
 
     #[test]
     fn what_was_sent_is_told_of_less_often_whatever_the_guest_receives() {
-        let page = || Mapping::private(4096).unwrap();
-        let (sent, received): (Shared<IngressCounters>, Shared<EgressCounters>) =
-            (page().shared(0).unwrap(), page().shared(0).unwrap());
-        let moved =
-            Moved { sent: Some(sent.clone()), received: vec![received.clone()], only_sent: true };
-        let moderation = Moderation::new(ADAPTIVE, moved).unwrap();
+        let (moderation, sent, received) = moderation_of(ADAPTIVE, true);
         let now = Nanos(Nanos::SECOND);
         moderation.rung(now);
         received.frames.add(ENOUGH);

@@ -167,18 +167,6 @@ impl Daemon {
         self.add_port_of(name, kind, &[])
     }
 
-    /// Holds a port's interrupts back as `toklat vm run` does.
-    pub fn hold_back_usually(&self, port: &str, model: Model) -> Result<()> {
-        let usual = model.usual_interrupts(Accelerator::choose().0).unwrap_or("off");
-        self.hold_back(port, usual)
-    }
-
-    /// Holds a port's interrupts back as `--interrupts` says.
-    pub fn hold_back(&self, port: &str, how: &str) -> Result<()> {
-        let interrupts = port_options::interrupts(how).map_err(anyhow::Error::msg)?;
-        self.change_port(port, &serde_json::json!({ "interrupts": interrupts }))
-    }
-
     /// The same, for an owner with these addresses.
     pub fn add_port_of(
         &self,
@@ -198,6 +186,18 @@ impl Daemon {
         let path = format!("/v1/switches/vale0/ports/{name}");
         let _: api::PortInfo = self.client()?.send(hyper::Method::PATCH, &path, patch)?;
         Ok(())
+    }
+
+    /// Holds a port's interrupts back as `toklat vm run` does.
+    pub fn hold_back_usually(&self, port: &str, model: Model) -> Result<()> {
+        let usual = model.usual_interrupts(Accelerator::choose().0).unwrap_or("off");
+        self.hold_back(port, usual)
+    }
+
+    /// Holds a port's interrupts back as `--interrupts` says.
+    pub fn hold_back(&self, port: &str, how: &str) -> Result<()> {
+        let interrupts = port_options::interrupts(how).map_err(anyhow::Error::msg)?;
+        self.change_port(port, &serde_json::json!({ "interrupts": interrupts }))
     }
 
     /// The process id of its data process.

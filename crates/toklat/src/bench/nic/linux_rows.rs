@@ -5,7 +5,7 @@ use crate::bench::peer::Peer;
 use crate::bench::rows::{Better, Row};
 
 const GUEST: &str = "a Linux guest with a virtual processor, a program at the far end of its wire, and what is \
-    between them (the switch: auto; cards that it emulates interrupt for frames that were sent up to 1000 us late, as by \
+    between them (the switch: auto; interrupts are held back as by \
     toklat vm run), on all cores. Peer: the same guest and program";
 const VIRTIO_UDP: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Udp));
 const VIRTIO_BURST: Peer = Peer::Toklat("virtio", |lab| figure(lab, Card::Virtio, What::Burst));
