@@ -108,6 +108,34 @@ pub struct Interrupt {
     pub due: Option<Nanos>,
 }
 
+/// Why registers that come from elsewhere are not taken over: no driver's accesses make them so.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} cannot be {value:#x}")]
+pub struct Impossible {
+    /// The register, or what is kept beside them.
+    pub what: &'static str,
+    /// What it is.
+    pub value: u64,
+}
+
+impl Impossible {
+    /// Refuses a value that differs from `reset` in other bits than those in `settable`.
+    pub(crate) fn check(
+        what: &'static str,
+        value: impl Into<u64>,
+        (reset, settable): (impl Into<u64>, impl Into<u64>),
+    ) -> Result<(), Self> {
+        let value = value.into();
+        let good = (value ^ reset.into()) & !settable.into() == 0;
+        if good { Ok(()) } else { Err(Self { what, value }) }
+    }
+
+    /// Refuses one that is more than `most`.
+    pub(crate) fn limit(what: &'static str, value: u32, most: u32) -> Result<(), Self> {
+        if value <= most { Ok(()) } else { Err(Self { what, value: value.into() }) }
+    }
+}
+
 /// A device's registers and interrupts.
 pub trait Device: Send + Sync {
     /// How it looks on PCI.

@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use shmem::Shared;
 use shmem::sync::AtomicU32;
 
-use crate::device::{Bar, Identity};
+use crate::device::{Bar, Identity, Impossible};
 
 /// Bytes of configuration space.
 pub const SIZE: usize = 256;
@@ -69,6 +69,17 @@ impl Config {
         for (word, (reset, _)) in self.words.iter().zip(self.layout.iter()) {
             word.store(*reset, Ordering::Relaxed);
         }
+    }
+
+    /// Refuses what a bus cannot have made of it.
+    ///
+    /// # Errors
+    /// [`Impossible`].
+    pub fn check(&self) -> Result<(), Impossible> {
+        let words = self.words.iter().map(|word| word.load(Ordering::Relaxed));
+        words.zip(self.layout.iter()).try_for_each(|(word, (reset, writable))| {
+            Impossible::check("a word of configuration space", word, (*reset, *writable))
+        })
     }
 
     /// True if the device may use memory.

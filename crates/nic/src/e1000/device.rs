@@ -32,7 +32,9 @@ const SHARED: SharedPages = SharedPages {
     tails: &[0x2818, 0x2918, 0x3818, 0x3918],
 };
 /// Bits of RAH: the address, which address it is, and that it is valid.
-const RAH: u32 = 0x8003_ffff;
+pub(super) const RAH: u32 = 0x8003_ffff;
+/// Bits of the offset that the I/O window shows.
+pub(super) const IO_ADDRESS: u32 = 0x1_fffc;
 /// Set by software that reads the semaphore.
 const SMBI: u32 = 1;
 /// RDTR: let what waits be raised now.
@@ -182,7 +184,7 @@ impl Core {
 
     fn write_io(&self, at: u64, value: u32) {
         match at {
-            0 => self.registers.io_address.store(value & 0x1_fffc, Relaxed),
+            0 => self.registers.io_address.store(value & IO_ADDRESS, Relaxed),
             4 => self.write32(u64::from(self.registers.io_address.load(Relaxed)), value),
             _ => {}
         }

@@ -12,12 +12,12 @@ const WORDS: usize = 64;
 /// What all its words add up to.
 const SUM: u16 = 0xbaba;
 /// Bits of a command: start bit and opcode, then the address.
-const COMMAND_BITS: u32 = 9;
+pub(super) const COMMAND_BITS: u32 = 9;
 /// A start bit and the opcode for reading.
 const READ: u32 = 0b110;
 
 /// Bits of EECD.
-mod eecd {
+pub(super) mod eecd {
     pub const SK: u32 = 1;
     pub const CS: u32 = 1 << 1;
     pub const DI: u32 = 1 << 2;

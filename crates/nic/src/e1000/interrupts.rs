@@ -29,9 +29,9 @@ const DELAY: u64 = 1024;
 /// descriptors (e1000e, in its handler for other causes).
 const OTHERS: u32 = cause::LSC | cause::MDAC | cause::SRPD;
 /// Causes that a receive delay holds back.
-const RX_HELD: u32 = cause::RXT0 | cause::RXQ0 | cause::RXQ1;
+pub(super) const RX_HELD: u32 = cause::RXT0 | cause::RXQ0 | cause::RXQ1;
 /// Causes that a transmit delay holds back.
-const TX_HELD: u32 = cause::TXDW | cause::TXQ0 | cause::TXQ1;
+pub(super) const TX_HELD: u32 = cause::TXDW | cause::TXQ0 | cause::TXQ1;
 
 impl Core {
     fn interrupts(&self) -> &InterruptState {
@@ -58,10 +58,7 @@ impl Core {
 
     /// Causes that there are.
     pub fn causes(&self) -> u32 {
-        match self.member {
-            Member::Em82540 => cause::EM,
-            Member::L82574 => cause::L,
-        }
+        self.member.causes()
     }
 
     /// Frames were received on a queue: RXT0, now or later.

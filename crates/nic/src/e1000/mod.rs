@@ -27,6 +27,7 @@ mod phy;
 mod receive;
 mod regs;
 mod state;
+mod take_over;
 mod transmit;
 
 use std::sync::atomic::AtomicU32;
@@ -55,6 +56,14 @@ pub enum Member {
 }
 
 impl Member {
+    /// Interrupt causes that it has.
+    const fn causes(self) -> u32 {
+        match self {
+            Self::Em82540 => regs::cause::EM,
+            Self::L82574 => regs::cause::L,
+        }
+    }
+
     /// Transmit and receive queues.
     const fn queues(self) -> [usize; 2] {
         match self {

@@ -34,7 +34,7 @@ mod bmcr {
 
 /// Of each register: its value after a reset and the bits that can be written; `None` where there is
 /// none.
-type Row = Option<(u16, u16)>;
+pub(super) type Row = Option<(u16, u16)>;
 
 const fn rows(member: Member) -> [Row; 32] {
     let mut rows: [Row; 32] = [None; 32];
@@ -77,7 +77,7 @@ const fn rows(member: Member) -> [Row; 32] {
 
 const ROWS: [[Row; 32]; 2] = [rows(Member::Em82540), rows(Member::L82574)];
 
-fn row(member: Member, register: usize) -> Row {
+pub(super) fn row(member: Member, register: usize) -> Row {
     *ROWS.get(member as usize)?.get(register)?
 }
 

@@ -154,7 +154,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 6] = [
         Self::BadRing,
         Self::BadIndex,
         Self::BadAddress,

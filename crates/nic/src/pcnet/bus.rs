@@ -276,7 +276,7 @@ impl Controller {
 }
 
 /// BCR20 with SSIZE32 and CSRPCNET as its software style has them (Am79C970A, "BCR20").
-fn style_bits(value: u16) -> u16 {
+pub(super) fn style_bits(value: u16) -> u16 {
     match value & 0xff {
         0 => value & !0x0300 | 0x0200,
         1 => value & !0x0300 | 0x0100,

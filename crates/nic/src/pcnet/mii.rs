@@ -42,6 +42,11 @@ const PHY: [Row; 7] = [
     Row { number: 6, reset: 0, mask: 0 },
 ];
 
+/// Of a register, its value after a reset and the bits that software writes.
+pub(super) fn row(number: usize) -> (u16, u16) {
+    PHY.iter().find(|row| row.number == number).map_or((0, 0), |row| (row.reset, row.mask))
+}
+
 pub(super) fn reset(registers: &Registers) {
     for row in &PHY {
         registers.phy[row.number].store(row.reset, Ordering::Relaxed);

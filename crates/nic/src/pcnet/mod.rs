@@ -33,6 +33,7 @@ mod receive;
 mod registers;
 mod ring;
 mod table;
+mod take_over;
 mod transmit;
 
 use std::sync::Arc;

@@ -144,7 +144,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    const ALL: [Self; 6] =
+    pub(super) const ALL: [Self; 6] =
         [Self::InitBlock, Self::Ring, Self::Buffer, Self::Memory, Self::Block, Self::BlockIndex];
 
     /// As [`crate::device::Device::fault`] says it.
@@ -175,7 +175,7 @@ pub struct Registers {
     pub(super) prom: [AtomicU32; 4],
     pub(super) board: AtomicU32,
     pub(super) rap: AtomicU32,
-    fault: AtomicU32,
+    pub(super) fault: AtomicU32,
     /// Changes with everything that halves keep copies of.
     pub(super) config: AtomicU32,
     /// Changes when rings begin anew: what was lent before is the driver's again.

@@ -368,12 +368,6 @@ impl Registers {
                 self.pin.set_masked(!on);
                 Ok(())
             }
-            Access::Reset => {
-                self.config.power_on();
-                self.device.reset(now);
-                self.device.set_bus_master(false);
-                Ok(())
-            }
         };
         if let (Err(_), false) = (done, header.reply) {
             return Err(match access {
@@ -395,7 +389,6 @@ impl Registers {
             Access::Write { .. } => written.add(1),
             Access::Multi(entries) => written.add((entries.len() / MULTI) as u64),
             Access::Unmask(_) => counters.acknowledgements.add(1),
-            Access::Reset => {}
         }
     }
 

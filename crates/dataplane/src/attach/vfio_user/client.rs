@@ -23,6 +23,7 @@ use shmem::{Mapping, Shared};
 use super::message::{
     Fields, HEADER, MAX_MESSAGE, command, flags, irq, longs, version, words, write_header,
 };
+use super::migration::{DeviceState, MAX_TRANSFER};
 
 /// How long a reply may take: what QEMU waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -86,7 +87,7 @@ impl Client {
         let traps = Traps::default();
         let mut client =
             Self { socket, id: 0, buffer: Vec::new(), fds: Vec::new(), traps, failed: None };
-        let capabilities = json!({ "max_msg_fds": 16, "write_multiple": true });
+        let capabilities = json!({ "max_msg_fds": 16, "write_multiple": true, "migration": {} });
         client.ask(command::VERSION, &version(&capabilities), &[])?;
         Ok(client)
     }
@@ -270,6 +271,56 @@ impl Client {
     /// [`ClientError`].
     pub fn reset(&mut self) -> Result<(), ClientError> {
         self.ask(command::DEVICE_RESET, &[], &[]).map(drop)
+    }
+
+    /// Where the device is in its move to another server.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn device_state(&mut self) -> Result<u32, ClientError> {
+        let answer = self.ask(command::DEVICE_FEATURE, &words(&[16, 1 << 16 | 2]), &[])?;
+        Ok(Fields(answer.get(8..).unwrap_or_default()).u32())
+    }
+
+    /// Has it be in another state.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn set_device_state(&mut self, state: DeviceState) -> Result<(), ClientError> {
+        let body = words(&[16, 1 << 17 | 2, state as u32, 0]);
+        self.ask(command::DEVICE_FEATURE, &body, &[]).map(drop)
+    }
+
+    /// Stops the device, and reads its state.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn save(&mut self) -> Result<Vec<u8>, ClientError> {
+        self.set_device_state(DeviceState::StopCopy)?;
+        let mut state = Vec::new();
+        loop {
+            let body = words(&[8 + MAX_TRANSFER, MAX_TRANSFER]);
+            let answer = self.ask(command::MIG_DATA_READ, &body, &[])?;
+            let data = answer.get(8..).ok_or(ClientError::Malformed)?;
+            state.extend(data);
+            if data.len() < MAX_TRANSFER as usize {
+                return Ok(state);
+            }
+        }
+    }
+
+    /// Stops the device, and has it go on from a state that was [saved](Self::save), once it is to run.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn load(&mut self, state: &[u8]) -> Result<(), ClientError> {
+        self.set_device_state(DeviceState::Resuming)?;
+        for part in state.chunks(MAX_TRANSFER as usize) {
+            let size = part.len() as u32;
+            let body = [&words(&[8 + size, size])[..], part].concat();
+            self.ask(command::MIG_DATA_WRITE, &body, &[])?;
+        }
+        self.set_device_state(DeviceState::Stop)
     }
 
     /// Bytes of a region.

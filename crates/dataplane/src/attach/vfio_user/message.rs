@@ -35,6 +35,9 @@ pub mod command {
     pub const REGION_WRITE: u16 = 10;
     pub const DEVICE_RESET: u16 = 13;
     pub const REGION_WRITE_MULTI: u16 = 15;
+    pub const DEVICE_FEATURE: u16 = 16;
+    pub const MIG_DATA_READ: u16 = 17;
+    pub const MIG_DATA_WRITE: u16 = 18;
 }
 
 /// Bits of a header's flags.
@@ -218,8 +221,6 @@ pub enum Access<'a> {
     Multi(&'a [u8]),
     /// The pin's interrupt may be signalled again, or may not.
     Unmask(bool),
-    /// A reset of the device.
-    Reset,
 }
 
 /// A write of an [`Access::Multi`].
@@ -258,11 +259,9 @@ pub fn access(header: Header, body: &[u8]) -> Result<Option<Access<'_>>, Protoco
             }
             Access::Multi(fields.0)
         }
-        command::DEVICE_RESET if body.is_empty() => Access::Reset,
-        command::REGION_READ
-        | command::REGION_WRITE
-        | command::REGION_WRITE_MULTI
-        | command::DEVICE_RESET => return Err(header.wrong_size()),
+        command::REGION_READ | command::REGION_WRITE | command::REGION_WRITE_MULTI => {
+            return Err(header.wrong_size());
+        }
         command::DEVICE_SET_IRQS if body.len() == 20 => {
             let (_argsz, action, index) = (fields.u32(), fields.u32(), fields.u32());
             match (action, index, fields.u32(), fields.u32()) {
@@ -283,7 +282,14 @@ const MASK: u32 = irq::DATA_NONE | irq::MASK;
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     /// What the front end speaks.
-    Version(u16),
+    Version {
+        /// The protocol's version.
+        major: u16,
+        /// Most bytes that it takes or gives in a message's data.
+        transfer: u64,
+        /// It names migration among what it can.
+        migration: bool,
+    },
     /// A range of the guest's memory.
     DmaMap {
         /// Whether the device may read it, 1, and write it, 2.
@@ -328,6 +334,26 @@ pub enum Request {
         /// What came behind, but for descriptors.
         data: Vec<u8>,
     },
+    /// The device is to be as after power-on.
+    Reset,
+    /// Something about a feature of the device.
+    Feature {
+        /// Bytes there are for the answer.
+        room: u32,
+        /// Which, and what is to be done.
+        flags: u32,
+        /// What comes with it.
+        data: Vec<u8>,
+    },
+    /// Bytes of the device's state are asked for.
+    StateRead {
+        /// Bytes there are for the answer.
+        room: u32,
+        /// How many.
+        size: u32,
+    },
+    /// Bytes of a state.
+    StateWrite(Vec<u8>),
     /// Something that is not offered.
     Other(u16),
 }
@@ -343,14 +369,17 @@ pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
         command::VERSION => {
             size(body.len() >= 4)?;
             let (major, _minor) = (fields.u16(), fields.u16());
-            if !fields.0.is_empty() {
-                let (end, text) = fields.0.split_last().ok_or(ProtocolError::Capabilities)?;
-                let parsed: Result<Value, _> = serde_json::from_slice(text);
-                if *end != 0 || !parsed.is_ok_and(|parsed| parsed.is_object()) {
-                    return Err(ProtocolError::Capabilities);
-                }
-            }
-            Request::Version(major)
+            let spoken = match fields.0 {
+                [] => Value::Null,
+                [text @ .., 0] => serde_json::from_slice(text)
+                    .ok()
+                    .filter(Value::is_object)
+                    .ok_or(ProtocolError::Capabilities)?,
+                _ => return Err(ProtocolError::Capabilities),
+            };
+            let spoken = &spoken["capabilities"];
+            let transfer = spoken["max_data_xfer_size"].as_u64().unwrap_or(1 << 20);
+            Request::Version { major, transfer, migration: spoken["migration"].is_object() }
         }
         command::DMA_MAP => {
             size(body.len() == 32)?;
@@ -382,6 +411,26 @@ pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
             let (_argsz, flags, index) = (fields.u32(), fields.u32(), fields.u32());
             let (start, count) = (fields.u32(), fields.u32());
             Request::SetIrqs { flags, index, start, count, data: fields.0.to_vec() }
+        }
+        command::DEVICE_RESET => {
+            size(body.is_empty())?;
+            Request::Reset
+        }
+        command::DEVICE_FEATURE => {
+            size(body.len() >= 8)?;
+            let (room, flags) = (fields.u32(), fields.u32());
+            Request::Feature { room, flags, data: fields.0.to_vec() }
+        }
+        command::MIG_DATA_READ => {
+            size(body.len() == 8)?;
+            let (room, size) = (fields.u32(), fields.u32());
+            Request::StateRead { room, size }
+        }
+        command::MIG_DATA_WRITE => {
+            size(body.len() >= 8)?;
+            let (_argsz, count) = (fields.u32(), fields.u32());
+            size(count as usize == fields.0.len())?;
+            Request::StateWrite(fields.0.to_vec())
         }
         other => Request::Other(other),
     })
@@ -468,6 +517,9 @@ mod tests {
             (command::REGION_WRITE, vec![]),
             (command::REGION_WRITE_MULTI, vec![]),
             (command::DEVICE_RESET, vec![0]),
+            (command::DEVICE_FEATURE, (8..40).collect()),
+            (command::MIG_DATA_READ, vec![8]),
+            (command::MIG_DATA_WRITE, vec![8]),
         ] {
             let is_good = |size: usize| {
                 let body = vec![0; size];

@@ -23,9 +23,11 @@ mod line;
 #[cfg(test)]
 mod loopback;
 pub mod message;
+pub mod migration;
 mod mirror;
 mod models;
 mod session;
+mod stopped;
 pub(super) mod vectors;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -42,15 +44,18 @@ use shmem::GuestMemory;
 use self::bus::{Bus, Wire};
 use self::line::{Front, Line};
 use self::message::{Header, ProtocolError, Request};
+use self::migration::DeviceState;
 use self::mirror::Mirror;
-use self::models::Room;
+use self::models::{Card, Room};
 use self::session::Session;
+use self::stopped::Stopped;
 use self::vectors::Vectors;
 use super::moderation::{Moderation, Moved};
 use super::vhost_user::session::Kept;
-use super::{AttachError, Attached, Bells, Exit};
+use super::{AttachError, Attached, Bells, Exit, null};
 use crate::config::{Doorbell, NicConfig, PortId};
 use crate::state::PortState;
+use crate::worker::clock;
 
 pub use self::bus::Summons;
 pub use self::line::leave;
@@ -210,11 +215,33 @@ impl Server {
             Request::GetRegionInfo { index, .. } if !self.session.pages(*index).is_empty()
         );
         let fd = self.doorbells.clone().filter(|_| shows_pages);
-        let answer = self.session.handle(&self.identity, (header.command, request), fds)?;
+        let card = Card {
+            identity: &self.identity,
+            plug: &self.plug,
+            room: &self.room,
+            config: &self.config,
+        };
+        let (was, resets) = (self.session.migration.state(), request == Request::Reset);
+        let answer = self.session.handle(&card, (header.command, request), fds)?;
+        self.follow_state(was, resets);
         let reply = message::reply(header, answer.as_deref().map_err(|error| *error));
         let reply = if header.reply { reply } else { Vec::new() };
         self.session.last = (self.wire.line().requests() + 1, reply.clone());
         Ok(Done { header, reply, fd, error: answer.err() })
+    }
+
+    /// Has registers in memory follow the device where it was exchanged, and the device follow them where it
+    /// has stopped.
+    fn follow_state(&mut self, was: DeviceState, resets: bool) {
+        let is = self.session.migration.state();
+        let exchanged = resets || was == DeviceState::Resuming && is != was;
+        let stopped = was == DeviceState::Running && is != was;
+        let Some(file) = self.doorbells.as_ref().filter(|_| exchanged || stopped) else { return };
+        // One that is only looked at has no memory to touch.
+        let memory = if exchanged { Arc::default() } else { self.session.memory() };
+        let Ok(made) = model(&self.plug, &self.room, &self.state, memory) else { return };
+        let Some(mut mirror) = Mirror::new(made.device, file) else { return };
+        if exchanged { mirror.publish() } else { mirror.forward(clock()) }
     }
 
     /// What a message came to is kept: takes it out of the socket, and answers.
@@ -292,6 +319,9 @@ impl Server {
     /// # Errors
     /// [`AttachError`] when counters are missing.
     pub fn halves(&mut self, now: Nanos) -> Result<Attached, AttachError> {
+        if self.session.migration.state() != DeviceState::Running {
+            return self.stopped();
+        }
         let made = model(&self.plug, &self.room, &self.state, self.session.memory())?;
         let Model { device, transmit, receive } = made;
         device.set_bus_master(self.config.bus_master());
@@ -326,9 +356,25 @@ impl Server {
         Ok(Attached { source: Box::new(bus), egresses, bells })
     }
 
+    /// Those of a device that stands still: configuration space is there.
+    fn stopped(&mut self) -> Result<Attached, AttachError> {
+        let device: Arc<dyn Device> = Arc::new(Stopped(self.identity));
+        let pin = Arc::clone(self.session.pin());
+        let line = (Arc::clone(&pin), Arc::clone(&self.config));
+        let vectors = Vectors::new(Arc::clone(&device), self.session.mode(), [].into(), line);
+        let (wire, config) = (Arc::clone(&self.wire), Arc::clone(&self.config));
+        let counters = self.state.bus().ok_or_else(missing)?;
+        (self.device, self.transmit_queues) = (Some(Arc::clone(&device)), 0);
+        let bus = Bus::new(wire, (device, Vec::new()), config, (Arc::new(vectors), pin), counters);
+        Ok(Attached { source: Box::new(bus), ..null::down(&self.state)? })
+    }
+
     /// What is new to say of the guest and its memory.
     pub fn news(&mut self) -> Vec<String> {
         let mut news = Vec::new();
+        if let Some(why) = self.session.migration.refused.take() {
+            news.push(format!("refused a state that the device was to go on with: {why}"));
+        }
         // Firmware has ranges come and go; a driver that uses memory finds them all.
         let lacks = self.config.bus_master() && self.session.lacks_memory();
         if lacks && !self.said.0 {

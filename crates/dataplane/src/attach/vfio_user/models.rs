@@ -3,20 +3,26 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nic::device::{DeviceConfig, Identity, Model};
+use nic::device::{DeviceConfig, Identity, Impossible, Model};
 use nic::e1000::{self, E1000, Member};
 use nic::pci;
 use nic::pcnet::{self, Chip, Pcnet};
-use shmem::{Mapping, Shareable, Shared};
+use shmem::{Bytes, Mapping, Shareable, Shared};
 
+use super::Plug;
 use super::line::Progress;
+use super::migration::{self, StateError};
 use crate::attach::AttachError;
 use crate::config::{NicConfig, NicModel};
 use crate::state::PortState;
 
 /// Where things of a device lie in a port's part of the state memory.
 const PROGRESS: usize = pci::SIZE;
+const HEADER: usize = 512;
 const REGISTERS: usize = 4096;
+
+const _: () = assert!(PROGRESS + size_of::<Progress>() <= HEADER);
+const _: () = assert!(HEADER + migration::HEADER <= REGISTERS);
 
 /// A port's part of the state memory.
 #[derive(Clone, Debug)]
@@ -57,9 +63,99 @@ impl Room {
 
     /// Clears it, for a device that was never powered on.
     pub fn clear(&self, nic: NicModel) {
-        let len = REGISTERS + registers_size(nic);
-        if let Some(bytes) = self.mapping.bytes(self.bytes.start, len.min(self.bytes.len())) {
-            bytes.fill(0);
+        self.window(0..REGISTERS + registers_size(nic)).fill(0);
+    }
+
+    fn window(&self, part: Range<usize>) -> Bytes<'_> {
+        let end = part.end.min(self.bytes.len());
+        let window = end
+            .checked_sub(part.start)
+            .and_then(|len| self.mapping.bytes(self.bytes.start + part.start, len));
+        window.unwrap_or(Bytes::empty())
+    }
+}
+
+/// A device as it lies in state memory, while nobody uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Card<'a> {
+    /// How it looks on PCI.
+    pub identity: &'a Identity,
+    /// What it is.
+    pub plug: &'a Plug,
+    /// Where it lies.
+    pub room: &'a Room,
+    /// Its configuration space.
+    pub config: &'a pci::Config,
+}
+
+impl<'a> Card<'a> {
+    fn registers(&self) -> Range<usize> {
+        REGISTERS..REGISTERS + registers_size(self.plug.nic.model)
+    }
+
+    /// Has it be as after power-on.
+    pub fn power_on(&self) {
+        self.room.window(self.registers()).fill(0);
+        self.config.power_on();
+    }
+
+    /// Bytes of its state.
+    pub fn state_len(&self) -> usize {
+        migration::HEADER + pci::SIZE + self.registers().len()
+    }
+
+    /// Where the `len` bytes of its state from `at` on lie.
+    pub fn state(&self, at: usize, len: usize) -> impl Iterator<Item = Bytes<'a>> {
+        let (room, mut begin) = (self.room, 0);
+        let parts = [HEADER..HEADER + migration::HEADER, 0..pci::SIZE, self.registers()];
+        parts.into_iter().map(move |part| {
+            let within = |at: usize| at.clamp(begin, begin + part.len()) - begin + part.start;
+            let window = within(at)..within(at + len);
+            begin += part.len();
+            room.window(window)
+        })
+    }
+
+    /// Says what its state is of.
+    pub fn write_header(&self) {
+        let header = self.room.window(HEADER..HEADER + migration::HEADER);
+        for (i, (word, _)) in migration::header(self).into_iter().enumerate() {
+            header.write(8 * i, word);
+        }
+    }
+
+    /// Goes on with a state that was written here.
+    ///
+    /// # Errors
+    /// [`StateError`]: it is none of this card's.
+    pub fn take_over(&self) -> Result<(), StateError> {
+        let header = self.room.window(HEADER..HEADER + migration::HEADER);
+        for (i, (word, otherwise)) in migration::header(self).into_iter().enumerate() {
+            if header.read(8 * i) != Some(word) {
+                return Err(StateError::Other(otherwise));
+            }
+        }
+        self.config.check()?;
+        Ok(self.take_registers_over()?)
+    }
+
+    fn take_registers_over(&self) -> Result<(), Impossible> {
+        let (csb, room) = (self.plug.nic.csb, self.room);
+        let e1000 = |member| {
+            let registers: Option<Shared<e1000::Registers>> = room.at(REGISTERS);
+            registers.map_or(Ok(()), |registers| registers.take_over(member, csb))
+        };
+        let pcnet = |chip| {
+            let registers: Option<Shared<pcnet::Registers>> = room.at(REGISTERS);
+            registers.map_or(Ok(()), |registers| registers.take_over(chip, csb))
+        };
+        match self.plug.nic.model {
+            NicModel::I82540em => e1000(Member::Em82540),
+            NicModel::I82574l => e1000(Member::L82574),
+            NicModel::Am79c970a => pcnet(Chip::Am79C970A),
+            NicModel::Am79c973 => pcnet(Chip::Am79C973),
+            #[cfg(test)]
+            NicModel::Loopback => Ok(()),
         }
     }
 }

@@ -13,6 +13,8 @@ use serde_json::json;
 use shmem::GuestMemory;
 
 use super::message::{ProtocolError, Request, irq, longs, version, words};
+use super::migration::{self, MAX_TRANSFER, Migration};
+use super::models::Card;
 use super::vectors::Pin;
 use crate::attach::vhost_user::memory::{MemoryError, Slot};
 use crate::attach::vhost_user::message::Region;
@@ -50,6 +52,8 @@ struct Saved {
     ranges: Vec<(Region, bool, u32, bool)>,
     enabled: [bool; 3],
     last: (u64, Vec<u8>),
+    #[serde(default)]
+    migration: Migration,
 }
 
 /// A vfio-user session.
@@ -68,6 +72,8 @@ pub struct Session {
     pub shared: Option<SharedPages>,
     /// Why the last file of memory that cannot be used cannot.
     pub refused: Option<MemoryError>,
+    /// The device's move to another server.
+    pub migration: Migration,
 }
 
 /// The body of a reply, or the error number instead.
@@ -76,7 +82,12 @@ type Answer = Result<Vec<u8>, Errno>;
 /// True if no worker may use the device while this is carried out.
 #[must_use]
 pub fn needs_quiet(request: &Request) -> bool {
-    matches!(request, Request::DmaMap { .. } | Request::DmaUnmap { .. } | Request::SetIrqs { .. })
+    match request {
+        Request::DmaMap { .. } | Request::DmaUnmap { .. } | Request::SetIrqs { .. } => true,
+        Request::Reset => true,
+        Request::Feature { flags, .. } => migration::needs_quiet(*flags),
+        _ => false,
+    }
 }
 
 /// Vectors of each kind.
@@ -112,6 +123,7 @@ impl Session {
             last: (0, Vec::new()),
             shared: None,
             refused: None,
+            migration: Migration::default(),
         }
     }
 
@@ -169,11 +181,12 @@ impl Session {
     /// [`ProtocolError`]: the session ends.
     pub fn handle(
         &mut self,
-        identity: &Identity,
+        card: &Card<'_>,
         (number, request): (u16, Request),
         fds: Vec<OwnedFd>,
     ) -> Result<Answer, ProtocolError> {
-        if self.agreed == matches!(request, Request::Version(_)) {
+        let identity = card.identity;
+        if self.agreed == matches!(request, Request::Version { .. }) {
             return Err(ProtocolError::Order(number));
         }
         let got = fds.len();
@@ -188,17 +201,23 @@ impl Session {
             return Err(ProtocolError::Descriptors { command: number, got });
         }
         Ok(match request {
-            Request::Version(0) => {
+            Request::Version { major: 0, transfer, migration } => {
                 self.agreed = true;
-                Ok(version(&json!({
+                self.migration.agree(transfer);
+                let mut capabilities = json!({
                     "max_msg_fds": 16,
-                    "max_data_xfer_size": 4096,
+                    "max_data_xfer_size": MAX_TRANSFER,
                     "max_dma_maps": MAX_RANGES,
                     "pgsizes": 4096,
                     "write_multiple": true,
-                })))
+                });
+                // Of earlier editions of the specification; only what was proposed may be named.
+                if migration {
+                    capabilities["migration"] = json!({ "pgsize": 4096 });
+                }
+                Ok(version(&capabilities))
             }
-            Request::Version(major) => return Err(ProtocolError::Version(major)),
+            Request::Version { major, .. } => return Err(ProtocolError::Version(major)),
             Request::DmaMap { flags, offset, address, size } => {
                 let region = Region { guest: address, size, user: address, offset };
                 self.map(region, flags, fds.into_iter().next())
@@ -213,6 +232,15 @@ impl Session {
             Request::SetIrqs { flags, index, start, count, data } => {
                 self.set_irqs((flags, index), (start, count), &data, fds)
             }
+            Request::Reset => {
+                self.migration.reset(card);
+                Ok(Vec::new())
+            }
+            Request::Feature { room, flags, data } => {
+                self.migration.feature(card, (room, flags), &data)
+            }
+            Request::StateRead { room, size } => self.migration.read(card, room, size),
+            Request::StateWrite(data) => self.migration.write(card, &data),
             Request::Other(_) => Err(Errno::OPNOTSUPP),
         })
     }
@@ -347,6 +375,7 @@ impl Session {
             ranges: self.ranges.iter().map(range).collect(),
             enabled: self.enabled,
             last: self.last.clone(),
+            migration: self.migration.clone(),
         };
         kept.insert(SESSION.into(), (json!(saved), None));
         kept
@@ -359,6 +388,7 @@ impl Session {
         let saved: Saved = serde_json::from_value(kept.get(SESSION)?.0.clone()).ok()?;
         let mut session = Self::new(identity);
         (session.agreed, session.enabled, session.last) = (saved.agreed, saved.enabled, saved.last);
+        session.migration = saved.migration;
         for (kind, vectors) in session.eventfds.iter_mut().enumerate() {
             for (vector, to) in vectors.iter_mut().enumerate() {
                 *to = fd(format!("irq {kind} {vector}"));

@@ -1,0 +1,235 @@
+//! A card's move to another server (vfio-user, `DEVICE_FEATURE` and `MIG_DATA_*`; Linux's `vfio.h`,
+//! "migration v2").
+//!
+//! ```text
+//!   RUNNING <--> STOP <--> STOP_COPY: the state is read        ERROR: a reset leads to RUNNING
+//!                 ^  `--> RESUMING: it is written --.
+//!                 `------ taken over, or: ERROR <---'
+//! ```
+//!
+//! The state is what a successor of this process finds in state memory: configuration space and registers,
+//! behind a header that says what they are of. It is read from there, and written there, where nobody looks
+//! before it was found to be one. Interrupts and memory are the front end's to set up again. Which pages
+//! were written is not logged: all of the guest's memory follows once the card stands still.
+
+use nic::device::Impossible;
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::message::{Fields, longs, words};
+use super::models::Card;
+
+/// Most bytes of a message's data.
+pub const MAX_TRANSFER: u32 = 4096;
+/// Bytes of a state's header.
+pub const HEADER: usize = 32;
+
+/// The begin of a state.
+const MAGIC: u64 = u64::from_be_bytes(*b"toklatVM");
+/// Changes with what lies in [`nic::e1000::Registers`] and [`nic::pcnet::Registers`], and how.
+const VERSION: u32 = 1;
+
+/// Bits of a feature's flags: its number, and what is to be done.
+mod flag {
+    pub const NUMBER: u32 = 0xffff;
+    pub const GET: u32 = 1 << 16;
+    pub const SET: u32 = 1 << 17;
+    pub const PROBE: u32 = 1 << 18;
+}
+
+/// Features: their numbers.
+mod feature {
+    pub const MIGRATION: u32 = 1;
+    pub const DEVICE_STATE: u32 = 2;
+}
+
+/// Features that there are, and what can be done with them.
+const FEATURES: [(u32, u32); 2] =
+    [(feature::MIGRATION, flag::GET), (feature::DEVICE_STATE, flag::GET | flag::SET)];
+/// Of [`feature::MIGRATION`]: a state can be read while the device stands still.
+const STOP_COPY: u64 = 1;
+
+/// Where a device is in its move.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u32)]
+pub enum DeviceState {
+    /// What it was given was no state: it is to be reset.
+    Error = 0,
+    /// It stands still.
+    Stop = 1,
+    /// It is as ever.
+    #[default]
+    Running = 2,
+    /// It stands still, and its state can be read.
+    StopCopy = 3,
+    /// It stands still, and is given a state.
+    Resuming = 4,
+}
+
+impl DeviceState {
+    /// The state of this number, unless nobody can ask for it.
+    fn wanted(number: u32) -> Option<Self> {
+        let all = [Self::Stop, Self::Running, Self::StopCopy, Self::Resuming];
+        all.into_iter().find(|state| *state as u32 == number)
+    }
+}
+
+/// Why something is no state of a card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StateError {
+    /// It is of something else.
+    #[error("{0}")]
+    Other(&'static str),
+    /// It ends before its end, or goes on.
+    #[error("it has not the length of one")]
+    Length,
+    /// It says what cannot be.
+    #[error(transparent)]
+    Impossible(#[from] Impossible),
+}
+
+/// The header of a card's state, and what it is if it has another word.
+pub fn header(card: &Card<'_>) -> [(u64, &'static str); HEADER / 8] {
+    let id = card.identity;
+    let ids = [id.vendor, id.device, id.subsystem, id.revision.into()];
+    let ids = ids.iter().fold(0, |all, id| all << 16 | u64::from(*id));
+    [
+        (MAGIC, "it is of no card"),
+        (u64::from(VERSION) << 32 | card.state_len() as u64, "it is of another version"),
+        (ids, "it is of another model, or one with another CSB setting"),
+        (card.plug.mac.word(), "it is of a card with another address; the port needs that"),
+    ]
+}
+
+/// What a body of a reply is, or the error number instead.
+type Answer = Result<Vec<u8>, Errno>;
+
+/// A device's move.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Migration {
+    state: DeviceState,
+    /// Bytes of its state that were read or written.
+    at: usize,
+    /// Most bytes at a time.
+    transfer: u32,
+    /// Why the last state was none.
+    #[serde(skip)]
+    pub refused: Option<StateError>,
+}
+
+impl Default for Migration {
+    fn default() -> Self {
+        Self { state: DeviceState::Running, at: 0, transfer: MAX_TRANSFER, refused: None }
+    }
+}
+
+/// True if no worker may use the device while this is carried out.
+pub fn needs_quiet(flags: u32) -> bool {
+    flags & (flag::SET | flag::PROBE) == flag::SET
+}
+
+impl Migration {
+    /// Where it is.
+    pub fn state(&self) -> DeviceState {
+        self.state
+    }
+
+    /// The front end can take so many bytes at a time.
+    pub fn agree(&mut self, transfer: u64) {
+        self.transfer = transfer.min(MAX_TRANSFER.into()) as u32;
+    }
+
+    /// As after power-on.
+    pub fn reset(&mut self, card: &Card<'_>) {
+        card.power_on();
+        (self.state, self.at) = (DeviceState::Running, 0);
+    }
+
+    /// Something is asked of a feature, with an answer of at most `room` bytes.
+    pub fn feature(&mut self, card: &Card<'_>, (room, flags): (u32, u32), data: &[u8]) -> Answer {
+        const ALL: u32 = flag::NUMBER | flag::GET | flag::SET | flag::PROBE;
+        let (number, methods) = (flags & flag::NUMBER, flags & (flag::GET | flag::SET));
+        let known = FEATURES.iter().find(|(known, _)| *known == number);
+        let (_, offered) = *known.ok_or(Errno::NOTTY)?;
+        let probes = flags & flag::PROBE != 0;
+        if flags & !ALL != 0 || methods & !offered != 0 || !probes && methods.count_ones() != 1 {
+            return Err(Errno::INVAL);
+        }
+        let got = match (number, methods) {
+            _ if probes => None,
+            (feature::MIGRATION, _) => Some(longs(&[STOP_COPY])),
+            (_, flag::GET) => Some(words(&[self.state as u32, u32::MAX])),
+            _ => {
+                if data.len() != 8 {
+                    return Err(Errno::INVAL);
+                }
+                self.change(card, Fields(data).u32())?;
+                None
+            }
+        };
+        let Some(got) = got else { return Ok([&words(&[room, flags])[..], data].concat()) };
+        let size = 8 + got.len() as u32;
+        let got = if room < size { &[][..] } else { &got };
+        Ok([&words(&[size, flags])[..], got].concat())
+    }
+
+    /// Leads to another state, by STOP, as every way does.
+    fn change(&mut self, card: &Card<'_>, to: u32) -> Result<(), Errno> {
+        let to = DeviceState::wanted(to).ok_or(Errno::INVAL)?;
+        if self.state == DeviceState::Error {
+            return Err(Errno::INVAL);
+        }
+        while self.state != to {
+            let next = if self.state == DeviceState::Stop { to } else { DeviceState::Stop };
+            match (self.state, next) {
+                (DeviceState::Resuming, _) => {
+                    let whole = self.at == card.state_len();
+                    let taken = if whole { card.take_over() } else { Err(StateError::Length) };
+                    taken.map_err(|why| self.fail(card, why))?;
+                }
+                (_, DeviceState::StopCopy) => card.write_header(),
+                _ => {}
+            }
+            (self.state, self.at) = (next, 0);
+        }
+        Ok(())
+    }
+
+    /// What was written was no state. Nothing of it stays.
+    fn fail(&mut self, card: &Card<'_>, why: StateError) -> Errno {
+        card.power_on();
+        (self.state, self.at, self.refused) = (DeviceState::Error, 0, Some(why));
+        Errno::INVAL
+    }
+
+    /// The next `size` bytes of the state; fewer at its end.
+    pub fn read(&mut self, card: &Card<'_>, room: u32, size: u32) -> Answer {
+        let fits = size <= self.transfer && room.checked_sub(8).is_some_and(|room| size <= room);
+        if self.state != DeviceState::StopCopy || !fits {
+            return Err(Errno::INVAL);
+        }
+        let mut data = Vec::with_capacity(8 + size as usize);
+        let len = (card.state_len() - self.at).min(size as usize) as u32;
+        data.extend(words(&[8 + len, len]));
+        card.state(self.at, len as usize).for_each(|bytes| data.extend(bytes.to_vec()));
+        self.at += len as usize;
+        Ok(data)
+    }
+
+    /// The next bytes of a state.
+    pub fn write(&mut self, card: &Card<'_>, data: &[u8]) -> Answer {
+        if self.state != DeviceState::Resuming || data.len() > self.transfer as usize {
+            return Err(Errno::INVAL);
+        }
+        if data.len() > card.state_len() - self.at {
+            return Err(self.fail(card, StateError::Length));
+        }
+        let mut left = data;
+        for bytes in card.state(self.at, data.len()) {
+            left = &left[bytes.copy_in(left)..];
+        }
+        self.at += data.len();
+        Ok(Vec::new())
+    }
+}

@@ -1,0 +1,91 @@
+//! Registers that come from another machine, where a device of the same member had them.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use super::device::{IO_ADDRESS, RAH};
+use super::eeprom::{COMMAND_BITS, eecd};
+use super::interrupts::{RX_HELD, TX_HELD};
+use super::regs::{self, Access, Effect, Register};
+use super::state::{Fault, Registers, VECTORS};
+use super::{Member, phy};
+use crate::device::Impossible;
+
+/// The most descriptors that a ring has, by its length's bits.
+const LONGEST_RING: u32 = 0x000f_ff80 / 16;
+
+impl Register {
+    /// Bits that may differ from the reset value in the `i`th of the row, in one of `member`.
+    fn settable(&self, i: usize, member: Member, csb: bool) -> u32 {
+        match (self.effect, self.access) {
+            _ if !self.members.has(member) => 0,
+            (Effect::CsbLow | Effect::CsbHigh, _) if !csb => 0,
+            (Effect::Icr | Effect::Ims, _) => member.causes(),
+            // What was read by them stays there.
+            (Effect::Eerd | Effect::Mdic, _) | (_, Access::ReadClear) => u32::MAX,
+            (Effect::Address, _) if i % 2 == 1 => RAH,
+            // Put together when they are read.
+            (Effect::Eecd | Effect::Ics, _) | (_, Access::ReadOnly | Access::WriteOnly) => 0,
+            _ => self.mask,
+        }
+    }
+}
+
+impl Registers {
+    /// Takes them over: refuses what no driver of `member` can have made, and sets the times anew, which
+    /// are by another clock.
+    ///
+    /// # Errors
+    /// [`Impossible`]: no device is to be made over them.
+    pub fn take_over(&self, member: Member, csb: bool) -> Result<(), Impossible> {
+        for (row, first) in regs::rows() {
+            for i in 0..usize::from(row.count) {
+                let bits = (row.reset[member as usize], row.settable(i, member, csb));
+                Impossible::check(row.name, self.get(first + i), bits)?;
+            }
+        }
+        self.check_others(member)?;
+        // What waits for a timer is raised at once.
+        self.interrupts.last.iter().for_each(|last| last.store(0, Relaxed));
+        for timer in &self.interrupts.timers {
+            timer.store(timer.load(Relaxed).min(1), Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What is kept beside the registers of the table. Statistics, and contexts, which are a guest's own
+    /// words, may be anything.
+    fn check_others(&self, member: Member) -> Result<(), Impossible> {
+        let (interrupts, shifter) = (&self.interrupts, &self.shifter);
+        let held = (RX_HELD | TX_HELD) & member.causes();
+        let bits = [
+            ("bus mastering", &self.bus_master, 1),
+            ("the link", &self.link, 1),
+            ("the I/O window's offset", &self.io_address, IO_ADDRESS),
+            ("the vectors that are up", &interrupts.raised, (1 << VECTORS) - 1),
+            ("the causes that wait", &interrupts.held, held),
+            ("the EEPROM's wires", &shifter.wires, eecd::KEPT),
+            ("the EEPROM's command", &shifter.value, 0xffff),
+            ("the EEPROM's bit", &shifter.bit_out, 0xffff),
+        ];
+        for (what, word, bits) in bits {
+            Impossible::check(what, word.load(Relaxed), (0u32, bits))?;
+        }
+        Impossible::check("power", self.powered.load(Relaxed), (1u32, 0u32))?;
+        Impossible::limit("the fault", self.fault.load(Relaxed), Fault::ALL.len() as u32)?;
+        Impossible::limit("the interrupts' mode", interrupts.mode.load(Relaxed), 2)?;
+        Impossible::limit("the EEPROM's bits", shifter.bits_in.load(Relaxed), COMMAND_BITS + 1)?;
+        for queue in &self.tx {
+            Impossible::limit("a place in a ring", queue.taken.load(Relaxed), 0xffff)?;
+            Impossible::check("what is to be told", queue.told.load(Relaxed), (0u32, 15u32))?;
+        }
+        for queue in &self.rx {
+            Impossible::limit("a place in a ring", queue.moving.load(Relaxed), LONGEST_RING)?;
+            Impossible::check("what is to be told", queue.unsettled.load(Relaxed), (0u32, 3u32))?;
+        }
+        for (number, register) in self.phy.iter().enumerate() {
+            let bits = phy::row(member, number).unwrap_or_default();
+            Impossible::check("a PHY register", register.load(Relaxed), bits)?;
+        }
+        Ok(())
+    }
+}
