@@ -6,6 +6,7 @@ mod daemon;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use dataplane::attach::vfio_user::migration::DeviceState;
 use serde_json::{Value, json};
 
 use daemon::card::Card;
@@ -251,5 +252,53 @@ fn interrupts_for_sent_frames_are_held_back_and_none_is_lost() {
         let before = interrupts(&daemon);
         a.send(&frame(1, 2, number + 1));
         daemon.wait_for("an interrupt for the last frame", |daemon| interrupts(daemon) > before);
+    }
+}
+
+/// Objective: machines move to another host in the middle of a conversation, and their drivers do not notice.
+///
+/// Steps: two cards talk over a switch; they stop with frames in their rings, and their states go to ports of the
+/// same names of another daemon, and back again, where they talk on. Every frame arrives, once and in order. Data
+/// processes die while the cards stand still.
+#[test]
+fn cards_move_to_another_host_and_no_frame_is_lost() {
+    let both = |model| [(model, false, "trap"), (model, true, "trap")];
+    let shared = [("82574l", false, "shared"), ("82540em", true, "shared")];
+    for (model, csb, doorbell) in MODELS.into_iter().flat_map(both).chain(shared) {
+        let nic = format!("{{ model = '{model}', csb = {csb}, doorbell = '{doorbell}' }}");
+        let port = |name| format!("[switch.vale0.port.{name}]\nkind.vfio_user.nic = {nic}\n");
+        let hosts = [0, 1].map(|_| {
+            let daemon = Daemon::start();
+            daemon.apply(&(port("a") + &port("b")));
+            daemon
+        });
+        let start = |name| Card::start_with(&socket(&hosts[0], name), model, csb);
+        let (mut a, mut b) = (start("a"), start("b"));
+        b.send(&frame(2, 1, 0));
+        let mut number = 0;
+        for round in 0..5 {
+            let next = number + 300;
+            stream(&mut a, &mut b, &mut number, next, true);
+            // These are still on their way.
+            let sent = (number + 1..=number + 20).take_while(|n| a.send(&frame(1, 2, *n))).count();
+            let kill = |at: usize, host: usize| {
+                if at == round {
+                    kill_process(data_process(&hosts[host % 2]).unwrap());
+                }
+            };
+            a.client().set_device_state(DeviceState::Stop).unwrap();
+            kill(3, round);
+            let states = [a.stop(), b.stop()];
+            b.go_on(&socket(&hosts[(round + 1) % 2], "b"), &states[1], || ());
+            a.go_on(&socket(&hosts[(round + 1) % 2], "a"), &states[0], || kill(2, round + 1));
+            let (started, sent) = (Instant::now(), number + sent as u64);
+            while number < sent {
+                for got in numbers(&mut b) {
+                    assert_eq!(got, number + 1, "{nic}: lost or doubled");
+                    number = got;
+                }
+                assert!(started.elapsed() < PATIENCE, "{nic}: {number} of {sent}");
+            }
+        }
     }
 }

@@ -5,9 +5,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dataplane::attach::vfio_user::client::{Client, ClientError, Registers};
+use dataplane::attach::vfio_user::migration::DeviceState;
+use nic::csb::Version;
 use nic::driver::Dma;
 use nic::e1000::Member;
-use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
+use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Request};
 use nic::pcnet::driver::{Driver as PcnetDriver, Sizes};
 use shmem::Mapping;
 
@@ -26,27 +28,41 @@ pub enum Driver {
 pub struct Card {
     pub driver: Driver,
     pub calls: Vec<OwnedFd>,
-    _memory: Arc<Mapping>,
+    file: OwnedFd,
+    kind: u32,
+}
+
+/// A connection to the card of a port, with memory and interrupts.
+fn connect(path: &Path, file: &OwnedFd, kind: u32, calls: &[OwnedFd]) -> Client {
+    let mut client = Client::connect(path).unwrap();
+    client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true).unwrap();
+    client.set_irqs(kind, &calls.iter().collect::<Vec<_>>()).unwrap();
+    client
 }
 
 impl Card {
     /// Plugs a driver for `model` in.
     pub fn start(path: &Path, model: &str) -> Self {
+        Self::start_with(path, model, false)
+    }
+
+    /// As `start`, with a shared status block if `csb`.
+    pub fn start_with(path: &Path, model: &str, csb: bool) -> Self {
         let file = memfd(MEMORY);
-        let mut client = Client::connect(path).unwrap();
-        client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true).unwrap();
         let memory = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
         let (kind, vectors) = if model == "82574l" { (2, 3) } else { (0, 1) };
         let calls: Vec<_> = (0..vectors).map(|_| eventfd()).collect();
-        client.set_irqs(kind, &calls.iter().collect::<Vec<_>>()).unwrap();
-        let mut registers = Registers::new(client).unwrap();
+        let mut registers = Registers::new(connect(path, &file, kind, &calls)).unwrap();
         registers.share().unwrap();
         let driver = match model {
             "82540em" | "82574l" => {
                 let member = if model == "82574l" { Member::L82574 } else { Member::Em82540 };
                 let mut dma = Dma::new(Arc::clone(&memory), 0, MEMORY as usize, AT).unwrap();
                 let interrupts = if model == "82574l" { Interrupts::Msix } else { Interrupts::Pin };
-                let config = Config { interrupts, promiscuous: true, ..Config::stock(member) };
+                let doorbells = Doorbells::Block(Version::Two);
+                let doorbells = if csb { doorbells } else { Doorbells::Each };
+                let config =
+                    Config { interrupts, promiscuous: true, doorbells, ..Config::stock(member) };
                 let driver = E1000Driver::new(registers, &mut dma, config).unwrap();
                 Driver::E1000(Box::new(driver))
             }
@@ -54,18 +70,40 @@ impl Card {
                 let mut dma = Dma::new(Arc::clone(&memory), 0, MEMORY as usize, AT).unwrap();
                 let sizes = Sizes { transmit: 7, receive: 7 };
                 let mut driver = PcnetDriver::new(registers, &mut dma, sizes).unwrap();
+                if csb {
+                    driver = driver.with_block(&mut dma, Version::Two).unwrap();
+                }
                 driver.start(true, true).unwrap();
                 Driver::Pcnet(Box::new(driver))
             }
         };
-        Self { driver, calls, _memory: memory }
+        Self { driver, calls, file, kind }
+    }
+
+    fn registers(&mut self) -> &mut Registers {
+        match &mut self.driver {
+            Driver::E1000(driver) => driver.regs(),
+            Driver::Pcnet(driver) => driver.regs(),
+        }
     }
 
     pub fn client(&mut self) -> &mut Client {
-        match &mut self.driver {
-            Driver::E1000(driver) => &mut driver.regs().client,
-            Driver::Pcnet(driver) => &mut driver.regs().client,
-        }
+        &mut self.registers().client
+    }
+
+    /// Stops, as its machine is to go on elsewhere.
+    pub fn stop(&mut self) -> Vec<u8> {
+        self.client().save().unwrap()
+    }
+
+    /// Goes on at another port, from the state of this one; something happens before it does.
+    pub fn go_on(&mut self, path: &Path, state: &[u8], before: impl FnOnce()) {
+        let mut client = connect(path, &self.file, self.kind, &self.calls);
+        client.load(state).unwrap();
+        before();
+        client.set_device_state(DeviceState::Running).unwrap();
+        self.registers().client = client;
+        self.registers().share().unwrap();
     }
 
     /// What went wrong since this was asked last.
