@@ -1,11 +1,12 @@
 //! What a vfio-user front end says: any messages, in any order and any pieces, with any descriptors, are
 //! carried out, refused or end the session; what runs by then, over memory of any content that may also
 //! be cut short, is served without a fault of ours; what is kept of the session is the same when it is
-//! taken back, and a successor goes on with it at any time.
+//! taken back, and a successor goes on with it at any time. A card's state that was changed on its way is
+//! refused, or one to go on with.
 //!
 //! The first byte of the input picks the card and how it is; then come steps: command, flags, descriptors,
 //! length, and so many bytes. One whose flags say so is no message, but a write to the guest's memory, or
-//! to the registers that are shared.
+//! to the registers that are shared, or to the card's state, which leaves it and comes back.
 #![no_main]
 
 use std::io::IoSlice;
@@ -14,14 +15,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::attach::Attached;
-use dataplane::attach::vfio_user::message::{ProtocolError, write_header};
+use dataplane::attach::vfio_user::message::{HEADER, ProtocolError, command, words, write_header};
+use dataplane::attach::vfio_user::migration::{DeviceState, MAX_TRANSFER};
 use dataplane::attach::vfio_user::{Plug, Server, Summons};
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use dataplane::state::PortState;
 use fabric::Interrupts;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
-use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use toklat_fuzz::{MAC, Memory, assert_same, connection, drain, port_state, serve, take};
 
 /// Steps of one input.
@@ -36,6 +38,8 @@ const DELIVER: u8 = 2;
 const RESTART: u8 = 4;
 /// a write is to the registers that are shared,
 const REGISTER: u8 = 8;
+/// the card's state leaves it, is written to, and comes back,
+const MOVE: u8 = 0x40;
 /// or it is a write.
 const WRITE: u8 = 0x80;
 const WRITE_REGISTER: u8 = WRITE | REGISTER;
@@ -120,6 +124,7 @@ impl Port {
             }
             WRITE => self.memory.write(at, body),
             WRITE_REGISTER => drop(rustix::io::pwrite(&self.registers, body, at.into())),
+            _ if flags & MOVE != 0 => self.move_state(at.into(), body)?,
             _ => self.send(command, flags, &self.memory.descriptors(fds), body),
         }
         self.serve(flags & DELIVER != 0);
@@ -145,6 +150,46 @@ impl Port {
         let _ = rustix::net::sendmsg(&self.theirs, &parts, &mut control, SendFlags::NOSIGNAL);
     }
 
+    /// Has the card's state leave it and come back, with `change` at `at` of it.
+    fn move_state(&mut self, at: usize, change: &[u8]) -> Result<(), ProtocolError> {
+        self.change_state(DeviceState::StopCopy)?;
+        let mut state = Vec::new();
+        loop {
+            let read = words(&[8 + MAX_TRANSFER, MAX_TRANSFER]);
+            let part = self.ask(command::MIG_DATA_READ, &read)?;
+            let part = part.get(HEADER + 8..).unwrap_or_default();
+            state.extend(part);
+            if part.len() < MAX_TRANSFER as usize {
+                break;
+            }
+        }
+        // Something is agreed on; or nothing is there to come back.
+        let at = at.checked_rem(state.len()).unwrap_or(0);
+        state[at..].iter_mut().zip(change).for_each(|(byte, change)| *byte ^= change);
+        self.change_state(DeviceState::Resuming)?;
+        for part in state.chunks(1 << 10) {
+            let size = part.len() as u32;
+            self.ask(command::MIG_DATA_WRITE, &[&words(&[8, size])[..], part].concat())?;
+        }
+        self.change_state(DeviceState::Running)
+    }
+
+    fn change_state(&mut self, state: DeviceState) -> Result<(), ProtocolError> {
+        let body = words(&[16, 1 << 17 | 2, state as u32, 0]);
+        self.ask(command::DEVICE_FEATURE, &body).map(drop)
+    }
+
+    /// A message that is answered, as far as it is.
+    fn ask(&mut self, command: u16, body: &[u8]) -> Result<Vec<u8>, ProtocolError> {
+        self.send(command as u8, 0, &[], body);
+        self.serve(false);
+        self.take_messages()?;
+        let mut reply = vec![0; HEADER + 8 + MAX_TRANSFER as usize];
+        let got = rustix::net::recv(&self.theirs, &mut reply[..], RecvFlags::DONTWAIT);
+        reply.truncate(got.map_or(0, |(got, _)| got));
+        Ok(reply)
+    }
+
     /// What a worker does with what there is, until it is quiet or hands the socket over.
     fn serve(&mut self, deliver_frames: bool) {
         self.now = self.now + 1_000_000;
@@ -154,6 +199,12 @@ impl Port {
 
     /// What the control thread does with a message that is for it.
     fn converse(&mut self) -> Result<(), ProtocolError> {
+        self.take_messages()?;
+        drain(&self.theirs);
+        Ok(())
+    }
+
+    fn take_messages(&mut self) -> Result<(), ProtocolError> {
         if !self.summons.take().is_empty() {
             while let Some(message) = self.server.next_message()? {
                 if message.needs_quiet() {
@@ -169,7 +220,6 @@ impl Port {
             }
             self.server.unpark();
         }
-        drain(&self.theirs);
         Ok(())
     }
 

@@ -233,3 +233,6 @@ impl Migration {
         Ok(Vec::new())
     }
 }
+
+#[cfg(test)]
+mod tests;

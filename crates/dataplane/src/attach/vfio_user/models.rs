@@ -95,6 +95,7 @@ impl<'a> Card<'a> {
 
     /// Has it be as after power-on.
     pub fn power_on(&self) {
+        self.room.window(HEADER..HEADER + migration::HEADER).fill(0);
         self.room.window(self.registers()).fill(0);
         self.config.power_on();
     }
@@ -136,7 +137,9 @@ impl<'a> Card<'a> {
             }
         }
         self.config.check()?;
-        Ok(self.take_registers_over()?)
+        // Of a device that was never powered on.
+        let unused = self.room.window(self.registers()).to_vec().iter().all(|byte| *byte == 0);
+        if unused { Ok(()) } else { Ok(self.take_registers_over()?) }
     }
 
     fn take_registers_over(&self) -> Result<(), Impossible> {

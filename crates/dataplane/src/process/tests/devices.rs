@@ -13,6 +13,7 @@ use shmem::Mapping;
 use super::*;
 use crate::attach::vfio_user::client::{Client, ClientError};
 use crate::attach::vfio_user::message::{HEADER, command, flags, irq, longs, words};
+use crate::attach::vfio_user::migration::DeviceState;
 use crate::config::{Doorbell, NicConfig, NicModel};
 
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -391,6 +392,53 @@ fn memory_that_is_unmapped_is_not_touched_any_more() {
         b.client.dma_map(Some(b.file.as_fd()), (0, 0, MEMORY), true).unwrap();
     }
     exchange(&mut a, &mut b, 13);
+}
+
+/// Objective: a device that was stopped, to be moved, neither writes nor interrupts, nor loses what it is.
+///
+/// Steps: stop one of two that talk; send frames to it until they are counted as dropped; look at its memory,
+/// eventfd and registers; have it run again, and talk. Reset it while it stands still.
+#[test]
+fn a_device_that_stands_still_touches_nothing_and_goes_on() {
+    let mut host = Host::start();
+    let mut a = Guest::start(host.plug(0), 2);
+    let mut b = Guest::start(host.plug(1), 2);
+    let down = |host: &Host| {
+        let state = state::State::map(&host.memory, &config()).unwrap().port(1).unwrap();
+        state.egress(0).unwrap().drops[port::DropReason::Down as usize].get()
+    };
+    exchange(&mut a, &mut b, 7);
+    b.write(0x18, 0x1234);
+    for round in 0..5 {
+        b.write(MASK, 2);
+        b.read(CAUSE);
+        b.offer();
+        b.client.set_device_state(DeviceState::Stop).unwrap();
+        signals(&b.call);
+        b.memory.all().fill(0);
+        let before = down(&host);
+        wait_until("a frame to be dropped", || {
+            a.send(2, 1, 9);
+            down(&host) > before
+        });
+        assert_eq!(b.memory.bytes(RECEIVE_AT as usize, 64).unwrap().to_vec(), [0; 64]);
+        assert_eq!((signals(&b.call), b.read(0x18)), (0, u32::MAX));
+        let mut vendor = [0; 2];
+        b.client.read(7, 0, &mut vendor).unwrap();
+        assert_eq!(vendor, [0xf4, 0x1a], "configuration space is there");
+        if round == 3 {
+            host.listen();
+            host.replace(|| ());
+            assert_eq!(b.client.device_state().unwrap(), DeviceState::Stop as u32);
+        }
+        b.client.set_device_state(DeviceState::Running).unwrap();
+        assert_eq!(b.read(0x18), 0x1234);
+        exchange(&mut a, &mut b, 10 + round);
+    }
+    b.client.set_device_state(DeviceState::Stop).unwrap();
+    b.client.reset().unwrap();
+    assert_eq!(b.client.device_state().unwrap(), DeviceState::Running as u32);
+    assert_eq!(b.read(0x18), 0);
 }
 
 #[test]
