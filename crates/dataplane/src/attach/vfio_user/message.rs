@@ -369,14 +369,7 @@ pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
         command::VERSION => {
             size(body.len() >= 4)?;
             let (major, _minor) = (fields.u16(), fields.u16());
-            let spoken = match fields.0 {
-                [] => Value::Null,
-                [text @ .., 0] => serde_json::from_slice(text)
-                    .ok()
-                    .filter(Value::is_object)
-                    .ok_or(ProtocolError::Capabilities)?,
-                _ => return Err(ProtocolError::Capabilities),
-            };
+            let spoken = spoken(fields.0)?;
             let spoken = &spoken["capabilities"];
             let transfer = spoken["max_data_xfer_size"].as_u64().unwrap_or(1 << 20);
             Request::Version { major, transfer, migration: spoken["migration"].is_object() }
@@ -416,23 +409,37 @@ pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
             size(body.is_empty())?;
             Request::Reset
         }
-        command::DEVICE_FEATURE => {
+        command::DEVICE_FEATURE | command::MIG_DATA_READ | command::MIG_DATA_WRITE => {
             size(body.len() >= 8)?;
-            let (room, flags) = (fields.u32(), fields.u32());
-            Request::Feature { room, flags, data: fields.0.to_vec() }
-        }
-        command::MIG_DATA_READ => {
-            size(body.len() == 8)?;
-            let (room, size) = (fields.u32(), fields.u32());
-            Request::StateRead { room, size }
-        }
-        command::MIG_DATA_WRITE => {
-            size(body.len() >= 8)?;
-            let (_argsz, count) = (fields.u32(), fields.u32());
-            size(count as usize == fields.0.len())?;
-            Request::StateWrite(fields.0.to_vec())
+            about_state(header, (fields.u32(), fields.u32()), fields.0)?
         }
         other => Request::Other(other),
+    })
+}
+
+/// What a front end says of itself.
+fn spoken(bytes: &[u8]) -> Result<Value, ProtocolError> {
+    let object = match bytes {
+        [] => return Ok(Value::Null),
+        [text @ .., 0] => serde_json::from_slice(text).ok().filter(Value::is_object),
+        _ => None,
+    };
+    object.ok_or(ProtocolError::Capabilities)
+}
+
+/// A message about a feature of the device, or its state.
+fn about_state(
+    header: Header,
+    (room, word): (u32, u32),
+    rest: &[u8],
+) -> Result<Request, ProtocolError> {
+    Ok(match header.command {
+        command::DEVICE_FEATURE => Request::Feature { room, flags: word, data: rest.to_vec() },
+        command::MIG_DATA_READ if rest.is_empty() => Request::StateRead { room, size: word },
+        command::MIG_DATA_WRITE if rest.len() == word as usize => {
+            Request::StateWrite(rest.to_vec())
+        }
+        _ => return Err(header.wrong_size()),
     })
 }
 

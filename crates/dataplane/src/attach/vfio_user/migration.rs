@@ -141,9 +141,10 @@ impl Migration {
     }
 
     /// As after power-on.
-    pub fn reset(&mut self, card: &Card<'_>) {
+    pub fn reset(&mut self, card: &Card<'_>) -> Answer {
         card.power_on();
         (self.state, self.at) = (DeviceState::Running, 0);
+        Ok(Vec::new())
     }
 
     /// Something is asked of a feature, with an answer of at most `room` bytes.

@@ -14,6 +14,8 @@
 //! or interrupts, the model's halves are first taken from worker and table and dropped, and made anew over
 //! their registers in state memory: nothing is unmapped that anybody looks at.
 //!
+//! A device whose state is to go elsewhere, or came from there, has no halves ([`migration`]).
+//!
 //! A front end that breaks the protocol is taken leave of, and its port waits for the next one. A guest
 //! that breaks its device finds it stopped, which is said once.
 

@@ -201,22 +201,7 @@ impl Session {
             return Err(ProtocolError::Descriptors { command: number, got });
         }
         Ok(match request {
-            Request::Version { major: 0, transfer, migration } => {
-                self.agreed = true;
-                self.migration.agree(transfer);
-                let mut capabilities = json!({
-                    "max_msg_fds": 16,
-                    "max_data_xfer_size": MAX_TRANSFER,
-                    "max_dma_maps": MAX_RANGES,
-                    "pgsizes": 4096,
-                    "write_multiple": true,
-                });
-                // Of earlier editions of the specification; only what was proposed may be named.
-                if migration {
-                    capabilities["migration"] = json!({ "pgsize": 4096 });
-                }
-                Ok(version(&capabilities))
-            }
+            Request::Version { major: 0, transfer, migration } => self.agree(transfer, migration),
             Request::Version { major, .. } => return Err(ProtocolError::Version(major)),
             Request::DmaMap { flags, offset, address, size } => {
                 let region = Region { guest: address, size, user: address, offset };
@@ -232,10 +217,7 @@ impl Session {
             Request::SetIrqs { flags, index, start, count, data } => {
                 self.set_irqs((flags, index), (start, count), &data, fds)
             }
-            Request::Reset => {
-                self.migration.reset(card);
-                Ok(Vec::new())
-            }
+            Request::Reset => self.migration.reset(card),
             Request::Feature { room, flags, data } => {
                 self.migration.feature(card, (room, flags), &data)
             }
@@ -243,6 +225,24 @@ impl Session {
             Request::StateWrite(data) => self.migration.write(card, &data),
             Request::Other(_) => Err(Errno::OPNOTSUPP),
         })
+    }
+
+    /// Says what there is to a front end that takes so many bytes at a time.
+    fn agree(&mut self, transfer: u64, migration: bool) -> Answer {
+        self.agreed = true;
+        self.migration.agree(transfer);
+        let mut capabilities = json!({
+            "max_msg_fds": 16,
+            "max_data_xfer_size": MAX_TRANSFER,
+            "max_dma_maps": MAX_RANGES,
+            "pgsizes": 4096,
+            "write_multiple": true,
+        });
+        // Of earlier editions of the specification; only what was proposed may be named.
+        if migration {
+            capabilities["migration"] = json!({ "pgsize": 4096 });
+        }
+        Ok(version(&capabilities))
     }
 
     /// Offsets of the pages of a region that may be mapped.
