@@ -23,6 +23,8 @@ pub mod guard;
 #[cfg(not(loom))]
 mod guest;
 #[cfg(not(loom))]
+mod mmio;
+#[cfg(not(loom))]
 mod region;
 pub mod sync;
 mod wake;
@@ -30,6 +32,8 @@ mod wake;
 pub use bytes::{Bytes, Span, prefetch, prefetch_all, prefetch_to_write};
 #[cfg(not(loom))]
 pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
+#[cfg(not(loom))]
+pub use mmio::Mmio;
 #[cfg(not(loom))]
 pub use region::{Buffers, Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice, Windows};
 pub use wake::{Cursor, WakeFlag};

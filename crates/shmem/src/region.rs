@@ -173,11 +173,21 @@ impl Mapping {
     }
 
     fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
+        Self::file_at(file, 0, len)
+    }
+
+    /// Maps `len` bytes at `offset` of a file that may fault, as [`unsealed`](Self::unsealed) ones do.
+    pub(crate) fn file_at(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Arc<Self>, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
-        let at =
-            unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, 0) };
+        let at = unsafe {
+            rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, offset)
+        };
         let at =
             NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
         Ok(Arc::new(Self { at, len, guarded: Guarded::new(at.as_ptr(), len) }))
@@ -191,7 +201,7 @@ impl Mapping {
         let len = len.next_multiple_of(4096);
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as in `shared_file`.
+        // SAFETY: as in `file_at`.
         let at = unsafe {
             rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE)
         };
@@ -210,6 +220,12 @@ impl Mapping {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Where it is in this process, for a kernel that is told so.
+    #[must_use]
+    pub fn address(&self) -> usize {
+        self.at.addr().get()
     }
 
     /// True if the memory has failed: some of it is zeros that nobody shares. See [`crate::guard`].
