@@ -5,7 +5,7 @@
 mod pcnet_support;
 
 use nic::pcnet::{Chip, Class};
-use pcnet_support::{Bench, frame, to};
+use pcnet_support::{Bench, DMA, frame, to};
 
 const CHIPS: [Chip; 2] = [Chip::Am79C970A, Chip::Am79C973];
 
@@ -50,6 +50,26 @@ fn frames_come_in_as_they_were_delivered_and_padded() {
             assert_eq!(got, want, "{chip:?}, round {round}");
         }
     }
+}
+
+#[test]
+fn regression_a_frame_is_not_taken_before_it_ends() {
+    let mut bench = Bench::new(Chip::Am79C970A);
+    let mut driver = bench.started();
+    bench.deliver(&[to(bench.mac, 777, 1)]);
+    // The ring, as the initialization block has it.
+    let ring = bench.word(DMA as u32 + 20);
+    let [status, message] = [4, 8].map(|at| bench.read(ring + at, 4));
+    let mut begun = status.clone();
+    begun[3] &= !1;
+    bench.write(ring + 4, &begun);
+    bench.write(ring + 8, &[0; 4]);
+    assert_eq!((driver.receive(64, |_| ()), driver.counts().errors), (0, 0));
+    bench.write(ring + 8, &message);
+    bench.write(ring + 4, &status);
+    let mut got = Vec::new();
+    assert_eq!(driver.receive(64, |frame| got.push(frame.to_vec())), 1);
+    assert_eq!((got, driver.counts().errors), (vec![to(bench.mac, 777, 1)], 0));
 }
 
 #[test]

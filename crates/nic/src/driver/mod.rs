@@ -35,6 +35,11 @@ pub trait Regs {
     fn ring32(&mut self, bar: usize, at: u64, value: u32) {
         self.write32(bar, at, value);
     }
+    /// The first base address register behind 0 that is one of ports. The models', as QEMU's, have it at 1;
+    /// cards of an 82540EM, at 2.
+    fn ports(&self) -> usize {
+        1
+    }
     /// Waits some microseconds, for what a datasheet says takes time. Models are done at once.
     fn pause(&mut self, micros: u32) {
         let _ = micros;
@@ -60,6 +65,10 @@ impl<R: Regs + ?Sized> Regs for &mut R {
 
     fn ring32(&mut self, bar: usize, at: u64, value: u32) {
         (**self).ring32(bar, at, value);
+    }
+
+    fn ports(&self) -> usize {
+        (**self).ports()
     }
 
     fn pause(&mut self, micros: u32) {

@@ -108,6 +108,10 @@ impl<R: Regs, C: FnMut() -> u64> Regs for Trapping<R, C> {
         self.write().ring32(bar, at, value);
     }
 
+    fn ports(&self) -> usize {
+        self.regs.ports()
+    }
+
     fn pause(&mut self, micros: u32) {
         self.regs.pause(micros);
     }

@@ -132,6 +132,21 @@ impl Ring {
         u32::from_le(self.word(number, 1).load(Ordering::Acquire))
     }
 
+    /// The status of a receive descriptor that came back, with all that it will ever say. QEMU's PCnet gives
+    /// one back before it says how long the frame is, and that it ends there: whoever looks without an
+    /// interrupt may see that. What does not end there says no more when the next one is back, too.
+    fn received(&self, number: u32) -> Option<u32> {
+        let status = self.status(number);
+        if status & OWN != 0 {
+            return None;
+        }
+        if status & (ERR | STP | ENP) != STP {
+            return Some(status);
+        }
+        let next = self.status(number.wrapping_add(1));
+        (next & OWN == 0).then(|| self.status(number))
+    }
+
     /// Hands a descriptor over.
     fn give(&self, number: u32, len: u32, flags: u32) {
         let address = self.buffers.device(number & (self.len - 1)) as u32;
@@ -244,7 +259,7 @@ impl<R: Regs> Driver<R> {
         if let Some(block) = &mut self.block {
             block.receive.sleep(NONE);
         }
-        let frames = self.receive.status(self.receive.back) & OWN == 0;
+        let frames = self.receive.received(self.receive.back).is_some();
         if let (true, Some(block)) = (frames, &mut self.block) {
             block.receive.wake();
         }
@@ -458,10 +473,8 @@ impl<R: Regs> Driver<R> {
         let mut seen = 0;
         while seen < most {
             let ring = &mut self.receive;
-            let (number, status) = (ring.back, ring.status(ring.back));
-            if status & OWN != 0 {
-                break;
-            }
+            let number = ring.back;
+            let Some(status) = ring.received(number) else { break };
             ring.back = number.wrapping_add(1);
             seen += 1;
             let message = u32::from_le(ring.word(number, 2).load(Ordering::Relaxed)) & 0xfff;

@@ -18,8 +18,8 @@ const TRIES: usize = 1000;
 const EEPROM_SUM: u16 = 0xbaba;
 /// The PHY's address on the management bus.
 const PHY: u32 = 1;
-/// The BAR of the 82540EM's I/O ports; where the register's offset, and its content go.
-const IO: (usize, u64, u64) = (1, 0, 4);
+/// The 82540EM's I/O ports: where the register's offset, and its content go.
+const IO: (u64, u64) = (0, 4);
 
 /// Why a NIC was not brought up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -121,7 +121,7 @@ impl<R: Regs> E1000Driver<R> {
         match self.config.chip {
             // An access to memory cannot be acknowledged while it resets: by I/O.
             Member::Em82540 => {
-                let (bar, address, data) = IO;
+                let (bar, (address, data)) = (self.regs.ports(), IO);
                 self.counts.writes += 2;
                 self.regs.write32(bar, address, regs::CTRL as u32);
                 self.regs.write32(bar, data, control);
