@@ -1,7 +1,7 @@
 //! Workers, poll sets and every kind of port; the data process of a switch.
 #![allow(
     unsafe_code,
-    reason = "state structures are marked Shareable, and workers vouch for mappings"
+    reason = "state structures are marked Shareable, workers vouch for mappings, and VFIO is asked by ioctls"
 )]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -13,6 +13,7 @@ pub mod process;
 pub mod sandbox;
 mod serve;
 pub mod state;
+pub mod vfio;
 mod worker;
 
 pub use attach::AttachError;

@@ -1,0 +1,360 @@
+//! A network card of this machine, by Linux's VFIO (`Documentation/driver-api/vfio.rst`): registers, memory
+//! and interrupts for a driver in this process.
+//!
+//! ```text
+//!   driver --> Card: Regs --> BARs: mapped (Mmio) where they are memory, else read and written by the kernel
+//!     |          +--------> eventfds: pin, MSI, MSI-X
+//!     +-----> Dma ---> memory that the IOMMU shows the card, and nothing else
+//! ```
+//!
+//! The card's driver in the kernel has to be `vfio-pci`, and it is behind an IOMMU: a card without one could
+//! write anywhere. Its groups and containers are of the kind that every kernel with VFIO has (type 1).
+
+mod kernel;
+mod place;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use nic::driver::Regs;
+use shmem::{Mapping, Mmio};
+
+use self::kernel::{DeviceInfo, GroupStatus, IrqInfo, MapMemory, RegionInfo, SetIrqs, TYPE1V2};
+use self::place::Place;
+pub use self::place::PlaceError;
+
+/// Base address registers of a function, and the region that is its configuration space.
+const BARS: u32 = 6;
+const CONFIG: u32 = 7;
+/// Configuration space: the command register with its bits for ports, memory and bus master; the first BAR.
+const COMMAND: u64 = 4;
+const ENABLED: u16 = 7;
+const BUS_MASTER: u16 = 4;
+const FIRST_BAR: u64 = 0x10;
+/// Pauses from here on are slept.
+const SLEEP: Duration = Duration::from_micros(100);
+
+/// Why a card cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VfioError {
+    /// It is not there, or not for programs.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
+    /// A file cannot be opened.
+    #[error("{} cannot be opened: {}", .path.display(), advice(.source))]
+    Open {
+        /// Which.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Other devices that the IOMMU cannot tell from it are in the kernel's hands.
+    #[error("The IOMMU does not tell the card from {}; give them to vfio-pci, too, or unbind their drivers", .0.join(", "))]
+    Shared(Vec<String>),
+    /// The kernel has no IOMMU of a kind that is known here, or does not trust it.
+    #[error(
+        "The IOMMU is not to be had (type1v2); modprobe vfio_iommu_type1, and if the kernel log says that \
+         interrupts are not remapped, switch that on"
+    )]
+    Iommu(#[source] io::Error),
+    /// Memory cannot be shown to it.
+    #[error(
+        "The card cannot be shown {size:#x} bytes of memory at {address:#x}; the limit of locked memory \
+         (ulimit -l) may be too low, or the address one that the IOMMU keeps for itself"
+    )]
+    Memory {
+        /// The address that the card was to have it at.
+        address: u64,
+        /// Bytes.
+        size: usize,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// It has fewer interrupts of this kind.
+    #[error("The card has {has} interrupts of kind {kind:?}, not {asked}")]
+    Interrupts {
+        /// Which kind.
+        kind: Interrupt,
+        /// How many there are.
+        has: u32,
+        /// How many were asked for.
+        asked: usize,
+    },
+    /// The kernel refused something else.
+    #[error("VFIO: {what} failed")]
+    Refused {
+        /// What.
+        what: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+/// What is to be done about a file that does not open.
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound => "VFIO is not there; as root: modprobe vfio-pci",
+        io::ErrorKind::PermissionDenied => "run as root, or have root give you the file (chown)",
+        io::ErrorKind::ResourceBusy => "another program has the card, or one of its group",
+        _ => "the kernel refuses",
+    }
+}
+
+fn refused(what: &'static str) -> impl Fn(io::Error) -> VfioError {
+    move |source| VfioError::Refused { what, source }
+}
+
+/// How a card interrupts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interrupt {
+    /// By its pin: masked with each interrupt, until [`Card::unmask`].
+    Pin,
+    /// By one message.
+    Msi,
+    /// By a message for each vector.
+    MsiX,
+}
+
+/// A base address register, as it is reached.
+#[derive(Debug)]
+enum Bar {
+    Mapped(Mmio),
+    /// By the kernel: where it begins in the device's file, and how long it is; 0 if it is not there.
+    Called {
+        at: u64,
+        size: u64,
+    },
+}
+
+/// A card, in the hands of this process. Dropped, it writes no memory any more, and is the kernel's again.
+#[derive(Debug)]
+pub struct Card {
+    bars: Vec<Bar>,
+    /// The first BAR behind 0 that is one of ports; if there is none, a number that no BAR has.
+    ports: usize,
+    /// Where configuration space begins in the device's file, once that was asked for.
+    config: Option<u64>,
+    // In the order in which they are to be closed; memory is the card's until the container is.
+    device: File,
+    _group: File,
+    container: File,
+    memory: Vec<Arc<Mapping>>,
+}
+
+impl Card {
+    /// Takes the card at a PCI address such as `0000:03:00.0`, resets it if it can be, and enables it.
+    ///
+    /// # Errors
+    /// [`VfioError`].
+    pub fn open(address: &str) -> Result<Self, VfioError> {
+        let place = Place::find(Path::new("/"), address)?;
+        let container = open(Path::new("/dev/vfio/vfio"))?;
+        let group = open(&Path::new("/dev/vfio").join(place.group.to_string()))?;
+        let mut status = GroupStatus::default();
+        kernel::ask(group.as_fd(), &mut status).map_err(refused("GROUP_GET_STATUS"))?;
+        if !status.viable() {
+            return Err(VfioError::Shared(place.neighbours));
+        }
+        kernel::set_container(group.as_fd(), container.as_fd())
+            .map_err(refused("GROUP_SET_CONTAINER"))?;
+        kernel::set_iommu(container.as_fd(), TYPE1V2).map_err(VfioError::Iommu)?;
+        let device = kernel::device(group.as_fd(), &place.address)
+            .map_err(refused("GROUP_GET_DEVICE_FD"))?;
+        let mut card = Self {
+            bars: Vec::new(),
+            ports: BARS as usize,
+            config: None,
+            device: device.into(),
+            _group: group,
+            container,
+            memory: Vec::new(),
+        };
+        card.begin()?;
+        Ok(card)
+    }
+
+    /// Reset, registers, bus master.
+    fn begin(&mut self) -> Result<(), VfioError> {
+        let mut info = DeviceInfo::default();
+        kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_INFO"))?;
+        if info.resets() {
+            kernel::reset(self.device.as_fd()).map_err(refused("DEVICE_RESET"))?;
+        }
+        self.config = Some(self.region(CONFIG)?.offset);
+        // Registers of memory that is switched off cannot be touched.
+        self.command(|command| command | ENABLED)?;
+        for bar in 0..BARS {
+            let region = self.region(bar)?;
+            self.bars.push(self.bar(&region));
+            let [low, ..] = self.configuration::<4>(FIRST_BAR + 4 * u64::from(bar))?;
+            if bar > 0 && region.size > 0 && low & 1 != 0 {
+                self.ports = self.ports.min(bar as usize);
+            }
+        }
+        Ok(())
+    }
+
+    fn region(&self, index: u32) -> Result<RegionInfo, VfioError> {
+        let mut info = RegionInfo::of(index);
+        kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_REGION_INFO"))?;
+        Ok(info)
+    }
+
+    /// Some kernels cannot map one with a table of interrupts as a whole.
+    fn bar(&self, region: &RegionInfo) -> Bar {
+        let (at, size) = (region.offset, region.size);
+        let len = usize::try_from(size).ok().filter(|_| region.maps());
+        let mapped = len.and_then(|len| Mmio::map(self.device.as_fd(), at, len).ok());
+        mapped.map_or(Bar::Called { at, size }, Bar::Mapped)
+    }
+
+    /// Bytes of configuration space.
+    fn configuration<const N: usize>(&self, at: u64) -> Result<[u8; N], VfioError> {
+        let (mut bytes, config) = ([0xff; N], self.config.unwrap_or_default());
+        let read = self.device.read_exact_at(&mut bytes, config + at);
+        read.map(|()| bytes).map_err(refused("a read of configuration space"))
+    }
+
+    /// Changes the command register.
+    fn command(&self, change: impl Fn(u16) -> u16) -> Result<(), VfioError> {
+        let Some(config) = self.config else { return Ok(()) };
+        let command = change(u16::from_le_bytes(self.configuration(COMMAND)?));
+        let written = self.device.write_all_at(&command.to_le_bytes(), config + COMMAND);
+        written.map_err(refused("a write to configuration space"))
+    }
+
+    /// Vendor and device, as configuration space has them.
+    ///
+    /// # Errors
+    /// [`VfioError::Refused`].
+    pub fn identity(&self) -> Result<(u16, u16), VfioError> {
+        let [a, b, c, d] = self.configuration(0)?;
+        Ok((u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])))
+    }
+
+    /// Shows it all of `memory`, whose first byte it has at `address`: below 4 GiB for cards that reach no
+    /// further. The memory stays in place as long as the card is held.
+    ///
+    /// # Errors
+    /// [`VfioError::Memory`].
+    pub fn map(&mut self, memory: &Arc<Mapping>, address: u64) -> Result<(), VfioError> {
+        let size = memory.len();
+        let mut map = MapMemory::new(memory, address);
+        let failed = |source| VfioError::Memory { address, size, source };
+        kernel::ask(self.container.as_fd(), &mut map).map_err(failed)?;
+        self.memory.push(Arc::clone(memory));
+        Ok(())
+    }
+
+    /// Has interrupts signalled on these eventfds, one for each vector; none disables them.
+    ///
+    /// # Errors
+    /// [`VfioError::Interrupts`] if it has not so many, [`VfioError::Refused`].
+    pub fn signal(&mut self, kind: Interrupt, calls: &[BorrowedFd<'_>]) -> Result<(), VfioError> {
+        let mut info = IrqInfo::of(kind as u32);
+        kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_IRQ_INFO"))?;
+        let fds: Vec<i32> = calls.iter().map(AsRawFd::as_raw_fd).collect();
+        let set = SetIrqs::signal(kind as u32, &fds).filter(|_| fds.len() <= info.count as usize);
+        let (has, asked) = (info.count, fds.len());
+        self.set_irqs(set.ok_or(VfioError::Interrupts { kind, has, asked })?)
+    }
+
+    /// Says that the pin's interrupt was looked at, and the card lowers it: it may come again.
+    ///
+    /// # Errors
+    /// [`VfioError::Refused`].
+    pub fn unmask(&mut self) -> Result<(), VfioError> {
+        self.set_irqs(SetIrqs::unmask(Interrupt::Pin as u32))
+    }
+
+    fn set_irqs(&self, mut set: SetIrqs) -> Result<(), VfioError> {
+        let done = kernel::ask(self.device.as_fd(), &mut set);
+        done.map(drop).map_err(refused("DEVICE_SET_IRQS"))
+    }
+
+    /// Where the kernel reads and writes `len` bytes of a BAR that is not mapped.
+    fn place(&self, bar: usize, at: u64, len: u64) -> Option<u64> {
+        let Bar::Called { at: start, size } = self.bars.get(bar)? else { return None };
+        let fits = at.checked_add(len).is_some_and(|end| end <= *size);
+        fits.then(|| start + at)
+    }
+
+    fn read<const N: usize>(&self, bar: usize, at: u64) -> [u8; N] {
+        let mut data = [0xff; N];
+        if let Some(place) = self.place(bar, at, N as u64) {
+            // A card that is gone reads as all ones, as it would on its bus.
+            let _ = self.device.read_exact_at(&mut data, place);
+        }
+        data
+    }
+
+    fn write(&self, bar: usize, at: u64, data: &[u8]) {
+        if let Some(place) = self.place(bar, at, data.len() as u64) {
+            let _ = self.device.write_all_at(data, place);
+        }
+    }
+}
+
+fn open(path: &Path) -> Result<File, VfioError> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.map_err(|source| VfioError::Open { path: path.to_owned(), source })
+}
+
+/// Registers that are not there, or a card that is gone, read as all ones.
+impl Regs for Card {
+    fn read32(&mut self, bar: usize, at: u64) -> u32 {
+        match self.bars.get(bar) {
+            Some(Bar::Mapped(registers)) => registers.read32(at).unwrap_or(u32::MAX),
+            _ => u32::from_le_bytes(self.read(bar, at)),
+        }
+    }
+
+    fn write32(&mut self, bar: usize, at: u64, value: u32) {
+        match self.bars.get(bar) {
+            Some(Bar::Mapped(registers)) => _ = registers.write32(at, value),
+            _ => self.write(bar, at, &value.to_le_bytes()),
+        }
+    }
+
+    fn read16(&mut self, bar: usize, at: u64) -> u16 {
+        match self.bars.get(bar) {
+            Some(Bar::Mapped(registers)) => registers.read16(at).unwrap_or(u16::MAX),
+            _ => u16::from_le_bytes(self.read(bar, at)),
+        }
+    }
+
+    fn write16(&mut self, bar: usize, at: u64, value: u16) {
+        match self.bars.get(bar) {
+            Some(Bar::Mapped(registers)) => _ = registers.write16(at, value),
+            _ => self.write(bar, at, &value.to_le_bytes()),
+        }
+    }
+
+    fn ports(&self) -> usize {
+        self.ports
+    }
+
+    fn pause(&mut self, micros: u32) {
+        let time = Duration::from_micros(micros.into());
+        if time >= SLEEP {
+            return std::thread::sleep(time);
+        }
+        let start = Instant::now();
+        while start.elapsed() < time {
+            std::hint::spin_loop();
+        }
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        // It is to touch no memory from here on. The kernel resets it, if it can, as its file is closed.
+        let _ = self.command(|command| command & !BUS_MASTER);
+    }
+}

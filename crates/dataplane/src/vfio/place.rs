@@ -1,0 +1,161 @@
+//! Where a card is: its group, and who has it, by sysfs (`Documentation/ABI/testing/sysfs-bus-pci`).
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+
+/// The kernel's driver for programs.
+const DRIVER: &str = "vfio-pci";
+/// What a group's name is where there is no IOMMU (`CONFIG_VFIO_NOIOMMU`).
+const UNPROTECTED: &str = "vfio-noiommu";
+
+/// Why a card cannot be had.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// The text is no address on PCI.
+    #[error("{0:?} is no PCI address such as 0000:03:00.0")]
+    Address(String),
+    /// Nothing is there.
+    #[error("There is no PCI device {0}; lspci -D lists them")]
+    Absent(String),
+    /// It is not behind an IOMMU.
+    #[error(
+        "{0} is behind no IOMMU, and could write anywhere; switch the IOMMU on in the firmware, and in the \
+         kernel (intel_iommu=on)"
+    )]
+    NoIommu(String),
+    /// Another driver has it, or none.
+    #[error(
+        "{} has {address}, not vfio-pci; as root: modprobe vfio-pci; cd /sys/bus/pci/devices/{address}; \
+         echo vfio-pci >driver_override; {}echo {address} >/sys/bus/pci/drivers_probe",
+        .driver.as_ref().map_or_else(|| "No driver".to_owned(), |driver| format!("The driver {driver}")),
+        if .driver.is_some() { format!("echo {address} >driver/unbind; ") } else { String::new() }
+    )]
+    Driver {
+        /// Where it is.
+        address: String,
+        /// Its driver.
+        driver: Option<String>,
+    },
+}
+
+/// A card that is for programs.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Place {
+    /// In full.
+    pub address: String,
+    /// The number of its group.
+    pub group: u32,
+    /// The other devices of the group.
+    pub neighbours: Vec<String>,
+}
+
+impl Place {
+    /// Finds the card at an address, with the file system that begins at `root`.
+    pub fn find(root: &Path, address: &str) -> Result<Self, PlaceError> {
+        let address = in_full(address).ok_or_else(|| PlaceError::Address(address.to_owned()))?;
+        let device = root.join("sys/bus/pci/devices").join(&address);
+        if !device.exists() {
+            return Err(PlaceError::Absent(address));
+        }
+        let driver = target(&device.join("driver"));
+        if driver.as_deref() != Some(DRIVER) {
+            return Err(PlaceError::Driver { address, driver });
+        }
+        let group = device.join("iommu_group");
+        let name = fs::read_to_string(group.join("name")).unwrap_or_default();
+        let number = target(&group).and_then(|number| number.parse().ok());
+        let Some(number) = number.filter(|_| name.trim_end() != UNPROTECTED) else {
+            return Err(PlaceError::NoIommu(address));
+        };
+        let devices = fs::read_dir(group.join("devices")).into_iter().flatten().flatten();
+        let names = devices.map(|device| device.file_name().to_string_lossy().into_owned());
+        let neighbours = names.filter(|name| *name != address).collect();
+        Ok(Self { address, group: number, neighbours })
+    }
+}
+
+/// The last name in what a link says.
+fn target(link: &Path) -> Option<String> {
+    let target = fs::read_link(link).ok()?;
+    target.file_name().and_then(OsStr::to_str).map(str::to_owned)
+}
+
+/// The address with its domain; `None` for other texts, which are no names of files.
+fn in_full(address: &str) -> Option<String> {
+    let full = match address.matches(':').count() {
+        1 => format!("0000:{address}"),
+        _ => address.to_owned(),
+    };
+    let (domain, rest) = full.split_once(':')?;
+    let (bus, rest) = rest.split_once(':')?;
+    let (device, function) = rest.split_once('.')?;
+    let is_hex = |text: &str, len: usize| {
+        text.len() == len && text.bytes().all(|byte| byte.is_ascii_hexdigit())
+    };
+    let good = (is_hex(domain, 4) || is_hex(domain, 5))
+        && is_hex(bus, 2)
+        && is_hex(device, 2)
+        && is_hex(function, 1);
+    good.then(|| full.to_ascii_lowercase())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A card at 0000:03:00.0, with a neighbour in group 7 if it is in one.
+    fn machine(driver: Option<&str>, group: Option<&str>) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let device = root.path().join("sys/bus/pci/devices/0000:03:00.0");
+        fs::create_dir_all(&device).unwrap();
+        if let Some(driver) = driver {
+            symlink(format!("../../drivers/{driver}"), device.join("driver")).unwrap();
+        }
+        if let Some(name) = group {
+            let group = root.path().join("groups/7");
+            fs::create_dir_all(group.join("devices/0000:03:00.0")).unwrap();
+            fs::create_dir(group.join("devices/0000:03:00.1")).unwrap();
+            fs::write(group.join("name"), name).unwrap();
+            symlink(group, device.join("iommu_group")).unwrap();
+        }
+        root
+    }
+
+    fn find(driver: Option<&str>, group: Option<&str>, at: &str) -> Result<Place, PlaceError> {
+        Place::find(machine(driver, group).path(), at)
+    }
+
+    #[test]
+    fn a_card_for_programs_is_found_with_its_group() {
+        for address in ["0000:03:00.0", "03:00.0"] {
+            let place = find(Some("vfio-pci"), Some("\n"), address).unwrap();
+            assert_eq!((place.group, place.address.as_str()), (7, "0000:03:00.0"));
+            assert_eq!(place.neighbours, ["0000:03:00.1"]);
+        }
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_said_with_its_remedy() {
+        let vfio = Some("vfio-pci");
+        let address = "0000:03:00.0".to_owned();
+        assert_eq!(find(vfio, None, &address), Err(PlaceError::NoIommu(address.clone())));
+        // A group without an IOMMU.
+        let noiommu = find(vfio, Some("vfio-noiommu\n"), &address);
+        assert_eq!(noiommu, Err(PlaceError::NoIommu(address.clone())));
+        let absent = PlaceError::Absent("0000:04:00.0".into());
+        assert_eq!(find(vfio, Some(""), "04:00.0"), Err(absent));
+        let error = find(Some("e1000e"), Some(""), &address).unwrap_err().to_string();
+        assert!(
+            error.starts_with("The driver e1000e has 0000:03:00.0") && error.contains("unbind")
+        );
+        let error = find(None, Some(""), &address).unwrap_err().to_string();
+        assert!(error.starts_with("No driver has 0000:03:00.0") && !error.contains("unbind"));
+        for text in ["", "eth0", "../../../x", "3:0.0", "0000:03:00", "0000:03:00.0/.."] {
+            assert_eq!(find(vfio, None, text), Err(PlaceError::Address(text.into())), "{text}");
+        }
+    }
+}
