@@ -25,12 +25,22 @@ const PACKAGES: [&str; 4] = ["linux-image-amd64", "busybox-static", "iperf3", "e
 /// Packages that those depend on are taken if their names begin like this: the rest is for installing.
 const DEPENDENCIES: [&str; 2] = ["lib", "linux-image-"];
 /// Drivers, with what `modinfo` says they depend on.
-const MODULES: [&str; 7] =
-    ["virtio_pci", "virtio_net", "e1000", "e1000e", "pcnet32", "pktgen", "8021q"];
+const MODULES: [&str; 9] = [
+    "virtio_pci",
+    "virtio_net",
+    "e1000",
+    "e1000e",
+    "pcnet32",
+    "pktgen",
+    "8021q",
+    "vfio_iommu_type1",
+    "vfio_pci",
+];
 const INIT: &str = include_str!("../../guest/init");
 const PKT: &str = include_str!("../../guest/pkt.c");
 const PKTGEN: &str = include_str!("../../guest/pktgen");
 const VLAN: &str = include_str!("../../guest/vlan");
+const VFIO: &str = include_str!("../../guest/vfio");
 /// What its file's name begins with; its release follows.
 const KERNEL: &str = "vmlinuz-";
 const LOADER: &str = "ld-linux-x86-64.so.2";
@@ -104,7 +114,7 @@ fn unpacked(target: &Path, packages: &[PathBuf]) -> Result<PathBuf> {
 
 /// All that it is made by.
 fn recipe() -> String {
-    let own = [INIT, PKT, PKTGEN, VLAN, include_str!("mod.rs"), include_str!("cpio.rs")];
+    let own = [INIT, PKT, PKTGEN, VLAN, VFIO, include_str!("mod.rs"), include_str!("cpio.rs")];
     let others = [include_str!("../debian.rs")].into_iter();
     own.into_iter().chain(others).chain(driver::SOURCES.map(|(_, content)| content)).collect()
 }
@@ -161,6 +171,7 @@ fn initramfs(root: &Path, pkt: &[u8], driver: Option<&[u8]>) -> Result<Vec<u8>> 
     archive.file("bin/pkt", pkt);
     archive.file("bin/pktgen", PKTGEN.as_bytes());
     archive.file("bin/vlan", VLAN.as_bytes());
+    archive.file("bin/vfio", VFIO.as_bytes());
     archive.file("bin/busybox", &fs::read(first(root, &["bin/busybox", "usr/bin/busybox"])?)?);
     archive.file("bin/iperf3", &fs::read(root.join("usr/bin/iperf3"))?);
     let ethtool = first(root, &["usr/sbin/ethtool", "sbin/ethtool"])?;
