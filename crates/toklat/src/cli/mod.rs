@@ -105,6 +105,8 @@ enum Command {
     Bridge(tools::bridge::BridgeArgs),
     /// Capture what a port sends and receives
     Cap(tools::cap::CapArgs),
+    /// Drive a network card of this machine (VFIO), and exchange frames through it
+    Card(tools::card::CardArgs),
     /// See a switch at work: processes at its ports, rates, losses, round trips
     Demo(tools::demo::DemoArgs),
 
@@ -150,6 +152,7 @@ impl Command {
             Self::Ping(args) => tools::ping::run(&args, global),
             Self::Bridge(args) => tools::bridge::run(&args, global),
             Self::Cap(args) => tools::cap::run(&args, global),
+            Self::Card(args) => tools::card::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
             Self::Vm(command) => command.run(global),
             Self::Bench(command) => command.run(global),

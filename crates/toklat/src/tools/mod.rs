@@ -7,6 +7,7 @@ use frame::Mac;
 
 pub mod bridge;
 pub mod cap;
+pub mod card;
 pub mod demo;
 pub mod generate;
 pub mod pace;

@@ -1,0 +1,382 @@
+//! `toklat card`: drives a network card of this machine from this process, and exchanges frames with whoever
+//! answers requests of [`super::roundtrip`] behind it.
+
+use std::collections::BTreeSet;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use dataplane::vfio::{Card, Interrupt};
+use frame::{ETHERNET_HEADER, Mac};
+use nic::driver::Dma;
+use nic::e1000::Member;
+use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
+use nic::pcnet;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
+use shmem::{Memfd, Pages};
+
+use super::ping::SERVER_MAC;
+use super::roundtrip::{MIN_PAYLOAD, answer, reply_number, write_request};
+use super::{session, units};
+use crate::cli::Global;
+use crate::cli::table::pps;
+
+/// Bytes of a driver's memory, and where the card has it: low enough for all cards, and where an IOMMU can
+/// have huge pages in one piece.
+const MEMORY: usize = 4 << 20;
+const AT: u64 = 2 << 20;
+/// Requests that wait for their replies at a time.
+const WINDOW: usize = 32;
+/// A PCnet's descriptors, as powers of two.
+const SIZES: pcnet::driver::Sizes = pcnet::driver::Sizes { transmit: 6, receive: 7 };
+/// How long a link may take to come up and somebody to answer, how often it is tried, and how long replies
+/// may take then.
+const ANSWER: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
+const REPLY: Duration = Duration::from_secs(1);
+/// The number of the requests that only try whether somebody answers.
+const TRIED: u64 = u64::MAX;
+
+/// Options of `toklat card`.
+#[derive(Clone, Debug, clap::Args)]
+#[command(
+    after_help = "toklat ping --server vale0:b      who answers, behind a port to the other end of the cable\n\
+    toklat card 0000:03:00.0          requests through the card\n\n\
+    Cards: Intel 82540EM and 82574L, AMD PCnet (Am79C970A and later). The card's driver has to be vfio-pci, \
+    and an IOMMU is needed: it is shown the memory of this process's driver, and no other."
+)]
+pub struct CardArgs {
+    /// Where the card is on PCI, such as 0000:03:00.0
+    address: String,
+    /// The address of who answers
+    #[arg(long, default_value_t = SERVER_MAC, value_name = "MAC")]
+    to: Mac,
+    /// Frames to send
+    #[arg(short = 'n', long, default_value = "1000", value_parser = units::count, value_name = "N")]
+    count: u64,
+    /// Bytes of a frame, without its check sequence
+    #[arg(short, long, default_value_t = 60, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(60..=1514))]
+    size: u16,
+    /// Wait for the card's interrupts, instead of looking all the time
+    #[arg(long)]
+    interrupts: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
+pub struct Report {
+    /// The card's kind, and its address.
+    pub card: String,
+    /// Its station address.
+    pub mac: String,
+    /// Requests sent.
+    pub sent: u64,
+    /// Their replies, each as it had to be.
+    pub received: u64,
+    /// Requests without one.
+    pub lost: u64,
+    /// Replies with other bytes, or to nothing that was sent.
+    pub wrong: u64,
+    /// From the first request to the last reply.
+    pub seconds: f64,
+    /// Requests and replies a second.
+    pub pps: f64,
+    /// Interrupts.
+    pub interrupts: u64,
+    /// Register reads and writes, set-up not counted.
+    pub reads: u64,
+    /// Likewise.
+    pub writes: u64,
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { card, sent, received, lost, wrong, seconds, interrupts, reads, writes, .. } =
+            self;
+        write!(
+            f,
+            "{card}: {sent} sent, {received} received, {lost} lost, {wrong} wrong in {seconds:.3} s, {}; \
+             {interrupts} interrupts, {reads} register reads, {writes} writes",
+            pps(self.pps)
+        )
+    }
+}
+
+/// A card with its driver.
+#[derive(Debug)]
+enum Driver {
+    E1000(Box<E1000Driver<Card>>),
+    Pcnet(Box<pcnet::driver::Driver<Card>>),
+}
+
+/// Interrupts, register reads and writes.
+type Counts = [u64; 3];
+
+impl Driver {
+    /// Brings a card up; with a name for its kind, and what it signals, if it is to: by its pin, or by a
+    /// vector each for receive, transmit and the rest.
+    fn new(mut card: Card, interrupts: bool) -> anyhow::Result<(&'static str, Self, Vec<OwnedFd>)> {
+        let memory = Memfd::create("card", MEMORY, Pages::HugeIfFree)?.map()?;
+        card.map(&memory, AT)?;
+        let mut dma = Dma::new(memory, 0, MEMORY, AT).context("the memory is mapped")?;
+        let (name, chip, kind, vectors) = match card.identity()? {
+            (0x8086, 0x100e) => ("82540EM", Some(Member::Em82540), Interrupt::Pin, 1),
+            (0x8086, 0x10d3) => ("82574L", Some(Member::L82574), Interrupt::MsiX, 3),
+            (0x1022, 0x2000) => ("PCnet", None, Interrupt::Pin, 1),
+            (vendor, device) => bail!("No driver here is for a card {vendor:04x}:{device:04x}"),
+        };
+        let call = |_| rustix::event::eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC);
+        let vectors = if interrupts { vectors } else { 0 };
+        let calls = (0..vectors).map(call).collect::<Result<Vec<_>, _>>()?;
+        if interrupts {
+            card.signal(kind, &calls.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
+        }
+        let Some(chip) = chip else {
+            let mut driver = pcnet::driver::Driver::new(card, &mut dma, SIZES)?;
+            driver.start(interrupts, false)?;
+            return Ok((name, Self::Pcnet(Box::new(driver)), calls));
+        };
+        let mut config = Config::stock(chip);
+        if !interrupts {
+            config.interrupts = Interrupts::None;
+        }
+        Ok((name, Self::E1000(Box::new(E1000Driver::new(card, &mut dma, config)?)), calls))
+    }
+
+    fn mac(&self) -> Mac {
+        match self {
+            Self::E1000(driver) => driver.mac(),
+            Self::Pcnet(driver) => driver.mac(),
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        match self {
+            Self::E1000(driver) => {
+                let counts = driver.counts();
+                [counts.interrupts, counts.reads, counts.writes]
+            }
+            Self::Pcnet(driver) => {
+                let counts = driver.counts();
+                [counts.interrupts, counts.reads, counts.writes]
+            }
+        }
+    }
+
+    /// Hands a frame in; false without room.
+    fn send(&mut self, frame: &[u8]) -> bool {
+        match self {
+            Self::E1000(driver) => {
+                driver.reclaim();
+                driver.send(frame, &Request::default())
+            }
+            Self::Pcnet(driver) => {
+                driver.reap();
+                driver.send(frame, frame.len())
+            }
+        }
+    }
+
+    /// Tells the card of what was handed in.
+    fn flush(&mut self) {
+        match self {
+            Self::E1000(driver) => driver.flush(),
+            Self::Pcnet(driver) => driver.demand(),
+        }
+    }
+
+    /// Shows what was received.
+    fn receive(&mut self, visit: &mut dyn FnMut(&[u8])) {
+        match self {
+            Self::E1000(driver) => {
+                driver.receive(usize::MAX, |frame| visit(&frame.to_vec()));
+            }
+            Self::Pcnet(driver) => {
+                driver.receive(usize::MAX, |frame| visit(&frame.to_vec()));
+            }
+        }
+    }
+
+    /// Handles interrupts that came by `vectors`, a bit each; by its pin, if that is how the card interrupts.
+    fn interrupt(
+        &mut self,
+        vectors: u32,
+        pin: bool,
+        visit: &mut dyn FnMut(&[u8]),
+    ) -> anyhow::Result<()> {
+        match self {
+            Self::E1000(driver) => _ = driver.interrupt(vectors),
+            Self::Pcnet(driver) => _ = driver.acknowledge(),
+        }
+        self.receive(visit);
+        let card = match self {
+            Self::E1000(driver) => {
+                driver.rearm();
+                driver.regs()
+            }
+            Self::Pcnet(driver) => {
+                driver.unmask();
+                driver.regs()
+            }
+        };
+        if pin {
+            card.unmask()?;
+        }
+        Ok(())
+    }
+
+    fn stop(&mut self) {
+        match self {
+            Self::E1000(driver) => driver.stop(),
+            Self::Pcnet(driver) => driver.stop(),
+        }
+    }
+}
+
+/// Requests through a card.
+struct Exchange<'a> {
+    args: &'a CardArgs,
+    driver: Driver,
+    /// What the card signals, if it is to.
+    calls: Vec<OwnedFd>,
+    mac: Mac,
+    /// Requests that wait for their replies.
+    waiting: BTreeSet<u64>,
+    report: Report,
+}
+
+impl Exchange<'_> {
+    /// A request, and its reply.
+    fn frames(&self, number: u64) -> (Vec<u8>, Vec<u8>) {
+        let mut request = vec![0; self.args.size.into()];
+        write_request(self.args.to, self.mac, number, &mut request);
+        let rest = request.iter_mut().skip(ETHERNET_HEADER + MIN_PAYLOAD);
+        let filling = (0..).map(|i| number.wrapping_add(i));
+        rest.zip(filling).for_each(|(byte, n)| *byte = (n ^ n >> 8) as u8);
+        let mut reply = request.clone();
+        answer(self.args.to, &mut reply);
+        (request, reply)
+    }
+
+    /// Looks at what came, when the card says so if it is to, within `most`.
+    fn look(&mut self, most: Duration) -> anyhow::Result<()> {
+        let mut frames = Vec::new();
+        let mut visit = |frame: &[u8]| frames.push(frame.to_vec());
+        if self.calls.is_empty() {
+            self.driver.receive(&mut visit);
+        } else {
+            match raised(&self.calls, most)? {
+                0 => {}
+                vectors => self.driver.interrupt(vectors, self.calls.len() == 1, &mut visit)?,
+            }
+        }
+        for frame in frames {
+            let Some(number) = reply_number(self.mac, &frame) else { continue };
+            let waited = self.waiting.remove(&number);
+            if waited && frame == self.frames(number).1 {
+                self.report.received += u64::from(number != TRIED);
+            } else if number != TRIED {
+                self.report.wrong += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries until somebody answers.
+    fn greet(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<()> {
+        let start = Instant::now();
+        let mut next = Duration::ZERO;
+        self.waiting.insert(TRIED);
+        while !self.waiting.is_empty() {
+            ensure!(goes_on(), "Interrupted");
+            ensure!(
+                start.elapsed() < ANSWER,
+                "Nobody answers at {}; is the cable plugged in, and does toklat ping --server run?",
+                self.args.to
+            );
+            if start.elapsed() >= next {
+                let (request, _) = self.frames(TRIED);
+                self.driver.send(&request);
+                self.driver.flush();
+                next = start.elapsed() + AGAIN;
+            }
+            self.look(AGAIN)?;
+        }
+        Ok(())
+    }
+
+    /// Sends all requests, and waits for their replies.
+    fn run(&mut self, goes_on: &dyn Fn() -> bool) -> anyhow::Result<()> {
+        let (before, start) = (self.driver.counts(), Instant::now());
+        let mut moved = start;
+        while goes_on() && (self.report.sent < self.args.count || !self.waiting.is_empty()) {
+            let first = self.report.sent;
+            while self.report.sent < self.args.count && self.waiting.len() < WINDOW {
+                let number = self.report.sent;
+                if !self.driver.send(&self.frames(number).0) {
+                    break;
+                }
+                self.waiting.insert(number);
+                self.report.sent += 1;
+            }
+            if self.report.sent > first {
+                self.driver.flush();
+            }
+            let before = self.report.received;
+            self.look(AGAIN)?;
+            let now = Instant::now();
+            if self.report.received > before {
+                moved = now;
+                self.report.seconds = (now - start).as_secs_f64();
+            } else if now - moved > REPLY {
+                self.waiting.clear();
+                moved = now;
+            }
+        }
+        let report = &mut self.report;
+        report.lost = report.sent - report.received;
+        report.pps =
+            if report.seconds > 0.0 { report.received as f64 / report.seconds } else { 0.0 };
+        let after = self.driver.counts();
+        let [interrupts, reads, writes] = [0, 1, 2].map(|i| after[i] - before[i]);
+        (report.interrupts, report.reads, report.writes) = (interrupts, reads, writes);
+        Ok(())
+    }
+}
+
+/// Waits for interrupts: the vectors that they came by, a bit each.
+fn raised(calls: &[OwnedFd], most: Duration) -> anyhow::Result<u32> {
+    let mut fds: Vec<_> = calls.iter().map(|call| PollFd::new(call, PollFlags::IN)).collect();
+    match rustix::event::poll(&mut fds, Some(&Timespec::try_from(most)?)) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => {}
+        Err(error) => return Err(error).context("Waiting for interrupts failed"),
+    }
+    let came = |call: &OwnedFd| rustix::io::read(call, &mut [0; 8]).is_ok();
+    Ok(calls.iter().enumerate().map(|(vector, call)| u32::from(came(call)) << vector).sum())
+}
+
+/// Runs `toklat card`.
+///
+/// # Errors
+/// If the card cannot be had or brought up, nobody answers, or a frame was lost or changed.
+pub fn run(args: &CardArgs, global: &Global) -> anyhow::Result<()> {
+    shmem::guard::install();
+    let stop = session::stop_on_signals()?;
+    let goes_on = || !stop.load(Ordering::Relaxed);
+    let (name, driver, calls) = Driver::new(Card::open(&args.address)?, args.interrupts)?;
+    let mac = driver.mac();
+    let report = Report {
+        card: format!("{name} at {}", args.address),
+        mac: mac.to_string(),
+        ..Report::default()
+    };
+    let mut exchange = Exchange { args, driver, calls, mac, waiting: BTreeSet::new(), report };
+    let done = exchange.greet(&goes_on).and_then(|()| exchange.run(&goes_on));
+    exchange.driver.stop();
+    done?;
+    let report = exchange.report;
+    global.print_done(&report, &report.to_string())?;
+    ensure!(report.lost == 0 && report.wrong == 0, "Frames were lost or changed");
+    Ok(())
+}

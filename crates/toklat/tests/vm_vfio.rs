@@ -1,0 +1,213 @@
+//! Our drivers on cards of a machine, by VFIO: the machine is virtual and the cards are QEMU's own, which know
+//! nothing of our models; the kernel's IOMMU driver and VFIO are real.
+//!
+//! In the guest, the kernel's driver gives the card up, and `toklat card` sends requests through it to a port of
+//! the test's own, by looking and by interrupts. Requests are compared here, and replies there, byte by byte.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use frame::Mac;
+use ring::Port;
+use serde_json::Value;
+use tempfile::TempDir;
+use toklat::vm::guest;
+
+use self::daemon::frames::send;
+use self::daemon::guests::{Guest, can_run};
+use self::daemon::{Daemon, skip};
+
+mod daemon;
+
+/// The card's address, and the test's.
+const CARD: Mac = Mac::local(1);
+const PEER: Mac = Mac::local(2);
+/// Bytes of frames, and how many of each are sent.
+const SIZES: [u16; 3] = [60, 777, 1514];
+const FRAMES: u64 = 300;
+/// Where the program is in the guest, with its libraries.
+const PROGRAM: &str = "/host/ld.so --library-path /host /host/toklat";
+
+/// A directory with the test guest and, in it, the program; else the test is skipped.
+fn guest_with_program(test: &str) -> Option<TempDir> {
+    if !can_run(test) {
+        return None;
+    }
+    let from = guest::find().unwrap();
+    let here = tempfile::tempdir().unwrap();
+    let program = here.path().join("toklat");
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&program).arg(env!("CARGO_BIN_EXE_toklat"));
+    if !strip.status().is_ok_and(|status| status.success()) {
+        skip(
+            test,
+            "strip (binutils) is missing: with what debuggers want, the program is too large for the guest",
+        );
+        return None;
+    }
+    std::os::unix::fs::symlink(from.join("kernel"), here.path().join("kernel")).unwrap();
+    std::fs::copy(from.join("initramfs"), here.path().join("initramfs")).unwrap();
+    // The kernel unpacks archives that follow each other.
+    let mut initramfs =
+        std::fs::OpenOptions::new().append(true).open(here.path().join("initramfs")).unwrap();
+    let mut archive = Vec::new();
+    entry(&mut archive, "host", 0o040_755, &[]);
+    for (name, path) in libraries(&program).into_iter().chain([("toklat".into(), program)]) {
+        let content = std::fs::read(path).unwrap();
+        entry(&mut archive, &format!("host/{name}"), 0o100_755, &content);
+    }
+    entry(&mut archive, "TRAILER!!!", 0, &[]);
+    initramfs.write_all(&archive).unwrap();
+    Some(here)
+}
+
+/// An entry of a "newc" archive (the kernel's buffer-format.rst).
+fn entry(archive: &mut Vec<u8>, name: &str, mode: u32, content: &[u8]) {
+    let (size, name_size) = (content.len(), name.len() + 1);
+    let fields = [0, mode as usize, 0, 0, 1, 0, size, 0, 0, 0, 0, name_size, 0];
+    let fields: String = fields.iter().map(|field| format!("{field:08x}")).collect();
+    for bytes in [format!("070701{fields}{name}\0").as_bytes(), content] {
+        archive.extend(bytes);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+    }
+}
+
+/// The program's libraries on this machine, by the names that it asks for, and its loader as `ld.so`.
+fn libraries(program: &Path) -> Vec<(String, PathBuf)> {
+    let list = Command::new("ldd").arg(program).output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let mut libraries = Vec::new();
+    for line in list.lines() {
+        let Some((name, _)) = line.trim().rsplit_once(" (0x") else { continue };
+        match name.split_once(" => ") {
+            Some((name, path)) => libraries.push((name.to_owned(), path.into())),
+            None if name.starts_with('/') => libraries.push(("ld.so".to_owned(), name.into())),
+            None => {}
+        }
+    }
+    libraries
+}
+
+/// A request as it has to be, of the protocol of `toklat ping`, with the program's own filling.
+fn request(number: u64, size: usize) -> Vec<u8> {
+    let mut frame = [PEER.octets(), CARD.octets()].concat();
+    frame.extend([0x88, 0xb5, 0x70, 0x71]);
+    frame.extend(number.to_be_bytes());
+    let filling = (0..).map(|i| number.wrapping_add(i)).map(|n| (n ^ n >> 8) as u8);
+    frame.extend(filling.take(size - frame.len()));
+    frame
+}
+
+/// Answers requests until it is told to end; how many there were.
+fn serve(mut port: Port, over: &AtomicBool) -> u64 {
+    let mut answered = 0;
+    while !over.load(Ordering::Relaxed) {
+        let frames: Vec<_> = port.receive(64).map(|frame| frame.to_vec()).collect();
+        port.flush().unwrap();
+        for mut frame in frames {
+            if frame[..6] != PEER.octets() {
+                continue;
+            }
+            let number = u64::from_be_bytes(frame[16..24].try_into().unwrap());
+            assert_eq!(frame, request(number, frame.len()), "request {number}");
+            frame[..12].copy_from_slice(&[CARD.octets(), PEER.octets()].concat());
+            frame[15] = 0x72;
+            while !send(&mut port, &frame) {
+                std::thread::yield_now();
+            }
+            answered += u64::from(number < FRAMES);
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    answered
+}
+
+/// A model of QEMU's.
+struct Nic {
+    /// As `vm run` names it.
+    model: &'static str,
+    /// Its driver in the kernel.
+    driver: &'static str,
+    /// Its kind, as the program says it.
+    kind: &'static str,
+    /// Pages of 2 MiB that the guest has. QEMU's e1000e drops a frame that it is to send if the frame's bytes do not
+    /// follow each other in the guest's memory, page by page, as the IOMMU has them (`net_tx_pkt_add_raw_fragment`).
+    huge_pages: u8,
+}
+
+const NICS: [Nic; 3] = [
+    Nic { model: "e1000", driver: "e1000", kind: "82540EM", huge_pages: 0 },
+    Nic { model: "e1000e", driver: "e1000e", kind: "82574L", huge_pages: 4 },
+    Nic { model: "pcnet", driver: "pcnet32", kind: "PCnet", huge_pages: 0 },
+];
+
+/// Has a guest's program drive a card that the kernel's driver has given up.
+fn drive(dir: &Path, nic: &Nic) {
+    let Nic { model, driver, kind, huge_pages } = nic;
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.peer]");
+    let port = daemon.open("vale0:peer").unwrap();
+    let sizes = SIZES.map(|size| size.to_string()).join(" ");
+    let commands = format!(
+        "run() {{ {PROGRAM} --json card $card --to {PEER} -n {FRAMES} $* >/tmp/said 2>&1; s=$?; \
+         echo said: $(cat /tmp/said); return $s; }}; \
+         card=$(basename $(readlink /sys/class/net/eth0/device)); run; \
+         echo {huge_pages} >/proc/sys/vm/nr_hugepages; vfio eth0 && \
+         for size in {sizes}; do run -s $size && run -s $size --interrupts || exit 1; done; \
+         s=$?; echo faults: $(dmesg | grep -cE 'DMAR:.\\[(DMA|INTR)'); exit $s"
+    );
+    let mac = CARD.to_string();
+    let options = ["--nic", model, "--mac", &mac, "--append", "intel_iommu=on iommu=nopt"];
+    let qemu = ["--", "-machine", "kernel-irqchip=split", "-device", "intel-iommu,intremap=on"];
+    let options = [&options[..], &qemu].concat();
+    let over = AtomicBool::new(false);
+    let answered = std::thread::scope(|scope| {
+        let server = scope.spawn(|| serve(port, &over));
+        // Whatever happens here ends the server, too.
+        let _over = Over(&over);
+        let mut guest = Guest::boot_from(Some(dir), &daemon, "card", 1, &options, &commands);
+        // As long as the kernel has the card, nobody else has.
+        let refusal = guest.says("said: ");
+        assert!(refusal.contains(&format!("The driver {driver} has 0000:")), "{refusal}");
+        for size in SIZES {
+            for interrupts in [false, true] {
+                let said = guest.says("said: ");
+                let report: Value = serde_json::from_str(said.trim_start_matches("said: "))
+                    .unwrap_or_else(|_| panic!("{model}: {said}"));
+                println!("{model}, {size} bytes: {report}");
+                let card = report["card"].as_str().unwrap();
+                assert!(card.starts_with(&format!("{kind} at 0000:")), "{card}");
+                assert_eq!(report["mac"], CARD.to_string());
+                for (count, is) in [("received", FRAMES), ("lost", 0), ("wrong", 0)] {
+                    assert_eq!(report[count], is, "{model}, {size} bytes: {report}");
+                }
+                assert_eq!(report["interrupts"].as_u64() > Some(0), interrupts, "{report}");
+            }
+        }
+        assert_eq!(guest.says("faults: "), "faults: 0");
+        guest.succeeds();
+        over.store(true, Ordering::Relaxed);
+        server.join().unwrap()
+    });
+    assert_eq!(answered, 2 * SIZES.len() as u64 * FRAMES, "{model}");
+}
+
+/// Sets its flag as it goes.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn our_drivers_drive_cards_of_the_machine_by_vfio() {
+    let Some(dir) = guest_with_program("our_drivers_drive_cards_of_the_machine_by_vfio") else {
+        return;
+    };
+    NICS.iter().for_each(|nic| drive(dir.path(), nic));
+}
