@@ -20,7 +20,7 @@ pub(super) struct E1000Device(pub Arc<Core>);
 /// Bytes of BAR 0.
 const MEMORY_BAR: u32 = 128 << 10;
 /// The pages of the rings' registers.
-const SHARED: SharedPages = SharedPages {
+pub const SHARED: SharedPages = SharedPages {
     bar: 0,
     pages: &[0x2000, 0x3000],
     registers: &[

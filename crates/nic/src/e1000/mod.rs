@@ -43,6 +43,7 @@ use self::transmit::Transmit;
 use crate::csb::Announced;
 use crate::device::{DeviceConfig, Model, Transmit as Transmitting};
 
+pub use self::device::SHARED;
 pub use self::regs::{Access, Effect, Members, Register, TABLE};
 pub use self::state::{Fault, Registers};
 

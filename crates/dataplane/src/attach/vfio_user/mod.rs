@@ -153,7 +153,9 @@ impl Server {
         let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept));
         // One whose session is not whole died while it changed: the front end begins anew.
         let lost = matches!(restored, Some(None));
-        let session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
+        let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
+        // Of one that stands still, too: it may be asked for before it runs.
+        session.shared = models::shared_pages(plug.nic.model).filter(|_| doorbells.is_some());
         if kept.is_none() {
             config.power_on();
         }

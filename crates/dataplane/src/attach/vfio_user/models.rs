@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nic::device::{DeviceConfig, Identity, Impossible, Model};
+use nic::device::{DeviceConfig, Identity, Impossible, Model, SharedPages};
 use nic::e1000::{self, E1000, Member};
 use nic::pci;
 use nic::pcnet::{self, Chip, Pcnet};
@@ -183,6 +183,12 @@ pub fn identity(nic: &NicConfig) -> Identity {
         #[cfg(test)]
         NicModel::Loopback => super::loopback::IDENTITY,
     }
+}
+
+/// Registers of a model that may lie in memory.
+#[must_use]
+pub fn shared_pages(nic: NicModel) -> Option<SharedPages> {
+    matches!(nic, NicModel::I82540em | NicModel::I82574l).then_some(e1000::SHARED)
 }
 
 /// Makes a model over its registers.
