@@ -8,7 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::lab::{Daemon, Lab};
-use crate::vm::{Accelerator, Backend, Between, Bridge, Model, Pair, Qemu, Tcp, time_of_process};
+use crate::vm::{
+    Accelerator, Backend, Between, Bridge, Model, Pair, Qemu, Tcp, Version, time_of_process,
+};
 
 /// What is between two guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -58,8 +60,9 @@ pub fn figure(lab: &Lab, way: Way, what: What) -> Result<f64> {
 }
 
 fn measure(lab: &Lab, way: Way) -> Result<Measured> {
-    let qemu = Qemu::find(None)?;
-    lab.note("accelerator", format!("guests run by {}", Accelerator::choose().0.name()));
+    let qemu = Qemu::for_test_guests()?;
+    let (accelerator, Version(major, minor)) = (Accelerator::choose().0, qemu.version);
+    lab.note("accelerator", format!("guests run by QEMU {major}.{minor}, {}", accelerator.name()));
     match way {
         Way::Toklat => toklat(lab, &qemu),
         Way::Bridge => {

@@ -318,7 +318,7 @@ impl Nic {
         if *queues > 1 {
             device += ",mq=on";
         }
-        if vhost_user && accelerator == Accelerator::Tcg && version < Version(10, 0) {
+        if vhost_user && accelerator == Accelerator::Tcg && version < Version::VECTORS {
             // Such QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when another process
             // serves queues that have MSI-X vectors and there is no KVM to route them.
             device += ",vectors=0";

@@ -50,6 +50,8 @@ pub enum QemuError {
 impl Version {
     /// The oldest that has `-netdev stream`.
     pub const OLDEST: Self = Self(7, 2);
+    /// The oldest whose guests have an interrupt for each queue that another process serves, without KVM to route them.
+    pub const VECTORS: Self = Self(10, 0);
     /// The oldest that has `-device vfio-user-pci`.
     pub const VFIO_USER: Self = Self(10, 1);
 }
@@ -61,6 +63,14 @@ impl Qemu {
     /// As there.
     pub fn find(named: Option<&Path>) -> Result<Self, QemuError> {
         Self::at_least(named, Version::OLDEST)
+    }
+
+    /// Finds the one for guests of our own: one that has [`Version::VECTORS`] if there is any, else as [`Self::find`].
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn for_test_guests() -> Result<Self, QemuError> {
+        Self::at_least(None, Version::VECTORS).or_else(|_| Self::find(None))
     }
 
     /// Finds a QEMU of that version or a later one: the program that is `named`, here or by `$TOKLAT_QEMU`; else that for

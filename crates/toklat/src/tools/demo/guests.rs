@@ -28,7 +28,7 @@ pub fn obstacle() -> Option<String> {
 /// # Errors
 /// If something that should work does not.
 pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> {
-    let qemu = Qemu::find(None)?;
+    let qemu = Qemu::for_test_guests()?;
     let how = match Accelerator::choose() {
         (Accelerator::Kvm, _) => "",
         (Accelerator::Tcg, _) => ", without KVM",
