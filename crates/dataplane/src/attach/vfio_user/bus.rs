@@ -334,7 +334,7 @@ impl Registers {
         }
         line.take()?;
         if let Some(mirror) = &mut self.mirror {
-            mirror.look_for_reset();
+            mirror.follow();
         }
         self.ask_at = self.vectors.ask(now).due;
         Ok(mine)

@@ -30,8 +30,6 @@ pub struct Mirror {
     /// Tails come last.
     words: Vec<Word>,
     tails: usize,
-    /// By how many of the device's own registers one sees that it was reset.
-    anchors: Vec<(u64, u32)>,
 }
 
 impl Mirror {
@@ -52,8 +50,7 @@ impl Mirror {
             Some(Word { at: at.into(), shared, last, head })
         };
         let words = all.map(word).collect::<Option<Vec<_>>>()?;
-        let anchors = registers.iter().map(|at| (u64::from(*at), 0)).collect();
-        Some(Self { device, bar, words, tails: tails.len(), anchors })
+        Some(Self { device, bar, words, tails: tails.len() })
     }
 
     /// Shows the driver what the device has, as after power-on.
@@ -62,12 +59,6 @@ impl Mirror {
             word.last = read(&*self.device, self.bar, word.at);
             word.shared.store(word.last, Ordering::Release);
         }
-        self.drop_anchors();
-    }
-
-    fn drop_anchors(&mut self) {
-        let (device, bar) = (&self.device, self.bar);
-        self.anchors.iter_mut().for_each(|(at, value)| *value = read(&**device, bar, *at));
     }
 
     /// True if a doorbell was rung.
@@ -87,20 +78,22 @@ impl Mirror {
                 self.device.write(self.bar, word.at, &value.to_le_bytes(), now);
             }
         }
-        for word in self.words.iter_mut().filter(|word| word.head) {
-            let is = read(&*self.device, self.bar, word.at);
-            if is != std::mem::replace(&mut word.last, is) {
-                word.shared.store(is, Ordering::Release);
-            }
-        }
-        self.drop_anchors();
+        self.show(|word| word.head);
     }
 
-    /// After accesses that trapped: a reset changed the registers.
-    pub fn look_for_reset(&mut self) {
-        let is_other = |(at, value): &(u64, u32)| read(&*self.device, self.bar, *at) != *value;
-        if self.anchors.iter().any(is_other) {
-            self.publish();
+    /// Shows the driver what accesses that trapped have changed.
+    pub fn follow(&mut self) {
+        self.show(|_| true);
+    }
+
+    /// Shows what the device has, but for what the driver has written meanwhile.
+    fn show(&mut self, which: impl Fn(&Word) -> bool) {
+        for word in self.words.iter_mut().filter(|word| which(word)) {
+            let (was, is) = (word.last, read(&*self.device, self.bar, word.at));
+            let orders = (Ordering::Release, Ordering::Relaxed);
+            if was != is && word.shared.compare_exchange(was, is, orders.0, orders.1).is_ok() {
+                word.last = is;
+            }
         }
     }
 }
@@ -109,4 +102,85 @@ fn read(device: &dyn Device, bar: usize, at: u64) -> u32 {
     let mut data = [0; 4];
     device.read(bar, at, &mut data, Nanos(0));
     u32::from_le_bytes(data)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use frame::Mac;
+    use nic::device::DeviceConfig;
+    use nic::e1000::{E1000, Member};
+    use shmem::{GuestMemory, Mapping, Pages};
+
+    use super::*;
+
+    const LENGTH: u64 = 0x2808;
+    const TAIL: u64 = 0x2818;
+    const NOW: Nanos = Nanos(1);
+
+    fn device() -> Arc<dyn Device> {
+        let page = || Mapping::private(65_536).unwrap();
+        let config = DeviceConfig {
+            memory: Arc::new(GuestMemory::default()),
+            mac: Mac::local(1),
+            ingress: page().shared(0).unwrap(),
+            egress: vec![page().shared(0).unwrap()],
+            link: true,
+            combining: None,
+            csb: false,
+        };
+        E1000::new(Member::L82574, page().shared(0).unwrap(), config).device
+    }
+
+    /// A device, the file, and what its driver has mapped.
+    fn bed() -> (Arc<dyn Device>, OwnedFd, Arc<Mapping>) {
+        let file = Memfd::create("registers", 1 << 17, Pages::Small).unwrap();
+        let mapping = file.map().unwrap();
+        (device(), file.as_fd().try_clone_to_owned().unwrap(), mapping)
+    }
+
+    #[test]
+    fn what_trapped_is_not_undone_by_what_lies_in_memory() {
+        let (device, file, memory) = bed();
+        let tail: Shared<AtomicU32> = memory.shared(TAIL as usize).unwrap();
+        let mirror = || Mirror::new(Arc::clone(&device), &file).unwrap();
+        let mut first = mirror();
+        first.publish();
+        device.write(0, TAIL, &5u32.to_le_bytes(), NOW);
+        first.follow();
+        assert_eq!(tail.load(Ordering::Relaxed), 5);
+        mirror().forward(NOW);
+        assert_eq!(read(&*device, 0, TAIL), 5);
+    }
+
+    #[test]
+    fn what_the_driver_wrote_meanwhile_stays() {
+        let (device, file, memory) = bed();
+        let word = |at: u64| memory.shared::<AtomicU32>(at as usize).unwrap();
+        let mut mirror = Mirror::new(Arc::clone(&device), &file).unwrap();
+        mirror.publish();
+        word(TAIL).store(7, Ordering::Relaxed);
+        device.write(0, TAIL, &5u32.to_le_bytes(), NOW);
+        device.write(0, LENGTH, &4096u32.to_le_bytes(), NOW);
+        mirror.follow();
+        assert_eq!([TAIL, LENGTH].map(|at| word(at).load(Ordering::Relaxed)), [7, 4096]);
+        assert!(mirror.is_rung());
+        mirror.forward(NOW);
+        assert_eq!(read(&*device, 0, TAIL), 7);
+    }
+
+    #[test]
+    fn a_reset_shows() {
+        let (device, file, memory) = bed();
+        let mut mirror = Mirror::new(Arc::clone(&device), &file).unwrap();
+        mirror.publish();
+        let length: Shared<AtomicU32> = memory.shared(LENGTH as usize).unwrap();
+        length.store(4096, Ordering::Relaxed);
+        mirror.forward(NOW);
+        assert_eq!(read(&*device, 0, LENGTH), 4096);
+        device.reset(NOW);
+        mirror.follow();
+        assert_eq!(length.load(Ordering::Relaxed), 0);
+    }
 }
