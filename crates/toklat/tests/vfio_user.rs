@@ -6,7 +6,9 @@ mod daemon;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use dataplane::attach::vfio_user::client::ClientError::{self, Refused};
 use dataplane::attach::vfio_user::migration::DeviceState;
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use daemon::card::Card;
@@ -90,7 +92,9 @@ fn stream_from(
         std::thread::yield_now();
     }
     let failures = [a.failure(), b.failure()];
-    assert!(failures.iter().all(Option::is_none), "{failures:?}");
+    // Who is killed as it begins to answer leaves a doubt, and its successor says that the access failed.
+    let doubt = |failure: &ClientError| !lossless && matches!(failure, Refused(Errno::IO));
+    assert!(failures.iter().flatten().all(doubt), "{failures:?}");
     doubled
 }
 

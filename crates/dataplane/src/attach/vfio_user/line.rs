@@ -95,7 +95,8 @@ impl Line {
         if done & SENDING != 0 && !line.look()? {
             let (id, command) = ((done >> NUMBER) as u16, (done >> COMMAND) as u16);
             let header = Header { id, command, size: HEADER, reply: true };
-            line.send(&super::message::reply(header, Err(Errno::IO)), None)?;
+            let reply = super::message::reply(header, Err(Errno::IO));
+            line.send(&reply, None, done & !(BYTES | TAKING))?;
         }
         line.progress.done.store(0, Ordering::Relaxed);
         Ok(line)
@@ -198,8 +199,7 @@ impl Line {
             return Ok(());
         }
         let whose = u64::from(header.id) << NUMBER | u64::from(header.command) << COMMAND;
-        self.progress.done.store(done | SENDING | whose, Ordering::Release);
-        self.send(reply, fd)?;
+        self.send(reply, fd, done | SENDING | whose)?;
         self.progress.done.store(done, Ordering::Release);
         Ok(())
     }
@@ -249,20 +249,27 @@ impl Line {
         Ok(())
     }
 
-    /// Sends a reply, all of it.
-    fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> Result<(), ProtocolError> {
+    /// Sends a reply, all of it. That it is being sent is said with nothing between: a process that is killed there
+    /// leaves a doubt.
+    fn send(
+        &self,
+        bytes: &[u8],
+        fd: Option<BorrowedFd<'_>>,
+        sending: u64,
+    ) -> Result<(), ProtocolError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut control = SendAncillaryBuffer::new(&mut space);
-        let fds: Option<[BorrowedFd<'_>; 1]> = fd.map(|fd| [fd]);
-        if let Some(fds) = &fds {
-            control.push(SendAncillaryMessage::ScmRights(fds));
-        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let mark = || self.progress.done.store(sending, Ordering::Release);
         loop {
-            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            let parts = [IoSlice::new(bytes)];
-            let sent = match &fds {
-                None => rustix::net::send(&*self.socket, bytes, flags),
-                Some(_) => rustix::net::sendmsg(&*self.socket, &parts, &mut control, flags),
+            let sent = if let Some(fd) = fd {
+                let (parts, fds) = ([IoSlice::new(bytes)], [fd]);
+                let mut control = SendAncillaryBuffer::new(&mut space);
+                control.push(SendAncillaryMessage::ScmRights(&fds));
+                mark();
+                rustix::net::sendmsg(&*self.socket, &parts, &mut control, flags)
+            } else {
+                mark();
+                rustix::net::send(&*self.socket, bytes, flags)
             };
             return match sent {
                 Ok(sent) if sent == bytes.len() => Ok(()),
