@@ -23,7 +23,7 @@ use shmem::{Mapping, Shared};
 use super::message::{
     Fields, HEADER, MAX_MESSAGE, command, flags, irq, longs, version, words, write_header,
 };
-use super::migration::{DeviceState, MAX_TRANSFER};
+use super::migration::{DeviceState, MAX_TRANSFER, feature, flag};
 
 /// How long a reply may take: what QEMU waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -278,7 +278,11 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn device_state(&mut self) -> Result<u32, ClientError> {
-        let answer = self.ask(command::DEVICE_FEATURE, &words(&[16, 1 << 16 | 2]), &[])?;
+        let answer = self.ask(
+            command::DEVICE_FEATURE,
+            &words(&[16, flag::GET | feature::DEVICE_STATE]),
+            &[],
+        )?;
         Ok(Fields(answer.get(8..).unwrap_or_default()).u32())
     }
 
@@ -287,7 +291,7 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn set_device_state(&mut self, state: DeviceState) -> Result<(), ClientError> {
-        let body = words(&[16, 1 << 17 | 2, state as u32, 0]);
+        let body = words(&[16, flag::SET | feature::DEVICE_STATE, state as u32, 0]);
         self.ask(command::DEVICE_FEATURE, &body, &[]).map(drop)
     }
 

@@ -30,7 +30,7 @@ const MAGIC: u64 = u64::from_be_bytes(*b"toklatVM");
 const VERSION: u32 = 1;
 
 /// Bits of a feature's flags: its number, and what is to be done.
-mod flag {
+pub(super) mod flag {
     pub const NUMBER: u32 = 0xffff;
     pub const GET: u32 = 1 << 16;
     pub const SET: u32 = 1 << 17;
@@ -38,7 +38,7 @@ mod flag {
 }
 
 /// Features: their numbers.
-mod feature {
+pub(super) mod feature {
     pub const MIGRATION: u32 = 1;
     pub const DEVICE_STATE: u32 = 2;
 }
