@@ -17,14 +17,7 @@ use crate::state::PortState;
 /// # Errors
 /// [`AttachError`] when its counters are missing.
 pub fn attach(state: &PortState) -> Result<Attached, AttachError> {
-    let expected = "counters in the state memory";
-    let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
-    let egress = NullEgress { counters: Mutex::new(counters) };
-    Ok(Attached {
-        source: Box::new(Silent),
-        egresses: vec![Arc::new(egress).into()],
-        bells: Bells::None,
-    })
+    silent(state, |counters| NullEgress { counters })
 }
 
 /// A configured port whose client is not there: no member of the switch until it comes.
@@ -38,14 +31,18 @@ pub fn vacant() -> Attached {
 /// # Errors
 /// [`AttachError`] when its counters are missing.
 pub fn down(state: &PortState) -> Result<Attached, AttachError> {
+    silent(state, |counters| DownEgress { counters })
+}
+
+/// A port that sends none, with an egress that counts.
+fn silent<E: Egress + 'static>(
+    state: &PortState,
+    egress: impl FnOnce(Mutex<Shared<EgressCounters>>) -> E,
+) -> Result<Attached, AttachError> {
     let expected = "counters in the state memory";
     let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
-    let egress = DownEgress { counters: Mutex::new(counters) };
-    Ok(Attached {
-        source: Box::new(Silent),
-        egresses: vec![Arc::new(egress).into()],
-        bells: Bells::None,
-    })
+    let egresses = vec![Arc::new(egress(Mutex::new(counters))).into()];
+    Ok(Attached { source: Box::new(Silent), egresses, bells: Bells::None })
 }
 
 struct DownEgress {
