@@ -12,6 +12,9 @@
 //!
 //! Ranges that a device may read and not write (vfio-user: firmware) are found by
 //! [`GuestMemory::bytes_to_read`] and [`Near::bytes_to_read`] alone.
+//!
+//! A table may be a [copy](GuestMemory::into_copy): memory of ours at the guest's addresses, which somebody keeps in step
+//! with what the guest has there.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -76,6 +79,8 @@ pub struct GuestMemory {
     ranges: Box<[Entry]>,
     /// Likewise, those that are not to be written.
     read_only: Box<[Entry]>,
+    /// It is ours alone.
+    copy: bool,
 }
 
 /// A checked range. What lookups need comes first, in one cache line.
@@ -198,7 +203,50 @@ impl GuestMemory {
             }
         }
         let (ranges, read_only): (Vec<_>, Vec<_>) = entries.into_iter().partition(|e| e.writable);
-        Ok(Self { ranges: ranges.into(), read_only: read_only.into() })
+        Ok(Self { ranges: ranges.into(), read_only: read_only.into(), copy: false })
+    }
+
+    /// The same, of private memory that is a copy of the guest's.
+    #[must_use]
+    pub fn into_copy(self) -> Self {
+        Self { copy: true, ..self }
+    }
+
+    /// True if it is a copy.
+    #[inline]
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        self.copy
+    }
+
+    /// Forgets what a copy has: all of it is zeroed. Of memory that is shared, nothing.
+    pub fn discard(&self) {
+        let copied = self.ranges.iter().chain(&self.read_only).filter(|_| self.copy);
+        copied.for_each(|entry| entry.mapping.discard());
+    }
+
+    /// Shows the `len` bytes at guest-physical `at`, which a device may read, to `visit`, with their
+    /// addresses, in as many windows as there are ranges. False if some of them are not memory; those before
+    /// are shown.
+    pub fn read_each(&self, at: u64, len: u32, mut visit: impl FnMut(u64, Bytes<'_>)) -> bool {
+        if let Some(whole) = self.bytes_to_read(at, len) {
+            visit(at, whole);
+            return true;
+        }
+        let mut next = at;
+        self.near().for_each(at, len, |bytes| {
+            visit(next, bytes);
+            next += bytes.len() as u64;
+        })
+    }
+
+    /// Lays what the guest has at `at` into its copy, as far as that is memory.
+    pub fn put(&self, at: u64, bytes: &[u8]) {
+        if self.copy {
+            self.read_each(at, bytes.len() as u32, |address, window| {
+                window.copy_in(bytes.get((address - at) as usize..).unwrap_or_default());
+            });
+        }
     }
 
     /// The window on `len` bytes at guest-physical `at`; `None` if they do not lie in one range.

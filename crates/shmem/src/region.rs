@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::guard::Guarded;
 use crate::{Bytes, Shareable};
@@ -198,13 +198,37 @@ impl Mapping {
     /// # Errors
     /// [`RegionError::Map`] when the kernel refuses.
     pub fn private(len: usize) -> Result<Arc<Self>, RegionError> {
+        Self::anonymous(len, MapFlags::PRIVATE)
+    }
+
+    /// As [`private`](Self::private), of which few pages are ever touched, one by one: no others are
+    /// accounted for.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn sparse(len: usize) -> Result<Arc<Self>, RegionError> {
+        let mapping = Self::anonymous(len, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
+        mapping.advise(Advice::LinuxNoHugepage);
+        Ok(mapping)
+    }
+
+    /// Gives all pages of [`private`](Self::private) or [`sparse`](Self::sparse) memory back: it is zeroed.
+    pub fn discard(&self) {
+        self.advise(Advice::LinuxDontNeed);
+    }
+
+    fn advise(&self, advice: Advice) {
+        // SAFETY: the range is ours; at most its bytes become zeros, which atomics and `Bytes` tolerate.
+        // Failure, of a kernel that knows no huge pages, changes nothing.
+        let _ = unsafe { rustix::mm::madvise(self.at.as_ptr().cast(), self.len, advice) };
+    }
+
+    fn anonymous(len: usize, flags: MapFlags) -> Result<Arc<Self>, RegionError> {
         let len = len.next_multiple_of(4096);
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: as in `file_at`.
-        let at = unsafe {
-            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, MapFlags::PRIVATE)
-        };
+        let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags) };
         let at =
             NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
         Ok(Arc::new(Self { at, len, guarded: Guarded::not_needed() }))
