@@ -22,6 +22,8 @@ use frame::Mac;
 use port::{Egress, EgressCounters, Ingress, IngressCounters, Nanos};
 use shmem::{GuestMemory, Shared};
 
+use crate::remote::Remote;
+
 /// A base address register (PCI 3.0, 6.2.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bar {
@@ -168,6 +170,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// What keeps the guest's memory in step, where [`DeviceConfig::memory`] is a copy of it.
+    fn remote(&self) -> Option<&dyn Remote> {
+        None
+    }
+
     /// Frames that its driver can have moved before it must hear of some, lest it run out of descriptors:
     /// half of the shortest ring. 0 if the driver itself says when it wants to hear.
     fn headroom(&self) -> u32;
@@ -207,7 +214,7 @@ pub struct Combining {
 /// What every model is made of, beside its registers.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The guest's memory, as far as the device may use it.
+    /// The guest's memory, as far as the device may use it; or a copy of it ([`Remote`]).
     pub memory: Arc<GuestMemory>,
     /// The station address in its EEPROM.
     pub mac: Mac,

@@ -18,4 +18,6 @@ pub mod pci;
 #[cfg(not(loom))]
 pub mod pcnet;
 #[cfg(not(loom))]
+pub mod remote;
+#[cfg(not(loom))]
 pub mod virtio;

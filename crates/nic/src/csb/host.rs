@@ -17,11 +17,13 @@ pub struct Announced {
 }
 
 impl Announced {
-    /// Takes the block away and maps the one at guest-physical `at`, if that is not 0.
+    /// Takes the block away and maps the one at guest-physical `at`, if that is not 0. In a copy of the
+    /// guest's memory there is none: its driver finds it unanswered, and rings its doorbells.
     ///
     /// # Errors
     /// [`MapError`]; then there is none.
     pub fn map(&self, memory: &GuestMemory, at: u64, queues: [usize; 2]) -> Result<(), MapError> {
+        let at = if memory.is_copy() { 0 } else { at };
         let block = Block::map(memory, at, queues);
         let (block, mapped) = match block {
             Ok(block) => (block, Ok(())),

@@ -10,9 +10,10 @@ use shmem::{GuestMemory, Shared};
 use super::eeprom::Eeprom;
 use super::receive::Filling;
 use super::regs::{self, cause};
+use super::remote::Copied;
 use super::state::Registers;
 use super::{Member, phy};
-use crate::csb::Announced;
+use crate::csb::{Announced, Way};
 
 /// The parts of a device.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub(super) struct Core {
     pub filters: AtomicU32,
     /// By transmit queue: counts what moves the ring or takes it away.
     pub rings: [AtomicU32; 2],
+    /// What keeps the memory in step, if it is a copy.
+    pub copied: Option<Copied>,
 }
 
 impl Core {
@@ -59,6 +62,25 @@ impl Core {
         let registers = &self.registers;
         registers.tx[queue].taken.store(registers.get(regs::TX[queue].head), Relaxed);
         self.rings[queue].fetch_add(1, Relaxed);
+        self.begin_copy(Way::Send, queue);
+    }
+
+    /// A receive ring likewise, while `change` is made.
+    pub fn move_receive_ring(&self, queue: usize, change: impl FnOnce()) {
+        let mut filling = self.lock(queue);
+        change();
+        filling.forget_ring();
+        self.begin_copy(Way::Receive, queue & 1);
+    }
+
+    /// Up to where a queue's driver has made descriptors available: those that are in the copy, where memory
+    /// is one.
+    #[inline]
+    pub fn tail(&self, way: Way, queue: usize) -> u32 {
+        match &self.copied {
+            None => self.registers.observe(regs::words(way, queue).tail),
+            Some(copied) => copied.shown(way, queue),
+        }
     }
 
     /// Switches it on, if it never was.
@@ -101,7 +123,7 @@ impl Core {
             }
             self.load_address();
         });
-        (0..2).for_each(|queue| self.lock(queue).forget_ring());
+        (0..2).for_each(|queue| self.move_receive_ring(queue, || ()));
         (0..2).for_each(|queue| self.move_ring(queue));
         self.reset_interrupts();
     }

@@ -12,6 +12,7 @@ use super::phy::{self, Changed, mdic};
 use super::regs::{self, Access, Effect, cause, ctrl, ctrl_ext, status};
 use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode, Msix, SharedPages};
+use crate::remote::Remote;
 
 /// The registers and interrupts of a device.
 #[derive(Debug)]
@@ -110,10 +111,10 @@ impl Core {
             }
             Effect::Rctl | Effect::Filter => self.change_filters(|| registers.set(word, kept)),
             Effect::RxRing(queue) => {
-                let mut filling = self.lock(queue.into());
-                registers.set(word, kept);
-                registers.rx[usize::from(queue & 1)].moving.store(0, Relaxed);
-                filling.forget_ring();
+                self.move_receive_ring(queue.into(), || {
+                    registers.set(word, kept);
+                    registers.rx[usize::from(queue & 1)].moving.store(0, Relaxed);
+                });
             }
             Effect::TxRing(queue) => {
                 registers.set(word, kept);
@@ -316,6 +317,10 @@ impl Device for E1000Device {
 
     fn shared_pages(&self) -> Option<SharedPages> {
         Some(SHARED)
+    }
+
+    fn remote(&self) -> Option<&dyn Remote> {
+        self.0.copied.as_ref().map(|_| &*self.0 as &dyn Remote)
     }
 
     fn fault(&self) -> Option<&'static str> {

@@ -63,7 +63,7 @@ impl Core {
 
     /// Frames were received on a queue: RXT0, now or later.
     pub fn received(&self, queue: usize, now: Nanos) -> bool {
-        let own = if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 };
+        let own = self.received_cause(queue);
         let (delay, most) = (self.registers.get(regs::RDTR), self.registers.get(regs::RADV));
         self.delay(cause::RXT0 | own, now, (delay, most), (Timer::Rx, Timer::RxAbsolute))
     }
@@ -73,6 +73,11 @@ impl Core {
         let causes = cause::TXDW | self.sent_cause(queue);
         let (delay, most) = (self.registers.get(regs::TIDV), self.registers.get(regs::TADV));
         self.delay(causes, now, (delay, most), (Timer::Tx, Timer::TxAbsolute))
+    }
+
+    /// The 82574L's own cause of a receive queue.
+    pub fn received_cause(&self, queue: usize) -> u32 {
+        if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 }
     }
 
     /// The 82574L's own cause of a transmit queue.

@@ -26,6 +26,7 @@ mod offload;
 mod phy;
 mod receive;
 mod regs;
+mod remote;
 mod state;
 mod take_over;
 mod transmit;
@@ -39,6 +40,7 @@ use shmem::Shared;
 use self::core::Core;
 use self::device::E1000Device;
 use self::receive::{Filling, Receive};
+use self::remote::Copied;
 use self::transmit::Transmit;
 use crate::csb::Announced;
 use crate::device::{DeviceConfig, Model, Transmit as Transmitting};
@@ -84,6 +86,7 @@ impl E1000 {
     #[must_use]
     #[expect(clippy::new_ret_no_self, reason = "a model is made of many parts")]
     pub fn new(member: Member, registers: Shared<Registers>, config: DeviceConfig) -> Model {
+        let copied = config.memory.is_copy().then(Copied::default);
         let core = Arc::new(Core {
             member,
             registers,
@@ -96,8 +99,10 @@ impl E1000 {
             filling: [0, 1].map(|queue| Mutex::new(Filling::new(queue))),
             filters: AtomicU32::new(0),
             rings: [AtomicU32::new(0), AtomicU32::new(0)],
+            copied,
         });
         core.power_on();
+        core.resume_copy();
         // A block that is not in the memory there is now may be in the next.
         let _ = core.map_block();
         let _ = core.set_link(config.link);

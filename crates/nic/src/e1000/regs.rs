@@ -5,6 +5,7 @@
 //! chapter 10.
 
 use super::Member;
+use crate::csb::Way;
 
 /// What an access does to a register, beside its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -499,6 +500,13 @@ const fn ring(at: u32) -> RingWords {
 pub const RX: [RingWords; 2] = [ring(0x2800), ring(0x2900)];
 /// Transmit rings.
 pub const TX: [RingWords; 2] = [ring(0x3800), ring(0x3900)];
+
+/// Those of a queue.
+#[inline]
+pub const fn words(way: Way, queue: usize) -> &'static RingWords {
+    let rings = if matches!(way, Way::Send) { &TX } else { &RX };
+    &rings[queue & 1]
+}
 
 /// Bits of CTRL.
 pub mod ctrl {

@@ -81,7 +81,13 @@ pub(super) struct TxState {
     pub told: AtomicU32,
     /// Contexts: the first for checksums, the second for segmentation; four words each.
     pub contexts: [[AtomicU32; 4]; 2],
+    /// Where memory is a copy: descriptors before it are in the guest's as they are to be; else
+    /// [`NOT_PUSHED`].
+    pub pushed: AtomicU32,
 }
+
+/// No place in a ring: nothing of it was pushed ever.
+pub(super) const NOT_PUSHED: u32 = u32::MAX;
 
 /// What a transmit queue has to say when it settles.
 pub(super) mod told {
@@ -105,6 +111,8 @@ pub(super) struct RxState {
     pub moving: AtomicU32,
     /// The second word of the first of them, which is written last.
     pub first: AtomicU64,
+    /// As [`TxState::pushed`].
+    pub pushed: AtomicU32,
 }
 
 /// The Microwire side of the EEPROM.
@@ -151,16 +159,20 @@ pub enum Fault {
     /// Guest memory that has failed: its file was truncated, or a page was lost.
     #[error("guest memory has failed")]
     Memory = 6,
+    /// Guest memory that could not be read or written by message.
+    #[error("guest memory cannot be reached by messages")]
+    Unreachable = 7,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::BadRing,
         Self::BadIndex,
         Self::BadAddress,
         Self::EndlessFrame,
         Self::BadCsb,
         Self::Memory,
+        Self::Unreachable,
     ];
 
     /// Its sentence.
@@ -172,6 +184,7 @@ impl Fault {
             Self::EndlessFrame => "a frame has no end",
             Self::BadCsb => "the shared status block is malformed",
             Self::Memory => "guest memory has failed",
+            Self::Unreachable => "guest memory cannot be reached by messages",
         }
     }
 }

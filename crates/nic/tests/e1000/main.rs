@@ -9,5 +9,6 @@ mod hostile;
 mod l82574;
 mod moderation;
 mod offloads;
+mod remote;
 mod statistics;
 mod threads;

@@ -29,15 +29,21 @@ impl Filling {
         self.moved = true;
     }
 
-    /// Looks up what has changed; false if the receiver is off.
+    /// Looks the filters up, if they have changed.
     #[inline]
-    pub(super) fn prepare(&mut self, core: &Core) -> Result<bool, Fault> {
+    pub fn notice_filters(&mut self, core: &Core) {
         let filters = core.filters();
         if self.filters != Some(filters) {
             self.filter = Filter::new(&core.registers, core.member);
             self.filters = Some(filters);
             self.ring = None;
         }
+    }
+
+    /// Looks up what has changed; false if the receiver is off.
+    #[inline]
+    pub(super) fn prepare(&mut self, core: &Core) -> Result<bool, Fault> {
+        self.notice_filters(core);
         let registers = &core.registers;
         if !self.filter.enabled || !registers.may_access_memory() || !registers.has_link() {
             return Ok(false);
@@ -64,7 +70,8 @@ impl Filling {
         let (registers, words) = (&core.registers, &regs::RX[self.queue & 1]);
         let bytes = registers.get(words.len);
         (self.size, self.head) = (bytes / descriptor::DESCRIPTOR, registers.get(words.head));
-        let idle = !self.host.is_there() && registers.observe(words.tail) == self.head;
+        let tail = core.tail(Way::Receive, self.queue);
+        let idle = !self.host.is_there() && tail == self.head;
         if self.size == 0 || idle {
             // No buffers, wherever they are: it may not be set up yet.
             self.size = 0;
@@ -120,7 +127,7 @@ impl Filling {
         }
         let tail = match self.host.on() {
             Some(host) => host.tail(self.size).map_err(|fault| core.fail_by_block(fault))?,
-            None => core.registers.observe(regs::RX[self.queue & 1].tail),
+            None => core.tail(Way::Receive, self.queue),
         };
         if tail >= self.size {
             return Err(Fault::BadIndex);
@@ -164,7 +171,7 @@ impl Filling {
     }
 
     /// The second word of a descriptor whose frame was received with an error (RXE).
-    fn damaged(&self) -> u64 {
+    pub fn damaged(&self) -> u64 {
         let errors = rx::RXE << if self.filter.extended { 24 } else { 8 };
         self.word(SHORTEST, rx::DD | rx::EOP | errors, 0)
     }

@@ -19,7 +19,6 @@ use shmem::guard::Watch;
 use shmem::{Shared, SharedSlice};
 
 use self::spread::Private;
-use super::Member;
 use super::core::Core;
 use super::descriptor::Descriptor;
 use super::filter::{Class, Filter, class};
@@ -52,7 +51,7 @@ pub(super) struct Filling {
     head: u32,
     /// Descriptors that are filled and not published: their second words.
     filled: Vec<u64>,
-    filter: Filter,
+    pub filter: Filter,
     /// The filters were those of then.
     filters: Option<u32>,
     /// Its part of the shared status block.
@@ -110,12 +109,7 @@ impl Receive {
             return 0;
         }
         let mut first = self.core.lock(0);
-        let filters = self.core.filters();
-        if first.filters != Some(filters) {
-            first.filter = Filter::new(&self.core.registers, self.core.member);
-            first.filters = Some(filters);
-            first.ring = None;
-        }
+        first.notice_filters(&self.core);
         usize::from(first.filter.two_queues)
     }
 
@@ -208,7 +202,7 @@ impl Core {
             causes |= cause::SRPD;
         }
         if causes != 0 {
-            let own = if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 };
+            let own = self.received_cause(queue);
             let own = if crossed || tally.small { own } else { 0 };
             let _ = self.raise(causes | own);
         }
@@ -223,8 +217,7 @@ impl Core {
         for (queue, state) in self.registers.rx.iter().enumerate() {
             state.unsettled.store(0, Relaxed);
             if matches!(self.lock(queue).prepare(self), Ok(true)) {
-                let own = if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 };
-                let _ = self.raise(cause::RXT0 | own);
+                let _ = self.raise(cause::RXT0 | self.received_cause(queue));
             }
         }
     }
@@ -262,7 +255,8 @@ impl Core {
             return false;
         }
         let received = told & RECEIVED != 0 && self.received(queue, now);
-        received || self.pending() != 0
+        // Where memory is a copy, somebody is to push it.
+        received || self.pending() != 0 || self.copied.is_some()
     }
 }
 

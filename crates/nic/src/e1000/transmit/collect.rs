@@ -344,7 +344,7 @@ pub(super) fn flags_of(second: u64) -> u8 {
 }
 
 /// Bytes of the buffer of a descriptor that is no context.
-pub(super) fn data_len(second: u64) -> u32 {
+pub(in crate::e1000) fn data_len(second: u64) -> u32 {
     if second & tx::DEXT != 0 { second as u32 & 0xf_ffff } else { second as u32 & 0xffff }
 }
 

@@ -18,6 +18,7 @@ use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::guard::Watch;
 use shmem::{Shared, SharedSlice};
 
+pub(super) use self::collect::data_len;
 use self::collect::flags_of;
 use super::core::Core;
 use super::descriptor::{self, Descriptor, tx};
@@ -127,7 +128,7 @@ impl Transmit {
     fn give_back(&mut self) {
         self.notice();
         let taken = self.core.registers.tx[self.queue].taken.load(Acquire);
-        if !self.runs() || self.find_ring().is_err() {
+        if self.core.copied.is_some() || !self.runs() || self.find_ring().is_err() {
             return;
         }
         if let Some(ring) = self.ring.clone().filter(|_| taken < self.size) {
@@ -174,7 +175,7 @@ impl Transmit {
         self.size = bytes / descriptor::DESCRIPTOR;
         self.next = registers.get(words.head);
         self.done = self.next;
-        let idle = !self.host.is_there() && registers.observe(words.tail) == self.next;
+        let idle = !self.host.is_there() && core.tail(Way::Send, self.queue) == self.next;
         if self.size == 0 || idle {
             // Nothing is there to be sent, wherever it is: it may not be set up yet.
             self.size = 0;
@@ -218,7 +219,7 @@ impl Transmit {
         let tail = match self.host.on() {
             Some(_) if self.size == 0 => 0,
             Some(host) => host.tail(self.size).map_err(|fault| self.core.fail_by_block(fault))?,
-            None => self.core.registers.observe(regs::TX[self.queue].tail),
+            None => self.core.tail(Way::Send, self.queue),
         };
         if self.size == 0 || tail == self.next || self.unfinished == Some(tail) {
             return Ok(None);

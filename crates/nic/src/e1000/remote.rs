@@ -1,0 +1,404 @@
+//! Rings of a guest whose memory is reached by messages ([`crate::remote`]).
+//!
+//! ```text
+//!   receive:  pushed ........ head (RDH) ........ shown ........ tail (RDT)
+//!             written, not yet    for frames to    not fetched
+//!             in the guest's      come
+//! ```
+//!
+//! The model looks at descriptors up to `shown`, wherever its driver's tail is. Transmit rings likewise, whose
+//! buffers are fetched with them. What lies between `pushed` and the head when a copy begins was somebody's who
+//! is not there any more: it is fetched, and given back unsent, or as damaged.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use port::Nanos;
+
+use super::core::Core;
+use super::descriptor::{DESCRIPTOR, rx, tx};
+use super::regs::{self, cause, rctl, tctl};
+use super::state::{Fault, NOT_PUSHED};
+use super::transmit::data_len;
+use crate::csb::Way;
+use crate::remote::{Held, Out, Remote, Want};
+
+/// Most descriptors of a transmit queue, or of a receive queue, that are fetched together.
+const SENT: u32 = 32;
+const RECEIVED: u32 = 128;
+/// Longest buffer that a frame can be in.
+const LONGEST: u32 = 0x1_0100;
+const WAYS: [Way; 2] = [Way::Send, Way::Receive];
+
+/// Words of a descriptor.
+type Words = [u64; 2];
+
+/// How far the copy is.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    /// By way and queue: descriptors before it are in the copy, and may be looked at.
+    shown: [[AtomicU32; 2]; 2],
+    /// Counts rings that were moved.
+    moved: AtomicU32,
+    /// The home worker's.
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// The rings are those of then.
+    moved: u32,
+    /// By way and queue: the next descriptor of those that were somebody's.
+    lost: [[Option<u32>; 2]; 2],
+    /// By receive queue and descriptor: as its driver wrote it.
+    offered: [Vec<Words>; 2],
+}
+
+/// A ring that lies in memory.
+#[derive(Clone, Copy, Debug)]
+struct Ring {
+    base: u64,
+    size: u32,
+}
+
+impl Ring {
+    fn at(self, place: u32) -> u64 {
+        self.base + u64::from(place) * u64::from(DESCRIPTOR)
+    }
+
+    /// Descriptors from one place to another, as far as they lie one behind the other.
+    fn run(self, from: u32, to: u32) -> u32 {
+        if to >= from { to - from } else { self.size - from }
+    }
+
+    fn after(self, place: u32, count: u32) -> u32 {
+        (place + count) % self.size
+    }
+}
+
+impl Copied {
+    #[inline]
+    pub fn shown(&self, way: Way, queue: usize) -> u32 {
+        self.shown[way as usize][queue & 1].load(Acquire)
+    }
+
+    fn show(&self, way: Way, queue: usize, to: u32) {
+        self.shown[way as usize][queue & 1].store(to, Release);
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Core {
+    fn pushed(&self, way: Way, queue: usize) -> &AtomicU32 {
+        match way {
+            Way::Send => &self.registers.tx[queue & 1].pushed,
+            Way::Receive => &self.registers.rx[queue & 1].pushed,
+        }
+    }
+
+    fn head(&self, way: Way, queue: usize) -> u32 {
+        self.registers.get(regs::words(way, queue).head)
+    }
+
+    /// A ring is another one, or stands elsewhere: nothing of it was fetched or is to be pushed.
+    pub fn begin_copy(&self, way: Way, queue: usize) {
+        let Some(copied) = &self.copied else { return };
+        let head = self.head(way, queue);
+        copied.show(way, queue, head);
+        self.pushed(way, queue).store(head, Relaxed);
+        copied.moved.fetch_add(1, Relaxed);
+    }
+
+    /// Goes on where a predecessor was, whose copy is gone; without a copy, says that nothing is pushed.
+    pub fn resume_copy(&self) {
+        let registers = &self.registers;
+        for (way, queue) in WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
+            let (words, pushed) = (regs::words(way, queue), self.pushed(way, queue));
+            let Some(copied) = &self.copied else {
+                pushed.store(NOT_PUSHED, Relaxed);
+                continue;
+            };
+            let taken = registers.tx[queue].taken.load(Relaxed);
+            if way == Way::Send && taken != registers.get(words.head) {
+                registers.publish(words.head, taken);
+                let _ = self.raise(cause::TXDW | self.sent_cause(queue));
+            }
+            let (head, size) = (registers.get(words.head), registers.get(words.len) / DESCRIPTOR);
+            copied.show(way, queue, head);
+            let from = pushed.load(Relaxed);
+            if from >= size || from == head {
+                pushed.store(head, Relaxed);
+            } else {
+                copied.inner().lost[way as usize][queue] = Some(from);
+            }
+        }
+    }
+
+    /// The ring of a queue; `None` if it is not in memory.
+    fn ring_of(&self, way: Way, queue: usize) -> Option<Ring> {
+        let words = regs::words(way, queue);
+        let (base, bytes) = (self.registers.address(words.base), self.registers.get(words.len));
+        self.memory.bytes(base, bytes)?;
+        let size = bytes / DESCRIPTOR;
+        (size > 0).then_some(Ring { base, size })
+    }
+
+    /// The `count` descriptors at a place, as the copy has them.
+    fn read_ring(&self, ring: Ring, place: u32, count: u32) -> Vec<u8> {
+        let bytes = self.memory.bytes(ring.at(place), count * DESCRIPTOR);
+        bytes.map_or_else(Vec::new, |bytes| bytes.to_vec())
+    }
+
+    /// Fetches what lies before the head and was not pushed, and finishes it.
+    fn find_lost(&self, inner: &mut Inner, held: &mut Held, (way, queue): (Way, usize), at: u32) {
+        let (head, lost) = (self.head(way, queue), &mut inner.lost[way as usize][queue]);
+        let Some(ring) = self.ring_of(way, queue).filter(|ring| at < ring.size && at != head)
+        else {
+            *lost = None;
+            self.pushed(way, queue).store(head, Relaxed);
+            return;
+        };
+        let run = ring.run(at, head.min(ring.size)).min(RECEIVED);
+        let Want::Here(bytes) = held.want_run(ring.at(at), (run * DESCRIPTOR) as usize) else {
+            return;
+        };
+        let words = words(bytes);
+        let next = ring.after(at, words.len() as u32);
+        *lost = Some(next).filter(|next| *next != head);
+        let mut filling = self.lock(queue);
+        filling.notice_filters(self);
+        let (extended, split) = (filling.filter.extended, filling.filter.split.is_some());
+        for (n, [first, second]) in (0..).zip(words) {
+            let done = match way {
+                Way::Send if second & (tx::RS | tx::RPS) != 0 => [first, second | tx::DD],
+                Way::Send => [first, second],
+                Way::Receive if split && n % 2 == 1 => [0, 0],
+                Way::Receive
+                    if second >> if extended { 0 } else { 32 } & u64::from(rx::DD) != 0 =>
+                {
+                    [first, second]
+                }
+                Way::Receive => [if extended { 0 } else { first }, filling.damaged()],
+            };
+            self.memory.put(ring.at(at + n), done.map(u64::to_le_bytes).as_flattened());
+        }
+        if way == Way::Receive {
+            let _ = self.raise(cause::RXT0 | self.received_cause(queue));
+        }
+    }
+
+    /// Fetches descriptors that the driver has made available, with the buffers of those that are to be sent.
+    fn fetch_ring(&self, inner: &mut Inner, held: &mut Held, way: Way, queue: usize) {
+        let Some(copied) = &self.copied else { return };
+        let at = copied.shown(way, queue);
+        let tail = self.registers.observe(regs::words(way, queue).tail);
+        if at == tail || !self.is_on(way) {
+            return;
+        }
+        let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && tail < ring.size);
+        // What is wrong is the model's to find.
+        let Some(ring) = ring else { return copied.show(way, queue, tail) };
+        let most = if way == Way::Send { SENT } else { RECEIVED };
+        let run = ring.run(at, tail).min(most);
+        let Want::Here(bytes) = held.want_run(ring.at(at), (run * DESCRIPTOR) as usize) else {
+            return;
+        };
+        let words = words(bytes);
+        let count = match way {
+            Way::Send => self.fetch_buffers(held, &words),
+            Way::Receive => {
+                inner.offered[queue].resize(ring.size as usize, [0; 2]);
+                let to = inner.offered[queue].iter_mut().skip(at as usize);
+                to.zip(&words).for_each(|(to, words)| *to = *words);
+                words.len()
+            }
+        };
+        for (n, words) in (0..).zip(&words[..count]) {
+            self.memory.put(ring.at(at + n), words.map(u64::to_le_bytes).as_flattened());
+        }
+        copied.show(way, queue, ring.after(at, count as u32));
+    }
+
+    /// Lays the buffers of descriptors into the copy; of how many, once all that there is room for are there.
+    fn fetch_buffers(&self, held: &mut Held, words: &[Words]) -> usize {
+        let (mut ready, mut whole) = (0, true);
+        for buffer in words.iter().map(|words| buffer(*words)) {
+            let Some((at, len)) = buffer else {
+                ready += 1;
+                continue;
+            };
+            match held.want_buffer(&self.memory, at, len, LONGEST) {
+                Want::Here(_) => ready += 1,
+                Want::Coming => whole = false,
+                Want::Refused => break,
+            }
+        }
+        if !whole {
+            return 0;
+        }
+        for (at, len) in words[..ready].iter().filter_map(|words| buffer(*words)) {
+            if let Want::Here(bytes) = held.want_buffer(&self.memory, at, len, LONGEST) {
+                self.memory.put(at, bytes);
+            }
+        }
+        ready
+    }
+
+    /// True if a way is on, and memory may be used.
+    fn is_on(&self, way: Way) -> bool {
+        let registers = &self.registers;
+        registers.may_access_memory()
+            && match way {
+                Way::Send => registers.get(regs::TCTL) & tctl::EN != 0,
+                Way::Receive => registers.get(regs::RCTL) & rctl::EN != 0,
+            }
+    }
+
+    /// Pushes sent descriptors whose driver wants to know.
+    fn push_sent(&self, queue: usize, ring: Ring, out: &mut dyn Out) -> u32 {
+        let (pushed, head) = (self.pushed(Way::Send, queue), self.head(Way::Send, queue));
+        let mut causes = 0;
+        while pushed.load(Relaxed) != head && out.has_room() {
+            let at = pushed.load(Relaxed);
+            let count = ring.run(at, head).min(RECEIVED);
+            let bytes = self.read_ring(ring, at, count);
+            let is_done = |[_, second]: &Words| second & tx::DD != 0;
+            let done = words(&bytes).iter().rposition(is_done).map_or(0, |last| last + 1);
+            if done > 0 {
+                out.write(ring.at(at), &bytes[..done * DESCRIPTOR as usize]);
+                causes |= cause::TXDW | self.sent_cause(queue);
+            }
+            pushed.store(ring.after(at, count), Relaxed);
+        }
+        causes
+    }
+
+    /// Pushes received frames, and then their descriptors.
+    fn push_received(&self, inner: &Inner, queue: usize, ring: Ring, out: &mut dyn Out) -> u32 {
+        let filling = self.lock(queue);
+        let (pushed, head) = (self.pushed(Way::Receive, queue), self.head(Way::Receive, queue));
+        let step = if filling.filter.split.is_some() { 2 } else { 1 };
+        let mut causes = 0;
+        while pushed.load(Relaxed) != head && out.has_room() {
+            let at = pushed.load(Relaxed);
+            let bytes = self.read_ring(ring, at, ring.run(at, head).min(RECEIVED));
+            let written = words(&bytes);
+            let offered = inner.offered[queue].get(at as usize..).unwrap_or_default();
+            let mut count = 0;
+            while count < written.len() && out.has_room() {
+                let pair = |all: &[Words], n| all.get(n).copied().unwrap_or_default();
+                let both = |all: &[Words]| [pair(all, count), pair(all, count + 1)];
+                let (offered, written) = (both(offered), both(&written));
+                for (to, len) in filling.filter.filled(offered, written) {
+                    self.memory.read_each(to, len, |to, bytes| out.write(to, &bytes.to_vec()));
+                }
+                count += step;
+            }
+            let count = count.min(written.len());
+            if count == 0 {
+                break;
+            }
+            out.write(ring.at(at), &bytes[..count * DESCRIPTOR as usize]);
+            causes |= cause::RXT0 | self.received_cause(queue);
+            pushed.store(ring.after(at, count as u32), Relaxed);
+        }
+        causes
+    }
+}
+
+impl super::filter::Filter {
+    /// The buffers that a descriptor was filled into, with how many bytes: that of two, as they were offered and
+    /// as they were written, of which the second belongs to it where packets are split.
+    fn filled(&self, offered: [Words; 2], written: [Words; 2]) -> Vec<(u64, u32)> {
+        let [_, second] = written[0];
+        let len =
+            if self.extended || self.split.is_some() { second >> 32 } else { second } & 0xffff;
+        let filled = match self.split {
+            None => vec![(offered[0][0], len.min(self.buffer as u64) as u32)],
+            Some(sizes) => {
+                let more = |n: u32| written[1][0] >> (16 * n) & 0xffff;
+                let lens = [len, more(1), more(2), more(3)];
+                let buffers = offered.as_flattened().iter().zip(lens).zip(sizes);
+                buffers.map(|((at, len), size)| (*at, len.min(size.into()) as u32)).collect()
+            }
+        };
+        filled.into_iter().filter(|(at, len)| *at != 0 && *len > 0).collect()
+    }
+}
+
+/// The buffer of a transmit descriptor, unless it is a context.
+fn buffer([first, second]: Words) -> Option<(u64, u32)> {
+    let is_context = second & (tx::DEXT | tx::DTYP) == tx::DEXT;
+    (!is_context).then(|| (first, data_len(second)))
+}
+
+/// Descriptors, as two words each.
+fn words(bytes: &[u8]) -> Vec<Words> {
+    let longs = bytes.as_chunks::<8>().0.iter().map(|bytes| u64::from_le_bytes(*bytes));
+    let longs: Vec<u64> = longs.collect();
+    longs.as_chunks::<2>().0.to_vec()
+}
+
+impl Remote for Core {
+    fn fetch(&self, held: &mut Held, _now: Nanos) {
+        let Some(copied) = &self.copied else { return };
+        let (mut inner, moved) = (copied.inner(), copied.moved.load(Relaxed));
+        if inner.moved != moved {
+            held.clear();
+            *inner = Inner { moved, ..Inner::default() };
+        }
+        for (way, queue) in WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
+            match inner.lost[way as usize][queue] {
+                Some(at) => self.find_lost(&mut inner, held, (way, queue), at),
+                None => self.fetch_ring(&mut inner, held, way, queue),
+            }
+        }
+    }
+
+    fn push(&self, out: &mut dyn Out) -> u32 {
+        let Some(copied) = &self.copied else { return 0 };
+        let inner = copied.inner();
+        let mut causes = 0;
+        for (way, queue) in WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
+            let lost = inner.lost[way as usize][queue].is_some();
+            let is_new = self.pushed(way, queue).load(Relaxed) != self.head(way, queue);
+            if lost || !is_new || !self.registers.may_access_memory() {
+                continue;
+            }
+            causes |= match (way, self.ring_of(way, queue)) {
+                (Way::Send, Some(ring)) => self.push_sent(queue, ring, out),
+                (Way::Receive, Some(ring)) => self.push_received(&inner, queue, ring, out),
+                (_, None) => 0,
+            };
+        }
+        causes
+    }
+
+    fn remind(&self, causes: u32) {
+        let _ = self.raise(causes);
+    }
+
+    fn forget(&self) -> bool {
+        let _unused = [self.lock(0), self.lock(1)];
+        let all = || WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]);
+        let is_pushed = all()
+            .all(|(way, queue)| self.pushed(way, queue).load(Relaxed) == self.head(way, queue));
+        let is_lent = |queue: usize| {
+            self.registers.tx[queue].taken.load(Relaxed) != self.head(Way::Send, queue)
+        };
+        if !is_pushed || is_lent(0) || is_lent(1) {
+            return false;
+        }
+        self.memory.discard();
+        all().for_each(|(way, queue)| self.begin_copy(way, queue));
+        true
+    }
+
+    fn fail(&self) {
+        self.registers.fail(Fault::Unreachable);
+    }
+}

@@ -1,0 +1,184 @@
+//! Guest memory that a device reaches by messages: what its model then wants of whoever sends them.
+//!
+//! ```text
+//!   guest ---- read ----> Held ---- fetch: buffers first, then what shows them ----> copy <--> model
+//!         <--- written -------------- push: frames first, then what shows them ------'
+//! ```
+//!
+//! A model works on a [copy](GuestMemory::into_copy) of the guest's memory as on any memory. Its
+//! [`Remote`] part says what is to be read of what its driver made available, lays it into the copy when
+//! all of it is there, and shows it to the model; and says what the model has written. Nothing of it waits:
+//! it is asked again when something has come, a register was written, or frames were delivered. The home
+//! worker asks.
+
+use port::Nanos;
+use shmem::GuestMemory;
+
+/// Most bytes that are held.
+const ROOM: usize = 128 << 10;
+
+/// The part of a device that keeps a copy of memory and its driver's own in step.
+pub trait Remote {
+    /// Asks `held` for what the driver has made available, and shows the model what of it is there.
+    fn fetch(&self, held: &mut Held, now: Nanos);
+
+    /// Says what the model has written since; returns the causes to [remind](Self::remind) the driver of
+    /// once it is there.
+    fn push(&self, out: &mut dyn Out) -> u32;
+
+    /// What was pushed with these causes is in the driver's memory: a driver that was told too early is told
+    /// again.
+    fn remind(&self, causes: u32);
+
+    /// When to [fetch](Self::fetch) without being asked to.
+    fn look_at(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Forgets the copy, if nothing of it is needed or would be missing from the guest's memory: it is
+    /// fetched anew. True if that was so.
+    fn forget(&self) -> bool;
+
+    /// Memory could not be read or written.
+    fn fail(&self);
+}
+
+/// Where a device writes guest memory.
+pub trait Out {
+    /// True if more can be taken: all that belongs to a descriptor, and a run of descriptors.
+    fn has_room(&self) -> bool;
+    /// These bytes are to be at this address; behind all those before them.
+    fn write(&mut self, at: u64, bytes: &[u8]);
+}
+
+/// What was read of the guest's memory, or is asked for.
+#[derive(Debug, Default)]
+pub struct Held {
+    pieces: Vec<Piece>,
+    /// The number of the next piece.
+    next: u32,
+}
+
+/// One range.
+#[derive(Debug)]
+struct Piece {
+    number: u32,
+    at: u64,
+    bytes: Vec<u8>,
+    /// Of descriptors: as many as there were when it was asked for first.
+    run: bool,
+    /// Bytes that were asked for, and that have come.
+    asked: usize,
+    came: usize,
+    /// It is still of use.
+    wanted: bool,
+}
+
+/// A part of a range, to be read by one message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its address.
+    pub at: u64,
+    /// Its bytes.
+    pub len: usize,
+    piece: u32,
+    from: usize,
+}
+
+/// What became of a wish.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Want<'h> {
+    /// There it is.
+    Here(&'h [u8]),
+    /// It was asked for.
+    Coming,
+    /// There is no room for it, until others have gone.
+    Refused,
+}
+
+impl Held {
+    /// The `len` bytes at `at`.
+    pub fn want(&mut self, at: u64, len: usize) -> Want<'_> {
+        self.look(at, len, false)
+    }
+
+    /// The run of descriptors at `at`: `len` bytes, or as many as were wanted when that was asked first.
+    pub fn want_run(&mut self, at: u64, len: usize) -> Want<'_> {
+        self.look(at, len, true)
+    }
+
+    fn look(&mut self, at: u64, len: usize, run: bool) -> Want<'_> {
+        let is_it =
+            |piece: &Piece| piece.at == at && piece.run == run && (run || piece.bytes.len() == len);
+        if let Some(found) = self.pieces.iter().position(is_it) {
+            let piece = &mut self.pieces[found];
+            piece.wanted = true;
+            let whole = piece.came == piece.bytes.len();
+            return if whole { Want::Here(&piece.bytes) } else { Want::Coming };
+        }
+        let held: usize = self.pieces.iter().map(|piece| piece.bytes.len()).sum();
+        if held + len > ROOM {
+            return Want::Refused;
+        }
+        let (number, bytes) = (self.next, vec![0; len]);
+        self.next = self.next.wrapping_add(1);
+        self.pieces.push(Piece { number, at, bytes, run, asked: 0, came: 0, wanted: true });
+        Want::Coming
+    }
+
+    /// As [`want`](Self::want), of a buffer; those that are not memory, or larger than any frame, are the
+    /// model's to find.
+    pub fn want_buffer(&mut self, memory: &GuestMemory, at: u64, len: u32, most: u32) -> Want<'_> {
+        let is_memory = len > 0 && len <= most && memory.read_each(at, len, |_, _| ());
+        if is_memory { self.want(at, len as usize) } else { Want::Here(&[]) }
+    }
+
+    /// All of it is of no use any more.
+    pub fn clear(&mut self) {
+        self.pieces.clear();
+    }
+
+    /// The device is about to be asked what it wants.
+    pub fn begin(&mut self) {
+        self.pieces.iter_mut().for_each(|piece| piece.wanted = false);
+    }
+
+    /// It was asked: what it does not want any more goes.
+    pub fn sweep(&mut self) {
+        self.pieces.retain(|piece| piece.wanted);
+    }
+
+    /// The next part that nobody has asked for, of `most` bytes.
+    #[must_use]
+    pub fn next_part(&self, most: usize) -> Option<Part> {
+        let piece = self.pieces.iter().find(|piece| piece.asked < piece.bytes.len())?;
+        let (from, len) = (piece.asked, (piece.bytes.len() - piece.asked).min(most));
+        Some(Part { at: piece.at.wrapping_add(from as u64), len, piece: piece.number, from })
+    }
+
+    /// A part was asked for.
+    pub fn asked(&mut self, part: Part) {
+        if let Some(piece) = self.piece(part) {
+            piece.asked = part.from + part.len;
+        }
+    }
+
+    /// True if a part is still of use.
+    #[must_use]
+    pub fn has(&self, part: Part) -> bool {
+        self.pieces.iter().any(|piece| piece.number == part.piece)
+    }
+
+    /// A part has come.
+    pub fn came(&mut self, part: Part, bytes: &[u8]) {
+        if let Some(piece) = self.piece(part) {
+            let to = piece.bytes.get_mut(part.from..).unwrap_or_default();
+            to.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+            piece.came += part.len;
+        }
+    }
+
+    fn piece(&mut self, part: Part) -> Option<&mut Piece> {
+        self.pieces.iter_mut().find(|piece| piece.number == part.piece)
+    }
+}

@@ -1,0 +1,189 @@
+//! A copy of the guest's memory, kept in step with it.
+
+use std::sync::Arc;
+
+use nic::e1000::Member;
+use nic::remote::{Held, Out};
+use shmem::{GuestMemory, Mapping};
+
+use super::bed::{BUFFER, Bed, MEMORY, RCTL_ON, RX_AT, RX_BUFFERS, RXT0, TX_AT, frame, reg};
+
+/// What a device writes, into the guest's memory at once.
+struct Writes<'a>(&'a GuestMemory, Vec<(u64, usize)>);
+
+impl Out for Writes<'_> {
+    fn has_room(&self) -> bool {
+        true
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        self.0.bytes(at, bytes.len() as u32).unwrap().copy_in(bytes);
+        self.1.push((at, bytes.len()));
+    }
+}
+
+fn copy() -> Arc<GuestMemory> {
+    let mapping = Mapping::sparse(MEMORY as usize).unwrap();
+    Arc::new(GuestMemory::of(mapping, 0).unwrap().into_copy())
+}
+
+fn bed(member: Member) -> Bed {
+    Bed::with(member, |config| config.memory = copy())
+}
+
+/// Brings what the device wants, and takes what it wrote: where, and how much; the causes to remind it of.
+fn carry(bed: &Bed, held: &mut Held) -> (Vec<(u64, usize)>, u32) {
+    let remote = bed.model.device.remote().unwrap();
+    let (mut writes, mut causes) = (Writes(&bed.memory, Vec::new()), 0);
+    for _ in 0..8 {
+        held.begin();
+        remote.fetch(held, bed.now);
+        held.sweep();
+        causes |= remote.push(&mut writes);
+        while let Some(part) = held.next_part(4096) {
+            held.asked(part);
+            held.came(part, &bed.bytes(part.at, part.len));
+        }
+    }
+    (writes.1, causes)
+}
+
+#[test]
+fn frames_go_both_ways_over_a_copy() {
+    for member in [Member::Em82540, Member::L82574] {
+        let (mut bed, mut held) = (bed(member), Held::default());
+        bed.start(16, 16);
+        for round in 0..40u8 {
+            let frames: Vec<_> = (0..5).map(|n| frame(60 + 250 * n, round)).collect();
+            frames.iter().for_each(|frame| bed.put(frame));
+            bed.doorbell();
+            assert!(bed.gather().is_empty());
+            carry(&bed, &mut held);
+            let sent: Vec<_> = bed.gather().into_iter().map(|(frame, _)| frame).collect();
+            assert_eq!(sent, frames);
+            assert!(!bed.is_done((bed.tx_next + 15) % 16) || round > 2);
+            carry(&bed, &mut held);
+            assert!(bed.is_done((bed.tx_next + 15) % 16));
+            assert_eq!(bed.deliver(&frames), (5, true));
+            assert_eq!(bed.receive(), None, "it was not pushed");
+            let (writes, causes) = carry(&bed, &mut held);
+            assert_eq!(causes & RXT0, RXT0);
+            assert!(writes.last().is_some_and(|(at, _)| (RX_AT..RX_AT + 256).contains(at)));
+            for frame in &frames {
+                assert_eq!(bed.receive().unwrap().0, *frame);
+            }
+        }
+    }
+}
+
+/// Frames of several buffers, and descriptors that lose their addresses as they are written.
+#[test]
+fn every_form_of_descriptor_is_pushed() {
+    const EXTENDED: u32 = 1 << 15;
+    let long = frame(1400, 9);
+    for (rctl, rfctl) in
+        [(RCTL_ON | 3 << 16, 0), (RCTL_ON | 3 << 16, EXTENDED), (RCTL_ON, EXTENDED)]
+    {
+        let (mut bed, mut held) = (bed(Member::L82574), Held::default());
+        bed.write(reg::RFCTL, rfctl);
+        bed.start_receive(16, rctl);
+        carry(&bed, &mut held);
+        bed.deliver(std::slice::from_ref(&long));
+        carry(&bed, &mut held);
+        let size = if rctl == RCTL_ON { 2048 } else { 256 };
+        let (mut got, mut n) = (Vec::new(), 0);
+        while got.len() < long.len() {
+            let second = bed.word(RX_AT + 16 * n + 8);
+            let (len, done) = match rfctl {
+                0 => (second & 0xffff, second >> 32 & 1),
+                _ => (second >> 32 & 0xffff, second & 1),
+            };
+            assert!(done == 1 && len as usize <= size);
+            got.extend(bed.bytes(RX_BUFFERS + BUFFER * n, len as usize));
+            n += 1;
+        }
+        assert_eq!(got, long);
+    }
+}
+
+#[test]
+fn split_packets_are_pushed_to_their_buffers() {
+    const SPLIT: u32 = 1 << 10;
+    let (mut bed, mut held) = (bed(Member::L82574), Held::default());
+    bed.write(reg::RFCTL, 1 << 15);
+    // 256 bytes and then 1,024 each.
+    bed.write(0x2170, 2 | 1 << 8 | 1 << 16 | 1 << 24);
+    bed.start_receive(16, RCTL_ON | SPLIT);
+    for n in 0..32 {
+        bed.set_word(RX_AT + 8 * n, RX_BUFFERS + BUFFER * n);
+    }
+    let long = frame(2000, 3);
+    bed.write(reg::RCTL, RCTL_ON | SPLIT | 1 << 5);
+    for round in 0..3 {
+        carry(&bed, &mut held);
+        assert_eq!(bed.deliver(std::slice::from_ref(&long)).0, 1);
+        carry(&bed, &mut held);
+        let first = 4 * round;
+        let mut got = Vec::new();
+        for (n, len) in [256, 1024, 720].into_iter().enumerate() {
+            got.extend(bed.bytes(RX_BUFFERS + BUFFER * (first + n as u64), len));
+        }
+        assert_eq!(got, long);
+        assert_eq!(bed.word(RX_AT + 32 * round + 8) & 3, 3);
+    }
+}
+
+/// Objective: whoever goes on after a death leaves no driver waiting.
+///
+/// Steps: frames are sent and received, and die with the copy before they are pushed. The successor, with an empty
+/// copy, gives what was sent back as sent, and what was received as damaged; and frames go on.
+#[test]
+fn what_died_with_a_copy_is_given_back() {
+    for member in [Member::Em82540, Member::L82574] {
+        let (mut bed, mut held) = (bed(member), Held::default());
+        bed.start(16, 16);
+        carry(&bed, &mut held);
+        let frames = [frame(100, 1), frame(200, 2), frame(300, 3)];
+        frames.iter().for_each(|frame| bed.put(frame));
+        bed.doorbell();
+        carry(&bed, &mut held);
+        assert_eq!(bed.gather().len(), 3);
+        bed.deliver(&frames);
+        bed.put(&frames[0]);
+        bed.doorbell();
+        bed.config.memory = copy();
+        bed.remake();
+        let mut held = Held::default();
+        let (_, causes) = carry(&bed, &mut held);
+        assert_eq!(causes & RXT0, RXT0);
+        assert!([0, 1, 2].iter().all(|n| bed.is_done(*n)) && !bed.is_done(3));
+        for n in 0..3 {
+            let second = bed.word(RX_AT + 16 * n + 8);
+            assert_eq!((second >> 32) as u16, 0x8003, "damaged");
+            assert!(bed.receive().is_some());
+        }
+        carry(&bed, &mut held);
+        assert_eq!(bed.gather().len(), 1);
+        bed.deliver(&frames);
+        carry(&bed, &mut held);
+        assert_eq!(bed.receive().unwrap().0, frames[0]);
+        assert_eq!(bed.model.device.fault(), None);
+    }
+}
+
+#[test]
+fn what_is_wrong_is_found_as_ever() {
+    // Tail, ring's address, buffer's address.
+    for (tail, ring, buffer) in
+        [(16, TX_AT, 0x1000), (1, MEMORY, 0x1000), (1, TX_AT, MEMORY), (1, TX_AT, u64::MAX - 3)]
+    {
+        let (mut bed, mut held) = (bed(Member::Em82540), Held::default());
+        bed.start(16, 16);
+        bed.write(reg::TDBAL, ring as u32);
+        bed.describe(buffer, 1 << 24 | 100);
+        bed.write(reg::TDT, tail);
+        carry(&bed, &mut held);
+        assert!(bed.gather().is_empty());
+        assert!(bed.model.device.fault().is_some(), "{tail} {ring:#x} {buffer:#x}");
+    }
+}
