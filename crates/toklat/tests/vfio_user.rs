@@ -11,7 +11,7 @@ use dataplane::attach::vfio_user::migration::DeviceState;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
-use daemon::card::Card;
+use daemon::card::{Card, Memory};
 use daemon::frames::frame;
 use daemon::{Daemon, PATIENCE, kill_process};
 
@@ -276,7 +276,7 @@ fn cards_move_to_another_host_and_no_frame_is_lost() {
             daemon.apply(&(port("a") + &port("b")));
             daemon
         });
-        let start = |name| Card::start_with(&socket(&hosts[0], name), model, csb);
+        let start = |name| Card::start_with(&socket(&hosts[0], name), model, csb, Memory::shared());
         let (mut a, mut b) = (start("a"), start("b"));
         b.send(&frame(2, 1, 0));
         let mut number = 0;

@@ -11,6 +11,7 @@ use nic::driver::Dma;
 use nic::e1000::Member;
 use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Request};
 use nic::pcnet::driver::{Driver as PcnetDriver, Sizes};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Mapping;
 
 use super::front_end::{eventfd, memfd};
@@ -28,14 +29,36 @@ pub enum Driver {
 pub struct Card {
     pub driver: Driver,
     pub calls: Vec<OwnedFd>,
-    file: OwnedFd,
+    memory: Memory,
     kind: u32,
 }
 
+/// A guest's memory.
+pub struct Memory {
+    mapping: Arc<Mapping>,
+    /// Without one, the card reaches it by messages.
+    file: Option<OwnedFd>,
+}
+
+impl Memory {
+    pub fn shared() -> Self {
+        let file = memfd(MEMORY);
+        let mapping = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
+        Self { mapping, file: Some(file) }
+    }
+
+    pub fn private() -> Self {
+        Self { mapping: Mapping::private(MEMORY as usize).unwrap(), file: None }
+    }
+}
+
 /// A connection to the card of a port, with memory and interrupts.
-fn connect(path: &Path, file: &OwnedFd, kind: u32, calls: &[OwnedFd]) -> Client {
+fn connect(path: &Path, memory: &Memory, kind: u32, calls: &[OwnedFd]) -> Client {
     let mut client = Client::connect(path).unwrap();
-    client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true).unwrap();
+    match &memory.file {
+        Some(file) => client.dma_map(Some(file.as_fd()), (0, AT, MEMORY), true).unwrap(),
+        None => client.dma_map_own(&memory.mapping, AT).unwrap(),
+    }
     client.set_irqs(kind, &calls.iter().collect::<Vec<_>>()).unwrap();
     client
 }
@@ -43,21 +66,20 @@ fn connect(path: &Path, file: &OwnedFd, kind: u32, calls: &[OwnedFd]) -> Client 
 impl Card {
     /// Plugs a driver for `model` in.
     pub fn start(path: &Path, model: &str) -> Self {
-        Self::start_with(path, model, false)
+        Self::start_with(path, model, false, Memory::shared())
     }
 
     /// As `start`, with a shared status block if `csb`.
-    pub fn start_with(path: &Path, model: &str, csb: bool) -> Self {
-        let file = memfd(MEMORY);
-        let memory = Mapping::unsealed(file.as_fd(), MEMORY as usize).unwrap();
+    pub fn start_with(path: &Path, model: &str, csb: bool, memory: Memory) -> Self {
         let (kind, vectors) = if model == "82574l" { (2, 3) } else { (0, 1) };
         let calls: Vec<_> = (0..vectors).map(|_| eventfd()).collect();
-        let mut registers = Registers::new(connect(path, &file, kind, &calls)).unwrap();
+        let mut registers = Registers::new(connect(path, &memory, kind, &calls)).unwrap();
         registers.share().unwrap();
         let driver = match model {
             "82540em" | "82574l" => {
                 let member = if model == "82574l" { Member::L82574 } else { Member::Em82540 };
-                let mut dma = Dma::new(Arc::clone(&memory), 0, MEMORY as usize, AT).unwrap();
+                let mut dma =
+                    Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
                 let interrupts = if model == "82574l" { Interrupts::Msix } else { Interrupts::Pin };
                 let doorbells = Doorbells::Block(Version::Two);
                 let doorbells = if csb { doorbells } else { Doorbells::Each };
@@ -67,7 +89,8 @@ impl Card {
                 Driver::E1000(Box::new(driver))
             }
             _ => {
-                let mut dma = Dma::new(Arc::clone(&memory), 0, MEMORY as usize, AT).unwrap();
+                let mut dma =
+                    Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
                 let sizes = Sizes { transmit: 7, receive: 7 };
                 let mut driver = PcnetDriver::new(registers, &mut dma, sizes).unwrap();
                 if csb {
@@ -77,7 +100,7 @@ impl Card {
                 Driver::Pcnet(Box::new(driver))
             }
         };
-        Self { driver, calls, file, kind }
+        Self { driver, calls, memory, kind }
     }
 
     fn registers(&mut self) -> &mut Registers {
@@ -98,7 +121,7 @@ impl Card {
 
     /// Goes on at another port, from the state of this one; something happens before it does.
     pub fn go_on(&mut self, path: &Path, state: &[u8], before: impl FnOnce()) {
-        let mut client = connect(path, &self.file, self.kind, &self.calls);
+        let mut client = connect(path, &self.memory, self.kind, &self.calls);
         client.load(state).unwrap();
         before();
         client.set_device_state(DeviceState::Running).unwrap();
@@ -131,8 +154,19 @@ impl Card {
         }
     }
 
+    /// Answers what the card asks of memory without a file; true if there was an interrupt.
+    pub fn serve(&mut self) -> bool {
+        self.client().serve().unwrap();
+        let mut calls: Vec<_> =
+            self.calls.iter().map(|call| PollFd::new(call, PollFlags::IN)).collect();
+        rustix::event::poll(&mut calls, Some(&Timespec::default())).unwrap() > 0
+    }
+
     /// The frames that are there now. As an interrupt handler, if there was an interrupt.
     pub fn receive(&mut self) -> Vec<Vec<u8>> {
+        if self.memory.file.is_none() {
+            self.serve();
+        }
         let mut vectors = 0;
         for (vector, call) in self.calls.iter().enumerate() {
             let there = rustix::io::read(call, &mut [0; 8]).is_ok();

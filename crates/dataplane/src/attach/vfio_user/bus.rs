@@ -2,7 +2,8 @@
 //!
 //! Register accesses are carried out and answered at once. Any other message is in front of the socket
 //! until the control thread has carried it out: while the wire is [parked](Wire::park), it is the control
-//! thread's, and the worker does not read.
+//! thread's, and the worker does not read. Where memory is reached by messages, its [`Courier`] has its turn
+//! whenever the socket was read.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,6 +16,7 @@ use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use shmem::Shared;
 
+use super::courier::Courier;
 use super::line::Line;
 use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolError};
 use super::mirror::Mirror;
@@ -144,6 +146,8 @@ struct Registers {
     mirror: Option<Mirror>,
     /// How long not to look at them, asleep.
     nap: u64,
+    /// Who brings memory, if there is none to look at.
+    courier: Option<Courier>,
 }
 
 /// A device in the hands of a worker.
@@ -177,14 +181,15 @@ impl Bus {
             ask_at: None,
             mirror: None,
             nap: NAP_NS.0,
+            courier: None,
         };
         Self { registers, transmit }
     }
 
-    /// With registers in memory.
+    /// With registers in memory, and memory by messages.
     #[must_use]
-    pub fn with(mut self, mirror: Option<Mirror>) -> Self {
-        self.registers.mirror = mirror;
+    pub fn with(mut self, mirror: Option<Mirror>, courier: Option<Courier>) -> Self {
+        (self.registers.mirror, self.registers.courier) = (mirror, courier);
         self
     }
 }
@@ -202,7 +207,8 @@ impl Source for Bus {
     }
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
-        vec![self.registers.wire.socket.as_fd()]
+        let nudge = self.registers.vectors.nudge().map(AsFd::as_fd);
+        nudge.into_iter().chain([self.registers.wire.socket.as_fd()]).collect()
     }
 
     fn begin(&mut self) {
@@ -211,6 +217,7 @@ impl Source for Bus {
     }
 
     fn arm(&mut self) -> bool {
+        self.registers.send_courier(clock());
         // What changes the socket from here on is seen by whoever waits for it.
         let work = self.registers.is_rung()
             || self.transmit.iter_mut().any(|t| t.arm())
@@ -223,7 +230,8 @@ impl Source for Bus {
 
     fn deadline(&self) -> Option<Nanos> {
         let frames = self.transmit.iter().filter_map(|transmit| transmit.deadline());
-        frames.chain(self.registers.ask_at).chain(self.registers.look_at()).min()
+        let registers = &self.registers;
+        frames.chain(registers.ask_at).chain(registers.look_at()).chain(registers.carry_at()).min()
     }
 
     fn disarm(&mut self) {
@@ -302,10 +310,40 @@ impl Registers {
         let wire = Arc::clone(&self.wire);
         let mut line = wire.line();
         match self.carry_out(&mut line, now) {
-            Ok(true) => {}
+            Ok(true) => {
+                drop(line);
+                self.send_courier(now);
+            }
             Ok(false) => wire.park(None),
             Err(error) => wire.park(Some(error)),
         }
+    }
+
+    /// Gives the courier its turn, if there is one and the socket is the worker's.
+    #[inline]
+    fn send_courier(&mut self, now: Nanos) {
+        if self.courier.is_some() && !self.wire.is_parked() {
+            self.carry(now);
+        }
+    }
+
+    #[cold]
+    fn carry(&mut self, now: Nanos) {
+        let Some(courier) = &mut self.courier else { return };
+        courier.run(now);
+        let line = self.wire.line();
+        while let Some(letter) = courier.letter() {
+            match line.say(letter) {
+                Ok(true) => courier.sent(),
+                Ok(false) => break,
+                Err(error) => return self.wire.park(Some(error)),
+            }
+        }
+    }
+
+    /// When the courier is to have its turn, asleep.
+    fn carry_at(&self) -> Option<Nanos> {
+        self.courier.as_ref()?.deadline(clock())
     }
 
     /// As `read`; false if the rest is the control thread's.
@@ -329,7 +367,12 @@ impl Registers {
                 let (command, got) = (header.command, front.fds.len());
                 return Err(ProtocolError::Descriptors { command, got });
             }
-            self.answer(header, access, now)?;
+            match (access, &mut self.courier) {
+                (Access::Answer(body), Some(courier)) => courier.answered(header, body)?,
+                // Of what was asked when there was one.
+                (Access::Answer(_), None) => {}
+                _ => self.answer(header, access, now)?,
+            }
             line.did(header, if header.reply { &self.reply } else { &[] })?;
         }
         line.take()?;
@@ -368,6 +411,7 @@ impl Registers {
                 self.pin.set_masked(!on);
                 Ok(())
             }
+            Access::Answer(_) => Ok(()),
         };
         if let (Err(_), false) = (done, header.reply) {
             return Err(match access {
@@ -389,6 +433,7 @@ impl Registers {
             Access::Write { .. } => written.add(1),
             Access::Multi(entries) => written.add((entries.len() / MULTI) as u64),
             Access::Unmask(_) => counters.acknowledgements.add(1),
+            Access::Answer(_) => {}
         }
     }
 

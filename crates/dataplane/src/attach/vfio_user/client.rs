@@ -28,6 +28,9 @@ use super::migration::{DeviceState, MAX_TRANSFER, feature, flag};
 /// How long a reply may take: what QEMU waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// No command: nothing is waited for.
+const NONE: u16 = 0;
+
 /// Why something was not done.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -54,6 +57,10 @@ pub struct Client {
     buffer: Vec<u8>,
     /// What came with the last reply.
     fds: Vec<OwnedFd>,
+    /// Memory without a file, which the device asks for by messages: where it sees it.
+    memory: Vec<(u64, Arc<Mapping>)>,
+    /// Such messages are answered.
+    pub answers: bool,
     /// The accesses that were made: a real one is a trap.
     pub traps: Traps,
     /// What went wrong in accesses whose callers cannot be told.
@@ -84,9 +91,16 @@ impl Client {
     /// [`ClientError`].
     pub fn on(socket: UnixStream) -> Result<Self, ClientError> {
         socket.set_read_timeout(Some(PATIENCE))?;
-        let traps = Traps::default();
-        let mut client =
-            Self { socket, id: 0, buffer: Vec::new(), fds: Vec::new(), traps, failed: None };
+        let mut client = Self {
+            socket,
+            id: 0,
+            buffer: Vec::new(),
+            fds: Vec::new(),
+            memory: Vec::new(),
+            answers: true,
+            traps: Traps::default(),
+            failed: None,
+        };
         let capabilities = json!({ "max_msg_fds": 16, "write_multiple": true, "migration": {} });
         client.ask(command::VERSION, &version(&capabilities), &[])?;
         Ok(client)
@@ -140,13 +154,17 @@ impl Client {
     }
 
     /// As `reply`; `None` for one that says again, and shortly, what was answered already: from a server
-    /// that does not know whether its predecessor had answered.
+    /// that does not know whether its predecessor had answered; and for what is no reply.
     fn next_reply(&mut self, command: u16) -> Result<Option<Vec<u8>>, ClientError> {
         let header = self.header()?;
         let mut fields = Fields(&header);
         let (id, of, size) = (fields.u16(), fields.u16(), fields.u32() as usize);
         let (flags, error) = (fields.u32(), fields.u32());
-        let again = size == HEADER && flags & flags::ERROR != 0 && id != self.id;
+        if flags & flags::REPLY == 0 {
+            return self.answer((id, of), size).map(|()| None);
+        }
+        let again = size == HEADER && flags & flags::ERROR != 0;
+        let again = again && (id != self.id || command == NONE);
         if again && self.id.wrapping_sub(id) < 1 << 12 {
             return Ok(None);
         }
@@ -160,6 +178,49 @@ impl Client {
             0 => Ok(Some(body)),
             _ => Err(ClientError::Refused(Errno::from_raw_os_error(error as i32))),
         }
+    }
+
+    /// Answers what the device has asked of memory without a file, if it has.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn serve(&mut self) -> Result<(), ClientError> {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        while rustix::net::recv(&self.socket, &mut [0; 1][..], flags) != Err(Errno::AGAIN) {
+            if self.next_reply(NONE)?.is_some() {
+                return Err(ClientError::Malformed);
+            }
+        }
+        Ok(())
+    }
+
+    /// Answers a message of the device's: memory is read, or written.
+    fn answer(&mut self, (id, command): (u16, u16), size: usize) -> Result<(), ClientError> {
+        let mut body = vec![0; size.checked_sub(HEADER).ok_or(ClientError::Malformed)?];
+        self.socket.read_exact(&mut body)?;
+        let (mut fields, from) = (Fields(&body), 16.min(body.len()));
+        let (at, len) = (fields.u64(), fields.u64() as usize);
+        let inside = |(base, mapping): &(u64, Arc<Mapping>)| {
+            let offset = usize::try_from(at.checked_sub(*base)?).ok()?;
+            mapping.bytes(offset, len).map(|_| (Arc::clone(mapping), offset))
+        };
+        let found = self.memory.iter().find_map(inside).ok_or(ClientError::Malformed)?;
+        let window = found.0.bytes(found.1, len).ok_or(ClientError::Malformed)?;
+        match command {
+            command::DMA_READ => body.extend(window.to_vec()),
+            command::DMA_WRITE if body.len() == from + len => {
+                window.copy_in(&body[from..]);
+                body.clear();
+            }
+            _ => return Err(ClientError::Malformed),
+        }
+        if self.answers {
+            let mut reply = Vec::new();
+            write_header(&mut reply, id, command, body.len(), flags::REPLY);
+            reply.extend(body);
+            std::io::Write::write_all(&mut &self.socket, &reply)?;
+        }
+        Ok(())
     }
 
     /// A header, and what came with it.
@@ -234,11 +295,21 @@ impl Client {
         self.ask(command::DMA_MAP, &body, &fds).map(drop)
     }
 
+    /// Shares a mapping that has no file with the device, at `address`: it asks for what it needs of it.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn dma_map_own(&mut self, memory: &Arc<Mapping>, address: u64) -> Result<(), ClientError> {
+        self.memory.push((address, Arc::clone(memory)));
+        self.dma_map(None, (0, address, memory.len() as u64), true)
+    }
+
     /// Takes it back: after the reply, the device does not touch it any more.
     ///
     /// # Errors
     /// [`ClientError`].
     pub fn dma_unmap(&mut self, address: u64, size: u64) -> Result<(), ClientError> {
+        self.memory.retain(|(at, _)| !(address..address.saturating_add(size)).contains(at));
         let body = [&words(&[24, 0])[..], &longs(&[address, size])].concat();
         self.ask(command::DMA_UNMAP, &body, &[]).map(drop)
     }

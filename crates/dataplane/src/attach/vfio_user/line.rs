@@ -6,6 +6,7 @@
 //! settles, because messages have numbers; and about one that died while it sent a reply. Then, if
 //! nothing more was said, the front end is told that the access failed: a front end that has its reply
 //! passes over that, where it would take a second reply with a body for the end of the protocol.
+//! Replies to what we ask for ourselves ([`super::courier`]) come in between, and say nothing of that.
 //!
 //! Whose a descriptor is: the kernel hands the bytes out up to the end of the first part that carries
 //! descriptors, and not beyond. They belong to the last message that it shows, which is all there.
@@ -24,6 +25,7 @@ use rustix::net::{
 use shmem::sync::AtomicU64;
 use shmem::{Shareable, Shared};
 
+use super::courier::WINDOW;
 use super::message::{HEADER, Header, MAX_FDS, MAX_MESSAGE, ProtocolError};
 
 /// Bytes that are looked at together: more than a message has.
@@ -48,6 +50,8 @@ pub struct Progress {
     first: AtomicU64,
     /// Messages that the control thread has carried out.
     requests: AtomicU64,
+    /// The number of the last message that we sent of our own accord.
+    asked: AtomicU64,
 }
 
 // SAFETY: atomic words only.
@@ -92,14 +96,29 @@ impl Line {
             line.done = ((done & BYTES) as usize).min(BUFFER);
             line.take()?;
         }
-        if done & SENDING != 0 && !line.look()? {
+        if done & SENDING != 0 && !line.passes_over_answers()? {
             let (id, command) = ((done >> NUMBER) as u16, (done >> COMMAND) as u16);
-            let header = Header { id, command, size: HEADER, reply: true };
+            let header = Header { id, command, size: HEADER, reply: true, answers: None };
             let reply = super::message::reply(header, Err(Errno::IO));
             line.send(&reply, None, done & !(BYTES | TAKING))?;
         }
         line.progress.done.store(0, Ordering::Relaxed);
         Ok(line)
+    }
+
+    /// Takes replies out that a predecessor asked for; true if something else is there.
+    fn passes_over_answers(&mut self) -> Result<bool, ProtocolError> {
+        // It had not asked for more at a time.
+        for _ in 0..WINDOW {
+            if !self.look()? {
+                return Ok(false);
+            }
+            match self.front()?.map(|front| front.header) {
+                Some(header) if header.answers.is_some() => self.did(header, &[])?,
+                _ => return Ok(true),
+            }
+        }
+        Ok(true)
     }
 
     /// The first eight bytes of the message at `at`: its number, command and size.
@@ -223,6 +242,28 @@ impl Line {
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.progress.requests.load(Ordering::Relaxed)
+    }
+
+    /// Sends a message of our own; false if there is no room for it now.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: the session is over.
+    pub fn say(&self, message: &[u8]) -> Result<bool, ProtocolError> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let number = message.first_chunk().map_or(0, |id| u16::from_ne_bytes(*id));
+        self.progress.asked.store(number.into(), Ordering::Relaxed);
+        match rustix::net::send(&*self.socket, message, flags) {
+            Ok(sent) if sent == message.len() => Ok(true),
+            Ok(_) => Err(ProtocolError::Unread),
+            Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The number of the last of them.
+    #[must_use]
+    pub fn asked(&self) -> u16 {
+        self.progress.asked.load(Ordering::Relaxed) as u16
     }
 
     /// Takes what is carried out out of the socket.

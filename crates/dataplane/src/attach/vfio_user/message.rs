@@ -33,6 +33,8 @@ pub mod command {
     pub const DEVICE_SET_IRQS: u16 = 8;
     pub const REGION_READ: u16 = 9;
     pub const REGION_WRITE: u16 = 10;
+    pub const DMA_READ: u16 = 11;
+    pub const DMA_WRITE: u16 = 12;
     pub const DEVICE_RESET: u16 = 13;
     pub const REGION_WRITE_MULTI: u16 = 15;
     pub const DEVICE_FEATURE: u16 = 16;
@@ -66,6 +68,9 @@ pub enum ProtocolError {
     /// The front end hung up.
     #[error("The front end hung up")]
     Closed,
+    /// A reply to something else than what was asked.
+    #[error("A reply to command {0} is not one to what was asked")]
+    Answer(u16),
     /// The socket failed.
     #[error("The socket failed")]
     Io(#[from] Errno),
@@ -171,13 +176,18 @@ pub struct Header {
     pub size: usize,
     /// A reply is wanted.
     pub reply: bool,
+    /// It is a reply itself, to something that we asked for: whether that was done.
+    pub answers: Option<bool>,
 }
+
+/// Flags of a reply that something could not be done.
+const FAILED: u32 = flags::REPLY | flags::ERROR;
 
 impl Header {
     /// Reads one.
     ///
     /// # Errors
-    /// [`ProtocolError`] when it is none of a command.
+    /// [`ProtocolError`] when it is none of a command, nor of a reply that may be waited for.
     pub fn of(bytes: &[u8; HEADER]) -> Result<Self, ProtocolError> {
         let mut fields = Fields(bytes);
         let (id, command) = (fields.u16(), fields.u16());
@@ -185,10 +195,15 @@ impl Header {
         if !(HEADER..=MAX_MESSAGE).contains(&size) {
             return Err(ProtocolError::Size { command, size });
         }
-        if flags & !flags::NO_REPLY != 0 {
-            return Err(ProtocolError::Flags(flags));
-        }
-        Ok(Self { id, command, size, reply: flags & flags::NO_REPLY == 0 })
+        let (reply, answers) = match flags {
+            0 => (true, None),
+            flags::NO_REPLY => (false, None),
+            flags::REPLY | FAILED if matches!(command, command::DMA_READ | command::DMA_WRITE) => {
+                (false, Some(flags != FAILED))
+            }
+            _ => return Err(ProtocolError::Flags(flags)),
+        };
+        Ok(Self { id, command, size, reply, answers })
     }
 
     const fn wrong_size(self) -> ProtocolError {
@@ -221,6 +236,8 @@ pub enum Access<'a> {
     Multi(&'a [u8]),
     /// The pin's interrupt may be signalled again, or may not.
     Unmask(bool),
+    /// A reply to something that we asked for.
+    Answer(&'a [u8]),
 }
 
 /// A write of an [`Access::Multi`].
@@ -241,6 +258,7 @@ pub fn one_of_several(entry: &[u8]) -> Result<Access<'_>, ProtocolError> {
 pub fn access(header: Header, body: &[u8]) -> Result<Option<Access<'_>>, ProtocolError> {
     let mut fields = Fields(body);
     let done = match header.command {
+        _ if header.answers.is_some() => Access::Answer(body),
         command::REGION_READ if body.len() == 16 => {
             let (at, region, count) = (fields.u64(), fields.u32(), fields.u32());
             Access::Read { region, at, count }
@@ -490,7 +508,7 @@ mod tests {
     use super::*;
 
     fn header(command: u16, body: &[u8]) -> Header {
-        Header { id: 1, command, size: HEADER + body.len(), reply: true }
+        Header { id: 1, command, size: HEADER + body.len(), reply: true, answers: None }
     }
 
     #[test]
@@ -502,12 +520,23 @@ mod tests {
             bytes[8..12].copy_from_slice(&flags.to_ne_bytes());
             bytes
         };
-        let good = Header { id: 7, command: 9, size: 16, reply: true };
+        let good = Header { id: 7, command: 9, size: 16, reply: true, answers: None };
         assert_eq!(Header::of(&bytes(16, 0)).unwrap(), good);
         assert!(!Header::of(&bytes(MAX_MESSAGE as u32, flags::NO_REPLY)).unwrap().reply);
         for (size, flags) in [(0, 0), (15, 0), (8001, 0), (u32::MAX, 0), (16, 1), (16, 0x20)] {
             assert!(Header::of(&bytes(size, flags)).is_err(), "{size} {flags:#x}");
         }
+        let answers = |command: u16, flags| {
+            let mut bytes = bytes(16, flags);
+            bytes[2] = command as u8;
+            Header::of(&bytes).map(|header| (header.reply, header.answers)).ok()
+        };
+        for command in [command::DMA_READ, command::DMA_WRITE] {
+            assert_eq!(answers(command, 1), Some((false, Some(true))));
+            assert_eq!(answers(command, 0x21), Some((false, Some(false))));
+            assert_eq!(answers(command, 0x11), None);
+        }
+        assert_eq!(answers(command::REGION_READ, 0x21), None);
     }
 
     #[test]

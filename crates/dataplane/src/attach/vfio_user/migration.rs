@@ -140,6 +140,11 @@ impl Migration {
         self.transfer = transfer.min(MAX_TRANSFER.into()) as u32;
     }
 
+    /// Most bytes of a message's data.
+    pub fn transfer(&self) -> usize {
+        self.transfer as usize
+    }
+
     /// As after power-on.
     pub fn reset(&mut self, card: &Card<'_>) -> Answer {
         card.power_on();

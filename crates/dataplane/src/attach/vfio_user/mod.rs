@@ -14,6 +14,8 @@
 //! or interrupts, the model's halves are first taken from worker and table and dropped, and made anew over
 //! their registers in state memory: nothing is unmapped that anybody looks at.
 //!
+//! A front end whose memory has no files is asked for each piece of it ([`courier`]).
+//!
 //! A device whose state is to go elsewhere, or came from there, has no halves ([`migration`]).
 //!
 //! A front end that breaks the protocol is taken leave of, and its port waits for the next one. A guest
@@ -21,6 +23,7 @@
 
 mod bus;
 pub mod client;
+mod courier;
 mod line;
 #[cfg(test)]
 mod loopback;
@@ -40,10 +43,12 @@ use frame::Mac;
 use nic::device::{Combining, Device, DeviceConfig, Identity, Model};
 use nic::pci::Config;
 use port::Nanos;
+use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use shmem::GuestMemory;
 
 use self::bus::{Bus, Wire};
+use self::courier::Courier;
 use self::line::{Front, Line};
 use self::message::{Header, ProtocolError, Request};
 use self::migration::DeviceState;
@@ -326,7 +331,9 @@ impl Server {
         if self.session.migration.state() != DeviceState::Running {
             return self.stopped();
         }
-        let made = model(&self.plug, &self.room, &self.state, self.session.memory())?;
+        let memory = self.session.memory();
+        let is_copy = memory.is_copy();
+        let made = model(&self.plug, &self.room, &self.state, memory)?;
         let Model { device, transmit, receive } = made;
         device.set_bus_master(self.config.bus_master());
         device.set_interrupt_mode(self.session.mode());
@@ -339,7 +346,11 @@ impl Server {
         let received = (0..RECEIVE_QUEUES).filter_map(|queue| self.state.egress(queue)).collect();
         let moved = Moved { sent: self.state.ingress(), received, only_sent: false };
         let moderation = Moderation::new(self.plug.interrupts, moved);
-        let vectors = Arc::new(vectors.counted(counters.clone()).moderated(moderation));
+        let nudge = is_copy.then(|| rustix::event::eventfd(0, EventfdFlags::NONBLOCK)).transpose();
+        let expected = "eventfds that this process may have";
+        let nudge = nudge.map_err(|_| AttachError::Descriptors { expected })?;
+        let vectors = vectors.counted(counters.clone()).moderated(moderation).nudging(nudge);
+        let vectors = Arc::new(vectors);
         self.transmit_queues = transmit.len() as u16;
         self.device = Some(Arc::clone(&device));
         let wire = Arc::clone(&self.wire);
@@ -353,11 +364,17 @@ impl Server {
             }
         }
         self.session.shared = device.shared_pages().filter(|_| mirror.is_some());
+        let courier = is_copy.then(|| self.courier(&device));
         let bus = Bus::new(wire, (device, transmit), config, interrupts, counters);
-        let bus = bus.with(mirror);
+        let bus = bus.with(mirror, courier);
         let bells = Bells::Device(vectors);
         let egresses = receive.into_iter().map(Exit::from).collect();
         Ok(Attached { source: Box::new(bus), egresses, bells })
+    }
+
+    fn courier(&self, device: &Arc<dyn Device>) -> Courier {
+        let (transfer, last) = (self.session.migration.transfer(), self.wire.line().asked());
+        Courier::new(Arc::clone(device), transfer, last)
     }
 
     /// Those of a device that stands still: configuration space is there.
@@ -380,12 +397,18 @@ impl Server {
             news.push(format!("refused a state that the device was to go on with: {why}"));
         }
         // Firmware has ranges come and go; a driver that uses memory finds them all.
-        let lacks = self.config.bus_master() && self.session.lacks_memory();
+        let lacks = self.session.refused.is_some() || self.session.lacks_memory();
+        let lacks = self.config.bus_master() && lacks;
         if lacks && !self.said.0 {
             let why =
                 self.session.refused.take().map_or_else(String::new, |why| format!(": {why}"));
+            let how = if self.session.memory().is_copy() {
+                "frames go by messages, slowly"
+            } else {
+                "it does not reach all of it"
+            };
             news.push(format!(
-                "the guest's memory came without files that the device can use; start it with \
+                "the guest's memory came without files that the device can use: {how}; start it with \
                  memory-backend-memfd,share=on{why}"
             ));
         }

@@ -10,7 +10,7 @@ use nic::device::{Bar, Identity, InterruptMode, SharedPages};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use shmem::GuestMemory;
+use shmem::{GuestMemory, GuestRange, Mapping};
 
 use super::message::{ProtocolError, Request, irq, longs, version, words};
 use super::migration::{self, MAX_TRANSFER, Migration};
@@ -22,6 +22,8 @@ use crate::attach::vhost_user::session::{Kept, is_event};
 
 /// Most ranges of a guest's memory.
 const MAX_RANGES: usize = 256;
+/// Most bytes of memory that has a copy.
+const MAX_COPY: u64 = 1 << 40;
 /// Regions: base address registers, ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
 /// The region of configuration space.
@@ -127,9 +129,12 @@ impl Session {
         }
     }
 
-    /// The guest's memory, as far as the device may use it.
+    /// The guest's memory, as far as the device may use it: a copy if it is reached by messages.
     #[must_use]
     pub fn memory(&self) -> Arc<GuestMemory> {
+        if self.lacks_memory() {
+            return self.copy().map(Arc::new).unwrap_or_default();
+        }
         let mapped =
             self.ranges.iter().filter_map(|range| Some((range.writable, range.slot.as_ref()?)));
         let (writable, others): (Vec<_>, Vec<_>) = mapped.partition(|(writable, _)| *writable);
@@ -138,6 +143,25 @@ impl Session {
         GuestMemory::with_read_only(ranges(writable), ranges(others))
             .map(Arc::new)
             .unwrap_or_default()
+    }
+
+    /// An empty copy of the guest's memory; `None` if it is too large for one.
+    fn copy(&self) -> Option<GuestMemory> {
+        let sizes = self.ranges.iter().map(|range| range.region.size);
+        if sizes.fold(0, u64::saturating_add) > MAX_COPY {
+            return None;
+        }
+        let range = |range: &Range| {
+            let Region { guest, size, .. } = range.region;
+            let mapping = Mapping::sparse(size as usize).ok()?;
+            Some((range.writable, GuestRange { guest, user: guest, size, mapping, offset: 0 }))
+        };
+        let ranges = self.ranges.iter().map(range).collect::<Option<Vec<_>>>()?;
+        let (writable, others): (Vec<_>, Vec<_>) =
+            ranges.into_iter().partition(|(writable, _)| *writable);
+        let of = |ranges: Vec<(bool, GuestRange)>| ranges.into_iter().map(|(_, range)| range);
+        let memory = GuestMemory::with_read_only(of(writable).collect(), of(others).collect());
+        memory.ok().map(GuestMemory::into_copy)
     }
 
     /// How the device is to interrupt.
@@ -154,7 +178,7 @@ impl Session {
     #[must_use]
     pub fn lacks_memory(&self) -> bool {
         let has_file = |range: &Range| range.slot.is_some();
-        self.refused.is_some() || !self.ranges.is_empty() && !self.ranges.iter().any(has_file)
+        !self.ranges.is_empty() && !self.ranges.iter().any(has_file)
     }
 
     /// Where its interrupts go.
@@ -218,6 +242,12 @@ impl Session {
                 self.set_irqs((flags, index), (start, count), &data, fds)
             }
             Request::Reset => self.migration.reset(card),
+            // What is on its way belongs to no state.
+            Request::Feature { flags, .. }
+                if migration::needs_quiet(flags) && self.lacks_memory() =>
+            {
+                Err(Errno::OPNOTSUPP)
+            }
             Request::Feature { room, flags, data } => {
                 self.migration.feature(card, (room, flags), &data)
             }

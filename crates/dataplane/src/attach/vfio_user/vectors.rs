@@ -28,6 +28,8 @@ pub struct Vectors {
     moderation: Option<Moderation>,
     /// When somebody asks again, of his own accord.
     asked_at: AtomicU64,
+    /// Wakes the home worker, where memory is a copy that he is to push.
+    nudge: Option<OwnedFd>,
 }
 
 /// The pin, a level that a front end is told of by an edge: once, until it says that it looks again.
@@ -68,7 +70,8 @@ impl Vectors {
         (pin, config): (Arc<Pin>, Arc<Config>),
     ) -> Self {
         let (counters, moderation, asked_at) = (None, None, AtomicU64::new(NEVER));
-        Self { device, mode, eventfds, pin, config, counters, moderation, asked_at }
+        let nudge = None;
+        Self { device, mode, eventfds, pin, config, counters, moderation, asked_at, nudge }
     }
 
     /// Counts what is raised.
@@ -81,6 +84,18 @@ impl Vectors {
     #[must_use]
     pub fn moderated(self, moderation: Option<Moderation>) -> Self {
         Self { moderation, ..self }
+    }
+
+    /// Has whoever asks for interrupts wake the home worker by this eventfd, too.
+    #[must_use]
+    pub fn nudging(self, nudge: Option<OwnedFd>) -> Self {
+        Self { nudge, ..self }
+    }
+
+    /// What wakes the home worker.
+    #[must_use]
+    pub fn nudge(&self) -> Option<&OwnedFd> {
+        self.nudge.as_ref()
     }
 
     /// Asks the device what is to be raised, and raises it.
@@ -134,6 +149,7 @@ impl Vectors {
 
     /// As [`ask`](Self::ask); when to ask again is told to one caller, who sees to it.
     pub fn ask_once(&self, now: Nanos) -> Asked {
+        self.nudge.iter().for_each(|nudge| crate::signal(nudge.as_fd()));
         let Asked { rung, due } = self.ask(now);
         // Whoever sees to an earlier time clears it before he asks, and then finds what we found.
         let first = |due: &Nanos| self.asked_at.fetch_min(due.0, Ordering::AcqRel) > due.0;

@@ -111,7 +111,8 @@ impl Bed {
 
     fn ask_with(&mut self, request: Request, fds: Vec<OwnedFd>) -> Answer {
         self.server.is_quiet();
-        let header = Header { id: 1, command: command::VERSION, size: MESSAGE, reply: true };
+        let header =
+            Header { id: 1, command: command::VERSION, size: MESSAGE, reply: true, answers: None };
         let done = self.server.handle(Message { header, request, fds }).unwrap();
         let bytes = done.reply[MESSAGE..].to_vec();
         done.error.map_or(Ok(bytes), Err)

@@ -1,0 +1,195 @@
+//! A guest's memory by messages, for front ends that have no file to give for it (vfio-user, `DMA_READ` and
+//! `DMA_WRITE`).
+//!
+//! ```text
+//!   model <--> copy <--- Remote (nic) ---> Held, Out <--- Courier ---> messages <--> front end
+//! ```
+//!
+//! The device's model works on a copy of that memory. What its [`Remote`](nic::remote::Remote) part wants to be read is asked for
+//! by messages, so many at a time, and what it says was written is sent; replies come in between register
+//! accesses, and find what they are for by their number. Nobody waits for them: a front end that answers a
+//! register access cannot answer us before it has its reply.
+//!
+//! Replies that nobody waits for (of what was asked before a reset, or by a predecessor) are passed over; one
+//! to something else than what was asked ends the session; one that says that memory could not be reached stops
+//! the device; and one that never comes leaves it as it is, until its driver resets it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use nic::device::Device;
+use nic::remote::{Held, Out, Part};
+use port::Nanos;
+
+use super::message::{Fields, Header, ProtocolError, command, write_header};
+
+/// Most messages that are not answered. What belongs to the last descriptor may go beyond.
+pub const WINDOW: usize = 32;
+/// Most bytes that are read and written by them, likewise: a socket has room for as much.
+const WINDOW_BYTES: usize = 48 << 10;
+/// Most bytes of a message's data, and least, whatever a front end says that it takes.
+const TRANSFER: (usize, usize) = (64, 4096);
+/// Bytes before the data: address and count.
+const HEAD: usize = 16;
+/// Pages of the copy that are touched before it is begun anew.
+const PAGES: usize = (64 << 20) / 4096;
+/// When to try again what the socket has no room for.
+const AGAIN_NS: u64 = 1_000_000;
+
+/// Who carries memory to and fro.
+pub struct Courier {
+    device: Arc<dyn Device>,
+    held: Held,
+    /// What is not answered, oldest first.
+    open: Vec<Open>,
+    /// What was not sent yet.
+    outbox: VecDeque<Vec<u8>>,
+    /// The number of the last message.
+    id: u16,
+    /// Bytes of a message's data.
+    transfer: usize,
+    /// Pages of the copy that may be there.
+    pages: usize,
+}
+
+/// A message that is not answered.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    id: u16,
+    at: u64,
+    len: usize,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Read(Part),
+    /// With the causes to remind the driver of when all before it is written.
+    Write(u32),
+}
+
+impl What {
+    fn command(self) -> u16 {
+        match self {
+            Self::Read(_) => command::DMA_READ,
+            Self::Write(_) => command::DMA_WRITE,
+        }
+    }
+}
+
+impl Courier {
+    /// One for a device whose memory is a copy, and a front end that takes so many bytes at a time; messages go
+    /// on behind number `id`.
+    #[must_use]
+    pub fn new(device: Arc<dyn Device>, transfer: usize, id: u16) -> Self {
+        let transfer = transfer.clamp(TRANSFER.0, TRANSFER.1);
+        let (held, open, outbox) = (Held::default(), Vec::new(), VecDeque::new());
+        Self { device, held, open, outbox, id, transfer, pages: 0 }
+    }
+
+    /// Has the device say what it wants and what it wrote.
+    pub fn run(&mut self, now: Nanos) {
+        let device = Arc::clone(&self.device);
+        let Some(remote) = device.remote() else { return };
+        self.held.begin();
+        remote.fetch(&mut self.held, now);
+        self.held.sweep();
+        // What is of no use any more is not waited for.
+        let held = &self.held;
+        self.open.retain(|open| match open.what {
+            What::Read(part) => held.has(part),
+            What::Write(_) => true,
+        });
+        let causes = remote.push(self);
+        if let Some(Open { what: What::Write(of), .. }) = self.open.last_mut() {
+            *of |= causes;
+        }
+        while self.has_room()
+            && let Some(part) = self.held.next_part(self.transfer)
+        {
+            self.held.asked(part);
+            self.ask((part.at, part.len), What::Read(part), &[]);
+        }
+        if self.pages > PAGES && remote.forget() {
+            self.pages = 0;
+        }
+    }
+
+    /// The next message to be sent.
+    #[must_use]
+    pub fn letter(&self) -> Option<&[u8]> {
+        self.outbox.front().map(Vec::as_slice)
+    }
+
+    /// It is sent.
+    pub fn sent(&mut self) {
+        self.outbox.pop_front();
+    }
+
+    /// When to look again without being asked to.
+    #[must_use]
+    pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        let again = (!self.outbox.is_empty()).then_some(now + AGAIN_NS);
+        again.into_iter().chain(self.device.remote()?.look_at()).min()
+    }
+
+    fn ask(&mut self, (at, len): (u64, usize), what: What, data: &[u8]) {
+        self.id = self.id.wrapping_add(1);
+        let mut message = Vec::new();
+        write_header(&mut message, self.id, what.command(), HEAD + data.len(), 0);
+        message.extend(at.to_ne_bytes());
+        message.extend((len as u64).to_ne_bytes());
+        message.extend(data);
+        self.outbox.push_back(message);
+        self.open.push(Open { id: self.id, at, len, what });
+        self.pages += 2;
+    }
+
+    /// Takes a reply.
+    ///
+    /// # Errors
+    /// [`ProtocolError`]: it is to something else than what was asked.
+    pub fn answered(&mut self, header: Header, body: &[u8]) -> Result<(), ProtocolError> {
+        let Some(place) = self.open.iter().position(|open| open.id == header.id) else {
+            return Ok(());
+        };
+        let Open { at, len, what, .. } = self.open.remove(place);
+        let mut fields = Fields(body);
+        let echoes = fields.u64() == at && fields.u64() == len as u64;
+        let failed = header.answers != Some(true);
+        let good = header.command == what.command()
+            && match what {
+                _ if failed => true,
+                What::Read(_) => echoes && body.len() == HEAD + len,
+                // QEMU 11.1 answers with a header alone.
+                What::Write(_) => body.is_empty() || echoes && body.len() == HEAD,
+            };
+        if !good {
+            return Err(ProtocolError::Answer(header.command));
+        }
+        match (what, self.device.remote()) {
+            (_, Some(remote)) if failed => remote.fail(),
+            (What::Read(part), _) => self.held.came(part, body.get(HEAD..).unwrap_or_default()),
+            (What::Write(causes), Some(remote)) if causes != 0 => remote.remind(causes),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl Out for Courier {
+    fn has_room(&self) -> bool {
+        let bytes: usize = self.open.iter().map(|open| open.len).sum();
+        self.open.len() < WINDOW && bytes < WINDOW_BYTES && self.outbox.len() < WINDOW
+    }
+
+    fn write(&mut self, at: u64, bytes: &[u8]) {
+        for (n, data) in bytes.chunks(self.transfer).enumerate() {
+            let at = at.wrapping_add((n * self.transfer) as u64);
+            self.ask((at, data.len()), What::Write(0), data);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
