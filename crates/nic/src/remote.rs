@@ -133,6 +133,11 @@ impl Held {
         if is_memory { self.want(at, len as usize) } else { Want::Here(&[]) }
     }
 
+    /// What is held at an address was made use of: it is asked for anew.
+    pub fn taken(&mut self, at: u64) {
+        self.pieces.retain(|piece| piece.at != at);
+    }
+
     /// All of it is of no use any more.
     pub fn clear(&mut self) {
         self.pieces.clear();

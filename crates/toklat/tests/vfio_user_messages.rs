@@ -110,13 +110,20 @@ fn drivers_of_the_e1000_family_exchange_frames() {
     }
 }
 
+#[test]
+fn drivers_of_the_pcnet_family_exchange_frames() {
+    for models in [["am79c970a", "am79c973"], ["am79c973", "82574l"]] {
+        exchange(models, [Memory::private, Memory::private]);
+    }
+}
+
 /// Objective: data processes that die with the copy of a guest's memory leave a card that goes on.
 ///
 /// Steps: two cards talk, their data process is killed again and again; frames are lost, none comes twice or
 /// broken, and the talk goes on without the drivers' doing.
 #[test]
 fn killed_data_processes_are_not_noticed_by_drivers() {
-    for model in ["82574l", "82540em"] {
+    for model in ["82574l", "82540em", "am79c973"] {
         let daemon = daemon([model; 2]);
         let mut cards = start(&daemon, [model; 2], [Memory::private; 2]);
         let (mut sent, mut seen) = (0, 0);

@@ -26,6 +26,7 @@ use super::table::{self, Chip, Class, Effect, Register, View, When};
 use super::{Registers, mii};
 use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
+use crate::remote::Remote;
 
 /// Bytes of either window.
 const WINDOW: u32 = 32;
@@ -367,6 +368,10 @@ impl Device for Controller {
         let half = |len: usize| self.registers().ring_len(len) / 2;
         let told = self.0.block.is_used();
         if told { 0 } else { half(csr::TRANSMIT_LENGTH).min(half(csr::RECEIVE_LENGTH)) }
+    }
+
+    fn remote(&self) -> Option<&dyn Remote> {
+        self.0.copied.as_ref().map(|_| &*self.0 as &dyn Remote)
     }
 
     fn fault(&self) -> Option<&'static str> {

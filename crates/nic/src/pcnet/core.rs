@@ -7,6 +7,7 @@ use shmem::{Bytes, GuestMemory, Shared};
 
 use super::receive::Filling;
 use super::registers::{Fault, board, csr, extended, features, mode, status};
+use super::remote::Copied;
 use super::ring::{InitBlock, Style};
 use super::table::{Chip, Class};
 use super::{Registers, mii};
@@ -29,6 +30,8 @@ pub(super) struct Core {
     pub block: Announced,
     /// Frames were received by the block, and nobody has decided whether to interrupt.
     pub unsettled: AtomicBool,
+    /// What keeps the memory in step, if it is a copy.
+    pub copied: Option<Copied>,
     /// The receiver. Whatever stops it or changes what it keeps copies of takes the lock.
     filling: Mutex<Filling>,
 }
@@ -48,6 +51,7 @@ impl Core {
             combining: config.combining,
             block: Announced::default(),
             unsettled: AtomicBool::new(false),
+            copied: config.memory.is_copy().then(Copied::default),
             filling: Mutex::new(Filling::default()),
         };
         if !core.registers.has(board::POWERED) {
@@ -55,6 +59,7 @@ impl Core {
             core.registers.set_board(board::POWERED, true);
         }
         core.registers.set_board(board::LINK, config.link);
+        core.resume_copy();
         // One that is not in the memory there is now may be in the next.
         let mapped = core.map_block() && core.csb && core.registers.block() != 0;
         if mapped && core.registers.status() & status::STRT != 0 {
@@ -178,13 +183,16 @@ impl Core {
         if value & INIT & !old != 0 {
             self.initialize();
         }
-        if value & STRT & !old != 0 {
-            self.start();
+        match registers.has(board::INITIALIZING) {
+            _ if value & STRT & !old == 0 => {}
+            true => registers.set_board(board::STARTING, true),
+            false => self.start(),
         }
         if value & TDMD == 0 || registers.status() & TXON == 0 {
             return Class::Local;
         }
         registers.count_demand();
+        self.demand_copy();
         Class::Network
     }
 
@@ -200,13 +208,35 @@ impl Core {
         registers.begin_anew();
     }
 
-    /// INIT: reads the initialization block.
+    /// INIT: reads the initialization block, or has it fetched.
     fn initialize(&self) {
+        let registers = &*self.registers;
+        {
+            let _stopped = self.lock();
+            registers.change_status(status::STOP, status::INIT);
+            registers.set_fault(None);
+        }
+        if self.copied.is_some() && registers.has(board::MASTER) {
+            registers.set_board(board::INITIALIZING, true);
+        } else {
+            self.end_initializing();
+        }
+    }
+
+    /// The initialization block is there; starts, if that was asked for meanwhile.
+    pub fn end_initializing(&self) {
+        let starts = self.registers.has(board::STARTING);
+        self.load_init_block();
+        if starts {
+            self.start();
+        }
+    }
+
+    fn load_init_block(&self) {
         let _stopped = self.lock();
         let registers = &*self.registers;
+        registers.set_board(board::INITIALIZING | board::STARTING, false);
         let style = Style::of(registers);
-        registers.change_status(status::STOP, status::INIT);
-        registers.set_fault(None);
         let mut block = [0; InitBlock::MOST];
         if !self.read_init_block(&mut block[..InitBlock::size(style)]) {
             return self.fail(Fault::InitBlock);
@@ -259,6 +289,7 @@ impl Core {
             on = status::STRT;
         }
         registers.begin_anew();
+        self.clear_copy();
         registers.transmit.demands.store(1, Ordering::Relaxed);
         registers.change_status(status::STOP, on);
     }
@@ -273,6 +304,7 @@ impl Core {
         if was && !registers.is_suspended() {
             registers.changed();
             registers.transmit.demands.fetch_add(1, Ordering::Relaxed);
+            self.demand_copy();
         }
     }
 

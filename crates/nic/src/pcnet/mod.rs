@@ -31,6 +31,7 @@ mod filter;
 mod mii;
 mod receive;
 mod registers;
+mod remote;
 mod ring;
 mod table;
 mod take_over;

@@ -479,7 +479,8 @@ impl Egress for Receiver {
         if self.core.unsettled.load(Ordering::Relaxed) {
             self.core.settle_received();
         }
-        let kick = self.core.wants_kick();
+        // Where memory is a copy, somebody is to push it.
+        let kick = self.core.wants_kick() || self.core.copied.is_some();
         if let (true, Some(counters)) = (kick, &self.counters) {
             counters.kicks.add_shared(1);
         }

@@ -116,7 +116,14 @@ pub(super) mod board {
     pub const MASTER: u32 = 2;
     /// The cable is connected.
     pub const LINK: u32 = 4;
+    /// Where memory is a copy: the initialization block is being fetched,
+    pub const INITIALIZING: u32 = 8;
+    /// and it is to be started then.
+    pub const STARTING: u32 = 16;
 }
+
+/// No place in a ring: nothing of it was pushed ever.
+pub(super) const NOT_PUSHED: u32 = u32::MAX;
 
 /// What its driver did that stopped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -141,11 +148,21 @@ pub enum Fault {
     /// An index in the status block is beyond its ring's end.
     #[error("an index in the status block is beyond the ring's end")]
     BlockIndex = 6,
+    /// Guest memory that could not be read or written by message.
+    #[error("the guest's memory cannot be reached by messages")]
+    Unreachable = 7,
 }
 
 impl Fault {
-    pub(super) const ALL: [Self; 6] =
-        [Self::InitBlock, Self::Ring, Self::Buffer, Self::Memory, Self::Block, Self::BlockIndex];
+    pub(super) const ALL: [Self; 7] = [
+        Self::InitBlock,
+        Self::Ring,
+        Self::Buffer,
+        Self::Memory,
+        Self::Block,
+        Self::BlockIndex,
+        Self::Unreachable,
+    ];
 
     /// As [`crate::device::Device::fault`] says it.
     #[must_use]
@@ -157,6 +174,7 @@ impl Fault {
             Self::Memory => "the guest's memory has failed",
             Self::Block => "the status block is not a page of the guest's memory",
             Self::BlockIndex => "an index in the status block is beyond the ring's end",
+            Self::Unreachable => "the guest's memory cannot be reached by messages",
         }
     }
 }
@@ -196,6 +214,9 @@ pub(super) struct TransmitState {
     position: AtomicU64,
     /// Transmit demands that were not answered yet.
     pub demands: AtomicU32,
+    /// Where memory is a copy: descriptors before it are in the guest's as they are to be; else
+    /// [`NOT_PUSHED`].
+    pub pushed: AtomicU32,
 }
 
 /// Where the receiver stands.
@@ -205,6 +226,8 @@ pub(super) struct ReceiveState {
     /// The descriptor that is filled next; in the upper half, how many before it are being filled:
     /// stored before they are given back, so that a successor knows. Written under the receiver's lock.
     place: AtomicU32,
+    /// As [`TransmitState::pushed`].
+    pub pushed: AtomicU32,
 }
 
 impl ReceiveState {
@@ -382,6 +405,12 @@ impl Registers {
     pub(super) fn begin_anew(&self) {
         self.set_position(Position::default());
         self.receive.set(0, 0);
+        self.set_board(board::INITIALIZING | board::STARTING, false);
+        for pushed in [&self.transmit.pushed, &self.receive.pushed] {
+            if pushed.load(Ordering::Relaxed) != NOT_PUSHED {
+                pushed.store(0, Ordering::Relaxed);
+            }
+        }
         self.epoch.fetch_add(1, Ordering::Release);
         self.changed();
     }

@@ -74,6 +74,26 @@ impl Style {
         if matches!(self, Self::Short { .. }) { 2 } else { 4 }
     }
 
+    /// Which of them OWN is in.
+    #[inline(always)]
+    fn status(self) -> usize {
+        usize::from(!matches!(self, Self::Short { .. }))
+    }
+
+    /// A descriptor whose word with OWN is `word`, and the others as `load` has them.
+    #[inline(always)]
+    fn describe(self, word: u32, load: impl Fn(usize) -> u32) -> Descriptor {
+        let status = (word >> 16) as u16;
+        let (address, status, count) = match self {
+            Self::Short { high } => (word & 0x00ff_ffff | high, status & 0xff00, load(1)),
+            Self::Long { .. } => (load(0), status, word),
+            Self::Swapped => (load(2), status, word),
+        };
+        // Two's complement of twelve bits; none of them set is the most there is.
+        let len = 4096 - (count & 0xfff);
+        Descriptor { address, status, len }
+    }
+
     /// True if PAM, LAFM and BAM exist.
     pub fn tells_match(self) -> bool {
         !matches!(self, Self::Short { .. })
@@ -127,7 +147,7 @@ impl Ring {
     /// The word that OWN is in.
     #[inline(always)]
     fn status_word(&self, at: u32) -> &AtomicU32 {
-        self.word(at, usize::from(!matches!(self.style, Style::Short { .. })))
+        self.word(at, self.style.status())
     }
 
     /// The descriptor after `at`.
@@ -161,16 +181,76 @@ impl Ring {
         if word >> 31 == 0 {
             return None;
         }
-        let load = |n| u32::from_le(self.word(at, n).load(Ordering::Relaxed));
-        let status = (word >> 16) as u16;
-        let (address, status, count) = match self.style {
-            Style::Short { high } => (word & 0x00ff_ffff | high, status & 0xff00, load(1)),
-            Style::Long { .. } => (load(0), status, word),
-            Style::Swapped => (load(2), status, word),
+        Some(self.style.describe(word, |n| self.load(at, n)))
+    }
+
+    #[inline(always)]
+    fn load(&self, at: u32, word: usize) -> u32 {
+        u32::from_le(self.word(at, word).load(Ordering::Relaxed))
+    }
+
+    /// The descriptor at `at`, whosever it is.
+    pub fn describe(&self, at: u32) -> Descriptor {
+        self.style.describe(self.load(at, self.style.status()), |n| self.load(at, n))
+    }
+
+    /// A received frame's length, as its last descriptor says.
+    pub fn message(&self, at: u32) -> u32 {
+        match self.style {
+            Style::Short { .. } => self.load(at, 1) >> 16 & 0xfff,
+            _ => u32::from_le(self.other_word(at).load(Ordering::Relaxed)) & 0xfff,
+        }
+    }
+
+    /// Bytes of a descriptor.
+    pub fn size(&self) -> u32 {
+        4 * self.style.words() as u32
+    }
+
+    /// The address of the descriptor at `at`.
+    pub fn address(&self, at: u32) -> u64 {
+        u64::from(self.base) + u64::from(at * self.size())
+    }
+
+    /// A descriptor as it lies in memory, if the controller owns it.
+    pub fn parse(&self, bytes: &[u8]) -> Option<Descriptor> {
+        let load = |n: usize| {
+            let word = bytes.get(4 * n..).and_then(|rest| rest.first_chunk());
+            word.map_or(0, |word| u32::from_le_bytes(*word))
         };
-        // Two's complement of twelve bits; none of them set is the most there is.
-        let len = 4096 - (count & 0xfff);
-        Some(Descriptor { address, status, len })
+        let word = load(self.style.status());
+        (word >> 31 != 0).then(|| self.style.describe(word, load))
+    }
+
+    /// Lays a descriptor into memory, OWN last.
+    pub fn put(&self, at: u32, bytes: &[u8]) {
+        let status = self.style.status();
+        let words =
+            || bytes.as_chunks::<4>().0.iter().map(|word| u32::from_ne_bytes(*word)).enumerate();
+        for (n, word) in words().filter(|(n, _)| *n != status) {
+            self.word(at, n).store(word, Ordering::Relaxed);
+        }
+        words().filter(|(n, _)| *n == status).for_each(|(_, word)| {
+            self.status_word(at).store(word, Ordering::Release);
+        });
+    }
+
+    /// The bytes of the descriptor at `at`.
+    pub fn bytes(&self, at: u32) -> Vec<u8> {
+        let word = |n| self.word(at, n).load(Ordering::Relaxed).to_ne_bytes();
+        (0..self.style.words()).flat_map(word).collect()
+    }
+
+    /// The same of one that the controller owns.
+    pub fn with_own(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut bytes = bytes.to_vec();
+        bytes[4 * self.style.status() + 3] |= 0x80;
+        bytes
+    }
+
+    /// The controller owns none.
+    pub fn clear(&self) {
+        (0..self.len).for_each(|at| self.status_word(at).store(0, Ordering::Release));
     }
 
     /// Gives the transmit descriptor at `at` back: sent.

@@ -5,6 +5,8 @@ mod arbitrary;
 mod bed;
 mod block;
 mod bringup;
+#[path = "../carrier/mod.rs"]
+mod carrier;
 mod hostile;
 mod l82574;
 mod moderation;

@@ -1,51 +1,18 @@
 //! A copy of the guest's memory, kept in step with it.
 
-use std::sync::Arc;
-
 use nic::e1000::Member;
-use nic::remote::{Held, Out};
-use shmem::{GuestMemory, Mapping};
+use nic::remote::Held;
 
 use super::bed::{BUFFER, Bed, MEMORY, RCTL_ON, RX_AT, RX_BUFFERS, RXT0, TX_AT, frame, reg};
-
-/// What a device writes, into the guest's memory at once.
-struct Writes<'a>(&'a GuestMemory, Vec<(u64, usize)>);
-
-impl Out for Writes<'_> {
-    fn has_room(&self) -> bool {
-        true
-    }
-
-    fn write(&mut self, at: u64, bytes: &[u8]) {
-        self.0.bytes(at, bytes.len() as u32).unwrap().copy_in(bytes);
-        self.1.push((at, bytes.len()));
-    }
-}
-
-fn copy() -> Arc<GuestMemory> {
-    let mapping = Mapping::sparse(MEMORY as usize).unwrap();
-    Arc::new(GuestMemory::of(mapping, 0).unwrap().into_copy())
-}
+use super::carrier::{self, copy};
 
 fn bed(member: Member) -> Bed {
-    Bed::with(member, |config| config.memory = copy())
+    Bed::with(member, |config| config.memory = copy(MEMORY))
 }
 
 /// Brings what the device wants, and takes what it wrote: where, and how much; the causes to remind it of.
 fn carry(bed: &Bed, held: &mut Held) -> (Vec<(u64, usize)>, u32) {
-    let remote = bed.model.device.remote().unwrap();
-    let (mut writes, mut causes) = (Writes(&bed.memory, Vec::new()), 0);
-    for _ in 0..8 {
-        held.begin();
-        remote.fetch(held, bed.now);
-        held.sweep();
-        causes |= remote.push(&mut writes);
-        while let Some(part) = held.next_part(4096) {
-            held.asked(part);
-            held.came(part, &bed.bytes(part.at, part.len));
-        }
-    }
-    (writes.1, causes)
+    carrier::carry(&*bed.model.device, &bed.memory, held, bed.now)
 }
 
 #[test]
@@ -151,7 +118,7 @@ fn what_died_with_a_copy_is_given_back() {
         bed.deliver(&frames);
         bed.put(&frames[0]);
         bed.doorbell();
-        bed.config.memory = copy();
+        bed.config.memory = copy(MEMORY);
         bed.remake();
         let mut held = Held::default();
         let (_, causes) = carry(&bed, &mut held);

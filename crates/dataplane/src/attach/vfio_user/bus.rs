@@ -217,7 +217,9 @@ impl Source for Bus {
     }
 
     fn arm(&mut self) -> bool {
-        self.registers.send_courier(clock());
+        if self.registers.courier.is_some() {
+            self.registers.send_courier(clock());
+        }
         // What changes the socket from here on is seen by whoever waits for it.
         let work = self.registers.is_rung()
             || self.transmit.iter_mut().any(|t| t.arm())
@@ -339,6 +341,8 @@ impl Registers {
                 Err(error) => return self.wire.park(Some(error)),
             }
         }
+        drop(line);
+        self.ask_at = self.vectors.ask(now).due;
     }
 
     /// When the courier is to have its turn, asleep.

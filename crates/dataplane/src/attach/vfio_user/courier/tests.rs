@@ -140,7 +140,7 @@ impl Bed {
         let bytes = scratch.bytes() as usize;
         self.model.transmit[0].complete(count);
         let _ = self.model.transmit[0].settle(NOW);
-        if count == 0 { Vec::new() } else { vec![bytes / count; count] }
+        vec![bytes.checked_div(count).unwrap_or(0); count]
     }
 
     fn is_done(&self, n: u64) -> bool {

@@ -1,0 +1,366 @@
+//! Rings of a guest whose memory is reached by messages ([`crate::remote`]).
+//!
+//! ```text
+//!   pushed ............ at ............ shown ............
+//!   given back, not     the model's     the driver's, as far as is known: read from time to time
+//!   yet in the guest's
+//! ```
+//!
+//! There are no tails: a descriptor is shown to the model by its OWN bit in the copy, when its buffer is there,
+//! and pushed when the model has cleared it. A transmit demand has the ring read; receive descriptors come back
+//! without a word, so their ring is read again a while after frames were pushed, as long as it is not full.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use port::Nanos;
+
+use super::core::Core;
+use super::registers::{Fault, NOT_PUSHED, board, csr, extended, features, status};
+use super::ring::{Descriptor, InitBlock, Ring, Style, bits};
+use crate::csb::Way;
+use crate::remote::{Held, Out, Remote, Want};
+
+/// Most descriptors that are fetched together.
+const RUN: u32 = 32;
+/// When a ring is read again that had nothing; the time doubles with each that finds nothing, so many times:
+/// the transmit ring's, of whose frames its driver tells, and the receive ring's.
+const LOOK_NS: u64 = 2 * Nanos::MILLI;
+const MAX_BACKOFF: [u32; 2] = [8, 3];
+const WAYS: [Way; 2] = [Way::Send, Way::Receive];
+
+/// How far the copy is.
+#[derive(Debug, Default)]
+pub(super) struct Copied {
+    /// The driver has told of frames.
+    demanded: AtomicBool,
+    /// The home worker's.
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    epoch: Option<u32>,
+    /// By way.
+    halves: [Half; 2],
+}
+
+#[derive(Debug, Default)]
+struct Half {
+    ring: Option<Ring>,
+    /// Descriptors that are shown and not pushed.
+    count: u32,
+    /// The next descriptor of those that a predecessor had given back, and not pushed.
+    lost: Option<u32>,
+    /// Descriptors are being fetched, and are to be again; if not, when they are to be, 0 being at once, and how
+    /// often there were none.
+    asking: bool,
+    again: bool,
+    look_at: Nanos,
+    misses: u32,
+    /// Bytes of a received frame before the descriptor that is pushed next.
+    before: u32,
+}
+
+impl Copied {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Core {
+    fn ring_of(&self, way: Way) -> Option<Ring> {
+        let (base, len) = match way {
+            Way::Send => (csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH),
+            Way::Receive => (csr::RECEIVE_BASE, csr::RECEIVE_LENGTH),
+        };
+        Ring::new(&self.registers, &self.memory, base, len)
+    }
+
+    fn pushed(&self, way: Way) -> &AtomicU32 {
+        match way {
+            Way::Send => &self.registers.transmit.pushed,
+            Way::Receive => &self.registers.receive.pushed,
+        }
+    }
+
+    /// Where the model is.
+    fn at(&self, way: Way) -> u32 {
+        match way {
+            Way::Send => self.registers.position().at,
+            Way::Receive => self.registers.receive.at(),
+        }
+    }
+
+    /// A model begins: without a copy, nothing is pushed, and nothing is waited for.
+    pub fn resume_copy(&self) {
+        if self.copied.is_none() {
+            WAYS.into_iter().for_each(|way| self.pushed(way).store(NOT_PUSHED, Ordering::Relaxed));
+            if self.registers.has(board::INITIALIZING) {
+                self.end_initializing();
+            }
+        }
+    }
+
+    /// The driver has told of frames.
+    pub fn demand_copy(&self) {
+        if let Some(copied) = &self.copied {
+            copied.demanded.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Rings begin anew: what a copy has of them is the driver's.
+    pub fn clear_copy(&self) {
+        let rings = WAYS.into_iter().filter(|_| self.copied.is_some());
+        rings.filter_map(|way| self.ring_of(way)).for_each(|ring| ring.clear());
+        self.demand_copy();
+    }
+
+    /// Takes notice of rings that began anew, or are others.
+    fn notice_rings(&self, inner: &mut Inner, held: &mut Held) {
+        let epoch = self.registers.epoch.load(Ordering::Acquire);
+        let first = inner.epoch.is_none();
+        let anew = inner.epoch.replace(epoch) != Some(epoch);
+        for way in WAYS {
+            let (ring, half) = (self.ring_of(way), &mut inner.halves[way as usize]);
+            let same = match (&half.ring, &ring) {
+                (Some(old), Some(new)) => old.is_same(new),
+                (old, new) => old.is_none() && new.is_none(),
+            };
+            if same && !anew {
+                continue;
+            }
+            held.clear();
+            let (at, pushed) = (self.at(way), self.pushed(way));
+            let from = pushed.load(Ordering::Relaxed);
+            let len = ring.as_ref().map_or(0, |ring| ring.len);
+            let lost = Some(from).filter(|from| first && *from < len && *from != at && at < len);
+            if lost.is_none() {
+                pushed.store(at, Ordering::Relaxed);
+            }
+            *half = Half { ring, lost, ..Half::default() };
+        }
+    }
+
+    fn fetch_init_block(&self, held: &mut Held) {
+        let at = u64::from(self.registers.csr_pair(csr::INIT_BLOCK));
+        let len = InitBlock::size(Style::of(&self.registers)) as u32;
+        if let Want::Here(bytes) = held.want_buffer(&self.memory, at, len, len) {
+            self.memory.put(at, bytes);
+            held.taken(at);
+            self.end_initializing();
+        }
+    }
+
+    /// Fetches what was given back and not pushed, and gives it back.
+    fn find_lost(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, at): (Way, u32)) {
+        let end = self.at(way);
+        let run = if end > at { end - at } else { ring.len - at }.min(RUN);
+        let Want::Here(bytes) = held.want_run(ring.address(at), (run * ring.size()) as usize)
+        else {
+            return;
+        };
+        let next = ring.after(at, run);
+        for (place, bytes) in (at..).zip(bytes.chunks_exact(ring.size() as usize)) {
+            ring.put(place, bytes);
+            match way {
+                _ if !ring.is_owned(place) => {}
+                Way::Send => ring.give_back(place),
+                Way::Receive => {
+                    ring.fill(place, bits::ERR | bits::BUFF | bits::STP | bits::ENP, Some(0));
+                }
+            }
+        }
+        half.count += run;
+        half.lost = Some(next).filter(|next| *next != end);
+    }
+
+    /// Fetches descriptors that may be the controller's, with the buffers of those that are to be sent.
+    fn fetch_ring(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, now): (Way, Nanos)) {
+        let at = ring.after(self.pushed(way).load(Ordering::Relaxed) % ring.len, half.count);
+        let run = (ring.len - at).min(ring.len - half.count).min(RUN);
+        let from = ring.address(at);
+        half.asking = true;
+        let Want::Here(bytes) = held.want_run(from, (run * ring.size()) as usize) else { return };
+        let descriptors = bytes.chunks_exact(ring.size() as usize);
+        let owned = descriptors.map_while(|bytes| Some((bytes.to_vec(), ring.parse(bytes)?)));
+        let owned: Vec<_> = owned.collect();
+        let ready = match way {
+            Way::Send => self.fetch_buffers(held, &owned),
+            Way::Receive => Some(owned.len()),
+        };
+        let Some(ready) = ready else { return };
+        // The first one last: who sees it, sees all.
+        for (place, (bytes, _)) in (at..).zip(&owned[..ready]).collect::<Vec<_>>().into_iter().rev()
+        {
+            ring.put(place, bytes);
+        }
+        held.taken(from);
+        half.count += ready as u32;
+        half.asking = false;
+        let all = ready as u32 == run || ready < owned.len();
+        half.misses = if ready > 0 { 0 } else { half.misses + 1 }.min(MAX_BACKOFF[way as usize]);
+        let again = std::mem::take(&mut half.again) || all;
+        half.look_at = if again { Nanos(0) } else { now + (LOOK_NS << half.misses) };
+        if way == Way::Send && ready > 0 {
+            self.registers.transmit.demands.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Lays the buffers of descriptors into the copy; of how many, once all that there is room for are there.
+    fn fetch_buffers(&self, held: &mut Held, owned: &[(Vec<u8>, Descriptor)]) -> Option<usize> {
+        let (mut ready, mut whole) = (0, true);
+        for (_, Descriptor { address, len, .. }) in owned {
+            match held.want_buffer(&self.memory, (*address).into(), *len, *len) {
+                Want::Here(_) => ready += 1,
+                Want::Coming => whole = false,
+                Want::Refused => break,
+            }
+        }
+        if !whole || ready == 0 && !owned.is_empty() {
+            return None;
+        }
+        for (_, Descriptor { address, len, .. }) in &owned[..ready] {
+            let at = u64::from(*address);
+            if let Want::Here(bytes) = held.want_buffer(&self.memory, at, *len, *len) {
+                self.memory.put(at, bytes);
+            }
+        }
+        Some(ready)
+    }
+
+    /// True if a way's ring is to be read now, or is being read.
+    fn is_due(&self, half: &Half, way: Way, now: Nanos) -> bool {
+        half.asking || self.looks_at(half, way).is_some_and(|at| at <= now)
+    }
+
+    /// When a way's ring is to be read, if it is.
+    fn looks_at(&self, half: &Half, way: Way) -> Option<Nanos> {
+        let len = half.ring.as_ref()?.len;
+        let on = if way == Way::Send { status::TXON } else { status::RXON };
+        let polls = way == Way::Receive
+            || half.look_at == Nanos(0)
+            || self.registers.csr(csr::FEATURES) & features::TXDPOLL == 0;
+        let looks = polls && !half.asking && half.count < len && self.works(on);
+        looks.then_some(half.look_at)
+    }
+
+    /// Pushes what the model gave back: frames first, then their descriptors.
+    fn push_ring(&self, half: &mut Half, ring: &Ring, way: Way, out: &mut dyn Out) -> u16 {
+        let (pushed, mut causes) = (self.pushed(way), 0);
+        loop {
+            let at = pushed.load(Ordering::Relaxed) % ring.len;
+            let most = half.count.min(ring.len - at).min(RUN);
+            let mut run = 0;
+            while run < most && !ring.is_owned(at + run) && out.has_room() {
+                if way == Way::Receive {
+                    self.push_buffer(half, ring, at + run, out);
+                }
+                run += 1;
+            }
+            if run == 0 {
+                return causes;
+            }
+            let bytes: Vec<_> = (at..at + run).map(|at| ring.bytes(at)).collect();
+            if way == Way::Receive {
+                // Lengths first, so that no driver finds them missing.
+                let owned = bytes.iter().flat_map(|bytes| ring.with_own(bytes)).collect::<Vec<_>>();
+                out.write(ring.address(at), &owned);
+            }
+            out.write(ring.address(at), &bytes.concat());
+            pushed.store(ring.after(at, run), Ordering::Relaxed);
+            half.count -= run;
+            // Descriptors are about to come back.
+            (half.look_at, half.misses) = (half.look_at.min(Nanos(1)), 0);
+            let silent = self.registers.csr(csr::EXTENDED) & extended::TOKINTD != 0;
+            causes |= match way {
+                Way::Send if silent => 0,
+                Way::Send => status::TINT,
+                Way::Receive => status::RINT,
+            };
+        }
+    }
+
+    /// Pushes what a received descriptor's buffer has of a frame.
+    fn push_buffer(&self, half: &mut Half, ring: &Ring, at: u32, out: &mut dyn Out) {
+        let Descriptor { address, status, len } = ring.describe(at);
+        let last = status & (bits::ENP | bits::ERR) != 0;
+        let left = ring.message(at).saturating_sub(half.before);
+        let len = if status & bits::ENP != 0 { left.min(len) } else { len };
+        half.before = if last { 0 } else { half.before + len };
+        self.memory.read_each(address.into(), len, |at, bytes| out.write(at, &bytes.to_vec()));
+    }
+}
+
+impl Remote for Core {
+    fn fetch(&self, held: &mut Held, now: Nanos) {
+        let Some(copied) = &self.copied else { return };
+        if self.registers.has(board::INITIALIZING) {
+            return self.fetch_init_block(held);
+        }
+        let mut inner = copied.inner();
+        self.notice_rings(&mut inner, held);
+        if copied.demanded.swap(false, Ordering::Relaxed) {
+            let half = &mut inner.halves[Way::Send as usize];
+            (half.look_at, half.again) = (Nanos(0), half.asking);
+        }
+        for way in WAYS {
+            let half = &mut inner.halves[way as usize];
+            let Some(ring) = half.ring.clone() else { continue };
+            match half.lost {
+                Some(at) => self.find_lost(half, &ring, held, (way, at)),
+                None if self.is_due(half, way, now) => {
+                    self.fetch_ring(half, &ring, held, (way, now));
+                }
+                None => {}
+            }
+        }
+    }
+
+    fn push(&self, out: &mut dyn Out) -> u32 {
+        let Some(copied) = &self.copied else { return 0 };
+        let mut inner = copied.inner();
+        let current = inner.epoch == Some(self.registers.epoch.load(Ordering::Acquire));
+        let mut causes = 0;
+        for way in WAYS.into_iter().filter(|_| current && self.registers.has(board::MASTER)) {
+            let half = &mut inner.halves[way as usize];
+            if let Some(ring) = half.ring.clone() {
+                causes |= self.push_ring(half, &ring, way, out);
+            }
+        }
+        causes.into()
+    }
+
+    fn remind(&self, causes: u32) {
+        self.registers.raise(causes as u16);
+    }
+
+    fn look_at(&self) -> Option<Nanos> {
+        let inner = self.copied.as_ref()?.inner();
+        let times = WAYS.into_iter().map(|way| self.looks_at(&inner.halves[way as usize], way));
+        times.flatten().min()
+    }
+
+    fn forget(&self) -> bool {
+        let Some(copied) = &self.copied else { return false };
+        let (_unused, mut inner) = (self.lock(), copied.inner());
+        let is_pushed = |way: Way| {
+            let (half, pushed) = (&inner.halves[way as usize], self.pushed(way));
+            let at = pushed.load(Ordering::Relaxed);
+            let owned = |ring: &Ring| half.count == 0 || ring.is_owned(at % ring.len);
+            half.lost.is_none() && half.ring.as_ref().is_none_or(owned)
+        };
+        if self.registers.position().lent > 0 || !WAYS.into_iter().all(is_pushed) {
+            return false;
+        }
+        self.memory.discard();
+        for half in &mut inner.halves {
+            *half = Half { ring: half.ring.take(), ..Half::default() };
+        }
+        true
+    }
+
+    fn fail(&self) {
+        Core::fail(self, Fault::Unreachable);
+    }
+}
