@@ -135,6 +135,14 @@ impl Memory {
         };
     }
 
+    /// The `len` bytes at `at`; zeros where there are none.
+    pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        // What cannot be read is not there.
+        let _ = rustix::io::pread(&self.0, &mut bytes[..], at);
+        bytes
+    }
+
     /// Up to three descriptors of kinds that a front end may send, or should not.
     pub fn descriptors(&self, choice: u8) -> Vec<OwnedFd> {
         (0..choice % 4).filter_map(|i| self.descriptor(choice / 4 + i)).collect()

@@ -1,7 +1,8 @@
 //! What a vfio-user front end says: any messages, in any order and any pieces, with any descriptors, are
 //! carried out, refused or end the session; what runs by then, over memory of any content that may also
 //! be cut short, is served without a fault of ours; what is kept of the session is the same when it is
-//! taken back, and a successor goes on with it at any time. A card's state that was changed on its way is
+//! taken back, and a successor goes on with it at any time. What is asked of memory that came without a file is
+//! answered, or not, or otherwise. A card's state that was changed on its way is
 //! refused, or one to go on with.
 //!
 //! The first byte of the input picks the card and how it is; then come steps: command, flags, descriptors,
@@ -15,7 +16,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::attach::Attached;
-use dataplane::attach::vfio_user::message::{HEADER, ProtocolError, command, words, write_header};
+use dataplane::attach::vfio_user::message::{
+    Fields, HEADER, ProtocolError, command, words, write_header,
+};
 use dataplane::attach::vfio_user::migration::{DeviceState, MAX_TRANSFER};
 use dataplane::attach::vfio_user::{Plug, Server, Summons};
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
@@ -40,6 +43,8 @@ const RESTART: u8 = 4;
 const REGISTER: u8 = 8;
 /// the card's state leaves it, is written to, and comes back,
 const MOVE: u8 = 0x40;
+/// it is a reply, to a request of any number, which failed with [`REGISTER`],
+const REPLY: u8 = 0x20;
 /// or it is a write.
 const WRITE: u8 = 0x80;
 const WRITE_REGISTER: u8 = WRITE | REGISTER;
@@ -48,6 +53,8 @@ const WRITE_REGISTER: u8 = WRITE | REGISTER;
 struct Port {
     theirs: OwnedFd,
     memory: Memory,
+    /// What is asked of it is answered.
+    answers: bool,
     /// It was cut short.
     cut: bool,
     /// What the keeper has.
@@ -95,6 +102,7 @@ impl Port {
         let mut port = Self {
             theirs,
             memory,
+            answers: choice & 0x40 != 0,
             cut: false,
             ours,
             registers,
@@ -125,6 +133,10 @@ impl Port {
             WRITE => self.memory.write(at, body),
             WRITE_REGISTER => drop(rustix::io::pwrite(&self.registers, body, at.into())),
             _ if flags & MOVE != 0 => self.move_state(at.into(), body)?,
+            _ if flags & REPLY != 0 => {
+                let failed = if flags & REGISTER == 0 { 1 } else { 0x21 };
+                self.say((fds.into(), command.into()), failed, body);
+            }
             _ => self.send(command, flags, &self.memory.descriptors(fds), body),
         }
         self.serve(flags & DELIVER != 0);
@@ -133,6 +145,40 @@ impl Port {
             self.restart()?;
         }
         Ok(())
+    }
+
+    /// A message as it stands.
+    fn say(&self, (id, command): (u16, u16), flags: u32, body: &[u8]) {
+        let mut message = Vec::new();
+        write_header(&mut message, id, command, body.len(), flags);
+        message.extend(body);
+        let _ = rustix::net::send(&self.theirs, &message, SendFlags::NOSIGNAL);
+    }
+
+    /// Reads what there is, and answers what is asked of memory.
+    fn answer(&self) {
+        let mut all = vec![0; 1 << 17];
+        let got = rustix::net::recv(&self.theirs, &mut all[..], RecvFlags::DONTWAIT);
+        let mut rest = &all[..got.map_or(0, |(got, _)| got)];
+        while let Some(header) = rest.first_chunk::<HEADER>() {
+            let mut fields = Fields(header);
+            let (id, command) = (fields.u16(), fields.u16());
+            let (size, flags) = (fields.u32() as usize, fields.u32());
+            let body = take(&mut rest, size.max(HEADER)).get(HEADER..).unwrap_or_default();
+            let mut fields = Fields(body);
+            let (at, len) = (fields.u64(), fields.u64());
+            match command {
+                command::DMA_READ if flags & 1 == 0 => {
+                    let data = self.memory.read(at, len.min(4096) as usize);
+                    self.say((id, command), 1, &[body, &data].concat());
+                }
+                command::DMA_WRITE if flags & 1 == 0 => {
+                    self.memory.write(at as u16, &body[HEADER.min(body.len())..]);
+                    self.say((id, command), 1, &[]);
+                }
+                _ => {}
+            }
+        }
     }
 
     fn send(&self, command: u8, flags: u8, fds: &[OwnedFd], body: &[u8]) {
@@ -200,7 +246,14 @@ impl Port {
     /// What the control thread does with a message that is for it.
     fn converse(&mut self) -> Result<(), ProtocolError> {
         self.take_messages()?;
-        drain(&self.theirs);
+        if self.answers {
+            self.answer();
+            self.serve(false);
+            self.take_messages()?;
+            self.answer();
+        } else {
+            drain(&self.theirs);
+        }
         Ok(())
     }
 
