@@ -54,6 +54,33 @@ fn drivers_of_every_guest_reach_the_switch() {
     }
 }
 
+/// Objective: a guest whose memory nobody shares reaches the switch, with the drivers that it has.
+///
+/// Steps: guests of private memory, which QEMU reads and writes for their cards by messages, ping one another's server
+/// with long frames, and answer pings themselves.
+#[test]
+fn guests_whose_memory_is_private_reach_the_switch() {
+    if !can_emulate("guests_whose_memory_is_private_reach_the_switch") {
+        return;
+    }
+    let private = ["-object", "memory-backend-ram,id=private,size=256M", "-machine"];
+    let options = |nic| [&["--nic", nic, "--"][..], &private, &["memory-backend=private"]].concat();
+    let daemon = switch();
+    let mut server = Guest::boot(&daemon, "a", 1, &options("82574l"), guest::SERVE);
+    server.says("toklat-guest: ready");
+    let ask = format!(
+        "{}; ping -c 10 -i 0.2 -s 1400 10.0.0.1 | grep received; echo toklat-guest: over; sleep 1",
+        guest::reach("10.0.0.1")
+    );
+    for (nic, _) in MODELS {
+        let mut client = Guest::boot(&daemon, nic, 2, &options(nic), &ask);
+        client.says(" 0% packet loss");
+        client.says("toklat-guest: over");
+        client.succeeds();
+    }
+    assert!(daemon.log().contains("frames go by messages"), "{}", daemon.log());
+}
+
 #[test]
 fn cards_pass_the_tests_that_their_drivers_have_for_them() {
     if !can_emulate("cards_pass_the_tests_that_their_drivers_have_for_them") {
