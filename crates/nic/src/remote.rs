@@ -17,6 +17,10 @@ use shmem::GuestMemory;
 /// Most bytes that are held.
 const ROOM: usize = 128 << 10;
 
+/// Most descriptors of a ring that are shown and not pushed: what a front end that answers nothing can have a
+/// model fill.
+pub const AHEAD: u32 = 1024;
+
 /// The part of a device that keeps a copy of memory and its driver's own in step.
 pub trait Remote {
     /// Asks `held` for what the driver has made available, and shows the model what of it is there.
@@ -131,6 +135,34 @@ impl Held {
     pub fn want_buffer(&mut self, memory: &GuestMemory, at: u64, len: u32, most: u32) -> Want<'_> {
         let is_memory = len > 0 && len <= most && memory.read_each(at, len, |_, _| ());
         if is_memory { self.want(at, len as usize) } else { Want::Here(&[]) }
+    }
+
+    /// Lays buffers into the copy, once all that there is room for are there; how many.
+    pub fn lay(
+        &mut self,
+        memory: &GuestMemory,
+        buffers: &[Option<(u64, u32)>],
+        most: u32,
+    ) -> Option<usize> {
+        let (mut ready, mut whole) = (0, true);
+        for buffer in buffers {
+            match buffer
+                .map_or(Want::Here(&[]), |(at, len)| self.want_buffer(memory, at, len, most))
+            {
+                Want::Here(_) => ready += 1,
+                Want::Coming => whole = false,
+                Want::Refused => break,
+            }
+        }
+        if !whole || ready == 0 && !buffers.is_empty() {
+            return None;
+        }
+        for (at, len) in buffers[..ready].iter().flatten() {
+            if let Want::Here(bytes) = self.want_buffer(memory, *at, *len, most) {
+                memory.put(*at, bytes);
+            }
+        }
+        Some(ready)
     }
 
     /// What is held at an address was made use of: it is asked for anew.

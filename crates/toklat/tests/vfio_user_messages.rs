@@ -5,7 +5,7 @@ mod daemon;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use daemon::card::{Card, Memory};
+use daemon::card::{Card, Driver, Memory};
 use daemon::frames::frame;
 use daemon::{Daemon, PATIENCE, kill_process};
 
@@ -114,6 +114,30 @@ fn drivers_of_the_e1000_family_exchange_frames() {
 fn drivers_of_the_pcnet_family_exchange_frames() {
     for models in [["am79c970a", "am79c973"], ["am79c973", "82574l"]] {
         exchange(models, [Memory::private, Memory::private]);
+    }
+}
+
+/// Objective: frames are pushed to a guest that says nothing, by a worker that sleeps.
+///
+/// Steps: the receiving driver reads its memory alone, and no register; frames come one by one, with pauses.
+#[test]
+fn frames_reach_a_guest_that_says_nothing() {
+    let models = ["82540em", "82574l"];
+    let daemon = daemon(models);
+    let mut cards = start(&daemon, models, [Memory::private; 2]);
+    for n in 1..=20 {
+        std::thread::sleep(Duration::from_millis(5));
+        assert!(cards[0].send(&numbered(1, n)));
+        let (started, mut got) = (Instant::now(), None);
+        while got.is_none() {
+            for card in &mut cards {
+                card.serve();
+            }
+            let Driver::E1000(driver) = &mut cards[1].driver else { unreachable!() };
+            driver.receive(1, |frame| got = number(&frame.to_vec()));
+            assert!(started.elapsed() < Duration::from_secs(2), "{n} was not pushed");
+        }
+        assert_eq!(got, Some(n));
     }
 }
 

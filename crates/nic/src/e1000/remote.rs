@@ -22,14 +22,13 @@ use super::regs::{self, cause, rctl, tctl};
 use super::state::{Fault, NOT_PUSHED};
 use super::transmit::data_len;
 use crate::csb::Way;
-use crate::remote::{Held, Out, Remote, Want};
+use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
 /// Most descriptors of a transmit queue, or of a receive queue, that are fetched together.
 const SENT: u32 = 32;
 const RECEIVED: u32 = 128;
 /// Longest buffer that a frame can be in.
 const LONGEST: u32 = 0x1_0100;
-const WAYS: [Way; 2] = [Way::Send, Way::Receive];
 
 /// Words of a descriptor.
 type Words = [u64; 2];
@@ -39,8 +38,8 @@ type Words = [u64; 2];
 pub(super) struct Copied {
     /// By way and queue: descriptors before it are in the copy, and may be looked at.
     shown: [[AtomicU32; 2]; 2],
-    /// Counts rings that were moved.
-    moved: AtomicU32,
+    /// Likewise: counts what moves the ring.
+    moved: [[AtomicU32; 2]; 2],
     /// The home worker's.
     inner: Mutex<Inner>,
 }
@@ -48,7 +47,7 @@ pub(super) struct Copied {
 #[derive(Debug, Default)]
 struct Inner {
     /// The rings are those of then.
-    moved: u32,
+    moved: [[u32; 2]; 2],
     /// By way and queue: the next descriptor of those that were somebody's.
     lost: [[Option<u32>; 2]; 2],
     /// By receive queue and descriptor: as its driver wrote it.
@@ -110,13 +109,13 @@ impl Core {
         let head = self.head(way, queue);
         copied.show(way, queue, head);
         self.pushed(way, queue).store(head, Relaxed);
-        copied.moved.fetch_add(1, Relaxed);
+        copied.moved[way as usize][queue].fetch_add(1, Relaxed);
     }
 
     /// Goes on where a predecessor was, whose copy is gone; without a copy, says that nothing is pushed.
     pub fn resume_copy(&self) {
         let registers = &self.registers;
-        for (way, queue) in WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
+        for (way, queue) in queues() {
             let (words, pushed) = (regs::words(way, queue), self.pushed(way, queue));
             let Some(copied) = &self.copied else {
                 pushed.store(NOT_PUSHED, Relaxed);
@@ -202,6 +201,11 @@ impl Core {
         let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && tail < ring.size);
         // What is wrong is the model's to find.
         let Some(ring) = ring else { return copied.show(way, queue, tail) };
+        let ahead =
+            (at + ring.size - self.pushed(way, queue).load(Relaxed).min(ring.size)) % ring.size;
+        if ahead >= AHEAD {
+            return;
+        }
         let most = if way == Way::Send { SENT } else { RECEIVED };
         let run = ring.run(at, tail).min(most);
         let Want::Here(bytes) = held.want_run(ring.at(at), (run * DESCRIPTOR) as usize) else {
@@ -209,7 +213,11 @@ impl Core {
         };
         let words = words(bytes);
         let count = match way {
-            Way::Send => self.fetch_buffers(held, &words),
+            Way::Send => {
+                let buffers: Vec<_> = words.iter().map(|words| buffer(*words)).collect();
+                let Some(ready) = held.lay(&self.memory, &buffers, LONGEST) else { return };
+                ready
+            }
             Way::Receive => {
                 inner.offered[queue].resize(ring.size as usize, [0; 2]);
                 let to = inner.offered[queue].iter_mut().skip(at as usize);
@@ -221,31 +229,6 @@ impl Core {
             self.memory.put(ring.at(at + n), words.map(u64::to_le_bytes).as_flattened());
         }
         copied.show(way, queue, ring.after(at, count as u32));
-    }
-
-    /// Lays the buffers of descriptors into the copy; of how many, once all that there is room for are there.
-    fn fetch_buffers(&self, held: &mut Held, words: &[Words]) -> usize {
-        let (mut ready, mut whole) = (0, true);
-        for buffer in words.iter().map(|words| buffer(*words)) {
-            let Some((at, len)) = buffer else {
-                ready += 1;
-                continue;
-            };
-            match held.want_buffer(&self.memory, at, len, LONGEST) {
-                Want::Here(_) => ready += 1,
-                Want::Coming => whole = false,
-                Want::Refused => break,
-            }
-        }
-        if !whole {
-            return 0;
-        }
-        for (at, len) in words[..ready].iter().filter_map(|words| buffer(*words)) {
-            if let Want::Here(bytes) = held.want_buffer(&self.memory, at, len, LONGEST) {
-                self.memory.put(at, bytes);
-            }
-        }
-        ready
     }
 
     /// True if a way is on, and memory may be used.
@@ -302,7 +285,14 @@ impl Core {
             if count == 0 {
                 break;
             }
-            out.write(ring.at(at), &bytes[..count * DESCRIPTOR as usize]);
+            let bytes = &bytes[..count * DESCRIPTOR as usize];
+            if step == 2 {
+                // Lengths first, so that no driver finds them missing.
+                let mut lengths = bytes.to_vec();
+                lengths.chunks_mut(32).for_each(|pair| pair[8] = 0);
+                out.write(ring.at(at), &lengths);
+            }
+            out.write(ring.at(at), bytes);
             causes |= cause::RXT0 | self.received_cause(queue);
             pushed.store(ring.after(at, count as u32), Relaxed);
         }
@@ -330,6 +320,11 @@ impl super::filter::Filter {
     }
 }
 
+/// All of them, by way and number.
+fn queues() -> impl Iterator<Item = (Way, usize)> {
+    [Way::Send, Way::Receive].into_iter().flat_map(|way| [(way, 0), (way, 1)])
+}
+
 /// The buffer of a transmit descriptor, unless it is a context.
 fn buffer([first, second]: Words) -> Option<(u64, u32)> {
     let is_context = second & (tx::DEXT | tx::DTYP) == tx::DEXT;
@@ -346,13 +341,17 @@ fn words(bytes: &[u8]) -> Vec<Words> {
 impl Remote for Core {
     fn fetch(&self, held: &mut Held, _now: Nanos) {
         let Some(copied) = &self.copied else { return };
-        let (mut inner, moved) = (copied.inner(), copied.moved.load(Relaxed));
-        if inner.moved != moved {
-            held.clear();
-            *inner = Inner { moved, ..Inner::default() };
+        let mut inner = copied.inner();
+        for (way, queue) in queues() {
+            let moved = copied.moved[way as usize][queue].load(Relaxed);
+            if std::mem::replace(&mut inner.moved[way as usize][queue], moved) != moved {
+                held.clear();
+                inner.lost[way as usize][queue] = None;
+            }
         }
-        for (way, queue) in WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
+        for (way, queue) in queues() {
             match inner.lost[way as usize][queue] {
+                Some(_) if !self.registers.may_access_memory() => {}
                 Some(at) => self.find_lost(&mut inner, held, (way, queue), at),
                 None => self.fetch_ring(&mut inner, held, way, queue),
             }
@@ -363,13 +362,15 @@ impl Remote for Core {
         let Some(copied) = &self.copied else { return 0 };
         let inner = copied.inner();
         let mut causes = 0;
-        for (way, queue) in WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]) {
+        for (way, queue) in queues() {
             let lost = inner.lost[way as usize][queue].is_some();
             let is_new = self.pushed(way, queue).load(Relaxed) != self.head(way, queue);
             if lost || !is_new || !self.registers.may_access_memory() {
                 continue;
             }
-            causes |= match (way, self.ring_of(way, queue)) {
+            let places = [self.pushed(way, queue).load(Relaxed), self.head(way, queue)];
+            let is_inside = |ring: &Ring| places.iter().all(|place| *place < ring.size);
+            causes |= match (way, self.ring_of(way, queue).filter(is_inside)) {
                 (Way::Send, Some(ring)) => self.push_sent(queue, ring, out),
                 (Way::Receive, Some(ring)) => self.push_received(&inner, queue, ring, out),
                 (_, None) => 0,
@@ -384,8 +385,7 @@ impl Remote for Core {
 
     fn forget(&self) -> bool {
         let _unused = [self.lock(0), self.lock(1)];
-        let all = || WAYS.into_iter().flat_map(|way| [(way, 0), (way, 1)]);
-        let is_pushed = all()
+        let is_pushed = queues()
             .all(|(way, queue)| self.pushed(way, queue).load(Relaxed) == self.head(way, queue));
         let is_lent = |queue: usize| {
             self.registers.tx[queue].taken.load(Relaxed) != self.head(Way::Send, queue)
@@ -394,7 +394,7 @@ impl Remote for Core {
             return false;
         }
         self.memory.discard();
-        all().for_each(|(way, queue)| self.begin_copy(way, queue));
+        queues().for_each(|(way, queue)| self.begin_copy(way, queue));
         true
     }
 

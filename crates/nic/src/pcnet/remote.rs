@@ -19,7 +19,7 @@ use super::core::Core;
 use super::registers::{Fault, NOT_PUSHED, board, csr, extended, features, status};
 use super::ring::{Descriptor, InitBlock, Ring, Style, bits};
 use crate::csb::Way;
-use crate::remote::{Held, Out, Remote, Want};
+use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
 /// Most descriptors that are fetched together.
 const RUN: u32 = 32;
@@ -27,6 +27,8 @@ const RUN: u32 = 32;
 /// the transmit ring's, of whose frames its driver tells, and the receive ring's.
 const LOOK_NS: u64 = 2 * Nanos::MILLI;
 const MAX_BACKOFF: [u32; 2] = [8, 3];
+/// Longest buffer.
+const LONGEST: u32 = 4096;
 const WAYS: [Way; 2] = [Way::Send, Way::Receive];
 
 /// How far the copy is.
@@ -186,7 +188,11 @@ impl Core {
         let owned = descriptors.map_while(|bytes| Some((bytes.to_vec(), ring.parse(bytes)?)));
         let owned: Vec<_> = owned.collect();
         let ready = match way {
-            Way::Send => self.fetch_buffers(held, &owned),
+            Way::Send => {
+                let buffer = |of: &Descriptor| Some((u64::from(of.address), of.len));
+                let buffers: Vec<_> = owned.iter().map(|(_, of)| buffer(of)).collect();
+                held.lay(&self.memory, &buffers, LONGEST)
+            }
             Way::Receive => Some(owned.len()),
         };
         let Some(ready) = ready else { return };
@@ -207,28 +213,6 @@ impl Core {
         }
     }
 
-    /// Lays the buffers of descriptors into the copy; of how many, once all that there is room for are there.
-    fn fetch_buffers(&self, held: &mut Held, owned: &[(Vec<u8>, Descriptor)]) -> Option<usize> {
-        let (mut ready, mut whole) = (0, true);
-        for (_, Descriptor { address, len, .. }) in owned {
-            match held.want_buffer(&self.memory, (*address).into(), *len, *len) {
-                Want::Here(_) => ready += 1,
-                Want::Coming => whole = false,
-                Want::Refused => break,
-            }
-        }
-        if !whole || ready == 0 && !owned.is_empty() {
-            return None;
-        }
-        for (_, Descriptor { address, len, .. }) in &owned[..ready] {
-            let at = u64::from(*address);
-            if let Want::Here(bytes) = held.want_buffer(&self.memory, at, *len, *len) {
-                self.memory.put(at, bytes);
-            }
-        }
-        Some(ready)
-    }
-
     /// True if a way's ring is to be read now, or is being read.
     fn is_due(&self, half: &Half, way: Way, now: Nanos) -> bool {
         half.asking || self.looks_at(half, way).is_some_and(|at| at <= now)
@@ -241,7 +225,7 @@ impl Core {
         let polls = way == Way::Receive
             || half.look_at == Nanos(0)
             || self.registers.csr(csr::FEATURES) & features::TXDPOLL == 0;
-        let looks = polls && !half.asking && half.count < len && self.works(on);
+        let looks = polls && !half.asking && half.count < len.min(AHEAD) && self.works(on);
         looks.then_some(half.look_at)
     }
 
@@ -294,7 +278,10 @@ impl Core {
 
 impl Remote for Core {
     fn fetch(&self, held: &mut Held, now: Nanos) {
-        let Some(copied) = &self.copied else { return };
+        let Some(copied) = self.copied.as_ref().filter(|_| self.registers.has(board::MASTER))
+        else {
+            return;
+        };
         if self.registers.has(board::INITIALIZING) {
             return self.fetch_init_block(held);
         }

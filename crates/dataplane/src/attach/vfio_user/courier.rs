@@ -5,10 +5,10 @@
 //!   model <--> copy <--- Remote (nic) ---> Held, Out <--- Courier ---> messages <--> front end
 //! ```
 //!
-//! The device's model works on a copy of that memory. What its [`Remote`](nic::remote::Remote) part wants to be read is asked for
-//! by messages, so many at a time, and what it says was written is sent; replies come in between register
-//! accesses, and find what they are for by their number. Nobody waits for them: a front end that answers a
-//! register access cannot answer us before it has its reply.
+//! The device's model works on a copy of that memory. What its part for that ([`nic::remote`]) wants to be read
+//! is asked for by messages, so many at a time, and what it says was written is sent; replies come in between
+//! register accesses, and find what they are for by their number. Nobody waits for them: a front end that waits
+//! for a register access cannot answer us before it has its reply.
 //!
 //! Replies that nobody waits for (of what was asked before a reset, or by a predecessor) are passed over; one
 //! to something else than what was asked ends the session; one that says that memory could not be reached stops
@@ -31,7 +31,8 @@ const WINDOW_BYTES: usize = 48 << 10;
 const TRANSFER: (usize, usize) = (64, 4096);
 /// Bytes before the data: address and count.
 const HEAD: usize = 16;
-/// Pages of the copy that are touched before it is begun anew.
+/// Pages of the copy that are touched before it is begun anew, if it can be; beyond twice as many, nothing is
+/// read until it was.
 const PAGES: usize = (64 << 20) / 4096;
 /// When to try again what the socket has no room for.
 const AGAIN_NS: u64 = 1_000_000;
@@ -105,6 +106,7 @@ impl Courier {
             *of |= causes;
         }
         while self.has_room()
+            && self.pages < 2 * PAGES
             && let Some(part) = self.held.next_part(self.transfer)
         {
             self.held.asked(part);
