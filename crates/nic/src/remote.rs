@@ -34,6 +34,12 @@ pub trait Remote {
     /// again.
     fn remind(&self, causes: u32);
 
+    /// The same of all that a predecessor may have pushed and not reminded of.
+    fn remind_of_all(&self);
+
+    /// What was pushed has left for the driver's memory: a successor need not look after it.
+    fn sent(&self);
+
     /// When to [fetch](Self::fetch) without being asked to.
     fn look_at(&self) -> Option<Nanos> {
         None
@@ -106,7 +112,7 @@ impl Held {
         self.look(at, len, false)
     }
 
-    /// The run of descriptors at `at`: `len` bytes, or as many as were wanted when that was asked first.
+    /// The run of descriptors at `at`: `len` bytes, or fewer, if fewer were wanted when that was asked first.
     pub fn want_run(&mut self, at: u64, len: usize) -> Want<'_> {
         self.look(at, len, true)
     }
@@ -118,7 +124,8 @@ impl Held {
             let piece = &mut self.pieces[found];
             piece.wanted = true;
             let whole = piece.came == piece.bytes.len();
-            return if whole { Want::Here(&piece.bytes) } else { Want::Coming };
+            let bytes = piece.bytes.get(..len).unwrap_or(&piece.bytes);
+            return if whole { Want::Here(bytes) } else { Want::Coming };
         }
         let held: usize = self.pieces.iter().map(|piece| piece.bytes.len()).sum();
         if held + len > ROOM {
@@ -217,5 +224,22 @@ impl Held {
 
     fn piece(&mut self, part: Part) -> Option<&mut Piece> {
         self.pieces.iter_mut().find(|piece| piece.number == part.piece)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two rings may begin at one address.
+    #[test]
+    fn regression_nobody_is_given_more_than_he_asked_for() {
+        let mut held = Held::default();
+        assert_eq!(held.want_run(64, 32), Want::Coming);
+        let part = held.next_part(4096).unwrap();
+        held.asked(part);
+        held.came(part, &[1; 32]);
+        assert_eq!(held.want_run(64, 16), Want::Here(&[1; 16]));
+        assert_eq!(held.want_run(64, 48), Want::Here(&[1; 32]));
     }
 }

@@ -111,6 +111,28 @@ fn what_died_with_a_copy_is_given_back() {
     }
 }
 
+/// Objective: what had left before a death, though nobody said so, is the driver's: nothing of it is written again.
+///
+/// Steps: two frames are received and pushed, and the driver reuses the first one's buffer; its successor writes neither.
+#[test]
+fn regression_what_had_left_before_a_death_is_not_written_again() {
+    for style in STYLES {
+        let (mut raw, mut held) = remote(style);
+        raw.give(0, 4, 512);
+        carry(&raw, &mut held);
+        let frame = to(raw.bench.mac, 100, 1);
+        assert_eq!(raw.bench.deliver(&[&frame, &frame]), 2);
+        carrier::take_and_die(&*raw.bench.model.device, &raw.bench.memory);
+        raw.bench.write(Raw::rx_buffer(0), &[7; 100]);
+        raw.bench.config.memory = copy(MEMORY);
+        raw.remake();
+        carry(&raw, &mut Held::default());
+        assert_eq!(raw.bench.read(Raw::rx_buffer(0), 100), [7; 100], "{style}");
+        assert_eq!(raw.status(RX_AT, 1).0 & (OWN | ERR), 0, "{style}");
+        assert_eq!(raw.bench.read(Raw::rx_buffer(1), 100), frame);
+    }
+}
+
 #[test]
 fn what_a_stopped_chip_was_given_is_forgotten() {
     let (mut raw, mut held) = remote(2);

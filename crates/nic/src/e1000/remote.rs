@@ -10,6 +10,7 @@
 //! buffers are fetched with them. What lies between `pushed` and the head when a copy begins was somebody's who
 //! is not there any more: it is fetched, and given back unsent, or as damaged.
 
+use std::collections::VecDeque;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -38,6 +39,9 @@ type Words = [u64; 2];
 pub(super) struct Copied {
     /// By way and queue: descriptors before it are in the copy, and may be looked at.
     shown: [[AtomicU32; 2]; 2],
+    /// Likewise: descriptors before it were handed to the courier. Those that have left are before the place in
+    /// state memory.
+    pushed: [[AtomicU32; 2]; 2],
     /// Likewise: counts what moves the ring.
     moved: [[AtomicU32; 2]; 2],
     /// The home worker's.
@@ -50,8 +54,18 @@ struct Inner {
     moved: [[u32; 2]; 2],
     /// By way and queue: the next descriptor of those that were somebody's.
     lost: [[Option<u32>; 2]; 2],
+    /// Likewise: those of them that are to be given back, with their addresses.
+    mended: [[VecDeque<(u64, Words)>; 2]; 2],
     /// By receive queue and descriptor: as its driver wrote it.
     offered: [Vec<Words>; 2],
+}
+
+impl Inner {
+    /// True if descriptors that were somebody's are not all given back.
+    fn has_lost(&self, way: Way, queue: usize) -> bool {
+        let mended = &self.mended[way as usize][queue];
+        self.lost[way as usize][queue].is_some() || !mended.is_empty()
+    }
 }
 
 /// A ring that lies in memory.
@@ -71,6 +85,11 @@ impl Ring {
         if to >= from { to - from } else { self.size - from }
     }
 
+    /// Descriptors from one place to another.
+    fn distance(self, from: u32, to: u32) -> u32 {
+        (to + self.size - from) % self.size
+    }
+
     fn after(self, place: u32, count: u32) -> u32 {
         (place + count) % self.size
     }
@@ -82,8 +101,18 @@ impl Copied {
         self.shown[way as usize][queue & 1].load(Acquire)
     }
 
+    fn pushed(&self, way: Way, queue: usize) -> &AtomicU32 {
+        &self.pushed[way as usize][queue & 1]
+    }
+
     fn show(&self, way: Way, queue: usize, to: u32) {
         self.shown[way as usize][queue & 1].store(to, Release);
+    }
+
+    /// Nothing of a ring from its head on was fetched.
+    fn restart(&self, way: Way, queue: usize, head: u32) {
+        self.show(way, queue, head);
+        self.moved[way as usize][queue & 1].fetch_add(1, Relaxed);
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -92,7 +121,8 @@ impl Copied {
 }
 
 impl Core {
-    fn pushed(&self, way: Way, queue: usize) -> &AtomicU32 {
+    /// The place in state memory before which all descriptors have left.
+    fn sent(&self, way: Way, queue: usize) -> &AtomicU32 {
         match way {
             Way::Send => &self.registers.tx[queue & 1].pushed,
             Way::Receive => &self.registers.rx[queue & 1].pushed,
@@ -107,20 +137,24 @@ impl Core {
     pub fn begin_copy(&self, way: Way, queue: usize) {
         let Some(copied) = &self.copied else { return };
         let head = self.head(way, queue);
-        copied.show(way, queue, head);
-        self.pushed(way, queue).store(head, Relaxed);
-        copied.moved[way as usize][queue].fetch_add(1, Relaxed);
+        copied.restart(way, queue, head);
+        copied.pushed(way, queue).store(head, Relaxed);
+        self.sent(way, queue).store(head, Relaxed);
     }
 
     /// Goes on where a predecessor was, whose copy is gone; without a copy, says that nothing is pushed.
     pub fn resume_copy(&self) {
         let registers = &self.registers;
         for (way, queue) in queues() {
-            let (words, pushed) = (regs::words(way, queue), self.pushed(way, queue));
+            let (words, sent) = (regs::words(way, queue), self.sent(way, queue));
             let Some(copied) = &self.copied else {
-                pushed.store(NOT_PUSHED, Relaxed);
+                sent.store(NOT_PUSHED, Relaxed);
                 continue;
             };
+            if way == Way::Receive {
+                // What was about to be handed over was in the copy that is gone.
+                registers.rx[queue].moving.store(0, Relaxed);
+            }
             let taken = registers.tx[queue].taken.load(Relaxed);
             if way == Way::Send && taken != registers.get(words.head) {
                 registers.publish(words.head, taken);
@@ -128,9 +162,10 @@ impl Core {
             }
             let (head, size) = (registers.get(words.head), registers.get(words.len) / DESCRIPTOR);
             copied.show(way, queue, head);
-            let from = pushed.load(Relaxed);
+            copied.pushed(way, queue).store(head, Relaxed);
+            let from = sent.load(Relaxed);
             if from >= size || from == head {
-                pushed.store(head, Relaxed);
+                sent.store(head, Relaxed);
             } else {
                 copied.inner().lost[way as usize][queue] = Some(from);
             }
@@ -152,41 +187,48 @@ impl Core {
         bytes.map_or_else(Vec::new, |bytes| bytes.to_vec())
     }
 
-    /// Fetches what lies before the head and was not pushed, and finishes it.
+    /// Fetches what lies before the head and may not have left, and finishes what of it is not done. What was done and
+    /// made available again is the driver's.
     fn find_lost(&self, inner: &mut Inner, held: &mut Held, (way, queue): (Way, usize), at: u32) {
-        let (head, lost) = (self.head(way, queue), &mut inner.lost[way as usize][queue]);
-        let Some(ring) = self.ring_of(way, queue).filter(|ring| at < ring.size && at != head)
-        else {
-            *lost = None;
-            self.pushed(way, queue).store(head, Relaxed);
+        let (words, head) = (regs::words(way, queue), self.head(way, queue));
+        let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && head < ring.size);
+        let Some(ring) = ring.filter(|_| at != head) else {
+            inner.lost[way as usize][queue] = None;
             return;
         };
-        let run = ring.run(at, head.min(ring.size)).min(RECEIVED);
+        let run = ring.run(at, head).min(RECEIVED);
         let Want::Here(bytes) = held.want_run(ring.at(at), (run * DESCRIPTOR) as usize) else {
             return;
         };
-        let words = words(bytes);
-        let next = ring.after(at, words.len() as u32);
-        *lost = Some(next).filter(|next| *next != head);
+        let descriptors = self::words(bytes);
+        let next = ring.after(at, descriptors.len() as u32);
+        inner.lost[way as usize][queue] = Some(next).filter(|next| *next != head);
         let mut filling = self.lock(queue);
         filling.notice_filters(self);
         let (extended, split) = (filling.filter.extended, filling.filter.split.is_some());
-        for (n, [first, second]) in (0..).zip(words) {
+        let status = if way == Way::Receive && (extended || split) { 0 } else { 32 };
+        let tail = self.registers.observe(words.tail).min(ring.size - 1);
+        // Drivers write the one at the tail, too.
+        let is_offered = |at: u32| ring.distance(head, at) <= ring.distance(head, tail);
+        for (at, [first, second]) in (at..).zip(descriptors) {
+            let is_done = second >> status & u64::from(rx::DD) != 0;
             let done = match way {
-                Way::Send if second & (tx::RS | tx::RPS) != 0 => [first, second | tx::DD],
-                Way::Send => [first, second],
-                Way::Receive if split && n % 2 == 1 => [0, 0],
-                Way::Receive
-                    if second >> if extended { 0 } else { 32 } & u64::from(rx::DD) != 0 =>
-                {
-                    [first, second]
-                }
-                Way::Receive => [if extended { 0 } else { first }, filling.damaged()],
+                _ if is_done || is_offered(at) => continue,
+                Way::Send if second & (tx::RS | tx::RPS) == 0 => continue,
+                Way::Send => [first, second | tx::DD],
+                // Of a pair, the first says it all.
+                Way::Receive if split && ring.distance(at, head) % 2 == 1 => continue,
+                Way::Receive => [if status == 0 { 0 } else { first }, filling.damaged()],
             };
-            self.memory.put(ring.at(at + n), done.map(u64::to_le_bytes).as_flattened());
+            inner.mended[way as usize][queue].push_back((ring.at(at), done));
         }
-        if way == Way::Receive {
-            let _ = self.raise(cause::RXT0 | self.received_cause(queue));
+    }
+
+    /// What tells that a queue has moved.
+    fn moved_causes(&self, way: Way, queue: usize) -> u32 {
+        match way {
+            Way::Send => cause::TXDW | self.sent_cause(queue),
+            Way::Receive => cause::RXT0 | self.received_cause(queue),
         }
     }
 
@@ -201,9 +243,8 @@ impl Core {
         let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && tail < ring.size);
         // What is wrong is the model's to find.
         let Some(ring) = ring else { return copied.show(way, queue, tail) };
-        let ahead =
-            (at + ring.size - self.pushed(way, queue).load(Relaxed).min(ring.size)) % ring.size;
-        if ahead >= AHEAD {
+        let pushed = copied.pushed(way, queue).load(Relaxed).min(ring.size);
+        if ring.distance(pushed, at) >= AHEAD {
             return;
         }
         let most = if way == Way::Send { SENT } else { RECEIVED };
@@ -243,7 +284,8 @@ impl Core {
 
     /// Pushes sent descriptors whose driver wants to know.
     fn push_sent(&self, queue: usize, ring: Ring, out: &mut dyn Out) -> u32 {
-        let (pushed, head) = (self.pushed(Way::Send, queue), self.head(Way::Send, queue));
+        let Some(copied) = &self.copied else { return 0 };
+        let (pushed, head) = (copied.pushed(Way::Send, queue), self.head(Way::Send, queue));
         let mut causes = 0;
         while pushed.load(Relaxed) != head && out.has_room() {
             let at = pushed.load(Relaxed);
@@ -253,7 +295,7 @@ impl Core {
             let done = words(&bytes).iter().rposition(is_done).map_or(0, |last| last + 1);
             if done > 0 {
                 out.write(ring.at(at), &bytes[..done * DESCRIPTOR as usize]);
-                causes |= cause::TXDW | self.sent_cause(queue);
+                causes |= self.moved_causes(Way::Send, queue);
             }
             pushed.store(ring.after(at, count), Relaxed);
         }
@@ -262,8 +304,9 @@ impl Core {
 
     /// Pushes received frames, and then their descriptors.
     fn push_received(&self, inner: &Inner, queue: usize, ring: Ring, out: &mut dyn Out) -> u32 {
+        let Some(copied) = &self.copied else { return 0 };
         let filling = self.lock(queue);
-        let (pushed, head) = (self.pushed(Way::Receive, queue), self.head(Way::Receive, queue));
+        let (pushed, head) = (copied.pushed(Way::Receive, queue), self.head(Way::Receive, queue));
         let step = if filling.filter.split.is_some() { 2 } else { 1 };
         let mut causes = 0;
         while pushed.load(Relaxed) != head && out.has_room() {
@@ -293,7 +336,7 @@ impl Core {
                 out.write(ring.at(at), &lengths);
             }
             out.write(ring.at(at), bytes);
-            causes |= cause::RXT0 | self.received_cause(queue);
+            causes |= self.moved_causes(Way::Receive, queue);
             pushed.store(ring.after(at, count as u32), Relaxed);
         }
         causes
@@ -347,6 +390,7 @@ impl Remote for Core {
             if std::mem::replace(&mut inner.moved[way as usize][queue], moved) != moved {
                 held.clear();
                 inner.lost[way as usize][queue] = None;
+                inner.mended[way as usize][queue].clear();
             }
         }
         for (way, queue) in queues() {
@@ -359,16 +403,23 @@ impl Remote for Core {
     }
 
     fn push(&self, out: &mut dyn Out) -> u32 {
-        let Some(copied) = &self.copied else { return 0 };
-        let inner = copied.inner();
+        let Some(copied) = self.copied.as_ref().filter(|_| self.registers.may_access_memory())
+        else {
+            return 0;
+        };
+        let mut inner = copied.inner();
         let mut causes = 0;
         for (way, queue) in queues() {
-            let lost = inner.lost[way as usize][queue].is_some();
-            let is_new = self.pushed(way, queue).load(Relaxed) != self.head(way, queue);
-            if lost || !is_new || !self.registers.may_access_memory() {
+            while out.has_room()
+                && let Some((at, words)) = inner.mended[way as usize][queue].pop_front()
+            {
+                out.write(at, words.map(u64::to_le_bytes).as_flattened());
+                causes |= self.moved_causes(way, queue);
+            }
+            let places = [copied.pushed(way, queue).load(Relaxed), self.head(way, queue)];
+            if places[0] == places[1] {
                 continue;
             }
-            let places = [self.pushed(way, queue).load(Relaxed), self.head(way, queue)];
             let is_inside = |ring: &Ring| places.iter().all(|place| *place < ring.size);
             causes |= match (way, self.ring_of(way, queue).filter(is_inside)) {
                 (Way::Send, Some(ring)) => self.push_sent(queue, ring, out),
@@ -383,18 +434,38 @@ impl Remote for Core {
         let _ = self.raise(causes);
     }
 
+    fn remind_of_all(&self) {
+        let all = queues().fold(0, |all, (way, queue)| all | self.moved_causes(way, queue));
+        let _ = self.raise(all);
+    }
+
+    fn sent(&self) {
+        let Some(copied) = &self.copied else { return };
+        let inner = copied.inner();
+        for (way, queue) in queues().filter(|(way, queue)| !inner.has_lost(*way, *queue)) {
+            let pushed = copied.pushed(way, queue).load(Relaxed);
+            self.sent(way, queue).store(pushed, Relaxed);
+        }
+    }
+
     fn forget(&self) -> bool {
-        let _unused = [self.lock(0), self.lock(1)];
-        let is_pushed = queues()
-            .all(|(way, queue)| self.pushed(way, queue).load(Relaxed) == self.head(way, queue));
+        let Some(copied) = &self.copied else { return false };
+        let inner = copied.inner();
+        let unused = [self.lock(0), self.lock(1)];
+        let is_whole = |(way, queue): (Way, usize)| {
+            let pushed = copied.pushed(way, queue).load(Relaxed);
+            pushed == self.head(way, queue) && !inner.has_lost(way, queue)
+        };
         let is_lent = |queue: usize| {
             self.registers.tx[queue].taken.load(Relaxed) != self.head(Way::Send, queue)
         };
-        if !is_pushed || is_lent(0) || is_lent(1) {
+        if !queues().all(is_whole) || is_lent(0) || is_lent(1) {
             return false;
         }
+        queues().for_each(|(way, queue)| copied.restart(way, queue, self.head(way, queue)));
+        // No descriptor is shown: nobody looks at the rest, nor has to wait.
+        drop(unused);
         self.memory.discard();
-        queues().for_each(|(way, queue)| self.begin_copy(way, queue));
         true
     }
 

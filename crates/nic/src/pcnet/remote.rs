@@ -10,6 +10,7 @@
 //! and pushed when the model has cleared it. A transmit demand has the ring read; receive descriptors come back
 //! without a word, so their ring is read again a while after frames were pushed, as long as it is not full.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -50,10 +51,14 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Half {
     ring: Option<Ring>,
-    /// Descriptors that are shown and not pushed.
+    /// Descriptors before it were handed to the courier: those that have left are before the place in state memory.
+    pushed: u32,
+    /// Descriptors behind it that are shown.
     count: u32,
-    /// The next descriptor of those that a predecessor had given back, and not pushed.
+    /// The next descriptor of those that a predecessor had given back, and may not have pushed.
     lost: Option<u32>,
+    /// Those of them that are to be given back, with their addresses.
+    mended: VecDeque<(u64, Vec<u8>)>,
     /// Descriptors are being fetched, and are to be again; if not, when they are to be, 0 being at once, and how
     /// often there were none.
     asking: bool,
@@ -79,7 +84,8 @@ impl Core {
         Ring::new(&self.registers, &self.memory, base, len)
     }
 
-    fn pushed(&self, way: Way) -> &AtomicU32 {
+    /// The place in state memory before which all descriptors have left.
+    fn sent(&self, way: Way) -> &AtomicU32 {
         match way {
             Way::Send => &self.registers.transmit.pushed,
             Way::Receive => &self.registers.receive.pushed,
@@ -97,7 +103,7 @@ impl Core {
     /// A model begins: without a copy, nothing is pushed, and nothing is waited for.
     pub fn resume_copy(&self) {
         if self.copied.is_none() {
-            WAYS.into_iter().for_each(|way| self.pushed(way).store(NOT_PUSHED, Ordering::Relaxed));
+            WAYS.into_iter().for_each(|way| self.sent(way).store(NOT_PUSHED, Ordering::Relaxed));
             if self.registers.has(board::INITIALIZING) {
                 self.end_initializing();
             }
@@ -133,14 +139,14 @@ impl Core {
                 continue;
             }
             held.clear();
-            let (at, pushed) = (self.at(way), self.pushed(way));
-            let from = pushed.load(Ordering::Relaxed);
+            let (at, sent) = (self.at(way), self.sent(way));
+            let from = sent.load(Ordering::Relaxed);
             let len = ring.as_ref().map_or(0, |ring| ring.len);
             let lost = Some(from).filter(|from| first && *from < len && *from != at && at < len);
             if lost.is_none() {
-                pushed.store(at, Ordering::Relaxed);
+                sent.store(at, Ordering::Relaxed);
             }
-            *half = Half { ring, lost, ..Half::default() };
+            *half = Half { ring, pushed: at, lost, ..Half::default() };
         }
     }
 
@@ -154,7 +160,8 @@ impl Core {
         }
     }
 
-    /// Fetches what was given back and not pushed, and gives it back.
+    /// Fetches what was given back and may not have left, and gives it back. What came back since looks the same: it is
+    /// given back once more.
     fn find_lost(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, at): (Way, u32)) {
         let end = self.at(way);
         let run = if end > at { end - at } else { ring.len - at }.min(RUN);
@@ -166,20 +173,20 @@ impl Core {
         for (place, bytes) in (at..).zip(bytes.chunks_exact(ring.size() as usize)) {
             ring.put(place, bytes);
             match way {
-                _ if !ring.is_owned(place) => {}
+                _ if !ring.is_owned(place) => continue,
                 Way::Send => ring.give_back(place),
                 Way::Receive => {
                     ring.fill(place, bits::ERR | bits::BUFF | bits::STP | bits::ENP, Some(0));
                 }
             }
+            half.mended.push_back((ring.address(place), ring.bytes(place)));
         }
-        half.count += run;
         half.lost = Some(next).filter(|next| *next != end);
     }
 
     /// Fetches descriptors that may be the controller's, with the buffers of those that are to be sent.
     fn fetch_ring(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, now): (Way, Nanos)) {
-        let at = ring.after(self.pushed(way).load(Ordering::Relaxed) % ring.len, half.count);
+        let at = ring.after(half.pushed % ring.len, half.count);
         let run = (ring.len - at).min(ring.len - half.count).min(RUN);
         let from = ring.address(at);
         half.asking = true;
@@ -225,15 +232,22 @@ impl Core {
         let polls = way == Way::Receive
             || half.look_at == Nanos(0)
             || self.registers.csr(csr::FEATURES) & features::TXDPOLL == 0;
-        let looks = polls && !half.asking && half.count < len.min(AHEAD) && self.works(on);
+        let idle = !half.asking && half.lost.is_none() && !self.registers.has(board::INITIALIZING);
+        let looks = polls && idle && half.count < len.min(AHEAD) && self.works(on);
         looks.then_some(half.look_at)
     }
 
     /// Pushes what the model gave back: frames first, then their descriptors.
     fn push_ring(&self, half: &mut Half, ring: &Ring, way: Way, out: &mut dyn Out) -> u16 {
-        let (pushed, mut causes) = (self.pushed(way), 0);
+        let mut causes = 0;
+        while out.has_room()
+            && let Some((at, bytes)) = half.mended.pop_front()
+        {
+            out.write(at, &bytes);
+            causes |= if way == Way::Send { status::TINT } else { status::RINT };
+        }
         loop {
-            let at = pushed.load(Ordering::Relaxed) % ring.len;
+            let at = half.pushed % ring.len;
             let most = half.count.min(ring.len - at).min(RUN);
             let mut run = 0;
             while run < most && !ring.is_owned(at + run) && out.has_room() {
@@ -252,7 +266,7 @@ impl Core {
                 out.write(ring.address(at), &owned);
             }
             out.write(ring.address(at), &bytes.concat());
-            pushed.store(ring.after(at, run), Ordering::Relaxed);
+            half.pushed = ring.after(at, run);
             half.count -= run;
             // Descriptors are about to come back.
             (half.look_at, half.misses) = (half.look_at.min(Nanos(1)), 0);
@@ -322,6 +336,26 @@ impl Remote for Core {
         self.registers.raise(causes as u16);
     }
 
+    fn remind_of_all(&self) {
+        if self.registers.status() & status::STRT != 0 {
+            self.registers.raise(status::TINT | status::RINT);
+        }
+    }
+
+    fn sent(&self) {
+        let Some(copied) = &self.copied else { return };
+        let inner = copied.inner();
+        if inner.epoch != Some(self.registers.epoch.load(Ordering::Acquire)) {
+            return;
+        }
+        for way in WAYS {
+            let half = &inner.halves[way as usize];
+            if half.lost.is_none() && half.mended.is_empty() {
+                self.sent(way).store(half.pushed, Ordering::Relaxed);
+            }
+        }
+    }
+
     fn look_at(&self) -> Option<Nanos> {
         let inner = self.copied.as_ref()?.inner();
         let times = WAYS.into_iter().map(|way| self.looks_at(&inner.halves[way as usize], way));
@@ -330,20 +364,22 @@ impl Remote for Core {
 
     fn forget(&self) -> bool {
         let Some(copied) = &self.copied else { return false };
-        let (_unused, mut inner) = (self.lock(), copied.inner());
+        let (unused, mut inner) = (self.lock(), copied.inner());
         let is_pushed = |way: Way| {
-            let (half, pushed) = (&inner.halves[way as usize], self.pushed(way));
-            let at = pushed.load(Ordering::Relaxed);
-            let owned = |ring: &Ring| half.count == 0 || ring.is_owned(at % ring.len);
-            half.lost.is_none() && half.ring.as_ref().is_none_or(owned)
+            let half = &inner.halves[way as usize];
+            let owned = |ring: &Ring| half.count == 0 || ring.is_owned(half.pushed % ring.len);
+            half.lost.is_none() && half.mended.is_empty() && half.ring.as_ref().is_none_or(owned)
         };
         if self.registers.position().lent > 0 || !WAYS.into_iter().all(is_pushed) {
             return false;
         }
-        self.memory.discard();
         for half in &mut inner.halves {
-            *half = Half { ring: half.ring.take(), ..Half::default() };
+            half.ring.iter().for_each(Ring::clear);
+            *half = Half { ring: half.ring.take(), pushed: half.pushed, ..Half::default() };
         }
+        // No descriptor is shown: nobody looks at the rest, nor has to wait.
+        drop(unused);
+        self.memory.discard();
         true
     }
 

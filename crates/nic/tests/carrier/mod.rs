@@ -41,10 +41,17 @@ pub fn carry(
         remote.fetch(held, now);
         held.sweep();
         causes |= remote.push(&mut writes);
+        remote.sent();
         while let Some(part) = held.next_part(4096) {
             held.asked(part);
             held.came(part, &guest.bytes(part.at, part.len as u32).unwrap().to_vec());
         }
     }
     (writes.1, causes)
+}
+
+/// Takes what the device wrote, and is killed before it can say so.
+#[allow(dead_code, reason = "not all tests kill anybody")]
+pub fn take_and_die(device: &dyn Device, guest: &GuestMemory) {
+    device.remote().unwrap().push(&mut Writes(guest, Vec::new()));
 }

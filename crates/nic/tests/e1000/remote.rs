@@ -138,6 +138,34 @@ fn what_died_with_a_copy_is_given_back() {
     }
 }
 
+/// Objective: what had left before a death, though nobody said so, is the driver's: nothing of it is written again.
+///
+/// Steps: three frames are received and pushed; the driver takes the first, and makes its descriptor available again.
+/// The successor leaves all three as they are.
+#[test]
+fn regression_what_had_left_before_a_death_is_not_written_again() {
+    for member in [Member::Em82540, Member::L82574] {
+        let (mut bed, mut held) = (bed(member), Held::default());
+        bed.start(16, 16);
+        carry(&bed, &mut held);
+        let frames = [frame(100, 1), frame(200, 2), frame(300, 3)];
+        bed.deliver(&frames);
+        carrier::take_and_die(&*bed.model.device, &bed.memory);
+        assert_eq!(bed.receive().unwrap().0, frames[0]);
+        bed.config.memory = copy(MEMORY);
+        bed.remake();
+        let mut held = Held::default();
+        carry(&bed, &mut held);
+        assert_eq!(bed.word(RX_AT + 8), 0, "it waits for a frame");
+        for frame in &frames[1..] {
+            assert_eq!(bed.receive().unwrap().0, *frame);
+        }
+        bed.deliver(&frames[..1]);
+        carry(&bed, &mut held);
+        assert_eq!(bed.receive().unwrap().0, frames[0]);
+    }
+}
+
 #[test]
 fn what_is_wrong_is_found_as_ever() {
     // Tail, ring's address, buffer's address.

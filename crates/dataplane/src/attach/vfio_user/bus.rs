@@ -347,7 +347,8 @@ impl Registers {
 
     /// When the courier is to have its turn, asleep.
     fn carry_at(&self) -> Option<Nanos> {
-        self.courier.as_ref()?.deadline(clock())
+        // While it is the control thread's, nothing can be done; and who gives it back wakes us.
+        self.courier.as_ref().filter(|_| !self.wire.is_parked())?.deadline(clock())
     }
 
     /// As `read`; false if the rest is the control thread's.

@@ -12,7 +12,7 @@
 //!
 //! Replies that nobody waits for (of what was asked before a reset, or by a predecessor) are passed over; one
 //! to something else than what was asked ends the session; one that says that memory could not be reached stops
-//! the device; and one that never comes leaves it as it is, until its driver resets it.
+//! the device; and one that never comes leaves memory as it is, until the front end comes anew.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use port::Nanos;
 use super::message::{Fields, Header, ProtocolError, command, write_header};
 
 /// Most messages that are not answered. What belongs to the last descriptor may go beyond.
-pub const WINDOW: usize = 32;
+const WINDOW: usize = 32;
 /// Most bytes that are read and written by them, likewise: a socket has room for as much.
 const WINDOW_BYTES: usize = 48 << 10;
 /// Most bytes of a message's data, and least, whatever a front end says that it takes.
@@ -51,6 +51,8 @@ pub struct Courier {
     transfer: usize,
     /// Pages of the copy that may be there.
     pages: usize,
+    /// Nothing was answered yet: what a predecessor asked for may have been meanwhile.
+    fresh: bool,
 }
 
 /// A message that is not answered.
@@ -85,7 +87,7 @@ impl Courier {
     pub fn new(device: Arc<dyn Device>, transfer: usize, id: u16) -> Self {
         let transfer = transfer.clamp(TRANSFER.0, TRANSFER.1);
         let (held, open, outbox) = (Held::default(), Vec::new(), VecDeque::new());
-        Self { device, held, open, outbox, id, transfer, pages: 0 }
+        Self { device, held, open, outbox, id, transfer, pages: 0, fresh: true }
     }
 
     /// Has the device say what it wants and what it wrote.
@@ -126,6 +128,9 @@ impl Courier {
     /// It is sent.
     pub fn sent(&mut self) {
         self.outbox.pop_front();
+        if let (true, Some(remote)) = (self.outbox.is_empty(), self.device.remote()) {
+            remote.sent();
+        }
     }
 
     /// When to look again without being asked to.
@@ -168,6 +173,10 @@ impl Courier {
             };
         if !good {
             return Err(ProtocolError::Answer(header.command));
+        }
+        // Messages are answered in order.
+        if let (true, Some(remote)) = (std::mem::take(&mut self.fresh), self.device.remote()) {
+            remote.remind_of_all();
         }
         match (what, self.device.remote()) {
             (_, Some(remote)) if failed => remote.fail(),

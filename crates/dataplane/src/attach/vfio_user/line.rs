@@ -25,12 +25,14 @@ use rustix::net::{
 use shmem::sync::AtomicU64;
 use shmem::{Shareable, Shared};
 
-use super::courier::WINDOW;
 use super::message::{HEADER, Header, MAX_FDS, MAX_MESSAGE, ProtocolError};
 
 /// Bytes that are looked at together: more than a message has.
 const BUFFER: usize = 8192;
 const _: () = assert!(MAX_MESSAGE < BUFFER);
+
+/// More messages than a socket has room for.
+const ANSWERS: usize = 1 << 14;
 
 /// In [`Progress::done`]: how many bytes; they are being taken out of the socket; the reply to the last
 /// of the messages is being sent; its number and command.
@@ -69,6 +71,8 @@ pub struct Line {
     done: usize,
     /// What came with the last of them.
     fds: Vec<OwnedFd>,
+    /// What is said all the while of a reply that is to be sent.
+    doubt: u64,
 }
 
 /// What is in front.
@@ -96,20 +100,21 @@ impl Line {
             line.done = ((done & BYTES) as usize).min(BUFFER);
             line.take()?;
         }
+        line.doubt = if done & SENDING != 0 { done & !(BYTES | TAKING) } else { 0 };
         if done & SENDING != 0 && !line.passes_over_answers()? {
             let (id, command) = ((done >> NUMBER) as u16, (done >> COMMAND) as u16);
             let header = Header { id, command, size: HEADER, reply: true, answers: None };
             let reply = super::message::reply(header, Err(Errno::IO));
-            line.send(&reply, None, done & !(BYTES | TAKING))?;
+            line.send(&reply, None, line.doubt)?;
         }
+        line.doubt = 0;
         line.progress.done.store(0, Ordering::Relaxed);
         Ok(line)
     }
 
     /// Takes replies out that a predecessor asked for; true if something else is there.
     fn passes_over_answers(&mut self) -> Result<bool, ProtocolError> {
-        // It had not asked for more at a time.
-        for _ in 0..WINDOW {
+        for _ in 0..ANSWERS {
             if !self.look()? {
                 return Ok(false);
             }
@@ -129,7 +134,15 @@ impl Line {
     /// One of a session that is over.
     #[must_use]
     pub fn ended(socket: Arc<OwnedFd>, progress: Shared<Progress>) -> Self {
-        Self { socket, progress, bytes: Box::new([0; BUFFER]), seen: 0, done: 0, fds: Vec::new() }
+        Self {
+            socket,
+            progress,
+            bytes: Box::new([0; BUFFER]),
+            seen: 0,
+            done: 0,
+            fds: Vec::new(),
+            doubt: 0,
+        }
     }
 
     /// Looks at what is there, without waiting; false if nothing is.
@@ -214,7 +227,7 @@ impl Line {
         self.done = (self.done + header.size).min(self.seen);
         let done = self.done as u64;
         if reply.is_empty() {
-            self.progress.done.store(done, Ordering::Release);
+            self.progress.done.store(done | self.doubt, Ordering::Release);
             return Ok(());
         }
         let whose = u64::from(header.id) << NUMBER | u64::from(header.command) << COMMAND;
@@ -276,7 +289,7 @@ impl Line {
         if left == 0 {
             return Ok(());
         }
-        self.progress.done.store(left as u64 | TAKING, Ordering::Release);
+        self.progress.done.store(left as u64 | TAKING | self.doubt, Ordering::Release);
         while left > 0 {
             let to = &mut self.bytes[..left];
             match rustix::net::recv(&*self.socket, to, RecvFlags::DONTWAIT) {
@@ -286,7 +299,7 @@ impl Line {
                 Err(error) => return Err(error.into()),
             }
         }
-        self.progress.done.store(0, Ordering::Relaxed);
+        self.progress.done.store(self.doubt, Ordering::Relaxed);
         Ok(())
     }
 

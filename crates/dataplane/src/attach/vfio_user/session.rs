@@ -23,7 +23,7 @@ use crate::attach::vhost_user::session::{Kept, is_event};
 /// Most ranges of a guest's memory.
 const MAX_RANGES: usize = 256;
 /// Most bytes of memory that has a copy.
-const MAX_COPY: u64 = 1 << 40;
+const MAX_COPY: u64 = 64 << 30;
 /// Regions: base address registers, ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
 /// The region of configuration space.
