@@ -67,6 +67,8 @@ pub struct Held {
     pieces: Vec<Piece>,
     /// The number of the next piece.
     next: u32,
+    /// The device began anew.
+    anew: bool,
 }
 
 /// One range.
@@ -180,6 +182,17 @@ impl Held {
     /// All of it is of no use any more.
     pub fn clear(&mut self) {
         self.pieces.clear();
+    }
+
+    /// The device was reset: nor is what was pushed.
+    pub fn begin_anew(&mut self) {
+        self.clear();
+        self.anew = true;
+    }
+
+    /// True if it was since this was asked last.
+    pub fn began_anew(&mut self) -> bool {
+        std::mem::take(&mut self.anew)
     }
 
     /// The device is about to be asked what it wants.

@@ -125,6 +125,7 @@ impl Core {
         });
         (0..2).for_each(|queue| self.move_receive_ring(queue, || ()));
         (0..2).for_each(|queue| self.move_ring(queue));
+        self.reset_copy();
         self.reset_interrupts();
     }
 

@@ -11,8 +11,8 @@
 //! is not there any more: it is fetched, and given back unsent, or as damaged.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use port::Nanos;
@@ -44,6 +44,8 @@ pub(super) struct Copied {
     pushed: [[AtomicU32; 2]; 2],
     /// Likewise: counts what moves the ring.
     moved: [[AtomicU32; 2]; 2],
+    /// All of them were reset.
+    reset: AtomicBool,
     /// The home worker's.
     inner: Mutex<Inner>,
 }
@@ -140,6 +142,11 @@ impl Core {
         copied.restart(way, queue, head);
         copied.pushed(way, queue).store(head, Relaxed);
         self.sent(way, queue).store(head, Relaxed);
+    }
+
+    /// The device was reset.
+    pub fn reset_copy(&self) {
+        self.copied.iter().for_each(|copied| copied.reset.store(true, Relaxed));
     }
 
     /// Goes on where a predecessor was, whose copy is gone; without a copy, says that nothing is pushed.
@@ -385,6 +392,9 @@ impl Remote for Core {
     fn fetch(&self, held: &mut Held, _now: Nanos) {
         let Some(copied) = &self.copied else { return };
         let mut inner = copied.inner();
+        if copied.reset.swap(false, Relaxed) {
+            held.begin_anew();
+        }
         for (way, queue) in queues() {
             let moved = copied.moved[way as usize][queue].load(Relaxed);
             if std::mem::replace(&mut inner.moved[way as usize][queue], moved) != moved {

@@ -138,7 +138,11 @@ impl Core {
             if same && !anew {
                 continue;
             }
-            held.clear();
+            if anew && !first {
+                held.begin_anew()
+            } else {
+                held.clear()
+            }
             let (at, sent) = (self.at(way), self.sent(way));
             let from = sent.load(Ordering::Relaxed);
             let len = ring.as_ref().map_or(0, |ring| ring.len);

@@ -12,7 +12,7 @@
 //!
 //! Replies that nobody waits for (of what was asked before a reset, or by a predecessor) are passed over; one
 //! to something else than what was asked ends the session; one that says that memory could not be reached stops
-//! the device; and one that never comes leaves memory as it is, until the front end comes anew.
+//! the device; and one that never comes leaves memory as it is, until the driver resets its device.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -97,6 +97,10 @@ impl Courier {
         self.held.begin();
         remote.fetch(&mut self.held, now);
         self.held.sweep();
+        if self.held.began_anew() {
+            self.outbox.clear();
+            self.open.clear();
+        }
         // What is of no use any more is not waited for.
         let held = &self.held;
         self.open.retain(|open| match open.what {

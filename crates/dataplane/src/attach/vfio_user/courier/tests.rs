@@ -289,6 +289,27 @@ fn what_was_asked_before_a_reset_is_nothing_to_what_comes_after() {
 }
 
 #[test]
+fn a_reset_takes_back_what_was_pushed() {
+    let mut bed = Bed::new();
+    (0..3).for_each(|n| bed.put(n, 100));
+    bed.write(TDT, 3);
+    bed.serve();
+    assert_eq!(bed.gather().len(), 3);
+    let stale = bed.letters();
+    assert!(stale.iter().all(|letter| letter.command == command::DMA_WRITE) && !stale.is_empty());
+    bed.write(CTRL, 1 << 26);
+    bed.start();
+    assert!(bed.letters().is_empty() && bed.courier.open.is_empty());
+    for letter in &stale {
+        bed.say(letter, flags::REPLY | flags::ERROR, &[]).unwrap();
+    }
+    bed.put(0, 200);
+    bed.write(TDT, 1);
+    bed.serve();
+    assert_eq!((bed.gather(), bed.fault()), (vec![200], None));
+}
+
+#[test]
 fn a_copy_that_has_grown_is_begun_anew() {
     let mut bed = Bed::new();
     let mut next = 0;
