@@ -20,7 +20,7 @@ use crate::state::State;
 const MODELS: [NicModel; 4] =
     [NicModel::I82540em, NicModel::I82574l, NicModel::Am79c970a, NicModel::Am79c973];
 /// Of so many bits, one is flipped; of each card, others.
-const STRIDE: usize = 29;
+const STRIDE: usize = 7;
 /// Bytes of guest memory, and where rings and blocks lie in it.
 const MEMORY: u64 = 0x2_0000;
 const RX: u32 = 0x1000;
