@@ -7,8 +7,9 @@
 //! ```
 //!
 //! The model looks at descriptors up to `shown`, wherever its driver's tail is. Transmit rings likewise, whose
-//! buffers are fetched with them. What lies between `pushed` and the head when a copy begins was somebody's who
-//! is not there any more: it is fetched, and given back unsent, or as damaged.
+//! buffers are fetched with them. What lies between `sent`, the place in state memory, and the head when a copy
+//! begins was somebody's who is not there any more: it is fetched, and what of it is not done is given back unsent, or as
+//! damaged.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -20,7 +21,7 @@ use port::Nanos;
 use super::core::Core;
 use super::descriptor::{DESCRIPTOR, rx, tx};
 use super::regs::{self, cause, rctl, tctl};
-use super::state::{Fault, NOT_PUSHED};
+use super::state::{Fault, NOT_SENT};
 use super::transmit::data_len;
 use crate::csb::Way;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
@@ -126,8 +127,8 @@ impl Core {
     /// The place in state memory before which all descriptors have left.
     fn sent(&self, way: Way, queue: usize) -> &AtomicU32 {
         match way {
-            Way::Send => &self.registers.tx[queue & 1].pushed,
-            Way::Receive => &self.registers.rx[queue & 1].pushed,
+            Way::Send => &self.registers.tx[queue & 1].sent,
+            Way::Receive => &self.registers.rx[queue & 1].sent,
         }
     }
 
@@ -155,7 +156,7 @@ impl Core {
         for (way, queue) in queues() {
             let (words, sent) = (regs::words(way, queue), self.sent(way, queue));
             let Some(copied) = &self.copied else {
-                sent.store(NOT_PUSHED, Relaxed);
+                sent.store(NOT_SENT, Relaxed);
                 continue;
             };
             if way == Way::Receive {

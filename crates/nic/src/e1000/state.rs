@@ -81,13 +81,13 @@ pub(super) struct TxState {
     pub told: AtomicU32,
     /// Contexts: the first for checksums, the second for segmentation; four words each.
     pub contexts: [[AtomicU32; 4]; 2],
-    /// Where memory is a copy: descriptors before it are in the guest's as they are to be; else
-    /// [`NOT_PUSHED`].
-    pub pushed: AtomicU32,
+    /// Where memory is a copy: descriptors before it have left for the guest's as they are to be; else
+    /// [`NOT_SENT`].
+    pub sent: AtomicU32,
 }
 
-/// No place in a ring: nothing of it was pushed ever.
-pub(super) const NOT_PUSHED: u32 = u32::MAX;
+/// No place in a ring: nothing of it was sent ever.
+pub(super) const NOT_SENT: u32 = u32::MAX;
 
 /// What a transmit queue has to say when it settles.
 pub(super) mod told {
@@ -111,8 +111,8 @@ pub(super) struct RxState {
     pub moving: AtomicU32,
     /// The second word of the first of them, which is written last.
     pub first: AtomicU64,
-    /// As [`TxState::pushed`].
-    pub pushed: AtomicU32,
+    /// As [`TxState::sent`].
+    pub sent: AtomicU32,
 }
 
 /// The Microwire side of the EEPROM.

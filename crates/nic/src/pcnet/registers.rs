@@ -122,8 +122,8 @@ pub(super) mod board {
     pub const STARTING: u32 = 16;
 }
 
-/// No place in a ring: nothing of it was pushed ever.
-pub(super) const NOT_PUSHED: u32 = u32::MAX;
+/// No place in a ring: nothing of it was sent ever.
+pub(super) const NOT_SENT: u32 = u32::MAX;
 
 /// What its driver did that stopped it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -214,9 +214,9 @@ pub(super) struct TransmitState {
     position: AtomicU64,
     /// Transmit demands that were not answered yet.
     pub demands: AtomicU32,
-    /// Where memory is a copy: descriptors before it are in the guest's as they are to be; else
-    /// [`NOT_PUSHED`].
-    pub pushed: AtomicU32,
+    /// Where memory is a copy: descriptors before it have left for the guest's as they are to be; else
+    /// [`NOT_SENT`].
+    pub sent: AtomicU32,
 }
 
 /// Where the receiver stands.
@@ -226,8 +226,8 @@ pub(super) struct ReceiveState {
     /// The descriptor that is filled next; in the upper half, how many before it are being filled:
     /// stored before they are given back, so that a successor knows. Written under the receiver's lock.
     place: AtomicU32,
-    /// As [`TransmitState::pushed`].
-    pub pushed: AtomicU32,
+    /// As [`TransmitState::sent`].
+    pub sent: AtomicU32,
 }
 
 impl ReceiveState {
@@ -406,9 +406,9 @@ impl Registers {
         self.set_position(Position::default());
         self.receive.set(0, 0);
         self.set_board(board::INITIALIZING | board::STARTING, false);
-        for pushed in [&self.transmit.pushed, &self.receive.pushed] {
-            if pushed.load(Ordering::Relaxed) != NOT_PUSHED {
-                pushed.store(0, Ordering::Relaxed);
+        for sent in [&self.transmit.sent, &self.receive.sent] {
+            if sent.load(Ordering::Relaxed) != NOT_SENT {
+                sent.store(0, Ordering::Relaxed);
             }
         }
         self.epoch.fetch_add(1, Ordering::Release);

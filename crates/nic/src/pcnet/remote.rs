@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use port::Nanos;
 
 use super::core::Core;
-use super::registers::{Fault, NOT_PUSHED, board, csr, extended, features, status};
+use super::registers::{Fault, NOT_SENT, board, csr, extended, features, status};
 use super::ring::{Descriptor, InitBlock, Ring, Style, bits};
 use crate::csb::Way;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
@@ -87,8 +87,8 @@ impl Core {
     /// The place in state memory before which all descriptors have left.
     fn sent(&self, way: Way) -> &AtomicU32 {
         match way {
-            Way::Send => &self.registers.transmit.pushed,
-            Way::Receive => &self.registers.receive.pushed,
+            Way::Send => &self.registers.transmit.sent,
+            Way::Receive => &self.registers.receive.sent,
         }
     }
 
@@ -103,7 +103,7 @@ impl Core {
     /// A model begins: without a copy, nothing is pushed, and nothing is waited for.
     pub fn resume_copy(&self) {
         if self.copied.is_none() {
-            WAYS.into_iter().for_each(|way| self.sent(way).store(NOT_PUSHED, Ordering::Relaxed));
+            WAYS.into_iter().for_each(|way| self.sent(way).store(NOT_SENT, Ordering::Relaxed));
             if self.registers.has(board::INITIALIZING) {
                 self.end_initializing();
             }
