@@ -38,7 +38,7 @@ pub trait Remote {
     fn remind_of_all(&self);
 
     /// What was pushed has left for the driver's memory: a successor need not look after it.
-    fn sent(&self);
+    fn note_sent(&self);
 
     /// When to [fetch](Self::fetch) without being asked to.
     fn look_at(&self) -> Option<Nanos> {

@@ -450,7 +450,7 @@ impl Remote for Core {
         let _ = self.raise(all);
     }
 
-    fn sent(&self) {
+    fn note_sent(&self) {
         let Some(copied) = &self.copied else { return };
         let inner = copied.inner();
         for (way, queue) in queues().filter(|(way, queue)| !inner.has_lost(*way, *queue)) {

@@ -346,7 +346,7 @@ impl Remote for Core {
         }
     }
 
-    fn sent(&self) {
+    fn note_sent(&self) {
         let Some(copied) = &self.copied else { return };
         let inner = copied.inner();
         if inner.epoch != Some(self.registers.epoch.load(Ordering::Acquire)) {

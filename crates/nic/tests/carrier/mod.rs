@@ -41,7 +41,7 @@ pub fn carry(
         remote.fetch(held, now);
         held.sweep();
         causes |= remote.push(&mut writes);
-        remote.sent();
+        remote.note_sent();
         while let Some(part) = held.next_part(4096) {
             held.asked(part);
             held.came(part, &guest.bytes(part.at, part.len as u32).unwrap().to_vec());

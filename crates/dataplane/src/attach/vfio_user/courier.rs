@@ -133,7 +133,7 @@ impl Courier {
     pub fn sent(&mut self) {
         self.outbox.pop_front();
         if let (true, Some(remote)) = (self.outbox.is_empty(), self.device.remote()) {
-            remote.sent();
+            remote.note_sent();
         }
     }
 
