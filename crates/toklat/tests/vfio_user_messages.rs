@@ -15,9 +15,14 @@ const WINDOW: u64 = 40;
 const LENGTHS: [usize; 4] = [64, 1514, 300, 999];
 
 fn daemon(models: [&str; 2]) -> Daemon {
+    daemon_with(models, "trap")
+}
+
+fn daemon_with(models: [&str; 2], doorbell: &str) -> Daemon {
     let daemon = Daemon::start();
     let port = |(name, model): (&str, &str)| {
-        format!("[switch.vale0.port.{name}]\nkind.vfio_user.nic.model = '{model}'\n")
+        let nic = format!("{{ model = '{model}', doorbell = '{doorbell}' }}");
+        format!("[switch.vale0.port.{name}]\nkind.vfio_user.nic = {nic}\n")
     };
     daemon.apply(&(port(("a", models[0])) + &port(("b", models[1]))));
     daemon
@@ -107,6 +112,19 @@ fn drivers_of_the_e1000_family_exchange_frames() {
     for models in [["82540em", "82574l"], ["82574l", "82540em"]] {
         exchange(models, [Memory::private, Memory::private]);
         exchange(models, [Memory::private, Memory::shared]);
+    }
+}
+
+#[test]
+fn doorbells_in_memory_are_heard_whose_descriptors_come_by_messages() {
+    let models = ["82540em", "82574l"];
+    let daemon = daemon_with(models, "shared");
+    let mut cards = start(&daemon, models, [Memory::private, Memory::private]);
+    for from in [0, 1] {
+        cards[from].client().traps = Default::default();
+        stream(&mut cards, from, 1..=1000, true);
+        let posted = cards[from].client().traps.posted;
+        assert!(posted < 1000, "{posted} writes trapped for 1000 frames");
     }
 }
 
