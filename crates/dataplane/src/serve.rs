@@ -4,7 +4,7 @@ use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, Turn};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
-use crate::attach::{Exit, Source};
+use crate::attach::{Exit, Heard, Source};
 
 /// One of a port's queues, by its number among those of its direction.
 #[derive(Clone, Copy, Debug)]
@@ -124,11 +124,11 @@ impl Served {
         self.queues.iter().any(|queue| queue.sender.is_stalled())
     }
 
-    /// True if its owner said something in the last turn that was no frame.
+    /// What its owner said in the last turn that was no frame.
     #[inline]
-    pub fn has_heard(&mut self, now: Nanos) -> bool {
-        let heard = self.listens && self.source.has_heard();
-        if heard {
+    pub fn heard(&mut self, now: Nanos) -> Option<Heard> {
+        let heard = if self.listens { self.source.heard() } else { None };
+        if heard.is_some() {
             self.busy_at = now;
         }
         heard

@@ -47,6 +47,8 @@ const POLLED_IDLE: usize = 64;
 /// How often a busy worker asks epoll for armed ports, and an idle one.
 const ASK_BUSY_NS: u64 = 30_000;
 const ASK_IDLE_NS: u64 = 4_000;
+/// How long a worker spins after the last frame or access before it lets others run in between.
+const UNSHARED_NS: u64 = 3_000;
 /// How often a port that is polled though idle is looked after as if it had been woken.
 const TEND_NS: u64 = 1_000_000;
 /// epoll's number for the worker's own eventfd.
@@ -307,9 +309,9 @@ impl Worker {
             match catch_unwind(AssertUnwindSafe(turn)) {
                 Ok(gathered) => {
                     frames += gathered;
-                    if port.has_heard(now) {
+                    if let Some(heard) = port.heard(now) {
                         self.busy_at = now;
-                        self.patience.heard();
+                        self.patience.heard(heard);
                     }
                 }
                 Err(_) => {
@@ -383,10 +385,7 @@ impl Worker {
     fn look_around(&mut self, mailbox: &Mailbox, busy: bool, mut now: Nanos) -> Nanos {
         let interval = if busy { ASK_BUSY_NS } else { ASK_IDLE_NS };
         if now - self.asked_at < interval && (busy || self.idle != Idle::Sleep) {
-            if !busy {
-                std::hint::spin_loop();
-            }
-            return now;
+            return if busy { now } else { self.give_way(now) };
         }
         self.asked_at = now;
         self.cool_down(now);
@@ -412,6 +411,18 @@ impl Worker {
             self.take_events(Some(Duration::ZERO), now);
         }
         now
+    }
+
+    /// Spins on, and lets others run where that pays. Returns the time.
+    fn give_way(&self, now: Nanos) -> Nanos {
+        let gives_way = self.idle == Idle::Auto && self.patience.gives_way();
+        if gives_way && now - self.busy_at >= UNSHARED_NS {
+            std::thread::yield_now();
+            clock()
+        } else {
+            std::hint::spin_loop();
+            now
+        }
     }
 
     /// True if frames wait for a lossless receiver; their ports are hot.

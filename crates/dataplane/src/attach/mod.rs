@@ -20,6 +20,15 @@ pub(crate) use self::bells::Rung;
 pub use self::bells::{Bell, Bells};
 pub use self::exit::Exit;
 
+/// What an owner says that is no frame: it accesses registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// It goes on meanwhile.
+    Told,
+    /// It waits for the answer.
+    Asked,
+}
+
 /// A port's sending side as its home worker sees it: one ingress per send queue, and how to sleep.
 pub trait Source: Send {
     /// Send queues.
@@ -55,7 +64,7 @@ pub trait Source: Send {
     /// Takes that back, and whatever made the descriptor readable.
     fn disarm(&mut self) {}
 
-    /// Its owner says things that are no frames, of which [`has_heard`](Self::has_heard) tells.
+    /// Its owner says things that are no frames, of which [`heard`](Self::heard) tells.
     fn listens(&self) -> bool {
         false
     }
@@ -65,9 +74,9 @@ pub trait Source: Send {
         false
     }
 
-    /// True if its owner said something since this was asked last: it is about to say more.
-    fn has_heard(&mut self) -> bool {
-        false
+    /// What its owner said last, if it did since this was asked last: it is about to say more.
+    fn heard(&mut self) -> Option<Heard> {
+        None
     }
 }
 

@@ -22,7 +22,7 @@ use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolErro
 use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
 use super::vectors::{Pin, Vectors};
-use crate::attach::Source;
+use crate::attach::{Heard, Source};
 use crate::config::PortId;
 use crate::state::BusCounters;
 use crate::worker::clock;
@@ -139,7 +139,7 @@ struct Registers {
     /// When the socket was read last, and when something was in it.
     read_at: Nanos,
     heard_at: Nanos,
-    heard: bool,
+    heard: Option<Heard>,
     /// When the device is to be asked for interrupts.
     ask_at: Option<Nanos>,
     /// Registers that the driver writes without a word.
@@ -177,7 +177,7 @@ impl Bus {
             reply: Vec::with_capacity(HEADER + 16 + MAX_READ),
             read_at: Nanos(0),
             heard_at: Nanos(0),
-            heard: false,
+            heard: None,
             ask_at: None,
             mirror: None,
             nap: NAP_NS.0,
@@ -245,8 +245,8 @@ impl Source for Bus {
         true
     }
 
-    fn has_heard(&mut self) -> bool {
-        std::mem::take(&mut self.registers.heard)
+    fn heard(&mut self) -> Option<Heard> {
+        self.registers.heard.take()
     }
 }
 
@@ -289,7 +289,7 @@ impl Registers {
     }
 
     fn be_rung(&mut self, now: Nanos) {
-        (self.heard, self.heard_at) = (true, now);
+        (self.heard, self.heard_at) = (Some(Heard::Told), now);
         if let Some(mirror) = &mut self.mirror {
             mirror.forward(now);
         }
@@ -356,7 +356,7 @@ impl Registers {
         if !line.look()? {
             return Ok(true);
         }
-        (self.heard, self.heard_at) = (true, now);
+        (self.heard, self.heard_at) = (Some(Heard::Told), now);
         if let Some(mirror) = &mut self.mirror {
             // The driver wrote that before what it says now.
             mirror.forward(now);
@@ -377,6 +377,9 @@ impl Registers {
                 // Of what was asked when there was one.
                 (Access::Answer(_), None) => {}
                 _ => self.answer(header, access, now)?,
+            }
+            if header.reply {
+                self.heard = Some(Heard::Asked);
             }
             line.did(header, if header.reply { &self.reply } else { &[] })?;
         }
