@@ -70,6 +70,8 @@ fn broken_rings_fail_their_port_alone_until_it_is_reset() {
     }
     assert_eq!(bad.fault(), Some(Fault::BadHead));
     assert!(wait(|| bad.was_kicked()), "who waits for frames hears that none will come");
+    // Else what is left of them comes after the reset.
+    assert!(wait(|| a.has_drained()), "the sender is not held up");
     bad.reset();
     a.send(&frame(3, 1)).unwrap();
     assert_eq!(bad.receive(1), 1);

@@ -58,6 +58,11 @@ impl Client {
         self.port.flush()
     }
 
+    /// True if the switch has given back every slot that was sent.
+    pub fn has_drained(&mut self) -> bool {
+        self.port.send(SLOTS as usize).room() == SLOTS as usize - 1
+    }
+
     /// What it was sent until `count` came, or time is up.
     pub fn receive(&mut self, count: usize) -> usize {
         let mut got = 0;
