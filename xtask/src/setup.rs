@@ -38,7 +38,13 @@ const PACKAGES: &[Package] = &[
         tests: true,
     },
     Package { name: "iputils-ping", program: "ping", what_for: "demo of taps", tests: false },
-    Package { name: "iperf3", program: "iperf3", what_for: "demo of taps", tests: false },
+    Package { name: "iperf3", program: "iperf3", what_for: "tests and demo of taps", tests: true },
+    Package {
+        name: "dpdk-dev",
+        program: "dpdk-testpmd",
+        what_for: "tests of vhost-user with DPDK",
+        tests: true,
+    },
     Package { name: "valgrind", program: "valgrind", what_for: "cargo xtask perf", tests: false },
 ];
 
