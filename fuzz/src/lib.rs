@@ -49,13 +49,9 @@ pub fn device_config(
     csb: bool,
 ) -> DeviceConfig {
     DeviceConfig {
-        memory: Arc::clone(memory),
-        mac: MAC,
-        ingress: Shared::private().expect("memory"),
-        egress: (0..queues).map(|_| Shared::private().expect("memory")).collect(),
-        link: true,
         combining: combining.then_some(Combining { frames: 4, delay_us: 20 }),
         csb,
+        ..DeviceConfig::alone(Arc::clone(memory), MAC, queues).expect("memory")
     }
 }
 

@@ -70,13 +70,8 @@ fn no_time() -> Nanos {
 
 fn device(mapping: &Arc<Mapping>) -> Result<DeviceConfig, Error> {
     Ok(DeviceConfig {
-        memory: Arc::new(GuestMemory::of(Arc::clone(mapping), AT)?),
-        mac: MAC,
-        ingress: Shared::private()?,
-        egress: vec![Shared::private()?],
-        link: true,
-        combining: None,
         csb: true,
+        ..DeviceConfig::alone(Arc::new(GuestMemory::of(Arc::clone(mapping), AT)?), MAC, 1)?
     })
 }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use frame::Mac;
 use port::{Egress, EgressCounters, Ingress, IngressCounters, Nanos};
-use shmem::{GuestMemory, Shared};
+use shmem::{GuestMemory, RegionError, Shared};
 
 use crate::remote::Remote;
 
@@ -228,6 +228,25 @@ pub struct DeviceConfig {
     pub combining: Option<Combining>,
     /// It offers a shared status block ([`crate::csb`]).
     pub csb: bool,
+}
+
+impl DeviceConfig {
+    /// Of a model on its own, as in tests and benchmarks: with so many receive queues, whose counters nobody else
+    /// sees, connected, nothing held back, no status block.
+    ///
+    /// # Errors
+    /// [`RegionError::Map`] when the kernel refuses memory for counters.
+    pub fn alone(memory: Arc<GuestMemory>, mac: Mac, queues: usize) -> Result<Self, RegionError> {
+        Ok(Self {
+            memory,
+            mac,
+            ingress: Shared::private()?,
+            egress: (0..queues).map(|_| Shared::private()).collect::<Result<_, _>>()?,
+            link: true,
+            combining: None,
+            csb: false,
+        })
+    }
 }
 
 /// A model, ready to be plugged in.

@@ -47,15 +47,8 @@ impl Ours {
     pub fn new(card: Card) -> Self {
         let mapping = Mapping::private(MEMORY as usize).expect("memory");
         let memory = Arc::new(GuestMemory::of(mapping, 0).expect("one range"));
-        let config = DeviceConfig {
-            memory: Arc::clone(&memory),
-            mac: Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]),
-            ingress: Shared::private().unwrap(),
-            egress: vec![Shared::private().unwrap(), Shared::private().unwrap()],
-            link: true,
-            combining: None,
-            csb: false,
-        };
+        let mac = Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
+        let config = DeviceConfig::alone(Arc::clone(&memory), mac, 2).unwrap();
         let model = match card {
             Card::E1000(member) => E1000::new(member, Shared::private().unwrap(), config),
             Card::Pcnet(chip) => Pcnet::new(chip, Shared::private().unwrap(), config),

@@ -95,15 +95,7 @@ impl Bed {
     pub fn with(member: Member, change: impl FnOnce(&mut DeviceConfig)) -> Self {
         let mapping = Mapping::private(MEMORY as usize).unwrap();
         let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
-        let mut config = DeviceConfig {
-            memory: Arc::clone(&memory),
-            mac: MAC,
-            ingress: Shared::private().unwrap(),
-            egress: vec![Shared::private().unwrap(), Shared::private().unwrap()],
-            link: true,
-            combining: None::<Combining>,
-            csb: false,
-        };
+        let mut config = DeviceConfig::alone(Arc::clone(&memory), MAC, 2).unwrap();
         change(&mut config);
         let registers: Shared<Registers> = Shared::private().unwrap();
         let model = E1000::new(member, registers.clone(), config.clone());

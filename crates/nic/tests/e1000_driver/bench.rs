@@ -61,15 +61,9 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
 /// Memory of a guest, and a NIC's configuration over it.
 fn guest(combining: Option<Combining>) -> (Arc<Mapping>, DeviceConfig) {
     let mapping = Mapping::private(MEMORY).unwrap();
-    let config = DeviceConfig {
-        memory: Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE).unwrap()),
-        mac: mac(),
-        ingress: Shared::private().unwrap(),
-        egress: vec![Shared::private().unwrap(), Shared::private().unwrap()],
-        link: true,
-        combining,
-        csb: true,
-    };
+    let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE).unwrap());
+    let config =
+        DeviceConfig { combining, csb: true, ..DeviceConfig::alone(memory, mac(), 2).unwrap() };
     (mapping, config)
 }
 

@@ -62,15 +62,8 @@ impl Bench {
         let memory = Arc::new(GuestMemory::new(ranges).unwrap());
         let registers: Shared<Registers> = Shared::private().unwrap();
         let mac = Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
-        let config = DeviceConfig {
-            memory: Arc::clone(&memory),
-            mac,
-            ingress: Shared::private().unwrap(),
-            egress: vec![Shared::private().unwrap()],
-            link: true,
-            combining,
-            csb: false,
-        };
+        let config =
+            DeviceConfig { combining, ..DeviceConfig::alone(Arc::clone(&memory), mac, 1).unwrap() };
         let model = Pcnet::new(chip, registers.clone(), config.clone());
         model.device.set_bus_master(true);
         let (now, scratch) = (Rc::new(Cell::new(Nanos(1_000_000_000))), Scratch::new(64));

@@ -120,17 +120,9 @@ mod tests {
     const NOW: Nanos = Nanos(1);
 
     fn device() -> Arc<dyn Device> {
-        let page = || Mapping::private(65_536).unwrap();
-        let config = DeviceConfig {
-            memory: Arc::new(GuestMemory::default()),
-            mac: Mac::local(1),
-            ingress: page().shared(0).unwrap(),
-            egress: vec![page().shared(0).unwrap()],
-            link: true,
-            combining: None,
-            csb: false,
-        };
-        E1000::new(Member::L82574, page().shared(0).unwrap(), config).device
+        let config =
+            DeviceConfig::alone(Arc::new(GuestMemory::default()), Mac::local(1), 1).unwrap();
+        E1000::new(Member::L82574, Shared::private().unwrap(), config).device
     }
 
     /// A device, the file, and what its driver has mapped.

@@ -386,15 +386,7 @@ mod tests {
     fn resumed(member: Member, said: [u64; 3]) -> ([u64; 3], u32, bool) {
         let mapping = Mapping::private(0x1_0000).unwrap();
         let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
-        let config = DeviceConfig {
-            memory: Arc::clone(&memory),
-            mac: Mac::local(1),
-            ingress: Shared::private().unwrap(),
-            egress: vec![Shared::private().unwrap()],
-            link: true,
-            combining: None,
-            csb: false,
-        };
+        let config = DeviceConfig::alone(Arc::clone(&memory), Mac::local(1), 1).unwrap();
         let registers: Shared<Registers> = Shared::private().unwrap();
         let model = E1000::new(member, registers.clone(), config.clone());
         model.device.set_bus_master(true);

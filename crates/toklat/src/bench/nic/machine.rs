@@ -86,15 +86,9 @@ pub enum Work {
 /// A model over memory of its own, powered on, and that memory.
 pub fn model(config: &Config, combining: Option<Combining>) -> Result<(Model, Arc<Mapping>)> {
     let mapping = Mapping::private(MEMORY)?;
-    let device_config = DeviceConfig {
-        memory: Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE)?),
-        mac: MAC,
-        ingress: Shared::private()?,
-        egress: vec![Shared::private()?],
-        link: true,
-        combining,
-        csb: true,
-    };
+    let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE)?);
+    let device_config =
+        DeviceConfig { combining, csb: true, ..DeviceConfig::alone(memory, MAC, 1)? };
     let model = E1000::new(config.chip, Shared::private()?, device_config);
     model.device.set_bus_master(true);
     model.device.set_interrupt_mode(match config.interrupts {

@@ -49,14 +49,11 @@ fn no_time() -> Nanos {
 
 fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
     let mapping = Mapping::private(MEMORY)?;
+    let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), AT)?);
     let config = DeviceConfig {
-        memory: Arc::new(GuestMemory::of(Arc::clone(&mapping), AT)?),
-        mac: MAC,
-        ingress: Shared::private()?,
-        egress: vec![Shared::private()?],
-        link: true,
         combining: (way == Way::Held).then_some(HELD),
         csb: true,
+        ..DeviceConfig::alone(memory, MAC, 1)?
     };
     let registers: Shared<Registers> = Shared::private()?;
     let model = Pcnet::new(Chip::Am79C970A, registers.clone(), config);

@@ -47,15 +47,7 @@ impl Bed {
     /// A card that is on, and a front end that takes so many bytes at a time.
     fn with(transfer: usize) -> Self {
         let memory = GuestMemory::of(Mapping::sparse(MEMORY).unwrap(), 0).unwrap().into_copy();
-        let config = DeviceConfig {
-            memory: Arc::new(memory),
-            mac: Mac::local(1),
-            ingress: Shared::private().unwrap(),
-            egress: vec![Shared::private().unwrap()],
-            link: true,
-            combining: None,
-            csb: false,
-        };
+        let config = DeviceConfig::alone(Arc::new(memory), Mac::local(1), 1).unwrap();
         let model = E1000::new(Member::Em82540, Shared::private().unwrap(), config);
         let courier = Courier::new(Arc::clone(&model.device), transfer, 0);
         let bed = Self { model, courier, guest: vec![0; MEMORY] };
