@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use nic::device::{Combining, DeviceConfig, Interrupt, Model};
+use nic::device::{DeviceConfig, Interrupt, Model};
 use nic::e1000::{E1000, Member, Registers};
 use port::{
     Counter, Egress, EgressCounters, FrameIdx, IngressCounters, Limits, Mac, MapGuard, Nanos,
