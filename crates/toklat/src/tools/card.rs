@@ -31,10 +31,10 @@ const WINDOW: usize = 32;
 /// A PCnet's descriptors, as powers of two.
 const SIZES: pcnet::driver::Sizes = pcnet::driver::Sizes { transmit: 6, receive: 7 };
 /// How long a link may take to come up and somebody to answer, how often it is tried, and how long replies
-/// may take then.
+/// may take then: whoever answers may share its processors with much else.
 const ANSWER: Duration = Duration::from_secs(10);
 const AGAIN: Duration = Duration::from_millis(100);
-const REPLY: Duration = Duration::from_secs(1);
+const REPLY: Duration = Duration::from_secs(5);
 /// The number of the requests that only try whether somebody answers.
 const TRIED: u64 = u64::MAX;
 
