@@ -13,7 +13,7 @@ use nic::device::{Combining, DeviceConfig};
 use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::EventfdFlags;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
-use shmem::{GuestMemory, GuestRange, Mapping, Shared};
+use shmem::{GuestMemory, GuestRange, Mapping};
 
 /// The address of cards.
 pub const MAC: Mac = Mac::local(1);
