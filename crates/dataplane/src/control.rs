@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Idle, PortConfig, PortId};
 
 /// Version of these messages; both sides close the connection if it differs.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// What the supervisor asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -34,7 +34,8 @@ impl Client {
         let region = Region::create(RegionConfig::ports(1, 1, SLOTS)).unwrap();
         let port = Port::inline(&region, "p", 1, 1, SLOTS).unwrap();
         let attachment = Attachment::Ring((&port.rings()).into());
-        let config = PortConfig { name: format!("p{id}"), policy, worker: None, attachment };
+        let config =
+            PortConfig { name: format!("p{id}"), policy, worker: None, attachment, uid: 0 };
         let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
         let (token, switch_end) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
         Self { port, region, token, switch_end, config, id }

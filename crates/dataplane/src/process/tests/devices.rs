@@ -107,6 +107,7 @@ impl Host {
             policy: Policy::default(),
             worker: None,
             attachment: Attachment::VfioUser(nic),
+            uid: 0,
         };
         let socket = self.sockets[usize::from(id)].as_ref().unwrap().try_clone().unwrap();
         let answer = self.ask(&Command::AddPort { id, config, resume }, &[socket.as_fd()]);

@@ -27,6 +27,8 @@ pub struct Port {
     pub configured: bool,
     /// Who opened it.
     pub client: Option<Client>,
+    /// The user it works for, where an earlier supervisor knew its client.
+    pub(super) user: Option<u32>,
     pub(super) attachment: Attachment,
     pub(super) fds: Vec<OwnedFd>,
     pub(super) watch: Option<WatchId>,
@@ -46,6 +48,7 @@ impl Port {
             spec,
             configured,
             client: None,
+            user: None,
             attachment: Attachment::Vacant,
             fds: Vec::new(),
             watch: None,
@@ -73,12 +76,19 @@ impl Port {
         self.watch.is_some()
     }
 
+    /// The user it works for.
+    pub(super) fn uid(&self) -> u32 {
+        let known = self.client.map(|client| client.uid).or(self.user).or(self.spec.owner);
+        known.unwrap_or_else(|| rustix::process::geteuid().as_raw())
+    }
+
     pub(super) fn add_command(&self) -> Command {
         let config = PortConfig {
             name: self.name.clone(),
             policy: self.spec.policy.clone(),
             worker: self.spec.worker,
             attachment: self.attachment.clone(),
+            uid: self.uid(),
         };
         Command::AddPort { id: self.id, config, resume: self.known }
     }
@@ -104,6 +114,7 @@ impl Switch {
         let spec = PortSpec { policy: config.policy, worker: config.worker, ..PortSpec::default() };
         let mut port = Port::new(id, &config.name, spec, false);
         (port.attachment, port.fds, port.known) = (config.attachment, fds, true);
+        port.user = Some(config.uid);
         if let Some(token) = port.hangup_fd() {
             let gone = Gone::Client { switch: self.name.clone(), port: config.name.clone() };
             port.watch = Some(self.environment.hangups.watch(token, gone)?);

@@ -1,0 +1,4 @@
+//! What confines a process, and how the descriptors that strangers send are closed.
+//!
+//! Every child of the supervisor passes through here: the data process, passt, and those to come.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
