@@ -21,3 +21,8 @@ pub mod pcnet;
 pub mod remote;
 #[cfg(not(loom))]
 pub mod virtio;
+#[cfg(not(loom))]
+mod walk;
+
+#[cfg(all(not(loom), debug_assertions))]
+pub use walk::descriptors_read;

@@ -88,8 +88,8 @@ pub enum Fault {
     /// A descriptor number beyond the queue's or table's end.
     #[error("a descriptor number is beyond the table's end")]
     BadDescriptor = 2,
-    /// A chain longer than the queue, which is how a loop looks.
-    #[error("a chain of descriptors is longer than the queue")]
+    /// A chain longer than the queue, which is how a loop looks, or than 1,024 descriptors.
+    #[error("a chain of descriptors is longer than the queue, or than 1024")]
     EndlessChain = 3,
     /// A buffer outside of guest memory.
     #[error("a buffer does not lie in guest memory")]

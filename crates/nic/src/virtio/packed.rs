@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 use shmem::SharedSlice;
 
 use super::inflight::{Adopted, PackedJournal};
-use super::ring::{Chain, Descriptor, Parts, Piece, Ring, Word, flags, passed};
+use super::ring::{Chain, Descriptor, MAX_CHAIN, Parts, Piece, Pieces, Ring, Word, flags, passed};
 use super::{Fault, Features, Inflight, QueueError};
+use crate::walk;
 
 /// Bit 15 of a position: the wrap counter.
 pub(super) const WRAP: u16 = 1 << 15;
@@ -82,7 +83,7 @@ impl Packed {
         self.size - distance(self.put, self.taken, self.size)
     }
 
-    fn read_table(&self, table: Piece, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
+    fn read_table(&self, table: Piece, pieces: &mut Pieces) -> Result<(), Fault> {
         let (mut next, count) = (0, table.len / 16);
         self.parts.walk_table(table, |at, word| {
             self.parts.append(pieces, Piece { at, len: word.len() }, word.fourth())?;
@@ -98,7 +99,7 @@ impl Packed {
 
     /// The slots of the available chain, or rest of one, that begins at `at`, and its number.
     fn chain_at(&self, mut at: u16) -> Option<(u16, u16)> {
-        for slots in 1..=self.size {
+        for slots in 1..=self.size.min(MAX_CHAIN) {
             let word = self.word(at);
             if !is_in_round(word, at, false) {
                 return None;
@@ -213,6 +214,7 @@ impl Ring for Packed {
         let want = round_flags(self.taken, false) | self.parts.direction.flag();
         let run = &self.descriptors[usize::from(self.taken & !WRAP)..];
         Ok(run.iter().take(most).map_while(move |descriptor| {
+            walk::note(1);
             let word = descriptor.word(Ordering::Acquire);
             if word.fourth() & KIND != want {
                 return None;
@@ -227,13 +229,14 @@ impl Ring for Packed {
         self.taken = advance(self.taken, count as u16, self.size);
     }
 
-    fn take_chain(&mut self, pieces: &mut Vec<Piece>) -> Result<Option<Chain>, Fault> {
+    fn take_chain(&mut self, pieces: &mut Pieces) -> Result<Option<Chain>, Fault> {
         let free = self.free();
         if free == 0 || !self.is_available() {
             return Ok(None);
         }
         let mut at = self.taken;
-        for slots in 1..=free {
+        pieces.begin_chain();
+        for slots in 1..=free.min(MAX_CHAIN) {
             // Those after the first were written before it became available, as available too.
             let descriptor = &self.descriptors[usize::from(at & !WRAP)];
             let word = descriptor.word(Ordering::Acquire);
@@ -256,6 +259,16 @@ impl Ring for Packed {
             }
         }
         Err(Fault::EndlessChain)
+    }
+
+    fn pass_chain(&mut self) -> Option<Chain> {
+        let (slots, id) = self.chain_at(self.taken).filter(|(slots, _)| *slots <= self.free())?;
+        self.take(slots.into());
+        Some(Chain { id, slots })
+    }
+
+    fn ends_at(&self, position: u16) -> bool {
+        !is_in_round(self.word(position), position, false)
     }
 
     fn taken(&self) -> u16 {
@@ -445,7 +458,7 @@ mod tests {
         let (mut driver, device) = queue();
         let mut dead = device();
         let use_one = |ring: &mut Packed| {
-            let chain = ring.take_chain(&mut Vec::new()).unwrap().unwrap();
+            let chain = ring.take_chain(&mut Pieces::new(8)).unwrap().unwrap();
             ring.put(std::iter::once((chain, 1)));
             ring.publish();
             chain.id
@@ -461,7 +474,7 @@ mod tests {
             lens.iter().map(|len| add(&mut driver, *len).unwrap()).collect();
         driver.publish();
         let taken: Vec<Chain> =
-            (0..put).map(|_| dead.take_chain(&mut Vec::new()).unwrap().unwrap()).collect();
+            (0..put).map(|_| dead.take_chain(&mut Pieces::new(8)).unwrap().unwrap()).collect();
         dead.put(taken.into_iter().zip(2..));
         if published {
             dead.publish();

@@ -11,9 +11,10 @@ use port::{
 use shmem::{Bytes, DirtyLog, GuestMemory, Shared};
 
 use super::packed::Packed;
-use super::ring::{Chain, Direction, Interrupts, Parts, Piece, Ring, Watch};
+use super::ring::{Chain, Direction, Interrupts, MAX_CHAIN, Parts, Pieces, Ring, Watch};
 use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
+use crate::walk::Allowance;
 
 /// Buffers looked at together.
 const CHUNK: usize = 64;
@@ -90,8 +91,20 @@ struct Filling<R> {
     /// A frame may go over several chains.
     mergeable: bool,
     /// Pieces of the chains that a frame goes to, and those chains with the bytes that they hold.
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     chains: Vec<(Chain, u32)>,
+    /// What the last frame met that found no room, while nothing was taken since.
+    stuck: Option<Stuck>,
+}
+
+/// A frame that found no room: what is read for nothing is not read again for one like it.
+#[derive(Clone, Copy, Debug)]
+struct Stuck {
+    /// Bytes of it, header included.
+    need: usize,
+    room: Room,
+    /// Where the chains end that it could have.
+    end: u16,
 }
 
 /// What became of a list of frames.
@@ -120,8 +133,9 @@ impl<R: Ring> Queue<R> {
             header: features.header_len(),
             offloads,
             mergeable: features.contains(Features::MRG_RXBUF),
-            pieces: Vec::with_capacity(size.min(1024)),
-            chains: Vec::with_capacity(size.min(1024)),
+            pieces: Pieces::new(size),
+            chains: Vec::with_capacity(size.min(MAX_CHAIN.into())),
+            stuck: None,
         };
         let notified = AtomicU32::new(NEVER);
         Ok(Self { filling: Mutex::new(filling), interrupts, notified, state, counters, offloads })
@@ -182,7 +196,8 @@ impl<R: Ring> Filling<R> {
         if let Err(fault) = self.watch.check(&self.memory) {
             return (left, Some(fault));
         }
-        while !left.is_empty() {
+        let mut allowance = Allowance::new();
+        while !left.is_empty() && !allowance.is_spent() {
             let now = &left[..left.len().min(CHUNK)];
             let filled = match batch.consecutive(now) {
                 Some(frames) => self.fill_singles(batch, now, frames, limits, tally),
@@ -192,7 +207,9 @@ impl<R: Ring> Filling<R> {
                 }
             };
             let finished = match filled {
-                Ok(0) => self.fill_special(batch, left[0], limits, tally).map(usize::from),
+                Ok(0) => self
+                    .fill_special(batch, left[0], limits, tally, &mut allowance)
+                    .map(usize::from),
                 filled => filled,
             };
             match finished {
@@ -251,7 +268,7 @@ impl<R: Ring> Filling<R> {
         }
         let used = found[..filled].iter().zip(written);
         self.ring.put(used.map(|(found, written)| (Chain { id: found.id, slots: 1 }, written)));
-        self.ring.take(filled);
+        self.take(filled);
         tally.frames += filled as u64;
         tally.bytes += total as u64;
         Ok(filled)
@@ -274,6 +291,7 @@ impl<R: Ring> Filling<R> {
         i: FrameIdx,
         limits: Limits,
         tally: &mut Tally,
+        allowance: &mut Allowance,
     ) -> Result<bool, Fault> {
         let (frame, offload) = (batch.pick(i), batch.offload(i));
         let len = frame.len();
@@ -281,21 +299,49 @@ impl<R: Ring> Filling<R> {
             tally.too_long += 1;
             return Ok(true);
         }
-        let before = self.ring.taken();
-        let room = self.take_room(self.header as usize + len);
-        if room.as_ref().is_ok_and(|room| *room == Room::Enough) {
-            self.write(frame, &offload)?;
-            tally.frames += 1;
-            tally.bytes += len as u64;
-            return Ok(true);
-        }
-        self.ring.rewind(before);
-        match room? {
+        match self.find_room(self.header as usize + len, allowance)? {
+            Room::Enough => {
+                self.write(frame, &offload)?;
+                tally.frames += 1;
+                tally.bytes += len as u64;
+                Ok(true)
+            }
             Room::TooShort => {
                 tally.too_long += 1;
                 Ok(true)
             }
-            _ => Ok(false),
+            Room::None => Ok(false),
+        }
+    }
+
+    /// Takes chains for a frame of `need` bytes, or says why there are none, and takes none.
+    fn find_room(&mut self, need: usize, allowance: &mut Allowance) -> Result<Room, Fault> {
+        if let Some(Stuck { need: least, room, end }) = self.stuck
+            && need >= least
+            && (room == Room::TooShort || self.ring.ends_at(end))
+        {
+            return Ok(room);
+        }
+        let before = self.ring.taken();
+        let room = self.take_room(need);
+        if room == Ok(Room::Enough) {
+            self.stuck = None;
+            allowance.charge(self.pieces.read(), need);
+            return room;
+        }
+        let end = self.ring.taken();
+        self.ring.rewind(before);
+        self.stuck = room.ok().map(|room| Stuck { need, room, end });
+        allowance.charge(self.pieces.read(), 0);
+        room
+    }
+
+    /// Takes the first `count` chains of one buffer.
+    #[inline(always)]
+    fn take(&mut self, count: usize) {
+        self.ring.take(count);
+        if count > 0 {
+            self.stuck = None;
         }
     }
 
@@ -319,7 +365,9 @@ impl<R: Ring> Filling<R> {
             if left == 0 {
                 return Ok(Room::Enough);
             }
-            if !self.mergeable || room == 0 {
+            // A frame in more pieces than a chain may have is too long, as for the kernel's vhost.
+            let many = self.pieces.read() >= MAX_CHAIN.into();
+            if !self.mergeable || room == 0 || many {
                 return Ok(Room::TooShort);
             }
         }
@@ -332,7 +380,7 @@ impl<R: Ring> Filling<R> {
         let mut near = self.memory.near();
         // Where the next byte comes from, in header and frame.
         let (mut at, end) = (0, header.len() + frame.len());
-        for piece in &self.pieces {
+        for piece in self.pieces.iter() {
             if at == end {
                 break;
             }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use shmem::{DirtyLog, GuestMemory, Shareable, Shared, SharedSlice, guard};
 
 use super::{Fault, Features, Inflight, QueueConfig, QueueError, QueueLayout, QueueState};
+use crate::walk;
 
 /// Descriptor flags (virtio 1.2, 2.7.5 and 2.8.6).
 pub(super) mod flags {
@@ -25,6 +26,8 @@ pub(super) mod flags {
 const DESCRIPTOR: u32 = 16;
 /// Most entries of a table of indirect descriptors, if the queue itself does not have more.
 const MAX_TABLE: u32 = 1024;
+/// Most descriptors of a chain, a table's included. QEMU and the kernel's vhost take no more either.
+pub(super) const MAX_CHAIN: u16 = 1024;
 
 /// A descriptor as it lies in guest memory: an address, then 32 bits of length and two of 16 bits each:
 /// flags and next in split queues, number and flags in packed ones.
@@ -107,6 +110,58 @@ pub(super) struct Piece {
     pub len: u32,
 }
 
+/// The pieces of a frame's chains, and how many descriptors were read for them.
+#[derive(Debug)]
+pub(super) struct Pieces {
+    list: Vec<Piece>,
+    /// Since it was cleared, and in the chain that is read.
+    read: usize,
+    chain: u16,
+}
+
+impl Pieces {
+    /// For a queue of so many entries.
+    pub fn new(size: usize) -> Self {
+        Self { list: Vec::with_capacity(size.min(MAX_CHAIN.into())), read: 0, chain: 0 }
+    }
+
+    /// Forgets them, for the next frame.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.read = 0;
+    }
+
+    /// A chain begins.
+    pub fn begin_chain(&mut self) {
+        self.chain = 0;
+    }
+
+    /// Descriptors that were read for the frame.
+    pub fn read(&self) -> usize {
+        self.read
+    }
+
+    /// Counts a descriptor, if its chain may have one more.
+    #[inline]
+    fn count(&mut self) -> Result<(), Fault> {
+        if self.chain == MAX_CHAIN {
+            return Err(Fault::EndlessChain);
+        }
+        self.chain += 1;
+        self.read += 1;
+        walk::note(1);
+        Ok(())
+    }
+}
+
+impl std::ops::Deref for Pieces {
+    type Target = [Piece];
+
+    fn deref(&self) -> &[Piece] {
+        &self.list
+    }
+}
+
 /// What a chain is known by when it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
@@ -156,7 +211,13 @@ pub(super) trait Ring: Send + std::fmt::Debug {
 
     /// Takes the next chain whatever it is, and appends its pieces; `None` if none is available. On a
     /// fault nothing is taken.
-    fn take_chain(&mut self, pieces: &mut Vec<Piece>) -> Result<Option<Chain>, Fault>;
+    fn take_chain(&mut self, pieces: &mut Pieces) -> Result<Option<Chain>, Fault>;
+
+    /// Takes the next chain and reads no more of it than the ring's own entries that it takes.
+    fn pass_chain(&mut self) -> Option<Chain>;
+
+    /// True if nothing is available at `position`, behind all that was when it was looked at last.
+    fn ends_at(&self, position: u16) -> bool;
 
     /// The position up to which chains were taken.
     fn taken(&self) -> u16;
@@ -268,14 +329,15 @@ impl Parts {
         }
     }
 
-    /// Appends a piece, if its direction is the queue's; one of no bytes is left out.
+    /// Appends a descriptor's piece, if its direction is the queue's; one of no bytes counts and is left out.
     #[inline]
-    pub fn append(&self, pieces: &mut Vec<Piece>, piece: Piece, flags: u16) -> Result<(), Fault> {
+    pub fn append(&self, pieces: &mut Pieces, piece: Piece, flags: u16) -> Result<(), Fault> {
         if flags & flags::WRITE != self.direction.flag() {
             return Err(Fault::BadDirection);
         }
+        pieces.count()?;
         if piece.len > 0 {
-            pieces.push(piece);
+            pieces.list.push(piece);
         }
         Ok(())
     }

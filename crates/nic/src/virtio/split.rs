@@ -13,8 +13,9 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use shmem::SharedSlice;
 
 use super::inflight::SplitJournal;
-use super::ring::{Chain, Descriptor, Parts, Piece, Ring, flags, passed};
+use super::ring::{Chain, Descriptor, MAX_CHAIN, Parts, Piece, Pieces, Ring, flags, passed};
 use super::{Fault, Features, Inflight, QueueError};
+use crate::walk;
 
 /// In the available ring: the driver wants no interrupts.
 const NO_INTERRUPT: u16 = 1;
@@ -78,8 +79,14 @@ impl Split {
         self.parts.state.taken.publish(u32::from(self.taken));
     }
 
+    /// The number of the next chain.
+    fn head(&self) -> u16 {
+        let at = usize::from(self.taken & (self.size - 1));
+        u16::from_le(self.driver[RING + at].load(Ordering::Relaxed))
+    }
+
     /// Appends what a table of indirect descriptors names.
-    fn read_table(&self, table: Piece, pieces: &mut Vec<Piece>) -> Result<(), Fault> {
+    fn read_table(&self, table: Piece, pieces: &mut Pieces) -> Result<(), Fault> {
         self.parts.walk_table(table, |at, word| {
             let flags = word.third();
             if flags & flags::INDIRECT != 0 {
@@ -135,6 +142,7 @@ impl Ring for Split {
         let at = usize::from(self.taken & (self.size - 1));
         let ring = &self.driver[RING..][..usize::from(self.size)][at..];
         Ok(ring.iter().take(count).map_while(move |head| {
+            walk::note(1);
             let head = u16::from_le(head.load(Ordering::Relaxed));
             let descriptor = descriptors.get(usize::from(head))?;
             let word = descriptor.word(Ordering::Relaxed);
@@ -148,14 +156,14 @@ impl Ring for Split {
         self.taken = self.taken.wrapping_add(count as u16);
     }
 
-    fn take_chain(&mut self, pieces: &mut Vec<Piece>) -> Result<Option<Chain>, Fault> {
+    fn take_chain(&mut self, pieces: &mut Pieces) -> Result<Option<Chain>, Fault> {
         if self.available(1)? == 0 {
             return Ok(None);
         }
-        let at = usize::from(self.taken & (self.size - 1));
-        let id = u16::from_le(self.driver[RING + at].load(Ordering::Relaxed));
+        let id = self.head();
         let mut next = id;
-        for _ in 0..self.size {
+        pieces.begin_chain();
+        for _ in 0..self.size.min(MAX_CHAIN) {
             let descriptor = self.descriptors.get(usize::from(next)).ok_or(Fault::BadDescriptor)?;
             let word = descriptor.word(Ordering::Relaxed);
             let (piece, flags) =
@@ -175,6 +183,17 @@ impl Ring for Split {
             next = word.fourth();
         }
         Err(Fault::EndlessChain)
+    }
+
+    fn pass_chain(&mut self) -> Option<Chain> {
+        self.available(1).ok().filter(|available| *available > 0)?;
+        let id = self.head();
+        self.take(1);
+        Some(Chain { id, slots: 1 })
+    }
+
+    fn ends_at(&self, position: u16) -> bool {
+        u16::from_le(self.driver[INDEX].load(Ordering::Relaxed)) == position
     }
 
     fn taken(&self) -> u16 {

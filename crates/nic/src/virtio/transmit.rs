@@ -9,9 +9,10 @@ use shmem::{Bytes, GuestMemory, Shared, Span};
 
 use super::net::MAX_HEADER;
 use super::packed::Packed;
-use super::ring::{Chain, Direction, Interrupts, Parts, Piece, Ring, Watch};
+use super::ring::{Chain, Direction, Interrupts, Parts, Pieces, Ring, Watch};
 use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
+use crate::walk::Allowance;
 
 /// Chains looked at together.
 const CHUNK: usize = 64;
@@ -106,7 +107,7 @@ struct Queue<R: Ring> {
     gathered: usize,
     completed: usize,
     /// Pieces of a chain that is looked at.
-    pieces: Vec<Piece>,
+    pieces: Pieces,
 }
 
 impl<R: Ring> Queue<R> {
@@ -132,7 +133,7 @@ impl<R: Ring> Queue<R> {
             lent: Lent::new(size),
             gathered: 0,
             completed: 0,
-            pieces: Vec::with_capacity(size.min(1024)),
+            pieces: Pieces::new(size),
         };
         queue.ring.disarm();
         queue.give_back(until, size);
@@ -145,8 +146,7 @@ impl<R: Ring> Queue<R> {
             if self.state.fault().is_some() || !self.ring.is_before(until) {
                 break;
             }
-            self.pieces.clear();
-            let Ok(Some(chain)) = self.ring.take_chain(&mut self.pieces) else { break };
+            let Some(chain) = self.ring.pass_chain() else { break };
             self.ring.put(std::iter::once((chain, 0)));
         }
         self.ring.publish();
@@ -171,14 +171,15 @@ impl<R: Ring> Queue<R> {
         self.counters.faults.add(1);
     }
 
-    /// Gathers what is available. On a fault, the frames before it stand.
+    /// Gathers what is available, as far as a turn reads. On a fault, the frames before it stand.
     #[inline]
     fn collect(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
         let max = max.min(scratch.capacity());
-        while scratch.len() < max && scratch.has_room() {
+        let mut allowance = Allowance::new();
+        while scratch.len() < max && scratch.has_room() && !allowance.is_spent() {
             let before = scratch.len();
             self.collect_singles(scratch, max)?;
-            if scratch.len() == before && !self.collect_chain(scratch)? {
+            if scratch.len() == before && !self.collect_chain(scratch, &mut allowance)? {
                 break;
             }
         }
@@ -251,15 +252,20 @@ impl<R: Ring> Queue<R> {
     }
 
     /// Gathers one frame that lies in several buffers, or finds the fault; false if there is none.
-    fn collect_chain(&mut self, scratch: &mut Scratch) -> Result<bool, Fault> {
+    fn collect_chain(
+        &mut self,
+        scratch: &mut Scratch,
+        allowance: &mut Allowance,
+    ) -> Result<bool, Fault> {
         self.pieces.clear();
-        let before = self.ring.taken();
+        let (before, bytes) = (self.ring.taken(), scratch.bytes());
         let Some(chain) = self.ring.take_chain(&mut self.pieces)? else { return Ok(false) };
         let pushed = self.push_chain(scratch);
         let offload = pushed.inspect_err(|_| self.ring.rewind(before))?;
         if offload != Offload::NONE {
             scratch.set_offload(offload);
         }
+        allowance.charge(self.pieces.read(), (scratch.bytes() - bytes) as usize);
         self.lent.run(self.gathered)[0] = chain;
         self.gathered += 1;
         Ok(true)
@@ -297,7 +303,11 @@ impl<R: Ring> Queue<R> {
         let header = &mut header[..self.header as usize];
         let mut near = self.memory.near();
         let mut got = 0;
-        for piece in &self.pieces {
+        for piece in self.pieces.iter() {
+            // Whatever follows, it is no frame.
+            if frame.overflow {
+                break;
+            }
             let visit = |bytes: Bytes<'_>| {
                 let taken = bytes.copy_out(&mut header[got..]);
                 got += taken;

@@ -1,0 +1,81 @@
+//! What a turn may read of a ring.
+//!
+//! The driver fills the ring, and a worker that also serves others reads it. So each frame has a fair share of
+//! descriptors, a turn may read a few beyond those shares, and what is left then waits for the next turn. A turn over
+//! `n` frames of `b` bytes reads at most `64 n + b / 16 + 2048` descriptors and those of one more frame.
+
+/// A frame's fair share: descriptors of any frame, and bytes that are worth one more.
+const SHARE: usize = 64;
+const BYTES: usize = 16;
+/// Descriptors that a turn may read beyond its frames' fair shares.
+const ALLOWANCE: usize = 2048;
+
+/// What is left of a turn's allowance.
+#[derive(Clone, Copy, Debug)]
+pub struct Allowance(usize);
+
+impl Allowance {
+    #[inline(always)]
+    pub fn new() -> Self {
+        Self(ALLOWANCE)
+    }
+
+    /// Charges the descriptors read for a frame of so many bytes; 0 bytes if it was not taken.
+    #[inline]
+    pub fn charge(&mut self, descriptors: usize, bytes: usize) {
+        let share = SHARE + bytes / BYTES;
+        self.0 = self.0.saturating_sub(descriptors.saturating_sub(share));
+    }
+
+    /// True if the turn is to read no more.
+    #[inline(always)]
+    pub fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// Counts descriptors that this thread has read, for tests and fuzzing: without debug assertions it does nothing.
+#[inline(always)]
+pub fn note(descriptors: usize) {
+    #[cfg(debug_assertions)]
+    counter::READ.set(counter::READ.get() + descriptors as u64);
+    #[cfg(not(debug_assertions))]
+    let _ = descriptors;
+}
+
+/// Descriptors that models on this thread have read so far. Counted with debug assertions only, for tests and
+/// fuzzing.
+#[cfg(debug_assertions)]
+#[must_use]
+pub fn descriptors_read() -> u64 {
+    counter::READ.get()
+}
+
+#[cfg(debug_assertions)]
+mod counter {
+    thread_local! {
+        pub static READ: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fair_shares_cost_nothing_and_the_rest_ends_a_turn() {
+        let mut allowance = Allowance::new();
+        // Big packets of Linux, frames of 64 KiB in small buffers, and buffers of a few bytes each.
+        for (descriptors, bytes) in
+            [(19, 0), (64, 60), (60, 0x1_0000), (127, 1514), (1024, 0x1_0000)]
+        {
+            (0..1000).for_each(|_| allowance.charge(descriptors, bytes));
+            assert!(!allowance.is_spent(), "{descriptors} for {bytes}");
+        }
+        let turns = (1..).find(|_| {
+            allowance.charge(1024, 60);
+            allowance.is_spent()
+        });
+        assert_eq!(turns, Some(3));
+    }
+}
