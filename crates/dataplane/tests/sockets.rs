@@ -255,7 +255,7 @@ fn a_successor_goes_on_in_the_middle_of_a_frame() {
     let mut second = attach(true);
     peer.socket.write_all(&rest).unwrap();
     let mut got = Vec::new();
-    let until = Instant::now() + Duration::from_secs(5);
+    let until = Instant::now() + Duration::from_secs(60);
     while (got.len() < sent || lens.len() < 3) && Instant::now() < until {
         gathered(&mut *second.source, &mut lens);
         got.extend(peer.receive());
@@ -361,7 +361,7 @@ fn a_sleeping_data_process_is_woken_by_sockets() {
     let (stream, theirs) = UnixStream::pair().unwrap();
     let (dgram, unix) = UnixDatagram::pair().unwrap();
     let mut peer = Peer { socket: theirs, got: VecDeque::new() };
-    let wait = Some(Duration::from_secs(5));
+    let wait = Some(Duration::from_secs(60));
     peer.socket.set_read_timeout(wait).unwrap();
     unix.set_read_timeout(wait).unwrap();
     let (thread, connection) = process::start();

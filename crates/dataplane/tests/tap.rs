@@ -86,7 +86,7 @@ fn a_removed_tap_goes_quiet_and_its_frames_are_counted() {
             there.ip("link del dev t0");
         }
         a.send_to(b"anybody there?", "10.9.8.2:4000").unwrap();
-        let until = Instant::now() + Duration::from_secs(2);
+        let until = Instant::now() + Duration::from_secs(30);
         while bench.dropped_at(second) == round && Instant::now() < until {
             bench.turn();
         }
@@ -115,7 +115,7 @@ fn a_sleeping_data_process_is_woken_by_taps() {
     for round in 0..50u8 {
         a.send_to(&[round; 30], "10.9.8.2:4000").unwrap();
         while b.recv(&mut bytes).is_err() {
-            assert!(since.elapsed() < Duration::from_secs(10), "round {round} was lost");
+            assert!(since.elapsed() < Duration::from_secs(60), "round {round} was lost");
             std::thread::yield_now();
         }
         assert_eq!(bytes[..30], [round; 30]);

@@ -89,7 +89,7 @@ struct Sleep(mpsc::Receiver<()>);
 
 impl Sleep {
     fn until_woken(&self) {
-        self.0.recv_timeout(Duration::from_secs(20)).expect("a wake-up was lost");
+        self.0.recv_timeout(Duration::from_secs(60)).expect("a wake-up was lost");
     }
 }
 

@@ -108,7 +108,7 @@ fn two_processes_lose_nothing() {
         }
         let interest = if sent < COUNT { Interest::all() } else { Interest::READ };
         if received < COUNT {
-            ours.wait(interest, Some(Duration::from_secs(10))).unwrap();
+            ours.wait(interest, Some(Duration::from_secs(60))).unwrap();
         }
     }
     ours.flush().unwrap();
@@ -130,7 +130,7 @@ fn echo(parts: &str) {
         let full = out.room() < 4;
         let interest = if full { Interest::WRITE } else { Interest::READ };
         if echoed < COUNT {
-            port.wait(interest, Some(Duration::from_secs(10))).unwrap();
+            port.wait(interest, Some(Duration::from_secs(60))).unwrap();
         }
     }
     port.flush().unwrap();

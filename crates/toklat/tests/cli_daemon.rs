@@ -2,8 +2,6 @@
 
 mod daemon;
 
-use std::time::Duration;
-
 use daemon::Daemon;
 use serde_json::{Value, json};
 
@@ -240,7 +238,7 @@ fn a_stopped_daemon_is_gone() {
     let pid = daemon.json(&["switch", "show"])[0]["pid"].to_string();
     assert_eq!(daemon.done(&["stop"]), "stopped\n");
     assert_eq!(daemon.run(&["status"]).0, Some(3), "the command waits until it is gone");
-    assert!(daemon.ends_within(Duration::from_secs(1)));
+    assert!(daemon.ends_within(daemon::PATIENCE));
     let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     assert!(command.is_empty(), "its data process {pid} lives");
 }

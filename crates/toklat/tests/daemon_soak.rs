@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use daemon::frames::{frame, send, until_traffic_flows};
-use daemon::{Daemon, kill_process};
+use daemon::{Daemon, PATIENCE, kill_process};
 use ring::Port;
 use toklat::api::Stats;
 
@@ -55,20 +55,26 @@ fn received(port: &mut Port) -> Vec<u64> {
     numbers
 }
 
+/// What the pair that is left alone and its disturber tell each other.
+#[derive(Default)]
+struct Talk {
+    ends: AtomicBool,
+    killed: AtomicBool,
+    lost: AtomicU64,
+}
+
 /// Sends numbered frames, a window of them at a time, until told to end; adds up in `lost` those that
-/// did not come within a second. No frame comes twice or out of order.
-fn exchange(
-    a: &mut Port,
-    b: &mut Port,
-    mut number: u64,
-    ends: &AtomicBool,
-    lost: &AtomicU64,
-) -> u64 {
+/// did not come, within a second once the data process was `killed`. No frame comes twice or out of order.
+fn exchange(a: &mut Port, b: &mut Port, mut number: u64, talk: &Talk) -> u64 {
     let first = number;
-    while !ends.load(Ordering::Relaxed) {
+    while !talk.ends.load(Ordering::Relaxed) {
         let (window, mut seen, mut missing) = (number + WINDOW, number, WINDOW);
         let started = Instant::now();
-        while missing > 0 && started.elapsed() < Duration::from_secs(1) {
+        let is_lost = || {
+            let killed = talk.killed.load(Ordering::Relaxed);
+            started.elapsed() > if killed { Duration::from_secs(1) } else { PATIENCE }
+        };
+        while missing > 0 && !is_lost() {
             while number < window && send(a, &frame(1, 2, number + 1)) {
                 number += 1;
             }
@@ -82,16 +88,16 @@ fn exchange(
             a.flush().unwrap();
             std::thread::yield_now();
         }
-        lost.fetch_add(missing - (window - number), Ordering::Relaxed);
+        talk.lost.fetch_add(missing - (window - number), Ordering::Relaxed);
     }
     number - first
 }
 
 /// Kills and starts clients; returns whom it left running.
-fn disturb(daemon: &Daemon, random: &mut Random, lost: &AtomicU64) -> Vec<Child> {
+fn disturb(daemon: &Daemon, random: &mut Random, talk: &Talk) -> Vec<Child> {
     let mut clients: Vec<_> = (0..CLIENTS).map(|slot| client(daemon, random, slot)).collect();
     let (started, mut kills, mut data_process_lives) = (Instant::now(), 0, true);
-    while started.elapsed() < TIME {
+    while started.elapsed() < TIME || kills <= 20 {
         std::thread::sleep(Duration::from_millis(random.below(120)));
         let slot = random.below(CLIENTS as u64) as usize;
         clients[slot].kill().unwrap();
@@ -99,12 +105,13 @@ fn disturb(daemon: &Daemon, random: &mut Random, lost: &AtomicU64) -> Vec<Child>
         kills += 1;
         if data_process_lives && started.elapsed() > TIME / 2 {
             data_process_lives = false;
-            assert_eq!(lost.load(Ordering::Relaxed), 0, "lost while only clients were killed");
+            assert_eq!(talk.lost.load(Ordering::Relaxed), 0, "lost while only clients were killed");
+            talk.killed.store(true, Ordering::Relaxed);
             kill_process(daemon.data_process("vale0"));
         }
         clients[slot] = client(daemon, random, slot);
     }
-    assert!(kills > 20 && !data_process_lives, "{kills} kills");
+    assert!(!data_process_lives, "{kills} kills");
     clients
 }
 
@@ -127,15 +134,15 @@ fn whoever_is_left_alone_loses_nothing_while_others_are_killed() {
     received(&mut b);
     let before = descriptors(daemon.pid());
 
-    let (ends, lost) = (AtomicBool::new(false), AtomicU64::new(0));
+    let talk = Talk::default();
     let (clients, sent) = std::thread::scope(|scope| {
-        let pair = scope.spawn(|| exchange(&mut a, &mut b, number, &ends, &lost));
-        let disturbed = scope.spawn(|| disturb(&daemon, random, &lost)).join();
+        let pair = scope.spawn(|| exchange(&mut a, &mut b, number, &talk));
+        let disturbed = scope.spawn(|| disturb(&daemon, random, &talk)).join();
         // Also when it failed: the scope waits for both.
-        ends.store(true, Ordering::Relaxed);
+        talk.ends.store(true, Ordering::Relaxed);
         (disturbed, pair.join())
     });
-    let (mut clients, sent, lost) = (clients.unwrap(), sent.unwrap(), lost.into_inner());
+    let (mut clients, sent, lost) = (clients.unwrap(), sent.unwrap(), talk.lost.into_inner());
     clients.iter_mut().for_each(|client| {
         client.kill().unwrap();
         client.wait().unwrap();

@@ -37,9 +37,9 @@ fn start_announced(daemon: &Daemon, port: &str, args: &[&str]) -> Child {
 }
 
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + Duration::from_secs(60);
     while !is_so() {
-        assert!(Instant::now() < deadline, "not within 30 s: {what}");
+        assert!(Instant::now() < deadline, "not within a minute: {what}");
         std::thread::sleep(Duration::from_millis(20));
     }
 }
@@ -55,20 +55,17 @@ fn interrupt(child: &Child) {
     rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
 }
 
-/// What is sent through a lossless port arrives whole and in order, and an interrupted sink says so.
+/// What is sent through a lossless port arrives whole and in order, and a sink that saw it all says so.
 #[test]
 fn everything_sent_to_a_lossless_port_arrives() {
     let daemon = patient_daemon();
-    let args = ["sink", "vale0:b", "--check", "--json", "--quiet", "--sleep"];
+    let args = ["sink", "vale0:b", "--check", "--json", "--quiet", "--sleep", "--count", "20k"];
     let sink = start_announced(&daemon, "b", &args);
     let sent = daemon.json(&[
         "gen", "vale0:a", "--count", "20k", "--size", "imix", "--flows", "3", "--touch", "--quiet",
         "--sleep",
     ]);
     assert_eq!(sent["frames"], 20_000);
-    wait_until("all has arrived", || counters(&daemon, "b").is_some_and(|(_, got)| got >= 20_000));
-    std::thread::sleep(Duration::from_millis(300));
-    interrupt(&sink);
     let got = result_of(&sink.wait_with_output().unwrap(), &args);
     let findings = &got["findings"];
     assert_eq!((&findings["probes"], &findings["streams"]), (&20_000.into(), &3.into()), "{got}");
@@ -76,6 +73,10 @@ fn everything_sent_to_a_lossless_port_arrives() {
         assert_eq!(findings[flaw], 0, "{flaw}: {got}");
     }
     assert_eq!(got["bytes"], sent["bytes"]);
+    let args = ["sink", "vale0:b", "--json", "--quiet", "--sleep"];
+    let sink = start_announced(&daemon, "b", &args);
+    interrupt(&sink);
+    assert_eq!(result_of(&sink.wait_with_output().unwrap(), &args)["frames"], 0);
 }
 
 #[test]

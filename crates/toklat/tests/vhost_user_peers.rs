@@ -298,14 +298,21 @@ fn qemu_guests_ping_each_other_over_a_killed_data_process() {
 
 /// Says something to a QEMU's monitor; what it answers.
 fn monitor(daemon: &Daemon, name: &str, line: &str) -> String {
-    let mut socket = UnixStream::connect(daemon.dir().join(format!("{name}.monitor"))).unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
-    writeln!(socket, "{line}").unwrap();
-    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
-    while let Ok(n @ 1..) = socket.read(&mut buffer) {
-        said.extend(&buffer[..n]);
-    }
-    String::from_utf8_lossy(&said).into_owned()
+    let socket = UnixStream::connect(daemon.dir().join(format!("{name}.monitor"))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    // It asks for a line, and, when that is done, for the next.
+    let hear = || {
+        let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+        while !said.ends_with(b"(qemu) ") {
+            let n = (&socket).read(&mut buffer).unwrap();
+            assert!(n > 0, "the monitor hung up: {}", String::from_utf8_lossy(&said));
+            said.extend(&buffer[..n]);
+        }
+        String::from_utf8_lossy(&said).into_owned()
+    };
+    hear();
+    writeln!(&socket, "{line}").unwrap();
+    hear()
 }
 
 #[test]

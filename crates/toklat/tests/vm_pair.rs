@@ -66,7 +66,7 @@ fn nothing_is_left_of_a_killed_benchmark() {
     let started = running().len();
     bench.kill().unwrap();
     bench.wait().unwrap();
-    let ended = within(Duration::from_secs(5), || running().is_empty());
+    let ended = within(PATIENCE, || running().is_empty());
     // Before the test may fail, it leaves nothing either.
     let left: Vec<_> = running().into_iter().map(|pid| (pid, command_line(pid))).collect();
     for (pid, _) in &left {

@@ -68,7 +68,7 @@ fn a_port_whose_code_panics_leaves_the_table_until_it_is_removed() {
     assert!(!state.has_failed());
     // Whoever reads the state memory sees it.
     while !state.has_failed() {
-        assert!(started.elapsed() < Duration::from_secs(3), "the worker survives it and says so");
+        assert!(started.elapsed() < Duration::from_secs(60), "the worker survives it and says so");
         std::thread::yield_now();
         process.take_out_failed();
     }
@@ -170,7 +170,7 @@ fn break_port(process: &mut Process, id: PortId) {
     process.common.workers[0].send(Job::Serve(Box::new(served)));
     let started = Instant::now();
     while process.state.workers(1)[0].panics == panics {
-        assert!(started.elapsed() < Duration::from_secs(3), "the worker survives it and says so");
+        assert!(started.elapsed() < Duration::from_secs(60), "the worker survives it and says so");
         std::thread::yield_now();
     }
 }

@@ -21,9 +21,9 @@ impl Bench {
         self.switch.turn(Nanos(self.since.elapsed().as_nanos() as u64));
     }
 
-    /// Runs the switch until `done` says something, at most 5 s.
+    /// Runs the switch until `done` says something, at most a minute.
     pub fn until<T>(&mut self, mut done: impl FnMut(&Inline) -> Option<T>) -> T {
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(60);
         while Instant::now() < until {
             self.turn();
             if let Some(done) = done(&self.switch) {

@@ -15,7 +15,8 @@ pub fn skip(test: &str, why: &str) {
         return eprintln!("SKIPPED {test}: {why}");
     };
     let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-    writeln!(log, "{test}: {why}").unwrap();
+    // In one call: other programs append to it, too.
+    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }
 
 /// Why taps cannot be tested here, if they cannot.

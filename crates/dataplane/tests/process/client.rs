@@ -110,7 +110,7 @@ impl Client {
 }
 
 pub fn wait(mut until: impl FnMut() -> bool) -> bool {
-    let end = Instant::now() + Duration::from_secs(3);
+    let end = Instant::now() + Duration::from_secs(30);
     while Instant::now() < end {
         if until() {
             return true;

@@ -15,7 +15,7 @@ const MEM: u64 = 0xe000_0000;
 /// The card's place on the bus.
 const SLOT: u32 = 4;
 /// How long QEMU may take to say something.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Machines that were started, whose sockets have names of their own.
 static STARTED: AtomicU32 = AtomicU32::new(0);

@@ -14,7 +14,7 @@ use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use crate::all_modes;
 use crate::bench::{BASE, MEMORY, pattern, plug};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 const FRAMES: u64 = 2_000;
 /// Frames on their way at most: fewer than the smallest ring takes.
 const WINDOW: u64 = 12;

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use dataplane::attach::vhost_user::message::{self, code};
 use nic::virtio::driver::{Buffer, Driver, layout_at};
@@ -15,6 +14,8 @@ use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 use shmem::{GuestMemory, GuestRange, Mapping};
+
+use super::PATIENCE;
 
 /// Bytes of the guest's memory.
 pub const MEMORY: u64 = 1 << 20;
@@ -85,7 +86,7 @@ pub fn say(socket: &UnixStream, request: u32, payload: &[u8], fds: &[BorrowedFd<
 
 /// Reads a reply; its payload, or `None` if the other side hung up.
 pub fn reply(mut socket: &UnixStream) -> Option<Vec<u8>> {
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut header = [0; message::HEADER];
     socket.read_exact(&mut header).ok()?;
     let size = u32::from_ne_bytes(header[8..].try_into().unwrap());

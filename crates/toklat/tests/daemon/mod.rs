@@ -20,7 +20,7 @@ pub mod guests;
 pub mod namespace;
 
 /// How long a test waits for what must come.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Daemon {
     program: PathBuf,
@@ -264,5 +264,6 @@ pub fn skip(test: &str, why: &str) {
         return eprintln!("SKIPPED {test}: {why}");
     };
     let mut log = File::options().create(true).append(true).open(log).unwrap();
-    writeln!(log, "{test}: {why}").unwrap();
+    // In one call: other programs append to it, too.
+    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }

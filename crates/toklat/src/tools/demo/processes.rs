@@ -152,10 +152,15 @@ mod tests {
     #[test]
     fn a_process_is_asked_to_end_and_its_result_is_read() {
         let log = log();
-        let script = "trap 'echo 42; exit' TERM; while :; do sleep 0.01; done";
-        let mut process = Process::start("it", &mut shell(script), log.path()).unwrap();
+        let place = tempfile::tempdir().unwrap();
+        let ready = place.path().join("ready");
+        let script = "trap 'echo 42; exit' TERM; : >\"$READY\"; while :; do sleep 0.01; done";
+        let mut process =
+            Process::start("it", shell(script).env("READY", &ready), log.path()).unwrap();
         // The trap must be set before the signal comes.
-        std::thread::sleep(Duration::from_millis(200));
+        while !ready.exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         assert!(process.ended().unwrap().is_none());
         assert_eq!(process.finish::<u32>().unwrap(), 42);
     }
