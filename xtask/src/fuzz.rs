@@ -39,6 +39,47 @@ fn fuzz(target: &str, seconds: u64) -> Result<()> {
     tool::run(&mut cargo(&args))
 }
 
+/// A run of one target over its seeds.
+#[derive(Debug)]
+pub struct Seeds {
+    /// The target.
+    pub target: String,
+    /// What it said, if it found something.
+    pub found: Result<(), String>,
+}
+
+/// Runs each target over the seeds that are checked in, once, on the pinned toolchain: without the sanitizer,
+/// with every oracle. `None` where there is no C++ compiler, which libFuzzer needs.
+pub fn seeds() -> Result<Option<Vec<Seeds>>> {
+    if !tool::installed("c++") {
+        return Ok(None);
+    }
+    let manifest = tool::root().join("fuzz/Cargo.toml");
+    let build = ["build", "--locked", "--quiet", "--target-dir=target/fuzz", "--manifest-path"];
+    tool::run(cargo(&build).arg(&manifest)).context("a fuzz target does not build")?;
+    let run = |target: String| {
+        let dir = tool::root().join("fuzz/seeds").join(&target);
+        let seeds = std::fs::read_dir(&dir).into_iter().flatten().flatten().map(|e| e.path());
+        let seeds: Vec<_> = seeds.collect();
+        let program = tool::root().join("target/fuzz/debug").join(&target);
+        let found = if seeds.is_empty() {
+            Err(format!("{} holds no seed", dir.display()))
+        } else {
+            let mut command = tool::command("timeout", &["120"]);
+            command.arg(program).args(["-timeout=60", "-rss_limit_mb=4096"]).args(&seeds);
+            match command.output() {
+                Ok(done) if done.status.success() => Ok(()),
+                Ok(done) => {
+                    Err(format!("{}: {}", done.status, String::from_utf8_lossy(&done.stderr)))
+                }
+                Err(error) => Err(error.to_string()),
+            }
+        };
+        Seeds { target, found }
+    };
+    Ok(Some(targets()?.into_iter().map(run).collect()))
+}
+
 /// The targets' names: the files in `fuzz/targets`.
 fn targets() -> Result<Vec<String>> {
     let dir = std::fs::read_dir(tool::root().join("fuzz/targets")).context("fuzz/targets")?;

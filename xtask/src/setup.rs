@@ -20,8 +20,8 @@ const PACKAGES: &[Package] = &[
     Package {
         name: "g++",
         program: "c++",
-        what_for: "cargo xtask fuzz; its targets in cargo xtask check",
-        tests: false,
+        what_for: "fuzz targets, also over their seeds in cargo xtask test",
+        tests: true,
     },
     Package { name: "make", program: "make", what_for: "the test guest's driver", tests: true },
     Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
@@ -37,7 +37,7 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of a way out without root",
         tests: true,
     },
-    Package { name: "iputils-ping", program: "ping", what_for: "demo of taps", tests: false },
+    Package { name: "iputils-ping", program: "ping", what_for: "demo of taps", tests: true },
     Package { name: "iperf3", program: "iperf3", what_for: "tests and demo of taps", tests: true },
     Package {
         name: "dpdk-dev",
@@ -45,7 +45,12 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of vhost-user with DPDK",
         tests: true,
     },
-    Package { name: "valgrind", program: "valgrind", what_for: "cargo xtask perf", tests: false },
+    Package {
+        name: "valgrind",
+        program: "valgrind",
+        what_for: "cargo xtask perf, a part of check",
+        tests: true,
+    },
 ];
 
 fn install(packages: &[&Package]) -> Result<()> {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
+use crate::fuzz::{self, Seeds};
 use crate::tool::{self, cargo, command};
 
 /// Most seconds that all tests may take, and most for one test program.
@@ -38,6 +39,9 @@ pub fn run(args: &[&str]) -> Result<bool> {
             tally.read(line);
         })?;
         tally.end(status);
+    }
+    if args.is_empty() {
+        tally.seeds(fuzz::seeds());
     }
     let skipped = std::fs::read_to_string(&log).unwrap_or_default();
     let _ = std::fs::remove_file(&log);
@@ -128,6 +132,25 @@ impl Tally {
     fn skip(&mut self, line: &str) {
         self.passed = self.passed.saturating_sub(1);
         self.skipped.push(line.to_owned());
+    }
+
+    /// Takes in what the fuzz targets made of their seeds: each target is a test.
+    fn seeds(&mut self, ran: Result<Option<Vec<Seeds>>>) {
+        match ran {
+            Err(error) => self.fail(&format!("fuzz targets over their seeds: {error:#}")),
+            Ok(None) => self.skipped.push("fuzz targets over their seeds: c++ is missing".into()),
+            Ok(Some(targets)) => {
+                for Seeds { target, found } in targets {
+                    match found {
+                        Ok(()) => self.passed += 1,
+                        Err(said) => {
+                            println!("fuzz target {target}: {said}");
+                            self.fail(&format!("fuzz target {target} over its seeds"));
+                        }
+                    }
+                }
+            }
+        }
     }
 
     fn fail(&mut self, what: &str) {
