@@ -150,7 +150,7 @@ pub enum Fault {
     /// A buffer outside of guest memory.
     #[error("a buffer does not lie in guest memory")]
     BadAddress = 3,
-    /// A full ring without the end of a frame.
+    /// A full ring, or 256 descriptors, without the end of a frame.
     #[error("a frame has no end")]
     EndlessFrame = 4,
     /// A shared status block that is not there, or says nonsense.

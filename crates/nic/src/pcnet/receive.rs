@@ -18,6 +18,7 @@ use super::filter::Filter;
 use super::registers::{Fault, board, csr, features, status};
 use super::ring::{Descriptor, Ring, bits};
 use crate::csb::{Host, Way};
+use crate::walk;
 
 /// Bytes of the shortest frame on a wire, without its check sequence.
 pub(super) const SHORTEST: usize = 60;
@@ -233,6 +234,7 @@ impl Filling {
         let Some(ring) = &self.ring else { return Ok(Put::Missed) };
         let receive = &core.registers.receive;
         let at = receive.at();
+        walk::note(1);
         let Some(first) = ring.take(at) else { return Ok(Put::Missed) };
         if shape.total > first.len as usize {
             return Self::put_chain(core, ring, payload, shape, lossless);
@@ -259,6 +261,7 @@ impl Filling {
         let mut chain = [Descriptor::default(); MAX_CHAIN];
         let (mut count, mut room, mut at) = (0, 0, first);
         while room < shape.total && count < MAX_CHAIN.min(ring.len as usize) {
+            walk::note(1);
             let Some(descriptor) = ring.take(at) else { break };
             chain[count] = descriptor;
             room += descriptor.len as usize;

@@ -14,3 +14,5 @@ mod offloads;
 mod remote;
 mod statistics;
 mod threads;
+#[cfg(debug_assertions)]
+mod walks;

@@ -14,6 +14,7 @@ use crate::e1000::descriptor::{self, rx};
 use crate::e1000::filter::{Filter, destination};
 use crate::e1000::regs;
 use crate::e1000::state::{Fault, Registers};
+use crate::walk;
 
 /// Descriptors looked at together.
 const CHUNK: usize = 64;
@@ -272,6 +273,7 @@ impl Filling {
         let mut count = 0;
         for found in found.iter_mut().take(most) {
             let Some(descriptor) = ring.get(self.place(count)) else { break };
+            walk::note(1);
             let Some(bytes) = buffer(&mut near, descriptor.first(), self.filter.buffer) else {
                 break;
             };

@@ -9,7 +9,10 @@ use crate::e1000::core::Core;
 use crate::e1000::descriptor::rx;
 use crate::e1000::regs;
 use crate::e1000::state::Fault;
+use crate::walk;
 
+/// Most descriptors that are read for a frame: twice as many as the longest one needs of the smallest buffers.
+const MAX_SPREAD: u32 = 128;
 /// Shortest frame without its check sequence; shorter ones are padded.
 pub(super) const SHORTEST: usize = 60;
 
@@ -71,7 +74,8 @@ impl Source for Private<'_> {
 }
 
 impl Filling {
-    /// Writes a frame into as many buffers as it takes, or none if there are too few. Buffers at address 0 are passed over.
+    /// Writes a frame into as many buffers as it takes, or none if there are too few. Buffers at address 0 are passed
+    /// over; a frame that meets too many of them is received with an error.
     pub(super) fn spread(
         &mut self,
         core: &Core,
@@ -84,8 +88,9 @@ impl Filling {
         let (before, total) = (self.filled.len(), frame.len() + self.filter.fcs);
         let mut near = core.memory.near();
         let mut at = 0;
-        for _ in 0..available {
+        for _ in 0..available.min(MAX_SPREAD) {
             let Some(descriptor) = ring.get(self.place(0)) else { break };
+            walk::note(1);
             let address = descriptor.first();
             let here = if address == 0 { 0 } else { self.filter.buffer.min(total - at) };
             if here > 0 {
@@ -104,8 +109,13 @@ impl Filling {
                 return Ok(Met::Delivered);
             }
         }
-        self.filled.truncate(before);
-        Ok(Met::Full)
+        if available < MAX_SPREAD {
+            self.filled.truncate(before);
+            return Ok(Met::Full);
+        }
+        let damaged = self.damaged();
+        self.filled.last_mut().into_iter().for_each(|last| *last = damaged);
+        Ok(Met::TooLong)
     }
 
     /// Packet split (82574L datasheet, 7.1.10): a descriptor names four buffers and takes two places of the

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use port::{MAX_SEGS, Scratch};
-use shmem::{Bytes, Span};
+use shmem::{Bytes, Near, Span};
 
 use super::{LENT, Tally, Transmit, flag};
 use crate::e1000::core::Core;
@@ -12,11 +12,16 @@ use crate::e1000::filter::{Class, class};
 use crate::e1000::offload::{Context, Request};
 use crate::e1000::regs::{self, ctrl};
 use crate::e1000::state::Fault;
+use crate::walk::{self, Allowance};
 
 /// Frames looked at together.
 const CHUNK: usize = 64;
 /// Longest frame that is lent, segments of it included.
 const LONGEST: usize = 0x1_0000 + 256;
+/// Most descriptors that are read for a frame, contexts included; drivers have fewer than 64 of 64 KiB.
+const MAX_CHAIN: usize = 256;
+/// Bytes that come back in one turn, and those of one more frame.
+const MAX_LOOPED: usize = 0x1_0000;
 /// The low 48 bits.
 const ADDRESS: u64 = 0xffff_ffff_ffff;
 
@@ -30,6 +35,8 @@ struct Packet<'m> {
     /// Second words of the first and the last descriptor.
     first: Option<u64>,
     last: u64,
+    /// Descriptors that were read for it.
+    read: usize,
 }
 
 impl<'m> Packet<'m> {
@@ -41,6 +48,7 @@ impl<'m> Packet<'m> {
             too_much: false,
             first: None,
             last: 0,
+            read: 0,
         }
     }
 
@@ -58,9 +66,29 @@ impl<'m> Packet<'m> {
         }
     }
 
+    /// Adds the buffer of a descriptor. Of a frame that is too much already, nothing more is looked up.
+    fn add_data(&mut self, near: &mut Near<'m>, at: u64, len: u32) -> Result<(), Fault> {
+        let empty = len == 0 || self.too_much;
+        if !empty && !near.for_each(at, len, |bytes| self.add(bytes)) {
+            // Firmware, which may be read; what was added of it before is added again.
+            let whole = near.bytes_to_read(at, len).ok_or(Fault::BadAddress)?;
+            self.add(whole);
+        }
+        Ok(())
+    }
+
     fn pieces(&self) -> &[Bytes<'m>] {
         &self.pieces[..self.count]
     }
+}
+
+/// What lies at the ring's next place.
+enum Walked {
+    /// A frame, the place after it, and the contexts that it was begun in.
+    Frame(u32, [Context; 2]),
+    /// No frame's end. Contexts before its beginning end there; it has all the descriptors that it may have, or more
+    /// are missing.
+    Unfinished { contexts_end: u32, endless: bool },
 }
 
 /// What became of the descriptors at the ring's next place.
@@ -85,13 +113,16 @@ impl Transmit {
         let Some(ring) = self.ring.clone() else { return Ok(()) };
         let max = max.min(scratch.capacity()).min(LENT);
         let vet = tags(&core);
+        let mut allowance = Allowance::new();
         while scratch.len() < max && scratch.has_room() && self.next != tail {
             let before = scratch.len();
             self.collect_plain(&core, &ring, scratch, max, tail, vet);
-            if scratch.len() == before
-                && self.collect_packet(&core, &ring, scratch, tail, vet)? == Step::Nothing
-            {
-                break;
+            if scratch.len() == before {
+                let step =
+                    self.collect_packet(&core, &ring, scratch, (tail, vet), &mut allowance)?;
+                if step == Step::Nothing || allowance.is_spent() {
+                    break;
+                }
             }
         }
         Ok(())
@@ -121,6 +152,7 @@ impl Transmit {
         let mut found = [Bytes::empty(); CHUNK];
         let items = descriptors.zip(flags).zip(&mut found);
         scratch.push_all(max.min(before + CHUNK), items, |((descriptor, flags), found)| {
+            walk::note(1);
             let second = descriptor.second();
             let len = is_plain(second, tagged)?;
             *found = near.bytes(descriptor.first(), len)?;
@@ -146,13 +178,17 @@ impl Transmit {
         core: &Core,
         ring: &[Descriptor],
         scratch: &mut Scratch,
-        tail: u32,
-        vet: Option<u16>,
+        (tail, vet): (u32, Option<u16>),
+        allowance: &mut Allowance,
     ) -> Result<Step, Fault> {
         let mut packet = Packet::new();
-        let context = self.walk(core, ring, tail, &mut packet)?;
-        let Some((end, context)) = context else {
-            return self.leave_unfinished(scratch, tail);
+        let walked = self.walk(core, ring, tail, &mut packet)?;
+        allowance.charge(packet.read, packet.len);
+        let (end, context) = match walked {
+            Walked::Frame(end, context) => (end, context),
+            Walked::Unfinished { contexts_end, endless } => {
+                return self.leave_unfinished(scratch, tail, contexts_end, endless);
+            }
         };
         let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, vet);
         self.push(scratch, &packet, &request);
@@ -160,21 +196,22 @@ impl Transmit {
         Ok(Step::Frame)
     }
 
-    /// Reads the descriptors of a frame; the place after it and the context it was begun in, or nothing
-    /// if it has no end. Contexts before it are taken.
+    /// Reads the descriptors of a frame. Contexts before it are taken.
     fn walk<'m>(
         &mut self,
         core: &'m Core,
         ring: &[Descriptor],
         tail: u32,
         packet: &mut Packet<'m>,
-    ) -> Result<Option<(u32, [Context; 2])>, Fault> {
+    ) -> Result<Walked, Fault> {
         let mut near = core.memory.near();
         let contexts = &core.registers.tx[self.queue].contexts;
         let mut begun = [Context::load(&contexts[0]), Context::load(&contexts[1])];
-        let mut at = self.next;
-        while at != tail {
+        let (mut at, mut contexts_end) = (self.next, self.next);
+        while at != tail && packet.read < MAX_CHAIN {
             let Some(descriptor) = ring.get(at as usize) else { break };
+            walk::note(1);
+            packet.read += 1;
             let (first, second) = (descriptor.first(), descriptor.second());
             if let Some(flags) = self.flags.get_mut(at as usize) {
                 *flags = flags_of(second);
@@ -186,46 +223,38 @@ impl Transmit {
                 context.store(&contexts[kind]);
                 if packet.first.is_none() {
                     begun[kind] = context;
+                    contexts_end = at;
                 }
                 continue;
             }
             packet.first.get_or_insert(second);
             packet.last = second;
-            let len = data_len(second);
-            if len > 0 && !near.for_each(first, len, |bytes| packet.add(bytes)) {
-                // Firmware, which may be read; what was added of it before is added again.
-                let whole = near.bytes_to_read(first, len).ok_or(Fault::BadAddress)?;
-                packet.add(whole);
-            }
+            packet.add_data(&mut near, first, data_len(second))?;
             if second & tx::EOP != 0 {
-                return Ok(Some((at, begun)));
+                return Ok(Walked::Frame(at, begun));
             }
         }
-        Ok(None)
+        Ok(Walked::Unfinished { contexts_end, endless: packet.read == MAX_CHAIN })
     }
 
-    /// What follows has no end yet. Contexts at the ring's next place are done all the same.
+    /// What follows has no end yet. Contexts at the ring's next place, up to `contexts_end`, are done all the same.
     #[cold]
-    fn leave_unfinished(&mut self, scratch: &mut Scratch, tail: u32) -> Result<Step, Fault> {
-        let Some(ring) = self.ring.clone() else { return Ok(Step::Nothing) };
-        let is_context = |at: u32| {
-            let second = ring.get(at as usize).map_or(0, Descriptor::second);
-            second & (tx::DEXT | tx::DTYP) == tx::DEXT
-        };
-        let mut at = self.next;
-        while at != tail && is_context(at) {
-            at = self.after(at);
-        }
-        let contexts = at != self.next;
-        if contexts {
+    fn leave_unfinished(
+        &mut self,
+        scratch: &mut Scratch,
+        tail: u32,
+        contexts_end: u32,
+        endless: bool,
+    ) -> Result<Step, Fault> {
+        if contexts_end != self.next {
             // Something must stand for them, or nobody would be told.
             scratch.push(Span::EMPTY);
-            self.lend(at);
+            self.lend(contexts_end);
             return Ok(Step::Frame);
         }
         let waiting =
             if tail >= self.next { tail - self.next } else { tail + self.size - self.next };
-        if waiting + 1 >= self.size {
+        if endless || waiting + 1 >= self.size {
             return Err(Fault::EndlessFrame);
         }
         self.unfinished = Some(tail);
@@ -288,14 +317,22 @@ impl Transmit {
         let core = Arc::clone(&self.core);
         let Some(ring) = self.ring.clone() else { return Ok(()) };
         let vet = tags(&core);
+        let (mut allowance, mut looped) = (Allowance::new(), 0);
         for _ in 0..max.min(scratch.capacity()) {
-            if self.next == tail || !scratch.has_room() {
+            let enough = allowance.is_spent() || looped >= MAX_LOOPED;
+            if enough || self.next == tail || !scratch.has_room() {
                 break;
             }
             let mut packet = Packet::new();
-            let Some((end, context)) = self.walk(&core, &ring, tail, &mut packet)? else {
-                self.leave_unfinished(scratch, tail)?;
-                break;
+            let walked = self.walk(&core, &ring, tail, &mut packet)?;
+            allowance.charge(packet.read, packet.len);
+            looped += packet.len;
+            let (end, context) = match walked {
+                Walked::Frame(end, context) => (end, context),
+                Walked::Unfinished { contexts_end, endless } => {
+                    self.leave_unfinished(scratch, tail, contexts_end, endless)?;
+                    break;
+                }
             };
             let request = Request::new(packet.first.unwrap_or(0), packet.last, &context, vet);
             if !packet.too_much && packet.len > 0 {

@@ -8,12 +8,15 @@ use super::super::filter::frame_check;
 use super::super::receive::{CHECK, SHORTEST};
 use super::super::registers::{Fault, Position, csr, features, masks, mode, status};
 use super::super::ring::{Ring, Style, bits, errors};
-use super::{Look, PATIENCE_NS, Transmitter};
+use super::{LONGEST_LOOPED, Look, PATIENCE_NS, Transmitter};
+use crate::walk;
 
-/// Most descriptors of a frame that are looked at.
-const MAX_CHAIN: u32 = 256;
-/// Descriptors that are finished without the switch, in one turn.
+/// Most descriptors of a frame that are looked at: twice as many as one that is sent may have.
+const MAX_CHAIN: u32 = 128;
+/// Most descriptors, and bytes that come back, that are finished without the switch in one turn, and those of one more
+/// frame.
 const MAX_ABSORBED: u32 = 256;
+const MAX_LOOPED: usize = 0x1_0000;
 /// Bytes of the longest frame that is no babble, with its check sequence (Am79C970A, "CSR0", BABL).
 const NO_BABBLE: usize = 1518;
 
@@ -81,6 +84,7 @@ impl Transmitter {
             if place.lent + count >= ring.len {
                 return if place.lent == 0 { Found::Endless(count) } else { Found::Nothing };
             }
+            walk::note(1);
             let Some(descriptor) = ring.take(at) else {
                 return if count == 0 { Found::Nothing } else { Found::Partial(count) };
             };
@@ -220,11 +224,15 @@ impl Transmitter {
         if place.lent > 0 {
             return Ok(Look::More);
         }
-        for _ in 0..MAX_ABSORBED {
+        let (mut absorbed, mut looped) = (0, 0);
+        while absorbed < MAX_ABSORBED && looped < MAX_LOOPED {
+            absorbed += 1;
             match self.find(ring, *place) {
                 Found::Nothing => return Ok(Look::Dry),
                 Found::Stray => self.give_back(ring, place, 1, None),
                 Found::Whole(count, len) => {
+                    absorbed += count - 1;
+                    looped += len.min(LONGEST_LOOPED);
                     let failed = self.finish_here(core, ring.style, len)?;
                     self.give_back(ring, place, count, failed);
                     self.incomplete = None;
