@@ -1,0 +1,70 @@
+//! A socket on which bytes come, and no descriptors.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+
+use super::{Descriptor, receive, refuses};
+
+/// A socket of a stranger's, on which no descriptors are to come.
+#[derive(Debug)]
+pub struct Inlet {
+    socket: Descriptor,
+    uid: u32,
+    /// The kernel lets none through.
+    refuses: bool,
+}
+
+impl Inlet {
+    /// Of a socket that was made to [refuse](super::refuse) them, if this kernel can.
+    #[must_use]
+    pub fn new(socket: Descriptor) -> Self {
+        let refuses = refuses(&socket);
+        Self { uid: socket.uid.unwrap_or_default(), socket, refuses }
+    }
+
+    /// True if the kernel lets no descriptors through, so that any way of receiving is safe.
+    #[must_use]
+    pub fn refuses(&self) -> bool {
+        self.refuses
+    }
+
+    /// Receives bytes; the number that there were, as recv(2) tells it.
+    ///
+    /// # Errors
+    /// What the kernel said; `EBADMSG` if descriptors came. What came with them is lost, and whoever sends such
+    /// is to be [hung up](Descriptor::hang_up) on.
+    #[inline]
+    pub fn recv(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+        if self.refuses {
+            return rustix::net::recv(&self.socket, bytes, flags).map(|(_, len)| len);
+        }
+        self.recv_with_room(bytes, flags)
+    }
+
+    #[cold]
+    fn recv_with_room(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
+        // Shown, descriptors stay where they are: without room, the kernel makes none.
+        if flags.contains(RecvFlags::PEEK) {
+            return rustix::net::recv(&self.socket, bytes, flags).map(|(_, len)| len);
+        }
+        let got = receive(&self.socket, self.uid, bytes, flags)?;
+        if got.descriptors.is_empty() && !got.truncated {
+            Ok(got.bytes)
+        } else {
+            Err(Errno::BADMSG)
+        }
+    }
+
+    /// As [`Descriptor::hang_up`].
+    pub fn hang_up(&self) {
+        self.socket.hang_up();
+    }
+}
+
+impl AsFd for Inlet {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,101 @@
+//! Receiving what strangers send.
+
+use std::io::IoSliceMut;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+
+use super::Descriptor;
+
+/// Most descriptors that one receive call can bring (`SCM_MAX_FD`).
+pub const MOST: usize = 253;
+
+/// What was received.
+#[derive(Debug)]
+pub struct Received {
+    /// How many bytes; of a message that was longer, as many as there was room for.
+    pub bytes: usize,
+    /// The message was longer, or carried descriptors that this process had no numbers for.
+    pub truncated: bool,
+    /// The descriptors that came along.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// How many descriptors this process may have.
+fn limit() -> i32 {
+    static LIMIT: OnceLock<i32> = OnceLock::new();
+    *LIMIT.get_or_init(|| {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        limit.current.map_or(i32::MAX, |limit| i32::try_from(limit).unwrap_or(i32::MAX))
+    })
+}
+
+pub(super) fn prepare() {
+    limit();
+}
+
+/// Descriptors that strangers never get: a message's that comes at once to each of a few threads.
+fn spare() -> i32 {
+    (limit() / 8).clamp(MOST as i32, 8 * MOST as i32)
+}
+
+/// Most descriptors that wait to be closed: of all users, and of one.
+pub(super) fn most_parked() -> (usize, usize) {
+    let limit = limit().unsigned_abs() as usize;
+    ((limit / 8).clamp(64, 8192), (limit / 16).clamp(32, 4096))
+}
+
+/// The highest number that a stranger's descriptor had last. The kernel numbers from the lowest that is
+/// free: a high number means that few are left.
+static HIGHEST: AtomicI32 = AtomicI32::new(0);
+
+/// True if a message's descriptors get numbers. What does not, the kernel closes at once, on the thread
+/// that receives.
+fn has_room(socket: impl AsFd) -> bool {
+    let most = limit() - spare();
+    if HIGHEST.load(Ordering::Relaxed) < most {
+        return true;
+    }
+    // Closed again at once: a socket that stays open elsewhere is let go of without waiting.
+    let Ok(lowest) = rustix::io::fcntl_dupfd_cloexec(&socket, 0) else { return false };
+    HIGHEST.store(lowest.as_raw_fd(), Ordering::Relaxed);
+    lowest.as_raw_fd() < most
+}
+
+/// Receives bytes, and all descriptors that come with them, charged to user `uid`. Those received are
+/// closed on exec.
+///
+/// # Errors
+/// What the kernel said; `EMFILE` when descriptors are short, and then nothing is taken from the socket.
+pub fn receive(
+    socket: impl AsFd,
+    uid: u32,
+    bytes: &mut [u8],
+    flags: RecvFlags,
+) -> Result<Received, Errno> {
+    if !has_room(&socket) {
+        return Err(Errno::MFILE);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let room = bytes.len();
+    let parts = &mut [IoSliceMut::new(bytes)];
+    let got = rustix::net::recvmsg(socket, parts, &mut control, flags | RecvFlags::CMSG_CLOEXEC)?;
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(fds) = message {
+            descriptors.extend(fds.map(|fd| charge(uid, fd)));
+        }
+    }
+    let truncated = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
+    Ok(Received { bytes: got.bytes.min(room), truncated, descriptors })
+}
+
+fn charge(uid: u32, fd: OwnedFd) -> Descriptor {
+    HIGHEST.store(fd.as_raw_fd(), Ordering::Relaxed);
+    Descriptor::of(uid, fd)
+}
