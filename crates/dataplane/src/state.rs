@@ -12,6 +12,8 @@
 //! The receive queues of different ports lie side by side, because traffic to many ports goes through
 //! them all: sixteen to a page, they need a sixteenth of the address translations.
 
+mod turns;
+
 use std::collections::BTreeMap;
 use std::mem::offset_of;
 use std::sync::Arc;
@@ -24,6 +26,7 @@ use serde::{Deserialize, Serialize};
 use shmem::sync::{AtomicU32, AtomicU64, Ordering};
 use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
 
+pub use self::turns::{TurnTime, Turns, percentile};
 use crate::config::{PortId, SwitchConfig};
 
 /// Most ports of a switch.
@@ -32,7 +35,7 @@ pub const MAX_PORTS: usize = 16_384;
 pub const MAX_WORKERS: usize = 64;
 
 /// "toklat" and a number that changes with the layout, or the meaning, of anything below.
-const MAGIC: u64 = 0x746f_6b6c_6174_0007;
+const MAGIC: u64 = 0x746f_6b6c_6174_0008;
 const PAGE: usize = 4096;
 /// Most rings, or queues, of a port in each direction.
 pub const RINGS: usize = MAX_RINGS as usize;
@@ -80,6 +83,8 @@ pub struct WorkerState {
     pub cpu: Counter,
     /// Ports whose code panicked and which were taken out of service.
     pub panics: Counter,
+    /// How long its turns took, from one look around to the next: kicks, jobs and drained tokens too, sleep not.
+    pub turns: Turns,
 }
 
 // SAFETY: counters only.
@@ -595,7 +600,7 @@ impl SwitchState {
 }
 
 /// A worker's numbers, read once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerStats {
     /// Passes over its hot ports.
     pub passes: u64,
@@ -615,6 +620,8 @@ pub struct WorkerStats {
     pub cpu: Option<u64>,
     /// Ports whose code panicked.
     pub panics: u64,
+    /// How long its turns took.
+    pub turns: Vec<TurnTime>,
 }
 
 impl WorkerStats {
@@ -629,6 +636,7 @@ impl WorkerStats {
             ports: w.ports.get(),
             cpu: w.cpu.get().checked_sub(1),
             panics: w.panics.get(),
+            turns: w.turns.read(),
         }
     }
 }

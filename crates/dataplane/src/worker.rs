@@ -269,6 +269,7 @@ impl Worker {
 
     fn count(&self, frames: usize, ns: u64) {
         self.state.passes.add(1);
+        self.state.turns.add(ns);
         if frames > 0 {
             self.state.busy_passes.add(1);
             self.state.busy_ns.add(ns);
@@ -498,7 +499,7 @@ impl Worker {
         let timers = timers.chain(self.late.iter().map(|late| late.due));
         let timer = timers.map(|at| at - now).chain(most).min().map(Duration::from_nanos);
         mailbox.passed.store(ASLEEP, Ordering::Release);
-        let by_owner = self.take_events(timer, now);
+        let (by_owner, woke) = self.take_events(timer, now);
         self.wake_up(mailbox);
         let then = std::mem::replace(&mut self.busy_at, clock());
         let slept = self.busy_at - now;
@@ -508,7 +509,8 @@ impl Worker {
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),
         }
-        self.busy_at
+        // What looking after the ports that woke it took is a part of the turn that follows.
+        woke
     }
 
     /// Announces that this worker looks at the table again.
@@ -518,8 +520,8 @@ impl Worker {
     }
 
     /// Waits for owners, jobs and timers, at most for `timeout`, and makes their ports hot. True if an
-    /// owner came.
-    fn take_events(&mut self, timeout: Option<Duration>, mut now: Nanos) -> bool {
+    /// owner came, and when the wait was over.
+    fn take_events(&mut self, timeout: Option<Duration>, mut now: Nanos) -> (bool, Nanos) {
         let mut by_owner = false;
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 64];
         let wait = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
@@ -543,7 +545,7 @@ impl Worker {
             let (_, id) = self.timers.swap_remove(due);
             self.wake_port(id, now, false);
         }
-        by_owner
+        (by_owner, now)
     }
 
     fn wake_port(&mut self, id: PortId, now: Nanos, by_owner: bool) {

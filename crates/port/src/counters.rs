@@ -13,6 +13,12 @@ pub struct Counter(AtomicU64);
 unsafe impl Shareable for Counter {}
 
 impl Counter {
+    /// One that has counted nothing.
+    #[must_use]
+    pub const fn zero() -> Self {
+        Self(AtomicU64::new(0))
+    }
+
     /// Adds `n`. Not a read-modify-write: there is one writer.
     #[inline(always)]
     pub fn add(&self, n: u64) {

@@ -82,6 +82,7 @@ fn render(stats: &Stats) -> String {
             }
         }
     }
+    turns(&mut text, stats);
     begin(&mut text, "toklat_switch_restarts_total", "Data processes started again");
     for switch in &stats.switches {
         line(
@@ -97,6 +98,33 @@ fn render(stats: &Stats) -> String {
 
 fn each_port(stats: &Stats) -> impl Iterator<Item = (&str, &crate::api::PortStats)> {
     stats.switches.iter().flat_map(|s| s.ports.iter().map(move |port| (s.name.as_str(), port)))
+}
+
+/// The histogram's bounds.
+const TURN_ENDS_NS: [u64; 8] =
+    [8_192, 65_536, 524_288, 2_097_152, 16_777_216, 134_217_728, 1_073_741_824, 8_589_934_592];
+
+/// How long workers' turns took, as cumulative buckets.
+fn turns(text: &mut String, stats: &Stats) {
+    let name = "toklat_worker_turn_seconds";
+    line(text, &format!("# HELP {name} How long the worker's turns took."));
+    line(text, &format!("# TYPE {name} histogram"));
+    for switch in &stats.switches {
+        for (number, worker) in switch.workers.iter().enumerate() {
+            let of = format!("switch=\"{}\",worker=\"{number}\"", switch.name);
+            let under = |end| {
+                let buckets = worker.turns.iter().take_while(|bucket| bucket.under_ns <= end);
+                buckets.map(|bucket| bucket.turns).sum::<u64>()
+            };
+            for end in TURN_ENDS_NS {
+                let (turns, end) = (under(end), end as f64 / 1e9);
+                line(text, &format!("{name}_bucket{{{of},le=\"{end}\"}} {turns}"));
+            }
+            let all = under(u64::MAX);
+            line(text, &format!("{name}_bucket{{{of},le=\"+Inf\"}} {all}"));
+            line(text, &format!("{name}_count{{{of}}} {all}"));
+        }
+    }
 }
 
 fn drops(text: &mut String, stats: &Stats) {
@@ -144,7 +172,13 @@ mod tests {
             name: "vale0".into(),
             totals: dataplane::state::SwitchStats::default(),
             ports: vec![port],
-            workers: vec![WorkerStats { busy_ns: 5, ..WorkerStats::default() }],
+            workers: vec![WorkerStats {
+                busy_ns: 5,
+                turns: [(2048, 3), (3 << 20, 1)]
+                    .map(|(under_ns, turns)| dataplane::state::TurnTime { under_ns, turns })
+                    .into(),
+                ..WorkerStats::default()
+            }],
         };
         let text = render(&Stats { at_ns: 0, switches: vec![switch] });
         for expected in [
@@ -153,6 +187,8 @@ mod tests {
             "toklat_port_drops_total{switch=\"vale0\",port=\"p1\",direction=\"out\",\
              reason=\"full\"} 3\n",
             "toklat_worker_busy_nanoseconds_total{switch=\"vale0\",worker=\"0\"} 5\n",
+            "toklat_worker_turn_seconds_bucket{switch=\"vale0\",worker=\"0\",le=\"0.002097152\"} 3\n",
+            "toklat_worker_turn_seconds_bucket{switch=\"vale0\",worker=\"0\",le=\"+Inf\"} 4\n",
         ] {
             assert!(text.contains(expected), "{expected} is not in:\n{text}");
         }

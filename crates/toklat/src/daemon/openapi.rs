@@ -174,8 +174,10 @@ const TYPES: &[(&str, Shape)] = &[
             ("ports", "integer"),
             ("cpu", "integer?"),
             ("panics", "integer"),
+            ("turns", "[TurnTime]"),
         ]),
     ),
+    ("TurnTime", Object(&[("under_ns", "integer"), ("turns", "integer")])),
     (
         "PipeInfo",
         Object(&[
@@ -563,6 +565,7 @@ mod tests {
             counters: dataplane::state::PortStats::default(),
         };
         full("PortStats", port.clone());
+        full("TurnTime", dataplane::state::TurnTime { under_ns: 1, turns: 1 });
         full("WorkerStats", WorkerStats::default());
         let totals = dataplane::state::SwitchStats::default();
         let workers = vec![WorkerStats::default()];
