@@ -56,7 +56,7 @@ impl Core {
                 let octets = registers.octets[usize::from(n)].swap(0, Relaxed);
                 return (octets >> 32) as u32;
             }
-            Effect::Swsm => return registers.set_bits(word, SMBI),
+            Effect::Swsm if self.member == Member::L82574 => return registers.set_bits(word, SMBI),
             _ => {}
         }
         match register.access {

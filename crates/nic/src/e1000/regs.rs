@@ -69,7 +69,8 @@ pub enum Effect {
     OctetsLow(u8),
     /// The high word of an octet counter; reading takes the counter back to zero.
     OctetsHigh(u8),
-    /// Software semaphore: reading takes it.
+    /// Software semaphore: reading takes it. The 82540EM has none; boot loaders take one all the same, and go on when they
+    /// read what they wrote.
     Swsm,
     /// Ownership of the PHY and EEPROM.
     Extcnf,
@@ -346,7 +347,7 @@ pub const TABLE: &[Register] = &[
     rw(0x5b10, "GSCL", ALL, 0).count(4).of(L),
     rw(0x5b20, "GSCN", ALL, 0).count(4).of(L),
     ro(0x5b30, "FACTPS", 0).of(L),
-    rw(0x5b50, "SWSM", 0x0f, 0).of(L).effect(E::Swsm),
+    rw(0x5b50, "SWSM", 0x0f, 0).effect(E::Swsm),
     ro(0x5b54, "FWSM", 0).of(L),
     rw(0x5b58, "SWSM2", ALL, 0).of(L),
     rw(0x5b64, "GCR2", ALL, 0).of(L),
@@ -556,7 +557,8 @@ pub mod cause {
     pub const RXT0: u32 = 1 << 7;
     /// A PHY access is done.
     pub const MDAC: u32 = 1 << 9;
-    /// Few descriptors are left to be sent.
+    /// Few descriptors are left to be sent. Only set while it is unmasked: a driver of later chips switches queues on by a
+    /// bit that is this one's threshold (TXDCTL, 25), and takes the cause for an error.
     pub const TXD_LOW: u32 = 1 << 15;
     /// A short frame was received.
     pub const SRPD: u32 = 1 << 16;

@@ -305,6 +305,34 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.seen
 }
 
+/// What boot loaders do otherwise: U-Boot takes a semaphore, iPXE switches its transmit queue on, sends several frames
+/// at once, and looks at all causes.
+pub fn boot(target: &mut dyn Target) -> Seen {
+    let mut card = Card { target, seen: Seen::default() };
+    card.look("SWSM", 0x5b50);
+    card.store("SWSM taken", 0x5b50, 2);
+    card.look("SWSM, again", 0x5b50);
+    card.store("SWSM given back", 0x5b50, 0);
+    card.rings();
+    card.set(0x3808, 256);
+    let control = card.get(0x3828);
+    card.set(0x3828, control | 1 << 25);
+    card.set(IMC, u32::MAX);
+    card.get(ICR);
+    let frame: Vec<u8> = (0..64).collect();
+    card.target.store(BUFFERS, &frame);
+    for index in 0..12 {
+        let words = [u64::from(BUFFERS), 0x0b00_0000 | 64].map(u64::to_le_bytes);
+        card.target.store(TX + 16 * index, &words.concat());
+    }
+    card.set(TCTL, 0x0103_f0fa);
+    card.set(0x3818, 12);
+    card.look("TDH after twelve frames", 0x3810);
+    card.look("ICR after twelve frames", ICR);
+    card.look("ICR, again", ICR);
+    card.seen
+}
+
 /// `e1000_probe` and `e1000e_open`, then a frame.
 pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
     const SWSM: u64 = 0x5b50;

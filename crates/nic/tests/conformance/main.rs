@@ -138,6 +138,16 @@ fn e1000_finds_and_opens_the_same_card() {
 }
 
 #[test]
+fn boot_loaders_find_the_same_card() {
+    compare(
+        "boot_loaders_find_the_same_card",
+        (Card::E1000(Member::Em82540), "e1000", false),
+        e1000::boot,
+        &[e1000::MEANT_E1000],
+    );
+}
+
+#[test]
 fn e1000e_finds_and_opens_the_same_card() {
     compare(
         "e1000e_finds_and_opens_the_same_card",

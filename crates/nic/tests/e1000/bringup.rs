@@ -229,3 +229,19 @@ fn the_first_interrupt_after_idleness_is_not_delayed() {
     bed.now = first + 25_600;
     assert_eq!(bed.interrupt().vectors, 1);
 }
+
+#[test]
+fn regression_u_boot_takes_a_semaphore_that_the_82540em_does_not_have() {
+    let bed = Bed::new(Member::Em82540);
+    const SWSM: u64 = 0x5b50;
+    // SMBI is free however often it is looked at, and SWESMBI is what was written.
+    assert_eq!((bed.read(SWSM), bed.read(SWSM)), (0, 0));
+    bed.write(SWSM, bed.read(SWSM) | 2);
+    assert_eq!((bed.read(SWSM), bed.read(SWSM)), (2, 2));
+    bed.write(SWSM, 0);
+    assert_eq!(bed.read(SWSM), 0);
+    bed.write(SWSM, 3);
+    assert_eq!(bed.read(SWSM), 3);
+    bed.write(reg::CTRL, bed.read(reg::CTRL) | 1 << 26);
+    assert_eq!(bed.read(SWSM), 0, "free after a reset");
+}

@@ -291,6 +291,12 @@ impl Transmit {
         if left(self.done) >= threshold && left(end) < threshold { told::LOW } else { 0 }
     }
 
+    /// TXD_LOW, if the driver asks for it.
+    #[cold]
+    fn wanted_low(&self) -> u32 {
+        self.core.registers.look(regs::IMS) & cause::TXD_LOW
+    }
+
     fn count(&mut self) {
         let tally = std::mem::take(&mut self.tally);
         if tally.frames == 0 {
@@ -375,7 +381,7 @@ impl Ingress for Transmit {
                 None => {
                     kick |= seen & told::DELAYED != 0 && core.sent_delayed(self.queue, now);
                     let empty = if seen & told::EMPTY != 0 { cause::TXQE } else { 0 };
-                    let low = if seen & told::LOW != 0 { cause::TXD_LOW } else { 0 };
+                    let low = if seen & told::LOW != 0 { self.wanted_low() } else { 0 };
                     empty | low | if seen & told::NOW != 0 { sent } else { 0 }
                 }
             };
