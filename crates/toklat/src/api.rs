@@ -31,6 +31,8 @@ use dataplane::config::{NicConfig, PortId, SwitchConfig};
 use fabric::Policy;
 use serde::{Deserialize, Serialize};
 
+use crate::users;
+
 /// Name of the control socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
 
@@ -51,10 +53,14 @@ pub struct SwitchSpec {
     /// Its settings.
     #[serde(flatten)]
     pub config: SwitchConfig,
-    /// The only user (uid), beside root and the daemon's, who may open its ports; `None` for
-    /// everybody who may use the attach socket.
-    #[serde(default)]
+    /// The only user, beside root and the daemon's, who may open ports that name no owner; `None`
+    /// for everybody who may use the attach socket. A name or a uid; read back as a uid.
+    #[serde(default, deserialize_with = "users::optional_uid")]
     pub owner: Option<u32>,
+    /// The tenant whose switch it is, as `owner` for all of its ports: none of them may be another
+    /// user's.
+    #[serde(default, deserialize_with = "users::optional_uid")]
+    pub user: Option<u32>,
     /// Its ports by name.
     #[serde(default)]
     pub port: BTreeMap<String, PortSpec>,
@@ -70,8 +76,9 @@ pub struct PortSpec {
     /// The worker that serves it; `None` for the least loaded.
     #[serde(default)]
     pub worker: Option<u16>,
-    /// The only user (uid), beside root and the daemon's, who may open it; `None` for the switch's.
-    #[serde(default)]
+    /// The only user, beside root and the daemon's, who may open it; `None` for the switch's. A name
+    /// or a uid; read back as a uid.
+    #[serde(default, deserialize_with = "users::optional_uid")]
     pub owner: Option<u32>,
     /// Its rules.
     #[serde(flatten)]
@@ -269,8 +276,10 @@ pub struct SwitchInfo {
     pub ephemeral: bool,
     /// How many ports it has, those that clients made included.
     pub ports: usize,
-    /// The only user who may open its ports.
+    /// The only user who may open ports that name no owner.
     pub owner: Option<u32>,
+    /// The tenant whose switch it is.
+    pub user: Option<u32>,
     /// Its settings.
     pub config: SwitchConfig,
 }

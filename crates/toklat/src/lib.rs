@@ -6,4 +6,5 @@ pub mod cli;
 pub mod daemon;
 mod parent_death;
 pub mod tools;
+pub mod users;
 pub mod vm;

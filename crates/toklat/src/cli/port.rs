@@ -16,6 +16,7 @@ use super::port_options::{KindOptions, PolicyOptions};
 use super::table::Table;
 use super::{Global, Result, UsageError};
 use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo};
+use crate::users;
 use crate::vm::Qmp;
 
 /// What can be done with ports.
@@ -276,7 +277,7 @@ fn rules(spec: &PortSpec) -> String {
     }
     words.extend(policy.mirror_ingress.iter().map(|to| format!("mirror in to {to}")));
     words.extend(policy.mirror_egress.iter().map(|to| format!("mirror out to {to}")));
-    words.extend(spec.owner.map(|uid| format!("only uid {uid}")));
+    words.extend(spec.owner.map(|uid| format!("only user {}", users::name(uid))));
     if words.is_empty() { "-".into() } else { words.join(", ") }
 }
 

@@ -15,6 +15,7 @@ use serde_json::{Map, Value, json};
 
 use super::Result;
 use crate::api::PortKind;
+use crate::users::UserId;
 
 /// `N`, or a word that means that there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,9 +146,9 @@ pub struct PolicyOptions {
     /// Copies of what this port receives go to that port of the switch too
     #[arg(long, value_name = "PORT|none")]
     mirror_out: Option<Or<String>>,
-    /// The only user, by uid, who may open it (beside root and the daemon's user)
-    #[arg(long, value_name = "UID")]
-    owner: Option<u32>,
+    /// The only user, by name or uid, who may open it (beside root and the daemon's user)
+    #[arg(long, value_name = "USER|none")]
+    owner: Option<Or<UserId>>,
 }
 
 /// VLANs of a trunk; empty for all.
@@ -181,7 +182,7 @@ impl PolicyOptions {
         put("worker", self.worker.map(Value::from));
         put("mirror_ingress", self.mirror_in.as_ref().map(or_null));
         put("mirror_egress", self.mirror_out.as_ref().map(or_null));
-        put("owner", self.owner.map(Value::from));
+        put("owner", self.owner.as_ref().map(or_null));
         if !self.macs.is_empty() {
             let macs: Vec<&Mac> = self.macs.iter().filter_map(Or::value).collect();
             put("macs", Some(json!(macs)));
@@ -201,7 +202,8 @@ impl PolicyOptions {
     }
 }
 
-fn or_null<T: Serialize>(value: &Or<T>) -> Value {
+/// The value in JSON; null for `off` or `none`.
+pub(super) fn or_null<T: Serialize>(value: &Or<T>) -> Value {
     json!(value.value())
 }
 

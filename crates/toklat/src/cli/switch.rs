@@ -7,9 +7,11 @@ use serde_json::{Map, Value, json};
 
 use super::client::Client;
 use super::name::SwitchName;
+use super::port_options::{Or, or_null};
 use super::table::Table;
 use super::{Global, Result};
 use crate::api::{SwitchInfo, SwitchState};
+use crate::users::{self, UserId};
 
 /// What can be done with switches.
 #[derive(Debug, Subcommand)]
@@ -17,7 +19,8 @@ pub enum SwitchCommand {
     /// Add a switch; its data process starts at once
     #[command(after_help = "Examples:\n  \
         toklat switch add vale0\n  \
-        toklat switch add vale1 --cpus 2,3 --idle poll")]
+        toklat switch add vale1 --cpus 2,3 --idle poll\n  \
+        toklat switch add tenant7 --user alice")]
     Add {
         /// Its name: up to 15 letters, digits, '-', '_' or '.'
         name: SwitchName,
@@ -72,9 +75,14 @@ pub struct Settings {
     /// Most milliseconds that a sender waits for a lossless port [default: 10]
     #[arg(long, value_name = "MS")]
     stall_timeout: Option<u32>,
-    /// The only user, by uid, who may open its ports (beside root and the daemon's user)
-    #[arg(long, value_name = "UID")]
-    owner: Option<u32>,
+    /// The tenant whose switch it is, by name or uid: no other user may have a port of it (beside root
+    /// and the daemon's user)
+    #[arg(long, value_name = "USER|none")]
+    user: Option<Or<UserId>>,
+    /// The only user, by name or uid, who may open ports that name no owner (beside root and the
+    /// daemon's user)
+    #[arg(long, value_name = "USER|none")]
+    owner: Option<Or<UserId>>,
 }
 
 /// Settings that are made with the switch.
@@ -108,7 +116,8 @@ impl Settings {
             ("batch", self.batch.map(Value::from)),
             ("fdb_ageing_s", self.fdb_ageing.map(Value::from)),
             ("stall_timeout_ms", self.stall_timeout.map(Value::from)),
-            ("owner", self.owner.map(Value::from)),
+            ("user", self.user.as_ref().map(or_null)),
+            ("owner", self.owner.as_ref().map(or_null)),
         ];
         for (name, value) in given {
             patch.extend(value.map(|value| (name.to_owned(), value)));
@@ -186,7 +195,7 @@ fn table(switches: &[SwitchInfo]) -> Table {
         ">batch",
         ">pid",
         ">restarts",
-        "owner",
+        "users",
     ]);
     for info in switches {
         let state = match (info.state, &info.failure) {
@@ -204,10 +213,19 @@ fn table(switches: &[SwitchInfo]) -> Table {
             info.config.batch.to_string(),
             info.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
             info.restarts.to_string(),
-            info.owner.map_or_else(|| "-".to_owned(), |uid| uid.to_string()),
+            whose(info),
         ]);
     }
     table
+}
+
+/// Who may open its ports: `only alice`, or `alice` where ports may name other owners.
+fn whose(info: &SwitchInfo) -> String {
+    match (info.user, info.owner) {
+        (Some(user), _) => format!("only {}", users::name(user)),
+        (None, Some(owner)) => users::name(owner),
+        (None, None) => "-".to_owned(),
+    }
 }
 
 /// `2 (cpu 2,any)`: how many, and where.
@@ -262,6 +280,17 @@ mod tests {
         assert_eq!(config(&["--workers=3"]).workers, [WorkerConfig { cpu: None }; 3]);
         let pinned = [WorkerConfig { cpu: Some(2) }, WorkerConfig { cpu: Some(3) }];
         assert_eq!(config(&["--cpus=2,3"]).workers, pinned);
+    }
+
+    #[test]
+    fn users_have_names_and_numbers_and_can_be_taken_back() {
+        let patch = |options: &[&str]| {
+            let line = Line::try_parse_from([&["x"], options].concat()).unwrap();
+            Value::from(line.settings.patch())
+        };
+        assert_eq!(patch(&["--user=root"]), json!({"user": 0}));
+        assert_eq!(patch(&["--user=none", "--owner=1000"]), json!({"user": null, "owner": 1000}));
+        assert!(Line::try_parse_from(["x", "--user=no such user"]).is_err());
     }
 
     #[test]

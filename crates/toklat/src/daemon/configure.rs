@@ -11,8 +11,10 @@ use serde_json::Value;
 
 use super::endpoints::Written;
 use super::supervisor::{Handle, Supervisor, restart};
+use super::switch::Access;
 use super::topology::{
-    PORT_NAME, SWITCH_NAME, check, check_cpus, check_name, check_port, check_switch, needs_restart,
+    PORT_NAME, SWITCH_NAME, check, check_cpus, check_name, check_owner, check_port, check_switch,
+    needs_restart,
 };
 use crate::api::{
     Action, ApiError, Applied, Change, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec,
@@ -65,7 +67,7 @@ impl Supervisor {
                     self.new_switch(now, &name, spec).await?;
                     note(Action::Added, name.clone());
                 }
-                Some(old) if old.config != spec.config || old.owner != spec.owner => {
+                Some(old) if old.config != spec.config || Access::of(old) != Access::of(&spec) => {
                     let rebuilt = needs_restart(&old.config, &spec.config);
                     self.change_switch(now, &name, spec).await?;
                     note(if rebuilt { Action::Replaced } else { Action::Changed }, name.clone());
@@ -146,11 +148,12 @@ impl Supervisor {
             Some(handle) => {
                 let mut switch = handle.lock().await;
                 switch.set_config(spec.config.clone()).await?;
-                (switch.owner, switch.ephemeral) = (spec.owner, false);
+                switch.set_access(Access::of(&spec)).await?;
+                switch.ephemeral = false;
                 drop(switch);
                 handle
             }
-            None => self.create(name, spec.config.clone(), spec.owner, false).await?,
+            None => self.create(name, spec.config.clone(), Access::of(&spec), false).await?,
         };
         topology.switch.insert(name.into(), spec);
         Ok(handle)
@@ -169,6 +172,9 @@ impl Supervisor {
             return Err(ApiError::new(ErrorCode::BadRequest, reason, "patch each port itself"));
         }
         check_switch(name, &spec)?;
+        for (port, port_spec) in &old.port {
+            check_owner(&format!("{name}:{port}"), port_spec.owner, spec.user)?;
+        }
         check_cpus(name, Some(&old.config), &spec.config)?;
         self.change_switch(&mut topology, name, spec).await?;
         self.save(&topology)?;
@@ -189,9 +195,9 @@ impl Supervisor {
             tokio::spawn(restart(Arc::clone(&handle)));
         }
         changed?;
-        switch.owner = spec.owner;
+        switch.set_access(Access::of(&spec)).await?;
         let recorded = spec_of(topology, name)?;
-        (recorded.config, recorded.owner) = (spec.config, spec.owner);
+        (recorded.config, recorded.owner, recorded.user) = (spec.config, spec.owner, spec.user);
         Ok(())
     }
 
@@ -223,8 +229,10 @@ impl Supervisor {
     pub async fn add_port(&self, switch: &str, new: NewPort) -> Result<PortInfo, ApiError> {
         check_name(&new.name, PORT_NAME)?;
         let mut topology = self.topology.lock().await;
-        let config = &configured_switch(&topology, switch)?.config;
-        check_port(&format!("{switch}:{}", new.name), &new.spec, config)?;
+        let SwitchSpec { config, user, .. } = configured_switch(&topology, switch)?;
+        let name = format!("{switch}:{}", new.name);
+        check_port(&name, &new.spec, config)?;
+        check_owner(&name, new.spec.owner, *user)?;
         self.new_port(&mut topology, switch, &new.name, new.spec).await?;
         self.save(&topology)?;
         self.port_info(switch, &new.name).await
@@ -259,14 +267,16 @@ impl Supervisor {
         patch: &Value,
     ) -> Result<PortInfo, ApiError> {
         let mut topology = self.topology.lock().await;
-        let (old, config, configured) = {
+        let (old, config, user, configured) = {
             let handle = self.switch(switch)?;
             let switch = handle.lock().await;
             let port = switch.port(port)?;
-            (port.spec.clone(), switch.config.clone(), port.configured)
+            (port.spec.clone(), switch.config.clone(), switch.access.user, port.configured)
         };
         let spec: PortSpec = merged(&old, patch)?;
-        check_port(&format!("{switch}:{port}"), &spec, &config)?;
+        let name = format!("{switch}:{port}");
+        check_port(&name, &spec, &config)?;
+        check_owner(&name, spec.owner, user)?;
         if configured {
             self.change_port(&mut topology, switch, port, spec).await?;
             self.save(&topology)?;

@@ -300,15 +300,7 @@ fn open_up(
 }
 
 fn group_number(group: &str) -> anyhow::Result<u32> {
-    if let Ok(number) = group.parse() {
-        return Ok(number);
-    }
-    let groups = std::fs::read_to_string("/etc/group").context("Cannot read /etc/group")?;
-    let number = groups.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(group)).then(|| fields.nth(1)?.parse().ok())?
-    });
-    number.with_context(|| format!("There is no group {group} in /etc/group; give its number"))
+    Ok(crate::users::gid(group)?)
 }
 
 async fn listen_tcp(

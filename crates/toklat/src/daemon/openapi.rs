@@ -116,6 +116,7 @@ const TYPES: &[(&str, Shape)] = &[
             ("ephemeral", "boolean"),
             ("ports", "integer"),
             ("owner", "integer?"),
+            ("user", "integer?"),
             ("config", "SwitchSpec"),
         ]),
     ),
@@ -211,14 +212,15 @@ const SWITCH: &[(&str, &str)] = &[
     ("fdb_entries?", "integer"),
     ("fdb_ageing_s?", "integer"),
     ("stall_timeout_ms?", "integer"),
-    ("owner?", "integer?"),
+    ("owner?", "User?"),
+    ("user?", "User?"),
     ("port?", "{PortSpec}"),
 ];
 
 const PORT: &[(&str, &str)] = &[
     ("kind?", "PortKind"),
     ("worker?", "integer?"),
-    ("owner?", "integer?"),
+    ("owner?", "User?"),
     ("protected?", "boolean"),
     ("vlan?", "VlanMode"),
     ("macs?", "[string]"),
@@ -384,6 +386,7 @@ fn notation(kind: &str) -> Value {
     }
     match kind {
         "string" | "integer" | "boolean" => json!({ "type": kind }),
+        "User" => json!({ "type": ["integer", "string"], "description": "A uid or a name" }),
         name => json!({ "$ref": format!("#/components/schemas/{name}") }),
     }
 }
@@ -421,7 +424,7 @@ mod tests {
         }
         match kind {
             "string" => assert!(value.is_string(), "{at}: {value}"),
-            "integer" => assert!(value.is_u64(), "{at}: {value}"),
+            "integer" | "User" => assert!(value.is_u64(), "{at}: {value}"),
             "boolean" => assert!(value.is_boolean(), "{at}: {value}"),
             name => check_shape(value, shape(name), &format!("{at} ({name})")),
         }
@@ -505,7 +508,8 @@ mod tests {
         let ports = kinds.into_iter().enumerate();
         let port = ports.map(|(i, (kind, vlan))| (format!("p{i}"), port(kind, vlan))).collect();
         let workers = vec![WorkerConfig { cpu: Some(1) }];
-        SwitchSpec { config: SwitchConfig { workers, ..Default::default() }, owner: Some(1), port }
+        let config = SwitchConfig { workers, ..Default::default() };
+        SwitchSpec { config, owner: Some(1), user: Some(1), port }
     }
 
     #[test]
@@ -531,6 +535,7 @@ mod tests {
                 ephemeral: false,
                 ports: 0,
                 owner: None,
+                user: None,
                 config: SwitchConfig::default(),
             },
         );

@@ -17,7 +17,7 @@ use super::endpoints::Written;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
 use super::pipes::{End, Opened, PipeLayout, PipeName, Pipes};
-use super::switch::{Attach, Environment, Switch};
+use super::switch::{Access, Attach, Environment, Switch};
 use super::topology::Store;
 use super::{DaemonOptions, locked, system, token_pair};
 use crate::api::{
@@ -132,11 +132,11 @@ impl Supervisor {
         &self,
         name: &str,
         config: SwitchConfig,
-        owner: Option<u32>,
+        access: Access,
         ephemeral: bool,
     ) -> Result<Handle, ApiError> {
         let environment = Arc::clone(&self.environment);
-        let mut switch = Switch::new(environment, name, config, owner, ephemeral)?;
+        let mut switch = Switch::new(environment, name, config, access, ephemeral)?;
         let found = switch.find().await;
         if let Err(error) = &found {
             tracing::debug!(switch = name, %error, "no data process to take over");
@@ -174,7 +174,7 @@ impl Supervisor {
             let reason = format!("Clients have made {made} switches already");
             return Err(ApiError::new(ErrorCode::Limit, reason, "add it: toklat switch add"));
         }
-        self.create(name, SwitchConfig::default(), None, true).await
+        self.create(name, SwitchConfig::default(), Access::default(), true).await
     }
 
     /// Opens a port for a client, or a monitor of one; not to be cancelled.
@@ -228,7 +228,7 @@ impl Supervisor {
     ) -> Result<(String, Attachment), ApiError> {
         let parent = switch.port(port)?;
         let owns = parent.client.is_some_and(|c| c.uid == client.uid)
-            || parent.spec.owner.or(switch.owner) == Some(client.uid);
+            || switch.access.to(parent.spec.owner) == Some(client.uid);
         if !owns && !self.is_trusted(client) {
             let reason = format!("{}:{port} is another user's", switch.name);
             return Err(ApiError::new(ErrorCode::Forbidden, reason, "ask its owner, or root"));
@@ -242,10 +242,13 @@ impl Supervisor {
     }
 
     fn check_may_open(&self, client: Client, switch: &Switch, port: &str) -> Result<(), ApiError> {
-        let owner = switch.port(port).ok().and_then(|p| p.spec.owner).or(switch.owner);
+        let owner = switch.access.to(switch.port(port).ok().and_then(|p| p.spec.owner));
         match owner {
             Some(owner) if owner != client.uid && !self.is_trusted(client) => {
-                let reason = format!("{}:{port} belongs to user {owner}", switch.name);
+                let name = &switch.name;
+                let tenant = switch.access.user.is_some();
+                let what = if tenant { name.clone() } else { format!("{name}:{port}") };
+                let reason = format!("{what} belongs to user {owner}");
                 let remedy = "open a port of your own, or have its owner changed (toklat port set)";
                 Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
             }
@@ -478,7 +481,7 @@ impl Supervisor {
         let mut topology = self.topology.lock().await;
         *topology = wanted;
         for (name, spec) in &topology.switch {
-            let made = self.create(name, spec.config.clone(), spec.owner, false).await;
+            let made = self.create(name, spec.config.clone(), Access::of(spec), false).await;
             let handle = match made {
                 Ok(handle) => handle,
                 Err(error) => {
@@ -515,7 +518,8 @@ impl Supervisor {
             let name = file.to_str().and_then(|f| f.strip_suffix(super::process::SOCKET_SUFFIX));
             let Some(name) = name.filter(|name| self.handle(name).is_none()) else { continue };
             let environment = Arc::clone(&self.environment);
-            let switch = Switch::new(environment, name, SwitchConfig::default(), None, true);
+            let access = Access::default();
+            let switch = Switch::new(environment, name, SwitchConfig::default(), access, true);
             let Ok(mut switch) = switch else { continue };
             if let Err(error) = switch.find().await {
                 tracing::debug!(switch = name, %error, "no data process to take over");

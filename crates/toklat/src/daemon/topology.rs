@@ -9,6 +9,7 @@ use fabric::Policy;
 
 use super::front_ends::Place;
 use crate::api::{ApiError, ErrorCode, PortKind, PortSpec, SwitchSpec, Topology};
+use crate::users;
 
 /// Bytes of a switch's name: its socket's path must fit a socket address.
 pub const SWITCH_NAME: usize = 15;
@@ -61,15 +62,33 @@ pub fn check(topology: &Topology) -> Result<(), ApiError> {
 /// Names the first setting that cannot be.
 pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), ApiError> {
     check_config(name, &spec.config)?;
+    check_owner(name, spec.owner, spec.user)?;
     if spec.port.len() > usize::from(spec.config.max_ports) {
         let reason = format!("{name} has {} ports", spec.port.len());
         return Err(bad(reason, format!("raise max_ports from {}", spec.config.max_ports)));
     }
     for (port, port_spec) in &spec.port {
         check_name(port, PORT_NAME)?;
-        check_port(&format!("{name}:{port}"), port_spec, &spec.config)?;
+        let name = format!("{name}:{port}");
+        check_port(&name, port_spec, &spec.config)?;
+        check_owner(&name, port_spec.owner, spec.user)?;
     }
     Ok(())
+}
+
+/// Checks that what a tenant's switch has is the tenant's; `name` is for the message.
+///
+/// # Errors
+/// Its owner is another user.
+pub fn check_owner(name: &str, owner: Option<u32>, user: Option<u32>) -> Result<(), ApiError> {
+    match (owner, user) {
+        (Some(owner), Some(user)) if owner != user => {
+            let (owner, user) = (users::name(owner), users::name(user));
+            let reason = format!("{name} belongs to {owner}, and its switch is {user}'s");
+            Err(bad(reason, "leave the owner out, or add a switch for each user"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_config(name: &str, config: &SwitchConfig) -> Result<(), ApiError> {
@@ -323,6 +342,9 @@ mod tests {
             ("[switch.v]\nworkers = []", "workers"),
             ("[switch.v]\nbatch = 1025", "batch"),
             ("[switch.v]\nmax_ports = 1\n[switch.v.port.a]\n[switch.v.port.b]", "2 ports"),
+            ("[switch.v]\nuser = 1\nowner = 2", "switch is"),
+            ("[switch.v]\nuser = 1\n[switch.v.port.p]\nowner = 'root'", "v:p belongs to root"),
+            ("[switch.v]\nowner = 'no such user'", "no such user"),
             ("[switch.v.port.p]\nmtu = 9217", "mtu"),
             ("[switch.v.port.p]\nworker = 1", "worker"),
             ("[switch.v.port.p]\nmacs = ['01:00:00:00:00:01']", "group"),

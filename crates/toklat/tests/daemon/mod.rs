@@ -18,6 +18,7 @@ pub mod frames;
 pub mod front_end;
 pub mod guests;
 pub mod namespace;
+pub mod users;
 
 /// How long a test waits for what must come.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -35,7 +35,7 @@ impl Switch {
         let waiting = if *client {
             Waiting::connect(name, place, to, occupied)
         } else {
-            let owner = port.spec.owner.or(self.owner);
+            let owner = self.access.to(port.spec.owner);
             Waiting::listen(name, &place, to, (owner, self.environment.group.as_deref()))?
         };
         Ok(Some(waiting))
@@ -75,7 +75,7 @@ impl Switch {
             return Err(ApiError::new(ErrorCode::Busy, reason, "add a port for each"));
         }
         let client = front_ends::peer(&socket).map_err(|e| system("Cannot tell who came", e))?;
-        if let Some(owner) = port.spec.owner.or(self.owner)
+        if let Some(owner) = self.access.to(port.spec.owner)
             && client.is_none_or(|client| {
                 ![owner, 0, rustix::process::geteuid().as_raw()].contains(&client.uid)
             })

@@ -4,6 +4,7 @@
 //! What is wanted is recorded first and told to the data process then. If that dies meanwhile, the
 //! record is carried out when it is started again; if it refuses, the record is taken back.
 
+mod access;
 mod guests;
 mod port;
 mod report;
@@ -22,6 +23,7 @@ use shmem::{Memfd, Pages};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+pub use self::access::Access;
 pub use self::port::{Attach, Port};
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
@@ -56,8 +58,8 @@ pub struct Switch {
     pub name: String,
     /// Its settings.
     pub config: SwitchConfig,
-    /// The only user who may open its ports.
-    pub owner: Option<u32>,
+    /// Who may open its ports.
+    pub access: Access,
     /// It is not in the topology: it goes with its last port.
     pub ephemeral: bool,
     /// It was removed while somebody waited for it.
@@ -93,14 +95,14 @@ impl Switch {
         environment: Arc<Environment>,
         name: &str,
         config: SwitchConfig,
-        owner: Option<u32>,
+        access: Access,
         ephemeral: bool,
     ) -> Result<Self, ApiError> {
         let (memory, view) = new_state(&config)?;
         Ok(Self {
             name: name.into(),
             config,
-            owner,
+            access,
             ephemeral,
             removed: false,
             environment,

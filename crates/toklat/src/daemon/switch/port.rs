@@ -11,7 +11,7 @@ use super::super::front_ends::Waiting;
 use super::super::hangups::{self, Gone, WatchId};
 use super::super::process::{FoundPort, MAX_PENDING};
 use super::super::{locked, system};
-use super::Switch;
+use super::{Access, Switch};
 use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
 
 /// A port and what is kept for it: at most a memory file and a token.
@@ -76,19 +76,20 @@ impl Port {
         self.watch.is_some()
     }
 
-    /// The user it works for.
-    pub(super) fn uid(&self) -> u32 {
-        let known = self.client.map(|client| client.uid).or(self.user).or(self.spec.owner);
+    /// The user it works for, on a switch with this `access`.
+    pub(super) fn uid(&self, access: Access) -> u32 {
+        let owner = access.to(self.spec.owner);
+        let known = self.client.map(|client| client.uid).or(self.user).or(owner);
         known.unwrap_or_else(|| rustix::process::geteuid().as_raw())
     }
 
-    pub(super) fn add_command(&self) -> Command {
+    pub(super) fn add_command(&self, access: Access) -> Command {
         let config = PortConfig {
             name: self.name.clone(),
             policy: self.spec.policy.clone(),
             worker: self.spec.worker,
             attachment: self.attachment.clone(),
-            uid: self.uid(),
+            uid: self.uid(access),
         };
         Command::AddPort { id: self.id, config, resume: self.known }
     }
@@ -130,7 +131,7 @@ impl Switch {
             let mut port = Port::new(id, "retired", PortSpec::default(), false);
             port.known = true;
             // A refusal leaves old counters behind, no more.
-            let _ = self.tell(&port.add_command(), &[]).await;
+            let _ = self.tell(&port.add_command(self.access), &[]).await;
             let _ = self.tell(&Command::RemovePort { id }, &[]).await;
         }
     }
@@ -151,7 +152,7 @@ impl Switch {
         for ids in ids.chunks(MAX_PENDING) {
             let ask = |id| {
                 let port = &self.ports[id];
-                (port.add_command(), port.fds.iter().map(AsFd::as_fd).collect())
+                (port.add_command(self.access), port.fds.iter().map(AsFd::as_fd).collect())
             };
             let commands: Vec<_> = ids.iter().map(ask).collect();
             let Some(process) = &self.process else { return };
@@ -185,7 +186,7 @@ impl Switch {
     pub(super) async fn tell_port(&mut self, id: PortId) -> Result<(), ApiError> {
         let Some(port) = self.ports.get(&id) else { return Ok(()) };
         let fds: Vec<_> = port.fds.iter().map(AsFd::as_fd).collect();
-        let answer = self.tell(&port.add_command(), &fds).await?;
+        let answer = self.tell(&port.add_command(self.access), &fds).await?;
         self.added(id, answer.as_ref());
         Ok(())
     }
@@ -270,7 +271,7 @@ impl Switch {
         spec: &PortSpec,
         written: Written,
     ) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
-        let users = (spec.owner.or(self.owner), self.environment.group.as_deref());
+        let users = (self.access.to(spec.owner), self.environment.group.as_deref());
         endpoints::open(&spec.kind, spec.policy.mtu, written, users).await
     }
 
@@ -361,11 +362,12 @@ impl Switch {
             self.tell(&Command::MovePort { id, worker }, &[]).await?;
             self.port_mut(name)?.worker = Some(worker);
         }
+        let anew = self.access.to(old.owner) != self.access.to(spec.owner);
         self.port_mut(name)?.spec = spec;
-        Ok(())
+        if anew { self.listen_anew(id).await } else { Ok(()) }
     }
 
-    async fn replace_port(
+    pub(super) async fn replace_port(
         &mut self,
         id: PortId,
         spec: PortSpec,

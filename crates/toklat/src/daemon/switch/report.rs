@@ -66,7 +66,8 @@ impl Switch {
             restarts: self.restarts,
             ephemeral: self.ephemeral,
             ports: self.ports.len(),
-            owner: self.owner,
+            owner: self.access.owner,
+            user: self.access.user,
             config: self.config.clone(),
         }
     }
