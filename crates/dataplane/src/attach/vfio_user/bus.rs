@@ -364,19 +364,17 @@ impl Registers {
         let mut mine = true;
         while let Some(front) = line.front()? {
             let header = front.header;
-            let Some(access) = message::access(header, front.body)? else {
+            // What comes with descriptors is not for a worker, which should not close them either.
+            let access = message::access(header, front.body).filter(|_| front.fds.is_empty());
+            let Some(access) = access else {
                 mine = false;
                 break;
             };
-            if !front.fds.is_empty() {
-                let (command, got) = (header.command, front.fds.len());
-                return Err(ProtocolError::Descriptors { command, got });
-            }
             match (access, &mut self.courier) {
                 (Access::Answer(body), Some(courier)) => courier.answered(header, body)?,
                 // Of what was asked when there was one.
                 (Access::Answer(_), None) => {}
-                _ => self.answer(header, access, now)?,
+                _ => self.answer(header, access, now),
             }
             if header.reply {
                 self.heard = Some(Heard::Asked);
@@ -391,46 +389,32 @@ impl Registers {
         Ok(mine)
     }
 
-    /// Carries an access out and writes its reply.
-    fn answer(
-        &mut self,
-        header: Header,
-        access: Access<'_>,
-        now: Nanos,
-    ) -> Result<(), ProtocolError> {
+    /// Carries an access out and writes its reply. A posted write to where nothing is does nothing.
+    fn answer(&mut self, header: Header, access: Access<'_>, now: Nanos) {
         self.reply.clear();
         self.reply.resize(HEADER, 0);
         self.count(header, access);
         let done = match access {
             Access::Read { region, at, count } => self.read_region(region, at, count, now),
             Access::Write { region, at, data } => self.write_region(region, at, data, now),
-            Access::Multi(entries) => {
-                self.reply.extend((entries.len() as u64 / MULTI as u64).to_ne_bytes());
-                let mut done = Ok(());
-                for entry in entries.chunks_exact(MULTI) {
-                    if let Access::Write { region, at, data } = message::one_of_several(entry)? {
-                        let one = self.write_to(region, at, data, now);
-                        done = done.and(one);
-                    }
-                }
-                done
-            }
+            Access::Multi(entries) => self.write_several(entries, now),
             Access::Unmask(on) => {
                 self.pin.set_masked(!on);
                 Ok(())
             }
             Access::Answer(_) => Ok(()),
         };
-        if let (Err(_), false) = (done, header.reply) {
-            return Err(match access {
-                Access::Write { region, at, data } => {
-                    ProtocolError::Nowhere { region, at, count: data.len() }
-                }
-                _ => ProtocolError::Nowhere { region: 0, at: 0, count: 0 },
-            });
-        }
         message::finish_reply(&mut self.reply, header, done);
-        Ok(())
+    }
+
+    /// Carries all writes out that can be; an error if one cannot.
+    fn write_several(&mut self, entries: &[u8], now: Nanos) -> Result<(), Errno> {
+        self.reply.extend((entries.len() as u64 / MULTI as u64).to_ne_bytes());
+        let one = |entry| {
+            let (region, at, data) = message::one_of_several(entry).ok_or(Errno::INVAL)?;
+            self.write_to(region, at, data, now)
+        };
+        entries.chunks_exact(MULTI).map(one).fold(Ok(()), Result::and)
     }
 
     fn count(&self, header: Header, access: Access<'_>) {

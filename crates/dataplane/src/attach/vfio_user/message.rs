@@ -4,8 +4,8 @@
 //!   id u16 | command u16 | size u32, of all of it | flags u32 | error u32 | body ...
 //! ```
 //!
-//! Everything is in the byte order of the machine. A body has the size that its command says, or the
-//! session ends; what is well formed and cannot be had is answered with an error number.
+//! Everything is in the byte order of the machine. A message whose header says where the next one begins is answered,
+//! with an error number if its body is not of the form that its command says; anything else ends the session.
 
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -105,16 +105,6 @@ pub enum ProtocolError {
     /// What describes the version is not JSON that ends with a zero.
     #[error("The front end's capabilities are malformed")]
     Capabilities,
-    /// A write that nobody answers, to where nothing is.
-    #[error("A write of {count} bytes at {at:#x} of region {region}, where nothing is")]
-    Nowhere {
-        /// The region.
-        region: u32,
-        /// The offset.
-        at: u64,
-        /// The bytes.
-        count: usize,
-    },
     /// It does not read our replies.
     #[error("The front end does not read what it is answered")]
     Unread,
@@ -205,10 +195,6 @@ impl Header {
         };
         Ok(Self { id, command, size, reply, answers })
     }
-
-    const fn wrong_size(self) -> ProtocolError {
-        ProtocolError::Size { command: self.command, size: self.size }
-    }
 }
 
 /// What a worker carries out at once.
@@ -240,24 +226,20 @@ pub enum Access<'a> {
     Answer(&'a [u8]),
 }
 
-/// A write of an [`Access::Multi`].
-///
-/// # Errors
-/// [`ProtocolError::Nowhere`] when it has more bytes than the message has for it.
-pub fn one_of_several(entry: &[u8]) -> Result<Access<'_>, ProtocolError> {
+/// Region, offset and bytes of a write of an [`Access::Multi`]; `None` if it has more bytes than the message has for it.
+#[must_use]
+pub fn one_of_several(entry: &[u8]) -> Option<(u32, u64, &[u8])> {
     let mut fields = Fields(entry);
     let (at, region, count) = (fields.u64(), fields.u32(), fields.u32() as usize);
-    let data = fields.0.get(..count).ok_or(ProtocolError::Nowhere { region, at, count })?;
-    Ok(Access::Write { region, at, data })
+    Some((region, at, fields.0.get(..count)?))
 }
 
-/// What a worker carries out of a message; `None` if it is one for the control thread.
-///
-/// # Errors
-/// [`ProtocolError::Size`] when it is malformed.
-pub fn access(header: Header, body: &[u8]) -> Result<Option<Access<'_>>, ProtocolError> {
+/// What a worker carries out of a message; `None` if it is one for the control thread, which answers for what is
+/// malformed, too.
+#[must_use]
+pub fn access(header: Header, body: &[u8]) -> Option<Access<'_>> {
     let mut fields = Fields(body);
-    let done = match header.command {
+    Some(match header.command {
         _ if header.answers.is_some() => Access::Answer(body),
         command::REGION_READ if body.len() == 16 => {
             let (at, region, count) = (fields.u64(), fields.u32(), fields.u32());
@@ -265,32 +247,24 @@ pub fn access(header: Header, body: &[u8]) -> Result<Option<Access<'_>>, Protoco
         }
         command::REGION_WRITE if body.len() > 16 => {
             let (at, region, count) = (fields.u64(), fields.u32(), fields.u32());
-            if count as usize != fields.0.len() {
-                return Err(header.wrong_size());
-            }
-            Access::Write { region, at, data: fields.0 }
+            let data = Some(fields.0).filter(|data| data.len() == count as usize)?;
+            Access::Write { region, at, data }
         }
         command::REGION_WRITE_MULTI if body.len() > 8 => {
-            let count = fields.u64();
-            if Ok(fields.0.len()) != usize::try_from(count.saturating_mul(MULTI as u64)) {
-                return Err(header.wrong_size());
-            }
-            Access::Multi(fields.0)
-        }
-        command::REGION_READ | command::REGION_WRITE | command::REGION_WRITE_MULTI => {
-            return Err(header.wrong_size());
+            let bytes = usize::try_from(fields.u64().saturating_mul(MULTI as u64));
+            Access::Multi(Some(fields.0).filter(|entries| bytes == Ok(entries.len()))?)
         }
         command::DEVICE_SET_IRQS if body.len() == 20 => {
-            let (_argsz, action, index) = (fields.u32(), fields.u32(), fields.u32());
+            let (argsz, action, index) = (fields.u32(), fields.u32(), fields.u32());
             match (action, index, fields.u32(), fields.u32()) {
+                _ if argsz < 20 => return None,
                 (UNMASK, 0, 0, 1) => Access::Unmask(true),
                 (MASK, 0, 0, 1) => Access::Unmask(false),
-                _ => return Ok(None),
+                _ => return None,
             }
         }
-        _ => return Ok(None),
-    };
-    Ok(Some(done))
+        _ => return None,
+    })
 }
 
 const UNMASK: u32 = irq::DATA_NONE | irq::UNMASK;
@@ -374,63 +348,70 @@ pub enum Request {
     StateWrite(Vec<u8>),
     /// Something that is not offered.
     Other(u16),
+    /// A body that its command cannot have.
+    Malformed,
 }
 
 /// Reads a message for the control thread.
 ///
 /// # Errors
-/// [`ProtocolError`] when it is malformed.
+/// [`ProtocolError`] when it is about the version, and malformed.
 pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
+    if header.command != command::VERSION {
+        return Ok(well_formed(header.command, body).unwrap_or(Request::Malformed));
+    }
+    if body.len() < 4 {
+        return Err(ProtocolError::Size { command: header.command, size: header.size });
+    }
     let mut fields = Fields(body);
-    let size = |good: bool| if good { Ok(()) } else { Err(header.wrong_size()) };
-    Ok(match header.command {
-        command::VERSION => {
-            size(body.len() >= 4)?;
-            let (major, _minor) = (fields.u16(), fields.u16());
-            let spoken = spoken(fields.0)?;
-            let spoken = &spoken["capabilities"];
-            let transfer = spoken["max_data_xfer_size"].as_u64().unwrap_or(1 << 20);
-            Request::Version { major, transfer, migration: spoken["migration"].is_object() }
-        }
+    let (major, _minor) = (fields.u16(), fields.u16());
+    let spoken = spoken(fields.0)?;
+    let spoken = &spoken["capabilities"];
+    let transfer = spoken["max_data_xfer_size"].as_u64().unwrap_or(1 << 20);
+    Ok(Request::Version { major, transfer, migration: spoken["migration"].is_object() })
+}
+
+/// A message for the control thread, if its body is of its command's form. What it says of its own size, or of the
+/// room for a reply (`argsz`), is enough for what it says.
+fn well_formed(command: u16, body: &[u8]) -> Option<Request> {
+    let mut fields = Fields(body);
+    let (argsz, word) = (fields.u32(), fields.u32());
+    let size = |good: bool, least: usize| (good && argsz as usize >= least).then_some(());
+    Some(match command {
         command::DMA_MAP => {
-            size(body.len() == 32)?;
-            let (_argsz, flags) = (fields.u32(), fields.u32());
+            size(body.len() == 32, 32)?;
             let (offset, address, size) = (fields.u64(), fields.u64(), fields.u64());
-            Request::DmaMap { flags, offset, address, size }
+            Request::DmaMap { flags: word, offset, address, size }
         }
         command::DMA_UNMAP => {
-            size(body.len() == 24)?;
-            let (_argsz, flags) = (fields.u32(), fields.u32());
-            Request::DmaUnmap { flags, address: fields.u64(), size: fields.u64() }
+            size(body.len() == 24, 24)?;
+            Request::DmaUnmap { flags: word, address: fields.u64(), size: fields.u64() }
         }
         command::DEVICE_GET_INFO => {
-            size((16..=32).contains(&body.len()))?;
+            size((16..=32).contains(&body.len()), 16)?;
             Request::GetInfo
         }
         command::DEVICE_GET_REGION_INFO => {
-            size(body.len() >= 32)?;
-            let (room, _flags) = (fields.u32(), fields.u32());
-            Request::GetRegionInfo { index: fields.u32(), room }
+            size(body.len() >= 32, 32)?;
+            Request::GetRegionInfo { index: fields.u32(), room: argsz }
         }
         command::DEVICE_GET_IRQ_INFO => {
-            size(body.len() == 16)?;
-            let (_argsz, _flags) = (fields.u32(), fields.u32());
+            size(body.len() == 16, 16)?;
             Request::GetIrqInfo(fields.u32())
         }
         command::DEVICE_SET_IRQS => {
-            size(body.len() >= 20)?;
-            let (_argsz, flags, index) = (fields.u32(), fields.u32(), fields.u32());
-            let (start, count) = (fields.u32(), fields.u32());
-            Request::SetIrqs { flags, index, start, count, data: fields.0.to_vec() }
+            size(body.len() >= 20, body.len())?;
+            let (index, start, count) = (fields.u32(), fields.u32(), fields.u32());
+            Request::SetIrqs { flags: word, index, start, count, data: fields.0.to_vec() }
         }
-        command::DEVICE_RESET => {
-            size(body.is_empty())?;
-            Request::Reset
-        }
+        command::DEVICE_RESET if body.is_empty() => Request::Reset,
         command::DEVICE_FEATURE | command::MIG_DATA_READ | command::MIG_DATA_WRITE => {
-            size(body.len() >= 8)?;
-            about_state(header, (fields.u32(), fields.u32()), fields.0)?
+            return about_state(command, body);
         }
+        command::DEVICE_RESET
+        | command::REGION_READ
+        | command::REGION_WRITE
+        | command::REGION_WRITE_MULTI => return None,
         other => Request::Other(other),
     })
 }
@@ -446,18 +427,17 @@ fn spoken(bytes: &[u8]) -> Result<Value, ProtocolError> {
 }
 
 /// A message about a feature of the device, or its state.
-fn about_state(
-    header: Header,
-    (room, word): (u32, u32),
-    rest: &[u8],
-) -> Result<Request, ProtocolError> {
-    Ok(match header.command {
+fn about_state(command: u16, body: &[u8]) -> Option<Request> {
+    let mut fields = Fields(body);
+    let (room, word) = (fields.u32(), fields.u32());
+    let rest = body.get(8..)?;
+    Some(match command {
         command::DEVICE_FEATURE => Request::Feature { room, flags: word, data: rest.to_vec() },
         command::MIG_DATA_READ if rest.is_empty() => Request::StateRead { room, size: word },
         command::MIG_DATA_WRITE if rest.len() == word as usize => {
             Request::StateWrite(rest.to_vec())
         }
-        _ => return Err(header.wrong_size()),
+        _ => return None,
     })
 }
 
@@ -558,13 +538,15 @@ mod tests {
             (command::MIG_DATA_WRITE, vec![8]),
         ] {
             let is_good = |size: usize| {
-                let body = vec![0; size];
-                let header = header(command, &body);
-                match access(header, &body) {
-                    Ok(Some(_)) => true,
-                    Ok(None) => request(header, &body).is_ok(),
-                    Err(_) => false,
+                let mut body = vec![0; size];
+                // As large as it says (`argsz`).
+                body.iter_mut().take(1).for_each(|first| *first = size as u8);
+                if command == command::VERSION {
+                    body.fill(0);
                 }
+                let header = header(command, &body);
+                access(header, &body).is_some()
+                    || request(header, &body).is_ok_and(|said| said != Request::Malformed)
             };
             let found: Vec<_> = (0..40).filter(|size| is_good(*size)).collect();
             assert_eq!(found, good, "command {command}");
@@ -578,19 +560,44 @@ mod tests {
         };
         let write = |count, len| {
             let body = body(count, len);
-            access(header(command::REGION_WRITE, &body), &body).map(|access| access.is_some())
+            access(header(command::REGION_WRITE, &body), &body).is_some()
         };
-        assert!(write(4, 4).unwrap());
-        assert!(write(4, 3).is_err() && write(4, 5).is_err() && write(u32::MAX, 4).is_err());
+        assert!(write(4, 4) && !write(4, 3) && !write(4, 5) && !write(u32::MAX, 4));
         let several = |count: u64, len: usize| {
             let body = [&count.to_ne_bytes()[..], &vec![0; len]].concat();
-            access(header(command::REGION_WRITE_MULTI, &body), &body).map(|a| a.is_some())
+            access(header(command::REGION_WRITE_MULTI, &body), &body).is_some()
         };
-        assert!(several(2, 48).unwrap());
-        assert!(
-            several(0, 0).is_err() && several(u64::MAX, 24).is_err() && several(1, 25).is_err()
-        );
-        assert!(one_of_several(&body(8, 8)).is_ok() && one_of_several(&body(9, 8)).is_err());
+        assert!(several(2, 48) && !several(0, 0) && !several(u64::MAX, 24) && !several(1, 25));
+        assert!(one_of_several(&body(8, 8)).is_some() && one_of_several(&body(9, 8)).is_none());
+    }
+
+    #[test]
+    fn regression_messages_say_that_they_are_as_large_as_they_are() {
+        for (command, size) in [
+            (command::DMA_MAP, 32),
+            (command::DMA_UNMAP, 24),
+            (command::DEVICE_GET_INFO, 16),
+            (command::DEVICE_GET_REGION_INFO, 32),
+            (command::DEVICE_GET_IRQ_INFO, 16),
+            (command::DEVICE_SET_IRQS, 20),
+        ] {
+            let is_good = |argsz: u32| {
+                let mut body = vec![0; size];
+                body[..4].copy_from_slice(&argsz.to_ne_bytes());
+                request(header(command, &body), &body).unwrap() != Request::Malformed
+            };
+            let size = size as u32;
+            assert!(is_good(size) && is_good(size + 12) && is_good(u32::MAX), "{command}");
+            assert!(!is_good(size - 1) && !is_good(0), "{command}");
+        }
+        // With what comes behind; and by the worker.
+        let body = [words(&[21, 34, 2, 0, 2]), vec![1, 1]].concat();
+        let set_irqs = header(command::DEVICE_SET_IRQS, &body);
+        assert_eq!(request(set_irqs, &body).unwrap(), Request::Malformed);
+        let unmask = |argsz| words(&[argsz, irq::DATA_NONE | irq::UNMASK, 0, 0, 1]);
+        let is_access =
+            |body: &[u8]| access(header(command::DEVICE_SET_IRQS, body), body).is_some();
+        assert!(is_access(&unmask(20)) && !is_access(&unmask(19)));
     }
 
     #[test]

@@ -203,12 +203,12 @@ impl Server {
         if !line.look()? {
             return Ok(None);
         }
-        let Some(Front { header, body, .. }) = line.front()? else { return Ok(None) };
-        if message::access(header, body)?.is_some() {
+        let Some(Front { header, body, fds }) = line.front()? else { return Ok(None) };
+        let has_fds = !fds.is_empty();
+        if message::access(header, body).is_some() && !has_fds {
             return Ok(None);
         }
         let request = message::request(header, body)?;
-        let has_fds = line.front()?.is_some_and(|front| !front.fds.is_empty());
         let fds = if has_fds { line.take_fds() } else { Vec::new() };
         Ok(Some(Message { header, request, fds }))
     }

@@ -16,7 +16,9 @@ use crate::attach::vfio_user::message::{HEADER, command, flags, irq, longs, word
 use crate::attach::vfio_user::migration::DeviceState;
 use crate::config::{Doorbell, NicConfig, NicModel};
 
-const PATIENCE: Duration = Duration::from_secs(10);
+mod forms;
+
+const PATIENCE: Duration = Duration::from_secs(30);
 const PORTS: u16 = 2;
 /// Bytes of guest memory; where frames are sent from and received into.
 const MEMORY: u64 = 0x10_0000;
@@ -514,7 +516,6 @@ fn front_ends_that_break_the_rules_are_hung_up_on() {
     };
     let mut write = [0; 20];
     write[12..16].copy_from_slice(&4u32.to_ne_bytes());
-    let nowhere = [&4096u64.to_ne_bytes()[..], &write[8..]].concat();
     let mut half = whole(command::DMA_MAP, &[0; 32]);
     half.truncate(20);
     assert!(!is_hung_up_on(&mut host, &whole(command::REGION_WRITE, &write), 0), "it is good");
@@ -526,15 +527,7 @@ fn front_ends_that_break_the_rules_are_hung_up_on() {
         ("a reply", message(command::REGION_READ, 16, flags::REPLY, &[]), 0),
         ("odd flags", message(command::DEVICE_RESET, 16, 1 << 31, &[]), 0),
         ("another version", whole(command::VERSION, &[0; 4]), 0),
-        ("a short read", whole(command::REGION_READ, &[0; 15]), 0),
-        ("a long write", whole(command::REGION_WRITE, &[0; 30]), 0),
-        ("a posted write nowhere", whole(command::REGION_WRITE, &nowhere), 0),
-        ("a reset with something", whole(command::DEVICE_RESET, &[0; 4]), 0),
-        ("a short map", whole(command::DMA_MAP, &[0; 31]), 1),
-        ("two files", whole(command::DMA_MAP, &[0; 32]), 2),
         ("half a message with a file", half, 1),
-        ("a write with a file", whole(command::REGION_WRITE, &write), 1),
-        ("one vector too few", whole(command::DEVICE_SET_IRQS, &irqs(2)), 1),
         ("too many descriptors", whole(command::DEVICE_SET_IRQS, &irqs(33)), 33),
         (
             "a bug of the device's",
