@@ -227,6 +227,39 @@ pub struct PortConfig {
     pub uid: u32,
 }
 
+/// What one user may take of a switch's data process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct UserLimits {
+    /// Most learned addresses; `None` for the table's share, [`u32::MAX`] for no limit.
+    pub addresses: Option<u32>,
+    /// Most bytes of guests' memory that are mapped; `None` for the process's share, [`u64::MAX`] for
+    /// no limit.
+    pub memory: Option<u64>,
+}
+
+/// What users may take of a switch's data process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Every user who is not named.
+    pub each: UserLimits,
+    /// Users who are, by uid.
+    pub users: Vec<(u32, UserLimits)>,
+}
+
+impl Limits {
+    /// Most users that are named: a message has room for them.
+    pub const MAX_USERS: usize = 512;
+
+    /// What a user may take.
+    #[must_use]
+    pub fn of(&self, uid: u32) -> UserLimits {
+        let named = self.users.iter().find(|(named, _)| *named == uid);
+        named.map_or(self.each, |(_, limits)| *limits)
+    }
+}
+
 mod geometry {
     use super::Geometry;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};

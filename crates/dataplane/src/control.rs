@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Idle, PortConfig, PortId};
+use crate::config::{Idle, Limits, PortConfig, PortId};
 
 /// Version of these messages; both sides close the connection if it differs.
 pub const VERSION: u32 = 3;
@@ -79,6 +79,11 @@ pub enum Command {
         fdb_ageing_s: u32,
         /// Milliseconds a sender waits for a lossless port.
         stall_timeout_ms: u32,
+    },
+    /// Changes what each user may take ([`PortConfig::uid`]).
+    SetLimits {
+        /// From now on.
+        limits: Limits,
     },
     /// Forgets learned addresses: all, or those of a port or VLAN.
     FlushFdb {
@@ -242,6 +247,19 @@ pub fn receive<T: for<'de> Deserialize<'de>>(
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    #[test]
+    fn limits_of_many_users_fit_a_message() {
+        use crate::config::UserLimits;
+        let most = UserLimits { addresses: Some(u32::MAX), memory: Some(u64::MAX) };
+        let users = (0..Limits::MAX_USERS as u32).map(|n| (u32::MAX - n, most));
+        let limits = Limits { each: UserLimits::default(), users: users.collect() };
+        let bytes = serde_json::to_vec(&Command::SetLimits { limits: limits.clone() }).unwrap();
+        assert!(bytes.len() <= MAX_MESSAGE, "{}", bytes.len());
+        let again: Command = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!((limits.of(u32::MAX), limits.of(0)), (most, UserLimits::default()));
+        assert_eq!(again, Command::SetLimits { limits });
+    }
 
     #[test]
     fn messages_and_descriptors_arrive() {

@@ -29,7 +29,7 @@ use self::ports::{AddedPort, RemovedPort};
 use crate::attach::vfio_user::{Server, Summons};
 use crate::attach::vhost_user::FrontEnd;
 use crate::attach::{Bells, Exit};
-use crate::config::{Idle, PortConfig, PortId, SwitchConfig};
+use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
 use crate::state::{self, State};
@@ -80,6 +80,8 @@ struct Record {
 struct Process {
     switch: String,
     config: SwitchConfig,
+    /// What each user may take.
+    limits: Limits,
     state_file: Memfd,
     state: State,
     common: Arc<Common>,
@@ -120,6 +122,7 @@ impl Process {
         state.set_used();
         let mut process = Self {
             switch,
+            limits: Limits::default(),
             state_file,
             state,
             common: Arc::new(common),
@@ -340,6 +343,10 @@ impl Process {
             Command::Restore { id, key, value } => self.restore(id, key, value, descriptors),
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
             Command::MovePort { id, worker } => self.move_port(id, worker),
+            Command::SetLimits { limits } => {
+                self.limits = limits;
+                Ok(Answer::Done)
+            }
             Command::SetSwitch { idle, batch, fdb_ageing_s, stall_timeout_ms } => {
                 let config = std::mem::take(&mut self.config);
                 self.config =
