@@ -355,6 +355,38 @@ fn queues_stop_and_go_on_where_they_were() {
 }
 
 #[test]
+fn regression_rings_that_cannot_run_are_refused_as_they_are_said() {
+    let daemon = daemon(&["a", "b"]);
+    let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));
+    let mut number = 0;
+    until_frames_flow(&mut a, &mut b, &mut number);
+    let base = a.stop_queue(TRANSMIT);
+    let size = |entries: u32| [TRANSMIT as u32, entries].map(u32::to_ne_bytes).concat();
+    for entries in [0, 3, 100, 32_769, 65_536] {
+        assert_ne!(ask(&a.socket, code::SET_VRING_NUM, &size(entries), &[]), 0, "{entries}");
+    }
+    a.must(code::SET_VRING_NUM, &size(128), &[]);
+    let address = |at: [u64; 3]| words(&[TRANSMIT as u64, at[0], at[1], at[2], 0]);
+    let good = [0x8000, 0x9000, 0xa000].map(|at| USER + at);
+    for (part, at) in
+        [(0, USER + MEMORY), (1, USER + MEMORY - 16), (2, USER - 8), (0, 0), (2, u64::MAX)]
+    {
+        let mut bad = good;
+        bad[part] = at;
+        assert_ne!(
+            ask(&a.socket, code::SET_VRING_ADDR, &address(bad), &[]),
+            0,
+            "{part} at {at:#x}"
+        );
+        // QEMU does not ask whether that could be done, and may say another one before it starts the queue.
+        assert!(say(&a.socket, code::SET_VRING_ADDR, &address(bad), &[]));
+        a.must(code::SET_VRING_ADDR, &address(good), &[]);
+    }
+    a.start_queue(TRANSMIT, base);
+    until_frames_flow(&mut a, &mut b, &mut number);
+}
+
+#[test]
 fn a_link_is_unplugged_and_plugged_in() {
     let mut daemon = daemon(&["a", "b"]);
     let (mut a, mut b) = (guest(&daemon, "a", SPLIT), guest(&daemon, "b", SPLIT));

@@ -93,7 +93,7 @@ impl Process {
             guest.session.taken();
             if let Err(refused) = answer {
                 self.say(id, &refused.to_string());
-                if !acknowledge {
+                if !acknowledge && !refused.is_provisional() {
                     return Err(ProtocolError::Refused);
                 }
             }

@@ -198,4 +198,32 @@ impl QueueLayout {
         let good = (1..=MAX_SIZE).contains(&size) && (packed || size.is_power_of_two());
         if good { Ok(()) } else { Err(QueueError::Size(size)) }
     }
+
+    /// Whether the queue's parts lie in `memory`: what is refused when a queue is made, before it is to be made.
+    ///
+    /// # Errors
+    /// [`QueueError::Area`].
+    pub fn check_areas(&self, memory: &GuestMemory, features: Features) -> Result<(), QueueError> {
+        let (size, event) =
+            (u32::from(self.size), u32::from(features.contains(Features::EVENT_IDX)));
+        let areas = match features.contains(Features::RING_PACKED) {
+            false => [
+                ("descriptors", self.descriptors, 16 * size, 8),
+                ("available ring", self.driver, 4 + 2 * (size + event), 2),
+                ("used ring", self.device, 4 + 8 * size + 2 * event, 4),
+            ],
+            true => [
+                ("descriptors", self.descriptors, 16 * size, 8),
+                ("driver's event suppression", self.driver, 4, 4),
+                ("device's event suppression", self.device, 4, 4),
+            ],
+        };
+        for (part, at, bytes, align) in areas {
+            let lies = at.is_multiple_of(align as u64) && memory.bytes(at, bytes.max(1)).is_some();
+            if !lies {
+                return Err(QueueError::Area { part, at, align });
+            }
+        }
+        Ok(())
+    }
 }

@@ -27,9 +27,7 @@ use std::sync::Arc;
 
 use fabric::Interrupts;
 use frame::Mac;
-use nic::virtio::{
-    Fault, Features, QueueConfig, QueueError, QueueLayout, QueueState, Receive, Transmit,
-};
+use nic::virtio::{Fault, Features, QueueConfig, QueueError, QueueState, Receive, Transmit};
 use port::Egress;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
@@ -37,7 +35,7 @@ use shmem::Shared;
 
 use self::guest::{Announcement, Guest, Queue, Unplugged};
 pub use self::memory::MemoryError;
-use self::message::{ProtocolError, Receiver, RingAddress};
+use self::message::{ProtocolError, Receiver};
 use self::session::{Changes, Kept, Offer, Refused, Session};
 use super::moderation::Moved;
 use super::{AttachError, Attached, Bell, Bells, Exit, null};
@@ -349,16 +347,7 @@ impl FrontEnd {
     fn config(&self, queue: usize) -> Result<QueueConfig, QueueError> {
         let session = &self.session;
         let ring = session.rings().get(queue).cloned().unwrap_or_default();
-        let RingAddress { descriptors, used, available, .. } = ring.address.unwrap_or_default();
-        let memory = Arc::clone(session.memory());
-        // What lies nowhere is refused as what lies outside.
-        let guest = |user| memory.guest_address(user).unwrap_or(u64::MAX);
-        let layout = QueueLayout {
-            size: ring.size,
-            descriptors: guest(descriptors),
-            driver: guest(available),
-            device: guest(used),
-        };
+        let (memory, layout) = (Arc::clone(session.memory()), session.layout(&ring));
         let state = self.queue(queue).ok_or(QueueError::Size(0))?;
         let dirty = session.dirty_log().cloned();
         let inflight = session.inflight(queue)?;

@@ -16,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use frame::Mac;
-use nic::virtio::Features;
+use nic::virtio::{Features, QueueLayout};
 use rustix::fs::{FileType, OFlags};
 use shmem::{DirtyLog, GuestMemory};
 
@@ -68,8 +68,16 @@ pub enum Refused {
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// A size that no ring has.
-    #[error("A ring cannot have {0} entries")]
+    #[error("A ring cannot have {0} entries: 1 to 32768, and without RING_PACKED a power of two")]
     Size(u32),
+    /// A ring that does not lie in guest memory as it is. It may, when it is to run.
+    #[error("Queue {queue} could not run: {why}")]
+    Address {
+        /// The queue.
+        queue: u32,
+        /// What is wrong with it.
+        why: nic::virtio::QueueError,
+    },
     /// A kick or call that is no eventfd, or none at all.
     #[error("Queue {0} comes without an eventfd; polling for kicks is not supported")]
     Eventfd(u32),
@@ -175,6 +183,14 @@ struct Log {
     pages: Arc<DirtyLog>,
 }
 
+impl Refused {
+    /// True if the session goes on, even if the front end does not ask whether it could be done.
+    #[must_use]
+    pub fn is_provisional(&self) -> bool {
+        matches!(self, Self::Address { .. })
+    }
+}
+
 impl Session {
     /// A session in which nothing was said yet.
     #[must_use]
@@ -230,6 +246,29 @@ impl Session {
 
     fn is_packed(&self) -> bool {
         self.features().contains(Features::RING_PACKED)
+    }
+
+    /// Where a ring lies in the guest's memory; what lies nowhere is where no memory can be.
+    #[must_use]
+    pub fn layout(&self, ring: &Ring) -> QueueLayout {
+        let RingAddress { descriptors, used, available, .. } = ring.address.unwrap_or_default();
+        let guest = |user| self.memory.guest_address(user).unwrap_or(u64::MAX);
+        QueueLayout {
+            size: ring.size,
+            descriptors: guest(descriptors),
+            driver: guest(available),
+            device: guest(used),
+        }
+    }
+
+    /// Whether a ring that does not run lies where it could.
+    fn check_address(&self, queue: u32) -> Result<Answer, Refused> {
+        let idle = |ring: &&Ring| ring.kick.is_none() && !self.slots.is_empty();
+        let Some(ring) = self.rings.get(queue as usize).filter(idle) else {
+            return Ok(Answer::Done);
+        };
+        let checked = self.layout(ring).check_areas(&self.memory, self.features());
+        checked.map(|()| Answer::Done).map_err(|why| Refused::Address { queue, why })
     }
 
     /// True if the ring is to be served.
@@ -337,9 +376,11 @@ impl Session {
         use Request as R;
         match request {
             R::SetRingSize { queue, size } => {
+                // Before features were agreed on, it is seen when the ring is to run.
+                let packed = self.features.is_none() || self.is_packed();
                 let ring = ring(&mut self.rings, queue)?;
                 match u16::try_from(size) {
-                    Ok(size @ 1..=32_768) => ring.size = size,
+                    Ok(size @ 1..=32_768) if packed || size.is_power_of_two() => ring.size = size,
                     _ => return Ok(Err(Refused::Size(size))),
                 }
                 self.changes.rings = true;
@@ -352,6 +393,7 @@ impl Session {
                 });
                 ring.address = Some(address);
                 self.changes.rings |= !same;
+                return Ok(self.check_address(queue));
             }
             R::SetRingBase { queue, base } => {
                 ring(&mut self.rings, queue)?.base = Some(base);

@@ -362,3 +362,60 @@ fn only_eventfds_are_taken_for_eventfds() {
     assert!(is_event(&event));
     assert!(rustix::io::read(&event, &mut [0; 8]).is_err(), "nobody was signalled, nobody waits");
 }
+
+#[test]
+fn regression_a_split_ring_has_a_power_of_two_of_entries() {
+    let features = Features::VERSION_1.bits();
+    for (features, good) in [(features, false), (features | Features::RING_PACKED.bits(), true)] {
+        let mut session = Session::new(offer());
+        // Nobody knows yet what it is.
+        do_all(&mut session, [Request::SetRingSize { queue: 0, size: 3 }]);
+        do_all(&mut session, [Request::SetFeatures(features)]);
+        let refused = session.handle(Request::SetRingSize { queue: 0, size: 3 }).unwrap().is_err();
+        assert_eq!(refused, !good);
+        do_all(&mut session, [Request::SetRingSize { queue: 0, size: 32_768 }]);
+    }
+}
+
+#[test]
+fn regression_a_ring_lies_in_guest_memory() {
+    let user = 1 << 40;
+    let address = |descriptors: u64, available: u64, used: u64| RingAddress {
+        descriptors: user + descriptors,
+        available: user + available,
+        used: user + used,
+        log: None,
+    };
+    let good = address(0, 0x1000, 0x2000);
+    let mut session = Session::new(offer());
+    let set = |address| Request::SetRingAddress { queue: 0, address };
+    // Where there is no memory yet, it may come.
+    do_all(&mut session, [set(address(SIZE, 0, 0))]);
+    do_all(
+        &mut session,
+        [
+            Request::SetFeatures(Features::VERSION_1.bits()),
+            Request::SetMemoryTable(vec![(region(0, 0), memfd(SIZE))]),
+            Request::SetRingSize { queue: 0, size: 256 },
+            set(good),
+        ],
+    );
+    for bad in [
+        address(SIZE, 0x1000, 0x2000),
+        address(u64::MAX - user, 0x1000, 0x2000),
+        address(SIZE - 16 * 255, 0x1000, 0x2000),
+        address(4, 0x1000, 0x2000),
+        address(0, SIZE - 514, 0x2000),
+        address(0, 0x1001, 0x2000),
+        address(0, 0x1000, SIZE - 2050),
+        address(0, 0x1000, 0x2002),
+    ] {
+        let refused = session.handle(set(bad)).unwrap().unwrap_err();
+        assert!(refused.is_provisional(), "{refused}");
+        do_all(&mut session, [set(good)]);
+    }
+    // Of the last bytes of memory.
+    do_all(&mut session, [set(address(SIZE - 4096, 0, 0x400))]);
+    do_all(&mut session, [set(address(0, SIZE - 516, 0x2000))]);
+    do_all(&mut session, [set(address(0, 0x1000, SIZE - 2052))]);
+}
