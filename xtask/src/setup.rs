@@ -8,7 +8,7 @@ use crate::{guest, qemu};
 
 struct Package {
     name: &'static str,
-    /// A program of it, by which one sees whether it is there.
+    /// A program of it, or the path of another file, by which one sees whether it is there.
     program: &'static str,
     what_for: &'static str,
     /// Used by tests, not only by the demo, benchmarks and budgets.
@@ -39,6 +39,12 @@ const PACKAGES: &[Package] = &[
     },
     Package { name: "iputils-ping", program: "ping", what_for: "demo of taps", tests: true },
     Package { name: "iperf3", program: "iperf3", what_for: "tests and demo of taps", tests: true },
+    Package {
+        name: "ipxe",
+        program: "/boot/ipxe.lkrn",
+        what_for: "tests of a boot loader on all cards",
+        tests: true,
+    },
     Package {
         name: "dpdk-dev",
         program: "dpdk-testpmd",

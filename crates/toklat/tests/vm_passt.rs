@@ -1,74 +1,17 @@
 //! The rest of the world by passt, at a stream port: as docs/virtual-machines.md has it.
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::daemon::frames::{frame, receive, send, until_traffic_flows};
 use self::daemon::guests::{Guest, can_run};
-use self::daemon::namespace::Namespace;
+use self::daemon::passt::{Passt, SERVER, serve, world};
 use self::daemon::{Daemon, skip};
 
 mod daemon;
-
-/// A server in the world that passt leads to. It is no address of the interface that passt shows to guests.
-const SERVER: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
-
-/// passt, in the foreground.
-struct Passt(Child);
-
-impl Passt {
-    fn start(world: &Namespace, socket: &Path) -> Self {
-        let socket = socket.to_str().unwrap();
-        let args = ["passt", "--foreground", "--quiet", "--mtu", "1500", "--socket", socket];
-        let mut command = world.command(&args);
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Self(command.spawn().unwrap())
-    }
-
-    /// By SIGKILL.
-    fn kill(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for Passt {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// A network namespace with a way into the world, and a server there.
-fn world() -> Result<Namespace, &'static str> {
-    if Command::new("passt").arg("--version").output().is_err() {
-        return Err("passt is missing");
-    }
-    let world = Namespace::new()?;
-    for command in [
-        "ip link set lo up",
-        "ip tuntap add uplink mode tap",
-        "ip addr add 192.0.2.2/24 dev uplink",
-        "ip link set uplink up",
-        "ip route add default via 192.0.2.1 dev uplink",
-        &format!("ip addr add {SERVER}/32 dev lo"),
-    ] {
-        let done = world.command(&command.split(' ').collect::<Vec<_>>()).status().unwrap();
-        assert!(done.success(), "{command}");
-    }
-    Ok(world)
-}
-
-/// Serves whoever connects in the world, until the tests end.
-fn serve(world: &Namespace, port: u16, with: impl Fn(TcpStream) + Send + 'static) {
-    let listener = world.enter(|| TcpListener::bind((SERVER, port)).unwrap());
-    std::thread::spawn(move || listener.incoming().flatten().for_each(with));
-}
 
 /// Takes a megabyte that is posted, of a word over and over, and says thanks if it is right.
 ///

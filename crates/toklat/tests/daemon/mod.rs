@@ -18,6 +18,7 @@ pub mod frames;
 pub mod front_end;
 pub mod guests;
 pub mod namespace;
+pub mod passt;
 pub mod users;
 
 /// How long a test waits for what must come.

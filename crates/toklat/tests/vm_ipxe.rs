@@ -1,0 +1,102 @@
+//! Boot loaders of strangers, on every card.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Sender, channel};
+
+use self::daemon::guests::{PATIENCE, can_emulate};
+use self::daemon::namespace::Namespace;
+use self::daemon::passt::{Passt, SERVER, serve, world};
+use self::daemon::{Daemon, skip};
+
+mod daemon;
+
+/// Debian's iPXE, as a kernel.
+const IPXE: &str = "/boot/ipxe.lkrn";
+
+/// Answers `/boot` with a script that asks for what comes next, and says what was asked for.
+fn serve_boot_files(world: &Namespace, asked: Sender<String>) {
+    serve(world, 80, move |mut stream| {
+        let (mut request, mut piece) = (Vec::new(), [0; 1024]);
+        while !request.windows(4).any(|four| four == b"\r\n\r\n") {
+            let Ok(got @ 1..) = stream.read(&mut piece) else { return };
+            request.extend(&piece[..got]);
+        }
+        let request = String::from_utf8_lossy(&request).into_owned();
+        let path = request.split(' ').nth(1).unwrap_or_default().to_owned();
+        let body = match path.as_str() {
+            // Long enough for more than one segment.
+            "/boot" => format!(
+                "#!ipxe\n{}imgfetch http://{SERVER}/fetched-by-${{net0/mac:hexhyp}}\n",
+                "# a comment\n".repeat(500)
+            ),
+            _ => String::new(),
+        };
+        let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
+        let _ = stream.write_all((head + &body).as_bytes());
+        let _ = asked.send(path);
+        // The guest closes.
+        let _ = stream.read(&mut piece);
+    });
+}
+
+/// Objective: a boot loader that knows nothing of us gets an address and boots over every card.
+///
+/// Steps: passt, and a server that has a script; Debian's iPXE asks for an address by DHCP, fetches the
+/// script by HTTP, and runs it, which asks for another file.
+#[test]
+fn ipxe_boots_by_dhcp_and_http_over_every_card() {
+    let test = "ipxe_boots_by_dhcp_and_http_over_every_card";
+    if !can_emulate(test) {
+        return;
+    }
+    if !Path::new(IPXE).is_file() {
+        return skip(test, "iPXE is missing (Debian: ipxe)");
+    }
+    let world = match world() {
+        Ok(world) => world,
+        Err(why) => return skip(test, why),
+    };
+    let (asked, ask) = channel();
+    serve_boot_files(&world, asked);
+    for nic in ["virtio", "82540em", "82574l", "am79c970a", "am79c973"] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        let socket = dir.path().join("up.sock");
+        let _passt = Passt::start(&world, &socket);
+        let mut daemon = Daemon::start();
+        daemon.apply(&format!(
+            "[switch.vale0.port.up]\nkind = {{ stream = {{ address = '{}', client = true }} }}",
+            socket.display()
+        ));
+        daemon.wait_for("passt", |d| d.get("/v1/switches/vale0/ports/up")["state"] == "attached");
+        let mut vm = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        vm.env("TOKLAT_DIR", daemon.dir()).stdin(Stdio::null());
+        vm.args(["vm", "run", "--switch", "vale0", "--nic", nic, "--memory", "256"]);
+        vm.args(["--mac", "02:00:00:00:00:77", "--kernel", IPXE]);
+        let dhcp = ["dhcp net0"; 5].join(" || ");
+        let commands = format!("{dhcp} ; chain http://{SERVER}/boot");
+        // What the firmware writes to the screen goes to the serial line, too.
+        vm.args(["--append", &commands, "--", "-machine", "graphics=off"]);
+        let log = dir.path().join("screen");
+        vm.stdout(File::create(&log).unwrap())
+            .stderr(File::options().append(true).open(&log).unwrap());
+        let mut vm = vm.spawn().unwrap();
+        let said = || {
+            let screen = String::from_utf8_lossy(&std::fs::read(&log).unwrap()).into_owned();
+            format!("{nic}: {screen}; {}", daemon.log())
+        };
+        for expected in ["/boot", "/fetched-by-02-00-00-00-00-77"] {
+            let path = ask.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{}", said()));
+            assert_eq!(path, expected, "{}", said());
+        }
+        // Its watcher ends QEMU.
+        vm.kill().unwrap();
+        vm.wait().unwrap();
+        // What came of an attempt that was repeated belongs to this card.
+        while ask.try_recv().is_ok() {}
+    }
+}
