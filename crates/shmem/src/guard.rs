@@ -7,10 +7,12 @@
 //! SIGBUS ends the process as it always did.
 //!
 //! A mapping's first fault replaces one page, so that what can still be said to the other side is said;
-//! the second replaces the whole mapping, so that nobody can make us take a fault, and keep an entry in
-//! the kernel's table of mappings, for each of many pages.
+//! the second replaces the whole mapping, so that no peer can make us take a fault, and keep an entry in
+//! the kernel's table of mappings, for each of many pages. While [`MAX_SPLIT`] mappings have a page
+//! replaced, the first fault of another one replaces all of it.
 //!
-//! All that the handler touches is the table below: fixed, without locks, never freed.
+//! All that the handler touches is the table below: fixed, without locks, never freed. A mapping for which
+//! it has no room is refused ([`crate::RegionError::Unguarded`]).
 
 use std::ops::Range;
 use std::sync::Once;
@@ -19,25 +21,32 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::GuestMemory;
+use crate::place::Place;
 
-/// Most mappings of files that are guarded at once; further ones are not.
-const MAPPINGS: usize = 1 << 15;
+/// Most mappings of files at once: 16 for each of 4,096 ports.
+pub const MAPPINGS: usize = 1 << 16;
+/// Most mappings of which one page is replaced: each is then three to the kernel.
+pub const MAX_SPLIT: u32 = 1024;
 const HUGE_PAGE: usize = 2 << 20;
-/// An entry's start while it is being filled in or cleared.
-const CLAIMED: usize = 1;
 
 /// A guarded mapping.
 struct Entry {
-    /// Its first address, 0 in a free entry. Written last, so that whoever finds it finds the rest.
-    start: AtomicUsize,
-    end: AtomicUsize,
+    place: Place,
     /// Faults in it.
     faults: AtomicU32,
+    /// 1 if one page of it was replaced, so that it counts among the split ones.
+    split: AtomicU32,
 }
 
-static TABLE: [Entry; MAPPINGS] = [const {
-    Entry { start: AtomicUsize::new(0), end: AtomicUsize::new(0), faults: AtomicU32::new(0) }
-}; MAPPINGS];
+static TABLE: [Entry; MAPPINGS] =
+    [const { Entry { place: Place::free(), faults: AtomicU32::new(0), split: AtomicU32::new(0) } };
+        MAPPINGS];
+/// Where a free entry may be: a hint, for ports by the thousand to come in linear time.
+static HINT: AtomicUsize = AtomicUsize::new(0);
+/// Entries that were ever used lie below it.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Mappings of which one page is replaced.
+static SPLIT: AtomicU32 = AtomicU32::new(0);
 /// Faults in all mappings ever.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Bytes of a page of this system.
@@ -99,21 +108,15 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Guarded {
-    /// Enters the mapping of `len` bytes at `start`.
-    pub fn new(start: *const u8, len: usize) -> Self {
-        let claim = |entry: &&Entry| {
-            let (free, claimed) = (0, CLAIMED);
-            entry.start.load(Ordering::Relaxed) == free
-                && entry
-                    .start
-                    .compare_exchange(free, claimed, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-        };
-        let Some(entry) = TABLE.iter().find(claim) else { return Self(None) };
-        entry.faults.store(0, Ordering::Relaxed);
-        entry.end.store(start.addr() + len, Ordering::Relaxed);
-        entry.start.store(start.addr(), Ordering::Release);
-        Self(Some(entry))
+    /// Enters the mapping of `len` bytes at `start`; `None` if the table is full.
+    pub fn new(start: *const u8, len: usize) -> Option<Self> {
+        let range = start.addr()..start.addr() + len;
+        let from = HINT.load(Ordering::Relaxed).min(MAPPINGS);
+        let order = (from..MAPPINGS).chain(0..from);
+        let at = order.into_iter().find(|at| TABLE[*at].place.enter(&range))?;
+        HINT.store(at + 1, Ordering::Relaxed);
+        USED.fetch_max(at + 1, Ordering::Release);
+        Some(Self(Some(&TABLE[at])))
     }
 
     /// A mapping that cannot fault.
@@ -130,9 +133,15 @@ impl Guarded {
 
 impl Drop for Guarded {
     fn drop(&mut self) {
-        if let Some(entry) = self.0 {
-            entry.start.store(0, Ordering::Release);
+        let Some(entry) = self.0 else { return };
+        // Before another mapping can have the entry.
+        entry.faults.store(0, Ordering::Relaxed);
+        if entry.split.swap(0, Ordering::Relaxed) != 0 {
+            SPLIT.fetch_sub(1, Ordering::Relaxed);
         }
+        entry.place.leave();
+        let at = (std::ptr::from_ref(entry).addr() - TABLE.as_ptr().addr()) / size_of::<Entry>();
+        HINT.fetch_min(at, Ordering::Relaxed);
     }
 }
 
@@ -159,23 +168,30 @@ extern "C" fn on_sigbus(
 
 /// Puts zeros where `address` is, if it lies in a guarded mapping.
 fn replace(address: usize) -> bool {
-    for entry in &TABLE {
-        let start = entry.start.load(Ordering::Acquire);
-        let end = entry.end.load(Ordering::Relaxed);
-        if start <= CLAIMED || !(start..end).contains(&address) {
-            continue;
-        }
-        let earlier = entry.faults.fetch_add(1, Ordering::Relaxed);
-        FAULTS.fetch_add(1, Ordering::Release);
-        let small = PAGE.load(Ordering::Relaxed);
-        // The last page of a mapping is its own, also beyond its length.
-        let mapping = start..end.next_multiple_of(small);
-        let page = |size| page_at(address, size, &mapping).is_some_and(|at| map_zeros(at, size));
-        // Part of a huge page cannot be replaced.
-        let one = earlier == 0 && (page(small) || page(HUGE_PAGE));
-        return one || map_zeros(start, end - start);
+    let used = USED.load(Ordering::Acquire).min(MAPPINGS);
+    let found = TABLE[..used].iter().find_map(|entry| {
+        let range = entry.place.range().filter(|range| range.contains(&address))?;
+        Some((entry, range))
+    });
+    let Some((entry, range)) = found else { return false };
+    let earlier = entry.faults.fetch_add(1, Ordering::Relaxed);
+    FAULTS.fetch_add(1, Ordering::Release);
+    earlier == 0 && replace_page(entry, address, &range) || map_zeros(range.start, range.len())
+}
+
+/// Puts zeros where the page of `address` is, if so many mappings may be split.
+fn replace_page(entry: &Entry, address: usize, range: &Range<usize>) -> bool {
+    if SPLIT.fetch_add(1, Ordering::Relaxed) >= MAX_SPLIT {
+        SPLIT.fetch_sub(1, Ordering::Relaxed);
+        return false;
     }
-    false
+    entry.split.store(1, Ordering::Relaxed);
+    let small = PAGE.load(Ordering::Relaxed);
+    // The last page of a mapping is its own, also beyond its length.
+    let mapping = range.start..range.end.next_multiple_of(small);
+    let page = |size| page_at(address, size, &mapping).is_some_and(|at| map_zeros(at, size));
+    // Part of a huge page cannot be replaced.
+    page(small) || page(HUGE_PAGE)
 }
 
 /// Where the page of `size` bytes starts that `address` is in, if all of it lies in `mapping`.
@@ -196,7 +212,8 @@ fn map_zeros(at: usize, len: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Mapping, Memfd, Pages};
+    use super::Guarded;
+    use crate::{Mapping, Memfd, Pages, RegionError};
     use rustix::fs::MemfdFlags;
     use std::os::fd::AsFd;
     use std::os::unix::process::ExitStatusExt;
@@ -245,6 +262,53 @@ mod tests {
         drop(hostile);
         let again = Memfd::create("again", 4096, Pages::Small).unwrap().map().unwrap();
         assert!(!again.has_failed(), "an entry is used anew");
+    }
+
+    /// Each first fault makes three mappings of one, as far as the kernel is concerned.
+    #[test]
+    fn first_faults_split_so_many_mappings() {
+        if !is_child() {
+            assert!(in_child("first_faults_split_so_many_mappings").success());
+            return;
+        }
+        super::install();
+        let file = rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 3 * 4096).unwrap();
+        let map = || Mapping::unsealed(file.as_fd(), 3 * 4096).unwrap();
+        let mut maps: Vec<_> = (0..=super::MAX_SPLIT).map(|_| map()).collect();
+        maps[0].all().fill(9);
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        let first_of = |map: &Mapping| {
+            map.bytes(4096, 1).unwrap().fill(1);
+            map.bytes(0, 1).unwrap().to_vec()
+        };
+        let (last, others) = maps.split_last().unwrap();
+        assert!(others.iter().all(|map| first_of(map) == [9]), "the rest is still shared");
+        assert_eq!(first_of(last), [0], "all of it was replaced");
+        maps.truncate(1);
+        assert_eq!(first_of(&map()), [9], "there is room for splits again");
+    }
+
+    #[test]
+    fn regression_what_cannot_be_guarded_is_not_mapped() {
+        if !is_child() {
+            assert!(in_child("regression_what_cannot_be_guarded_is_not_mapped").success());
+            return;
+        }
+        let file = rustix::fs::memfd_create("unsealed", MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, 4096).unwrap();
+        let map = || Mapping::unsealed(file.as_fd(), 4096);
+        let enter = |at: usize| Guarded::new(std::ptr::without_provenance(at << 12), 4096);
+        let mut entries: Vec<_> = (1..=super::MAPPINGS).map(|at| enter(at).unwrap()).collect();
+        let mapped = || std::fs::read_to_string("/proc/self/maps").unwrap().lines().count();
+        let before = mapped();
+        assert!(matches!(map(), Err(RegionError::Unguarded)));
+        assert_eq!(mapped(), before, "it was unmapped again");
+        drop(entries.swap_remove(super::MAPPINGS / 2));
+        let only = map().unwrap();
+        assert!(map().is_err());
+        drop(only);
+        assert!(map().is_ok());
     }
 
     #[test]

@@ -17,6 +17,8 @@
 #![allow(unsafe_code, reason = "this crate is where toklat touches memory that others may write")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+#[cfg(not(loom))]
+pub mod budget;
 mod bytes;
 #[cfg(not(loom))]
 pub mod guard;
@@ -24,6 +26,7 @@ pub mod guard;
 mod guest;
 #[cfg(not(loom))]
 mod mmio;
+mod place;
 #[cfg(not(loom))]
 mod region;
 pub mod sync;
@@ -34,6 +37,8 @@ pub use bytes::{Bytes, Span, prefetch, prefetch_all, prefetch_to_write};
 pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
 #[cfg(not(loom))]
 pub use mmio::Mmio;
+#[cfg(loom)]
+pub use place::Place;
 #[cfg(not(loom))]
 pub use region::{Buffers, Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice, Windows};
 pub use wake::{Cursor, WakeFlag};

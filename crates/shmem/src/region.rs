@@ -11,7 +11,8 @@ use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
-use crate::guard::Guarded;
+use crate::budget::{Account, Charge, OverBudget};
+use crate::guard::{Guarded, MAPPINGS};
 use crate::{Bytes, Shareable};
 
 /// Why a region could not be made, taken over or mapped.
@@ -42,6 +43,12 @@ pub enum RegionError {
     /// The file's size or seals could not be read.
     #[error("Cannot inspect the memory file")]
     Inspect(#[source] Errno),
+    /// There is no room in the guard's table, and a fault in an unguarded mapping would end the process.
+    #[error("This process has {MAPPINGS} mappings of files already, and guards no more")]
+    Unguarded,
+    /// More is mapped for a peer than may be.
+    #[error(transparent)]
+    OverBudget(#[from] OverBudget),
 }
 
 /// Which pages back a region.
@@ -155,6 +162,8 @@ pub struct Mapping {
     at: NonNull<u8>,
     len: usize,
     guarded: Guarded,
+    /// Whose it is, if a peer had it made.
+    charge: Option<Charge>,
 }
 
 // SAFETY: a mapping is an address range; access goes through Bytes and atomics only.
@@ -172,6 +181,24 @@ impl Mapping {
         Self::shared_file(file, len)
     }
 
+    /// Maps `len` bytes at `offset` of a file that somebody else lends, charged to `account`, as
+    /// [`unsealed`](Self::unsealed) otherwise. It is in no core dump of this process.
+    ///
+    /// # Errors
+    /// [`RegionError::OverBudget`] before anything is mapped; [`RegionError::Map`] when the kernel refuses.
+    pub fn lent(
+        file: BorrowedFd<'_>,
+        offset: u64,
+        len: usize,
+        account: &Arc<Account>,
+    ) -> Result<Arc<Self>, RegionError> {
+        let charge = account.charge(whole_pages(len)? as u64)?;
+        let mut mapping = Self::new_file(file, offset, len)?;
+        mapping.advise(Advice::LinuxDontDump);
+        mapping.charge = Some(charge);
+        Ok(Arc::new(mapping))
+    }
+
     fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {
         Self::file_at(file, 0, len)
     }
@@ -182,6 +209,10 @@ impl Mapping {
         offset: u64,
         len: usize,
     ) -> Result<Arc<Self>, RegionError> {
+        Self::new_file(file, offset, len).map(Arc::new)
+    }
+
+    fn new_file(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
@@ -190,7 +221,11 @@ impl Mapping {
         };
         let at =
             NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
-        Ok(Arc::new(Self { at, len, guarded: Guarded::new(at.as_ptr(), len) }))
+        let mut mapping = Self { at, len, guarded: Guarded::not_needed(), charge: None };
+        // Without an entry it is unmapped again.
+        let guarded = Guarded::new(at.as_ptr(), len).ok_or(RegionError::Unguarded)?;
+        mapping.guarded = guarded;
+        Ok(mapping)
     }
 
     /// Zeroed memory of this process alone: the regions of an inline switch and of tests.
@@ -198,7 +233,7 @@ impl Mapping {
     /// # Errors
     /// [`RegionError::Map`] when the kernel refuses.
     pub fn private(len: usize) -> Result<Arc<Self>, RegionError> {
-        Self::anonymous(len, MapFlags::PRIVATE)
+        Self::anonymous(len, MapFlags::PRIVATE).map(Arc::new)
     }
 
     /// As [`private`](Self::private), of which few pages are ever touched, one by one: no others are
@@ -207,12 +242,29 @@ impl Mapping {
     /// # Errors
     /// As there.
     pub fn sparse(len: usize) -> Result<Arc<Self>, RegionError> {
+        Self::new_sparse(len).map(Arc::new)
+    }
+
+    /// As [`sparse`](Self::sparse), to hold what a peer has in memory that it does not lend: the addresses
+    /// are charged to `account`. It is in no core dump.
+    ///
+    /// # Errors
+    /// As there; [`RegionError::OverBudget`] before anything is mapped.
+    pub fn reserved(len: usize, account: &Arc<Account>) -> Result<Arc<Self>, RegionError> {
+        let charge = account.charge(whole_pages(len)? as u64)?;
+        let mut mapping = Self::new_sparse(len)?;
+        mapping.advise(Advice::LinuxDontDump);
+        mapping.charge = Some(charge);
+        Ok(Arc::new(mapping))
+    }
+
+    fn new_sparse(len: usize) -> Result<Self, RegionError> {
         let mapping = Self::anonymous(len, MapFlags::PRIVATE | MapFlags::NORESERVE)?;
         mapping.advise(Advice::LinuxNoHugepage);
         Ok(mapping)
     }
 
-    /// Gives all pages of [`private`](Self::private) or [`sparse`](Self::sparse) memory back: it is zeroed.
+    /// Gives all pages of [`private`](Self::private), [`sparse`](Self::sparse) or [`reserved`](Self::reserved) memory back: it is zeroed.
     pub fn discard(&self) {
         self.advise(Advice::LinuxDontNeed);
     }
@@ -223,15 +275,15 @@ impl Mapping {
         let _ = unsafe { rustix::mm::madvise(self.at.as_ptr().cast(), self.len, advice) };
     }
 
-    fn anonymous(len: usize, flags: MapFlags) -> Result<Arc<Self>, RegionError> {
-        let len = len.next_multiple_of(4096);
+    fn anonymous(len: usize, flags: MapFlags) -> Result<Self, RegionError> {
+        let len = whole_pages(len)?;
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: as in `file_at`.
+        // SAFETY: as in `new_file`.
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags) };
         let at =
             NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
-        Ok(Arc::new(Self { at, len, guarded: Guarded::not_needed() }))
+        Ok(Self { at, len, guarded: Guarded::not_needed(), charge: None })
     }
 
     /// Bytes mapped.
@@ -295,6 +347,12 @@ impl Mapping {
         let at = NonNull::new(at).filter(|p| p.is_aligned() && !window.is_empty())?;
         Some(SharedSlice { at, count, mapping: Arc::clone(self) })
     }
+}
+
+/// What the kernel maps for `len` bytes.
+fn whole_pages(len: usize) -> Result<usize, RegionError> {
+    let failed = RegionError::Map { len, source: Errno::NOMEM };
+    len.checked_next_multiple_of(4096).ok_or(failed)
 }
 
 impl Drop for Mapping {
@@ -506,45 +564,4 @@ impl<'p> Windows<'p> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Cursor;
-
-    #[test]
-    fn a_region_cannot_be_resized_by_any_holder() {
-        let memfd = Memfd::create("test", 5000, Pages::Small).unwrap();
-        assert_eq!(memfd.len(), 8192);
-        assert!(rustix::fs::ftruncate(&memfd, 0).is_err());
-        assert!(rustix::fs::ftruncate(&memfd, 1 << 20).is_err());
-    }
-
-    #[test]
-    fn an_unsealed_file_is_refused() {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("test", flags).unwrap();
-        rustix::fs::ftruncate(&file, 4096).unwrap();
-        assert!(matches!(Memfd::adopt(file), Err(RegionError::NotSealed)));
-    }
-
-    #[test]
-    fn two_mappings_see_the_same_words() {
-        let memfd = Memfd::create("test", 4096, Pages::Small).unwrap();
-        let (ours, theirs) = (memfd.map().unwrap(), memfd.map().unwrap());
-        let (write, read) =
-            (ours.shared::<Cursor>(64).unwrap(), theirs.shared::<Cursor>(64).unwrap());
-        write.publish(77);
-        assert_eq!(read.observe(), 77);
-        assert!(ours.shared::<Cursor>(4093).is_none(), "misaligned");
-        assert!(ours.shared::<Cursor>(4096).is_none(), "outside");
-        assert!(ours.shared_slice::<Cursor>(4092, 2).is_none(), "half outside");
-    }
-
-    #[test]
-    fn punched_pages_read_as_zero() {
-        let memfd = Memfd::create("test", 8192, Pages::Small).unwrap();
-        let map = memfd.map().unwrap();
-        map.bytes(4096, 4).unwrap().copy_in(&[1, 2, 3, 4]);
-        memfd.punch(4096, 4096).unwrap();
-        assert_eq!(map.bytes(4096, 4).unwrap().to_vec(), [0; 4]);
-    }
-}
+mod tests;

@@ -10,7 +10,7 @@ use loom::cell::UnsafeCell;
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use toklat_shmem::{Cursor, WakeFlag};
+use toklat_shmem::{Cursor, Place, WakeFlag};
 
 /// What a kick rings: a token with a byte on it, or an eventfd.
 struct Doorbell {
@@ -157,5 +157,44 @@ fn one_fence_serves_all_the_egresses_of_a_batch() {
         for sleeper in sleepers {
             sleeper.join().unwrap();
         }
+    });
+}
+
+/// The SIGBUS handler beside a mapping that goes and another that takes its entry: what it finds is the range
+/// of one of them, never the start of one with the end of the other.
+#[test]
+fn a_range_is_of_one_mapping() {
+    let (low, high) = (4096..8192, 1 << 20..2 << 20);
+    loom::model(move || {
+        let place = Arc::new(Place::free());
+        assert!(place.enter(&low));
+        let handler = {
+            let (place, ranges) = (Arc::clone(&place), [low.clone(), high.clone()]);
+            thread::spawn(move || {
+                if let Some(found) = place.range() {
+                    assert!(ranges.contains(&found), "{found:?}");
+                }
+            })
+        };
+        place.leave();
+        assert!(place.enter(&high));
+        handler.join().unwrap();
+        assert_eq!(place.range(), Some(high.clone()));
+    });
+}
+
+/// Of two mappings that want one entry, one gets it.
+#[test]
+fn an_entry_is_taken_once() {
+    loom::model(|| {
+        let place = Arc::new(Place::free());
+        let other = {
+            let place = Arc::clone(&place);
+            thread::spawn(move || place.enter(&(1..2)))
+        };
+        let ours = place.enter(&(3..4));
+        let theirs = other.join().unwrap();
+        assert!(ours != theirs);
+        assert_eq!(place.range(), Some(if ours { 3..4 } else { 1..2 }));
     });
 }

@@ -1,0 +1,438 @@
+//! What memory that others lend may cost this process: address space, and mappings.
+//!
+//! A peer says how much is mapped, and a process has only so much: 128 TiB of addresses on most machines,
+//! `vm.max_map_count` mappings, one entry of the [guard](crate::guard)'s table each. So every mapping of lent
+//! memory, and every reservation made for a peer's sake, is charged to the [`Account`] of a port, and given
+//! back when it is unmapped.
+//!
+//! ```text
+//!                      Budget: all that may be mapped
+//!   +---------------------------------------------+------------------------+
+//!   | guaranteed: an equal share for every port   | shared by all          |
+//!   +---------------------------------------------+------------------------+
+//!     an account takes its own share first,         then here: at most half of it for one user
+//! ```
+//!
+//! Three limits hold at once: of a port, of a user, of all together. A port is sure of its share whatever
+//! others have, so a guest of usual size is served beside any number of greedy ones.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Of two bytes of the budget, one is guaranteed to ports.
+const GUARANTEED_BYTES: (u64, u64) = (1, 2);
+/// Of four mappings, three are: a guest has a few, whatever its size.
+const GUARANTEED_MAPPINGS: (u64, u64) = (3, 4);
+/// Most of what is shared that one user may take, but where limits of users say otherwise.
+const USERS_PART: u64 = 2;
+
+/// Bytes of address space, and mappings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Bytes of address space.
+    pub bytes: u64,
+    /// Mappings: entries of the kernel's table and of the guard's.
+    pub mappings: u64,
+}
+
+impl Extent {
+    /// No limit.
+    pub const MAX: Self = Self { bytes: u64::MAX, mappings: u64::MAX };
+
+    fn each(self, other: Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self { bytes: of(self.bytes, other.bytes), mappings: of(self.mappings, other.mappings) }
+    }
+
+    fn plus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_add)
+    }
+
+    fn minus(self, other: Self) -> Self {
+        self.each(other, u64::saturating_sub)
+    }
+
+    fn within(self, most: Self) -> Result<(), What> {
+        if self.bytes > most.bytes {
+            return Err(What::Bytes);
+        }
+        if self.mappings > most.mappings { Err(What::Mappings) } else { Ok(()) }
+    }
+
+    fn of(self, what: What) -> u64 {
+        match what {
+            What::Bytes => self.bytes,
+            What::Mappings => self.mappings,
+        }
+    }
+}
+
+/// What there is not enough of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum What {
+    /// Bytes of address space.
+    Bytes,
+    /// Mappings.
+    Mappings,
+}
+
+/// Whose limit it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// One port's.
+    Port,
+    /// One user's.
+    User,
+    /// That of all ports together.
+    All,
+}
+
+/// A mapping would exceed a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "Mapping {wanted} more {what} would exceed the limit of {whose}, {most}, of which {used} are in use"
+)]
+pub struct OverBudget {
+    /// Whose.
+    pub whose: Whose,
+    /// Of what.
+    pub what: What,
+    /// What was wanted.
+    pub wanted: u64,
+    /// What is in use already.
+    pub used: u64,
+    /// The limit.
+    pub most: u64,
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Bytes => "bytes",
+            Self::Mappings => "mappings",
+        })
+    }
+}
+
+impl fmt::Display for Whose {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Port => "the port",
+            Self::User => "its user",
+            Self::All => "all ports",
+        })
+    }
+}
+
+/// Limits of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Of one port.
+    pub port: Extent,
+    /// Of all together.
+    pub all: Extent,
+    /// How many ports there may be: so many shares are guaranteed.
+    pub ports: u64,
+}
+
+impl Limits {
+    /// What a port is sure of.
+    #[must_use]
+    pub fn guaranteed(&self) -> Extent {
+        let share = |all: u64, (part, of): (u64, u64)| all / of * part / self.ports.max(1);
+        Extent {
+            bytes: share(self.all.bytes, GUARANTEED_BYTES),
+            mappings: share(self.all.mappings, GUARANTEED_MAPPINGS),
+        }
+    }
+
+    /// What ports take beyond their guaranteed shares, all together.
+    #[must_use]
+    pub fn shared(&self) -> Extent {
+        let rest = |all: u64, (part, of): (u64, u64)| all - all / of * part;
+        Extent {
+            bytes: rest(self.all.bytes, GUARANTEED_BYTES),
+            mappings: rest(self.all.mappings, GUARANTEED_MAPPINGS),
+        }
+    }
+}
+
+/// What users may have mapped, in bytes; [`u64::MAX`] for no limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UserLimits {
+    /// Every user who is not named; `None` for a part of what is shared.
+    pub each: Option<u64>,
+    /// Users who are.
+    pub named: HashMap<u32, Option<u64>>,
+}
+
+/// What a process has mapped for all ports, and may.
+#[derive(Debug)]
+pub struct Budget(Mutex<Books>);
+
+#[derive(Debug)]
+struct Books {
+    limits: Limits,
+    user_limits: UserLimits,
+    /// What accounts took beyond their guaranteed shares.
+    shared: Extent,
+    users: HashMap<u32, User>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct User {
+    used: Extent,
+    /// Of what is shared.
+    shared: Extent,
+}
+
+impl Budget {
+    /// A budget of which nothing is taken.
+    #[must_use]
+    pub fn new(limits: Limits) -> Arc<Self> {
+        let user_limits = UserLimits::default();
+        let (shared, users) = (Extent::default(), HashMap::new());
+        Arc::new(Self(Mutex::new(Books { limits, user_limits, shared, users })))
+    }
+
+    /// Changes the limits. What exceeds them stays mapped; more is refused.
+    pub fn set_limits(&self, limits: Limits) {
+        self.books().limits = limits;
+    }
+
+    /// Changes the limits of users, likewise.
+    pub fn set_user_limits(&self, limits: UserLimits) {
+        self.books().user_limits = limits;
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        // Each change is done at once, so that a panic leaves none half done.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Books {
+    /// What an account that has `used` would take of what is shared, and whether it may have that.
+    fn check(&self, uid: u32, used: Extent, more: Extent) -> Result<Extent, OverBudget> {
+        let over = |whose, used: Extent, most: Extent| {
+            move |what: What| {
+                let (wanted, used, most) = (more.of(what), used.of(what), most.of(what));
+                OverBudget { whose, what, wanted, used, most }
+            }
+        };
+        let most = self.limits.port;
+        used.plus(more).within(most).map_err(over(Whose::Port, used, most))?;
+        let guaranteed = self.limits.guaranteed();
+        let beyond = used.plus(more).minus(guaranteed).minus(used.minus(guaranteed));
+        let user = self.users.get(&uid).copied().unwrap_or_default();
+        let shared = self.limits.shared();
+        match *self.user_limits.named.get(&uid).unwrap_or(&self.user_limits.each) {
+            Some(u64::MAX) => {}
+            Some(bytes) => {
+                let most = Extent { bytes, ..Extent::MAX };
+                user.used.plus(more).within(most).map_err(over(Whose::User, user.used, most))?;
+            }
+            None => {
+                let most = shared.each(shared, |all, _| all / USERS_PART);
+                let sum = user.shared.plus(beyond);
+                sum.within(most).map_err(over(Whose::User, user.shared, most))?;
+            }
+        }
+        self.shared.plus(beyond).within(shared).map_err(over(Whose::All, self.shared, shared))?;
+        Ok(beyond)
+    }
+}
+
+/// What is mapped for one port.
+#[derive(Debug)]
+pub struct Account {
+    budget: Arc<Budget>,
+    uid: u32,
+    /// Written under the budget's lock.
+    bytes: AtomicU64,
+    mappings: AtomicU64,
+    shared_bytes: AtomicU64,
+    shared_mappings: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Account {
+    /// An account of a port of user `uid`.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>, uid: u32) -> Arc<Self> {
+        Arc::new(Self {
+            budget: Arc::clone(budget),
+            uid,
+            bytes: AtomicU64::new(0),
+            mappings: AtomicU64::new(0),
+            shared_bytes: AtomicU64::new(0),
+            shared_mappings: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+        })
+    }
+
+    /// One without limits, in a budget of its own.
+    #[must_use]
+    pub fn unlimited() -> Arc<Self> {
+        let limits = Limits { port: Extent::MAX, all: Extent::MAX, ports: 1 };
+        let budget = Budget::new(limits);
+        budget.set_user_limits(UserLimits { each: Some(u64::MAX), named: HashMap::new() });
+        Self::new(&budget, 0)
+    }
+
+    /// What is mapped.
+    #[must_use]
+    pub fn used(&self) -> Extent {
+        let (bytes, mappings) = (&self.bytes, &self.mappings);
+        Extent { bytes: bytes.load(Ordering::Relaxed), mappings: mappings.load(Ordering::Relaxed) }
+    }
+
+    /// How often a mapping was refused.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Charges one mapping of so many bytes.
+    ///
+    /// # Errors
+    /// [`OverBudget`]: it may not be made.
+    pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, OverBudget> {
+        let more = Extent { bytes, mappings: 1 };
+        let mut books = self.budget.books();
+        let beyond = books.check(self.uid, self.used(), more).inspect_err(|_| {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+        })?;
+        books.shared = books.shared.plus(beyond);
+        let user = books.users.entry(self.uid).or_default();
+        *user = User { used: user.used.plus(more), shared: user.shared.plus(beyond) };
+        self.set(self.used().plus(more), self.shared().plus(beyond));
+        drop(books);
+        Ok(Charge { account: Arc::clone(self), extent: more })
+    }
+
+    /// Of what is shared.
+    fn shared(&self) -> Extent {
+        let (bytes, mappings) = (&self.shared_bytes, &self.shared_mappings);
+        Extent { bytes: bytes.load(Ordering::Relaxed), mappings: mappings.load(Ordering::Relaxed) }
+    }
+
+    fn set(&self, used: Extent, shared: Extent) {
+        self.bytes.store(used.bytes, Ordering::Relaxed);
+        self.mappings.store(used.mappings, Ordering::Relaxed);
+        self.shared_bytes.store(shared.bytes, Ordering::Relaxed);
+        self.shared_mappings.store(shared.mappings, Ordering::Relaxed);
+    }
+
+    fn give_back(&self, less: Extent) {
+        let mut books = self.budget.books();
+        let used = self.used().minus(less);
+        // Limits may have changed since: no more is given back than was taken.
+        let beyond = used.minus(books.limits.guaranteed());
+        let shared = self.shared().each(beyond, u64::min);
+        let returned = self.shared().minus(shared);
+        books.shared = books.shared.minus(returned);
+        if let Some(user) = books.users.get_mut(&self.uid) {
+            *user = User { used: user.used.minus(less), shared: user.shared.minus(returned) };
+            if user.used == Extent::default() {
+                books.users.remove(&self.uid);
+            }
+        }
+        self.set(used, shared);
+    }
+}
+
+/// A mapping that is charged for: given back when dropped.
+#[derive(Debug)]
+pub struct Charge {
+    account: Arc<Account>,
+    extent: Extent,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.account.give_back(self.extent);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four ports that are sure of 10 bytes and 3 mappings each; 40 bytes and 4 mappings are shared.
+    fn budget() -> Arc<Budget> {
+        let port = Extent { bytes: 35, mappings: 6 };
+        Budget::new(Limits { port, all: Extent { bytes: 80, mappings: 16 }, ports: 4 })
+    }
+
+    fn over(refused: Result<Charge, OverBudget>) -> (Whose, What) {
+        let refused = refused.unwrap_err();
+        (refused.whose, refused.what)
+    }
+
+    #[test]
+    fn a_port_has_a_limit_and_gets_back_what_it_gives_back() {
+        let account = Account::new(&budget(), 7);
+        let charges = [account.charge(5).unwrap(), account.charge(25).unwrap()];
+        assert_eq!(account.used(), Extent { bytes: 30, mappings: 2 });
+        assert_eq!(over(account.charge(6)), (Whose::Port, What::Bytes));
+        assert_eq!(over(account.charge(u64::MAX)), (Whose::Port, What::Bytes));
+        let error = account.charge(6).unwrap_err();
+        assert_eq!((error.wanted, error.used, error.most), (6, 30, 35));
+        drop(charges);
+        assert_eq!(account.used(), Extent::default());
+        let charges: Vec<_> = (0..5).map(|_| account.charge(1).unwrap()).collect();
+        assert_eq!((charges.len(), account.refused()), (5, 3));
+        // Three of its own, two of the four that are shared: half of them.
+        assert_eq!(over(account.charge(1)), (Whose::User, What::Mappings));
+    }
+
+    /// What a front end of largest size leaves is what others are sure of.
+    #[test]
+    fn what_is_guaranteed_is_there_whatever_others_take() {
+        let budget = budget();
+        let greedy = [Account::new(&budget, 1), Account::new(&budget, 2)];
+        let taken = greedy.each_ref().map(|account| account.charge(30).unwrap());
+        assert_eq!(over(greedy[0].charge(1)), (Whose::User, What::Bytes));
+        let third = Account::new(&budget, 3);
+        assert_eq!(over(third.charge(11)), (Whose::All, What::Bytes));
+        let own = third.charge(10).unwrap();
+        assert_eq!(over(third.charge(1)), (Whose::All, What::Bytes));
+        drop(taken);
+        let more = third.charge(20).unwrap();
+        drop((own, more));
+        assert_eq!(budget.books().shared, Extent::default());
+        assert!(budget.books().users.is_empty());
+    }
+
+    #[test]
+    fn users_have_limits_of_their_own() {
+        let budget = budget();
+        let named = HashMap::from([(1, Some(u64::MAX)), (2, None)]);
+        budget.set_user_limits(UserLimits { each: Some(12), named });
+        let [free, usual, bound] = [1, 2, 3].map(|uid| Account::new(&budget, uid));
+        let all = free.charge(35).unwrap();
+        assert_eq!(over(usual.charge(31)), (Whose::User, What::Bytes));
+        let twice = [bound.charge(6).unwrap(), bound.charge(6).unwrap()];
+        assert_eq!(over(bound.charge(1)), (Whose::User, What::Bytes));
+        drop((all, twice));
+    }
+
+    #[test]
+    fn limits_that_change_lose_nothing() {
+        let budget = budget();
+        let account = Account::new(&budget, 1);
+        let (first, second) = (account.charge(15).unwrap(), account.charge(10).unwrap());
+        assert_eq!(budget.books().shared.bytes, 15);
+        let before = budget.books().limits;
+        for bytes in [40, 800] {
+            budget.set_limits(Limits { all: Extent { bytes, mappings: 16 }, ..before });
+            let _ = account.charge(2);
+        }
+        drop(first);
+        budget.set_limits(before);
+        drop(second);
+        assert_eq!((budget.books().shared, account.used()), Default::default());
+    }
+}

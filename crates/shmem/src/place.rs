@@ -1,0 +1,104 @@
+//! Where a mapping is, for a reader that takes no lock: the SIGBUS handler.
+//!
+//! An entry of the guard's table is used again and again, each time for one *life*. The handler must never
+//! pair the start of one life with the end of another: the range between the two would take in memory of
+//! other mappings, which it would replace by zeros.
+//!
+//! ```text
+//!   life   4n: free  --claim-->  4n + 1: being filled in  --publish-->  4n + 2: valid  --leave-->  4n + 4: free
+//! ```
+//!
+//! A reader loads `life` before and after the range, and believes the range if both loads found the same
+//! valid life (a sequence lock). It never waits: an entry that changes cannot be the one it looks for,
+//! because the thread that faults keeps its own mapping, and so that mapping's entry.
+
+use std::ops::Range;
+
+use crate::sync::{AtomicU64, Ordering, fence};
+
+/// What the two lowest bits of a life say.
+const STATE: u64 = 0b11;
+const FREE: u64 = 0;
+const CLAIMED: u64 = 1;
+const VALID: u64 = 2;
+/// From a life to the next.
+const NEXT: u64 = 4;
+
+/// An address range that is entered by one side and looked at by another.
+#[derive(Debug)]
+pub struct Place {
+    life: AtomicU64,
+    start: AtomicU64,
+    end: AtomicU64,
+}
+
+impl Place {
+    /// A free one.
+    #[cfg(not(loom))]
+    pub const fn free() -> Self {
+        Self { life: AtomicU64::new(FREE), start: AtomicU64::new(0), end: AtomicU64::new(0) }
+    }
+
+    /// A free one.
+    #[cfg(loom)]
+    #[must_use]
+    pub fn free() -> Self {
+        Self { life: AtomicU64::new(FREE), start: AtomicU64::new(0), end: AtomicU64::new(0) }
+    }
+
+    /// Enters a range; false if this place is taken.
+    pub fn enter(&self, range: &Range<usize>) -> bool {
+        let free = self.life.load(Ordering::Relaxed);
+        let claimed = free | CLAIMED;
+        let orders = (Ordering::Acquire, Ordering::Relaxed);
+        if free & STATE != FREE
+            || self.life.compare_exchange(free, claimed, orders.0, orders.1).is_err()
+        {
+            return false;
+        }
+        // A reader that sees one of the words below sees the claim, too.
+        fence(Ordering::Release);
+        self.start.store(range.start as u64, Ordering::Relaxed);
+        self.end.store(range.end as u64, Ordering::Relaxed);
+        self.life.store(free | VALID, Ordering::Release);
+        true
+    }
+
+    /// Makes it free. Only for the side that entered the range.
+    pub fn leave(&self) {
+        let life = self.life.load(Ordering::Relaxed);
+        self.life.store((life & !STATE) + NEXT, Ordering::Release);
+    }
+
+    /// The range of one life; `None` if there is none, or it changes.
+    pub fn range(&self) -> Option<Range<usize>> {
+        let life = self.life.load(Ordering::Acquire);
+        if life & STATE != VALID {
+            return None;
+        }
+        let start = self.start.load(Ordering::Relaxed);
+        let end = self.end.load(Ordering::Relaxed);
+        // Pairs with the fence of a later `enter`.
+        fence(Ordering::Acquire);
+        let same = self.life.load(Ordering::Relaxed) == life;
+        same.then_some(start as usize..end as usize)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_has_one_range_at_a_time() {
+        let place = Place::free();
+        assert_eq!(place.range(), None);
+        assert!(place.enter(&(4096..8192)));
+        assert!(!place.enter(&(0..1)), "it is taken");
+        assert_eq!(place.range(), Some(4096..8192));
+        place.leave();
+        assert_eq!(place.range(), None);
+        assert!(place.enter(&(1..2)));
+        assert_eq!(place.range(), Some(1..2));
+    }
+}
