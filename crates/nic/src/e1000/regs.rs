@@ -377,9 +377,9 @@ pub const TABLE: &[Register] = &[
 /// Which of the counters of sizes a frame of `len` bytes, without its check sequence, is counted in.
 #[inline(always)]
 pub fn size_class(len: usize) -> usize {
-    match len + 4 {
+    match len.wrapping_add(4) {
         0..=64 => 0,
-        more => (more.ilog2() as usize - 5).min(5),
+        more => (more.ilog2() as usize).wrapping_sub(5).min(5),
     }
 }
 

@@ -4,6 +4,7 @@
 //! many buffers as it needs. No descriptor at all is a miss; none for its rest, a buffer error. Its
 //! check sequence is counted and zero: nobody computes it to be looked at by nobody.
 
+use std::num::Wrapping;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -89,27 +90,27 @@ impl Shape {
             return Self { len, padded: len, check: [0; CHECK], total: len, matched };
         }
         let padded = len.max(SHORTEST);
-        Self { len, padded, check: [0; CHECK], total: padded + CHECK, matched }
+        Self { len, padded, check: [0; CHECK], total: padded.wrapping_add(CHECK), matched }
     }
 
     /// Writes the bytes from `from` on; returns how many.
     #[inline(always)]
     fn write(&self, payload: impl Payload, from: usize, to: Bytes<'_>) -> usize {
-        let to = to.prefix(self.total - from);
-        let end = from + to.len();
+        let to = to.prefix(self.total.wrapping_sub(from));
+        let end = from.wrapping_add(to.len());
         let mut at = from;
         if at < self.len {
-            at += payload.copy(at, to.prefix(self.len - at));
+            at = at.wrapping_add(payload.copy(at, to.prefix(self.len.wrapping_sub(at))));
         }
         if at < self.padded && at < end {
-            let zeros = to.suffix(at - from).prefix(self.padded - at);
+            let zeros = to.suffix(at.wrapping_sub(from)).prefix(self.padded.wrapping_sub(at));
             zeros.fill(0);
-            at += zeros.len();
+            at = at.wrapping_add(zeros.len());
         }
         if at < end {
-            to.suffix(at - from).copy_in(&self.check[at - self.padded..]);
+            to.suffix(at.wrapping_sub(from)).copy_in(&self.check[at.wrapping_sub(self.padded)..]);
         }
-        end - from
+        to.len()
     }
 }
 
@@ -193,7 +194,9 @@ impl Filling {
         tally: &mut Tally,
     ) -> Result<&'l [FrameIdx], Fault> {
         let strip = core.registers.csr(csr::FEATURES) & features::ASTRP_RCV != 0;
-        for (done, i) in list.iter().enumerate() {
+        let mut left = list;
+        while let Some((i, rest)) = left.split_first() {
+            let at = std::mem::replace(&mut left, rest);
             let (frame, head) = (batch.pick(*i), batch.head(*i));
             let Some(to) = destination(head) else {
                 tally.runts += 1;
@@ -204,7 +207,7 @@ impl Filling {
                 continue;
             };
             let len = frame.len();
-            if len > limits.max_frame as usize || len + CHECK > LONGEST {
+            if len > limits.max_frame as usize || len > LONGEST - CHECK {
                 tally.too_long += 1;
                 continue;
             }
@@ -214,12 +217,12 @@ impl Filling {
                     tally.frames += 1;
                     tally.bytes += len as u64;
                 }
-                Put::Missed | Put::Cut if limits.lossless => return Ok(&list[done..]),
+                Put::Missed | Put::Cut if limits.lossless => return Ok(at),
                 Put::Missed => tally.missed += 1,
                 Put::Cut => tally.cut += 1,
             }
         }
-        Ok(&[])
+        Ok(left)
     }
 
     /// Puts a frame into the ring.
@@ -394,13 +397,13 @@ fn miss(core: &Core, frames: u16) {
 /// What became of a list of frames.
 #[derive(Debug, Default)]
 struct Tally {
-    frames: u64,
-    bytes: u64,
-    runts: u64,
-    filtered: u64,
-    too_long: u64,
-    missed: u64,
-    cut: u64,
+    frames: Wrapping<u64>,
+    bytes: Wrapping<u64>,
+    runts: Wrapping<u64>,
+    filtered: Wrapping<u64>,
+    too_long: Wrapping<u64>,
+    missed: Wrapping<u64>,
+    cut: Wrapping<u64>,
 }
 
 /// A controller's receiver. Shared by all workers.
@@ -413,16 +416,16 @@ pub(super) struct Receiver {
 impl Receiver {
     fn count(&self, tally: &Tally) {
         let Some(counters) = &self.counters else { return };
-        counters.frames.add(tally.frames);
-        counters.bytes.add(tally.bytes);
+        counters.frames.add(tally.frames.0);
+        counters.bytes.add(tally.bytes.0);
         let drops = [
             (DropReason::Runt, tally.runts),
             (DropReason::Filtered, tally.filtered),
             (DropReason::TooLong, tally.too_long),
             (DropReason::Full, tally.missed + tally.cut),
         ];
-        for (reason, frames) in drops.into_iter().filter(|(_, frames)| *frames > 0) {
-            counters.drop_frames(reason, frames);
+        for (reason, frames) in drops.into_iter().filter(|(_, frames)| frames.0 > 0) {
+            counters.drop_frames(reason, frames.0);
         }
     }
 
@@ -455,8 +458,8 @@ impl Egress for Receiver {
             }
         });
         filling.finish(core);
-        if tally.missed > 0 {
-            miss(core, tally.missed as u16);
+        if tally.missed.0 > 0 {
+            miss(core, tally.missed.0 as u16);
         }
         self.count(&tally);
         match filled {
@@ -471,7 +474,7 @@ impl Egress for Receiver {
                     counters.faults.add(1);
                     let done = tally.frames + tally.runts + tally.filtered + tally.too_long;
                     let done = done + tally.missed + tally.cut;
-                    counters.drop_frames(DropReason::Down, list.len() as u64 - done);
+                    counters.drop_frames(DropReason::Down, list.len() as u64 - done.0);
                 }
                 all
             }

@@ -90,7 +90,7 @@ impl Style {
             Self::Swapped => (load(2), status, word),
         };
         // Two's complement of twelve bits; none of them set is the most there is.
-        let len = 4096 - (count & 0xfff);
+        let len = 4096u32.wrapping_sub(count & 0xfff);
         Descriptor { address, status, len }
     }
 
@@ -113,6 +113,9 @@ pub(super) struct Descriptor {
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     words: SharedSlice<AtomicU32>,
+    /// Words of a descriptor, and which of them OWN is in.
+    stride: usize,
+    status: usize,
     pub len: u32,
     pub base: u32,
     pub style: Style,
@@ -132,7 +135,7 @@ impl Ring {
         // Rings are aligned to their descriptors; the chip takes no notice of the bits below.
         let base = base & !(4 * style.words() as u32 - 1);
         let words = memory.shared_slice(base.into(), len as usize * style.words())?;
-        Some(Self { words, len, base, style })
+        Some(Self { words, stride: style.words(), status: style.status(), len, base, style })
     }
 
     pub fn is_same(&self, other: &Self) -> bool {
@@ -141,26 +144,27 @@ impl Ring {
 
     #[inline(always)]
     fn word(&self, at: u32, word: usize) -> &AtomicU32 {
-        &self.words[at as usize * self.style.words() + word]
+        &self.words[(at as usize).wrapping_mul(self.stride).wrapping_add(word)]
     }
 
     /// The word that OWN is in.
     #[inline(always)]
     fn status_word(&self, at: u32) -> &AtomicU32 {
-        self.word(at, self.style.status())
+        self.word(at, self.status)
     }
 
     /// The descriptor after `at`.
     #[inline(always)]
     pub fn next(&self, at: u32) -> u32 {
-        if at + 1 >= self.len { 0 } else { at + 1 }
+        let next = at.wrapping_add(1);
+        if next >= self.len { 0 } else { next }
     }
 
     /// The descriptor `count` after `at`, `count` being at most the ring's length.
     #[inline(always)]
     pub fn after(&self, at: u32, count: u32) -> u32 {
-        let after = at + count;
-        if after >= self.len { after - self.len } else { after }
+        let after = at.wrapping_add(count);
+        if after >= self.len { after.wrapping_sub(self.len) } else { after }
     }
 
     /// The descriptor `count` before `at`, `count` being at most the ring's length.

@@ -334,14 +334,14 @@ impl Ingress for Transmitter {
         let position = registers.position();
         let mut at = ring.before(position.at, position.lent.min(ring.len));
         let tells = registers.csr(csr::EXTENDED) & extended::LTINTEN != 0;
-        let (mut given, mut wanted) = (0, false);
+        let (mut given, mut wanted) = (0u32, false);
         for count in self.lent.complete(frames) {
             for left in (0..u32::from(*count)).rev() {
                 wanted |= tells && left == 0 && ring.wants_interrupt(at);
                 ring.give_back(at);
                 at = ring.next(at);
             }
-            given += u32::from(*count);
+            given = given.wrapping_add(u32::from(*count));
         }
         let lent = position.lent.saturating_sub(given);
         registers.set_position(Position { lent, ..position });
@@ -420,7 +420,7 @@ impl Lent {
     fn push(&mut self, count: u32) {
         if let Some(place) = self.counts.get_mut(self.gathered) {
             *place = count as u16;
-            self.gathered += 1;
+            self.gathered = self.gathered.wrapping_add(1);
         }
     }
 

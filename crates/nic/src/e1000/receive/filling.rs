@@ -140,9 +140,9 @@ impl Filling {
     /// The descriptor `n` after those that are filled.
     #[inline(always)]
     pub(super) fn place(&self, n: usize) -> usize {
-        let at = self.head as usize + self.filled.len() + n;
+        let at = (self.head as usize).wrapping_add(self.filled.len()).wrapping_add(n);
         let size = self.size as usize;
-        if at >= size { at - size } else { at }
+        if at >= size { at.wrapping_sub(size) } else { at }
     }
 
     /// Hands filled descriptors to the driver: the first one last, because a driver goes by it.
@@ -156,7 +156,8 @@ impl Filling {
         state.first.store(self.filled.first().copied().unwrap_or(0), Relaxed);
         state.moving.store(end + 1, Release);
         for (n, word) in self.filled.iter().enumerate().rev() {
-            let at = if head + n >= size { head + n - size } else { head + n };
+            let at = head.wrapping_add(n);
+            let at = if at >= size { at.wrapping_sub(size) } else { at };
             if let Some(descriptor) = ring.get(at) {
                 if self.filter.extended {
                     descriptor.set_first(0);
@@ -233,7 +234,7 @@ impl Filling {
         let longest = self.filter.longest.min(limits.max_frame as usize);
         let longest = longest.min(self.filter.buffer - self.filter.fcs);
         let requests = batch.any_offload();
-        let (mut finished, mut used) = (0, 0);
+        let (mut finished, mut used) = (0usize, 0usize);
         for i in list {
             let frame = batch.pick(*i);
             let (len, head) = (frame.len(), batch.head(*i));
@@ -243,22 +244,23 @@ impl Filling {
             }
             let destination = destination(head);
             if !self.filter.takes(&core.registers, destination) {
-                tally.filtered += 1;
-                finished += 1;
+                tally.filtered = tally.filtered.wrapping_add(1);
+                finished = finished.wrapping_add(1);
                 continue;
             }
             let Some(room) = found[..count].get(used) else { break };
             if batch.is_long() {
-                prefetch_next(batch, list.get(finished + 1), found[..count].get(used + 1));
+                let next = found[..count].get(used.wrapping_add(1));
+                prefetch_next(batch, list.get(finished.wrapping_add(1)), next);
             }
             frame.copy_to(*room);
             let good = requests && is_good(batch, *i);
             let status = if good { self.checksum_status(head) } else { rx::IXSM };
-            let word = self.word(len + self.filter.fcs, rx::DD | rx::EOP | status, 0);
+            let word = self.word(len.wrapping_add(self.filter.fcs), rx::DD | rx::EOP | status, 0);
             self.filled.push(word);
             tally.add(len, destination, self.filter.small);
-            used += 1;
-            finished += 1;
+            used = used.wrapping_add(1);
+            finished = finished.wrapping_add(1);
         }
         self.publish(&core.registers);
         Ok(finished)
@@ -270,7 +272,7 @@ impl Filling {
     fn find<'m>(&self, core: &'m Core, most: usize, found: &mut [Bytes<'m>; CHUNK]) -> usize {
         let Some(ring) = &self.ring else { return 0 };
         let mut near = core.memory.near();
-        let mut count = 0;
+        let mut count = 0usize;
         for found in found.iter_mut().take(most) {
             let Some(descriptor) = ring.get(self.place(count)) else { break };
             walk::note(1);
@@ -280,7 +282,7 @@ impl Filling {
             bytes.prefetch_to_write(0);
             bytes.prefetch_to_write(64);
             *found = bytes;
-            count += 1;
+            count = count.wrapping_add(1);
         }
         count
     }

@@ -86,15 +86,16 @@ pub(super) enum Met {
 impl Tally {
     #[inline(always)]
     fn add(&mut self, len: usize, destination: u64, small: usize) {
-        self.frames += 1;
-        self.bytes += len as u64;
+        self.frames = self.frames.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(len as u64);
         match class(destination) {
             Class::Unicast => {}
             Class::Multicast => self.multicast += 1,
             Class::Broadcast => self.broadcast += 1,
         }
-        self.sizes[regs::size_class(len)] += 1;
-        self.small |= len + 4 <= small;
+        let class = &mut self.sizes[regs::size_class(len)];
+        *class = class.wrapping_add(1);
+        self.small |= len.wrapping_add(4) <= small;
     }
 }
 

@@ -157,8 +157,9 @@ impl Transmit {
             let len = is_plain(second, tagged)?;
             *found = near.bytes(descriptor.first(), len)?;
             *flags = flags_of(second);
-            ends[number & (LENT - 1)] = last + 1;
-            (last, number) = (last + 1, number + 1);
+            last = last.wrapping_add(1);
+            ends[number & (LENT - 1)] = last;
+            number = number.wrapping_add(1);
             tally.add(len as usize);
             Some(*found)
         });
@@ -351,9 +352,10 @@ impl Transmit {
 impl Tally {
     #[inline(always)]
     fn add(&mut self, len: usize) {
-        self.frames += 1;
-        self.bytes += len as u64;
-        self.sizes[regs::size_class(len)] += 1;
+        let class = &mut self.sizes[regs::size_class(len)];
+        *class = class.wrapping_add(1);
+        self.frames = self.frames.wrapping_add(1);
+        self.bytes = self.bytes.wrapping_add(len as u64);
     }
 
     /// Counts what kind of address frames go to: as it is at this moment, good for nothing else.

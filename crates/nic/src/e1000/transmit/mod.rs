@@ -251,19 +251,18 @@ impl Transmit {
     #[inline]
     fn give_back_to(&mut self, end: u32) {
         let Some(ring) = &self.ring else { return };
-        let (size, done) = (self.size, self.done);
-        let count = if end >= done { end - done } else { end + size - done };
+        let (size, done, to) = (self.size as usize, self.done as usize, end as usize);
+        let runs = if to >= done { [done..to, 0..0] } else { [done..size, 0..to] };
         let mut seen = 0;
         fence(Release);
-        for n in (0..count).rev() {
-            let at = if done + n >= size { done + n - size } else { done + n } as usize;
-            let flags = self.flags.get(at).copied().unwrap_or(0);
-            if flags & flag::REPORT != 0
-                && let Some(descriptor) = ring.get(at)
-            {
-                let second = descriptor.second();
-                descriptor.publish(second & !tx::STA | tx::DD);
-                seen |= if flags & flag::DELAY != 0 { told::DELAYED } else { told::NOW };
+        for run in runs.into_iter().rev() {
+            let descriptors = ring.get(run.clone()).unwrap_or_default();
+            let flags = self.flags.get(run).unwrap_or_default();
+            for (descriptor, flags) in descriptors.iter().zip(flags).rev() {
+                if flags & flag::REPORT != 0 {
+                    descriptor.publish(descriptor.second() & !tx::STA | tx::DD);
+                    seen |= if flags & flag::DELAY != 0 { told::DELAYED } else { told::NOW };
+                }
             }
         }
         let registers = &self.core.registers;

@@ -57,7 +57,7 @@ impl Transmitter {
                 Found::Whole(count, len) => {
                     self.push(&mut near, scratch, &rules, len)?;
                     self.lent.push(count);
-                    place.lent += count;
+                    place.lent = place.lent.wrapping_add(count);
                     place.at = ring.after(place.at, count);
                     self.incomplete = None;
                 }
@@ -79,9 +79,9 @@ impl Transmitter {
     #[inline(always)]
     fn find(&mut self, ring: &Ring, place: Position) -> Found {
         self.pieces.clear();
-        let (mut at, mut count, mut len) = (place.at, 0, 0);
+        let (mut at, mut count, mut len) = (place.at, 0u32, 0usize);
         loop {
-            if place.lent + count >= ring.len {
+            if place.lent.wrapping_add(count) >= ring.len {
                 return if place.lent == 0 { Found::Endless(count) } else { Found::Nothing };
             }
             walk::note(1);
@@ -94,8 +94,8 @@ impl Transmitter {
             if self.pieces.len() < MAX_SEGS {
                 self.pieces.push(descriptor);
             }
-            count += 1;
-            len += descriptor.len as usize;
+            count = count.wrapping_add(1);
+            len = len.wrapping_add(descriptor.len as usize);
             if descriptor.status & bits::ENP != 0 {
                 return Found::Whole(count, len);
             }
@@ -120,7 +120,7 @@ impl Transmitter {
             && let Some(bytes) = near.bytes_to_read(one.address.into(), one.len)
         {
             scratch.push(bytes.span());
-            if len + CHECK > NO_BABBLE {
+            if len > NO_BABBLE - CHECK {
                 self.core.registers.raise(status::BABL);
             }
             return Ok(());
