@@ -470,7 +470,7 @@ impl PortState {
 /// Drops by reason; reasons that did not occur are left out.
 pub type Drops = BTreeMap<DropReason, u64>;
 
-fn drops(of: &[Counter; DropReason::COUNT]) -> Drops {
+fn drops(of: &[Counter]) -> Drops {
     DropReason::ALL.into_iter().zip(of).map(|(r, c)| (r, c.get())).filter(|(_, n)| *n > 0).collect()
 }
 

@@ -47,6 +47,16 @@ const fn identity() -> [FrameIdx; 1024] {
 }
 static ALL: [FrameIdx; 1024] = identity();
 
+/// The VLAN tag that a frame came with.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tag {
+    /// What it says (TCI: priority and VLAN id), if there is one.
+    tci: Option<u16>,
+    /// What follows it, or the addresses if there is none, is a tag as well: without the first one the frame
+    /// would be in the VLAN of the second.
+    hides_another: bool,
+}
+
 /// What a turn did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "completed frames must be given back"]
@@ -64,8 +74,8 @@ pub struct Turn {
 pub struct Forwarder {
     destinations: Vec<Destination>,
     filters: Vec<Filter>,
-    /// VLAN tags as frames came in (TCI), for switches that look at them.
-    tags: Vec<Option<u16>>,
+    /// VLAN tags as frames came in, for ports that look at them.
+    tags: Vec<Tag>,
     /// Variants already made of a frame: tagged, untagged.
     variants: Vec<[Option<FrameIdx>; 2]>,
     /// The gathered frame that a variant was made of.
@@ -107,7 +117,7 @@ impl Forwarder {
     fn reserve(&mut self, batch: usize, queues: usize) {
         self.destinations.resize(batch, 0);
         self.filters.resize(batch, 0);
-        self.tags.resize(batch, None);
+        self.tags.resize(batch, Tag::default());
         self.variants.resize(batch, [None; 2]);
         self.origins.resize(4 * batch, 0);
         self.next.resize(batch + 1, 0);

@@ -10,7 +10,7 @@ pub enum VlanMode {
     /// Knows nothing of VLANs: tags are payload. Talks to other such ports only.
     #[default]
     Unaware,
-    /// Member of one VLAN; its frames carry no tag.
+    /// Member of one VLAN; its frames carry no tag, or one with a priority only.
     Access(VlanId),
     /// Member of several VLANs; its frames carry tags, but for those of the native VLAN.
     Trunk {
@@ -60,6 +60,10 @@ pub struct Policy {
     /// Port security: only `macs` (or, if there are none, the first address seen) may be source
     /// addresses.
     pub locked: bool,
+    /// Anti-spoofing: only `macs`, of which there is one at least, may be source addresses and senders of ARP,
+    /// RARP and neighbour discovery; DHCP servers and routers are not heard. What could hide such a message
+    /// is dropped.
+    pub guard: bool,
     /// Most addresses that are learned at this port.
     pub mac_limit: u32,
     /// Most flooded frames a second (unknown, multicast, broadcast); `None` for no limit.
@@ -108,6 +112,7 @@ impl Default for Policy {
             vlan: VlanMode::Unaware,
             macs: Vec::new(),
             locked: false,
+            guard: false,
             mac_limit: Self::MAC_LIMIT,
             flood_limit: Some(Self::FLOOD_LIMIT),
             flap_guard: true,

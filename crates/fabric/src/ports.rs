@@ -89,6 +89,8 @@ pub(crate) struct PortEntry {
     pub vlan: Vlan,
     /// The only source addresses it may use, if it is locked to some.
     pub allowed: Option<Vec<u64>>,
+    /// What it says of itself is judged, too.
+    pub guard: bool,
     pub mac_limit: u32,
     pub flap_guard: bool,
     pub flood_limit: Option<u32>,
@@ -170,7 +172,8 @@ impl Vlan {
         let tag = tag.filter(|id| *id != 0);
         match self {
             Self::Unaware => Some(0),
-            Self::Access(id) => tag.is_none_or(|tag| tag == *id).then_some(*id),
+            // Its own number, too: what is behind such a tag would come to lie in front (802.1Q, 6.9.1).
+            Self::Access(id) => tag.is_none().then_some(*id),
             Self::Trunk { native, .. } => {
                 tag.or(*native).filter(|id| *id < 4095 && self.allows(*id))
             }
@@ -258,7 +261,8 @@ impl<E: Egress + Clone> Ports<E> {
             reach,
             send_queues: spec.send_queues,
             vlan,
-            allowed: policy.locked.then(allowed),
+            allowed: (policy.locked || policy.guard).then(allowed),
+            guard: policy.guard,
             mac_limit: policy.mac_limit,
             flap_guard: policy.flap_guard,
             flood_limit: policy.flood_limit,

@@ -15,6 +15,7 @@ mod layers;
 mod offload;
 mod probe;
 mod segment;
+mod spoof;
 mod transport;
 
 pub use address::{Mac, ParseAddressError, VlanId};
@@ -24,6 +25,7 @@ pub use layers::{Layers, Network, Transport, flow_hash};
 pub use offload::{MAX_HEADERS, MAX_SEGMENTS, OFFLOAD_HEADER, Offload, OffloadError, OffloadSet};
 pub use probe::{IMIX, MIN_FRAME, Probe, ProbeError, UdpFrame};
 pub use segment::Segments;
+pub use spoof::{Spoof, is_tag, spoof};
 pub use transport::{Icmp, Tcp, Udp, tcp_flags};
 
 /// Bytes of an Ethernet header: destination, source, EtherType (IEEE 802.3, 3.1.1).

@@ -85,11 +85,25 @@ pub enum DropReason {
     Io,
     /// The receiving NIC's address or VLAN filter does not take it.
     Filtered,
+    /// Would leave without its VLAN tag and begin with another one: it would be in another VLAN.
+    DoubleTag,
+    /// ARP of another sender than the guarded port's own.
+    ArpSpoof,
+    /// Neighbour discovery that names another station than the guarded port's own.
+    NdSpoof,
+    /// A DHCP server's message from a guarded port.
+    DhcpServer,
+    /// A router's advertisement or redirect from a guarded port.
+    RouterAdvert,
+    /// From a guarded port, with headers that cannot be judged.
+    HiddenHeaders,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 17;
+    pub const COUNT: usize = 23;
+    /// The first so many can be met where frames go out; the others only where they come in.
+    pub const AT_EGRESS: usize = 17;
 
     /// All of them, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [
@@ -110,6 +124,12 @@ impl DropReason {
         Self::Restart,
         Self::Io,
         Self::Filtered,
+        Self::DoubleTag,
+        Self::ArpSpoof,
+        Self::NdSpoof,
+        Self::DhcpServer,
+        Self::RouterAdvert,
+        Self::HiddenHeaders,
     ];
 
     /// Its name in tables and JSON.
@@ -133,6 +153,12 @@ impl DropReason {
             Self::Restart => "restart",
             Self::Io => "io",
             Self::Filtered => "filtered",
+            Self::DoubleTag => "double_tag",
+            Self::ArpSpoof => "arp_spoof",
+            Self::NdSpoof => "nd_spoof",
+            Self::DhcpServer => "dhcp_server",
+            Self::RouterAdvert => "router_advert",
+            Self::HiddenHeaders => "hidden_headers",
         }
     }
 }
@@ -186,7 +212,7 @@ pub struct EgressCounters {
     /// Their bytes.
     pub bytes: Counter,
     /// Frames dropped here, by reason.
-    pub drops: [Counter; DropReason::COUNT],
+    pub drops: [Counter; DropReason::AT_EGRESS],
     /// Times the owner was woken.
     pub kicks: Counter,
     /// Malformed descriptors, each of which put the port into its error state.

@@ -1,8 +1,9 @@
 //! Pass 1: what becomes of each frame.
 
+use frame::Spoof;
 use port::{DropReason, Egress, HEAD, Head, Scratch};
 
-use super::{DROP, Destination, FLOOD, Forwarder, Way, drop_for};
+use super::{DROP, Destination, FLOOD, Forwarder, Tag, Way, drop_for};
 use crate::fdb::{Place, key_of};
 use crate::ports::{QueueIdx, Reach};
 use crate::{Fdb, Filter, Learned, PortMemory};
@@ -171,13 +172,15 @@ impl<E: Egress> Way<'_, E> {
         memory: &mut PortMemory,
         head: &Head,
         len: usize,
-    ) -> (Option<DropReason>, Filter, Option<u16>) {
+    ) -> (Option<DropReason>, Filter, Tag) {
         if let Some(reason) = too_short_or_long(len, self.port.max_frame) {
-            return (Some(reason), 0, None);
+            return (Some(reason), 0, Tag::default());
         }
         let tagged = head.be16(12) == 0x8100 && len >= frame::ETHERNET_HEADER + frame::VLAN_TAG;
-        let tag = tagged.then(|| head.be16(14));
-        let Some(filter) = self.port.vlan.classify(tag.map(|tci| tci & 0xfff)) else {
+        let tci = tagged.then(|| head.be16(14));
+        let tag =
+            Tag { tci, hides_another: frame::is_tag(head.be16(if tagged { 16 } else { 12 })) };
+        let Some(filter) = self.port.vlan.classify(tci.map(|tci| tci & 0xfff)) else {
             return (Some(DropReason::Vlan), 0, tag);
         };
         let (_, source) = head.addresses();
@@ -186,7 +189,27 @@ impl<E: Egress> Way<'_, E> {
             Some(macs) if macs.is_empty() => *memory.first_source.get_or_insert(source) == source,
             Some(macs) => macs.contains(&source),
         };
-        ((!allowed).then_some(DropReason::PortSecurity), filter, tag)
+        let refused = match allowed {
+            false => Some(DropReason::PortSecurity),
+            true if self.port.guard => self.spoofs(head, len),
+            true => None,
+        };
+        (refused, filter, tag)
+    }
+
+    /// Why a frame of a guarded port is dropped.
+    #[cold]
+    fn spoofs(&self, head: &Head, len: usize) -> Option<DropReason> {
+        let own = self.port.allowed.as_deref().unwrap_or_default();
+        let head = &head.bytes()[..len.min(HEAD)];
+        let spoof = frame::spoof(head, |mac| own.contains(&mac.word()))?;
+        Some(match spoof {
+            Spoof::Arp => DropReason::ArpSpoof,
+            Spoof::Neighbour => DropReason::NdSpoof,
+            Spoof::DhcpServer => DropReason::DhcpServer,
+            Spoof::Router => DropReason::RouterAdvert,
+            Spoof::Hidden => DropReason::HiddenHeaders,
+        })
     }
 
     /// Learns the source, unless it is the one seen last.

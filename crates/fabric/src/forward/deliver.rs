@@ -3,7 +3,7 @@
 use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch};
 
 use super::finish::{Delivery, Finisher, Handed};
-use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Touched, UNTAGGED, Way};
+use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Tag, Touched, UNTAGGED, Way};
 use crate::Filter;
 use crate::ports::{Form, PortEntry, Queue, QueueIdx, Reach};
 use crate::sender::Stalled;
@@ -253,7 +253,10 @@ impl Forwarder {
             self.list.push(i);
             return;
         };
-        let (filter, tag) = (self.filters[frame], self.tags[frame]);
+        let (filter, Tag { tci: tag, hides_another }) = (self.filters[frame], self.tags[frame]);
+        if hides_another && to.vlan.form(filter) == Form::Untagged {
+            return way.port.counters.drop_frames(DropReason::DoubleTag, 1);
+        }
         let mut bare = |tag: Option<u16>| match tag {
             None => Some(i),
             Some(_) => kept(&mut self.variants[frame][UNTAGGED], || scratch.without_tag(frame)),

@@ -402,3 +402,109 @@ proptest! {
         switch.assert_sums();
     }
 }
+
+/// Objective: no sender chooses its VLAN by a tag that lies behind another one.
+///
+/// Steps: each kind of port sends each kind of tags to each kind of port; what comes is compared with a table, byte
+/// by byte.
+#[test]
+fn regression_a_second_tag_never_becomes_the_first() {
+    let trunk = |native: Option<u16>| Policy {
+        vlan: VlanMode::Trunk { allowed: Vec::new(), native: native.map(vlan) },
+        ..Policy::default()
+    };
+    let access = Policy { vlan: VlanMode::Access(vlan(10)), ..Policy::default() };
+    // Who sends: an access port, a trunk with a native VLAN, one without. Who hears: the same once more.
+    let kinds = [access, trunk(Some(10)), trunk(None)];
+    let bare = frame(Mac::BROADCAST, host(1), 7);
+    let tags = |outer: &[u16]| outer.iter().rev().fold(bare.clone(), |f, tci| tagged(f, *tci));
+    let service = |ethertype: [u8; 2], mut frame: Vec<u8>| {
+        frame[12..14].copy_from_slice(&ethertype);
+        frame
+    };
+    let (plain, ten, double) = (tags(&[]), tags(&[10]), tags(&[10, 20]));
+    let (s_tag, old_s_tag) = (service([0x88, 0xa8], tags(&[20])), service([0x91, 0], tags(&[20])));
+    let none = None::<Vec<u8>>;
+    let untagged = [Some(plain.clone()), Some(plain.clone()), Some(ten.clone())];
+    let nowhere = [none.clone(), none.clone(), none.clone()];
+    let behind_ten =
+        |inner: &Vec<u8>| [none.clone(), none.clone(), Some(tagged(inner.clone(), 10))];
+    let only_tagged = [none.clone(), none.clone(), Some(double.clone())];
+    let cases = [
+        ("no tag", plain.clone(), [untagged.clone(), untagged.clone(), nowhere.clone()]),
+        ("a priority", tags(&[0]), [untagged.clone(), untagged.clone(), nowhere.clone()]),
+        ("VLAN 10", ten.clone(), [nowhere.clone(), untagged.clone(), untagged.clone()]),
+        ("10, 20", double.clone(), [nowhere.clone(), only_tagged.clone(), only_tagged.clone()]),
+        ("0, 20", tags(&[0, 20]), [only_tagged.clone(), only_tagged.clone(), nowhere.clone()]),
+        ("S-tag", s_tag.clone(), [behind_ten(&s_tag), behind_ten(&s_tag), nowhere.clone()]),
+        ("0x9100", old_s_tag.clone(), [behind_ten(&old_s_tag), behind_ten(&old_s_tag), nowhere]),
+    ];
+    for (what, sent, expected) in cases {
+        for (from, expected) in expected.into_iter().enumerate() {
+            let mut switch = Switch::new(&[&kinds[..], &kinds[..]].concat());
+            // By flood, and then by unicast to each.
+            switch.send(from as u16, vec![sent.clone()], T0);
+            for (to, expected) in expected.iter().enumerate() {
+                let got = switch.take(3 + to as u16);
+                assert_eq!(got.first(), expected.as_ref(), "{what}: {from} to {to}");
+            }
+            for (to, expected) in expected.iter().enumerate() {
+                assert!(switch.fdb.add_static(10, host(40 + to as u16), 3 + to as u16, T0));
+                let mut sent = sent.clone();
+                sent[..6].copy_from_slice(&host(40 + to as u16).octets());
+                switch.send(from as u16, vec![sent], T0);
+                let got = switch.take(3 + to as u16);
+                let expected = expected.as_ref().map(|frame| frame[6..].to_vec());
+                assert_eq!(
+                    got.first().map(|f| f[6..].to_vec()),
+                    expected,
+                    "{what}: {from} to {to}"
+                );
+            }
+            switch.assert_sums();
+        }
+    }
+    let mut switch = Switch::new(&[kinds[1].clone(), kinds[0].clone()]);
+    switch.send(0, vec![tags(&[0, 20])], T0);
+    assert_eq!(switch.dropped(0, DropReason::DoubleTag), 1);
+}
+
+#[test]
+fn a_guarded_port_speaks_for_itself_alone() {
+    let guarded = Policy { guard: true, macs: vec![host(0)], ..Policy::default() };
+    let mut switch = Switch::new(&[guarded.clone(), Policy::default()]);
+    let arp = |source: Mac, sender: Mac| {
+        let mut frame = frame(Mac::BROADCAST, source, 0);
+        frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
+        frame[22..28].copy_from_slice(&sender.octets());
+        frame
+    };
+    let server = |port: u8| {
+        let mut frame = frame(Mac::BROADCAST, host(0), 0);
+        frame[12..24].copy_from_slice(&[8, 0, 0x45, 0, 0, 46, 0, 0, 0, 0, 64, 17]);
+        frame[34..36].copy_from_slice(&[0, port]);
+        frame
+    };
+    let (own, client) = (arp(host(0), host(0)), server(68));
+    let sent = vec![
+        own.clone(),
+        arp(host(5), host(5)),
+        arp(host(0), host(5)),
+        client.clone(),
+        server(67),
+        tagged(server(67), 5),
+    ];
+    switch.send(0, sent.clone(), T0);
+    assert_eq!(switch.take(1), [own, client]);
+    for (reason, frames) in
+        [(DropReason::PortSecurity, 1), (DropReason::ArpSpoof, 1), (DropReason::DhcpServer, 2)]
+    {
+        assert_eq!(switch.dropped(0, reason), frames, "{}", reason.name());
+    }
+    // Whom nobody guards may say so.
+    switch.specs[0].policy = Policy::default();
+    switch.rebuild();
+    switch.send(0, sent.clone(), T0);
+    assert_eq!(switch.take(1), sent);
+    switch.assert_sums();
+}

@@ -257,6 +257,7 @@ fn rules(spec: &PortSpec) -> String {
         (policy.lossless, "lossless"),
         (policy.protected, "protected"),
         (policy.locked, "locked"),
+        (policy.guard, "guarded"),
         (!policy.link, "link down"),
         (!policy.flap_guard, "no flap guard"),
     ] {

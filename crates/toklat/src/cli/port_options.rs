@@ -100,7 +100,7 @@ pub struct PolicyOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     protected: Option<bool>,
-    /// Member of one VLAN; its frames carry no tag
+    /// Member of one VLAN; its frames carry no tag, or one with a priority only
     #[arg(long, value_name = "VLAN", group = "vlan")]
     vlan_access: Option<VlanId>,
     /// Member of these VLANs, as in 10,20, or all; its frames carry tags
@@ -119,6 +119,11 @@ pub struct PolicyOptions {
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     locked: Option<bool>,
+    /// Anti-spoofing: only its addresses (--mac) may send, also as senders of ARP and neighbour discovery, and
+    /// no DHCP server or router is heard
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
+        value_name = "on|off", value_parser = on_off)]
+    guard: Option<bool>,
     /// Most flooded frames a second that it may send [default: 100000]
     #[arg(long, value_name = "N|off")]
     flood_limit: Option<Or<u32>>,
@@ -174,6 +179,7 @@ impl PolicyOptions {
         put("protected", self.protected.map(Value::from));
         put("vlan", self.vlan().map(|mode| json!(mode)));
         put("locked", self.locked.map(Value::from));
+        put("guard", self.guard.map(Value::from));
         put("flood_limit", self.flood_limit.as_ref().map(or_null));
         put("flap_guard", self.flap_guard.map(Value::from));
         put("mtu", self.mtu.map(Value::from));

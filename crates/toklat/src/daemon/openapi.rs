@@ -225,6 +225,7 @@ const PORT: &[(&str, &str)] = &[
     ("vlan?", "VlanMode"),
     ("macs?", "[string]"),
     ("locked?", "boolean"),
+    ("guard?", "boolean"),
     ("flood_limit?", "integer?"),
     ("flap_guard?", "boolean"),
     ("mac_limit?", "integer"),

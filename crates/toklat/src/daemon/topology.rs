@@ -162,6 +162,10 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
         let remedy = "a port's own addresses are unicast: the first octet is even";
         return Err(bad(format!("{name}: {mac} is a group address"), remedy));
     }
+    if spec.policy.guard && spec.policy.macs.is_empty() {
+        let reason = format!("{name} is to be guarded, and has no address of its own");
+        return Err(bad(reason, "give it one: --mac, or macs in the topology"));
+    }
     let is_guest = matches!(spec.kind, PortKind::VhostUser { .. } | PortKind::VfioUser { .. });
     if !spec.policy.link && !is_guest {
         let reason = format!("{name}: only a guest's port may have its link down");
@@ -348,6 +352,7 @@ mod tests {
             ("[switch.v.port.p]\nmtu = 9217", "mtu"),
             ("[switch.v.port.p]\nworker = 1", "worker"),
             ("[switch.v.port.p]\nmacs = ['01:00:00:00:00:01']", "group"),
+            ("[switch.v.port.p]\nguard = true", "no address"),
             ("[switch.v.port.p]\nmirror_egress = 'p'", "itself"),
             ("[switch.v.port.p]\nkind = { tap = { ifname = 'a/b' } }", "a/b"),
             ("[switch.v.port.p]\nkind = { pcap_read = { path = 'x' } }", "relative"),
