@@ -345,6 +345,7 @@ impl Process {
             Command::MovePort { id, worker } => self.move_port(id, worker),
             Command::SetLimits { limits } => {
                 self.limits = limits;
+                self.limit_addresses();
                 Ok(Answer::Done)
             }
             Command::SetSwitch { idle, batch, fdb_ageing_s, stall_timeout_ms } => {
@@ -375,6 +376,14 @@ impl Process {
             }
         };
         control::send(from, &answer_of(answer), &[])
+    }
+
+    /// Has the table know what each port's user may learn.
+    fn limit_addresses(&self) {
+        for (id, record) in self.ports.iter().enumerate() {
+            let Some(uid) = record.as_ref().map(|record| record.config.uid) else { continue };
+            self.common.fdb.set_user(id as PortId, uid, self.limits.of(uid).addresses);
+        }
     }
 
     fn list_ports(&mut self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {

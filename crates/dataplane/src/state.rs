@@ -444,9 +444,13 @@ impl PortState {
         move_to(&gone.bytes, &here.bytes);
         move_to(&gone.copies, &here.copies);
         here.drops.iter().zip(&gone.drops).for_each(|(from, to)| move_to(to, from));
-        for rest in
-            here.batches.iter().chain([&here.kicks, &here.wakeups, &here.faults, &here.flaps])
-        {
+        for rest in here.batches.iter().chain([
+            &here.kicks,
+            &here.wakeups,
+            &here.faults,
+            &here.flaps,
+            &here.unlearned,
+        ]) {
             rest.set(0);
         }
         let BusCounters { reads, writes, posted, acknowledgements, interrupts } = &self.page.bus;
@@ -507,6 +511,8 @@ pub struct PortStats {
     pub faults: u64,
     /// Source addresses refused because they moved too often.
     pub flaps: u64,
+    /// Addresses that were not learned, because the table or the share of the port or its user was full.
+    pub unlearned: u64,
     /// Of an emulated network card: reads of registers, each of which a virtual processor waited for.
     pub reads: u64,
     /// Writes for whose end one waited.
@@ -541,6 +547,7 @@ impl PortStats {
             wakeups: c.wakeups.get(),
             faults: c.faults.get(),
             flaps: c.flaps.get(),
+            unlearned: c.unlearned.get(),
             ..Self::default()
         }
     }

@@ -13,6 +13,11 @@
 //!
 //! The hash is keyed by a random number that lies in the table, so that nobody can choose addresses
 //! that fill the two buckets of somebody else's.
+//!
+//! Who may learn how many addresses, whose give way in a full table, and where an address stays that moves too
+//! often, the [`ledger`] says.
+
+mod ledger;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -23,18 +28,15 @@ use port::Nanos;
 use serde::{Deserialize, Serialize};
 use shmem::{Mapping, Shareable, SharedSlice};
 
+use self::ledger::{Ledger, Moved};
+
 const WAYS: usize = 4;
-/// Entry word: the port in the low 16 bits, this bit for a static entry, then moves and their window.
+/// Entry word: the port in the low 16 bits, this bit for a static entry.
 const STATIC: u32 = 1 << 16;
-const MOVES_SHIFT: u32 = 17;
-const MOVES_MASK: u32 = 7;
-const WINDOW_SHIFT: u32 = 20;
-/// The window in which moves are counted: 2^this seconds.
-const WINDOW_SECONDS_LOG2: u32 = 3;
-/// More moves than this in a window are a loop or an attack.
-const MAX_MOVES: u32 = 4;
-/// No entry's word: none has counted so many moves.
+/// No entry's word.
 const NO_WORD: u32 = u32::MAX;
+/// Buckets that are looked through for an entry that gives way to another user's.
+const SWEEP: u32 = 64;
 /// Set in every key, so that none is 0.
 const USED: u64 = 1 << 63;
 
@@ -63,9 +65,9 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 pub enum Learned {
     /// It is in the table, at this port.
     Known,
-    /// It moved too often lately and stays where it was; or it is static elsewhere.
+    /// It moved too often lately and is where it was before; or it is static elsewhere.
     Refused,
-    /// The table or the port's share of it is full.
+    /// The table, or the share of it of the port or its user, is full.
     NoRoom,
 }
 
@@ -92,15 +94,9 @@ pub struct Fdb {
     /// The key of the hash.
     seed: u64,
     limit: u32,
-    writer: Mutex<Writer>,
+    writer: Mutex<Ledger>,
     /// Counted up whenever entries move or go, so that ports forget whom they saw last.
     generation: AtomicU64,
-}
-
-#[derive(Debug, Default)]
-struct Writer {
-    entries: u32,
-    per_port: Vec<u32>,
 }
 
 /// Where an address is looked up first: the lower half of its hash.
@@ -152,7 +148,7 @@ impl Fdb {
     pub fn open(mapping: &Arc<Mapping>, at: usize, entries: u32, ports: usize) -> Option<Self> {
         let count = Self::bucket_count(entries);
         let buckets = mapping.shared_slice::<Bucket>(at, count as usize)?;
-        let mut writer = Writer { entries: 0, per_port: vec![0; ports] };
+        let mut writer = Ledger::new(ports, entries);
         for bucket in buckets.iter() {
             // A writer that died half-way left this bucket in doubt.
             if bucket.sequence.load(Ordering::Relaxed) & 1 != 0 {
@@ -288,16 +284,22 @@ impl Fdb {
             _ if writer.of(port) >= limit => return Learned::NoRoom,
             _ => (),
         }
-        let word = match known.map(|(_, _, word)| moved(word, port, now)) {
-            Some(None) if guard => return Learned::Refused,
-            Some(Some(moved)) => moved,
-            Some(None) | None => u32::from(port),
+        let Some((_, _, word)) = known else {
+            return self.put(&mut writer, key, u32::from(port), now);
         };
-        self.put(&mut writer, key, word, now)
+        match writer.moves(key, word as u16, port, now) {
+            Moved::Home(home) if guard => {
+                if home != word as u16 {
+                    self.put(&mut writer, key, u32::from(home), now);
+                }
+                if home == port { Learned::Known } else { Learned::Refused }
+            }
+            _ => self.put(&mut writer, key, u32::from(port), now),
+        }
     }
 
     /// Writes an entry where its key is, or where there is room.
-    fn put(&self, writer: &mut Writer, key: u64, word: u32, now: Nanos) -> Learned {
+    fn put(&self, writer: &mut Ledger, key: u64, word: u32, now: Nanos) -> Learned {
         if let Some((bucket, way, earlier)) = self.find(key) {
             writer.count(earlier, -1);
             writer.count(word, 1);
@@ -306,11 +308,44 @@ impl Fdb {
             self.generation.fetch_add(1, Ordering::Release);
             return Learned::Known;
         }
-        let place = if writer.entries < self.limit { self.make_room(key) } else { None };
-        let Some((bucket, way)) = place else { return Learned::NoRoom };
+        if !writer.may_learn(word) || writer.entries() >= self.limit && !self.evict(writer, word) {
+            return Learned::NoRoom;
+        }
+        let Some((bucket, way)) = self.make_room(key) else { return Learned::NoRoom };
         writer.count(word, 1);
         bucket.write(way, key, word, now.seconds() as u16);
         Learned::Known
+    }
+
+    /// Removes a learned entry of the user who has most, if that has more than the one of `word`'s port; false if
+    /// none was found. What is looked through is bounded; the next call goes on from there.
+    fn evict(&self, writer: &mut Ledger, word: u32) -> bool {
+        let Some(heaviest) = writer.heavier_than(word) else { return false };
+        for _ in 0..SWEEP.min(self.mask + 1) {
+            let bucket = &self.buckets[(writer.next_hand() & self.mask) as usize];
+            for way in bucket.used() {
+                let (key, word, _) = bucket.entry(way);
+                if word & STATIC == 0 && writer.user_of(word) == heaviest {
+                    self.take_out(writer, bucket, way, key, word);
+                    self.generation.fetch_add(1, Ordering::Release);
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    fn take_out(&self, writer: &mut Ledger, bucket: &Bucket, way: usize, key: u64, word: u32) {
+        writer.count(word, -1);
+        writer.forget(key);
+        bucket.write(way, 0, 0, 0);
+    }
+
+    /// Says for which user a port works, and how many addresses that may learn over all of its ports: `None` for the
+    /// table's share, half of it.
+    pub fn set_user(&self, port: u16, user: u32, quota: Option<u32>) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.set_user(port, user, quota.unwrap_or(self.limit / 2));
     }
 
     /// A free way for `key`: in its first bucket, else in its second, else where an entry can move to its other
@@ -354,8 +389,7 @@ impl Fdb {
         let Some((bucket, way, word)) = self.find(entry_of(filter, mac.word())) else {
             return false;
         };
-        writer.count(word, -1);
-        bucket.write(way, 0, 0, 0);
+        self.take_out(&mut writer, bucket, way, entry_of(filter, mac.word()), word);
         self.generation.fetch_add(1, Ordering::Release);
         true
     }
@@ -395,8 +429,7 @@ impl Fdb {
             for way in bucket.used() {
                 let (key, word, seen) = bucket.entry(way);
                 if which(key, word, seen) {
-                    writer.count(word, -1);
-                    bucket.write(way, 0, 0, 0);
+                    self.take_out(&mut writer, bucket, way, key, word);
                     removed += 1;
                 }
             }
@@ -410,7 +443,7 @@ impl Fdb {
     /// Entries in the table.
     #[must_use]
     pub fn len(&self) -> u32 {
-        self.writer.lock().unwrap_or_else(PoisonError::into_inner).entries
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).entries()
     }
 
     /// True without entries.
@@ -464,27 +497,6 @@ fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
     low.seed.store(seed as u32, Ordering::Relaxed);
     high.seed.store((seed >> 32) as u32, Ordering::Relaxed);
     seed
-}
-
-/// The word of an entry that moves to `port`, or `None` if it has moved too often.
-fn moved(word: u32, port: u16, now: Nanos) -> Option<u32> {
-    let window = (now.seconds() >> WINDOW_SECONDS_LOG2) as u32 & 0xfff;
-    let moves = if word >> WINDOW_SHIFT == window { word >> MOVES_SHIFT & MOVES_MASK } else { 0 };
-    (moves < MAX_MOVES)
-        .then_some(u32::from(port) | (moves + 1) << MOVES_SHIFT | window << WINDOW_SHIFT)
-}
-
-impl Writer {
-    fn of(&self, port: u16) -> u32 {
-        self.per_port.get(usize::from(port)).copied().unwrap_or(0)
-    }
-
-    fn count(&mut self, word: u32, by: i32) {
-        self.entries = self.entries.saturating_add_signed(by);
-        if let Some(count) = self.per_port.get_mut(usize::from(word as u16)) {
-            *count = count.saturating_add_signed(by);
-        }
-    }
 }
 
 impl Bucket {

@@ -198,6 +198,8 @@ pub struct IngressCounters {
     pub faults: Counter,
     /// Source addresses that moved too often and were not learned.
     pub flaps: Counter,
+    /// Source addresses that were not learned, because the table or the share of the port or its user was full.
+    pub unlearned: Counter,
 }
 
 // SAFETY: counters only; padding at the end is never read.

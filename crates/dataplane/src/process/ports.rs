@@ -63,6 +63,7 @@ impl Process {
                 self.state.switch().set_port(id, false);
             }
         }
+        self.common.fdb.set_user(id, config.uid, self.limits.of(config.uid).addresses);
         let kept =
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
         let halves = self.attach(id, &config, descriptors, &state, resume);

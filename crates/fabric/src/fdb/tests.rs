@@ -59,15 +59,77 @@ fn an_address_seen_after_the_clock_was_read_is_young() {
 }
 
 #[test]
-fn an_address_that_flaps_stays_where_it_is() {
-    let fdb = Fdb::private(64, 4).unwrap();
+fn regression_an_address_that_flaps_goes_back_to_where_it_was() {
+    let fdb = Fdb::private(64, 8).unwrap();
+    learn(&fdb, 2, 1, 0);
+    // Two thieves take it by turns; its owner is silent.
     for turn in 0..4 {
-        assert_eq!(learn(&fdb, 2, 1 + turn % 2, 16), Learned::Known);
+        assert_eq!(learn(&fdb, 2, 5 + turn % 2, 16), Learned::Known, "a move may be one");
     }
-    learn(&fdb, 2, 1, 16);
-    assert_eq!(learn(&fdb, 2, 2, 17), Learned::Refused);
-    assert_eq!(fdb.lookup(0, 2), Some(1));
-    assert_eq!(learn(&fdb, 2, 2, 24), Learned::Known, "a new window");
+    assert_eq!(learn(&fdb, 2, 5, 17), Learned::Refused);
+    assert_eq!(fdb.lookup(0, 2), Some(1), "at home");
+    assert_eq!(learn(&fdb, 2, 1, 18), Learned::Known);
+    for second in 19..60 {
+        assert_eq!(learn(&fdb, 2, 5, second), Learned::Refused, "as long as they try");
+        assert_eq!(fdb.lookup(0, 2), Some(1));
+    }
+    assert_eq!(learn(&fdb, 2, 5, 67), Learned::Known, "after eight seconds of rest it may move");
+    assert_eq!(fdb.lookup(0, 2), Some(5));
+}
+
+#[test]
+fn an_address_that_flaps_moves_on_where_nobody_guards() {
+    let fdb = Fdb::private(64, 8).unwrap();
+    for turn in 0..20 {
+        assert_eq!(fdb.learn(0, 2, turn % 2, u32::MAX, false, Nanos(0)), Learned::Known);
+        assert_eq!(fdb.lookup(0, 2), Some(turn % 2));
+    }
+}
+
+/// Objective: a user who takes all addresses takes them from nobody else.
+///
+/// Steps: one user's ports learn more addresses than the table has; others learn theirs, and keep them.
+#[test]
+fn regression_a_full_table_has_room_for_every_user() {
+    let fdb = Fdb::private(256, 8).unwrap();
+    for port in 0..4 {
+        fdb.set_user(port, 1000, Some(u32::MAX));
+    }
+    fdb.set_user(6, 2000, None);
+    fdb.set_user(7, 3000, None);
+    let mac = |n: u32| Mac::local(n).word();
+    for n in 0..2000 {
+        let _ = learn(&fdb, mac(n), (n % 4) as u16, 0);
+    }
+    assert_eq!(fdb.len(), 256, "the greedy one has it all");
+    for n in 0..60 {
+        assert_eq!(learn(&fdb, mac(10_000 + n), 6, 0), Learned::Known, "{n}");
+        assert_eq!(learn(&fdb, mac(20_000 + n), 7, 0), Learned::Known, "{n}");
+        let _ = learn(&fdb, mac(30_000 + n), 0, 0);
+    }
+    for n in 0..60 {
+        assert_eq!(fdb.lookup(0, mac(10_000 + n)), Some(6));
+        assert_eq!(fdb.lookup(0, mac(20_000 + n)), Some(7));
+    }
+    assert!(fdb.len() <= 256);
+}
+
+#[test]
+fn a_user_has_a_quota_over_all_its_ports_and_static_entries_do_not_count() {
+    let fdb = Fdb::private(256, 8).unwrap();
+    fdb.set_user(1, 1000, Some(3));
+    fdb.set_user(2, 1000, Some(3));
+    assert!(fdb.add_static(0, Mac::local(99), 1, Nanos(0)));
+    let all: Vec<_> =
+        (0..5).map(|n| learn(&fdb, Mac::local(n).word(), 1 + (n % 2) as u16, 0)).collect();
+    assert_eq!(all[..3], [Learned::Known; 3]);
+    assert_eq!(all[3..], [Learned::NoRoom; 2]);
+    fdb.detach(1);
+    assert_eq!(learn(&fdb, Mac::local(7).word(), 2, 0), Learned::Known, "room again");
+    // The number's next holder is another user's.
+    fdb.set_user(1, 2000, Some(1));
+    assert_eq!(learn(&fdb, Mac::local(8).word(), 1, 0), Learned::Known);
+    assert_eq!(learn(&fdb, Mac::local(9).word(), 1, 0), Learned::NoRoom);
 }
 
 #[test]

@@ -227,8 +227,10 @@ impl<E: Egress> Way<'_, E> {
         }
         let (limit, guard) = (self.port.mac_limit, self.port.flap_guard);
         let learned = fdb.learn(filter, source, self.port.id, limit, guard, self.now);
-        if learned == Learned::Refused {
-            self.port.counters.flaps.add(1);
+        match learned {
+            Learned::Known => {}
+            Learned::Refused => self.port.counters.flaps.add(1),
+            Learned::NoRoom => self.port.counters.unlearned.add(1),
         }
     }
 

@@ -223,7 +223,10 @@ fn details(name: &str, port: &PortStats) -> String {
         }
         table.row(["interrupts".into(), "-".into(), c.interrupts.to_string()]);
     }
-    let rest = format!("faults {}, addresses refused for moving {}", c.faults, c.flaps);
+    let rest = format!(
+        "faults {}, addresses refused for moving {}, for want of room {}",
+        c.faults, c.flaps, c.unlearned
+    );
     format!("{name}: {}\n{table}{rest}\n{}", state_name(port.state), histogram(&c.batches))
 }
 

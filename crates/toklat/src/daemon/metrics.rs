@@ -31,6 +31,9 @@ const PORTS: &[(&str, &str, Read<Counters>)] = &[
     ("wakeups", "Times the owner woke the switch", |c| c.wakeups),
     ("faults", "Malformed descriptors", |c| c.faults),
     ("flaps", "Addresses refused because they moved too often", |c| c.flaps),
+    ("unlearned", "Addresses not learned for want of room in the table or its shares", |c| {
+        c.unlearned
+    }),
     ("reads", "Register reads of an emulated network card", |c| c.reads),
     ("writes", "Register writes that its guest waited for", |c| c.writes),
     ("posted_writes", "Register writes that nobody waited for", |c| c.posted_writes),

@@ -237,7 +237,7 @@ const PORT: &[(&str, &str)] = &[
     ("mirror_egress?", "string?"),
 ];
 
-const COUNTERS: Fields<20> = [
+const COUNTERS: Fields<21> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
     ("in_copies", "integer"),
@@ -253,6 +253,7 @@ const COUNTERS: Fields<20> = [
     ("wakeups", "integer"),
     ("faults", "integer"),
     ("flaps", "integer"),
+    ("unlearned", "integer"),
     ("reads", "integer"),
     ("writes", "integer"),
     ("posted_writes", "integer"),

@@ -1,0 +1,163 @@
+//! What the table's writer knows beside the entries: who has how many, and where addresses that move are at home.
+//!
+//! It is the data process's own memory. A successor counts the entries again, and takes every address to be at
+//! home where it finds it.
+
+use std::collections::HashMap;
+
+use port::Nanos;
+
+use super::STATIC;
+
+/// Moves of an address without this much rest between them are one spell of flapping.
+const CALM_NS: u64 = 8 * Nanos::SECOND;
+/// More moves than this in a spell are a loop or an attack.
+const MAX_MOVES: u32 = 4;
+/// The user of ports that none was said of.
+const NO_USER: u32 = u32::MAX;
+
+/// A port's entries.
+#[derive(Clone, Copy, Debug)]
+struct Share {
+    entries: u32,
+    learned: u32,
+    user: u32,
+}
+
+/// A user's learned addresses, over all of its ports.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    uid: u32,
+    learned: u32,
+    quota: u32,
+}
+
+/// Where an address was before it began to move.
+#[derive(Clone, Copy, Debug)]
+struct Spell {
+    home: u16,
+    moves: u32,
+    /// The last move, or attempt at one.
+    last: Nanos,
+}
+
+/// What becomes of an address that is heard at another port than it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moved {
+    /// It moves.
+    There,
+    /// It moved too often: it is to be at this port, where it was before it began to.
+    Home(u16),
+}
+
+/// The writer's books.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    entries: u32,
+    ports: Vec<Share>,
+    users: Vec<User>,
+    /// By key, for addresses in the table alone: at most as many as it has entries.
+    spells: HashMap<u64, Spell>,
+    /// The bucket that eviction looks at next.
+    hand: u32,
+}
+
+impl Ledger {
+    pub fn new(ports: usize, entries: u32) -> Self {
+        Self {
+            entries: 0,
+            ports: vec![Share { entries: 0, learned: 0, user: NO_USER }; ports],
+            users: Vec::new(),
+            spells: HashMap::with_capacity(entries.min(1024) as usize),
+            hand: 0,
+        }
+    }
+
+    pub fn entries(&self) -> u32 {
+        self.entries
+    }
+
+    /// Entries of a port.
+    pub fn of(&self, port: u16) -> u32 {
+        self.ports.get(usize::from(port)).map_or(0, |share| share.entries)
+    }
+
+    /// The user whose port an entry's word names.
+    pub fn user_of(&self, word: u32) -> u32 {
+        self.ports.get(usize::from(word as u16)).map_or(NO_USER, |share| share.user)
+    }
+
+    fn user(&mut self, uid: u32) -> &mut User {
+        let at = self.users.iter().position(|user| user.uid == uid).unwrap_or_else(|| {
+            self.users.push(User { uid, learned: 0, quota: u32::MAX });
+            self.users.len() - 1
+        });
+        &mut self.users[at]
+    }
+
+    pub fn count(&mut self, word: u32, by: i32) {
+        self.entries = self.entries.saturating_add_signed(by);
+        let learned = if word & STATIC == 0 { by } else { 0 };
+        let Some(share) = self.ports.get_mut(usize::from(word as u16)) else { return };
+        share.entries = share.entries.saturating_add_signed(by);
+        share.learned = share.learned.saturating_add_signed(learned);
+        let user = share.user;
+        let user = self.user(user);
+        user.learned = user.learned.saturating_add_signed(learned);
+    }
+
+    pub fn set_user(&mut self, port: u16, uid: u32, quota: u32) {
+        let Some(share) = self.ports.get_mut(usize::from(port)) else { return };
+        let (before, learned) = (std::mem::replace(&mut share.user, uid), share.learned);
+        let earlier = self.user(before);
+        earlier.learned = earlier.learned.saturating_sub(learned);
+        let user = self.user(uid);
+        (user.learned, user.quota) = (user.learned + learned, quota);
+        // Users without ports are forgotten.
+        if before != uid && !self.ports.iter().any(|share| share.user == before) {
+            self.users.retain(|user| user.uid != before);
+        }
+    }
+
+    /// False if an entry of this word is one too many for its port's user.
+    pub fn may_learn(&mut self, word: u32) -> bool {
+        let uid = self.user_of(word);
+        let user = self.user(uid);
+        word & STATIC != 0 || user.learned < user.quota
+    }
+
+    /// The user who has most learned addresses, if another one gains by taking one away.
+    pub fn heavier_than(&mut self, word: u32) -> Option<u32> {
+        let uid = self.user_of(word);
+        let own = if word & STATIC != 0 { 0 } else { self.user(uid).learned + 1 };
+        let heaviest = self.users.iter().max_by_key(|user| user.learned)?;
+        (heaviest.learned > own).then_some(heaviest.uid)
+    }
+
+    pub fn next_hand(&mut self) -> u32 {
+        self.hand = self.hand.wrapping_add(1);
+        self.hand
+    }
+
+    /// An address that is at port `from` is heard at `to`.
+    pub fn moves(&mut self, key: u64, from: u16, to: u16, now: Nanos) -> Moved {
+        let begins = Spell { home: from, moves: 0, last: now };
+        let spell = self.spells.entry(key).or_insert(begins);
+        if now - spell.last >= CALM_NS {
+            *spell = begins;
+        }
+        spell.last = now;
+        if spell.moves >= MAX_MOVES {
+            return Moved::Home(spell.home);
+        }
+        spell.moves += 1;
+        // Who comes home and stays has not moved.
+        debug_assert_ne!(from, to, "that is no move");
+        Moved::There
+    }
+
+    /// An address left the table.
+    pub fn forget(&mut self, key: u64) {
+        self.spells.remove(&key);
+    }
+}
