@@ -113,7 +113,7 @@ fn a_killed_data_process_is_not_noticed_by_guests() {
         let (mut a, mut b) = (guest(&daemon, "a", features), guest(&daemon, "b", features));
         let mut number = 0;
         until_frames_flow(&mut a, &mut b, &mut number);
-        let (mut seen, mut repeated) = (number, 0);
+        let (mut seen, mut repeated, mut lost) = (number, 0, 0);
         for round in 1..=4 {
             if round == 3 {
                 // What is kept is known to the next supervisor, too.
@@ -124,11 +124,12 @@ fn a_killed_data_process_is_not_noticed_by_guests() {
             let (started, before) = (Instant::now(), number);
             let (mut back, mut heard, mut window) = (None, Instant::now(), seen);
             while back.is_none_or(|at: Instant| at.elapsed() < Duration::from_millis(50)) {
-                while number < window + 100 && a.send(&frame(1, 2, number + 1)) {
+                while number < window + WINDOW && a.send(&frame(1, 2, number + 1)) {
                     number += 1;
                 }
                 for got in numbers(&mut b) {
                     repeated += u64::from(got <= seen);
+                    lost += got.saturating_sub(seen + 1);
                     seen = seen.max(got);
                     (heard, window) = (Instant::now(), seen);
                     if started.elapsed() > Duration::from_millis(5) && got > before {
@@ -136,16 +137,17 @@ fn a_killed_data_process_is_not_noticed_by_guests() {
                     }
                 }
                 if heard.elapsed() > Duration::from_millis(100) {
-                    // All that was in flight was lost: it is not waited for.
-                    (heard, window) = (Instant::now(), number);
+                    // What is in flight may be lost: one more, which will tell.
+                    (heard, window) = (Instant::now(), (number + 1).saturating_sub(WINDOW));
                 }
                 let log = || daemon.log();
                 assert!(started.elapsed() < PATIENCE, "no frames after kill {round}: {}", log());
                 std::thread::yield_now();
             }
         }
-        let limit = if features == PACKED { 0 } else { 4 * 64 };
+        let limit = if features == PACKED { 0 } else { 4 * WINDOW };
         assert!(repeated <= limit, "{repeated} frames came twice");
+        assert!(lost <= 4 * WINDOW, "{lost} frames were lost by four deaths");
         assert_eq!(state(&daemon, "a"), "attached");
     }
 }
