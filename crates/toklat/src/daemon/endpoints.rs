@@ -83,11 +83,19 @@ pub fn doorbells(kind: &PortKind) -> Result<Option<OwnedFd>, ApiError> {
 fn open_file(path: &str, written: Option<Written>) -> Result<OwnedFd, ApiError> {
     let failed = |e| system(&format!("Cannot open {path}"), e);
     let mut how = OpenOptions::new();
-    // A named pipe without a reader must not block the supervisor.
-    how.custom_flags(rustix::fs::OFlags::NONBLOCK.bits().cast_signed());
+    // A named pipe without a reader must not block the supervisor, and a link at the file's place, which another
+    // user may have put there, must not lead it elsewhere.
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    how.custom_flags(flags.bits().cast_signed());
     let write = written.is_some();
     how.read(!write).append(write).create(write);
-    let file = how.open(path).map_err(failed)?;
+    let file = how.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => {
+            let reason = format!("{path} is a symbolic link");
+            ApiError::new(ErrorCode::BadRequest, reason, "name the file that it leads to")
+        }
+        _ => failed(error),
+    })?;
     let kind = file.metadata().map_err(failed)?.file_type();
     if !kind.is_file() && !kind.is_fifo() {
         let reason = format!("{path} is no file");
@@ -290,6 +298,13 @@ mod tests {
             open(&read, 1500, Written::Kept, (None, None)).await.unwrap_err().code,
             ErrorCode::NotFound
         );
+        let elsewhere = dir.path().join("private");
+        std::fs::write(&elsewhere, b"secret").unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &path).unwrap();
+        let link = PortKind::PcapWrite { path: path.clone() };
+        open(&link, 1500, Written::Emptied, (None, None)).await.unwrap_err();
+        assert_eq!(std::fs::read(&elsewhere).unwrap(), b"secret", "a link led it elsewhere");
+        std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, b"old").unwrap();
         assert_eq!(open(&read, 1500, Written::Kept, (None, None)).await.unwrap().1.len(), 1);
         assert_eq!(std::fs::read(&path).unwrap(), b"old", "reading emptied the file");

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
+use super::bound::BoundFile;
 use super::endpoints::Users;
 use super::{group_number, system};
 use crate::api::{ApiError, Client, ErrorCode};
@@ -158,8 +159,7 @@ impl Waiting {
         make_room(&path, SocketType::STREAM)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
-        share(&path, owner, group)?;
-        let inode = std::fs::symlink_metadata(&path).map_err(failed)?.ino();
+        let inode = share(&listener, &path, owner, group)?;
         let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
         let listener = Listener::Unix(listener);
         Ok(Self::new(Some((path, inode)), |waiting, _| {
@@ -235,7 +235,7 @@ pub fn datagrams(
         (Place::Path(local), Place::Path(remote)) => {
             make_room(local, SocketType::DGRAM)?;
             let socket = std::os::unix::net::UnixDatagram::bind(local).map_err(failed)?;
-            share(local, owner, group)?;
+            share(&socket, local, owner, group)?;
             // Tried again from time to time.
             let _ = point_at(&socket, remote);
             Ok(socket.into())
@@ -338,18 +338,19 @@ fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
     }
 }
 
-/// Lets the port's owner and the group that may open ports use the socket. The umask let nobody else.
-fn share(path: &Path, owner: Option<u32>, group: Option<&str>) -> Result<(), ApiError> {
+/// Lets the port's owner and the group that may open ports use the socket; the inode of its file.
+fn share(
+    socket: impl AsFd,
+    path: &Path,
+    owner: Option<u32>,
+    group: Option<&str>,
+) -> Result<u64, ApiError> {
     let failed = |e| system(&format!("Cannot share {}", path.display()), e);
-    if let Some(group) = group {
-        let number = group_number(group).map_err(|e| failed(io::Error::other(e)))?;
-        std::os::unix::fs::chown(path, None, Some(number)).map_err(failed)?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660)).map_err(failed)?;
-    }
-    if let Some(owner) = owner.filter(|owner| *owner != rustix::process::geteuid().as_raw()) {
-        std::os::unix::fs::chown(path, Some(owner), None).map_err(failed)?;
-    }
-    Ok(())
+    let group = group.map(|group| group_number(group).map_err(|e| failed(io::Error::other(e))));
+    let group = group.transpose()?;
+    let file = BoundFile::of(socket, path).map_err(failed)?;
+    file.share(owner, group).map_err(failed)?;
+    Ok(file.inode())
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 
 mod api_server;
 pub mod attach;
+mod bound;
 mod configure;
 mod descriptors;
 pub(crate) mod endpoints;
@@ -29,7 +30,7 @@ pub mod topology;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -42,6 +43,7 @@ use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use self::bound::BoundFile;
 use self::hangups::Hangups;
 use self::supervisor::Supervisor;
 use self::switch::Environment;
@@ -292,9 +294,9 @@ fn open_up(
     let socket = listen(path).with_context(|| format!("Cannot listen on {shown}"))?;
     if let Some(group) = group {
         let number = group_number(group)?;
-        std::os::unix::fs::chown(path, None, Some(number))
+        BoundFile::of(&socket, path)
+            .and_then(|file| file.share(None, Some(number)))
             .with_context(|| format!("Cannot give {shown} to group {group}; be a member of it"))?;
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o660))?;
     }
     Ok(socket)
 }
