@@ -54,6 +54,39 @@ fn drivers_of_every_guest_reach_the_switch() {
     }
 }
 
+/// Objective: guests whose frames wait for others (`--combine`) lose none, and their last one goes.
+///
+/// Steps: with each model, a guest asks another one by one, which has each question wait for others that do not come;
+/// then both send as fast as they can.
+#[test]
+fn guests_whose_frames_wait_for_others_lose_none() {
+    if !can_emulate("guests_whose_frames_wait_for_others_lose_none") {
+        return;
+    }
+    let daemon = switch();
+    let mut server = Guest::boot(&daemon, "a", 1, &["--nic", "82574l"], guest::SERVE);
+    server.says("toklat-guest: ready");
+    // How long a single frame waits, in microseconds.
+    const PAUSE: u64 = 10_000;
+    let ask = format!(
+        "{}; pkt ask 10.0.0.1 7 64 100; ping -c 3 -s 1400 10.0.0.1 | grep received; \
+         iperf3 -c 10.0.0.1 -t 1 --bidir && echo toklat-guest: over; sleep 1",
+        guest::reach("10.0.0.1")
+    );
+    let combine = format!("64,{PAUSE}");
+    for (nic, _) in MODELS {
+        let mut client = Guest::boot(&daemon, nic, 2, &["--nic", nic, "--combine", &combine], &ask);
+        let trips = client.says("us_99");
+        let trips: serde_json::Value =
+            serde_json::from_str(&trips[trips.find('{').unwrap()..]).unwrap();
+        assert_eq!((&trips["round_trips"], &trips["lost"]), (&json!(100), &json!(0)), "{nic}");
+        assert!(trips["us_99"].as_f64().unwrap() >= PAUSE as f64, "{nic}: none waited: {trips}");
+        client.says(" 0% packet loss");
+        client.says("toklat-guest: over");
+        client.succeeds();
+    }
+}
+
 /// Objective: a guest whose memory nobody shares reaches the switch, with the drivers that it has.
 ///
 /// Steps: guests of private memory, which QEMU reads and writes for their cards by messages, ping one another's server
