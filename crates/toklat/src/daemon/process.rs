@@ -22,6 +22,9 @@ use super::{descriptors, locked};
 const MAX_MESSAGE: usize = dataplane::control::MAX_MESSAGE;
 /// A data process that takes longer to answer hangs, and is killed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// What is added to a data process's score, in thousandths of the machine's memory, where the kernel looks for
+/// a process to end. One that leaks is still found.
+const OOM_SCORE_ADJ: i32 = -900;
 /// Commands that are sent before the first of their answers is awaited.
 pub const MAX_PENDING: usize = 64;
 /// What the name of a data process's socket ends with.
@@ -93,6 +96,7 @@ impl DataProcess {
         let listener = seqpacket::listen(&path)?;
         let mut child = spawn(exe, switch, config, &listener, memory.as_fd())?;
         drop(listener);
+        child.id().into_iter().for_each(spare);
         let greeted = async {
             let (process, _) = Self::greet(Seqpacket::connect(&path)?, switch, keeper).await?;
             Ok(process)
@@ -345,6 +349,20 @@ fn spawn(
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
+}
+
+/// Has the kernel end others first when memory runs out. It counts the pages of guests that a process has
+/// mapped as that process's own, so the data process looks like the largest; to end it frees none of them.
+/// Only root (CAP_SYS_RESOURCE) may: otherwise the process is as likely to be ended as the daemon.
+fn spare(pid: u32) {
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj");
+    let own = own.ok().and_then(|own| own.trim().parse().ok()).unwrap_or(0);
+    if own > OOM_SCORE_ADJ {
+        let path = format!("/proc/{pid}/oom_score_adj");
+        if let Err(error) = std::fs::write(path, OOM_SCORE_ADJ.to_string()) {
+            tracing::debug!(pid, %error, "a data process is not spared when memory runs out");
+        }
+    }
 }
 
 /// Reads what a data process says, to its end: keeps what is to be kept, and passes answers on.
