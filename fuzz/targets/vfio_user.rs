@@ -27,6 +27,7 @@ use fabric::Interrupts;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use shmem::budget::Account;
 use toklat_fuzz::{MAC, Memory, assert_same, connection, drain, port_state, serve, take};
 
 /// Steps of one input.
@@ -97,7 +98,8 @@ impl Port {
         rustix::fs::ftruncate(&registers, REGISTERS).ok()?;
         let summons = Arc::new(Summons::new().expect("an eventfd"));
         let fds = (ours.try_clone().ok()?, registers.try_clone().ok());
-        let server = Server::new(fds, plug, (0, &state), None, Arc::clone(&summons));
+        let server =
+            Server::new(fds, plug, (0, &state, &Account::unlimited()), None, Arc::clone(&summons));
         let (server, now) = (server.expect("a port"), Nanos(1));
         let mut port = Self {
             theirs,
@@ -289,7 +291,8 @@ impl Port {
         self.attached = None;
         let socket = self.ours.try_clone().expect("a descriptor");
         let fds = (socket, self.registers.try_clone().ok());
-        let state = (0, &self.state);
+        let account = Account::unlimited();
+        let state = (0, &self.state, &account);
         let server =
             Server::new(fds, self.plug, state, Some(kept.clone()), Arc::clone(&self.summons));
         self.server = server.expect("a port");

@@ -17,6 +17,7 @@ use dataplane::attach::vhost_user::session::{Answer, Offer, Session};
 use dataplane::state::PortState;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
+use shmem::budget::Account;
 use toklat_fuzz::{Memory, assert_same, connection, drain, port_state, serve, take};
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
@@ -45,7 +46,8 @@ impl Port {
     fn new() -> Option<Self> {
         let (theirs, ours) = connection().ok()?;
         let (memory, state) = (Memory::new().ok()?, port_state());
-        let front_end = FrontEnd::new(ours.try_clone().ok()?, OFFER, &state, None);
+        let front_end =
+            FrontEnd::new(ours.try_clone().ok()?, OFFER, (&state, &Account::unlimited()), None);
         let front_end = front_end.expect("a socket");
         Some(Self { theirs, memory, ours, state, front_end, attached: None, now: Nanos(1) })
     }
@@ -130,7 +132,9 @@ impl Port {
         let kept = self.front_end.to_keep();
         self.attached = None;
         let socket = self.ours.try_clone().expect("a descriptor");
-        self.front_end = FrontEnd::new(socket, OFFER, &self.state, Some(kept)).expect("a socket");
+        self.front_end =
+            FrontEnd::new(socket, OFFER, (&self.state, &Account::unlimited()), Some(kept))
+                .expect("a socket");
         self.remake();
     }
 }
@@ -147,7 +151,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let kept = port.front_end.session.kept();
-    if let Some(restored) = Session::restore(OFFER, &kept) {
+    if let Some(restored) = Session::restore(OFFER, &kept, &Account::unlimited()) {
         assert_same(&kept, &restored.kept());
     }
 });

@@ -1,9 +1,13 @@
 //! What a switch and its ports are asked to be. The same types are the topology file, the control
 //! API and the messages to a data process.
 
+mod bytes;
+
 use fabric::Policy;
 use ring::layout::{Geometry, RingSpec};
 use serde::{Deserialize, Serialize};
+
+pub use self::bytes::{NoBytes, parse_bytes};
 
 /// A port's number in its switch: its place in every table of it.
 pub type PortId = u16;
@@ -48,6 +52,16 @@ pub struct SwitchConfig {
     pub fdb_ageing_s: u32,
     /// Most milliseconds a sender waits for a lossless port.
     pub stall_timeout_ms: u32,
+    /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
+    #[serde(with = "bytes")]
+    pub max_guest_memory: u64,
+    /// Most bytes that are mapped for all ports together; never more than half of the addresses that a process
+    /// has. Half of it is guaranteed to ports, in equal parts.
+    #[serde(with = "bytes")]
+    pub max_mapped_memory: u64,
+    /// Most bytes of a region with rings, but of root's and the daemon's user's.
+    #[serde(with = "bytes")]
+    pub max_region_memory: u64,
 }
 
 impl Default for SwitchConfig {
@@ -60,6 +74,9 @@ impl Default for SwitchConfig {
             fdb_entries: 8192,
             fdb_ageing_s: 300,
             stall_timeout_ms: 10,
+            max_guest_memory: 4 << 40,
+            max_mapped_memory: 64 << 40,
+            max_region_memory: 256 << 20,
         }
     }
 }

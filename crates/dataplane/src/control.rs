@@ -17,7 +17,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Idle, Limits, PortConfig, PortId};
+use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 
 /// Version of these messages; both sides close the connection if it differs.
 pub const VERSION: u32 = 3;
@@ -79,6 +79,10 @@ pub enum Command {
         fdb_ageing_s: u32,
         /// Milliseconds a sender waits for a lossless port.
         stall_timeout_ms: u32,
+        /// Bytes that are mapped for one port.
+        max_guest_memory: u64,
+        /// Bytes that are mapped for all ports.
+        max_mapped_memory: u64,
     },
     /// Changes what each user may take ([`PortConfig::uid`]).
     SetLimits {
@@ -116,6 +120,21 @@ pub enum Command {
     /// Stops gathering, delivers or times out what was gathered, settles, then answers and exits:
     /// nothing is lost, and a successor can go on.
     Stop,
+}
+
+impl Command {
+    /// [`Command::SetSwitch`], with what of a configuration can be changed.
+    #[must_use]
+    pub fn set_switch(config: &SwitchConfig) -> Self {
+        Self::SetSwitch {
+            idle: config.idle,
+            batch: config.batch,
+            fdb_ageing_s: config.fdb_ageing_s,
+            stall_timeout_ms: config.stall_timeout_ms,
+            max_guest_memory: config.max_guest_memory,
+            max_mapped_memory: config.max_mapped_memory,
+        }
+    }
 }
 
 /// What the data process answers.

@@ -7,6 +7,7 @@ mod devices;
 mod error;
 mod guests;
 mod kinds;
+mod memory;
 mod ports;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,6 +22,7 @@ use port::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
 use shmem::Memfd;
+use shmem::budget::{Account, Budget};
 
 pub use self::error::ProcessError;
 use self::error::system;
@@ -71,6 +73,8 @@ struct Record {
     descriptors: Vec<OwnedFd>,
     bells: Bells,
     worker: u16,
+    /// What is mapped for it.
+    account: Arc<Account>,
     /// The front end of a guest's port.
     guest: Option<Box<FrontEnd>>,
     /// The emulated network card of a guest's port, and its front end.
@@ -82,6 +86,10 @@ struct Process {
     config: SwitchConfig,
     /// What each user may take.
     limits: Limits,
+    /// What memory of peers may be mapped.
+    budget: Arc<Budget>,
+    /// Mappings that the kernel has room for.
+    most_mappings: u64,
     state_file: Memfd,
     state: State,
     common: Arc<Common>,
@@ -120,9 +128,12 @@ impl Process {
             common.draining.store(true, Ordering::Relaxed);
         }
         state.set_used();
+        let most_mappings = memory::most_mappings();
         let mut process = Self {
             switch,
             limits: Limits::default(),
+            budget: Budget::new(memory::limits(&config, most_mappings)),
+            most_mappings,
             state_file,
             state,
             common: Arc::new(common),
@@ -167,6 +178,13 @@ impl Process {
     fn settings(&self) -> (Idle, u16, u64) {
         let timeout = u64::from(self.config.stall_timeout_ms) * Nanos::MILLI;
         (self.config.idle, self.config.batch, timeout)
+    }
+
+    /// Takes changed settings into use.
+    fn apply_settings(&self) {
+        let (idle, batch, timeout) = self.settings();
+        self.common.workers.iter().for_each(|w| w.send(Job::Settings(idle, batch, timeout)));
+        self.budget.set_limits(memory::limits(&self.config, self.most_mappings));
     }
 
     /// Answers supervisors, one after the other or several at once, and ages the table.
@@ -346,17 +364,27 @@ impl Process {
             Command::SetLimits { limits } => {
                 self.limits = limits;
                 self.limit_addresses();
+                self.budget.set_user_limits(memory::user_limits(&self.limits));
                 Ok(Answer::Done)
             }
-            Command::SetSwitch { idle, batch, fdb_ageing_s, stall_timeout_ms } => {
-                let config = std::mem::take(&mut self.config);
-                self.config =
-                    SwitchConfig { idle, batch, fdb_ageing_s, stall_timeout_ms, ..config };
-                let (idle, batch, timeout) = self.settings();
-                self.common
-                    .workers
-                    .iter()
-                    .for_each(|w| w.send(Job::Settings(idle, batch, timeout)));
+            Command::SetSwitch {
+                idle,
+                batch,
+                fdb_ageing_s,
+                stall_timeout_ms,
+                max_guest_memory,
+                max_mapped_memory,
+            } => {
+                self.config = SwitchConfig {
+                    idle,
+                    batch,
+                    fdb_ageing_s,
+                    stall_timeout_ms,
+                    max_guest_memory,
+                    max_mapped_memory,
+                    ..std::mem::take(&mut self.config)
+                };
+                self.apply_settings();
                 Ok(Answer::Done)
             }
             Command::FlushFdb { port, vlan } => {

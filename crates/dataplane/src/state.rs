@@ -12,6 +12,7 @@
 //! The receive queues of different ports lie side by side, because traffic to many ports goes through
 //! them all: sixteen to a page, they need a sixteenth of the address translations.
 
+mod lent;
 mod turns;
 
 use std::collections::BTreeMap;
@@ -23,9 +24,12 @@ use nic::virtio::QueueState;
 use port::{Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters, Nanos};
 use ring::layout::{MAX_RINGS, MAX_SLOTS};
 use serde::{Deserialize, Serialize};
+use shmem::budget::Account;
 use shmem::sync::{AtomicU32, AtomicU64, Ordering};
 use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
 
+use self::lent::LentMemory;
+pub use self::lent::{LimitOf, MappedMemory};
 pub use self::turns::{TurnTime, Turns, percentile};
 use crate::config::{PortId, SwitchConfig};
 
@@ -152,6 +156,7 @@ struct IngressPage {
     /// 1 once the port's code has panicked.
     failed: Counter,
     bus: BusCounters,
+    lent: LentMemory,
 }
 
 // SAFETY: shareable parts only.
@@ -411,6 +416,17 @@ impl PortState {
         self.page.failed.set(failed.into());
     }
 
+    /// Notes what is mapped for it. For the control thread only.
+    pub(crate) fn set_lent(&self, account: &Account) {
+        self.page.lent.set(account);
+    }
+
+    /// What memory of its owner's is mapped for it.
+    #[must_use]
+    pub fn memory(&self) -> MappedMemory {
+        self.page.lent.read()
+    }
+
     /// Its numbers.
     #[must_use]
     pub fn snapshot(&self) -> PortStats {
@@ -421,6 +437,7 @@ impl PortState {
             posted_writes: bus.posted.get(),
             acknowledgements: bus.acknowledgements.get(),
             interrupts: bus.interrupts.get(),
+            memory: self.memory(),
             ..PortStats::of_ingress(&self.page.counters)
         };
         for ring in 0..RINGS {
@@ -457,6 +474,7 @@ impl PortState {
         for counter in [reads, writes, posted, acknowledgements, interrupts] {
             counter.set(0);
         }
+        self.page.lent.clear();
         for ring in 0..RINGS {
             let Some(state) = self.receive(ring) else { continue };
             let (here, gone) = (&state.counters, &switch.gone_egress);
@@ -523,6 +541,9 @@ pub struct PortStats {
     pub acknowledgements: u64,
     /// Interrupts.
     pub interrupts: u64,
+    /// What memory of its owner's is mapped.
+    #[serde(default)]
+    pub memory: MappedMemory,
 }
 
 impl PortStats {

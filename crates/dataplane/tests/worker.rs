@@ -11,7 +11,7 @@ use frame::Mac;
 use ring::Interest;
 use ring::layout::RingMemory;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use toklat_dataplane::config::Idle;
+use toklat_dataplane::config::{Idle, SwitchConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::sandbox;
 
@@ -141,12 +141,11 @@ fn regression_a_frame_that_woke_the_worker_waits_for_its_receiver() {
     let (thread, connection) = serve(&[&a, &b], TIMEOUT.as_millis() as u32);
     let (sent, full) = (a.ring(false).control, SLOTS - 1);
     send(&mut a, full, &[Mac::local(1)], std::thread::yield_now);
-    let auto = Command::SetSwitch {
+    let auto = Command::set_switch(&SwitchConfig {
         idle: Idle::Auto,
-        batch: 64,
-        fdb_ageing_s: 300,
         stall_timeout_ms: TIMEOUT.as_millis() as u32,
-    };
+        ..SwitchConfig::default()
+    });
     assert_eq!(ask(&connection, &auto, &[]), Answer::Done);
     // It sleeps for longer than a frame may wait.
     std::thread::sleep(TIMEOUT + TIMEOUT / 4);

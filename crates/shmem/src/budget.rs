@@ -91,7 +91,8 @@ pub enum Whose {
 /// A mapping would exceed a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "Mapping {wanted} more {what} would exceed the limit of {whose}, {most}, of which {used} are in use"
+    "Mapping {wanted} more {what} would exceed the limit of {whose}, {most}, of which {used} are in use; {}",
+    self.remedy()
 )]
 pub struct OverBudget {
     /// Whose.
@@ -104,6 +105,25 @@ pub struct OverBudget {
     pub used: u64,
     /// The limit.
     pub most: u64,
+}
+
+impl OverBudget {
+    /// What the operator can do.
+    fn remedy(&self) -> &'static str {
+        match (self.whose, self.what) {
+            (Whose::Port, What::Bytes) => {
+                "raise it: toklat switch set SWITCH --max-guest-memory BYTES"
+            }
+            (Whose::Port, What::Mappings) => "have memory shared in fewer pieces",
+            (Whose::User, What::Bytes) => "raise the user's quota of memory",
+            (Whose::All, What::Bytes) => {
+                "raise it: toklat switch set SWITCH --max-mapped-memory BYTES"
+            }
+            (Whose::User | Whose::All, What::Mappings) => {
+                "raise vm.max_map_count, then use toklat upgrade"
+            }
+        }
+    }
 }
 
 impl fmt::Display for What {
@@ -207,9 +227,13 @@ impl Budget {
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
-        // Each change is done at once, so that a panic leaves none half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
+}
+
+/// Each change under these locks is done at once, so that a panic leaves none half done.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Books {
@@ -255,6 +279,8 @@ pub struct Account {
     shared_bytes: AtomicU64,
     shared_mappings: AtomicU64,
     refused: AtomicU64,
+    /// Whose limit was in the way the last time.
+    refused_by: Mutex<Option<Whose>>,
 }
 
 impl Account {
@@ -269,6 +295,7 @@ impl Account {
             shared_bytes: AtomicU64::new(0),
             shared_mappings: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            refused_by: Mutex::new(None),
         })
     }
 
@@ -294,6 +321,12 @@ impl Account {
         self.refused.load(Ordering::Relaxed)
     }
 
+    /// Whose limit was in the way the last time.
+    #[must_use]
+    pub fn refused_by(&self) -> Option<Whose> {
+        *locked(&self.refused_by)
+    }
+
     /// Charges one mapping of so many bytes.
     ///
     /// # Errors
@@ -301,8 +334,9 @@ impl Account {
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, OverBudget> {
         let more = Extent { bytes, mappings: 1 };
         let mut books = self.budget.books();
-        let beyond = books.check(self.uid, self.used(), more).inspect_err(|_| {
+        let beyond = books.check(self.uid, self.used(), more).inspect_err(|over| {
             self.refused.fetch_add(1, Ordering::Relaxed);
+            *locked(&self.refused_by) = Some(over.whose);
         })?;
         books.shared = books.shared.plus(beyond);
         let user = books.users.entry(self.uid).or_default();
@@ -384,6 +418,7 @@ mod tests {
         assert_eq!(account.used(), Extent::default());
         let charges: Vec<_> = (0..5).map(|_| account.charge(1).unwrap()).collect();
         assert_eq!((charges.len(), account.refused()), (5, 3));
+        assert_eq!(account.refused_by(), Some(Whose::Port));
         // Three of its own, two of the four that are shared: half of them.
         assert_eq!(over(account.charge(1)), (Whose::User, What::Mappings));
     }

@@ -25,6 +25,8 @@ pub mod guard;
 #[cfg(not(loom))]
 mod guest;
 #[cfg(not(loom))]
+mod lent;
+#[cfg(not(loom))]
 mod mmio;
 mod place;
 #[cfg(not(loom))]
@@ -35,6 +37,8 @@ mod wake;
 pub use bytes::{Bytes, Span, prefetch, prefetch_all, prefetch_to_write};
 #[cfg(not(loom))]
 pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
+#[cfg(not(loom))]
+pub use lent::LentWindow;
 #[cfg(not(loom))]
 pub use mmio::Mmio;
 #[cfg(loom)]

@@ -182,11 +182,9 @@ impl Mapping {
     }
 
     /// Maps `len` bytes at `offset` of a file that somebody else lends, charged to `account`, as
-    /// [`unsealed`](Self::unsealed) otherwise. It is in no core dump of this process.
-    ///
-    /// # Errors
-    /// [`RegionError::OverBudget`] before anything is mapped; [`RegionError::Map`] when the kernel refuses.
-    pub fn lent(
+    /// [`unsealed`](Self::unsealed) otherwise. It is in no core dump of this process. Both are whole pages of
+    /// the file: see [`LentWindow`](crate::LentWindow).
+    pub(crate) fn lent(
         file: BorrowedFd<'_>,
         offset: u64,
         len: usize,

@@ -28,6 +28,7 @@ pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 use std::collections::BTreeMap;
 
 use dataplane::config::{NicConfig, PortId, SwitchConfig};
+use dataplane::state::MappedMemory;
 use fabric::Policy;
 use serde::{Deserialize, Serialize};
 
@@ -324,6 +325,8 @@ pub struct PortInfo {
     pub client: Option<Client>,
     /// The port it is a monitor of.
     pub monitors: Option<String>,
+    /// What memory of its owner's is mapped.
+    pub memory: MappedMemory,
     /// What it is.
     pub spec: PortSpec,
 }

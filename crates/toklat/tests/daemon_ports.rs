@@ -8,8 +8,8 @@ use daemon::Daemon;
 use daemon::frames::until_traffic_flows;
 use rustix::process::{Resource, Rlimit};
 
-/// A full switch; fewer in a build that is not optimized, where each takes its time.
-const PORTS: usize = if cfg!(debug_assertions) { 1024 } else { 4096 };
+/// A full switch.
+const PORTS: usize = 4096;
 
 /// What a process may have open.
 const LIMIT: u64 = 20_000;

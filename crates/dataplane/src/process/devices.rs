@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use frame::Mac;
+use shmem::budget::Account;
 
 use super::Process;
 use crate::attach::vfio_user::message::ProtocolError;
@@ -32,6 +33,7 @@ impl Process {
         if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
             record.device = Some(device);
         }
+        self.note_memory(id);
     }
 
     /// Does what front ends ask of whom workers said so.
@@ -113,7 +115,7 @@ impl Process {
     /// turn.
     pub(super) fn attach_device(
         &mut self,
-        id: PortId,
+        (id, account): (PortId, &Arc<Account>),
         config: &PortConfig,
         files: (OwnedFd, Option<OwnedFd>),
         nic: NicConfig,
@@ -129,7 +131,7 @@ impl Process {
         let plug = Plug { nic, mac, link, interrupts };
         let summons = Arc::clone(&self.summons);
         let kept = kept.filter(|_| resume);
-        let mut device = Server::new(files, plug, (id, &state), kept, summons)?;
+        let mut device = Server::new(files, plug, (id, &state, account), kept, summons)?;
         if lost {
             device.end();
         }

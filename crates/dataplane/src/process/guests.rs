@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
+use shmem::budget::Account;
 
 use super::Process;
 use crate::attach::vhost_user::FrontEnd;
@@ -61,6 +62,7 @@ impl Process {
         if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
             record.guest = Some(guest);
         }
+        self.note_memory(id);
     }
 
     fn converse(&mut self, id: PortId, guest: &mut FrontEnd) -> Result<(), ProtocolError> {
@@ -187,7 +189,7 @@ impl Process {
     /// session run on from the port's first turn, so that no frame finds them missing.
     pub(super) fn attach_guest(
         &mut self,
-        id: PortId,
+        (id, account): (PortId, &Arc<Account>),
         config: &PortConfig,
         socket: OwnedFd,
         queue_pairs: u16,
@@ -198,7 +200,7 @@ impl Process {
         // A session that cannot be gone on with: the front end begins anew.
         let lost = kept.is_some() && !resume;
         let offer = offer(&config.policy, queue_pairs);
-        let mut guest = FrontEnd::new(socket, offer, &state, kept.filter(|_| resume))?;
+        let mut guest = FrontEnd::new(socket, offer, (&state, account), kept.filter(|_| resume))?;
         if lost {
             guest.end();
         }

@@ -1,8 +1,10 @@
 //! The kinds of ports that need nothing of their process.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use fabric::Monitor;
+use shmem::budget::Account;
 
 use crate::attach::{self, AttachError, Attached};
 use crate::config::Attachment;
@@ -12,14 +14,14 @@ use crate::state::PortState;
 pub(super) fn attach(
     attachment: &Attachment,
     descriptors: Vec<OwnedFd>,
-    state: &PortState,
+    (state, account): (&PortState, &Arc<Account>),
     resume: bool,
 ) -> Result<(Attached, Option<Monitor>), AttachError> {
     let ring = |rings, descriptors: Vec<OwnedFd>| {
         let expected = "a memory file and a token";
         let pair: Result<[OwnedFd; 2], _> = descriptors.try_into();
         let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
-        attach::ring::attach(memory, token, rings, state, resume)
+        attach::ring::attach((memory, account), token, rings, state, resume)
     };
     match attachment {
         Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),

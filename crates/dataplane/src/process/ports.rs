@@ -1,9 +1,11 @@
 //! Ports, as the control thread adds, changes and removes them.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use fabric::{Monitor, Policy, PortSpec, Ports};
+use shmem::budget::Account;
 
 use super::{Process, Record, kinds};
 use crate::attach::vfio_user::Server;
@@ -66,7 +68,8 @@ impl Process {
         self.common.fdb.set_user(id, config.uid, self.limits.of(config.uid).addresses);
         let kept =
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
-        let halves = self.attach(id, &config, descriptors, &state, resume);
+        let account = self.open_account(config.uid);
+        let halves = self.attach((id, &account), &config, descriptors, &state, resume);
         let Halves { attached, monitor, guest, device } = halves.map_err(|e| explain(&e))?;
         let Attached { source, egresses, bells } = attached;
         let send_queues = device.as_ref().map(|device| device.transmit_queues());
@@ -93,15 +96,17 @@ impl Process {
         }
         self.state.switch().set_port(id, true);
         state.set_failed(false);
-        let record = Record { config, spec, descriptors: kept, bells, worker, guest, device };
+        let descriptors = kept;
+        let record = Record { config, spec, descriptors, bells, worker, account, guest, device };
         self.ports[usize::from(id)] = Some(record);
+        self.note_memory(id);
         Ok((worker, Box::new(Served::new(id, source, counters, clock()))))
     }
 
     /// Makes a port's halves of an attachment and its descriptors.
     fn attach(
         &mut self,
-        id: PortId,
+        port: (PortId, &Arc<Account>),
         config: &PortConfig,
         descriptors: Vec<OwnedFd>,
         state: &PortState,
@@ -109,7 +114,7 @@ impl Process {
     ) -> Result<Halves, AttachError> {
         if let Attachment::VhostUser { queue_pairs } = config.attachment {
             let socket = kinds::one(descriptors, "a socket to a front end")?;
-            let (attached, guest) = self.attach_guest(id, config, socket, queue_pairs, resume)?;
+            let (attached, guest) = self.attach_guest(port, config, socket, queue_pairs, resume)?;
             return Ok(Halves { attached, monitor: None, guest: Some(guest), device: None });
         }
         if let Attachment::VfioUser(nic) = config.attachment {
@@ -117,10 +122,11 @@ impl Process {
             let expected = "a socket to a front end";
             let socket = descriptors.next().ok_or(AttachError::Descriptors { expected })?;
             let files = (socket, descriptors.next());
-            let (attached, device) = self.attach_device(id, config, files, nic, resume)?;
+            let (attached, device) = self.attach_device(port, config, files, nic, resume)?;
             return Ok(Halves { attached, monitor: None, guest: None, device: Some(device) });
         }
-        let (attached, monitor) = kinds::attach(&config.attachment, descriptors, state, resume)?;
+        let (attached, monitor) =
+            kinds::attach(&config.attachment, descriptors, (state, port.1), resume)?;
         Ok(Halves { attached, monitor, guest: None, device: None })
     }
 

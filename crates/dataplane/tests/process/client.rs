@@ -10,7 +10,7 @@ use frame::Mac;
 use ring::layout::{Fault, RingMemory};
 use ring::{Port, PortError, Region, RegionConfig};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use toklat_dataplane::config::{Attachment, Idle, PortConfig};
+use toklat_dataplane::config::{Attachment, Idle, PortConfig, SwitchConfig};
 use toklat_dataplane::control::{Answer, Command};
 
 use super::{ask, start_with};
@@ -140,7 +140,8 @@ pub fn serve_by(
 ) -> (std::thread::JoinHandle<()>, OwnedFd) {
     let (thread, connection) = start_with(workers);
     let idle = Idle::Poll;
-    let command = Command::SetSwitch { idle, batch: 64, fdb_ageing_s: 300, stall_timeout_ms };
+    let config = SwitchConfig { idle, stall_timeout_ms, ..SwitchConfig::default() };
+    let command = Command::set_switch(&config);
     assert_eq!(ask(&connection, &command, &[]), Answer::Done);
     clients.iter().for_each(|client| client.attach(&connection, false));
     (thread, connection)

@@ -40,6 +40,14 @@ pub fn start() -> (std::thread::JoinHandle<()>, OwnedFd) {
 
 /// As [`start`], with so many workers.
 pub fn start_with(workers: usize) -> (std::thread::JoinHandle<()>, OwnedFd) {
+    let workers = vec![WorkerConfig::default(); workers];
+    let config = SwitchConfig { max_ports: 4, workers, ..SwitchConfig::default() };
+    let (thread, connection, _) = start_as(config);
+    (thread, connection)
+}
+
+/// As [`start`], of this configuration; with its state memory.
+pub fn start_as(config: SwitchConfig) -> (std::thread::JoinHandle<()>, OwnedFd, state::State) {
     let socket = || {
         let kind = (SocketType::SEQPACKET, SocketFlags::CLOEXEC);
         rustix::net::socket_with(AddressFamily::UNIX, kind.0, kind.1, None).unwrap()
@@ -50,19 +58,24 @@ pub fn start_with(workers: usize) -> (std::thread::JoinHandle<()>, OwnedFd) {
     rustix::net::bind(&listener, &address).unwrap();
     rustix::net::listen(&listener, 1).unwrap();
     rustix::net::connect(&connection, &address).unwrap();
-    let workers = vec![WorkerConfig::default(); workers];
-    let config = SwitchConfig { max_ports: 4, workers, ..SwitchConfig::default() };
     let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();
+    let state = state::State::map(&memory, &config).unwrap();
     let run = || process::run(listener, memory.into_fd(), "test".to_owned(), config).unwrap();
     let thread = std::thread::spawn(run);
     let hello = ask(&connection, &Command::Hello { version: control::VERSION }, &[]);
     assert!(matches!(hello, Answer::Hello { .. }));
-    (thread, connection)
+    (thread, connection, state)
 }
 
 pub fn ask(connection: &OwnedFd, command: &Command, descriptors: &[BorrowedFd<'_>]) -> Answer {
     control::send(connection, command, descriptors).unwrap();
-    control::receive(connection).unwrap().0
+    loop {
+        match control::receive(connection).unwrap().0 {
+            // Said unasked.
+            Answer::Keep { .. } | Answer::Forget { .. } => {}
+            answer => return answer,
+        }
+    }
 }
 
 /// Adds port number `id`, attached to `file`.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::Subcommand;
 use dataplane::config::NicModel;
+use dataplane::state::{LimitOf, MappedMemory};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::VlanId;
 use hyper::Method;
@@ -13,7 +14,7 @@ use serde_json::json;
 use super::client::{Client, ClientError};
 use super::name::{Name, PortName, SwitchName};
 use super::port_options::{KindOptions, PolicyOptions};
-use super::table::Table;
+use super::table::{Table, binary_bytes};
 use super::{Global, Result, UsageError};
 use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo};
 use crate::users;
@@ -166,8 +167,9 @@ fn switches(client: &mut Client) -> Result<Vec<SwitchName>, ClientError> {
 }
 
 fn table(ports: &[(SwitchName, PortInfo)]) -> Table {
-    let mut table =
-        Table::new(&["port", ">id", "state", "kind", ">worker", "vlan", ">mtu", "rules", "client"]);
+    let mut table = Table::new(&[
+        "port", ">id", "state", "kind", ">worker", "vlan", ">mtu", "rules", "memory", "client",
+    ]);
     for (switch, info) in ports {
         let spec = &info.spec;
         let client = info.client.map_or_else(
@@ -183,6 +185,7 @@ fn table(ports: &[(SwitchName, PortInfo)]) -> Table {
             vlan(&spec.policy.vlan),
             spec.policy.mtu.to_string(),
             rules(spec),
+            memory(&info.memory),
             client,
         ]);
     }
@@ -282,6 +285,21 @@ fn rules(spec: &PortSpec) -> String {
     if words.is_empty() { "-".into() } else { words.join(", ") }
 }
 
+/// What of its owner's memory is mapped, and whether more was refused.
+fn memory(memory: &MappedMemory) -> String {
+    let mapped = match memory.bytes {
+        0 => "-".to_owned(),
+        bytes => binary_bytes(bytes),
+    };
+    let whose = match memory.refused_by {
+        None => return mapped,
+        Some(LimitOf::Port) => "the port",
+        Some(LimitOf::User) => "its user",
+        Some(LimitOf::Switch) => "the switch",
+    };
+    format!("{mapped}, {} more refused (limit of {whose})", memory.refused)
+}
+
 /// How a guest's interrupts are held back, if they are.
 fn held_back(interrupts: &Interrupts) -> Option<String> {
     let Interrupts { max_rate, max_delay_us, adaptive, max_sent_delay_us } = interrupts;
@@ -317,15 +335,23 @@ mod tests {
             ephemeral: false,
             client: Some(Opener { pid: 17, uid: 1000 }),
             monitors: None,
+            memory: MappedMemory {
+                bytes: 6 << 30,
+                mappings: 2,
+                refused: 3,
+                refused_by: Some(LimitOf::User),
+            },
             spec: PortSpec { policy, ..PortSpec::default() },
         };
         let switch: SwitchName = "vale0".parse().unwrap();
         assert_eq!(
             table(&[(switch, info)]).to_string(),
             "PORT      ID  STATE     KIND  WORKER  VLAN                 MTU  \
-             RULES                                       CLIENT\n\
+             RULES                                       \
+             MEMORY                                        CLIENT\n\
              vale0:p1   0  attached  ring       1  trunk all native 5  1500  \
-             lossless, no flood limit, mirror out to p2  pid 17 uid 1000\n"
+             lossless, no flood limit, mirror out to p2  \
+             6.00 GiB, 3 more refused (limit of its user)  pid 17 uid 1000\n"
         );
     }
 }

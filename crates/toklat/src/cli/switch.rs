@@ -1,7 +1,7 @@
 //! `toklat switch`: add, set, rm, show.
 
 use clap::{Args, Subcommand, ValueEnum};
-use dataplane::config::Idle;
+use dataplane::config::{Idle, parse_bytes};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
@@ -75,6 +75,16 @@ pub struct Settings {
     /// Most milliseconds that a sender waits for a lossless port [default: 10]
     #[arg(long, value_name = "MS")]
     stall_timeout: Option<u32>,
+    /// Most memory that is mapped for one guest, such as 512GiB [default: 4TiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    max_guest_memory: Option<u64>,
+    /// Most memory that is mapped for all guests and clients, half of it guaranteed to ports in equal parts
+    /// [default: 64TiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    max_mapped_memory: Option<u64>,
+    /// Most memory of a region with rings, but of root's and the daemon's user's [default: 256MiB]
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes)]
+    max_region_memory: Option<u64>,
     /// The tenant whose switch it is, by name or uid: no other user may have a port of it (beside root
     /// and the daemon's user)
     #[arg(long, value_name = "USER|none")]
@@ -116,6 +126,9 @@ impl Settings {
             ("batch", self.batch.map(Value::from)),
             ("fdb_ageing_s", self.fdb_ageing.map(Value::from)),
             ("stall_timeout_ms", self.stall_timeout.map(Value::from)),
+            ("max_guest_memory", self.max_guest_memory.map(Value::from)),
+            ("max_mapped_memory", self.max_mapped_memory.map(Value::from)),
+            ("max_region_memory", self.max_region_memory.map(Value::from)),
             ("user", self.user.as_ref().map(or_null)),
             ("owner", self.owner.as_ref().map(or_null)),
         ];
@@ -268,8 +281,14 @@ mod tests {
     #[test]
     fn options_become_the_configuration() {
         assert_eq!(config(&[]), SwitchConfig::default());
-        let given = config(&["--idle", "poll", "--batch=32", "--fdb-ageing=0", "--max-ports=8"]);
+        let memory =
+            ["--max-guest-memory=512GiB", "--max-mapped-memory=2TiB", "--max-region-memory=1"];
+        let given = ["--idle", "poll", "--batch=32", "--fdb-ageing=0", "--max-ports=8"];
+        let given = config(&[&given[..], &memory].concat());
         let expected = SwitchConfig {
+            max_guest_memory: 512 << 30,
+            max_mapped_memory: 2 << 40,
+            max_region_memory: 1,
             idle: Idle::Poll,
             batch: 32,
             fdb_ageing_s: 0,

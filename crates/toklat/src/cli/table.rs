@@ -103,6 +103,16 @@ pub fn bytes(n: u64) -> String {
     unit(n as f64, "B")
 }
 
+/// Bytes, as `4.00 GiB` (powers of 1024).
+#[must_use]
+pub fn binary_bytes(n: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    let unit = (n.max(1).ilog2() / 10) as usize;
+    #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+    let value = n as f64 / f64::from(1u32 << 10).powi(unit as i32);
+    if unit == 0 { format!("{n} B") } else { format!("{value:.2} {}", units[unit]) }
+}
+
 /// Seconds, as `42s`, `3m05s`, `7h02m`, `12d07h`.
 #[must_use]
 pub fn duration(seconds: u64) -> String {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use axum::http::header;
 use axum::response::IntoResponse;
-use dataplane::state::PortStats as Counters;
+use dataplane::state::{MappedMemory, PortStats as Counters};
 
 use super::supervisor::Supervisor;
 use crate::api::{Stats, WorkerStats};
@@ -69,6 +69,7 @@ fn render(stats: &Stats) -> String {
             );
         }
     }
+    memory(&mut text, stats);
     drops(&mut text, stats);
     for (name, help, read) in WORKERS {
         begin(&mut text, &format!("toklat_worker_{name}_total"), help);
@@ -130,6 +131,24 @@ fn turns(text: &mut String, stats: &Stats) {
     }
 }
 
+/// What memory of owners' is mapped.
+fn memory(text: &mut String, stats: &Stats) {
+    let kinds: [(&str, &str, &str, Read<MappedMemory>); 3] = [
+        ("mapped_bytes", "gauge", "Bytes of its owner's memory that are mapped", |m| m.bytes),
+        ("mappings", "gauge", "Mappings of its owner's memory", |m| m.mappings),
+        ("refused_mappings_total", "counter", "Mappings beyond a limit", |m| m.refused),
+    ];
+    for (name, kind, help, read) in kinds {
+        line(text, &format!("# HELP toklat_port_{name} {help}."));
+        line(text, &format!("# TYPE toklat_port_{name} {kind}"));
+        for (switch, port) in each_port(stats) {
+            let (port, value) = (&port.name, read(&port.counters.memory));
+            let of = format!("switch=\"{switch}\",port=\"{port}\"");
+            line(text, &format!("toklat_port_{name}{{{of}}} {value}"));
+        }
+    }
+}
+
 fn drops(text: &mut String, stats: &Stats) {
     begin(text, "toklat_port_drops_total", "Frames dropped, by direction and reason");
     for (switch, port) in each_port(stats) {
@@ -169,6 +188,7 @@ mod tests {
     #[test]
     fn each_number_has_its_line_under_its_type() {
         let mut counters = Counters { in_frames: 7, ..Counters::default() };
+        counters.memory.bytes = 4096;
         counters.out_drops.insert(DropReason::Full, 3);
         let port = PortStats { name: "p1".into(), id: 0, state: PortState::Attached, counters };
         let switch = SwitchStats {
@@ -189,6 +209,8 @@ mod tests {
              toklat_port_in_frames_total{switch=\"vale0\",port=\"p1\"} 7\n",
             "toklat_port_drops_total{switch=\"vale0\",port=\"p1\",direction=\"out\",\
              reason=\"full\"} 3\n",
+            "# TYPE toklat_port_mapped_bytes gauge\n\
+             toklat_port_mapped_bytes{switch=\"vale0\",port=\"p1\"} 4096\n",
             "toklat_worker_busy_nanoseconds_total{switch=\"vale0\",worker=\"0\"} 5\n",
             "toklat_worker_turn_seconds_bucket{switch=\"vale0\",worker=\"0\",le=\"0.002097152\"} 3\n",
             "toklat_worker_turn_seconds_bucket{switch=\"vale0\",worker=\"0\",le=\"+Inf\"} 4\n",

@@ -132,9 +132,20 @@ const TYPES: &[(&str, Shape)] = &[
             ("ephemeral", "boolean"),
             ("client", "Client?"),
             ("monitors", "string?"),
+            ("memory", "MappedMemory"),
             ("spec", "PortSpec"),
         ]),
     ),
+    (
+        "MappedMemory",
+        Object(&[
+            ("bytes", "integer"),
+            ("mappings", "integer"),
+            ("refused", "integer"),
+            ("refused_by", "LimitOf?"),
+        ]),
+    ),
+    ("LimitOf", Words(&["port", "user", "switch"])),
     ("PortState", Words(&["attached", "vacant", "failed"])),
     ("Client", Object(&[("pid", "integer"), ("uid", "integer")])),
     (
@@ -212,6 +223,9 @@ const SWITCH: &[(&str, &str)] = &[
     ("fdb_entries?", "integer"),
     ("fdb_ageing_s?", "integer"),
     ("stall_timeout_ms?", "integer"),
+    ("max_guest_memory?", "Bytes"),
+    ("max_mapped_memory?", "Bytes"),
+    ("max_region_memory?", "Bytes"),
     ("owner?", "User?"),
     ("user?", "User?"),
     ("port?", "{PortSpec}"),
@@ -237,7 +251,7 @@ const PORT: &[(&str, &str)] = &[
     ("mirror_egress?", "string?"),
 ];
 
-const COUNTERS: Fields<21> = [
+const COUNTERS: Fields<22> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
     ("in_copies", "integer"),
@@ -259,6 +273,7 @@ const COUNTERS: Fields<21> = [
     ("posted_writes", "integer"),
     ("acknowledgements", "integer"),
     ("interrupts", "integer"),
+    ("memory", "MappedMemory"),
 ];
 
 const NEW_SWITCH: Fields<{ SWITCH.len() + 1 }> = joined(&[("name", "string")], SWITCH);
@@ -388,6 +403,7 @@ fn notation(kind: &str) -> Value {
     }
     match kind {
         "string" | "integer" | "boolean" => json!({ "type": kind }),
+        "Bytes" => json!({ "type": ["integer", "string"], "description": "Bytes, or as in 4GiB" }),
         "User" => json!({ "type": ["integer", "string"], "description": "A uid or a name" }),
         name => json!({ "$ref": format!("#/components/schemas/{name}") }),
     }
@@ -398,6 +414,7 @@ mod tests {
     use super::*;
     use crate::api::*;
     use dataplane::config::{Combine, Doorbell, NicConfig, NicModel, SwitchConfig, WorkerConfig};
+    use dataplane::state::{LimitOf, MappedMemory};
     use fabric::{Interrupts, Policy, VlanMode};
     use frame::{Mac, VlanId};
     use serde::Serialize;
@@ -426,7 +443,7 @@ mod tests {
         }
         match kind {
             "string" => assert!(value.is_string(), "{at}: {value}"),
-            "integer" | "User" => assert!(value.is_u64(), "{at}: {value}"),
+            "integer" | "User" | "Bytes" => assert!(value.is_u64(), "{at}: {value}"),
             "boolean" => assert!(value.is_boolean(), "{at}: {value}"),
             name => check_shape(value, shape(name), &format!("{at} ({name})")),
         }
@@ -552,6 +569,7 @@ mod tests {
                 ephemeral: true,
                 client: Some(client),
                 monitors: None,
+                memory: MappedMemory { refused_by: Some(LimitOf::User), ..Default::default() },
                 spec: spec(),
             },
         );

@@ -209,7 +209,10 @@ impl Supervisor {
             Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
         };
         let attach = Attach { attachment, memory: memory.into_fd(), token, client };
-        let attached = switch.attach(&name, attach).await;
+        let attached = match self.check_region(client, &switch, &ring) {
+            Ok(()) => switch.attach(&name, attach).await,
+            Err(error) => Err(error),
+        };
         if attached.is_err() {
             self.drop_if_unused(&mut switch).await;
         }
@@ -254,6 +257,17 @@ impl Supervisor {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Pages that a stranger frees are waited for, in time that grows with the region.
+    fn check_region(&self, client: Client, at: &Switch, ring: &RingAttach) -> Result<(), ApiError> {
+        let (bytes, most) = (ring.geometry.file_size(), at.config.max_region_memory);
+        if bytes <= most || self.is_trusted(client) {
+            return Ok(());
+        }
+        let reason = format!("A region of {bytes} bytes is larger than the {most} that may be");
+        let remedy = "use fewer rings, slots or buffers, or raise max_region_memory of the switch";
+        Err(ApiError::new(ErrorCode::Limit, reason, remedy))
     }
 
     /// Descriptors are numbered from the lowest that is free, so a high number means few are left.

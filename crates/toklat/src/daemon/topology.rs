@@ -99,6 +99,9 @@ fn check_config(name: &str, config: &SwitchConfig) -> Result<(), ApiError> {
         ("batch", u64::from(config.batch), 1, 1024),
         ("fdb_entries", u64::from(config.fdb_entries), 16, 1 << 22),
         ("stall_timeout_ms", u64::from(config.stall_timeout_ms), 0, 10_000),
+        ("max_guest_memory", config.max_guest_memory, 1 << 20, i64::MAX as u64),
+        ("max_mapped_memory", config.max_mapped_memory, 1 << 30, i64::MAX as u64),
+        ("max_region_memory", config.max_region_memory, 4096, i64::MAX as u64),
     ];
     for (what, value, least, most) in ranges {
         check_range(name, what, value, least, most)?;

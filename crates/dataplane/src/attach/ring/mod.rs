@@ -23,7 +23,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
 use port::{Counter, Ingress};
-use shmem::{Buffers, Mapping, Memfd, Pool, Shared, Windows};
+use shmem::budget::Account;
+use shmem::{Buffers, LentWindow, Mapping, Memfd, Pool, Shared, Windows};
 
 pub(super) use self::receive::ReceiveQueue;
 use self::send::SendRing;
@@ -39,7 +40,7 @@ const MAX_PIECE: u32 = u16::MAX as u32;
 /// # Errors
 /// [`AttachError`] when the region is not what the client said it was.
 pub fn attach(
-    memory: OwnedFd,
+    (memory, account): (OwnedFd, &Arc<Account>),
     token: OwnedFd,
     rings: &RingAttach,
     state: &PortState,
@@ -47,7 +48,9 @@ pub fn attach(
 ) -> Result<Attached, AttachError> {
     let memory = Memfd::adopt(memory)?;
     rings.geometry.check(memory.len())?;
-    attach_mapped(&memory.map()?, Some(token), rings, state, resume)
+    // The file may be longer, as long as its owner likes.
+    let window = LentWindow::map(memory.as_fd(), 0, rings.geometry.file_size(), account)?;
+    attach_mapped(window.mapping(), Some(token), rings, state, resume)
 }
 
 /// Attaches rings that are mapped already: for switches in the client's own process, which need no

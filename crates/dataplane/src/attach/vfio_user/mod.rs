@@ -46,6 +46,7 @@ use port::Nanos;
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use shmem::GuestMemory;
+use shmem::budget::Account;
 
 use self::bus::{Bus, Wire};
 use self::courier::Courier;
@@ -105,6 +106,7 @@ pub struct Server {
     ended: bool,
     /// What was said of it.
     said: (bool, Option<&'static str>),
+    said_over_budget: bool,
 }
 
 impl std::fmt::Debug for Server {
@@ -137,7 +139,7 @@ impl Server {
     pub fn new(
         (socket, doorbells): (OwnedFd, Option<OwnedFd>),
         plug: Plug,
-        (id, state): (PortId, &PortState),
+        (id, state, account): (PortId, &PortState, &Arc<Account>),
         kept: Option<Kept>,
         summons: Arc<Summons>,
     ) -> Result<Self, AttachError> {
@@ -155,10 +157,10 @@ impl Server {
         let identity = models::identity(&plug.nic);
         let config = Config::new(&identity, config);
         let doorbells = doorbells.filter(|_| plug.nic.doorbell == Doorbell::Shared);
-        let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept));
+        let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept, account));
         // One whose session is not whole died while it changed: the front end begins anew.
         let lost = matches!(restored, Some(None));
-        let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity));
+        let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity, account));
         // Of one that stands still, too: it may be asked for before it runs.
         session.shared = models::shared_pages(plug.nic.model).filter(|_| doorbells.is_some());
         if kept.is_none() {
@@ -181,6 +183,7 @@ impl Server {
             kept: kept.unwrap_or_default(),
             ended: false,
             said: (false, None),
+            said_over_budget: false,
         };
         if lost || !whole {
             this.end();
@@ -396,13 +399,17 @@ impl Server {
         if let Some(why) = self.session.migration.refused.take() {
             news.push(format!("refused a state that the device was to go on with: {why}"));
         }
+        if let Some(over) = self.session.over_budget.take().filter(|_| !self.said_over_budget) {
+            self.said_over_budget = true;
+            news.push(format!("the guest's memory is too large: {over}"));
+        }
         // Firmware has ranges come and go; a driver that uses memory finds them all.
         let lacks = self.session.refused.is_some() || self.session.lacks_memory();
         let lacks = self.config.bus_master() && lacks;
         if lacks && !self.said.0 {
             let why =
                 self.session.refused.take().map_or_else(String::new, |why| format!(": {why}"));
-            let how = if self.session.memory().is_copy() {
+            let how = if self.session.is_copied() {
                 "frames go by messages, slowly"
             } else {
                 "it does not reach all of it"
@@ -507,7 +514,8 @@ mod tests {
         let plug = Plug { nic, mac: Mac::local(1), link: true, interrupts };
         let summons = Arc::new(Summons::new().unwrap());
         let files = (socket.into(), Some(doorbells));
-        let mut server = Server::new(files, plug, (0, &state), None, summons).unwrap();
+        let mut server =
+            Server::new(files, plug, (0, &state, &Account::unlimited()), None, summons).unwrap();
         let _halves = server.halves(Nanos(1)).unwrap();
         for (at, power_on) in [(0x2170, 0x0004_0402), (0x3840, 0x0000_0403)] {
             let shared: Shared<AtomicU32> = mapping.shared(at).unwrap();

@@ -10,6 +10,7 @@ use nic::device::{Bar, Identity, InterruptMode, SharedPages};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use shmem::budget::{Account, OverBudget};
 use shmem::{GuestMemory, GuestRange, Mapping};
 
 use super::message::{ProtocolError, Request, irq, longs, version, words};
@@ -75,6 +76,11 @@ pub struct Session {
     pub shared: Option<SharedPages>,
     /// Why the last file of memory that cannot be used cannot.
     pub refused: Option<MemoryError>,
+    /// The limit that the last mapping would have exceeded which did.
+    pub over_budget: Option<OverBudget>,
+    /// What is mapped for it.
+    account: Arc<Account>,
+    is_copied: bool,
     /// The device's move to another server.
     pub migration: Migration,
 }
@@ -115,7 +121,7 @@ pub fn region_size(identity: &Identity, index: u32) -> u64 {
 impl Session {
     /// A session in which nothing was said yet.
     #[must_use]
-    pub fn new(identity: &Identity) -> Self {
+    pub fn new(identity: &Identity, account: &Arc<Account>) -> Self {
         Self {
             agreed: false,
             ranges: Vec::new(),
@@ -126,15 +132,24 @@ impl Session {
             last: (0, Vec::new()),
             shared: None,
             refused: None,
+            over_budget: None,
+            account: Arc::clone(account),
+            is_copied: false,
             migration: Migration::default(),
         }
     }
 
     /// The guest's memory, as far as the device may use it: a copy if it is reached by messages.
     #[must_use]
-    pub fn memory(&self) -> Arc<GuestMemory> {
+    pub fn memory(&mut self) -> Arc<GuestMemory> {
+        self.is_copied = false;
         if self.lacks_memory() {
-            return self.copy().map(Arc::new).unwrap_or_default();
+            let copy = self.copy();
+            self.is_copied = copy.is_ok();
+            return copy.map(Arc::new).unwrap_or_else(|error| {
+                self.refuse(error);
+                Arc::default()
+            });
         }
         let mapped =
             self.ranges.iter().filter_map(|range| Some((range.writable, range.slot.as_ref()?)));
@@ -146,23 +161,38 @@ impl Session {
             .unwrap_or_default()
     }
 
-    /// An empty copy of the guest's memory; `None` if it is too large for one.
-    fn copy(&self) -> Option<GuestMemory> {
+    /// Notes why memory cannot be used.
+    fn refuse(&mut self, error: MemoryError) {
+        match error {
+            MemoryError::OverBudget(over) => self.over_budget = Some(over),
+            error => self.refused = Some(error),
+        }
+    }
+
+    /// True if the memory that was asked for last is a copy.
+    #[must_use]
+    pub fn is_copied(&self) -> bool {
+        self.is_copied
+    }
+
+    /// An empty copy of the guest's memory.
+    fn copy(&self) -> Result<GuestMemory, MemoryError> {
         let sizes = self.ranges.iter().map(|range| range.region.size);
         if sizes.fold(0, u64::saturating_add) > MAX_COPY {
-            return None;
+            return Err(MemoryError::Copy(MAX_COPY));
         }
         let range = |range: &Range| {
             let Region { guest, size, .. } = range.region;
-            let mapping = Mapping::sparse(size as usize).ok()?;
-            Some((range.writable, GuestRange { guest, user: guest, size, mapping, offset: 0 }))
+            let mapping = Mapping::reserved(size as usize, &self.account)?;
+            let there = GuestRange { guest, user: guest, size, mapping, offset: 0 };
+            Ok::<_, MemoryError>((range.writable, there))
         };
-        let ranges = self.ranges.iter().map(range).collect::<Option<Vec<_>>>()?;
+        let ranges = self.ranges.iter().map(range).collect::<Result<Vec<_>, _>>()?;
         let (writable, others): (Vec<_>, Vec<_>) =
             ranges.into_iter().partition(|(writable, _)| *writable);
         let of = |ranges: Vec<(bool, GuestRange)>| ranges.into_iter().map(|(_, range)| range);
-        let memory = GuestMemory::with_read_only(of(writable).collect(), of(others).collect());
-        memory.ok().map(GuestMemory::into_copy)
+        let memory = GuestMemory::with_read_only(of(writable).collect(), of(others).collect())?;
+        Ok(memory.into_copy())
     }
 
     /// How the device is to interrupt.
@@ -300,12 +330,19 @@ impl Session {
         }
         let others: Vec<_> = self.ranges.iter().filter_map(|range| range.slot.clone()).collect();
         let number = self.next;
-        let slot = file.map(|file| Slot::new(region, Arc::new(file), number, &others));
-        // Refused, it would end the virtual machine, which may never use it for frames.
-        let slot = slot.transpose().unwrap_or_else(|error| {
-            self.refused = Some(error);
-            None
-        });
+        let make = |file| Slot::new(region, Arc::new(file), number, &others, &self.account);
+        let slot = match file.map(make).transpose() {
+            Ok(slot) => slot,
+            Err(error) => {
+                let is_limit = matches!(error, MemoryError::OverBudget(_));
+                self.refuse(error);
+                if is_limit {
+                    return Err(Errno::NOSPC);
+                }
+                // Refused, it would end the virtual machine, which may never use it for frames.
+                None
+            }
+        };
         self.next = self.next.wrapping_add(1);
         self.ranges.push(Range { region, writable: flags & WRITE != 0, number, slot });
         Ok(Vec::new())
@@ -415,10 +452,10 @@ impl Session {
 
     /// The session that a predecessor kept; `None` if something of it is missing.
     #[must_use]
-    pub fn restore(identity: &Identity, kept: &Kept) -> Option<Self> {
+    pub fn restore(identity: &Identity, kept: &Kept, account: &Arc<Account>) -> Option<Self> {
         let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());
         let saved: Saved = serde_json::from_value(kept.get(SESSION)?.0.clone()).ok()?;
-        let mut session = Self::new(identity);
+        let mut session = Self::new(identity, account);
         (session.agreed, session.enabled, session.last) = (saved.agreed, saved.enabled, saved.last);
         session.migration = saved.migration;
         for (kind, vectors) in session.eventfds.iter_mut().enumerate() {
@@ -431,7 +468,7 @@ impl Session {
             let slot = match has_file {
                 true => {
                     let file = fd(format!("memory {number}"))?;
-                    let slot = Slot::new(region, file, number, &slots).ok()?;
+                    let slot = Slot::new(region, file, number, &slots, account).ok()?;
                     slots.push(slot.clone());
                     Some(slot)
                 }

@@ -4,16 +4,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use shmem::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Mapping, RegionError};
+use shmem::budget::{Account, OverBudget};
+use shmem::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, LentWindow, RegionError};
 
 use super::message::Region;
 
 /// Most regions of a guest's memory: what a front end is told that there are slots for.
 pub const MAX_SLOTS: usize = 64;
-/// Most bytes of files that are mapped for one guest.
-const MAX_MAPPED: u64 = 4 << 40;
-/// Most bytes of a log of written pages: a bit for each page of a guest of the largest size.
-const MAX_LOG: u64 = MAX_MAPPED / 4096 / 8;
+/// Most bytes of a log of written pages: a bit for each page of 8 TiB of addresses.
+const MAX_LOG: u64 = (8 << 40) / 4096 / 8;
 
 /// Why memory is not used.
 #[derive(Debug, thiserror::Error)]
@@ -28,26 +27,41 @@ pub enum MemoryError {
     /// The kernel does not say what the file is.
     #[error("The file of guest memory cannot be inspected")]
     Inspect(#[source] Errno),
-    /// More memory than is mapped for one guest.
-    #[error(
-        "The guest's memory is larger than {MAX_MAPPED} bytes, or has more than {MAX_SLOTS} regions"
-    )]
+    /// More regions than there are slots for, or one that no file has.
+    #[error("The guest's memory has more than {MAX_SLOTS} regions, or one that no file can have")]
     TooMuch,
+    /// More memory than may be mapped.
+    #[error("The guest's memory is too large: {0}")]
+    OverBudget(OverBudget),
     /// The kernel refuses to map it.
     #[error("The guest's memory cannot be mapped")]
-    Map(#[from] RegionError),
+    Map(#[source] RegionError),
     /// The table contradicts itself.
     #[error("The guest's memory table is malformed")]
     Table(#[from] GuestMemoryError),
     /// A region that goes beyond its file's end.
     #[error("The guest's memory file ends before byte {0}")]
     Short(u64),
+    /// Memory without files, of which more would have to be copied than is.
+    #[error(
+        "The guest's memory comes without files, and is larger than the {0} bytes that are copied"
+    )]
+    Copy(u64),
     /// A region that is to be removed and is not there.
     #[error("There is no such region of guest memory")]
     NoRegion,
     /// A log that is not whole.
     #[error("The log of written pages does not lie in its file, or is too large")]
     Log,
+}
+
+impl From<RegionError> for MemoryError {
+    fn from(error: RegionError) -> Self {
+        match error {
+            RegionError::OverBudget(over) => Self::OverBudget(over),
+            error => Self::Map(error),
+        }
+    }
 }
 
 /// A region with its file.
@@ -61,34 +75,38 @@ pub struct Slot {
     pub number: u32,
     /// How often it was added: QEMU before 8.1 does so for each pair of queues, and removes it as often.
     pub times: u32,
-    /// Device and inode of the file: slots of one file share one mapping.
+    /// Device and inode of the file.
     identity: (u64, u64),
-    mapping: Arc<Mapping>,
+    window: LentWindow,
+    /// Where its region is in the window's mapping.
+    position: usize,
 }
 
 impl Slot {
-    /// Maps a region of the guest's memory, if no other slot has mapped its file as far already.
+    /// Maps a region of the guest's memory, if none of the other slots has mapped that part of its file
+    /// already.
     ///
     /// # Errors
-    /// [`MemoryError`] when its file is not to be trusted, or the kernel refuses.
-    pub fn new(
+    /// [`MemoryError`] when its file is not to be trusted, more is mapped than may be, or the kernel refuses.
+    pub fn new<'s>(
         region: Region,
         file: Arc<OwnedFd>,
         number: u32,
-        others: &[Self],
+        others: impl IntoIterator<Item = &'s Self>,
+        account: &Arc<Account>,
     ) -> Result<Self, MemoryError> {
         let identity = inspect(&file)?;
-        let end = region.offset.checked_add(region.size).ok_or(MemoryError::TooMuch)?;
-        let mapped: u64 = others.iter().map(|slot| slot.region.size).sum();
-        if end > MAX_MAPPED || mapped.saturating_add(region.size) > MAX_MAPPED {
-            return Err(MemoryError::TooMuch);
-        }
-        let same = |slot: &&Self| slot.identity == identity && slot.mapping.len() as u64 >= end;
-        let mapping = match others.iter().find(same) {
-            Some(slot) => Arc::clone(&slot.mapping),
-            None => map(&file, end)?,
+        let Region { offset, size, .. } = region;
+        let mapped = |slot: &Self| {
+            let there = slot.window.position(offset, size).filter(|_| slot.identity == identity);
+            there.map(|_| slot.window.clone())
         };
-        Ok(Self { region, file, number, times: 1, identity, mapping })
+        let window = match others.into_iter().find_map(mapped) {
+            Some(window) => window,
+            None => map(&file, offset, size, account)?,
+        };
+        let position = window.position(offset, size).ok_or(MemoryError::TooMuch)?;
+        Ok(Self { region, file, number, times: 1, identity, window, position })
     }
 
     /// Where the guest's memory table has it.
@@ -98,8 +116,8 @@ impl Slot {
             guest: self.region.guest,
             user: self.region.user,
             size: self.region.size,
-            mapping: Arc::clone(&self.mapping),
-            offset: self.region.offset as usize,
+            mapping: Arc::clone(self.window.mapping()),
+            offset: self.position,
         }
     }
 
@@ -124,23 +142,36 @@ pub fn table(slots: &[Slot]) -> Result<Arc<GuestMemory>, MemoryError> {
 /// Maps a log of written pages.
 ///
 /// # Errors
-/// [`MemoryError::Log`] when it is not whole.
-pub fn log(file: &OwnedFd, offset: u64, size: u64) -> Result<Arc<DirtyLog>, MemoryError> {
+/// [`MemoryError::Log`] when it is not whole; as [`map`] otherwise.
+pub fn log(
+    file: &OwnedFd,
+    offset: u64,
+    size: u64,
+    account: &Arc<Account>,
+) -> Result<Arc<DirtyLog>, MemoryError> {
     inspect(file)?;
-    let end = offset.checked_add(size).filter(|end| *end <= 2 * MAX_LOG);
-    let mapping = map(file, end.ok_or(MemoryError::Log)?)?;
+    if size > MAX_LOG {
+        return Err(MemoryError::Log);
+    }
+    let window = map(file, offset, size, account)?;
+    let position = window.position(offset, size).ok_or(MemoryError::Log)?;
     // What is beyond the last whole word, no page is in.
-    let log = DirtyLog::new(&mapping, offset as usize, size as usize & !7);
+    let log = DirtyLog::new(window.mapping(), position, size as usize & !7);
     log.map(Arc::new).ok_or(MemoryError::Log)
 }
 
-/// Maps a file for other uses than a guest's memory, up to `end`.
+/// Maps part of a file for other uses than a guest's memory.
 ///
 /// # Errors
-/// [`MemoryError`] when it is not memory, or shorter.
-pub fn map_memory(file: &OwnedFd, end: u64) -> Result<Arc<Mapping>, MemoryError> {
+/// [`MemoryError`] when it is not memory, or shorter; or more is mapped than may be.
+pub fn map_memory(
+    file: &OwnedFd,
+    offset: u64,
+    size: u64,
+    account: &Arc<Account>,
+) -> Result<LentWindow, MemoryError> {
     inspect(file)?;
-    map(file, end)
+    map(file, offset, size, account)
 }
 
 /// Checks that a file is memory: touching a page of any other could take as long as its owner likes.
@@ -155,14 +186,17 @@ fn inspect(file: &OwnedFd) -> Result<(u64, u64), MemoryError> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Maps a file up to `end`, in whole pages of its file system: those of hugetlbfs are not unmapped in
-/// parts.
-fn map(file: &OwnedFd, end: u64) -> Result<Arc<Mapping>, MemoryError> {
+/// Maps the window of a file that is asked for.
+fn map(
+    file: &OwnedFd,
+    offset: u64,
+    size: u64,
+    account: &Arc<Account>,
+) -> Result<LentWindow, MemoryError> {
+    let end = offset.checked_add(size).ok_or(MemoryError::TooMuch)?;
     let stat = rustix::fs::fstat(file).map_err(MemoryError::Inspect)?;
     if u64::try_from(stat.st_size).unwrap_or(0) < end {
         return Err(MemoryError::Short(end));
     }
-    let page = u64::try_from(stat.st_blksize).unwrap_or(4096).clamp(4096, 1 << 30);
-    let len = usize::try_from(end.next_multiple_of(page)).map_err(|_| MemoryError::TooMuch)?;
-    Ok(Mapping::unsealed(file.as_fd(), len)?)
+    Ok(LentWindow::map(file.as_fd(), offset, size, account)?)
 }

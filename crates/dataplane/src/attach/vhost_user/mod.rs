@@ -32,6 +32,7 @@ use port::Egress;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 use shmem::Shared;
+use shmem::budget::Account;
 
 use self::guest::{Announcement, Guest, Queue, Unplugged};
 pub use self::memory::MemoryError;
@@ -80,14 +81,15 @@ impl std::fmt::Debug for FrontEnd {
 }
 
 impl FrontEnd {
-    /// A front end on a connected socket; `kept` is what a predecessor's session was.
+    /// A front end on a connected socket, whose memory is charged to an account; `kept` is what a predecessor's
+    /// session was.
     ///
     /// # Errors
     /// [`AttachError`] when the socket cannot be used.
     pub fn new(
         socket: OwnedFd,
         offer: Offer,
-        state: &PortState,
+        (state, account): (&PortState, &Arc<Account>),
         kept: Option<Kept>,
     ) -> Result<Self, AttachError> {
         let expected = "a stream socket to a vhost-user front end";
@@ -99,7 +101,7 @@ impl FrontEnd {
         let offer = Offer { queue_pairs: queue_pairs as u16, ..offer };
         let known = |kept: &&Kept| !kept.contains_key(ANSWERING);
         let restore =
-            |kept| Some(kept).filter(known).and_then(|kept| Session::restore(offer, kept));
+            |kept| Some(kept).filter(known).and_then(|kept| Session::restore(offer, kept, account));
         let restored = kept.as_ref().map(restore);
         // A predecessor whose session is not whole died while it changed; or it died while it answered,
         // and the front end might wait for a reply for ever: it begins anew.
@@ -107,7 +109,7 @@ impl FrontEnd {
         let mut this = Self {
             socket,
             receiver: Receiver::default(),
-            session: restored.flatten().unwrap_or_else(|| Session::new(offer)),
+            session: restored.flatten().unwrap_or_else(|| Session::new(offer, account)),
             state: state.clone(),
             queue_pairs,
             link: offer.link,

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use frame::Mac;
 use nic::virtio::{Features, QueueLayout};
 use rustix::fs::{FileType, OFlags};
+use shmem::budget::Account;
 use shmem::{DirtyLog, GuestMemory};
 
 use self::inflight::Areas;
@@ -156,6 +157,8 @@ pub struct Ring {
 #[derive(Debug)]
 pub struct Session {
     offer: Offer,
+    /// What is mapped for it.
+    account: Arc<Account>,
     /// What the front end took of the offer.
     features: Option<u64>,
     protocol: u64,
@@ -194,9 +197,10 @@ impl Refused {
 impl Session {
     /// A session in which nothing was said yet.
     #[must_use]
-    pub fn new(offer: Offer) -> Self {
+    pub fn new(offer: Offer, account: &Arc<Account>) -> Self {
         Self {
             offer,
+            account: Arc::clone(account),
             features: None,
             protocol: 0,
             status: 0,
@@ -460,7 +464,9 @@ impl Session {
     fn set_memory(&mut self, regions: Vec<(Region, OwnedFd)>) -> Result<Answer, Refused> {
         let mut slots = Vec::with_capacity(regions.len());
         for (region, file) in regions {
-            let slot = Slot::new(region, Arc::new(file), self.next_slot, &slots)?;
+            // What of it was mapped before is not mapped twice.
+            let others = slots.iter().chain(&self.slots);
+            let slot = Slot::new(region, Arc::new(file), self.next_slot, others, &self.account)?;
             self.next_slot = self.next_slot.wrapping_add(1);
             slots.push(slot);
         }
@@ -472,7 +478,7 @@ impl Session {
             same.times = same.times.saturating_add(1);
             return Ok(Answer::Done);
         }
-        let slot = Slot::new(region, Arc::new(file), self.next_slot, &self.slots)?;
+        let slot = Slot::new(region, Arc::new(file), self.next_slot, &self.slots, &self.account)?;
         self.next_slot = self.next_slot.wrapping_add(1);
         let mut slots = self.slots.clone();
         slots.push(slot);
@@ -501,7 +507,7 @@ impl Session {
     }
 
     fn set_log(&mut self, size: u64, offset: u64, file: OwnedFd) -> Result<Answer, Refused> {
-        let pages = memory::log(&file, offset, size)?;
+        let pages = memory::log(&file, offset, size, &self.account)?;
         self.log = Some(Log { file: Arc::new(file), offset, size, pages });
         self.changes.rings |= self.features.unwrap_or(0) & LOG_ALL != 0;
         // Front ends wait for an answer, whatever they negotiated.

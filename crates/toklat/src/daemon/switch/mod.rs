@@ -152,7 +152,7 @@ impl Switch {
             self.take_over(port)?;
         }
         // It may have been about to change when the earlier supervisor ended.
-        if let Err(error) = self.tell(&set_switch(&self.config), &[]).await {
+        if let Err(error) = self.tell(&Command::set_switch(&self.config), &[]).await {
             tracing::error!(switch = self.name, %error, "settings were not taken");
         }
         Ok(())
@@ -354,7 +354,7 @@ impl Switch {
             return self.rebuild(config).await;
         }
         if self.config != config {
-            self.tell(&set_switch(&config), &[]).await?;
+            self.tell(&Command::set_switch(&config), &[]).await?;
             self.config = config;
         }
         Ok(())
@@ -386,15 +386,6 @@ impl Switch {
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.process.is_some()
-    }
-}
-
-fn set_switch(config: &SwitchConfig) -> Command {
-    Command::SetSwitch {
-        idle: config.idle,
-        batch: config.batch,
-        fdb_ageing_s: config.fdb_ageing_s,
-        stall_timeout_ms: config.stall_timeout_ms,
     }
 }
 

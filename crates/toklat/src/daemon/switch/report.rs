@@ -107,6 +107,7 @@ impl Switch {
             ephemeral: !port.configured,
             client: port.client,
             monitors,
+            memory: self.view.port(port.id).map(|state| state.memory()).unwrap_or_default(),
             spec: port.spec.clone(),
         }
     }

@@ -8,6 +8,7 @@ use nic::pci;
 use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::fs::MemfdFlags;
 use shmem::Mapping;
+use shmem::budget::Account;
 
 use super::super::message::{HEADER as MESSAGE, Request};
 use super::super::message::{Header, command};
@@ -46,7 +47,14 @@ impl Bed {
         let config = SwitchConfig { max_ports: 1, fdb_entries: 16, ..SwitchConfig::default() };
         let state = State::private(&config).unwrap().port(0).unwrap();
         let summons = Arc::new(Summons::new().unwrap());
-        let server = Server::new((socket.into(), None), plug, (0, &state), None, summons).unwrap();
+        let server = Server::new(
+            (socket.into(), None),
+            plug,
+            (0, &state, &Account::unlimited()),
+            None,
+            summons,
+        )
+        .unwrap();
         let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, MEMORY).unwrap();
         let memory = Mapping::unsealed(std::os::fd::AsFd::as_fd(&file), MEMORY as usize).unwrap();
@@ -359,7 +367,14 @@ fn a_successor_goes_on_with_the_move() {
         let socket = bed.server.socket.try_clone().unwrap();
         let (plug, port) = (bed.server.plug, bed.server.state.clone());
         let summons = Arc::new(Summons::new().unwrap());
-        bed.server = Server::new((socket, None), plug, (0, &port), Some(kept), summons).unwrap();
+        bed.server = Server::new(
+            (socket, None),
+            plug,
+            (0, &port, &Account::unlimited()),
+            Some(kept),
+            summons,
+        )
+        .unwrap();
         assert!(!bed.server.has_ended());
     }
     bed.to(Running).unwrap();

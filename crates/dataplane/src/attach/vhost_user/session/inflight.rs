@@ -7,6 +7,7 @@ use nic::virtio::{Inflight, QueueError};
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 use shmem::Mapping;
+use shmem::budget::Account;
 
 use super::{Answer, Refused, Session};
 use crate::attach::vhost_user::memory::{self, MemoryError};
@@ -21,6 +22,8 @@ pub struct Areas {
     pub file: Arc<OwnedFd>,
     pub said: InflightAreas,
     mapping: Arc<Mapping>,
+    /// Where in it they begin.
+    position: usize,
     /// By queue: what is in flight there is to be given back as the queue starts.
     pub adopt: Box<[bool]>,
 }
@@ -65,16 +68,19 @@ impl Areas {
     pub fn new(
         said: InflightAreas,
         file: Arc<OwnedFd>,
-        most: u16,
-        packed: bool,
+        (most, packed): (u16, bool),
+        account: &Arc<Account>,
     ) -> Result<Self, Refused> {
         let (_, all) = sizes(said, most, packed)?;
-        let end = said.offset.checked_add(said.size).filter(|_| said.size >= all);
         // Areas of 64 bytes each begin at multiples of so many.
-        let end = end.filter(|end| *end <= 64 * MAX_BYTES && said.offset.is_multiple_of(64));
-        let mapping = memory::map_memory(&file, end.ok_or(Refused::Inflight)?)?;
+        if !(all..=64 * MAX_BYTES).contains(&said.size) || !said.offset.is_multiple_of(64) {
+            return Err(Refused::Inflight);
+        }
+        let window = memory::map_memory(&file, said.offset, said.size, account)?;
+        let position = window.position(said.offset, said.size).ok_or(Refused::Inflight)?;
+        let mapping = Arc::clone(window.mapping());
         let adopt = vec![true; said.queues.into()].into();
-        let this = Self { file, said, mapping, adopt };
+        let this = Self { file, said, mapping, position, adopt };
         let sound = (0..usize::from(said.queues)).all(|queue| this.area(queue, packed).is_ok());
         if sound { Ok(this) } else { Err(Refused::Inflight) }
     }
@@ -83,7 +89,7 @@ impl Areas {
     pub fn area(&self, queue: usize, packed: bool) -> Result<Option<Inflight>, QueueError> {
         let Some(adopt) = self.adopt.get(queue) else { return Ok(None) };
         let size = self.said.queue_size;
-        let at = self.said.offset as usize + queue * Inflight::bytes(size, packed);
+        let at = self.position + queue * Inflight::bytes(size, packed);
         let area = Inflight::new(&self.mapping, at, size, packed).ok_or(QueueError::Inflight)?;
         Ok(Some(if *adopt { area.adopted() } else { area }))
     }
@@ -93,8 +99,13 @@ impl Areas {
     }
 
     /// The areas that a predecessor kept.
-    pub fn restore(saved: SavedAreas, file: Arc<OwnedFd>, most: u16, packed: bool) -> Option<Self> {
-        let mut this = Self::new(saved.said, file, most, packed).ok()?;
+    pub fn restore(
+        saved: SavedAreas,
+        file: Arc<OwnedFd>,
+        queues: (u16, bool),
+        account: &Arc<Account>,
+    ) -> Option<Self> {
+        let mut this = Self::new(saved.said, file, queues, account).ok()?;
         this.adopt = Some(saved.adopt).filter(|adopt| adopt.len() == this.adopt.len())?.into();
         Some(this)
     }
@@ -125,8 +136,8 @@ impl Session {
         said: InflightAreas,
         file: OwnedFd,
     ) -> Result<Answer, Refused> {
-        let (file, queues) = (Arc::new(file), self.rings.len() as u16);
-        self.inflight = Some(Areas::new(said, file, queues, self.is_packed())?);
+        let queues = (self.rings.len() as u16, self.is_packed());
+        self.inflight = Some(Areas::new(said, Arc::new(file), queues, &self.account)?);
         self.changes.rings = true;
         Ok(Answer::Done)
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use shmem::budget::Account;
 
 use super::inflight::{Areas, SavedAreas};
 use super::{Log, Offer, Ring, Session};
@@ -88,10 +89,10 @@ impl Session {
 
     /// The session that a predecessor kept; `None` if something of it is missing.
     #[must_use]
-    pub fn restore(offer: Offer, kept: &Kept) -> Option<Self> {
+    pub fn restore(offer: Offer, kept: &Kept, account: &Arc<Account>) -> Option<Self> {
         let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());
         let saved: Saved = serde_json::from_value(kept.get(SESSION)?.0.clone()).ok()?;
-        let mut session = Self::new(offer);
+        let mut session = Self::new(offer, account);
         (session.features, session.protocol) = (saved.features, saved.protocol);
         (session.status, session.channel) = (saved.status, fd("channel".into()));
         session.again = saved.untaken;
@@ -106,7 +107,7 @@ impl Session {
         }
         for (region, number, times) in saved.slots {
             let file = fd(format!("memory {number}"))?;
-            let mut slot = Slot::new(region, file, number, &session.slots).ok()?;
+            let mut slot = Slot::new(region, file, number, &session.slots, account).ok()?;
             slot.times = times.max(1);
             session.slots.push(slot);
             session.next_slot = session.next_slot.max(number.wrapping_add(1));
@@ -114,12 +115,13 @@ impl Session {
         session.memory = memory::table(&session.slots).ok()?;
         if let Some((offset, size)) = saved.log {
             let file = fd("log".into())?;
-            let pages = memory::log(&file, offset, size).ok()?;
+            let pages = memory::log(&file, offset, size, account).ok()?;
             session.log = Some(Log { file, offset, size, pages });
         }
         if let Some(saved) = saved.inflight {
             let (file, queues) = (fd("inflight".into())?, session.rings.len() as u16);
-            session.inflight = Some(Areas::restore(saved, file, queues, session.is_packed())?);
+            let packed = session.is_packed();
+            session.inflight = Some(Areas::restore(saved, file, (queues, packed), account)?);
         }
         session.changes.rings = true;
         Some(session)

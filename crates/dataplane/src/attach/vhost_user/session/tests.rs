@@ -6,6 +6,14 @@ use rustix::fs::MemfdFlags;
 
 const SIZE: u64 = 1 << 20;
 
+fn new_session() -> Session {
+    Session::new(offer(), &Account::unlimited())
+}
+
+fn restore(kept: &Kept) -> Option<Session> {
+    Session::restore(offer(), kept, &Account::unlimited())
+}
+
 fn offer() -> Offer {
     Offer { queue_pairs: 1, mac: Some(Mac::local(7)), mtu: 1500, link: true }
 }
@@ -46,7 +54,7 @@ fn ring_requests(queue: u32) -> Vec<Request> {
 
 /// As QEMU 7 to 11 begin.
 fn qemu() -> Session {
-    let mut session = Session::new(offer());
+    let mut session = new_session();
     let features = session.offered();
     do_all(
         &mut session,
@@ -83,7 +91,7 @@ fn rings_run_once_all_is_said_also_in_qemus_order() {
 
 #[test]
 fn without_protocol_features_rings_are_enabled_from_the_start() {
-    let mut session = Session::new(offer());
+    let mut session = new_session();
     let table = Request::SetMemoryTable(vec![(region(0, 0), memfd(SIZE))]);
     do_all(&mut session, [table, Request::SetFeatures(0)]);
     do_all(&mut session, ring_requests(0));
@@ -161,12 +169,12 @@ fn areas_for_buffers_in_flight_are_made_and_taken_and_kept() {
     assert!(session.take_changes().rings && session.inflight(1).unwrap().is_some());
     session.set_adopted(0);
     let kept = session.kept();
-    let next = Session::restore(offer(), &kept).unwrap();
+    let next = restore(&kept).unwrap();
     assert_eq!(next.kept()[SESSION].0, kept[SESSION].0);
     assert!(next.inflight(0).unwrap().is_some() && next.inflight(2).unwrap().is_none());
     let mut part = kept.clone();
     part.remove("inflight");
-    assert!(Session::restore(offer(), &part).is_none(), "without its file");
+    assert!(restore(&part).is_none(), "without its file");
     do_all(&mut session, [Request::ResetDevice]);
     assert!(session.inflight(0).unwrap().is_none(), "a driver that begins anew has none");
 }
@@ -239,7 +247,7 @@ fn memory_that_is_added_for_each_pair_of_queues_stays_until_the_last_has_removed
     // The same place in another file is no repetition.
     let other = Request::AddMemoryRegion(region(4 * SIZE, 0), memfd(2 * SIZE));
     assert!(session.handle(other).unwrap().is_err());
-    let restored = Session::restore(offer(), &session.kept()).unwrap();
+    let restored = restore(&session.kept()).unwrap();
     assert!(restored.memory().bytes(4 * SIZE, 1).is_some());
     do_all(&mut session, [remove()]);
     assert!(session.memory().bytes(4 * SIZE, 1).is_some());
@@ -255,7 +263,7 @@ fn regression_a_region_counts_once_if_its_process_dies_before_it_takes_the_messa
     let add = || Request::AddMemoryRegion(region(4 * SIZE, 0), file.try_clone().unwrap());
     let remove = || Request::RemoveMemoryRegion(region(4 * SIZE, 0));
     let is_there = |session: &Session| session.memory().bytes(4 * SIZE, 1).is_some();
-    let successor = |session: &Session| Session::restore(offer(), &session.kept()).unwrap();
+    let successor = |session: &Session| restore(&session.kept()).unwrap();
     let mut session = qemu();
     do_all(&mut session, [add()]);
     let mut next = successor(&session);
@@ -286,7 +294,7 @@ fn regression_memory_that_is_added_without_end_can_still_be_kept() {
     do_all(&mut session, (0..1000).map(add));
     let kept = session.kept();
     assert!(kept[SESSION].0.to_string().len() < crate::control::MAX_MESSAGE / 2);
-    let mut session = Session::restore(offer(), &kept).unwrap();
+    let mut session = restore(&kept).unwrap();
     let remove = |_| Request::RemoveMemoryRegion(region(4 * SIZE, 0));
     do_all(&mut session, (0..999).map(remove));
     assert!(session.memory().bytes(4 * SIZE, 1).is_some());
@@ -329,7 +337,7 @@ fn a_successor_goes_on_with_what_was_kept() {
     );
     let kept = session.kept();
     assert!(kept.keys().all(|key| *key == SESSION || kept[key].1.is_some()));
-    let next = Session::restore(offer(), &kept).unwrap();
+    let next = restore(&kept).unwrap();
     assert!(next.is_running(0) && next.is_running(1) && next.dirty_log().is_some());
     assert!(next.memory().bytes(2 * SIZE, 1).is_some());
     let again = next.kept();
@@ -338,7 +346,7 @@ fn a_successor_goes_on_with_what_was_kept() {
     for missing in kept.keys().filter(|key| key.starts_with("memory") || *key == SESSION) {
         let mut part = kept.clone();
         part.remove(missing);
-        assert!(Session::restore(offer(), &part).is_none(), "without {missing}");
+        assert!(restore(&part).is_none(), "without {missing}");
     }
 }
 
@@ -367,7 +375,7 @@ fn only_eventfds_are_taken_for_eventfds() {
 fn regression_a_split_ring_has_a_power_of_two_of_entries() {
     let features = Features::VERSION_1.bits();
     for (features, good) in [(features, false), (features | Features::RING_PACKED.bits(), true)] {
-        let mut session = Session::new(offer());
+        let mut session = new_session();
         // Nobody knows yet what it is.
         do_all(&mut session, [Request::SetRingSize { queue: 0, size: 3 }]);
         do_all(&mut session, [Request::SetFeatures(features)]);
@@ -387,7 +395,7 @@ fn regression_a_ring_lies_in_guest_memory() {
         log: None,
     };
     let good = address(0, 0x1000, 0x2000);
-    let mut session = Session::new(offer());
+    let mut session = new_session();
     let set = |address| Request::SetRingAddress { queue: 0, address };
     // Where there is no memory yet, it may come.
     do_all(&mut session, [set(address(SIZE, 0, 0))]);

@@ -1,0 +1,78 @@
+//! Numbers of bytes, as people write them: `4096`, `256MiB`, `4TiB`.
+
+use std::fmt;
+
+use serde::de::{Deserializer, Error, Visitor};
+use serde::ser::Serializer;
+
+/// Text that is no number of bytes.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no number of bytes; use one such as 4096, 256MiB or 4TiB")]
+pub struct NoBytes(String);
+
+/// Reads a number of bytes, with a unit or without.
+///
+/// # Errors
+/// It is none, or beyond what TOML's integers hold.
+pub fn parse_bytes(text: &str) -> Result<u64, NoBytes> {
+    let units = [("KiB", 10), ("MiB", 20), ("GiB", 30), ("TiB", 40), ("", 0)];
+    let split = units.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, *bits)));
+    let bytes = split.and_then(|(digits, bits)| {
+        let number: u64 = digits.trim_end().parse().ok()?;
+        number.checked_mul(1 << bits).filter(|bytes| i64::try_from(*bytes).is_ok())
+    });
+    bytes.ok_or_else(|| NoBytes(text.into()))
+}
+
+pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_u64(*bytes)
+}
+
+pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+    struct Reader;
+
+    impl Visitor<'_> for Reader {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number of bytes, such as 4096 or \"256MiB\"")
+        }
+
+        fn visit_u64<E: Error>(self, bytes: u64) -> Result<u64, E> {
+            Ok(bytes)
+        }
+
+        fn visit_i64<E: Error>(self, bytes: i64) -> Result<u64, E> {
+            u64::try_from(bytes).map_err(|_| E::custom("there are no fewer bytes than none"))
+        }
+
+        fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+            parse_bytes(text).map_err(E::custom)
+        }
+    }
+
+    from.deserialize_any(Reader)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::SwitchConfig;
+
+    #[test]
+    fn bytes_have_units() {
+        assert_eq!(parse_bytes("4096"), Ok(4096));
+        assert_eq!(parse_bytes("256MiB"), Ok(256 << 20));
+        assert_eq!(parse_bytes("4 TiB"), Ok(4 << 40));
+        for bad in ["", "-1", "x", "2GB", "9223372036854775808", "9999999999TiB", "KiB"] {
+            assert_eq!(parse_bytes(bad), Err(NoBytes(bad.into())));
+        }
+        let config = |value: serde_json::Value| {
+            let config = serde_json::json!({ "max_region_memory": value });
+            serde_json::from_value::<SwitchConfig>(config).map(|config| config.max_region_memory)
+        };
+        assert_eq!(config("1GiB".into()).unwrap(), 1 << 30);
+        assert_eq!(config(4096.into()).unwrap(), 4096);
+        assert!(config((-1).into()).is_err() && config("much".into()).is_err());
+    }
+}

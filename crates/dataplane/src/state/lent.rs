@@ -1,0 +1,73 @@
+//! What memory of its owner's is mapped for a port, in state memory. The control thread writes it.
+
+use port::Counter;
+use serde::{Deserialize, Serialize};
+use shmem::budget::{Account, Whose};
+
+/// The numbers.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(super) struct LentMemory {
+    bytes: Counter,
+    mappings: Counter,
+    refused: Counter,
+    /// Whose limit was in the way the last time, from 1 on.
+    refused_by: Counter,
+}
+
+/// Whose limit a mapping would have exceeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitOf {
+    /// One port's.
+    Port,
+    /// One user's.
+    User,
+    /// That of all ports of the switch.
+    Switch,
+}
+
+/// What memory of its owner's is mapped for a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MappedMemory {
+    /// Bytes of addresses that it takes in the data process.
+    pub bytes: u64,
+    /// Mappings.
+    pub mappings: u64,
+    /// Mappings that were refused.
+    pub refused: u64,
+    /// Whose limit was in the way the last time.
+    pub refused_by: Option<LimitOf>,
+}
+
+impl LentMemory {
+    /// Notes what an account says.
+    pub fn set(&self, account: &Account) {
+        let used = account.used();
+        self.bytes.set(used.bytes);
+        self.mappings.set(used.mappings);
+        self.refused.set(account.refused());
+        let whose = account.refused_by().map(|whose| match whose {
+            Whose::Port => 1,
+            Whose::User => 2,
+            Whose::All => 3,
+        });
+        self.refused_by.set(whose.unwrap_or(0));
+    }
+
+    pub fn clear(&self) {
+        let Self { bytes, mappings, refused, refused_by } = self;
+        [bytes, mappings, refused, refused_by].iter().for_each(|counter| counter.set(0));
+    }
+
+    pub fn read(&self) -> MappedMemory {
+        let refused_by = match self.refused_by.get() {
+            1 => Some(LimitOf::Port),
+            2 => Some(LimitOf::User),
+            3 => Some(LimitOf::Switch),
+            _ => None,
+        };
+        let (bytes, mappings) = (self.bytes.get(), self.mappings.get());
+        MappedMemory { bytes, mappings, refused: self.refused.get(), refused_by }
+    }
+}
