@@ -34,7 +34,7 @@ use crate::attach::{Bells, Exit};
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
-use crate::state::{self, State};
+use crate::state::{self, Doing, State};
 use crate::worker::{Common, Job, Worker, clock};
 
 /// Most supervisors that are talked to at a time; others wait to be accepted.
@@ -57,6 +57,8 @@ pub fn run(
 ) -> Result<(), ProcessError> {
     shmem::guard::install();
     let mut process = Process::start(Memfd::adopt(state)?, switch, config)?;
+    process.state.note_deaths();
+    process.state.switch().control.begin_here();
     if sandbox::is_wanted() {
         sandbox::enter()?;
     }
@@ -207,10 +209,14 @@ impl Process {
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             self.take_out_failed();
             let talking = guests.into_iter().zip(&ready[others..]).filter(|(_, ready)| **ready);
-            talking.for_each(|(id, _)| self.serve_guest(id));
+            for (id, _) in talking {
+                self.state.switch().control.serve(id, Doing::Message);
+                self.serve_guest(id);
+            }
             if ready.last() == Some(&true) {
                 self.serve_devices();
             }
+            self.state.switch().control.rest();
             let mut ready = ready[..others].iter().copied();
             // Once stopped, nobody could answer any more.
             connections.retain(|connection| {
@@ -276,6 +282,7 @@ impl Process {
             }
             match next? {
                 (Command::AddPort { id, config, resume }, descriptors) => {
+                    self.state.switch().control.serve(id, Doing::Message);
                     let resume = resume && !self.state.is_fresh();
                     added.push(self.add_port(id, config, descriptors, resume));
                 }

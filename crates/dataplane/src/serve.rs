@@ -34,6 +34,8 @@ pub(crate) struct Served {
     /// Its owner says things that are no frames.
     listens: bool,
     pub counters: Shared<IngressCounters>,
+    #[cfg(debug_assertions)]
+    crashes: bool,
 }
 
 struct Queue {
@@ -116,7 +118,16 @@ impl Served {
             held_back_until: now,
             listens,
             counters,
+            #[cfg(debug_assertions)]
+            crashes: false,
         }
+    }
+
+    /// For tests of what follows: the process ends when this port hands in a frame.
+    #[cfg(debug_assertions)]
+    pub fn crash(mut self, crashes: bool) -> Self {
+        self.crashes = crashes;
+        self
     }
 
     /// True while frames wait for a lossless receiver.
@@ -182,6 +193,10 @@ impl Served {
         let frames = ingress.gather(scratch, tools.batch, switch.now);
         if frames == 0 {
             return 0;
+        }
+        #[cfg(debug_assertions)]
+        if self.crashes {
+            std::process::abort();
         }
         self.busy_at = switch.now;
         let Switch { ports, fdb, map, now, .. } = switch;

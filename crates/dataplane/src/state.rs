@@ -14,6 +14,7 @@
 
 mod lent;
 mod turns;
+mod work;
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -31,6 +32,7 @@ use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice}
 use self::lent::LentMemory;
 pub use self::lent::{LimitOf, MappedMemory};
 pub use self::turns::{TurnTime, Turns, percentile};
+pub use self::work::{Doing, Work};
 use crate::config::{PortId, SwitchConfig};
 
 /// Most ports of a switch.
@@ -60,7 +62,13 @@ pub struct SwitchState {
     /// Ports that are there, a bit each: the state of the others is not touched, so that it takes no
     /// memory.
     ports: [AtomicU64; MAX_PORTS / 64],
+    /// What the control thread does.
+    pub control: Work,
+    /// The thread in which a data process died, if a signal of its own ended it; 0 else.
+    died_in: Counter,
 }
+
+const _: () = assert!(size_of::<SwitchState>() <= WORKERS_AT);
 
 // SAFETY: counters and atomic words only.
 unsafe impl Shareable for SwitchState {}
@@ -87,6 +95,8 @@ pub struct WorkerState {
     pub cpu: Counter,
     /// Ports whose code panicked and which were taken out of service.
     pub panics: Counter,
+    /// What it does.
+    pub work: Work,
     /// How long its turns took, from one look around to the next: kicks, jobs and drained tokens too, sleep not.
     pub turns: Turns,
 }
@@ -307,6 +317,24 @@ impl State {
     #[must_use]
     pub fn fdb(&self, now: Nanos) -> Vec<FdbEntry> {
         Fdb::read(&self.map, FDB_AT, self.fdb_entries, now).unwrap_or_default()
+    }
+
+    /// Has the fatal signals of this process say which thread they ended, to whoever reads the state later.
+    pub fn note_deaths(&self) {
+        // One process has one state, to its end: the mapping is never given up.
+        let switch: &'static Shared<SwitchState> = Box::leak(Box::new(self.switch.clone()));
+        work::note_deaths(&switch.died_in);
+    }
+
+    /// What the data process that wrote this state was doing when it died of itself: for which port, and what;
+    /// `None` if it did not, or served no port. Asked once: the next death is another.
+    #[must_use]
+    pub fn take_last_deed(&self, workers: usize) -> Option<(PortId, Doing)> {
+        let thread = self.switch.died_in.get();
+        self.switch.died_in.set(0);
+        let workers = self.workers.iter().take(workers).map(|worker| &worker.work);
+        let notes = std::iter::once(&self.switch.control).chain(workers).map(Work::read);
+        notes.filter(|(its, _)| thread != 0 && *its == thread).find_map(|(_, deed)| deed)
     }
 
     /// The numbers of the first `count` workers.

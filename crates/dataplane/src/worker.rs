@@ -38,7 +38,7 @@ use self::patience::Patience;
 use crate::attach::{Bells, Exit, Rung};
 use crate::config::{Idle, PortId};
 use crate::serve::{Served, Side, Switch, Tools};
-use crate::state::WorkerState;
+use crate::state::{Doing, WorkerState};
 
 /// How long a port stays hot after its last frame.
 const HOT_NS: u64 = 50_000;
@@ -246,6 +246,7 @@ impl Worker {
         let common = Arc::clone(&self.common);
         let mailbox = &common.workers[self.number];
         let mut now = clock();
+        self.state.work.begin_here();
         self.wake_up(mailbox);
         loop {
             mailbox.passed.store(common.epoch.load(Ordering::Acquire), Ordering::Release);
@@ -300,6 +301,7 @@ impl Worker {
         let mut frames = 0;
         for at in 0..self.hot.len() {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { continue };
+            self.state.work.serve(port.id, Doing::Turn);
             let (tools, state, late) = (&mut self.tools, &self.state, &mut self.late);
             let wake = |id, side, effects: Effects| {
                 if effects.kick {
@@ -323,6 +325,7 @@ impl Worker {
                 }
             }
         }
+        self.state.work.rest();
         self.hold_back();
         frames
     }
@@ -550,7 +553,9 @@ impl Worker {
 
     fn wake_port(&mut self, id: PortId, now: Nanos, by_owner: bool) {
         let Some(port) = port_at(&mut self.ports, id) else { return };
+        self.state.work.serve(id, Doing::Wake);
         port.source.disarm();
+        self.state.work.rest();
         port.busy_at = now;
         port.counters.wakeups.add(u64::from(by_owner));
         if !port.hot {

@@ -295,6 +295,8 @@ pub enum PortState {
     Vacant,
     /// What it was attached to failed; see `failure`.
     Failed,
+    /// Data processes died as they served it: it waits; see `failure`.
+    Quarantined,
 }
 
 /// Who opened a port.

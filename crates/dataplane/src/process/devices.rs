@@ -15,6 +15,7 @@ use crate::attach::vfio_user::message::ProtocolError;
 use crate::attach::vfio_user::{Plug, Server};
 use crate::attach::{AttachError, Attached, null};
 use crate::config::{NicConfig, PortConfig, PortId};
+use crate::state::Doing;
 use crate::worker::{Job, clock};
 
 /// Most messages that are taken of a front end before others have their turn.
@@ -40,6 +41,7 @@ impl Process {
     pub(super) fn serve_devices(&mut self) {
         for id in self.summons.take() {
             let Some(mut device) = self.take_device(id) else { continue };
+            self.state.switch().control.serve(id, Doing::Message);
             self.serve_device(id, &mut device);
             self.put_device_back(id, device);
         }

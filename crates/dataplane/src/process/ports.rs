@@ -32,6 +32,11 @@ struct Halves {
     device: Option<Box<Server>>,
 }
 
+/// In builds for development, the environment variable that names a port: what it hands in ends the process. For
+/// tests of what follows.
+#[cfg(debug_assertions)]
+const CRASHES: &str = "TOKLAT_TEST_CRASH";
+
 /// What is left of a port that was removed; its worker had `served`, unless it failed.
 pub(super) struct RemovedPort {
     id: PortId,
@@ -96,11 +101,14 @@ impl Process {
         }
         self.state.switch().set_port(id, true);
         state.set_failed(false);
+        let served = Served::new(id, source, counters, clock());
+        #[cfg(debug_assertions)]
+        let served = served.crash(std::env::var(CRASHES).is_ok_and(|name| name == config.name));
         let descriptors = kept;
         let record = Record { config, spec, descriptors, bells, worker, account, guest, device };
         self.ports[usize::from(id)] = Some(record);
         self.note_memory(id);
-        Ok((worker, Box::new(Served::new(id, source, counters, clock()))))
+        Ok((worker, Box::new(served)))
     }
 
     /// Makes a port's halves of an attachment and its descriptors.

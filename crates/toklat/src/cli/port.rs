@@ -207,6 +207,7 @@ pub const fn state_name(state: PortState) -> &'static str {
         PortState::Attached => "attached",
         PortState::Vacant => "vacant",
         PortState::Failed => "failed",
+        PortState::Quarantined => "quarantined",
     }
 }
 

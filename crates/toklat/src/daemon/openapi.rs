@@ -146,7 +146,7 @@ const TYPES: &[(&str, Shape)] = &[
         ]),
     ),
     ("LimitOf", Words(&["port", "user", "switch"])),
-    ("PortState", Words(&["attached", "vacant", "failed"])),
+    ("PortState", Words(&["attached", "vacant", "failed", "quarantined"])),
     ("Client", Object(&[("pid", "integer"), ("uid", "integer")])),
     (
         "FdbEntry",

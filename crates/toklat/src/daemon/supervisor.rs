@@ -564,10 +564,7 @@ async fn try_to_restart(handle: &Handle) {
         if switch.removed || switch.is_running() {
             return;
         }
-        let Some(delay) = switch.restart_delay() else {
-            tracing::error!(switch = switch.name, "data process died too often; giving up");
-            return;
-        };
+        let delay = switch.restart_delay();
         tracing::warn!(switch = switch.name, ?delay, "no data process; starting it again");
         if !delay.is_zero() {
             drop(switch);

@@ -28,6 +28,7 @@ pub struct Daemon {
     program: PathBuf,
     dir: tempfile::TempDir,
     options: Vec<String>,
+    environment: Vec<(String, String)>,
     child: Option<Child>,
 }
 
@@ -37,18 +38,28 @@ impl Daemon {
     }
 
     pub fn start_with(options: &[&str]) -> Self {
-        Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options)
+        Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options, Vec::new())
+    }
+
+    /// Starts one with more in its environment.
+    pub fn start_with_environment(options: &[&str], environment: &[(&str, &str)]) -> Self {
+        let environment = environment.iter().map(|&(name, value)| (name.into(), value.into()));
+        Self::start_program(env!("CARGO_BIN_EXE_toklat").into(), options, environment.collect())
     }
 
     /// Starts one from another copy of the program.
     pub fn start_from(program: &Path) -> Self {
-        Self::start_program(program.into(), &[])
+        Self::start_program(program.into(), &[], Vec::new())
     }
 
-    fn start_program(program: PathBuf, options: &[&str]) -> Self {
+    fn start_program(
+        program: PathBuf,
+        options: &[&str],
+        environment: Vec<(String, String)>,
+    ) -> Self {
         let options = options.iter().map(|&option| option.into()).collect();
         let dir = tempfile::tempdir().unwrap();
-        let mut daemon = Self { program, dir, options, child: None };
+        let mut daemon = Self { program, dir, options, environment, child: None };
         daemon.start_again();
         daemon
     }
@@ -68,6 +79,7 @@ impl Daemon {
         let mut command = Command::new(&self.program);
         let log = File::options().create(true).append(true).open(self.dir().join("log")).unwrap();
         command.arg("daemon").args(&self.options).env("TOKLAT_DIR", self.dir());
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         // A process that a failed test leaves behind must not hold the test's own output open.
         command.env("TOKLAT_LOG", "debug").stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
         command

@@ -83,6 +83,8 @@ impl Switch {
             let reason = format!("{}:{name} belongs to user {owner}", self.name);
             return Err(ApiError::new(ErrorCode::Forbidden, reason, "see toklat port set --owner"));
         }
+        let uid = client.map_or_else(|| port.uid(self.access), |client| client.uid);
+        self.check_quarantine(&name, uid)?;
         let id = port.id;
         self.vacate(id).await?;
         let gone = Gone::Client { switch: self.name.clone(), port: name };
@@ -97,7 +99,8 @@ impl Switch {
             _ => return Ok(()),
         };
         port.fds = std::iter::once(socket).chain(doorbells).collect();
-        (port.client, port.watch, port.failure) = (client, Some(watch), None);
+        (port.client, port.watch) = (client, Some(watch));
+        (port.failure, port.quarantined) = (None, false);
         self.add_again(id).await
     }
 

@@ -7,6 +7,7 @@
 mod access;
 mod guests;
 mod port;
+mod quarantine;
 mod report;
 
 use std::collections::{BTreeMap, HashMap};
@@ -25,16 +26,17 @@ use tokio::task::JoinHandle;
 
 pub use self::access::Access;
 pub use self::port::{Attach, Port};
+use self::quarantine::{Quarantine, Who};
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::{locked, system, topology};
 use crate::api::{ApiError, ErrorCode, SwitchState};
 
-/// Deaths in a row after which a data process is not started again.
-const MAX_DEATHS: u32 = 8;
-/// A data process that ran this long was not one of those in a row.
-const GOOD_RUN: Duration = Duration::from_secs(10);
+/// The longest pause before a data process is started again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A data process that ran this long was not one of those that die in a row.
+const GOOD_RUN: Duration = Duration::from_secs(60);
 
 /// What switches need of the supervisor.
 #[derive(Debug)]
@@ -81,6 +83,8 @@ pub struct Switch {
     failure: Option<String>,
     restarts: u32,
     deaths: u32,
+    /// Ports that data processes died of.
+    quarantine: Quarantine,
     /// A task is starting its data process again.
     restarting: bool,
     started: Instant,
@@ -119,6 +123,7 @@ impl Switch {
             failure: None,
             restarts: 0,
             deaths: 0,
+            quarantine: Quarantine::default(),
             restarting: false,
             started: Instant::now(),
         })
@@ -213,7 +218,55 @@ impl Switch {
         self.drop_process();
         self.state = SwitchState::Restarting;
         self.restarts += 1;
+        if self.started.elapsed() > GOOD_RUN {
+            self.quarantine.ran_well();
+        }
+        let deed = self.view.take_last_deed(self.config.workers.len());
+        if let Some((id, doing)) = deed {
+            let port = self.name_of(id);
+            tracing::error!(switch = self.name, port, ?doing, "data process died serving a port");
+        }
+        let culprit = deed.map(|(id, _)| id);
+        if let Some(id) = culprit.filter(|_| self.quarantine.died_of(culprit)) {
+            self.quarantine_port(id);
+        }
         true
+    }
+
+    /// Closes a port that two data processes running died of: it and its user wait, and the others live.
+    fn quarantine_port(&mut self, id: PortId) {
+        let Some(port) = self.ports.get(&id) else { return };
+        let (name, configured) = (port.name.clone(), port.configured);
+        let term = self.quarantine.begin(who(&name, port.uid(self.access)), Instant::now());
+        tracing::error!(switch = self.name, port = name, ?term, "port is quarantined");
+        // There is no data process to tell.
+        let _ = self.vacated(id, Ok(None));
+        if !configured {
+            return self.forget(id);
+        }
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.quarantined = true;
+            port.failure = Some(format!(
+                "The data process died twice as it served this port; it may be opened again {} s after that, or \
+                 after toklat upgrade: see the daemon's log, and report a bug",
+                term.as_secs()
+            ));
+        }
+    }
+
+    /// Whether a user may open a port of this name: not while it, or the port, is quarantined.
+    ///
+    /// # Errors
+    /// How long it lasts.
+    pub(super) fn check_quarantine(&self, name: &str, uid: u32) -> Result<(), ApiError> {
+        let Some(left) = self.quarantine.lasts(&who(name, uid), Instant::now()) else {
+            return Ok(());
+        };
+        let left = left.as_secs() + 1;
+        let reason = format!("{}:{name} is quarantined for {left} s more", self.name);
+        let remedy =
+            "its data process died of it twice: see the daemon's log, or use toklat upgrade";
+        Err(ApiError::new(ErrorCode::Busy, reason, remedy))
     }
 
     fn drop_process(&mut self) {
@@ -237,23 +290,16 @@ impl Switch {
         self.restarting = false;
     }
 
-    /// How long to wait before it is started again; `None` to give up.
-    pub fn restart_delay(&mut self) -> Option<Duration> {
+    /// How long to wait before it is started again: not at all the first time.
+    pub fn restart_delay(&mut self) -> Duration {
         if self.started.elapsed() > GOOD_RUN {
             self.deaths = 0;
         }
-        self.deaths += 1;
-        if self.deaths >= MAX_DEATHS {
-            self.state = SwitchState::Failed;
-            self.failure = Some(format!(
-                "Its data process died {} times in a row; see the daemon's log, then use toklat upgrade",
-                self.deaths
-            ));
-            return None;
+        self.deaths = self.deaths.saturating_add(1);
+        match self.deaths {
+            1 => Duration::ZERO,
+            deaths => Duration::from_millis(50 << (deaths - 2).min(8)).min(LONGEST_PAUSE),
         }
-        let shift = self.deaths.saturating_sub(2);
-        let waits = if self.deaths == 1 { 0 } else { 50u64 << shift };
-        Some(Duration::from_millis(waits.min(2000)))
     }
 
     /// Replaces the data process without losing a frame; returns process ids before and after, and
@@ -265,12 +311,21 @@ impl Switch {
     pub async fn upgrade(&mut self) -> io::Result<(Option<u32>, u32, Duration)> {
         check_version(&self.environment.exe).await?;
         self.deaths = 0;
+        self.end_quarantine();
         let old = self.process.as_ref().map(DataProcess::pid);
         let from = Instant::now();
         self.stop().await;
         self.start().await?;
         let new = self.process.as_ref().map_or(0, DataProcess::pid);
         Ok((old, new, from.elapsed()))
+    }
+
+    /// Everybody may open ports again.
+    fn end_quarantine(&mut self) {
+        self.quarantine.end_all();
+        for port in self.ports.values_mut().filter(|port| port.quarantined) {
+            (port.quarantined, port.failure) = (false, None);
+        }
     }
 
     /// Ends the data process in order.
@@ -395,4 +450,12 @@ fn new_state(config: &SwitchConfig) -> Result<(Memfd, State), ApiError> {
     let memory = memory.map_err(failed)?;
     let view = State::map(&memory, config).map_err(failed)?;
     Ok((memory, view))
+}
+
+/// Who is quarantined for a port of this name and user: root and the daemon's own user do not lose all their ports.
+fn who(name: &str, uid: u32) -> Who {
+    match uid == 0 || uid == rustix::process::geteuid().as_raw() {
+        true => Who::Port(name.into()),
+        false => Who::User(uid),
+    }
 }

@@ -34,6 +34,8 @@ pub struct Port {
     pub(super) watch: Option<WatchId>,
     pub(super) worker: Option<u16>,
     pub(super) failure: Option<String>,
+    /// Two data processes died of it.
+    pub(super) quarantined: bool,
     /// A data process knew it: its state memory is in use.
     pub(super) known: bool,
     /// Where it waits for a front end.
@@ -54,6 +56,7 @@ impl Port {
             watch: None,
             worker: None,
             failure: None,
+            quarantined: false,
             known: false,
             waiting: None,
         }
@@ -415,7 +418,7 @@ impl Switch {
     }
 
     /// Closes what was kept for a port, of which the data process was `told` that it goes.
-    fn vacated(
+    pub(super) fn vacated(
         &mut self,
         id: PortId,
         told: Result<Option<Answer>, ApiError>,
@@ -486,6 +489,7 @@ impl Switch {
     /// The port is open already or no ring port, or the data process refused.
     pub async fn attach(&mut self, name: &str, attach: Attach) -> Result<(u32, u32), ApiError> {
         self.can_attach()?;
+        self.check_quarantine(name, attach.client.uid)?;
         self.drop_hung_up(name).await?;
         let id = match self.port(name) {
             Ok(port) if port.spec.kind != PortKind::Ring || port.is_open() => {
@@ -507,7 +511,8 @@ impl Switch {
             .remove(&id)
             .unwrap_or_else(|| Port::new(id, name, PortSpec::default(), false));
         (port.attachment, port.fds) = (attach.attachment, vec![attach.memory, attach.token]);
-        (port.client, port.watch, port.failure) = (Some(attach.client), Some(watch), None);
+        (port.client, port.watch) = (Some(attach.client), Some(watch));
+        (port.failure, port.quarantined) = (None, false);
         let largest = port.spec.policy.max_frame() as u32;
         let configured = port.configured;
         self.names.insert(name.into(), id);

@@ -85,6 +85,7 @@ impl Switch {
 
     fn state_of(&self, port: &Port) -> PortState {
         match &port.attachment {
+            _ if port.quarantined => PortState::Quarantined,
             _ if self.failure_of(port).is_some() => PortState::Failed,
             Attachment::Vacant => PortState::Vacant,
             _ => PortState::Attached,

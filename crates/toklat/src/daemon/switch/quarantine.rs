@@ -1,0 +1,106 @@
+//! Ports that a data process died of, twice running: they wait, so that the others live.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use dataplane::config::PortId;
+
+/// How long a first quarantine is, and a last one; each is twice as long as the one before.
+const TERMS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+/// Whoever behaved for so long after a quarantine begins with a short one again.
+const FORGIVEN: Duration = Duration::from_secs(3600);
+
+/// Who is quarantined: a stranger with all that it opens, or a port by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Who {
+    /// A user that is neither root nor the daemon's.
+    User(u32),
+    /// A port of a user who is.
+    Port(String),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Term {
+    until: Instant,
+    length: Duration,
+}
+
+/// The memory of it.
+#[derive(Debug, Default)]
+pub struct Quarantine {
+    /// The port that was served at the last death.
+    suspect: Option<PortId>,
+    terms: HashMap<Who, Term>,
+}
+
+impl Quarantine {
+    /// A data process died as it served `port`, if it is known which. True if it was the same one the last time.
+    pub fn died_of(&mut self, port: Option<PortId>) -> bool {
+        let again = port.is_some() && self.suspect == port;
+        self.suspect = if again { None } else { port.or(self.suspect) };
+        again
+    }
+
+    /// A data process has run well for long: nobody is suspect.
+    pub fn ran_well(&mut self) {
+        self.suspect = None;
+    }
+
+    /// Begins a term; how long it is.
+    pub fn begin(&mut self, who: Who, now: Instant) -> Duration {
+        let earlier = self.terms.get(&who).filter(|term| now < term.until + FORGIVEN);
+        let length = earlier.map_or(TERMS.0, |term| (2 * term.length).min(TERMS.1));
+        self.terms.insert(who, Term { until: now + length, length });
+        length
+    }
+
+    /// How long it still lasts; `None` if it may open ports.
+    pub fn lasts(&self, who: &Who, now: Instant) -> Option<Duration> {
+        let term = self.terms.get(who)?;
+        term.until.checked_duration_since(now).filter(|left| !left.is_zero())
+    }
+
+    /// Everybody may open ports again.
+    pub fn end_all(&mut self) {
+        *self = Self::default();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_same_port_twice_running_is_at_fault_and_another_is_not() {
+        let mut quarantine = Quarantine::default();
+        assert!(!quarantine.died_of(Some(1)));
+        assert!(!quarantine.died_of(Some(2)), "another one");
+        assert!(!quarantine.died_of(None), "killed from outside");
+        assert!(quarantine.died_of(Some(2)));
+        assert!(!quarantine.died_of(Some(2)), "it has its term; the count begins again");
+        quarantine.ran_well();
+        assert!(!quarantine.died_of(Some(2)));
+    }
+
+    #[test]
+    fn terms_get_longer_until_they_are_forgiven() {
+        let (mut quarantine, start) = (Quarantine::default(), Instant::now());
+        let (user, port) = (Who::User(1000), Who::Port("p".into()));
+        let mut now = start;
+        let lengths: Vec<_> = (0..8)
+            .map(|_| {
+                let length = quarantine.begin(user.clone(), now).as_secs();
+                now += Duration::from_secs(length);
+                length
+            })
+            .collect();
+        assert_eq!(lengths, [10, 20, 40, 80, 160, 320, 600, 600]);
+        assert_eq!(quarantine.lasts(&user, now), None, "over");
+        assert!(quarantine.lasts(&user, now - Duration::from_secs(1)).is_some());
+        assert_eq!(quarantine.lasts(&port, start), None);
+        now += FORGIVEN;
+        assert_eq!(quarantine.begin(user.clone(), now), TERMS.0);
+        quarantine.end_all();
+        assert_eq!(quarantine.lasts(&user, now), None);
+    }
+}
