@@ -79,6 +79,15 @@ pub fn deliver(
     finished
 }
 
+/// What `work` returns; it may have models read so many descriptors at most.
+pub fn reading<T>(most: impl FnOnce(&T) -> u64, work: impl FnOnce() -> T) -> T {
+    let before = nic::descriptors_read();
+    let done = work();
+    let (read, most) = (nic::descriptors_read() - before, most(&done));
+    assert!(read <= most, "{read} descriptors were read in one turn, of {most} that may be");
+    done
+}
+
 /// What a worker does with the queues that run, until they are quiet; frames come in if `frames_come`.
 pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
     let mut scratch = Scratch::new(64);

@@ -3,7 +3,7 @@
 //! frame is accounted for, and a reset heals the NIC.
 //!
 //! The first byte of the input picks the member and its options; then come steps of 13 bytes: what to do,
-//! where (u32), and a value (u64).
+//! where (u32), and a value (u64). With the option of much memory, rings may be as long as there are.
 #![no_main]
 
 use std::sync::Arc;
@@ -11,13 +11,18 @@ use std::sync::Arc;
 use libfuzzer_sys::fuzz_target;
 use nic::device::{DeviceConfig, InterruptMode, Model};
 use nic::e1000::{E1000, Member, Registers, TABLE};
+use nic::most_descriptors;
 use port::{MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
-use toklat_fuzz::{deliver, device_config, guest_memory, steps};
+use toklat_fuzz::{deliver, device_config, guest_memory, reading, steps};
 
 /// Steps of an input that are carried out.
 const STEPS: usize = 512;
 const MEMORY: usize = 0x2_0000;
+const MUCH_MEMORY: usize = 0x40_0000;
+/// Descriptors that a frame may have read.
+const MAX_SENT: u64 = 256;
+const MAX_RECEIVED: u64 = 128;
 const BLOCK: u32 = 0x1000;
 const TX: u32 = 0x2000;
 const RX: u32 = 0x3000;
@@ -44,9 +49,10 @@ struct Guest {
 
 impl Guest {
     fn new(options: u8) -> Self {
-        let mapping = Mapping::private(MEMORY).expect("memory");
+        let size = if options & 8 == 0 { MEMORY } else { MUCH_MEMORY };
+        let mapping = Mapping::private(size).expect("memory");
         // One behind the other in the guest only.
-        let memory = guest_memory(&mapping, [MEMORY / 2, 0]);
+        let memory = guest_memory(&mapping, [size / 2, 0]);
         let registers: Shared<Registers> = Shared::private().expect("memory");
         let member = if options & 1 == 0 { Member::Em82540 } else { Member::L82574 };
         let config = device_config(&memory, 2, options & 2 != 0, options & 4 != 0);
@@ -99,6 +105,18 @@ impl Guest {
         }
     }
 
+    /// Writes a ring's worth of descriptors: an end of a frame every so many, or none.
+    fn fill(&self, at: u32, value: u64) {
+        const EOP: u64 = 1 << 24;
+        let (from, every) = (at & 0x1f_fff0, u64::from(at >> 24));
+        for n in 0..0x1_0000u64 {
+            let Some(window) = self.memory.bytes(u64::from(from) + 16 * n, 16) else { break };
+            let ends = every > 0 && n % every == every - 1;
+            let second = if ends { value | EOP } else { value & !EOP };
+            window.write(0, [(value >> 40) << 8, second & 0xff_ffff_ffff].map(u64::to_le));
+        }
+    }
+
     fn set(&self, at: u32, value: u32) {
         self.model.device.write(0, at.into(), &value.to_le_bytes(), self.now);
     }
@@ -109,7 +127,15 @@ impl Guest {
         }
         let queue = queue % self.model.transmit.len();
         self.scratch.clear();
-        let frames = self.model.transmit[queue].gather(&mut self.scratch, max, self.now);
+        let (transmit, scratch) = (&mut self.model.transmit[queue], &mut self.scratch);
+        // What comes back is in no batch: 64 KiB, and one more frame.
+        let most = |frames: &(usize, u64)| {
+            most_descriptors(frames.0, frames.1 as usize + 0x2_0100) + MAX_SENT
+        };
+        let (frames, _) = reading(most, || {
+            let frames = transmit.gather(scratch, max, self.now);
+            (frames, scratch.bytes())
+        });
         assert!(frames <= max.min(64));
         self.lent = (queue, frames);
         // SAFETY: the guest's memory and the model outlive the scratch's use.
@@ -127,7 +153,8 @@ impl Guest {
 
     fn deliver(&mut self, queue: usize, count: usize, len: usize, lossless: bool) {
         let egress = &*self.model.receive[queue % self.model.receive.len()];
-        let finished = deliver(egress, (count, len), lossless, self.now);
+        let most = MAX_RECEIVED * (count as u64 + 1) + 64 * count as u64;
+        let finished = reading(|_| most, || deliver(egress, (count, len), lossless, self.now));
         assert!(lossless || finished == count);
         self.handed += finished as u64;
     }
@@ -151,6 +178,7 @@ impl Guest {
                 let at = u64::from(low) * 4 + u64::from(high >> 14);
                 self.model.device.read(0, at, &mut data[..len], self.now);
             }
+            5 if what & 0x80 != 0 => self.fill(at, value),
             5 => self.poke(at % MEMORY as u32, value),
             6 => self.poke(TX + u32::from(low % 0x200) * 8, value),
             7 => self.poke(RX + u32::from(low % 0x200) * 8, value),

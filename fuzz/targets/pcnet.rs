@@ -2,7 +2,7 @@
 //! frames come in: nothing panics or loops, every frame is accounted for, and a reset heals the chip.
 //!
 //! The first byte of the input picks the chip; then come steps of 9 bytes: what to do, where (u32), and a
-//! value (u32).
+//! value (u32). With the option of much memory, rings may be as long as there are.
 #![no_main]
 
 use std::sync::Arc;
@@ -12,11 +12,17 @@ use nic::device::{DeviceConfig, Model};
 use nic::pcnet::{Chip, Pcnet, Registers};
 use port::{EgressCounters, MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
-use toklat_fuzz::{MAC, deliver, device_config, guest_memory};
+use toklat_fuzz::{MAC, deliver, device_config, guest_memory, reading};
 
 /// Steps of an input that are carried out.
 const STEPS: usize = 512;
 const MEMORY: usize = 0x2_0000;
+const MUCH_MEMORY: usize = 0x40_0000;
+/// Descriptors that a frame may have read.
+const MAX_SENT: usize = 128;
+const MAX_RECEIVED: usize = 64;
+/// Descriptors that are finished, or passed over, without the switch.
+const MAX_ABSORBED: usize = 256;
 const INIT: u32 = 0x400;
 const RX: u32 = 0x1000;
 const TX: u32 = 0x2000;
@@ -34,10 +40,10 @@ struct Guest {
 }
 
 impl Guest {
-    fn new(chip: Chip, combining: bool) -> Self {
-        let mapping = Mapping::private(MEMORY).expect("memory");
+    fn new(chip: Chip, combining: bool, size: usize) -> Self {
+        let mapping = Mapping::private(size).expect("memory");
         // One behind the other in the guest only.
-        let memory = guest_memory(&mapping, [MEMORY / 2, 0]);
+        let memory = guest_memory(&mapping, [size / 2, 0]);
         let registers: Shared<Registers> = Shared::private().expect("memory");
         let config = device_config(&memory, 1, combining, true);
         let model = Pcnet::new(chip, registers.clone(), config.clone());
@@ -70,6 +76,18 @@ impl Guest {
         }
     }
 
+    /// Writes a ring's worth of descriptors of software style 2: a frame begins every so many, and has an end or none.
+    fn fill(&self, at: u32, value: u32) {
+        let (from, every, endless) = (at & 0xf_fff0, at >> 24 & 0x7f, at >> 31 != 0);
+        for n in 0..0x1_0000u32 {
+            let Some(window) = self.memory.bytes(u64::from(from + 16 * n), 16) else { break };
+            let place = |of: u32| every > 0 && n % every == of;
+            let end = !endless && place(every.wrapping_sub(1));
+            let ends = u32::from(place(0)) << 25 | u32::from(end) << 24;
+            window.write(0, [0x8000, value & 0x7cff_ffff | 1 << 31 | ends, 0, 0].map(u32::to_le));
+        }
+    }
+
     fn access(&self, at: u64, data: &[u8]) {
         self.model.device.write((at >> 32) as usize & 1, at & 0x3f, data, self.now);
     }
@@ -89,7 +107,9 @@ impl Guest {
             return;
         }
         self.scratch.clear();
-        self.lent = self.model.transmit[0].gather(&mut self.scratch, max, self.now);
+        let (transmit, scratch) = (&mut self.model.transmit[0], &mut self.scratch);
+        let most = (max.min(64) + 1) * (MAX_SENT + 1) + 2 * MAX_ABSORBED;
+        self.lent = reading(|_| most as u64, || transmit.gather(scratch, max, self.now));
         assert!(self.lent <= max.min(64));
         // SAFETY: the guest's memory outlives the scratch.
         let map = unsafe { MapGuard::assume_mapped() };
@@ -97,7 +117,9 @@ impl Guest {
     }
 
     fn deliver(&mut self, count: usize, len: usize, lossless: bool) {
-        let finished = deliver(&*self.model.receive[0], (count, len), lossless, self.now);
+        let egress = &*self.model.receive[0];
+        let most = (count * (MAX_RECEIVED + 1)) as u64;
+        let finished = reading(|_| most, || deliver(egress, (count, len), lossless, self.now));
         self.delivered += finished as u64;
     }
 
@@ -114,6 +136,7 @@ impl Guest {
                 let len = usize::from(high) % 9;
                 self.model.device.read(0, u64::from(low & 0x3f), &mut data[..len], self.now);
             }
+            5 if what & 0x80 != 0 => self.fill(at, value),
             5 => self.write(at % MEMORY as u32, &bytes),
             6 | 7 => {
                 // A descriptor of software style 2.
@@ -154,7 +177,8 @@ impl Guest {
 fuzz_target!(|data: &[u8]| {
     let Some((first, steps)) = data.split_first() else { return };
     let chip = if first & 1 == 0 { Chip::Am79C970A } else { Chip::Am79C973 };
-    let mut guest = Guest::new(chip, first & 2 != 0);
+    let memory = if first & 4 == 0 { MEMORY } else { MUCH_MEMORY };
+    let mut guest = Guest::new(chip, first & 2 != 0, memory);
     for step in steps.chunks_exact(9).take(STEPS) {
         let word = |at: usize| u32::from_le_bytes(step[at..at + 4].try_into().expect("four"));
         guest.step(step[0], word(1), word(5));

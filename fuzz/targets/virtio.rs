@@ -1,6 +1,6 @@
-//! A guest that writes whatever it likes into its memory while two others use the switch: nothing
-//! panics or loops, the two others lose no frame and get no byte that they were not sent, and every
-//! frame is accounted for.
+//! A guest that writes whatever it likes into its memory, whose queues have up to 32,768 entries, while two
+//! others use the switch: nothing panics or loops, no turn reads more of its descriptors than it may, the two
+//! others lose no frame and get no byte that they were not sent, and every frame is accounted for.
 //!
 //! The first byte of the input says what the hostile guest negotiated; then come steps of 13 bytes:
 //! what to do, where (u32), and a value (u64).
@@ -13,23 +13,33 @@ use dataplane::{Inline, SwitchConfig};
 use fabric::Policy;
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;
+use nic::most_descriptors;
 use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
-use port::{Ingress, Nanos};
+use port::{
+    Batch, Delivered, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Scratch,
+    Software,
+};
 use shmem::{Mapping, Shared};
-use toklat_fuzz::{guest_memory, steps};
+use toklat_fuzz::{guest_memory, reading, steps};
 
 const HOSTILE: Mac = Mac::local(66);
 const LEFT: Mac = Mac::local(1);
 const RIGHT: Mac = Mac::local(2);
 /// Steps of an input that are carried out.
 const STEPS: usize = 256;
-/// Entries of each queue.
+/// Entries of each queue, and of the hostile guest's, in turn.
 const SIZE: u16 = 8;
+const SIZES: [u16; 8] = [SIZE, 1, 64, 256, 1024, 4096, 16_384, 32_768];
 /// Where queues lie, a page each, and buffers.
 const QUEUES_AT: [u64; 2] = [0x1000, 0x2000];
 const BUFFERS_AT: u64 = 0x3000;
 const MEMORY: u64 = 0x1_0000;
+/// The same for long queues; buffers are at the same place.
+const LONG_QUEUES_AT: [u64; 2] = [0x10_0000, 0x20_0000];
+const MUCH_MEMORY: u64 = 0x40_0000;
+/// Descriptors of a table that is written at once.
+const TABLE: u64 = 1024;
 const HEADER: usize = 12;
 
 /// A guest's memory and its two queues: what it sends and what it receives.
@@ -38,7 +48,46 @@ struct Guest {
     configs: [QueueConfig; 2],
 }
 
-struct Queue(Vec<Transmit>);
+struct Queue(Vec<Watched<Transmit>>);
+
+/// A half of which no turn reads more descriptors than it may.
+struct Watched<T>(T);
+
+impl Ingress for Watched<Transmit> {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        let most = |gathered: &(usize, u64)| most_descriptors(gathered.0, gathered.1 as usize);
+        let gather = || (self.0.gather(scratch, max, now), scratch.bytes());
+        reading(most, gather).0
+    }
+
+    fn complete(&mut self, frames: usize) {
+        reading(|()| 0, || self.0.complete(frames));
+    }
+
+    fn settle(&mut self, now: Nanos) -> Effects {
+        self.0.settle(now)
+    }
+}
+
+impl Egress for Watched<Receive> {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let bytes = list.iter().map(|frame| batch.pick(*frame).len()).sum();
+        let most = |_: &_| most_descriptors(list.len(), bytes);
+        reading(most, || self.0.deliver(batch, list, limits))
+    }
+
+    fn settle(&self, now: Nanos) -> Effects {
+        self.0.settle(now)
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.0.takes()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.0.count_software(done);
+    }
+}
 
 impl Source for Queue {
     fn queues(&self) -> usize {
@@ -50,22 +99,26 @@ impl Source for Queue {
     }
 
     fn arm(&mut self) -> bool {
-        self.0.iter_mut().any(Transmit::arm)
+        self.0.iter_mut().any(|queue| queue.0.arm())
     }
 
     fn disarm(&mut self) {
-        self.0.iter_mut().for_each(Transmit::disarm);
+        self.0.iter_mut().for_each(|queue| queue.0.disarm());
     }
 }
 
 impl Guest {
-    fn new(features: Features) -> Self {
-        let mapping = Mapping::private(MEMORY as usize).expect("memory");
-        let memory = guest_memory(&mapping, [0, MEMORY as usize / 2]);
-        let configs = QUEUES_AT.map(|at| {
+    fn new(features: Features, size: u16) -> Self {
+        let (bytes, at) = match size {
+            0..=SIZE => (MEMORY as usize, QUEUES_AT),
+            _ => (MUCH_MEMORY as usize, LONG_QUEUES_AT),
+        };
+        let mapping = Mapping::private(bytes).expect("memory");
+        let memory = guest_memory(&mapping, [0, bytes / 2]);
+        let configs = at.map(|at| {
             let state: Shared<QueueState> = Shared::private().expect("memory");
             state.start_at(if features.contains(Features::RING_PACKED) { 0x8000 } else { 0 });
-            let (memory, layout) = (Arc::clone(&memory), layout_at(at, SIZE));
+            let (memory, layout) = (Arc::clone(&memory), layout_at(at, size));
             QueueConfig::new(memory, layout, features, state)
         });
         Self { mapping, configs }
@@ -82,8 +135,8 @@ impl Guest {
             let counters = state.egress(0).ok_or_else(missing)?;
             let receive = Receive::new(received, counters).map_err(|_| missing())?;
             Ok(Attached {
-                source: Box::new(Queue(vec![transmit])),
-                egresses: vec![Arc::new(receive).into()],
+                source: Box::new(Queue(vec![Watched(transmit)])),
+                egresses: vec![Arc::new(Watched(receive)).into()],
                 bells: Bells::None,
             })
         };
@@ -93,14 +146,10 @@ impl Guest {
     /// Carries a step out; true if its queues are to be set up anew.
     fn scribble(&self, what: u8, at: u32, value: u64) -> bool {
         let queue = (at & 1) as usize;
-        let QueueLayout { descriptors, driver, device, .. } = self.configs[queue].layout;
-        let slot = u64::from(at >> 1) % u64::from(SIZE);
+        let QueueLayout { descriptors, driver, device, size } = self.configs[queue].layout;
+        let slot = u64::from(at >> 1) % u64::from(size);
         let packed = self.configs[queue].features.contains(Features::RING_PACKED);
-        let write = |at: u64, bytes: &[u8]| {
-            if let Some(window) = self.mapping.bytes(at as usize, bytes.len()) {
-                window.copy_in(bytes);
-            }
-        };
+        let write = |at: u64, bytes: &[u8]| self.write(at, bytes);
         let bytes = value.to_le_bytes();
         match what % 8 {
             // A descriptor that may be good: a buffer, a length, flags and a number.
@@ -122,6 +171,7 @@ impl Guest {
             }
             // The available ring's index and an entry, or the driver's event suppression.
             2 => write(driver, &bytes[..4]),
+            3 if what & 0x40 != 0 => self.fill(queue, what & 0x20 != 0, (at >> 1, value)),
             3 => write(driver + 4 + 2 * slot, &[bytes[0] & 0xf, 0]),
             // Anything in a queue, a buffer, or anywhere.
             4 => write(descriptors + u64::from(at >> 1) % 0x400, &bytes),
@@ -135,6 +185,49 @@ impl Guest {
         }
         false
     }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        if let Some(window) = self.mapping.bytes(at as usize, bytes.len()) {
+            window.copy_in(bytes);
+        }
+    }
+
+    /// Writes a whole ring or table of descriptors: chains of `every`, whose first has a length and whose others have
+    /// another, and of a split queue as many heads, all of the same chain.
+    fn fill(&self, queue: usize, is_table: bool, (every, value): (u32, u64)) {
+        let QueueConfig { layout, features, state, .. } = &self.configs[queue];
+        let packed = features.contains(Features::RING_PACKED);
+        let (at, count) = match is_table {
+            true => (BUFFERS_AT, TABLE),
+            false => (layout.descriptors, layout.size.into()),
+        };
+        let (kind, every) = ((value >> 24) as u16 & 7, u64::from(every % 0x8000));
+        let round = if value >> 48 & 1 == 1 { 0x80 } else { 0x8000 };
+        for n in 0..count {
+            let first = every == 0 || n % every == 0;
+            let last = every > 0 && n % every == every - 1;
+            let len = match (first, kind & 4) {
+                (true, _) => (value >> 8) as u16 & 0x7ff,
+                (false, 0) => (value >> 32) as u16 & 0x3,
+                (false, _) => 16 * TABLE as u16,
+            };
+            let flags = kind & !1 | u16::from(!last);
+            let (third, fourth) =
+                if packed { (n as u16, flags | round) } else { (flags, n as u16 + 1) };
+            let mut descriptor = [0; 16];
+            descriptor[..8].copy_from_slice(&(BUFFERS_AT + (value & 0xff) * 64).to_le_bytes());
+            descriptor[8..10].copy_from_slice(&len.to_le_bytes());
+            descriptor[12..14].copy_from_slice(&third.to_le_bytes());
+            descriptor[14..].copy_from_slice(&fourth.to_le_bytes());
+            self.write(at + 16 * n, &descriptor);
+        }
+        if !packed && !is_table {
+            let head = (value >> 52) as u16;
+            (0..count).for_each(|n| self.write(layout.driver + 4 + 2 * n, &head.to_le_bytes()));
+            let index = (state.base(false) as u16).wrapping_add(layout.size);
+            self.write(layout.driver + 2, &index.to_le_bytes());
+        }
+    }
 }
 
 /// A guest that keeps to the rules.
@@ -145,7 +238,7 @@ struct Honest {
 
 impl Honest {
     fn new(features: Features) -> Self {
-        let guest = Guest::new(features);
+        let guest = Guest::new(features, SIZE);
         let drivers = [0, 1].map(|i| {
             let QueueConfig { memory, layout, .. } = &guest.configs[i];
             Driver::new(memory, *layout, features).expect("a queue in memory")
@@ -154,10 +247,13 @@ impl Honest {
     }
 
     fn send(&mut self, frame: &[u8]) {
+        // Over the border of its ranges.
+        self.send_from(MEMORY / 2 - 50, frame);
+    }
+
+    fn send_from(&mut self, at: u64, frame: &[u8]) {
         while self.drivers[0].used().is_some() {}
         let bytes = [&[0; HEADER][..], frame].concat();
-        // Over the border of its ranges.
-        let at = MEMORY / 2 - 50;
         self.guest.mapping.bytes(at as usize, bytes.len()).expect("memory").copy_in(&bytes);
         let buffer = Buffer { at, len: bytes.len() as u32, writable: false };
         self.drivers[0].add(&[buffer], None).expect("its slots come back whatever others do");
@@ -185,6 +281,16 @@ impl Honest {
         }
         frames
     }
+}
+
+/// Sends a batch to the hostile guest.
+fn feed(switch: &mut Inline, left: &mut Honest, now: &mut u64) {
+    let mut frame = [0; 1400];
+    frame[..6].copy_from_slice(&HOSTILE.octets());
+    frame[6..12].copy_from_slice(&LEFT.octets());
+    (0..4).for_each(|n| left.send_from(0xa000 + 0x800 * n, &frame));
+    *now += 1000;
+    switch.turn(Nanos(*now));
 }
 
 /// Sends a frame from left to right, whose content is `mark` throughout, and expects exactly it.
@@ -218,7 +324,7 @@ fuzz_target!(|input: &[u8]| {
     // The hostile guest is served first, so that what it floods is room that others need.
     let config = SwitchConfig { max_ports: 4, batch: 4, fdb_entries: 64, ..Default::default() };
     let mut switch = Inline::new(config).expect("memory");
-    let hostile = Guest::new(features);
+    let mut hostile = Guest::new(features, SIZE);
     let mut hostile_id = hostile.plug(&mut switch, HOSTILE);
     let mut left = Honest::new(Features::VERSION_1);
     let mut right = Honest::new(Features::VERSION_1 | Features::RING_PACKED);
@@ -228,9 +334,13 @@ fuzz_target!(|input: &[u8]| {
     for (mark, (what, at, value)) in steps(rest).take(STEPS).enumerate() {
         if hostile.scribble(what, at, value) {
             switch.remove(hostile_id);
+            if what & 0x40 != 0 {
+                hostile = Guest::new(features, SIZES[usize::from(what >> 3 & 7)]);
+            }
             hostile_id = hostile.plug(&mut switch, HOSTILE);
         }
         if what & 0x80 == 0 {
+            feed(&mut switch, &mut left, &mut now);
             exchange(&mut switch, &mut left, &mut right, mark as u64, &mut now);
         }
     }

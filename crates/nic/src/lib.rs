@@ -25,4 +25,4 @@ pub mod virtio;
 mod walk;
 
 #[cfg(all(not(loom), debug_assertions))]
-pub use walk::descriptors_read;
+pub use walk::{descriptors_read, most_descriptors};

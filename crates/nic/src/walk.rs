@@ -51,6 +51,16 @@ pub fn descriptors_read() -> u64 {
     counter::READ.get()
 }
 
+/// Most descriptors that a turn of any model may read for `frames` frames of `bytes` bytes in all: their shares and
+/// what is beyond, the frame that spends the rest (two chains), and a look at a batch's buffers before each frame.
+#[cfg(debug_assertions)]
+#[must_use]
+pub fn most_descriptors(frames: usize, bytes: usize) -> u64 {
+    const LAST: usize = 2 * 1024;
+    const LOOK: usize = 64;
+    (SHARE * frames + bytes / BYTES + ALLOWANCE + LAST + LOOK * (frames + 1)) as u64
+}
+
 #[cfg(debug_assertions)]
 mod counter {
     thread_local! {

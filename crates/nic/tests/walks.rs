@@ -6,6 +6,7 @@ mod support;
 
 use std::sync::Arc;
 
+use nic::most_descriptors;
 use nic::virtio::driver::{Buffer, Driver, layout_at, queue_bytes};
 use nic::virtio::{Fault, Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{
@@ -26,12 +27,6 @@ const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 const SIZES: [u16; 5] = [16, 256, 1024, 4096, 32_768];
 const BATCH: usize = 64;
-
-/// Descriptors that a turn over `frames` of `bytes` in all may read: their shares, what a turn has beyond, what one
-/// frame reads, and those that are looked at together before each frame.
-fn most(frames: usize, bytes: usize) -> u64 {
-    (64 * frames + bytes / 16 + 2048 + 2 * 1024 + BATCH * (frames + 1)) as u64
-}
 
 /// A queue and what its driver writes by itself.
 struct Rig {
@@ -142,7 +137,7 @@ fn regression_heads_that_share_a_long_chain_are_not_walked_for_each_batch() {
         rig.offer(0, 0, size);
         let to = rig.receiver();
         let (finished, read) = deliver(&to, BATCH, 9000, LIMITS);
-        assert!(read <= most(BATCH, 0), "{size}: {read}");
+        assert!(read <= most_descriptors(BATCH, 0), "{size}: {read}");
         assert!(read >= u64::from(size.min(1024)), "{size}: {read}: it did look");
         assert_eq!((finished, rig.config.state.fault()), (BATCH, None));
         // What was found out is remembered: no more than the look at the first buffers.
@@ -167,7 +162,7 @@ fn regression_a_driver_that_offers_one_more_chain_at_a_time_has_no_more_read() {
     for n in 1..100 {
         rig.offer(0, n - 1, 1);
         let (_, read) = deliver(&to, BATCH, 1500, LIMITS);
-        assert!(read <= most(BATCH, 0), "{n}: {read}");
+        assert!(read <= most_descriptors(BATCH, 0), "{n}: {read}");
     }
 }
 
@@ -204,7 +199,7 @@ fn regression_tables_of_empty_descriptors_are_read_within_bounds() {
         let to = rig.receiver();
         for turn in 1..20 {
             let (_, read) = deliver(&to, BATCH, 100, LIMITS);
-            assert!(read <= most(BATCH, 100 * BATCH), "{read}");
+            assert!(read <= most_descriptors(BATCH, 100 * BATCH), "{read}");
             // Each such frame is dear: a turn has few of them, and the rest finds no room.
             assert!(rig.got.frames.get() >= turn, "some are delivered in every turn");
             assert_eq!(rig.got.frames.get() + rig.dropped(DropReason::Full), turn * BATCH as u64);
@@ -245,7 +240,10 @@ fn regression_a_sender_of_long_chains_gets_on_by_few_frames_a_turn() {
         let (mut from, mut all, mut turns) = (rig.transmit(), 0, 0);
         while from.has_work() {
             let (frames, read) = gather(&mut from);
-            assert!(frames > 0 && read <= most(frames, 100 * frames), "{frames}: {read}");
+            assert!(
+                frames > 0 && read <= most_descriptors(frames, 100 * frames),
+                "{frames}: {read}"
+            );
             (all, turns) = (all + frames, turns + 1);
             assert!(turns <= usize::from(size));
         }
