@@ -9,6 +9,7 @@ pub mod attach;
 pub mod config;
 pub mod control;
 mod inline;
+pub mod log;
 pub mod process;
 pub mod sandbox;
 mod serve;

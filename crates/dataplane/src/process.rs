@@ -484,6 +484,7 @@ fn pin(cpu: u16) -> bool {
 fn run_or_abort(worker: Worker) {
     let run = std::panic::AssertUnwindSafe(|| worker.run());
     if std::panic::catch_unwind(run).is_err() {
+        crate::log::flush();
         std::process::abort();
     }
 }

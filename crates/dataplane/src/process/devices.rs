@@ -54,14 +54,18 @@ impl Process {
             Ok(false) => return self.summons.ask(id),
             Err(error) => {
                 if !matches!(error, ProtocolError::Closed) {
-                    self.say(id, &format!("disconnected its front end: {error}"));
+                    self.say(
+                        id,
+                        "disconnected",
+                        format_args!("disconnected its front end: {error}"),
+                    );
                 }
                 self.hush(id, device);
                 device.end();
             }
         }
         for news in device.news() {
-            self.say(id, &news);
+            self.say(id, "news", news);
         }
         if device.has_ended() {
             return;
@@ -107,7 +111,7 @@ impl Process {
         match device.halves(clock()) {
             Ok(attached) => self.install(id, attached, device.transmit_queues()),
             Err(error) => {
-                self.say(id, &format!("disconnected its front end: {error}"));
+                self.say(id, "disconnected", format_args!("disconnected its front end: {error}"));
                 device.end();
             }
         }
@@ -168,7 +172,7 @@ impl Process {
         for id in 0..self.ports.len() as PortId {
             let Some(mut device) = self.take_device(id) else { continue };
             for news in device.news() {
-                self.say(id, &news);
+                self.say(id, "news", news);
             }
             if behind {
                 self.keep_device(id, &mut device);

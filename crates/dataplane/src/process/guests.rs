@@ -5,6 +5,7 @@
 //! socket, and each gets a bounded number of messages at a time.
 
 use std::collections::HashMap;
+use std::fmt::Display;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -19,6 +20,7 @@ use crate::attach::vhost_user::session::{Answer, Kept, Offer, Refused};
 use crate::attach::{AttachError, Attached, null};
 use crate::config::{PortConfig, PortId};
 use crate::control::{self, Answer as ControlAnswer, ChannelError};
+use crate::log;
 use crate::serve::Served;
 use crate::worker::{Job, clock};
 
@@ -49,7 +51,7 @@ impl Process {
         let Some(mut guest) = self.take_guest(id) else { return };
         if let Err(error) = self.converse(id, &mut guest) {
             if !matches!(error, ProtocolError::Closed) {
-                self.say(id, &format!("disconnected its front end: {error}"));
+                self.say(id, "disconnected", format_args!("disconnected its front end: {error}"));
             }
             guest.end();
             self.remake(id, &mut guest);
@@ -94,7 +96,7 @@ impl Process {
             guest.done()?;
             guest.session.taken();
             if let Err(refused) = answer {
-                self.say(id, &refused.to_string());
+                self.say(id, "refused", &refused);
                 if !acknowledge && !refused.is_provisional() {
                     return Err(ProtocolError::Refused);
                 }
@@ -207,7 +209,7 @@ impl Process {
         guest.set_interrupts(config.policy.interrupts);
         let (attached, refused) = guest.halves()?;
         if let Some(refused) = refused {
-            eprintln!("{}:{}: {refused}", self.switch, config.name);
+            log::say(&format!("{}:{}", self.switch, config.name), "refused", refused);
         }
         if resume {
             // The predecessor may have died between publishing and kicking.
@@ -241,7 +243,7 @@ impl Process {
                 continue;
             };
             for (queue, fault) in guest.new_faults() {
-                self.say(id, &format!("queue {queue} stopped: {fault}"));
+                self.say(id, "stopped", format_args!("queue {queue} stopped: {fault}"));
             }
             if behind && let Some(guest) = self.take_guest(id) {
                 self.put_back(id, guest);
@@ -249,10 +251,11 @@ impl Process {
         }
     }
 
-    pub(super) fn say(&self, id: PortId, what: &str) {
+    /// Says something of a port in the log.
+    pub(super) fn say(&self, id: PortId, reason: &'static str, what: impl Display) {
         let record = self.ports.get(usize::from(id)).and_then(Option::as_ref);
         let name = record.map_or("", |record| &record.config.name);
-        eprintln!("{}:{name}: {what}", self.switch);
+        log::say(&format!("{}:{name}", self.switch), reason, what);
     }
 
     fn keep_guest(&mut self, id: PortId, guest: &mut FrontEnd) {

@@ -1,6 +1,5 @@
 //! The daemon itself, and the process that it starts for each switch.
 
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -61,12 +60,6 @@ pub struct DataProcessArgs {
 /// # Errors
 /// If it cannot start.
 pub fn run(args: DaemonArgs, global: &Global) -> Result {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TOKLAT_LOG");
-    tracing_subscriber::fmt()
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(filter.unwrap_or_else(|_| "info".into()))
-        .with_writer(std::io::stderr)
-        .init();
     daemon::run(DaemonOptions {
         dir: global.dir(),
         topology: args.topology,

@@ -228,7 +228,7 @@ pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
         tokio::spawn(async move {
             let _ticket = ticket;
             if let Err(error) = converse(socket, client, &supervisor).await {
-                tracing::debug!(?client, %error, "attach connection");
+                tracing::debug!(uid = client.uid, pid = client.pid, %error, "attach connection");
             }
         });
     }
@@ -258,7 +258,8 @@ async fn converse(socket: OwnedFd, client: Client, supervisor: &Arc<Supervisor>)
         let (reply, fds) = match answer(message, client, supervisor).await {
             Ok(reply) => reply,
             Err(error) => {
-                tracing::info!(?client, %error, "attach request refused");
+                let Client { uid, pid } = client;
+                tracing::info!(uid, pid, %error, "attach request refused");
                 (Reply::refused(errno(error.code), &error.to_string()), Vec::new())
             }
         };

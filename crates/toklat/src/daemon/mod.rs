@@ -18,6 +18,7 @@ mod descriptors;
 pub(crate) mod endpoints;
 mod front_ends;
 mod hangups;
+mod log;
 mod metrics;
 mod openapi;
 mod pipes;
@@ -80,6 +81,7 @@ pub struct DaemonOptions {
 pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
     let activated = inherited_sockets()?;
     let lock = lock_directory(&options.dir)?;
+    log::start()?;
     // Sockets of data processes are for this user only; those for others are opened up below.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
     let descriptor_limit = raise_descriptor_limit();
@@ -88,6 +90,7 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
         .build()
         .context("Cannot start the reactor")?;
     let done = runtime.block_on(supervise(options, activated, descriptor_limit));
+    dataplane::log::flush();
     drop(lock);
     done
 }
@@ -111,8 +114,11 @@ pub fn data_process(
     // Away from the supervisor's terminal. Fails only for a process that leads a group, which then
     // was not started by the supervisor.
     let _ = rustix::process::setsid();
-    dataplane::process::run(listener, state, switch, config)?;
-    Ok(())
+    dataplane::log::start(|| ()).context("Cannot start a thread for the log")?;
+    dataplane::log::catch_panics();
+    let done = dataplane::process::run(listener, state, switch, config);
+    dataplane::log::flush();
+    Ok(done?)
 }
 
 /// Prints the version of the control messages: what the supervisor asks a new program before it

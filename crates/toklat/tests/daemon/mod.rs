@@ -66,7 +66,14 @@ impl Daemon {
 
     /// Starts one in the same directory.
     pub fn start_again(&mut self) {
-        self.child = Some(self.command().spawn().unwrap());
+        self.start_again_with(|_| ());
+    }
+
+    /// As `start_again`, after a change of its command.
+    pub fn start_again_with(&mut self, change: impl FnOnce(&mut Command)) {
+        let mut command = self.command();
+        change(&mut command);
+        self.child = Some(command.spawn().unwrap());
         self.wait_for("the daemon to answer", |daemon| {
             let ended = daemon.child.as_mut().and_then(|child| child.try_wait().unwrap());
             assert!(ended.is_none(), "{ended:?}: {}", daemon.log());

@@ -1,0 +1,254 @@
+//! Lines for the log, which nobody is waited for, and of which peers cause so many and no more.
+//!
+//! ```text
+//!   any thread --- say(about, reason, what) ---> Limiter ---> queue ---> writer thread ---> standard error
+//!                                                 | one line a second          | may block: a full queue
+//!                                                 | each; the rest counted     | drops lines, counted
+//! ```
+//!
+//! Until the writer is [started](start), lines go to standard error at once: so it is in tests.
+
+mod limit;
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+pub use self::limit::{Limiter, Repeated};
+
+/// Lines that wait to be written.
+const QUEUED: usize = 1024;
+/// Bytes of a line; longer ones are cut off.
+const LONGEST: usize = 2048;
+/// How often what was repeated is said.
+const TICK: Duration = Duration::from_secs(1);
+/// How long the last lines of a process may take.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+static WRITER: OnceLock<Writer> = OnceLock::new();
+static SAID: OnceLock<Mutex<Limiter<&'static str>>> = OnceLock::new();
+
+/// What is to be written.
+enum Entry {
+    Line(Vec<u8>),
+    /// Told when all before it is written.
+    Mark(SyncSender<()>),
+}
+
+struct Writer {
+    queue: SyncSender<Entry>,
+    /// Lines that the queue had no room for, since that was said last.
+    dropped: AtomicU64,
+}
+
+/// Starts the writer, which also calls `tick` once a second; once in a process.
+///
+/// # Errors
+/// There can be no more threads.
+pub fn start(mut tick: impl FnMut() + Send + 'static) -> io::Result<()> {
+    let (writer, lines) = Writer::new();
+    let Ok(()) = WRITER.set(writer) else { return Ok(()) };
+    let thread = std::thread::Builder::new().name("log".to_owned());
+    let tick = move || {
+        repeat_said();
+        tick();
+    };
+    let Some(writer) = WRITER.get() else { return Ok(()) };
+    thread.spawn(move || writer.write_all(&lines, write, tick)).map(drop)
+}
+
+/// Says something of a port (or whatever `about` names), for a `reason` that is the same each time: at most one line
+/// a second each. What was left out is counted, and said when the second is over.
+pub fn say(about: &str, reason: &'static str, what: impl Display) {
+    let line = || format!("{about}: {what}");
+    if WRITER.get().is_none() || said().admit(reason, about, line) {
+        write_line(line());
+    }
+}
+
+/// Has a line written, without limits.
+pub fn write_line(mut line: String) {
+    line.push('\n');
+    push(line.into_bytes());
+}
+
+/// Waits until all lines so far are written, for a second at most: this process is about to end.
+pub fn flush() {
+    let Some(writer) = WRITER.get() else { return };
+    repeat_said();
+    let (mark, reached) = sync_channel(1);
+    let end = Instant::now() + LAST_WORDS;
+    let mut entry = Entry::Mark(mark);
+    while let Err(TrySendError::Full(back)) = writer.queue.try_send(entry) {
+        if Instant::now() >= end {
+            return;
+        }
+        entry = back;
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let _ = reached.recv_timeout(end.saturating_duration_since(Instant::now()));
+}
+
+/// Has the writer write what programs panic with, who would otherwise wait for whoever reads the log.
+pub fn catch_panics() {
+    std::panic::set_hook(Box::new(|panic| {
+        let thread = std::thread::current();
+        let name = thread.name().unwrap_or("unnamed").to_owned();
+        let trace = std::backtrace::Backtrace::capture();
+        let trace = match trace.status() {
+            std::backtrace::BacktraceStatus::Captured => format!("\n{trace}"),
+            _ => String::new(),
+        };
+        say(&format!("thread '{name}'"), "panic", format_args!("{panic}{trace}"));
+    }));
+}
+
+fn said() -> MutexGuard<'static, Limiter<&'static str>> {
+    SAID.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Says what was repeated.
+fn repeat_said() {
+    let repeated = said().tick();
+    repeated.into_iter().for_each(|Repeated { what, times }| {
+        write_line(format!("{what} (repeated {times} times)"));
+    });
+}
+
+/// Cuts a line that is too long.
+fn shorten(line: &mut Vec<u8>) {
+    if line.len() > LONGEST {
+        line.truncate(LONGEST - 1);
+        line.push(b'\n');
+    }
+}
+
+fn push(mut line: Vec<u8>) {
+    shorten(&mut line);
+    match WRITER.get() {
+        Some(writer) => writer.push(line),
+        // There is nobody to tell of a failure.
+        None => drop(io::stderr().write_all(&line)),
+    }
+}
+
+impl Writer {
+    fn new() -> (Self, Receiver<Entry>) {
+        let (queue, lines) = sync_channel(QUEUED);
+        (Self { queue, dropped: AtomicU64::new(0) }, lines)
+    }
+
+    fn push(&self, line: Vec<u8>) {
+        if self.queue.try_send(Entry::Line(line)).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Writes what comes, until nothing more can.
+    fn write_all(
+        &self,
+        lines: &Receiver<Entry>,
+        mut write: impl FnMut(&[u8]),
+        mut tick: impl FnMut(),
+    ) {
+        let mut next = Instant::now() + TICK;
+        loop {
+            match lines.recv_timeout(next.saturating_duration_since(Instant::now())) {
+                Ok(Entry::Line(line)) => write(&line),
+                Ok(Entry::Mark(reached)) => drop(reached.send(())),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            let dropped = self.dropped.swap(0, Ordering::Relaxed);
+            if dropped > 0 {
+                let said = format!("{dropped} lines of the log were dropped: it was not read\n");
+                write(said.as_bytes());
+            }
+            if Instant::now() >= next {
+                tick();
+                next = Instant::now() + TICK;
+            }
+        }
+    }
+}
+
+fn write(mut line: &[u8]) {
+    let stderr = io::stderr();
+    while !line.is_empty() {
+        match rustix::io::write(&stderr, line) {
+            Ok(written) => line = &line[written.min(line.len())..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(rustix::io::Errno::AGAIN) => std::thread::sleep(Duration::from_millis(10)),
+            // Nobody reads it any more.
+            Err(_) => return,
+        }
+    }
+}
+
+/// A line as it is put together: queued as a whole when it is dropped.
+#[derive(Debug, Default)]
+pub struct Line(Vec<u8>);
+
+impl Write for Line {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            push(std::mem::take(&mut self.0));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// Objective: lines that nobody reads are dropped, not waited for, and counted.
+    ///
+    /// Steps: push twice as many lines as wait at most while the first cannot be written; then let all be.
+    #[test]
+    fn lines_that_nobody_reads_are_dropped_and_counted() {
+        let (writer, lines) = Writer::new();
+        let writer: &Writer = Box::leak(Box::new(writer));
+        let ((stuck, is_stuck), (go, may_go), (written, all)) =
+            (channel(), channel::<()>(), channel());
+        std::thread::spawn(move || {
+            let write = move |line: &[u8]| {
+                let _ = stuck.send(());
+                let _ = may_go.recv();
+                let _ = written.send(String::from_utf8(line.to_vec()).unwrap());
+            };
+            writer.write_all(&lines, write, || ());
+        });
+        writer.push(b"first\n".to_vec());
+        is_stuck.recv().unwrap();
+        (0..2 * QUEUED).for_each(|_| writer.push(b"more\n".to_vec()));
+        drop(go);
+        let mut all = all.iter();
+        assert_eq!(all.next().unwrap(), "first\n");
+        let dropped = format!("{QUEUED} lines of the log were dropped: it was not read\n");
+        assert_eq!(all.next().unwrap(), dropped);
+        assert!(all.take(QUEUED).all(|line| line == "more\n"));
+    }
+
+    #[test]
+    fn long_lines_are_cut() {
+        let mut line = vec![b'x'; 2 * LONGEST];
+        shorten(&mut line);
+        assert_eq!((line.len(), line.last()), (LONGEST, Some(&b'\n')));
+    }
+}

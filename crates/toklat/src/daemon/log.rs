@@ -1,0 +1,149 @@
+//! The daemon's log: nobody waits for it, and peers cause only so much of it.
+
+use std::collections::HashMap;
+use std::fmt::{Debug, Write};
+use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Context as _;
+use dataplane::log::{Limiter, Line, Repeated};
+use tracing::callsite::Identifier;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Metadata, Subscriber};
+use tracing_subscriber::filter::FilterExt as _;
+use tracing_subscriber::layer::{Context, Filter, SubscriberExt as _};
+use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Layer as _};
+
+/// What says what was repeated, and is not limited itself.
+const REPEATED: &str = "toklat::repeated";
+/// The fields that say what a line is about.
+const ABOUT: [&str; 4] = ["switch", "port", "name", "uid"];
+
+/// Has lines go to standard error, at most one a second for each place in the program and port.
+///
+/// # Errors
+/// There can be no thread for it.
+pub fn start() -> anyhow::Result<()> {
+    let limit = Limit::default();
+    let ticking = limit.clone();
+    dataplane::log::start(move || ticking.tick()).context("Cannot start a thread for the log")?;
+    let wanted = EnvFilter::try_from_env("TOKLAT_LOG").unwrap_or_else(|_| "info".into());
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(Line::default)
+        .with_filter(wanted.and(limit));
+    tracing_subscriber::registry().with(lines).init();
+    dataplane::log::catch_panics();
+    Ok(())
+}
+
+/// Lets lines through once a second each.
+#[derive(Clone, Default)]
+struct Limit(Arc<Mutex<Limiter<Identifier>>>);
+
+impl Limit {
+    fn lock(&self) -> MutexGuard<'_, Limiter<Identifier>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tick(&self) {
+        let repeated = self.lock().tick();
+        for Repeated { what, times } in repeated {
+            tracing::warn!(target: REPEATED, "{what} (repeated {times} times)");
+        }
+    }
+}
+
+impl<S: Subscriber> Filter<S> for Limit {
+    fn enabled(&self, _metadata: &Metadata<'_>, _context: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _context: &Context<'_, S>) -> bool {
+        let metadata = event.metadata();
+        if metadata.target() == REPEATED {
+            return true;
+        }
+        let mut fields = Fields::default();
+        event.record(&mut fields);
+        let what = || fields.0.get("message").cloned().unwrap_or_default() + &fields.about();
+        self.lock().admit(metadata.callsite(), &fields.about(), what)
+    }
+}
+
+/// An event's fields.
+#[derive(Default)]
+struct Fields(HashMap<&'static str, String>);
+
+impl Fields {
+    /// What it is about.
+    fn about(&self) -> String {
+        ABOUT.iter().fold(String::new(), |mut about, name| {
+            if let Some(value) = self.0.get(name) {
+                let _ = write!(about, " {name}={value}");
+            }
+            about
+        })
+    }
+}
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::subscriber::with_default;
+
+    use super::*;
+
+    /// What is written while `lines` are logged, then a second passes.
+    fn written(lines: impl FnOnce()) -> Vec<String> {
+        #[derive(Clone, Default)]
+        struct Buffer(Arc<Mutex<Vec<u8>>>);
+        impl std::io::Write for Buffer {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0.lock().unwrap().extend_from_slice(bytes);
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let (limit, buffer) = (Limit::default(), Buffer::default());
+        let to = buffer.clone();
+        let layer = tracing_subscriber::fmt::layer()
+            .with_ansi(false)
+            .without_time()
+            .with_target(false)
+            .with_writer(move || to.clone())
+            .with_filter(EnvFilter::new("info").and(limit.clone()));
+        with_default(tracing_subscriber::registry().with(layer), || {
+            lines();
+            limit.tick();
+        });
+        let bytes = buffer.0.lock().unwrap().clone();
+        String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
+    }
+
+    #[test]
+    fn a_line_that_is_repeated_for_a_port_is_written_once_and_counted() {
+        let lines = written(|| {
+            for round in 0..1000 {
+                for port in ["p1", "p2"] {
+                    tracing::error!(switch = "vale0", port, round, "turned away");
+                }
+                tracing::debug!("not wanted");
+            }
+            tracing::info!("another");
+        });
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        assert_eq!(lines[0], r#"ERROR turned away switch="vale0" port="p1" round=0"#);
+        assert_eq!(lines[2], "INFO another");
+        let repeated = "WARN turned away switch=\"vale0\" port=\"p1\" (repeated 999 times)";
+        assert!(lines[3..].iter().any(|line| line == repeated), "{lines:?}");
+    }
+}
