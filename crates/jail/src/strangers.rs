@@ -42,7 +42,7 @@ pub fn prepare() {
     rights::prepare();
 }
 
-/// A descriptor, and whose it is: that of a stranger is closed by the [`closer`].
+/// A descriptor, and whose it is: that of a stranger is closed by the [`closer()`].
 pub struct Descriptor {
     fd: ManuallyDrop<OwnedFd>,
     /// The user it is charged to; `None` for one that no stranger has a hand in.

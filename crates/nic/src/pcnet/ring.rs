@@ -83,15 +83,15 @@ impl Style {
     /// A descriptor whose word with OWN is `word`, and the others as `load` has them.
     #[inline(always)]
     fn describe(self, word: u32, load: impl Fn(usize) -> u32) -> Descriptor {
-        let status = (word >> 16) as u16;
-        let (address, status, count) = match self {
-            Self::Short { high } => (word & 0x00ff_ffff | high, status & 0xff00, load(1)),
-            Self::Long { .. } => (load(0), status, word),
-            Self::Swapped => (load(2), status, word),
-        };
-        // Two's complement of twelve bits; none of them set is the most there is.
-        let len = 4096u32.wrapping_sub(count & 0xfff);
-        Descriptor { address, status, len }
+        match self {
+            Self::Short { high } => Descriptor {
+                address: word & 0x00ff_ffff | high,
+                status: (word >> 16) as u16 & 0xff00,
+                len: buffer_len(load(1)),
+            },
+            Self::Long { .. } => Descriptor::long(word, load(0)),
+            Self::Swapped => Descriptor::long(word, load(2)),
+        }
     }
 
     /// True if PAM, LAFM and BAM exist.
@@ -109,13 +109,30 @@ pub(super) struct Descriptor {
     pub len: u32,
 }
 
+impl Descriptor {
+    /// Of a long style: the word with OWN, and the address.
+    #[inline(always)]
+    fn long(word: u32, address: u32) -> Self {
+        Self { address, status: (word >> 16) as u16, len: buffer_len(word) }
+    }
+}
+
+/// BCNT: two's complement of twelve bits; none of them set is the most there is.
+#[inline(always)]
+fn buffer_len(count: u32) -> u32 {
+    4096u32.wrapping_sub(count & 0xfff)
+}
+
 /// A ring in guest memory.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
     words: SharedSlice<AtomicU32>,
-    /// Words of a descriptor, and which of them OWN is in.
+    /// Words of a descriptor, and which of them OWN is in; of the long styles, the address, too, and what
+    /// [`Ring::other_word`] gives.
     stride: usize,
     status: usize,
+    address: usize,
+    other: usize,
     pub len: u32,
     pub base: u32,
     pub style: Style,
@@ -135,7 +152,9 @@ impl Ring {
         // Rings are aligned to their descriptors; the chip takes no notice of the bits below.
         let base = base & !(4 * style.words() as u32 - 1);
         let words = memory.shared_slice(base.into(), len as usize * style.words())?;
-        Some(Self { words, stride: style.words(), status: style.status(), len, base, style })
+        let (address, other) = if style == Style::Swapped { (2, 0) } else { (0, 2) };
+        let (stride, status) = (style.words(), style.status());
+        Some(Self { words, stride, status, address, other, len, base, style })
     }
 
     pub fn is_same(&self, other: &Self) -> bool {
@@ -185,7 +204,10 @@ impl Ring {
         if word >> 31 == 0 {
             return None;
         }
-        Some(self.style.describe(word, |n| self.load(at, n)))
+        if let Style::Short { .. } = self.style {
+            return Some(self.style.describe(word, |n| self.load(at, n)));
+        }
+        Some(Descriptor::long(word, self.load(at, self.address)))
     }
 
     #[inline(always)]
@@ -288,7 +310,7 @@ impl Ring {
     /// Message count of a receive descriptor, errors of a transmit descriptor, in long styles.
     #[inline(always)]
     fn other_word(&self, at: u32) -> &AtomicU32 {
-        self.word(at, if self.style == Style::Swapped { 0 } else { 2 })
+        self.word(at, self.other)
     }
 
     /// Gives the receive descriptor at `at` back with a status and, if it is a frame's last, the frame's
