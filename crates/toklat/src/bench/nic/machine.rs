@@ -29,7 +29,7 @@ const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
 const INTERVAL: u16 = 976;
 
 /// Nanoseconds that a worker looks on after the last frame, as those of switches do.
-const LOOK_ON: u64 = 50_000;
+pub const LOOK_ON: u64 = 50_000;
 /// What a host holds back.
 pub const HELD: Combining = Combining { frames: 64, delay_us: 20 };
 
