@@ -12,6 +12,8 @@
 //! # }
 //! ```
 
+use std::ops::Range;
+
 use ::ring::Rings;
 use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
 use frame::Mac;
@@ -28,6 +30,7 @@ pub struct Inline {
     fdb: Fdb,
     ports: Ports<Exit>,
     specs: Vec<PortSpec<Exit>>,
+    /// By number, ascending.
     served: Vec<Served>,
     /// Turns so far; each listens to one port that has nothing to send.
     turns: usize,
@@ -131,7 +134,8 @@ impl Inline {
             egresses,
             monitor,
         });
-        self.served.push(Served::new(id, source, counters, Nanos(0)));
+        let at = self.served.partition_point(|served| served.id < id);
+        self.served.insert(at, Served::new(id, source, counters, Nanos(0)));
         self.ports = Ports::build(self.specs.iter());
         Ok(id)
     }
@@ -172,6 +176,25 @@ impl Inline {
     /// One turn of every port: moves at most a batch of what each has flushed. Returns how many
     /// frames were gathered. A port that asked to be reset is, within as many turns as there are ports.
     pub fn turn(&mut self, now: Nanos) -> usize {
+        let frames = self.turn_within(0..self.served.len(), now);
+        self.turns = self.turns.wrapping_add(1);
+        let ports = self.served.len().max(1);
+        if let Some(served) = self.served.get_mut(self.turns % ports) {
+            // Where an owner that wants its port reset is heard.
+            served.source.disarm();
+        }
+        frames
+    }
+
+    /// As [`turn`](Self::turn), of one port: for callers that know which has flushed, among many that have
+    /// not. Resets that ports ask for wait for the next turn of all.
+    pub fn turn_of(&mut self, id: PortId, now: Nanos) -> usize {
+        let at = self.served.binary_search_by_key(&id, |served| served.id);
+        at.map_or(0, |at| self.turn_within(at..at + 1, now))
+    }
+
+    #[inline(always)]
+    fn turn_within(&mut self, range: Range<usize>, now: Nanos) -> usize {
         // SAFETY: regions are kept mapped by the ports' rings, and ports are only removed between
         // turns, together with the frames they hold.
         let map = unsafe { MapGuard::assume_mapped() };
@@ -179,14 +202,8 @@ impl Inline {
         // Nobody sleeps on an inline port: its owner is the caller.
         let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless: true };
         let mut frames = 0;
-        for served in &mut self.served {
+        for served in self.served.get_mut(range).unwrap_or_default() {
             frames += served.turn(&mut self.tools, switch, |_, _, _| ());
-        }
-        self.turns = self.turns.wrapping_add(1);
-        let ports = self.served.len().max(1);
-        if let Some(served) = self.served.get_mut(self.turns % ports) {
-            // Where an owner that wants its port reset is heard.
-            served.source.disarm();
         }
         frames
     }
@@ -265,6 +282,7 @@ fn filters_of(vlan: &VlanMode) -> Vec<Filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::ring::{Port, Region, RegionConfig};
     use frame::VlanId;
 
     #[test]
@@ -312,6 +330,30 @@ mod tests {
         assert!(matches!(refused, Err(AttachError::TableFull(_))));
         assert_eq!(there(&switch), [1, 2, 3]);
         assert_eq!(switch.add_attached("b", policy(4..5), attach::null::attach).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_turn_of_one_port_moves_its_frames_only() {
+        let mut switch = Inline::new(SwitchConfig { max_ports: 4, ..Default::default() }).unwrap();
+        let region = Region::private(RegionConfig::ports(3, 1, 8)).unwrap();
+        let plug = |switch: &mut Inline, name: &str| {
+            let port = Port::inline(&region, name, 1, 1, 8).unwrap();
+            (switch.add_rings(name, Policy::default(), &port.rings()).unwrap(), port)
+        };
+        let (_, gone) = plug(&mut switch, "gone");
+        let (b, mut second) = plug(&mut switch, "b");
+        switch.remove(0);
+        drop(gone);
+        let (a, mut first) = plug(&mut switch, "a");
+        assert_eq!((a, b), (0, 1), "the last comes first");
+        for port in [&mut first, &mut second] {
+            assert!(port.send(1).push(&[0xff; 60]));
+            port.flush().unwrap();
+        }
+        assert_eq!(switch.turn_of(b, Nanos(0)), 1);
+        assert_eq!((first.receive(8).count(), second.receive(8).count()), (1, 0));
+        assert_eq!((switch.turn_of(2, Nanos(0)), switch.turn_of(a, Nanos(0))), (0, 1));
+        assert_eq!((second.receive(8).count(), switch.turn(Nanos(0))), (1, 0));
     }
 
     #[test]
