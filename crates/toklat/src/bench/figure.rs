@@ -4,6 +4,20 @@ use serde::Serialize;
 
 use super::rows::{Better, Row, Summary};
 
+/// The table's columns; `>` stands before those of numbers.
+pub const COLUMNS: [&str; 10] = [
+    "id",
+    ">value",
+    ">low to high",
+    "unit",
+    "peer",
+    ">peer",
+    ">low to high",
+    ">ratio",
+    ">low to high",
+    "bar",
+];
+
 /// Values of repetitions, or why there are none.
 #[derive(Debug, Default)]
 pub struct Sample {
@@ -26,11 +40,10 @@ impl Sample {
         self.failure.as_deref()
     }
 
-    /// Median, lowest and highest value; `None` without any, or after a failure.
+    /// Median and its interval; `None` without any value, or after a failure.
     fn summary(&self) -> Option<(f64, f64, f64)> {
         let mut sorted = self.values.clone();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let (low, high) = (*sorted.first()?, *sorted.last()?);
+        let (low, high) = interval(&mut sorted)?;
         let middle = sorted.len() / 2;
         let median = if sorted.len() % 2 == 1 {
             sorted[middle]
@@ -39,6 +52,41 @@ impl Sample {
         };
         self.failure.is_none().then_some((median, low, high))
     }
+}
+
+/// The narrowest interval of two of `values`, as far from either end of their order, in which the median of all
+/// values that there could be lies with a confidence of 95 %; the lowest and the highest if they are too few
+/// for that. Sorts them.
+fn interval(values: &mut [f64]) -> Option<(f64, f64)> {
+    values.sort_unstable_by(f64::total_cmp);
+    let from_end = from_end(values.len());
+    Some((*values.get(from_end)?, *values.get(values.len().checked_sub(1 + from_end)?)?))
+}
+
+/// How many of `count` values lie outside of the [`interval`] at either end.
+fn from_end(count: usize) -> usize {
+    (1..count / 2).take_while(|outside| confidence(count, *outside) >= 0.95).last().unwrap_or(0)
+}
+
+/// With which confidence the median lies between the values that have `outside` others beyond them at either
+/// end: as seldom as `outside` or fewer of `count` coins show heads, the median lies below the lower one.
+fn confidence(count: usize, outside: usize) -> f64 {
+    let (mut ways, mut sum) = (1.0, 1.0);
+    for heads in 1..=outside {
+        ways *= (count + 1 - heads) as f64 / heads as f64;
+        sum += ways;
+    }
+    1.0 - 2.0 * sum * 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX))
+}
+
+/// What the table's intervals are, for a line beneath it.
+pub fn about_intervals(repetitions: u32) -> String {
+    let count = repetitions as usize;
+    let percent = (100.0 * confidence(count, from_end(count))).max(0.0);
+    format!(
+        "low to high: the median of all repetitions that there could be lies there with a confidence of \
+         {percent:.0} %; the ratio's: likewise, of pairs that were measured next to each other\n"
+    )
 }
 
 /// A row's result, as it is printed with `--json`.
@@ -52,18 +100,20 @@ pub struct Figure {
     pub unit: &'static str,
     /// Repetitions.
     pub median_of: usize,
-    /// The lowest repetition.
+    /// The lower end of the median's [`interval`]: the lowest repetition, of eight or fewer.
     pub low: Option<f64>,
-    /// The highest repetition.
+    /// The upper end.
     pub high: Option<f64>,
     /// What it is compared with.
     pub peer: &'static str,
     /// The peer's median.
     pub peer_value: Option<f64>,
+    /// The peer's interval.
+    pub peer_interval: Option<(f64, f64)>,
     /// Ours over the peer's, turned so that more is better.
     pub ratio: Option<f64>,
-    /// The lowest and the highest ratio of repetitions that were measured next to each other: of seven,
-    /// with a confidence of 98 %, the median of all that there could be lies between.
+    /// The interval of the ratios of repetitions that were measured next to each other, widened to hold
+    /// [`ratio`](Self::ratio).
     pub ratio_of_pairs: Option<(f64, f64)>,
     /// What each core did, and what measured the peer.
     pub how: String,
@@ -84,13 +134,12 @@ impl Figure {
         let (summary, peer) = (ours.summary(), theirs.summary());
         let ratio = summary.zip(peer).map(|((ours, ..), (theirs, ..))| gain(ours, theirs));
         let ratio = ratio.filter(|ratio| ratio.is_finite());
-        let pairs =
-            ours.values.iter().zip(&theirs.values).map(|(ours, theirs)| gain(*ours, *theirs));
-        let ends = |ends: Option<(f64, f64)>, ratio: f64| {
-            let (low, high) = ends.unwrap_or((ratio, ratio));
+        let pairs = ours.values.iter().zip(&theirs.values);
+        let mut pairs: Vec<f64> = pairs.map(|(ours, theirs)| gain(*ours, *theirs)).collect();
+        let ratio_of_pairs = ratio.and_then(|ratio| {
+            let (low, high) = interval(&mut pairs)?;
             Some((low.min(ratio), high.max(ratio)))
-        };
-        let ratio_of_pairs = ratio.and_then(|_| pairs.fold(None, ends));
+        });
         let mut how = row.how.to_owned();
         if let Some(command) = row.peer.command() {
             how += &format!("; peer: {command}");
@@ -115,6 +164,7 @@ impl Figure {
             high: summary.map(|s| s.2),
             peer: row.peer.name_of(best),
             peer_value: peer.map(|p| p.0),
+            peer_interval: peer.map(|p| (p.1, p.2)),
             ratio,
             ratio_of_pairs,
             how,
@@ -144,18 +194,22 @@ impl Figure {
         Some(Self { id: summary.id, how, ..shown.clone() })
     }
 
-    /// As cells of the table.
-    pub fn cells(&self, bar: &str) -> [String; 9] {
+    /// As [cells](COLUMNS) of the table.
+    pub fn cells(&self, bar: &str) -> [String; COLUMNS.len()] {
         let number = |value: Option<f64>| value.map_or_else(|| "-".into(), |v| format!("{v:.2}"));
+        let interval = |ends: Option<(f64, f64)>| {
+            ends.map_or_else(|| "-".into(), |(low, high)| format!("{low:.2} to {high:.2}"))
+        };
         [
             self.id.into(),
             number(self.value),
+            interval(self.low.zip(self.high)),
             self.unit.into(),
-            number(self.low),
-            number(self.high),
             self.peer.into(),
             number(self.peer_value),
+            interval(self.peer_interval),
             number(self.ratio),
+            interval(self.ratio_of_pairs),
             bar.into(),
         ]
     }
@@ -186,6 +240,34 @@ mod tests {
         assert_eq!(figure.ratio_of_pairs, Some((0.5, 2.25)));
         let figure = Figure::new(&row(Better::Less), &ours, &theirs[1..], &[]);
         assert_eq!((figure.peer_value, figure.ratio), (Some(4.0), Some(2.0)));
+    }
+
+    #[test]
+    fn regression_the_table_shows_the_intervals_of_values_and_ratio() {
+        let theirs = [sample(&[18.0, 3.0, 1.0])];
+        let figure = Figure::new(&row(Better::More), &sample(&[9.0, 2.0, 1.0]), &theirs, &[]);
+        let cells = figure.cells("ratio >= 1").join("|");
+        let want = "x|2.00|1.00 to 9.00|us|-|3.00|1.00 to 18.00|0.67|0.50 to 1.00|ratio >= 1";
+        assert_eq!(cells, want);
+        let alone = Figure::new(&row(Better::More), &sample(&[2.0]), &[], &[]).cells("");
+        assert_eq!(alone.join("|"), "x|2.00|2.00 to 2.00|us|-|-|-|-|-|");
+    }
+
+    #[test]
+    fn an_interval_leaves_outside_what_95_in_100_allow() {
+        let of =
+            |count: usize| interval(&mut (1..=count).rev().map(|i| i as f64).collect::<Vec<_>>());
+        assert_eq!((of(0), of(1)), (None, Some((1.0, 1.0))));
+        assert_eq!((of(5), of(8)), (Some((1.0, 5.0)), Some((1.0, 8.0))));
+        assert_eq!(
+            (of(9), of(11), of(12)),
+            (Some((2.0, 8.0)), Some((2.0, 10.0)), Some((3.0, 10.0)))
+        );
+        // Tables of the sign test.
+        let close = |a: f64, b: f64| (a - b).abs() < 1e-4;
+        assert!(close(confidence(5, 0), 0.9375) && close(confidence(7, 0), 0.9844));
+        assert!(close(confidence(9, 1), 0.9609) && close(confidence(11, 1), 0.9883));
+        assert!(about_intervals(5).contains("94 %") && about_intervals(1).contains("0 %"));
     }
 
     #[test]

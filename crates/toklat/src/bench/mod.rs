@@ -24,7 +24,7 @@ use std::io::Write;
 
 use anyhow::{Context, bail};
 
-use self::figure::{Figure, Sample};
+use self::figure::{COLUMNS, Figure, Sample, about_intervals};
 use self::lab::Lab;
 use self::rows::{Row, SUMMARIES};
 use crate::cli::table::Table;
@@ -93,9 +93,7 @@ impl RowsArgs {
         }
         let lab = Lab::new(if self.quick { 0.1 } else { 0.5 })?;
         let reps = if self.quick { 1 } else { self.reps };
-        let mut table = Table::new(&[
-            "id", ">value", "unit", ">low", ">high", "peer", ">peer", ">ratio", "bar",
-        ]);
+        let mut table = Table::new(&COLUMNS);
         let (mut explained, mut figures) = (String::new(), Vec::new());
         let mut show = |figure: &Figure, bar: &str| -> Result {
             if global.json {
@@ -115,7 +113,8 @@ impl RowsArgs {
             }
         }
         if !global.json {
-            write!(std::io::stdout().lock(), "{table}\n{explained}")?;
+            let intervals = about_intervals(reps);
+            write!(std::io::stdout().lock(), "{table}{intervals}\n{explained}")?;
         }
         self.draw(&figures)
     }

@@ -124,6 +124,7 @@ mod tests {
             high: value,
             peer: "-",
             peer_value: None,
+            peer_interval: None,
             ratio: None,
             ratio_of_pairs: None,
             how: String::new(),
