@@ -78,10 +78,13 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
 }
 
-/// As [`uniform`] with 1,024 ports; notes what the floor program takes for two, as its many stand beside that.
+/// As [`uniform`] with 1,024 ports; notes what the floor program takes for two ports and for one, as its many
+/// stand beside that.
 pub fn uniform_beside_floor(lab: &Lab) -> Result<f64> {
     let two = peer::floor(lab, &["scatter", "ports=2", "addresses=2"])?;
-    lab.note("floor", format!("the floor's own 2 ports: {two:.1} ns/frame"));
+    let pair = peer::floor(lab, &["scatter", "ports=1", "addresses=1"])?;
+    let said = format!("the floor's own 2 ports: {two:.1} ns/frame, an ordinary pair: {pair:.1}");
+    lab.note("floor", said);
     uniform(lab, 1024, 8000)
 }
 

@@ -179,9 +179,18 @@ pub const ROWS: &[Row] = &[
         "ns/frame",
         "ratio >= 0.5",
         "core 0: one port sends to 1,024 ports and 8,000 addresses at random; core 1: the switch's \
-         worker, whose non-empty passes are timed. Peer: 2 ports, 2 addresses",
+         worker, whose non-empty passes are timed. Peer: to 2 ports, 2 addresses, at random, too",
         |lab| ports::uniform(lab, 1024, 8000),
         Peer::Toklat("2 ports", |lab| ports::uniform(lab, 2, 2)),
+    ),
+    less(
+        "switch.ports.uniform.pair",
+        "ns/frame",
+        "-",
+        "as switch.ports.uniform. Peer: an ordinary pair, one port that sends to one other, one address, \
+         timed alike",
+        |lab| ports::uniform(lab, 1024, 8000),
+        Peer::Toklat("a pair", |lab| ports::uniform(lab, 1, 1)),
     ),
     less(
         "switch.ports.uniform.floor",
@@ -195,8 +204,8 @@ pub const ROWS: &[Row] = &[
         "switch.broadcast.4",
         "ns/copy",
         "ratio >= 0.91",
-        "core 0: bursts of 32 broadcasts, inline; turns of the switch are timed. Peer: the same \
-         frames sent to each port",
+        "core 0: bursts of 32 broadcasts, inline; the sender's turns are timed, idle ports are not looked \
+         at. Peer: the same frames sent to each port",
         |lab| broadcast::flood(lab, 4),
         Peer::Toklat("unicast", |lab| broadcast::unicast(lab, 4)),
     ),
@@ -300,3 +309,15 @@ pub const ROWS: &[Row] = &[
         Peer::None,
     ),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regression_traffic_to_many_ports_stands_beside_an_ordinary_pair() {
+        let peers = ROWS.iter().filter(|row| row.id.starts_with("switch.ports.uniform"));
+        let peers: Vec<_> = peers.map(|row| row.peer.name()).collect();
+        assert_eq!(peers, ["2 ports", "a pair", "floor"]);
+    }
+}
