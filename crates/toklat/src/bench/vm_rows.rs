@@ -1,6 +1,9 @@
 //! The rows of `toklat bench vm`, and the bars they are to clear.
 
-use super::guests::{Way, What, figure};
+use anyhow::Result;
+
+use super::guests::{Held, Way, What, figure};
+use super::lab::Lab;
 use super::peer::Peer;
 use super::rows::{Better, Row, less, more};
 use super::vhost::{self, Front};
@@ -12,6 +15,23 @@ const PEER: &str = "core 0: testpmd with two virtio-user front ends, which sends
     on core 1";
 const GUESTS: &str = "two Linux guests with a virtual processor each, and the switch (auto; without KVM, \
     interrupts wait for up to 0.5 ms under heavy traffic, as by toklat vm run), on all cores. Peer: the same guests";
+
+const KICKS: &str = "as vm.tcp; one guest floods the other with UDP of 64 bytes; kicks or interrupts, \
+    whichever are more, for each frame delivered, with interrupts as toklat vm run sets them";
+
+/// A row of signals for each frame.
+const fn kicks(
+    id: &'static str,
+    bar: &'static str,
+    how: &'static str,
+    ours: fn(&Lab) -> Result<f64>,
+) -> Row {
+    less(id, "1/frame", bar, how, ours, Peer::None)
+}
+
+fn kicks_of(lab: &Lab, held: Held) -> Result<f64> {
+    figure(lab, Way::Toklat, What::Kicks(held))
+}
 
 const fn front(len: usize, queues: &'static str, flows: &'static str) -> Front {
     Front { len, queues, flows }
@@ -99,15 +119,16 @@ pub const ROWS: &[Row] = &[
         |lab| figure(lab, Way::Toklat, What::RoundTrip),
         Peer::Toklat("tap+bridge", |lab| figure(lab, Way::Bridge, What::RoundTrip)),
     ),
-    less(
-        "vm.kicks",
-        "1/frame",
+    kicks("vm.kicks", "<= 0.05", KICKS, |lab| kicks_of(lab, Held::Usually)),
+    kicks(
+        "vm.kicks.held",
         "<= 0.05",
-        "as vm.tcp; one guest floods the other with UDP of 64 bytes; kicks or interrupts, whichever are more, \
-         for each frame delivered, with interrupts held back for up to 1000 us (adaptive)",
-        |lab| figure(lab, Way::Toklat, What::Kicks),
-        Peer::None,
+        "as vm.kicks, with interrupts held back for up to 1000 us (adaptive)",
+        |lab| kicks_of(lab, Held::Long),
     ),
+    kicks("vm.kicks.off", "-", "as vm.kicks, with interrupts not held back", |lab| {
+        kicks_of(lab, Held::Not)
+    }),
 ];
 
 #[cfg(test)]

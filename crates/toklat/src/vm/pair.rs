@@ -53,7 +53,7 @@ impl Pair {
         let ask = format!(
             "{}; pkt ask {SERVER} 7 64 50 >/dev/null; pkt ask {SERVER} 7 64 2000; echo toklat-guest: tcp; \
              iperf3 -c {SERVER} -t {seconds} -i 0 -J >/tmp/report; echo toklat-guest: tcp over; cat /tmp/report; \
-             echo toklat-guest: reported; pkt udp {SERVER} 9 64 4; echo toklat-guest: flooded; sleep 100",
+             echo toklat-guest: reported; pkt udp {SERVER} 9 64 6; echo toklat-guest: flooded; sleep 100",
             guest::reach(SERVER)
         );
         let start = |i: usize, commands: &str| -> Result<Running> {
@@ -110,7 +110,7 @@ impl Pair {
         Ok(Tcp { bits, ns_per_byte, served_ns_per_byte })
     }
 
-    /// Has one send small datagrams to the other as fast as it can for 4 s, and looks on for some of that.
+    /// Has one send small datagrams to the other as fast as it can for 6 s, and looks on for some of that.
     /// Call it after [`Self::tcp`], once.
     ///
     /// # Errors
