@@ -2,6 +2,7 @@
 //! the checks describes rings that lie within a file of the size it was checked against.
 #![no_main]
 
+use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
 use ring::attach::{Reply, Request};
 use ring::layout::RingMemory;
@@ -20,7 +21,7 @@ fuzz_target!(|bytes: &[u8]| {
     if let Ok((reply, _)) = Reply::read_from_prefix(bytes) {
         assert!(reply.message().len() <= reply.message.len());
     }
-    let fds = memory().into_iter().collect();
+    let fds = memory().into_iter().map(Descriptor::ours).collect();
     if let Err(refusal) = toklat::daemon::attach::parse_request(bytes, fds) {
         assert!(!refusal.reason.is_empty() && !refusal.remedy.is_empty());
     }

@@ -24,6 +24,7 @@ use dataplane::attach::vfio_user::{Plug, Server, Summons};
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use dataplane::state::PortState;
 use fabric::Interrupts;
+use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -97,7 +98,10 @@ impl Port {
         let registers = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC).ok()?;
         rustix::fs::ftruncate(&registers, REGISTERS).ok()?;
         let summons = Arc::new(Summons::new().expect("an eventfd"));
-        let fds = (ours.try_clone().ok()?, registers.try_clone().ok());
+        let fds = (
+            Descriptor::ours(ours.try_clone().ok()?),
+            registers.try_clone().ok().map(Descriptor::ours),
+        );
         let server =
             Server::new(fds, plug, (0, &state, &Account::unlimited()), None, Arc::clone(&summons));
         let (server, now) = (server.expect("a port"), Nanos(1));
@@ -290,7 +294,7 @@ impl Port {
         let kept = self.server.to_keep();
         self.attached = None;
         let socket = self.ours.try_clone().expect("a descriptor");
-        let fds = (socket, self.registers.try_clone().ok());
+        let fds = (Descriptor::ours(socket), self.registers.try_clone().ok().map(Descriptor::ours));
         let account = Account::unlimited();
         let state = (0, &self.state, &account);
         let server =

@@ -15,6 +15,7 @@ use dataplane::attach::vhost_user::FrontEnd;
 use dataplane::attach::vhost_user::message::{self, ProtocolError};
 use dataplane::attach::vhost_user::session::{Answer, Offer, Session};
 use dataplane::state::PortState;
+use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use shmem::budget::Account;
@@ -46,8 +47,12 @@ impl Port {
     fn new() -> Option<Self> {
         let (theirs, ours) = connection().ok()?;
         let (memory, state) = (Memory::new().ok()?, port_state());
-        let front_end =
-            FrontEnd::new(ours.try_clone().ok()?, OFFER, (&state, &Account::unlimited()), None);
+        let front_end = FrontEnd::new(
+            Descriptor::ours(ours.try_clone().ok()?),
+            OFFER,
+            (&state, &Account::unlimited()),
+            None,
+        );
         let front_end = front_end.expect("a socket");
         Some(Self { theirs, memory, ours, state, front_end, attached: None, now: Nanos(1) })
     }
@@ -106,7 +111,7 @@ impl Port {
         &mut self,
         code: u32,
         bytes: &[u8],
-        file: Option<Arc<OwnedFd>>,
+        file: Option<Arc<Descriptor>>,
     ) -> Result<(), ProtocolError> {
         self.front_end.send(&message::reply(code, bytes), file)?;
         drain(&self.theirs);
@@ -131,7 +136,7 @@ impl Port {
     fn restart(&mut self) {
         let kept = self.front_end.to_keep();
         self.attached = None;
-        let socket = self.ours.try_clone().expect("a descriptor");
+        let socket = Descriptor::ours(self.ours.try_clone().expect("a descriptor"));
         self.front_end =
             FrontEnd::new(socket, OFFER, (&self.state, &Account::unlimited()), Some(kept))
                 .expect("a socket");

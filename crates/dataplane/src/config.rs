@@ -229,6 +229,26 @@ pub enum Attachment {
     Vacant,
 }
 
+impl Attachment {
+    /// True if strangers made its descriptors, or send to them.
+    #[must_use]
+    pub fn has_stranger(&self) -> bool {
+        match self {
+            Self::Ring(_)
+            | Self::Monitor { .. }
+            | Self::VhostUser { .. }
+            | Self::VfioUser(_)
+            | Self::Stream
+            | Self::Dgram => true,
+            Self::Tap { .. }
+            | Self::PcapRead { .. }
+            | Self::PcapWrite
+            | Self::Null
+            | Self::Vacant => false,
+        }
+    }
+}
+
 /// A port as a data process is told of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortConfig {

@@ -7,14 +7,12 @@
 //! state memory file ([`crate::state`]), which the supervisor reads.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use fabric::Policy;
 use frame::{Mac, VlanId};
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags,
-};
+use jail::strangers::{self, Descriptor};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
@@ -45,6 +43,8 @@ pub enum Command {
     Restore {
         /// The port's number.
         id: PortId,
+        /// The user that the port works for.
+        uid: u32,
         /// The name it was kept under.
         key: String,
         /// What was kept.
@@ -169,6 +169,8 @@ pub enum Answer {
     Keep {
         /// The port's number.
         id: PortId,
+        /// The user that the descriptor is charged to.
+        uid: u32,
         /// The name of it, one of the port's own.
         key: String,
         /// What is to be kept, beside the descriptor.
@@ -234,32 +236,22 @@ pub fn send<T: Serialize>(
     Ok(())
 }
 
-/// Receives one message with its descriptors.
+/// Receives one message with its descriptors, which are root's until the message says whose they are.
 ///
 /// # Errors
 /// [`ChannelError`]; `Io(AGAIN)` if the socket does not block and nothing is there.
 pub fn receive<T: for<'de> Deserialize<'de>>(
     from: impl AsFd,
-) -> Result<(T, Vec<OwnedFd>), ChannelError> {
+) -> Result<(T, Vec<Descriptor>), ChannelError> {
     let mut bytes = vec![0; MAX_MESSAGE];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut parts = [std::io::IoSliceMut::new(&mut bytes)];
-    let flags = RecvFlags::CMSG_CLOEXEC;
-    let received = rustix::net::recvmsg(from, &mut parts, &mut control, flags)?;
-    let descriptors = control.drain().filter_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(fds) => Some(fds),
-        _ => None,
-    });
-    let descriptors: Vec<OwnedFd> = descriptors.flatten().collect();
+    let received = strangers::receive(from, 0, &mut bytes, RecvFlags::empty())?;
     if received.bytes == 0 {
         return Err(ChannelError::Closed);
     }
-    if received.flags.intersects(rustix::net::ReturnFlags::TRUNC | rustix::net::ReturnFlags::CTRUNC)
-    {
+    if received.truncated || received.descriptors.len() > MAX_DESCRIPTORS {
         return Err(ChannelError::TooLarge);
     }
-    Ok((serde_json::from_slice(&bytes[..received.bytes])?, descriptors))
+    Ok((serde_json::from_slice(&bytes[..received.bytes])?, received.descriptors))
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use fabric::{Fdb, PortSpec};
+use jail::strangers::{self, Descriptor};
 use port::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
@@ -56,6 +57,7 @@ pub fn run(
     config: SwitchConfig,
 ) -> Result<(), ProcessError> {
     shmem::guard::install();
+    strangers::prepare();
     let mut process = Process::start(Memfd::adopt(state)?, switch, config)?;
     process.state.note_deaths();
     process.state.switch().control.begin_here();
@@ -72,7 +74,7 @@ struct Record {
     config: PortConfig,
     spec: PortSpec<Exit>,
     /// Duplicates of what came with it, for a supervisor that was restarted.
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Descriptor>,
     bells: Bells,
     worker: u16,
     /// What is mapped for it.
@@ -337,7 +339,7 @@ impl Process {
     fn execute(
         &mut self,
         command: Command,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Descriptor>,
         from: BorrowedFd<'_>,
     ) -> Result<(), ChannelError> {
         let answer = match command {
@@ -365,7 +367,9 @@ impl Process {
             Command::AddPort { .. } | Command::RemovePort { .. } => {
                 Err("Ports are added and removed before other commands".to_owned())
             }
-            Command::Restore { id, key, value } => self.restore(id, key, value, descriptors),
+            Command::Restore { id, uid, key, value } => {
+                self.restore(id, uid, (key, value), descriptors)
+            }
             Command::SetPolicy { id, policy } => self.set_policy(id, &policy),
             Command::MovePort { id, worker } => self.move_port(id, worker),
             Command::SetLimits { limits } => {

@@ -113,9 +113,7 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         libc::F_GET_SEALS,
         libc::F_ADD_SEALS,
     ];
-    // How long an answer may wait for its reader.
-    let send_time =
-        |option| SeccompRule::new(vec![equals(1, libc::SOL_SOCKET)?, equals(2, option)?]);
+    let option = |option| SeccompRule::new(vec![equals(1, libc::SOL_SOCKET)?, equals(2, option)?]);
     let fcntl: Result<Vec<_>, _> = fcntl.into_iter().map(|command| is(1, command)).collect();
     Ok([
         (libc::SYS_mmap, vec![not_executable()?]),
@@ -127,8 +125,16 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
         (libc::SYS_tgkill, vec![is(0, std::process::id() as i32)?]),
         (
             libc::SYS_setsockopt,
-            vec![send_time(libc::SO_SNDTIMEO)?, send_time(libc::SO_SNDTIMEO_NEW)?],
+            vec![
+                // How long an answer may wait for its reader.
+                option(libc::SO_SNDTIMEO)?,
+                option(libc::SO_SNDTIMEO_NEW)?,
+                // How long a close may wait.
+                option(libc::SO_LINGER)?,
+            ],
         ),
+        // What a descriptor is.
+        (libc::SYS_statx, vec![is(2, libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC)?]),
         (libc::SYS_fcntl, fcntl?),
         // Memory for a front end to keep, of ordinary pages.
         (

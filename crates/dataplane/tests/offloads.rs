@@ -291,9 +291,11 @@ fn what_crosses_a_socket_is_cut_before_it() {
     if let Some(why) = obstacle() {
         return skip("what_crosses_a_socket_is_cut_before_it", why);
     }
-    let stream = |socket, state: &PortState| attach::stream::attach(socket, state, false);
+    let stream =
+        |socket, state: &PortState| attach::stream::attach(OwnedFd::into(socket), state, false);
+    let dgram = |socket, state: &PortState| attach::dgram::attach(OwnedFd::into(socket), state);
     let labs: [&dyn Fn() -> Lab; 2] = [&|| Lab::over(UnixStream::pair().unwrap(), stream), &|| {
-        Lab::over(UnixDatagram::pair().unwrap(), attach::dgram::attach)
+        Lab::over(UnixDatagram::pair().unwrap(), dgram)
     }];
     for make in labs {
         let lab = make();

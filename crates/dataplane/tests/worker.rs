@@ -238,6 +238,19 @@ fn allow_next_to_nothing() {
     seccompiler::apply_filter_all_threads(&filter).unwrap();
 }
 
+/// Waits for the threads that closed what came with the ports.
+fn until_closers_have_ended() {
+    let is_closer = |task: std::io::Result<std::fs::DirEntry>| {
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm")).unwrap_or_default();
+        name.trim() == "closer"
+    };
+    let began = Instant::now();
+    while std::fs::read_dir("/proc/self/task").unwrap().any(is_closer) {
+        assert!(began.elapsed() < Duration::from_secs(60), "a closer does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Moves batches in both directions through a worker, warm, then under that filter. The receiver of
 /// the last one sleeps, if it is to be kicked.
 fn run_without_calls(kick: bool) -> ! {
@@ -253,6 +266,7 @@ fn run_without_calls(kick: bool) -> ! {
     if kick {
         assert!(!b.port.arm(Interest::READ).any());
     }
+    until_closers_have_ended();
     allow_next_to_nothing();
     let good = (0..200).all(|_| round(&mut a, &mut b));
     // SAFETY: ends the process, without anything that ends with it having to run.

@@ -27,7 +27,7 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
-pub use self::closer::{Closer, Closing, TooMany, closer};
+pub use self::closer::{CLOSER_NAME, Closer, Closing, TooMany, closer};
 pub use self::inlet::Inlet;
 pub use self::kind::{Kind, is_event, is_unix_stream, kind};
 pub use self::receive::{MOST, Received, receive};
@@ -69,11 +69,18 @@ impl Descriptor {
         self
     }
 
-    /// Takes the protection away: closed, it is closed at once.
+    /// The user it is charged to; root for one of our own.
     #[must_use]
-    pub fn into_ours(mut self) -> Self {
-        self.uid = None;
-        self
+    pub fn uid(&self) -> u32 {
+        self.uid.unwrap_or(0)
+    }
+
+    /// Says that no stranger has a hand in it: it is closed at once.
+    #[must_use]
+    pub fn into_ours(self) -> OwnedFd {
+        let mut this = ManuallyDrop::new(self);
+        // SAFETY: taken once, as this is not dropped.
+        unsafe { ManuallyDrop::take(&mut this.fd) }
     }
 
     /// Another descriptor of the same file, charged to the same user.
@@ -96,6 +103,30 @@ impl Descriptor {
             Some((_, Err(_))) | None => shut_down(&self.fd),
         }
     }
+
+    /// As [`hang_up`](Self::hang_up), so that the peer finds the connection's end and not that its last
+    /// words were not read: QEMU 11.1 ends itself over that.
+    pub fn take_leave(&self) {
+        match self.uid.map(|uid| (uid, self.fd.try_clone())) {
+            Some((uid, Ok(twin))) => closer().take_leave(uid, twin),
+            Some((_, Err(_))) | None => take_leave(&self.fd),
+        }
+    }
+}
+
+/// Ends what we write, then reads what there is away.
+fn take_leave(socket: &OwnedFd) {
+    // Each fails only if it is closed already.
+    let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+    shut_down(socket);
+    let mut bytes = [0; 8192];
+    // No more comes in; as much as a socket's buffer holds is there.
+    for _ in 0..1024 {
+        match rustix::net::recv(socket, &mut bytes[..], rustix::net::RecvFlags::DONTWAIT) {
+            Ok((_, 0)) | Err(_) => break,
+            Ok(_) => {}
+        }
+    }
 }
 
 fn shut_down(socket: &OwnedFd) {
@@ -110,6 +141,13 @@ impl Drop for Descriptor {
             Some(uid) => closer().close(uid, fd),
             None => drop(fd),
         }
+    }
+}
+
+impl From<OwnedFd> for Descriptor {
+    /// One that somebody else may have a hand in, charged to root until it is known to whom.
+    fn from(fd: OwnedFd) -> Self {
+        Self::of(0, fd)
     }
 }
 

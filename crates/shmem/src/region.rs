@@ -107,12 +107,21 @@ impl Memfd {
     /// # Errors
     /// [`RegionError::NotSealed`] if its size could still change.
     pub fn adopt(file: OwnedFd) -> Result<Self, RegionError> {
-        let seals = rustix::fs::fcntl_get_seals(&file).map_err(|_| RegionError::NotSealed)?;
+        let len = Self::sealed_len(file.as_fd())?;
+        Ok(Self { file, len })
+    }
+
+    /// The size of a file that came from elsewhere, if it is fixed. Never waits: what is no memory is
+    /// refused before anything else is asked of it.
+    ///
+    /// # Errors
+    /// [`RegionError::NotSealed`] if its size could still change.
+    pub fn sealed_len(file: BorrowedFd<'_>) -> Result<usize, RegionError> {
+        let seals = rustix::fs::fcntl_get_seals(file).map_err(|_| RegionError::NotSealed)?;
         if !seals.contains(SealFlags::SHRINK | SealFlags::GROW) {
             return Err(RegionError::NotSealed);
         }
-        let len = rustix::fs::fstat(&file).map_err(RegionError::Inspect)?.st_size as usize;
-        Ok(Self { file, len })
+        Ok(rustix::fs::fstat(file).map_err(RegionError::Inspect)?.st_size as usize)
     }
 
     /// The file's size in bytes.
@@ -195,6 +204,14 @@ impl Mapping {
         mapping.advise(Advice::LinuxDontDump);
         mapping.charge = Some(charge);
         Ok(Arc::new(mapping))
+    }
+
+    /// Maps a file that somebody else holds, all of it.
+    ///
+    /// # Errors
+    /// As [`Memfd::sealed_len`], and [`RegionError::Map`] when the kernel refuses.
+    pub fn sealed(file: BorrowedFd<'_>) -> Result<Arc<Self>, RegionError> {
+        Self::shared_file(file, Memfd::sealed_len(file)?)
     }
 
     fn shared_file(file: BorrowedFd<'_>, len: usize) -> Result<Arc<Self>, RegionError> {

@@ -1,10 +1,11 @@
 //! How owners of ports are woken, and how interrupts of guests are held back for more of them to be one.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::Interrupts;
+use jail::strangers::{Descriptor, Inlet};
 use port::Nanos;
 
 use super::moderation::{Moderation, Moved};
@@ -23,7 +24,7 @@ pub enum Bells {
     #[default]
     None,
     /// By a byte on its token.
-    Token(Arc<OwnedFd>),
+    Token(Arc<Inlet>),
     /// By eventfds, one for each queue that wants it.
     Queues {
         /// Of its send queues, by ingress.
@@ -117,7 +118,7 @@ impl Bells {
 /// An eventfd that interrupts a guest, and how far interrupts are held back.
 #[derive(Debug)]
 pub struct Bell {
-    eventfd: Arc<OwnedFd>,
+    eventfd: Arc<Descriptor>,
     moderation: Option<Moderation>,
     /// Some worker rings when it is due.
     put_off: AtomicBool,
@@ -126,7 +127,7 @@ pub struct Bell {
 impl Bell {
     /// A bell that is rung as `interrupts` says for what has `moved`.
     #[must_use]
-    pub fn new(eventfd: Arc<OwnedFd>, interrupts: Interrupts, moved: Moved) -> Self {
+    pub fn new(eventfd: Arc<Descriptor>, interrupts: Interrupts, moved: Moved) -> Self {
         let moderation = Moderation::new(interrupts, moved);
         Self { eventfd, moderation, put_off: AtomicBool::new(false) }
     }
@@ -194,7 +195,7 @@ mod tests {
 
     fn bell_for(interrupts: Interrupts, moved: Moved) -> Bell {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
-        Bell::new(Arc::new(rustix::event::eventfd(0, flags).unwrap()), interrupts, moved)
+        Bell::new(Arc::new(rustix::event::eventfd(0, flags).unwrap().into()), interrupts, moved)
     }
 
     fn signals(bell: &Bell) -> u64 {

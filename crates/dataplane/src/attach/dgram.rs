@@ -6,17 +6,18 @@
 //! There is no room for offload requests in a datagram: they are met in software.
 #![allow(unsafe_code, reason = "rustix has neither recvmmsg nor sendmmsg")]
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use fabric::Policy;
+use jail::strangers::{Descriptor, Inlet};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
     IngressCounters, Limits, Nanos, Scratch, Software,
 };
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
-use rustix::net::SocketType;
+use rustix::net::{RecvFlags, SocketType};
 use shmem::{Bytes, Shared};
 
 use super::{AttachError, Attached, Bells, Source};
@@ -35,7 +36,7 @@ const DRY_NS: u64 = 20_000;
 ///
 /// # Errors
 /// [`AttachError::Descriptors`] when it is no datagram socket, or counters are missing.
-pub fn attach(socket: OwnedFd, state: &PortState) -> Result<Attached, AttachError> {
+pub fn attach(socket: Descriptor, state: &PortState) -> Result<Attached, AttachError> {
     let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
     let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
     let counters = egress.ok_or_else(missing)?;
@@ -43,7 +44,7 @@ pub fn attach(socket: OwnedFd, state: &PortState) -> Result<Attached, AttachErro
         Ok(SocketType::DGRAM) => (),
         _ => return Err(AttachError::Descriptors { expected: "a datagram socket" }),
     }
-    let socket = Arc::new(socket);
+    let socket = Arc::new(Inlet::new(socket));
     let bytes = vec![0; AT_ONCE * STRIDE].into();
     let sending = Mutex::new(Sending { counters, bytes });
     let egress = DgramEgress { socket: Arc::clone(&socket), sending };
@@ -56,7 +57,7 @@ pub fn attach(socket: OwnedFd, state: &PortState) -> Result<Attached, AttachErro
 }
 
 struct DgramIngress {
-    socket: Arc<OwnedFd>,
+    socket: Arc<Inlet>,
     counters: Shared<IngressCounters>,
     /// [`STRIDE`] bytes per frame of a batch, once there was one. Not touched between gathering frames
     /// and completing them.
@@ -76,8 +77,12 @@ impl Ingress for DgramIngress {
         }
         let mut lens = [0; AT_ONCE];
         let max = max.min(AT_ONCE).min(scratch.capacity());
-        let Ok(got) = receive(self.socket.as_fd(), &mut self.buffers[..max * STRIDE], &mut lens)
-        else {
+        let buffers = &mut self.buffers[..max * STRIDE];
+        let got = match self.socket.refuses() {
+            true => receive(self.socket.as_fd(), buffers, &mut lens),
+            false => receive_by_one(&self.socket, buffers, &mut lens),
+        };
+        let Ok(got) = got else {
             // Nothing there, or a peer that is not there.
             self.dry_at = Some(now);
             return 0;
@@ -135,7 +140,7 @@ impl Source for DgramIngress {
 }
 
 struct DgramEgress {
-    socket: Arc<OwnedFd>,
+    socket: Arc<Inlet>,
     sending: Mutex<Sending>,
 }
 
@@ -267,6 +272,27 @@ fn receive(
     let got = usize::try_from(got).map_err(|_| last_error())?;
     for (len, message) in lens.iter_mut().zip(&messages[..got]) {
         *len = message.msg_len as usize;
+    }
+    Ok(got)
+}
+
+/// As [`receive`], where descriptors may come along, which are of no use: up to a datagram that has some.
+#[cold]
+fn receive_by_one(
+    from: &Inlet,
+    buffers: &mut [u8],
+    lens: &mut [usize; AT_ONCE],
+) -> rustix::io::Result<usize> {
+    let mut got = 0;
+    for (buffer, len) in buffers.chunks_exact_mut(STRIDE).zip(lens) {
+        match from.recv(buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
+            Ok(bytes) => *len = bytes,
+            // Their datagram is lost. Others have their turn before there are more.
+            Err(Errno::BADMSG) => return Ok(got),
+            Err(error) if got == 0 => return Err(error),
+            Err(_) => break,
+        }
+        got += 1;
     }
     Ok(got)
 }

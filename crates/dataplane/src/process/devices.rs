@@ -4,10 +4,10 @@
 //! The socket is read by one thread at a time: the port's worker, until it finds a message that is not its
 //! to carry out; then this one, until it finds one that is.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use frame::Mac;
+use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
 use super::Process;
@@ -123,7 +123,7 @@ impl Process {
         &mut self,
         (id, account): (PortId, &Arc<Account>),
         config: &PortConfig,
-        files: (OwnedFd, Option<OwnedFd>),
+        files: (Descriptor, Option<Descriptor>),
         nic: NicConfig,
         resume: bool,
     ) -> Result<(Attached, Box<Server>), AttachError> {

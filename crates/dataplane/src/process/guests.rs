@@ -6,9 +6,10 @@
 
 use std::collections::HashMap;
 use std::fmt::Display;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use jail::strangers::Descriptor;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use shmem::budget::Account;
@@ -193,7 +194,7 @@ impl Process {
         &mut self,
         (id, account): (PortId, &Arc<Account>),
         config: &PortConfig,
-        socket: OwnedFd,
+        socket: Descriptor,
         queue_pairs: u16,
         resume: bool,
     ) -> Result<(Attached, Box<FrontEnd>), AttachError> {
@@ -298,12 +299,13 @@ impl Process {
     pub(super) fn restore(
         &mut self,
         id: PortId,
-        key: String,
-        value: serde_json::Value,
-        mut descriptors: Vec<OwnedFd>,
+        uid: u32,
+        (key, value): (String, serde_json::Value),
+        mut descriptors: Vec<Descriptor>,
     ) -> Result<ControlAnswer, String> {
         let kept = self.restored.entry(id).or_default();
-        kept.insert(key, (value, descriptors.pop().map(Arc::new)));
+        let descriptor = descriptors.pop().map(|descriptor| descriptor.charged_to(uid));
+        kept.insert(key, (value, descriptor.map(Arc::new)));
         Ok(ControlAnswer::Done)
     }
 }
@@ -320,7 +322,7 @@ fn tell_changes(
     old: &Kept,
     new: &Kept,
 ) -> Result<(), ChannelError> {
-    let same = |a: &Option<Arc<OwnedFd>>, b: &Option<Arc<OwnedFd>>| match (a, b) {
+    let same = |a: &Option<Arc<Descriptor>>, b: &Option<Arc<Descriptor>>| match (a, b) {
         (Some(a), Some(b)) => Arc::ptr_eq(a, b),
         (a, b) => a.is_none() && b.is_none(),
     };
@@ -329,7 +331,8 @@ fn tell_changes(
     });
     // "session", which names the others, comes behind them in their order.
     for (key, (value, fd)) in changed {
-        let keep = ControlAnswer::Keep { id, key: key.clone(), value: value.clone() };
+        let uid = fd.as_ref().map_or(0, |fd| fd.uid());
+        let keep = ControlAnswer::Keep { id, uid, key: key.clone(), value: value.clone() };
         let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
         control::send(to, &keep, &fds)?;
     }

@@ -1,9 +1,9 @@
 //! The kinds of ports that need nothing of their process.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use fabric::Monitor;
+use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
 use crate::attach::{self, AttachError, Attached};
@@ -13,15 +13,15 @@ use crate::state::PortState;
 /// Makes a port's halves of an attachment and its descriptors.
 pub(super) fn attach(
     attachment: &Attachment,
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Descriptor>,
     (state, account): (&PortState, &Arc<Account>),
     resume: bool,
 ) -> Result<(Attached, Option<Monitor>), AttachError> {
-    let ring = |rings, descriptors: Vec<OwnedFd>| {
+    let ring = |rings, descriptors: Vec<Descriptor>| {
         let expected = "a memory file and a token";
-        let pair: Result<[OwnedFd; 2], _> = descriptors.try_into();
+        let pair: Result<[Descriptor; 2], _> = descriptors.try_into();
         let [memory, token] = pair.map_err(|_| AttachError::Descriptors { expected })?;
-        attach::ring::attach((memory, account), token, rings, state, resume)
+        attach::ring::attach((&memory, account), token, rings, state, resume)
     };
     match attachment {
         Attachment::Ring(rings) => Ok((ring(rings, descriptors)?, None)),
@@ -37,7 +37,10 @@ pub(super) fn attach(
         Attachment::Vacant | Attachment::VhostUser { .. } | Attachment::VfioUser(_) => {
             Ok((attach::null::vacant(), None))
         }
-        Attachment::Tap { uso } => Ok((attach::tap::attach(descriptors, *uso, state)?, None)),
+        Attachment::Tap { uso } => {
+            let queues = descriptors.into_iter().map(Descriptor::into_ours).collect();
+            Ok((attach::tap::attach(queues, *uso, state)?, None))
+        }
         Attachment::Stream => {
             let socket = one(descriptors, "a connected stream socket")?;
             Ok((attach::stream::attach(socket, state, resume)?, None))
@@ -47,12 +50,12 @@ pub(super) fn attach(
             Ok((attach::dgram::attach(socket, state)?, None))
         }
         Attachment::PcapRead { repeat, speed_percent } => {
-            let file = one(descriptors, "a capture file")?;
+            let file = one(descriptors, "a capture file")?.into_ours();
             let pcap = attach::pcap::attach_read(&file, *repeat, *speed_percent, state, resume)?;
             Ok((pcap, None))
         }
         Attachment::PcapWrite => {
-            let file = one(descriptors, "a file for frames")?;
+            let file = one(descriptors, "a file for frames")?.into_ours();
             Ok((attach::pcap::attach_write(file, state)?, None))
         }
     }
@@ -60,9 +63,9 @@ pub(super) fn attach(
 
 /// The only one of them.
 pub(super) fn one(
-    descriptors: Vec<OwnedFd>,
+    descriptors: Vec<Descriptor>,
     expected: &'static str,
-) -> Result<OwnedFd, AttachError> {
-    let one: Result<[OwnedFd; 1], _> = descriptors.try_into();
+) -> Result<Descriptor, AttachError> {
+    let one: Result<[Descriptor; 1], _> = descriptors.try_into();
     one.map(|[fd]| fd).map_err(|_| AttachError::Descriptors { expected })
 }

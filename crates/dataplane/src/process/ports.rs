@@ -1,10 +1,10 @@
 //! Ports, as the control thread adds, changes and removes them.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 use fabric::{Monitor, Policy, PortSpec, Ports};
+use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
 use super::{Process, Record, kinds};
@@ -54,9 +54,14 @@ impl Process {
         &mut self,
         id: PortId,
         config: PortConfig,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Descriptor>,
         resume: bool,
     ) -> AddedPort {
+        let whose = |fd: Descriptor| match config.attachment.has_stranger() {
+            true => fd.charged_to(config.uid),
+            false => Descriptor::ours(fd.into_ours()),
+        };
+        let descriptors: Vec<_> = descriptors.into_iter().map(whose).collect();
         if self.ports.get(usize::from(id)).is_some_and(Option::is_some) {
             return Err(format!("Port number {id} is in use"));
         }
@@ -116,7 +121,7 @@ impl Process {
         &mut self,
         port: (PortId, &Arc<Account>),
         config: &PortConfig,
-        descriptors: Vec<OwnedFd>,
+        descriptors: Vec<Descriptor>,
         state: &PortState,
         resume: bool,
     ) -> Result<Halves, AttachError> {
@@ -236,8 +241,8 @@ impl Process {
     }
 }
 
-fn duplicate(descriptors: &[OwnedFd]) -> std::io::Result<Vec<OwnedFd>> {
-    descriptors.iter().map(OwnedFd::try_clone).collect()
+fn duplicate(descriptors: &[Descriptor]) -> std::io::Result<Vec<Descriptor>> {
+    descriptors.iter().map(Descriptor::try_clone).collect()
 }
 
 /// An error with its causes, in one line.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use fabric::Policy;
 use port::{Effects, Ingress, Scratch};
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use shmem::Pages;
 
 use super::*;
@@ -157,7 +157,7 @@ fn add_guest(process: &mut Process, resume: bool) -> OwnedFd {
     let attachment = Attachment::VhostUser { queue_pairs: 1 };
     let (name, policy) = ("guest".to_owned(), Policy::default());
     let config = PortConfig { name, policy, worker: None, attachment, uid: 0 };
-    process.add_port(0, config, vec![socket], resume).unwrap();
+    process.add_port(0, config, vec![socket.into()], resume).unwrap();
     front_end
 }
 
@@ -305,13 +305,19 @@ fn is_hung_up_on(until: impl Fn(&Answer) -> bool) -> bool {
             break;
         }
         match answer {
-            Answer::Keep { id, key, value } => drop(next.restore(id, key, value, fds).unwrap()),
+            Answer::Keep { id, key, value, .. } => {
+                drop(next.restore(id, 0, (key, value), fds).unwrap())
+            }
             Answer::Forget { id, key } => drop(next.restored.get_mut(&id).unwrap().remove(&key)),
             answer => panic!("{answer:?}"),
         }
     }
     let front_end = add_guest(&mut next, true);
-    let hung_up = is_readable(front_end.as_fd());
+    // A thread of its own hangs up; one that is not hung up on is answered.
+    let _ = message::send(&front_end, message::code::GET_FEATURES, false, &[], &[]);
+    next.serve_guest(0);
+    let reply = rustix::net::recv(&front_end, &mut [0; 64][..], RecvFlags::empty());
+    let hung_up = !matches!(reply, Ok((_, 1..)));
     first.finish();
     next.finish();
     hung_up

@@ -38,6 +38,7 @@ impl Client {
             PortConfig { name: format!("p{id}"), policy, worker: None, attachment, uid: 0 };
         let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
         let (token, switch_end) = rustix::net::socketpair(kind.0, kind.1, kind.2, None).unwrap();
+        jail::strangers::refuse(&switch_end);
         Self { port, region, token, switch_end, config, id }
     }
 

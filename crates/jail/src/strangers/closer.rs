@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::net::sockopt;
 
 use super::receive::most_parked;
-use super::shut_down;
+use super::{shut_down, take_leave};
 
 /// Closes of a user that are under way at a time.
 const AT_ONCE: usize = 2;
@@ -24,11 +24,11 @@ const MOST_THREADS: usize = 32;
 /// take microseconds, but on a machine that is overloaded.
 const STUCK: Duration = Duration::from_millis(500);
 /// How long a thread waits for more to close.
-const IDLE: Duration = Duration::from_secs(1);
+const IDLE: Duration = Duration::from_millis(100);
 /// A thread's stack: it calls close(2).
 const STACK: usize = 64 << 10;
 /// What its threads are called: a process that is killed may go on having them.
-const NAME: &str = "closer";
+pub const CLOSER_NAME: &str = "closer";
 
 /// A user has descriptors that cannot be closed, or too many that wait to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,6 +56,7 @@ pub struct Closing {
 enum Job {
     Close(OwnedFd),
     HangUp(OwnedFd),
+    TakeLeave(OwnedFd),
 }
 
 impl Job {
@@ -69,6 +70,7 @@ impl Job {
                 drop(fd);
             }
             Self::HangUp(socket) => shut_down(&socket),
+            Self::TakeLeave(socket) => take_leave(&socket),
         }
     }
 }
@@ -168,6 +170,11 @@ impl Closer {
         self.add(uid, Job::HangUp(socket));
     }
 
+    /// As [`hang_up`](Self::hang_up), with what it said last read away.
+    pub(super) fn take_leave(&'static self, uid: u32, socket: OwnedFd) {
+        self.add(uid, Job::TakeLeave(socket));
+    }
+
     fn add(&'static self, uid: u32, job: Job) {
         let mut state = self.lock();
         state.users.entry(uid).or_default().waiting.push_back(job);
@@ -182,7 +189,7 @@ impl Closer {
             if state.idle > 0 {
                 self.work.notify_one();
             } else {
-                let thread = std::thread::Builder::new().name(NAME.into()).stack_size(STACK);
+                let thread = std::thread::Builder::new().name(CLOSER_NAME.into()).stack_size(STACK);
                 // Where there is none, it waits until the next descriptor comes.
                 let _ = thread.spawn(|| self.work());
             }

@@ -1,19 +1,21 @@
 //! A socket on which bytes come, and no descriptors.
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::{Descriptor, receive, refuses};
+use super::{Descriptor, closer, receive, refuses};
 
 /// A socket of a stranger's, on which no descriptors are to come.
 #[derive(Debug)]
 pub struct Inlet {
     socket: Descriptor,
-    uid: u32,
     /// The kernel lets none through.
     refuses: bool,
+    /// Some came.
+    breached: AtomicBool,
 }
 
 impl Inlet {
@@ -21,7 +23,7 @@ impl Inlet {
     #[must_use]
     pub fn new(socket: Descriptor) -> Self {
         let refuses = refuses(&socket);
-        Self { uid: socket.uid.unwrap_or_default(), socket, refuses }
+        Self { socket, refuses, breached: AtomicBool::new(false) }
     }
 
     /// True if the kernel lets no descriptors through, so that any way of receiving is safe.
@@ -33,8 +35,9 @@ impl Inlet {
     /// Receives bytes; the number that there were, as recv(2) tells it.
     ///
     /// # Errors
-    /// What the kernel said; `EBADMSG` if descriptors came. What came with them is lost, and whoever sends such
-    /// is to be [hung up](Descriptor::hang_up) on.
+    /// What the kernel said; `EBADMSG` if descriptors came. What came with them is lost, and who sends such
+    /// is to be [hung up](Descriptor::hang_up) on. Where nobody is, nothing is received while they cannot be
+    /// closed.
     #[inline]
     pub fn recv(&self, bytes: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
         if self.refuses {
@@ -49,12 +52,16 @@ impl Inlet {
         if flags.contains(RecvFlags::PEEK) {
             return rustix::net::recv(&self.socket, bytes, flags).map(|(_, len)| len);
         }
-        let got = receive(&self.socket, self.uid, bytes, flags)?;
-        if got.descriptors.is_empty() && !got.truncated {
-            Ok(got.bytes)
-        } else {
-            Err(Errno::BADMSG)
+        let uid = self.socket.uid();
+        if self.breached.load(Ordering::Relaxed) && closer().admits(uid).is_err() {
+            return Err(Errno::AGAIN);
         }
+        let got = receive(&self.socket, uid, bytes, flags)?;
+        if got.descriptors.is_empty() && !got.lost {
+            return Ok(got.len);
+        }
+        self.breached.store(true, Ordering::Relaxed);
+        Err(Errno::BADMSG)
     }
 
     /// As [`Descriptor::hang_up`].

@@ -19,8 +19,12 @@ pub const MOST: usize = 253;
 pub struct Received {
     /// How many bytes; of a message that was longer, as many as there was room for.
     pub bytes: usize,
-    /// The message was longer, or carried descriptors that this process had no numbers for.
+    /// What the kernel says they are: with `MSG_TRUNC`, how many the message had.
+    pub len: usize,
+    /// The message was longer, or some of its descriptors were [lost](Self::lost).
     pub truncated: bool,
+    /// It had descriptors that this process had no numbers for.
+    pub lost: bool,
     /// The descriptors that came along.
     pub descriptors: Vec<Descriptor>,
 }
@@ -91,8 +95,9 @@ pub fn receive(
             descriptors.extend(fds.map(|fd| charge(uid, fd)));
         }
     }
-    let truncated = got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC);
-    Ok(Received { bytes: got.bytes.min(room), truncated, descriptors })
+    let lost = got.flags.contains(ReturnFlags::CTRUNC);
+    let truncated = lost || got.flags.contains(ReturnFlags::TRUNC);
+    Ok(Received { bytes: got.bytes.min(room), len: got.bytes, truncated, lost, descriptors })
 }
 
 fn charge(uid: u32, fd: OwnedFd) -> Descriptor {

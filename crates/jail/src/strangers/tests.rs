@@ -84,7 +84,6 @@ fn an_inlet_takes_bytes_only() {
 fn what_is_ours_is_closed_at_once() {
     let (ours, mut other) = UnixStream::pair().unwrap();
     other.set_nonblocking(true).unwrap();
-    let ours = Descriptor::of(USER, ours.into()).into_ours();
-    drop(ours);
+    drop(Descriptor::of(USER, ours.into()).into_ours());
     assert_eq!(std::io::Read::read(&mut other, &mut [0; 1]).unwrap(), 0);
 }

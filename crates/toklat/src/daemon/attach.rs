@@ -5,11 +5,12 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::config::RingAttach;
+use jail::strangers::{Descriptor, closer};
 use ring::attach::{Reply, Request, VERSION, flags, op};
 use ring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
@@ -46,7 +47,7 @@ pub enum Ask {
         /// The rings in the region.
         ring: RingAttach,
         /// The region.
-        memory: Memfd,
+        memory: Lent,
     },
     /// Make a pipe and open an end of it.
     MakePipe {
@@ -57,7 +58,7 @@ pub enum Ask {
         /// The rings in the region.
         layout: PipeLayout,
         /// The region.
-        memory: Memfd,
+        memory: Lent,
     },
     /// Open an end of a pipe.
     OpenPipe {
@@ -66,6 +67,15 @@ pub enum Ask {
         /// The end.
         end: End,
     },
+}
+
+/// A client's memory file, whose size is fixed.
+#[derive(Debug)]
+pub struct Lent {
+    /// The file.
+    pub file: Descriptor,
+    /// Its bytes.
+    pub len: usize,
 }
 
 fn bad(reason: impl Into<String>, remedy: &str) -> ApiError {
@@ -77,7 +87,7 @@ fn bad(reason: impl Into<String>, remedy: &str) -> ApiError {
 ///
 /// # Errors
 /// Names what is wrong first.
-pub fn parse_request(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Ask, ApiError> {
+pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError> {
     let request = Request::read_from_bytes(bytes).map_err(|_| {
         let reason = format!("A request has {} bytes, not {}", bytes.len(), size_of::<Request>());
         bad(reason, "use the client library of this version of toklat")
@@ -113,7 +123,7 @@ pub fn parse_request(bytes: &[u8], fds: Vec<OwnedFd>) -> Result<Ask, ApiError> {
     }
 }
 
-fn parse_open(request: &Request, name: &str, fds: Vec<OwnedFd>) -> Result<Ask, ApiError> {
+fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask, ApiError> {
     let remedy = "use switch:port, such as vale0:p1";
     let (switch, port) =
         name.split_once(':').ok_or_else(|| bad(format!("{name:?} names no port"), remedy))?;
@@ -159,23 +169,25 @@ fn parse_pipe_name(name: &str) -> Result<(PipeName, End), ApiError> {
     Ok(((parent.into(), id.into()), end))
 }
 
-fn one_memory(fds: Vec<OwnedFd>) -> Result<Memfd, ApiError> {
-    let fds = <[OwnedFd; 1]>::try_from(fds).map_err(|fds| {
+fn one_memory(fds: Vec<Descriptor>) -> Result<Lent, ApiError> {
+    let fds = <[Descriptor; 1]>::try_from(fds).map_err(|fds| {
         let reason = format!("{} descriptors came with the request", fds.len());
         bad(reason, "send one: the region's memory file")
     })?;
     let [file] = fds;
-    Memfd::adopt(file).map_err(|e| bad(e.to_string(), "make it with memfd_create, and seal it"))
+    let len = Memfd::sealed_len(file.as_fd());
+    let len = len.map_err(|e| bad(e.to_string(), "make it with memfd_create, and seal it"))?;
+    Ok(Lent { file, len })
 }
 
 fn check_region(
     geometry: &Geometry,
-    memory: &Memfd,
+    memory: &Lent,
     buf_usable: u32,
     rings: &[RingSpec],
 ) -> Result<(), ApiError> {
     let wrong = |e: ring::layout::GeometryError| bad(e.to_string(), "see ring::layout for limits");
-    geometry.check(memory.len()).map_err(wrong)?;
+    geometry.check(memory.len).map_err(wrong)?;
     if !(64..=geometry.buf_size).contains(&buf_usable) {
         let reason = format!("Buffers of {} bytes cannot hold {buf_usable}", geometry.buf_size);
         return Err(bad(reason, "use 64 up to the buffers' distance"));
@@ -193,7 +205,7 @@ fn check_region(
     Ok(())
 }
 
-fn check_pipe(request: &Request, memory: &Memfd) -> Result<PipeLayout, ApiError> {
+fn check_pipe(request: &Request, memory: &Lent) -> Result<PipeLayout, ApiError> {
     let Request { geometry, tx, rx, peer_tx, peer_rx, buf_usable, .. } = *request;
     check_region(&geometry, memory, buf_usable, &[tx, rx, peer_tx, peer_rx])?;
     let twins =
@@ -218,6 +230,11 @@ pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
                 continue;
             }
         };
+        // Who does not get rid of what it sent is not heard.
+        if let Err(refused) = closer().admits(socket.uid()) {
+            tracing::debug!(%refused, "attach connection");
+            continue;
+        }
         let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
         let client = Client { pid: peer.pid.as_raw_nonzero().get() as u32, uid: peer.uid.as_raw() };
         let Some(ticket) = Admission::enter(&admission, client.uid) else {
@@ -234,7 +251,7 @@ pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
     }
 }
 
-async fn refuse_connection(socket: OwnedFd) {
+async fn refuse_connection(socket: Descriptor) {
     let reply = Reply::refused(
         Errno::AGAIN.raw_os_error(),
         "Too many connections; close those that are not needed, and try again",
@@ -246,9 +263,14 @@ async fn refuse_connection(socket: OwnedFd) {
 }
 
 /// Answers requests until the client has no more.
-async fn converse(socket: OwnedFd, client: Client, supervisor: &Arc<Supervisor>) -> io::Result<()> {
+async fn converse(
+    socket: Descriptor,
+    client: Client,
+    supervisor: &Arc<Supervisor>,
+) -> io::Result<()> {
     let socket = Seqpacket::new(socket)?;
     loop {
+        closer().admits(client.uid).map_err(io::Error::other)?;
         let next = socket.receive(size_of::<Request>() + 1);
         let Ok(message) = tokio::time::timeout(PATIENCE, next).await else { return Ok(()) };
         let message = message?;
@@ -274,7 +296,7 @@ async fn answer(
     message: Message,
     client: Client,
     supervisor: &Arc<Supervisor>,
-) -> Result<(Reply, Vec<OwnedFd>), ApiError> {
+) -> Result<(Reply, Vec<Descriptor>), ApiError> {
     if message.truncated {
         return Err(bad("The request is too long or has too many descriptors", "send one request"));
     }
@@ -391,12 +413,12 @@ mod tests {
         }
     }
 
-    fn region() -> Vec<OwnedFd> {
+    fn region() -> Vec<Descriptor> {
         let len = GEOMETRY.file_size() as usize;
-        vec![Memfd::create("region", len, Pages::Small).unwrap().into_fd()]
+        vec![Memfd::create("region", len, Pages::Small).unwrap().into_fd().into()]
     }
 
-    fn refusal(request: Request, fds: Vec<OwnedFd>) -> String {
+    fn refusal(request: Request, fds: Vec<Descriptor>) -> String {
         let error = parse_request(request.as_bytes(), fds).unwrap_err();
         assert_eq!(error.code, ErrorCode::BadRequest);
         assert!(!error.remedy.is_empty());
@@ -459,7 +481,7 @@ mod tests {
         let unsealed =
             rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, GEOMETRY.file_size()).unwrap();
-        assert!(refusal(open, vec![unsealed]).contains("sealed"));
+        assert!(refusal(open, vec![unsealed.into()]).contains("sealed"));
         assert!(refusal(request(op::OPEN_PIPE, "p{1"), region()).contains("without descriptors"));
         for len in [0, 1, 151, 153] {
             assert!(parse_request(&vec![0; len], vec![]).is_err());

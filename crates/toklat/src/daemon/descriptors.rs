@@ -5,19 +5,25 @@
 )]
 
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
+use jail::strangers::Descriptor;
 use rustix::io::FdFlags;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+/// What names one descriptor for all of its life.
+pub trait Own: AsRawFd {}
+impl Own for OwnedFd {}
+impl Own for Descriptor {}
 
 /// Has the reactor tell when `fd` is ready.
 ///
 /// # Errors
 /// What the kernel said.
-pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd names one descriptor until it is dropped, which the AsyncFd sees to after
-    // it has left the reactor.
+pub fn register<T: Own>(fd: T, interest: Interest) -> io::Result<AsyncFd<T>> {
+    // SAFETY: what owns a descriptor names it until it is dropped, which the AsyncFd sees to after it has
+    // left the reactor.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 

@@ -14,13 +14,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use jail::strangers::{self, Descriptor};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 
 use super::bound::BoundFile;
 use super::endpoints::Users;
-use super::{group_number, system};
+use super::{descriptors, group_number, system};
 use crate::api::{ApiError, Client, ErrorCode};
 
 /// How long to wait between attempts to connect: at first, and at most.
@@ -38,7 +41,25 @@ pub struct Arrival {
     /// The [`Waiting`] it came to.
     pub waiting: u64,
     /// The connected socket.
-    pub socket: OwnedFd,
+    pub socket: Descriptor,
+}
+
+/// Whether descriptors may be sent to a port's socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// The front end of a virtual machine sends them.
+    Accepted,
+    /// The kernel fails whoever sends some, where it can.
+    Refused,
+}
+
+impl Rights {
+    /// Makes a socket so, before anybody else can have it.
+    fn make(self, socket: impl AsFd) {
+        if self == Self::Refused {
+            strangers::refuse(socket);
+        }
+    }
 }
 
 /// A port that waits for front ends, as long as this lives.
@@ -101,7 +122,7 @@ impl fmt::Display for Place {
 ///
 /// # Errors
 /// What the kernel said.
-pub fn peer(socket: &OwnedFd) -> io::Result<Option<Client>> {
+pub fn peer(socket: &Descriptor) -> io::Result<Option<Client>> {
     if sockopt::socket_domain(socket)? != AddressFamily::UNIX {
         return Ok(None);
     }
@@ -141,7 +162,7 @@ impl Waiting {
         name: (String, String),
         place: &Place,
         to: mpsc::Sender<Arrival>,
-        (owner, group): Users<'_>,
+        ((owner, group), rights): (Users<'_>, Rights),
     ) -> Result<Self, ApiError> {
         let failed = |e| system(&format!("Cannot listen on {place}"), e);
         let path = match place {
@@ -159,8 +180,11 @@ impl Waiting {
         make_room(&path, SocketType::STREAM)?;
         let listener = UnixListener::bind(&path).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
+        rights.make(&listener);
         let inode = share(&listener, &path, owner, group)?;
-        let listener = tokio::net::UnixListener::from_std(listener).map_err(failed)?;
+        // Connections that wait hold what their peers have sent already.
+        let listener = Descriptor::from(OwnedFd::from(listener));
+        let listener = descriptors::register(listener, Interest::READABLE).map_err(failed)?;
         let listener = Listener::Unix(listener);
         Ok(Self::new(Some((path, inode)), |waiting, _| {
             tokio::spawn(accept(listener, name, waiting, to))
@@ -173,14 +197,14 @@ impl Waiting {
         name: (String, String),
         place: Place,
         to: mpsc::Sender<Arrival>,
-        occupied: bool,
+        (occupied, rights): (bool, Rights),
     ) -> Self {
         Self::new(None, |waiting, vacant| {
             vacant.send_replace(!occupied);
             tokio::spawn(async move {
                 let mut look = vacant.subscribe();
                 while look.wait_for(|vacant| *vacant).await.is_ok() {
-                    let socket = connected(&place).await;
+                    let socket = connected(&place, rights).await;
                     vacant.send_replace(false);
                     let (switch, port) = name.clone();
                     let arrival = Arrival { switch, port, waiting, socket };
@@ -200,7 +224,7 @@ impl Waiting {
 ///
 /// # Errors
 /// What the kernel said.
-pub fn redirect(socket: &OwnedFd, local: &Path, remote: PathBuf) -> io::Result<Waiting> {
+pub fn redirect(socket: &Descriptor, local: &Path, remote: PathBuf) -> io::Result<Waiting> {
     let socket = socket.try_clone()?;
     let inode = std::fs::symlink_metadata(local)?.ino();
     let made = Some((local.to_owned(), inode));
@@ -235,6 +259,7 @@ pub fn datagrams(
         (Place::Path(local), Place::Path(remote)) => {
             make_room(local, SocketType::DGRAM)?;
             let socket = std::os::unix::net::UnixDatagram::bind(local).map_err(failed)?;
+            Rights::Refused.make(&socket);
             share(&socket, local, owner, group)?;
             // Tried again from time to time.
             let _ = point_at(&socket, remote);
@@ -250,23 +275,29 @@ pub fn datagrams(
 }
 
 enum Listener {
-    Unix(tokio::net::UnixListener),
+    Unix(AsyncFd<Descriptor>),
     Tcp(tokio::net::TcpListener),
 }
 
 impl Listener {
-    async fn accept(&self) -> io::Result<OwnedFd> {
+    async fn accept(&self) -> io::Result<Descriptor> {
         match self {
-            Self::Unix(listener) => Ok(listener.accept().await?.0.into_std()?.into()),
+            Self::Unix(listener) => {
+                let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+                let accept = |fd: &Descriptor| Ok(rustix::net::accept_with(fd, flags)?);
+                let socket = Descriptor::from(listener.async_io(Interest::READABLE, accept).await?);
+                let peer = sockopt::socket_peercred(&socket)?;
+                Ok(socket.charged_to(peer.uid.as_raw()))
+            }
             Self::Tcp(listener) => without_delay(listener.accept().await?.0),
         }
     }
 }
 
 /// A batch is sent as a whole: waiting for more to send with it only delays.
-fn without_delay(stream: tokio::net::TcpStream) -> io::Result<OwnedFd> {
+fn without_delay(stream: tokio::net::TcpStream) -> io::Result<Descriptor> {
     stream.set_nodelay(true)?;
-    Ok(stream.into_std()?.into())
+    Ok(OwnedFd::from(stream.into_std()?).into())
 }
 
 async fn accept(
@@ -293,11 +324,11 @@ async fn accept(
     }
 }
 
-async fn connected(place: &Place) -> OwnedFd {
+async fn connected(place: &Place, rights: Rights) -> Descriptor {
     let mut pause = RETRY.0;
     loop {
         let socket = match place {
-            Place::Path(path) => connect(path, SocketType::STREAM),
+            Place::Path(path) => connect(path, SocketType::STREAM, rights),
             Place::Inet(address) => {
                 tokio::net::TcpStream::connect(address).await.and_then(without_delay)
             }
@@ -311,11 +342,14 @@ async fn connected(place: &Place) -> OwnedFd {
     }
 }
 
-fn connect(path: &Path, kind: SocketType) -> io::Result<OwnedFd> {
+fn connect(path: &Path, kind: SocketType, rights: Rights) -> io::Result<Descriptor> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rights.make(&socket);
+    let socket = Descriptor::from(socket);
     point_at(&socket, path)?;
-    Ok(socket)
+    let uid = sockopt::socket_peercred(&socket).map_or(0, |peer| peer.uid.as_raw());
+    Ok(socket.charged_to(uid))
 }
 
 /// Removes a socket that nobody listens on any more; anything else stays.
@@ -330,7 +364,7 @@ fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
     if !found.file_type().is_socket() {
         return busy(format!("{shown} exists and is no socket"));
     }
-    match connect(path, kind) {
+    match connect(path, kind, Rights::Refused) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(failed)
         }
@@ -357,6 +391,8 @@ fn share(
 mod tests {
     use super::*;
 
+    const OURS: (Users<'_>, Rights) = ((None, None), Rights::Accepted);
+
     fn name() -> (String, String) {
         ("vale0".into(), "vm1".into())
     }
@@ -368,8 +404,8 @@ mod tests {
         let Place::Path(socket) = place.clone() else { panic!("{place}") };
         drop(UnixListener::bind(&socket).unwrap());
         let (to, mut from) = mpsc::channel(1);
-        let waiting = Waiting::listen(name(), &place, to.clone(), (None, None)).unwrap();
-        let second = Waiting::listen(name(), &place, to.clone(), (None, None));
+        let waiting = Waiting::listen(name(), &place, to.clone(), OURS).unwrap();
+        let second = Waiting::listen(name(), &place, to.clone(), OURS);
         assert_eq!(second.unwrap_err().code, ErrorCode::Busy);
         // The look at whether it is alive came first.
         while let Ok(Some(arrival)) =
@@ -382,7 +418,7 @@ mod tests {
         drop(waiting);
         assert!(!socket.exists());
         std::fs::write(&socket, b"a file").unwrap();
-        let file = Waiting::listen(name(), &place, to, (None, None));
+        let file = Waiting::listen(name(), &place, to, OURS);
         assert_eq!(file.unwrap_err().code, ErrorCode::Busy);
         assert!(socket.exists());
     }
@@ -392,7 +428,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("qemu.sock");
         let (to, mut from) = mpsc::channel(1);
-        let waiting = Waiting::connect(name(), Place::Path(socket.clone()), to, false);
+        let waiting =
+            Waiting::connect(name(), Place::Path(socket.clone()), to, (false, Rights::Accepted));
         tokio::time::sleep(Duration::from_millis(60)).await;
         let _listener = UnixListener::bind(&socket).unwrap();
         assert_eq!(from.recv().await.unwrap().waiting, waiting.number());

@@ -38,6 +38,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use dataplane::config::SwitchConfig;
+use jail::strangers::{self, Descriptor};
 use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit};
@@ -285,7 +286,12 @@ fn listen_stream(path: &Path) -> io::Result<OwnedFd> {
     // What a dead daemon left: the lock says that it is dead.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(std::os::unix::net::UnixListener::bind(path)?.into()),
+        _ => {
+            let listener = std::os::unix::net::UnixListener::bind(path)?;
+            // Requests come without descriptors.
+            strangers::refuse(&listener);
+            Ok(listener.into())
+        }
     }
 }
 
@@ -334,10 +340,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A token: the client's end, and the switch's.
-fn token_pair() -> io::Result<(OwnedFd, OwnedFd)> {
+/// A token for a user: the client's end, and the switch's, to which no descriptors can be sent.
+fn token_pair(uid: u32) -> io::Result<(OwnedFd, Descriptor)> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
-    Ok(rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?)
+    let (theirs, ours) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
+    strangers::refuse(&ours);
+    Ok((theirs, Descriptor::of(uid, ours)))
 }
 
 /// What the operating system refused, with a remedy where there is one.

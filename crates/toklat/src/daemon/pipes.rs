@@ -14,13 +14,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use jail::strangers::Descriptor;
 use ring::layout::{Geometry, RingSpec};
 use rustix::event::EventfdFlags;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
-use shmem::Memfd;
 
+use super::attach::Lent;
 use super::hangups::{Gone, Hangups, WatchId, has_hung_up};
 use super::{locked, system, token_pair};
 use crate::api::{ApiError, Client, ErrorCode, PipeInfo};
@@ -87,13 +88,13 @@ pub struct Opened {
     /// The region.
     pub layout: PipeLayout,
     /// Token, own eventfd, peer's eventfd; for the second opener the memory file.
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Descriptor>,
 }
 
 #[derive(Debug)]
 struct Holder {
     client: Client,
-    token: OwnedFd,
+    token: Descriptor,
     watch: WatchId,
 }
 
@@ -101,7 +102,7 @@ struct Holder {
 struct Pipe {
     uid: u32,
     layout: PipeLayout,
-    memory: OwnedFd,
+    memory: Descriptor,
     kicks: [OwnedFd; 2],
     holders: [Option<Holder>; 2],
     lock: Lock,
@@ -136,7 +137,7 @@ impl Pipes {
         hangups: &Hangups,
         (name, end): (PipeName, End),
         client: Client,
-        (layout, memory): (PipeLayout, Memfd),
+        (layout, memory): (PipeLayout, Lent),
     ) -> Result<Opened, ApiError> {
         let mut pipes = locked(&self.pipes);
         drop_hung_up(&mut pipes, hangups, &name);
@@ -153,7 +154,7 @@ impl Pipes {
         let mut pipe = Pipe {
             uid: client.uid,
             layout,
-            memory: memory.into_fd(),
+            memory: memory.file,
             kicks: [eventfd()?, eventfd()?],
             holders: [None, None],
             lock: Lock::take(self.dir.join(format!("{}{{{}{SUFFIX}", name.0, name.1))).map_err(
@@ -259,11 +260,11 @@ impl Pipe {
         with_memory: bool,
     ) -> Result<Opened, ApiError> {
         let refused = |e: io::Error| system("Cannot hand out a pipe", e);
-        let (theirs, token) = token_pair().map_err(refused)?;
+        let (theirs, token) = token_pair(client.uid).map_err(refused)?;
         self.lock.leave_in(&token).map_err(|e| refused(e.into()))?;
-        let mut fds = vec![theirs];
+        let mut fds = vec![Descriptor::ours(theirs)];
         for kick in [&self.kicks[end as usize], &self.kicks[end.other() as usize]] {
-            fds.push(kick.try_clone().map_err(refused)?);
+            fds.push(Descriptor::ours(kick.try_clone().map_err(refused)?));
         }
         if with_memory {
             fds.push(self.memory.try_clone().map_err(refused)?);
@@ -292,7 +293,7 @@ impl Lock {
     }
 
     /// Has the other end of `token` hold the lock, too.
-    fn leave_in(&self, token: &OwnedFd) -> rustix::io::Result<()> {
+    fn leave_in(&self, token: impl AsFd) -> rustix::io::Result<()> {
         let lock: [BorrowedFd<'_>; 1] = [self.file.as_fd()];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -325,8 +326,9 @@ mod tests {
         }
     }
 
-    fn memory() -> Memfd {
-        Memfd::create("pipe", 4096, shmem::Pages::Small).unwrap()
+    fn memory() -> Lent {
+        let file = shmem::Memfd::create("pipe", 4096, shmem::Pages::Small).unwrap();
+        Lent { file: Descriptor::ours(file.into_fd()), len: 4096 }
     }
 
     fn name() -> PipeName {

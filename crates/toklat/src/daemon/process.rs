@@ -4,19 +4,25 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{Answer, Command, VERSION};
-use rustix::process::{Pid, PidfdFlags, Signal};
+use jail::strangers::Descriptor;
+use rustix::net::Shutdown;
+use rustix::process::Pid;
 use shmem::Memfd;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
 
+use self::exit::Exit;
+use super::locked;
 use super::seqpacket::{self, Seqpacket};
-use super::{descriptors, locked};
+
+mod exit;
 
 /// Longest message in either direction.
 const MAX_MESSAGE: usize = dataplane::control::MAX_MESSAGE;
@@ -55,19 +61,19 @@ pub struct FoundPort {
     /// What it is.
     pub config: PortConfig,
     /// Its descriptors, as its attachment says.
-    pub fds: Vec<OwnedFd>,
+    pub fds: Vec<Descriptor>,
 }
 
 /// Most things that are kept for one port.
 const MAX_KEPT: usize = 1024;
 
 /// What a port keeps for the next data process, by name: a value and a descriptor.
-pub type KeptThings = BTreeMap<String, (serde_json::Value, Option<OwnedFd>)>;
+pub type KeptThings = BTreeMap<String, (serde_json::Value, Option<Descriptor>)>;
 
 /// What all ports of a switch keep.
 pub type Keeper = Arc<Mutex<BTreeMap<PortId, KeptThings>>>;
 
-type Received = (Answer, Vec<OwnedFd>);
+type Received = (Answer, Vec<Descriptor>);
 
 /// The supervisor's side of a data process.
 #[derive(Debug)]
@@ -76,7 +82,7 @@ pub struct DataProcess {
     answers: AsyncMutex<mpsc::Receiver<Received>>,
     reader: JoinHandle<()>,
     pid: u32,
-    pidfd: OwnedFd,
+    exit: Arc<Exit>,
 }
 
 impl DataProcess {
@@ -123,10 +129,10 @@ impl DataProcess {
             Ok((process, Memfd::adopt(memory).map_err(io::Error::other)?))
         };
         let greeted = greeted.await;
-        if let (Err(error), Some(pidfd)) = (&greeted, listening) {
+        if let (Err(error), Some(exit)) = (&greeted, listening) {
             tracing::warn!(switch, %error, "killing a data process that does not greet");
-            kill(&pidfd);
-            ended(&pidfd).await?;
+            exit.kill();
+            ended(&exit).await?;
         }
         greeted
     }
@@ -148,12 +154,13 @@ impl DataProcess {
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or_else(|| unexpected(&format!("process id {pid}")))?;
         // It answered, so it lives, and this is it.
-        let pidfd = rustix::process::pidfd_open(number, PidfdFlags::empty())?;
+        let exit = Arc::new(Exit::of(number)?);
         let channel = Arc::new(channel);
         let (to, answers) = mpsc::channel(4 * MAX_PENDING);
-        let reader = tokio::spawn(read(Arc::clone(&channel), Arc::clone(keeper), to));
+        let said = read(Arc::clone(&channel), Arc::clone(&exit), Arc::clone(keeper), to);
+        let reader = tokio::spawn(said);
         let answers = AsyncMutex::new(answers);
-        Ok((Self { channel, answers, reader, pid, pidfd }, fds.pop()))
+        Ok((Self { channel, answers, reader, pid, exit }, fds.pop().map(Descriptor::into_ours)))
     }
 
     /// Lets go of it. Once it has ended, what it said last is kept when the task returned is done.
@@ -257,7 +264,7 @@ impl DataProcess {
 
     /// Ends it at once. Its end is noticed as any other.
     pub fn kill(&self) {
-        kill(&self.pidfd);
+        self.exit.kill();
     }
 
     /// Waits until it has ended, and kills it if it takes too long.
@@ -265,32 +272,26 @@ impl DataProcess {
     /// # Errors
     /// What the kernel said.
     pub async fn ended(&self) -> io::Result<()> {
-        ended(&self.pidfd).await
+        ended(&self.exit).await
     }
 }
 
-fn kill(pidfd: &OwnedFd) {
-    // Fails only if it is dead already.
-    let _ = rustix::process::pidfd_send_signal(pidfd, Signal::KILL);
-}
-
-async fn ended(pidfd: &OwnedFd) -> io::Result<()> {
-    let readable = descriptors::register(pidfd.try_clone()?, tokio::io::Interest::READABLE)?;
-    if tokio::time::timeout(ANSWER_TIMEOUT, readable.readable()).await.is_err() {
-        kill(pidfd);
-        let _ = readable.readable().await?;
+async fn ended(exit: &Exit) -> io::Result<()> {
+    if let Ok(ended) = tokio::time::timeout(ANSWER_TIMEOUT, exit.wait()).await {
+        return ended;
     }
-    Ok(())
+    exit.kill();
+    exit.wait().await
 }
 
 /// The data process of `switch` that listens at the other end: each says so once more when it starts,
 /// so that the kernel names it and not the supervisor that made the socket.
-fn listening(channel: &Seqpacket, switch: &str) -> Option<OwnedFd> {
+fn listening(channel: &Seqpacket, switch: &str) -> Option<Exit> {
     let pid = rustix::net::sockopt::socket_peercred(channel).ok()?.pid;
-    let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()?;
+    let exit = Exit::of(pid).ok()?;
     // The number may be another process's by now. The descriptor is had: it changes hands no more.
     let line = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).ok()?;
-    is_data_process(&line, switch).then_some(pidfd)
+    is_data_process(&line, switch).then_some(exit)
 }
 
 /// Whether a command line (words that end with a zero byte) is what [`spawn`] made for `switch`.
@@ -366,16 +367,36 @@ fn spare(pid: u32) {
 }
 
 /// Reads what a data process says, to its end: keeps what is to be kept, and passes answers on.
-async fn read(channel: Arc<Seqpacket>, keeper: Keeper, answers: mpsc::Sender<Received>) {
+async fn read(
+    channel: Arc<Seqpacket>,
+    exit: Arc<Exit>,
+    keeper: Keeper,
+    answers: mpsc::Sender<Received>,
+) {
+    let mut ended = pin!(exit.wait());
+    let mut lives = true;
     loop {
-        match receive(&channel).await {
-            Ok((Answer::Keep { id, key, value }, mut fds)) => {
+        let got = tokio::select! {
+            got = receive(&channel) => got,
+            end = &mut ended, if lives => {
+                lives = false;
+                if let Err(error) = end {
+                    tracing::error!(%error, "the end of a data process is not seen");
+                }
+                // Its other end may be open still. What was said is read, and no more comes.
+                let _ = rustix::net::shutdown(&channel, Shutdown::Both);
+                continue;
+            }
+        };
+        match got {
+            Ok((Answer::Keep { id, uid, key, value }, mut fds)) => {
                 let mut kept = locked(&keeper);
                 let things = kept.entry(id).or_default();
                 if things.len() >= MAX_KEPT && !things.contains_key(&key) {
                     return tracing::error!(id, "a port keeps too many things");
                 }
-                things.insert(key, (value, fds.pop()));
+                let fd = fds.pop().map(|fd| fd.charged_to(uid));
+                things.insert(key, (value, fd));
             }
             Ok((Answer::Forget { id, key }, _)) => {
                 locked(&keeper).get_mut(&id).and_then(|things| things.remove(&key));

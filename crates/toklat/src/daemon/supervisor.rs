@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
-use shmem::Memfd;
+use jail::strangers::Descriptor;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
+use super::attach::Lent;
 use super::endpoints::Written;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
@@ -43,7 +44,7 @@ pub struct OpenedPort {
     /// Its largest frame, in bytes.
     pub max_frame: u32,
     /// The client's end of the token.
-    pub token: OwnedFd,
+    pub token: Descriptor,
 }
 
 /// Everything the daemon knows.
@@ -187,10 +188,10 @@ impl Supervisor {
         switch: &str,
         port: &str,
         watch: Option<(bool, bool)>,
-        (ring, memory): (RingAttach, Memfd),
+        (ring, memory): (RingAttach, Lent),
     ) -> Result<OpenedPort, ApiError> {
         let (theirs, token) =
-            token_pair().map_err(|e| system("Cannot make a token for the port", e))?;
+            token_pair(client.uid).map_err(|e| system("Cannot make a token for the port", e))?;
         self.check_descriptors(&token)?;
         let mut switch = loop {
             let handle = match watch {
@@ -208,7 +209,7 @@ impl Supervisor {
             None => (port.to_owned(), Attachment::Ring(ring)),
             Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
         };
-        let attach = Attach { attachment, memory: memory.into_fd(), token, client };
+        let attach = Attach { attachment, memory: memory.file, token, client };
         let attached = match self.check_region(client, &switch, &ring) {
             Ok(()) => switch.attach(&name, attach).await,
             Err(error) => Err(error),
@@ -218,7 +219,7 @@ impl Supervisor {
         }
         let (port, max_frame) = attached?;
         tracing::info!(switch = switch.name, name, ?client, "port opened");
-        Ok(OpenedPort { port, max_frame, token: theirs })
+        Ok(OpenedPort { port, max_frame, token: Descriptor::ours(theirs) })
     }
 
     fn monitor(
@@ -271,7 +272,7 @@ impl Supervisor {
     }
 
     /// Descriptors are numbered from the lowest that is free, so a high number means few are left.
-    fn check_descriptors(&self, newest: &OwnedFd) -> Result<(), ApiError> {
+    fn check_descriptors(&self, newest: &impl AsRawFd) -> Result<(), ApiError> {
         let newest = u64::try_from(newest.as_raw_fd()).unwrap_or(0);
         let spare = SPARE_DESCRIPTORS.min(self.descriptor_limit / 2);
         if newest.saturating_add(spare) < self.descriptor_limit {
@@ -292,7 +293,7 @@ impl Supervisor {
         &self,
         client: Client,
         end: (PipeName, End),
-        region: (PipeLayout, Memfd),
+        region: (PipeLayout, Lent),
     ) -> Result<Opened, ApiError> {
         self.with_descriptors(self.pipes.make(&self.environment.hangups, end, client, region)?)
     }

@@ -17,12 +17,15 @@
 mod receive;
 mod send;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
+use jail::strangers::{Descriptor, Inlet};
 use port::{Counter, Ingress};
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
 use shmem::budget::Account;
 use shmem::{Buffers, LentWindow, Mapping, Memfd, Pool, Shared, Windows};
 
@@ -40,17 +43,16 @@ const MAX_PIECE: u32 = u16::MAX as u32;
 /// # Errors
 /// [`AttachError`] when the region is not what the client said it was.
 pub fn attach(
-    (memory, account): (OwnedFd, &Arc<Account>),
-    token: OwnedFd,
+    (memory, account): (&Descriptor, &Arc<Account>),
+    token: Descriptor,
     rings: &RingAttach,
     state: &PortState,
     resume: bool,
 ) -> Result<Attached, AttachError> {
-    let memory = Memfd::adopt(memory)?;
-    rings.geometry.check(memory.len())?;
+    rings.geometry.check(Memfd::sealed_len(memory.as_fd())?)?;
     // The file may be longer, as long as its owner likes.
     let window = LentWindow::map(memory.as_fd(), 0, rings.geometry.file_size(), account)?;
-    attach_mapped(window.mapping(), Some(token), rings, state, resume)
+    attach_mapped(window.mapping(), Some(Inlet::new(token)), rings, state, resume)
 }
 
 /// Attaches rings that are mapped already: for switches in the client's own process, which need no
@@ -60,7 +62,7 @@ pub fn attach(
 /// [`AttachError`] when the rings do not lie within the mapping.
 pub fn attach_mapped(
     map: &Arc<Mapping>,
-    token: Option<OwnedFd>,
+    token: Option<Inlet>,
     rings: &RingAttach,
     state: &PortState,
     resume: bool,
@@ -145,7 +147,10 @@ impl Source for RingPort {
         if let Some(token) = &self.health.token {
             // Bytes on a token mean nothing but "look".
             let mut bytes = [0u8; 64];
-            let _ = rustix::net::recv(token, &mut bytes, rustix::net::RecvFlags::DONTWAIT);
+            if token.recv(&mut bytes, RecvFlags::DONTWAIT) == Err(Errno::BADMSG) {
+                // The supervisor sees it, and the port goes.
+                token.hang_up();
+            }
         }
         self.reset_if_wanted();
     }
@@ -205,7 +210,7 @@ struct Health {
     /// The [`Fault`] that put the port there, or 0.
     fault: AtomicU32,
     /// A byte on it wakes the owner.
-    token: Option<Arc<OwnedFd>>,
+    token: Option<Arc<Inlet>>,
 }
 
 impl Health {

@@ -20,13 +20,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jail::strangers::{Descriptor, Inlet};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
     IngressCounters, Limits, Nanos, Scratch, Software,
 };
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, SocketType};
+use rustix::net::{RecvFlags, SendFlags, SocketType};
 use shmem::{Bytes, Shared};
 
 use super::{AttachError, Attached, Bells, Source};
@@ -47,7 +48,11 @@ const RETRY_NS: (u64, u64) = (100_000, 10 * Nanos::MILLI);
 ///
 /// # Errors
 /// [`AttachError::Descriptors`] when it is no stream socket, or counters are missing.
-pub fn attach(socket: OwnedFd, state: &PortState, resume: bool) -> Result<Attached, AttachError> {
+pub fn attach(
+    socket: Descriptor,
+    state: &PortState,
+    resume: bool,
+) -> Result<Attached, AttachError> {
     let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
     let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
     let counters = egress.ok_or_else(missing)?;
@@ -64,7 +69,7 @@ pub fn attach(socket: OwnedFd, state: &PortState, resume: bool) -> Result<Attach
     let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let expected = "a descriptor to spare for an eventfd";
     let stream = Arc::new(Stream {
-        socket,
+        socket: Inlet::new(socket),
         doorbell: doorbell.map_err(|_| AttachError::Descriptors { expected })?,
         closed: AtomicBool::new(false),
         waits: AtomicBool::new(!bytes.is_empty()),
@@ -86,7 +91,7 @@ pub fn attach(socket: OwnedFd, state: &PortState, resume: bool) -> Result<Attach
 
 /// What the two directions share.
 struct Stream {
-    socket: OwnedFd,
+    socket: Inlet,
     /// Tells the worker that output begins to wait. Watched for changes and never read.
     doorbell: OwnedFd,
     /// Nothing is sent or received any more.
@@ -104,7 +109,7 @@ impl Stream {
     /// Ends the connection; whoever has a duplicate of the descriptor sees it.
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        self.socket.hang_up();
     }
 
     fn lock(&self) -> MutexGuard<'_, Out> {
@@ -259,15 +264,15 @@ impl StreamIngress {
     /// Receives what is there; false if nothing was.
     fn receive(&mut self, now: Nanos) -> bool {
         let space = self.inbox.space();
-        let got = rustix::net::recv(&self.stream.socket, space, RecvFlags::DONTWAIT);
+        let got = self.stream.socket.recv(space, RecvFlags::DONTWAIT);
         match got {
-            Ok((0, _)) => self.stream.close(),
-            Ok((bytes, _)) => self.inbox.fill(bytes),
+            Ok(0) => self.stream.close(),
+            Ok(bytes) => self.inbox.fill(bytes),
             Err(Errno::AGAIN | Errno::INTR) => self.dry_at = Some(now),
             Err(_) => self.stream.close(),
         }
         self.inbox.settle();
-        got.is_ok_and(|(bytes, _)| bytes > 0)
+        got.is_ok_and(|bytes| bytes > 0)
     }
 
     /// Sends what waits, if it is time to try.
@@ -340,10 +345,7 @@ impl Source for StreamIngress {
         self.dry_at.is_none() || {
             let mut byte = [0];
             let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-            let work = !matches!(
-                rustix::net::recv(&self.stream.socket, &mut byte, flags),
-                Err(Errno::AGAIN)
-            );
+            let work = !matches!(self.stream.socket.recv(&mut byte, flags), Err(Errno::AGAIN));
             self.dry_at = self.dry_at.filter(|_| !work);
             work
         }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use jail::strangers::Descriptor;
 use nic::device::{Device, Identity, Transmit};
 use nic::pci::Config;
 use port::{Effects, Ingress, Nanos, Scratch};
@@ -82,7 +83,7 @@ impl Summons {
 #[derive(Debug)]
 pub struct Wire {
     line: Mutex<Line>,
-    socket: Arc<OwnedFd>,
+    socket: Arc<Descriptor>,
     /// It is the control thread's.
     parked: AtomicBool,
     /// Why the worker gave it up.
@@ -94,7 +95,7 @@ pub struct Wire {
 impl Wire {
     /// A wire that is the worker's.
     #[must_use]
-    pub fn new(line: Line, socket: Arc<OwnedFd>, summons: Arc<Summons>, id: PortId) -> Self {
+    pub fn new(line: Line, socket: Arc<Descriptor>, summons: Arc<Summons>, id: PortId) -> Self {
         let (line, failed) = (Mutex::new(line), Mutex::default());
         Self { line, socket, parked: AtomicBool::new(false), failed, summons, id }
     }
@@ -365,7 +366,7 @@ impl Registers {
         while let Some(front) = line.front()? {
             let header = front.header;
             // What comes with descriptors is not for a worker, which should not close them either.
-            let access = message::access(header, front.body).filter(|_| front.fds.is_empty());
+            let access = message::access(header, front.body).filter(|_| !front.has_fds);
             let Some(access) = access else {
                 mine = false;
                 break;

@@ -13,14 +13,15 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use jail::strangers::{self, Descriptor, closer};
 use rustix::io::Errno;
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, Shutdown,
+    RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
 };
 use shmem::sync::AtomicU64;
 use shmem::{Shareable, Shared};
@@ -62,15 +63,19 @@ unsafe impl Shareable for Progress {}
 /// A socket, and what was seen in it.
 #[derive(Debug)]
 pub struct Line {
-    socket: Arc<OwnedFd>,
+    socket: Arc<Descriptor>,
     progress: Shared<Progress>,
     bytes: Box<[u8; BUFFER]>,
     /// Bytes of it that are in the socket.
     seen: usize,
     /// Bytes of those that are carried out.
     done: usize,
-    /// What came with the last of them.
-    fds: Vec<OwnedFd>,
+    /// Descriptors came with the last of them.
+    has_fds: bool,
+    /// Some are taken out with them, whosever they are.
+    brought: bool,
+    /// Those that were got.
+    fds: Vec<Descriptor>,
     /// What is said all the while of a reply that is to be sent.
     doubt: u64,
 }
@@ -82,8 +87,8 @@ pub struct Front<'a> {
     pub header: Header,
     /// What follows it.
     pub body: &'a [u8],
-    /// Descriptors that came with it.
-    pub fds: &'a [OwnedFd],
+    /// Descriptors came with it.
+    pub has_fds: bool,
 }
 
 impl Line {
@@ -91,7 +96,7 @@ impl Line {
     ///
     /// # Errors
     /// [`ProtocolError`] when the socket cannot be read.
-    pub fn new(socket: Arc<OwnedFd>, progress: Shared<Progress>) -> Result<Self, ProtocolError> {
+    pub fn new(socket: Arc<Descriptor>, progress: Shared<Progress>) -> Result<Self, ProtocolError> {
         let mut line = Self::ended(socket, progress);
         let done = line.progress.done.load(Ordering::Relaxed);
         let first = line.progress.first.load(Ordering::Relaxed);
@@ -133,51 +138,68 @@ impl Line {
 
     /// One of a session that is over.
     #[must_use]
-    pub fn ended(socket: Arc<OwnedFd>, progress: Shared<Progress>) -> Self {
+    pub fn ended(socket: Arc<Descriptor>, progress: Shared<Progress>) -> Self {
         Self {
             socket,
             progress,
             bytes: Box::new([0; BUFFER]),
             seen: 0,
             done: 0,
+            has_fds: false,
+            brought: true,
             fds: Vec::new(),
             doubt: 0,
         }
     }
 
-    /// Looks at what is there, without waiting; false if nothing is.
+    /// Looks at what is there, without waiting; false if nothing is. Descriptors stay in the socket: for
+    /// threads that serve others.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session is over.
     pub fn look(&mut self) -> Result<bool, ProtocolError> {
         self.take()?;
         self.fds.clear();
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut parts = [IoSliceMut::new(&mut self.bytes[..])];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
-        let got = match rustix::net::recvmsg(&*self.socket, &mut parts, &mut control, flags) {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        let no_room = &mut RecvAncillaryBuffer::default();
+        match rustix::net::recvmsg(&*self.socket, &mut parts, no_room, flags) {
+            Ok(got) => self.saw(got.bytes, got.flags.contains(ReturnFlags::CTRUNC)).map(|()| true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// As [`look`](Self::look), and gets the descriptors.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn look_closely(&mut self) -> Result<bool, ProtocolError> {
+        self.take()?;
+        self.fds.clear();
+        let (flags, uid) = (RecvFlags::DONTWAIT | RecvFlags::PEEK, self.socket.uid());
+        closer().admits(uid)?;
+        let got = match strangers::receive(&*self.socket, uid, &mut self.bytes[..], flags) {
             Ok(got) => got,
             Err(Errno::AGAIN | Errno::INTR) => return Ok(false),
             Err(error) => return Err(error.into()),
         };
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds);
-            }
+        if got.truncated || got.descriptors.len() > MAX_FDS {
+            return Err(ProtocolError::Descriptors { command: 0, got: got.descriptors.len() });
         }
-        if got.flags.contains(ReturnFlags::CTRUNC) || self.fds.len() > MAX_FDS {
-            return Err(ProtocolError::Descriptors { command: 0, got: MAX_FDS + 1 });
-        }
-        if got.bytes == 0 {
+        self.fds = got.descriptors;
+        self.saw(got.bytes, !self.fds.is_empty()).map(|()| true)
+    }
+
+    /// So many bytes were seen, the last of them with descriptors.
+    fn saw(&mut self, bytes: usize, with_fds: bool) -> Result<(), ProtocolError> {
+        if bytes == 0 {
             return Err(ProtocolError::Closed);
         }
-        self.seen = got.bytes;
-        if self.seen == BUFFER {
-            // They may belong to what is not shown.
-            self.fds.clear();
-        }
-        Ok(true)
+        (self.seen, self.brought) = (bytes, with_fds);
+        // They may belong to what is not shown.
+        self.has_fds = with_fds && bytes < BUFFER;
+        Ok(())
     }
 
     /// The next message of those that were looked at, if it is all there.
@@ -191,19 +213,18 @@ impl Line {
             None => return self.wait_for_more(bytes),
         };
         let Some(body) = bytes.get(HEADER..header.size) else { return self.wait_for_more(bytes) };
-        let last = bytes.len() == header.size;
-        let fds = if last { &self.fds[..] } else { &[] };
-        Ok(Some(Front { header, body, fds }))
+        let has_fds = self.has_fds && bytes.len() == header.size;
+        Ok(Some(Front { header, body, has_fds }))
     }
 
     fn wait_for_more(&self, bytes: &[u8]) -> Result<Option<Front<'_>>, ProtocolError> {
         // The kernel would not show more than the piece that came with them.
-        let in_pieces = !bytes.is_empty() && !self.fds.is_empty();
+        let in_pieces = !bytes.is_empty() && self.has_fds;
         if in_pieces { Err(ProtocolError::Pieces) } else { Ok(None) }
     }
 
-    /// The descriptors that came with the last message.
-    pub fn take_fds(&mut self) -> Vec<OwnedFd> {
+    /// The descriptors that were got with the last message.
+    pub fn take_fds(&mut self) -> Vec<Descriptor> {
         std::mem::take(&mut self.fds)
     }
 
@@ -291,16 +312,26 @@ impl Line {
         }
         self.progress.done.store(left as u64 | TAKING | self.doubt, Ordering::Release);
         while left > 0 {
-            let to = &mut self.bytes[..left];
-            match rustix::net::recv(&*self.socket, to, RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(ProtocolError::Closed),
-                Ok((_, got)) => left -= got.min(left),
+            match self.take_out(left) {
+                Ok(0) => return Err(ProtocolError::Closed),
+                Ok(got) => left -= got.min(left),
                 Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }
         self.progress.done.store(self.doubt, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// Takes bytes out, and the descriptors that come with them.
+    fn take_out(&mut self, bytes: usize) -> Result<usize, Errno> {
+        let (to, flags) = (&mut self.bytes[..bytes], RecvFlags::DONTWAIT);
+        if self.brought {
+            // Those that were got before are others, of the same files.
+            return strangers::receive(&*self.socket, self.socket.uid(), to, flags)
+                .map(|got| got.bytes);
+        }
+        rustix::net::recv(&*self.socket, to, flags).map(|(_, got)| got)
     }
 
     /// Sends a reply, all of it. That it is being sent is said with nothing between: a process that is killed there
@@ -331,23 +362,6 @@ impl Line {
                 Err(Errno::INTR) => continue,
                 Err(error) => Err(error.into()),
             };
-        }
-    }
-}
-
-/// Takes leave of a front end, so that it finds the connection's end and not that its last words were
-/// not read: QEMU 11.1 ends itself over that.
-pub fn leave(socket: impl AsFd) {
-    let socket = socket.as_fd();
-    // Each fails only if it is closed already.
-    let _ = rustix::net::shutdown(socket, Shutdown::Write);
-    let _ = rustix::net::shutdown(socket, Shutdown::Both);
-    let mut bytes = [0; BUFFER];
-    // No more comes in; as much as a socket's buffer holds is there.
-    for _ in 0..1024 {
-        match rustix::net::recv(socket, &mut bytes[..], RecvFlags::DONTWAIT) {
-            Ok((_, 0)) | Err(_) => break,
-            Ok(_) => {}
         }
     }
 }

@@ -7,6 +7,7 @@
 //! Everything is in the byte order of the machine. A message whose header says where the next one begins is answered,
 //! with an error number if its body is not of the form that its command says; anything else ends the session.
 
+use jail::strangers::TooMany;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -71,6 +72,9 @@ pub enum ProtocolError {
     /// A reply to something else than what was asked.
     #[error("A reply to command {0} is not one to what was asked")]
     Answer(u16),
+    /// What it sent before cannot be closed.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
     /// The socket failed.
     #[error("The socket failed")]
     Io(#[from] Errno),

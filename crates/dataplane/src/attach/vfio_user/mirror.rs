@@ -5,14 +5,15 @@
 //! there is traffic, at all of it before a register access that traps is carried out, so that their order
 //! is kept. A worker that sleeps cannot be woken by a store: it looks from time to time.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use jail::strangers::Descriptor;
 use nic::device::{Device, SharedPages};
 use port::Nanos;
 use shmem::sync::AtomicU32;
-use shmem::{Memfd, Shared};
+use shmem::{Mapping, Shared};
 
 /// A register in shared memory.
 struct Word {
@@ -36,9 +37,9 @@ impl Mirror {
     /// The registers of `device` in a file as long as their base address register is, of which either is
     /// then to follow the other: [`publish`](Self::publish) or [`forward`](Self::forward).
     #[must_use]
-    pub fn new(device: Arc<dyn Device>, file: &OwnedFd) -> Option<Self> {
+    pub fn new(device: Arc<dyn Device>, file: &Descriptor) -> Option<Self> {
         let pages = device.shared_pages()?;
-        let mapping = Memfd::adopt(file.try_clone().ok()?).ok()?.map().ok()?;
+        let mapping = Mapping::sealed(file.as_fd()).ok()?;
         let SharedPages { bar, registers, heads, tails, .. } = pages;
         let parts = [(registers, false), (heads, true), (tails, false)];
         let all = parts.into_iter().flat_map(|(part, head)| part.iter().map(move |at| (*at, head)));
@@ -106,12 +107,10 @@ fn read(device: &dyn Device, bar: usize, at: u64) -> u32 {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
-
     use frame::Mac;
     use nic::device::DeviceConfig;
     use nic::e1000::{E1000, Member};
-    use shmem::{GuestMemory, Mapping, Pages};
+    use shmem::{GuestMemory, Mapping, Memfd, Pages};
 
     use super::*;
 
@@ -126,10 +125,10 @@ mod tests {
     }
 
     /// A device, the file, and what its driver has mapped.
-    fn bed() -> (Arc<dyn Device>, OwnedFd, Arc<Mapping>) {
+    fn bed() -> (Arc<dyn Device>, Descriptor, Arc<Mapping>) {
         let file = Memfd::create("registers", 1 << 17, Pages::Small).unwrap();
         let mapping = file.map().unwrap();
-        (device(), file.as_fd().try_clone_to_owned().unwrap(), mapping)
+        (device(), file.into_fd().into(), mapping)
     }
 
     #[test]

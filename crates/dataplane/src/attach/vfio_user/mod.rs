@@ -35,11 +35,12 @@ mod session;
 mod stopped;
 pub(super) mod vectors;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use fabric::Interrupts;
 use frame::Mac;
+use jail::strangers::Descriptor;
 use nic::device::{Combining, Device, DeviceConfig, Identity, Model};
 use nic::pci::Config;
 use port::Nanos;
@@ -66,7 +67,6 @@ use crate::state::PortState;
 use crate::worker::clock;
 
 pub use self::bus::Summons;
-pub use self::line::leave;
 
 /// Receive queues that a model may have.
 const RECEIVE_QUEUES: usize = 2;
@@ -86,7 +86,7 @@ pub struct Plug {
 
 /// A device and its front end, in the hands of the control thread.
 pub struct Server {
-    socket: Arc<OwnedFd>,
+    socket: Arc<Descriptor>,
     wire: Arc<Wire>,
     session: Session,
     plug: Plug,
@@ -95,7 +95,7 @@ pub struct Server {
     room: Room,
     state: PortState,
     /// Memory that registers lie in, as the front end may map it.
-    doorbells: Option<Arc<OwnedFd>>,
+    doorbells: Option<Arc<Descriptor>>,
     /// What the device has was written there: until then it says nothing.
     shown: bool,
     /// The device of the present halves.
@@ -120,7 +120,7 @@ impl std::fmt::Debug for Server {
 pub struct Message {
     header: Header,
     request: Request,
-    fds: Vec<OwnedFd>,
+    fds: Vec<Descriptor>,
 }
 
 impl Message {
@@ -137,7 +137,7 @@ impl Server {
     /// # Errors
     /// [`AttachError`] when the socket cannot be used, or there is no room.
     pub fn new(
-        (socket, doorbells): (OwnedFd, Option<OwnedFd>),
+        (socket, doorbells): (Descriptor, Option<Descriptor>),
         plug: Plug,
         (id, state, account): (PortId, &PortState, &Arc<Account>),
         kept: Option<Kept>,
@@ -203,17 +203,16 @@ impl Server {
             return Err(failed);
         }
         let mut line = self.wire.line();
-        if !line.look()? {
+        if !line.look_closely()? {
             return Ok(None);
         }
-        let Some(Front { header, body, fds }) = line.front()? else { return Ok(None) };
-        let has_fds = !fds.is_empty();
-        if message::access(header, body).is_some() && !has_fds {
-            return Ok(None);
-        }
-        let request = message::request(header, body)?;
-        let fds = if has_fds { line.take_fds() } else { Vec::new() };
-        Ok(Some(Message { header, request, fds }))
+        let next = next_request(&line);
+        // What is not this message's is of no use.
+        let mut fds = line.take_fds();
+        Ok(next?.map(|(header, request, has_fds)| {
+            fds.truncate(if has_fds { fds.len() } else { 0 });
+            Message { header, request, fds }
+        }))
     }
 
     /// Carries a message out, as far as it is the session's own state.
@@ -280,7 +279,7 @@ impl Server {
     /// Takes leave of the front end. The supervisor, which has a duplicate of the socket, sees it hang up.
     pub fn end(&mut self) {
         if !std::mem::replace(&mut self.ended, true) {
-            leave(&*self.socket);
+            self.socket.take_leave();
         }
     }
 
@@ -434,19 +433,29 @@ pub struct Done {
     header: Header,
     reply: Vec<u8>,
     /// What goes with it.
-    fd: Option<Arc<OwnedFd>>,
+    fd: Option<Arc<Descriptor>>,
     /// The error number that it was answered with.
     pub error: Option<Errno>,
 }
 
 /// What is said on a socket, and whether it goes on; `None` without room.
-fn open(socket: &Arc<OwnedFd>, room: &Room, session: &Session) -> Option<(Line, bool)> {
+fn open(socket: &Arc<Descriptor>, room: &Room, session: &Session) -> Option<(Line, bool)> {
     let line = Line::new(Arc::clone(socket), room.progress()?);
     let line = line.and_then(|mut line| finish(&mut line, session).map(|()| line));
     match line {
         Ok(line) => Some((line, true)),
         Err(_) => Some((Line::ended(Arc::clone(socket), room.progress()?), false)),
     }
+}
+
+/// The request in front, and whether descriptors came with it; `None` if it is not there yet, or is the
+/// worker's to carry out.
+fn next_request(line: &Line) -> Result<Option<(Header, Request, bool)>, ProtocolError> {
+    let Some(Front { header, body, has_fds }) = line.front()? else { return Ok(None) };
+    if message::access(header, body).is_some() && !has_fds {
+        return Ok(None);
+    }
+    Ok(Some((header, message::request(header, body)?, has_fds)))
 }
 
 /// Answers for a message that a predecessor carried out and did not live to answer.
@@ -513,7 +522,7 @@ mod tests {
         let interrupts = Interrupts::default();
         let plug = Plug { nic, mac: Mac::local(1), link: true, interrupts };
         let summons = Arc::new(Summons::new().unwrap());
-        let files = (socket.into(), Some(doorbells));
+        let files = (std::os::fd::OwnedFd::from(socket).into(), Some(doorbells.into()));
         let mut server =
             Server::new(files, plug, (0, &state, &Account::unlimited()), None, summons).unwrap();
         let _halves = server.halves(Nanos(1)).unwrap();

@@ -3,9 +3,9 @@
 //! A session decides nothing about workers: whether a message [needs them away](needs_quiet) from the
 //! device is said before it is carried out.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use jail::strangers::{Descriptor, is_event};
 use nic::device::{Bar, Identity, InterruptMode, SharedPages};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ use super::models::Card;
 use super::vectors::Pin;
 use crate::attach::vhost_user::memory::{MemoryError, Slot};
 use crate::attach::vhost_user::message::Region;
-use crate::attach::vhost_user::session::{Kept, is_event};
+use crate::attach::vhost_user::session::Kept;
 
 /// Most ranges of a guest's memory.
 const MAX_RANGES: usize = 256;
@@ -67,7 +67,7 @@ pub struct Session {
     ranges: Vec<Range>,
     next: u32,
     /// By kind and vector.
-    eventfds: [Vec<Option<Arc<OwnedFd>>>; 3],
+    eventfds: [Vec<Option<Arc<Descriptor>>>; 3],
     enabled: [bool; 3],
     pin: Arc<Pin>,
     /// The message that was carried out last, by its number, and the reply.
@@ -214,7 +214,7 @@ impl Session {
 
     /// Where its interrupts go.
     #[must_use]
-    pub fn eventfds(&self) -> Box<[Option<Arc<OwnedFd>>]> {
+    pub fn eventfds(&self) -> Box<[Option<Arc<Descriptor>>]> {
         let [pin, msi, msix] = &self.eventfds;
         let of = match self.mode() {
             InterruptMode::Pin => pin,
@@ -238,7 +238,7 @@ impl Session {
         &mut self,
         card: &Card<'_>,
         (number, request): (u16, Request),
-        fds: Vec<OwnedFd>,
+        fds: Vec<Descriptor>,
     ) -> Result<Answer, ProtocolError> {
         let identity = card.identity;
         if self.agreed == matches!(request, Request::Version { .. }) {
@@ -313,7 +313,7 @@ impl Session {
         self.shared.filter(|shared| shared.bar == index as usize).map_or(&[], |shared| shared.pages)
     }
 
-    fn map(&mut self, region: Region, flags: u32, file: Option<OwnedFd>) -> Answer {
+    fn map(&mut self, region: Region, flags: u32, file: Option<Descriptor>) -> Answer {
         const READ: u32 = 1;
         const WRITE: u32 = 2;
         let end = region.guest.checked_add(region.size).ok_or(Errno::INVAL)?;
@@ -381,7 +381,7 @@ impl Session {
         (flags, index): (u32, u32),
         (start, count): (u32, u32),
         data: &[u8],
-        fds: Vec<OwnedFd>,
+        fds: Vec<Descriptor>,
     ) -> Answer {
         const TRIGGER_BY_NONE: u32 = irq::TRIGGER | irq::DATA_NONE;
         const TRIGGER_BY_BOOL: u32 = irq::TRIGGER | irq::DATA_BOOL;
@@ -427,7 +427,7 @@ impl Session {
     #[must_use]
     pub fn kept(&self) -> Kept {
         let mut kept = Kept::new();
-        let mut keep = |name: String, fd: &Arc<OwnedFd>| {
+        let mut keep = |name: String, fd: &Arc<Descriptor>| {
             kept.insert(name, (serde_json::Value::Null, Some(Arc::clone(fd))));
         };
         for (kind, vectors) in self.eventfds.iter().enumerate() {

@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use jail::strangers::Descriptor;
 use nic::device::{Device, Interrupt, InterruptMode};
 use nic::pci::Config;
 use port::Nanos;
@@ -20,7 +21,7 @@ pub struct Vectors {
     device: Arc<dyn Device>,
     mode: InterruptMode,
     /// By vector.
-    eventfds: Box<[Option<Arc<OwnedFd>>]>,
+    eventfds: Box<[Option<Arc<Descriptor>>]>,
     pin: Arc<Pin>,
     config: Arc<Config>,
     counters: Option<Shared<BusCounters>>,
@@ -66,7 +67,7 @@ impl Vectors {
     pub fn new(
         device: Arc<dyn Device>,
         mode: InterruptMode,
-        eventfds: Box<[Option<Arc<OwnedFd>>]>,
+        eventfds: Box<[Option<Arc<Descriptor>>]>,
         (pin, config): (Arc<Pin>, Arc<Config>),
     ) -> Self {
         let (counters, moderation, asked_at) = (None, None, AtomicU64::new(NEVER));
@@ -201,8 +202,8 @@ mod tests {
         }
     }
 
-    fn eventfd() -> Arc<OwnedFd> {
-        Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap())
+    fn eventfd() -> Arc<Descriptor> {
+        Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap().into())
     }
 
     fn config() -> Arc<Config> {
@@ -210,7 +211,7 @@ mod tests {
         Arc::new(Config::new(&Wants::default().identity(), words))
     }
 
-    fn signals(eventfd: &OwnedFd) -> u64 {
+    fn signals(eventfd: &Descriptor) -> u64 {
         let mut count = [0; 8];
         rustix::io::read(eventfd, &mut count).map_or(0, |_| u64::from_ne_bytes(count))
     }

@@ -1,9 +1,10 @@
 //! What a worker serves of a guest: its transmit queues.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use frame::Mac;
+use jail::strangers::Descriptor;
 use nic::virtio::Transmit;
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::{Bytes, Shared};
@@ -24,7 +25,7 @@ pub struct Guest {
 pub struct Queue {
     pub transmit: Transmit,
     /// The guest's kicks. Watched for changes and never read: every kick is a change.
-    pub kick: Arc<OwnedFd>,
+    pub kick: Arc<Descriptor>,
     /// The port has no link.
     pub unplugged: Option<Unplugged>,
 }
@@ -87,12 +88,12 @@ impl Ingress for Queue {
 /// What takes a guest's frames while its port has no link, as a network card without a cable does.
 pub struct Unplugged {
     counters: Shared<IngressCounters>,
-    call: Option<Arc<OwnedFd>>,
+    call: Option<Arc<Descriptor>>,
     scratch: Scratch,
 }
 
 impl Unplugged {
-    pub fn new(counters: Shared<IngressCounters>, call: Option<Arc<OwnedFd>>) -> Self {
+    pub fn new(counters: Shared<IngressCounters>, call: Option<Arc<Descriptor>>) -> Self {
         Self { counters, call, scratch: Scratch::new(UNPLUGGED_BATCH) }
     }
 

@@ -1,8 +1,9 @@
 //! The memory a front end shares: its files, mapped, and the table of the guest's addresses made of them.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use jail::strangers::{Descriptor, Kind, kind};
 use rustix::io::Errno;
 use shmem::budget::{Account, OverBudget};
 use shmem::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, LentWindow, RegionError};
@@ -20,10 +21,10 @@ const MAX_LOG: u64 = (8 << 40) / 4096 / 8;
 pub enum MemoryError {
     /// A file whose pages somebody else might hold back for ever.
     #[error(
-        "Guest memory is not a memory file, but of file system type {0:#x}; have the front end share \
-         memory (QEMU: memory-backend-memfd, or memory-backend-file in /dev/shm or hugetlbfs)"
+        "Guest memory is no file of tmpfs or hugetlbfs; have the front end share memory (QEMU: \
+         memory-backend-memfd, or memory-backend-file in /dev/shm or hugetlbfs)"
     )]
-    FileSystem(u64),
+    NoMemory,
     /// The kernel does not say what the file is.
     #[error("The file of guest memory cannot be inspected")]
     Inspect(#[source] Errno),
@@ -70,7 +71,7 @@ pub struct Slot {
     /// Where the guest and the front end have it.
     pub region: Region,
     /// Its file, for a successor of this process.
-    pub file: Arc<OwnedFd>,
+    pub file: Arc<Descriptor>,
     /// A number that no other slot of the session has had: names it for the keeper.
     pub number: u32,
     /// How often it was added: QEMU before 8.1 does so for each pair of queues, and removes it as often.
@@ -90,7 +91,7 @@ impl Slot {
     /// [`MemoryError`] when its file is not to be trusted, more is mapped than may be, or the kernel refuses.
     pub fn new<'s>(
         region: Region,
-        file: Arc<OwnedFd>,
+        file: Arc<Descriptor>,
         number: u32,
         others: impl IntoIterator<Item = &'s Self>,
         account: &Arc<Account>,
@@ -123,7 +124,7 @@ impl Slot {
 
     /// True if it is this region of this file.
     #[must_use]
-    pub fn is(&self, region: Region, file: &OwnedFd) -> bool {
+    pub fn is(&self, region: Region, file: &Descriptor) -> bool {
         self.region == region && inspect(file).is_ok_and(|identity| identity == self.identity)
     }
 }
@@ -144,7 +145,7 @@ pub fn table(slots: &[Slot]) -> Result<Arc<GuestMemory>, MemoryError> {
 /// # Errors
 /// [`MemoryError::Log`] when it is not whole; as [`map`] otherwise.
 pub fn log(
-    file: &OwnedFd,
+    file: &Descriptor,
     offset: u64,
     size: u64,
     account: &Arc<Account>,
@@ -165,7 +166,7 @@ pub fn log(
 /// # Errors
 /// [`MemoryError`] when it is not memory, or shorter; or more is mapped than may be.
 pub fn map_memory(
-    file: &OwnedFd,
+    file: &Descriptor,
     offset: u64,
     size: u64,
     account: &Arc<Account>,
@@ -175,12 +176,9 @@ pub fn map_memory(
 }
 
 /// Checks that a file is memory: touching a page of any other could take as long as its owner likes.
-fn inspect(file: &OwnedFd) -> Result<(u64, u64), MemoryError> {
-    const TMPFS: u64 = 0x0102_1994;
-    const HUGETLBFS: u64 = 0x9584_58f6;
-    let system = rustix::fs::fstatfs(file).map_err(MemoryError::Inspect)?.f_type as u64;
-    if ![TMPFS, HUGETLBFS].contains(&(system & 0xffff_ffff)) {
-        return Err(MemoryError::FileSystem(system));
+fn inspect(file: &Descriptor) -> Result<(u64, u64), MemoryError> {
+    if kind(file) != Kind::Memory {
+        return Err(MemoryError::NoMemory);
     }
     let stat = rustix::fs::fstat(file).map_err(MemoryError::Inspect)?;
     Ok((stat.st_dev, stat.st_ino))
@@ -188,7 +186,7 @@ fn inspect(file: &OwnedFd) -> Result<(u64, u64), MemoryError> {
 
 /// Maps the window of a file that is asked for.
 fn map(
-    file: &OwnedFd,
+    file: &Descriptor,
     offset: u64,
     size: u64,
     account: &Arc<Account>,

@@ -11,9 +11,10 @@
 mod receive;
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use frame::Mac;
+use jail::strangers::{Descriptor, TooMany};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -82,6 +83,9 @@ pub enum ProtocolError {
     /// The front end has gone.
     #[error("The front end closed its socket")]
     Closed,
+    /// What it sent before cannot be closed.
+    #[error(transparent)]
+    TooMany(#[from] TooMany),
     /// The socket failed.
     #[error("The front end's socket failed")]
     Io(#[from] Errno),
@@ -174,30 +178,30 @@ pub enum Request {
     SetFeatures(u64),
     SetOwner,
     ResetOwner,
-    SetMemoryTable(Vec<(Region, OwnedFd)>),
+    SetMemoryTable(Vec<(Region, Descriptor)>),
     GetMaxMemorySlots,
-    AddMemoryRegion(Region, OwnedFd),
+    AddMemoryRegion(Region, Descriptor),
     RemoveMemoryRegion(Region),
-    SetLogBase { size: u64, offset: u64, file: OwnedFd },
+    SetLogBase { size: u64, offset: u64, file: Descriptor },
     SetLogFd,
     SetRingSize { queue: u32, size: u32 },
     SetRingAddress { queue: u32, address: RingAddress },
     SetRingBase { queue: u32, base: u32 },
     GetRingBase { queue: u32 },
-    SetRingKick { queue: u32, fd: Option<OwnedFd> },
-    SetRingCall { queue: u32, fd: Option<OwnedFd> },
-    SetRingError { queue: u32, fd: Option<OwnedFd> },
+    SetRingKick { queue: u32, fd: Option<Descriptor> },
+    SetRingCall { queue: u32, fd: Option<Descriptor> },
+    SetRingError { queue: u32, fd: Option<Descriptor> },
     SetRingEnable { queue: u32, on: bool },
     GetProtocolFeatures,
     SetProtocolFeatures(u64),
     GetQueueNumber,
     SendRarp(Mac),
     SetMtu(u64),
-    SetBackendChannel(OwnedFd),
+    SetBackendChannel(Descriptor),
     GetConfig { offset: u32, size: u32, flags: u32 },
     SetConfig { offset: u32, size: u32 },
     GetInflight(InflightAreas),
-    SetInflight(InflightAreas, OwnedFd),
+    SetInflight(InflightAreas, Descriptor),
     ResetDevice,
     SetStatus(u64),
     GetStatus,
@@ -253,7 +257,7 @@ pub fn decode(
     code: u32,
     flags: u32,
     payload: &[u8],
-    fds: Vec<OwnedFd>,
+    fds: Vec<Descriptor>,
 ) -> Result<Message, ProtocolError> {
     if flags & VERSION_MASK != VERSION || flags & REPLY != 0 {
         return Err(ProtocolError::Flags(flags));
@@ -266,7 +270,7 @@ pub fn decode(
 struct Parts<'a> {
     code: u32,
     payload: &'a [u8],
-    fds: Vec<OwnedFd>,
+    fds: Vec<Descriptor>,
 }
 
 impl<'a> Parts<'a> {
@@ -385,7 +389,7 @@ impl<'a> Parts<'a> {
         if self.fds.len() <= 1 { Ok(()) } else { Err(self.wrong_descriptors()) }
     }
 
-    fn one(&mut self) -> Result<OwnedFd, ProtocolError> {
+    fn one(&mut self) -> Result<Descriptor, ProtocolError> {
         let wrong = self.wrong_descriptors();
         let only = self.fds.pop();
         only.filter(|_| self.fds.is_empty()).ok_or(wrong)
@@ -417,7 +421,7 @@ impl<'a> Parts<'a> {
         Ok(Request::SetRingAddress { queue, address })
     }
 
-    fn ring_descriptor(&mut self) -> Result<(u32, Option<OwnedFd>), ProtocolError> {
+    fn ring_descriptor(&mut self) -> Result<(u32, Option<Descriptor>), ProtocolError> {
         let word = self.sized(8)?.u64();
         let fd = if word & NO_DESCRIPTOR == 0 {
             Some(self.one()?)

@@ -22,15 +22,16 @@ pub(super) mod memory;
 pub mod message;
 pub mod session;
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use fabric::Interrupts;
 use frame::Mac;
+use jail::strangers::Descriptor;
 use nic::virtio::{Fault, Features, QueueConfig, QueueError, QueueState, Receive, Transmit};
 use port::Egress;
 use rustix::io::Errno;
-use rustix::net::{SendFlags, Shutdown};
+use rustix::net::SendFlags;
 use shmem::Shared;
 use shmem::budget::Account;
 
@@ -49,7 +50,7 @@ const MAX_UNSENT: usize = 64 << 10;
 
 /// A front end, in the hands of the control thread.
 pub struct FrontEnd {
-    socket: OwnedFd,
+    socket: Descriptor,
     receiver: Receiver,
     /// What was agreed on.
     pub session: Session,
@@ -59,7 +60,7 @@ pub struct FrontEnd {
     interrupts: Interrupts,
     /// Replies that the socket had no room for, and the file of the one that begins there.
     unsent: Vec<u8>,
-    unsent_file: Option<(usize, Arc<OwnedFd>)>,
+    unsent_file: Option<(usize, Arc<Descriptor>)>,
     /// A message is about to be taken from the socket, and its reply to be sent.
     pub answering: bool,
     /// The guest's address, to be told to the network.
@@ -87,7 +88,7 @@ impl FrontEnd {
     /// # Errors
     /// [`AttachError`] when the socket cannot be used.
     pub fn new(
-        socket: OwnedFd,
+        socket: Descriptor,
         offer: Offer,
         (state, account): (&PortState, &Arc<Account>),
         kept: Option<Kept>,
@@ -144,7 +145,7 @@ impl FrontEnd {
     /// [`ProtocolError`]: it has to be [disconnected](Self::end).
     pub fn receive(&mut self) -> Result<Option<message::Message>, ProtocolError> {
         self.flush()?;
-        self.receiver.receive(self.socket.as_fd())
+        self.receiver.receive(&self.socket)
     }
 
     /// What a successor of this process needs to go on with the session.
@@ -162,14 +163,18 @@ impl FrontEnd {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn done(&mut self) -> Result<(), ProtocolError> {
-        self.receiver.done(self.socket.as_fd())
+        self.receiver.done(&self.socket)
     }
 
     /// Sends a reply, or keeps it until there is room.
     ///
     /// # Errors
     /// [`ProtocolError`] when the front end reads nothing, or is gone.
-    pub fn send(&mut self, bytes: &[u8], file: Option<Arc<OwnedFd>>) -> Result<(), ProtocolError> {
+    pub fn send(
+        &mut self,
+        bytes: &[u8],
+        file: Option<Arc<Descriptor>>,
+    ) -> Result<(), ProtocolError> {
         let second = file.is_some() && self.unsent_file.is_some();
         if self.unsent.len() + bytes.len() > MAX_UNSENT || second {
             return Err(ProtocolError::Unread);
@@ -206,8 +211,7 @@ impl FrontEnd {
     /// duplicate of the socket, sees it hang up.
     pub fn end(&mut self) {
         self.ended = true;
-        // Fails only if it is closed already.
-        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+        self.socket.hang_up();
     }
 
     /// True if any queue is to run, or something is to be sent for the guest.

@@ -12,12 +12,11 @@ mod inflight;
 mod kept;
 mod offer;
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use frame::Mac;
+use jail::strangers::{Descriptor, is_event, is_unix_stream};
 use nic::virtio::{Features, QueueLayout};
-use rustix::fs::{FileType, OFlags};
 use shmem::budget::Account;
 use shmem::{DirtyLog, GuestMemory};
 
@@ -92,6 +91,9 @@ pub enum Refused {
         /// What there is.
         most: u16,
     },
+    /// A channel for our messages that is none.
+    #[error("The channel for the back end's messages is no stream socket")]
+    Channel,
     /// The configuration space is read only.
     #[error("The configuration space is read only")]
     ReadOnly,
@@ -118,7 +120,7 @@ pub enum Answer {
     /// A reply of these bytes.
     Bytes(Vec<u8>),
     /// A reply of these bytes, and this file.
-    File(Vec<u8>, Arc<OwnedFd>),
+    File(Vec<u8>, Arc<Descriptor>),
     /// A reply that says where this ring stands, once it does not run any more.
     Base(u32),
     /// The guest with this address came here: the network is to learn that.
@@ -146,11 +148,11 @@ pub struct Ring {
     /// It was enabled.
     pub enabled: bool,
     /// The guest's kicks. A ring runs while it has one.
-    pub kick: Option<Arc<OwnedFd>>,
+    pub kick: Option<Arc<Descriptor>>,
     /// Interrupts to the guest.
-    pub call: Option<Arc<OwnedFd>>,
+    pub call: Option<Arc<Descriptor>>,
     /// How the front end hears that the ring failed.
-    pub error: Option<Arc<OwnedFd>>,
+    pub error: Option<Arc<Descriptor>>,
 }
 
 /// A vhost-user session.
@@ -169,7 +171,7 @@ pub struct Session {
     memory: Arc<GuestMemory>,
     log: Option<Log>,
     inflight: Option<Areas>,
-    channel: Option<Arc<OwnedFd>>,
+    channel: Option<Arc<Descriptor>>,
     changes: Changes,
     /// Carried out, and not yet taken from the socket.
     untaken: Option<Counted>,
@@ -180,7 +182,7 @@ pub struct Session {
 /// The log of written pages.
 #[derive(Debug)]
 struct Log {
-    file: Arc<OwnedFd>,
+    file: Arc<Descriptor>,
     offset: u64,
     size: u64,
     pages: Arc<DirtyLog>,
@@ -298,7 +300,7 @@ impl Session {
 
     /// The back end's channel, if the front end listens on it for changes of the configuration space.
     #[must_use]
-    pub fn config_channel(&self) -> Option<&Arc<OwnedFd>> {
+    pub fn config_channel(&self) -> Option<&Arc<Descriptor>> {
         let both = protocol::BACKEND_REQ | protocol::CONFIG;
         self.channel.as_ref().filter(|_| self.protocol & both == both)
     }
@@ -348,6 +350,9 @@ impl Session {
                 return Ok(Err(Refused::Mtu { wanted, most: self.offer.mtu }));
             }
             R::SetMtu(_) => Answer::Done,
+            R::SetBackendChannel(channel) if !is_unix_stream(&channel) => {
+                return Ok(Err(Refused::Channel));
+            }
             R::SetBackendChannel(channel) => {
                 self.channel = Some(Arc::new(channel));
                 Answer::Done
@@ -410,7 +415,9 @@ impl Session {
             }
             R::SetRingKick { queue, fd } => {
                 let ring = ring(&mut self.rings, queue)?;
-                let Some(fd) = fd.filter(is_event) else { return Ok(Err(Refused::Eventfd(queue))) };
+                let Some(fd) = fd.filter(|fd| is_event(fd)) else {
+                    return Ok(Err(Refused::Eventfd(queue)));
+                };
                 ring.kick = Some(Arc::new(fd));
                 self.changes.rings = true;
             }
@@ -461,7 +468,7 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    fn set_memory(&mut self, regions: Vec<(Region, OwnedFd)>) -> Result<Answer, Refused> {
+    fn set_memory(&mut self, regions: Vec<(Region, Descriptor)>) -> Result<Answer, Refused> {
         let mut slots = Vec::with_capacity(regions.len());
         for (region, file) in regions {
             // What of it was mapped before is not mapped twice.
@@ -473,7 +480,7 @@ impl Session {
         self.use_slots(slots)
     }
 
-    fn add_region(&mut self, region: Region, file: OwnedFd) -> Result<Answer, Refused> {
+    fn add_region(&mut self, region: Region, file: Descriptor) -> Result<Answer, Refused> {
         if let Some(same) = self.slots.iter_mut().find(|slot| slot.is(region, &file)) {
             same.times = same.times.saturating_add(1);
             return Ok(Answer::Done);
@@ -506,7 +513,7 @@ impl Session {
         Ok(Answer::Done)
     }
 
-    fn set_log(&mut self, size: u64, offset: u64, file: OwnedFd) -> Result<Answer, Refused> {
+    fn set_log(&mut self, size: u64, offset: u64, file: Descriptor) -> Result<Answer, Refused> {
         let pages = memory::log(&file, offset, size, &self.account)?;
         self.log = Some(Log { file: Arc::new(file), offset, size, pages });
         self.changes.rings |= self.features.unwrap_or(0) & LOG_ALL != 0;
@@ -549,21 +556,9 @@ fn ring(rings: &mut [Ring], queue: u32) -> Result<&mut Ring, ProtocolError> {
 }
 
 /// Takes an eventfd that may be missing, to be written without waiting.
-fn event(fd: Option<OwnedFd>, queue: u32) -> Result<Option<Arc<OwnedFd>>, Refused> {
+fn event(fd: Option<Descriptor>, queue: u32) -> Result<Option<Arc<Descriptor>>, Refused> {
     let good = fd.as_ref().is_none_or(is_event);
     if good { Ok(fd.map(Arc::new)) } else { Err(Refused::Eventfd(queue)) }
-}
-
-/// True if it is an eventfd. It does not block from now on, as those of QEMU and DPDK never did.
-pub(in crate::attach) fn is_event(fd: &OwnedFd) -> bool {
-    let kind = rustix::fs::fstat(fd).map(|stat| FileType::from_raw_mode(stat.st_mode));
-    // Eventfds have no type of file. Of what else has none, only they can be written eight bytes: an
-    // epoll's descriptor, which might be readable for ever, cannot.
-    kind.is_ok_and(|kind| kind == FileType::Unknown)
-        && rustix::fs::fcntl_getfl(fd)
-            .and_then(|flags| rustix::fs::fcntl_setfl(fd, flags | OFlags::NONBLOCK))
-            .and_then(|()| rustix::io::write(fd, &0u64.to_ne_bytes()))
-            .is_ok()
 }
 
 #[cfg(test)]

@@ -36,7 +36,7 @@ struct Host {
     memory: Memfd,
     control: OwnedFd,
     thread: Option<JoinHandle<()>>,
-    kept: BTreeMap<(PortId, String), (serde_json::Value, Option<OwnedFd>)>,
+    kept: BTreeMap<(PortId, String), (serde_json::Value, Option<Descriptor>)>,
     sockets: Vec<Option<OwnedFd>>,
 }
 
@@ -82,7 +82,7 @@ impl Host {
         control::send(&self.control, command, fds).unwrap();
         loop {
             match control::receive::<Answer>(&self.control).unwrap() {
-                (Answer::Keep { id, key, value }, mut fds) => {
+                (Answer::Keep { id, key, value, .. }, mut fds) => {
                     self.kept.insert((id, key), (value, fds.pop()));
                 }
                 (Answer::Forget { id, key }, _) => drop(self.kept.remove(&(id, key))),
@@ -140,7 +140,8 @@ impl Host {
         self.start_process();
         for ((id, key), (value, fd)) in &kept {
             let fds: Vec<_> = fd.iter().map(AsFd::as_fd).collect();
-            let restore = Command::Restore { id: *id, key: key.clone(), value: value.clone() };
+            let restore =
+                Command::Restore { id: *id, uid: 0, key: key.clone(), value: value.clone() };
             assert_eq!(self.ask(&restore, &fds), Answer::Done);
         }
         let mut all = kept;

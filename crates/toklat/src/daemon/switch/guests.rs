@@ -1,13 +1,14 @@
 //! Ports of virtual machines: where each waits for its front end, and what its data process keeps.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
+use jail::strangers::Descriptor;
 use serde_json::Value;
 
 use super::super::endpoints;
-use super::super::front_ends::{self, Arrival, Place, Waiting};
+use super::super::front_ends::{self, Arrival, Place, Rights, Waiting};
 use super::super::hangups::Gone;
 use super::super::process::MAX_PENDING;
 use super::super::{locked, system};
@@ -32,11 +33,17 @@ impl Switch {
         let to = self.environment.arrivals.clone();
         let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named.as_deref());
         let name = (self.name.clone(), port.name.clone());
+        // Front ends send memory and eventfds; frames come without descriptors.
+        let rights = match port.spec.kind {
+            PortKind::Stream { .. } => Rights::Refused,
+            _ => Rights::Accepted,
+        };
         let waiting = if *client {
-            Waiting::connect(name, place, to, occupied)
+            Waiting::connect(name, place, to, (occupied, rights))
         } else {
             let owner = self.access.to(port.spec.owner);
-            Waiting::listen(name, &place, to, (owner, self.environment.group.as_deref()))?
+            let users = (owner, self.environment.group.as_deref());
+            Waiting::listen(name, &place, to, (users, rights))?
         };
         Ok(Some(waiting))
     }
@@ -98,7 +105,7 @@ impl Switch {
             PortKind::Stream { .. } => Attachment::Stream,
             _ => return Ok(()),
         };
-        port.fds = std::iter::once(socket).chain(doorbells).collect();
+        port.fds = std::iter::once(socket).chain(doorbells.map(Descriptor::ours)).collect();
         (port.client, port.watch) = (client, Some(watch));
         (port.failure, port.quarantined) = (None, false);
         self.add_again(id).await
@@ -151,8 +158,9 @@ fn point_datagrams(port: &Port, local: &str, remote: &str) -> Result<Option<Wait
 /// The command that gives one thing back, and its descriptor.
 fn restore<'a>(
     id: PortId,
-    (key, (value, fd)): (&String, &'a (Value, Option<OwnedFd>)),
+    (key, (value, fd)): (&String, &'a (Value, Option<Descriptor>)),
 ) -> (Command, Vec<BorrowedFd<'a>>) {
-    let command = Command::Restore { id, key: key.clone(), value: value.clone() };
+    let uid = fd.as_ref().map_or(0, Descriptor::uid);
+    let command = Command::Restore { id, uid, key: key.clone(), value: value.clone() };
     (command, fd.iter().map(AsFd::as_fd).collect())
 }

@@ -1,10 +1,11 @@
 //! The ports of a switch: what is recorded of each, and how each comes, changes and goes.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 
 use dataplane::config::{Attachment, PortConfig, PortId};
 use dataplane::control::{Answer, Command};
+use jail::strangers::Descriptor;
 
 use super::super::endpoints::{self, Written};
 use super::super::front_ends::Waiting;
@@ -30,7 +31,7 @@ pub struct Port {
     /// The user it works for, where an earlier supervisor knew its client.
     pub(super) user: Option<u32>,
     pub(super) attachment: Attachment,
-    pub(super) fds: Vec<OwnedFd>,
+    pub(super) fds: Vec<Descriptor>,
     pub(super) watch: Option<WatchId>,
     pub(super) worker: Option<u16>,
     pub(super) failure: Option<String>,
@@ -63,7 +64,7 @@ impl Port {
     }
 
     /// The descriptor on which its client, or front end, hangs up.
-    pub(super) fn hangup_fd(&self) -> Option<&OwnedFd> {
+    pub(super) fn hangup_fd(&self) -> Option<&Descriptor> {
         match self.attachment {
             Attachment::Ring(_) | Attachment::Monitor { .. } => self.fds.get(1),
             Attachment::VhostUser { .. } | Attachment::VfioUser(_) | Attachment::Stream => {
@@ -104,9 +105,9 @@ pub struct Attach {
     /// Ring or monitor.
     pub attachment: Attachment,
     /// The region.
-    pub memory: OwnedFd,
+    pub memory: Descriptor,
     /// The switch's end of the token.
-    pub token: OwnedFd,
+    pub token: Descriptor,
     /// Who it is.
     pub client: Client,
 }
@@ -273,9 +274,13 @@ impl Switch {
         &self,
         spec: &PortSpec,
         written: Written,
-    ) -> Result<(Attachment, Vec<OwnedFd>), ApiError> {
+    ) -> Result<(Attachment, Vec<Descriptor>), ApiError> {
         let users = (self.access.to(spec.owner), self.environment.group.as_deref());
-        endpoints::open(&spec.kind, spec.policy.mtu, written, users).await
+        let opened = endpoints::open(&spec.kind, spec.policy.mtu, written, users).await;
+        // A datagram socket's queue holds what its peer sends.
+        let stranger = matches!(spec.kind, PortKind::Dgram { .. });
+        let keep = |fd| if stranger { Descriptor::from(fd) } else { Descriptor::ours(fd) };
+        opened.map(|(attachment, fds)| (attachment, fds.into_iter().map(keep).collect()))
     }
 
     async fn insert(&mut self, port: Port) -> Result<(), ApiError> {
@@ -445,7 +450,7 @@ impl Switch {
         }
         if let (Attachment::VfioUser(_), Some(socket)) = (&port.attachment, port.fds.first()) {
             // Its front end takes a connection that is cut for more than the end of it.
-            dataplane::attach::vfio_user::leave(socket);
+            socket.take_leave();
         }
         port.fds.clear();
         (port.attachment, port.client) = (Attachment::Vacant, None);

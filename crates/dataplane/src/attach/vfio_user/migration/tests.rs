@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use fabric::Interrupts;
 use frame::Mac;
+use jail::strangers::Descriptor;
 use nic::pci;
 use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::fs::MemfdFlags;
@@ -48,7 +49,7 @@ impl Bed {
         let state = State::private(&config).unwrap().port(0).unwrap();
         let summons = Arc::new(Summons::new().unwrap());
         let server = Server::new(
-            (socket.into(), None),
+            (OwnedFd::from(socket).into(), None),
             plug,
             (0, &state, &Account::unlimited()),
             None,
@@ -61,7 +62,7 @@ impl Bed {
         let mut bed = Self { server, memory, _front_end: front_end };
         bed.ask(Request::Version { major: 0, transfer: 1 << 20, migration: true }).unwrap();
         let map = Request::DmaMap { flags: 3, offset: 0, address: 0, size: MEMORY };
-        bed.ask_with(map, vec![file]).unwrap();
+        bed.ask_with(map, vec![file.into()]).unwrap();
         bed
     }
 
@@ -117,7 +118,7 @@ impl Bed {
         self.ask_with(request, Vec::new())
     }
 
-    fn ask_with(&mut self, request: Request, fds: Vec<OwnedFd>) -> Answer {
+    fn ask_with(&mut self, request: Request, fds: Vec<Descriptor>) -> Answer {
         self.server.is_quiet();
         let header =
             Header { id: 1, command: command::VERSION, size: MESSAGE, reply: true, answers: None };

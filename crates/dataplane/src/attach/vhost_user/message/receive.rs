@@ -1,10 +1,8 @@
 //! Messages from a socket.
 
-use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
-
+use jail::strangers::{self, Descriptor, Kind, closer, kind};
 use rustix::io::Errno;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags};
+use rustix::net::RecvFlags;
 
 use super::{
     Fields, HEADER, MAX_PAYLOAD, MAX_REGIONS, Message, NO_DESCRIPTOR, ProtocolError, code, decode,
@@ -34,7 +32,7 @@ pub struct Receiver {
     bytes: [u8; HEADER + MAX_PAYLOAD],
     /// Bytes of a message that comes in pieces: those that were taken from the socket.
     have: usize,
-    fds: Vec<OwnedFd>,
+    fds: Vec<Descriptor>,
     /// Bytes, and descriptors, of the message that was given out and is still in the socket.
     given: (usize, usize),
 }
@@ -51,7 +49,8 @@ impl Receiver {
     ///
     /// # Errors
     /// [`ProtocolError`] when the session cannot go on.
-    pub fn receive(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message>, ProtocolError> {
+    pub fn receive(&mut self, socket: &Descriptor) -> Result<Option<Message>, ProtocolError> {
+        closer().admits(socket.uid())?;
         self.done(socket)?;
         let received = if self.have == 0 { self.peek(socket)? } else { None };
         if received.is_some() { Ok(received) } else { self.receive_pieces(socket) }
@@ -61,7 +60,7 @@ impl Receiver {
     ///
     /// # Errors
     /// [`ProtocolError`] when the socket failed.
-    pub fn done(&mut self, socket: BorrowedFd<'_>) -> Result<(), ProtocolError> {
+    pub fn done(&mut self, socket: &Descriptor) -> Result<(), ProtocolError> {
         let (bytes, fds) = std::mem::take(&mut self.given);
         while self.have < bytes {
             match self.read(socket, bytes, RecvFlags::empty()) {
@@ -81,7 +80,7 @@ impl Receiver {
     }
 
     /// The next message, if it is there as a whole.
-    fn peek(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message>, ProtocolError> {
+    fn peek(&mut self, socket: &Descriptor) -> Result<Option<Message>, ProtocolError> {
         let (flags, header) = (RecvFlags::DONTWAIT | RecvFlags::PEEK, &mut self.bytes[..HEADER]);
         let peeked = rustix::net::recv(socket, header, flags);
         if !matches!(peeked, Ok((_, HEADER))) {
@@ -104,7 +103,7 @@ impl Receiver {
         decode(self.word(0), self.word(4), &self.bytes[HEADER..want], fds).map(Some)
     }
 
-    fn receive_pieces(&mut self, socket: BorrowedFd<'_>) -> Result<Option<Message>, ProtocolError> {
+    fn receive_pieces(&mut self, socket: &Descriptor) -> Result<Option<Message>, ProtocolError> {
         loop {
             let want = HEADER + if self.have < HEADER { 0 } else { self.size()? };
             if self.have >= HEADER && self.have == want {
@@ -115,11 +114,20 @@ impl Receiver {
             }
             match self.read(socket, want, RecvFlags::empty()) {
                 Ok(got) => self.have += got,
-                Err(ProtocolError::Io(Errno::AGAIN)) => return Ok(None),
+                Err(ProtocolError::Io(Errno::AGAIN)) => return self.wait_for_more(),
                 Err(ProtocolError::Io(Errno::INTR)) => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    /// Descriptors that came so far are kept, if this process can end with them: others would hold it up.
+    fn wait_for_more(&mut self) -> Result<Option<Message>, ProtocolError> {
+        if self.fds.iter().any(|fd| kind(fd) == Kind::Other) {
+            let got = std::mem::take(&mut self.fds).len();
+            return Err(ProtocolError::Descriptors { code: self.word(0), got });
+        }
+        Ok(None)
     }
 
     fn word(&self, at: usize) -> u32 {
@@ -136,22 +144,15 @@ impl Receiver {
     /// Reads up to `want` bytes of a message, and its descriptors; how many bytes came.
     fn read(
         &mut self,
-        socket: BorrowedFd<'_>,
+        socket: &Descriptor,
         want: usize,
         how: RecvFlags,
     ) -> Result<usize, ProtocolError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_REGIONS))];
-        let mut control = RecvAncillaryBuffer::new(&mut space);
-        let mut parts = [std::io::IoSliceMut::new(&mut self.bytes[self.have..want])];
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | how;
-        let got = rustix::net::recvmsg(socket, &mut parts, &mut control, flags)?;
-        for message in control.drain() {
-            if let RecvAncillaryMessage::ScmRights(fds) = message {
-                self.fds.extend(fds);
-            }
-        }
+        let (to, flags) = (&mut self.bytes[self.have..want], RecvFlags::DONTWAIT | how);
+        let got = strangers::receive(socket, socket.uid(), to, flags)?;
+        self.fds.extend(got.descriptors);
         let got_fds = self.fds.len();
-        if got.flags.contains(ReturnFlags::CTRUNC) || got_fds > MAX_REGIONS {
+        if got.truncated || got_fds > MAX_REGIONS {
             return Err(ProtocolError::Descriptors { code: self.word(0), got: got_fds });
         }
         if got.bytes == 0 { Err(ProtocolError::Closed) } else { Ok(got.bytes) }

@@ -1,19 +1,22 @@
 use super::*;
+use std::os::fd::OwnedFd;
+
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-fn pair() -> (OwnedFd, OwnedFd) {
+fn pair() -> (OwnedFd, Descriptor) {
     let flags = SocketFlags::CLOEXEC;
-    socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap()
+    let (front, back) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    (front, back.into())
 }
 
 fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-fn next(socket: &OwnedFd) -> Result<Option<Message>, ProtocolError> {
+fn next(socket: &Descriptor) -> Result<Option<Message>, ProtocolError> {
     let mut receiver = Receiver::default();
-    let received = receiver.receive(socket.as_fd())?;
-    receiver.done(socket.as_fd()).map(|()| received)
+    let received = receiver.receive(socket)?;
+    receiver.done(socket).map(|()| received)
 }
 
 #[test]
@@ -23,10 +26,10 @@ fn a_message_in_pieces_is_put_together() {
     let mut receiver = Receiver::default();
     for byte in &bytes[..bytes.len() - 1] {
         rustix::io::write(&front, &[*byte]).unwrap();
-        assert!(receiver.receive(back.as_fd()).unwrap().is_none());
+        assert!(receiver.receive(&back).unwrap().is_none());
     }
     rustix::io::write(&front, &bytes[bytes.len() - 1..]).unwrap();
-    let message = receiver.receive(back.as_fd()).unwrap().unwrap();
+    let message = receiver.receive(&back).unwrap().unwrap();
     assert!(matches!(message.request, Request::SetFeatures(0x1234)) && message.need_reply);
 }
 
@@ -37,7 +40,7 @@ fn a_successor_finds_what_was_not_done() {
         let payload = words(&[number]);
         send(&front, code::SET_VRING_CALL, false, &payload, &[front.as_fd()]).unwrap();
     }
-    let queue = |receiver: &mut Receiver| match receiver.receive(back.as_fd()).unwrap() {
+    let queue = |receiver: &mut Receiver| match receiver.receive(&back).unwrap() {
         Some(Message { request: Request::SetRingCall { queue, fd: Some(_) }, .. }) => queue,
         other => panic!("{other:?}"),
     };
@@ -45,8 +48,8 @@ fn a_successor_finds_what_was_not_done() {
     assert_eq!(queue(&mut killed), 1);
     let mut successor = Receiver::default();
     assert_eq!((queue(&mut successor), queue(&mut successor)), (1, 2));
-    successor.done(back.as_fd()).unwrap();
-    assert!(Receiver::default().receive(back.as_fd()).unwrap().is_none());
+    successor.done(&back).unwrap();
+    assert!(Receiver::default().receive(&back).unwrap().is_none());
 }
 
 #[test]

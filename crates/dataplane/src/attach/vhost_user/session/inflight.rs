@@ -1,8 +1,8 @@
 //! The areas in which a front end keeps which buffers are in flight, for whoever serves it next.
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use jail::strangers::Descriptor;
 use nic::virtio::{Inflight, QueueError};
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ const MAX_BYTES: u64 = 1 << 20;
 /// The areas that a front end gave.
 #[derive(Debug)]
 pub struct Areas {
-    pub file: Arc<OwnedFd>,
+    pub file: Arc<Descriptor>,
     pub said: InflightAreas,
     mapping: Arc<Mapping>,
     /// Where in it they begin.
@@ -49,7 +49,7 @@ pub fn make(
     asked: InflightAreas,
     most: u16,
     packed: bool,
-) -> Result<(InflightAreas, OwnedFd), Refused> {
+) -> Result<(InflightAreas, Descriptor), Refused> {
     let (_, size) = sizes(asked, most, packed)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let make = || {
@@ -60,14 +60,14 @@ pub fn make(
         Ok(file)
     };
     let file = make().map_err(MemoryError::Inspect)?;
-    Ok((InflightAreas { size, offset: 0, ..asked }, file))
+    Ok((InflightAreas { size, offset: 0, ..asked }, Descriptor::ours(file)))
 }
 
 impl Areas {
     /// Takes areas for at most `most` queues.
     pub fn new(
         said: InflightAreas,
-        file: Arc<OwnedFd>,
+        file: Arc<Descriptor>,
         (most, packed): (u16, bool),
         account: &Arc<Account>,
     ) -> Result<Self, Refused> {
@@ -101,7 +101,7 @@ impl Areas {
     /// The areas that a predecessor kept.
     pub fn restore(
         saved: SavedAreas,
-        file: Arc<OwnedFd>,
+        file: Arc<Descriptor>,
         queues: (u16, bool),
         account: &Arc<Account>,
     ) -> Option<Self> {
@@ -134,7 +134,7 @@ impl Session {
     pub(super) fn set_inflight(
         &mut self,
         said: InflightAreas,
-        file: OwnedFd,
+        file: Descriptor,
     ) -> Result<Answer, Refused> {
         let queues = (self.rings.len() as u16, self.is_packed());
         self.inflight = Some(Areas::new(said, Arc::new(file), queues, &self.account)?);

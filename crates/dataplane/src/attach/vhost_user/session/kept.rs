@@ -1,9 +1,9 @@
 //! What the keeper has of a session, so that a successor of this process goes on with it.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use jail::strangers::Descriptor;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use shmem::budget::Account;
@@ -49,7 +49,7 @@ impl Counted {
 }
 
 /// What is kept for a successor, by name: a value and a descriptor.
-pub type Kept = BTreeMap<String, (Value, Option<Arc<OwnedFd>>)>;
+pub type Kept = BTreeMap<String, (Value, Option<Arc<Descriptor>>)>;
 
 impl Session {
     /// What a successor of this process needs to go on with the session.
@@ -67,7 +67,7 @@ impl Session {
             untaken: self.untaken.or(self.again),
         };
         let mut kept = Kept::new();
-        let mut keep = |name: String, fd: &Option<Arc<OwnedFd>>| {
+        let mut keep = |name: String, fd: &Option<Arc<Descriptor>>| {
             if let Some(fd) = fd {
                 kept.insert(name, (Value::Null, Some(Arc::clone(fd))));
             }

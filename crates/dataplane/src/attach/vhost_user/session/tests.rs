@@ -18,14 +18,14 @@ fn offer() -> Offer {
     Offer { queue_pairs: 1, mac: Some(Mac::local(7)), mtu: 1500, link: true }
 }
 
-fn memfd(len: u64) -> OwnedFd {
+fn memfd(len: u64) -> Descriptor {
     let file = rustix::fs::memfd_create("guest", MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, len).unwrap();
-    file
+    file.into()
 }
 
-fn eventfd() -> OwnedFd {
-    rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap()
+fn eventfd() -> Descriptor {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC).unwrap().into()
 }
 
 fn region(guest: u64, offset: u64) -> Region {
@@ -113,7 +113,7 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
         Request::SetMemoryTable(overlapping),
         Request::SetMemoryTable(vec![(region(0, 0), memfd(SIZE - 1))]),
         Request::SetMemoryTable(vec![(region(0, u64::MAX), memfd(SIZE))]),
-        Request::SetMemoryTable(vec![(region(0, 0), proc.into())]),
+        Request::SetMemoryTable(vec![(region(0, 0), std::os::fd::OwnedFd::from(proc).into())]),
         Request::AddMemoryRegion(region(SIZE - 4096, 0), memfd(SIZE)),
         Request::AddMemoryRegion(region(SIZE, 1 << 62), memfd(SIZE)),
         Request::RemoveMemoryRegion(region(4096, 0)),
@@ -121,7 +121,7 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
         Request::SetLogBase { size: u64::MAX, offset: 1, file: memfd(4096) },
         Request::SetRingSize { queue: 0, size: 65536 },
         Request::SetRingKick { queue: 0, fd: None },
-        Request::SetRingKick { queue: 0, fd: Some(pipe) },
+        Request::SetRingKick { queue: 0, fd: Some(pipe.into()) },
         Request::SetRingCall { queue: 0, fd: Some(memfd(8)) },
         Request::GetInflight(InflightAreas { queues: 3, ..AREAS }),
         Request::GetInflight(InflightAreas { queue_size: 0, ..AREAS }),
@@ -143,7 +143,7 @@ fn what_cannot_be_had_is_refused_and_changes_nothing() {
 const AREAS: InflightAreas = InflightAreas { size: 0, offset: 0, queues: 2, queue_size: 256 };
 
 /// The areas that a session makes for its queues, and their file.
-fn areas(session: &mut Session) -> (InflightAreas, OwnedFd) {
+fn areas(session: &mut Session) -> (InflightAreas, Descriptor) {
     match session.handle(Request::GetInflight(AREAS)).unwrap().unwrap() {
         Answer::File(bytes, file) => {
             let size = u64::from_ne_bytes(bytes[..8].try_into().unwrap());
@@ -185,7 +185,7 @@ fn areas_that_are_not_what_is_said_are_refused() {
     let (said, file) = areas(&mut session);
     let (pipe, _other_end) = rustix::pipe::pipe().unwrap();
     let longer = InflightAreas { size: said.size + 4096, ..said };
-    let refused = |session: &mut Session, said: InflightAreas, file: &OwnedFd| {
+    let refused = |session: &mut Session, said: InflightAreas, file: &Descriptor| {
         let request = Request::SetInflight(said, file.try_clone().unwrap());
         assert!(session.handle(request).unwrap().is_err(), "{said:?}");
         assert!(session.inflight(0).unwrap().is_none(), "{said:?}");
@@ -203,7 +203,7 @@ fn areas_that_are_not_what_is_said_are_refused() {
     ] {
         refused(&mut session, wrong, &file);
     }
-    refused(&mut session, said, &pipe);
+    refused(&mut session, said, &pipe.into());
     rustix::io::pwrite(&file, &[2], 8).unwrap();
     refused(&mut session, said, &file);
     // Of this version, and for queues of another size.
@@ -363,7 +363,7 @@ fn reset_stops_all_rings() {
 fn only_eventfds_are_taken_for_eventfds() {
     let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC).unwrap();
     let (pipe, _) = rustix::pipe::pipe().unwrap();
-    for other in [epoll, pipe, memfd(SIZE)] {
+    for other in [epoll.into(), pipe.into(), memfd(SIZE)] {
         assert!(!is_event(&other), "{other:?}");
     }
     let event = eventfd();

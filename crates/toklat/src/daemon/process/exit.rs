@@ -1,0 +1,105 @@
+//! When a data process has ended.
+//!
+//! The kernel says so when its last thread has. One that closes a stranger's descriptor may go on for as
+//! long as the stranger likes, killed or not, and keeps all descriptors of its process meanwhile
+//! ([`jail::strangers`]). Such threads touch nothing that a successor uses, so it waits for the others only.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jail::strangers::CLOSER_NAME;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use tokio::io::Interest;
+
+use super::super::descriptors;
+
+/// How often the threads of a process that lives are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// A process that may end.
+#[derive(Debug)]
+pub struct Exit {
+    pid: Pid,
+    pidfd: OwnedFd,
+}
+
+impl Exit {
+    /// Of a process that is known to live.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn of(pid: Pid) -> io::Result<Self> {
+        Ok(Self { pid, pidfd: rustix::process::pidfd_open(pid, PidfdFlags::empty())? })
+    }
+
+    /// Ends it at once.
+    pub fn kill(&self) {
+        // Fails only if it is dead already.
+        let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Waits until no thread of it is left but those that close descriptors. Cancelled, it may be asked
+    /// again.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub async fn wait(&self) -> io::Result<()> {
+        let all = descriptors::register(self.pidfd.try_clone()?, Interest::READABLE)?;
+        let threads = PathBuf::from(format!("/proc/{}/task", self.pid));
+        loop {
+            if let Ok(told) = tokio::time::timeout(LOOK, all.readable()).await {
+                return told.map(drop);
+            }
+            if !are_at_work(&threads) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether one of a process's threads runs and does not just close descriptors. Where they are hidden, it
+/// is taken for granted.
+fn are_at_work(threads: &Path) -> bool {
+    let Ok(threads) = std::fs::read_dir(threads) else { return true };
+    let stat = |thread: io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(thread.ok()?.path().join("stat")).ok()
+    };
+    threads.filter_map(stat).any(|stat| works(&stat))
+}
+
+/// What `/proc/PID/task/TID/stat` says: `7 (name) S ...`; proc(5).
+fn works(stat: &str) -> bool {
+    let Some((head, tail)) = stat.rsplit_once(')') else { return false };
+    let has_ended = matches!(tail.trim_start().as_bytes().first(), None | Some(b'Z' | b'X'));
+    let closes = head.split_once('(').is_some_and(|(_, name)| name == CLOSER_NAME);
+    !has_ended && !closes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_ended_or_close_descriptors_are_not_at_work() {
+        assert!(works("7 (worker) R 1 7"));
+        assert!(works("7 (a) closer) D 1 7"));
+        assert!(!works("7 (closer) D 1 7"));
+        assert!(!works("7 (toklat) Z 1 7"));
+        assert!(!works("7 (toklat) X 1 7"));
+        assert!(!works(""));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_is_killed_has_ended() {
+        let child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
+        let exit = Exit::of(Pid::from_child(&child)).unwrap();
+        let wait = exit.wait();
+        let early = tokio::time::timeout(Duration::from_millis(20), exit.wait()).await;
+        assert!(early.is_err(), "it lives");
+        exit.kill();
+        wait.await.unwrap();
+        child.wait_with_output().unwrap();
+    }
+}

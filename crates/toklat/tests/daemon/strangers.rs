@@ -1,0 +1,189 @@
+//! Descriptors whose last close takes as long as their maker likes.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, UNIX_EPOCH};
+
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
+
+/// A TCP socket with unsent data and a peer that does not read: whoever closes it last waits for an hour,
+/// or until the peer is gone.
+pub fn lingering() -> (OwnedFd, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let peer = listener.accept().unwrap().0;
+    sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while rustix::io::write(&socket, &[0; 65536]).is_ok() {}
+    (socket.into(), peer)
+}
+
+/// Sends bytes with descriptors.
+///
+/// # Errors
+/// `EPERM` where none may be sent, and what else the kernel said.
+pub fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> Result<usize, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(16))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    rustix::net::sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+}
+
+/// A file system with one file, which answers who asks for its attributes or closes it when the test says so.
+pub struct SlowFiles {
+    mounted: tempfile::TempDir,
+    asked: Arc<Mutex<Asked>>,
+    _session: fuser::BackgroundSession,
+}
+
+#[derive(Default)]
+struct Asked {
+    answers: bool,
+    closes: Vec<fuser::ReplyEmpty>,
+    attributes: Vec<fuser::ReplyAttr>,
+}
+
+const FILE: fuser::INodeNo = fuser::INodeNo(2);
+
+struct Files(Arc<Mutex<Asked>>);
+
+fn attributes(ino: fuser::INodeNo) -> fuser::FileAttr {
+    let is_file = ino == FILE;
+    fuser::FileAttr {
+        ino,
+        size: 4096,
+        blocks: 8,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: if is_file { fuser::FileType::RegularFile } else { fuser::FileType::Directory },
+        perm: 0o777,
+        nlink: 1,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        flags: 0,
+        blksize: 4096,
+    }
+}
+
+impl fuser::Filesystem for Files {
+    fn lookup(
+        &self,
+        _: &fuser::Request,
+        _: fuser::INodeNo,
+        name: &std::ffi::OsStr,
+        reply: fuser::ReplyEntry,
+    ) {
+        if name == "file" {
+            reply.entry(&Duration::ZERO, &attributes(FILE), fuser::Generation(0));
+        } else {
+            reply.error(fuser::Errno::ENOENT);
+        }
+    }
+
+    fn getattr(
+        &self,
+        _: &fuser::Request,
+        ino: fuser::INodeNo,
+        _: Option<fuser::FileHandle>,
+        reply: fuser::ReplyAttr,
+    ) {
+        let mut asked = self.0.lock().unwrap();
+        if ino == FILE && !asked.answers {
+            return asked.attributes.push(reply);
+        }
+        reply.attr(&Duration::ZERO, &attributes(ino));
+    }
+
+    fn flush(
+        &self,
+        _: &fuser::Request,
+        _: fuser::INodeNo,
+        _: fuser::FileHandle,
+        _: fuser::LockOwner,
+        reply: fuser::ReplyEmpty,
+    ) {
+        let mut asked = self.0.lock().unwrap();
+        if asked.answers { reply.ok() } else { asked.closes.push(reply) }
+    }
+}
+
+impl SlowFiles {
+    /// Mounts one; `None` where that cannot be, of which the run's last lines tell.
+    pub fn mount(test: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            super::skip(test, "only root may mount");
+            return None;
+        }
+        if !std::path::Path::new("/dev/fuse").exists() {
+            super::skip(test, "no /dev/fuse");
+            return None;
+        }
+        let (mounted, asked) = (tempfile::tempdir().unwrap(), Arc::default());
+        let session = fuser::spawn_mount(
+            Files(Arc::clone(&asked)),
+            mounted.path(),
+            &fuser::Config::default(),
+        );
+        Some(Self { mounted, asked, _session: session.unwrap() })
+    }
+
+    /// Its file, opened once more.
+    pub fn open(&self) -> SlowFile {
+        let path = self.mounted.path().join("file");
+        let file = std::fs::File::options().read(true).write(true).open(path).unwrap();
+        SlowFile { asked: Arc::clone(&self.asked), file: file.into() }
+    }
+
+    /// How many closes wait.
+    pub fn closes(&self) -> usize {
+        self.asked.lock().unwrap().closes.len()
+    }
+
+    /// Answers all who wait and all who come.
+    pub fn answer(&self) {
+        answer(&self.asked);
+    }
+}
+
+impl Drop for SlowFiles {
+    /// What waits would wait for ever: not even SIGKILL ends it.
+    fn drop(&mut self) {
+        self.answer();
+    }
+}
+
+fn answer(asked: &Mutex<Asked>) {
+    let mut asked = asked.lock().unwrap();
+    asked.answers = true;
+    asked.closes.drain(..).for_each(fuser::ReplyEmpty::ok);
+    for reply in asked.attributes.drain(..) {
+        reply.attr(&Duration::ZERO, &attributes(FILE));
+    }
+}
+
+/// The file. Closed, it has its file system answer from now on, so that a test that fails ends.
+pub struct SlowFile {
+    asked: Arc<Mutex<Asked>>,
+    file: OwnedFd,
+}
+
+impl AsFd for SlowFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for SlowFile {
+    fn drop(&mut self) {
+        answer(&self.asked);
+    }
+}
