@@ -37,6 +37,9 @@ pub fn run() -> Result<()> {
         let short = instructions(&program, &scenario, FRAMES)?;
         let long = instructions(&program, &scenario, 2 * FRAMES)?;
         let per_frame = long.saturating_sub(short) as f64 / FRAMES as f64;
+        if long <= short {
+            bail!("{scenario}: nothing was counted; has the function been renamed, or inlined?");
+        }
         let verdict = if per_frame > limit { "  OVER" } else { "" };
         println!("{scenario:<24} {per_frame:>12.1} {limit:>8.1}{verdict}");
         if per_frame > limit {
