@@ -14,6 +14,7 @@ pub mod process;
 pub mod sandbox;
 mod serve;
 pub mod state;
+pub mod user;
 pub mod vfio;
 mod worker;
 

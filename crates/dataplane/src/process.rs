@@ -9,6 +9,7 @@ mod guests;
 mod kinds;
 mod memory;
 mod ports;
+mod users;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
 use crate::state::{self, Doing, State};
+use crate::user::Users;
 use crate::worker::{Common, Job, Worker, clock};
 
 /// Most supervisors that are talked to at a time; others wait to be accepted.
@@ -108,6 +110,8 @@ struct Process {
     restored: Restored,
     /// How workers ask for this thread.
     summons: Arc<Summons>,
+    /// Who has ports, and what the kernel does for them on our threads.
+    users: Arc<Users>,
     stopping: bool,
 }
 
@@ -148,6 +152,10 @@ impl Process {
             behind: false,
             restored: Restored::new(),
             summons: Arc::new(Summons::new().map_err(system("make an eventfd"))?),
+            users: Arc::new(
+                Users::new(config.workers.iter().filter_map(|worker| worker.cpu))
+                    .map_err(system("make an eventfd"))?,
+            ),
             stopping: false,
             config,
         };
@@ -202,6 +210,8 @@ impl Process {
             let (others, mut guests) = (fds.len(), Vec::new());
             self.poll_guests(&mut fds, &mut guests);
             let summons = Arc::clone(&self.summons);
+            let users = Arc::clone(&self.users);
+            fds.push(PollFd::from_borrowed_fd(users.doorbell(), PollFlags::IN));
             fds.push(PollFd::from_borrowed_fd(summons.doorbell(), PollFlags::IN));
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
             match rustix::event::poll(&mut fds, Some(&second)) {
@@ -215,7 +225,11 @@ impl Process {
                 self.state.switch().control.serve(id, Doing::Message);
                 self.serve_guest(id);
             }
-            if ready.last() == Some(&true) {
+            let [.., news, summoned] = ready[..] else { unreachable!("two doorbells are polled") };
+            if news {
+                self.look_after_users();
+            }
+            if summoned {
                 self.serve_devices();
             }
             self.state.switch().control.rest();
@@ -234,6 +248,7 @@ impl Process {
                 self.resume();
                 self.common.fdb.age(self.config.fdb_ageing_s, now);
                 self.look_after_guests();
+                self.look_after_users();
             }
         }
         Ok(())
@@ -249,7 +264,14 @@ impl Process {
     /// data process serves them.
     fn take_out_failed(&mut self) {
         let failed = self.common.take_failed();
-        for id in &failed {
+        if !failed.is_empty() {
+            self.take_out(&failed);
+        }
+    }
+
+    /// Takes ports out of the table that no worker serves any more, and marks them as failed.
+    fn take_out(&mut self, ids: &[PortId]) {
+        for id in ids {
             let Some(record) = self.ports.get_mut(usize::from(*id)).and_then(Option::as_mut) else {
                 continue;
             };
@@ -260,12 +282,10 @@ impl Process {
                 state.set_failed(true);
             }
         }
-        if !failed.is_empty() {
-            self.publish();
-        }
+        self.publish();
     }
 
-    /// True if the port's code panicked, so that no worker serves it.
+    /// True if the port's code panicked, or its user is at fault, so that no worker serves it.
     fn has_failed(&self, id: PortId) -> bool {
         self.state.port(id).is_some_and(|state| state.has_failed())
     }

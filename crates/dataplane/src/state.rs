@@ -12,6 +12,7 @@
 //! The receive queues of different ports lie side by side, because traffic to many ports goes through
 //! them all: sixteen to a page, they need a sixteenth of the address translations.
 
+mod conduct;
 mod lent;
 mod turns;
 mod work;
@@ -29,11 +30,13 @@ use shmem::budget::Account;
 use shmem::sync::{AtomicU32, AtomicU64, Ordering};
 use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
 
+pub use self::conduct::{Conduct, Standing};
 use self::lent::LentMemory;
 pub use self::lent::{LimitOf, MappedMemory};
 pub use self::turns::{TurnTime, Turns, percentile};
 pub use self::work::{Doing, Work};
 use crate::config::{PortId, SwitchConfig};
+use crate::user::{Payer, User};
 
 /// Most ports of a switch.
 pub const MAX_PORTS: usize = 16_384;
@@ -167,6 +170,7 @@ struct IngressPage {
     failed: Counter,
     bus: BusCounters,
     lent: LentMemory,
+    conduct: Conduct,
 }
 
 // SAFETY: shareable parts only.
@@ -353,7 +357,8 @@ impl State {
         let queue_at = self.queues_at + usize::from(id) * size_of::<ReceiveState>();
         let next_queue = usize::from(self.max_ports) * size_of::<ReceiveState>();
         let (page, map) = (self.map.shared(at)?, Arc::clone(&self.map));
-        Some(PortState { page, at, queue_at, next_queue, map })
+        let payer = Payer::default();
+        Some(PortState { page, at, queue_at, next_queue, map, payer })
     }
 }
 
@@ -366,9 +371,23 @@ pub struct PortState {
     queue_at: usize,
     next_queue: usize,
     map: Arc<Mapping>,
+    payer: Payer,
 }
 
 impl PortState {
+    /// The same, with a user who pays for calls whose cost the port's owner sets.
+    #[must_use]
+    pub fn paid_by(mut self, user: Arc<User>) -> Self {
+        self.payer = Payer::new(user, self.conduct());
+        self
+    }
+
+    /// Who pays for calls whose cost its owner sets.
+    #[must_use]
+    pub fn payer(&self) -> &Payer {
+        &self.payer
+    }
+
     /// Its ingress counters.
     #[must_use]
     pub fn ingress(&self) -> Option<Shared<IngressCounters>> {
@@ -418,6 +437,23 @@ impl PortState {
         self.map.shared(self.at + offset_of!(IngressPage, bus))
     }
 
+    /// What the kernel did for its user on our threads.
+    #[must_use]
+    pub fn conduct(&self) -> Option<Shared<Conduct>> {
+        self.map.shared(self.at + offset_of!(IngressPage, conduct))
+    }
+
+    /// Notes how its user stands.
+    pub(crate) fn set_standing(&self, standing: Standing) {
+        self.page.conduct.standing.set(standing as u64);
+    }
+
+    /// How its user stands.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing::of(self.page.conduct.standing.get())
+    }
+
     /// Room for the buffer numbers that receive ring `ring` has not handed out.
     #[must_use]
     pub fn spares(&self, ring: usize) -> Option<SharedSlice<AtomicU32>> {
@@ -458,8 +494,11 @@ impl PortState {
     /// Its numbers.
     #[must_use]
     pub fn snapshot(&self) -> PortStats {
-        let bus = &self.page.bus;
+        let (bus, conduct) = (&self.page.bus, &self.page.conduct);
         let mut stats = PortStats {
+            slow_calls: conduct.slow_calls.get(),
+            slowest_call_ns: conduct.slowest_call_ns.get(),
+            helped_kicks: conduct.helped_kicks.get(),
             reads: bus.reads.get(),
             writes: bus.writes.get(),
             posted_writes: bus.posted.get(),
@@ -479,6 +518,7 @@ impl PortState {
     /// Moves the counters to the totals of ports that are gone, and clears them.
     pub fn retire(&self, switch: &SwitchState) {
         self.set_failed(false);
+        self.page.conduct.clear();
         let gone = &switch.gone_ingress;
         let here = &self.page.counters;
         let move_to = |to: &Counter, from: &Counter| {
@@ -572,6 +612,12 @@ pub struct PortStats {
     /// What memory of its owner's is mapped.
     #[serde(default)]
     pub memory: MappedMemory,
+    /// System calls for its owner, most of them wake-ups, that took so long that it was held against its user.
+    pub slow_calls: u64,
+    /// Nanoseconds of the slowest.
+    pub slowest_call_ns: u64,
+    /// Wake-ups of its owner that its user's own thread made, because of that.
+    pub helped_kicks: u64,
 }
 
 impl PortStats {

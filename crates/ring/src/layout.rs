@@ -227,6 +227,9 @@ pub enum Fault {
     Indirect = 5,
     /// The region's memory failed under the switch.
     Memory = 6,
+    /// To wake its owner took the switch too long, again and again, whichever port of the user's it was. The port
+    /// is out of service until it is opened again.
+    SlowBell = 7,
 }
 
 impl Fault {
@@ -240,6 +243,7 @@ impl Fault {
             4 => Self::EndlessFrame,
             5 => Self::Indirect,
             6 => Self::Memory,
+            7 => Self::SlowBell,
             _ => return None,
         })
     }

@@ -1,16 +1,15 @@
 //! How owners of ports are woken, and how interrupts of guests are held back for more of them to be one.
 
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fabric::Interrupts;
-use jail::strangers::{Descriptor, Inlet};
 use port::Nanos;
 
 use super::moderation::{Moderation, Moved};
 use super::vfio_user::vectors::{Asked, Vectors};
 use crate::serve::Side;
+use crate::user::Waker;
 use crate::worker::clock;
 
 /// So many frames of a queue wait for no more: half of the ring that guests usually have, and not more than a Linux
@@ -24,7 +23,7 @@ pub enum Bells {
     #[default]
     None,
     /// By a byte on its token.
-    Token(Arc<Inlet>),
+    Token(Arc<Waker>),
     /// By eventfds, one for each queue that wants it.
     Queues {
         /// Of its send queues, by ingress.
@@ -67,7 +66,7 @@ impl Bells {
         match self {
             Self::None => Rung::No,
             Self::Token(token) => {
-                crate::kick(token.as_fd());
+                token.wake();
                 Rung::YES
             }
             Self::Queues { .. } => self.bell(side).map_or(Rung::No, |bell| bell.ring(now)),
@@ -94,7 +93,7 @@ impl Bells {
     pub(crate) fn ring_all(&self) {
         match self {
             Self::None => {}
-            Self::Token(token) => crate::kick(token.as_fd()),
+            Self::Token(token) => token.wake(),
             Self::Queues { ingress, egress } => {
                 ingress.iter().chain(egress).flatten().for_each(|bell| {
                     bell.signal(clock());
@@ -118,7 +117,7 @@ impl Bells {
 /// An eventfd that interrupts a guest, and how far interrupts are held back.
 #[derive(Debug)]
 pub struct Bell {
-    eventfd: Arc<Descriptor>,
+    eventfd: Arc<Waker>,
     moderation: Option<Moderation>,
     /// Some worker rings when it is due.
     put_off: AtomicBool,
@@ -127,7 +126,7 @@ pub struct Bell {
 impl Bell {
     /// A bell that is rung as `interrupts` says for what has `moved`.
     #[must_use]
-    pub fn new(eventfd: Arc<Descriptor>, interrupts: Interrupts, moved: Moved) -> Self {
+    pub fn new(eventfd: Arc<Waker>, interrupts: Interrupts, moved: Moved) -> Self {
         let moderation = Moderation::new(interrupts, moved);
         Self { eventfd, moderation, put_off: AtomicBool::new(false) }
     }
@@ -164,7 +163,7 @@ impl Bell {
     fn signal(&self, now: Nanos) -> Rung {
         let moderation = self.moderation.as_ref();
         let rests_until = moderation.and_then(|moderation| moderation.rung(now));
-        crate::signal(self.eventfd.as_fd());
+        self.eventfd.wake();
         Rung::Yes { rests_until }
     }
 }
@@ -173,7 +172,7 @@ impl Drop for Bell {
     /// What was put off has nobody to see to it any more.
     fn drop(&mut self) {
         if *self.put_off.get_mut() {
-            crate::signal(self.eventfd.as_fd());
+            self.eventfd.wake();
         }
     }
 }
@@ -182,6 +181,8 @@ impl Drop for Bell {
 mod tests {
     use port::EgressCounters;
     use shmem::{Mapping, Shared};
+
+    use crate::user::Payer;
 
     use super::*;
 
@@ -195,12 +196,13 @@ mod tests {
 
     fn bell_for(interrupts: Interrupts, moved: Moved) -> Bell {
         let flags = rustix::event::EventfdFlags::NONBLOCK;
-        Bell::new(Arc::new(rustix::event::eventfd(0, flags).unwrap().into()), interrupts, moved)
+        let eventfd = Arc::new(rustix::event::eventfd(0, flags).unwrap().into());
+        Bell::new(Payer::default().eventfd(eventfd), interrupts, moved)
     }
 
     fn signals(bell: &Bell) -> u64 {
         let mut count = [0; 8];
-        let read = rustix::io::read(&bell.eventfd, &mut count);
+        let read = rustix::io::read(&*bell.eventfd, &mut count);
         read.map_or(0, |_| u64::from_ne_bytes(count))
     }
 

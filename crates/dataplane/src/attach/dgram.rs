@@ -22,6 +22,7 @@ use shmem::{Bytes, Shared};
 
 use super::{AttachError, Attached, Bells, Source};
 use crate::state::PortState;
+use crate::user::Payer;
 
 /// Most datagrams a call moves.
 const AT_ONCE: usize = 64;
@@ -47,8 +48,10 @@ pub fn attach(socket: Descriptor, state: &PortState) -> Result<Attached, AttachE
     let socket = Arc::new(Inlet::new(socket));
     let bytes = vec![0; AT_ONCE * STRIDE].into();
     let sending = Mutex::new(Sending { counters, bytes });
-    let egress = DgramEgress { socket: Arc::clone(&socket), sending };
-    let source = DgramIngress { socket, counters: ingress, buffers: Box::default(), dry_at: None };
+    let (socket, payer) = (Arc::clone(&socket), state.payer().clone());
+    let egress = DgramEgress { socket: Arc::clone(&socket), payer: payer.clone(), sending };
+    let (counters, buffers) = (ingress, Box::default());
+    let source = DgramIngress { socket, payer, counters, buffers, dry_at: None };
     Ok(Attached {
         source: Box::new(source),
         egresses: vec![Arc::new(egress).into()],
@@ -58,6 +61,7 @@ pub fn attach(socket: Descriptor, state: &PortState) -> Result<Attached, AttachE
 
 struct DgramIngress {
     socket: Arc<Inlet>,
+    payer: Payer,
     counters: Shared<IngressCounters>,
     /// [`STRIDE`] bytes per frame of a batch, once there was one. Not touched between gathering frames
     /// and completing them.
@@ -78,10 +82,10 @@ impl Ingress for DgramIngress {
         let mut lens = [0; AT_ONCE];
         let max = max.min(AT_ONCE).min(scratch.capacity());
         let buffers = &mut self.buffers[..max * STRIDE];
-        let got = match self.socket.refuses() {
+        let got = self.payer.call_of_batch(|| match self.socket.refuses() {
             true => receive(self.socket.as_fd(), buffers, &mut lens),
             false => receive_by_one(&self.socket, buffers, &mut lens),
-        };
+        });
         let Ok(got) = got else {
             // Nothing there, or a peer that is not there.
             self.dry_at = Some(now);
@@ -141,6 +145,7 @@ impl Source for DgramIngress {
 
 struct DgramEgress {
     socket: Arc<Inlet>,
+    payer: Payer,
     sending: Mutex<Sending>,
 }
 
@@ -155,7 +160,8 @@ impl Egress for DgramEgress {
         let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
         let mut finished = 0;
         for list in list.chunks(AT_ONCE) {
-            let sent = sending.send(self.socket.as_fd(), batch, list, limits);
+            let socket = self.socket.as_fd();
+            let sent = self.payer.call_of_batch(|| sending.send(socket, batch, list, limits));
             finished += sent;
             if sent < list.len() {
                 break;

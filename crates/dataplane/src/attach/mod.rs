@@ -74,6 +74,9 @@ pub trait Source: Send {
         false
     }
 
+    /// The port's user is at fault: tells the owner, where that wakes nobody.
+    fn give_up(&mut self) {}
+
     /// What its owner said last, if it did since this was asked last: it is about to say more.
     fn heard(&mut self) -> Option<Heard> {
         None

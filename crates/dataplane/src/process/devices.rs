@@ -128,6 +128,7 @@ impl Process {
         resume: bool,
     ) -> Result<(Attached, Box<Server>), AttachError> {
         let state = self.state.port(id).ok_or(AttachError::Number(id))?;
+        let state = state.paid_by(self.users.of(config.uid));
         let kept = self.restored.remove(&id);
         // A session that cannot be gone on with: the front end begins anew.
         let lost = kept.is_some() && !resume;

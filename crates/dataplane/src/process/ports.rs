@@ -67,6 +67,9 @@ impl Process {
         }
         let state =
             self.state.port(id).ok_or_else(|| format!("The switch has no port number {id}"))?;
+        let user = self.user_of(config.uid)?;
+        let standing = user.standing();
+        let state = state.paid_by(user);
         if !resume {
             // What the number's last holder left, if it went while no data process ran.
             self.common.fdb.detach(id);
@@ -106,6 +109,7 @@ impl Process {
         }
         self.state.switch().set_port(id, true);
         state.set_failed(false);
+        state.set_standing(standing);
         let served = Served::new(id, source, counters, clock());
         #[cfg(debug_assertions)]
         let served = served.crash(std::env::var(CRASHES).is_ok_and(|name| name == config.name));

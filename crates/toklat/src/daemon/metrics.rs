@@ -30,6 +30,14 @@ const PORTS: &[(&str, &str, Read<Counters>)] = &[
     ("kicks", "Times the switch woke the owner", |c| c.kicks),
     ("wakeups", "Times the owner woke the switch", |c| c.wakeups),
     ("faults", "Malformed descriptors", |c| c.faults),
+    (
+        "slow_calls",
+        "System calls for the port's owner, such as wake-ups, that took too long",
+        |c| c.slow_calls,
+    ),
+    ("helped_kicks", "Times a thread of its user's own woke the owner, because of that", |c| {
+        c.helped_kicks
+    }),
     ("flaps", "Addresses refused because they moved too often", |c| c.flaps),
     ("unlearned", "Addresses not learned for want of room in the table or its shares", |c| {
         c.unlearned

@@ -251,7 +251,7 @@ const PORT: &[(&str, &str)] = &[
     ("mirror_egress?", "string?"),
 ];
 
-const COUNTERS: Fields<22> = [
+const COUNTERS: Fields<25> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
     ("in_copies", "integer"),
@@ -266,6 +266,9 @@ const COUNTERS: Fields<22> = [
     ("kicks", "integer"),
     ("wakeups", "integer"),
     ("faults", "integer"),
+    ("slow_calls", "integer"),
+    ("slowest_call_ns", "integer"),
+    ("helped_kicks", "integer"),
     ("flaps", "integer"),
     ("unlearned", "integer"),
     ("reads", "integer"),

@@ -105,7 +105,10 @@ impl Daemon {
     pub fn wait_for(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
         let started = Instant::now();
         while !is_so(self) {
-            assert!(started.elapsed() < PATIENCE, "no end of waiting for {what}: {}", self.log());
+            if started.elapsed() >= PATIENCE {
+                let stats = self.try_ask("GET", "/v1/stats", "");
+                panic!("no end of waiting for {what}: {}\n{stats:?}", self.log());
+            }
             std::thread::sleep(Duration::from_millis(5));
         }
     }

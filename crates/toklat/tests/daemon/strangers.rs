@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 
+use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sockopt};
 
@@ -186,4 +187,27 @@ impl Drop for SlowFile {
     fn drop(&mut self) {
         answer(&self.asked);
     }
+}
+
+/// Has 160,000 watches on a descriptor: whatever happens to it walks through them all.
+pub fn watch(fd: BorrowedFd<'_>) -> Vec<OwnedFd> {
+    let copies: Vec<_> = (0..400).map(|_| fd.try_clone_to_owned().unwrap()).collect();
+    let mut held = Vec::new();
+    for _ in 0..400 {
+        let instance = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+        for copy in &copies {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&instance, copy, data, epoll::EventFlags::IN).unwrap();
+        }
+        held.push(instance);
+    }
+    held.extend(copies);
+    held
+}
+
+/// Allows this process as many descriptors as it may allow itself.
+pub fn raise_descriptor_limit() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = rustix::process::Rlimit { current: limit.maximum, ..limit };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, most).unwrap();
 }

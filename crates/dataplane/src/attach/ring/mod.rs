@@ -24,8 +24,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
 use jail::strangers::{Descriptor, Inlet};
 use port::{Counter, Ingress};
-use rustix::io::Errno;
-use rustix::net::RecvFlags;
 use shmem::budget::Account;
 use shmem::{Buffers, LentWindow, Mapping, Memfd, Pool, Shared, Windows};
 
@@ -34,6 +32,7 @@ use self::send::SendRing;
 use super::{AttachError, Attached, Bells, Exit, Source};
 use crate::config::RingAttach;
 use crate::state::PortState;
+use crate::user::Waker;
 
 /// Most bytes in one slot: its length has 16 bits.
 const MAX_PIECE: u32 = u16::MAX as u32;
@@ -79,7 +78,7 @@ pub fn attach_mapped(
     let ring = |first: u32, i: u32, slots: u32| {
         RingMemory::of(map, geometry, first + i, slots).ok_or_else(missing)
     };
-    let token = token.map(Arc::new);
+    let token = token.map(|token| state.payer().token(token));
     let health = Arc::new(Health { fault: AtomicU32::new(0), token: token.clone() });
     for spec in [&rings.tx, &rings.rx] {
         for i in 0..spec.rings {
@@ -105,7 +104,7 @@ pub fn attach_mapped(
     let source = Box::new(RingPort { senders, receivers, health });
     if let (true, Some(token)) = (resume, &token) {
         // The predecessor may have died between publishing and kicking.
-        crate::kick(token.as_fd());
+        token.wake();
     }
     let bells = token.map_or(Bells::None, Bells::Token);
     Ok(Attached { source, egresses, bells })
@@ -145,18 +144,19 @@ impl Source for RingPort {
     fn disarm(&mut self) {
         self.senders.iter().for_each(|ring| ring.control.core_flags.0.wake.disarm());
         if let Some(token) = &self.health.token {
-            // Bytes on a token mean nothing but "look".
-            let mut bytes = [0u8; 64];
-            if token.recv(&mut bytes, RecvFlags::DONTWAIT) == Err(Errno::BADMSG) {
-                // The supervisor sees it, and the port goes.
-                token.hang_up();
-            }
+            token.drain();
         }
         self.reset_if_wanted();
     }
 
     fn is_full(&self) -> bool {
         self.senders.iter().any(SendRing::is_full)
+    }
+
+    fn give_up(&mut self) {
+        let Some(control) = self.reset_control() else { return };
+        self.health.fault.store(Fault::SlowBell as u32, Ordering::Relaxed);
+        control.core_flags.0.fault.store(Fault::SlowBell as u32, Ordering::Release);
     }
 }
 
@@ -210,7 +210,7 @@ struct Health {
     /// The [`Fault`] that put the port there, or 0.
     fault: AtomicU32,
     /// A byte on it wakes the owner.
-    token: Option<Arc<Inlet>>,
+    token: Option<Arc<Waker>>,
 }
 
 impl Health {
@@ -239,9 +239,7 @@ impl Health {
     }
 
     fn kick(&self) {
-        if let Some(token) = &self.token {
-            crate::kick(token.as_fd());
-        }
+        self.token.iter().for_each(Waker::wake);
     }
 }
 

@@ -32,6 +32,7 @@ use shmem::{Bytes, Shared};
 
 use super::{AttachError, Attached, Bells, Source};
 use crate::state::PortState;
+use crate::user::Payer;
 
 pub use fifo::Fifo;
 
@@ -70,6 +71,7 @@ pub fn attach(
     let expected = "a descriptor to spare for an eventfd";
     let stream = Arc::new(Stream {
         socket: Inlet::new(socket),
+        payer: state.payer().clone(),
         doorbell: doorbell.map_err(|_| AttachError::Descriptors { expected })?,
         closed: AtomicBool::new(false),
         waits: AtomicBool::new(!bytes.is_empty()),
@@ -92,6 +94,7 @@ pub fn attach(
 /// What the two directions share.
 struct Stream {
     socket: Inlet,
+    payer: Payer,
     /// Tells the worker that output begins to wait. Watched for changes and never read.
     doorbell: OwnedFd,
     /// Nothing is sent or received any more.
@@ -122,7 +125,10 @@ impl Stream {
         out.bytes.unsettle();
         while !out.bytes.is_empty() {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-            match rustix::net::send(&self.socket, out.bytes.there(), flags) {
+            match self
+                .payer
+                .call_of_batch(|| rustix::net::send(&self.socket, out.bytes.there(), flags))
+            {
                 Ok(sent) => {
                     out.bytes.take(sent);
                     moved = true;
@@ -264,7 +270,8 @@ impl StreamIngress {
     /// Receives what is there; false if nothing was.
     fn receive(&mut self, now: Nanos) -> bool {
         let space = self.inbox.space();
-        let got = self.stream.socket.recv(space, RecvFlags::DONTWAIT);
+        let stream = &self.stream;
+        let got = stream.payer.call_of_batch(|| stream.socket.recv(space, RecvFlags::DONTWAIT));
         match got {
             Ok(0) => self.stream.close(),
             Ok(bytes) => self.inbox.fill(bytes),

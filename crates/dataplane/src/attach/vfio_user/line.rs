@@ -27,6 +27,7 @@ use shmem::sync::AtomicU64;
 use shmem::{Shareable, Shared};
 
 use super::message::{HEADER, Header, MAX_FDS, MAX_MESSAGE, ProtocolError};
+use crate::user::Payer;
 
 /// Bytes that are looked at together: more than a message has.
 const BUFFER: usize = 8192;
@@ -64,6 +65,7 @@ unsafe impl Shareable for Progress {}
 #[derive(Debug)]
 pub struct Line {
     socket: Arc<Descriptor>,
+    payer: Payer,
     progress: Shared<Progress>,
     bytes: Box<[u8; BUFFER]>,
     /// Bytes of it that are in the socket.
@@ -96,8 +98,12 @@ impl Line {
     ///
     /// # Errors
     /// [`ProtocolError`] when the socket cannot be read.
-    pub fn new(socket: Arc<Descriptor>, progress: Shared<Progress>) -> Result<Self, ProtocolError> {
-        let mut line = Self::ended(socket, progress);
+    pub fn new(
+        socket: Arc<Descriptor>,
+        progress: Shared<Progress>,
+        payer: &Payer,
+    ) -> Result<Self, ProtocolError> {
+        let mut line = Self { payer: payer.clone(), ..Self::ended(socket, progress) };
         let done = line.progress.done.load(Ordering::Relaxed);
         let first = line.progress.first.load(Ordering::Relaxed);
         if done != 0 && (done & TAKING == 0 || line.look()? && line.word(0) == first) {
@@ -141,6 +147,7 @@ impl Line {
     pub fn ended(socket: Arc<Descriptor>, progress: Shared<Progress>) -> Self {
         Self {
             socket,
+            payer: Payer::default(),
             progress,
             bytes: Box::new([0; BUFFER]),
             seen: 0,
@@ -286,7 +293,7 @@ impl Line {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let number = message.first_chunk().map_or(0, |id| u16::from_ne_bytes(*id));
         self.progress.asked.store(number.into(), Ordering::Relaxed);
-        match rustix::net::send(&*self.socket, message, flags) {
+        match self.payer.call(|| rustix::net::send(&*self.socket, message, flags)) {
             Ok(sent) if sent == message.len() => Ok(true),
             Ok(_) => Err(ProtocolError::Unread),
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => Ok(false),
@@ -331,7 +338,7 @@ impl Line {
             return strangers::receive(&*self.socket, self.socket.uid(), to, flags)
                 .map(|got| got.bytes);
         }
-        rustix::net::recv(&*self.socket, to, flags).map(|(_, got)| got)
+        self.payer.call(|| rustix::net::recv(&*self.socket, to, flags)).map(|(_, got)| got)
     }
 
     /// Sends a reply, all of it. That it is being sent is said with nothing between: a process that is killed there
@@ -354,7 +361,7 @@ impl Line {
                 rustix::net::sendmsg(&*self.socket, &parts, &mut control, flags)
             } else {
                 mark();
-                rustix::net::send(&*self.socket, bytes, flags)
+                self.payer.call(|| rustix::net::send(&*self.socket, bytes, flags))
             };
             return match sent {
                 Ok(sent) if sent == bytes.len() => Ok(()),

@@ -64,6 +64,7 @@ use super::vhost_user::session::Kept;
 use super::{AttachError, Attached, Bells, Exit, null};
 use crate::config::{Doorbell, NicConfig, PortId};
 use crate::state::PortState;
+use crate::user::Payer;
 use crate::worker::clock;
 
 pub use self::bus::Summons;
@@ -166,7 +167,8 @@ impl Server {
         if kept.is_none() {
             config.power_on();
         }
-        let (line, whole) = open(&socket, &room, &session).ok_or_else(no_room)?;
+        let opened = open(&socket, &room, &session, state.payer());
+        let (line, whole) = opened.ok_or_else(no_room)?;
         let mut this = Self {
             wire: Arc::new(Wire::new(line, Arc::clone(&socket), summons, id)),
             socket,
@@ -341,7 +343,10 @@ impl Server {
         device.set_interrupt_mode(self.session.mode());
         device.set_link(self.plug.link, now);
         let pin = Arc::clone(self.session.pin());
-        let (mode, eventfds) = (self.session.mode(), self.session.eventfds());
+        let payer = self.state.payer();
+        let wake = |fd: Option<Arc<Descriptor>>| fd.map(|fd| payer.eventfd(fd));
+        let eventfds = self.session.eventfds().into_iter().map(wake).collect();
+        let mode = self.session.mode();
         let line = (Arc::clone(&pin), Arc::clone(&self.config));
         let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, line);
         let counters = self.state.bus().ok_or_else(missing)?;
@@ -439,8 +444,13 @@ pub struct Done {
 }
 
 /// What is said on a socket, and whether it goes on; `None` without room.
-fn open(socket: &Arc<Descriptor>, room: &Room, session: &Session) -> Option<(Line, bool)> {
-    let line = Line::new(Arc::clone(socket), room.progress()?);
+fn open(
+    socket: &Arc<Descriptor>,
+    room: &Room,
+    session: &Session,
+    payer: &Payer,
+) -> Option<(Line, bool)> {
+    let line = Line::new(Arc::clone(socket), room.progress()?, payer);
     let line = line.and_then(|mut line| finish(&mut line, session).map(|()| line));
     match line {
         Ok(line) => Some((line, true)),

@@ -4,7 +4,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use jail::strangers::Descriptor;
 use nic::device::{Device, Interrupt, InterruptMode};
 use nic::pci::Config;
 use port::Nanos;
@@ -12,6 +11,7 @@ use shmem::Shared;
 
 use crate::attach::moderation::Moderation;
 use crate::state::BusCounters;
+use crate::user::Waker;
 
 /// Nobody is about to ask.
 const NEVER: u64 = u64::MAX;
@@ -21,7 +21,7 @@ pub struct Vectors {
     device: Arc<dyn Device>,
     mode: InterruptMode,
     /// By vector.
-    eventfds: Box<[Option<Arc<Descriptor>>]>,
+    eventfds: Box<[Option<Arc<Waker>>]>,
     pin: Arc<Pin>,
     config: Arc<Config>,
     counters: Option<Shared<BusCounters>>,
@@ -67,7 +67,7 @@ impl Vectors {
     pub fn new(
         device: Arc<dyn Device>,
         mode: InterruptMode,
-        eventfds: Box<[Option<Arc<Descriptor>>]>,
+        eventfds: Box<[Option<Arc<Waker>>]>,
         (pin, config): (Arc<Pin>, Arc<Config>),
     ) -> Self {
         let (counters, moderation, asked_at) = (None, None, AtomicU64::new(NEVER));
@@ -117,7 +117,7 @@ impl Vectors {
                 let vector = left.trailing_zeros() as usize;
                 left &= left - 1;
                 if let Some(Some(eventfd)) = self.eventfds.get(vector) {
-                    crate::signal(eventfd.as_fd());
+                    eventfd.wake();
                     raised += 1;
                 }
             }
@@ -143,7 +143,7 @@ impl Vectors {
         let Some(Some(eventfd)) = self.eventfds.first() else { return false };
         let raise = !self.pin.masked.swap(true, Ordering::AcqRel);
         if raise {
-            crate::signal(eventfd.as_fd());
+            eventfd.wake();
         }
         raise
     }
@@ -169,6 +169,7 @@ impl Vectors {
 mod tests {
     use std::sync::Mutex;
 
+    use jail::strangers::Descriptor;
     use nic::device::Identity;
     use nic::pci;
     use rustix::event::EventfdFlags;
@@ -176,6 +177,7 @@ mod tests {
 
     use super::super::loopback::IDENTITY;
     use super::*;
+    use crate::user::Payer;
 
     /// A device that wants what it was told to want.
     #[derive(Default)]
@@ -206,6 +208,10 @@ mod tests {
         Arc::new(rustix::event::eventfd(0, EventfdFlags::NONBLOCK).unwrap().into())
     }
 
+    fn wake(eventfd: &Arc<Descriptor>) -> Arc<Waker> {
+        Payer::default().eventfd(Arc::clone(eventfd))
+    }
+
     fn config() -> Arc<Config> {
         let words = Mapping::private(pci::SIZE).unwrap().shared(0).unwrap();
         Arc::new(Config::new(&Wants::default().identity(), words))
@@ -219,7 +225,7 @@ mod tests {
     #[test]
     fn a_pin_is_signalled_once_until_the_front_end_looks_again() {
         let (device, pin, fd) = (Arc::new(Wants::default()), Arc::new(Pin::default()), eventfd());
-        let fds = vec![Some(Arc::clone(&fd))].into();
+        let fds = vec![Some(wake(&fd))].into();
         let with = (Arc::clone(&pin), config());
         let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Pin, fds, with);
         assert!(!vectors.ask(Nanos(1)).rung);
@@ -234,7 +240,7 @@ mod tests {
     #[test]
     fn messages_go_to_their_vectors() {
         let (device, fds) = (Arc::new(Wants::default()), [eventfd(), eventfd()]);
-        let table = vec![Some(Arc::clone(&fds[0])), None, Some(Arc::clone(&fds[1]))].into();
+        let table = vec![Some(wake(&fds[0])), None, Some(wake(&fds[1]))].into();
         let with = (Arc::default(), config());
         let vectors = Vectors::new(Arc::clone(&device) as _, InterruptMode::Msix, table, with);
         *device.0.lock().unwrap() = Interrupt { vectors: 0b1110, due: None };

@@ -10,6 +10,7 @@ use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use shmem::{Bytes, Shared};
 
 use crate::attach::Source;
+use crate::user::Waker;
 
 /// Frames taken at a time from a guest without a link.
 const UNPLUGGED_BATCH: usize = 64;
@@ -88,12 +89,12 @@ impl Ingress for Queue {
 /// What takes a guest's frames while its port has no link, as a network card without a cable does.
 pub struct Unplugged {
     counters: Shared<IngressCounters>,
-    call: Option<Arc<Descriptor>>,
+    call: Option<Arc<Waker>>,
     scratch: Scratch,
 }
 
 impl Unplugged {
-    pub fn new(counters: Shared<IngressCounters>, call: Option<Arc<Descriptor>>) -> Self {
+    pub fn new(counters: Shared<IngressCounters>, call: Option<Arc<Waker>>) -> Self {
         Self { counters, call, scratch: Scratch::new(UNPLUGGED_BATCH) }
     }
 
@@ -105,7 +106,7 @@ impl Unplugged {
             transmit.complete(frames);
             std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
             if let (true, Some(call)) = (transmit.settle(now).kick, &self.call) {
-                crate::signal(call.as_fd());
+                call.wake();
             }
         }
         0

@@ -145,7 +145,7 @@ impl FrontEnd {
     /// [`ProtocolError`]: it has to be [disconnected](Self::end).
     pub fn receive(&mut self) -> Result<Option<message::Message>, ProtocolError> {
         self.flush()?;
-        self.receiver.receive(&self.socket)
+        self.state.payer().call(|| self.receiver.receive(&self.socket))
     }
 
     /// What a successor of this process needs to go on with the session.
@@ -163,7 +163,7 @@ impl FrontEnd {
     /// # Errors
     /// As [`receive`](Self::receive).
     pub fn done(&mut self) -> Result<(), ProtocolError> {
-        self.receiver.done(&self.socket)
+        self.state.payer().call(|| self.receiver.done(&self.socket))
     }
 
     /// Sends a reply, or keeps it until there is room.
@@ -193,7 +193,9 @@ impl FrontEnd {
                 Some((at, _)) => (*at, None),
                 None => (self.unsent.len(), None),
             };
-            match message::send_bytes(&self.socket, &self.unsent[..until], file.as_slice()) {
+            let bytes = &self.unsent[..until];
+            let send = || message::send_bytes(&self.socket, bytes, file.as_slice());
+            match self.state.payer().call(send) {
                 Ok(sent) => {
                     drop(self.unsent.drain(..sent));
                     let after = |(at, file): (usize, _)| Some((at.checked_sub(sent)?, file));
@@ -277,6 +279,7 @@ impl FrontEnd {
             let queues = (0..2 * self.queue_pairs).filter(|q| q % 2 == odd && self.is_running(*q));
             let bell = |queue: usize| {
                 let call = self.session.rings()[queue].call.clone()?;
+                let call = self.state.payer().eventfd(call);
                 Some(Arc::new(Bell::new(call, self.interrupts, moved(queue))))
             };
             queues.map(bell).collect()
@@ -366,7 +369,10 @@ impl FrontEnd {
         let kick = ring.kick.clone().ok_or(missing)?;
         let counters = self.state.ingress().ok_or(missing)?;
         let transmit = Transmit::new(self.config(queue)?, counters.clone())?;
-        let unplugged = (!self.link).then(|| Unplugged::new(counters, ring.call.clone()));
+        let unplugged = (!self.link).then(|| {
+            let call = ring.call.clone().map(|call| self.state.payer().eventfd(call));
+            Unplugged::new(counters, call)
+        });
         Ok(Queue { transmit, kick, unplugged })
     }
 
@@ -379,9 +385,8 @@ impl FrontEnd {
     fn stop(&mut self, queue: usize) {
         if let Some(ring) = self.session.ring_mut(queue) {
             ring.kick = None;
-            if let Some(error) = &ring.error {
-                crate::signal(error.as_fd());
-            }
+            let error = ring.error.clone();
+            error.into_iter().for_each(|error| self.state.payer().eventfd(error).wake());
         }
     }
 
@@ -393,9 +398,8 @@ impl FrontEnd {
             let fault = self.queue(queue).and_then(|state| state.fault());
             let Some(fault) = fault.filter(|_| !self.said[queue]) else { continue };
             self.said[queue] = true;
-            if let Some(error) = self.session.rings().get(queue).and_then(|r| r.error.as_ref()) {
-                crate::signal(error.as_fd());
-            }
+            let error = self.session.rings().get(queue).and_then(|ring| ring.error.clone());
+            error.into_iter().for_each(|error| self.state.payer().eventfd(error).wake());
             faults.push((queue, fault));
         }
         faults

@@ -2,7 +2,7 @@
 
 use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
-use dataplane::state::State;
+use dataplane::state::{Standing, State};
 use frame::{Mac, VlanId};
 
 use super::super::process::DataProcess;
@@ -74,13 +74,20 @@ impl Switch {
 
     /// Why a port is not as it should be, if it is not.
     pub(super) fn failure_of(&self, port: &Port) -> Option<String> {
-        let panicked = || self.view.port(port.id).is_some_and(|state| state.has_failed());
-        let bug = || {
-            "Its code panicked, and it is out of service: see the daemon's log and report a bug; \
-             `toklat upgrade` serves it again"
-                .to_owned()
+        let failed = || {
+            let state = self.view.port(port.id).filter(|state| port.known && state.has_failed())?;
+            Some(match state.standing() {
+                Standing::AtFault => {
+                    "Its user is at fault: it took too long to wake the owners of its ports. It may open \
+                     ports again some minutes after that"
+                }
+                _ => {
+                    "Its code panicked, and it is out of service: see the daemon's log and report a bug; \
+                     `toklat upgrade` serves it again"
+                }
+            })
         };
-        port.failure.clone().or_else(|| (port.known && panicked()).then(bug))
+        port.failure.clone().or_else(|| failed().map(ToOwned::to_owned))
     }
 
     fn state_of(&self, port: &Port) -> PortState {

@@ -1,0 +1,334 @@
+//! Users, and the system calls whose cost they set.
+//!
+//! To wake a sleeper the kernel walks everything that waits for its descriptor, on the thread that wakes it. Whoever
+//! has the descriptor decides how much that is: with two million epoll watches a byte takes 200 ms. So does what a
+//! socket's other end waits for, whenever bytes are sent to it or taken from it. No one can tell before the first
+//! such call; so calls are [timed](stopwatch), and what is proven to be slow is charged to the port's user, since a
+//! user may have thousands of ports.
+//!
+//! ```text
+//!            10 ms on threads that serve others        0.5 s on its own thread, or 10 ms on theirs again
+//!   Good ------------------------------------> Helped -------------------------------------------> AtFault
+//!     ^     its owners are woken by a thread      ^     its owners are not woken any more,            |
+//!     |     of its own, which may take its time   |     and its ports are at fault                    |
+//!     +------------- after a term ----------------+--------------------- after a term ----------------+
+//! ```
+//!
+//! What is charged fades by 10 ms a second. A term is a minute, and twice as long each time: so the first slow call
+//! costs others what the kernel can be made to do in one, and then none does for ever longer. A noisy machine
+//! punishes nobody: only time that the calling thread itself worked counts, and who is helped is served as well, by
+//! one more wake-up.
+
+mod helper;
+mod stopwatch;
+mod waker;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use port::Nanos;
+use rustix::event::EventfdFlags;
+use rustix::thread::{CpuSet, sched_getaffinity};
+use shmem::Shared;
+
+use self::helper::Helper;
+pub use self::stopwatch::Slow;
+use self::stopwatch::{QUICK_NS, Stopwatch};
+pub use self::waker::{Payer, Waker};
+use crate::state::{Conduct, Standing};
+
+/// What slow calls may take, on threads that serve others and on the user's own.
+const MOST_NS: u64 = 10 * Nanos::MILLI;
+const MOST_HELPED_NS: u64 = 500 * Nanos::MILLI;
+/// A shorter call that moves a batch of frames is no concern: to send 64 datagrams takes up to some 300 us.
+const QUICK_BATCH_NS: u64 = 2 * Nanos::MILLI;
+/// It fades: so much of the time that passes is taken off.
+const FADES: u64 = 100;
+/// How long calls are timed closely after one that took long.
+const CLOSELY_NS: u64 = Nanos::SECOND;
+/// The first term.
+const TERM_NS: u64 = 60 * Nanos::SECOND;
+/// Most threads of users' own in this process. The ports of users beyond them are at fault at once.
+const MOST_HELPERS: usize = 8;
+/// Most users that are remembered, beside those with ports.
+const REMEMBERED: usize = 1024;
+
+/// Which thread made a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    /// One that serves others, too.
+    Server,
+    /// The user's own.
+    Helper,
+}
+
+/// What all users of a process share.
+#[derive(Debug)]
+struct Office {
+    helpers: AtomicUsize,
+    /// Where threads of users' own may run: not where a worker has its place.
+    cpus: Option<CpuSet>,
+    news: Mutex<Vec<News>>,
+    doorbell: OwnedFd,
+}
+
+/// A user stands in another way.
+#[derive(Clone, Debug)]
+pub struct News {
+    /// Which one.
+    pub user: Arc<User>,
+    /// How.
+    pub standing: Standing,
+    /// Nanoseconds of the call that made it so; 0 if time did.
+    pub took: u64,
+}
+
+/// The users of a process.
+#[derive(Debug)]
+pub struct Users {
+    office: Arc<Office>,
+    by_uid: Mutex<HashMap<u32, Arc<User>>>,
+}
+
+impl Users {
+    /// None yet. The threads that they come to have stay off the CPUs `taken`, if there are others.
+    ///
+    /// # Errors
+    /// The kernel has no eventfd to spare.
+    pub fn new(taken: impl IntoIterator<Item = u16>) -> rustix::io::Result<Self> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let office = Office {
+            helpers: AtomicUsize::new(0),
+            cpus: free_cpus(taken),
+            news: Mutex::default(),
+            doorbell: rustix::event::eventfd(0, flags)?,
+        };
+        Ok(Self { office: Arc::new(office), by_uid: Mutex::default() })
+    }
+
+    /// The user of this number.
+    #[must_use]
+    pub fn of(&self, uid: u32) -> Arc<User> {
+        let mut users = self.lock();
+        let user = users.entry(uid).or_insert_with(|| Arc::new(User::new(uid, &self.office)));
+        Arc::clone(user)
+    }
+
+    /// What becomes readable when there is news.
+    #[must_use]
+    pub fn doorbell(&self) -> BorrowedFd<'_> {
+        self.office.doorbell.as_fd()
+    }
+
+    /// Ends terms that are over, forgets users without ports, and tells what is new.
+    #[must_use]
+    pub fn look_after(&self, now: Nanos) -> Vec<News> {
+        let mut users = self.lock();
+        users.values().for_each(|user| user.look_after(now));
+        let remembered = users.len().saturating_sub(REMEMBERED);
+        let mut idle: Vec<_> = users.values().filter(|user| Arc::strong_count(user) == 1).collect();
+        idle.sort_by_key(|user| user.remembered_until());
+        let gone =
+            |(at, user): &(usize, &Arc<User>)| *at < remembered || user.remembered_until() <= now;
+        let gone: Vec<_> =
+            idle.into_iter().enumerate().take_while(gone).map(|(_, u)| u.uid).collect();
+        gone.iter().for_each(|uid| drop(users.remove(uid)));
+        drop(users);
+        let _ = rustix::io::read(&self.office.doorbell, &mut [0; 8]);
+        std::mem::take(&mut *self.office.news())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u32, Arc<User>>> {
+        self.by_uid.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Users {
+    fn drop(&mut self) {
+        self.lock().values().for_each(|user| user.helper.end());
+    }
+}
+
+/// The CPUs of this process that nobody has taken, if both are there.
+fn free_cpus(taken: impl IntoIterator<Item = u16>) -> Option<CpuSet> {
+    let mut cpus = sched_getaffinity(None).ok()?;
+    let all = cpus;
+    taken
+        .into_iter()
+        .map(usize::from)
+        .filter(|cpu| *cpu < CpuSet::MAX_CPU)
+        .for_each(|cpu| cpus.unset(cpu));
+    Some(if cpus.count() > 0 { cpus } else { all })
+}
+
+impl Office {
+    fn news(&self) -> MutexGuard<'_, Vec<News>> {
+        self.news.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, news: News) {
+        self.news().push(news);
+        crate::signal(self.doorbell.as_fd());
+    }
+}
+
+/// A user: whoever ports work for.
+#[derive(Debug)]
+pub struct User {
+    /// Its number.
+    pub uid: u32,
+    /// The number of its [`Standing`].
+    standing: AtomicU8,
+    /// Until when calls are timed closely.
+    closely: AtomicU64,
+    record: Mutex<Record>,
+    helper: Arc<Helper>,
+    office: Arc<Office>,
+}
+
+/// What is held against a user.
+#[derive(Debug, Default)]
+struct Record {
+    by_servers: Spent,
+    by_helper: Spent,
+    /// Times that it came to stand worse.
+    times: u32,
+    /// When the present term ends.
+    until: Nanos,
+}
+
+/// Time that slow calls took, and that fades.
+#[derive(Clone, Copy, Debug, Default)]
+struct Spent {
+    ns: u64,
+    at: Nanos,
+}
+
+impl Spent {
+    /// Adds to it; what it is then.
+    fn add(&mut self, ns: u64, now: Nanos) -> u64 {
+        self.ns = self.ns.saturating_sub((now - self.at) / FADES).saturating_add(ns);
+        self.at = now;
+        self.ns
+    }
+}
+
+impl User {
+    fn new(uid: u32, office: &Arc<Office>) -> Self {
+        Self {
+            uid,
+            standing: AtomicU8::new(Standing::Good as u8),
+            closely: AtomicU64::new(0),
+            record: Mutex::default(),
+            helper: Arc::default(),
+            office: Arc::clone(office),
+        }
+    }
+
+    /// How it stands.
+    #[inline]
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing::of(self.standing.load(Ordering::Relaxed).into())
+    }
+
+    /// True if its ports are at fault.
+    #[must_use]
+    pub fn is_at_fault(&self) -> bool {
+        self.standing() == Standing::AtFault
+    }
+
+    /// Makes a call whose cost the user sets, on a thread that serves others, too.
+    #[inline]
+    pub fn call<T>(self: &Arc<Self>, of: Option<&Shared<Conduct>>, call: impl FnOnce() -> T) -> T {
+        let watch = Stopwatch::start(Nanos(self.closely.load(Ordering::Relaxed)));
+        let done = call();
+        if let Some(slow) = watch.stop() {
+            self.was_slow(slow, of, By::Server);
+        }
+        done
+    }
+
+    /// As [`call`](Self::call), of one that moves a batch of frames.
+    #[inline]
+    pub fn call_of_batch<T>(
+        self: &Arc<Self>,
+        of: Option<&Shared<Conduct>>,
+        call: impl FnOnce() -> T,
+    ) -> T {
+        let watch = Stopwatch::start(Nanos(self.closely.load(Ordering::Relaxed)));
+        let done = call();
+        if let Some(slow) = watch.stop().filter(|slow| slow.worked >= QUICK_BATCH_NS) {
+            self.was_slow(slow, of, By::Server);
+        }
+        done
+    }
+
+    fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a call that took long.
+    #[cold]
+    fn was_slow(self: &Arc<Self>, slow: Slow, of: Option<&Shared<Conduct>>, by: By) {
+        self.closely.store((slow.at + CLOSELY_NS).0, Ordering::Relaxed);
+        if slow.worked < QUICK_NS {
+            return;
+        }
+        let mut record = self.record();
+        if let Some(conduct) = of {
+            conduct.slow_calls.add(1);
+            conduct.slowest_call_ns.set(conduct.slowest_call_ns.get().max(slow.took));
+        }
+        let over = match by {
+            By::Server => record.by_servers.add(slow.worked, slow.at) >= MOST_NS,
+            By::Helper => record.by_helper.add(slow.worked, slow.at) >= MOST_HELPED_NS,
+        };
+        if over && self.standing() != Standing::AtFault {
+            self.worsen(&mut record, slow);
+        }
+    }
+
+    fn worsen(self: &Arc<Self>, record: &mut Record, slow: Slow) {
+        let helped = self.standing() == Standing::Good && self.helper.start(self);
+        let standing = if helped { Standing::Helped } else { Standing::AtFault };
+        let term = TERM_NS.saturating_mul(1 << record.times.min(31));
+        record.times += 1;
+        (record.by_servers, record.by_helper) = Default::default();
+        self.enter(record, standing, slow.at + term);
+        self.office.tell(News { user: Arc::clone(self), standing, took: slow.took });
+    }
+
+    fn enter(&self, record: &mut Record, standing: Standing, until: Nanos) {
+        record.until = until;
+        self.standing.store(standing as u8, Ordering::Relaxed);
+    }
+
+    /// Ends a term that is over: it comes to stand better by one.
+    fn look_after(self: &Arc<Self>, now: Nanos) {
+        let mut record = self.record();
+        let was = self.standing();
+        if was == Standing::Good || now < record.until {
+            return;
+        }
+        let term = TERM_NS.saturating_mul(1 << (record.times.saturating_sub(1)).min(31));
+        let standing = match was {
+            Standing::AtFault if self.helper.start(self) => Standing::Helped,
+            Standing::AtFault => return,
+            _ => Standing::Good,
+        };
+        self.enter(&mut record, standing, now + term);
+        self.helper.nudge();
+        self.office.tell(News { user: Arc::clone(self), standing, took: 0 });
+    }
+
+    /// Until when a user without ports is remembered: as long again as its last term.
+    fn remembered_until(&self) -> Nanos {
+        self.record().until
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,101 @@
+//! A user's own thread, which makes the calls that are slow on its account.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use super::{By, MOST_HELPERS, Standing, User, Waker};
+
+/// Bytes of its stack.
+const STACK: usize = 128 << 10;
+
+/// What the thread is to do, and whether there is one.
+#[derive(Debug, Default)]
+pub(super) struct Helper {
+    jobs: Mutex<Jobs>,
+    more: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    queue: VecDeque<Arc<Waker>>,
+    /// The thread is there.
+    runs: bool,
+    /// It is to end.
+    ends: bool,
+}
+
+impl Helper {
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has `user` have a thread; false if there can be no more of them.
+    pub fn start(&self, user: &Arc<User>) -> bool {
+        let mut jobs = self.lock();
+        if jobs.runs {
+            return true;
+        }
+        let helpers = &user.office.helpers;
+        let room = |count| (count < MOST_HELPERS).then_some(count + 1);
+        if helpers.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+            return false;
+        }
+        let (name, served) = (format!("wakes {}", user.uid), Arc::clone(user));
+        let thread = std::thread::Builder::new().name(name).stack_size(STACK);
+        jobs.runs = thread.spawn(move || serve(&served)).is_ok();
+        if !jobs.runs {
+            helpers.fetch_sub(1, Ordering::Relaxed);
+        }
+        jobs.runs
+    }
+
+    /// Has the thread do what a waker is asked for; false if there is no thread.
+    pub fn push(&self, waker: Arc<Waker>) -> bool {
+        let mut jobs = self.lock();
+        if jobs.runs {
+            jobs.queue.push_back(waker);
+            self.more.notify_one();
+        }
+        jobs.runs
+    }
+
+    /// Has the thread look at how its user stands.
+    pub fn nudge(&self) {
+        let _jobs = self.lock();
+        self.more.notify_one();
+    }
+
+    /// Ends the thread as soon as it can.
+    pub fn end(&self) {
+        self.lock().ends = true;
+        self.more.notify_one();
+    }
+
+    /// The next job; `None` when the thread is to end.
+    fn next(&self, user: &User) -> Option<Arc<Waker>> {
+        let mut jobs = self.lock();
+        loop {
+            let job = jobs.queue.pop_front().filter(|_| !jobs.ends);
+            if job.is_some() {
+                return job;
+            }
+            if jobs.ends || user.standing() == Standing::Good {
+                jobs.runs = false;
+                return None;
+            }
+            jobs = self.more.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+fn serve(user: &Arc<User>) {
+    if let Some(cpus) = &user.office.cpus {
+        // It runs anywhere then.
+        let _ = rustix::thread::sched_setaffinity(None, cpus);
+    }
+    while let Some(waker) = user.helper.next(user) {
+        waker.carry_out(By::Helper);
+    }
+    user.office.helpers.fetch_sub(1, Ordering::Relaxed);
+}

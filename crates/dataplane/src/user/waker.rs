@@ -1,0 +1,180 @@
+//! What wakes the owner of a port: its token, or an eventfd.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use jail::strangers::{Descriptor, Inlet};
+use port::Nanos;
+use rustix::io::Errno;
+use rustix::net::RecvFlags;
+use shmem::Shared;
+
+use super::stopwatch::Stopwatch;
+use super::{By, Standing, User};
+use crate::state::Conduct;
+
+/// What a helper is asked for.
+const WAKE: u8 = 1;
+const DRAIN: u8 = 2;
+
+/// What wakes a peer.
+#[derive(Debug)]
+enum Bell {
+    /// Our end of a pair of sockets.
+    Token(Inlet),
+    Eventfd(Arc<Descriptor>),
+}
+
+/// Who pays for calls whose cost a port's owner sets: its user, and where that is counted. `None` for ports within a
+/// process of their owner's.
+#[derive(Clone, Debug, Default)]
+pub struct Payer(Option<(Arc<User>, Option<Shared<Conduct>>)>);
+
+impl Payer {
+    /// The user of a port whose calls are counted in `conduct`.
+    #[must_use]
+    pub fn new(user: Arc<User>, conduct: Option<Shared<Conduct>>) -> Self {
+        Self(Some((user, conduct)))
+    }
+
+    /// Makes a call on a thread that serves others, too.
+    #[inline]
+    pub fn call<T>(&self, call: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some((user, conduct)) => user.call(conduct.as_ref(), call),
+            None => call(),
+        }
+    }
+
+    /// As [`call`](Self::call), of one that moves a batch of frames: that may take much longer.
+    #[inline]
+    pub fn call_of_batch<T>(&self, call: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some((user, conduct)) => user.call_of_batch(conduct.as_ref(), call),
+            None => call(),
+        }
+    }
+
+    /// True if its ports are at fault.
+    #[must_use]
+    pub fn is_at_fault(&self) -> bool {
+        self.0.as_ref().is_some_and(|(user, _)| user.is_at_fault())
+    }
+
+    /// What wakes its owner by an eventfd.
+    #[must_use]
+    pub fn eventfd(&self, fd: Arc<Descriptor>) -> Arc<Waker> {
+        Arc::new(Waker { bell: Bell::Eventfd(fd), payer: self.clone(), asked: AtomicU8::new(0) })
+    }
+
+    /// What wakes its owner by a byte on a token.
+    #[must_use]
+    pub fn token(&self, token: Inlet) -> Arc<Waker> {
+        Arc::new(Waker { bell: Bell::Token(token), payer: self.clone(), asked: AtomicU8::new(0) })
+    }
+}
+
+/// A descriptor of a peer's that wakes it, and who pays for that.
+#[derive(Debug)]
+pub struct Waker {
+    bell: Bell,
+    payer: Payer,
+    /// What its user's own thread is asked for.
+    asked: AtomicU8,
+}
+
+impl Waker {
+    /// Wakes the peer, or has it woken.
+    #[inline]
+    pub fn wake(self: &Arc<Self>) {
+        match self.other_thread() {
+            Some(user) => self.ask(user, WAKE),
+            None => self.payer.call(|| self.signal()),
+        }
+    }
+
+    /// The user whose own thread makes the calls.
+    #[inline]
+    pub(super) fn other_thread(&self) -> Option<&Arc<User>> {
+        let (user, _) = self.payer.0.as_ref()?;
+        (user.standing() != Standing::Good).then_some(user)
+    }
+
+    /// Takes what woke us out of a token, or has it taken out: that wakes those who wait for room in it.
+    pub fn drain(self: &Arc<Self>) {
+        // To look wakes nobody, and finds nothing where a worker is hot.
+        let Bell::Token(token) = &self.bell else { return };
+        if token.recv(&mut [0], RecvFlags::DONTWAIT | RecvFlags::PEEK) == Err(Errno::AGAIN) {
+            return;
+        }
+        match self.other_thread() {
+            Some(user) => self.ask(user, DRAIN),
+            None => self.payer.call(|| self.empty()),
+        }
+    }
+
+    #[cold]
+    pub(super) fn ask(self: &Arc<Self>, user: &Arc<User>, what: u8) {
+        if user.is_at_fault() {
+            return;
+        }
+        // Cleared before it is done: what is asked for from then on is done once more.
+        let first = self.asked.fetch_or(what, Ordering::AcqRel) == 0;
+        if first && !user.helper.push(Arc::clone(self)) {
+            // The user has come to stand well meanwhile.
+            self.carry_out(By::Server);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Acquire) != 0
+    }
+
+    /// Does what was asked for.
+    pub(super) fn carry_out(&self, by: By) {
+        let asked = self.asked.swap(0, Ordering::AcqRel);
+        let Some((user, conduct)) = self.payer.0.as_ref().filter(|(user, _)| !user.is_at_fault())
+        else {
+            return;
+        };
+        let watch = Stopwatch::start(Nanos(u64::MAX));
+        if asked & DRAIN != 0 {
+            self.empty();
+        }
+        if asked & WAKE != 0 {
+            self.signal();
+            conduct.iter().for_each(|conduct| conduct.helped_kicks.add_shared(1));
+        }
+        if let Some(slow) = watch.stop() {
+            user.was_slow(slow, conduct.as_ref(), by);
+        }
+    }
+
+    fn signal(&self) {
+        match &self.bell {
+            Bell::Token(token) => crate::kick(token.as_fd()),
+            Bell::Eventfd(fd) => crate::signal(fd.as_fd()),
+        }
+    }
+
+    fn empty(&self) {
+        let Bell::Token(token) = &self.bell else { return };
+        // Bytes on a token mean nothing but "look".
+        let mut bytes = [0u8; 64];
+        if token.recv(&mut bytes, RecvFlags::DONTWAIT) == Err(Errno::BADMSG) {
+            // The supervisor sees it, and the port goes.
+            token.hang_up();
+        }
+    }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.bell {
+            Bell::Token(token) => token.as_fd(),
+            Bell::Eventfd(fd) => fd.as_fd(),
+        }
+    }
+}
