@@ -397,8 +397,11 @@ fn ask(
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let bytes = [rustix::io::IoSlice::new(request.as_bytes())];
-    rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL)
-        .map_err(OpenError::Io)?;
+    match rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL) {
+        // One that has no room for the connection answers before it is asked.
+        Ok(_) | Err(Errno::PIPE) => (),
+        Err(error) => return Err(OpenError::Io(error)),
+    }
     let (reply, fds) = receive_reply(&socket)?;
     if reply.version != VERSION {
         return Err(OpenError::Malformed("version"));

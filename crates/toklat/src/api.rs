@@ -4,6 +4,9 @@
 //! from it. The topology file is the same types in TOML:
 //!
 //! ```toml
+//! [quota]                                 # of each user
+//! ports = 100
+//!
 //! [switch.vale0]
 //! idle = "auto"
 //! workers = [{ cpu = 1 }]
@@ -17,11 +20,13 @@
 
 mod error;
 mod fdb;
+mod quota;
 mod routes;
 mod stats;
 
 pub use error::{ApiError, ErrorCode};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
+pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
 pub use routes::{Operation, ROUTES, Route};
 pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
@@ -42,6 +47,9 @@ pub const SOCKET: &str = "control.sock";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Topology {
+    /// What users may hold.
+    #[serde(default, skip_serializing_if = "Quotas::is_default")]
+    pub quota: Quotas,
     /// Switches by name.
     #[serde(default)]
     pub switch: BTreeMap<String, SwitchSpec>,

@@ -114,6 +114,42 @@ pub fn optional_uid<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D
     from.deserialize_option(Reader)
 }
 
+/// A table whose keys are users: read by name or number, written by number.
+pub mod by_uid {
+    use std::collections::BTreeMap;
+
+    use serde::de::{Deserialize, Deserializer, Error};
+    use serde::ser::{Serialize, Serializer};
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// The serializer's.
+    pub fn serialize<T: Serialize, S: Serializer>(
+        table: &BTreeMap<u32, T>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_map(table.iter().map(|(uid, value)| (uid.to_string(), value)))
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// There is no user of a name, or one is there twice.
+    pub fn deserialize<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<u32, T>, D::Error> {
+        let mut table = BTreeMap::new();
+        for (name, value) in BTreeMap::<String, T>::deserialize(from)? {
+            let uid = super::uid(&name).map_err(D::Error::custom)?;
+            if table.insert(uid, value).is_some() {
+                return Err(D::Error::custom(format!("user {name} is there twice")));
+            }
+        }
+        Ok(table)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

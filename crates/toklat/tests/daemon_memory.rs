@@ -105,7 +105,7 @@ fn the_most_memory_of_a_guest_is_set_on_the_switch() {
         let shown = memory(daemon, "a");
         shown == json!({"bytes": 2 << 20, "mappings": 2, "refused": 1, "refused_by": "port"})
     });
-    assert!(daemon.log().contains("--max-guest-memory"), "{}", daemon.log());
+    daemon.wait_for("the remedy to be logged", |d| d.log().contains("--max-guest-memory"));
     daemon.done(&["switch", "set", "vale0", "--max-guest-memory", "3MiB"]);
     assert_eq!(add(&socket, 2 * MEMORY), 0);
     // A data process that takes its place maps all of it again.

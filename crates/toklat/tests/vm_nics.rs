@@ -98,7 +98,7 @@ fn guests_whose_memory_is_private_reach_the_switch() {
     }
     let private = ["-object", "memory-backend-ram,id=private,size=256M", "-machine"];
     let options = |nic| [&["--nic", nic, "--"][..], &private, &["memory-backend=private"]].concat();
-    let daemon = switch();
+    let mut daemon = switch();
     let mut server = Guest::boot(&daemon, "a", 1, &options("82574l"), guest::SERVE);
     server.says("toklat-guest: ready");
     let ask = format!(
@@ -111,7 +111,7 @@ fn guests_whose_memory_is_private_reach_the_switch() {
         client.says("toklat-guest: over");
         client.succeeds();
     }
-    assert!(daemon.log().contains("frames go by messages"), "{}", daemon.log());
+    daemon.wait_for("the log's line", |daemon| daemon.log().contains("frames go by messages"));
 }
 
 #[test]

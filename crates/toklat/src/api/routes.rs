@@ -41,6 +41,10 @@ pub enum Operation {
     GetStats,
     /// Replies a list of `PipeInfo`.
     ListPipes,
+    /// How much each user holds, and may hold: replies `QuotaInfo`.
+    GetQuotas,
+    /// Takes what of `Quotas` is to change, replies `QuotaInfo`.
+    PatchQuotas,
     /// Replaces data processes by the binary that is installed now: takes `Upgrade`, replies
     /// `Upgraded`.
     Upgrade,
@@ -106,6 +110,9 @@ routes! {
     DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb ("") -> "" false "Removes an address.";
     GET "/v1/stats" GetStats ("") -> "Stats" false "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes ("") -> "PipeInfo" true "All pipes.";
+    GET "/v1/quotas" GetQuotas ("") -> "QuotaInfo" false "What users hold, and may hold.";
+    PATCH "/v1/quotas" PatchQuotas ("Quotas") -> "QuotaInfo" false
+        "Changes the limits that are named; null is as by default.";
     POST "/v1/upgrade" Upgrade ("Upgrade") -> "Upgraded" false
         "Replaces data processes by the binary that is installed now.";
     POST "/v1/stop" Stop ("Stop") -> "" false "Stops the daemon.";

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::quota::QuotaOption;
 use super::{Global, Result};
 use crate::daemon::{self, DaemonOptions};
 
@@ -30,6 +31,10 @@ pub struct DaemonArgs {
     /// File with the token that TCP clients send (Authorization: Bearer); at least 16 characters
     #[arg(long, value_name = "FILE", requires = "listen_tcp")]
     token_file: Option<PathBuf>,
+    /// What each user may hold, but for root and the daemon's user, as in ports=100,memory=2GiB: ports,
+    /// switches, pipes, memory, connections, addresses. What is configured (toklat quota) comes first
+    #[arg(long, value_name = "WHAT=LIMIT,...", value_delimiter = ',')]
+    quota: Vec<QuotaOption>,
     /// Refuse ports of switches that were not added, instead of making the switch
     #[arg(long)]
     no_auto_switch: bool,
@@ -68,6 +73,7 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
         control_group: args.control_group,
         listen: args.listen_tcp,
         token_file: args.token_file,
+        quota: QuotaOption::all(&args.quota),
         auto_switch: !args.no_auto_switch,
         leave_data_processes: args.leave_data_processes,
     })

@@ -10,6 +10,7 @@ mod global;
 pub(crate) mod name;
 mod port;
 pub(crate) mod port_options;
+mod quota;
 mod rates;
 mod service;
 mod shell;
@@ -81,6 +82,9 @@ enum Command {
     Fdb(fdb::FdbCommand),
     /// Show pipes
     Pipes,
+    /// Show and change how much each user may hold
+    #[command(subcommand)]
+    Quota(quota::QuotaCommand),
     /// Show counters, or rates with --watch
     Stats(stats::StatsArgs),
     /// Show a live view of ports, rates, drops and workers
@@ -141,6 +145,7 @@ impl Command {
             Self::Port(command) => command.run(global),
             Self::Fdb(command) => command.run(global),
             Self::Pipes => service::pipes(global),
+            Self::Quota(command) => command.run(global),
             Self::Stats(args) => stats::run(&args, global),
             Self::Top(args) => top::run(&args, global),
             Self::Apply(args) => topology::apply(&args, global),

@@ -191,6 +191,8 @@ async fn answer(
         }
         Operation::GetStats => reply(&to.stats(params.get("switch").map(String::as_str)).await?),
         Operation::ListPipes => reply(&to.list_pipes()),
+        Operation::GetQuotas => reply(&to.quotas()),
+        Operation::PatchQuotas => reply(&to.patch_quotas(&parse(body)?).await?),
         Operation::Upgrade => {
             let what: crate::api::Upgrade = parse_or_default(body)?;
             reply(&to.upgrade(what.switch.as_deref()).await?)

@@ -3,10 +3,9 @@
 //! Each connection has a task of its own and a time limit for each step, so that a silent or slow
 //! client holds up nobody; connections are limited in all and per user.
 
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::config::RingAttach;
@@ -17,17 +16,13 @@ use rustix::io::Errno;
 use shmem::Memfd;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::locked;
 use super::pipes::{End, EndRings, PipeLayout, PipeName};
+use super::quota::Item;
 use super::seqpacket::{Listener, Message, Seqpacket};
 use super::supervisor::Supervisor;
 use super::topology::{PORT_NAME, SWITCH_NAME, check_name};
 use crate::api::{ApiError, Client, ErrorCode};
 
-/// Most connections at a time.
-pub(super) const MAX_CONNECTIONS: usize = 256;
-/// Most connections of one user at a time, but for root and the daemon's own.
-const MAX_PER_USER: usize = 64;
 /// How long a client may take to ask, and to take its reply.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a pipe's id.
@@ -220,7 +215,6 @@ fn check_pipe(request: &Request, memory: &Lent) -> Result<PipeLayout, ApiError> 
 
 /// Serves clients until the task is dropped.
 pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
-    let admission = Arc::new(Admission::new(supervisor.uid()));
     loop {
         let socket = match listener.accept().await {
             Ok(socket) => socket,
@@ -237,13 +231,16 @@ pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
         }
         let Ok(peer) = rustix::net::sockopt::socket_peercred(&socket) else { continue };
         let client = Client { pid: peer.pid.as_raw_nonzero().get() as u32, uid: peer.uid.as_raw() };
-        let Some(ticket) = Admission::enter(&admission, client.uid) else {
-            refuse_connection(socket).await;
-            continue;
+        let charge = match supervisor.environment.ledger.charge(client.uid, Item::Connection) {
+            Ok(charge) => charge,
+            Err(error) => {
+                refuse_connection(socket, &error).await;
+                continue;
+            }
         };
         let supervisor = Arc::clone(&supervisor);
         tokio::spawn(async move {
-            let _ticket = ticket;
+            let _charge = charge;
             if let Err(error) = converse(socket, client, &supervisor).await {
                 tracing::debug!(uid = client.uid, pid = client.pid, %error, "attach connection");
             }
@@ -251,14 +248,13 @@ pub async fn serve(listener: Listener, supervisor: Arc<Supervisor>) {
     }
 }
 
-async fn refuse_connection(socket: Descriptor) {
-    let reply = Reply::refused(
-        Errno::AGAIN.raw_os_error(),
-        "Too many connections; close those that are not needed, and try again",
-    );
+async fn refuse_connection(socket: Descriptor, error: &ApiError) {
+    let reply = Reply::refused(Errno::AGAIN.raw_os_error(), &error.to_string());
     if let Ok(socket) = Seqpacket::new(socket) {
         // The socket's buffer is empty: this does not wait. A client that is gone does not matter.
         let _ = socket.send(reply.as_bytes(), &[]).await;
+        // Closed with a request in its queue, it would be reset, and the reply lost.
+        socket.take_leave();
     }
 }
 
@@ -309,7 +305,7 @@ async fn answer(
             Ok((reply, vec![opened.token]))
         }
         Ask::MakePipe { name, end, layout, memory } => {
-            let opened = supervisor.make_pipe(client, (name, end), (layout, memory))?;
+            let opened = supervisor.make_pipe(client, (name, end), (layout, memory)).await?;
             describe_pipe(&mut reply, &opened.layout, end);
             Ok((reply, opened.fds))
         }
@@ -343,47 +339,6 @@ fn errno(code: ErrorCode) -> i32 {
         ErrorCode::System => Errno::IO,
     }
     .raw_os_error()
-}
-
-/// How many connections each user has.
-#[derive(Debug)]
-struct Admission {
-    own_uid: u32,
-    by_user: Mutex<HashMap<u32, usize>>,
-}
-
-/// One connection of a user; given back when dropped.
-#[derive(Debug)]
-struct Ticket(Arc<Admission>, u32);
-
-impl Admission {
-    fn new(own_uid: u32) -> Self {
-        Self { own_uid, by_user: Mutex::default() }
-    }
-
-    fn enter(this: &Arc<Self>, uid: u32) -> Option<Ticket> {
-        let mut by_user = locked(&this.by_user);
-        let all: usize = by_user.values().sum();
-        let trusted = uid == 0 || uid == this.own_uid;
-        let own = by_user.get(&uid).copied().unwrap_or(0);
-        if all >= MAX_CONNECTIONS || (own >= MAX_PER_USER && !trusted) {
-            return None;
-        }
-        by_user.insert(uid, own + 1);
-        Some(Ticket(Arc::clone(this), uid))
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let mut by_user = locked(&self.0.by_user);
-        if let Some(own) = by_user.get_mut(&self.1) {
-            *own -= 1;
-            if *own == 0 {
-                by_user.remove(&self.1);
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -486,16 +441,5 @@ mod tests {
         for len in [0, 1, 151, 153] {
             assert!(parse_request(&vec![0; len], vec![]).is_err());
         }
-    }
-
-    #[test]
-    fn a_user_cannot_take_all_connections() {
-        let admission = Arc::new(Admission::new(500));
-        let tickets: Vec<_> = (0..MAX_PER_USER).map(|_| Admission::enter(&admission, 7)).collect();
-        assert!(tickets.iter().all(Option::is_some));
-        assert!(Admission::enter(&admission, 7).is_none());
-        assert!(Admission::enter(&admission, 8).is_some());
-        drop(tickets);
-        assert!(Admission::enter(&admission, 7).is_some());
     }
 }

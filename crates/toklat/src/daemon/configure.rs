@@ -17,8 +17,8 @@ use super::topology::{
     needs_restart,
 };
 use crate::api::{
-    Action, ApiError, Applied, Change, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec,
-    SwitchInfo, SwitchSpec, Topology,
+    Action, ApiError, Applied, Change, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec, Quota,
+    QuotaInfo, Quotas, SwitchInfo, SwitchSpec, Topology,
 };
 
 impl Supervisor {
@@ -53,6 +53,10 @@ impl Supervisor {
         changes: &mut Vec<Change>,
     ) -> Result<(), ApiError> {
         let mut note = |action, name: String| changes.push(Change { action, name });
+        if now.quota != wanted.quota {
+            self.set_quotas(now, wanted.quota).await;
+            note(Action::Changed, "quota".into());
+        }
         let gone: Vec<_> =
             now.switch.keys().filter(|name| !wanted.switch.contains_key(*name)).cloned().collect();
         for name in gone {
@@ -110,6 +114,46 @@ impl Supervisor {
         Ok(())
     }
 
+    /// What users hold, and may hold.
+    #[must_use]
+    pub fn quotas(&self) -> QuotaInfo {
+        self.environment.ledger.info()
+    }
+
+    /// Changes the limits that `patch` names.
+    ///
+    /// # Errors
+    /// The patch makes no sense, or cannot be saved.
+    pub async fn patch_quotas(&self, patch: &Value) -> Result<QuotaInfo, ApiError> {
+        let mut topology = self.topology.lock().await;
+        let mut patch = patch.clone();
+        let users = patch.as_object_mut().and_then(|patch| patch.remove("user"));
+        let mut quotas: Quotas = merged(&topology.quota, &patch)?;
+        let no_users = || {
+            let reason = "The quotas of users are a JSON object";
+            ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for the settings")
+        };
+        let users = users.as_ref().map(|users| users.as_object().ok_or_else(no_users));
+        for (name, patch) in users.transpose()?.into_iter().flatten() {
+            let uid = crate::users::uid(name)
+                .map_err(|e| ApiError::new(ErrorCode::BadRequest, e.to_string(), "see id(1)"))?;
+            let quota = quotas.user.entry(uid).or_default();
+            *quota = merged(quota, patch)?;
+        }
+        quotas.user.retain(|_, quota| *quota != Quota::default());
+        self.set_quotas(&mut topology, quotas).await;
+        self.save(&topology)?;
+        Ok(self.quotas())
+    }
+
+    async fn set_quotas(&self, topology: &mut Topology, quotas: Quotas) {
+        self.environment.ledger.configure(quotas.clone());
+        topology.quota = quotas;
+        for handle in self.handles() {
+            handle.lock().await.tell_limits().await;
+        }
+    }
+
     /// Adds a switch.
     ///
     /// # Errors
@@ -150,6 +194,7 @@ impl Supervisor {
                 switch.set_config(spec.config.clone()).await?;
                 switch.set_access(Access::of(&spec)).await?;
                 switch.ephemeral = false;
+                switch.recharge_switch();
                 drop(switch);
                 handle
             }

@@ -13,6 +13,7 @@
 mod api_server;
 pub mod attach;
 mod bound;
+mod clients;
 mod configure;
 mod descriptors;
 pub(crate) mod endpoints;
@@ -23,6 +24,7 @@ mod metrics;
 mod openapi;
 mod pipes;
 mod process;
+mod quota;
 mod seqpacket;
 mod supervisor;
 mod switch;
@@ -47,9 +49,10 @@ use tokio::task::JoinHandle;
 
 use self::bound::BoundFile;
 use self::hangups::Hangups;
+use self::quota::{Ledger, Machine};
 use self::supervisor::Supervisor;
 use self::switch::Environment;
-use crate::api::{self, ApiError, ErrorCode, Stop};
+use crate::api::{self, ApiError, ErrorCode, Quota, Stop};
 
 /// How the daemon runs.
 #[derive(Clone, Debug)]
@@ -71,6 +74,8 @@ pub struct DaemonOptions {
     pub token_file: Option<PathBuf>,
     /// Opening a port of a switch that does not exist makes the switch.
     pub auto_switch: bool,
+    /// What users may hold, where the topology says nothing.
+    pub quota: Quota,
     /// Data processes run on when the daemon is told to stop by a signal.
     pub leave_data_processes: bool,
 }
@@ -162,6 +167,12 @@ fn raise_descriptor_limit() -> u64 {
     }
 }
 
+/// Bytes of the machine's memory.
+fn machine_memory() -> u64 {
+    let info = rustix::system::sysinfo();
+    u64::from(info.mem_unit) * info.totalram
+}
+
 async fn supervise(
     options: DaemonOptions,
     activated: Vec<OwnedFd>,
@@ -171,6 +182,8 @@ async fn supervise(
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let own_sockets = activated.is_empty();
     let sockets = Sockets::open(&options, activated).await?;
+    let own_uid = rustix::process::geteuid().as_raw();
+    let machine = Machine { descriptors: descriptor_limit, memory: machine_memory() };
     let (arrivals, arriving) = tokio::sync::mpsc::channel(front_ends::MAX_ARRIVALS);
     let environment = Environment {
         dir: options.dir.clone(),
@@ -178,6 +191,7 @@ async fn supervise(
         hangups: Hangups::new().context("Cannot make an epoll set")?,
         arrivals,
         group: options.group.clone(),
+        ledger: Ledger::new(own_uid, options.quota, machine),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));

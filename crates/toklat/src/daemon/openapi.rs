@@ -48,7 +48,41 @@ const TYPES: &[(&str, Shape)] = &[
             ("descriptor_limit", "integer"),
         ]),
     ),
-    ("Topology", Object(&[("switch?", "{SwitchSpec}")])),
+    ("Topology", Object(&[("quota?", "Quotas"), ("switch?", "{SwitchSpec}")])),
+    ("Quotas", Object(&QUOTAS)),
+    ("Quota", Object(QUOTA)),
+    (
+        "QuotaInfo",
+        Object(&[
+            ("configured", "Quotas"),
+            ("limits", "Limits"),
+            ("users", "[UserQuota]"),
+            ("refused", "Usage"),
+        ]),
+    ),
+    ("UserQuota", Object(&[("uid", "integer"), ("usage", "Usage"), ("limits", "Limits")])),
+    (
+        "Usage",
+        Object(&[
+            ("ports", "integer"),
+            ("switches", "integer"),
+            ("pipes", "integer"),
+            ("memory", "integer"),
+            ("connections", "integer"),
+            ("addresses", "integer"),
+        ]),
+    ),
+    (
+        "Limits",
+        Object(&[
+            ("ports", "integer?"),
+            ("switches", "integer?"),
+            ("pipes", "integer?"),
+            ("memory", "integer?"),
+            ("connections", "integer?"),
+            ("addresses", "integer?"),
+        ]),
+    ),
     ("SwitchSpec", Object(SWITCH)),
     ("PortSpec", Object(PORT)),
     ("NewSwitch", Object(&NEW_SWITCH)),
@@ -279,6 +313,16 @@ const COUNTERS: Fields<25> = [
     ("memory", "MappedMemory"),
 ];
 
+const QUOTA: &[(&str, &str)] = &[
+    ("ports?", "Limit?"),
+    ("switches?", "Limit?"),
+    ("pipes?", "Limit?"),
+    ("memory?", "Limit?"),
+    ("connections?", "Limit?"),
+    ("addresses?", "Limit?"),
+];
+const QUOTAS: Fields<{ QUOTA.len() + 1 }> = joined(&[("user?", "{Quota}")], QUOTA);
+
 const NEW_SWITCH: Fields<{ SWITCH.len() + 1 }> = joined(&[("name", "string")], SWITCH);
 const NEW_PORT: Fields<{ PORT.len() + 1 }> = joined(&[("name", "string")], PORT);
 const PORT_STATS: Fields<{ COUNTERS.len() + 3 }> =
@@ -406,6 +450,10 @@ fn notation(kind: &str) -> Value {
     }
     match kind {
         "string" | "integer" | "boolean" => json!({ "type": kind }),
+        "Limit" => json!({
+            "type": ["integer", "string"],
+            "description": "A number, as in 100 or 2GiB, or none"
+        }),
         "Bytes" => json!({ "type": ["integer", "string"], "description": "Bytes, or as in 4GiB" }),
         "User" => json!({ "type": ["integer", "string"], "description": "A uid or a name" }),
         name => json!({ "$ref": format!("#/components/schemas/{name}") }),
@@ -446,7 +494,7 @@ mod tests {
         }
         match kind {
             "string" => assert!(value.is_string(), "{at}: {value}"),
-            "integer" | "User" | "Bytes" => assert!(value.is_u64(), "{at}: {value}"),
+            "integer" | "User" | "Bytes" | "Limit" => assert!(value.is_u64(), "{at}: {value}"),
             "boolean" => assert!(value.is_boolean(), "{at}: {value}"),
             name => check_shape(value, shape(name), &format!("{at} ({name})")),
         }
@@ -539,7 +587,22 @@ mod tests {
         let name = || "x".to_owned();
         full("Error", ApiError::new(ErrorCode::Busy, "a", "b"));
         full("SwitchSpec", switch());
-        full("Topology", Topology { switch: [(name(), switch())].into() });
+        let most = Some(Limit::AtMost(1));
+        let quota = Quota {
+            ports: most,
+            switches: most,
+            pipes: most,
+            memory: most,
+            connections: most,
+            addresses: most,
+        };
+        let quotas = || Quotas { each: quota, user: [(1, quota)].into() };
+        full("Quota", quota);
+        full("Quotas", quotas());
+        let (usage, limits) = (Usage::default(), Limits::default());
+        let users = vec![UserQuota { uid: 1, usage, limits }];
+        full("QuotaInfo", QuotaInfo { configured: quotas(), limits, users, refused: usage });
+        full("Topology", Topology { quota: quotas(), switch: [(name(), switch())].into() });
         full("NewSwitch", NewSwitch { name: name(), spec: switch() });
         let spec = || port(PortKind::Ring, VlanMode::Unaware);
         full("NewPort", NewPort { name: name(), spec: spec() });

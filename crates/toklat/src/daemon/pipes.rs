@@ -23,11 +23,10 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::attach::Lent;
 use super::hangups::{Gone, Hangups, WatchId, has_hung_up};
+use super::quota::Charge;
 use super::{locked, system, token_pair};
 use crate::api::{ApiError, Client, ErrorCode, PipeInfo};
 
-/// Most pipes there may be.
-const MAX_PIPES: usize = 1024;
 /// What the names of their files end with.
 const SUFFIX: &str = ".pipe";
 
@@ -104,6 +103,8 @@ struct Pipe {
     layout: PipeLayout,
     memory: Descriptor,
     kicks: [OwnedFd; 2],
+    /// What its maker is charged with: the pipe and its memory.
+    _charges: [Charge; 2],
     holders: [Option<Holder>; 2],
     lock: Lock,
 }
@@ -131,21 +132,18 @@ impl Pipes {
     /// Makes a pipe and opens `end` of it.
     ///
     /// # Errors
-    /// It exists, there are too many, or the kernel refused.
+    /// It exists, or the kernel refused.
     pub fn make(
         &self,
         hangups: &Hangups,
         (name, end): (PipeName, End),
         client: Client,
-        (layout, memory): (PipeLayout, Lent),
+        ((layout, memory), charges): ((PipeLayout, Lent), [Charge; 2]),
     ) -> Result<Opened, ApiError> {
         let mut pipes = locked(&self.pipes);
         drop_hung_up(&mut pipes, hangups, &name);
         if pipes.contains_key(&name) {
             return Err(refuse(ErrorCode::Exists, &name, "exists", "open its other end"));
-        }
-        if pipes.len() >= MAX_PIPES {
-            return Err(refuse(ErrorCode::Limit, &name, "is one too many", "close some pipes"));
         }
         let eventfd = || {
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -156,6 +154,7 @@ impl Pipes {
             layout,
             memory: memory.file,
             kicks: [eventfd()?, eventfd()?],
+            _charges: charges,
             holders: [None, None],
             lock: Lock::take(self.dir.join(format!("{}{{{}{SUFFIX}", name.0, name.1))).map_err(
                 |e| {
@@ -316,7 +315,9 @@ fn refuse(code: ErrorCode, name: &PipeName, what: &str, remedy: &str) -> ApiErro
 
 #[cfg(test)]
 mod tests {
+    use super::super::quota::{Item, Ledger, Machine};
     use super::*;
+    use crate::api::Quota;
 
     fn layout() -> PipeLayout {
         PipeLayout {
@@ -347,6 +348,12 @@ mod tests {
         std::fs::read_dir(dir.path()).unwrap().count()
     }
 
+    fn charges() -> [Charge; 2] {
+        let machine = Machine { descriptors: 1024, memory: 1 << 30 };
+        let ledger = Ledger::new(0, Quota::default(), machine);
+        [(); 2].map(|()| ledger.count(ME.uid, Item::Pipe))
+    }
+
     async fn settle(pipes: &Pipes, hangups: &Hangups) {
         for (watch, gone) in hangups.next().await.unwrap() {
             let Gone::Pipe { name, end } = gone else { panic!("not a pipe") };
@@ -357,7 +364,8 @@ mod tests {
     #[tokio::test]
     async fn an_end_can_be_opened_again_and_the_last_close_ends_the_pipe() {
         let (dir, pipes, hangups) = none();
-        let make = || pipes.make(&hangups, (name(), End::Master), ME, (layout(), memory()));
+        let made = || ((layout(), memory()), charges());
+        let make = || pipes.make(&hangups, (name(), End::Master), ME, made());
         let master = make().unwrap();
         assert_eq!(make().unwrap_err().code, ErrorCode::Exists);
         let open = |end| pipes.open(&hangups, (name(), end), ME);
@@ -382,7 +390,7 @@ mod tests {
     #[tokio::test]
     async fn each_end_kicks_the_other() {
         let (_dir, pipes, hangups) = none();
-        let made = (layout(), memory());
+        let made = ((layout(), memory()), charges());
         let master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
         let slave = pipes.open(&hangups, (name(), End::Slave), ME).unwrap();
         rustix::io::write(&master.fds[2], &1u64.to_ne_bytes()).unwrap();
@@ -394,7 +402,7 @@ mod tests {
     #[tokio::test]
     async fn another_user_is_refused_and_root_is_not() {
         let (_dir, pipes, hangups) = none();
-        let made = (layout(), memory());
+        let made = ((layout(), memory()), charges());
         let _master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
         let open = |uid| pipes.open(&hangups, (name(), End::Slave), Client { pid: 2, uid });
         assert_eq!(open(1001).unwrap_err().code, ErrorCode::Forbidden);

@@ -55,6 +55,11 @@ impl Seqpacket {
         Self::new(Descriptor::from(socket))
     }
 
+    /// As [`Descriptor::take_leave`].
+    pub fn take_leave(&self) {
+        self.0.get_ref().take_leave();
+    }
+
     /// Sends one message.
     ///
     /// # Errors

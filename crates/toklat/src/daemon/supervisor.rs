@@ -5,59 +5,38 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dataplane::config::{Attachment, RingAttach, SwitchConfig};
-use jail::strangers::Descriptor;
+use dataplane::config::SwitchConfig;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
-use super::attach::Lent;
 use super::endpoints::Written;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
-use super::pipes::{End, Opened, PipeLayout, PipeName, Pipes};
-use super::switch::{Access, Attach, Environment, Switch};
+use super::pipes::Pipes;
+use super::switch::{Access, Environment, Switch};
 use super::topology::Store;
-use super::{DaemonOptions, locked, system, token_pair};
+use super::{DaemonOptions, locked, system};
 use crate::api::{
-    ApiError, Client, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Topology, Upgraded,
+    ApiError, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Topology, Upgraded,
     UpgradedSwitch,
 };
-
-/// Most switches that clients made by opening ports of them: each has a process.
-const MAX_EPHEMERAL_SWITCHES: usize = 64;
-/// Descriptors that ports may not use: for data processes to be started again, and for as many
-/// connections as there may be. Where so many are not had, half of all.
-const SPARE_DESCRIPTORS: u64 =
-    64 + super::attach::MAX_CONNECTIONS as u64 + 2 * super::api_server::MAX_CONNECTIONS as u64;
 
 /// A switch that several tasks know.
 pub type Handle = Arc<AsyncMutex<Switch>>;
 
-/// A port for a client.
-#[derive(Debug)]
-pub struct OpenedPort {
-    /// Its number in its switch.
-    pub port: u32,
-    /// Its largest frame, in bytes.
-    pub max_frame: u32,
-    /// The client's end of the token.
-    pub token: Descriptor,
-}
-
 /// Everything the daemon knows.
 #[derive(Debug)]
 pub struct Supervisor {
-    options: DaemonOptions,
+    pub(super) options: DaemonOptions,
     started: Instant,
-    descriptor_limit: u64,
+    pub(super) descriptor_limit: u64,
     pub(super) environment: Arc<Environment>,
     pub(super) topology: AsyncMutex<Topology>,
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
-    pipes: Pipes,
+    pub(super) pipes: Pipes,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -152,164 +131,6 @@ impl Supervisor {
         let handle = Arc::new(AsyncMutex::new(switch));
         locked(&self.switches).insert(name.into(), Arc::clone(&handle));
         Ok(handle)
-    }
-
-    /// The switch of this name; one that a client names and that does not exist is made.
-    async fn find_or_make(&self, name: &str) -> Result<Handle, ApiError> {
-        if let Some(handle) = self.handle(name) {
-            return Ok(handle);
-        }
-        if !self.options.auto_switch {
-            return self.switch(name);
-        }
-        // Two clients at once make one.
-        let _topology = self.topology.lock().await;
-        if let Some(handle) = self.handle(name) {
-            return Ok(handle);
-        }
-        let mut made = 0;
-        for handle in self.handles() {
-            made += usize::from(handle.lock().await.ephemeral);
-        }
-        if made >= MAX_EPHEMERAL_SWITCHES {
-            let reason = format!("Clients have made {made} switches already");
-            return Err(ApiError::new(ErrorCode::Limit, reason, "add it: toklat switch add"));
-        }
-        self.create(name, SwitchConfig::default(), Access::default(), true).await
-    }
-
-    /// Opens a port for a client, or a monitor of one; not to be cancelled.
-    ///
-    /// # Errors
-    /// The client may not, the port is in use, or a limit is reached.
-    pub async fn open_port(
-        &self,
-        client: Client,
-        switch: &str,
-        port: &str,
-        watch: Option<(bool, bool)>,
-        (ring, memory): (RingAttach, Lent),
-    ) -> Result<OpenedPort, ApiError> {
-        let (theirs, token) =
-            token_pair(client.uid).map_err(|e| system("Cannot make a token for the port", e))?;
-        self.check_descriptors(&token)?;
-        let mut switch = loop {
-            let handle = match watch {
-                None => self.find_or_make(switch).await?,
-                Some(_) => self.switch(switch)?,
-            };
-            let switch = handle.lock_owned().await;
-            // One that was removed while we waited for it is out of the map now.
-            if !switch.removed {
-                break switch;
-            }
-        };
-        self.check_may_open(client, &switch, port)?;
-        let (name, attachment) = match watch {
-            None => (port.to_owned(), Attachment::Ring(ring)),
-            Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
-        };
-        let attach = Attach { attachment, memory: memory.file, token, client };
-        let attached = match self.check_region(client, &switch, &ring) {
-            Ok(()) => switch.attach(&name, attach).await,
-            Err(error) => Err(error),
-        };
-        if attached.is_err() {
-            self.drop_if_unused(&mut switch).await;
-        }
-        let (port, max_frame) = attached?;
-        tracing::info!(switch = switch.name, name, ?client, "port opened");
-        Ok(OpenedPort { port, max_frame, token: Descriptor::ours(theirs) })
-    }
-
-    fn monitor(
-        &self,
-        client: Client,
-        switch: &Switch,
-        port: &str,
-        ring: RingAttach,
-        (tx, rx): (bool, bool),
-    ) -> Result<(String, Attachment), ApiError> {
-        let parent = switch.port(port)?;
-        let owns = parent.client.is_some_and(|c| c.uid == client.uid)
-            || switch.access.to(parent.spec.owner) == Some(client.uid);
-        if !owns && !self.is_trusted(client) {
-            let reason = format!("{}:{port} is another user's", switch.name);
-            return Err(ApiError::new(ErrorCode::Forbidden, reason, "ask its owner, or root"));
-        }
-        let attachment = Attachment::Monitor { ring, of: parent.id, tx, rx };
-        Ok((switch.monitor_name(port, tx, rx), attachment))
-    }
-
-    fn is_trusted(&self, client: Client) -> bool {
-        client.uid == 0 || client.uid == self.uid()
-    }
-
-    fn check_may_open(&self, client: Client, switch: &Switch, port: &str) -> Result<(), ApiError> {
-        let owner = switch.access.to(switch.port(port).ok().and_then(|p| p.spec.owner));
-        match owner {
-            Some(owner) if owner != client.uid && !self.is_trusted(client) => {
-                let name = &switch.name;
-                let tenant = switch.access.user.is_some();
-                let what = if tenant { name.clone() } else { format!("{name}:{port}") };
-                let reason = format!("{what} belongs to user {owner}");
-                let remedy = "open a port of your own, or have its owner changed (toklat port set)";
-                Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Pages that a stranger frees are waited for, in time that grows with the region.
-    fn check_region(&self, client: Client, at: &Switch, ring: &RingAttach) -> Result<(), ApiError> {
-        let (bytes, most) = (ring.geometry.file_size(), at.config.max_region_memory);
-        if bytes <= most || self.is_trusted(client) {
-            return Ok(());
-        }
-        let reason = format!("A region of {bytes} bytes is larger than the {most} that may be");
-        let remedy = "use fewer rings, slots or buffers, or raise max_region_memory of the switch";
-        Err(ApiError::new(ErrorCode::Limit, reason, remedy))
-    }
-
-    /// Descriptors are numbered from the lowest that is free, so a high number means few are left.
-    fn check_descriptors(&self, newest: &impl AsRawFd) -> Result<(), ApiError> {
-        let newest = u64::try_from(newest.as_raw_fd()).unwrap_or(0);
-        let spare = SPARE_DESCRIPTORS.min(self.descriptor_limit / 2);
-        if newest.saturating_add(spare) < self.descriptor_limit {
-            return Ok(());
-        }
-        Err(ApiError::new(
-            ErrorCode::Limit,
-            format!("The daemon's {} descriptors are used up", self.descriptor_limit),
-            "close ports, or raise its limit (ulimit -n; systemd: LimitNOFILE=)",
-        ))
-    }
-
-    /// Makes a pipe for a client.
-    ///
-    /// # Errors
-    /// As [`Pipes::make`].
-    pub fn make_pipe(
-        &self,
-        client: Client,
-        end: (PipeName, End),
-        region: (PipeLayout, Lent),
-    ) -> Result<Opened, ApiError> {
-        self.with_descriptors(self.pipes.make(&self.environment.hangups, end, client, region)?)
-    }
-
-    /// If descriptors are short, the end is closed again by dropping its token.
-    fn with_descriptors(&self, opened: Opened) -> Result<Opened, ApiError> {
-        opened.fds.last().map_or(Ok(()), |newest| self.check_descriptors(newest))?;
-        Ok(opened)
-    }
-
-    /// Opens an end of a pipe for a client.
-    ///
-    /// # Errors
-    /// As [`Pipes::open`].
-    pub fn open_pipe(&self, client: Client, end: (PipeName, End)) -> Result<Opened, ApiError> {
-        self.with_descriptors(self.pipes.open(&self.environment.hangups, end, client)?)
     }
 
     /// All pipes.
@@ -494,6 +315,7 @@ impl Supervisor {
     /// cannot be had is logged, and does not keep the rest from running.
     pub async fn begin(&self, wanted: Topology) {
         let mut topology = self.topology.lock().await;
+        self.environment.ledger.configure(wanted.quota.clone());
         *topology = wanted;
         for (name, spec) in &topology.switch {
             let made = self.create(name, spec.config.clone(), Access::of(spec), false).await;

@@ -93,6 +93,7 @@ impl Switch {
         let uid = client.map_or_else(|| port.uid(self.access), |client| client.uid);
         self.check_quarantine(&name, uid)?;
         let id = port.id;
+        let charge = self.charge(Some(id), uid)?;
         self.vacate(id).await?;
         let gone = Gone::Client { switch: self.name.clone(), port: name };
         let watch = self.environment.hangups.watch(&socket, gone);
@@ -108,6 +109,7 @@ impl Switch {
         port.fds = std::iter::once(socket).chain(doorbells.map(Descriptor::ours)).collect();
         (port.client, port.watch) = (client, Some(watch));
         (port.failure, port.quarantined) = (None, false);
+        port.charges.take(charge, None);
         self.add_again(id).await
     }
 

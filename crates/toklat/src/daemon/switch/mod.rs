@@ -5,6 +5,7 @@
 //! record is carried out when it is started again; if it refuses, the record is taken back.
 
 mod access;
+mod charges;
 mod guests;
 mod port;
 mod quarantine;
@@ -30,6 +31,7 @@ use self::quarantine::{Quarantine, Who};
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
+use super::quota::{Charge, Ledger};
 use super::{locked, system, topology};
 use crate::api::{ApiError, ErrorCode, SwitchState};
 
@@ -51,6 +53,8 @@ pub struct Environment {
     pub arrivals: mpsc::Sender<Arrival>,
     /// The group that may open ports.
     pub group: Option<String>,
+    /// What users hold.
+    pub ledger: Arc<Ledger>,
 }
 
 /// A switch.
@@ -64,6 +68,8 @@ pub struct Switch {
     pub access: Access,
     /// It is not in the topology: it goes with its last port.
     pub ephemeral: bool,
+    /// What the client that made it is charged with.
+    pub charge: Option<Charge>,
     /// It was removed while somebody waited for it.
     pub removed: bool,
     environment: Arc<Environment>,
@@ -108,6 +114,7 @@ impl Switch {
             config,
             access,
             ephemeral,
+            charge: None,
             removed: false,
             environment,
             process: None,
@@ -156,6 +163,7 @@ impl Switch {
         for port in ports {
             self.take_over(port)?;
         }
+        self.tell_limits().await;
         // It may have been about to change when the earlier supervisor ended.
         if let Err(error) = self.tell(&Command::set_switch(&self.config), &[]).await {
             tracing::error!(switch = self.name, %error, "settings were not taken");
@@ -190,6 +198,7 @@ impl Switch {
         tracing::info!(switch = self.name, pid = process.pid(), "data process started");
         self.runs(process)?;
         self.warn_of_cpus();
+        self.tell_limits().await;
         self.retire_numbers().await;
         self.restore_kept().await;
         self.add_all_again().await;

@@ -11,7 +11,9 @@ use super::super::endpoints::{self, Written};
 use super::super::front_ends::Waiting;
 use super::super::hangups::{self, Gone, WatchId};
 use super::super::process::{FoundPort, MAX_PENDING};
+use super::super::quota::Charge;
 use super::super::{locked, system};
+use super::charges::Charges;
 use super::{Access, Switch};
 use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
 
@@ -39,6 +41,8 @@ pub struct Port {
     pub(super) quarantined: bool,
     /// A data process knew it: its state memory is in use.
     pub(super) known: bool,
+    /// What its user is charged with.
+    pub(super) charges: Charges,
     /// Where it waits for a front end.
     pub(super) waiting: Option<Waiting>,
 }
@@ -59,6 +63,7 @@ impl Port {
             failure: None,
             quarantined: false,
             known: false,
+            charges: Charges::default(),
             waiting: None,
         }
     }
@@ -110,6 +115,8 @@ pub struct Attach {
     pub token: Descriptor,
     /// Who it is.
     pub client: Client,
+    /// What the client is charged with for the region.
+    pub lent: Charge,
 }
 
 impl Switch {
@@ -126,6 +133,7 @@ impl Switch {
         }
         self.names.insert(config.name, id);
         self.ports.insert(id, port);
+        self.recharge(id);
         Ok(())
     }
 
@@ -288,6 +296,7 @@ impl Switch {
         self.unretired.retain(|free| *free != id);
         self.names.insert(port.name.clone(), id);
         self.ports.insert(id, port);
+        self.recharge(id);
         let told = self.tell_port(id).await;
         if told.is_err() {
             self.detach(id);
@@ -372,6 +381,7 @@ impl Switch {
         }
         let anew = self.access.to(old.owner) != self.access.to(spec.owner);
         self.port_mut(name)?.spec = spec;
+        self.recharge(id);
         if anew { self.listen_anew(id).await } else { Ok(()) }
     }
 
@@ -453,10 +463,11 @@ impl Switch {
             socket.take_leave();
         }
         port.fds.clear();
-        (port.attachment, port.client) = (Attachment::Vacant, None);
+        (port.attachment, port.client, port.user) = (Attachment::Vacant, None, None);
         if let (Some(waiting), Some(_)) = (&port.waiting, watch) {
             waiting.set_vacant(true);
         }
+        self.recharge(id);
         locked(&self.kept).remove(&id);
     }
 
@@ -496,17 +507,21 @@ impl Switch {
         self.can_attach()?;
         self.check_quarantine(name, attach.client.uid)?;
         self.drop_hung_up(name).await?;
-        let id = match self.port(name) {
+        let known = match self.port(name) {
             Ok(port) if port.spec.kind != PortKind::Ring || port.is_open() => {
                 let reason = format!("{}:{name} is in use", self.name);
                 return Err(ApiError::new(ErrorCode::Busy, reason, "open another port"));
             }
-            Ok(port) => {
-                let id = port.id;
+            Ok(port) => Some(port.id),
+            Err(_) => None,
+        };
+        let charge = self.charge(known, attach.client.uid)?;
+        let id = match known {
+            Some(id) => {
                 self.vacate(id).await?;
                 id
             }
-            Err(_) => self.next_id()?,
+            None => self.next_id()?,
         };
         let gone = Gone::Client { switch: self.name.clone(), port: name.into() };
         let watch = self.environment.hangups.watch(&attach.token, gone);
@@ -518,6 +533,7 @@ impl Switch {
         (port.attachment, port.fds) = (attach.attachment, vec![attach.memory, attach.token]);
         (port.client, port.watch) = (Some(attach.client), Some(watch));
         (port.failure, port.quarantined) = (None, false);
+        port.charges.take(charge, Some(attach.lent));
         let largest = port.spec.policy.max_frame() as u32;
         let configured = port.configured;
         self.names.insert(name.into(), id);
@@ -569,6 +585,7 @@ impl Switch {
         let ids = |ports: Vec<&Port>| ports.iter().map(|port| port.id).collect::<Vec<_>>();
         let (stay, go) = (ids(stay), ids(go));
         let mut done = self.remove_all(&go).await.and(self.vacate_all(&stay).await);
+        self.recharge_switch();
         for id in stay {
             done = done.and(self.tell_port(id).await);
         }

@@ -368,7 +368,7 @@ fn topology(cpus: Cpus) -> Topology {
         port: [("sink".to_owned(), sink)].into(),
         ..SwitchSpec::default()
     };
-    Topology { switch: [("demo".to_owned(), switch)].into() }
+    Topology { switch: [("demo".to_owned(), switch)].into(), ..Topology::default() }
 }
 
 /// Frames a second between two readings, and what was dropped.

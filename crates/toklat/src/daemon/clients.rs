@@ -1,0 +1,235 @@
+//! What clients of the attach socket are given: ports, monitors, pipes, switches that they name.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use dataplane::config::{Attachment, RingAttach, SwitchConfig};
+use jail::strangers::Descriptor;
+use tokio::sync::OwnedMutexGuard;
+
+use super::attach::Lent;
+use super::pipes::{End, Opened, PipeLayout, PipeName};
+use super::quota::{Charge, File, Item};
+use super::supervisor::{Handle, Supervisor};
+use super::switch::{Access, Attach, Switch};
+use super::{system, token_pair};
+use crate::api::{ApiError, Client, ErrorCode};
+
+/// How long a client that is at a limit waits for what it has just closed to go.
+const CLOSING: Duration = Duration::from_millis(50);
+/// Descriptors that ports may not use: for data processes to be started again, and for as many
+/// connections as there may be. Where so many are not had, half of all.
+const SPARE_DESCRIPTORS: u64 =
+    64 + super::quota::MAX_CONNECTIONS + 2 * super::api_server::MAX_CONNECTIONS as u64;
+
+/// A port for a client.
+#[derive(Debug)]
+pub struct OpenedPort {
+    /// Its number in its switch.
+    pub port: u32,
+    /// Its largest frame, in bytes.
+    pub max_frame: u32,
+    /// The client's end of the token.
+    pub token: Descriptor,
+}
+
+impl Supervisor {
+    /// Charges a client. One that is at a limit may have closed something just now: it waits a moment.
+    async fn charge(&self, client: Client, item: Item) -> Result<Charge, ApiError> {
+        let ledger = &self.environment.ledger;
+        if !ledger.allows(client.uid, &item) {
+            tokio::time::sleep(CLOSING).await;
+        }
+        ledger.charge(client.uid, item)
+    }
+
+    async fn charge_memory(&self, client: Client, memory: &Lent) -> Result<Charge, ApiError> {
+        let file =
+            File::of(memory.file.as_fd()).map_err(|e| system("Cannot measure the region", e))?;
+        self.charge(client, Item::Memory(file)).await
+    }
+
+    /// The switch of this name; one that a client names and that does not exist is made, and charged
+    /// to the client.
+    async fn find_or_make(&self, client: Client, name: &str) -> Result<Handle, ApiError> {
+        if let Some(handle) = self.handle(name) {
+            return Ok(handle);
+        }
+        if !self.options.auto_switch {
+            return self.switch(name);
+        }
+        let config = SwitchConfig::default();
+        // No process is started for a client that gets no port then.
+        let of = config.max_ports.into();
+        let port = self.charge(client, Item::Port { switch: name.into(), of, own: false }).await;
+        let switch = self.charge(client, Item::Switch).await;
+        tokio::time::sleep(self.environment.ledger.pace(client.uid, Instant::now())).await;
+        // Two clients at once make one.
+        let _topology = self.topology.lock().await;
+        if let Some(handle) = self.handle(name) {
+            return Ok(handle);
+        }
+        let (_port, switch) = (port?, switch?);
+        let handle = self.create(name, config, Access::default(), true).await?;
+        handle.lock().await.charge = Some(switch);
+        Ok(handle)
+    }
+
+    /// The switch that a client wants a port of, locked.
+    async fn enter(
+        &self,
+        client: Client,
+        name: &str,
+        (port, is_monitor): (&str, bool),
+    ) -> Result<OwnedMutexGuard<Switch>, ApiError> {
+        let mut waited = false;
+        loop {
+            let handle = if is_monitor {
+                self.switch(name)?
+            } else {
+                self.find_or_make(client, name).await?
+            };
+            let switch = handle.lock_owned().await;
+            // One that was removed while we waited for it is out of the map now.
+            if switch.removed {
+                continue;
+            }
+            let item = switch.item_for(if is_monitor { None } else { Some(port) }, client.uid);
+            let allowed = item.is_none_or(|item| self.environment.ledger.allows(client.uid, &item));
+            if allowed || std::mem::replace(&mut waited, true) {
+                return Ok(switch);
+            }
+            // Ports that were closed just now go meanwhile.
+            drop(switch);
+            tokio::time::sleep(CLOSING).await;
+        }
+    }
+
+    /// Opens a port for a client, or a monitor of one; not to be cancelled.
+    ///
+    /// # Errors
+    /// The client may not, the port is in use, or a limit is reached.
+    pub async fn open_port(
+        &self,
+        client: Client,
+        switch: &str,
+        port: &str,
+        watch: Option<(bool, bool)>,
+        (ring, memory): (RingAttach, Lent),
+    ) -> Result<OpenedPort, ApiError> {
+        let (theirs, token) =
+            token_pair(client.uid).map_err(|e| system("Cannot make a token for the port", e))?;
+        self.check_descriptors(&token)?;
+        let lent = self.charge_memory(client, &memory).await?;
+        let mut switch = self.enter(client, switch, (port, watch.is_some())).await?;
+        self.check_may_open(client, &switch, port)?;
+        let (name, attachment) = match watch {
+            None => (port.to_owned(), Attachment::Ring(ring)),
+            Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
+        };
+        let attach = Attach { attachment, memory: memory.file, token, client, lent };
+        let attached = match self.check_region(client, &switch, &ring) {
+            Ok(()) => switch.attach(&name, attach).await,
+            Err(error) => Err(error),
+        };
+        if attached.is_err() {
+            self.drop_if_unused(&mut switch).await;
+        }
+        let (port, max_frame) = attached?;
+        tracing::info!(switch = switch.name, name, ?client, "port opened");
+        Ok(OpenedPort { port, max_frame, token: Descriptor::ours(theirs) })
+    }
+
+    fn monitor(
+        &self,
+        client: Client,
+        switch: &Switch,
+        port: &str,
+        ring: RingAttach,
+        (tx, rx): (bool, bool),
+    ) -> Result<(String, Attachment), ApiError> {
+        let parent = switch.port(port)?;
+        let owns = parent.client.is_some_and(|c| c.uid == client.uid)
+            || switch.access.to(parent.spec.owner) == Some(client.uid);
+        if !owns && !self.is_trusted(client) {
+            let reason = format!("{}:{port} is another user's", switch.name);
+            return Err(ApiError::new(ErrorCode::Forbidden, reason, "ask its owner, or root"));
+        }
+        let attachment = Attachment::Monitor { ring, of: parent.id, tx, rx };
+        Ok((switch.monitor_name(port, tx, rx), attachment))
+    }
+
+    fn is_trusted(&self, client: Client) -> bool {
+        client.uid == 0 || client.uid == self.uid()
+    }
+
+    fn check_may_open(&self, client: Client, switch: &Switch, port: &str) -> Result<(), ApiError> {
+        let owner = switch.access.to(switch.port(port).ok().and_then(|p| p.spec.owner));
+        match owner {
+            Some(owner) if owner != client.uid && !self.is_trusted(client) => {
+                let name = &switch.name;
+                let tenant = switch.access.user.is_some();
+                let what = if tenant { name.clone() } else { format!("{name}:{port}") };
+                let reason = format!("{what} belongs to user {owner}");
+                let remedy = "open a port of your own, or have its owner changed (toklat port set)";
+                Err(ApiError::new(ErrorCode::Forbidden, reason, remedy))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Pages that a stranger frees are waited for, in time that grows with the region.
+    fn check_region(&self, client: Client, at: &Switch, ring: &RingAttach) -> Result<(), ApiError> {
+        let (bytes, most) = (ring.geometry.file_size(), at.config.max_region_memory);
+        if bytes <= most || self.is_trusted(client) {
+            return Ok(());
+        }
+        let reason = format!("A region of {bytes} bytes is larger than the {most} that may be");
+        let remedy = "use fewer rings, slots or buffers, or raise max_region_memory of the switch";
+        Err(ApiError::new(ErrorCode::Limit, reason, remedy))
+    }
+
+    /// Descriptors are numbered from the lowest that is free, so a high number means few are left.
+    pub(super) fn check_descriptors(&self, newest: &impl AsRawFd) -> Result<(), ApiError> {
+        let newest = u64::try_from(newest.as_raw_fd()).unwrap_or(0);
+        let spare = SPARE_DESCRIPTORS.min(self.descriptor_limit / 2);
+        if newest.saturating_add(spare) < self.descriptor_limit {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            ErrorCode::Limit,
+            format!("The daemon's {} descriptors are used up", self.descriptor_limit),
+            "close ports, or raise its limit (ulimit -n; systemd: LimitNOFILE=)",
+        ))
+    }
+
+    /// Makes a pipe for a client.
+    ///
+    /// # Errors
+    /// As [`super::pipes::Pipes::make`].
+    pub async fn make_pipe(
+        &self,
+        client: Client,
+        end: (PipeName, End),
+        region: (PipeLayout, Lent),
+    ) -> Result<Opened, ApiError> {
+        let lent = self.charge_memory(client, &region.1).await?;
+        let charges = [self.charge(client, Item::Pipe).await?, lent];
+        let hangups = &self.environment.hangups;
+        self.with_descriptors(self.pipes.make(hangups, end, client, (region, charges))?)
+    }
+
+    /// If descriptors are short, the end is closed again by dropping its token.
+    fn with_descriptors(&self, opened: Opened) -> Result<Opened, ApiError> {
+        opened.fds.last().map_or(Ok(()), |newest| self.check_descriptors(newest))?;
+        Ok(opened)
+    }
+
+    /// Opens an end of a pipe for a client.
+    ///
+    /// # Errors
+    /// As [`super::pipes::Pipes::open`].
+    pub fn open_pipe(&self, client: Client, end: (PipeName, End)) -> Result<Opened, ApiError> {
+        self.with_descriptors(self.pipes.open(&self.environment.hangups, end, client)?)
+    }
+}

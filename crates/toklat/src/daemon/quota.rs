@@ -1,0 +1,581 @@
+//! The ledger: what each user holds of what all share, and how much that may be.
+//!
+//! Whatever is taken is charged to a user before it is made, and given back when its [`Charge`] is
+//! dropped. Three rules keep room for others, from the strictest to the widest:
+//!
+//! 1. A user holds at most what the quota says ([`api::Quotas`]). Root and the daemon's user are
+//!    counted, and have no limits but those under their names.
+//! 2. Where no quota is configured, a user holds at most as much as is left for others: however many
+//!    users are greedy, the next one finds room. Of one switch's ports at most a quarter is one user's.
+//! 3. An eighth of everything is kept for root and the daemon's user.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dataplane::config::UserLimits;
+
+use super::locked;
+use crate::api::{self, ApiError, ErrorCode, Limit, Quota, Quotas, Usage};
+
+/// Switches that clients made by opening ports of them: each has a process.
+const MAX_SWITCHES: u64 = 64;
+/// From one switch of a user's to the next, once some were made at once.
+const PACE: Duration = Duration::from_millis(250);
+/// How many switches a user may make at once.
+const AT_ONCE: u32 = 8;
+/// Pipes.
+const MAX_PIPES: u64 = 1024;
+/// Connections to the attach socket.
+pub const MAX_CONNECTIONS: u64 = 256;
+
+/// What is charged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A port of a switch.
+    Port {
+        /// The switch.
+        switch: String,
+        /// How many ports it may have.
+        of: u64,
+        /// It is the user's own switch: there is nobody to leave room for.
+        own: bool,
+    },
+    /// A switch that a client makes by opening a port of it.
+    Switch,
+    /// A pipe.
+    Pipe,
+    /// A connection to the attach socket.
+    Connection,
+    /// A memory file that is lent; counted once, for however many ports.
+    Memory(File),
+}
+
+/// A memory file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct File {
+    id: (u64, u64),
+    len: u64,
+}
+
+impl File {
+    /// The file of a descriptor that is known to be a sealed memory file: such a file answers at once.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn of(memory: impl AsFd) -> io::Result<Self> {
+        let stat = rustix::fs::fstat(memory)?;
+        Ok(Self { id: (stat.st_dev, stat.st_ino), len: u64::try_from(stat.st_size).unwrap_or(0) })
+    }
+}
+
+/// What there are quotas of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resource {
+    Ports,
+    Switches,
+    Pipes,
+    Memory,
+    Connections,
+}
+
+impl Resource {
+    /// As the API names it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Ports => "ports",
+            Self::Switches => "switches",
+            Self::Pipes => "pipes",
+            Self::Memory => "memory",
+            Self::Connections => "connections",
+        }
+    }
+
+    const fn of(self, quota: &Quota) -> Option<Limit> {
+        match self {
+            Self::Ports => quota.ports,
+            Self::Switches => quota.switches,
+            Self::Pipes => quota.pipes,
+            Self::Memory => quota.memory,
+            Self::Connections => quota.connections,
+        }
+    }
+
+    const fn held(self, usage: &Usage) -> u64 {
+        match self {
+            Self::Ports => usage.ports,
+            Self::Switches => usage.switches,
+            Self::Pipes => usage.pipes,
+            Self::Memory => usage.memory,
+            Self::Connections => usage.connections,
+        }
+    }
+
+    const fn held_mut(self, usage: &mut Usage) -> &mut u64 {
+        match self {
+            Self::Ports => &mut usage.ports,
+            Self::Switches => &mut usage.switches,
+            Self::Pipes => &mut usage.pipes,
+            Self::Memory => &mut usage.memory,
+            Self::Connections => &mut usage.connections,
+        }
+    }
+}
+
+impl Item {
+    const fn resource(&self) -> Resource {
+        match self {
+            Self::Port { .. } => Resource::Ports,
+            Self::Switch => Resource::Switches,
+            Self::Pipe => Resource::Pipes,
+            Self::Connection => Resource::Connections,
+            Self::Memory(_) => Resource::Memory,
+        }
+    }
+}
+
+/// What one user holds.
+#[derive(Debug, Default)]
+struct Account {
+    usage: Usage,
+    /// Ports by switch.
+    ports: HashMap<String, u64>,
+    /// Memory files, and how often each is lent.
+    files: HashMap<(u64, u64), u64>,
+}
+
+impl Account {
+    /// How much more an item is.
+    fn price(&self, item: &Item) -> u64 {
+        match item {
+            Item::Memory(file) if self.files.contains_key(&file.id) => 0,
+            Item::Memory(file) => file.len,
+            _ => 1,
+        }
+    }
+
+    /// How much the user holds of what an item shares its room with.
+    fn held_beside(&self, item: &Item) -> u64 {
+        match item {
+            Item::Port { switch, .. } => self.ports.get(switch).copied().unwrap_or(0),
+            _ => item.resource().held(&self.usage),
+        }
+    }
+
+    fn add(&mut self, item: &Item) {
+        *item.resource().held_mut(&mut self.usage) += self.price(item);
+        match item {
+            Item::Port { switch, .. } => *self.ports.entry(switch.clone()).or_default() += 1,
+            Item::Memory(file) => *self.files.entry(file.id).or_default() += 1,
+            _ => {}
+        }
+    }
+
+    fn remove(&mut self, item: &Item) {
+        fn less<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, u64>, key: &K) {
+            if let Some(count) = counts.get_mut(key) {
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(key);
+                }
+            }
+        }
+        match item {
+            Item::Port { switch, .. } => less(&mut self.ports, switch),
+            Item::Memory(file) => less(&mut self.files, &file.id),
+            _ => {}
+        }
+        // A file that is lent elsewhere too is still paid for.
+        let price = self.price(item);
+        let held = item.resource().held_mut(&mut self.usage);
+        *held = held.saturating_sub(price);
+    }
+}
+
+/// What the machine has.
+#[derive(Clone, Copy, Debug)]
+pub struct Machine {
+    /// Descriptors that the daemon may have.
+    pub descriptors: u64,
+    /// Bytes of memory.
+    pub memory: u64,
+}
+
+/// Everything that is held.
+#[derive(Debug)]
+pub struct Ledger {
+    book: Mutex<Book>,
+}
+
+#[derive(Debug)]
+struct Book {
+    /// The daemon's user.
+    own_uid: u32,
+    machine: Machine,
+    /// What the daemon was started with.
+    base: Quota,
+    configured: Quotas,
+    accounts: BTreeMap<u32, Account>,
+    refused: Usage,
+    /// Until when the switches that users made are paid for by waiting.
+    paces: HashMap<u32, Instant>,
+}
+
+/// Something that a user holds, until this is dropped.
+#[derive(Debug)]
+pub struct Charge {
+    ledger: Arc<Ledger>,
+    uid: u32,
+    item: Item,
+}
+
+impl Charge {
+    /// Who holds it.
+    #[must_use]
+    pub const fn uid(&self) -> u32 {
+        self.uid
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        let mut book = locked(&self.ledger.book);
+        if let Some(account) = book.accounts.get_mut(&self.uid) {
+            account.remove(&self.item);
+            if account.usage == Usage::default() && account.files.is_empty() {
+                book.accounts.remove(&self.uid);
+            }
+        }
+    }
+}
+
+impl Ledger {
+    /// An empty one; `base` is what the daemon was started with.
+    #[must_use]
+    pub fn new(own_uid: u32, base: Quota, machine: Machine) -> Arc<Self> {
+        let book = Book {
+            own_uid,
+            machine,
+            base,
+            configured: Quotas::default(),
+            accounts: BTreeMap::new(),
+            refused: Usage::default(),
+            paces: HashMap::new(),
+        };
+        Arc::new(Self { book: Mutex::new(book) })
+    }
+
+    /// Charges a user, if that user may hold it.
+    ///
+    /// # Errors
+    /// The user's limit, or what there is for all, is reached.
+    pub fn charge(self: &Arc<Self>, uid: u32, item: Item) -> Result<Charge, ApiError> {
+        let mut book = locked(&self.book);
+        if let Err(refusal) = book.check(uid, &item) {
+            *item.resource().held_mut(&mut book.refused) += 1;
+            return Err(refusal);
+        }
+        drop(book);
+        Ok(self.count(uid, item))
+    }
+
+    /// Whether a user may hold it now.
+    #[must_use]
+    pub fn allows(&self, uid: u32, item: &Item) -> bool {
+        locked(&self.book).check(uid, item).is_ok()
+    }
+
+    /// How long a user waits before making a switch: each costs the start of a process. Some may come
+    /// at once, then one in [`PACE`]. (The generic cell rate algorithm.)
+    #[must_use]
+    pub fn pace(&self, uid: u32, now: Instant) -> Duration {
+        let mut book = locked(&self.book);
+        if book.is_trusted(uid) {
+            return Duration::ZERO;
+        }
+        book.paces.retain(|_, due| *due > now);
+        let due = book.paces.get(&uid).copied().unwrap_or(now) + PACE;
+        book.paces.insert(uid, due);
+        due.saturating_duration_since(now + AT_ONCE * PACE)
+    }
+
+    /// Charges a user whatever the limits say: what an operator adds, and what is there already.
+    #[must_use]
+    pub fn count(self: &Arc<Self>, uid: u32, item: Item) -> Charge {
+        locked(&self.book).accounts.entry(uid).or_default().add(&item);
+        Charge { ledger: Arc::clone(self), uid, item }
+    }
+
+    /// Changes the limits. Whoever holds more keeps it.
+    pub fn configure(&self, quotas: Quotas) {
+        locked(&self.book).configured = quotas;
+    }
+
+    /// As configured, what a user may hold of whom nothing is said, who holds something, and what was
+    /// refused. Addresses are not counted here.
+    #[must_use]
+    pub fn info(&self) -> api::QuotaInfo {
+        let book = locked(&self.book);
+        let named = book.configured.user.keys().copied();
+        let users: std::collections::BTreeSet<u32> =
+            book.accounts.keys().copied().chain(named).collect();
+        let user = |uid: u32| api::UserQuota {
+            uid,
+            usage: book.accounts.get(&uid).map(|account| account.usage).unwrap_or_default(),
+            limits: book.limits(uid),
+        };
+        api::QuotaInfo {
+            configured: book.configured.clone(),
+            limits: book.limits_by(book.configured.each.or(book.base)),
+            users: users.into_iter().map(user).collect(),
+            refused: book.refused,
+        }
+    }
+
+    /// What data processes are told.
+    #[must_use]
+    pub fn process_limits(&self) -> dataplane::config::Limits {
+        let book = locked(&self.book);
+        let limits = |quota: Quota, all: bool| {
+            let unlimited = if all { Some(Limit::None) } else { None };
+            let number = |limit: Limit| limit.number().unwrap_or(u64::MAX);
+            let addresses = quota.addresses.or(unlimited).map(number);
+            UserLimits {
+                addresses: addresses.map(|most| u32::try_from(most).unwrap_or(u32::MAX)),
+                memory: quota.memory.or(unlimited).map(number),
+            }
+        };
+        let each = book.configured.each.or(book.base);
+        let named = |uid: u32| (uid, limits(book.quota(uid), book.is_trusted(uid)));
+        let mut users: Vec<u32> = vec![0, book.own_uid];
+        users.extend(book.configured.user.keys());
+        users.sort_unstable();
+        users.dedup();
+        dataplane::config::Limits {
+            each: limits(each, false),
+            users: users.into_iter().map(named).collect(),
+        }
+    }
+}
+
+impl Book {
+    const fn is_trusted(&self, uid: u32) -> bool {
+        uid == 0 || uid == self.own_uid
+    }
+
+    /// What is configured for a user.
+    fn quota(&self, uid: u32) -> Quota {
+        let own = self.configured.user.get(&uid).copied().unwrap_or_default();
+        if self.is_trusted(uid) { own } else { own.or(self.configured.each).or(self.base) }
+    }
+
+    fn limits(&self, uid: u32) -> api::Limits {
+        let quota = self.quota(uid);
+        let none = Some(Limit::None);
+        let all = Quota {
+            ports: none,
+            switches: none,
+            pipes: none,
+            memory: none,
+            connections: none,
+            addresses: none,
+        };
+        self.limits_by(if self.is_trusted(uid) { quota.or(all) } else { quota })
+    }
+
+    fn limits_by(&self, quota: Quota) -> api::Limits {
+        let limit = |resource: Resource| match resource.of(&quota) {
+            Some(limit) => limit.number(),
+            None => Some(self.default_limit(resource)),
+        };
+        api::Limits {
+            ports: limit(Resource::Ports),
+            switches: limit(Resource::Switches),
+            pipes: limit(Resource::Pipes),
+            memory: limit(Resource::Memory),
+            connections: limit(Resource::Connections),
+            addresses: quota.addresses.and_then(Limit::number),
+        }
+    }
+
+    /// A port has two descriptors, a pipe six: a user takes at most about a quarter of them with the
+    /// ones, and a fifth with the others.
+    fn default_limit(&self, resource: Resource) -> u64 {
+        match resource {
+            Resource::Ports => (self.machine.descriptors / 8).min(1024),
+            Resource::Switches => MAX_SWITCHES / 8,
+            Resource::Pipes => (self.machine.descriptors / 32).min(MAX_PIPES / 8),
+            Resource::Memory => self.machine.memory / 4,
+            Resource::Connections => MAX_CONNECTIONS / 4,
+        }
+    }
+
+    fn check(&self, uid: u32, item: &Item) -> Result<(), ApiError> {
+        let resource = item.resource();
+        let nothing = Account::default();
+        let account = self.accounts.get(&uid).unwrap_or(&nothing);
+        let limit = match resource.of(&self.quota(uid)) {
+            None if !self.is_trusted(uid) => Some(self.default_limit(resource)),
+            limit => limit.and_then(Limit::number),
+        };
+        let (has, price) = (resource.held(&account.usage), account.price(item));
+        if let Some(limit) = limit
+            && has.saturating_add(price) > limit
+        {
+            return Err(over(uid, item, has, limit));
+        }
+        self.room(item).map_or(Ok(()), |room| self.check_room(uid, item, (price, room)))
+    }
+
+    /// How much there is for all that an item shares its room with.
+    const fn room(&self, item: &Item) -> Option<u64> {
+        match item {
+            Item::Port { own: true, .. } => None,
+            Item::Port { of, .. } => Some(*of),
+            Item::Switch => Some(MAX_SWITCHES),
+            Item::Pipe => Some(MAX_PIPES),
+            Item::Connection => Some(MAX_CONNECTIONS),
+            Item::Memory(_) => Some(self.machine.memory),
+        }
+    }
+
+    /// Whether there is room for an item of this price, and it is not for others.
+    fn check_room(&self, uid: u32, item: &Item, (price, room): (u64, u64)) -> Result<(), ApiError> {
+        let held = |(_, account): (&u32, &Account)| account.held_beside(item);
+        let resource = item.resource();
+        let is_counted_here = !matches!(resource, Resource::Ports | Resource::Memory);
+        if is_counted_here && self.accounts.iter().map(held).sum::<u64>() >= room {
+            return Err(full(room, resource));
+        }
+        if price == 0 || self.is_trusted(uid) {
+            return Ok(());
+        }
+        let strangers = self.accounts.iter().filter(|(uid, _)| !self.is_trusted(**uid));
+        let left = (room - room / 8).saturating_sub(strangers.map(held).sum());
+        let own = self.accounts.get(&uid).map_or(0, |account| account.held_beside(item));
+        let by_default = resource.of(&self.quota(uid)).is_none();
+        let quarter = resource == Resource::Ports && own >= (room / 4).max(1);
+        if price > left || by_default && (quarter || own.saturating_add(price) > left) {
+            return Err(for_others(uid, item, own, room));
+        }
+        Ok(())
+    }
+}
+
+/// A limit that is reached: what, and whom to ask.
+fn over(uid: u32, item: &Item, has: u64, limit: u64) -> ApiError {
+    let name = item.resource().name();
+    let reason = match item {
+        Item::Memory(file) => {
+            format!("User {uid} lends {has} bytes, and {} more are over {limit}", file.len)
+        }
+        Item::Switch => {
+            format!("User {uid} has made {has} switches by opening ports, and may {limit}")
+        }
+        _ => format!("User {uid} has {has} {name}, and may have {limit}"),
+    };
+    let remedy = format!("give some back, or allow more: toklat quota set --user {uid} {name}=N");
+    ApiError::new(ErrorCode::Limit, reason, remedy)
+}
+
+fn for_others(uid: u32, item: &Item, own: u64, room: u64) -> ApiError {
+    let name = item.resource().name();
+    let whose = match item {
+        Item::Port { switch, .. } => format!("{switch}'s {room} {name}"),
+        _ => format!("{room} {name}"),
+    };
+    let reason = format!("User {uid} has {own} of {whose}; what is left is for others");
+    let remedy = format!("close some, or set a quota: toklat quota set --user {uid} {name}=N");
+    ApiError::new(ErrorCode::Limit, reason, remedy)
+}
+
+fn full(room: u64, resource: Resource) -> ApiError {
+    let (reason, remedy) = match resource {
+        Resource::Switches => (
+            format!("Clients have made {room} switches already"),
+            "add it: toklat switch add".to_owned(),
+        ),
+        _ => (
+            format!("All {room} {} are in use", resource.name()),
+            "close some; see who has them: toklat quota show".to_owned(),
+        ),
+    };
+    ApiError::new(ErrorCode::Limit, reason, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MACHINE: Machine = Machine { descriptors: 4096, memory: 1 << 30 };
+
+    fn ledger(base: Quota) -> Arc<Ledger> {
+        Ledger::new(1000, base, MACHINE)
+    }
+
+    fn port(switch: &str) -> Item {
+        Item::Port { switch: switch.into(), of: 16, own: false }
+    }
+
+    /// Takes as many as the user may have.
+    fn take_all(ledger: &Arc<Ledger>, uid: u32, item: &Item) -> Vec<Charge> {
+        std::iter::from_fn(|| ledger.charge(uid, item.clone()).ok()).take(10_000).collect()
+    }
+
+    #[test]
+    fn however_many_users_are_greedy_the_next_finds_room_and_root_more() {
+        let ledger = ledger(Quota::default());
+        let held: Vec<_> = (1..6).map(|uid| take_all(&ledger, uid, &Item::Pipe)).collect();
+        assert!(held.iter().all(|held| !held.is_empty() && held.len() <= 128));
+        assert!(!take_all(&ledger, 6, &Item::Pipe).is_empty());
+        for trusted in [0, 1000] {
+            assert!(ledger.charge(trusted, Item::Pipe).is_ok());
+        }
+        let ports = take_all(&ledger, 1, &port("a"));
+        assert_eq!(ports.len(), 4, "a quarter of one switch's");
+        assert_eq!(take_all(&ledger, 1, &port("b")).len(), 4, "and of another's");
+        drop(ports);
+        assert_eq!(take_all(&ledger, 1, &port("a")).len(), 4, "what is dropped is given back");
+    }
+
+    #[test]
+    fn a_file_that_is_lent_twice_counts_once_until_its_last_charge_goes() {
+        let base = Quota { memory: Some(Limit::AtMost(100)), ..Quota::default() };
+        let ledger = ledger(base);
+        let file = |id, len| Item::Memory(File { id: (1, id), len });
+        let first = ledger.charge(1, file(1, 100)).unwrap();
+        let second = ledger.charge(1, file(1, 100)).unwrap();
+        assert_eq!(ledger.charge(1, file(2, 1)).unwrap_err().code, ErrorCode::Limit);
+        drop(first);
+        assert!(ledger.charge(1, file(2, 1)).is_err(), "it is lent still");
+        drop(second);
+        ledger.charge(1, file(2, 1)).unwrap();
+        assert_eq!(ledger.info().refused.memory, 2);
+        assert!(ledger.info().users.is_empty());
+    }
+
+    #[test]
+    fn switches_come_eight_at_once_and_then_one_in_a_while() {
+        let ledger = ledger(Quota::default());
+        let now = Instant::now();
+        assert!((0..AT_ONCE).all(|_| ledger.pace(1, now).is_zero()));
+        assert_eq!(ledger.pace(1, now), PACE);
+        assert!(ledger.pace(2, now).is_zero() && ledger.pace(0, now).is_zero());
+        assert!(ledger.pace(1, now + 3 * PACE).is_zero());
+    }
+
+    #[test]
+    fn what_is_configured_comes_first_and_names_root_too() {
+        let few = Quota { ports: Some(Limit::AtMost(2)), ..Quota::default() };
+        let ledger = ledger(few);
+        let held = take_all(&ledger, 1, &port("a"));
+        assert_eq!(held.len(), 2);
+        let one = Quota { ports: Some(Limit::AtMost(3)), ..Quota::default() };
+        ledger.configure(Quotas { each: Quota::default(), user: [(0, one), (1, one)].into() });
+        assert_eq!(take_all(&ledger, 1, &port("a")).len(), 1);
+        assert_eq!(take_all(&ledger, 0, &port("b")).len(), 3);
+        assert_eq!(take_all(&ledger, 2, &port("b")).len(), 2, "as the daemon was started");
+    }
+}

@@ -1,0 +1,95 @@
+//! What a switch and its ports are charged to, and to whom.
+
+use dataplane::config::{Attachment, PortId};
+use dataplane::control::Command;
+
+use super::super::quota::{Charge, File, Item};
+use super::{Port, Switch};
+use crate::api::ApiError;
+
+/// What the user of a port is charged with.
+#[derive(Debug, Default)]
+pub(super) struct Charges {
+    port: Option<Charge>,
+    memory: Option<Charge>,
+}
+
+impl Charges {
+    /// Has the charges of a new client; one that the port has already stays where there is no new one.
+    pub(super) fn take(&mut self, port: Option<Charge>, memory: Option<Charge>) {
+        if port.is_some() {
+            self.port = port;
+        }
+        self.memory = memory;
+    }
+
+    fn is_of(&self, uid: u32) -> bool {
+        self.port.as_ref().is_some_and(|charge| charge.uid() == uid)
+    }
+}
+
+impl Switch {
+    /// What a user is charged with for a port; `None` where that is done.
+    #[must_use]
+    pub fn item_for(&self, port: Option<&str>, uid: u32) -> Option<Item> {
+        let known = port.and_then(|name| self.port(name).ok());
+        if known.is_some_and(|port| port.charges.is_of(uid)) { None } else { Some(self.item(uid)) }
+    }
+
+    fn item(&self, uid: u32) -> Item {
+        let own = [self.access.user, self.access.owner].contains(&Some(uid));
+        Item::Port { switch: self.name.clone(), of: self.config.max_ports.into(), own }
+    }
+
+    /// Charges a user who is about to have port `id`, or a new one; nothing where that is done.
+    pub(super) fn charge(&self, id: Option<PortId>, uid: u32) -> Result<Option<Charge>, ApiError> {
+        let port = id.and_then(|id| self.ports.get(&id));
+        if port.is_some_and(|port| port.charges.is_of(uid)) {
+            return Ok(None);
+        }
+        self.environment.ledger.charge(uid, self.item(uid)).map(Some)
+    }
+
+    /// Charges the user whom a port works for by now, whatever the limits say.
+    pub(super) fn recharge(&mut self, id: PortId) {
+        let Some(port) = self.ports.get(&id) else { return };
+        let uid = port.uid(self.access);
+        let ledger = &self.environment.ledger;
+        let count = || ledger.count(uid, self.item(uid));
+        let fresh = (!port.charges.is_of(uid)).then(count);
+        let memory = region_of(port).map(|file| ledger.count(uid, Item::Memory(file)));
+        if let Some(port) = self.ports.get_mut(&id) {
+            port.charges.take(fresh, memory);
+        }
+    }
+
+    /// Has a switch that clients made charged to one of those who use it.
+    pub fn recharge_switch(&mut self) {
+        if !self.ephemeral {
+            self.charge = None;
+            return;
+        }
+        let users = || self.ports.values().map(|port| port.uid(self.access));
+        let maker = self.charge.as_ref().map(Charge::uid);
+        if maker.is_none_or(|maker| users().all(|uid| uid != maker))
+            && let Some(uid) = users().next()
+        {
+            self.charge = Some(self.environment.ledger.count(uid, Item::Switch));
+        }
+    }
+
+    /// Tells the data process what each user may take.
+    pub async fn tell_limits(&self) {
+        let limits = self.environment.ledger.process_limits();
+        if let Err(error) = self.tell(&Command::SetLimits { limits }, &[]).await {
+            tracing::error!(switch = self.name, %error, "limits of users were not taken");
+        }
+    }
+}
+
+/// The region that a client lends for a port.
+fn region_of(port: &Port) -> Option<File> {
+    let lent = matches!(port.attachment, Attachment::Ring(_) | Attachment::Monitor { .. });
+    let memory = if lent { port.fds.first() } else { None };
+    memory.and_then(|memory| File::of(memory).ok())
+}
