@@ -2,6 +2,7 @@
 
 mod daemon;
 
+use std::io::ErrorKind;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -305,14 +306,18 @@ fn only_an_owner_opens_an_owned_port() {
     let program = daemon.dir().join("toklat");
     std::fs::copy(env!("CARGO_BIN_EXE_toklat"), &program).unwrap();
     let as_nobody = |port: &str| {
-        let output = Command::new(&program)
-            .args(["sink", port, "--duration", "10ms", "--quiet"])
-            .env("TOKLAT_DIR", daemon.dir())
-            .uid(65534)
-            .gid(65534)
-            .stdin(Stdio::null())
-            .output()
-            .unwrap();
+        let mut command = Command::new(&program);
+        command.args(["sink", port, "--duration", "10ms", "--quiet"]).stdin(Stdio::null());
+        command.env("TOKLAT_DIR", daemon.dir()).uid(65534).gid(65534);
+        let output = loop {
+            match command.output() {
+                // Another test's child was started as the program was written, and has it open until it runs.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                    std::thread::yield_now();
+                }
+                output => break output.unwrap(),
+            }
+        };
         (output.status.success(), String::from_utf8(output.stderr).unwrap())
     };
     let (good, complaint) = as_nobody("vale0:theirs");

@@ -74,7 +74,15 @@ impl Daemon {
     pub fn start_again_with(&mut self, change: impl FnOnce(&mut Command)) {
         let mut command = self.command();
         change(&mut command);
-        self.child = Some(command.spawn().unwrap());
+        self.child = Some(loop {
+            match command.spawn() {
+                // A copy, which another test's child has open until it runs a program of its own.
+                Err(error) if error.kind() == io::ErrorKind::ExecutableFileBusy => {
+                    std::thread::yield_now();
+                }
+                child => break child.unwrap(),
+            }
+        });
         self.wait_for("the daemon to answer", |daemon| {
             let ended = daemon.child.as_mut().and_then(|child| child.try_wait().unwrap());
             assert!(ended.is_none(), "{ended:?}: {}", daemon.log());

@@ -144,6 +144,9 @@ impl FrontEnd {
     /// # Errors
     /// [`ProtocolError`]: it has to be [disconnected](Self::end).
     pub fn receive(&mut self) -> Result<Option<message::Message>, ProtocolError> {
+        if self.ended {
+            return Ok(None);
+        }
         self.flush()?;
         self.state.payer().call(|| self.receiver.receive(&self.socket))
     }
