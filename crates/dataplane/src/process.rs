@@ -132,6 +132,7 @@ impl Process {
         if state.is_used() {
             state.switch().restarts.add(1);
             state.count_lost();
+            state.forget_memory();
             // Whom the table knows is not there yet.
             common.draining.store(true, Ordering::Relaxed);
         }

@@ -297,6 +297,12 @@ impl State {
         counter.add(number);
     }
 
+    /// Forgets what a process that has ended had mapped.
+    pub(crate) fn forget_memory(&self) {
+        let there = (0..self.max_ports).filter(|id| self.switch.has_port(*id));
+        there.filter_map(|id| self.port(id)).for_each(|port| port.page.lent.clear());
+    }
+
     /// The switch's own numbers.
     #[must_use]
     pub fn switch(&self) -> &SwitchState {

@@ -82,6 +82,11 @@ fn state(daemon: &Daemon, port: &str) -> String {
     daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["state"].as_str().unwrap().to_owned()
 }
 
+/// Mappings of its owner's memory.
+fn mappings(daemon: &Daemon, port: &str) -> u64 {
+    daemon.get(&format!("/v1/switches/vale0/ports/{port}"))["memory"]["mappings"].as_u64().unwrap()
+}
+
 #[test]
 fn guests_exchange_frames_in_split_and_packed_queues() {
     let daemon = daemon(&["a", "b"]);
@@ -214,11 +219,24 @@ fn front_ends_that_come_and_go_leave_no_descriptors_behind() {
     let mut b = guest(&daemon, "b", SPLIT);
     let (mut number, mut before) = (0, None);
     for round in 0..6 {
-        let mut a = guest(&daemon, "a", if round % 2 == 0 { SPLIT } else { PACKED });
+        let features = if round % 2 == 0 { SPLIT } else { PACKED };
+        let mut a = guest(&daemon, "a", features);
         a.must(code::SET_LOG_BASE, &words(&[4096, 0]), &[memfd(4096).as_fd()]);
         a.track();
         if round == 4 {
-            kill_process(daemon.data_process("vale0"));
+            let old = daemon.data_process("vale0");
+            kill_process(old);
+            daemon.wait_for("a successor", |daemon| {
+                let pid = daemon.get("/v1/switches/vale0")["pid"].as_i64();
+                pid.is_some_and(|pid| pid != i64::from(old))
+            });
+            daemon.wait_for("memory, log and areas to be mapped again", |daemon| {
+                state(daemon, "a") == "vacant" || mappings(daemon, "a") == 3
+            });
+            // One that died right after its last reply cannot know whether that left.
+            if state(&daemon, "a") == "vacant" {
+                a = guest(&daemon, "a", features);
+            }
         }
         until_frames_flow(&mut a, &mut b, &mut number);
         drop(a);
