@@ -1,6 +1,6 @@
 //! Users, and the system calls whose cost they set.
 //!
-//! To wake a sleeper the kernel walks everything that waits for its descriptor, on the thread that wakes it. Whoever
+//! To wake a sleeper the kernel walks everything that waits for its descriptor, on the thread that wakes it. Who
 //! has the descriptor decides how much that is: with two million epoll watches a byte takes 200 ms. So does what a
 //! socket's other end waits for, whenever bytes are sent to it or taken from it. No one can tell before the first
 //! such call; so calls are [timed](stopwatch), and what is proven to be slow is charged to the port's user, since a
@@ -15,9 +15,9 @@
 //! ```
 //!
 //! What is charged fades by 10 ms a second. A term is a minute, and twice as long each time: so the first slow call
-//! costs others what the kernel can be made to do in one, and then none does for ever longer. A noisy machine
-//! punishes nobody: only time that the calling thread itself worked counts, and who is helped is served as well, by
-//! one more wake-up.
+//! costs others what the kernel can be made to do in one, and the terms after it grow. A noisy machine is not
+//! held against a user: only time that the calling thread itself worked counts, and a user who is helped is served
+//! as well, by one more wake-up.
 
 mod helper;
 mod stopwatch;
@@ -151,7 +151,7 @@ impl Drop for Users {
     }
 }
 
-/// The CPUs of this process that nobody has taken, if both are there.
+/// The CPUs of this process that are not taken; all of them, if all are.
 fn free_cpus(taken: impl IntoIterator<Item = u16>) -> Option<CpuSet> {
     let mut cpus = sched_getaffinity(None).ok()?;
     let all = cpus;
@@ -174,7 +174,7 @@ impl Office {
     }
 }
 
-/// A user: whoever ports work for.
+/// A user whom ports work for.
 #[derive(Debug)]
 pub struct User {
     /// Its number.

@@ -74,7 +74,7 @@ pub trait Source: Send {
         false
     }
 
-    /// The port's user is at fault: tells the owner, where that wakes nobody.
+    /// The port's user is at fault: tells the owner, without a wake-up.
     fn give_up(&mut self) {}
 
     /// What its owner said last, if it did since this was asked last: it is about to say more.
