@@ -1,0 +1,62 @@
+//! Privileges that a process gives up.
+#![allow(unsafe_code, reason = "the bounding set and ranges of descriptors are known to libc only")]
+
+use std::io;
+use std::os::fd::RawFd;
+
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets};
+
+/// Capabilities that a kernel may know: its masks have 64 bits.
+const CAPABILITIES: libc::c_ulong = 64;
+
+/// Empties the bounding set of capabilities, where this process may: without new privileges it bounds nothing. To be called
+/// before another user is taken on, with which the right to do so goes.
+pub fn drop_bounds() {
+    for capability in 0..CAPABILITIES {
+        // SAFETY: takes numbers alone. It fails for one that the kernel does not know, and without CAP_SETPCAP.
+        unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
+    }
+}
+
+/// Empties the other sets of capabilities.
+pub fn drop_capabilities() -> io::Result<()> {
+    // Ambient capabilities are permitted and inheritable ones: they go with these.
+    let none = CapabilitySet::empty();
+    let sets = CapabilitySets { effective: none, permitted: none, inheritable: none };
+    Ok(rustix::thread::set_capabilities(None, sets)?)
+}
+
+/// Neither a core file nor another process of the same user shows this process's memory.
+pub fn hide_memory() -> io::Result<()> {
+    let none = Rlimit { current: Some(0), maximum: Some(0) };
+    rustix::process::setrlimit(Resource::Core, none)?;
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Privileges are given up for good, beyond any program that this process might run.
+pub fn forbid_new() -> io::Result<()> {
+    Ok(rustix::thread::set_no_new_privs(true)?)
+}
+
+/// Closes every descriptor but the standard streams and `kept`.
+pub fn close_others(kept: &[RawFd]) -> io::Result<()> {
+    let mut kept: Vec<u32> = kept.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
+    kept.sort_unstable();
+    let mut from = 3;
+    for fd in kept {
+        if from < fd {
+            close(from, fd - 1)?;
+        }
+        from = from.max(fd.saturating_add(1));
+    }
+    close(from, u32::MAX)
+}
+
+fn close(first: u32, last: u32) -> io::Result<()> {
+    // SAFETY: whoever has these descriptors is told not to: see `Jail::enter`.
+    match unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

@@ -1,0 +1,148 @@
+//! The walls, and which of them stand.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// One thing that a confined process cannot do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Wall {
+    /// No capability in any set, the bounding set included where it may be emptied.
+    Capabilities,
+    /// A user and a group of its own, in no other group.
+    User,
+    /// Not dumpable: no core file, no debugger, no look into its memory by others of its user.
+    Memory,
+    /// No program gives it privileges (`PR_SET_NO_NEW_PRIVS`).
+    NoNewPrivileges,
+    /// No descriptor beyond those that it was given.
+    Descriptors,
+    /// Landlock: opens no file.
+    LandlockFiles,
+    /// Landlock: neither listens on TCP nor connects by it.
+    LandlockNetwork,
+    /// Landlock: signals no process outside, reaches no abstract socket.
+    LandlockScope,
+    /// A user namespace: a privilege that it came by would hold for nothing outside.
+    UserNamespace,
+    /// A mount namespace whose root is an empty directory that cannot be written.
+    Root,
+    /// A process namespace: other processes have no number.
+    ProcessNamespace,
+    /// An IPC namespace: no System V memory, no message queue.
+    IpcNamespace,
+    /// A UTS namespace: the host's name is not its business.
+    NameNamespace,
+    /// A network namespace without an interface.
+    NetworkNamespace,
+    /// A cgroup namespace.
+    CgroupNamespace,
+    /// A list of system calls (seccomp).
+    SystemCalls,
+}
+
+impl Wall {
+    /// All of them.
+    pub const ALL: [Self; 16] = [
+        Self::Capabilities,
+        Self::User,
+        Self::Memory,
+        Self::NoNewPrivileges,
+        Self::Descriptors,
+        Self::LandlockFiles,
+        Self::LandlockNetwork,
+        Self::LandlockScope,
+        Self::UserNamespace,
+        Self::Root,
+        Self::ProcessNamespace,
+        Self::IpcNamespace,
+        Self::NameNamespace,
+        Self::NetworkNamespace,
+        Self::CgroupNamespace,
+        Self::SystemCalls,
+    ];
+
+    /// Its name, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Capabilities => "capabilities",
+            Self::User => "user",
+            Self::Memory => "memory",
+            Self::NoNewPrivileges => "no_new_privileges",
+            Self::Descriptors => "descriptors",
+            Self::LandlockFiles => "landlock_files",
+            Self::LandlockNetwork => "landlock_network",
+            Self::LandlockScope => "landlock_scope",
+            Self::UserNamespace => "user_namespace",
+            Self::Root => "root",
+            Self::ProcessNamespace => "process_namespace",
+            Self::IpcNamespace => "ipc_namespace",
+            Self::NameNamespace => "name_namespace",
+            Self::NetworkNamespace => "network_namespace",
+            Self::CgroupNamespace => "cgroup_namespace",
+            Self::SystemCalls => "system_calls",
+        }
+    }
+}
+
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A wall that could not be raised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// Which.
+    pub wall: Wall,
+    /// Why.
+    pub reason: String,
+}
+
+/// What stands around a process, and what was refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Walls {
+    /// The walls that stand.
+    pub standing: Vec<Wall>,
+    /// The walls that were wanted and could not be raised.
+    pub refused: Vec<Refused>,
+}
+
+impl Walls {
+    /// Notes what became of a wall.
+    pub fn note(&mut self, wall: Wall, done: Result<(), String>) {
+        match done {
+            Ok(()) => self.standing.push(wall),
+            Err(reason) => self.refused.push(Refused { wall, reason }),
+        }
+    }
+
+    /// True if this wall stands.
+    #[must_use]
+    pub fn stands(&self, wall: Wall) -> bool {
+        self.standing.contains(&wall)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wall_is_called_the_same_everywhere() {
+        for wall in Wall::ALL {
+            assert_eq!(serde_name(wall), wall.name());
+        }
+    }
+
+    fn serde_name(wall: Wall) -> String {
+        use serde::de::IntoDeserializer;
+        use serde::de::value::{Error, StrDeserializer};
+        let name: StrDeserializer<'_, Error> = wall.name().into_deserializer();
+        assert_eq!(Wall::deserialize(name).unwrap(), wall);
+        wall.to_string()
+    }
+}

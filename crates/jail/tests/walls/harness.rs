@@ -1,0 +1,59 @@
+//! As much of a test harness as `cargo test` and its users need: names, a filter, `--exact`, `--list`.
+
+use std::io::Write;
+use std::panic::catch_unwind;
+use std::process::exit;
+
+/// A test, by name.
+pub type Test = (&'static str, fn());
+
+/// Runs the tests that the command line names, one after the other, unless the machine `lacks` something.
+pub fn run(tests: &[Test], lacks: fn() -> Option<String>) {
+    let options: Vec<String> = std::env::args().skip(1).collect();
+    let given = |option: &str| options.iter().any(|given| given == option);
+    let filters: Vec<&String> = options.iter().filter(|given| !given.starts_with('-')).collect();
+    let wanted = |name: &str| {
+        let fits = |filter: &&&String| {
+            if given("--exact") { name == **filter } else { name.contains(**filter) }
+        };
+        filters.is_empty() || filters.iter().any(|filter| fits(&filter))
+    };
+    // All of this is about root's powers, and those of users whom root alone can be.
+    let is_root = rustix::process::geteuid().is_root();
+    let (mut passed_in_all, mut failed, mut ignored) = (0, 0, 0);
+    let given_list = given("--list");
+    for (name, test) in tests.iter().filter(|(name, _)| wanted(name)) {
+        if given_list {
+            println!("{name}: test");
+            continue;
+        }
+        let lacks = if is_root { lacks() } else { Some("needs root".to_owned()) };
+        if let Some(why) = lacks {
+            ignored += 1;
+            skip(name, &why);
+            println!("test {name} ... ignored");
+        } else {
+            let passed = catch_unwind(test).is_ok();
+            (passed_in_all, failed) =
+                (passed_in_all + i32::from(passed), failed + i32::from(!passed));
+            println!("test {name} ... {}", if passed { "ok" } else { "FAILED" });
+        }
+    }
+    if !given_list {
+        let verdict = if failed == 0 { "ok" } else { "FAILED" };
+        println!(
+            "\ntest result: {verdict}. {passed_in_all} passed; {failed} failed; {ignored} ignored; 0 measured; \
+             0 filtered out; finished in 0.00s\n"
+        );
+    }
+    exit(if failed == 0 { 0 } else { 101 });
+}
+
+/// Says that a test cannot run here, where the run's last lines tell of it.
+fn skip(test: &str, why: &str) {
+    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
+        return eprintln!("SKIPPED {test}: {why}");
+    };
+    let mut log = std::fs::File::options().create(true).append(true).open(log).unwrap();
+    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
+}
