@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use fabric::Policy;
 use frame::{Mac, VlanId};
+use jail::Walls;
 use jail::strangers::{self, Descriptor};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
@@ -18,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 
 /// Version of these messages; both sides close the connection if it differs.
-pub const VERSION: u32 = 3;
+pub const VERSION: u32 = 4;
 
 /// What the supervisor asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +150,8 @@ pub enum Answer {
         pid: u32,
         /// The switch's name.
         switch: String,
+        /// How it is confined.
+        walls: Walls,
     },
     /// Done.
     Done,

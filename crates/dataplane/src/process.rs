@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use fabric::{Fdb, PortSpec};
 use jail::strangers::{self, Descriptor};
+use jail::{Inside, Wall};
 use port::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::sockopt;
@@ -45,6 +46,12 @@ const MAX_CONNECTIONS: usize = 8;
 /// How long a supervisor may leave answers unread before its connection is closed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Reads what cannot be read any more once the process is confined. Call it first.
+pub fn prepare() {
+    strangers::prepare();
+    memory::max_map_count();
+}
+
 /// Runs the switch `switch` until it is told to stop: listens on `listener` (SEQPACKET), keeps its
 /// state in `state`, a sealed memory file of [`state::file_size`] bytes. From the first command on the
 /// process is confined (see [`sandbox`]), all its threads, for good.
@@ -57,14 +64,20 @@ pub fn run(
     state: OwnedFd,
     switch: String,
     config: SwitchConfig,
+    inside: Inside,
 ) -> Result<(), ProcessError> {
     shmem::guard::install();
-    strangers::prepare();
+    prepare();
     let mut process = Process::start(Memfd::adopt(state)?, switch, config)?;
+    process.inside = inside;
     process.state.note_deaths();
     process.state.switch().control.begin_here();
+    let walls = &mut process.inside.walls;
     if sandbox::is_wanted() {
         sandbox::enter()?;
+        walls.note(Wall::SystemCalls, Ok(()));
+    } else {
+        walls.note(Wall::SystemCalls, Err(format!("{} is off", sandbox::SWITCH)));
     }
     process.serve(&listener).map_err(system("wait for commands"))?;
     process.finish();
@@ -89,6 +102,8 @@ struct Record {
 
 struct Process {
     switch: String,
+    /// How it is confined, and whom it trusts.
+    inside: Inside,
     config: SwitchConfig,
     /// What each user may take.
     limits: Limits,
@@ -140,6 +155,7 @@ impl Process {
         let most_mappings = memory::most_mappings();
         let mut process = Self {
             switch,
+            inside: Inside::outside(),
             limits: Limits::default(),
             budget: Budget::new(memory::limits(&config, most_mappings)),
             most_mappings,
@@ -241,7 +257,7 @@ impl Process {
                     || !self.stopping && self.answer(connection.as_fd()).is_ok()
             });
             if ready.next() == Some(true) {
-                connections.extend(accept(listener));
+                connections.extend(accept(listener, &self.inside.creators));
             }
             let now = clock();
             if now - aged >= Nanos::SECOND {
@@ -367,7 +383,8 @@ impl Process {
             Command::Hello { version } => {
                 let pid = std::process::id();
                 let switch = self.switch.clone();
-                let hello = Answer::Hello { version: control::VERSION, pid, switch };
+                let walls = self.inside.walls.clone();
+                let hello = Answer::Hello { version: control::VERSION, pid, switch, walls };
                 control::send(from, &hello, &[self.state_file.as_fd()])?;
                 // Told our version, a supervisor of another one knows why it is left.
                 let same = version == control::VERSION;
@@ -484,13 +501,12 @@ fn is_readable(from: BorrowedFd<'_>) -> bool {
 }
 
 /// A connection from our own user or root.
-fn accept(listener: &OwnedFd) -> Option<OwnedFd> {
+fn accept(listener: &OwnedFd, trusted: &[u32]) -> Option<OwnedFd> {
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let connection = rustix::net::accept_with(listener, flags).ok()?;
     let peer = sockopt::socket_peercred(&connection).ok()?;
     sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(PATIENCE)).ok()?;
-    let trusted = peer.uid.is_root() || peer.uid == rustix::process::geteuid();
-    trusted.then_some(connection)
+    trusted.contains(&peer.uid.as_raw()).then_some(connection)
 }
 
 /// Keeps the calling thread on a CPU; false if it cannot be there.

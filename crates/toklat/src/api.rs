@@ -35,6 +35,7 @@ use std::collections::BTreeMap;
 use dataplane::config::{NicConfig, PortId, SwitchConfig};
 use dataplane::state::MappedMemory;
 use fabric::Policy;
+use jail::Walls;
 use serde::{Deserialize, Serialize};
 
 use crate::users;
@@ -283,6 +284,8 @@ pub struct SwitchInfo {
     pub restarts: u32,
     /// Made by the first client that opened a port of it; gone with the last one.
     pub ephemeral: bool,
+    /// How its data process is confined, and how it could not be.
+    pub walls: Walls,
     /// How many ports it has, those that clients made included.
     pub ports: usize,
     /// The only user who may open ports that name no owner.

@@ -1,6 +1,6 @@
 //! How much memory of peers this process may map, and what is said of it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use shmem::budget::{self, Account, Extent};
 use shmem::guard;
@@ -17,10 +17,18 @@ const MAX_MAP_COUNT: u64 = 65_530;
 /// as one memory table takes the place of another.
 const MAPPINGS_OF_A_PORT: u64 = 600;
 
-/// Most mappings for all peers together. To be asked before the process is confined.
+/// Most mappings of this process. Read once, before the process is confined.
+pub(super) fn max_map_count() -> u64 {
+    static MAPPINGS: OnceLock<u64> = OnceLock::new();
+    *MAPPINGS.get_or_init(|| {
+        let said = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+        said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(MAX_MAP_COUNT)
+    })
+}
+
+/// Most mappings for all peers together.
 pub(super) fn most_mappings() -> u64 {
-    let said = std::fs::read_to_string("/proc/sys/vm/max_map_count");
-    let kernel = said.ok().and_then(|said| said.trim().parse().ok()).unwrap_or(MAX_MAP_COUNT);
+    let kernel = max_map_count();
     // Some entries of the guard are for the registers of cards, in files of our own.
     kernel.saturating_sub(OWN_MAPPINGS).min(guard::MAPPINGS as u64 / 4 * 3)
 }

@@ -60,7 +60,10 @@ pub fn start_as(config: SwitchConfig) -> (std::thread::JoinHandle<()>, OwnedFd, 
     rustix::net::connect(&connection, &address).unwrap();
     let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();
     let state = state::State::map(&memory, &config).unwrap();
-    let run = || process::run(listener, memory.into_fd(), "test".to_owned(), config).unwrap();
+    let run = || {
+        process::run(listener, memory.into_fd(), "test".to_owned(), config, jail::Inside::outside())
+            .unwrap()
+    };
     let thread = std::thread::spawn(run);
     let hello = ask(&connection, &Command::Hello { version: control::VERSION }, &[]);
     assert!(matches!(hello, Answer::Hello { .. }));

@@ -38,6 +38,10 @@ pub struct DaemonArgs {
     /// Refuse ports of switches that were not added, instead of making the switch
     #[arg(long)]
     no_auto_switch: bool,
+    /// Start no data process that the kernel, or a container, does not let be confined in every way
+    /// (toklat switch show NAME names the walls)
+    #[arg(long)]
+    require_walls: bool,
     /// Let data processes run on when a signal stops the daemon; the next one finds them
     #[arg(long)]
     leave_data_processes: bool,
@@ -58,6 +62,9 @@ pub struct DataProcessArgs {
     /// Descriptor of the state memory
     #[arg(long)]
     state: RawFd,
+    /// Do not start without all walls
+    #[arg(long)]
+    require_walls: bool,
 }
 
 /// Runs the daemon.
@@ -75,6 +82,7 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
         token_file: args.token_file,
         quota: QuotaOption::all(&args.quota),
         auto_switch: !args.no_auto_switch,
+        require_walls: args.require_walls,
         leave_data_processes: args.leave_data_processes,
     })
 }
@@ -84,5 +92,6 @@ pub fn run(args: DaemonArgs, global: &Global) -> Result {
 /// # Errors
 /// If it was not started by the daemon.
 pub fn data_process(args: DataProcessArgs) -> Result {
-    daemon::data_process(args.switch, &args.config, args.listener, args.state)
+    let fds = (args.listener, args.state);
+    daemon::data_process(args.switch, &args.config, fds, args.require_walls)
 }

@@ -1,5 +1,7 @@
 //! `toklat switch`: add, set, rm, show.
 
+use std::io::Write;
+
 use clap::{Args, Subcommand, ValueEnum};
 use dataplane::config::{Idle, parse_bytes};
 use hyper::Method;
@@ -192,7 +194,11 @@ impl SwitchCommand {
                     None => client.get("/v1/switches")?,
                 };
                 let nothing = "no switches; add one: toklat switch add vale0";
-                global.print_list(&switches, || table(&switches), nothing)
+                global.print_list(&switches, || table(&switches), nothing)?;
+                if let ([info], false) = (&switches[..], global.json) {
+                    write!(std::io::stdout().lock(), "{}", walls(info))?;
+                }
+                Ok(())
             }
         }
     }
@@ -230,6 +236,14 @@ fn table(switches: &[SwitchInfo]) -> Table {
         ]);
     }
     table
+}
+
+/// The walls around its data process, and those that do not stand.
+fn walls(info: &SwitchInfo) -> String {
+    let names: Vec<&str> = info.walls.standing.iter().map(|wall| wall.name()).collect();
+    let no = |jail::Refused { wall, reason }: &jail::Refused| format!("no {wall}: {reason}\n");
+    let refused: String = info.walls.refused.iter().map(no).collect();
+    format!("walls: {}\n{refused}", names.join(", "))
 }
 
 /// Who may open its ports: `only alice`, or `alice` where ports may name other owners.

@@ -32,7 +32,7 @@ pub mod topology;
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,6 +74,8 @@ pub struct DaemonOptions {
     pub token_file: Option<PathBuf>,
     /// Opening a port of a switch that does not exist makes the switch.
     pub auto_switch: bool,
+    /// A data process that cannot be confined in every way does not start.
+    pub require_walls: bool,
     /// What users may hold, where the topology says nothing.
     pub quota: Quota,
     /// Data processes run on when the daemon is told to stop by a signal.
@@ -109,20 +111,30 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
 pub fn data_process(
     switch: String,
     config: &str,
-    listener: RawFd,
-    state: RawFd,
+    (listener, state): (RawFd, RawFd),
+    require_walls: bool,
 ) -> anyhow::Result<()> {
     let (listener, state) = (descriptors::take(listener)?, descriptors::take(state)?);
     // The supervisor listens on it already. Said once more by this process, SO_PEERCRED names it to a
     // later supervisor, even if it does not answer any more.
     rustix::net::listen(&listener, seqpacket::BACKLOG).context("Cannot listen for the daemon")?;
     let config: SwitchConfig = serde_json::from_str(config).context("The switch's settings")?;
+    dataplane::process::prepare();
+    let own = jail::user::dedicated(&format!("toklat {switch}"));
+    let keep = [&listener, &state].map(AsRawFd::as_raw_fd);
+    let inside = jail::Jail::new(own).around_this_process().enter(&keep)?;
+    if let (true, Some(refused)) = (require_walls, inside.walls.refused.first()) {
+        bail!("{} cannot be raised, and all walls are required: {}", refused.wall, refused.reason);
+    }
+    if require_walls && !dataplane::sandbox::is_wanted() {
+        bail!("{} is off, and all walls are required", dataplane::sandbox::SWITCH);
+    }
     // Away from the supervisor's terminal. Fails only for a process that leads a group, which then
     // was not started by the supervisor.
     let _ = rustix::process::setsid();
     dataplane::log::start(|| ()).context("Cannot start a thread for the log")?;
     dataplane::log::catch_panics();
-    let done = dataplane::process::run(listener, state, switch, config);
+    let done = dataplane::process::run(listener, state, switch, config, inside);
     dataplane::log::flush();
     Ok(done?)
 }
@@ -192,6 +204,7 @@ async fn supervise(
         arrivals,
         group: options.group.clone(),
         ledger: Ledger::new(own_uid, options.quota, machine),
+        require_walls: options.require_walls,
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{Answer, Command, VERSION};
+use jail::Walls;
 use jail::strangers::Descriptor;
 use rustix::net::Shutdown;
 use rustix::process::Pid;
@@ -83,6 +84,8 @@ pub struct DataProcess {
     reader: JoinHandle<()>,
     pid: u32,
     exit: Arc<Exit>,
+    /// How it is confined.
+    pub walls: Walls,
 }
 
 impl DataProcess {
@@ -91,7 +94,7 @@ impl DataProcess {
     /// # Errors
     /// It cannot be started, or does not answer.
     pub async fn start(
-        exe: &Path,
+        (exe, require_walls): (&Path, bool),
         dir: &Path,
         switch: &str,
         config: &SwitchConfig,
@@ -100,6 +103,7 @@ impl DataProcess {
     ) -> io::Result<Self> {
         let path = socket_path(dir, switch);
         let listener = seqpacket::listen(&path)?;
+        let exe = (exe, require_walls);
         let mut child = spawn(exe, switch, config, &listener, memory.as_fd())?;
         drop(listener);
         child.id().into_iter().for_each(spare);
@@ -145,7 +149,7 @@ impl DataProcess {
         send(&channel, &Command::Hello { version: VERSION }, &[], ANSWER_TIMEOUT).await?;
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, receive(&channel)).await;
         let (answer, mut fds) = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        let Answer::Hello { version, pid, switch } = answer else {
+        let Answer::Hello { version, pid, switch, walls } = answer else {
             return Err(unexpected(&format!("{answer:?} for a greeting")));
         };
         if version != VERSION || switch != expected {
@@ -160,7 +164,10 @@ impl DataProcess {
         let said = read(Arc::clone(&channel), Arc::clone(&exit), Arc::clone(keeper), to);
         let reader = tokio::spawn(said);
         let answers = AsyncMutex::new(answers);
-        Ok((Self { channel, answers, reader, pid, exit }, fds.pop().map(Descriptor::into_ours)))
+        Ok((
+            Self { channel, answers, reader, pid, exit, walls },
+            fds.pop().map(Descriptor::into_ours),
+        ))
     }
 
     /// Lets go of it. Once it has ended, what it said last is kept when the task returned is done.
@@ -329,7 +336,7 @@ impl AsFd for DataProcess {
 /// Starts the program in its hidden role. It makes a session of its own, so that it does not die with
 /// our terminal.
 fn spawn(
-    exe: &Path,
+    (exe, require_walls): (&Path, bool),
     switch: &str,
     config: &SwitchConfig,
     listener: &OwnedFd,
@@ -347,6 +354,7 @@ fn spawn(
         .args(["--config", &serde_json::to_string(config)?])
         .args(["--listener", &listener.as_raw_fd().to_string()])
         .args(["--state", &memory.as_raw_fd().to_string()])
+        .args(require_walls.then_some("--require-walls"))
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()

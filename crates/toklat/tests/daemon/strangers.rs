@@ -129,11 +129,10 @@ impl SlowFiles {
             return None;
         }
         let (mounted, asked) = (tempfile::tempdir().unwrap(), Arc::default());
-        let session = fuser::spawn_mount(
-            Files(Arc::clone(&asked)),
-            mounted.path(),
-            &fuser::Config::default(),
-        );
+        // A data process has a user of its own.
+        let mut config = fuser::Config::default();
+        config.acl = fuser::SessionACL::All;
+        let session = fuser::spawn_mount(Files(Arc::clone(&asked)), mounted.path(), &config);
         Some(Self { mounted, asked, _session: session.unwrap() })
     }
 

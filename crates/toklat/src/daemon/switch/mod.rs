@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use dataplane::config::{PortId, SwitchConfig};
 use dataplane::control::{Answer, Command};
 use dataplane::state::{self, State};
+use jail::{Refused, Walls};
 use shmem::{Memfd, Pages};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -55,6 +56,8 @@ pub struct Environment {
     pub group: Option<String>,
     /// What users hold.
     pub ledger: Arc<Ledger>,
+    /// A data process that cannot be confined in every way does not start.
+    pub require_walls: bool,
 }
 
 /// A switch.
@@ -81,6 +84,8 @@ pub struct Switch {
     last_words: Option<JoinHandle<()>>,
     memory: Memfd,
     view: State,
+    /// How the last data process was confined.
+    walls: Walls,
     ports: BTreeMap<PortId, Port>,
     names: HashMap<String, PortId>,
     /// Numbers whose ports were removed while no data process ran.
@@ -116,6 +121,7 @@ impl Switch {
             ephemeral,
             charge: None,
             removed: false,
+            walls: Walls::default(),
             environment,
             process: None,
             watch: None,
@@ -177,6 +183,13 @@ impl Switch {
         let watch = self.environment.hangups.watch(process.as_fd(), gone);
         // Nobody would see its end, or use it.
         self.watch = Some(watch.inspect_err(|_| process.kill())?);
+        if self.walls != process.walls {
+            for refused in &process.walls.refused {
+                let Refused { wall, reason } = refused;
+                tracing::warn!(switch = self.name, %wall, reason, "a wall does not stand");
+            }
+            self.walls = process.walls.clone();
+        }
         self.process = Some(process);
         (self.state, self.failure) = (SwitchState::Running, None);
         Ok(())
@@ -192,7 +205,8 @@ impl Switch {
             // Fails only if the task panicked.
             let _ = last_words.await;
         }
-        let Environment { dir, exe, .. } = &*self.environment;
+        let Environment { dir, exe, require_walls, .. } = &*self.environment;
+        let exe = (&**exe, *require_walls);
         let (config, memory) = (&self.config, &self.memory);
         let process = DataProcess::start(exe, dir, &self.name, config, memory, &self.kept).await?;
         tracing::info!(switch = self.name, pid = process.pid(), "data process started");

@@ -65,6 +65,7 @@ impl Switch {
             pid: self.process.as_ref().map(DataProcess::pid),
             restarts: self.restarts,
             ephemeral: self.ephemeral,
+            walls: self.walls.clone(),
             ports: self.ports.len(),
             owner: self.access.owner,
             user: self.access.user,
