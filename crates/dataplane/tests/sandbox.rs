@@ -1,4 +1,5 @@
 //! A data process after its start: it forwards, and gets nothing else from the kernel.
+#![allow(unsafe_code, reason = "memory is mapped as no safe code would")]
 
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
@@ -8,8 +9,13 @@ use std::time::Duration;
 
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
+use shmem::{Memfd, Pages};
 use toklat_dataplane::config::Attachment;
 use toklat_dataplane::control::{Answer, Command};
+use toklat_dataplane::process::ProcessError;
+use toklat_dataplane::{SwitchConfig, state};
 
 use process::{add, ask, in_child, start};
 
@@ -63,6 +69,74 @@ fn a_confined_data_process_forwards_and_opens_nothing() {
     }
     assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
     thread.join().unwrap();
+}
+
+/// Neither fresh memory nor memory with bytes of ours, nor a file's.
+#[test]
+fn a_confined_process_makes_no_memory_executable() {
+    if let Some(status) = in_child("a_confined_process_makes_no_memory_executable") {
+        return assert!(status.success(), "{status}");
+    }
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect};
+    let code = file();
+    rustix::io::write(&code, &[0xc3; 4096]).unwrap();
+    let (_thread, connection) = start();
+    let (private, null) = (MapFlags::PRIVATE, std::ptr::null_mut());
+    let written = ProtFlags::READ | ProtFlags::WRITE;
+    for prot in [ProtFlags::EXEC, written | ProtFlags::EXEC] {
+        // SAFETY: fresh mappings at addresses of the kernel's choice.
+        let (fresh, files) = unsafe {
+            (mmap_anonymous(null, 4096, prot, private), mmap(null, 4096, prot, private, &code, 0))
+        };
+        assert_eq!((fresh.err(), files.err()), (Some(Errno::PERM), Some(Errno::PERM)), "{prot:?}");
+    }
+    // SAFETY: a fresh mapping, of which nothing is referred to.
+    let memory = unsafe { mmap_anonymous(null, 4096, written, private) }.unwrap();
+    for flags in [MprotectFlags::EXEC, MprotectFlags::READ | MprotectFlags::EXEC] {
+        // SAFETY: as above.
+        let refused = unsafe { mprotect(memory, 4096, flags) };
+        assert_eq!(refused, Err(Errno::PERM), "{flags:?}");
+    }
+    // SAFETY: as above; the call takes numbers only.
+    let by_key = unsafe { libc::syscall(libc::SYS_pkey_mprotect, memory, 4096, 5, -1) };
+    assert_eq!((by_key, std::io::Error::last_os_error().kind()), (-1, ErrorKind::PermissionDenied));
+    // SAFETY: it takes a number, and changes no memory.
+    let implied = unsafe { libc::personality(libc::READ_IMPLIES_EXEC as libc::c_ulong) };
+    assert_eq!(
+        (implied, std::io::Error::last_os_error().kind()),
+        (-1, ErrorKind::PermissionDenied)
+    );
+    let executable = rustix::fs::memfd_create("code", MemfdFlags::CLOEXEC | MemfdFlags::EXEC);
+    assert_eq!(executable.err(), Some(Errno::PERM));
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+}
+
+/// As in a container whose own filter refuses others.
+#[test]
+fn a_process_that_cannot_be_confined_does_not_start() {
+    let name = "a_process_that_cannot_be_confined_does_not_start";
+    if let Some(status) = in_child(name) {
+        return assert!(status.success(), "{status}");
+    }
+    let arch = std::env::consts::ARCH.try_into().unwrap();
+    let refused = SeccompAction::Errno(libc::EPERM as u32);
+    let rules = [(libc::SYS_seccomp, Vec::new())].into();
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).unwrap();
+    let filter: BpfProgram = filter.try_into().unwrap();
+    seccompiler::apply_filter(&filter).unwrap();
+    let config = SwitchConfig { max_ports: 4, ..SwitchConfig::default() };
+    let memory = Memfd::create("state", state::file_size(&config), Pages::Small).unwrap();
+    let (listener, _supervisor) = std::os::unix::net::UnixStream::pair().unwrap();
+    let ended = toklat_dataplane::process::run(
+        listener.into(),
+        memory.into_fd(),
+        "test".to_owned(),
+        config,
+        jail::Inside::outside(),
+    );
+    let error = ended.unwrap_err();
+    assert!(matches!(error, ProcessError::Sandbox(_)), "{error}");
+    assert!(error.to_string().contains("TOKLAT_SANDBOX=off"), "{error}");
 }
 
 #[test]

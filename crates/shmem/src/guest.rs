@@ -472,6 +472,37 @@ mod tests {
         }
     }
 
+    /// Whatever a guest's addresses are: no byte beside the log is written, and no page is missing in it.
+    #[test]
+    fn a_log_is_written_within_its_bounds() {
+        const AT: usize = 4096 - 24;
+        const LEN: usize = 24;
+        const PAGES: u64 = 8 * LEN as u64;
+        let edges = [0, 1, LOG_PAGE - 1, LOG_PAGE, PAGES * LOG_PAGE - 1, PAGES * LOG_PAGE, 1 << 63];
+        let ends = [u64::MAX - LOG_PAGE, u64::MAX - 1, u64::MAX];
+        for at in edges.into_iter().chain(ends) {
+            for len in edges.into_iter().chain(ends) {
+                let map = Mapping::private(8192).unwrap();
+                DirtyLog::new(&map, AT, LEN).unwrap().mark(at, len);
+                let bytes = map.all().to_vec();
+                let beside = bytes[..AT].iter().chain(&bytes[AT + LEN..]);
+                assert!(beside.copied().all(|byte| byte == 0), "{at:#x} {len:#x}");
+                let is_marked = |page: u64| bytes[AT + page as usize / 8] >> (page % 8) & 1 == 1;
+                for page in 0..PAGES {
+                    let (from, to) = (page * LOG_PAGE, (page + 1) * LOG_PAGE);
+                    // What ends beyond the last address is no range.
+                    let last = len.checked_sub(1).and_then(|last| at.checked_add(last));
+                    let wanted = last.is_some_and(|last| at < to && from <= last);
+                    assert_eq!(is_marked(page), wanted, "page {page} of {at:#x} {len:#x}");
+                }
+            }
+        }
+        let map = Mapping::private(4096).unwrap();
+        for (at, len) in [(0, 12), (4, 8), (4088, 16), (4096, 8), (usize::MAX - 7, 8), (0, 0)] {
+            assert!(DirtyLog::new(&map, at, len).is_none(), "{at} {len}");
+        }
+    }
+
     #[test]
     fn written_pages_are_in_the_log() {
         let map = Mapping::private(4096).unwrap();

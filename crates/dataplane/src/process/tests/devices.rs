@@ -17,6 +17,7 @@ use crate::attach::vfio_user::migration::DeviceState;
 use crate::config::{Doorbell, NicConfig, NicModel};
 
 mod forms;
+mod limits;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 const PORTS: u16 = 2;

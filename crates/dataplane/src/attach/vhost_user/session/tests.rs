@@ -427,3 +427,60 @@ fn regression_a_ring_lies_in_guest_memory() {
     do_all(&mut session, [set(address(0, SIZE - 516, 0x2000))]);
     do_all(&mut session, [set(address(0, 0x1000, SIZE - 2052))]);
 }
+
+#[test]
+fn logs_that_do_not_lie_in_their_file_are_refused() {
+    let mut session = qemu();
+    let set = |session: &mut Session, offset: u64, size: u64, file| {
+        session.handle(Request::SetLogBase { size, offset, file }).unwrap().is_ok()
+    };
+    for (offset, size, len) in [
+        (0, 4096, 4095),
+        (4096, 8, 4096),
+        (4, 4096, 8192),
+        (0, 7, 4096),
+        (0, 0, 4096),
+        (u64::MAX, 8, 4096),
+        (8, u64::MAX, 4096),
+        (0, 1 << 40, 1 << 40),
+    ] {
+        assert!(!set(&mut session, offset, size, memfd(len)), "{size} at {offset} of {len}");
+        assert!(session.log.is_none());
+    }
+    // Where it lies in the file costs nothing.
+    let before = session.account.used().bytes;
+    assert!(set(&mut session, (3 << 40) + 8, 4096, memfd(4 << 40)));
+    assert_eq!(session.account.used().bytes - before, 8192);
+    assert!(set(&mut session, 0, 16, memfd(4096)), "another takes its place");
+    assert_eq!(session.account.used().bytes - before, 4096);
+}
+
+/// The windows of 64 regions at the end of a file of 4 TiB are what is mapped, and no part of it twice.
+#[test]
+fn regression_regions_are_mapped_by_their_windows() {
+    let mut session = new_session();
+    let file = memfd(4 << 40);
+    let at = |slot: u64| Region {
+        guest: slot * SIZE,
+        size: 4096,
+        user: (1 << 40) + slot * SIZE,
+        offset: (3 << 40) + slot * SIZE,
+    };
+    for slot in 0..60 {
+        let file = file.try_clone().unwrap();
+        do_all(&mut session, [Request::AddMemoryRegion(at(slot), file)]);
+    }
+    let used = session.account.used();
+    assert_eq!((used.bytes, used.mappings), (60 * 4096, 60));
+    let inside = Region { guest: 1 << 45, user: 1 << 45, size: 100, offset: at(7).offset + 50 };
+    do_all(&mut session, [Request::AddMemoryRegion(inside, file.try_clone().unwrap())]);
+    assert_eq!(session.account.used(), used, "it is mapped already");
+    session.memory().bytes(1 << 45, 4).unwrap().copy_in(b"here");
+    assert_eq!(session.memory().bytes(7 * SIZE + 50, 4).unwrap().to_vec(), b"here");
+    // A table of the same regions takes the place of the old one without being mapped beside it.
+    let same = (0..60).map(|slot| (at(slot), file.try_clone().unwrap())).collect();
+    do_all(&mut session, [Request::SetMemoryTable(same)]);
+    assert_eq!(session.account.used(), used);
+    do_all(&mut session, [Request::SetMemoryTable(vec![(at(0), file)])]);
+    assert_eq!(session.account.used().mappings, 1);
+}
