@@ -9,6 +9,7 @@ mod guests;
 mod kinds;
 mod memory;
 mod ports;
+mod remakes;
 mod users;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -31,6 +32,7 @@ pub use self::error::ProcessError;
 use self::error::system;
 use self::guests::Restored;
 use self::ports::{AddedPort, RemovedPort};
+use self::remakes::Remakes;
 use crate::attach::vfio_user::{Server, Summons};
 use crate::attach::vhost_user::FrontEnd;
 use crate::attach::{Bells, Exit};
@@ -94,6 +96,8 @@ struct Record {
     worker: u16,
     /// What is mapped for it.
     account: Arc<Account>,
+    /// How much of this thread's time its front end has had.
+    remakes: Remakes,
     /// The front end of a guest's port.
     guest: Option<Box<FrontEnd>>,
     /// The emulated network card of a guest's port, and its front end.
@@ -125,6 +129,8 @@ struct Process {
     restored: Restored,
     /// How workers ask for this thread.
     summons: Arc<Summons>,
+    /// Ports whose front ends have asked and are to wait.
+    resting: Vec<PortId>,
     /// Who has ports, and what the kernel does for them on our threads.
     users: Arc<Users>,
     stopping: bool,
@@ -169,6 +175,7 @@ impl Process {
             behind: false,
             restored: Restored::new(),
             summons: Arc::new(Summons::new().map_err(system("make an eventfd"))?),
+            resting: Vec::new(),
             users: Arc::new(
                 Users::new(config.workers.iter().filter_map(|worker| worker.cpu))
                     .map_err(system("make an eventfd"))?,
@@ -225,18 +232,22 @@ impl Process {
             let polled = connections.iter().chain(room.then_some(listener));
             let mut fds: Vec<_> = polled.map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
             let (others, mut guests) = (fds.len(), Vec::new());
-            self.poll_guests(&mut fds, &mut guests);
+            let now = clock();
+            let rested = self.poll_guests(&mut fds, &mut guests, now);
+            let patience = rested.map_or(Nanos::SECOND, |until| (until - now).min(Nanos::SECOND));
             let summons = Arc::clone(&self.summons);
             let users = Arc::clone(&self.users);
             fds.push(PollFd::from_borrowed_fd(users.doorbell(), PollFlags::IN));
             fds.push(PollFd::from_borrowed_fd(summons.doorbell(), PollFlags::IN));
-            let second = Timespec { tv_sec: 1, tv_nsec: 0 };
-            match rustix::event::poll(&mut fds, Some(&second)) {
+            let patience = Duration::from_nanos(patience);
+            let patience = Timespec::try_from(patience).unwrap_or_default();
+            match rustix::event::poll(&mut fds, Some(&patience)) {
                 Ok(_) | Err(rustix::io::Errno::INTR) => (),
                 Err(error) => return Err(error),
             }
             let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             self.take_out_failed();
+            self.wake_rested();
             let talking = guests.into_iter().zip(&ready[others..]).filter(|(_, ready)| **ready);
             for (id, _) in talking {
                 self.state.switch().control.serve(id, Doing::Message);

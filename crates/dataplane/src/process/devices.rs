@@ -40,11 +40,28 @@ impl Process {
     /// Does what front ends ask of whom workers said so.
     pub(super) fn serve_devices(&mut self) {
         for id in self.summons.take() {
+            if self.rests(id) {
+                self.resting.push(id);
+                continue;
+            }
             let Some(mut device) = self.take_device(id) else { continue };
             self.state.switch().control.serve(id, Doing::Message);
             self.serve_device(id, &mut device);
             self.put_device_back(id, device);
         }
+    }
+
+    /// Serves those that have waited long enough.
+    pub(super) fn wake_rested(&mut self) {
+        let rested = std::mem::take(&mut self.resting);
+        let (rest, heard) = rested.into_iter().partition(|id| self.rests(*id));
+        self.resting = rest;
+        heard.into_iter().for_each(|id: PortId| self.summons.ask(id));
+    }
+
+    fn rests(&mut self, id: PortId) -> bool {
+        let now = clock();
+        self.record(id).is_ok_and(|record| record.remakes.rests_until(now).is_some())
     }
 
     fn serve_device(&mut self, id: PortId, device: &mut Server) {

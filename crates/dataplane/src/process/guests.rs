@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use jail::strangers::Descriptor;
+use port::Nanos;
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use shmem::budget::Account;
@@ -33,14 +34,27 @@ pub(super) type Restored = HashMap<PortId, Kept>;
 
 impl Process {
     /// The front ends' sockets, to be waited for; `ids` gets the port of each.
-    pub(super) fn poll_guests<'a>(&'a self, fds: &mut Vec<PollFd<'a>>, ids: &mut Vec<PortId>) {
+    /// Returns when the first of those that are not heard now will be.
+    pub(super) fn poll_guests<'a>(
+        &'a self,
+        fds: &mut Vec<PollFd<'a>>,
+        ids: &mut Vec<PortId>,
+        now: Nanos,
+    ) -> Option<Nanos> {
+        let mut rested = None;
         for (id, record) in self.ports.iter().enumerate() {
-            let guest = record.as_ref().and_then(|record| record.guest.as_ref());
+            let Some(record) = record else { continue };
+            if let Some(until) = record.remakes.rests_until(now) {
+                rested = Some(rested.map_or(until, |other: Nanos| other.min(until)));
+                continue;
+            }
+            let guest = record.guest.as_ref();
             let Some((socket, send)) = guest.and_then(|guest| guest.waits()) else { continue };
             let also = if send { PollFlags::OUT } else { PollFlags::empty() };
             fds.push(PollFd::from_borrowed_fd(socket, PollFlags::IN | also));
             ids.push(id as PortId);
         }
+        rested
     }
 
     fn take_guest(&mut self, id: PortId) -> Option<Box<FrontEnd>> {
@@ -130,10 +144,12 @@ impl Process {
     /// Takes other eventfds, or other ways to ring them, into use.
     fn rehang_bells(&mut self, id: PortId, guest: &FrontEnd) {
         let bells = guest.bells();
+        let began = clock();
         if let Some(Some(record)) = self.ports.get_mut(usize::from(id)) {
             record.bells = bells.clone();
         }
         self.publish();
+        self.charge_remake(id, began);
         // An interrupt may have gone to an old one to nobody's notice, or have been put off there.
         bells.ring_all();
     }
@@ -161,6 +177,7 @@ impl Process {
     /// worker uses the old ones, which are dropped. One whose code panicked gets none.
     pub(super) fn install(&mut self, id: PortId, attached: Attached, transmit_queues: u16) {
         let Some(worker) = self.record(id).ok().map(|record| record.worker) else { return };
+        let began = clock();
         let old = self.release(id, worker);
         // If it panicked, its worker has said so by now.
         self.take_out_failed();
@@ -186,6 +203,14 @@ impl Process {
         ring.ring_all();
         let served = Box::new(Served::new(id, source, counters, clock()));
         self.common.workers[usize::from(worker)].send(Job::Serve(served));
+        self.charge_remake(id, began);
+    }
+
+    /// Notes what its front end had this thread do since `began`.
+    fn charge_remake(&mut self, id: PortId, began: Nanos) {
+        if let Ok(record) = self.record(id) {
+            record.remakes.charge(began, clock());
+        }
     }
 
     /// Makes the port of a front end. Its queues run when it has said enough; those of a predecessor's

@@ -7,6 +7,7 @@ use fabric::{Monitor, Policy, PortSpec, Ports};
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
+use super::remakes::Remakes;
 use super::{Process, Record, kinds};
 use crate::attach::vfio_user::Server;
 use crate::attach::vhost_user::FrontEnd;
@@ -114,7 +115,9 @@ impl Process {
         #[cfg(debug_assertions)]
         let served = served.crash(std::env::var(CRASHES).is_ok_and(|name| name == config.name));
         let descriptors = kept;
-        let record = Record { config, spec, descriptors, bells, worker, account, guest, device };
+        let remakes = Remakes::default();
+        let record =
+            Record { config, spec, descriptors, bells, worker, account, remakes, guest, device };
         self.ports[usize::from(id)] = Some(record);
         self.note_memory(id);
         Ok((worker, Box::new(served)))
