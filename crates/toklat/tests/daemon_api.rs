@@ -2,6 +2,7 @@
 
 mod daemon;
 
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
@@ -229,6 +230,26 @@ fn over_tcp_only_the_token_opens() {
     assert_eq!(ask("Authorization: Bearer 0123456789abcdef012\r\n"), 401);
     assert_eq!(ask("Authorization: Basic 0123456789abcdef0123\r\n"), 401);
     assert_eq!(ask("Authorization: Bearer 0123456789abcdef0123\r\n"), 200);
+}
+
+/// Objective: who connects by TCP and does not say what it wants is hung up on, and keeps nobody else waiting.
+#[test]
+fn over_tcp_a_head_that_does_not_end_is_not_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = ["--listen-tcp", &free.to_string(), "--token-file", file.to_str().unwrap()];
+    let _daemon = Daemon::start_with(&options);
+    let mut slow = TcpStream::connect(free).unwrap();
+    slow.write_all(b"GET /v1/status HTTP/1.1\r\nHost: here\r\n").unwrap();
+    let token = "Authorization: Bearer 0123456789abcdef0123\r\n";
+    let quick = exchange(TcpStream::connect(free).unwrap(), "GET", "/v1/status", token, "");
+    assert_eq!(quick.0, 200);
+    // Ends when the daemon hangs up, and not before.
+    let mut said = String::new();
+    slow.read_to_string(&mut said).unwrap();
+    assert!(!said.contains("200"), "{said}");
 }
 
 #[test]

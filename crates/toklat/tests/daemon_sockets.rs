@@ -184,6 +184,26 @@ fn peers_may_be_on_tcp_of_this_machine() {
     assert_eq!((status, &refused["error"]), (400, &json!("bad_request")), "{refused}");
 }
 
+/// Objective: whoever comes by TCP has no user, so a port that has an owner is not his.
+#[test]
+fn a_port_with_an_owner_refuses_tcp() {
+    let daemon = Daemon::start();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let own = rustix::process::geteuid().as_raw();
+    daemon.apply(&format!(
+        "[switch.vale0.port.mine]\nowner = {own}\nkind = {{ stream = {{ address = '{free}' }} }}"
+    ));
+    let mut stranger = TcpStream::connect(free).unwrap();
+    let frame = [0, 0, 0, 60].into_iter().chain(frame(1, 2, 3)).collect::<Vec<u8>>();
+    // It may be hung up on before it has spoken.
+    let _ = stranger.write_all(&frame);
+    let ended = stranger.read(&mut [0; 64]);
+    assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
+    assert_eq!(state(&daemon, "mine"), "vacant");
+    assert_eq!(daemon.counters("mine")["in_frames"], 0);
+    assert!(daemon.log().contains("belongs to user"), "{}", daemon.log());
+}
+
 #[test]
 fn datagrams_find_their_peer_whenever_it_comes() {
     let mut daemon = Daemon::start();
