@@ -146,8 +146,6 @@ pub enum Answer {
     Hello {
         /// [`VERSION`].
         version: u32,
-        /// Its process id.
-        pid: u32,
         /// The switch's name.
         switch: String,
         /// How it is confined.

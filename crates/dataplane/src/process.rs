@@ -392,10 +392,9 @@ impl Process {
     ) -> Result<(), ChannelError> {
         let answer = match command {
             Command::Hello { version } => {
-                let pid = std::process::id();
                 let switch = self.switch.clone();
                 let walls = self.inside.walls.clone();
-                let hello = Answer::Hello { version: control::VERSION, pid, switch, walls };
+                let hello = Answer::Hello { version: control::VERSION, switch, walls };
                 control::send(from, &hello, &[self.state_file.as_fd()])?;
                 // Told our version, a supervisor of another one knows why it is left.
                 let same = version == control::VERSION;
@@ -515,9 +514,9 @@ fn is_readable(from: BorrowedFd<'_>) -> bool {
 fn accept(listener: &OwnedFd, trusted: &[u32]) -> Option<OwnedFd> {
     let flags = rustix::net::SocketFlags::CLOEXEC;
     let connection = rustix::net::accept_with(listener, flags).ok()?;
-    let peer = sockopt::socket_peercred(&connection).ok()?;
+    let peer = jail::peer::of(&connection).ok()?;
     sockopt::set_socket_timeout(&connection, sockopt::Timeout::Send, Some(PATIENCE)).ok()?;
-    trusted.contains(&peer.uid.as_raw()).then_some(connection)
+    trusted.contains(&peer.uid).then_some(connection)
 }
 
 /// Keeps the calling thread on a CPU; false if it cannot be there.

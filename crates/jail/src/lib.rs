@@ -82,21 +82,6 @@ impl Jail {
         Self { walls, user }
     }
 
-    /// The walls that need no process of their own: those around the process as it is.
-    #[must_use]
-    pub fn around_this_process(self) -> Self {
-        self.without(&[
-            Wall::UserNamespace,
-            Wall::Root,
-            Wall::ProcessNamespace,
-            Wall::IpcNamespace,
-            Wall::NameNamespace,
-            Wall::NetworkNamespace,
-            Wall::CgroupNamespace,
-            Wall::SystemCalls,
-        ])
-    }
-
     /// The same without some walls.
     #[must_use]
     pub fn without(mut self, walls: &[Wall]) -> Self {

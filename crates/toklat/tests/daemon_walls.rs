@@ -20,8 +20,25 @@ fn standing(info: &Value) -> Vec<&str> {
     info["walls"]["standing"].as_array().unwrap().iter().map(text).collect()
 }
 
+/// Walls that are namespaces, and the kernel's names of those.
+const NAMESPACES: [(&str, &str); 7] = [
+    ("user_namespace", "user"),
+    ("root", "mnt"),
+    ("process_namespace", "pid"),
+    ("ipc_namespace", "ipc"),
+    ("name_namespace", "uts"),
+    ("network_namespace", "net"),
+    ("cgroup_namespace", "cgroup"),
+];
+
+/// In which namespace of a kind a process is. Which one a process that cannot be looked into is in is only root's to know; it
+/// is not ours.
+fn namespace(pid: u32, space: &str) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/{space}")).ok()
+}
+
 /// Objective: a data process has no capability, no way to new ones, a list of system calls, no core file, and,
-/// started by root, a user of its own; what stands is shown; its successor has the same, and frames cross.
+/// started by root, a user of its own; it lives in namespaces of its own where there are such; what stands is shown; its successor has the same, and frames cross.
 #[test]
 fn a_data_process_is_confined_and_says_how() {
     let mut daemon = Daemon::start();
@@ -47,6 +64,13 @@ fn a_data_process_is_confined_and_says_how() {
             let uid = status(pid, "Uid");
             assert!(!uid.split_whitespace().any(|uid| uid == "0"), "{uid}");
             assert_eq!(status(pid, "Groups"), "");
+        }
+        for (wall, space) in NAMESPACES {
+            let refused = info["walls"]["refused"].as_array().unwrap();
+            let reason = refused.iter().find(|refused| refused["wall"] == wall);
+            assert_ne!(standing.contains(&wall), reason.is_some(), "{wall}: {info}");
+            let [ours, its] = [std::process::id(), pid as u32].map(|pid| namespace(pid, space));
+            assert_eq!(standing.contains(&wall), ours != its, "{wall}: {ours:?} {its:?}");
         }
         let shown = daemon.done(&["switch", "show", "vale0"]);
         assert!(shown.contains("walls: ") && shown.contains("no_new_privileges"), "{shown}");

@@ -115,14 +115,14 @@ pub fn data_process(
     require_walls: bool,
 ) -> anyhow::Result<()> {
     let (listener, state) = (descriptors::take(listener)?, descriptors::take(state)?);
-    // The supervisor listens on it already. Said once more by this process, SO_PEERCRED names it to a
-    // later supervisor, even if it does not answer any more.
-    rustix::net::listen(&listener, seqpacket::BACKLOG).context("Cannot listen for the daemon")?;
     let config: SwitchConfig = serde_json::from_str(config).context("The switch's settings")?;
     dataplane::process::prepare();
     let own = jail::user::dedicated(&format!("toklat {switch}"));
     let keep = [&listener, &state].map(AsRawFd::as_raw_fd);
-    let inside = jail::Jail::new(own).around_this_process().enter(&keep)?;
+    let inside = jail::Jail::new(own).enter(&keep)?;
+    // The supervisor listens on it already. Said once more by this process, SO_PEERCRED names it to every
+    // supervisor, even if it does not answer any more.
+    rustix::net::listen(&listener, seqpacket::BACKLOG).context("Cannot listen for the daemon")?;
     if let (true, Some(refused)) = (require_walls, inside.walls.refused.first()) {
         bail!("{} cannot be raised, and all walls are required: {}", refused.wall, refused.reason);
     }
@@ -193,6 +193,10 @@ async fn supervise(
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let own_sockets = activated.is_empty();
+    // A data process in namespaces of its own is a grandchild whose parent has ended: it becomes a child of ours.
+    if let Err(error) = rustix::process::set_child_subreaper(Some(rustix::process::getpid())) {
+        tracing::warn!(%error, "data processes that end are left to the first process of the machine");
+    }
     let sockets = Sockets::open(&options, activated).await?;
     let own_uid = rustix::process::geteuid().as_raw();
     let machine = Machine { descriptors: descriptor_limit, memory: machine_memory() };

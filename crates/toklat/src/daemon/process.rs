@@ -14,7 +14,6 @@ use dataplane::control::{Answer, Command, VERSION};
 use jail::Walls;
 use jail::strangers::Descriptor;
 use rustix::net::Shutdown;
-use rustix::process::Pid;
 use shmem::Memfd;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinHandle;
@@ -106,15 +105,21 @@ impl DataProcess {
         let exe = (exe, require_walls);
         let mut child = spawn(exe, switch, config, &listener, memory.as_fd())?;
         drop(listener);
-        child.id().into_iter().for_each(spare);
         let greeted = async {
-            let (process, _) = Self::greet(Seqpacket::connect(&path)?, switch, keeper).await?;
+            let (process, _) =
+                Self::greet(Seqpacket::connect(&path)?, &path, switch, keeper).await?;
             Ok(process)
         };
         let greeted = greeted.await;
-        if greeted.is_err() {
-            // Fails only if it is dead already.
-            let _ = child.start_kill();
+        match &greeted {
+            Ok(process) => spare(process.pid),
+            Err(_) => {
+                // Fails only if it is dead already: one with namespaces of its own is a grandchild.
+                let _ = child.start_kill();
+                let found = Seqpacket::connect(&path).ok();
+                let started = found.and_then(|channel| listening(&channel, switch));
+                started.inspect(Exit::kill);
+            }
         }
         greeted
     }
@@ -125,10 +130,11 @@ impl DataProcess {
     /// # Errors
     /// `ConnectionRefused` or `NotFound` if there is none.
     pub async fn find(dir: &Path, switch: &str, keeper: &Keeper) -> io::Result<(Self, Memfd)> {
-        let channel = Seqpacket::connect(&socket_path(dir, switch))?;
+        let path = socket_path(dir, switch);
+        let channel = Seqpacket::connect(&path)?;
         let listening = listening(&channel, switch);
         let greeted = async {
-            let (process, memory) = Self::greet(channel, switch, keeper).await?;
+            let (process, memory) = Self::greet(channel, &path, switch, keeper).await?;
             let memory = memory.ok_or_else(|| unexpected("no state memory"))?;
             Ok((process, Memfd::adopt(memory).map_err(io::Error::other)?))
         };
@@ -143,22 +149,23 @@ impl DataProcess {
 
     async fn greet(
         channel: Seqpacket,
+        path: &Path,
         expected: &str,
         keeper: &Keeper,
     ) -> io::Result<(Self, Option<OwnedFd>)> {
         send(&channel, &Command::Hello { version: VERSION }, &[], ANSWER_TIMEOUT).await?;
         let answer = tokio::time::timeout(ANSWER_TIMEOUT, receive(&channel)).await;
         let (answer, mut fds) = answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
-        let Answer::Hello { version, pid, switch, walls } = answer else {
+        let Answer::Hello { version, switch, walls } = answer else {
             return Err(unexpected(&format!("{answer:?} for a greeting")));
         };
         if version != VERSION || switch != expected {
             return Err(unexpected(&format!("version {version}, switch {switch:?}")));
         }
-        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-        let number = number.ok_or_else(|| unexpected(&format!("process id {pid}")))?;
-        // It answered, so it lives, and this is it.
-        let exit = Arc::new(Exit::of(number)?);
+        // It answered, so it lives and listens. In a process namespace it does not know its number, the kernel does.
+        let number = rustix::net::sockopt::socket_peercred(Seqpacket::connect(path)?)?.pid;
+        let (exit, pid) =
+            (Arc::new(Exit::of(number)?), number.as_raw_nonzero().get().unsigned_abs());
         let channel = Arc::new(channel);
         let (to, answers) = mpsc::channel(4 * MAX_PENDING);
         let said = read(Arc::clone(&channel), Arc::clone(&exit), Arc::clone(keeper), to);
@@ -391,6 +398,7 @@ async fn read(
                 if let Err(error) = end {
                     tracing::error!(%error, "the end of a data process is not seen");
                 }
+                tokio::spawn(Arc::clone(&exit).bury());
                 // Its other end may be open still. What was said is read, and no more comes.
                 let _ = rustix::net::shutdown(&channel, Shutdown::Both);
                 continue;

@@ -7,10 +7,11 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jail::strangers::CLOSER_NAME;
-use rustix::process::{Pid, PidfdFlags, Signal};
+use rustix::process::{Pid, PidfdFlags, Signal, WaitOptions};
 use tokio::io::Interest;
 
 use super::super::descriptors;
@@ -38,6 +39,18 @@ impl Exit {
     pub fn kill(&self) {
         // Fails only if it is dead already.
         let _ = rustix::process::pidfd_send_signal(&self.pidfd, Signal::KILL);
+    }
+
+    /// Waits for its whole end, and takes note of it where it became this process's child: whoever started it ended before it.
+    pub async fn bury(self: Arc<Self>) {
+        let all = self.pidfd.try_clone();
+        let all = all.and_then(|pidfd| descriptors::register(pidfd, Interest::READABLE));
+        if let Ok(all) = all
+            && all.readable().await.is_ok()
+        {
+            // Somebody else's child is none of ours.
+            let _ = rustix::process::waitpid(Some(self.pid), WaitOptions::NOHANG);
+        }
     }
 
     /// Waits until no thread of it is left but those that close descriptors. Cancelled, it may be asked
