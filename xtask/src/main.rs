@@ -31,6 +31,8 @@ usage: cargo xtask COMMAND
   miri             undefined behaviour in shmem, frame and port (nightly)
   perf             instructions per frame against bench/budgets.toml (valgrind)
   deb              a Debian package in target/debian (cargo-deb)
+  siege [SECONDS]  attackers of every kind beside honest traffic, on optimised code, on a machine that does nothing
+                   else (default 600; as root): what honest ports lost, and how long turns took
   fuzz [SECONDS]   every fuzz target for SECONDS (default 30; nightly, cargo-fuzz)";
 
 fn main() -> ExitCode {
@@ -51,6 +53,8 @@ fn main() -> ExitCode {
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),
         ["deb"] => deb::run(),
+        ["siege"] => test::siege("600"),
+        ["siege", seconds] if seconds.parse::<u64>().is_ok() => test::siege(seconds),
         ["fuzz"] => fuzz::run(30),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
             fuzz::run(seconds.parse().unwrap_or(30))

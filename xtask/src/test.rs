@@ -199,6 +199,13 @@ pub fn loom() -> Result<()> {
     tool::run(&mut models())
 }
 
+/// Besieges a daemon for so many seconds.
+pub fn siege(seconds: &str) -> Result<()> {
+    let args = ["test", "--profile=quick", "--package=toklat", "--test=siege", "--", "--nocapture"];
+    let mut siege = cargo(&args);
+    tool::run(siege.env("TOKLAT_SIEGE_SECONDS", seconds).env("TOKLAT_SIEGE_ALONE", "1"))
+}
+
 /// Runs the tests of the pure crates under Miri.
 pub fn miri() -> Result<()> {
     if !tool::has_subcommand("+nightly", "miri") {
