@@ -35,7 +35,7 @@ pub(crate) struct Served {
     listens: bool,
     pub counters: Shared<IngressCounters>,
     #[cfg(debug_assertions)]
-    crashes: bool,
+    mishap: Option<fn()>,
 }
 
 struct Queue {
@@ -119,14 +119,14 @@ impl Served {
             listens,
             counters,
             #[cfg(debug_assertions)]
-            crashes: false,
+            mishap: None,
         }
     }
 
-    /// For tests of what follows: the process ends when this port hands in a frame.
+    /// For tests of what follows: this happens when the port hands in a frame.
     #[cfg(debug_assertions)]
-    pub fn crash(mut self, crashes: bool) -> Self {
-        self.crashes = crashes;
+    pub fn with_mishap(mut self, mishap: Option<fn()>) -> Self {
+        self.mishap = mishap;
         self
     }
 
@@ -195,8 +195,8 @@ impl Served {
             return 0;
         }
         #[cfg(debug_assertions)]
-        if self.crashes {
-            std::process::abort();
+        if let Some(happens) = self.mishap {
+            happens();
         }
         self.busy_at = switch.now;
         let Switch { ports, fdb, map, now, .. } = switch;

@@ -347,6 +347,20 @@ impl State {
         notes.filter(|(its, _)| thread != 0 && *its == thread).find_map(|(_, deed)| deed)
     }
 
+    /// For each of the first `count` workers: the passes it has made, and the port that it serves at this moment.
+    #[must_use]
+    pub fn at_work(&self, count: usize) -> Vec<(u64, Option<PortId>)> {
+        let port = |worker: &WorkerState| worker.work.read().1.map(|(port, _)| port);
+        self.workers.iter().take(count).map(|worker| (worker.passes.get(), port(worker))).collect()
+    }
+
+    /// Has the process that is about to be killed have died of what this worker does.
+    pub fn blame(&self, worker: usize) {
+        if let Some(worker) = self.workers.get(worker) {
+            self.switch.died_in.set(worker.work.read().0);
+        }
+    }
+
     /// The numbers of the first `count` workers.
     #[must_use]
     pub fn workers(&self, count: usize) -> Vec<WorkerStats> {

@@ -212,6 +212,31 @@ fn regression_a_data_process_that_dies_and_dies_is_never_given_up() {
     until_traffic_flows(&mut a, &mut b, &mut 0);
 }
 
+/// Objective: a worker that is stuck in one port's turn is a pause to the others.
+///
+/// Steps: a port is made to hang its worker with its first frame; it is ended and succeeded without being asked for
+/// anything, and the log says of which port.
+#[test]
+fn a_worker_that_is_stuck_is_a_pause_to_other_ports() {
+    let name = "a_worker_that_is_stuck_is_a_pause_to_other_ports";
+    if !cfg!(debug_assertions) {
+        return daemon::skip(name, "only builds for development have ports that hang");
+    }
+    let mut daemon = Daemon::start_with_environment(&[], &[("TOKLAT_TEST_HANG", "evil")]);
+    daemon.apply("[switch.vale0.port.a]\n[switch.vale0.port.b]\n[switch.vale0.port.evil]");
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let mut evil = daemon.open("vale0:evil").unwrap();
+    evil.send(1).push(&frame(9, 2, 1));
+    evil.flush().unwrap();
+    daemon.wait_for("a successor", |daemon| daemon.get("/v1/switches/vale0")["restarts"] == 1);
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let log = daemon.log();
+    let stuck = log.lines().find(|line| line.contains("worker is stuck"));
+    assert!(stuck.is_some_and(|line| line.contains("port=\"evil\"")), "{log}");
+}
+
 /// Objective: a port that its data process dies of does not take the others along.
 ///
 /// Steps: a port is made to crash its data process with its first frame; a client sends one there again and again, whenever

@@ -33,10 +33,13 @@ struct Halves {
     device: Option<Box<Server>>,
 }
 
-/// In builds for development, the environment variable that names a port: what it hands in ends the process. For
+/// In builds for development, environment variables that name a port, and what happens when that hands in a frame. For
 /// tests of what follows.
 #[cfg(debug_assertions)]
-const CRASHES: &str = "TOKLAT_TEST_CRASH";
+const MISHAPS: [(&str, fn()); 2] = [
+    ("TOKLAT_TEST_CRASH", || std::process::abort()),
+    ("TOKLAT_TEST_HANG", || std::thread::sleep(std::time::Duration::MAX)),
+];
 
 /// What is left of a port that was removed; its worker had `served`, unless it failed.
 pub(super) struct RemovedPort {
@@ -113,7 +116,10 @@ impl Process {
         state.set_standing(standing);
         let served = Served::new(id, source, counters, clock());
         #[cfg(debug_assertions)]
-        let served = served.crash(std::env::var(CRASHES).is_ok_and(|name| name == config.name));
+        let served = {
+            let is_named = |key: &&(&str, fn())| std::env::var(key.0).as_ref() == Ok(&config.name);
+            served.with_mishap(MISHAPS.iter().find(is_named).map(|(_, happens)| *happens))
+        };
         let descriptors = kept;
         let remakes = Remakes::default();
         let record =

@@ -216,6 +216,8 @@ async fn supervise(
     supervisor.begin(wanted).await;
     let watching = tokio::spawn(Arc::clone(&supervisor).watch_hangups());
     tokio::spawn(Arc::clone(&supervisor).receive_front_ends(arriving));
+    let lives = || notify(sd_notify::NotifyState::Watchdog);
+    tokio::spawn(Arc::clone(&supervisor).look_after_workers(lives));
     let control = sockets.serve(&supervisor);
     notify(sd_notify::NotifyState::Ready);
     tracing::info!(dir = %options.dir.display(), pid = std::process::id(), "ready");

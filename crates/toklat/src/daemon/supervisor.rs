@@ -167,6 +167,23 @@ impl Supervisor {
         }
     }
 
+    /// Ends data processes with workers that are stuck, for ever, and tells who watches the daemon that it lives
+    /// (systemd's `WatchdogSec=`).
+    pub async fn look_after_workers(self: Arc<Self>, lives: impl Fn()) {
+        let mut second = tokio::time::interval(Duration::from_secs(1));
+        second.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            second.tick().await;
+            for handle in self.handles() {
+                // One that is locked waits for its data process, which is ended if it does not answer.
+                if let Ok(mut switch) = handle.try_lock() {
+                    switch.look_after_workers(Instant::now());
+                }
+            }
+            lives();
+        }
+    }
+
     /// Gives front ends to their ports for ever.
     pub async fn receive_front_ends(self: Arc<Self>, mut arriving: mpsc::Receiver<Arrival>) {
         while let Some(arrival) = arriving.recv().await {

@@ -10,6 +10,7 @@ mod guests;
 mod port;
 mod quarantine;
 mod report;
+mod watchdog;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -29,6 +30,7 @@ use tokio::task::JoinHandle;
 pub use self::access::Access;
 pub use self::port::{Attach, Port};
 use self::quarantine::{Quarantine, Who};
+use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
@@ -96,6 +98,7 @@ pub struct Switch {
     deaths: u32,
     /// Ports that data processes died of.
     quarantine: Quarantine,
+    watchdog: Watchdog,
     /// A task is starting its data process again.
     restarting: bool,
     started: Instant,
@@ -137,6 +140,7 @@ impl Switch {
             restarts: 0,
             deaths: 0,
             quarantine: Quarantine::default(),
+            watchdog: Watchdog::default(),
             restarting: false,
             started: Instant::now(),
         })
@@ -254,6 +258,23 @@ impl Switch {
             self.quarantine_port(id);
         }
         true
+    }
+
+    /// Ends a data process one of whose workers is stuck: its successor serves the others.
+    pub fn look_after_workers(&mut self, now: Instant) {
+        let Some(process) = &self.process else { return self.watchdog.begin() };
+        let at_work = self.view.at_work(self.config.workers.len());
+        let Some((worker, id)) = self.watchdog.look(&at_work, now) else { return };
+        let port = self.name_of(id);
+        tracing::error!(
+            switch = self.name,
+            worker,
+            port,
+            "worker is stuck serving a port: its process is ended"
+        );
+        self.view.blame(worker);
+        process.kill();
+        self.watchdog.begin();
     }
 
     /// Closes a port that two data processes running died of: it and its user wait, and the others live.
