@@ -162,7 +162,7 @@ fn a_switch_whose_cpu_is_gone_starts_on_any() {
     daemon.stop(&Value::Null);
     let saved = daemon.dir().join("topology.json");
     let mut topology: Value = serde_json::from_slice(&std::fs::read(&saved).unwrap()).unwrap();
-    let cpu = &mut topology["switch"]["vale0"]["workers"][0]["cpu"];
+    let cpu = &mut topology["topology"]["switch"]["vale0"]["workers"][0]["cpu"];
     assert_eq!(*cpu, 0);
     *cpu = json!(60000);
     std::fs::write(&saved, topology.to_string()).unwrap();

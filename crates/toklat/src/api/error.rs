@@ -14,6 +14,8 @@ pub enum ErrorCode {
     Exists,
     /// It is open, or named by something else.
     Busy,
+    /// What it was to change has changed since it was read.
+    Stale,
     /// Whoever asks may not.
     Forbidden,
     /// The daemon lacks a privilege.
@@ -35,6 +37,7 @@ impl ErrorCode {
             Self::Forbidden | Self::NeedsPrivilege => 403,
             Self::NotFound => 404,
             Self::Exists | Self::Busy => 409,
+            Self::Stale => 412,
             Self::System => 500,
             Self::Limit | Self::DataProcess => 503,
         }

@@ -7,7 +7,8 @@ pub enum Operation {
     GetStatus,
     /// Everything as configured: replies `Topology`.
     GetTopology,
-    /// Makes it so: takes `Topology`, replies `Applied`.
+    /// Adds and changes: takes `Topology`, replies `Applied`. `?file=` is what it is called, `?prune=true` removes what
+    /// was made under that name and is not named any more, `?dry_run=true` does nothing; `If-Match` as HTTP has it.
     PutTopology,
     /// Replies a list of `SwitchInfo`.
     ListSwitches,
@@ -89,7 +90,7 @@ routes! {
     GET "/v1/status" GetStatus ("") -> "Status" false "The daemon itself.";
     GET "/v1/topology" GetTopology ("") -> "Topology" false "Everything as configured.";
     PUT "/v1/topology" PutTopology ("Topology") -> "Applied" false
-        "Adds, changes and removes until everything is as given.";
+        "Adds and changes what is named, and, pruned, removes what the same file made and does not name.";
     GET "/v1/switches" ListSwitches ("") -> "SwitchInfo" true "All switches.";
     POST "/v1/switches" AddSwitch ("NewSwitch") -> "SwitchInfo" false "Adds a switch.";
     GET "/v1/switches/{switch}" GetSwitch ("") -> "SwitchInfo" false "One switch.";

@@ -1,9 +1,9 @@
 //! `toklat apply` and `toklat export`: the topology file.
 
-use std::io::{Read, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use hyper::Method;
 
@@ -11,7 +11,8 @@ use super::client::Client;
 use super::global::print_json;
 use super::table::Table;
 use super::{Global, Result};
-use crate::api::{Action, Applied, Topology};
+use crate::api::{Action, Applied, Change, Topology};
+use crate::daemon::apply::name_of;
 use crate::daemon::topology::parse;
 
 /// Options of `toklat apply`.
@@ -20,11 +21,20 @@ pub struct ApplyArgs {
     /// The topology file (TOML); - for standard input
     file: PathBuf,
     /// Only read the file and say what is wrong with it; needs no daemon
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["prune", "dry_run", "yes"])]
     check: bool,
+    /// Remove what this file made before and does not name any more
+    #[arg(long)]
+    prune: bool,
+    /// Only say what would be done, and whose traffic that would interrupt
+    #[arg(long)]
+    dry_run: bool,
+    /// Remove what is in use without asking
+    #[arg(long, requires = "prune")]
+    yes: bool,
 }
 
-/// Makes the daemon's switches and ports as a file says.
+/// Adds and changes the daemon's switches and ports as a file says; what it does not name stays, unless it is pruned.
 ///
 /// # Errors
 /// If the file cannot be read or understood, or the daemon does not run or refuses.
@@ -33,10 +43,62 @@ pub fn apply(args: &ApplyArgs, global: &Global) -> Result {
     if args.check {
         let ports: usize = topology.switch.values().map(|switch| switch.port.len()).sum();
         let switches = topology.switch.len();
-        return global.print_done(&topology, &format!("good: {switches} switches, {ports} ports"));
+        let done =
+            format!("good: {}, {}", count(switches, "switch", "es"), count(ports, "port", "s"));
+        return global.print_done(&topology, &done);
     }
-    let applied: Applied = Client::connect(global)?.send(Method::PUT, "/v1/topology", &topology)?;
+    let mut client = Client::connect(global)?;
+    let mut put = |prune: bool, dry_run: bool| -> Result<Applied> {
+        let file = if args.file == Path::new("-") { "-".into() } else { name_of(&args.file) };
+        let file: String = url_word(&file);
+        let path = format!("/v1/topology?file={file}&prune={prune}&dry_run={dry_run}");
+        Ok(client.send(Method::PUT, &path, &topology)?)
+    };
+    if args.prune && !args.dry_run && !args.yes {
+        ask_for(&put(true, true)?)?;
+    }
+    let applied = put(args.prune, args.dry_run)?;
     global.print_list(&applied, || table(&applied), "nothing to change: it is so already")
+}
+
+fn count(n: usize, what: &str, plural: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { plural })
+}
+
+/// Has a person agree to what takes a port away from somebody who uses it.
+fn ask_for(plan: &Applied) -> Result {
+    let in_use = |change: &&Change| change.action == Action::Removed && change.interrupts.is_some();
+    let used: Vec<_> = plan.changes.iter().filter(in_use).collect();
+    if used.is_empty() {
+        return Ok(());
+    }
+    let names: Vec<_> = used.iter().map(|change| change.name.as_str()).collect();
+    let names = names.join(", ");
+    if !std::io::stdin().is_terminal() {
+        bail!(
+            "{names} would be removed, and is in use; nothing was changed: use --yes to do it all the same"
+        );
+    }
+    eprint!("Remove {names}, which is in use? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    if !matches!(answer.trim(), "y" | "Y" | "yes") {
+        bail!("Nothing was changed");
+    }
+    Ok(())
+}
+
+/// Bytes that have a meaning in a URL, by their numbers.
+fn url_word(text: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte);
+    text.bytes().fold(String::new(), |mut word, byte| {
+        if plain(byte) {
+            word.push(char::from(byte));
+        } else {
+            word.push_str(&format!("%{byte:02X}"));
+        }
+        word
+    })
 }
 
 /// Reads a topology file.
@@ -68,15 +130,11 @@ pub fn export(global: &Global) -> Result {
 }
 
 fn table(applied: &Applied) -> Table {
-    let mut table = Table::new(&["change", "name"]);
-    for change in &applied.changes {
-        let action = match change.action {
-            Action::Added => "added",
-            Action::Changed => "changed",
-            Action::Replaced => "replaced",
-            Action::Removed => "removed",
-        };
-        table.row([action.into(), change.name.clone()]);
+    let mut table = Table::new(&["change", "name", "settings", "interrupts"]);
+    for Change { action, name, settings, interrupts } in &applied.changes {
+        let settings: Vec<_> = settings.iter().map(ToString::to_string).collect();
+        let interrupts = interrupts.clone().unwrap_or_default();
+        table.row([action.to_string(), name.clone(), settings.join(", "), interrupts]);
     }
     table
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, Query, RawPathParams, Request, State};
+use axum::http::header::{ETAG, HeaderMap, IF_MATCH};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -21,8 +22,9 @@ use serde::de::DeserializeOwned;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
+use super::apply::How;
 use super::supervisor::Supervisor;
-use super::{metrics, openapi};
+use super::{metrics, openapi, shape};
 use crate::api::{ApiError, ErrorCode, FdbEntry, Operation, ROUTES};
 
 /// Most bytes of a request: a topology of many thousand ports.
@@ -118,8 +120,11 @@ fn router(to: Arc<Supervisor>) -> Router {
         let handler = move |State(to): State<Arc<Supervisor>>,
                             path: RawPathParams,
                             Query(mut params): Query<Params>,
+                            headers: HeaderMap,
                             body: Bytes| async move {
             params.extend(path.iter().map(|(k, v)| (k.to_owned(), v.to_owned())));
+            let expected = headers.get(IF_MATCH).and_then(|tag| tag.to_str().ok());
+            params.extend(expected.map(|tag| (IF_MATCH.to_string(), tag.to_owned())));
             // In a task of its own: a client that hangs up must not stop a change half way.
             let done = tokio::spawn(async move { answer(operation, &to, &params, &body).await });
             let failed =
@@ -157,8 +162,11 @@ async fn answer(
     let (switch, port) = (param("switch"), param("port"));
     match operation {
         Operation::GetStatus => reply(&to.status().await),
-        Operation::GetTopology => reply(&to.get_topology().await),
-        Operation::PutTopology => reply(&to.apply(parse(body)?).await?),
+        Operation::GetTopology => {
+            let (topology, tag) = to.get_topology().await;
+            Ok(([(ETAG, tag)], axum::Json(topology)).into_response())
+        }
+        Operation::PutTopology => reply(&to.apply(parse_tables(body)?, &how(params)?).await?),
         Operation::ListSwitches => {
             let mut list = Vec::new();
             for handle in to.handles() {
@@ -166,7 +174,7 @@ async fn answer(
             }
             reply(&list)
         }
-        Operation::AddSwitch => created(&to.add_switch(parse(body)?).await?),
+        Operation::AddSwitch => created(&to.add_switch(parse_tables(body)?).await?),
         Operation::GetSwitch => reply(&to.switch(switch)?.lock().await.info()),
         Operation::PatchSwitch => reply(&to.patch_switch(switch, &parse(body)?).await?),
         Operation::DeleteSwitch => done(to.delete_switch(switch).await),
@@ -232,6 +240,28 @@ fn bad(reason: impl Into<String>) -> ApiError {
 
 fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
     serde_json::from_slice(body).map_err(|e| bad(format!("The request's JSON: {e}")))
+}
+
+/// As [`parse`], for what is made of tables: a list in the place of one is refused.
+fn parse_tables<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
+    let understood = parse(body)?;
+    shape::check(&parse::<serde_json::Value>(body)?, &understood)?;
+    Ok(understood)
+}
+
+/// How a topology is applied: `?file=NAME&prune=true&dry_run=true`, and `If-Match`.
+fn how(params: &Params) -> Result<How, ApiError> {
+    let yes = |name: &str| match params.get(name).map(String::as_str) {
+        None | Some("false") => Ok(false),
+        Some("true") => Ok(true),
+        Some(other) => Err(bad(format!("{name} is {other:?}, and true or false is meant"))),
+    };
+    Ok(How {
+        file: params.get("file").cloned().unwrap_or_else(|| "api".into()),
+        prune: yes("prune")?,
+        dry_run: yes("dry_run")?,
+        expected: params.get(IF_MATCH.as_str()).filter(|tag| *tag != "*").cloned(),
+    })
 }
 
 fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiError> {

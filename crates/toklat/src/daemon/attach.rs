@@ -331,7 +331,7 @@ fn errno(code: ErrorCode) -> i32 {
         ErrorCode::BadRequest => Errno::INVAL,
         ErrorCode::NotFound => Errno::NOENT,
         ErrorCode::Exists => Errno::EXIST,
-        ErrorCode::Busy => Errno::BUSY,
+        ErrorCode::Busy | ErrorCode::Stale => Errno::BUSY,
         ErrorCode::Forbidden => Errno::ACCESS,
         ErrorCode::NeedsPrivilege => Errno::PERM,
         ErrorCode::Limit => Errno::NOSPC,

@@ -1,4 +1,4 @@
-//! Changing what is configured: single steps, and all at once (`toklat apply`).
+//! Changing what is configured, by single steps. `toklat apply` ([`super::apply`]) is made of these.
 //!
 //! Every step changes the switch first and the topology then, so that what is saved is in force.
 
@@ -13,105 +13,19 @@ use super::endpoints::Written;
 use super::supervisor::{Handle, Supervisor, restart};
 use super::switch::Access;
 use super::topology::{
-    PORT_NAME, SWITCH_NAME, check, check_cpus, check_name, check_owner, check_port, check_switch,
-    needs_restart,
+    PORT_NAME, SWITCH_NAME, check_claims, check_cpus, check_name, check_owner, check_port,
+    check_switch,
 };
 use crate::api::{
-    Action, ApiError, Applied, Change, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec, Quota,
-    QuotaInfo, Quotas, SwitchInfo, SwitchSpec, Topology,
+    ApiError, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec, Quota, QuotaInfo, Quotas,
+    SwitchInfo, SwitchSpec, Topology,
 };
 
 impl Supervisor {
-    /// Everything as configured.
-    pub async fn get_topology(&self) -> Topology {
-        self.topology.lock().await.clone()
-    }
-
-    /// Adds, changes and removes until everything is as `wanted`.
-    ///
-    /// # Errors
-    /// A setting that cannot be: then nothing was changed. A step that failed: then the steps before
-    /// it were done.
-    pub async fn apply(&self, wanted: Topology) -> Result<Applied, ApiError> {
-        check(&wanted)?;
-        let mut topology = self.topology.lock().await;
-        for (name, spec) in &wanted.switch {
-            check_cpus(name, topology.switch.get(name).map(|old| &old.config), &spec.config)?;
-        }
-        let mut changes = Vec::new();
-        let done = self.apply_all(&mut topology, wanted, &mut changes).await;
-        if !changes.is_empty() {
-            self.save(&topology)?;
-        }
-        done.map(|()| Applied { changes })
-    }
-
-    async fn apply_all(
-        &self,
-        now: &mut Topology,
-        wanted: Topology,
-        changes: &mut Vec<Change>,
-    ) -> Result<(), ApiError> {
-        let mut note = |action, name: String| changes.push(Change { action, name });
-        if now.quota != wanted.quota {
-            self.set_quotas(now, wanted.quota).await;
-            note(Action::Changed, "quota".into());
-        }
-        let gone: Vec<_> =
-            now.switch.keys().filter(|name| !wanted.switch.contains_key(*name)).cloned().collect();
-        for name in gone {
-            self.remove_switch(now, &name).await?;
-            note(Action::Removed, name);
-        }
-        for (name, mut spec) in wanted.switch {
-            let ports = std::mem::take(&mut spec.port);
-            // One that could not be started is tried again.
-            match now.switch.get(&name).filter(|_| self.handle(&name).is_some()) {
-                None => {
-                    self.new_switch(now, &name, spec).await?;
-                    note(Action::Added, name.clone());
-                }
-                Some(old) if old.config != spec.config || Access::of(old) != Access::of(&spec) => {
-                    let rebuilt = needs_restart(&old.config, &spec.config);
-                    self.change_switch(now, &name, spec).await?;
-                    note(if rebuilt { Action::Replaced } else { Action::Changed }, name.clone());
-                }
-                Some(_) => {}
-            }
-            let ports_done = self.apply_ports(now, &name, ports, &mut note).await;
-            ports_done?;
-        }
-        Ok(())
-    }
-
-    async fn apply_ports(
-        &self,
-        now: &mut Topology,
-        switch: &str,
-        wanted: BTreeMap<String, PortSpec>,
-        note: &mut impl FnMut(Action, String),
-    ) -> Result<(), ApiError> {
-        let known = spec_of(now, switch)?.port.clone();
-        for port in known.keys().filter(|port| !wanted.contains_key(*port)) {
-            self.remove_port(now, switch, port).await?;
-            note(Action::Removed, format!("{switch}:{port}"));
-        }
-        for (port, spec) in wanted {
-            let health = self.switch(switch)?.lock().await.health(&port);
-            let action = match (known.get(&port), health) {
-                (None, _) | (_, None) => Action::Added,
-                (Some(old), Some(true)) if *old == spec => continue,
-                (Some(old), Some(true)) if old.kind == spec.kind => Action::Changed,
-                _ => Action::Replaced,
-            };
-            if action == Action::Added {
-                self.new_port(now, switch, &port, spec).await?;
-            } else {
-                self.change_port(now, switch, &port, spec).await?;
-            }
-            note(action, format!("{switch}:{port}"));
-        }
-        Ok(())
+    /// Everything as configured, and its tag: another one after each change.
+    pub async fn get_topology(&self) -> (Topology, String) {
+        let now = self.topology.lock().await;
+        (Topology::clone(&now), now.tag())
     }
 
     /// What users hold, and may hold.
@@ -142,11 +56,11 @@ impl Supervisor {
         }
         quotas.user.retain(|_, quota| *quota != Quota::default());
         self.set_quotas(&mut topology, quotas).await;
-        self.save(&topology)?;
+        self.save(&mut topology)?;
         Ok(self.quotas())
     }
 
-    async fn set_quotas(&self, topology: &mut Topology, quotas: Quotas) {
+    pub(super) async fn set_quotas(&self, topology: &mut Topology, quotas: Quotas) {
         self.environment.ledger.configure(quotas.clone());
         topology.quota = quotas;
         for handle in self.handles() {
@@ -174,14 +88,19 @@ impl Supervisor {
         }
         let ports = std::mem::take(&mut spec.port);
         let handle = self.new_switch(&mut topology, &name, spec).await?;
-        let done = self.apply_ports(&mut topology, &name, ports, &mut |_, _| ()).await;
-        self.save(&topology)?;
+        let mut done = Ok(());
+        for (port, spec) in ports {
+            if done.is_ok() {
+                done = self.new_port(&mut topology, &name, &port, spec).await;
+            }
+        }
+        self.save(&mut topology)?;
         done?;
         let info = handle.lock().await.info();
         Ok(info)
     }
 
-    async fn new_switch(
+    pub(super) async fn new_switch(
         &self,
         topology: &mut Topology,
         name: &str,
@@ -222,12 +141,12 @@ impl Supervisor {
         }
         check_cpus(name, Some(&old.config), &spec.config)?;
         self.change_switch(&mut topology, name, spec).await?;
-        self.save(&topology)?;
+        self.save(&mut topology)?;
         let info = self.switch(name)?.lock().await.info();
         Ok(info)
     }
 
-    async fn change_switch(
+    pub(super) async fn change_switch(
         &self,
         topology: &mut Topology,
         name: &str,
@@ -253,10 +172,14 @@ impl Supervisor {
     pub async fn delete_switch(&self, name: &str) -> Result<(), ApiError> {
         let mut topology = self.topology.lock().await;
         self.remove_switch(&mut topology, name).await?;
-        self.save(&topology)
+        self.save(&mut topology)
     }
 
-    async fn remove_switch(&self, topology: &mut Topology, name: &str) -> Result<(), ApiError> {
+    pub(super) async fn remove_switch(
+        &self,
+        topology: &mut Topology,
+        name: &str,
+    ) -> Result<(), ApiError> {
         match self.handle(name) {
             Some(handle) => self.drop_switch(&mut *handle.lock().await).await,
             // Configured, but its data process could not be started.
@@ -278,12 +201,13 @@ impl Supervisor {
         let name = format!("{switch}:{}", new.name);
         check_port(&name, &new.spec, config)?;
         check_owner(&name, new.spec.owner, *user)?;
+        check_with(&topology, (switch, &new.name), &new.spec)?;
         self.new_port(&mut topology, switch, &new.name, new.spec).await?;
-        self.save(&topology)?;
+        self.save(&mut topology)?;
         self.port_info(switch, &new.name).await
     }
 
-    async fn new_port(
+    pub(super) async fn new_port(
         &self,
         topology: &mut Topology,
         switch: &str,
@@ -323,15 +247,16 @@ impl Supervisor {
         check_port(&name, &spec, &config)?;
         check_owner(&name, spec.owner, user)?;
         if configured {
+            check_with(&topology, (switch, port), &spec)?;
             self.change_port(&mut topology, switch, port, spec).await?;
-            self.save(&topology)?;
+            self.save(&mut topology)?;
         } else {
             self.switch(switch)?.lock().await.set_port(port, spec).await?;
         }
         self.port_info(switch, port).await
     }
 
-    async fn change_port(
+    pub(super) async fn change_port(
         &self,
         topology: &mut Topology,
         switch: &str,
@@ -351,10 +276,10 @@ impl Supervisor {
     pub async fn delete_port(&self, switch: &str, port: &str) -> Result<(), ApiError> {
         let mut topology = self.topology.lock().await;
         self.remove_port(&mut topology, switch, port).await?;
-        self.save(&topology)
+        self.save(&mut topology)
     }
 
-    async fn remove_port(
+    pub(super) async fn remove_port(
         &self,
         topology: &mut Topology,
         switch: &str,
@@ -387,13 +312,23 @@ fn configured_switch<'t>(topology: &'t Topology, name: &str) -> Result<&'t Switc
     topology.switch.get(name).ok_or_else(|| not_configured(name))
 }
 
-fn spec_of<'t>(topology: &'t mut Topology, name: &str) -> Result<&'t mut SwitchSpec, ApiError> {
+pub(super) fn spec_of<'t>(
+    topology: &'t mut Topology,
+    name: &str,
+) -> Result<&'t mut SwitchSpec, ApiError> {
     topology.switch.get_mut(name).ok_or_else(|| not_configured(name))
 }
 
 fn not_configured(name: &str) -> ApiError {
     let reason = format!("No switch {name} is configured");
     ApiError::new(ErrorCode::NotFound, reason, format!("add it: toklat switch add {name}"))
+}
+
+/// Checks that no other port claims what this one does.
+fn check_with(now: &Topology, name: (&str, &str), spec: &PortSpec) -> Result<(), ApiError> {
+    let mut with = now.clone();
+    spec_of(&mut with, name.0)?.port.insert(name.1.into(), spec.clone());
+    check_claims(&with)
 }
 
 /// `old` with the settings that `patch` names.

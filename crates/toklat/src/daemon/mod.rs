@@ -11,6 +11,7 @@
 //! no frame ever waits for it. When it is killed, data processes run on, and the next one finds them.
 
 mod api_server;
+pub mod apply;
 pub mod attach;
 mod bound;
 mod clients;
@@ -26,6 +27,7 @@ mod pipes;
 mod process;
 mod quota;
 mod seqpacket;
+mod shape;
 mod supervisor;
 mod switch;
 pub mod topology;
@@ -47,11 +49,13 @@ use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinHandle;
 
+use self::apply::How;
 use self::bound::BoundFile;
 use self::hangups::Hangups;
 use self::quota::{Ledger, Machine};
 use self::supervisor::Supervisor;
 use self::switch::Environment;
+use self::topology::Configured;
 use crate::api::{self, ApiError, ErrorCode, Quota, Stop};
 
 /// How the daemon runs.
@@ -214,6 +218,9 @@ async fn supervise(
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));
     let wanted = wanted_topology(&supervisor, &options)?;
     supervisor.begin(wanted).await;
+    if let Some(file) = &options.topology {
+        apply_changed_file(&supervisor, file).await;
+    }
     let watching = tokio::spawn(Arc::clone(&supervisor).watch_hangups());
     tokio::spawn(Arc::clone(&supervisor).receive_front_ends(arriving));
     let lives = || notify(sd_notify::NotifyState::Watchdog);
@@ -250,19 +257,41 @@ fn notify(state: sd_notify::NotifyState<'_>) {
     }
 }
 
-/// What was applied last, else the topology file, else nothing.
-fn wanted_topology(
-    supervisor: &Supervisor,
-    options: &DaemonOptions,
-) -> anyhow::Result<api::Topology> {
+/// What was saved last, else the topology file, else nothing.
+fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::Result<Configured> {
     let store = supervisor.store();
     let saved = store.load().with_context(|| {
         format!("Cannot read {}; remove it to start without switches", store.path().display())
     })?;
     match (saved, &options.topology) {
         (Some(saved), _) => Ok(saved),
-        (None, Some(file)) => topology::read_file(file),
-        (None, None) => Ok(api::Topology::default()),
+        (None, Some(file)) => {
+            Ok(Configured::made(topology::read_file(file)?, &apply::name_of(file)))
+        }
+        (None, None) => Ok(Configured::default()),
+    }
+}
+
+/// Applies the topology file again if it says something else than when it was applied last: what commands changed since
+/// stays as long as the file is the same.
+async fn apply_changed_file(supervisor: &Supervisor, file: &Path) {
+    let name = apply::name_of(file);
+    let wanted = match topology::read_file(file) {
+        Ok(wanted) => wanted,
+        // What was saved runs on.
+        Err(error) => return tracing::error!(%name, %error, "the topology file was not applied"),
+    };
+    if supervisor.has_applied(&name, &wanted).await {
+        return;
+    }
+    let how = How { file: name.clone(), prune: true, ..How::default() };
+    match supervisor.apply(wanted, &how).await {
+        Ok(applied) => {
+            for change in applied.changes {
+                tracing::info!(%name, action = %change.action, what = %change.name, "topology file");
+            }
+        }
+        Err(error) => tracing::error!(%name, %error, "the topology file was not applied"),
     }
 }
 

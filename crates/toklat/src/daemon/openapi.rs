@@ -28,6 +28,7 @@ const TYPES: &[(&str, Shape)] = &[
             "not_found",
             "exists",
             "busy",
+            "stale",
             "forbidden",
             "needs_privilege",
             "limit",
@@ -137,7 +138,16 @@ const TYPES: &[(&str, Shape)] = &[
     ("Worker", Object(&[("cpu?", "integer?")])),
     ("Idle", Words(&["auto", "poll", "sleep"])),
     ("Applied", Object(&[("changes", "[Change]")])),
-    ("Change", Object(&[("action", "Action"), ("name", "string")])),
+    (
+        "Change",
+        Object(&[
+            ("action", "Action"),
+            ("name", "string"),
+            ("settings?", "[Setting]?"),
+            ("interrupts?", "string?"),
+        ]),
+    ),
+    ("Setting", Object(&[("name", "string"), ("old", "Any"), ("new", "Any")])),
     ("Action", Words(&["added", "changed", "replaced", "removed"])),
     (
         "SwitchInfo",
@@ -401,14 +411,21 @@ fn parameters(route: &Route) -> Vec<Value> {
         let schema = notation("string");
         Some(json!({ "name": name, "in": "path", "required": true, "schema": schema }))
     });
-    let query = match route.path {
-        "/v1/stats" => Some(("switch", "string")),
-        "/v1/switches/{switch}/fdb/{mac}" => Some(("vlan", "integer")),
-        _ => None,
+    let others: &[(&str, &str, &str)] = match (route.method, route.path) {
+        ("GET", "/v1/stats") => &[("query", "switch", "string")],
+        ("DELETE", "/v1/switches/{switch}/fdb/{mac}") => &[("query", "vlan", "integer")],
+        ("PUT", "/v1/topology") => &[
+            ("query", "file", "string"),
+            ("query", "prune", "boolean"),
+            ("query", "dry_run", "boolean"),
+            ("header", "If-Match", "string"),
+        ],
+        _ => &[],
     };
-    let in_query =
-        query.map(|(name, kind)| json!({ "name": name, "in": "query", "schema": notation(kind) }));
-    in_path.chain(in_query).collect()
+    let others = others
+        .iter()
+        .map(|(place, name, kind)| json!({ "name": name, "in": place, "schema": notation(kind) }));
+    in_path.chain(others).collect()
 }
 
 fn schema(shape: &Shape) -> Value {
@@ -459,6 +476,7 @@ fn notation(kind: &str) -> Value {
         }),
         "Bytes" => json!({ "type": ["integer", "string"], "description": "Bytes, or as in 4GiB" }),
         "User" => json!({ "type": ["integer", "string"], "description": "A uid or a name" }),
+        "Any" => json!({ "description": "Any JSON" }),
         name => json!({ "$ref": format!("#/components/schemas/{name}") }),
     }
 }
@@ -496,6 +514,7 @@ mod tests {
             return map.values().for_each(|value| check(value, inner, at));
         }
         match kind {
+            "Any" => {}
             "string" => assert!(value.is_string(), "{at}: {value}"),
             "integer" | "User" | "Bytes" | "Limit" => assert!(value.is_u64(), "{at}: {value}"),
             "boolean" => assert!(value.is_boolean(), "{at}: {value}"),
@@ -609,7 +628,14 @@ mod tests {
         full("NewSwitch", NewSwitch { name: name(), spec: switch() });
         let spec = || port(PortKind::Ring, VlanMode::Unaware);
         full("NewPort", NewPort { name: name(), spec: spec() });
-        let change = Change { action: Action::Added, name: name() };
+        let setting = Setting { name: name(), old: Value::Null, new: json!(1) };
+        full("Setting", setting.clone());
+        let change = Change {
+            action: Action::Added,
+            name: name(),
+            settings: vec![setting],
+            interrupts: Some(name()),
+        };
         full("Applied", Applied { changes: vec![change] });
         let client = Client { pid: 1, uid: 2 };
         full(

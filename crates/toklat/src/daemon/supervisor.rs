@@ -16,11 +16,10 @@ use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
 use super::pipes::Pipes;
 use super::switch::{Access, Environment, Switch};
-use super::topology::Store;
+use super::topology::{Configured, Store};
 use super::{DaemonOptions, locked, system};
 use crate::api::{
-    ApiError, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Topology, Upgraded,
-    UpgradedSwitch,
+    ApiError, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Upgraded, UpgradedSwitch,
 };
 
 /// A switch that several tasks know.
@@ -33,7 +32,7 @@ pub struct Supervisor {
     started: Instant,
     pub(super) descriptor_limit: u64,
     pub(super) environment: Arc<Environment>,
-    pub(super) topology: AsyncMutex<Topology>,
+    pub(super) topology: AsyncMutex<Configured>,
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
     pub(super) pipes: Pipes,
@@ -74,7 +73,8 @@ impl Supervisor {
     ///
     /// # Errors
     /// What the kernel said; the change is in force all the same.
-    pub(super) fn save(&self, topology: &Topology) -> Result<(), ApiError> {
+    pub(super) fn save(&self, topology: &mut Configured) -> Result<(), ApiError> {
+        topology.tidy();
         self.store.save(topology).map_err(|e| {
             let what = format!("Done, but not saved in {}", self.store.path().display());
             system(&what, e)
@@ -330,7 +330,7 @@ impl Supervisor {
 
     /// Takes up what was saved, or the topology file, and the data processes that run already. What
     /// cannot be had is logged, and does not keep the rest from running.
-    pub async fn begin(&self, wanted: Topology) {
+    pub async fn begin(&self, wanted: Configured) {
         let mut topology = self.topology.lock().await;
         self.environment.ledger.configure(wanted.quota.clone());
         *topology = wanted;

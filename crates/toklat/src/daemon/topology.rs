@@ -1,14 +1,18 @@
 //! What a topology may be, and where the one that was applied is kept.
 
+use std::collections::BTreeMap;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
+use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
 use dataplane::config::{Doorbell, NicModel, SwitchConfig};
-use fabric::Policy;
+use fabric::{Policy, VlanMode};
+use serde::{Deserialize, Serialize};
 
 use super::front_ends::Place;
-use crate::api::{ApiError, ErrorCode, PortKind, PortSpec, SwitchSpec, Topology};
+use crate::api::{Action, ApiError, Change, ErrorCode, PortKind, PortSpec, SwitchSpec, Topology};
 use crate::users;
 
 /// Bytes of a switch's name: its socket's path must fit a socket address.
@@ -53,7 +57,60 @@ pub fn check(topology: &Topology) -> Result<(), ApiError> {
         check_name(name, SWITCH_NAME)?;
         check_switch(name, spec)?;
     }
+    check_claims(topology)
+}
+
+/// Checks that no two ports claim the same thing, and that those whose names are used are there.
+///
+/// # Errors
+/// Names both.
+pub fn check_claims(topology: &Topology) -> Result<(), ApiError> {
+    let mut claims = BTreeMap::new();
+    for (switch, spec) in &topology.switch {
+        for (port, port_spec) in &spec.port {
+            let name = format!("{switch}:{port}");
+            for (what, remedy) in claims_of(switch, port_spec) {
+                if let Some(other) = claims.insert(what.clone(), name.clone()) {
+                    return Err(bad(
+                        format!("{what} is used twice: by {other} and {name}"),
+                        remedy,
+                    ));
+                }
+            }
+            let mirrors = [&port_spec.policy.mirror_ingress, &port_spec.policy.mirror_egress];
+            let missing = mirrors.into_iter().flatten().find(|to| !spec.port.contains_key(*to));
+            if let Some(to) = missing {
+                let reason = format!("{name} is mirrored to {switch}:{to}, which is not there");
+                return Err(bad(reason, format!("add it before: toklat port add {switch}:{to}")));
+            }
+        }
+    }
     Ok(())
+}
+
+/// What only one port may have, in words, and what to do if two want it.
+fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
+    let place =
+        |path: &String| (format!("The socket {path}"), "give each port a socket of its own");
+    let macs = spec.policy.macs.iter().map(|mac| {
+        (format!("Address {mac} on {switch}"), "give each port an address of its own: --mac")
+    });
+    let mut claims: Vec<_> = macs.collect();
+    claims.extend(match &spec.kind {
+        PortKind::Tap { ifname, netns, .. } => {
+            let place = netns.as_ref().map_or(String::new(), |netns| format!(" in {netns}"));
+            Some((format!("Interface {ifname}{place}"), "give each port a tap of its own"))
+        }
+        PortKind::PcapWrite { path } => {
+            Some((format!("File {path}"), "have each port write a file of its own"))
+        }
+        PortKind::VhostUser { path: Some(path), client: false, .. }
+        | PortKind::VfioUser { path: Some(path), .. }
+        | PortKind::Stream { address: Some(path), client: false }
+        | PortKind::Dgram { local: path, .. } => Some(place(path)),
+        _ => None,
+    });
+    claims
 }
 
 /// Checks a switch and its ports.
@@ -105,6 +162,12 @@ fn check_config(name: &str, config: &SwitchConfig) -> Result<(), ApiError> {
     ];
     for (what, value, least, most) in ranges {
         check_range(name, what, value, least, most)?;
+    }
+    let mut cpus: Vec<_> = config.workers.iter().filter_map(|worker| worker.cpu).collect();
+    cpus.sort_unstable();
+    if let Some(pair) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
+        let reason = format!("{name}: two workers are to run on CPU {}", pair[0]);
+        return Err(bad(reason, "name each CPU once"));
     }
     Ok(())
 }
@@ -168,6 +231,13 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     if spec.policy.guard && spec.policy.macs.is_empty() {
         let reason = format!("{name} is to be guarded, and has no address of its own");
         return Err(bad(reason, "give it one: --mac, or macs in the topology"));
+    }
+    if let VlanMode::Trunk { allowed, native: Some(native) } = &spec.policy.vlan
+        && !allowed.is_empty()
+        && !allowed.contains(native)
+    {
+        let reason = format!("{name}: its native VLAN {native} is none of the trunk's");
+        return Err(bad(reason, "allow it, or leave it out"));
     }
     let is_guest = matches!(spec.kind, PortKind::VhostUser { .. } | PortKind::VfioUser { .. });
     if !spec.policy.link && !is_guest {
@@ -269,6 +339,87 @@ pub fn needs_restart(old: &SwitchConfig, new: &SwitchConfig) -> bool {
     shape(old) != shape(new)
 }
 
+/// What is configured, and where it came from: what is kept over restarts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configured {
+    /// All of it.
+    topology: Topology,
+    /// By name (`vale0`, `vale0:p1`, `quota`): the file that made it. What commands made has none.
+    #[serde(default)]
+    pub made_by: BTreeMap<String, String>,
+    /// By file: what it said when it was applied last.
+    #[serde(default)]
+    pub applied: BTreeMap<String, Topology>,
+}
+
+impl Configured {
+    /// All of a file's making.
+    #[must_use]
+    pub fn made(topology: Topology, file: &str) -> Self {
+        let mut made = Self::from(topology);
+        let switches = made.switch.iter().flat_map(|(name, spec)| {
+            let ports = spec.port.keys().map(move |port| format!("{name}:{port}"));
+            std::iter::once(name.clone()).chain(ports)
+        });
+        let names: Vec<_> = switches.chain(["quota".to_owned()]).collect();
+        made.made_by = names.into_iter().map(|name| (name, file.to_owned())).collect();
+        made.applied = [(file.to_owned(), made.topology.clone())].into();
+        made
+    }
+
+    /// Changes with every change: an HTTP entity tag.
+    #[must_use]
+    pub fn tag(&self) -> String {
+        let text = serde_json::to_string(&self.topology).unwrap_or_default();
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        format!("\"{:016x}\"", hasher.finish())
+    }
+
+    /// Takes note of a step that was done for a file.
+    pub fn note(&mut self, change: &Change, file: &str) {
+        match change.action {
+            Action::Removed => drop(self.made_by.remove(&change.name)),
+            Action::Changed if change.name != "quota" => {}
+            Action::Replaced => {}
+            _ => drop(self.made_by.insert(change.name.clone(), file.to_owned())),
+        }
+    }
+
+    /// Forgets who made what is not there any more.
+    pub fn tidy(&mut self) {
+        let topology = &self.topology;
+        self.made_by.retain(|name, _| match name.split_once(':') {
+            _ if name == "quota" => true,
+            None => topology.switch.contains_key(name),
+            Some((switch, port)) => {
+                topology.switch.get(switch).is_some_and(|switch| switch.port.contains_key(port))
+            }
+        });
+    }
+}
+
+impl From<Topology> for Configured {
+    fn from(topology: Topology) -> Self {
+        Self { topology, ..Self::default() }
+    }
+}
+
+impl Deref for Configured {
+    type Target = Topology;
+
+    fn deref(&self) -> &Topology {
+        &self.topology
+    }
+}
+
+impl DerefMut for Configured {
+    fn deref_mut(&mut self) -> &mut Topology {
+        &mut self.topology
+    }
+}
+
 /// The file that what was applied is kept in.
 #[derive(Debug)]
 pub struct Store {
@@ -286,9 +437,18 @@ impl Store {
     ///
     /// # Errors
     /// It cannot be read, or is damaged.
-    pub fn load(&self) -> io::Result<Option<Topology>> {
+    pub fn load(&self) -> io::Result<Option<Configured>> {
         match fs::read(&self.path) {
-            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Ok(bytes) => {
+                let saved: serde_json::Value = serde_json::from_slice(&bytes)?;
+                // Earlier versions kept the topology alone.
+                let alone = saved.get("topology").is_none();
+                Ok(Some(if alone {
+                    Configured::from(serde_json::from_value::<Topology>(saved)?)
+                } else {
+                    serde_json::from_value(saved)?
+                }))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -298,10 +458,10 @@ impl Store {
     ///
     /// # Errors
     /// What the kernel said.
-    pub fn save(&self, topology: &Topology) -> io::Result<()> {
+    pub fn save(&self, configured: &Configured) -> io::Result<()> {
         let fresh = self.path.with_extension("json.new");
         let mut file = fs::File::create(&fresh)?;
-        file.write_all(&serde_json::to_vec_pretty(topology)?)?;
+        file.write_all(&serde_json::to_vec_pretty(configured)?)?;
         file.sync_all()?;
         fs::rename(&fresh, &self.path)
     }
@@ -330,8 +490,18 @@ pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
 /// # Errors
 /// Says what is wrong where.
 pub fn parse(text: &str) -> Result<Topology, ApiError> {
-    let topology = toml::from_str(text)
-        .map_err(|e| bad(e.to_string().trim_end(), "correct the topology file"))?;
+    let wrong =
+        |error: toml::de::Error| bad(error.to_string().trim_end(), "correct the topology file");
+    let table: toml::Table = toml::from_str(text).map_err(wrong)?;
+    if table.is_empty() {
+        // A file that was cut off, or a pipe from a command that failed.
+        let remedy =
+            "to remove what is there: toklat switch rm, or --prune with a file of what is to stay";
+        return Err(bad("The topology is empty", remedy));
+    }
+    let topology: Topology = toml::from_str(text).map_err(wrong)?;
+    let given = serde_json::to_value(table).unwrap_or_default();
+    super::shape::check(&given, &topology)?;
     check(&topology)?;
     Ok(topology)
 }
@@ -357,6 +527,24 @@ mod tests {
             ("[switch.v.port.p]\nmacs = ['01:00:00:00:00:01']", "group"),
             ("[switch.v.port.p]\nguard = true", "no address"),
             ("[switch.v.port.p]\nmirror_egress = 'p'", "itself"),
+            ("[switch.v.port.p]\nmirror_egress = 'q'", "v:q, which is not there"),
+            ("[switch.v]\nworkers = [{ cpu = 0 }, { cpu = 0 }]", "CPU 0"),
+            (
+                "[switch.v.port.p]\nvlan = { trunk = { allowed = [2], native = 3 } }",
+                "native VLAN 3",
+            ),
+            (
+                "[switch.v.port.p]\nmacs = ['02:00:00:00:00:01']\n[switch.v.port.q]\n\
+                 macs = ['02:00:00:00:00:01']",
+                "used twice: by v:p and v:q",
+            ),
+            (
+                "[switch.v.port.p]\nkind = { tap = { ifname = 't' } }\n[switch.w.port.q]\n\
+                 kind = { tap = { ifname = 't' } }",
+                "Interface t is used twice",
+            ),
+            ("", "empty"),
+            ("# nothing", "empty"),
             ("[switch.v.port.p]\nkind = { tap = { ifname = 'a/b' } }", "a/b"),
             ("[switch.v.port.p]\nkind = { pcap_read = { path = 'x' } }", "relative"),
             ("[switch.v.port.\"../x\"]", "../x"),
@@ -384,8 +572,19 @@ mod tests {
         let store = Store::new(dir.path());
         assert_eq!(store.load().unwrap(), None);
         let topology = parse("[switch.v.port.p]\nlossless = true").unwrap();
-        store.save(&topology).unwrap();
-        assert_eq!(store.load().unwrap(), Some(topology));
+        let made = Configured::made(topology.clone(), "/etc/net.toml");
+        store.save(&made).unwrap();
+        assert_eq!(store.load().unwrap(), Some(made.clone()));
+        // What is gone was made by no file.
+        let mut without = made.clone();
+        without.switch.get_mut("v").unwrap().port.clear();
+        without.tidy();
+        assert_ne!(without.tag(), made.tag());
+        store.save(&without).unwrap();
+        assert!(!store.load().unwrap().unwrap().made_by.contains_key("v:p"));
+        // As version 0.1 saved it.
+        std::fs::write(store.path(), serde_json::to_vec(&topology).unwrap()).unwrap();
+        assert_eq!(store.load().unwrap(), Some(Configured::from(topology)));
     }
 
     #[test]

@@ -163,10 +163,10 @@ impl Daemon {
         value
     }
 
-    /// Makes the topology of this file so; returns the changes as `added vale0:p1`.
+    /// Makes the topology of this file so, and removes what the one before made; returns the changes as `added vale0:p1`.
     pub fn apply(&self, net: &str) -> Vec<String> {
         let net: Value = toml::from_str(net).unwrap();
-        let (status, value) = self.ask("PUT", "/v1/topology", &net);
+        let (status, value) = self.ask("PUT", "/v1/topology?prune=true", &net);
         assert_eq!(status, 200, "{value}");
         let changes = value["changes"].as_array().unwrap().iter();
         changes.map(|c| format!("{} {}", text(&c["action"]), text(&c["name"]))).collect()
@@ -260,12 +260,26 @@ pub fn exchange(
 }
 
 fn try_exchange(
-    mut stream: impl Read + Write,
+    stream: impl Read + Write,
     method: &str,
     path: &str,
     headers: &str,
     body: &str,
 ) -> io::Result<(u16, Value)> {
+    let (head, body) = head_and_body(stream, method, path, headers, body)?;
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let value = serde_json::from_str(&body).unwrap_or_else(|_| json!(body));
+    Ok((status.ok_or(io::ErrorKind::InvalidData)?, value))
+}
+
+/// The head and the body of an HTTP answer.
+pub fn head_and_body(
+    mut stream: impl Read + Write,
+    method: &str,
+    path: &str,
+    headers: &str,
+    body: &str,
+) -> io::Result<(String, String)> {
     write!(
         stream,
         "{method} {path} HTTP/1.1\r\nHost: toklat\r\nConnection: close\r\n{headers}\
@@ -276,9 +290,7 @@ fn try_exchange(
     stream.read_to_string(&mut answer)?;
     let no_http = || io::Error::new(io::ErrorKind::InvalidData, answer.clone());
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(no_http)?;
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
-    let value = serde_json::from_str(body).unwrap_or_else(|_| json!(body));
-    Ok((status.ok_or_else(no_http)?, value))
+    Ok((head.to_owned(), body.to_owned()))
 }
 
 pub fn kill_process(pid: i32) {

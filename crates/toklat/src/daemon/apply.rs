@@ -1,0 +1,327 @@
+//! `toklat apply`: a topology file is compared with what is configured, and the differences are carried out.
+//!
+//! A file adds and changes what it names, and nothing else: what was made elsewhere stays. Objects remember the file that
+//! made them; only those are removed that a file made and no longer names, only if that is asked for, and last.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::Value;
+
+use super::configure::spec_of;
+use super::supervisor::Supervisor;
+use super::switch::Access;
+use super::topology::{Configured, check, check_cpus, needs_restart};
+use crate::api::{
+    Action, ApiError, Applied, Change, ErrorCode, Quotas, Setting, SwitchSpec, Topology,
+};
+
+/// How a topology is applied.
+#[derive(Clone, Debug, Default)]
+pub struct How {
+    /// What it is called: what it makes is its own.
+    pub file: String,
+    /// What it made before, and no longer names, is removed.
+    pub prune: bool,
+    /// Nothing is done; what would be is told.
+    pub dry_run: bool,
+    /// The tag of the topology that was changed to make this one; another one is refused.
+    pub expected: Option<String>,
+}
+
+impl Supervisor {
+    /// Adds and changes until everything is as `wanted`, and removes what its file no longer names if that is asked for.
+    ///
+    /// # Errors
+    /// A setting that cannot be, or another topology than was expected: then nothing was changed. A step that failed: the
+    /// error says which steps were done before it.
+    pub async fn apply(&self, wanted: Topology, how: &How) -> Result<Applied, ApiError> {
+        let mut now = self.topology.lock().await;
+        if how.expected.as_ref().is_some_and(|expected| *expected != now.tag()) {
+            let reason = "The topology has changed since it was read";
+            return Err(ApiError::new(ErrorCode::Stale, reason, "read it again, and apply that"));
+        }
+        check(&merged(&now, &wanted))?;
+        for (name, spec) in &wanted.switch {
+            check_cpus(name, now.switch.get(name).map(|old| &old.config), &spec.config)?;
+        }
+        let plan = self.plan(&now, &wanted, how).await;
+        if how.dry_run {
+            return Ok(Applied { changes: plan });
+        }
+        let mut done = 0;
+        let mut failed = None;
+        for change in &plan {
+            if let Err(error) = self.carry_out(&mut now, &wanted, change).await {
+                failed = Some(error);
+                break;
+            }
+            done += 1;
+            now.note(change, &how.file);
+        }
+        if failed.is_none() {
+            now.applied.insert(how.file.clone(), wanted);
+        }
+        self.save(&mut now)?;
+        match failed {
+            None => Ok(Applied { changes: plan }),
+            Some(error) => Err(halfway(error, &plan[..done])),
+        }
+    }
+
+    /// Whether this is what the file said when it was applied last.
+    pub async fn has_applied(&self, file: &str, wanted: &Topology) -> bool {
+        self.topology.lock().await.applied.get(file) == Some(wanted)
+    }
+
+    /// What is to be done, in order.
+    async fn plan(&self, now: &Configured, wanted: &Topology, how: &How) -> Vec<Change> {
+        let mut plan = Vec::new();
+        if wanted.quota != Quotas::default() && wanted.quota != now.quota {
+            plan.push(Change::new(Action::Changed, "quota").with(&now.quota, &wanted.quota));
+        }
+        for (name, spec) in &wanted.switch {
+            // One that could not be started is tried again.
+            let old = now.switch.get(name).filter(|_| self.handle(name).is_some());
+            let bare = |spec: &SwitchSpec| SwitchSpec { port: BTreeMap::new(), ..spec.clone() };
+            match old {
+                None => plan.push(Change::new(Action::Added, name)),
+                Some(old) if old.config != spec.config || Access::of(old) != Access::of(spec) => {
+                    let change = if needs_restart(&old.config, &spec.config) {
+                        let open = self.open_ports(name).await;
+                        let all = format!("{open} ports are open, and must be closed before");
+                        Change::new(Action::Replaced, name).interrupting((open > 0).then_some(all))
+                    } else {
+                        Change::new(Action::Changed, name)
+                    };
+                    plan.push(change.with(&bare(old), &bare(spec)));
+                }
+                Some(_) => {}
+            }
+            self.plan_ports(now, name, wanted, &mut plan).await;
+        }
+        if how.prune {
+            self.plan_removals(now, wanted, &how.file, &mut plan).await;
+        }
+        plan
+    }
+
+    async fn plan_ports(
+        &self,
+        now: &Configured,
+        switch: &str,
+        wanted: &Topology,
+        plan: &mut Vec<Change>,
+    ) {
+        let known = now.switch.get(switch).map(|switch| &switch.port);
+        for (port, spec) in &wanted.switch[switch].port {
+            let name = format!("{switch}:{port}");
+            let health = match self.handle(switch) {
+                Some(handle) => handle.lock().await.health(port),
+                None => None,
+            };
+            let old = known.and_then(|known| known.get(port));
+            plan.push(match (old, health) {
+                (None, _) | (_, None) => Change::new(Action::Added, &name),
+                (Some(old), Some(true)) if old == spec => continue,
+                (Some(old), Some(true)) if old.kind == spec.kind => {
+                    Change::new(Action::Changed, &name).with(old, spec)
+                }
+                (Some(old), _) => {
+                    let lost = self.is_open(switch, port).await.then(|| LOST.to_owned());
+                    Change::new(Action::Replaced, &name).interrupting(lost).with(old, spec)
+                }
+            });
+        }
+    }
+
+    /// What the file made and no longer names: ports, then switches on which nothing of others is.
+    async fn plan_removals(
+        &self,
+        now: &Configured,
+        wanted: &Topology,
+        file: &str,
+        plan: &mut Vec<Change>,
+    ) {
+        let is_its = |name: &str| now.made_by.get(name).is_some_and(|maker| maker == file);
+        let mut last = Vec::new();
+        for (switch, spec) in &now.switch {
+            let kept = wanted.switch.get(switch);
+            let is_named = |port: &String| kept.is_some_and(|kept| kept.port.contains_key(port));
+            let whole = |port: &String| format!("{switch}:{port}");
+            if kept.is_none() && is_its(switch) && spec.port.keys().all(|port| is_its(&whole(port)))
+            {
+                let open = self.open_ports(switch).await;
+                let lost = (open > 0).then(|| format!("{open} of its ports are open"));
+                last.push(Change::new(Action::Removed, switch).interrupting(lost));
+                continue;
+            }
+            for port in spec.port.keys().filter(|port| !is_named(port) && is_its(&whole(port))) {
+                let lost = self.is_open(switch, port).await.then(|| LOST.to_owned());
+                plan.push(Change::new(Action::Removed, &whole(port)).interrupting(lost));
+            }
+        }
+        plan.append(&mut last);
+        if is_its("quota") && wanted.quota == Quotas::default() && now.quota != wanted.quota {
+            plan.push(Change::new(Action::Removed, "quota").with(&now.quota, &wanted.quota));
+        }
+    }
+
+    /// Does one step.
+    async fn carry_out(
+        &self,
+        now: &mut Configured,
+        wanted: &Topology,
+        change: &Change,
+    ) -> Result<(), ApiError> {
+        let missing = || ApiError::new(ErrorCode::NotFound, "It is gone", "apply the file again");
+        match (change.name.split_once(':'), change.action) {
+            (None, _) if change.name == "quota" => {
+                self.set_quotas(now, wanted.quota.clone()).await;
+                Ok(())
+            }
+            (None, Action::Removed) => self.remove_switch(now, &change.name).await,
+            (None, action) => {
+                let mut spec = wanted.switch.get(&change.name).ok_or_else(missing)?.clone();
+                spec.port = now
+                    .switch
+                    .get(&change.name)
+                    .map(|switch| switch.port.clone())
+                    .unwrap_or_default();
+                match action {
+                    Action::Added => self.new_switch(now, &change.name, spec).await.map(drop),
+                    _ => self.change_switch(now, &change.name, spec).await,
+                }
+            }
+            (Some((switch, port)), Action::Removed) => self.remove_port(now, switch, port).await,
+            (Some((switch, port)), action) => {
+                let spec = wanted.switch.get(switch).and_then(|switch| switch.port.get(port));
+                let spec = spec.ok_or_else(missing)?.clone();
+                spec_of(now, switch)?;
+                match action {
+                    Action::Added => self.new_port(now, switch, port, spec).await,
+                    _ => self.change_port(now, switch, port, spec).await,
+                }
+            }
+        }
+    }
+
+    async fn is_open(&self, switch: &str, port: &str) -> bool {
+        let Some(handle) = self.handle(switch) else { return false };
+        let switch = handle.lock().await;
+        switch.port(port).is_ok_and(super::switch::Port::is_open)
+    }
+
+    async fn open_ports(&self, switch: &str) -> usize {
+        let Some(handle) = self.handle(switch) else { return 0 };
+        let switch = handle.lock().await;
+        switch.ports().filter(|port| port.is_open()).count()
+    }
+}
+
+/// What a file is called: its whole path, wherever it was named from.
+#[must_use]
+pub fn name_of(file: &Path) -> String {
+    let whole = std::fs::canonicalize(file);
+    whole.as_deref().unwrap_or(file).display().to_string()
+}
+
+/// What removing or replacing a port that somebody uses does.
+const LOST: &str = "it is open: its client or guest loses it";
+
+/// What there will be.
+fn merged(now: &Topology, wanted: &Topology) -> Topology {
+    let mut all = now.clone();
+    for (name, spec) in &wanted.switch {
+        let ports = all.switch.remove(name).map(|old| old.port).unwrap_or_default();
+        let mut spec = spec.clone();
+        for (port, old) in ports {
+            spec.port.entry(port).or_insert(old);
+        }
+        all.switch.insert(name.clone(), spec);
+    }
+    all
+}
+
+/// An error in the middle: what was done before it.
+fn halfway(error: ApiError, done: &[Change]) -> ApiError {
+    if done.is_empty() {
+        return error;
+    }
+    let done: Vec<_> =
+        done.iter().map(|change| format!("{} {}", change.action, change.name)).collect();
+    let remedy = format!(
+        "{}; done before that: {}. Correct the file and apply it again",
+        error.remedy,
+        done.join(", ")
+    );
+    ApiError::new(error.code, error.reason, remedy)
+}
+
+impl Change {
+    fn new(action: Action, name: &str) -> Self {
+        Self { action, name: name.to_owned(), settings: Vec::new(), interrupts: None }
+    }
+
+    fn interrupting(self, interrupts: Option<String>) -> Self {
+        Self { interrupts, ..self }
+    }
+
+    /// Notes which settings differ.
+    fn with(mut self, old: &impl Serialize, new: &impl Serialize) -> Self {
+        let value = |of: Result<Value, _>| of.unwrap_or_default();
+        differ(
+            "",
+            &value(serde_json::to_value(old)),
+            &value(serde_json::to_value(new)),
+            &mut self.settings,
+        );
+        self
+    }
+}
+
+/// Lists the settings in which two objects differ, by their paths.
+fn differ(path: &str, old: &Value, new: &Value, settings: &mut Vec<Setting>) {
+    match (old, new) {
+        (Value::Object(from), Value::Object(to)) => {
+            let keys: BTreeSet<_> = from.keys().chain(to.keys()).collect();
+            for key in keys {
+                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                let of = |object: &serde_json::Map<_, _>| object.get(key).cloned();
+                let (from, to) = (of(from).unwrap_or_default(), of(to).unwrap_or_default());
+                differ(&path, &from, &to, settings);
+            }
+        }
+        (old, new) if old == new => {}
+        _ => {
+            settings.push(Setting { name: path.to_owned(), old: old.clone(), new: new.clone() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::daemon::topology::parse;
+    use serde_json::json;
+
+    #[test]
+    fn what_is_elsewhere_stays_in_what_there_will_be() {
+        let now = parse("[switch.v]\nbatch = 8\n[switch.v.port.a]\n[switch.w]").unwrap();
+        let wanted = parse("[switch.v.port.b]").unwrap();
+        let all = merged(&now, &wanted);
+        assert_eq!(all.switch.keys().collect::<Vec<_>>(), ["v", "w"]);
+        assert_eq!(all.switch["v"].port.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_ne!(all.switch["v"].config.batch, 8, "the file's word");
+    }
+
+    #[test]
+    fn settings_that_differ_are_named_by_their_paths() {
+        let (old, new) =
+            (json!({"a": 1, "b": {"c": [1], "d": 2}}), json!({"a": 1, "b": {"c": [2], "e": 3}}));
+        let change = Change::new(Action::Changed, "v").with(&old, &new);
+        let said: Vec<_> = change.settings.iter().map(ToString::to_string).collect();
+        assert_eq!(said, ["b.c: [1] -> [2]", "b.d: 2 -> none", "b.e: none -> 3"]);
+    }
+}
