@@ -197,8 +197,10 @@ fn a_restart_applies_a_file_that_has_changed() {
     std::fs::write(&net, "[switch.vale0.port.new]").unwrap();
     restart(&mut daemon);
     assert_eq!(objects(&daemon), ["vale0", "vale0:mine", "vale0:new"]);
-    std::fs::write(&net, "[switch.vale0.port").unwrap();
-    restart(&mut daemon);
-    assert_eq!(objects(&daemon), ["vale0", "vale0:mine", "vale0:new"]);
+    for broken in ["# nothing", "[switch.vale0.port"] {
+        std::fs::write(&net, broken).unwrap();
+        restart(&mut daemon);
+        assert_eq!(objects(&daemon), ["vale0", "vale0:mine", "vale0:new"], "{broken}");
+    }
     assert!(daemon.log().contains("was not applied"), "{}", daemon.log());
 }

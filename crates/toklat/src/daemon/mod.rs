@@ -273,7 +273,7 @@ fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::
 }
 
 /// Applies the topology file again if it says something else than when it was applied last: what commands changed since
-/// stays as long as the file is the same.
+/// stays as long as the file is the same, or empty.
 async fn apply_changed_file(supervisor: &Supervisor, file: &Path) {
     let name = apply::name_of(file);
     let wanted = match topology::read_file(file) {
@@ -281,7 +281,8 @@ async fn apply_changed_file(supervisor: &Supervisor, file: &Path) {
         // What was saved runs on.
         Err(error) => return tracing::error!(%name, %error, "the topology file was not applied"),
     };
-    if supervisor.has_applied(&name, &wanted).await {
+    // One that says nothing may have been cut off; what it made is removed by commands.
+    if wanted == api::Topology::default() || supervisor.has_applied(&name, &wanted).await {
         return;
     }
     let how = How { file: name.clone(), prune: true, ..How::default() };

@@ -473,7 +473,7 @@ impl Store {
     }
 }
 
-/// Reads a topology file (TOML).
+/// Reads the topology file of a daemon (TOML), which may say nothing yet.
 ///
 /// # Errors
 /// It cannot be read, or says something that cannot be.
@@ -481,6 +481,10 @@ pub fn read_file(path: &Path) -> anyhow::Result<Topology> {
     use anyhow::Context;
     let text =
         fs::read_to_string(path).with_context(|| format!("Cannot read {}", path.display()))?;
+    let says_nothing = |line: &str| line.trim().is_empty() || line.trim().starts_with('#');
+    if text.lines().all(says_nothing) {
+        return Ok(Topology::default());
+    }
     let topology = parse(&text).with_context(|| format!("In {}", path.display()))?;
     Ok(topology)
 }
