@@ -50,7 +50,8 @@ pub struct SwitchConfig {
     pub fdb_entries: u32,
     /// Seconds after which a learned address is forgotten; 0 for never.
     pub fdb_ageing_s: u32,
-    /// Most milliseconds a sender waits for a lossless port.
+    /// The stall time, in milliseconds: a sender waits for a lossless port while that frees any slot within it. Then the port
+    /// is stalled, and drops at once until there is room.
     pub stall_timeout_ms: u32,
     /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
     #[serde(with = "bytes")]
@@ -73,7 +74,7 @@ impl Default for SwitchConfig {
             batch: 64,
             fdb_entries: 8192,
             fdb_ageing_s: 300,
-            stall_timeout_ms: 10,
+            stall_timeout_ms: 200,
             max_guest_memory: 4 << 40,
             max_mapped_memory: 64 << 40,
             max_region_memory: 256 << 20,

@@ -132,6 +132,7 @@ impl Inline {
             send_queues: source.queues() as u16,
             counters: counters.clone(),
             egresses,
+            received: state.received(),
             monitor,
         });
         let at = self.served.partition_point(|served| served.id < id);

@@ -1,6 +1,6 @@
 //! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
 
-use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, Turn};
+use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, StallTime, Turn};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
@@ -257,8 +257,9 @@ impl Served {
         let Queue { sender, held } = &mut self.queues[queue];
         let Some(mut scratch) = held.take() else { return };
         let Switch { ports, fdb: _, map, now, .. } = switch;
-        let timeout = tools.stall_timeout;
-        let turn = tools.forwarder.retry(ports, sender, &mut scratch, map, now, timeout);
+        // Who is about to end does not wait for a slow receiver slot by slot.
+        let stall = StallTime { ns: tools.stall_timeout, renewed: !switch.draining };
+        let turn = tools.forwarder.retry(ports, sender, &mut scratch, map, now, stall);
         self.give_back(queue, turn, tools, switch, effect);
         if self.queues[queue].sender.is_stalled() {
             self.queues[queue].held = Some(scratch);

@@ -481,12 +481,24 @@ impl PortState {
         self.map.shared_slice(at, MAX_SLOTS as usize).filter(|_| ring < RINGS)
     }
 
+    /// The counters of all receive rings or queues that it may have.
+    #[must_use]
+    pub fn received(&self) -> Vec<Shared<EgressCounters>> {
+        (0..RINGS).map_while(|ring| self.egress(ring)).collect()
+    }
+
     /// The memory of [`spares`](Self::spares), for ports that have no rings and keep something else there:
     /// the mapping, and where in it.
     #[must_use]
     pub fn room(&self) -> (Arc<Mapping>, std::ops::Range<usize>) {
         let at = self.at + SPARES_AT;
         (Arc::clone(&self.map), at..at + RINGS * SPARES)
+    }
+
+    /// True if its senders wait no more: it is lossless, and has freed no slot for the stall time.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.received().iter().any(|queue| queue.is_stalled())
     }
 
     /// True if the port's code panicked in this data process: it is served no more.
@@ -573,6 +585,7 @@ impl PortState {
             for rest in [&here.kicks, &here.faults, &here.segmented, &here.checksums] {
                 rest.set(0);
             }
+            here.forget_stall();
         }
     }
 }
@@ -615,6 +628,8 @@ pub struct PortStats {
     pub wakeups: u64,
     /// Malformed descriptors.
     pub faults: u64,
+    /// Times that its senders waited in vain: it is lossless, and freed no slot for the stall time.
+    pub stalls: u64,
     /// Source addresses refused because they moved too often.
     pub flaps: u64,
     /// Addresses that were not learned, because the table or the share of the port or its user was full.
@@ -678,6 +693,7 @@ impl PortStats {
         self.out_checksums += c.checksums.get();
         self.kicks += c.kicks.get();
         self.faults += c.faults.get();
+        self.stalls += c.stalls.get();
     }
 }
 

@@ -13,7 +13,7 @@
 use port::{DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
 
 use crate::ports::{PortEntry, QueueIdx};
-use crate::sender::Stalled;
+use crate::sender::{Stalled, Wait};
 use crate::{Fdb, Filter, Ports, Sender, Sending};
 use deliver::{Chain, List};
 use finish::Finisher;
@@ -184,9 +184,9 @@ impl Forwarder {
         way.finish()
     }
 
-    /// Tries the stalled frames of `from` again, which are still in `scratch`; those that are not
-    /// taken within `timeout` nanoseconds after they were gathered are dropped and counted, however
-    /// many others were taken meanwhile.
+    /// Tries the stalled frames of `from` again, which are still in `scratch`. A sender waits while its receiver frees any
+    /// slot within the stall time; then the receiver is stalled, its frames are dropped and counted, and others' at once,
+    /// until it has room again (what a PFC watchdog does; IEEE 802.1Q, 36).
     pub fn retry<E: Egress>(
         &mut self,
         ports: &Ports<E>,
@@ -194,7 +194,7 @@ impl Forwarder {
         scratch: &mut Scratch,
         map: &MapGuard<'_>,
         now: Nanos,
-        timeout: u64,
+        stall: StallTime,
     ) -> Turn {
         let Some(port) = ports.get(from.port) else {
             let completed = from.gathered - from.completed;
@@ -224,10 +224,8 @@ impl Forwarder {
             way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
         }
         self.waiting.clear();
-        if way.from.is_stalled() && now - way.from.gathered_at >= timeout {
-            let dropped = way.from.abandon() as u64;
-            port.counters.drop_frames(DropReason::StallTimeout, dropped);
-        }
+        let dropped = way.give_up_waiting(stall);
+        port.counters.drop_frames(DropReason::StallTimeout, dropped as u64);
         way.finish()
     }
 
@@ -255,6 +253,15 @@ impl Forwarder {
     }
 }
 
+/// How long frames wait for a lossless receiver.
+#[derive(Clone, Copy, Debug)]
+pub struct StallTime {
+    /// Nanoseconds.
+    pub ns: u64,
+    /// Any slot that the receiver frees begins the time anew.
+    pub renewed: bool,
+}
+
 /// What deliveries leave behind.
 #[derive(Debug, Default)]
 struct Touched {
@@ -277,6 +284,35 @@ struct Way<'a, E> {
 }
 
 impl<E: Egress> Way<'_, E> {
+    /// Drops the frames for receivers that have freed nothing for the stall time, and marks those; returns how many frames.
+    fn give_up_waiting(&mut self, stall: StallTime) -> usize {
+        let Self { ports, from, now, .. } = self;
+        let begins = from.gathered_at;
+        let waits = std::mem::take(&mut from.waits);
+        let before = from.stalled.len();
+        let mut dead = None;
+        for run in from.stalled.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
+            let (port, queue) = (run[0].port, run[0].queue);
+            let received = ports.get(port).and_then(|to| to.received.get(usize::from(queue)));
+            let frames = received.map_or(0, |received| received.frames.get());
+            let known = waits.iter().find(|wait| (wait.port, wait.queue) == (port, queue));
+            let since = match known {
+                Some(wait) if wait.frames != frames && stall.renewed => *now,
+                Some(wait) => wait.since,
+                None => begins,
+            };
+            // One at a time: a second one has its turn at the next look.
+            if dead.is_none() && *now - since >= stall.ns {
+                received.into_iter().for_each(|received| received.stall());
+                dead = Some((port, queue));
+            }
+            from.waits.push(Wait { port, queue, frames, since });
+        }
+        from.stalled.retain(|waiting| Some((waiting.port, waiting.queue)) != dead);
+        from.waits.retain(|wait| Some((wait.port, wait.queue)) != dead);
+        before - from.stalled.len()
+    }
+
     /// How far the sender's frames are finished.
     fn finish(self) -> Turn {
         let until = self.from.stalled.iter().map(|s| usize::from(s.frame)).min();

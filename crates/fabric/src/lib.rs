@@ -11,7 +11,7 @@ mod ports;
 mod sender;
 
 pub use fdb::{Fdb, FdbEntry, Filter, Learned};
-pub use forward::{Forwarder, Turn};
+pub use forward::{Forwarder, StallTime, Turn};
 pub use policy::{Interrupts, Policy, VlanMode};
 pub use ports::{Monitor, PortSpec, Ports};
 pub use sender::{PortMemory, Sender, Sending};

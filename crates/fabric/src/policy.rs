@@ -77,8 +77,8 @@ pub struct Policy {
     /// How far a guest's interrupts are held back.
     #[serde(skip_serializing_if = "Interrupts::is_off")]
     pub interrupts: Interrupts,
-    /// A sender to this port waits for room instead of losing frames, up to the stall timeout, which
-    /// starts when a batch is gathered.
+    /// A sender to this port waits while any slot was freed within the stall time. Then the port is stalled, visibly, and
+    /// drops at once, counted as such (`stall_timeout`), until there is room.
     pub lossless: bool,
     /// Copies of what this port sends go to the port of this name too, as they came: also of what the
     /// switch refuses, but for frames beyond the MTU.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use frame::VlanId;
-use port::{Egress, IngressCounters, Limits};
+use port::{Egress, EgressCounters, IngressCounters, Limits};
 use shmem::Shared;
 
 use crate::{Filter, Policy, VlanMode};
@@ -29,6 +29,8 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     pub counters: Shared<IngressCounters>,
     /// Its receive queues; none for a port that is not attached to anything.
     pub egresses: Vec<E>,
+    /// What is counted at each of them, for a port that may be lossless.
+    pub received: Vec<Shared<EgressCounters>>,
     /// Set for a monitor, which is no member of the switch.
     pub monitor: Option<Monitor>,
 }
@@ -95,6 +97,8 @@ pub(crate) struct PortEntry {
     pub flap_guard: bool,
     pub flood_limit: Option<u32>,
     pub max_frame: usize,
+    /// What is counted at its receive queues, if it is lossless.
+    pub received: Vec<Shared<EgressCounters>>,
     /// Queues that get copies of what this port sends.
     pub mirrors: Vec<QueueIdx>,
 }
@@ -267,6 +271,7 @@ impl<E: Egress + Clone> Ports<E> {
             flap_guard: policy.flap_guard,
             flood_limit: policy.flood_limit,
             max_frame: policy.max_frame(),
+            received: if limits.lossless { spec.received.clone() } else { Vec::new() },
             mirrors: Vec::new(),
         });
     }

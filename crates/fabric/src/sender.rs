@@ -35,6 +35,8 @@ pub struct Sender {
     fdb_generation: u64,
     second: u64,
     pub(crate) stalled: Vec<Stalled>,
+    /// The receive queues for which they wait.
+    pub(crate) waits: Vec<Wait>,
     /// When the batch that is stalled was gathered.
     pub(crate) gathered_at: Nanos,
     /// Gathered frames of the batch that is stalled.
@@ -66,6 +68,17 @@ pub(crate) struct Stalled {
     pub segments: u16,
 }
 
+/// How a receive queue moves for which frames wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wait {
+    pub port: u16,
+    pub queue: u16,
+    /// Frames that it had got when it was looked at last.
+    pub frames: u64,
+    /// Since when it has got no more.
+    pub since: Nanos,
+}
+
 impl Sender {
     /// The memory of send queue `queue` of port `port`.
     #[must_use]
@@ -77,6 +90,7 @@ impl Sender {
             fdb_generation: 0,
             second: 0,
             stalled: Vec::new(),
+            waits: Vec::new(),
             gathered_at: Nanos(0),
             gathered: 0,
             completed: 0,
@@ -93,6 +107,7 @@ impl Sender {
 
     /// Gives up the stalled frames; returns how many, for the caller to count.
     pub fn abandon(&mut self) -> usize {
+        self.waits.clear();
         self.stalled.drain(..).len()
     }
 

@@ -225,6 +225,10 @@ pub struct EgressCounters {
     pub segments: Counter,
     /// Checksums that were computed for the owner.
     pub checksums: Counter,
+    /// Times that its senders waited in vain for the stall time.
+    pub stalls: Counter,
+    /// Frames that had been delivered when that happened last, and one more; 0 before.
+    stalled_at: Counter,
 }
 
 // SAFETY: counters only.
@@ -250,6 +254,24 @@ impl IngressCounters {
 }
 
 impl EgressCounters {
+    /// Senders have waited in vain: until frames are delivered again, nobody waits for this receiver.
+    pub fn stall(&self) {
+        self.stalls.add_shared(1);
+        self.stalled_at.set(self.frames.get() + 1);
+    }
+
+    /// True if senders waited in vain, and no frame was delivered since.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled_at.get() == self.frames.get() + 1
+    }
+
+    /// Forgets a stall, for the next owner.
+    pub fn forget_stall(&self) {
+        self.stalls.set(0);
+        self.stalled_at.set(0);
+    }
+
     /// Counts what was done in software: by any worker, not under the egress's lock.
     pub fn add_software(&self, done: Software) {
         self.segmented.add_shared(done.segmented);

@@ -346,6 +346,8 @@ pub enum PortState {
     Failed,
     /// Data processes died as they served it: it waits; see `failure`.
     Quarantined,
+    /// It is lossless, and freed no slot for the stall time: until it does, its frames are dropped at once.
+    Stalled,
 }
 
 /// Who opened a port.

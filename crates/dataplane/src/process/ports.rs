@@ -101,6 +101,7 @@ impl Process {
             send_queues: send_queues.unwrap_or_else(|| source.queues() as u16),
             counters: counters.clone(),
             egresses,
+            received: state.received(),
             monitor,
         };
         if self.ports.len() <= usize::from(id) {

@@ -355,11 +355,17 @@ impl<E: Egress> Way<'_, E> {
         Handed { finished, segments: 0, copies: list.len() }
     }
 
-    /// Keeps the unicast frames of `list`, which were not finished; floods are lossy.
+    /// Keeps the unicast frames of `list`, which were not finished; floods are lossy, and nobody waits for a receiver for
+    /// which others waited in vain.
     #[cold]
     fn stall(&mut self, queue: QueueIdx, list: List<'_>) {
         let port = self.ports.queue(queue).port;
         let Some(to) = self.ports.get(port) else { return };
+        let received = to.received.get((queue - to.reach.first_queue) as usize);
+        if received.is_some_and(|received| received.is_stalled()) {
+            let dropped = list.frames.len() as u64;
+            return self.port.counters.drop_frames(DropReason::StallTimeout, dropped);
+        }
         let mut segments = list.segments as u16;
         for variant in list.frames {
             let segments = std::mem::take(&mut segments);

@@ -10,7 +10,7 @@ use port::{
 };
 use shmem::{Bytes, Mapping, Shared};
 use toklat_fabric::{
-    Fdb, Forwarder, Monitor, Policy, PortMemory, PortSpec, Ports, Sender, Sending,
+    Fdb, Forwarder, Monitor, Policy, PortMemory, PortSpec, Ports, Sender, Sending, StallTime,
 };
 
 pub type Frame = Vec<u8>;
@@ -22,7 +22,7 @@ pub struct Inbox {
     pub requests: Mutex<Vec<Offload>>,
     pub takes: Mutex<OffloadSet>,
     pub room: Mutex<usize>,
-    pub counters: EgressCounters,
+    pub counters: Shared<EgressCounters>,
     pub deliveries: Mutex<usize>,
 }
 
@@ -79,6 +79,7 @@ pub struct Switch {
     pub detached: usize,
     pub kicks: Vec<u16>,
     counters: Arc<Mapping>,
+    received: Arc<Mapping>,
 }
 
 pub const STALL_NS: u64 = 10_000_000;
@@ -103,6 +104,7 @@ impl Switch {
             detached: 0,
             kicks: Vec::new(),
             counters: Mapping::private(64 * 1024).unwrap(),
+            received: Mapping::private(64 * 16 * 512).unwrap(),
         };
         for policy in policies {
             switch.add(policy.clone(), queues, None);
@@ -113,13 +115,13 @@ impl Switch {
     pub fn add(&mut self, policy: Policy, queues: usize, monitor: Option<Monitor>) -> u16 {
         let id = self.specs.len() as u16;
         let inboxes: Vec<_> = (0..queues)
-            .map(|_| {
+            .map(|queue| {
                 Arc::new(Inbox {
                     frames: Mutex::default(),
                     requests: Mutex::default(),
                     takes: Mutex::default(),
                     room: Mutex::new(1000),
-                    counters: EgressCounters::default(),
+                    counters: self.received.shared((usize::from(id) * 16 + queue) * 512).unwrap(),
                     deliveries: Mutex::default(),
                 })
             })
@@ -132,6 +134,7 @@ impl Switch {
             send_queues: 1,
             counters: self.counters_of(id),
             egresses: inboxes.iter().map(|i| Arc::clone(i) as Arc<dyn Egress>).collect(),
+            received: inboxes.iter().map(|inbox| inbox.counters.clone()).collect(),
             monitor,
         });
         self.inboxes.push(inboxes);
@@ -201,7 +204,7 @@ impl Switch {
             &mut scratch,
             &map,
             now,
-            STALL_NS,
+            StallTime { ns: STALL_NS, renewed: true },
         );
         self.settle(now);
         self.completed[at] += turn.completed;

@@ -315,21 +315,45 @@ fn a_receiver_that_makes_no_room_in_time_loses_the_frames() {
 }
 
 #[test]
-fn a_receiver_that_makes_little_room_does_not_hold_up_its_sender_for_longer() {
+fn a_sender_waits_as_long_as_its_receiver_frees_slots() {
     let mut switch = lossless_to_1();
     switch.set_room(1, 0);
     switch.send(0, (0..60).map(|n| frame(host(1), host(0), n)).collect(), T0);
-    for quarter in 1..4 {
-        switch.set_room(1, quarter as usize);
-        switch.retry(0, T0 + quarter * (STALL_NS / 4));
-        assert!(switch.held[0].is_some());
+    let mut now = T0;
+    for slot in 1..=30 {
+        switch.set_room(1, slot);
+        now = now + (STALL_NS - 1);
+        switch.retry(0, now);
+        assert!(switch.held[0].is_some(), "{slot}");
     }
-    switch.set_room(1, 4);
-    switch.retry(0, T0 + STALL_NS);
+    assert_eq!(switch.dropped(0, DropReason::StallTimeout), 0);
+    switch.retry(0, now + STALL_NS);
     assert!(switch.held[0].is_none());
-    assert_eq!(switch.take(1).len(), 4);
-    assert_eq!(switch.dropped(0, DropReason::StallTimeout), 56);
+    assert_eq!(switch.dropped(0, DropReason::StallTimeout), 30);
     assert_eq!(switch.completed[0], 60);
+    switch.assert_sums();
+}
+
+#[test]
+fn a_port_that_is_stalled_is_waited_for_again_once_it_has_room() {
+    let mut switch = lossless_to_1();
+    switch.set_room(1, 0);
+    switch.send(0, vec![frame(host(1), host(0), 1)], T0);
+    switch.retry(0, T0 + STALL_NS);
+    assert!(switch.inboxes[1][0].counters.is_stalled());
+    // Nobody waits for it now.
+    switch.send(0, (0..5).map(|n| frame(host(1), host(0), n)).collect(), T0);
+    assert!(switch.held[0].is_none());
+    assert_eq!(switch.dropped(0, DropReason::StallTimeout), 6);
+    // It takes one of two.
+    switch.set_room(1, 1);
+    switch.send(0, (0..2).map(|n| frame(host(1), host(0), n)).collect(), T0);
+    assert!(!switch.inboxes[1][0].counters.is_stalled() && switch.held[0].is_some());
+    switch.set_room(1, 2);
+    switch.retry(0, T0);
+    assert_eq!(switch.take(1).len(), 2);
+    assert_eq!(switch.dropped(0, DropReason::StallTimeout), 6);
+    assert_eq!(switch.inboxes[1][0].counters.stalls.get(), 1);
     switch.assert_sums();
 }
 

@@ -208,6 +208,7 @@ pub const fn state_name(state: PortState) -> &'static str {
         PortState::Vacant => "vacant",
         PortState::Failed => "failed",
         PortState::Quarantined => "quarantined",
+        PortState::Stalled => "stalled",
     }
 }
 

@@ -92,7 +92,7 @@ fn up_down(text: &str) -> Result<bool, &'static str> {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = "Rules")]
 pub struct PolicyOptions {
-    /// Senders wait for room in this port's queue instead of losing frames
+    /// Senders wait for this port while it frees any slot within the switch's stall time, instead of losing frames
     #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "on",
         value_name = "on|off", value_parser = on_off)]
     lossless: Option<bool>,

@@ -74,7 +74,8 @@ pub struct Settings {
     /// Seconds after which a learned address is forgotten, 0 for never [default: 300]
     #[arg(long, value_name = "SECONDS")]
     fdb_ageing: Option<u32>,
-    /// Most milliseconds that a sender waits for a lossless port [default: 10]
+    /// A sender waits while a lossless port frees any slot within so many milliseconds; then the port is stalled,
+    /// and drops at once, until there is room [default: 200]
     #[arg(long, value_name = "MS")]
     stall_timeout: Option<u32>,
     /// Most memory that is mapped for one guest, such as 512GiB [default: 4TiB]

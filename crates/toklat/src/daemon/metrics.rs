@@ -30,6 +30,7 @@ const PORTS: &[(&str, &str, Read<Counters>)] = &[
     ("kicks", "Times the switch woke the owner", |c| c.kicks),
     ("wakeups", "Times the owner woke the switch", |c| c.wakeups),
     ("faults", "Malformed descriptors", |c| c.faults),
+    ("stalls", "Times that senders waited for it in vain", |c| c.stalls),
     (
         "slow_calls",
         "System calls for the port's owner, such as wake-ups, that took too long",

@@ -193,7 +193,7 @@ const TYPES: &[(&str, Shape)] = &[
         ]),
     ),
     ("LimitOf", Words(&["port", "user", "switch"])),
-    ("PortState", Words(&["attached", "vacant", "failed", "quarantined"])),
+    ("PortState", Words(&["attached", "vacant", "failed", "quarantined", "stalled"])),
     ("Client", Object(&[("pid", "integer"), ("uid", "integer")])),
     (
         "FdbEntry",
@@ -298,7 +298,7 @@ const PORT: &[(&str, &str)] = &[
     ("mirror_egress?", "string?"),
 ];
 
-const COUNTERS: Fields<25> = [
+const COUNTERS: Fields<26> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
     ("in_copies", "integer"),
@@ -313,6 +313,7 @@ const COUNTERS: Fields<25> = [
     ("kicks", "integer"),
     ("wakeups", "integer"),
     ("faults", "integer"),
+    ("stalls", "integer"),
     ("slow_calls", "integer"),
     ("slowest_call_ns", "integer"),
     ("helped_kicks", "integer"),

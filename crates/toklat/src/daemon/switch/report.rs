@@ -91,11 +91,16 @@ impl Switch {
         port.failure.clone().or_else(|| failed().map(ToOwned::to_owned))
     }
 
+    fn is_stalled(&self, port: &Port) -> bool {
+        self.view.port(port.id).is_some_and(|state| port.known && state.is_stalled())
+    }
+
     fn state_of(&self, port: &Port) -> PortState {
         match &port.attachment {
             _ if port.quarantined => PortState::Quarantined,
             _ if self.failure_of(port).is_some() => PortState::Failed,
             Attachment::Vacant => PortState::Vacant,
+            _ if port.spec.policy.lossless && self.is_stalled(port) => PortState::Stalled,
             _ => PortState::Attached,
         }
     }
