@@ -35,6 +35,11 @@ pub const SWITCH: &str = "TOKLAT_SANDBOX";
 )]
 pub struct SandboxError(#[source] seccompiler::Error);
 
+/// Linux 6.16; libc does not name it yet.
+const SO_PASSRIGHTS: i32 = 83;
+/// Bytes of the largest memory that a front end is given to keep.
+const MAX_KEPT_MEMORY: u64 = 1 << 20;
+
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Restricts this process, all its threads and those to come, for good.
@@ -96,6 +101,9 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
     let condition = |argument, operator, value: u64| {
         SeccompCondition::new(argument, SeccompCmpArgLen::Dword, operator, value)
     };
+    let long = |argument, operator, value: u64| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value)
+    };
     let when =
         |argument, operator, value| SeccompRule::new(vec![condition(argument, operator, value)?]);
     let equals = |argument, value: i32| condition(argument, SeccompCmpOp::Eq, value as u64);
@@ -133,13 +141,33 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
                 option(libc::SO_LINGER)?,
             ],
         ),
+        // What a socket is, and who is at its other end.
+        (
+            libc::SYS_getsockopt,
+            vec![
+                option(libc::SO_TYPE)?,
+                option(libc::SO_DOMAIN)?,
+                option(libc::SO_PEERCRED)?,
+                option(SO_PASSRIGHTS)?,
+            ],
+        ),
+        // The calling thread's place, and no other's.
+        (libc::SYS_sched_setaffinity, vec![is(0, 0)?]),
         // What a descriptor is.
         (libc::SYS_statx, vec![is(2, libc::AT_EMPTY_PATH | libc::AT_STATX_DONT_SYNC)?]),
         (libc::SYS_fcntl, fcntl?),
-        // Memory for a front end to keep, of ordinary pages.
+        // Memory for a front end to keep, of ordinary pages: made whole at once, and not large.
         (
             libc::SYS_memfd_create,
             vec![is(1, (libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) as i32)?],
+        ),
+        (
+            libc::SYS_fallocate,
+            vec![SeccompRule::new(vec![
+                equals(1, 0)?,
+                long(2, SeccompCmpOp::Eq, 0)?,
+                long(3, SeccompCmpOp::Le, MAX_KEPT_MEMORY)?,
+            ])?],
         ),
     ]
     .into())
@@ -160,12 +188,10 @@ const UNCONDITIONAL: &[i64] = &[
     libc::SYS_sendmsg,
     libc::SYS_sendmmsg,
     libc::SYS_accept4,
-    libc::SYS_getsockopt,
     libc::SYS_shutdown,
     libc::SYS_fstat,
     // Whether guests' memory is memory.
     libc::SYS_fstatfs,
-    libc::SYS_fallocate,
     libc::SYS_close,
     // Waiting.
     #[cfg(target_arch = "x86_64")]
@@ -194,7 +220,6 @@ const UNCONDITIONAL: &[i64] = &[
     libc::SYS_clone3,
     libc::SYS_set_robust_list,
     libc::SYS_rseq,
-    libc::SYS_sched_setaffinity,
     libc::SYS_sched_getaffinity,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,

@@ -139,6 +139,33 @@ fn a_process_that_cannot_be_confined_does_not_start() {
     assert!(error.to_string().contains("TOKLAT_SANDBOX=off"), "{error}");
 }
 
+/// Objective: of the calls that it needs, a process has only the forms that it needs.
+#[test]
+fn a_confined_process_has_no_more_of_its_calls_than_it_needs() {
+    let name = "a_confined_process_has_no_more_of_its_calls_than_it_needs";
+    if let Some(status) = in_child(name) {
+        return assert!(status.success(), "{status}");
+    }
+    use rustix::fs::{FallocateFlags, fallocate};
+    use rustix::net::sockopt;
+    let (ours, _theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let parent = rustix::process::getppid();
+    let (_thread, connection) = start();
+    let memory = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let memory = rustix::fs::memfd_create("kept", memory).unwrap();
+    assert_eq!(fallocate(&memory, FallocateFlags::empty(), 0, (1 << 20) + 1), Err(Errno::PERM));
+    assert_eq!(fallocate(&memory, FallocateFlags::empty(), 4096, 4096), Err(Errno::PERM));
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    assert_eq!(fallocate(&memory, punch, 0, 4096), Err(Errno::PERM));
+    fallocate(&memory, FallocateFlags::empty(), 0, 1 << 20).unwrap();
+    let cpus = rustix::thread::sched_getaffinity(None).unwrap();
+    assert_eq!(rustix::thread::sched_setaffinity(parent, &cpus), Err(Errno::PERM));
+    rustix::thread::sched_setaffinity(None, &cpus).unwrap();
+    assert_eq!(sockopt::socket_recv_buffer_size(&ours).err(), Some(Errno::PERM));
+    sockopt::socket_type(&ours).unwrap();
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+}
+
 #[test]
 fn running_a_program_ends_a_confined_process() {
     if let Some(status) = in_child("running_a_program_ends_a_confined_process") {
