@@ -7,13 +7,71 @@ use axum::response::IntoResponse;
 use dataplane::state::{MappedMemory, PortStats as Counters};
 
 use super::supervisor::Supervisor;
-use crate::api::{Stats, WorkerStats};
+use crate::api::{QuotaInfo, Stats, Status, SwitchInfo, UserQuota, WorkerStats};
 
 /// The page, with its content type.
 pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     let stats = of.stats(None).await;
-    let text = stats.map(|stats| render(&stats)).unwrap_or_default();
+    let mut text = stats.map(|stats| render(&stats)).unwrap_or_default();
+    let mut switches = Vec::new();
+    for handle in of.handles() {
+        let switch = handle.lock().await;
+        let now = port::Nanos(super::supervisor::monotonic_ns());
+        switches.push((switch.info(), switch.view().fdb(now).len()));
+    }
+    daemon(&mut text, &of.status().await, &of.quotas());
+    tables_and_walls(&mut text, &switches);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
+}
+
+/// The daemon itself, and what users hold of what they may.
+fn daemon(text: &mut String, status: &Status, quotas: &QuotaInfo) {
+    gauge(text, "toklat_build_info", "The daemon's version");
+    line(text, &format!("toklat_build_info{{version=\"{}\"}} 1", status.version));
+    let numbers = [
+        ("descriptors", "Descriptors that the daemon has open", status.descriptors as u64),
+        ("descriptor_limit", "Descriptors that it may have open", status.descriptor_limit),
+    ];
+    for (name, help, value) in numbers {
+        gauge(text, &format!("toklat_{name}"), help);
+        line(text, &format!("toklat_{name} {value}"));
+    }
+    gauge(text, "toklat_quota_used", "What a user holds");
+    gauge(text, "toklat_quota_limit", "What a user may hold; without a line, no limit");
+    for UserQuota { uid, usage, limits } in &quotas.users {
+        let used = serde_json::to_value(usage).unwrap_or_default();
+        let most = serde_json::to_value(limits).unwrap_or_default();
+        for (name, values) in [("used", used), ("limit", most)] {
+            for (what, value) in values.as_object().into_iter().flatten() {
+                if let Some(value) = value.as_u64() {
+                    let of = format!("user=\"{uid}\",what=\"{what}\"");
+                    line(text, &format!("toklat_quota_{name}{{{of}}} {value}"));
+                }
+            }
+        }
+    }
+}
+
+/// How full forwarding tables are, and how data processes are confined.
+fn tables_and_walls(text: &mut String, switches: &[(SwitchInfo, usize)]) {
+    gauge(text, "toklat_switch_table_entries", "Addresses in the forwarding table");
+    gauge(text, "toklat_switch_table_limit", "Addresses that it has room for");
+    gauge(text, "toklat_switch_walls", "Walls around the data process, by what became of them");
+    for (info, entries) in switches {
+        let of = format!("switch=\"{}\"", info.name);
+        line(text, &format!("toklat_switch_table_entries{{{of}}} {entries}"));
+        line(text, &format!("toklat_switch_table_limit{{{of}}} {}", info.config.fdb_entries));
+        let walls =
+            [("standing", info.walls.standing.len()), ("refused", info.walls.refused.len())];
+        for (became, n) in walls {
+            line(text, &format!("toklat_switch_walls{{{of},state=\"{became}\"}} {n}"));
+        }
+    }
+}
+
+fn gauge(text: &mut String, name: &str, help: &str) {
+    line(text, &format!("# HELP {name} {help}."));
+    line(text, &format!("# TYPE {name} gauge"));
 }
 
 type Read<T> = fn(&T) -> u64;
@@ -77,6 +135,16 @@ fn render(stats: &Stats) -> String {
                 ),
             );
         }
+    }
+    gauge(
+        &mut text,
+        "toklat_port_state",
+        "1 for how the port is: attached, vacant, failed, quarantined, stalled",
+    );
+    for (switch, port) in each_port(stats) {
+        let state = port.state.name();
+        let of = format!("switch=\"{switch}\",port=\"{}\",state=\"{state}\"", port.name);
+        line(&mut text, &format!("toklat_port_state{{{of}}} 1"));
     }
     memory(&mut text, stats);
     drops(&mut text, stats);
@@ -216,6 +284,7 @@ mod tests {
         for expected in [
             "# TYPE toklat_port_in_frames_total counter\n\
              toklat_port_in_frames_total{switch=\"vale0\",port=\"p1\"} 7\n",
+            "toklat_port_state{switch=\"vale0\",port=\"p1\",state=\"attached\"} 1\n",
             "toklat_port_drops_total{switch=\"vale0\",port=\"p1\",direction=\"out\",\
              reason=\"full\"} 3\n",
             "# TYPE toklat_port_mapped_bytes gauge\n\
