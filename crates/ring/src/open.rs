@@ -39,6 +39,15 @@ pub enum OpenError {
         #[source]
         source: Errno,
     },
+    /// Its socket is not ours to use.
+    #[error(
+        "Not allowed to use {}; become a member of the group that it belongs to (usermod -aG toklat USER, then log in \
+         again), or run this as root", socket.display()
+    )]
+    Denied {
+        /// Where it is.
+        socket: PathBuf,
+    },
     /// The daemon said no.
     #[error("The daemon refused to open {name}: {message}")]
     Refused {
@@ -418,7 +427,10 @@ fn connect(path: &Path) -> Result<OwnedFd, OpenError> {
     let kind = SocketType::SEQPACKET;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)
         .map_err(OpenError::Io)?;
-    let failed = |source| OpenError::NoDaemon { socket: path.to_owned(), source };
+    let failed = |source| match source {
+        Errno::ACCESS | Errno::PERM => OpenError::Denied { socket: path.to_owned() },
+        source => OpenError::NoDaemon { socket: path.to_owned(), source },
+    };
     let address = SocketAddrUnix::new(path).map_err(failed)?;
     rustix::net::connect(&socket, &address).map_err(failed)?;
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, Some(ANSWER_TIME))

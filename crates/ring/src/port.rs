@@ -28,7 +28,9 @@ pub enum PortError {
     #[error("The other side of the port broke its rings ({0:?}); close the port and open it again")]
     Peer(Fault),
     /// The daemon and the switch are gone, or have closed the port.
-    #[error("The daemon closed the port; start `toklat daemon`, then call Port::reopen")]
+    #[error(
+        "The port was removed, or its daemon ended (`toklat port show` tells); Port::reopen opens it again"
+    )]
     Gone,
     /// The switch did not answer a request for a reset.
     #[error("The switch did not reset the port within {0:?}; close the port and open it again")]

@@ -350,6 +350,20 @@ pub enum PortState {
     Stalled,
 }
 
+impl PortState {
+    /// Its name, as in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Attached => "attached",
+            Self::Vacant => "vacant",
+            Self::Failed => "failed",
+            Self::Quarantined => "quarantined",
+            Self::Stalled => "stalled",
+        }
+    }
+}
+
 /// Who opened a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client {

@@ -189,7 +189,9 @@ fn connect_error(global: &Global, socket: &Path, error: std::io::Error) -> Clien
 fn start_command(global: &Global) -> String {
     let system = Path::new("/run/toklat");
     let dir = global.dir();
-    if dir == system {
+    let units = ["/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system"];
+    let installed = units.iter().any(|dir| Path::new(dir).join("toklat.service").exists());
+    if dir == system && installed {
         return "systemctl start toklat".into();
     }
     let start = if dir == ring::attach::runtime_directory() {

@@ -11,6 +11,7 @@ pub(crate) mod name;
 mod port;
 pub(crate) mod port_options;
 mod quota;
+mod ranges;
 mod rates;
 mod service;
 mod shell;

@@ -203,13 +203,7 @@ fn state(info: &PortInfo) -> String {
 /// A port's state in a word.
 #[must_use]
 pub const fn state_name(state: PortState) -> &'static str {
-    match state {
-        PortState::Attached => "attached",
-        PortState::Vacant => "vacant",
-        PortState::Failed => "failed",
-        PortState::Quarantined => "quarantined",
-        PortState::Stalled => "stalled",
-    }
+    state.name()
 }
 
 fn kind(info: &PortInfo) -> String {

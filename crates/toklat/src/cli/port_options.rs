@@ -14,6 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Result;
+use super::ranges::numbers;
 use crate::api::PortKind;
 use crate::users::UserId;
 
@@ -103,7 +104,7 @@ pub struct PolicyOptions {
     /// Member of one VLAN; its frames carry no tag, or one with a priority only
     #[arg(long, value_name = "VLAN", group = "vlan")]
     vlan_access: Option<VlanId>,
-    /// Member of these VLANs, as in 10,20, or all; its frames carry tags
+    /// Member of these VLANs, as in 10,20 or 10-20, or all; its frames carry tags
     #[arg(long, value_name = "VLANS", group = "vlan", value_parser = vlans)]
     vlan_trunk: Option<Vlans>,
     /// Knows nothing of VLANs: tags are payload (the default)
@@ -160,11 +161,12 @@ pub struct PolicyOptions {
 #[derive(Clone, Debug)]
 struct Vlans(Vec<VlanId>);
 
-fn vlans(text: &str) -> Result<Vlans, frame::ParseAddressError> {
+fn vlans(text: &str) -> Result<Vlans, String> {
     if text == "all" {
         return Ok(Vlans(Vec::new()));
     }
-    text.split(',').map(str::parse).collect::<Result<_, _>>().map(Vlans)
+    let vlan = |id| VlanId::new(id).ok_or_else(|| format!("{id} is no VLAN: use 1 to 4094"));
+    numbers(text)?.into_iter().map(vlan).collect::<Result<_, _>>().map(Vlans)
 }
 
 impl PolicyOptions {
@@ -307,6 +309,12 @@ fn speed_percent(text: &str) -> Result<u32, &'static str> {
     Ok((times * 100.0).round() as u32)
 }
 
+/// True for an IP address with something after it that is no port, which would be a strange name of a file.
+fn is_meant_as_an_address(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok() || host == "localhost"
+}
+
 impl KindOptions {
     /// What a port called `port` is attached to. Files get absolute paths: the daemon opens them.
     ///
@@ -334,6 +342,11 @@ impl KindOptions {
         }
         let place = |text: String| match text.parse::<std::net::SocketAddr>() {
             Ok(_) => Ok(text),
+            Err(_) if is_meant_as_an_address(&text) => {
+                anyhow::bail!(
+                    "{text} is no address with a port; use 127.0.0.1:PORT, or a path: ./{text}"
+                )
+            }
             Err(_) => absolute(text.into()),
         };
         if let Some(address) = self.stream {

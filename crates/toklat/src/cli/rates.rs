@@ -30,6 +30,10 @@ pub struct PortRates {
     pub egress: Flow,
     /// Frames in a batch that it hands in, on average; 0 if it handed in none.
     pub batch: f64,
+    /// Times a second that the switch woke its owner.
+    pub kicks: f64,
+    /// Times a second that its owner woke the switch.
+    pub wakeups: f64,
     /// Frames dropped a second, most first; where they came in and where they would go out.
     pub drops: Vec<(DropReason, f64)>,
 }
@@ -183,6 +187,8 @@ fn port_rates(switch: &str, old: Option<&PortStats>, new: &PortStats, seconds: f
         ingress: flow((a.in_frames, b.in_frames), (a.in_bytes, b.in_bytes)),
         egress: flow((a.out_frames, b.out_frames), (a.out_bytes, b.out_bytes)),
         batch: mean(grown(a.in_frames, b.in_frames), batches),
+        kicks: rate(a.kicks, b.kicks),
+        wakeups: rate(a.wakeups, b.wakeups),
         drops,
     }
 }

@@ -87,6 +87,7 @@ fn watch(
     mut old: Stats,
     interval: Duration,
 ) -> Result {
+    let mut widths = Vec::new();
     loop {
         if global.json {
             let mut line = serde_json::to_vec(&old)?;
@@ -97,15 +98,28 @@ fn watch(
         let new = read(client, args.name.as_ref())?;
         if !global.json {
             let rates = Rates::between(&old, &new);
-            write!(std::io::stdout().lock(), "{}", rates_text(&rates, args.name.is_none()))?;
+            let text = rates_text(&rates, args.name.is_none(), &mut widths);
+            std::io::stdout().lock().write_all(text.as_bytes())?;
         }
         old = new;
     }
 }
 
-/// A table of rates; with `busy_only`, ports without traffic are only counted.
-fn rates_text(rates: &Rates, busy_only: bool) -> String {
-    let mut table = Table::new(&["port", ">in", "", ">out", "", ">batch", ">dropped", "reasons"]);
+/// A table of rates; with `busy_only`, ports without traffic are only counted. Its columns do not get narrower than those
+/// of the tables before, whose `widths` it is given.
+fn rates_text(rates: &Rates, busy_only: bool, widths: &mut Vec<usize>) -> String {
+    let mut table = Table::new(&[
+        "port",
+        ">in",
+        "",
+        ">out",
+        "",
+        ">batch",
+        ">kicks",
+        ">wake-ups",
+        ">dropped",
+        "reasons",
+    ]);
     let mut idle = 0;
     for port in &rates.ports {
         if busy_only && port.is_idle() {
@@ -119,11 +133,13 @@ fn rates_text(rates: &Rates, busy_only: bool) -> String {
             pps(port.egress.pps),
             bps(port.egress.bps),
             if port.batch > 0.0 { format!("{:.1}", port.batch) } else { "-".into() },
+            scaled(port.kicks),
+            scaled(port.wakeups),
             if port.drops.is_empty() { "-".into() } else { pps(port.dropped()) },
             drop_rates(port),
         ]);
     }
-    let mut text = table.to_string();
+    let mut text = table.at_least(widths);
     if idle > 0 {
         // Writing to a string does not fail.
         let _ = writeln!(text, "(without traffic: {idle})");
@@ -265,13 +281,19 @@ mod tests {
         let (mut old, new) = (stats(1, &["p1", "p2"], 0), stats(2, &["p1", "p2"], 64_000));
         old.switches[0].ports[1] = new.switches[0].ports[1].clone();
         let rates = Rates::between(&old, &new);
-        assert_eq!(
-            rates_text(&rates, true),
-            "PORT             IN                   OUT             BATCH    DROPPED  REASONS\n\
-             vale0:p1  64.0 kpps  32.8 Mb/s  48.0 kpps  24.6 Mb/s   32.0  16.0 kpps  full 16.0k\n\
-             (without traffic: 1)\n\n"
-        );
-        assert_eq!(rates_text(&rates, false).lines().count(), 4);
+        let mut widths = Vec::new();
+        let text = rates_text(&rates, true, &mut widths);
+        let words: Vec<&str> = text.lines().flat_map(str::split_whitespace).collect();
+        let header = "PORT IN OUT BATCH KICKS WAKE-UPS DROPPED REASONS";
+        assert_eq!(words[..8].join(" "), header, "{text}");
+        let row = "vale0:p1 64.0 kpps 32.8 Mb/s 48.0 kpps 24.6 Mb/s 32.0";
+        assert!(words[8..].join(" ").starts_with(row), "{text}");
+        assert!(text.ends_with("full 16.0k\n(without traffic: 1)\n\n"), "{text}");
+        assert_eq!(rates_text(&rates, false, &mut widths).lines().count(), 4);
+        // The columns stay where they were when there is less to say.
+        let quiet = rates_text(&Rates::default(), true, &mut widths);
+        let place = |text: &str| text.find("REASONS");
+        assert_eq!(place(&quiet), place(&text), "{quiet}{text}");
     }
 
     #[test]

@@ -98,15 +98,23 @@ pub struct Settings {
     owner: Option<Or<UserId>>,
 }
 
+/// A list of CPUs.
+#[derive(Clone, Debug)]
+struct Cpus(Vec<u16>);
+
+fn cpus(text: &str) -> Result<Cpus, String> {
+    super::ranges::numbers(text).map(Cpus)
+}
+
 /// Settings that are made with the switch.
 #[derive(Debug, Default, Args)]
 pub struct FixedSettings {
     /// Worker threads, on any CPU [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     workers: Option<u16>,
-    /// A worker on each of these CPUs, as in 2,3
-    #[arg(long, value_name = "LIST", value_delimiter = ',', conflicts_with = "workers")]
-    cpus: Vec<u16>,
+    /// A worker on each of these CPUs, as in 2,3 or 0-1
+    #[arg(long, value_name = "LIST", value_parser = cpus, conflicts_with = "workers")]
+    cpus: Option<Cpus>,
     /// Most ports, up to 16384 [default: 4096]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=16384))]
     max_ports: Option<u16>,
@@ -147,8 +155,8 @@ impl FixedSettings {
         let mut patch = Map::new();
         if let Some(workers) = self.workers {
             patch.insert("workers".into(), (0..workers).map(|_| json!({})).collect());
-        } else if !self.cpus.is_empty() {
-            let pinned = self.cpus.iter().map(|cpu| json!({ "cpu": cpu }));
+        } else if let Some(Cpus(cpus)) = &self.cpus {
+            let pinned = cpus.iter().map(|cpu| json!({ "cpu": cpu }));
             patch.insert("workers".into(), pinned.collect());
         }
         let given = [

@@ -43,14 +43,24 @@ impl Table {
     }
 }
 
-impl std::fmt::Display for Table {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let widths = self.widths();
+impl Table {
+    /// As text whose columns are at least so wide; `widths` becomes how wide they are.
+    #[must_use]
+    pub fn at_least(&self, widths: &mut Vec<usize>) -> String {
+        widths.resize(self.header.len(), 0);
+        widths.iter_mut().zip(self.widths()).for_each(|(most, width)| *most = width.max(*most));
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(&mut text, widths);
+        text
+    }
+
+    fn write(&self, f: &mut dyn Write, widths: &[usize]) -> std::fmt::Result {
         let header: Vec<String> =
             self.header.iter().map(|name| name.trim_start_matches('>').to_uppercase()).collect();
         for row in std::iter::once(&header).chain(&self.rows) {
             let mut line = String::new();
-            for ((cell, width), name) in row.iter().zip(&widths).zip(&self.header) {
+            for ((cell, width), name) in row.iter().zip(widths).zip(&self.header) {
                 let width = *width;
                 if name.starts_with('>') {
                     write!(line, "{cell:>width$}  ")?;
@@ -61,6 +71,12 @@ impl std::fmt::Display for Table {
             writeln!(f, "{}", line.trim_end())?;
         }
         Ok(())
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.write(f, &self.widths())
     }
 }
 

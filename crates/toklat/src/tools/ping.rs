@@ -1,5 +1,6 @@
 //! `toklat ping`: measures round trips.
 
+use anyhow::bail;
 use frame::{ETHERNET_HEADER, Mac};
 use ring::{Interest, Port};
 
@@ -210,7 +211,15 @@ pub fn run(args: &PingArgs, global: &Global) -> anyhow::Result<()> {
         Peer::Mac(server) => ask(args, port, *server)?,
     };
     let report = Report { port: args.port.clone(), size: args.size, summary };
-    global.print_list(&report, || table(&report), "")
+    global.print_list(&report, || table(&report), "")?;
+    if report.summary.sent > 0 && report.summary.received == 0 {
+        let Summary { sent, .. } = report.summary;
+        bail!(
+            "None of {sent} requests was answered; is there a `toklat ping --server` at {}?",
+            args.peer
+        );
+    }
+    Ok(())
 }
 
 impl PingArgs {
@@ -337,8 +346,11 @@ fn table(report: &Report) -> Table {
         "from", ">payload", ">sent", ">lost", ">min", ">p50", ">p90", ">p99", ">p99.9", ">max",
     ]);
     let Summary { sent, lost, .. } = report.summary;
-    let time = |ns: u64| format!("{:.2} us", ns as f64 / 1e3);
     let s = &report.summary;
+    let time = |ns: u64| match s.received {
+        0 => "-".to_owned(),
+        _ => format!("{:.2} us", ns as f64 / 1e3),
+    };
     table.row([
         report.port.clone(),
         report.size.to_string(),

@@ -433,7 +433,9 @@ impl Switch {
 
     /// As `tell`, for what is not recorded here.
     async fn tell_now(&self, command: &Command) -> Result<(), ApiError> {
-        match self.tell(command, &[]).await? {
+        let told = self.tell(command, &[]).await;
+        // Nothing of it is kept, so the switch does not go on without it.
+        match told.map_err(|error| ApiError { remedy: "nothing was changed".into(), ..error })? {
             Some(_) => Ok(()),
             None => Err(ApiError::new(
                 ErrorCode::DataProcess,

@@ -1,0 +1,36 @@
+//! Lists of numbers as people write them: `2,3` and `0-1,4`.
+
+/// The numbers of a list, in its order.
+///
+/// # Errors
+/// Says what it is that is none, or ends before it begins.
+pub fn numbers(text: &str) -> Result<Vec<u16>, String> {
+    let number =
+        |word: &str| word.trim().parse::<u16>().map_err(|_| format!("{word:?} is no number"));
+    let mut all = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(format!("{part} ends before it begins"));
+        }
+        all.extend(first..=last);
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_ranges_make_a_list() {
+        assert_eq!(numbers("2,3"), Ok(vec![2, 3]));
+        assert_eq!(numbers("0-2, 7"), Ok(vec![0, 1, 2, 7]));
+        for (text, why) in
+            [("", "no number"), ("1-", "no number"), ("3-1", "ends before"), ("x", "no number")]
+        {
+            assert!(numbers(text).unwrap_err().contains(why), "{text}");
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Wrong inputs: each is answered in a few lines with what to do, by the exit codes of the README, and nothing is changed or
+//! left behind.
+
+mod daemon;
+
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
+
+use daemon::Daemon;
+use daemon::users::may_be_others;
+
+/// A command, its exit code, and words that its answer has.
+const WRONG: &[(&str, i32, &str)] = &[
+    // Usage.
+    ("switch add", 2, "NAME"),
+    ("switch add va/le", 2, "va/le"),
+    ("switch add vale1 --workers 0", 2, "1..=64"),
+    ("switch add vale1 --workers 2 --cpus 0,1", 2, "cannot be used with"),
+    ("switch add vale1 --cpus 1-", 2, "no number"),
+    ("switch add vale1 --cpus 3-1", 2, "ends before it begins"),
+    ("switch add vale1 --batch 1025", 2, "1..=1024"),
+    ("switch add vale1 --idle maybe", 2, "auto"),
+    ("port add vale0", 2, "SWITCH:PORT"),
+    ("port add vale0:n --vlan-access 5000", 2, "5000"),
+    ("port add vale0:n --vlan-trunk 9-8", 2, "ends before it begins"),
+    ("port add vale0:n --vlan-trunk 4095", 2, "no VLAN"),
+    ("port add vale0:n --native 3", 2, "--vlan-trunk"),
+    ("port add vale0:n --mac 02:00", 2, "02:00"),
+    ("port add vale0:n --nic rtl8139", 2, "82540em"),
+    ("port set vale0:a", 2, "--help"),
+    ("fdb add vale0:a no-mac", 2, "no-mac"),
+    ("stats --watch=0", 2, "0.1 to 3600"),
+    ("stats --watch 1", 1, "switch"),
+    ("apply --yes x.toml", 2, "--prune"),
+    ("apply --check --prune x.toml", 2, "cannot be used with"),
+    ("frobnicate", 2, "frobnicate"),
+    // What is there, and what is not.
+    ("switch add vale0", 1, "exists"),
+    ("switch show vale9", 1, "no switch vale9"),
+    ("switch rm vale9", 1, "no switch vale9"),
+    ("switch set vale9 --batch 8", 1, "vale9"),
+    ("port add vale0:a", 1, "vale0:a"),
+    ("port add vale9:a", 1, "toklat switch add vale9"),
+    ("port rm vale0:zz", 1, "zz"),
+    ("port set vale0:zz --lossless", 1, "zz"),
+    ("port show vale0:zz", 1, "zz"),
+    ("stats vale0:zz", 1, "toklat port show"),
+    ("fdb rm vale0 02:00:00:00:00:99", 1, "nothing was changed"),
+    ("fdb add vale0:zz 02:00:00:00:00:99", 1, "zz"),
+    ("quota set --user nobody-of-this-name ports=1", 2, "nobody-of-this-name"),
+    ("apply /no/such/file", 1, "Cannot read"),
+    ("apply /dev/null", 1, "empty"),
+    ("cap vale0:zz -w /dev/null", 1, "zz"),
+    // Settings that cannot be.
+    ("switch add vale1 --cpus 0,0", 1, "CPU 0"),
+    ("switch add vale1 --cpus 60000", 1, "60000"),
+    ("switch set vale0 --stall-timeout 10001", 1, "0 to 10000"),
+    ("port add vale0:n --mac 02:00:00:00:00:01", 1, "used twice: by vale0:a and vale0:n"),
+    ("port set vale0:b --mac 02:00:00:00:00:01", 1, "used twice"),
+    ("port add vale0:n --mac 01:00:00:00:00:01", 1, "group address"),
+    ("port add vale0:n --vlan-trunk 10-12 --native 13", 1, "native VLAN 13"),
+    ("port add vale0:n --mirror-in gone", 1, "which is not there"),
+    ("port add vale0:n --guard", 1, "--mac"),
+    ("port add vale0:n --mtu 9999", 2, "9999"),
+    ("port add vale0:n --worker 7", 1, "worker"),
+    ("port set vale0:a --link down", 1, "remove the port"),
+    ("port add vale0:n --stream 127.0.0.1:99999", 1, "no address with a port"),
+    ("port add vale0:n --stream 192.0.2.1:5000", 1, "127.0.0.1"),
+    ("port add vale0:n --dgram /tmp/x --remote 127.0.0.1:5000", 1, "two paths"),
+    ("port add vale0:n --pcap-read /no/such.pcap", 1, "/no/such.pcap"),
+    ("port add vale0:n --pcap-write /no/such/x.pcap", 1, "/no/such/x.pcap"),
+    ("port add vale0:n --tap a/b", 1, "a/b"),
+    ("port add vale0:n --vhost-user /no/such/dir/x.sock", 1, "/no/such/dir/x.sock"),
+    ("port add vale0:n --tap --owner nobody-of-this-name", 2, "nobody-of-this-name"),
+    ("gen vale0:a --size 1", 2, "60 to 9234"),
+    ("ping vale0:a 02:00:00:00:00:77 --count 3", 1, "None of 3 requests was answered"),
+];
+
+/// Names of all files below the daemon's directory.
+fn files(daemon: &Daemon) -> BTreeSet<String> {
+    let entries = std::fs::read_dir(daemon.dir()).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn wrong_inputs_are_answered_with_what_to_do_and_change_nothing() {
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]\nmacs = ['02:00:00:00:00:01']\n[switch.vale0.port.b]");
+    let (topology, there) = (daemon.get("/v1/topology"), files(&daemon));
+    let mut faults = Vec::new();
+    for (command, code, words) in WRONG {
+        let args: Vec<&str> = command.split_whitespace().collect();
+        let (ended, _, said) = daemon.run(&args);
+        let lines = said.lines().filter(|line| !line.trim().is_empty()).count();
+        let mut fault = |what: &str| faults.push(format!("{command}: {what}: {ended:?} {said}"));
+        if ended != Some(*code) {
+            fault(&format!("not {code}"));
+        }
+        if !said.contains(words) {
+            fault(&format!("no {words:?}"));
+        }
+        // A usage error shows the usage, too.
+        if lines > if *code == 2 { 8 } else { 3 } {
+            fault("many words");
+        }
+        if daemon.get("/v1/topology") != topology {
+            fault("it changed something");
+        }
+        if files(&daemon) != there {
+            fault("it left something behind");
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(WRONG.len() >= 60, "{}", WRONG.len());
+}
+
+/// Objective: who may not use the sockets is told so, and not that there is no daemon.
+#[test]
+fn who_is_not_allowed_is_told_so() {
+    if !may_be_others("who_is_not_allowed_is_told_so") {
+        return;
+    }
+    let daemon = Daemon::start();
+    std::fs::set_permissions(daemon.dir(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let refused = daemon.open_as(4001, "vale0:a").unwrap_err().to_string();
+    assert!(refused.contains("Not allowed to use"), "{refused}");
+}
