@@ -384,6 +384,9 @@ pub struct PortInfo {
     pub state: PortState,
     /// Why it failed, if it did.
     pub failure: Option<String>,
+    /// Why it is not where it is to connect to, and for how long, if it is not.
+    #[serde(default)]
+    pub unconnected: Option<String>,
     /// The worker that serves it.
     pub worker: Option<u16>,
     /// Made by its client, gone with it.

@@ -184,6 +184,33 @@ fn peers_may_be_on_tcp_of_this_machine() {
     assert_eq!((status, &refused["error"]), (400, &json!("bad_request")), "{refused}");
 }
 
+/// Objective: a port that is to connect to somebody who is not there, or whose socket it may not use, says so in `port show`,
+/// in the log and in metrics, and stops saying so once it is connected.
+#[test]
+fn a_port_that_cannot_connect_says_why_and_since_when() {
+    let mut daemon = Daemon::start();
+    let path = daemon.dir().join("away.sock");
+    daemon.apply(&format!(
+        "[switch.vale0.port.up]\nkind = {{ stream = {{ address = '{}', client = true }} }}",
+        path.display()
+    ));
+    let why = |daemon: &Daemon| {
+        let info = daemon.get("/v1/switches/vale0/ports/up");
+        info["unconnected"].as_str().unwrap_or_default().to_owned()
+    };
+    daemon.wait_for("the reason", |daemon| why(daemon).contains("No such file"));
+    let shown = daemon.done(&["port", "show", "vale0:up"]);
+    assert!(shown.contains("cannot connect: No such file"), "{shown}");
+    let page = daemon.get("/metrics");
+    let metric = "toklat_port_unconnected_seconds{switch=\"vale0\",port=\"up\"}";
+    assert!(daemon::text(&page).contains(metric));
+    assert_eq!(daemon.log().matches("cannot connect").count(), 1, "{}", daemon.log());
+    let listener = UnixListener::bind(&path).unwrap();
+    let _peer = listener.accept().unwrap();
+    daemon.wait_for("the connection", |daemon| state(daemon, "up") == "attached");
+    assert_eq!(why(&daemon), "");
+}
+
 /// Objective: whoever comes by TCP has no user, so a port that has an owner is not his.
 #[test]
 fn a_port_with_an_owner_refuses_tcp() {

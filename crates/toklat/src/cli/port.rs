@@ -196,7 +196,10 @@ fn table(ports: &[(SwitchName, PortInfo)]) -> Table {
 fn state(info: &PortInfo) -> String {
     match &info.failure {
         Some(why) => format!("failed: {why}"),
-        None => state_name(info.state).to_owned(),
+        None => match &info.unconnected {
+            Some(why) => format!("{}: cannot connect: {why}", state_name(info.state)),
+            None => state_name(info.state).to_owned(),
+        },
     }
 }
 
@@ -327,6 +330,7 @@ mod tests {
             id: 0,
             state: PortState::Attached,
             failure: None,
+            unconnected: None,
             worker: Some(1),
             ephemeral: false,
             client: Some(Opener { pid: 17, uid: 1000 }),

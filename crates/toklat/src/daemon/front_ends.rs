@@ -10,9 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use jail::strangers::{self, Descriptor};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 
 use super::bound::BoundFile;
 use super::endpoints::Users;
-use super::{descriptors, group_number, system};
+use super::{descriptors, group_number, locked, system};
 use crate::api::{ApiError, Client, ErrorCode};
 
 /// How long to wait between attempts to connect: at first, and at most.
@@ -69,6 +69,8 @@ pub struct Waiting {
     task: JoinHandle<()>,
     /// Whether nobody is at the other end.
     vacant: Arc<watch::Sender<bool>>,
+    /// Why it does not get there.
+    trouble: Trouble,
     /// The socket that was made, and its inode.
     made: Option<(PathBuf, u64)>,
 }
@@ -82,6 +84,28 @@ impl Drop for Waiting {
             // The next one that listens there removes it.
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+/// Why a port that is to connect to somebody does not, and since when.
+#[derive(Clone, Debug, Default)]
+struct Trouble(Arc<Mutex<Option<(String, Instant)>>>);
+
+impl Trouble {
+    /// It failed, once more; said in the log when the reason is new.
+    fn meet(&self, place: &dyn fmt::Display, (switch, port): &(String, String), error: &io::Error) {
+        let mut known = locked(&self.0);
+        let reason = error.to_string();
+        if known.as_ref().is_none_or(|(known, _)| *known != reason) {
+            tracing::warn!(switch, port, %place, %error, "cannot connect; it is tried again and again");
+            let since = known.as_ref().map_or_else(Instant::now, |(_, since)| *since);
+            *known = Some((reason, since));
+        }
+    }
+
+    /// It is over.
+    fn end(&self) {
+        *locked(&self.0) = None;
     }
 }
 
@@ -134,12 +158,19 @@ pub fn peer(socket: &Descriptor) -> io::Result<Option<Client>> {
 impl Waiting {
     fn new(
         made: Option<(PathBuf, u64)>,
-        wait: impl FnOnce(u64, Arc<watch::Sender<bool>>) -> JoinHandle<()>,
+        wait: impl FnOnce(u64, Arc<watch::Sender<bool>>, Trouble) -> JoinHandle<()>,
     ) -> Self {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let vacant = Arc::new(watch::Sender::new(true));
-        Self { number, task: wait(number, Arc::clone(&vacant)), vacant, made }
+        let (vacant, trouble) = (Arc::new(watch::Sender::new(true)), Trouble::default());
+        let task = wait(number, Arc::clone(&vacant), trouble.clone());
+        Self { number, task, vacant, trouble, made }
+    }
+
+    /// Why it does not get to whom it is to connect to, and for how long by now.
+    #[must_use]
+    pub fn trouble(&self) -> Option<(String, Duration)> {
+        locked(&self.trouble.0).as_ref().map(|(why, since)| (why.clone(), since.elapsed()))
     }
 
     /// Distinguishes it from others.
@@ -172,7 +203,7 @@ impl Waiting {
                 listener.set_nonblocking(true).map_err(failed)?;
                 let listener = tokio::net::TcpListener::from_std(listener).map_err(failed)?;
                 let listener = Listener::Tcp(listener);
-                return Ok(Self::new(None, |waiting, _| {
+                return Ok(Self::new(None, |waiting, _, _| {
                     tokio::spawn(accept(listener, name, waiting, to))
                 }));
             }
@@ -186,7 +217,7 @@ impl Waiting {
         let listener = Descriptor::from(OwnedFd::from(listener));
         let listener = descriptors::register(listener, Interest::READABLE).map_err(failed)?;
         let listener = Listener::Unix(listener);
-        Ok(Self::new(Some((path, inode)), |waiting, _| {
+        Ok(Self::new(Some((path, inode)), |waiting, _, _| {
             tokio::spawn(accept(listener, name, waiting, to))
         }))
     }
@@ -199,12 +230,12 @@ impl Waiting {
         to: mpsc::Sender<Arrival>,
         (occupied, rights): (bool, Rights),
     ) -> Self {
-        Self::new(None, |waiting, vacant| {
+        Self::new(None, |waiting, vacant, trouble| {
             vacant.send_replace(!occupied);
             tokio::spawn(async move {
                 let mut look = vacant.subscribe();
                 while look.wait_for(|vacant| *vacant).await.is_ok() {
-                    let socket = connected(&place, rights).await;
+                    let socket = connected((&place, rights), &name, &trouble).await;
                     vacant.send_replace(false);
                     let (switch, port) = name.clone();
                     let arrival = Arrival { switch, port, waiting, socket };
@@ -224,15 +255,21 @@ impl Waiting {
 ///
 /// # Errors
 /// What the kernel said.
-pub fn redirect(socket: &Descriptor, local: &Path, remote: PathBuf) -> io::Result<Waiting> {
+pub fn redirect(
+    name: (String, String),
+    socket: &Descriptor,
+    local: &Path,
+    remote: PathBuf,
+) -> io::Result<Waiting> {
     let socket = socket.try_clone()?;
     let inode = std::fs::symlink_metadata(local)?.ino();
     let made = Some((local.to_owned(), inode));
-    Ok(Waiting::new(made, |_, _| {
+    Ok(Waiting::new(made, |_, _, trouble| {
         tokio::spawn(async move {
             loop {
-                if let Err(error) = point_at(&socket, &remote) {
-                    tracing::debug!(path = %remote.display(), %error, "no peer yet");
+                match point_at(&socket, &remote) {
+                    Ok(()) => trouble.end(),
+                    Err(error) => trouble.meet(&remote.display(), &name, &error),
                 }
                 tokio::time::sleep(RETRY.1).await;
             }
@@ -324,7 +361,11 @@ async fn accept(
     }
 }
 
-async fn connected(place: &Place, rights: Rights) -> Descriptor {
+async fn connected(
+    (place, rights): (&Place, Rights),
+    name: &(String, String),
+    trouble: &Trouble,
+) -> Descriptor {
     let mut pause = RETRY.0;
     loop {
         let socket = match place {
@@ -334,8 +375,11 @@ async fn connected(place: &Place, rights: Rights) -> Descriptor {
             }
         };
         match socket {
-            Ok(socket) => return socket,
-            Err(error) => tracing::debug!(%place, %error, "no front end yet"),
+            Ok(socket) => {
+                trouble.end();
+                return socket;
+            }
+            Err(error) => trouble.meet(place, name, &error),
         }
         tokio::time::sleep(pause).await;
         pause = (2 * pause).min(RETRY.1);

@@ -13,14 +13,23 @@ use crate::api::{QuotaInfo, Stats, Status, SwitchInfo, UserQuota, WorkerStats};
 pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     let stats = of.stats(None).await;
     let mut text = stats.map(|stats| render(&stats)).unwrap_or_default();
-    let mut switches = Vec::new();
+    let (mut switches, mut unconnected) = (Vec::new(), Vec::new());
     for handle in of.handles() {
         let switch = handle.lock().await;
         let now = port::Nanos(super::supervisor::monotonic_ns());
+        unconnected.extend(switch.ports().filter_map(|port| {
+            let (_, time) = port.unconnected()?;
+            Some((switch.name.clone(), port.name.clone(), time.as_secs()))
+        }));
         switches.push((switch.info(), switch.view().fdb(now).len()));
     }
     daemon(&mut text, &of.status().await, &of.quotas());
     tables_and_walls(&mut text, &switches);
+    let name = "toklat_port_unconnected_seconds";
+    gauge(&mut text, name, "How long the port has not been where it is to connect to");
+    for (switch, port, seconds) in unconnected {
+        line(&mut text, &format!("{name}{{switch=\"{switch}\",port=\"{port}\"}} {seconds}"));
+    }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 

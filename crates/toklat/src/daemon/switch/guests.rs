@@ -23,16 +23,18 @@ impl Switch {
         port: &Port,
         occupied: bool,
     ) -> Result<Option<Waiting>, ApiError> {
+        let name = (self.name.clone(), port.name.clone());
         let (named, client) = match &port.spec.kind {
             PortKind::VhostUser { path, client, .. } => (path, client),
             PortKind::VfioUser { path, .. } => (path, &false),
             PortKind::Stream { address, client } => (address, client),
-            PortKind::Dgram { local, remote } => return point_datagrams(port, local, remote),
+            PortKind::Dgram { local, remote } => {
+                return point_datagrams(name, port, (local, remote));
+            }
             _ => return Ok(None),
         };
         let to = self.environment.arrivals.clone();
         let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named.as_deref());
-        let name = (self.name.clone(), port.name.clone());
         // Front ends send memory and eventfds; frames come without descriptors.
         let rights = match port.spec.kind {
             PortKind::Stream { .. } => Rights::Refused,
@@ -147,10 +149,14 @@ impl Switch {
 }
 
 /// Keeps a port's datagram socket pointed at its peer.
-fn point_datagrams(port: &Port, local: &str, remote: &str) -> Result<Option<Waiting>, ApiError> {
+fn point_datagrams(
+    name: (String, String),
+    port: &Port,
+    (local, remote): (&str, &str),
+) -> Result<Option<Waiting>, ApiError> {
     match (Place::of(local), Place::of(remote), port.fds.first()) {
         (Place::Path(local), Place::Path(remote), Some(socket)) => {
-            let waiting = front_ends::redirect(socket, &local, remote);
+            let waiting = front_ends::redirect(name, socket, &local, remote);
             waiting.map(Some).map_err(|e| system(&format!("Cannot use {}", local.display()), e))
         }
         _ => Ok(None),

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use dataplane::config::{Attachment, PortConfig, PortId};
 use dataplane::control::{Answer, Command};
@@ -83,6 +84,12 @@ impl Port {
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.watch.is_some()
+    }
+
+    /// Why it does not get to whom it is to connect to, and for how long by now.
+    #[must_use]
+    pub fn unconnected(&self) -> Option<(String, Duration)> {
+        self.waiting.as_ref()?.trouble()
     }
 
     /// The user it works for, on a switch with this `access`.

@@ -117,6 +117,9 @@ impl Switch {
             id: port.id,
             state: self.state_of(port),
             failure: self.failure_of(port),
+            unconnected: port
+                .unconnected()
+                .map(|(why, time)| format!("{why}, for {} s", time.as_secs())),
             worker: port.worker.or(port.spec.worker),
             ephemeral: !port.configured,
             client: port.client,
