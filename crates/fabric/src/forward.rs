@@ -258,7 +258,7 @@ impl Forwarder {
 pub struct StallTime {
     /// Nanoseconds.
     pub ns: u64,
-    /// Any slot that the receiver frees begins the time anew.
+    /// Any slot that the receiver frees starts the time again.
     pub renewed: bool,
 }
 

@@ -1,6 +1,6 @@
-//! How often a front end may have its port made anew.
+//! How often a front end may have its port rebuilt.
 //!
-//! Whenever a guest switches a ring on or off, its halves are made anew and every worker takes another table of
+//! Whenever a guest switches a ring on or off, its halves are rebuilt and every worker takes another table of
 //! ports: work for this thread that grows with the switch. A front end that does so in a loop may have a quarter of
 //! this thread's time. Beyond that its messages wait, and everybody else's do not.
 
@@ -11,7 +11,7 @@ const BURST_NS: u64 = 100 * Nanos::MILLI;
 /// And a quarter of the time.
 const SHARE: u64 = 4;
 
-/// What making one port anew has cost.
+/// What rebuilding one port has cost.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Remakes {
     spent_ns: u64,
@@ -19,7 +19,7 @@ pub struct Remakes {
 }
 
 impl Remakes {
-    /// Notes that the port was made anew from `began` until `now`.
+    /// Notes that the port was rebuilt from `began` until `now`.
     pub fn charge(&mut self, began: Nanos, now: Nanos) {
         self.spent_ns = self.spent_ns.saturating_sub((now - self.at) / SHARE) + (now - began);
         self.at = now;
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_port_that_is_made_anew_in_a_loop_gets_a_quarter_of_the_time() {
+    fn a_port_that_is_rebuilt_in_a_loop_gets_a_quarter_of_the_time() {
         let (mut remakes, mut now, mut worked) = (Remakes::default(), Nanos(Nanos::SECOND), 0);
         let end = now + 10 * Nanos::SECOND;
         while now < end {

@@ -355,8 +355,8 @@ impl<E: Egress> Way<'_, E> {
         Handed { finished, segments: 0, copies: list.len() }
     }
 
-    /// Keeps the unicast frames of `list`, which were not finished; floods are lossy, and nobody waits for a receiver for
-    /// which others waited in vain.
+    /// Keeps the unicast frames of `list`, which were not finished; floods are lossy, and so is a receiver that is
+    /// stalled.
     #[cold]
     fn stall(&mut self, queue: QueueIdx, list: List<'_>) {
         let port = self.ports.queue(queue).port;
