@@ -4,8 +4,8 @@ mod daemon;
 
 use std::time::Instant;
 
-use daemon::Daemon;
 use daemon::frames::until_traffic_flows;
+use daemon::{Daemon, descriptors};
 use rustix::process::{Resource, Rlimit};
 
 /// A full switch.
@@ -13,10 +13,6 @@ const PORTS: usize = 4096;
 
 /// What a process may have open.
 const LIMIT: u64 = 20_000;
-
-fn descriptors(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
-}
 
 /// Three descriptors for a port at most in the supervisor and in the data process: so 4,096 fit the limit.
 #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use daemon::frames::{frame, send, until_traffic_flows};
-use daemon::{Daemon, PATIENCE, kill_process};
+use daemon::{Daemon, PATIENCE, descriptors, kill_process};
 use ring::Port;
 use toklat::api::Stats;
 
@@ -113,10 +113,6 @@ fn disturb(daemon: &Daemon, random: &mut Random, talk: &Talk) -> Vec<Child> {
     }
     assert!(!data_process_lives, "{kills} kills");
     clients
-}
-
-fn descriptors(pid: u32) -> usize {
-    std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count()
 }
 
 #[test]

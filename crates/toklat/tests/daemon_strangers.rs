@@ -27,7 +27,7 @@ use daemon::frames::until_traffic_flows;
 use daemon::front_end::{reply, say, words};
 use daemon::strangers::{SlowFiles, lingering, send_with};
 use daemon::users::as_user;
-use daemon::{is_alive, kill_process, small};
+use daemon::{descriptors, is_alive, kill_process, small};
 
 const GEOMETRY: Geometry = Geometry {
     if_size: 1024,
@@ -82,8 +82,7 @@ impl Others {
     }
 
     fn descriptors(&self) -> [usize; 2] {
-        let pids = [self.daemon.pid() as i32, self.daemon.data_process("vale0")];
-        pids.map(|pid| std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count())
+        [self.daemon.pid(), self.daemon.data_process("vale0") as u32].map(descriptors)
     }
 
     fn socket(&self, port: &str) -> PathBuf {
