@@ -45,6 +45,13 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of a boot loader on all cards",
         tests: true,
     },
+    Package { name: "curl", program: "curl", what_for: "tests of docs/api.md", tests: true },
+    Package {
+        name: "systemd",
+        program: "systemd-analyze",
+        what_for: "tests of the package's units",
+        tests: true,
+    },
     Package {
         name: "dpdk-dev",
         program: "dpdk-testpmd",
