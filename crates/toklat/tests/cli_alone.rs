@@ -75,9 +75,10 @@ fn a_file_that_is_no_topology_ends_with_1_and_names_the_place() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("net.toml");
     std::fs::write(&file, "[switch.vale0]\nidel = \"auto\"\n").unwrap();
-    for (file, what) in
-        [(file.as_path(), "unknown field `idel`"), (Path::new("/no/such"), "Cannot read")]
-    {
+    for (file, what) in [
+        (file.as_path(), "switch.vale0.idel: there is no such setting. Did you mean idle?"),
+        (Path::new("/no/such"), "Cannot read"),
+    ] {
         let output = toklat(dir.path(), &["apply", file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(1));
         assert!(stderr(&output).contains(what), "{}", stderr(&output));

@@ -38,6 +38,7 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("switch add vale0", 1, "exists"),
     ("switch show vale9", 1, "no switch vale9"),
     ("switch rm vale9", 1, "no switch vale9"),
+    ("switch rm vael0", 1, "did you mean vale0?"),
     ("switch set vale9 --batch 8", 1, "vale9"),
     ("port add vale0:a", 1, "vale0:a"),
     ("port add vale9:a", 1, "toklat switch add vale9"),

@@ -22,6 +22,7 @@ mod front_ends;
 mod hangups;
 mod log;
 mod metrics;
+mod mistake;
 mod openapi;
 mod pipes;
 mod process;

@@ -14,6 +14,7 @@ use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use super::endpoints::Written;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
+use super::mistake;
 use super::pipes::Pipes;
 use super::switch::{Access, Environment, Switch};
 use super::topology::{Configured, Store};
@@ -100,7 +101,13 @@ impl Supervisor {
     pub fn switch(&self, name: &str) -> Result<Handle, ApiError> {
         self.handle(name).ok_or_else(|| {
             let reason = format!("There is no switch {name}");
-            ApiError::new(ErrorCode::NotFound, reason, "see `toklat switch show`")
+            let switches = locked(&self.switches);
+            let near = mistake::nearest(name, switches.keys().map(String::as_str));
+            let remedy = near.map_or_else(
+                || "see `toklat switch show`".to_owned(),
+                |near| format!("did you mean {near}? See `toklat switch show`"),
+            );
+            ApiError::new(ErrorCode::NotFound, reason, remedy)
         })
     }
 

@@ -12,6 +12,7 @@ use fabric::{Policy, VlanMode};
 use serde::{Deserialize, Serialize};
 
 use super::front_ends::Place;
+use super::mistake;
 use crate::api::{Action, ApiError, Change, ErrorCode, PortKind, PortSpec, SwitchSpec, Topology};
 use crate::users;
 
@@ -503,7 +504,10 @@ pub fn parse(text: &str) -> Result<Topology, ApiError> {
             "to remove what is there: toklat switch rm, or --prune with a file of what is to stay";
         return Err(bad("The topology is empty", remedy));
     }
-    let topology: Topology = toml::from_str(text).map_err(wrong)?;
+    let topology: Topology = toml::from_str(text).map_err(|error| match mistake::find(&table) {
+        Some(mistake) => bad(mistake, "correct the topology file"),
+        None => wrong(error),
+    })?;
     let given = serde_json::to_value(table).unwrap_or_default();
     super::shape::check(&given, &topology)?;
     check(&topology)?;
