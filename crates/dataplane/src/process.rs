@@ -255,6 +255,7 @@ impl Process {
             }
             let [.., news, summoned] = ready[..] else { unreachable!("two doorbells are polled") };
             if news {
+                self.users.heard_doorbell();
                 self.look_after_users();
             }
             if summoned {

@@ -122,6 +122,11 @@ impl Users {
         self.office.doorbell.as_fd()
     }
 
+    /// Takes note that the doorbell rang; what for, [`look_after`](Self::look_after) tells.
+    pub fn heard_doorbell(&self) {
+        let _ = rustix::io::read(&self.office.doorbell, &mut [0; 8]);
+    }
+
     /// Ends terms that are over, forgets users without ports, and tells what is new.
     #[must_use]
     pub fn look_after(&self, now: Nanos) -> Vec<News> {
@@ -136,7 +141,6 @@ impl Users {
             idle.into_iter().enumerate().take_while(gone).map(|(_, u)| u.uid).collect();
         gone.iter().for_each(|uid| drop(users.remove(uid)));
         drop(users);
-        let _ = rustix::io::read(&self.office.doorbell, &mut [0; 8]);
         std::mem::take(&mut *self.office.news())
     }
 

@@ -287,30 +287,35 @@ impl<E: Egress> Way<'_, E> {
     /// Drops the frames for receivers that have freed nothing for the stall time, and marks those; returns how many frames.
     fn give_up_waiting(&mut self, stall: StallTime) -> usize {
         let Self { ports, from, now, .. } = self;
-        let begins = from.gathered_at;
-        let waits = std::mem::take(&mut from.waits);
-        let before = from.stalled.len();
+        let Sender { stalled, waits, gathered_at, .. } = &mut **from;
+        let before = stalled.len();
         let mut dead = None;
-        for run in from.stalled.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
+        for run in stalled.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let (port, queue) = (run[0].port, run[0].queue);
             let received = ports.get(port).and_then(|to| to.received.get(usize::from(queue)));
             let frames = received.map_or(0, |received| received.frames.get());
-            let known = waits.iter().find(|wait| (wait.port, wait.queue) == (port, queue));
-            let since = match known {
-                Some(wait) if wait.frames != frames && stall.renewed => *now,
-                Some(wait) => wait.since,
-                None => begins,
-            };
+            let known = waits.iter().position(|wait| (wait.port, wait.queue) == (port, queue));
+            let known = known.unwrap_or_else(|| {
+                waits.push(Wait { port, queue, frames, since: *gathered_at });
+                waits.len() - 1
+            });
+            let wait = &mut waits[known];
+            if wait.frames != frames && stall.renewed {
+                wait.since = *now;
+            }
+            wait.frames = frames;
             // One at a time: a second one has its turn at the next look.
-            if dead.is_none() && *now - since >= stall.ns {
+            if dead.is_none() && *now - wait.since >= stall.ns {
                 received.into_iter().for_each(|received| received.stall());
                 dead = Some((port, queue));
             }
-            from.waits.push(Wait { port, queue, frames, since });
         }
-        from.stalled.retain(|waiting| Some((waiting.port, waiting.queue)) != dead);
-        from.waits.retain(|wait| Some((wait.port, wait.queue)) != dead);
-        before - from.stalled.len()
+        stalled.retain(|waiting| Some((waiting.port, waiting.queue)) != dead);
+        let is_waited_for = |wait: &Wait| {
+            stalled.iter().any(|frame| (frame.port, frame.queue) == (wait.port, wait.queue))
+        };
+        waits.retain(is_waited_for);
+        before - stalled.len()
     }
 
     /// How far the sender's frames are finished.

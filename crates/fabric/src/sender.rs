@@ -8,6 +8,9 @@ use crate::Fdb;
 /// The source seen last, before any was.
 const NOBODY: u64 = u64::MAX;
 
+/// Receivers that a batch waits for at once, as a rule: more take memory.
+const WAITS: usize = 16;
+
 /// A port's memory, for rules that hold over all its send queues: owned by the worker that serves it.
 #[derive(Debug, Default)]
 pub struct PortMemory {
@@ -90,7 +93,7 @@ impl Sender {
             fdb_generation: 0,
             second: 0,
             stalled: Vec::new(),
-            waits: Vec::new(),
+            waits: Vec::with_capacity(WAITS),
             gathered_at: Nanos(0),
             gathered: 0,
             completed: 0,
