@@ -31,6 +31,9 @@ pub struct DemoArgs {
     /// Leave the taps out, even where they could be had
     #[arg(long)]
     no_taps: bool,
+    /// End with 1 if any part fails or loses a frame; else only if nothing works
+    #[arg(long)]
+    strict: bool,
     /// Leave the Linux guests out, even where QEMU and the test guest are there
     #[arg(long)]
     no_vms: bool,
@@ -52,6 +55,8 @@ pub struct Outcome {
 #[serde(rename_all = "snake_case")]
 enum State {
     Done,
+    /// It worked, and frames or round trips were lost: other programs had the processors.
+    Lossy,
     Skipped,
     Failed,
 }
@@ -61,9 +66,9 @@ impl Outcome {
         Self { what: what.into(), result: result.into(), state: State::Done }
     }
 
-    /// Frames were counted: one that is missing is a failure, in a demo where none may be.
+    /// Frames were counted.
     fn counted(what: impl Into<String>, result: impl Into<String>, complete: bool) -> Self {
-        let state = if complete { State::Done } else { State::Failed };
+        let state = if complete { State::Done } else { State::Lossy };
         Self { what: what.into(), result: result.into(), state }
     }
 
@@ -124,8 +129,22 @@ pub fn run(args: &DemoArgs, global: &Global) -> anyhow::Result<()> {
     if !global.json {
         eprintln!("{NEXT}");
     }
-    let failed = outcomes.iter().any(|outcome| outcome.state == State::Failed);
-    ensure!(!failed, "A part of the demo failed; the table says why");
+    verdict(&outcomes, args.strict)
+}
+
+/// Fails when nothing worked; strictly, when anything did not.
+fn verdict(outcomes: &[Outcome], strict: bool) -> anyhow::Result<()> {
+    let any = |state| outcomes.iter().any(|outcome| outcome.state == state);
+    if strict {
+        ensure!(
+            !any(State::Failed) && !any(State::Lossy),
+            "A part of the demo failed; the table says why"
+        );
+    }
+    ensure!(
+        any(State::Done) || any(State::Lossy) || !any(State::Failed),
+        "Nothing worked; the table says why"
+    );
     Ok(())
 }
 
@@ -149,6 +168,7 @@ fn table(outcomes: &[Outcome]) -> Table {
         let state = match state {
             State::Done => "",
             State::Skipped => "skipped: ",
+            State::Lossy => "with losses: ",
             State::Failed => "failed: ",
         };
         table.row([what.clone(), format!("{state}{result}")]);
@@ -397,15 +417,18 @@ fn throughput_outcomes(what: &str, sent: &Totals, got: &sink::Report, ns: f64) -
     };
     let lost = sent.frames.saturating_sub(received);
     let flawless = got.findings.is_none_or(|findings| findings.flawless());
-    let flaws = if flawless { "" } else { "; the sink found flaws" };
     vec![
         Outcome::result(format!("{what}, between two processes"), pps(sent.pps)),
         Outcome::result("  on the switch's core", format!("{ns:.1} ns a frame")),
-        Outcome::counted(
-            "  lost",
-            format!("{lost} of {}{flaws}", sent.frames),
-            lost == 0 && flawless,
-        ),
+        match flawless {
+            true => Outcome::counted("  lost", format!("{lost} of {}", sent.frames), lost == 0),
+            // What arrives is what was sent, however busy a machine is.
+            false => Outcome {
+                what: "  lost".into(),
+                result: format!("{lost} of {}; the sink found flaws", sent.frames),
+                state: State::Failed,
+            },
+        },
     ]
 }
 
@@ -418,6 +441,17 @@ mod tests {
     fn clients_and_switch_get_a_cpu_each_if_there_are_two() {
         assert_eq!(Cpus::choose([3, 5, 7].into_iter()), Cpus { clients: 3, switch: 5 });
         assert_eq!(Cpus::choose([2].into_iter()), Cpus { clients: 2, switch: 2 });
+    }
+
+    #[test]
+    fn a_part_that_fails_is_told_and_the_rest_counts() {
+        let outcome = |state| Outcome { what: "x".into(), result: "y".into(), state };
+        let [done, lossy, skipped, failed] =
+            [State::Done, State::Lossy, State::Skipped, State::Failed].map(outcome);
+        let all = [done.clone(), lossy, skipped.clone(), failed.clone()];
+        assert!(verdict(&all, false).is_ok() && verdict(&all, true).is_err());
+        assert!(verdict(&[skipped.clone(), failed], false).is_err(), "nothing worked");
+        assert!(verdict(&[done, skipped], true).is_ok());
     }
 
     /// The frames lost are those sent less those received, wherever in the stream they are missing.
@@ -438,7 +472,7 @@ mod tests {
         };
         let told = |text: &str, state| (text.to_owned(), state);
         assert_eq!(lost(1000, None), told("0 of 1000", State::Done));
-        assert_eq!(lost(997, None), told("3 of 1000", State::Failed));
+        assert_eq!(lost(997, None), told("3 of 1000", State::Lossy));
         let found = |probes, corrupt| Some(Findings { probes, corrupt, ..Findings::default() });
         assert_eq!(lost(1001, found(1000, 0)), told("0 of 1000", State::Done));
         let flaws = told("2 of 1000; the sink found flaws", State::Failed);
