@@ -91,12 +91,20 @@ pub fn check_claims(topology: &Topology) -> Result<(), ApiError> {
 
 /// What only one port may have, in words, and what to do if two want it.
 fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
-    let place =
+    let socket =
         |path: &String| (format!("The socket {path}"), "give each port a socket of its own");
-    let macs = spec.policy.macs.iter().map(|mac| {
-        (format!("Address {mac} on {switch}"), "give each port an address of its own: --mac")
+    // An address may be at another port in another VLAN: tables are looked up by both.
+    let place = match &spec.policy.vlan {
+        VlanMode::Unaware => Some(switch.to_owned()),
+        VlanMode::Access(id) => Some(format!("{switch}, VLAN {id}")),
+        VlanMode::Trunk { .. } => None,
+    };
+    let macs = place.into_iter().flat_map(|place| {
+        let claim = move |mac: &frame::Mac| format!("Address {mac} on {place}");
+        spec.policy.macs.iter().map(claim)
     });
-    let mut claims: Vec<_> = macs.collect();
+    let remedy = "give each port an address of its own: --mac";
+    let mut claims: Vec<_> = macs.map(|claim| (claim, remedy)).collect();
     claims.extend(match &spec.kind {
         PortKind::Tap { ifname, netns, .. } => {
             let place = netns.as_ref().map_or(String::new(), |netns| format!(" in {netns}"));
@@ -108,7 +116,7 @@ fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
         PortKind::VhostUser { path: Some(path), client: false, .. }
         | PortKind::VfioUser { path: Some(path), .. }
         | PortKind::Stream { address: Some(path), client: false }
-        | PortKind::Dgram { local: path, .. } => Some(place(path)),
+        | PortKind::Dgram { local: path, .. } => Some(socket(path)),
         _ => None,
     });
     claims
@@ -551,6 +559,11 @@ mod tests {
                  kind = { tap = { ifname = 't' } }",
                 "Interface t is used twice",
             ),
+            (
+                "[switch.v.port.p]\nvlan = { access = 2 }\nmacs = ['02:00:00:00:00:01']\n[switch.v.port.q]\n\
+                 vlan = { access = 2 }\nmacs = ['02:00:00:00:00:01']",
+                "VLAN 2 is used twice",
+            ),
             ("", "empty"),
             ("# nothing", "empty"),
             ("[switch.v.port.p]\nkind = { tap = { ifname = 'a/b' } }", "a/b"),
@@ -560,6 +573,16 @@ mod tests {
             let error = parse(text).unwrap_err();
             assert!(error.reason.contains(what), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_address_may_be_in_two_vlans() {
+        let port = |name, vlan| {
+            format!(
+                "[switch.v.port.{name}]\nvlan = {{ access = {vlan} }}\nmacs = ['02:00:00:00:00:01']\n"
+            )
+        };
+        parse(&(port("p", 2) + &port("q", 3))).unwrap();
     }
 
     #[test]
