@@ -58,11 +58,13 @@ fn start(daemon: &Daemon, models: [&str; 2], memory: [fn() -> Memory; 2]) -> [Ca
     let card =
         |i: usize| Card::start_with(&socket(daemon, ["a", "b"][i]), models[i], false, memory[i]());
     let mut cards = [card(0), card(1)];
+    let empty = cards.each_mut().map(Card::room);
     let (started, mut greeted) = (Instant::now(), [false; 2]);
     while greeted != [true; 2] {
         for (i, from) in [(0, 1), (1, 2)] {
-            // Frames before the other's descriptors are read go nowhere.
-            if !greeted[1 - i] {
+            // Frames before the other's descriptors are read go nowhere. One is on its way at a time: a ring
+            // of greetings would leave no room for what follows them.
+            if !greeted[1 - i] && cards[i].room() == empty[i] {
                 cards[i].send(&frame(from, 3 - from, 0));
             }
         }

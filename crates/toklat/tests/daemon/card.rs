@@ -154,6 +154,20 @@ impl Card {
         }
     }
 
+    /// Free transmit descriptors, when what the card has done is taken back.
+    pub fn room(&mut self) -> u32 {
+        match &mut self.driver {
+            Driver::E1000(driver) => {
+                driver.reclaim();
+                driver.room()
+            }
+            Driver::Pcnet(driver) => {
+                driver.reap();
+                driver.room()
+            }
+        }
+    }
+
     /// Answers what the card asks of memory without a file; true if there was an interrupt.
     pub fn serve(&mut self) -> bool {
         self.client().serve().unwrap();
