@@ -214,7 +214,7 @@ fn a_port_that_cannot_connect_says_why_and_since_when() {
 /// Objective: whoever comes by TCP has no user, so a port that has an owner is not his.
 #[test]
 fn a_port_with_an_owner_refuses_tcp() {
-    let daemon = Daemon::start();
+    let mut daemon = Daemon::start();
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let own = rustix::process::geteuid().as_raw();
     daemon.apply(&format!(
@@ -228,7 +228,7 @@ fn a_port_with_an_owner_refuses_tcp() {
     assert!(matches!(ended, Ok(0) | Err(_)), "{ended:?}");
     assert_eq!(state(&daemon, "mine"), "vacant");
     assert_eq!(daemon.counters("mine")["in_frames"], 0);
-    assert!(daemon.log().contains("belongs to user"), "{}", daemon.log());
+    daemon.wait_for("the reason", |daemon| daemon.log().contains("belongs to user"));
 }
 
 #[test]

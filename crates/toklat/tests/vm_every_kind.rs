@@ -1,0 +1,198 @@
+//! Real TCP between every two kinds of ports, both ways.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use toklat::vm::Running;
+
+use self::daemon::guests::{Guest, PATIENCE, can_emulate};
+use self::daemon::namespace::Namespace;
+use self::daemon::stack::{Stack, body, head};
+use self::daemon::{Daemon, skip, small};
+
+mod daemon;
+
+/// How a guest comes to its switch.
+enum Way {
+    /// By `toklat vm run` with these options.
+    Run(&'static [&'static str]),
+    /// By a QEMU of somebody's own: the port's kind, and QEMU's `-netdev`, with `DIR` for the daemon's directory.
+    Own { kind: &'static str, netdev: &'static str },
+}
+
+/// Names of ports, each with the last byte of its guest's address.
+const GUESTS: [(&str, u8, Way); 6] = [
+    ("virtio", 1, Way::Run(&[])),
+    ("e1000", 2, Way::Run(&["--nic", "82574l", "--combine", "16,50"])),
+    ("pcnet", 3, Way::Run(&["--nic", "am79c973"])),
+    ("stream", 4, Way::Run(&["--nic", "e1000"])),
+    (
+        "server",
+        5,
+        Way::Own {
+            kind: "stream = { address = 'DIR/server', client = true }",
+            netdev: "stream,id=net0,server=on,addr.type=unix,addr.path=DIR/server",
+        },
+    ),
+    (
+        "dgram",
+        6,
+        Way::Own {
+            kind: "dgram = { local = 'DIR/ours', remote = 'DIR/theirs' }",
+            netdev: "dgram,id=net0,local.type=unix,local.path=DIR/theirs,remote.type=unix,remote.path=DIR/ours",
+        },
+    ),
+];
+/// The host's, at a tap, and that of a program, at rings.
+const HOST: u8 = 8;
+const PROGRAM: u8 = 9;
+
+fn address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 0, 0, number)
+}
+
+fn page() -> Vec<u8> {
+    b"toklat\n".iter().copied().cycle().take(300_000).collect()
+}
+
+fn stations() -> Vec<u8> {
+    GUESTS.iter().map(|guest| guest.1).chain([HOST, PROGRAM]).collect()
+}
+
+/// Serves its page, fetches those of all others, compares, and says so for each.
+fn commands(number: u8) -> String {
+    let others = stations().into_iter().filter(|other| *other != number);
+    let others = others.map(|other| other.to_string()).collect::<Vec<_>>().join(" ");
+    format!(
+        "mkdir /w; yes toklat | head -c 300000 >/w/f; httpd -h /w; for n in {others}; do \
+         until timeout 10 wget -q -O /tmp/g http://10.0.0.$n/f; do sleep 0.3; done; \
+         cmp /tmp/g /w/f && echo toklat-guest: whole $n; done; while :; do sleep 1; done"
+    )
+}
+
+/// A guest by QEMU, started as `toklat vm run --print` says but for its `-netdev`.
+fn own(daemon: &Daemon, name: &str, number: u8, netdev: &str) -> Running {
+    let mut print = Command::new(env!("CARGO_BIN_EXE_toklat"));
+    print.env("TOKLAT_DIR", daemon.dir()).args(["vm", "run", "--switch", "vale0", "--test-guest"]);
+    print.args(["--print", "--nic", "e1000", "--memory", "256", "--port", &format!("{name}-print")]);
+    print.args(["--address", &format!("{}/24", address(number)), "--run", &commands(number)]);
+    let printed = String::from_utf8(print.output().unwrap().stdout).unwrap();
+    let mut words = printed.lines().last().unwrap().split(' ').collect::<Vec<_>>();
+    let at = words.iter().position(|word| *word == "-netdev").unwrap() + 1;
+    words[at] = netdev;
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec {}", words.join(" "))]);
+    Running::spawn(name, command).unwrap()
+}
+
+fn answer(mut stream: TcpStream, page: &[u8]) {
+    let (mut asked, mut piece) = (Vec::new(), [0; 4096]);
+    while body(&asked).is_none() {
+        let Ok(got @ 1..) = stream.read(&mut piece) else { return };
+        asked.extend(&piece[..got]);
+    }
+    let _ = stream.write_all(head(page.len()).as_bytes()).and_then(|()| stream.write_all(page));
+}
+
+/// The host, at its tap: a page is served until the test ends.
+fn serve(host: &Namespace) {
+    let listener = host.enter(|| TcpListener::bind((address(HOST), 80)).unwrap());
+    let page = page();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let page = page.clone();
+            std::thread::spawn(move || answer(stream, &page));
+        }
+    });
+}
+
+fn fetch(host: &Namespace, from: Ipv4Addr) -> Vec<u8> {
+    let Ok(mut stream) = host.enter(|| TcpStream::connect((from, 80))) else { return Vec::new() };
+    let mut answer = Vec::new();
+    let _ = stream.write_all(b"GET /f HTTP/1.0\r\n\r\n");
+    let _ = stream.read_to_end(&mut answer);
+    body(&answer).unwrap_or_default().to_vec()
+}
+
+/// Fetches a page until one comes whole: guests take a while to boot.
+fn until_whole(from: u8, mut fetch: impl FnMut(Ipv4Addr) -> Vec<u8>) {
+    let started = Instant::now();
+    loop {
+        let got = fetch(address(from));
+        if got.len() == page().len() {
+            return assert!(got == page(), "the page of {from}");
+        }
+        assert!(started.elapsed() < PATIENCE, "{from} serves no page: {} bytes", got.len());
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+}
+
+/// Objective: whatever two ports are, TCP passes between them, whole.
+///
+/// Steps: guests with six kinds of NICs and sockets, the host at a tap and a program at rings with a stack
+/// of its own serve a page each; each fetches those of all others and compares them, so that bulk goes both ways.
+#[test]
+fn every_two_kinds_of_ports_exchange_tcp() {
+    let test = "every_two_kinds_of_ports_exchange_tcp";
+    if !can_emulate(test) {
+        return;
+    }
+    let host = match Namespace::new() {
+        Ok(host) => host,
+        Err(why) => return skip(test, why),
+    };
+    let daemon = Daemon::start();
+    let place = |text: &str| text.replace("DIR", daemon.dir().to_str().unwrap());
+    let mut topology = format!(
+        "[switch.vale0.port.host]\nkind = {{ tap = {{ ifname = 'tkhost', netns = '{}' }} }}\n",
+        host.id()
+    );
+    for (name, _, way) in &GUESTS {
+        if let Way::Own { kind, .. } = way {
+            // A socket of datagrams holds ten of them only.
+            let kind = place(kind);
+            topology += &format!("[switch.vale0.port.{name}]\nkind.{kind}\nlossless = true\n");
+        }
+    }
+    daemon.apply(&topology);
+    let local = format!("{}/24", address(HOST));
+    host.run(&["ip", "addr", "add", &local, "dev", "tkhost"]);
+    host.run(&["ip", "link", "set", "tkhost", "up"]);
+    serve(&host);
+    let port = small("vale0:program").slots(1024).directory(daemon.dir()).open().unwrap();
+    let program = Stack::start(port, address(PROGRAM), page());
+
+    let (mut ran, mut owned) = (Vec::new(), Vec::new());
+    for (name, number, way) in &GUESTS {
+        match way {
+            Way::Run(options) => {
+                let guest = Guest::boot(&daemon, name, *number, options, &commands(*number));
+                ran.push((*number, guest));
+            }
+            Way::Own { netdev, .. } => {
+                owned.push((*number, own(&daemon, name, *number, &place(netdev))));
+            }
+        }
+    }
+    for (_, number, _) in GUESTS {
+        until_whole(number, |from| fetch(&host, from));
+        until_whole(number, |from| program.fetch(from));
+    }
+    until_whole(PROGRAM, |from| fetch(&host, from));
+    until_whole(HOST, |from| program.fetch(from));
+    let others = |number| stations().into_iter().filter(move |other| *other != number);
+    for (number, guest) in &mut ran {
+        for other in others(*number) {
+            guest.says(&format!("whole {other}"));
+        }
+    }
+    for (number, guest) in &mut owned {
+        for other in others(*number) {
+            let text = format!("whole {other}");
+            guest.wait_for(&text, PATIENCE, &AtomicBool::new(false)).unwrap();
+        }
+    }
+}
