@@ -2,6 +2,7 @@
 //!
 //! What needs a tool that is missing is skipped by name, and the last line says so.
 
+mod ab;
 mod check;
 mod deb;
 mod debian;
@@ -30,6 +31,8 @@ usage: cargo xtask COMMAND
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   perf             instructions per frame against bench/budgets.toml (valgrind)
+  ab BASE [ROW...] benchmarks of a commit (or program) BASE and of what is here by turns, in eleven pairs: each row's ratio; the
+                   lower end of its interval must reach 0.95. On a machine that does nothing else
   deb              a Debian package in target/debian (cargo-deb)
   siege [SECONDS]  attackers of every kind beside honest traffic, on optimised code, on a machine that does nothing
                    else (default 600; as root): what honest ports lost, and how long turns took
@@ -52,6 +55,7 @@ fn main() -> ExitCode {
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),
+        ["ab", base, rows @ ..] => ab::run(base, rows),
         ["deb"] => deb::run(),
         ["siege"] => test::siege("600"),
         ["siege", seconds] if seconds.parse::<u64>().is_ok() => test::siege(seconds),

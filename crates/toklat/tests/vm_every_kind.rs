@@ -77,7 +77,15 @@ fn commands(number: u8) -> String {
 fn own(daemon: &Daemon, name: &str, number: u8, netdev: &str) -> Running {
     let mut print = Command::new(env!("CARGO_BIN_EXE_toklat"));
     print.env("TOKLAT_DIR", daemon.dir()).args(["vm", "run", "--switch", "vale0", "--test-guest"]);
-    print.args(["--print", "--nic", "e1000", "--memory", "256", "--port", &format!("{name}-print")]);
+    print.args([
+        "--print",
+        "--nic",
+        "e1000",
+        "--memory",
+        "256",
+        "--port",
+        &format!("{name}-print"),
+    ]);
     print.args(["--address", &format!("{}/24", address(number)), "--run", &commands(number)]);
     let printed = String::from_utf8(print.output().unwrap().stdout).unwrap();
     let mut words = printed.lines().last().unwrap().split(' ').collect::<Vec<_>>();

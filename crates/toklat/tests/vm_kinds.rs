@@ -5,8 +5,9 @@ use std::process::Command;
 use serde_json::json;
 use toklat::vm::{Bridge, guest};
 
-use self::daemon::guests::{Guest, can_run};
-use self::daemon::{Daemon, skip};
+use self::daemon::frames::{frame, receive, send, until_traffic_flows};
+use self::daemon::guests::{Guest, can_emulate, can_run};
+use self::daemon::{Daemon, kill_process, skip, small};
 
 mod daemon;
 
@@ -93,4 +94,54 @@ fn the_host_and_a_guest_share_a_segment() {
     guest.succeeds();
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+/// Objective: a QEMU that is killed under traffic takes its own port along, and nobody else's frames.
+///
+/// Steps: two programs talk, one of them to a guest as well, which echoes; QEMU is killed; each frame of the two
+/// arrives, in order, before, meanwhile and afterwards; the port that `vm run` made is gone. With virtio and with an emulated NIC.
+#[test]
+fn a_killed_qemu_costs_nobody_else_a_frame() {
+    if !can_emulate("a_killed_qemu_costs_nobody_else_a_frame") {
+        return;
+    }
+    let mut daemon = switch();
+    let [mut a, mut b] = ["vale0:a", "vale0:b"]
+        .map(|name| small(name).slots(1024).directory(daemon.dir()).open().unwrap());
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    for (name, options) in [("virtio", &[][..]), ("emulated", &["--nic", "82574l"])] {
+        // The guest asks a station that is not there, again and again: broadcasts to all.
+        let ask = "while :; do arping -c 1 -w 1 -I eth0 10.0.0.77 >/dev/null; echo toklat-guest: asked; done";
+        let mut guest = Guest::boot(&daemon, name, 2, options, ask);
+        guest.says("toklat-guest: asked");
+        let path = format!("/v1/switches/vale0/ports/{name}");
+        let sent_to = |daemon: &Daemon| daemon.counters(name)["out_frames"].as_u64().unwrap();
+        let before = sent_to(&daemon);
+        let killed_at = number + 1000;
+        let mut gone_at = None;
+        while gone_at.is_none_or(|at| number < at + 1000) {
+            number += 1;
+            // To all, the guest, too; and to the neighbour alone.
+            let mut broadcast = frame(1, 0, number);
+            broadcast[..6].fill(0xff);
+            assert!(send(&mut a, &broadcast));
+            assert!(send(&mut a, &frame(1, 2, number)));
+            let mut copies = Vec::new();
+            daemon.wait_for("a neighbour's frames", |_| {
+                copies.extend(receive(&mut b));
+                copies.len() == 2
+            });
+            assert_eq!(copies, [number; 2]);
+            receive(&mut a);
+            if number == killed_at {
+                assert!(sent_to(&daemon) > before, "the guest is under traffic");
+                kill_process(guest.qemu());
+            }
+            if number > killed_at && gone_at.is_none() && number % 64 == 0 {
+                gone_at = (daemon.ask("GET", &path, &json!(null)).0 == 404).then_some(number);
+            }
+        }
+        drop(guest);
+    }
 }
