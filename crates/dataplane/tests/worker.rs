@@ -128,6 +128,39 @@ fn a_batch_is_published_at_once_to_its_receiver_and_back_to_its_sender() {
     thread.join().unwrap();
 }
 
+/// Receive livelock: whatever is offered, a receiver gets what it can take, and its neighbours all of
+/// theirs.
+#[test]
+fn offered_ten_times_what_can_be_taken_a_port_gets_what_it_can_take() {
+    let name = "offered_ten_times_what_can_be_taken_a_port_gets_what_it_can_take";
+    if let Some(status) = in_child(name) {
+        return assert!(status.success(), "{status}");
+    }
+    const ROUNDS: usize = 200;
+    let [mut flooder, mut slow, mut sender, mut neighbour] = clients();
+    let (thread, connection) = serve(&[&flooder, &slow, &sender, &neighbour], 10);
+    let mut goodput = |offered: u32| {
+        let mut got = 0;
+        for _ in 0..ROUNDS {
+            for _ in 0..offered {
+                send(&mut flooder, BATCH, &[Mac::local(1)], std::thread::yield_now);
+            }
+            send(&mut sender, BATCH, &[Mac::local(3)], std::thread::yield_now);
+            assert_eq!(drain(&mut neighbour), BATCH as usize, "{offered} batches offered");
+            got += slow.port.receive(BATCH as usize).count();
+            slow.port.flush().unwrap();
+        }
+        let behind = drain(&mut slow);
+        (got, behind)
+    };
+    let whole = ROUNDS * BATCH as usize;
+    assert_eq!(goodput(1), (whole, 0), "offered what it takes, it gets that");
+    let behind = (SLOTS - 1 - BATCH) as usize;
+    assert_eq!(goodput(10), (whole, behind), "its ring was full all the time");
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
+}
+
 /// The worker's clock does not stand still while it sleeps: what it gathers as it wakes has just come.
 #[test]
 fn regression_a_frame_that_woke_the_worker_waits_for_its_receiver() {
