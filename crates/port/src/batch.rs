@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use shmem::{Bytes, Span};
 
 pub use self::lent::{Batch, Picked};
-use crate::Offload;
+use crate::{Nanos, Offload};
 
 /// Bytes of a frame that are copied into private memory before anything is decided.
 pub const HEAD: usize = 128;
@@ -122,9 +122,12 @@ impl Frame {
     }
 }
 
-/// Proof that the memory which frames point to stays mapped for `'a`.
+/// Proof that the memory which frames point to stays mapped for `'a`: for a turn, which knows its time.
 #[derive(Debug)]
-pub struct MapGuard<'a>(PhantomData<&'a ()>);
+pub struct MapGuard<'a> {
+    now: Nanos,
+    mapped: PhantomData<&'a ()>,
+}
 
 impl MapGuard<'_> {
     /// Vouches for the mappings.
@@ -135,7 +138,13 @@ impl MapGuard<'_> {
     /// announced a later turn.
     #[must_use]
     pub unsafe fn assume_mapped() -> Self {
-        Self(PhantomData)
+        Self { now: Nanos(0), mapped: PhantomData }
+    }
+
+    /// The same, for a turn at `now`.
+    #[must_use]
+    pub fn at(self, now: Nanos) -> Self {
+        Self { now, ..self }
     }
 }
 

@@ -67,8 +67,8 @@ pub enum DropReason {
     PortSecurity,
     /// In a VLAN that the port is not a member of.
     Vlan,
-    /// Beyond the port's flood rate limit.
-    FloodLimit,
+    /// Beyond the rate limit of the receiving port.
+    RateLimit,
     /// The receiver's queue was full.
     Full,
     /// The receiver of a lossless port did not make room in time.
@@ -85,6 +85,8 @@ pub enum DropReason {
     Io,
     /// The receiving NIC's address or VLAN filter does not take it.
     Filtered,
+    /// Beyond the port's flood rate limit.
+    FloodLimit,
     /// Would leave without its VLAN tag and begin with another one: it would be in another VLAN.
     DoubleTag,
     /// ARP of another sender than the guarded port's own.
@@ -101,7 +103,7 @@ pub enum DropReason {
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 23;
+    pub const COUNT: usize = 24;
     /// The first so many can be met where frames go out; the others only where they come in.
     pub const AT_EGRESS: usize = 17;
 
@@ -115,7 +117,7 @@ impl DropReason {
         Self::Protected,
         Self::PortSecurity,
         Self::Vlan,
-        Self::FloodLimit,
+        Self::RateLimit,
         Self::Full,
         Self::StallTimeout,
         Self::Down,
@@ -124,6 +126,7 @@ impl DropReason {
         Self::Restart,
         Self::Io,
         Self::Filtered,
+        Self::FloodLimit,
         Self::DoubleTag,
         Self::ArpSpoof,
         Self::NdSpoof,
@@ -153,6 +156,7 @@ impl DropReason {
             Self::Restart => "restart",
             Self::Io => "io",
             Self::Filtered => "filtered",
+            Self::RateLimit => "rate_limit",
             Self::DoubleTag => "double_tag",
             Self::ArpSpoof => "arp_spoof",
             Self::NdSpoof => "nd_spoof",

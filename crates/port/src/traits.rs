@@ -112,6 +112,11 @@ pub trait Egress: Send + Sync {
     /// Counts what was done in software for its receiver.
     fn count_software(&self, _done: Software) {}
 
+    /// True while it takes no frames though there may be room: a limit has no tokens for them. That is no stall.
+    fn is_held_back(&self, _now: Nanos) -> bool {
+        false
+    }
+
     /// Fetches what [`prefetch`](Self::prefetch) reads.
     fn prefetch_self(&self) {}
 
@@ -142,6 +147,10 @@ impl<E: Egress + ?Sized> Egress for Arc<E> {
 
     fn count_software(&self, done: Software) {
         (**self).count_software(done);
+    }
+
+    fn is_held_back(&self, now: Nanos) -> bool {
+        (**self).is_held_back(now)
     }
 
     #[inline(always)]

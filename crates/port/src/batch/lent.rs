@@ -3,7 +3,7 @@
 use shmem::{Bytes, Span};
 
 use super::{Frame, FrameIdx, HEAD, Lane, MapGuard, bytes_of, is_short};
-use crate::Offload;
+use crate::{Nanos, Offload};
 
 /// Lines of payload that are fetched ahead.
 const PAYLOAD_LINES: usize = 4;
@@ -25,6 +25,13 @@ impl Batch<'_> {
     #[must_use]
     pub fn frame(&self, i: FrameIdx) -> &Frame {
         &self.lanes[usize::from(i)].frame
+    }
+
+    /// When it is delivered: the time of the turn.
+    #[inline]
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.map.now
     }
 
     /// The frame at `i`, ready to be copied.

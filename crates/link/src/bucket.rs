@@ -1,0 +1,156 @@
+//! Token buckets: what is configured, and the arithmetic.
+
+use port::Nanos;
+use serde::{Deserialize, Serialize};
+
+/// How much may pass: at most `size` tokens in `refill_time`, on average, and `size` at once. The names are those of
+/// Firecracker's API, where a token is a byte or a frame as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TokenBucket {
+    /// Tokens that it holds, from 1 to [`MAX_SIZE`](Self::MAX_SIZE).
+    pub size: u64,
+    /// Tokens that there are besides, once.
+    #[serde(default, skip_serializing_if = "is_none_left")]
+    pub one_time_burst: u64,
+    /// Milliseconds in which an empty bucket fills, from 1 to [`MAX_REFILL_MS`](Self::MAX_REFILL_MS).
+    pub refill_time: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_none_left(tokens: &u64) -> bool {
+    *tokens == 0
+}
+
+/// What limits one direction of a port; the default is no limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RateLimiter {
+    /// Bytes of frames, from the Ethernet header to the payload's end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<TokenBucket>,
+    /// Frames.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ops: Option<TokenBucket>,
+}
+
+/// A limit that is none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RateError {
+    /// The size is 0 or too large.
+    #[error("The size of a token bucket is from 1 to {max}, not {0}", max = TokenBucket::MAX_SIZE)]
+    Size(u64),
+    /// The time is 0 or too long.
+    #[error("The refill time of a token bucket is from 1 to {max} ms, not {0}", max = TokenBucket::MAX_REFILL_MS)]
+    RefillTime(u64),
+}
+
+impl TokenBucket {
+    /// The largest size, in tokens.
+    pub const MAX_SIZE: u64 = 1 << 40;
+    /// The longest time to fill, in milliseconds: an hour.
+    pub const MAX_REFILL_MS: u64 = 3_600_000;
+    /// Milliseconds in which buckets for a plain rate fill.
+    const USUAL_REFILL_MS: u64 = 100;
+
+    /// The bucket for `rate` tokens a second: a tenth of them at once, and one at least.
+    #[must_use]
+    pub fn per_second(rate: u64) -> Self {
+        let refill_time = Self::USUAL_REFILL_MS;
+        match rate / (1000 / refill_time) {
+            // Rounding would be felt.
+            0..1000 => Self { size: rate.max(1), one_time_burst: 0, refill_time: 1000 },
+            size => Self { size, one_time_burst: 0, refill_time },
+        }
+    }
+
+    /// Tokens a second, rounded.
+    #[must_use]
+    pub fn rate(&self) -> u64 {
+        let rate = u128::from(self.size) * 1000 / u128::from(self.refill_time.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+
+    fn check(&self) -> Result<(), RateError> {
+        if !(1..=Self::MAX_SIZE).contains(&self.size) {
+            return Err(RateError::Size(self.size));
+        }
+        if !(1..=Self::MAX_REFILL_MS).contains(&self.refill_time) {
+            return Err(RateError::RefillTime(self.refill_time));
+        }
+        Ok(())
+    }
+}
+
+impl RateLimiter {
+    /// True if it limits nothing.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Looks whether the buckets can be made.
+    ///
+    /// # Errors
+    /// A size or a time is out of range.
+    pub fn check(&self) -> Result<(), RateError> {
+        self.bandwidth.iter().chain(&self.ops).try_for_each(TokenBucket::check)
+    }
+}
+
+/// A bucket at work. It may go into debt by what passed last: so frames of any size pass a bucket of any size, and the
+/// average holds exactly.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bucket {
+    size: i128,
+    refill_ns: i128,
+    /// Tokens, in shares of a token as large as it gets in a nanosecond: `refill_ns` for each token.
+    level: i128,
+    burst: u64,
+}
+
+impl Bucket {
+    /// A full one.
+    pub fn new(config: &TokenBucket) -> Self {
+        let size = i128::from(config.size.clamp(1, TokenBucket::MAX_SIZE));
+        let refill_ms = config.refill_time.clamp(1, TokenBucket::MAX_REFILL_MS);
+        let refill_ns = i128::from(refill_ms * Nanos::MILLI);
+        Self { size, refill_ns, level: size * refill_ns, burst: config.one_time_burst }
+    }
+
+    /// Adds what `ns` nanoseconds bring.
+    pub fn refill(&mut self, ns: u64) {
+        self.level = (self.level + i128::from(ns) * self.size).min(self.size * self.refill_ns);
+    }
+
+    /// True if something may pass.
+    pub fn is_open(&self) -> bool {
+        self.burst > 0 || self.level > 0
+    }
+
+    /// Takes tokens, more than there are if need be.
+    pub fn take(&mut self, tokens: u64) {
+        let from_burst = tokens.min(self.burst);
+        self.burst -= from_burst;
+        self.level -= i128::from(tokens - from_burst) * self.refill_ns;
+    }
+
+    /// Gives back tokens that were taken for what did not pass.
+    pub fn put_back(&mut self, tokens: u64) {
+        self.level += i128::from(tokens) * self.refill_ns;
+    }
+
+    /// Whole tokens that are there.
+    pub fn tokens(&self) -> u64 {
+        let level = self.level.max(0) / self.refill_ns;
+        u64::try_from(level).unwrap_or(u64::MAX).saturating_add(self.burst)
+    }
+
+    /// Nanoseconds until it is open.
+    pub fn opens_in(&self) -> u64 {
+        match self.is_open() {
+            true => 0,
+            false => u64::try_from(-self.level / self.size + 1).unwrap_or(u64::MAX),
+        }
+    }
+}

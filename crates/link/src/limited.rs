@@ -1,0 +1,72 @@
+//! A limit in front of a receive queue.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
+    OffloadSet, Picked, Software,
+};
+use shmem::Shared;
+
+use crate::Limiter;
+
+/// A receive queue behind a limit that it shares with the others of its port. What is beyond the limit is dropped and
+/// counted here (`rate_limit`); if the port is lossless, its sender waits instead.
+#[derive(Debug)]
+pub struct Limited<E> {
+    queue: E,
+    limiter: Arc<Mutex<Limiter>>,
+    counters: Shared<EgressCounters>,
+}
+
+impl<E: Egress> Limited<E> {
+    /// Puts a limiter in front of a queue, whose counters are `counters`.
+    pub fn new(queue: E, limiter: Arc<Mutex<Limiter>>, counters: Shared<EgressCounters>) -> Self {
+        Self { queue, limiter, counters }
+    }
+
+    fn limiter(&self) -> MutexGuard<'_, Limiter> {
+        self.limiter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E: Egress> Egress for Limited<E> {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let mut limiter = self.limiter();
+        limiter.refill(batch.now());
+        let passes = |i: &&FrameIdx| limiter.admit(batch.frame(**i).len());
+        let admitted = list.iter().take_while(passes).count();
+        let mut finished = 0;
+        if admitted > 0 {
+            finished = self.queue.deliver(batch, &list[..admitted], limits).finished;
+        }
+        if finished < admitted {
+            let lens = list[finished..admitted].iter().map(|i| batch.frame(*i).len() as u64);
+            limiter.refund(admitted - finished, lens.sum());
+        } else if !limits.lossless {
+            self.counters.drop_frames(DropReason::RateLimit, (list.len() - admitted) as u64);
+            finished = list.len();
+        }
+        Delivered { finished }
+    }
+
+    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _only: bool) -> bool {
+        false
+    }
+
+    fn settle(&self, now: Nanos) -> Effects {
+        self.queue.settle(now)
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.queue.takes()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.queue.count_software(done);
+    }
+
+    fn is_held_back(&self, now: Nanos) -> bool {
+        self.limiter().opens_at(now) > now
+    }
+}
