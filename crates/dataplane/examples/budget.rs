@@ -5,8 +5,10 @@ mod guests;
 
 use std::sync::Arc;
 
+use fabric::Policy;
 use frame::Mac;
 use guests::{Error, Pair};
+use link::{RateLimiter, TokenBucket};
 use nic::virtio::Features;
 use port::Nanos;
 use ring::{PipeConfig, Port, Region, RegionConfig};
@@ -18,7 +20,7 @@ fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
         return Err(
-            "usage: budget inline.60|inline.64|inline.1500|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+            "usage: budget inline.60|inline.64|inline.1500|limited.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
         );
     };
     let frames: usize = frames.parse()?;
@@ -26,6 +28,7 @@ fn main() -> Result<(), Error> {
         "inline.60" => Bench::new(1, To::Each)?.run(frames, 60),
         "inline.64" => Bench::new(1, To::Each)?.run(frames, 64),
         "inline.1500" => Bench::new(1, To::Each)?.run(frames, 1500),
+        "limited.64" => Bench::new(1, To::Each)?.limited()?.run(frames, 64),
         // Each frame of a batch to another port.
         "scatter.64" => Bench::new(64, To::Each)?.run(frames, 64),
         // Counted per copy: that is what the receivers get.
@@ -105,6 +108,19 @@ impl Bench {
         Ok(Self { switch, sender, receivers, headers, copies })
     }
 
+    /// The same with limits of all kinds that are never reached.
+    fn limited(mut self) -> Result<Self, Error> {
+        let size = TokenBucket::MAX_SIZE;
+        let bucket = Some(TokenBucket { size, one_time_burst: 0, refill_time: 1 });
+        let limiter = Some(RateLimiter { bandwidth: bucket, ops: bucket });
+        for id in 0..=self.receivers.len() as u16 {
+            let policy = policy(Mac::local(1 + u32::from(id)));
+            let limited = Policy { tx_rate_limiter: limiter, rx_rate_limiter: limiter, ..policy };
+            self.switch.set_policy(id, limited)?;
+        }
+        Ok(self)
+    }
+
     fn run(self, frames: usize, len: usize) -> Result<(), Error> {
         let headers = self.headers.clone();
         let mut by_turns = headers.iter().cycle();
@@ -140,9 +156,12 @@ impl Bench {
 
 fn plug(switch: &mut Inline, region: &Arc<Region>, mac: Mac) -> Result<Port, Error> {
     let port = Port::inline(region, "bench", 1, 1, 256)?;
-    let policy = fabric::Policy { macs: vec![mac], flood_limit: None, ..Default::default() };
-    switch.add_rings("bench", policy, &port.rings())?;
+    switch.add_rings("bench", policy(mac), &port.rings())?;
     Ok(port)
+}
+
+fn policy(mac: Mac) -> Policy {
+    Policy { macs: vec![mac], flood_limit: None, ..Policy::default() }
 }
 
 /// Two guests, with drivers that are not tuned.

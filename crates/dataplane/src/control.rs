@@ -163,7 +163,7 @@ pub enum Answer {
         /// Its number.
         id: PortId,
         /// What it is.
-        config: PortConfig,
+        config: Box<PortConfig>,
     },
     /// Not an answer, and sent at any time: something that the port needs to go on after a restart of
     /// the data process, in place of what was kept under this name. At most one descriptor.

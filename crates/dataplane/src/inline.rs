@@ -19,9 +19,9 @@ use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
 use frame::Mac;
 use port::{MapGuard, Nanos};
 
-use crate::attach::{self, AttachError, Attached, Exit};
+use crate::attach::{self, AttachError, Attached, Exit, limited};
 use crate::config::{PortId, SwitchConfig};
-use crate::serve::{Served, Switch, Tools};
+use crate::serve::{Served, Switch, Tools, sending_limiter};
 use crate::state::{PortState, PortStats, State};
 
 /// A switch in the caller's process and thread.
@@ -124,19 +124,22 @@ impl Inline {
         set_addresses(&self.fdb, id, &policy, &Policy::default(), Nanos(0))?;
         let counters = state.ingress().ok_or(AttachError::Number(id))?;
         self.instances += 1;
+        let received = state.received();
+        let served = Served::new(id, source, counters.clone(), Nanos(0)).limited_by(&policy);
         self.specs.push(PortSpec {
             id,
             instance: self.instances,
             name: name.to_owned(),
-            policy,
-            send_queues: source.queues() as u16,
-            counters: counters.clone(),
+            send_queues: served.source.queues() as u16,
+            counters,
+            limited: limited(&egresses, &policy, &received),
             egresses,
-            received: state.received(),
+            policy,
+            received,
             monitor,
         });
         let at = self.served.partition_point(|served| served.id < id);
-        self.served.insert(at, Served::new(id, source, counters, Nanos(0)));
+        self.served.insert(at, served);
         self.ports = Ports::build(self.specs.iter());
         Ok(id)
     }
@@ -163,6 +166,13 @@ impl Inline {
         set_addresses(&self.fdb, id, &policy, &spec.policy, Nanos(0))?;
         if spec.policy.vlan != policy.vlan {
             self.fdb.flush(Some(id), None);
+        }
+        if spec.policy.rx_rate_limiter != policy.rx_rate_limiter {
+            spec.limited = limited(&spec.egresses, &policy, &spec.received);
+        }
+        if spec.policy.tx_rate_limiter != policy.tx_rate_limiter {
+            let served = self.served.iter_mut().filter(|served| served.id == id);
+            served.for_each(|served| served.limit(sending_limiter(&policy)));
         }
         spec.policy = policy;
         self.ports = Ports::build(self.specs.iter());
@@ -200,7 +210,7 @@ impl Inline {
     fn turn_within(&mut self, range: Range<usize>, now: Nanos) -> usize {
         // SAFETY: regions are kept mapped by the ports' rings, and ports are only removed between
         // turns, together with the frames they hold.
-        let map = unsafe { MapGuard::assume_mapped() };
+        let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let (ports, fdb) = (&self.ports, &self.fdb);
         // Nobody sleeps on an inline port: its owner is the caller.
         let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless: true };

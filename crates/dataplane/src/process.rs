@@ -305,6 +305,7 @@ impl Process {
                 continue;
             };
             record.spec.egresses.clear();
+            record.spec.limited.clear();
             // Its front end would wait for answers for ever.
             record.device.iter_mut().for_each(|device| device.end());
             if let Some(state) = self.state.port(*id) {
@@ -477,7 +478,7 @@ impl Process {
     fn list_ports(&mut self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
         for (id, record) in self.ports.iter().enumerate() {
             let Some(record) = record else { continue };
-            let port = Answer::Port { id: id as PortId, config: record.config.clone() };
+            let port = Answer::Port { id: id as PortId, config: record.config.clone().into() };
             let descriptors: Vec<_> = record.descriptors.iter().map(AsFd::as_fd).collect();
             control::send(to, &port, &descriptors)?;
         }

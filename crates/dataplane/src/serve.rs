@@ -1,6 +1,8 @@
 //! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
 
+use fabric::Policy;
 use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, StallTime, Turn};
+use link::Limiter;
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
@@ -25,6 +27,8 @@ pub(crate) struct Served {
     memory: PortMemory,
     /// Copies begun beyond the quantum, to be paid off by sitting turns out.
     debt: usize,
+    /// How much it may send.
+    limiter: Option<Box<Limiter>>,
     /// When it last had frames.
     pub busy_at: Nanos,
     /// Its worker polls it.
@@ -95,6 +99,11 @@ pub(crate) struct Switch<'a> {
     pub sleepless: bool,
 }
 
+/// What limits a port with these rules in sending.
+pub(crate) fn sending_limiter(policy: &Policy) -> Option<Box<Limiter>> {
+    policy.tx_rate_limiter.as_ref().and_then(Limiter::new).map(Box::new)
+}
+
 impl Served {
     pub fn new(
         id: u16,
@@ -113,6 +122,7 @@ impl Served {
             queues,
             memory,
             debt: 0,
+            limiter: None,
             busy_at: now,
             hot: false,
             held_back_until: now,
@@ -128,6 +138,24 @@ impl Served {
     pub fn with_mishap(mut self, mishap: Option<fn()>) -> Self {
         self.mishap = mishap;
         self
+    }
+
+    /// Limits what it may send as `policy` says.
+    pub fn limited_by(self, policy: &Policy) -> Self {
+        Self { limiter: sending_limiter(policy), ..self }
+    }
+
+    /// Limits what it may send from now on.
+    pub fn limit(&mut self, limiter: Option<Box<Limiter>>) {
+        self.limiter = limiter;
+    }
+
+    /// When it may send again, if it has sent as much as it may.
+    #[inline]
+    pub fn opens_at(&mut self, now: Nanos) -> Option<Nanos> {
+        let limiter = self.limiter.as_deref_mut()?;
+        limiter.refill(now);
+        Some(limiter.opens_at(now)).filter(|at| *at > now)
     }
 
     /// True while frames wait for a lossless receiver.
@@ -187,10 +215,13 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) -> usize {
-        let ingress = self.source.queue(queue);
         let scratch = &mut tools.scratch;
         scratch.clear();
-        let frames = ingress.gather(scratch, tools.batch, switch.now);
+        let frames = if self.limiter.is_some() {
+            self.gather_limited(queue, scratch, tools.batch, switch.now)
+        } else {
+            self.source.queue(queue).gather(scratch, tools.batch, switch.now)
+        };
         if frames == 0 {
             return 0;
         }
@@ -207,6 +238,23 @@ impl Served {
         if self.queues[queue].sender.is_stalled() {
             self.hold(queue, tools);
         }
+        frames
+    }
+
+    /// Gathers as many frames as there are tokens for.
+    #[cold]
+    fn gather_limited(
+        &mut self,
+        queue: usize,
+        scratch: &mut Scratch,
+        max: usize,
+        now: Nanos,
+    ) -> usize {
+        let Some(limiter) = &mut self.limiter else { return 0 };
+        limiter.refill(now);
+        let max = max.min(limiter.allowance());
+        let frames = self.source.queue(queue).gather(scratch, max, now);
+        limiter.charge_allowed(frames, scratch.bytes());
         frames
     }
 

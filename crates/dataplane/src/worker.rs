@@ -30,6 +30,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fabric::{Fdb, Ports};
+use link::Limiter;
 use port::{Effects, MapGuard, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use shmem::Shared;
@@ -49,6 +50,8 @@ const ASK_BUSY_NS: u64 = 30_000;
 const ASK_IDLE_NS: u64 = 4_000;
 /// How long a worker spins after the last frame or access before it lets others run in between.
 const UNSHARED_NS: u64 = 3_000;
+/// A port that waits for tokens of its limit is looked after so often.
+const LIMITED_NS: u64 = 1_000_000;
 /// How often a port that is polled though idle is looked after as if it had been woken.
 const TEND_NS: u64 = 1_000_000;
 /// epoll's number for the worker's own eventfd.
@@ -132,6 +135,8 @@ pub(crate) enum Job {
     Wake(PortId),
     /// Give this port back.
     Release(PortId, SyncSender<Option<Box<Served>>>),
+    /// Limit what this port may send from now on.
+    Limit(PortId, Option<Box<Limiter>>),
     /// Change how to idle, the batch size and the stall timeout in nanoseconds.
     Settings(Idle, u16, u64),
     /// End when nothing is stalled any more.
@@ -286,7 +291,7 @@ impl Worker {
         let table = unsafe { &*common.table.load(Ordering::Acquire) };
         // SAFETY: whatever frames point to is kept mapped by a port in this table or in `self.ports`;
         // both outlive the pass, and stalled frames are given up before their port is dropped.
-        let map = unsafe { MapGuard::assume_mapped() };
+        let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let switch = Switch {
             ports: &table.ports,
             fdb: &common.fdb,
@@ -436,9 +441,12 @@ impl Worker {
     }
 
     /// True if an owner can send no more before it is served.
-    fn any_full(&mut self) -> bool {
+    fn any_full(&mut self, now: Nanos) -> bool {
         let ports = &mut self.ports;
-        self.hot.iter().any(|id| port_at(ports, *id).is_some_and(|port| port.source.is_full()))
+        self.hot.iter().any(|id| {
+            let port = port_at(ports, *id);
+            port.is_some_and(|port| port.source.is_full() && port.opens_at(now).is_none())
+        })
     }
 
     /// Arms hot ports that had no frames for a while.
@@ -456,7 +464,7 @@ impl Worker {
         while at < self.hot.len() {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { break };
             let keep = port.is_stalled()
-                || now - port.busy_at < HOT_NS
+                || now - port.busy_at < HOT_NS && port.opens_at(now).is_none()
                 || now < port.held_back_until
                 || polls && self.serving <= POLLED_IDLE;
             if keep || !self.arm(at, now) {
@@ -468,12 +476,15 @@ impl Worker {
     /// Arms the port at `hot[at]`, unless it has work.
     fn arm(&mut self, at: usize, now: Nanos) -> bool {
         let Some(port) = port_at(&mut self.ports, self.hot[at]) else { return false };
-        if self.unwatched.contains(&port.id) || port.source.arm() {
+        let has_work = self.unwatched.contains(&port.id) || port.source.arm();
+        // What it would send waits for tokens; what else it has to do, if anything, does not wait as long.
+        let limit = port.opens_at(now).map(|at| at.min(now + LIMITED_NS)).filter(|_| has_work);
+        if has_work && limit.is_none() {
             port.busy_at = now;
             return false;
         }
         port.hot = false;
-        if let Some(deadline) = port.source.deadline() {
+        if let Some(deadline) = port.source.deadline().into_iter().chain(limit).min() {
             let id = port.id;
             self.timers.retain(|(_, timer)| *timer != id);
             self.timers.push((deadline, id));
@@ -507,7 +518,7 @@ impl Worker {
         let then = std::mem::replace(&mut self.busy_at, clock());
         let slept = self.busy_at - now;
         match most {
-            Some(_) if self.any_full() => self.patience.overslept(),
+            Some(_) if self.any_full(now) => self.patience.overslept(),
             Some(most) if slept < most => self.patience.cut_short(by_owner),
             Some(_) => {}
             None => self.patience.woke(slept, self.busy_at - then),
@@ -575,6 +586,12 @@ impl Worker {
                 Job::Wake(id) => self.wake_port(id, now, false),
                 Job::Release(id, reply) => {
                     let _ = reply.send(self.release(id));
+                }
+                Job::Limit(id, limiter) => {
+                    if let Some(port) = port_at(&mut self.ports, id) {
+                        port.limit(limiter);
+                    }
+                    self.wake_port(id, now, false);
                 }
                 Job::Settings(idle, batch, stall_timeout) => {
                     self.idle = idle;

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use bench::Bench;
 use fabric::Policy;
 use frame::Mac;
+use link::{RateLimiter, TokenBucket};
 use port::{DropReason, Egress, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Bytes;
@@ -379,6 +380,36 @@ fn a_sleeping_data_process_is_woken_by_sockets() {
         assert_eq!(bytes[4..], frame(2, 1, 70, n));
         // Long enough that the worker sleeps: then it is epoll that brings the next frame.
         std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(process::ask(&connection, &Ask::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
+}
+
+/// Frames that a limit leaves in a port's own buffer are no less its work than those in its socket.
+#[test]
+fn what_waits_for_tokens_in_a_buffer_is_not_forgotten_by_a_sleeping_worker() {
+    let test = "what_waits_for_tokens_in_a_buffer_is_not_forgotten_by_a_sleeping_worker";
+    if let Some(status) = process::in_child(test) {
+        return assert!(status.success(), "{status}");
+    }
+    let (stream, theirs) = UnixStream::pair().unwrap();
+    let (dgram, unix) = UnixDatagram::pair().unwrap();
+    let mut peer = Peer { socket: theirs, got: VecDeque::new() };
+    unix.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (thread, connection) = process::start();
+    process::add(&connection, 0, Attachment::Stream, &stream.into());
+    process::add(&connection, 1, Attachment::Dgram, &dgram.into());
+    let ops = TokenBucket { size: 1, one_time_burst: 0, refill_time: 20 };
+    let limiter = RateLimiter { ops: Some(ops), bandwidth: None };
+    let policy = Policy { tx_rate_limiter: Some(limiter), ..Policy::default() };
+    let set = Ask::SetPolicy { id: 0, policy };
+    assert_eq!(process::ask(&connection, &set, &[]), Answer::Done);
+    let frames: Vec<_> = (0..30).map(|n| frame(1, 2, 60, n)).collect();
+    frames.iter().for_each(|frame| peer.send(frame));
+    let mut buffer = [0; 100];
+    for frame in frames {
+        let len = unix.recv(&mut buffer).unwrap();
+        assert_eq!(buffer[..len], frame);
     }
     assert_eq!(process::ask(&connection, &Ask::Stop, &[]), Answer::Done);
     thread.join().unwrap();

@@ -8,14 +8,15 @@ use std::time::{Duration, Instant};
 
 use fabric::Policy;
 use frame::Mac;
+use link::{RateLimiter, TokenBucket};
 use ring::Interest;
 use ring::layout::RingMemory;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use toklat_dataplane::config::{Idle, SwitchConfig};
+use toklat_dataplane::config::{Idle, SwitchConfig, WorkerConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::sandbox;
 
-use process::client::{self, Client, SLOTS, serve, serve_by};
+use process::client::{self, Client, SLOTS, serve, serve_by, wait};
 use process::{ask, in_child, in_child_with};
 
 mod process;
@@ -321,4 +322,53 @@ fn a_call_of_the_worker_would_have_been_seen() {
         None => run_without_calls(true),
         Some(status) => assert_eq!(status.signal(), Some(libc::SIGSYS), "{status}"),
     }
+}
+
+/// What a port may not send yet costs its worker next to nothing, and comes when the limit is lifted.
+#[test]
+fn a_worker_sleeps_while_a_port_waits_for_tokens() {
+    if let Some(status) = in_child("a_worker_sleeps_while_a_port_waits_for_tokens") {
+        return assert!(status.success(), "{status}");
+    }
+    let limit = |size, refill_time| Policy {
+        macs: vec![Mac::local(0)],
+        tx_rate_limiter: Some(RateLimiter {
+            ops: Some(TokenBucket { size, one_time_burst: 0, refill_time }),
+            bandwidth: None,
+        }),
+        ..Policy::default()
+    };
+    let [mut a, mut b] = clients();
+    // A hundred a second.
+    a.config.policy = limit(10, 100);
+    let workers = vec![WorkerConfig::default()];
+    let config = SwitchConfig { max_ports: 4, workers, ..SwitchConfig::default() };
+    let (thread, connection, state) = process::start_as(config);
+    [&a, &b].iter().for_each(|client| client.attach(&connection, false));
+    let publish = |a: &mut Client| {
+        for _ in 0..SLOTS - 1 {
+            assert!(a.port.send(1).push(&client::frame(1, 0)));
+        }
+        a.port.flush().unwrap();
+        rustix::net::send(&a.token, &[1], rustix::net::SendFlags::DONTWAIT).unwrap();
+    };
+    let passes = || state.workers(1)[0].passes;
+    let (began, before) = (Instant::now(), passes());
+    publish(&mut a);
+    assert_eq!(b.receive(SLOTS as usize - 1), SLOTS as usize - 1);
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(1150), "{took:?}");
+    let made = passes() - before;
+    assert!(made < 1000 + 10 * took.as_millis() as u64, "{made} passes in {took:?}");
+    // A token an hour: the one that is there, one in debt, and no other.
+    let set = |policy: Policy| Command::SetPolicy { id: 0, policy };
+    assert_eq!(ask(&connection, &set(limit(1, 3_600_000)), &[]), Answer::Done);
+    publish(&mut a);
+    assert_eq!(b.receive(2), 2);
+    let unlimited = Policy { tx_rate_limiter: None, ..limit(1, 1) };
+    assert_eq!(ask(&connection, &set(unlimited), &[]), Answer::Done);
+    assert_eq!(b.receive(SLOTS as usize - 3), SLOTS as usize - 3);
+    assert!(wait(|| a.has_drained()));
+    assert_eq!(ask(&connection, &Command::Stop, &[]), Answer::Done);
+    thread.join().unwrap();
 }

@@ -292,7 +292,12 @@ impl<E: Egress> Way<'_, E> {
         let mut dead = None;
         for run in stalled.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let (port, queue) = (run[0].port, run[0].queue);
-            let received = ports.get(port).and_then(|to| to.received.get(usize::from(queue)));
+            let to = ports.get(port);
+            let received = to.and_then(|to| to.received.get(usize::from(queue)));
+            let held_back = to.is_some_and(|to| {
+                let queue = ports.queue(to.reach.first_queue + u32::from(queue));
+                queue.egress.is_held_back(*now)
+            });
             let frames = received.map_or(0, |received| received.frames.get());
             let known = waits.iter().position(|wait| (wait.port, wait.queue) == (port, queue));
             let known = known.unwrap_or_else(|| {
@@ -300,7 +305,7 @@ impl<E: Egress> Way<'_, E> {
                 waits.len() - 1
             });
             let wait = &mut waits[known];
-            if wait.frames != frames && stall.renewed {
+            if (wait.frames != frames || held_back) && stall.renewed {
                 wait.since = *now;
             }
             wait.frames = frames;

@@ -1,6 +1,7 @@
 //! What a port may do: data that the control side edits and the forwarding path reads.
 
 use frame::{Mac, VlanId};
+use link::RateLimiter;
 use serde::{Deserialize, Serialize};
 
 /// How a port takes part in VLANs (IEEE 802.1Q).
@@ -80,6 +81,13 @@ pub struct Policy {
     /// A sender to this port waits while any slot was freed within the stall time. Then the port is stalled, visibly, and
     /// drops at once, counted as such (`stall_timeout`), until there is room.
     pub lossless: bool,
+    /// How much the port may send: its frames wait in its own ring until there are tokens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_rate_limiter: Option<RateLimiter>,
+    /// How much the port may receive: what is beyond it is dropped, counted (`rate_limit`); if the port is lossless, its
+    /// senders wait. Copies for mirrors count like all that goes to a port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_rate_limiter: Option<RateLimiter>,
     /// Copies of what this port sends go to the port of this name too, as they came: also of what the
     /// switch refuses, but for frames beyond the MTU.
     pub mirror_ingress: Option<String>,
@@ -120,6 +128,8 @@ impl Default for Policy {
             link: true,
             interrupts: Interrupts::default(),
             lossless: false,
+            tx_rate_limiter: None,
+            rx_rate_limiter: None,
             mirror_ingress: None,
             mirror_egress: None,
         }

@@ -72,7 +72,7 @@ struct DgramIngress {
 
 impl Ingress for DgramIngress {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
-        if self.dry_at.is_some_and(|at| now - at < DRY_NS) {
+        if max == 0 || self.dry_at.is_some_and(|at| now - at < DRY_NS) {
             return 0;
         }
         self.dry_at = None;

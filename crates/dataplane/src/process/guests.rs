@@ -19,7 +19,7 @@ use super::Process;
 use crate::attach::vhost_user::FrontEnd;
 use crate::attach::vhost_user::message::{self, Message, ProtocolError};
 use crate::attach::vhost_user::session::{Answer, Kept, Offer, Refused};
-use crate::attach::{AttachError, Attached, null};
+use crate::attach::{AttachError, Attached, limited, null};
 use crate::config::{PortConfig, PortId};
 use crate::control::{self, Answer as ControlAnswer, ChannelError};
 use crate::log;
@@ -193,7 +193,12 @@ impl Process {
         record.bells = bells;
         let ring = record.bells.clone();
         let counters = record.spec.counters.clone();
-        let unused = std::mem::replace(&mut record.spec.egresses, egresses);
+        let policy = record.spec.policy.clone();
+        let limited = limited(&egresses, &policy, &record.spec.received);
+        let unused = (
+            std::mem::replace(&mut record.spec.egresses, egresses),
+            std::mem::replace(&mut record.spec.limited, limited),
+        );
         self.publish();
         drop(unused);
         if let Some(mut old) = old {
@@ -201,8 +206,8 @@ impl Process {
         }
         // Nobody was told of what the old halves gave back as they were dropped.
         ring.ring_all();
-        let served = Box::new(Served::new(id, source, counters, clock()));
-        self.common.workers[usize::from(worker)].send(Job::Serve(served));
+        let served = Served::new(id, source, counters, clock()).limited_by(&policy);
+        self.common.workers[usize::from(worker)].send(Job::Serve(Box::new(served)));
         self.charge_remake(id, began);
     }
 

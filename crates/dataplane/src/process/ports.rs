@@ -11,11 +11,11 @@ use super::remakes::Remakes;
 use super::{Process, Record, kinds};
 use crate::attach::vfio_user::Server;
 use crate::attach::vhost_user::FrontEnd;
-use crate::attach::{AttachError, Attached};
+use crate::attach::{AttachError, Attached, limited};
 use crate::config::{Attachment, PortConfig, PortId};
 use crate::control::Answer;
 use crate::inline::set_addresses;
-use crate::serve::Served;
+use crate::serve::{Served, sending_limiter};
 use crate::state::PortState;
 use crate::worker::{Job, Table, clock};
 
@@ -100,6 +100,7 @@ impl Process {
             policy: config.policy.clone(),
             send_queues: send_queues.unwrap_or_else(|| source.queues() as u16),
             counters: counters.clone(),
+            limited: limited(&egresses, &config.policy, &state.received()),
             egresses,
             received: state.received(),
             monitor,
@@ -115,7 +116,7 @@ impl Process {
         self.state.switch().set_port(id, true);
         state.set_failed(false);
         state.set_standing(standing);
-        let served = Served::new(id, source, counters, clock());
+        let served = Served::new(id, source, counters, clock()).limited_by(&config.policy);
         #[cfg(debug_assertions)]
         let served = {
             let is_named = |key: &&(&str, fn())| std::env::var(key.0).as_ref() == Ok(&config.name);
@@ -214,9 +215,17 @@ impl Process {
         let earlier = self.record(id)?.config.policy.clone();
         self.set_addresses(id, policy, &earlier)?;
         let record = self.record(id)?;
+        let worker = usize::from(record.worker);
+        if policy.rx_rate_limiter != earlier.rx_rate_limiter {
+            let spec = &mut record.spec;
+            spec.limited = limited(&spec.egresses, policy, &spec.received);
+        }
         record.spec.policy = policy.clone();
         record.config.policy = policy.clone();
         self.publish();
+        if policy.tx_rate_limiter != earlier.tx_rate_limiter {
+            self.common.workers[worker].send(Job::Limit(id, sending_limiter(policy)));
+        }
         if policy.vlan != earlier.vlan {
             self.common.fdb.flush(Some(id), None);
         }

@@ -133,6 +133,7 @@ impl Switch {
             policy,
             send_queues: 1,
             counters: self.counters_of(id),
+            limited: Vec::new(),
             egresses: inboxes.iter().map(|i| Arc::clone(i) as Arc<dyn Egress>).collect(),
             received: inboxes.iter().map(|inbox| inbox.counters.clone()).collect(),
             monitor,
@@ -173,7 +174,7 @@ impl Switch {
         }
         self.counters_of(from).frames.add(frames.len() as u64);
         // SAFETY: the frames live in `frames`, which is kept as long as the scratch.
-        let map = unsafe { MapGuard::assume_mapped() };
+        let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let turn = self.forwarder.forward(
             &self.ports,
             &self.fdb,
@@ -197,7 +198,7 @@ impl Switch {
         let at = usize::from(from);
         let (frames, mut scratch) = self.held[at].take().expect("something is stalled");
         // SAFETY: as in `send`.
-        let map = unsafe { MapGuard::assume_mapped() };
+        let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let turn = self.forwarder.retry(
             &self.ports,
             &mut self.senders[at],

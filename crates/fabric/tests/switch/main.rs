@@ -1,6 +1,7 @@
 //! What a switch does with frames, rule by rule, and that the sums agree.
 
 mod harness;
+mod limits;
 mod offloads;
 
 use ::frame::{Mac, VlanId};

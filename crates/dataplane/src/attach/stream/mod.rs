@@ -305,7 +305,7 @@ impl Ingress for StreamIngress {
         }
         let mut frames = self.take(scratch, max);
         let dry = self.dry_at.is_some_and(|at| now - at < DRY_NS);
-        if frames == 0 && !dry && !self.stream.is_closed() {
+        if frames == 0 && max > 0 && !dry && !self.stream.is_closed() {
             self.dry_at = None;
             if self.receive(now) {
                 frames = self.take(scratch, max);
