@@ -7,6 +7,7 @@ use anyhow::Result;
 use dataplane::{Inline, SwitchConfig};
 use fabric::Policy;
 use frame::Mac;
+use link::{RateLimiter, TokenBucket};
 use port::Nanos;
 use ring::{Port, Region, RegionConfig};
 
@@ -27,9 +28,12 @@ pub fn plug(
     slots: u32,
 ) -> Result<Port> {
     let port = Port::inline(region, name, 1, 1, slots)?;
-    let policy = Policy { macs, flood_limit: None, ..Policy::default() };
-    switch.add_rings(name, policy, &port.rings())?;
+    switch.add_rings(name, policy(macs), &port.rings())?;
     Ok(port)
+}
+
+fn policy(macs: Vec<Mac>) -> Policy {
+    Policy { macs, flood_limit: None, ..Policy::default() }
 }
 
 /// Turns that are told the same time: some 16 us, for ageing and limits that are in milliseconds.
@@ -42,12 +46,33 @@ fn clock(start: Instant) -> Nanos {
 
 /// Generator, switch and sink in one thread: Mpps.
 pub fn throughput(lab: &Lab, len: usize) -> Result<f64> {
+    forward(lab, len, None)
+}
+
+/// The same with both ports limited in both directions, in bytes and frames, by more than can be: ns a frame.
+pub fn limited(lab: &Lab) -> Result<f64> {
+    let bucket =
+        Some(TokenBucket { size: TokenBucket::MAX_SIZE, one_time_burst: 0, refill_time: 1 });
+    Ok(1e3 / forward(lab, 64, Some(RateLimiter { bandwidth: bucket, ops: bucket }))?)
+}
+
+/// As [`limited`], without limits.
+pub fn unlimited(lab: &Lab) -> Result<f64> {
+    Ok(1e3 / throughput(lab, 64)?)
+}
+
+fn forward(lab: &Lab, len: usize, limiter: Option<RateLimiter>) -> Result<f64> {
     let time = lab.duration();
     on_core(0, move || {
         let region = Region::private(RegionConfig::ports(2, 1, 1024))?;
         let mut switch = switch(2)?;
         let mut generator = plug(&mut switch, &region, "gen", vec![SOURCE], 1024)?;
         let mut sink = plug(&mut switch, &region, "sink", vec![SINK], 1024)?;
+        for (id, mac) in [(0, SOURCE), (1, SINK)] {
+            let (tx_rate_limiter, rx_rate_limiter) = (limiter, limiter);
+            let limited = Policy { tx_rate_limiter, rx_rate_limiter, ..policy(vec![mac]) };
+            switch.set_policy(id, limited)?;
+        }
         let (flow, start) = (Flow::new(len, false), Instant::now());
         let (mut turns, mut now) = (0u32, clock(start));
         traffic::rate(time, || {

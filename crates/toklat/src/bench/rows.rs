@@ -158,6 +158,15 @@ pub const ROWS: &[Row] = &[
         |lab| inline::throughput(lab, 1500),
         Peer::Floor(&["inline", "frame=1500"]),
     ),
+    less(
+        "switch.limited.64",
+        "ns/frame",
+        "ratio >= 0.5",
+        "as switch.inline.64, with both ports limited in both directions, in bytes and frames, by more than there is. Peer: \
+         without limits",
+        inline::limited,
+        Peer::Toklat("no limits", inline::unlimited),
+    ),
     more(
         "switch.pipe.64",
         "ratio >= 0.6",

@@ -9,12 +9,13 @@ use dataplane::state::{LimitOf, MappedMemory};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::VlanId;
 use hyper::Method;
+use link::RateLimiter;
 use serde_json::json;
 
 use super::client::{Client, ClientError};
 use super::name::{Name, PortName, SwitchName};
 use super::port_options::{KindOptions, PolicyOptions};
-use super::table::{Table, binary_bytes};
+use super::table::{Table, binary_bytes, bps, pps};
 use super::{Global, Result, UsageError};
 use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo};
 use crate::users;
@@ -267,6 +268,8 @@ fn rules(spec: &PortSpec) -> String {
             words.push(word.to_owned());
         }
     }
+    words.extend(limit("sends", policy.tx_rate_limiter.as_ref()));
+    words.extend(limit("receives", policy.rx_rate_limiter.as_ref()));
     words.extend(held_back(&policy.interrupts));
     match policy.flood_limit {
         Some(Policy::FLOOD_LIMIT) => {}
@@ -297,6 +300,15 @@ fn memory(memory: &MappedMemory) -> String {
         Some(LimitOf::Switch) => "the switch",
     };
     format!("{mapped}, {} more refused (limit of {whose})", memory.refused)
+}
+
+/// How much a port may send or receive, if that is limited.
+fn limit(does: &str, limiter: Option<&RateLimiter>) -> Option<String> {
+    let RateLimiter { bandwidth, ops } = limiter?;
+    let bits = bandwidth.map(|bucket| bps(bucket.rate() as f64 * 8.0));
+    let frames = ops.map(|bucket| pps(bucket.rate() as f64));
+    let rates: Vec<_> = bits.into_iter().chain(frames).collect();
+    (!rates.is_empty()).then(|| format!("{does} at most {}", rates.join(" and ")))
 }
 
 /// How a guest's interrupts are held back, if they are.

@@ -10,12 +10,14 @@ use clap::Args;
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::{Mac, VlanId};
+use link::{RateLimiter, TokenBucket};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::Result;
 use super::ranges::numbers;
 use crate::api::PortKind;
+use crate::tools::units::Rate;
 use crate::users::UserId;
 
 /// `N`, or a word that means that there is none.
@@ -53,6 +55,31 @@ fn on_off(text: &str) -> Result<bool, &'static str> {
         "on" | "true" => Ok(true),
         "off" | "false" => Ok(false),
         _ => Err("say on or off"),
+    }
+}
+
+/// What `--tx-limit` and `--rx-limit` say: bits a second, frames a second, or both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct RateLimit(RateLimiter);
+
+impl FromStr for RateLimit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut limiter = RateLimiter::default();
+        for rate in text.split(',') {
+            let (bucket, tokens) = match rate.parse() {
+                Ok(Rate::Bits(bits)) => (&mut limiter.bandwidth, bits / 8),
+                Ok(Rate::Frames(frames)) if rate.ends_with("pps") => (&mut limiter.ops, frames),
+                _ => return Err(format!("{rate:?} is no rate such as 1Gb/s or 100kpps")),
+            };
+            if bucket.replace(TokenBucket::per_second(tokens)).is_some() {
+                return Err("say one rate in bits and one in frames at most".into());
+            }
+        }
+        limiter.check().map_err(|e| e.to_string())?;
+        Ok(Self(limiter))
     }
 }
 
@@ -128,6 +155,12 @@ pub struct PolicyOptions {
     /// Most flooded frames a second that it may send [default: 100000]
     #[arg(long, value_name = "N|off")]
     flood_limit: Option<Or<u32>>,
+    /// Most that it may send, in bits or frames a second, as in 1Gb/s or 500Mb/s,100kpps: its frames wait in its own ring
+    #[arg(long, value_name = "RATE|off")]
+    tx_limit: Option<Or<RateLimit>>,
+    /// Most that it may receive: what is beyond is dropped and counted, or waits if the port is lossless
+    #[arg(long, value_name = "RATE|off")]
+    rx_limit: Option<Or<RateLimit>>,
     /// Refuse to learn addresses that move too often [default: on]
     #[arg(long, value_name = "on|off", value_parser = on_off)]
     flap_guard: Option<bool>,
@@ -183,6 +216,8 @@ impl PolicyOptions {
         put("locked", self.locked.map(Value::from));
         put("guard", self.guard.map(Value::from));
         put("flood_limit", self.flood_limit.as_ref().map(or_null));
+        put("tx_rate_limiter", self.tx_limit.as_ref().map(or_null));
+        put("rx_rate_limiter", self.rx_limit.as_ref().map(or_null));
         put("flap_guard", self.flap_guard.map(Value::from));
         put("mtu", self.mtu.map(Value::from));
         put("link", self.link.map(Value::from));
@@ -378,6 +413,10 @@ mod tests {
     use super::*;
     use crate::api::PortSpec;
 
+    fn bucket(size: u64, refill_time: u64) -> TokenBucket {
+        TokenBucket { size, one_time_burst: 0, refill_time }
+    }
+
     #[derive(Parser)]
     struct Line {
         #[command(flatten)]
@@ -407,7 +446,7 @@ mod tests {
             adaptive: true,
             max_sent_delay_us: 7,
         };
-        let table: [(&[&str], Policy); 13] = [
+        let table: [(&[&str], Policy); 15] = [
             (&["--interrupts=off"], Policy::default()),
             (
                 &["--interrupts=rate=9,delay=50,adaptive,sent=7"],
@@ -453,6 +492,21 @@ mod tests {
             ),
             (&["--mac=none"], Policy::default()),
             (&["--flood-limit=off"], Policy { flood_limit: None, ..Policy::default() }),
+            (&["--tx-limit=off", "--rx-limit", "none"], Policy::default()),
+            (
+                &["--tx-limit=1Gb/s,100kpps", "--rx-limit", "8kb/s"],
+                Policy {
+                    tx_rate_limiter: Some(RateLimiter {
+                        bandwidth: Some(bucket(12_500_000, 100)),
+                        ops: Some(bucket(10_000, 100)),
+                    }),
+                    rx_rate_limiter: Some(RateLimiter {
+                        bandwidth: Some(bucket(1000, 1000)),
+                        ops: None,
+                    }),
+                    ..Policy::default()
+                },
+            ),
             (
                 &["--flood-limit", "5", "--mtu=9000"],
                 Policy { flood_limit: Some(5), mtu: 9000, ..Policy::default() },
@@ -532,11 +586,16 @@ mod tests {
 
     #[test]
     fn contradictions_are_usage_errors() {
-        let table: [&[&str]; 27] = [
+        let table: [&[&str]; 32] = [
             &["--nic=e1000"],
             &["--csb"],
             &["--nic=82540em", "--combine=16"],
             &["--nic=82540em", "--vhost-user"],
+            &["--tx-limit=fast"],
+            &["--tx-limit=100"],
+            &["--tx-limit=1Gb/s,2Gb/s"],
+            &["--rx-limit=0.1b/s"],
+            &["--rx-limit=900000Gb/s"],
             &["--interrupts=rate=0"],
             &["--interrupts=adaptive"],
             &["--interrupts=fast"],

@@ -27,6 +27,9 @@ pub fn find(table: &toml::Table) -> Option<String> {
     })
 }
 
+/// Settings that are not written out when they are as usual.
+const OMITTED: [&str; 3] = ["interrupts", "tx_rate_limiter", "rx_rate_limiter"];
+
 fn in_settings<T: DeserializeOwned + Serialize + Default>(
     place: &str,
     settings: &toml::Table,
@@ -37,7 +40,7 @@ fn in_settings<T: DeserializeOwned + Serialize + Default>(
         let known = serde_json::to_value(T::default()).unwrap_or_default();
         let known: Vec<&String> =
             known.as_object().into_iter().flat_map(|known| known.keys()).collect();
-        if known.contains(&key) || known.is_empty() || key == "interrupts" {
+        if known.contains(&key) || known.is_empty() || OMITTED.contains(&key.as_str()) {
             return Some(format!("{place}.{key}: {}", error.message()));
         }
         let near = known.iter().min_by_key(|known| distance(known, key));

@@ -133,6 +133,11 @@ const TYPES: &[(&str, Shape)] = &[
             ("max_sent_delay_us?", "integer"),
         ]),
     ),
+    ("RateLimiter", Object(&[("bandwidth?", "TokenBucket?"), ("ops?", "TokenBucket?")])),
+    (
+        "TokenBucket",
+        Object(&[("size", "integer"), ("one_time_burst?", "integer"), ("refill_time", "integer")]),
+    ),
     ("VlanMode", OneOf(&[("unaware", ""), ("access", "integer"), ("trunk", "Trunk")])),
     ("Trunk", Object(&[("allowed", "[integer]"), ("native", "integer?")])),
     ("Worker", Object(&[("cpu?", "integer?")])),
@@ -295,6 +300,8 @@ const PORT: &[(&str, &str)] = &[
     ("link?", "boolean"),
     ("interrupts?", "Interrupts"),
     ("lossless?", "boolean"),
+    ("tx_rate_limiter?", "RateLimiter?"),
+    ("rx_rate_limiter?", "RateLimiter?"),
     ("mirror_ingress?", "string?"),
     ("mirror_egress?", "string?"),
 ];
@@ -491,6 +498,7 @@ mod tests {
     use dataplane::state::{LimitOf, MappedMemory};
     use fabric::{Interrupts, Policy, VlanMode};
     use frame::{Mac, VlanId};
+    use link::{RateLimiter, TokenBucket};
     use serde::Serialize;
 
     fn shape(name: &str) -> &'static Shape {
@@ -571,7 +579,16 @@ mod tests {
     fn port(kind: PortKind, vlan: VlanMode) -> PortSpec {
         let interrupts =
             Interrupts { max_rate: Some(1), max_delay_us: 1, adaptive: true, max_sent_delay_us: 1 };
-        let policy = Policy { vlan, macs: vec![Mac::local(1)], interrupts, ..Policy::default() };
+        let bucket = Some(TokenBucket { size: 1, one_time_burst: 1, refill_time: 1 });
+        let limiter = Some(RateLimiter { bandwidth: bucket, ops: bucket });
+        let policy = Policy {
+            vlan,
+            macs: vec![Mac::local(1)],
+            interrupts,
+            tx_rate_limiter: limiter,
+            rx_rate_limiter: limiter,
+            ..Policy::default()
+        };
         PortSpec { kind, policy, worker: Some(0), owner: Some(1) }
     }
 

@@ -269,7 +269,9 @@ impl DataProcess {
         loop {
             match next {
                 (Answer::Done, _) => return Ok(found),
-                (Answer::Port { id, config }, fds) => found.push(FoundPort { id, config, fds }),
+                (Answer::Port { id, config }, fds) => {
+                    found.push(FoundPort { id, config: *config, fds })
+                }
                 (answer, _) => return Err(unexpected(&format!("{answer:?} in a list of ports"))),
             }
             next = self.answer(ANSWER_TIMEOUT).await?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use dataplane::config::{Doorbell, NicModel, SwitchConfig};
 use fabric::{Policy, VlanMode};
+use link::RateLimiter;
 use serde::{Deserialize, Serialize};
 
 use super::front_ends::Place;
@@ -233,6 +234,10 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     check_range(name, "mtu", mtu, 68, u64::from(Policy::MAX_MTU))?;
     let last = config.workers.len().saturating_sub(1) as u64;
     check_range(name, "worker", u64::from(spec.worker.unwrap_or(0)), 0, last)?;
+    let limiters = [&spec.policy.tx_rate_limiter, &spec.policy.rx_rate_limiter];
+    if let Err(error) = limiters.into_iter().flatten().try_for_each(RateLimiter::check) {
+        return Err(bad(format!("{name}: {error}"), "see --tx-limit and --rx-limit"));
+    }
     if let Some(mac) = spec.policy.macs.iter().find(|mac| mac.is_group()) {
         let remedy = "a port's own addresses are unicast: the first octet is even";
         return Err(bad(format!("{name}: {mac} is a group address"), remedy));
