@@ -52,6 +52,8 @@ pub mod flags {
     pub const MONITOR_RX: u32 = 0x200;
     /// The port alone. Every port has one owner, so it changes nothing; it keeps no monitor away.
     pub const EXCLUSIVE: u32 = 0x800;
+    /// A port of a switch that is there: none is made.
+    pub const EXISTING: u32 = 0x1000;
 }
 
 /// A request: 152 bytes.

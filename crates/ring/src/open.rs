@@ -108,6 +108,7 @@ pub struct Open {
     directory: Option<PathBuf>,
     monitor: Option<Monitor>,
     exclusive: bool,
+    existing: bool,
 }
 
 type MakeRegion = fn(RegionConfig) -> Result<Arc<Region>, RegionError>;
@@ -135,6 +136,7 @@ impl Open {
             directory: None,
             monitor: None,
             exclusive: false,
+            existing: false,
         }
     }
 
@@ -193,6 +195,12 @@ impl Open {
         Self { exclusive: true, ..self }
     }
 
+    /// Fails if the switch does not exist, instead of having it made: for names that people type.
+    #[must_use]
+    pub fn existing(self) -> Self {
+        Self { existing: true, ..self }
+    }
+
     /// Opens it.
     ///
     /// # Errors
@@ -230,7 +238,8 @@ impl Open {
             Some(Monitor::Received) => flags::MONITOR_RX,
             Some(Monitor::Both) => flags::MONITOR_TX | flags::MONITOR_RX,
         };
-        monitor | if self.exclusive { flags::EXCLUSIVE } else { 0 }
+        let when = |is_so, flag| if is_so { flag } else { 0 };
+        monitor | when(self.exclusive, flags::EXCLUSIVE) | when(self.existing, flags::EXISTING)
     }
 
     fn opened(&self) -> Opened {

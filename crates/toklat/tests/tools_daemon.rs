@@ -102,6 +102,7 @@ fn round_trips_are_measured_in_one_process_and_between_two() {
 #[test]
 fn a_bridge_joins_switches_and_a_monitor_watches() {
     let daemon = patient_daemon();
+    daemon.done(&["switch", "add", "vale1"]);
     let mut bridge = daemon.start_tool(&["bridge", "vale0:up", "vale1:up", "--quiet", "--sleep"]);
     wait_until("the bridge is up", || counters(&daemon, "up").is_some());
     let args = ["sink", "vale1:sink", "--check", "--json", "--quiet", "--sleep", "--count", "500"];

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use self::daemon::frames::{frame, receive, send, until_traffic_flows};
 use self::daemon::guests::{Guest, can_run};
-use self::daemon::passt::{Passt, SERVER, serve, world};
+use self::daemon::passt::{Passt, SERVER, lease, serve, world};
 use self::daemon::{Daemon, skip, small};
 
 mod daemon;
@@ -73,12 +73,10 @@ fn a_guest_reaches_the_world_through_passt_which_may_die() {
             count.fetch_add(got, Ordering::Relaxed);
         }
     });
-    let lease = "udhcpc -i eth0 -n -q -t 20 -T 1 -s /tmp/lease";
+    let [script, lease] = lease();
     let post = format!("wget -q -O - --post-file=/tmp/sent http://{SERVER}");
     let commands = format!(
-        "printf '#!/bin/sh\\n[ $1 = bound ] || exit 0\\nip addr flush dev eth0\\n\
-         ip addr add $ip/$mask dev eth0\\nip route add default via $router\\n\
-         echo toklat-guest: leased $ip/$mask of $router\\n' >/tmp/lease; chmod +x /tmp/lease; {lease}; \
+        "{script}; {lease}; \
          yes toklat | head -c 1000000 >/tmp/sent; \
          {post}:7000/ | grep -q thanks && echo toklat-guest: thanked; \
          nc {SERVER} 7001 </dev/zero >/dev/null & \

@@ -108,6 +108,8 @@ enum Command {
     Ping(tools::ping::PingArgs),
     /// Pass frames between two ports
     Bridge(tools::bridge::BridgeArgs),
+    /// Give all guests of a switch a way out: addresses, name servers, NAT, forwarded ports (by passt)
+    Uplink(tools::uplink::UplinkArgs),
     /// Capture what a port sends and receives
     Cap(tools::cap::CapArgs),
     /// Drive a network card of this machine (VFIO), and exchange frames through it
@@ -157,6 +159,7 @@ impl Command {
             Self::Sink(args) => tools::sink::run(&args, global),
             Self::Ping(args) => tools::ping::run(&args, global),
             Self::Bridge(args) => tools::bridge::run(&args, global),
+            Self::Uplink(args) => tools::uplink::run(&args, global),
             Self::Cap(args) => tools::cap::run(&args, global),
             Self::Card(args) => tools::card::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),

@@ -28,6 +28,15 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Bytes of a pipe's id.
 const PIPE_ID: usize = 15;
 
+/// How a client wants a port opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct How {
+    /// A monitor: of what the port sends, of what it receives.
+    pub watch: Option<(bool, bool)>,
+    /// The switch must be there already.
+    pub existing: bool,
+}
+
 /// What a client asks for, checked.
 #[derive(Debug)]
 pub enum Ask {
@@ -37,8 +46,8 @@ pub enum Ask {
         switch: String,
         /// The port.
         port: String,
-        /// A monitor: of what the port sends, of what it receives.
-        watch: Option<(bool, bool)>,
+        /// How.
+        how: How,
         /// The rings in the region.
         ring: RingAttach,
         /// The region.
@@ -91,7 +100,7 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
         let reason = format!("Version {} of the attach protocol is not {VERSION}", request.version);
         return Err(bad(reason, "use the client library of this version of toklat"));
     }
-    let known = flags::MONITOR_TX | flags::MONITOR_RX | flags::EXCLUSIVE;
+    let known = flags::MONITOR_TX | flags::MONITOR_RX | flags::EXCLUSIVE | flags::EXISTING;
     if request.flags & !known != 0 || request.reserved != 0 {
         return Err(bad("Unknown flags are set", "set the flags of ring::attach::flags only"));
     }
@@ -147,7 +156,8 @@ fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask
         return Err(bad("A monitor has send rings", "open it with receive rings only"));
     }
     let ring = RingAttach { geometry, tx, rx, buf_usable };
-    Ok(Ask::Open { switch: switch.into(), port: port.into(), watch, ring, memory })
+    let how = How { watch, existing: request.flags & flags::EXISTING != 0 };
+    Ok(Ask::Open { switch: switch.into(), port: port.into(), how, ring, memory })
 }
 
 fn parse_pipe_name(name: &str) -> Result<(PipeName, End), ApiError> {
@@ -298,9 +308,9 @@ async fn answer(
     }
     let mut reply = Reply { version: VERSION, ..Reply::new_zeroed() };
     match parse_request(&message.bytes, message.fds)? {
-        Ask::Open { switch, port, watch, ring, memory } => {
+        Ask::Open { switch, port, how, ring, memory } => {
             let region = (ring, memory);
-            let opened = supervisor.open_port(client, &switch, &port, watch, region).await?;
+            let opened = supervisor.open_port(client, &switch, &port, how, region).await?;
             (reply.port, reply.max_frame) = (opened.port, opened.max_frame);
             Ok((reply, vec![opened.token]))
         }
@@ -383,14 +393,17 @@ mod tests {
     #[test]
     fn a_port_a_monitor_and_both_ends_of_a_pipe_are_understood() {
         let ask = parse_request(request(op::OPEN, "vale0:p1").as_bytes(), region()).unwrap();
-        assert!(matches!(ask, Ask::Open { switch, port, watch: None, .. }
-            if switch == "vale0" && port == "p1"));
+        assert!(matches!(ask, Ask::Open { switch, port, how, .. }
+            if switch == "vale0" && port == "p1" && how == How::default()));
+        let by_flag = Request { flags: flags::EXISTING, ..request(op::OPEN, "vale0:p1") };
+        let ask = parse_request(by_flag.as_bytes(), region()).unwrap();
+        assert!(matches!(ask, Ask::Open { how: How { watch: None, existing: true }, .. }));
         let mute = |name| Request { tx: RingSpec::default(), ..request(op::OPEN, name) };
         let ask = parse_request(mute("vale0:p1/r").as_bytes(), region()).unwrap();
-        assert!(matches!(ask, Ask::Open { watch: Some((false, true)), .. }));
+        assert!(matches!(ask, Ask::Open { how, .. } if how.watch == Some((false, true))));
         let by_flag = Request { flags: flags::MONITOR_TX, ..mute("vale0:p1") };
         let ask = parse_request(by_flag.as_bytes(), region()).unwrap();
-        assert!(matches!(ask, Ask::Open { watch: Some((true, false)), .. }));
+        assert!(matches!(ask, Ask::Open { how, .. } if how.watch == Some((true, false))));
         let ask = parse_request(request(op::MAKE_PIPE, "vale0:p{x").as_bytes(), region()).unwrap();
         assert!(matches!(ask, Ask::MakePipe { end: End::Master, name, .. } if name.1 == "x"));
         let ask = parse_request(request(op::OPEN_PIPE, "p}1").as_bytes(), vec![]).unwrap();

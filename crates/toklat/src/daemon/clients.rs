@@ -7,7 +7,7 @@ use dataplane::config::{Attachment, RingAttach, SwitchConfig};
 use jail::strangers::Descriptor;
 use tokio::sync::OwnedMutexGuard;
 
-use super::attach::Lent;
+use super::attach::{How, Lent};
 use super::pipes::{End, Opened, PipeLayout, PipeName};
 use super::quota::{Charge, File, Item};
 use super::supervisor::{Handle, Supervisor};
@@ -80,11 +80,13 @@ impl Supervisor {
         &self,
         client: Client,
         name: &str,
-        (port, is_monitor): (&str, bool),
+        port: &str,
+        how: How,
     ) -> Result<OwnedMutexGuard<Switch>, ApiError> {
         let mut waited = false;
         loop {
-            let handle = if is_monitor {
+            let is_monitor = how.watch.is_some();
+            let handle = if is_monitor || how.existing {
                 self.switch(name)?
             } else {
                 self.find_or_make(client, name).await?
@@ -114,16 +116,16 @@ impl Supervisor {
         client: Client,
         switch: &str,
         port: &str,
-        watch: Option<(bool, bool)>,
+        how: How,
         (ring, memory): (RingAttach, Lent),
     ) -> Result<OpenedPort, ApiError> {
         let (theirs, token) =
             token_pair(client.uid).map_err(|e| system("Cannot make a token for the port", e))?;
         self.check_descriptors(&token)?;
         let lent = self.charge_memory(client, &memory).await?;
-        let mut switch = self.enter(client, switch, (port, watch.is_some())).await?;
+        let mut switch = self.enter(client, switch, port, how).await?;
         self.check_may_open(client, &switch, port)?;
-        let (name, attachment) = match watch {
+        let (name, attachment) = match how.watch {
             None => (port.to_owned(), Attachment::Ring(ring)),
             Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
         };

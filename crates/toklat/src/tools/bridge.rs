@@ -4,7 +4,7 @@ use anyhow::Context;
 use ring::layout::MAX_FRAGS;
 use ring::{Interest, Port, Region, RegionConfig};
 
-use super::session::{Idler, Meter, RunArgs, Session, Totals, Volume, now};
+use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use crate::cli::Global;
 
 /// Options of `toklat bridge`.
@@ -20,6 +20,8 @@ pub struct BridgeArgs {
     /// Frames passed at a time
     #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     burst: u16,
+    #[command(flatten)]
+    open: OpenArgs,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -48,11 +50,15 @@ fn open_both(args: &BridgeArgs, global: &Global) -> anyhow::Result<[Port; 2]> {
         Some(Region::create(config).context("Cannot make a region for both ports")?)
     };
     let open = |name: &str| {
-        let mut open = ring::Open::new(name).slots(SLOTS).directory(global.dir());
-        if let Some(region) = &region {
-            open = open.in_region(region);
-        }
-        open.open().with_context(|| format!("Cannot open {name}"))
+        let open = ring::Open::new(name).slots(SLOTS);
+        args.open.open(
+            match &region {
+                Some(region) => open.in_region(region),
+                None => open,
+            },
+            name,
+            global,
+        )
     };
     Ok([open(&args.a)?, open(&args.b)?])
 }

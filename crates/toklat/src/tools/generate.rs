@@ -13,7 +13,7 @@ use ring::{Interest, Outgoing, Port};
 use super::SINK_MAC;
 use super::pace::Pacer;
 use super::pcap;
-use super::session::{Idler, Meter, RunArgs, Session, Totals, Volume, now, open};
+use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use super::traffic::{Sizes, Traffic, TrafficConfig};
 use super::units::Rate;
 use crate::cli::Global;
@@ -67,6 +67,8 @@ pub struct GenArgs {
     /// With --pcap: again and again
     #[arg(long = "loop", requires = "pcap")]
     repeat: bool,
+    #[command(flatten)]
+    open: OpenArgs,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -243,7 +245,7 @@ impl Generator {
 /// # Errors
 /// If options contradict each other, the port cannot be opened or fails.
 pub fn run(args: &GenArgs, global: &Global) -> anyhow::Result<()> {
-    let mut port = open(&args.port, global)?;
+    let mut port = args.open.port(&args.port, global)?;
     let mut generator = args.generator(&port)?;
     let session = Session::start(&args.run)?;
     let totals = send(&mut generator, &mut port, &session, &args.run)?;

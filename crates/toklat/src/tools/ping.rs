@@ -7,7 +7,7 @@ use ring::{Interest, Port};
 use super::roundtrip::{
     MIN_PAYLOAD, RoundTrips, Schedule, Summary, answer, reply_number, write_request,
 };
-use super::session::{Idler, Meter, RunArgs, Session, Volume, now, open};
+use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Volume, now};
 use super::sink::announce;
 use super::units;
 use crate::cli::Global;
@@ -51,6 +51,8 @@ pub struct PingArgs {
     /// Bytes of payload after the Ethernet header, at least 10
     #[arg(short, long, default_value_t = 10, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(MIN_PAYLOAD as i64..=9216))]
     size: u16,
+    #[command(flatten)]
+    open: OpenArgs,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -199,13 +201,13 @@ pub struct Report {
 /// # Errors
 /// If options contradict each other, a port cannot be opened or fails.
 pub fn run(args: &PingArgs, global: &Global) -> anyhow::Result<()> {
-    let port = open(&args.port, global)?;
+    let port = args.open.port(&args.port, global)?;
     if args.server {
         return serve(args, port, global);
     }
     let summary = match &args.peer {
         Peer::Port(name) => {
-            let other = open(name, global)?;
+            let other = args.open.port(name, global)?;
             ask_both(args, [port, other])?
         }
         Peer::Mac(server) => ask(args, port, *server)?,

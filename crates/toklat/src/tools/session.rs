@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use ring::{Interest, Port};
+use ring::{Interest, OpenError, Port};
+use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -109,13 +110,38 @@ pub fn pin(cpu: usize) -> anyhow::Result<()> {
     })
 }
 
-/// Opens a port for a tool.
-///
-/// # Errors
-/// [`ring::OpenError`], with the name.
-pub fn open(name: &str, global: &Global) -> anyhow::Result<Port> {
-    let opened = ring::Open::new(name).directory(global.dir()).open();
-    opened.with_context(|| format!("Cannot open {name}"))
+/// The daemon's word for a switch or port that is not there.
+const ENOENT: i32 = Errno::NOENT.raw_os_error();
+
+/// How tools open ports.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct OpenArgs {
+    /// Make the switch, if there is none of this name
+    #[arg(long)]
+    create: bool,
+}
+
+impl OpenArgs {
+    /// Opens a port for a tool.
+    ///
+    /// # Errors
+    /// [`ring::OpenError`], with the name.
+    pub fn port(self, name: &str, global: &Global) -> anyhow::Result<Port> {
+        self.open(ring::Open::new(name), name, global)
+    }
+
+    /// Opens the port of this name as `open` says.
+    ///
+    /// # Errors
+    /// [`ring::OpenError`], with the name.
+    pub fn open(self, open: ring::Open, name: &str, global: &Global) -> anyhow::Result<Port> {
+        let open = open.directory(global.dir());
+        let opened = if self.create { open } else { open.existing() }.open();
+        let is_missing =
+            matches!(&opened, Err(OpenError::Refused { errno, .. }) if *errno == ENOENT);
+        let hint = if is_missing { " (--create makes a switch that is not there)" } else { "" };
+        opened.with_context(|| format!("Cannot open {name}{hint}"))
+    }
 }
 
 /// Decides how to pass the time.

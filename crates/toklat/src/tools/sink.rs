@@ -7,7 +7,7 @@ use frame::{MIN_FRAME, Mac, write_announcement};
 use ring::{Interest, Port};
 
 use super::SINK_MAC;
-use super::session::{Idler, Meter, RunArgs, Session, Totals, Volume, now, open};
+use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use super::tally::{Findings, Tally};
 use super::units;
 use crate::cli::Global;
@@ -30,6 +30,8 @@ pub struct SinkArgs {
     /// Frames taken at a time
     #[arg(short, long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=1024))]
     burst: u16,
+    #[command(flatten)]
+    open: OpenArgs,
     #[command(flatten)]
     run: RunArgs,
 }
@@ -87,7 +89,7 @@ pub struct Report {
 /// # Errors
 /// If the port cannot be opened or fails, or the checks found flaws.
 pub fn run(args: &SinkArgs, global: &Global) -> anyhow::Result<()> {
-    let mut port = open(&args.port, global)?;
+    let mut port = args.open.port(&args.port, global)?;
     let session = Session::start(&args.run)?;
     let report = receive(args, &mut port, &session)?;
     let line = format!("received at {}{}", report.totals, describe(report.findings));

@@ -24,7 +24,8 @@ use crate::api::PortInfo;
 use crate::cli::name::{PortName, SwitchName};
 use crate::cli::port_options::{KindOptions, PolicyOptions};
 use crate::cli::{Client, ClientError, Global, Result, UsageError};
-use crate::tools::session;
+use crate::parent_death;
+use crate::tools::{session, uplink};
 
 /// How long QEMU may take to end when it is told to.
 const END: Duration = Duration::from_secs(5);
@@ -35,7 +36,7 @@ pub enum VmCommand {
     /// Run a virtual machine with a NIC on a switch, until it powers off
     #[command(after_help = "Examples:\n  \
         toklat vm run --switch vale0 --test-guest --address 10.0.0.1/24\n  \
-        toklat vm run --switch vale0 --image debian.qcow2 --memory 2048 --cpus 2\n  \
+        toklat vm run --switch vale0 --image debian.qcow2 --memory 2048 --cpus 2 --uplink\n  \
         toklat vm run --switch vale0 --kernel bzImage --initrd rd --append console=ttyS0\n  \
         toklat vm run --switch vale0 --image disk.img --print -- -vnc :1\n\n\
         On a terminal, Ctrl-A x ends it at once, and Ctrl-A c is QEMU's monitor.")]
@@ -64,6 +65,9 @@ pub struct RunArgs {
     /// The switch it is plugged into
     #[arg(long, value_name = "SWITCH")]
     switch: SwitchName,
+    /// With a way out: toklat uplink runs as long as the machine does, unless the switch has one
+    #[arg(long)]
+    uplink: bool,
     /// Name of its port; one that is there, of --vhost-user or --nic, is used as it is, and stays [default: vm and
     /// this process's number]
     #[arg(long, value_name = "NAME")]
@@ -306,6 +310,7 @@ fn run(args: &RunArgs, global: &Global) -> Result {
         add_port(global, &port, &options)?;
     }
     let mut watcher = Watcher::start(global, &port, given.is_some())?;
+    let _uplink = if args.uplink { Uplink::start(global, &port.switch)? } else { None };
     eprintln!("toklat: {line}");
     let mut child =
         command.spawn().with_context(|| format!("Cannot start {}", qemu.program.display()))?;
@@ -431,6 +436,32 @@ impl Drop for Watcher {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
+    }
+}
+
+/// The machine's way out, which ends when this is dropped, or when this process ends.
+struct Uplink(Child);
+
+impl Uplink {
+    /// Starts it; `None` if there is one.
+    fn start(global: &Global, switch: &SwitchName) -> Result<Option<Self>> {
+        let there: PortName = format!("{switch}:{}", uplink::PORT).parse()?;
+        if Client::connect(global)?.get::<PortInfo>(&there.path()).is_ok() {
+            return Ok(None);
+        }
+        let program = std::env::current_exe().context("Cannot tell where this program is")?;
+        let mut command = Command::new(program);
+        command.arg("--dir").arg(global.dir()).args(["uplink", &switch.to_string()]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let command = parent_death::signal(in_its_own_session(&mut command), Signal::TERM);
+        Ok(Some(Self(command.spawn().context("Cannot start toklat uplink")?)))
+    }
+}
+
+impl Drop for Uplink {
+    fn drop(&mut self) {
+        signal(&self.0, Signal::TERM);
+        let _ = self.0.wait();
     }
 }
 

@@ -35,6 +35,14 @@ impl Drop for Passt {
     }
 }
 
+/// A guest's address by DHCP: what makes its script, and what asks and says `toklat-guest: leased ADDRESS/BITS of ROUTER`.
+pub fn lease() -> [String; 2] {
+    let script = "printf '#!/bin/sh\\n[ $1 = bound ] || exit 0\\nip addr flush dev eth0\\n\
+         ip addr add $ip/$mask dev eth0\\nip route add default via $router\\n\
+         echo toklat-guest: leased $ip/$mask of $router\\n' >/tmp/lease; chmod +x /tmp/lease";
+    [script.to_owned(), "udhcpc -i eth0 -n -q -t 20 -T 1 -s /tmp/lease".to_owned()]
+}
+
 /// A network namespace with a way into the world, and a server there.
 pub fn world() -> Result<Namespace, &'static str> {
     if Command::new("passt").arg("--version").output().is_err() {

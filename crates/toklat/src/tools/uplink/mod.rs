@@ -1,0 +1,432 @@
+//! `toklat uplink`: a way out for all guests of a switch, as an ordinary user.
+//!
+//! A port of the switch, where the gateway is, and behind it one [passt](https://passt.top) for each guest, which turns the guest's
+//! connections into sockets of the host, and gives it an address (DHCP, IPv6 by router advertisements). passt serves one guest
+//! and answers for every address it is asked for; so it hears of the switch what is for the gateway ([`whom`]), and no more.
+
+mod passt;
+mod whom;
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsFd;
+use std::str::FromStr;
+
+use anyhow::{Context, ensure};
+use frame::Mac;
+use ring::{Interest, Port};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::Serialize;
+
+use self::passt::Passt;
+use self::whom::Verdict;
+use super::session::{OpenArgs, now, stop_on_signals};
+use super::sink::announce;
+use crate::cli::Global;
+use crate::cli::name::SwitchName;
+
+/// The usual name of its port.
+pub const PORT: &str = "uplink";
+/// The last byte of the first guest's address.
+const FIRST: u8 = 15;
+/// Addresses of a guest that are remembered.
+const ADDRESSES: usize = 16;
+/// Frames taken at a time.
+const BURST: usize = 64;
+/// How often the switch is told where the gateway is, and the clock is looked at. Nanoseconds.
+const TICK: u64 = 1_000_000_000;
+/// No two passts are started within this time. Nanoseconds.
+const START: u64 = 100_000_000;
+/// A guest that was quiet for so long gives way to another when there is no room. Nanoseconds.
+const QUIET: u64 = 60_000_000_000;
+
+/// Options of `toklat uplink`.
+#[derive(Clone, Debug, clap::Args)]
+pub struct UplinkArgs {
+    /// The switch
+    switch: SwitchName,
+    /// Forward a port of this host to a guest's: 8080:80 to the first guest's, 8080:10.0.2.16:80 to that of the guest with this
+    /// address; /udp behind it for UDP. Listens from the guest's first frame on
+    #[arg(short, long = "publish", value_name = "PORT:[ADDRESS:]PORT[/udp]")]
+    publish: Vec<Forward>,
+    /// Where forwarded ports listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    bind: IpAddr,
+    /// The guests' network: the gateway is .1 there, the first guest .15
+    #[arg(long, value_name = "A.B.C.0/24", default_value = "10.0.2.0/24")]
+    subnet: Subnet,
+    /// The name server that guests are told of; may be given again [default: those of this host]
+    #[arg(long, value_name = "ADDRESS")]
+    dns: Vec<IpAddr>,
+    /// Guests may connect to services of this host, also to those that listen on loopback, at the gateway's address
+    #[arg(long)]
+    host: bool,
+    /// Most guests at a time
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=200))]
+    guests: u8,
+    /// The port's name
+    #[arg(long, value_name = "NAME", default_value = PORT)]
+    port: String,
+    /// passt, if it is not on the path
+    #[arg(long, value_name = "PROGRAM", default_value = "passt")]
+    passt: String,
+    #[command(flatten)]
+    open: OpenArgs,
+}
+
+/// What `--publish` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Forward {
+    host: u16,
+    /// The first guest, if it is not said.
+    guest: Option<Ipv4Addr>,
+    port: u16,
+    udp: bool,
+}
+
+impl FromStr for Forward {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "say 8080:80, 8080:10.0.2.16:80 or 5353:53/udp";
+        let number = |text: &str| text.parse().ok().filter(|port| *port > 0).ok_or(WRONG);
+        let (ports, udp) = match text.split_once('/') {
+            Some((ports, "udp")) => (ports, true),
+            Some((ports, "tcp")) => (ports, false),
+            Some(_) => return Err(WRONG),
+            None => (text, false),
+        };
+        let (host, rest) = ports.split_once(':').ok_or(WRONG)?;
+        let (guest, port) = match rest.split_once(':') {
+            Some((guest, port)) => (Some(guest.parse().map_err(|_| WRONG)?), port),
+            None => (None, rest),
+        };
+        Ok(Self { host: number(host)?, guest, port: number(port)?, udp })
+    }
+}
+
+/// A network of 256 addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Subnet([u8; 3]);
+
+impl Subnet {
+    fn host(self, number: u8) -> Ipv4Addr {
+        let [a, b, c] = self.0;
+        Ipv4Addr::new(a, b, c, number)
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const WRONG: &str = "say a network of 256 addresses, such as 10.0.2.0/24";
+        let (network, "24") = text.split_once('/').ok_or(WRONG)? else { return Err(WRONG) };
+        match network.parse().map(|ip: Ipv4Addr| ip.octets()) {
+            Ok([a, b, c, 0]) => Ok(Self([a, b, c])),
+            _ => Err(WRONG),
+        }
+    }
+}
+
+/// What `toklat uplink` reports at its end.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+struct Totals {
+    guests: usize,
+    out_frames: u64,
+    in_frames: u64,
+    /// Lost: passt was not fast enough, or there was no room for its guest.
+    dropped: u64,
+}
+
+/// Runs `toklat uplink`.
+///
+/// # Errors
+/// The port cannot be opened, passt cannot be started, or the port is gone.
+pub fn run(args: &UplinkArgs, global: &Global) -> anyhow::Result<()> {
+    let given = args.publish.iter().filter_map(|forward| forward.guest);
+    for guest in given {
+        ensure!(
+            args.subnet.host(guest.octets()[3]) == guest && guest.octets()[3] >= FIRST,
+            "{guest} is no guest's address: they are from {} on; see --subnet",
+            args.subnet.host(FIRST)
+        );
+    }
+    found(&args.passt)?;
+    let name = format!("{}:{}", args.switch, args.port);
+    let port = args.open.port(&name, global)?;
+    let us = Mac::of_name(&name);
+    let mut uplink = Uplink::new(args, us, port);
+    let gateway = args.subnet.host(1);
+    eprintln!(
+        "toklat: guests of {} get addresses from {} on, by {gateway}",
+        args.switch,
+        args.subnet.host(FIRST)
+    );
+    let stop = stop_on_signals()?;
+    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+        uplink.turn().with_context(|| format!("{name} is gone"))?;
+    }
+    let totals = uplink.totals;
+    let line = format!(
+        "{} guests; {} frames out, {} in, {} dropped",
+        totals.guests, totals.out_frames, totals.in_frames, totals.dropped
+    );
+    global.print_done(&totals, &line)
+}
+
+/// Says at once, and not at the first guest, that there is no passt.
+fn found(program: &str) -> anyhow::Result<()> {
+    let asked = std::process::Command::new(program).arg("--version").output();
+    asked.map(|_| ()).with_context(|| {
+        format!("There is no {program}; install it (apt install passt, https://passt.top)")
+    })
+}
+
+/// The port, and who is behind it.
+struct Uplink<'a> {
+    args: &'a UplinkArgs,
+    us: Mac,
+    port: Port,
+    guests: HashMap<Mac, Guest>,
+    totals: Totals,
+    next_tick: u64,
+    /// No passt is started before.
+    next_start: u64,
+    /// A passt has frames that the port had no room for.
+    blocked: bool,
+    servers: Vec<IpAddr>,
+    buffer: Vec<u8>,
+}
+
+/// A guest with its passt.
+struct Guest {
+    number: u8,
+    passt: Passt,
+    /// Addresses it was seen with.
+    addresses: HashSet<IpAddr>,
+    heard_at: u64,
+}
+
+impl<'a> Uplink<'a> {
+    fn new(args: &'a UplinkArgs, us: Mac, port: Port) -> Self {
+        let (guests, totals, servers) = (HashMap::new(), Totals::default(), name_servers(args));
+        if servers.is_empty() && !args.host {
+            eprintln!(
+                "toklat: no name server but on loopback; guests get none (--dns ADDRESS, or --host)"
+            );
+        }
+        let (next_tick, next_start, buffer) = (0, 0, vec![0; 1 << 16]);
+        Self {
+            args,
+            us,
+            port,
+            guests,
+            totals,
+            next_tick,
+            next_start,
+            blocked: false,
+            servers,
+            buffer,
+        }
+    }
+
+    /// Waits for frames of either side, and passes them on.
+    fn turn(&mut self) -> anyhow::Result<()> {
+        let at = now();
+        if at >= self.next_tick {
+            announce(&mut self.port, self.us);
+            self.next_tick = at + TICK;
+        }
+        let out = self.take_from_switch(at)?;
+        self.take_from_passts();
+        self.port.flush()?;
+        if out == 0 { self.wait() } else { Ok(()) }
+    }
+
+    /// Frames of guests, each to its passt; returns how many came.
+    fn take_from_switch(&mut self, at: u64) -> anyhow::Result<usize> {
+        let mut came = 0;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        while came < BURST {
+            let Some(len) = self.port.receive(1).next().map(|frame| frame.copy_out(&mut buffer))
+            else {
+                break;
+            };
+            came += 1;
+            self.take(&buffer[..len], at)?;
+        }
+        self.buffer = buffer;
+        for guest in self.guests.values_mut() {
+            // If it is gone, reading says so.
+            let _ = guest.passt.flush();
+        }
+        Ok(came)
+    }
+
+    fn take(&mut self, frame: &[u8], at: u64) -> anyhow::Result<()> {
+        let from = frame.get(6..12).and_then(|mac| mac.try_into().ok()).map(Mac::new);
+        let Some(from) = from else { return Ok(()) };
+        let others = &self.guests;
+        let has = |address: IpAddr| {
+            others.iter().any(|(mac, guest)| *mac != from && guest.addresses.contains(&address))
+        };
+        let verdict = whom::judge(frame, self.us, self.args.subnet.host(1), has);
+        if verdict == Verdict::Out && !self.guests.contains_key(&from) {
+            self.admit(from, at)?;
+        }
+        let Some(guest) = self.guests.get_mut(&from) else {
+            self.totals.dropped += u64::from(verdict == Verdict::Out);
+            return Ok(());
+        };
+        guest.heard_at = at;
+        let address = match verdict {
+            Verdict::Claims(address) => Some(address),
+            _ => whom::source(frame),
+        };
+        if guest.addresses.len() < ADDRESSES {
+            guest.addresses.extend(address);
+        }
+        if verdict == Verdict::Out {
+            let sent = guest.passt.push(frame);
+            self.totals.out_frames += u64::from(sent);
+            self.totals.dropped += u64::from(!sent);
+        }
+        Ok(())
+    }
+
+    /// Starts a passt for a guest, if there is room, or if somebody else's was quiet for long.
+    fn admit(&mut self, guest: Mac, at: u64) -> anyhow::Result<()> {
+        if at < self.next_start {
+            return Ok(());
+        }
+        self.next_start = at + START;
+        if self.guests.len() >= usize::from(self.args.guests) {
+            let quiet = self.guests.iter().filter(|(_, guest)| at - guest.heard_at > QUIET);
+            let Some(quiet) = quiet.min_by_key(|(_, guest)| guest.heard_at).map(|(mac, _)| *mac)
+            else {
+                return Ok(());
+            };
+            self.guests.remove(&quiet);
+        }
+        let taken: HashSet<u8> = self.guests.values().map(|guest| guest.number).collect();
+        let Some(number) = (0..self.args.guests).find(|number| !taken.contains(number)) else {
+            return Ok(());
+        };
+        let arguments = arguments(self.args, &self.servers, self.us, number);
+        let passt = Passt::start(&self.args.passt, &arguments)?;
+        let address = self.args.subnet.host(FIRST + number);
+        eprintln!("toklat: {guest} is {address}");
+        let addresses = HashSet::from([address.into()]);
+        self.guests.insert(guest, Guest { number, passt, addresses, heard_at: at });
+        self.totals.guests += 1;
+        Ok(())
+    }
+
+    /// Frames of the passts, each to its guest.
+    fn take_from_passts(&mut self) {
+        let mut ended = Vec::new();
+        self.blocked = false;
+        for (mac, guest) in &mut self.guests {
+            match pass(&mut guest.passt, *mac, &mut self.port) {
+                Ok((frames, all)) => {
+                    self.totals.in_frames += frames;
+                    self.blocked |= !all;
+                }
+                Err(_) => ended.push(*mac),
+            }
+        }
+        for mac in ended {
+            // The guest's next frame starts another.
+            if let Some(guest) = self.guests.remove(&mac) {
+                eprintln!("toklat: the passt of {mac} has ended: {}", guest.passt.end());
+            }
+        }
+    }
+
+    /// Sleeps until a frame comes, or for a tick.
+    fn wait(&mut self) -> anyhow::Result<()> {
+        let left = self.next_tick.saturating_sub(now());
+        // What waits for room is not asked for more meanwhile.
+        let (interest, input) = match self.blocked {
+            true => (Interest::READ | Interest::WRITE, PollFlags::empty()),
+            false => (Interest::READ, PollFlags::IN),
+        };
+        let ready = self.port.arm(interest).any();
+        if !ready && left > 0 {
+            let mut fds = vec![PollFd::new(&self.port, PollFlags::IN)];
+            fds.extend(self.guests.values().map(|guest| {
+                let full = if guest.passt.is_full() { PollFlags::OUT } else { PollFlags::empty() };
+                PollFd::from_borrowed_fd(guest.passt.as_fd(), input | full)
+            }));
+            let time = std::time::Duration::from_nanos(left);
+            match poll(&mut fds, Some(&Timespec::try_from(time)?)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(error) => return Err(error).context("Waiting failed"),
+            }
+        }
+        Ok(self.port.disarm()?)
+    }
+}
+
+/// Passes on what a passt has for its guest, as far as the port has room; how many frames, and whether that is all.
+fn pass(passt: &mut Passt, to: Mac, port: &mut Port) -> std::io::Result<(u64, bool)> {
+    let mut frames = 0;
+    loop {
+        while port.send(BURST).room() == BURST {
+            let Some(frame) = passt.next_frame()? else { break };
+            if let Some(destination) = frame.get_mut(..6) {
+                // Router advertisements are for all that this passt knows: its guest.
+                destination.copy_from_slice(&to.octets());
+                frames += u64::from(port.send(1).push(frame));
+            }
+        }
+        if port.send(BURST).room() < BURST {
+            return Ok((frames, false));
+        }
+        if !passt.read()? {
+            return Ok((frames, true));
+        }
+    }
+}
+
+/// The name servers that guests are told of. Those on loopback are the host's alone (with `--host`, passt maps them);
+/// systemd-resolved, which listens there, says elsewhere whom it asks.
+fn name_servers(args: &UplinkArgs) -> Vec<IpAddr> {
+    if !args.dns.is_empty() || args.host {
+        return args.dns.clone();
+    }
+    let of = |path: &str| -> Vec<IpAddr> {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let words = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+        let servers = words.filter_map(|server| server.trim().parse().ok());
+        servers.filter(|server: &IpAddr| !server.is_loopback()).collect()
+    };
+    let files = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+    files.into_iter().map(of).find(|servers| !servers.is_empty()).unwrap_or_default()
+}
+
+/// What the passt of guest `number` is told.
+fn arguments(args: &UplinkArgs, servers: &[IpAddr], us: Mac, number: u8) -> Vec<OsString> {
+    let address = args.subnet.host(FIRST + number);
+    let mut words = vec!["--mtu".to_owned(), "1500".into(), "--mac-addr".into(), us.to_string()];
+    words.extend(["--address".into(), address.to_string(), "--netmask".into(), "24".into()]);
+    words.extend(["--gateway".into(), args.subnet.host(1).to_string()]);
+    // By DHCPv6 every guest would get the same address; by advertisements each makes its own.
+    words.push("--no-dhcpv6".into());
+    if !args.host {
+        words.push("--no-map-gw".into());
+    }
+    for server in servers {
+        words.extend(["--dns".into(), server.to_string()]);
+    }
+    for forward in &args.publish {
+        if forward.guest.map_or(number == 0, |guest| guest == address) {
+            let Forward { host, port, udp, .. } = forward;
+            words.push(if *udp { "--udp-ports" } else { "--tcp-ports" }.into());
+            words.push(format!("{}/{host}:{port}", args.bind));
+        }
+    }
+    words.into_iter().map(OsString::from).collect()
+}

@@ -1,0 +1,232 @@
+//! One passt, at a socket that only it and we have.
+
+use std::ffi::OsString;
+use std::io::{ErrorKind, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+
+use anyhow::Context;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use rustix::pipe::PipeFlags;
+
+/// Bytes of a frame's length, before it (QEMU's `-netdev stream`), most significant first.
+const PREFIX: usize = 4;
+/// Bytes of the longest frame: passt's (its buffers are for 64 KiB), and then some.
+const MAX_FRAME: usize = 65_550;
+/// Bytes that may wait to be sent. What is beyond is lost, as at any full queue.
+const MAX_WAITING: usize = 1 << 20;
+/// Bytes read at once.
+const READ: usize = 1 << 18;
+
+/// A passt that runs. Dropped, it ends: its socket does.
+#[derive(Debug)]
+pub struct Passt {
+    child: Child,
+    socket: UnixStream,
+    /// What came, from `taken` on.
+    came: Vec<u8>,
+    taken: usize,
+    /// What waits to be sent.
+    waits: Vec<u8>,
+    /// What it says when something is wrong.
+    words: OwnedFd,
+}
+
+impl Passt {
+    /// Starts `program` with these arguments.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start(program: &str, arguments: &[OsString]) -> anyhow::Result<Self> {
+        let kind = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
+        let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
+        let socket = UnixStream::from(ours);
+        socket.set_nonblocking(true)?;
+        // Whoever writes more than we read loses words, and does not wait.
+        let (words, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let child = spawn(program, arguments, theirs.as_fd(), said)?;
+        Ok(Self { child, socket, came: Vec::new(), taken: 0, waits: Vec::new(), words })
+    }
+
+    /// Gives it a frame, or loses the frame if too much waits.
+    pub fn push(&mut self, frame: &[u8]) -> bool {
+        let fits = self.waits.len() + PREFIX + frame.len() <= MAX_WAITING;
+        if fits {
+            self.waits.extend((frame.len() as u32).to_be_bytes());
+            self.waits.extend(frame);
+        }
+        fits
+    }
+
+    /// Sends what waits, as far as its socket takes it.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn flush(&mut self) -> std::io::Result<()> {
+        let mut sent = 0;
+        while sent < self.waits.len() {
+            match self.socket.write(&self.waits[sent..]) {
+                Ok(bytes) => sent += bytes,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.waits.drain(..sent);
+        Ok(())
+    }
+
+    /// True if something waits for its socket to take it.
+    pub fn is_full(&self) -> bool {
+        !self.waits.is_empty()
+    }
+
+    /// Reads what came; false if there was nothing.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn read(&mut self) -> std::io::Result<bool> {
+        self.came.drain(..std::mem::take(&mut self.taken));
+        let had = self.came.len();
+        self.came.resize(had + READ, 0);
+        let got = self.socket.read(&mut self.came[had..]);
+        self.came.truncate(had + *got.as_ref().unwrap_or(&0));
+        match got {
+            Ok(0) => Err(ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Waits for its end, which it has announced, and says why.
+    pub fn end(mut self) -> String {
+        let _ = self.child.kill();
+        let status = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        let mut bytes = [0; 4096];
+        let said = rustix::io::read(&self.words, &mut bytes).unwrap_or(0);
+        let said = String::from_utf8_lossy(&bytes[..said]);
+        let last = said.lines().rfind(|line| !line.contains("syslog") && !line.trim().is_empty());
+        last.map_or(status, |line| line.trim().to_owned())
+    }
+
+    /// The next whole frame that came.
+    ///
+    /// # Errors
+    /// What came is no frame: there is no telling where the next one begins.
+    pub fn next_frame(&mut self) -> std::io::Result<Option<&mut [u8]>> {
+        let rest = &mut self.came[self.taken..];
+        let Some((prefix, rest)) = rest.split_first_chunk_mut::<PREFIX>() else { return Ok(None) };
+        let len = u32::from_be_bytes(*prefix) as usize;
+        if len > MAX_FRAME {
+            return Err(ErrorKind::InvalidData.into());
+        }
+        let Some(frame) = rest.get_mut(..len) else { return Ok(None) };
+        self.taken += PREFIX + len;
+        Ok(Some(frame))
+    }
+}
+
+impl AsFd for Passt {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Drop for Passt {
+    fn drop(&mut self) {
+        // The end of its socket would be enough; a passt that hangs is ended as well.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts it with its end of the socket, which is to be open there alone.
+fn spawn(
+    program: &str,
+    arguments: &[OsString],
+    theirs: BorrowedFd<'_>,
+    said: OwnedFd,
+) -> anyhow::Result<Child> {
+    let mut command = Command::new(program);
+    command.args(["--foreground", "--quiet", "--fd"]).arg(theirs.as_raw_fd().to_string());
+    command.args(arguments);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
+    // This process has one thread: nothing else is started meanwhile, with a descriptor that it should not have.
+    rustix::io::fcntl_setfd(theirs, rustix::io::FdFlags::empty())?;
+    command.spawn().with_context(|| {
+        format!("Cannot start {program}; install it (apt install passt, https://passt.top)")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A passt whose part `sh` plays, with the socket as its descriptor number `$4`.
+    fn played(script: &str) -> (Passt, tempfile::TempDir) {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("passt");
+        std::fs::write(&program, format!("#!/bin/bash\nfd=$4\n{script}\n")).unwrap();
+        std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+            .unwrap();
+        // A test that starts something at this moment may hold the file open for an instant.
+        (until(|| Passt::start(program.to_str().unwrap(), &[]).ok()), dir)
+    }
+
+    fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
+        let began = std::time::Instant::now();
+        loop {
+            if let Some(found) = look() {
+                return found;
+            }
+            assert!(began.elapsed().as_secs() < 60, "nothing came");
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn frames_come_whole_and_a_length_that_cannot_be_is_its_end() {
+        let (mut passt, _dir) = played(
+            r"printf '\0\0\0\3abc\0\0' >&$fd; read -n 1 -u $fd; printf '\0\2de\xff\xff\xff\xff' >&$fd; cat <&$fd",
+        );
+        let mut frames = Vec::new();
+        until(|| {
+            passt.read().unwrap();
+            frames.extend(passt.next_frame().unwrap().map(|frame| frame.to_vec()));
+            (frames.len() == 1).then_some(())
+        });
+        assert!(passt.push(b"xy"));
+        passt.flush().unwrap();
+        let error = until(|| {
+            passt.read().unwrap();
+            match passt.next_frame() {
+                Ok(frame) => {
+                    frames.extend(frame.map(|frame| frame.to_vec()));
+                    None
+                }
+                Err(error) => Some(error),
+            }
+        });
+        assert_eq!(frames, [b"abc".to_vec(), b"de".to_vec()]);
+        assert_eq!(error.kind(), ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn one_that_ends_says_why_and_one_that_does_not_read_costs_frames_alone() {
+        let (mut passt, _dir) =
+            played("echo 'Failed to send 3 bytes to syslog' >&2; echo no route >&2");
+        until(|| passt.read().is_err().then_some(()));
+        assert_eq!(passt.end(), "no route");
+        let (mut passt, _dir) = played("exec sleep 1000");
+        let mut pushed = 0;
+        while passt.push(&[0; 1500]) {
+            pushed += 1;
+            passt.flush().unwrap();
+        }
+        assert!(pushed >= MAX_WAITING / 1504);
+        assert!(passt.is_full());
+    }
+}
