@@ -10,6 +10,7 @@ mod fuzz;
 mod guest;
 mod perf;
 mod qemu;
+mod schemathesis;
 mod setup;
 mod size;
 mod test;
@@ -36,6 +37,8 @@ usage: cargo xtask COMMAND
   deb              a Debian package in target/debian (cargo-deb)
   siege [SECONDS]  attackers of every kind beside honest traffic, on optimised code, on a machine that does nothing
                    else (default 600; as root): what honest ports lost, and how long turns took
+  schemathesis [SECONDS]
+                   the control API against its own description, by Schemathesis of PyPI (default 300)
   fuzz [SECONDS]   every fuzz target for SECONDS (default 30; nightly, cargo-fuzz)";
 
 fn main() -> ExitCode {
@@ -59,6 +62,8 @@ fn main() -> ExitCode {
         ["deb"] => deb::run(),
         ["siege"] => test::siege("600"),
         ["siege", seconds] if seconds.parse::<u64>().is_ok() => test::siege(seconds),
+        ["schemathesis"] => schemathesis::run(None),
+        ["schemathesis", seconds] => schemathesis::run(Some(seconds)),
         ["fuzz"] => fuzz::run(30),
         ["fuzz", seconds] if seconds.parse::<u64>().is_ok() => {
             fuzz::run(seconds.parse().unwrap_or(30))

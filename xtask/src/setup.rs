@@ -121,7 +121,7 @@ fn packages(ci: bool) -> Result<()> {
     install(&missing)
 }
 
-fn is_root() -> bool {
+pub fn is_root() -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         status.lines().any(|l| l.starts_with("Uid:") && l.split_whitespace().nth(2) == Some("0"))
     })

@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use daemon::{Daemon, PATIENCE, exchange, text};
@@ -98,6 +99,60 @@ fn refusals_say_what_and_why_and_what_to_do() {
         let what = format!("{method} {path} {body}: {answer}");
         assert_eq!((got, text(&answer["error"])), (status, code), "{what}");
         assert!(!error.reason.is_empty() && !error.remedy.is_empty(), "{what}");
+    }
+    let raw = |request: &str| {
+        let mut stream =
+            std::os::unix::net::UnixStream::connect(daemon.dir().join("control.sock")).unwrap();
+        // Whoever is refused before all was read may be hung up on.
+        let _ = stream.write_all(request.as_bytes());
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        answer
+    };
+    let end = "Host: toklat\r\nConnection: close\r\n";
+    for (request, status, word, header) in [
+        (
+            format!("PUT /v1/stats HTTP/1.1\r\n{end}\r\n"),
+            405,
+            "method_not_allowed",
+            "allow: GET, HEAD\r\n",
+        ),
+        (
+            format!("DELETE /v1/switches/vale0/ports HTTP/1.1\r\n{end}\r\n"),
+            405,
+            "method_not_allowed",
+            "allow: GET, HEAD, POST\r\n",
+        ),
+        (format!("GET /v1/nonsense HTTP/1.1\r\n{end}\r\n"), 404, "not_found", ""),
+        (format!("GET /v1/switches/%ff HTTP/1.1\r\n{end}\r\n"), 400, "bad_request", ""),
+        (
+            format!(
+                "POST /v1/switches HTTP/1.1\r\n{end}Content-Length: {}\r\n\r\n{}",
+                17 << 20,
+                " ".repeat(17 << 20)
+            ),
+            413,
+            "too_large",
+            "",
+        ),
+        (
+            format!("POST /v1/switches HTTP/1.1\r\n{end}Content-Length: 3\r\n\r\n\u{7ff}\u{7f}"),
+            400,
+            "bad_request",
+            "",
+        ),
+    ] {
+        let answer = raw(&request);
+        let request = request.lines().next().unwrap();
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+        assert!(
+            answer.contains("content-type: application/problem+json\r\n"),
+            "{request}: {answer}"
+        );
+        assert!(answer.contains(header), "{request}: {answer}");
+        let body: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!((&body["error"], &body["status"]), (&json!(word), &json!(status)), "{body}");
+        assert_eq!(body["type"], "about:blank");
     }
     let missing = json!({"name": "f", "kind": {"pcap_read": {"path": "/nonexistent/x.pcap"}}});
     assert_eq!(daemon.ask("POST", ports, &missing).0, 404);
@@ -213,11 +268,31 @@ fn addresses_can_be_added_listed_and_removed() {
     assert_eq!(daemon.ask("POST", "/v1/switches/vale0/fdb/flush", &Value::Null).0, 204);
 }
 
+/// A token in a file of this mode.
+fn token_file(dir: &Path, mode: u32) -> PathBuf {
+    let file = dir.join("token");
+    std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+    file
+}
+
+#[test]
+fn a_token_that_others_may_read_is_none() {
+    let dir = tempfile::tempdir().unwrap();
+    for mode in [0o604, 0o602, 0o620] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        command.arg("--dir").arg(dir.path().join("run")).args(["daemon", "--listen-tcp"]);
+        command.args(["127.0.0.1:0", "--token-file"]).arg(token_file(dir.path(), mode));
+        let ended = command.output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert!(!ended.status.success() && said.contains("chmod 600"), "{mode:o}: {said}");
+    }
+}
+
 #[test]
 fn over_tcp_only_the_token_opens() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("token");
-    std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
+    let file = token_file(dir.path(), 0o600);
     // Port 0 would hide the number from us.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let listen = free.to_string();
@@ -227,6 +302,10 @@ fn over_tcp_only_the_token_opens() {
         exchange(TcpStream::connect(free).unwrap(), "GET", "/v1/status", headers, "").0
     };
     assert_eq!(ask(""), 401);
+    let stream = TcpStream::connect(free).unwrap();
+    let (head, body) = daemon::head_and_body(stream, "GET", "/v1/status", "", "").unwrap();
+    assert!(head.contains("www-authenticate: Bearer"), "{head}");
+    assert!(head.contains("application/problem+json") && body.contains("forbidden"), "{body}");
     assert_eq!(ask("Authorization: Bearer 0123456789abcdef012\r\n"), 401);
     assert_eq!(ask("Authorization: Basic 0123456789abcdef0123\r\n"), 401);
     assert_eq!(ask("Authorization: Bearer 0123456789abcdef0123\r\n"), 200);
@@ -236,8 +315,7 @@ fn over_tcp_only_the_token_opens() {
 #[test]
 fn over_tcp_a_head_that_does_not_end_is_not_waited_for() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("token");
-    std::fs::write(&file, "0123456789abcdef0123\n").unwrap();
+    let file = token_file(dir.path(), 0o600);
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = ["--listen-tcp", &free.to_string(), "--token-file", file.to_str().unwrap()];
     let _daemon = Daemon::start_with(&options);

@@ -8,6 +8,10 @@ use serde::{Deserialize, Serialize};
 pub enum ErrorCode {
     /// The request makes no sense as it is.
     BadRequest,
+    /// The path is served, and not with this method.
+    MethodNotAllowed,
+    /// The request's body is too long.
+    TooLarge,
     /// No such switch, port, address or path.
     NotFound,
     /// It exists already.
@@ -36,6 +40,8 @@ impl ErrorCode {
             Self::BadRequest => 400,
             Self::Forbidden | Self::NeedsPrivilege => 403,
             Self::NotFound => 404,
+            Self::MethodNotAllowed => 405,
+            Self::TooLarge => 413,
             Self::Exists | Self::Busy => 409,
             Self::Stale => 412,
             Self::System => 500,

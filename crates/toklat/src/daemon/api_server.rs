@@ -7,8 +7,11 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{DefaultBodyLimit, Query, RawPathParams, Request, State};
-use axum::http::header::{ETAG, HeaderMap, IF_MATCH};
+use axum::extract::rejection::{BytesRejection, QueryRejection, RawPathParamsRejection};
+use axum::extract::{DefaultBodyLimit, MatchedPath, Query, RawPathParams, Request, State};
+use axum::http::header::{
+    ALLOW, CONTENT_TYPE, ETAG, HeaderMap, HeaderValue, IF_MATCH, WWW_AUTHENTICATE,
+};
 use axum::http::{StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -105,7 +108,8 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 fn unknown() -> Response {
     let remedy = "send Authorization: Bearer with what is in the daemon's token file";
     let error = ApiError::new(ErrorCode::Forbidden, "The token is missing or wrong", remedy);
-    (StatusCode::UNAUTHORIZED, axum::Json(error)).into_response()
+    let asks = [(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))];
+    (asks, problem(StatusCode::UNAUTHORIZED, &error)).into_response()
 }
 
 /// The router that [`ROUTES`] describes.
@@ -114,14 +118,26 @@ fn router(to: Arc<Supervisor>) -> Router {
         let reason = format!("There is no {} {}", request.method(), request.uri().path());
         ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json").into_response()
     };
+    let other_method = |request: Request| async move {
+        let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let methods = methods(path);
+        let reason = format!("{} is not for {}", request.method(), request.uri().path());
+        let remedy = format!("it is for {methods}; see /openapi.json");
+        let refused = ApiError::new(ErrorCode::MethodNotAllowed, reason, remedy).into_response();
+        (HeaderValue::try_from(methods).map(|methods| [(ALLOW, methods)]).ok(), refused)
+            .into_response()
+    };
     let mut router = Router::new();
     for route in ROUTES {
         let operation = route.operation;
         let handler = move |State(to): State<Arc<Supervisor>>,
-                            path: RawPathParams,
-                            Query(mut params): Query<Params>,
+                            path: Result<RawPathParams, RawPathParamsRejection>,
+                            params: Result<Query<Params>, QueryRejection>,
                             headers: HeaderMap,
-                            body: Bytes| async move {
+                            body: Result<Bytes, BytesRejection>| async move {
+            let path = path.map_err(|e| bad(format!("The path: {e}")))?;
+            let Query(mut params) = params.map_err(|e| bad(format!("The query: {e}")))?;
+            let body = body.map_err(|e| unread(&e))?;
             params.extend(path.iter().map(|(k, v)| (k.to_owned(), v.to_owned())));
             let expected = headers.get(IF_MATCH).and_then(|tag| tag.to_str().ok());
             params.extend(expected.map(|tag| (IF_MATCH.to_string(), tag.to_owned())));
@@ -135,9 +151,28 @@ fn router(to: Arc<Supervisor>) -> Router {
     }
     router
         .fallback(nothing)
-        .method_not_allowed_fallback(nothing)
+        .method_not_allowed_fallback(other_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(to)
+}
+
+/// The methods of a path, as `Allow` has them (RFC 9110, 10.2.1). Whoever may `GET` may `HEAD`.
+fn methods(path: &str) -> String {
+    let methods = ROUTES.iter().filter(|route| route.path == path).map(|route| route.method);
+    let methods = methods.flat_map(|method| match method {
+        "GET" => vec!["GET", "HEAD"],
+        other => vec![other],
+    });
+    methods.collect::<Vec<_>>().join(", ")
+}
+
+/// Why a body could not be had.
+fn unread(why: &BytesRejection) -> ApiError {
+    if why.status() == StatusCode::PAYLOAD_TOO_LARGE {
+        let reason = format!("The body is longer than {} MiB", MAX_BODY >> 20);
+        return ApiError::new(ErrorCode::TooLarge, reason, "send it in parts");
+    }
+    bad(format!("The body: {why}"))
 }
 
 /// The filter of a method that occurs in [`ROUTES`].
@@ -166,7 +201,7 @@ async fn answer(
             let (topology, tag) = to.get_topology().await;
             Ok(([(ETAG, tag)], axum::Json(topology)).into_response())
         }
-        Operation::PutTopology => reply(&to.apply(parse_tables(body)?, &how(params)?).await?),
+        Operation::PutTopology => reply(&to.apply(parse(body)?, &how(params)?).await?),
         Operation::ListSwitches => {
             let mut list = Vec::new();
             for handle in to.handles() {
@@ -174,7 +209,7 @@ async fn answer(
             }
             reply(&list)
         }
-        Operation::AddSwitch => created(&to.add_switch(parse_tables(body)?).await?),
+        Operation::AddSwitch => created(&to.add_switch(parse(body)?).await?),
         Operation::GetSwitch => reply(&to.switch(switch)?.lock().await.info()),
         Operation::PatchSwitch => reply(&to.patch_switch(switch, &parse(body)?).await?),
         Operation::DeleteSwitch => done(to.delete_switch(switch).await),
@@ -238,14 +273,11 @@ fn bad(reason: impl Into<String>) -> ApiError {
     ApiError::new(ErrorCode::BadRequest, reason, "see /openapi.json for what it takes")
 }
 
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body).map_err(|e| bad(format!("The request's JSON: {e}")))
-}
-
-/// As [`parse`], for what is made of tables: a list in the place of one is refused.
-fn parse_tables<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
-    let understood = parse(body)?;
-    shape::check(&parse::<serde_json::Value>(body)?, &understood)?;
+/// What a body says. A list in the place of an object is refused.
+fn parse<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, ApiError> {
+    let wrong = |e| bad(format!("The request's JSON: {e}"));
+    let understood = serde_json::from_slice(body).map_err(wrong)?;
+    shape::check(&serde_json::from_slice(body).map_err(wrong)?, &understood)?;
     Ok(understood)
 }
 
@@ -264,7 +296,7 @@ fn how(params: &Params) -> Result<How, ApiError> {
     })
 }
 
-fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, ApiError> {
+fn parse_or_default<T: DeserializeOwned + Serialize + Default>(body: &[u8]) -> Result<T, ApiError> {
     if body.is_empty() { Ok(T::default()) } else { parse(body) }
 }
 
@@ -295,7 +327,37 @@ impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status());
         let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        (status, axum::Json(self)).into_response()
+        problem(status, &self)
+    }
+}
+
+/// A refusal as RFC 9457 has it, with members of our own: `error`, `reason`, `remedy`.
+fn problem(status: StatusCode, error: &ApiError) -> Response {
+    let kind = HeaderValue::from_static(openapi::PROBLEM);
+    (status, [(CONTENT_TYPE, kind)], axum::Json(Problem::of(status, error))).into_response()
+}
+
+/// What [`problem`] sends.
+#[derive(Serialize)]
+pub(super) struct Problem<'a> {
+    #[serde(rename = "type")]
+    kind: &'static str,
+    title: &'static str,
+    status: u16,
+    detail: String,
+    #[serde(flatten)]
+    error: &'a ApiError,
+}
+
+impl<'a> Problem<'a> {
+    pub(super) fn of(status: StatusCode, error: &'a ApiError) -> Self {
+        Self {
+            kind: "about:blank",
+            title: status.canonical_reason().unwrap_or_default(),
+            status: status.as_u16(),
+            detail: error.to_string(),
+            error,
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::configure::spec_of;
 use super::supervisor::Supervisor;
 use super::switch::Access;
-use super::topology::{Configured, check, check_cpus, needs_restart};
+use super::topology::{Configured, check, check_cpus, check_each, needs_restart};
 use crate::api::{
     Action, ApiError, Applied, Change, ErrorCode, Quotas, Setting, SwitchSpec, Topology,
 };
@@ -38,6 +38,8 @@ impl Supervisor {
     /// error says which steps were done before it.
     pub async fn apply(&self, wanted: Topology, how: &How) -> Result<Applied, ApiError> {
         let mut now = self.topology.lock().await;
+        // What could not be done anyhow is told first (RFC 9110, 13.2.1).
+        check_each(&wanted)?;
         if how.expected.as_ref().is_some_and(|expected| *expected != now.tag()) {
             let reason = "The topology has changed since it was read";
             return Err(ApiError::new(ErrorCode::Stale, reason, "read it again, and apply that"));

@@ -338,7 +338,7 @@ fn describe_pipe(reply: &mut Reply, layout: &PipeLayout, end: End) {
 /// The errno that netmap's clients know for it.
 fn errno(code: ErrorCode) -> i32 {
     match code {
-        ErrorCode::BadRequest => Errno::INVAL,
+        ErrorCode::BadRequest | ErrorCode::MethodNotAllowed | ErrorCode::TooLarge => Errno::INVAL,
         ErrorCode::NotFound => Errno::NOENT,
         ErrorCode::Exists => Errno::EXIST,
         ErrorCode::Busy | ErrorCode::Stale => Errno::BUSY,

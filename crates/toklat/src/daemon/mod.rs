@@ -33,15 +33,15 @@ mod supervisor;
 mod switch;
 pub mod topology;
 
-use std::io;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use dataplane::config::SwitchConfig;
 use jail::strangers::{self, Descriptor};
 use rustix::fs::FlockOperation;
@@ -388,7 +388,7 @@ async fn listen_tcp(
     let Some(file) = &options.token_file else {
         bail!("Serving {address} needs --token-file: whoever knows the token may do everything");
     };
-    let token = std::fs::read_to_string(file)
+    let token = read_token(file)
         .with_context(|| format!("Cannot read the token file {}", file.display()))?;
     let token = token.trim();
     if token.len() < 16 {
@@ -397,6 +397,17 @@ async fn listen_tcp(
     let listener = tokio::net::TcpListener::bind(address);
     let listener = listener.await.with_context(|| format!("Cannot listen on {address}"))?;
     Ok(Some((listener, token.into())))
+}
+
+/// The token of a file that is no other user's to read or change.
+fn read_token(file: &Path) -> anyhow::Result<String> {
+    let mut file = std::fs::File::open(file)?;
+    // Asked of what was opened: by its name it may be another a moment later.
+    let mode = file.metadata()?.permissions().mode();
+    ensure!(mode & 0o026 == 0, "Its mode is {:03o}: others may use it; chmod 600", mode & 0o777);
+    let mut token = String::new();
+    file.read_to_string(&mut token)?;
+    Ok(token)
 }
 
 /// Locks, also after a panic elsewhere: what is behind these locks is whole at any time.

@@ -1,12 +1,19 @@
 //! The API's OpenAPI 3.1 description, made from the table of routes and a table of types.
 //!
 //! Types are written shortly: `string`, `[T]` for a list, `{T}` for an object with any keys, `T?` for
-//! a value that may be null; a field whose name ends with `?` may be left out. A test holds the table
+//! a value that may be null, `integer 1..9` for a number of a range; a field whose name ends with `?` may be left out. A test holds the table
 //! against what the types of [`crate::api`] really are in JSON.
+
+use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
+use super::topology::{PORT_NAME, SWITCH_NAME};
+
 use crate::api::{ROUTES, Route};
+
+/// The type of refusals (RFC 9457).
+pub(super) const PROBLEM: &str = "application/problem+json";
 
 enum Shape {
     /// An object with these fields.
@@ -20,11 +27,24 @@ enum Shape {
 use Shape::{Object, OneOf, Words};
 
 const TYPES: &[(&str, Shape)] = &[
-    ("Error", Object(&[("error", "ErrorCode"), ("reason", "string"), ("remedy", "string")])),
+    (
+        "Error",
+        Object(&[
+            ("type", "string"),
+            ("title", "string"),
+            ("status", "integer 400..599"),
+            ("detail", "string"),
+            ("error", "ErrorCode"),
+            ("reason", "string"),
+            ("remedy", "string"),
+        ]),
+    ),
     (
         "ErrorCode",
         Words(&[
             "bad_request",
+            "method_not_allowed",
+            "too_large",
             "not_found",
             "exists",
             "busy",
@@ -136,10 +156,14 @@ const TYPES: &[(&str, Shape)] = &[
     ("RateLimiter", Object(&[("bandwidth?", "TokenBucket?"), ("ops?", "TokenBucket?")])),
     (
         "TokenBucket",
-        Object(&[("size", "integer"), ("one_time_burst?", "integer"), ("refill_time", "integer")]),
+        Object(&[
+            ("size", "integer 1..1099511627776"),
+            ("one_time_burst?", "integer"),
+            ("refill_time", "integer 1..3600000"),
+        ]),
     ),
-    ("VlanMode", OneOf(&[("unaware", ""), ("access", "integer"), ("trunk", "Trunk")])),
-    ("Trunk", Object(&[("allowed", "[integer]"), ("native", "integer?")])),
+    ("VlanMode", OneOf(&[("unaware", ""), ("access", "Vlan"), ("trunk", "Trunk")])),
+    ("Trunk", Object(&[("allowed", "[Vlan]"), ("native", "Vlan?")])),
     ("Worker", Object(&[("cpu?", "integer?")])),
     ("Idle", Words(&["auto", "poll", "sleep"])),
     ("Applied", Object(&[("changes", "[Change]")])),
@@ -205,14 +229,14 @@ const TYPES: &[(&str, Shape)] = &[
         "FdbEntry",
         Object(&[
             ("mac", "string"),
-            ("vlan", "integer?"),
+            ("vlan", "Vlan?"),
             ("port", "string"),
             ("fixed", "boolean"),
             ("age_s", "integer"),
         ]),
     ),
-    ("NewFdbEntry", Object(&[("mac", "string"), ("vlan?", "integer?"), ("port", "string")])),
-    ("FdbFlush", Object(&[("port?", "string?"), ("vlan?", "integer?")])),
+    ("NewFdbEntry", Object(&[("mac", "Mac"), ("vlan?", "Vlan?"), ("port", "string")])),
+    ("FdbFlush", Object(&[("port?", "string?"), ("vlan?", "Vlan?")])),
     ("Stats", Object(&[("at_ns", "integer"), ("switches", "[SwitchStats]")])),
     (
         "SwitchStats",
@@ -266,16 +290,28 @@ const TYPES: &[(&str, Shape)] = &[
     ("Stop", Object(&[("leave_data_processes?", "boolean")])),
 ];
 
+/// Examples of some types, in JSON.
+const EXAMPLES: &[(&str, &str)] = &[
+    ("NewSwitch", r#"{"name": "vale7", "idle": "sleep", "workers": [{}, {}]}"#),
+    ("NewPort", r#"{"name": "web", "lossless": true}"#),
+    ("NewPort", r#"{"name": "vm1", "kind": {"vhost_user": {"queues": 2}}}"#),
+    ("SwitchSpec", r#"{"batch": 32}"#),
+    ("PortSpec", r#"{"tx_rate_limiter": {"bandwidth": {"size": 1250000, "refill_time": 100}}}"#),
+    ("Topology", r#"{"switch": {"vale7": {"port": {"db": {"vlan": {"access": 10}}}}}}"#),
+    ("Quotas", r#"{"user": {"1000": {"ports": 16}}}"#),
+    ("NewFdbEntry", r#"{"mac": "02:00:00:00:00:01", "port": "web"}"#),
+];
+
 type Fields<const N: usize> = [(&'static str, &'static str); N];
 
 const SWITCH: &[(&str, &str)] = &[
-    ("max_ports?", "integer"),
+    ("max_ports?", "integer 1..16384"),
     ("workers?", "[Worker]"),
     ("idle?", "Idle"),
-    ("batch?", "integer"),
+    ("batch?", "integer 1..1024"),
     ("fdb_entries?", "integer"),
     ("fdb_ageing_s?", "integer"),
-    ("stall_timeout_ms?", "integer"),
+    ("stall_timeout_ms?", "integer 0..10000"),
     ("max_guest_memory?", "Bytes"),
     ("max_mapped_memory?", "Bytes"),
     ("max_region_memory?", "Bytes"),
@@ -290,13 +326,13 @@ const PORT: &[(&str, &str)] = &[
     ("owner?", "User?"),
     ("protected?", "boolean"),
     ("vlan?", "VlanMode"),
-    ("macs?", "[string]"),
+    ("macs?", "[Mac]"),
     ("locked?", "boolean"),
     ("guard?", "boolean"),
     ("flood_limit?", "integer?"),
     ("flap_guard?", "boolean"),
     ("mac_limit?", "integer"),
-    ("mtu?", "integer"),
+    ("mtu?", "integer 68..9216"),
     ("link?", "boolean"),
     ("interrupts?", "Interrupts"),
     ("lossless?", "boolean"),
@@ -345,8 +381,8 @@ const QUOTA: &[(&str, &str)] = &[
 ];
 const QUOTAS: Fields<{ QUOTA.len() + 1 }> = joined(&[("user?", "{Quota}")], QUOTA);
 
-const NEW_SWITCH: Fields<{ SWITCH.len() + 1 }> = joined(&[("name", "string")], SWITCH);
-const NEW_PORT: Fields<{ PORT.len() + 1 }> = joined(&[("name", "string")], PORT);
+const NEW_SWITCH: Fields<{ SWITCH.len() + 1 }> = joined(&[("name", "SwitchName")], SWITCH);
+const NEW_PORT: Fields<{ PORT.len() + 1 }> = joined(&[("name", "PortName")], PORT);
 const PORT_STATS: Fields<{ COUNTERS.len() + 3 }> =
     joined(&[("name", "string"), ("id", "integer"), ("state", "PortState")], &COUNTERS);
 
@@ -371,8 +407,21 @@ pub fn document() -> Value {
         let path = paths.entry(route.path).or_insert_with(|| json!({}));
         path[route.method.to_lowercase()] = operation(route);
     }
-    let schemas: Map<_, _> =
-        TYPES.iter().map(|(name, shape)| ((*name).to_owned(), schema(shape))).collect();
+    let asked = asked();
+    let described = |(name, shape): &(&str, Shape)| {
+        let mut schema = schema(shape);
+        if matches!(shape, Object(_)) && asked.contains(name) {
+            schema["additionalProperties"] = false.into();
+        }
+        let examples = EXAMPLES.iter().filter(|(of, _)| of == name);
+        let examples = examples.filter_map(|(_, text)| serde_json::from_str(text).ok());
+        let examples: Vec<Value> = examples.collect();
+        if !examples.is_empty() {
+            schema["examples"] = examples.into();
+        }
+        ((*name).to_owned(), schema)
+    };
+    let schemas: Map<_, _> = TYPES.iter().map(described).collect();
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -380,9 +429,37 @@ pub fn document() -> Value {
             "version": env!("CARGO_PKG_VERSION"),
             "description": "JSON over HTTP on control.sock in the daemon's runtime directory.",
         },
+        "servers": [
+            { "url": "http://localhost", "description": "By the Unix socket: who may connect may ask" },
+            {
+                "url": "http://{address}",
+                "description": "With --listen-tcp: who knows the token may ask",
+                "variables": { "address": { "default": "127.0.0.1:9000" } },
+            },
+        ],
+        "security": [{}, { "token": [] }],
         "paths": paths,
-        "components": { "schemas": schemas },
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+        },
     })
+}
+
+/// The types that requests are made of: what they do not name is refused.
+fn asked() -> BTreeSet<&'static str> {
+    let mut asked = BTreeSet::new();
+    let mut names: Vec<&str> = ROUTES.iter().map(|route| route.takes).collect();
+    while let Some(name) = names.pop() {
+        let name = name.trim_matches(|c| "[]{}?".contains(c));
+        let Some((name, shape)) = TYPES.iter().find(|(known, _)| *known == name) else { continue };
+        if asked.insert(*name)
+            && let Object(fields) | OneOf(fields) = shape
+        {
+            names.extend(fields.iter().map(|(_, kind)| kind));
+        }
+    }
+    asked
 }
 
 fn operation(route: &Route) -> Value {
@@ -406,8 +483,7 @@ fn operation(route: &Route) -> Value {
         "parameters": parameters(route),
         "responses": good,
     });
-    operation["responses"]["default"] =
-        json!({ "description": "Refused", "content": body("Error") });
+    operation["responses"]["default"] = json!({ "description": "Refused", "content": { PROBLEM: { "schema": notation("Error") } } });
     if !route.takes.is_empty() {
         operation["requestBody"] = json!({ "content": body(route.takes) });
     }
@@ -477,8 +553,16 @@ fn notation(kind: &str) -> Value {
     if let Some(inner) = kind.strip_prefix('{').and_then(|k| k.strip_suffix('}')) {
         return json!({ "type": "object", "additionalProperties": notation(inner) });
     }
+    if let Some((min, max)) = range(kind) {
+        return json!({ "type": "integer", "minimum": min, "maximum": max });
+    }
     match kind {
-        "string" | "integer" | "boolean" => json!({ "type": kind }),
+        "string" | "boolean" => json!({ "type": kind }),
+        "integer" => json!({ "type": kind, "minimum": 0 }),
+        "Mac" => json!({ "type": "string", "pattern": "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$" }),
+        "Vlan" => json!({ "type": "integer", "minimum": 1, "maximum": 4094 }),
+        "SwitchName" => name_pattern(SWITCH_NAME),
+        "PortName" => name_pattern(PORT_NAME),
         "Limit" => json!({
             "type": ["integer", "string"],
             "description": "A number, as in 100 or 2GiB, or none"
@@ -490,10 +574,23 @@ fn notation(kind: &str) -> Value {
     }
 }
 
+/// The ends of `integer 1..9`.
+fn range(kind: &str) -> Option<(u64, u64)> {
+    let (min, max) = kind.strip_prefix("integer ")?.split_once("..")?;
+    Some((min.parse().ok()?, max.parse().ok()?))
+}
+
+/// As `check_name` has it.
+fn name_pattern(max: usize) -> Value {
+    json!({ "type": "string", "pattern": format!("^[A-Za-z0-9][A-Za-z0-9._-]{{0,{}}}$", max - 1) })
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::api_server::Problem;
     use super::*;
     use crate::api::*;
+    use axum::http::StatusCode;
     use dataplane::config::{Combine, Doorbell, NicConfig, NicModel, SwitchConfig, WorkerConfig};
     use dataplane::state::{LimitOf, MappedMemory};
     use fabric::{Interrupts, Policy, VlanMode};
@@ -525,7 +622,15 @@ mod tests {
         }
         match kind {
             "Any" => {}
-            "string" => assert!(value.is_string(), "{at}: {value}"),
+            "string" | "Mac" | "SwitchName" | "PortName" => {
+                assert!(value.is_string(), "{at}: {value}");
+            }
+            "Vlan" => assert!(value.as_u64().is_some_and(|vlan| (1..4095).contains(&vlan))),
+            kind if range(kind).is_some() => {
+                let (min, max) = range(kind).unwrap();
+                let within = value.as_u64().is_some_and(|number| (min..=max).contains(&number));
+                assert!(within, "{at}: {value}");
+            }
             "integer" | "User" | "Bytes" | "Limit" => assert!(value.is_u64(), "{at}: {value}"),
             "boolean" => assert!(value.is_boolean(), "{at}: {value}"),
             name => check_shape(value, shape(name), &format!("{at} ({name})")),
@@ -626,7 +731,8 @@ mod tests {
     #[test]
     fn the_table_of_types_is_what_the_types_are() {
         let name = || "x".to_owned();
-        full("Error", ApiError::new(ErrorCode::Busy, "a", "b"));
+        let refused = ApiError::new(ErrorCode::Busy, "a", "b");
+        full("Error", Problem::of(StatusCode::CONFLICT, &refused));
         full("SwitchSpec", switch());
         let most = Some(Limit::AtMost(1));
         let quota = Quota {
@@ -732,6 +838,26 @@ mod tests {
         for reference in text.split("#/components/schemas/").skip(1) {
             let name = reference.split('"').next().unwrap();
             assert!(document["components"]["schemas"][name].is_object(), "{name} is not there");
+        }
+    }
+
+    #[test]
+    fn examples_are_what_the_types_take() {
+        fn is<T: serde::de::DeserializeOwned>(text: &str) {
+            serde_json::from_str::<T>(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        }
+        for (name, text) in EXAMPLES {
+            match *name {
+                "NewSwitch" => is::<NewSwitch>(text),
+                "NewPort" => is::<NewPort>(text),
+                "SwitchSpec" => is::<SwitchSpec>(text),
+                "PortSpec" => is::<PortSpec>(text),
+                "Topology" => is::<Topology>(text),
+                "Quotas" => is::<Quotas>(text),
+                "NewFdbEntry" => is::<NewFdbEntry>(text),
+                other => panic!("{other} has no check"),
+            }
+            assert!(document()["components"]["schemas"][name]["examples"].is_array());
         }
     }
 

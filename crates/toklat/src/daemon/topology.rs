@@ -55,11 +55,20 @@ pub fn check_name(name: &str, max: usize) -> Result<(), ApiError> {
 /// # Errors
 /// Names the first setting that cannot be.
 pub fn check(topology: &Topology) -> Result<(), ApiError> {
+    check_each(topology)?;
+    check_claims(topology)
+}
+
+/// Checks each setting by itself.
+///
+/// # Errors
+/// Names the first that cannot be.
+pub fn check_each(topology: &Topology) -> Result<(), ApiError> {
     for (name, spec) in &topology.switch {
         check_name(name, SWITCH_NAME)?;
         check_switch(name, spec)?;
     }
-    check_claims(topology)
+    Ok(())
 }
 
 /// Checks that no two ports claim the same thing, and that those whose names are used are there.

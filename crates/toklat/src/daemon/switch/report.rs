@@ -6,9 +6,11 @@ use dataplane::state::{Standing, State};
 use frame::{Mac, VlanId};
 
 use super::super::process::DataProcess;
+use super::super::supervisor::monotonic_ns;
 use super::{Port, Switch};
 use crate::api::{
-    ApiError, FdbFlush, NewFdbEntry, PortInfo, PortState, PortStats, SwitchInfo, SwitchStats,
+    ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, PortStats, SwitchInfo,
+    SwitchStats,
 };
 
 impl Switch {
@@ -35,7 +37,14 @@ impl Switch {
     /// # Errors
     /// There is none, or no data process now.
     pub async fn delete_fdb(&self, mac: Mac, vlan: Option<VlanId>) -> Result<(), ApiError> {
-        self.tell_now(&Command::DeleteFdb { mac, vlan }).await
+        let done = self.tell_now(&Command::DeleteFdb { mac, vlan }).await;
+        let now = port::Nanos(monotonic_ns());
+        done.map_err(|error| {
+            let knows =
+                self.view.fdb(now).iter().any(|entry| (entry.mac, entry.vlan) == (mac, vlan));
+            let code = if knows { error.code } else { ErrorCode::NotFound };
+            ApiError { code, ..error }
+        })
     }
 
     /// Its state memory.
