@@ -16,8 +16,8 @@ use crate::tool::{self, cargo, command};
 /// The version that finds nothing; a newer one may look for more.
 const PACKAGE: &str = "schemathesis==4.32.5";
 const SECONDS: u32 = 300;
-/// Whoever is root runs the daemon as this user: it is asked to write files and to make taps.
-const NOBODY: u32 = 65_534;
+/// Root runs the daemon as this user (Debian's `nobody`): it is asked to write files and to make taps.
+const UNPRIVILEGED: u32 = 65_534;
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Where its daemon ends; and two checks that know too little: that nothing is refused which the types allow (files that cannot
 /// be opened and addresses used twice are), and that all is found in a switch that was made just now (its ports are not).
@@ -105,7 +105,7 @@ impl Daemon {
         if setup::is_root() {
             own(&dir)?;
             own(&token)?;
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         }
         let child = command.spawn().context("The daemon cannot be started")?;
         let daemon = Self { dir, url: format!("http://{address}"), child };
@@ -119,7 +119,7 @@ impl Daemon {
 }
 
 fn own(path: &Path) -> Result<()> {
-    Ok(chown(path, Some(NOBODY), Some(NOBODY))?)
+    Ok(chown(path, Some(UNPRIVILEGED), Some(UNPRIVILEGED))?)
 }
 
 impl Drop for Daemon {

@@ -103,7 +103,7 @@ fn refusals_say_what_and_why_and_what_to_do() {
     let raw = |request: &str| {
         let mut stream =
             std::os::unix::net::UnixStream::connect(daemon.dir().join("control.sock")).unwrap();
-        // Whoever is refused before all was read may be hung up on.
+        // The daemon may hang up as soon as it refuses, before it has read all.
         let _ = stream.write_all(request.as_bytes());
         let mut answer = String::new();
         let _ = stream.read_to_string(&mut answer);

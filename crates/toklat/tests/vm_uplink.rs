@@ -36,6 +36,18 @@ fn answer(mut stream: TcpStream) {
     let _ = stream.read(&mut asked);
 }
 
+/// A world with a page, and a switch; or the test is skipped.
+fn set_up(test: &str) -> Option<(Namespace, Daemon)> {
+    if !can_run(test) {
+        return None;
+    }
+    let world = world().inspect_err(|why| skip(test, why)).ok()?;
+    serve(&world, 7000, answer);
+    let daemon = Daemon::start();
+    daemon.done(&["switch", "add", "vale0"]);
+    Some((world, daemon))
+}
+
 /// What a guest serves at its port 80, by the world's port 8080.
 fn page_of_guest(world: &Namespace) -> Option<Vec<u8>> {
     let to = (Ipv4Addr::LOCALHOST, 8080);
@@ -61,16 +73,7 @@ fn page_of_guest(world: &Namespace) -> Option<Vec<u8>> {
 #[test]
 fn guests_get_addresses_and_a_way_out_by_one_command() {
     let test = "guests_get_addresses_and_a_way_out_by_one_command";
-    if !can_run(test) {
-        return;
-    }
-    let world = match world() {
-        Ok(world) => world,
-        Err(why) => return skip(test, why),
-    };
-    serve(&world, 7000, answer);
-    let mut daemon = Daemon::start();
-    daemon.done(&["switch", "add", "vale0"]);
+    let Some((world, mut daemon)) = set_up(test) else { return };
     // A switch that is not there is not made by mistake.
     let mut wrong = uplink(&daemon, &world, &["vael0"]);
     assert_eq!(wait(&mut wrong, PATIENCE).and_then(|status| status.code()), Some(1));
@@ -123,16 +126,7 @@ fn guests_get_addresses_and_a_way_out_by_one_command() {
 #[test]
 fn a_machine_brings_its_way_out_along() {
     let test = "a_machine_brings_its_way_out_along";
-    if !can_run(test) {
-        return;
-    }
-    let world = match world() {
-        Ok(world) => world,
-        Err(why) => return skip(test, why),
-    };
-    serve(&world, 7000, answer);
-    let mut daemon = Daemon::start();
-    daemon.done(&["switch", "add", "vale0"]);
+    let Some((world, mut daemon)) = set_up(test) else { return };
     let [script, lease] = lease();
     let ask = format!(
         "{script}; until {lease}; do sleep 0.2; done; \

@@ -156,7 +156,7 @@ fn router(to: Arc<Supervisor>) -> Router {
         .with_state(to)
 }
 
-/// The methods of a path, as `Allow` has them (RFC 9110, 10.2.1). Whoever may `GET` may `HEAD`.
+/// The methods of a path, as `Allow` has them (RFC 9110, 10.2.1). Each path with `GET` also has `HEAD`.
 fn methods(path: &str) -> String {
     let methods = ROUTES.iter().filter(|route| route.path == path).map(|route| route.method);
     let methods = methods.flat_map(|method| match method {

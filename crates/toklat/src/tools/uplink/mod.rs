@@ -296,7 +296,7 @@ impl<'a> Uplink<'a> {
         Ok(())
     }
 
-    /// Starts a passt for a guest, if there is room, or if somebody else's was quiet for long.
+    /// Starts a passt for a guest, if there is room, or in the place of a guest that was quiet for long.
     fn admit(&mut self, guest: Mac, at: u64) -> anyhow::Result<()> {
         if at < self.next_start {
             return Ok(());

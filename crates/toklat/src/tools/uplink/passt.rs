@@ -43,7 +43,7 @@ impl Passt {
         let (ours, theirs) = rustix::net::socketpair(kind.0, kind.1, kind.2, None)?;
         let socket = UnixStream::from(ours);
         socket.set_nonblocking(true)?;
-        // Whoever writes more than we read loses words, and does not wait.
+        // A passt that writes more than is read here loses words, and does not wait.
         let (words, said) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let child = spawn(program, arguments, theirs.as_fd(), said)?;
         Ok(Self { child, socket, came: Vec::new(), taken: 0, waits: Vec::new(), words })

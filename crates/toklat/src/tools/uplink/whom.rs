@@ -9,7 +9,7 @@ use frame::{ArpOperation, Layers, Mac, Network, Transport};
 pub enum Verdict {
     /// It is for the way out.
     Out,
-    /// It is for other guests, or for nobody.
+    /// It is for other guests, or to be ignored.
     Stay,
     /// As [`Stay`](Self::Stay); it also says that its sender is about to have this address.
     Claims(IpAddr),
@@ -43,7 +43,7 @@ pub fn judge(frame: &[u8], us: Mac, gateway: Ipv4Addr, has: impl Fn(IpAddr) -> b
         (Network::Ipv6(ip), Transport::Icmp(icmp)) => match icmp.kind {
             ROUTER_SOLICITATION => true,
             NEIGHBOUR_SOLICITATION => match target(layers.payload) {
-                // Duplicate address detection (RFC 4862, 5.4): nobody else has it, says its silence.
+                // Duplicate address detection (RFC 4862, 5.4): silence means that the address is free.
                 Some(target) if ip.source().is_unspecified() => return Verdict::Claims(target),
                 Some(target) => !has(target),
                 None => false,

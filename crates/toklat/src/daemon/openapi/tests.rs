@@ -1,0 +1,275 @@
+//! The tables against what the types of the API are in JSON.
+
+use super::super::api_server::Problem;
+use super::*;
+use crate::api::*;
+use axum::http::StatusCode;
+use dataplane::config::{Combine, Doorbell, NicConfig, NicModel, SwitchConfig, WorkerConfig};
+use dataplane::state::{LimitOf, MappedMemory};
+use fabric::{Interrupts, Policy, VlanMode};
+use frame::{Mac, VlanId};
+use link::{RateLimiter, TokenBucket};
+use serde::Serialize;
+
+fn shape(name: &str) -> &'static Shape {
+    let found = TYPES.iter().find(|(known, _)| *known == name);
+    &found.unwrap_or_else(|| panic!("{name} is not in the table")).1
+}
+
+/// Holds `value` against type `kind`: every field must be in the table, and every field of the
+/// table that is not optional must be in the value.
+fn check(value: &Value, kind: &str, at: &str) {
+    if let Some(inner) = kind.strip_suffix('?') {
+        return if value.is_null() {
+        } else {
+            check(value, inner, at)
+        };
+    }
+    if let Some(inner) = kind.strip_prefix('[').and_then(|k| k.strip_suffix(']')) {
+        let list = value.as_array().unwrap_or_else(|| panic!("{at} is no list"));
+        return list.iter().for_each(|value| check(value, inner, at));
+    }
+    if let Some(inner) = kind.strip_prefix('{').and_then(|k| k.strip_suffix('}')) {
+        let map = value.as_object().unwrap_or_else(|| panic!("{at} is no object"));
+        return map.values().for_each(|value| check(value, inner, at));
+    }
+    match kind {
+        "Any" => {}
+        "string" | "Mac" | "SwitchName" | "PortName" => {
+            assert!(value.is_string(), "{at}: {value}");
+        }
+        "Vlan" => assert!(value.as_u64().is_some_and(|vlan| (1..4095).contains(&vlan))),
+        kind if range(kind).is_some() => {
+            let (min, max) = range(kind).unwrap();
+            let within = value.as_u64().is_some_and(|number| (min..=max).contains(&number));
+            assert!(within, "{at}: {value}");
+        }
+        "integer" | "User" | "Bytes" | "Limit" => assert!(value.is_u64(), "{at}: {value}"),
+        "boolean" => assert!(value.is_boolean(), "{at}: {value}"),
+        name => check_shape(value, shape(name), &format!("{at} ({name})")),
+    }
+}
+
+fn check_shape(value: &Value, shape: &Shape, at: &str) {
+    match shape {
+        Words(words) => assert!(words.contains(&value.as_str().unwrap()), "{at}: {value}"),
+        OneOf(variants) => {
+            let (word, inner) = match value {
+                Value::String(word) => (word, None),
+                object => object
+                    .as_object()
+                    .and_then(|o| o.iter().next())
+                    .map(|(w, v)| (w, Some(v)))
+                    .unwrap(),
+            };
+            let kind = variants.iter().find(|(known, _)| known == word);
+            let kind = kind.unwrap_or_else(|| panic!("{at}: {word}")).1;
+            assert_eq!(kind.is_empty(), inner.is_none(), "{at}: {value}");
+            inner.into_iter().for_each(|inner| check(inner, kind, at));
+        }
+        Object(fields) => {
+            let object = value.as_object().unwrap_or_else(|| panic!("{at}: {value}"));
+            let name_of = |field: &str| field.trim_end_matches('?').to_owned();
+            for (key, value) in object {
+                let field = fields.iter().find(|(name, _)| name_of(name) == *key);
+                let kind = field.unwrap_or_else(|| panic!("{at} has {key}")).1;
+                check(value, kind, &format!("{at}.{key}"));
+            }
+            for (name, _) in fields.iter().filter(|(name, _)| !name.ends_with('?')) {
+                assert!(object.contains_key(*name), "{at} has no {name}");
+            }
+        }
+    }
+}
+
+/// Each field of a sample must be in the table, and each field of the table in the sample.
+fn full(kind: &str, sample: impl Serialize) {
+    let value = serde_json::to_value(sample).unwrap();
+    check(&value, kind, kind);
+    if let (Object(fields), Some(object)) = (shape(kind), value.as_object()) {
+        for (name, _) in *fields {
+            let name = name.trim_end_matches('?');
+            assert!(object.contains_key(name), "the type {kind} has no {name}");
+        }
+    }
+}
+
+fn port(kind: PortKind, vlan: VlanMode) -> PortSpec {
+    let interrupts =
+        Interrupts { max_rate: Some(1), max_delay_us: 1, adaptive: true, max_sent_delay_us: 1 };
+    let bucket = Some(TokenBucket { size: 1, one_time_burst: 1, refill_time: 1 });
+    let limiter = Some(RateLimiter { bandwidth: bucket, ops: bucket });
+    let policy = Policy {
+        vlan,
+        macs: vec![Mac::local(1)],
+        interrupts,
+        tx_rate_limiter: limiter,
+        rx_rate_limiter: limiter,
+        ..Policy::default()
+    };
+    PortSpec { kind, policy, worker: Some(0), owner: Some(1) }
+}
+
+fn switch() -> SwitchSpec {
+    let vlan = VlanId::new(5).unwrap();
+    let trunk = VlanMode::Trunk { allowed: vec![vlan], native: Some(vlan) };
+    let path = || "/x".to_owned();
+    let combine = Some(Combine { frames: 1, delay_us: 1 });
+    let nic =
+        NicConfig { model: NicModel::I82540em, csb: true, combine, doorbell: Doorbell::Shared };
+    let kinds = [
+        (PortKind::Ring, VlanMode::Unaware),
+        (PortKind::Tap { ifname: "tap0".into(), netns: None, queues: 2 }, VlanMode::Access(vlan)),
+        (PortKind::PcapRead { path: path(), repeat: true, speed_percent: 1 }, trunk),
+        (PortKind::PcapWrite { path: path() }, VlanMode::Unaware),
+        (PortKind::Null, VlanMode::Unaware),
+        (PortKind::VhostUser { path: Some(path()), client: true, queues: 1 }, VlanMode::Unaware),
+        (PortKind::VfioUser { path: Some(path()), nic }, VlanMode::Unaware),
+        (PortKind::Stream { address: Some(path()), client: true }, VlanMode::Unaware),
+        (PortKind::Dgram { local: path(), remote: path() }, VlanMode::Unaware),
+    ];
+    let ports = kinds.into_iter().enumerate();
+    let port = ports.map(|(i, (kind, vlan))| (format!("p{i}"), port(kind, vlan))).collect();
+    let workers = vec![WorkerConfig { cpu: Some(1) }];
+    let config = SwitchConfig { workers, ..Default::default() };
+    SwitchSpec { config, owner: Some(1), user: Some(1), port }
+}
+
+#[test]
+fn the_table_of_types_is_what_the_types_are() {
+    let name = || "x".to_owned();
+    let refused = ApiError::new(ErrorCode::Busy, "a", "b");
+    full("Error", Problem::of(StatusCode::CONFLICT, &refused));
+    full("SwitchSpec", switch());
+    let most = Some(Limit::AtMost(1));
+    let quota = Quota {
+        ports: most,
+        switches: most,
+        pipes: most,
+        memory: most,
+        connections: most,
+        addresses: most,
+    };
+    let quotas = || Quotas { each: quota, user: [(1, quota)].into() };
+    full("Quota", quota);
+    full("Quotas", quotas());
+    let (usage, limits) = (Usage::default(), Limits::default());
+    let users = vec![UserQuota { uid: 1, usage, limits }];
+    full("QuotaInfo", QuotaInfo { configured: quotas(), limits, users, refused: usage });
+    full("Topology", Topology { quota: quotas(), switch: [(name(), switch())].into() });
+    full("NewSwitch", NewSwitch { name: name(), spec: switch() });
+    let spec = || port(PortKind::Ring, VlanMode::Unaware);
+    full("NewPort", NewPort { name: name(), spec: spec() });
+    let setting = Setting { name: name(), old: Value::Null, new: json!(1) };
+    full("Setting", setting.clone());
+    let change = Change {
+        action: Action::Added,
+        name: name(),
+        settings: vec![setting],
+        interrupts: Some(name()),
+    };
+    full("Applied", Applied { changes: vec![change] });
+    let client = Client { pid: 1, uid: 2 };
+    full(
+        "SwitchInfo",
+        SwitchInfo {
+            name: name(),
+            state: SwitchState::Running,
+            failure: None,
+            pid: Some(1),
+            restarts: 0,
+            ephemeral: false,
+            walls: jail::Walls {
+                standing: vec![jail::Wall::Memory],
+                refused: vec![jail::Refused { wall: jail::Wall::User, reason: name() }],
+            },
+            ports: 0,
+            owner: None,
+            user: None,
+            config: SwitchConfig::default(),
+        },
+    );
+    full(
+        "PortInfo",
+        PortInfo {
+            name: name(),
+            id: 1,
+            state: PortState::Vacant,
+            failure: None,
+            unconnected: None,
+            worker: None,
+            ephemeral: true,
+            client: Some(client),
+            monitors: None,
+            memory: MappedMemory { refused_by: Some(LimitOf::User), ..Default::default() },
+            spec: spec(),
+        },
+    );
+    let entry = FdbEntry { mac: Mac::local(1), vlan: None, port: name(), fixed: true, age_s: 1 };
+    full("FdbEntry", entry);
+    full("NewFdbEntry", NewFdbEntry { mac: Mac::local(1), vlan: None, port: name() });
+    full("FdbFlush", FdbFlush::default());
+    full("PipeInfo", PipeInfo { parent: name(), id: name(), master: None, slave: None });
+    full("Upgrade", Upgrade::default());
+    let upgraded = UpgradedSwitch { name: name(), old_pid: None, new_pid: 1, gap_ms: 1 };
+    full("Upgraded", Upgraded { switches: vec![upgraded] });
+    full("Stop", Stop::default());
+    let port = PortStats {
+        name: name(),
+        id: 1,
+        state: PortState::Attached,
+        counters: dataplane::state::PortStats::default(),
+    };
+    full("PortStats", port.clone());
+    full("TurnTime", dataplane::state::TurnTime { under_ns: 1, turns: 1 });
+    full("WorkerStats", WorkerStats::default());
+    let totals = dataplane::state::SwitchStats::default();
+    let workers = vec![WorkerStats::default()];
+    let switch = SwitchStats { name: name(), totals, ports: vec![port], workers };
+    full("SwitchStats", switch);
+    full("Stats", Stats { at_ns: 1, switches: vec![] });
+}
+
+#[test]
+fn every_route_and_every_type_it_names_is_described() {
+    let document = document();
+    for route in ROUTES {
+        let operation = &document["paths"][route.path][route.method.to_lowercase()];
+        assert_eq!(operation["summary"], route.summary, "{} {}", route.method, route.path);
+        for name in [route.takes, route.replies].into_iter().filter(|name| !name.is_empty()) {
+            assert!(document["components"]["schemas"][name].is_object(), "{name}");
+        }
+    }
+    let text = document.to_string();
+    for reference in text.split("#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(document["components"]["schemas"][name].is_object(), "{name} is not there");
+    }
+}
+
+#[test]
+fn examples_are_what_the_types_take() {
+    fn is<T: serde::de::DeserializeOwned>(text: &str) {
+        serde_json::from_str::<T>(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+    }
+    for (name, text) in EXAMPLES {
+        match *name {
+            "NewSwitch" => is::<NewSwitch>(text),
+            "NewPort" => is::<NewPort>(text),
+            "SwitchSpec" => is::<SwitchSpec>(text),
+            "PortSpec" => is::<PortSpec>(text),
+            "Topology" => is::<Topology>(text),
+            "Quotas" => is::<Quotas>(text),
+            "NewFdbEntry" => is::<NewFdbEntry>(text),
+            other => panic!("{other} has no check"),
+        }
+        assert!(document()["components"]["schemas"][name]["examples"].is_array());
+    }
+}
+
+#[test]
+fn every_route_is_listed_once() {
+    let routes: std::collections::HashSet<_> = ROUTES.iter().map(|r| (r.method, r.path)).collect();
+    let operations: std::collections::HashSet<_> = ROUTES.iter().map(|r| r.operation).collect();
+    assert_eq!((routes.len(), operations.len()), (ROUTES.len(), ROUTES.len()));
+}
