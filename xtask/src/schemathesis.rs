@@ -16,7 +16,7 @@ use crate::tool::{self, cargo, command};
 /// The version that finds nothing; a newer one may look for more.
 const PACKAGE: &str = "schemathesis==4.32.5";
 const SECONDS: u32 = 300;
-/// Root runs the daemon as this user (Debian's `nobody`): it is asked to write files and to make taps.
+/// User id of the daemon if root starts it, as requests ask it to write files and to make taps.
 const UNPRIVILEGED: u32 = 65_534;
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Where its daemon ends; and two checks that know too little: that nothing is refused which the types allow (files that cannot

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Everything here is pure: time is an argument, and nothing is allocated once a link is made. A port without a
-//! limit has no link, and pays nothing.
+//! limit has no link; its turn looks for one, which takes two instructions.
 
 mod bucket;
 mod limited;

@@ -26,7 +26,7 @@ use super::sink::announce;
 use crate::cli::Global;
 use crate::cli::name::SwitchName;
 
-/// The usual name of its port.
+/// The name of its port.
 pub const PORT: &str = "uplink";
 /// The last byte of the first guest's address.
 const FIRST: u8 = 15;
@@ -65,9 +65,6 @@ pub struct UplinkArgs {
     /// Most guests at a time
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u8).range(1..=200))]
     guests: u8,
-    /// The port's name
-    #[arg(long, value_name = "NAME", default_value = PORT)]
-    port: String,
     /// passt, if it is not on the path
     #[arg(long, value_name = "PROGRAM", default_value = "passt")]
     passt: String,
@@ -154,7 +151,7 @@ pub fn run(args: &UplinkArgs, global: &Global) -> anyhow::Result<()> {
         );
     }
     found(&args.passt)?;
-    let name = format!("{}:{}", args.switch, args.port);
+    let name = format!("{}:{PORT}", args.switch);
     let port = args.open.port(&name, global)?;
     let us = Mac::of_name(&name);
     let mut uplink = Uplink::new(args, us, port);
@@ -239,14 +236,14 @@ impl<'a> Uplink<'a> {
             announce(&mut self.port, self.us);
             self.next_tick = at + TICK;
         }
-        let out = self.take_from_switch(at)?;
+        let out = self.take_from_switch(at);
         self.take_from_passts();
         self.port.flush()?;
         if out == 0 { self.wait() } else { Ok(()) }
     }
 
     /// Frames of guests, each to its passt; returns how many came.
-    fn take_from_switch(&mut self, at: u64) -> anyhow::Result<usize> {
+    fn take_from_switch(&mut self, at: u64) -> usize {
         let mut came = 0;
         let mut buffer = std::mem::take(&mut self.buffer);
         while came < BURST {
@@ -255,30 +252,30 @@ impl<'a> Uplink<'a> {
                 break;
             };
             came += 1;
-            self.take(&buffer[..len], at)?;
+            self.take(&buffer[..len], at);
         }
         self.buffer = buffer;
         for guest in self.guests.values_mut() {
             // If it is gone, reading says so.
             let _ = guest.passt.flush();
         }
-        Ok(came)
+        came
     }
 
-    fn take(&mut self, frame: &[u8], at: u64) -> anyhow::Result<()> {
+    fn take(&mut self, frame: &[u8], at: u64) {
         let from = frame.get(6..12).and_then(|mac| mac.try_into().ok()).map(Mac::new);
-        let Some(from) = from else { return Ok(()) };
+        let Some(from) = from else { return };
         let others = &self.guests;
         let has = |address: IpAddr| {
             others.iter().any(|(mac, guest)| *mac != from && guest.addresses.contains(&address))
         };
         let verdict = whom::judge(frame, self.us, self.args.subnet.host(1), has);
         if verdict == Verdict::Out && !self.guests.contains_key(&from) {
-            self.admit(from, at)?;
+            self.admit(from, at);
         }
         let Some(guest) = self.guests.get_mut(&from) else {
             self.totals.dropped += u64::from(verdict == Verdict::Out);
-            return Ok(());
+            return;
         };
         guest.heard_at = at;
         let address = match verdict {
@@ -293,35 +290,40 @@ impl<'a> Uplink<'a> {
             self.totals.out_frames += u64::from(sent);
             self.totals.dropped += u64::from(!sent);
         }
-        Ok(())
     }
 
     /// Starts a passt for a guest, if there is room, or in the place of a guest that was quiet for long.
-    fn admit(&mut self, guest: Mac, at: u64) -> anyhow::Result<()> {
+    fn admit(&mut self, guest: Mac, at: u64) {
         if at < self.next_start {
-            return Ok(());
+            return;
         }
         self.next_start = at + START;
         if self.guests.len() >= usize::from(self.args.guests) {
             let quiet = self.guests.iter().filter(|(_, guest)| at - guest.heard_at > QUIET);
             let Some(quiet) = quiet.min_by_key(|(_, guest)| guest.heard_at).map(|(mac, _)| *mac)
             else {
-                return Ok(());
+                return;
             };
             self.guests.remove(&quiet);
         }
         let taken: HashSet<u8> = self.guests.values().map(|guest| guest.number).collect();
         let Some(number) = (0..self.args.guests).find(|number| !taken.contains(number)) else {
-            return Ok(());
+            return;
         };
         let arguments = arguments(self.args, &self.servers, self.us, number);
-        let passt = Passt::start(&self.args.passt, &arguments)?;
+        let passt = match Passt::start(&self.args.passt, &arguments) {
+            Ok(passt) => passt,
+            Err(error) => {
+                // The others keep theirs; this guest's next frame tries again.
+                eprintln!("toklat: no passt for {guest}: {error:#}");
+                return;
+            }
+        };
         let address = self.args.subnet.host(FIRST + number);
         eprintln!("toklat: {guest} is {address}");
         let addresses = HashSet::from([address.into()]);
         self.guests.insert(guest, Guest { number, passt, addresses, heard_at: at });
         self.totals.guests += 1;
-        Ok(())
     }
 
     /// Frames of the passts, each to its guest.
@@ -370,25 +372,29 @@ impl<'a> Uplink<'a> {
     }
 }
 
-/// Passes on what a passt has for its guest, as far as the port has room; how many frames, and whether that is all.
+/// Passes on what a passt has for its guest, as far as the port has room, and reads once: no guest's download keeps the others
+/// waiting. How many frames, and whether there was room for all.
 fn pass(passt: &mut Passt, to: Mac, port: &mut Port) -> std::io::Result<(u64, bool)> {
+    let (before, all) = pass_read(passt, to, port)?;
+    if !all || !passt.read()? {
+        return Ok((before, all));
+    }
+    let (after, all) = pass_read(passt, to, port)?;
+    Ok((before + after, all))
+}
+
+/// Passes on what was read already.
+fn pass_read(passt: &mut Passt, to: Mac, port: &mut Port) -> std::io::Result<(u64, bool)> {
     let mut frames = 0;
-    loop {
-        while port.send(BURST).room() == BURST {
-            let Some(frame) = passt.next_frame()? else { break };
-            if let Some(destination) = frame.get_mut(..6) {
-                // Router advertisements are for all that this passt knows: its guest.
-                destination.copy_from_slice(&to.octets());
-                frames += u64::from(port.send(1).push(frame));
-            }
-        }
-        if port.send(BURST).room() < BURST {
-            return Ok((frames, false));
-        }
-        if !passt.read()? {
-            return Ok((frames, true));
+    while port.send(BURST).room() == BURST {
+        let Some(frame) = passt.next_frame()? else { return Ok((frames, true)) };
+        if let Some(destination) = frame.get_mut(..6) {
+            // Router advertisements are for all that this passt knows: its guest.
+            destination.copy_from_slice(&to.octets());
+            frames += u64::from(port.send(1).push(frame));
         }
     }
+    Ok((frames, false))
 }
 
 /// The name servers that guests are told of. Those on loopback are the host's alone (with `--host`, passt maps them);
