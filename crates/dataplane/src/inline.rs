@@ -296,6 +296,7 @@ fn filters_of(vlan: &VlanMode) -> Vec<Filter> {
 mod tests {
     use super::*;
     use ::ring::{Port, Region, RegionConfig};
+    use fabric::{Origin, Station};
     use frame::VlanId;
 
     #[test]
@@ -307,7 +308,9 @@ mod tests {
         let trunk = |allowed, native| policy(VlanMode::Trunk { allowed, native });
         let id = switch.add_attached("a", policy(VlanMode::Unaware), attach::null::attach).unwrap();
         let there = |switch: &Inline| -> Vec<Filter> {
-            let known = |filter: &Filter| switch.fdb.lookup(*filter, mac.word()) == Some(id);
+            let known = |filter: &Filter| {
+                switch.fdb.lookup(*filter, mac.word()).is_some_and(|at| at.port() == id)
+            };
             (0..4095).filter(known).collect()
         };
         assert_eq!(there(&switch), [0]);
@@ -333,7 +336,9 @@ mod tests {
         };
         let id = switch.add_attached("a", policy(1..4), attach::null::attach).unwrap();
         let there = |switch: &Inline| -> Vec<u32> {
-            let known = |i: &u32| switch.fdb.lookup(0, Mac::local(*i).word()) == Some(id);
+            let known = |i: &u32| {
+                switch.fdb.lookup(0, Mac::local(*i).word()).is_some_and(|at| at.port() == id)
+            };
             (0..10_000).filter(known).collect()
         };
         let refused = switch.set_policy(id, policy(2..10_000));
@@ -374,7 +379,7 @@ mod tests {
         let mut switch = Inline::new(SwitchConfig { max_ports: 2, ..Default::default() }).unwrap();
         let id = switch.add_attached("a", Policy::default(), attach::null::attach).unwrap();
         let learn = |switch: &Inline| {
-            switch.fdb.learn(0, 2, id, 9, true, Nanos(0));
+            switch.fdb.learn(0, 2, Station::at(id, Origin::Learned), 9, true, Nanos(0));
             switch.fdb.len()
         };
         assert_eq!(learn(&switch), 1);

@@ -18,6 +18,7 @@
 //! often, the [`ledger`] says.
 
 mod ledger;
+mod station;
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -29,10 +30,9 @@ use serde::{Deserialize, Serialize};
 use shmem::{Mapping, Shareable, SharedSlice};
 
 use self::ledger::{Ledger, Moved};
+pub use self::station::{Origin, Station};
 
 const WAYS: usize = 4;
-/// Entry word: the port in the low 16 bits, this bit for a static entry.
-const STATIC: u32 = 1 << 16;
 /// No entry's word.
 const NO_WORD: u32 = u32::MAX;
 /// Buckets that are looked through for an entry that gives way to another user's.
@@ -49,7 +49,7 @@ struct Bucket {
     seed: AtomicU32,
     /// MAC in the low 48 bits, filter above, the highest bit set; 0 is no entry.
     keys: [AtomicU64; WAYS],
-    /// Port, static bit, moves.
+    /// Each a [`Station`].
     words: [AtomicU32; WAYS],
     /// Second in which the address was last seen, modulo 65,536.
     seen: [AtomicU16; WAYS],
@@ -65,9 +65,9 @@ const _: () = assert!(size_of::<Bucket>() == 64);
 pub enum Learned {
     /// It is in the table, at this port.
     Known,
-    /// It moved too often lately and is where it was before; or it is static elsewhere.
+    /// It moved too often lately and is where it was before; or an origin with precedence says it is elsewhere.
     Refused,
-    /// The table, or the share of it of the port or its user, is full.
+    /// The table, or the share of it of the port, its user or the origin, is full.
     NoRoom,
 }
 
@@ -80,8 +80,10 @@ pub struct FdbEntry {
     pub vlan: Option<VlanId>,
     /// The port's number.
     pub port: u16,
-    /// Configured, not learned.
-    pub fixed: bool,
+    /// The destination behind the port; 0 for the port itself.
+    pub via: u16,
+    /// How the table knows.
+    pub origin: Origin,
     /// Seconds since a frame from it was seen.
     pub age_s: u32,
 }
@@ -156,7 +158,7 @@ impl Fdb {
                 bucket.sequence.store(0, Ordering::Release);
             }
             for way in bucket.used() {
-                writer.count(bucket.words[way].load(Ordering::Relaxed), 1);
+                writer.count(bucket.entry(way).1, 1);
             }
         }
         Some(Self {
@@ -205,10 +207,10 @@ impl Fdb {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The port an address is at.
+    /// Where an address is.
     #[inline]
     #[must_use]
-    pub fn lookup(&self, filter: Filter, mac: u64) -> Option<u16> {
+    pub fn lookup(&self, filter: Filter, mac: u64) -> Option<Station> {
         self.lookup_at(self.place(filter, mac), filter, mac)
     }
 
@@ -228,22 +230,22 @@ impl Fdb {
 
     /// As [`lookup`](Self::lookup), of an address whose place is known.
     #[inline(always)]
-    pub(crate) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<u16> {
+    pub(crate) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<Station> {
         let key = entry_of(filter, mac);
         let found = self.first(place).find(key).or_else(|| self.find_second(key));
-        found.map(|(_, word)| word as u16)
+        found.map(|(_, station)| station)
     }
 
     #[cold]
-    fn find_second(&self, key: u64) -> Option<(usize, u32)> {
+    fn find_second(&self, key: u64) -> Option<(usize, Station)> {
         self.second(self.hash(key)).find(key)
     }
 
-    /// The place and the word of a key.
+    /// The entry of a key.
     #[inline(always)]
-    fn find(&self, key: u64) -> Option<(&Bucket, usize, u32)> {
+    fn find(&self, key: u64) -> Option<(&Bucket, usize, Station)> {
         let hash = self.hash(key);
-        let found = |bucket| move |(way, word)| (bucket, way, word);
+        let found = |bucket| move |(way, station)| (bucket, way, station);
         let first = self.first(Place::of(hash));
         first.find(key).map(found(first)).or_else(|| {
             let second = self.second(hash);
@@ -251,82 +253,88 @@ impl Fdb {
         })
     }
 
-    /// Notes that `mac` was seen at `port`. `limit` bounds the addresses of the port; `guard` refuses
+    /// Notes that a frame from `mac` came from `there`. `limit` bounds the addresses of the port; `guard` refuses
     /// to move an address that moves too often.
     pub fn learn(
         &self,
         filter: Filter,
         mac: u64,
-        port: u16,
+        there: Station,
         limit: u32,
         guard: bool,
         now: Nanos,
     ) -> Learned {
         let key = entry_of(filter, mac);
         match self.find(key) {
-            Some((bucket, way, word)) if word as u16 == port => {
+            Some((bucket, way, known)) if known.is_same_place(there) => {
                 bucket.seen[way].store(now.seconds() as u16, Ordering::Relaxed);
                 Learned::Known
             }
-            Some((_, _, word)) if word & STATIC != 0 => Learned::Refused,
-            _ => self.learn_slowly(key, port, limit, guard, now),
+            Some((_, _, known)) if known.outranks(there) => Learned::Refused,
+            _ => self.learn_slowly(key, there, limit, guard, now),
         }
     }
 
     /// Adds or moves an entry, under the lock: what was found without it may have changed.
     #[cold]
-    fn learn_slowly(&self, key: u64, port: u16, limit: u32, guard: bool, now: Nanos) -> Learned {
+    fn learn_slowly(
+        &self,
+        key: u64,
+        there: Station,
+        limit: u32,
+        guard: bool,
+        now: Nanos,
+    ) -> Learned {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.find(key);
+        let known = self.find(key).map(|(_, _, known)| known);
         match known {
-            Some((_, _, word)) if word as u16 == port => return Learned::Known,
-            Some((_, _, word)) if word & STATIC != 0 => return Learned::Refused,
-            _ if writer.of(port) >= limit => return Learned::NoRoom,
+            Some(known) if known.is_same_place(there) => return Learned::Known,
+            Some(known) if known.outranks(there) => return Learned::Refused,
+            _ if writer.of(there.port()) >= limit => return Learned::NoRoom,
             _ => (),
         }
-        let Some((_, _, word)) = known else {
-            return self.put(&mut writer, key, u32::from(port), now);
-        };
-        match writer.moves(key, word as u16, port, now) {
+        let Some(known) = known else { return self.put(&mut writer, key, there, now) };
+        match writer.moves(key, known, there, now) {
             Moved::Home(home) if guard => {
-                if home != word as u16 {
-                    self.put(&mut writer, key, u32::from(home), now);
+                if home != known {
+                    self.put(&mut writer, key, home, now);
                 }
-                if home == port { Learned::Known } else { Learned::Refused }
+                if home.is_same_place(there) { Learned::Known } else { Learned::Refused }
             }
-            _ => self.put(&mut writer, key, u32::from(port), now),
+            _ => self.put(&mut writer, key, there, now),
         }
     }
 
     /// Writes an entry where its key is, or where there is room.
-    fn put(&self, writer: &mut Ledger, key: u64, word: u32, now: Nanos) -> Learned {
+    fn put(&self, writer: &mut Ledger, key: u64, station: Station, now: Nanos) -> Learned {
         if let Some((bucket, way, earlier)) = self.find(key) {
             writer.count(earlier, -1);
-            writer.count(word, 1);
-            bucket.write(way, key, word, now.seconds() as u16);
+            writer.count(station, 1);
+            bucket.write(way, key, station, now.seconds() as u16);
             // Whoever saw the address last must learn it again if it comes back.
             self.generation.fetch_add(1, Ordering::Release);
             return Learned::Known;
         }
-        if !writer.may_learn(word) || writer.entries() >= self.limit && !self.evict(writer, word) {
+        let full = |writer: &Ledger| writer.entries() >= self.limit;
+        if !writer.may_add(station) || full(writer) && !self.evict(writer, station) {
             return Learned::NoRoom;
         }
         let Some((bucket, way)) = self.make_room(key) else { return Learned::NoRoom };
-        writer.count(word, 1);
-        bucket.write(way, key, word, now.seconds() as u16);
+        writer.count(station, 1);
+        bucket.write(way, key, station, now.seconds() as u16);
         Learned::Known
     }
 
-    /// Removes a learned entry of the user who has most, if that has more than the one of `word`'s port; false if
-    /// none was found. What is looked through is bounded; the next call goes on from there.
-    fn evict(&self, writer: &mut Ledger, word: u32) -> bool {
-        let Some(heaviest) = writer.heavier_than(word) else { return false };
+    /// Removes a learned entry of the user who has most, if that has more than the one of `station`'s port;
+    /// false if none was found. What is looked through is bounded; the next call goes on from there.
+    fn evict(&self, writer: &mut Ledger, station: Station) -> bool {
+        let Some(heaviest) = writer.heavier_than(station) else { return false };
         for _ in 0..SWEEP.min(self.mask + 1) {
             let bucket = &self.buckets[(writer.next_hand() & self.mask) as usize];
             for way in bucket.used() {
-                let (key, word, _) = bucket.entry(way);
-                if word & STATIC == 0 && writer.user_of(word) == heaviest {
-                    self.take_out(writer, bucket, way, key, word);
+                let (_, known, _) = bucket.entry(way);
+                if known.origin().is_dynamic() && writer.user_of(known) == heaviest {
+                    self.take_out(writer, bucket, way);
                     self.generation.fetch_add(1, Ordering::Release);
                     return true;
                 }
@@ -335,10 +343,17 @@ impl Fdb {
         false
     }
 
-    fn take_out(&self, writer: &mut Ledger, bucket: &Bucket, way: usize, key: u64, word: u32) {
-        writer.count(word, -1);
+    fn take_out(&self, writer: &mut Ledger, bucket: &Bucket, way: usize) {
+        let (key, station, _) = bucket.entry(way);
+        writer.count(station, -1);
         writer.forget(key);
-        bucket.write(way, 0, 0, 0);
+        bucket.clear(way);
+    }
+
+    /// Bounds the entries of an origin.
+    pub fn set_capacity(&self, origin: Origin, entries: u32) {
+        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        writer.set_capacity(origin, entries);
     }
 
     /// Says for which user a port works, and how many addresses that may learn over all of its ports: `None` for the
@@ -362,50 +377,59 @@ impl Fdb {
     /// Moves an entry to its other bucket; false if that is full. Whoever looks for it meanwhile may
     /// miss it, and floods until it looks again.
     fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
-        let (key, word, seen) = bucket.entry(way);
+        let (key, station, seen) = bucket.entry(way);
         let hash = self.hash(key);
         let (first, second) = (self.first(Place::of(hash)), self.second(hash));
         let other = if std::ptr::eq(first, bucket) { second } else { first };
         let Some(free) = other.free() else { return false };
-        bucket.write(way, 0, 0, 0);
-        other.write(free, key, word, seen);
+        bucket.clear(way);
+        other.write(free, key, station, seen);
         true
     }
 
     /// Adds an entry that stays until it is removed, or makes one of a learned one; false if there is
     /// no room, or if no port can be at `mac`: a group address, or zero.
     pub fn add_static(&self, filter: Filter, mac: Mac, port: u16, now: Nanos) -> bool {
+        self.enter(filter, mac, Station::at(port, Origin::Static), now) == Learned::Known
+    }
+
+    /// Adds an entry that no frame made, or replaces one of the same or of less precedence.
+    /// [`Learned::Refused`] if no station can be at `mac`: a group address, or zero.
+    pub fn enter(&self, filter: Filter, mac: Mac, station: Station, now: Nanos) -> Learned {
         if mac.is_group() || mac.word() == 0 {
-            return false;
+            return Learned::Refused;
         }
         let key = entry_of(filter, mac.word());
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        self.put(&mut writer, key, u32::from(port) | STATIC, now) == Learned::Known
+        match self.find(key) {
+            Some((_, _, known)) if known.outranks(station) => Learned::Refused,
+            _ => self.put(&mut writer, key, station, now),
+        }
     }
 
     /// Removes an address; false if it was not there.
     pub fn remove(&self, filter: Filter, mac: Mac) -> bool {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((bucket, way, word)) = self.find(entry_of(filter, mac.word())) else {
+        let Some((bucket, way, _)) = self.find(entry_of(filter, mac.word())) else {
             return false;
         };
-        self.take_out(&mut writer, bucket, way, entry_of(filter, mac.word()), word);
+        self.take_out(&mut writer, bucket, way);
         self.generation.fetch_add(1, Ordering::Release);
         true
     }
 
-    /// Forgets learned addresses: all, or those at `port`, or those of `filter`. Static ones stay.
+    /// Forgets learned addresses: all, or those at `port`, or those of `filter`. Others stay.
     pub fn flush(&self, port: Option<u16>, filter: Option<Filter>) -> u32 {
-        self.remove_where(|key, word, _| {
-            word & STATIC == 0
-                && port.is_none_or(|port| word as u16 == port)
+        self.remove_where(|key, known, _| {
+            known.origin().is_dynamic()
+                && port.is_none_or(|port| known.port() == port)
                 && filter.is_none_or(|filter| filter_in(key) == filter)
         })
     }
 
     /// Forgets everything at `port`, static entries too: the port is gone.
     pub fn detach(&self, port: u16) -> u32 {
-        self.remove_where(|_, word, _| word as u16 == port)
+        self.remove_where(|_, known, _| known.port() == port)
     }
 
     /// Forgets learned addresses that were not seen for `seconds` (at most 32,766; 0: none). To be
@@ -417,19 +441,19 @@ impl Fdb {
         if limit == 0 {
             return 0;
         }
-        self.remove_where(|_, word, seen| {
-            word & STATIC == 0 && now.wrapping_sub(seen) as i16 > limit
+        self.remove_where(|_, known, seen| {
+            known.origin().is_dynamic() && now.wrapping_sub(seen) as i16 > limit
         })
     }
 
-    fn remove_where(&self, mut which: impl FnMut(u64, u32, u16) -> bool) -> u32 {
+    fn remove_where(&self, mut which: impl FnMut(u64, Station, u16) -> bool) -> u32 {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut removed = 0;
         for bucket in self.buckets.iter() {
             for way in bucket.used() {
-                let (key, word, seen) = bucket.entry(way);
-                if which(key, word, seen) {
-                    self.take_out(&mut writer, bucket, way, key, word);
+                let (key, known, seen) = bucket.entry(way);
+                if which(key, known, seen) {
+                    self.take_out(&mut writer, bucket, way);
                     removed += 1;
                 }
             }
@@ -466,12 +490,13 @@ impl Fdb {
         let mut entries = Vec::new();
         for bucket in buckets.iter() {
             for way in bucket.used() {
-                let (key, word, seen) = bucket.entry(way);
+                let (key, known, seen) = bucket.entry(way);
                 entries.push(FdbEntry {
                     mac: Mac::from_word(key),
                     vlan: VlanId::new(filter_in(key)),
-                    port: word as u16,
-                    fixed: word & STATIC != 0,
+                    port: known.port(),
+                    via: known.via(),
+                    origin: known.origin(),
                     age_s: u32::from((now.seconds() as u16).wrapping_sub(seen)),
                 });
             }
@@ -500,10 +525,10 @@ fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
 }
 
 impl Bucket {
-    /// The way that holds `key`, and its word; reads again if a writer was at work. Which way it is is chance, which no
+    /// The way that holds `key`, and what it says; reads again if a writer was at work. Which way it is is chance, which no
     /// processor guesses: all are compared, without a branch.
     #[inline(always)]
-    fn find(&self, key: u64) -> Option<(usize, u32)> {
+    fn find(&self, key: u64) -> Option<(usize, Station)> {
         loop {
             let before = self.sequence.load(Ordering::Acquire);
             let (mut found, mut word) = (0, NO_WORD);
@@ -514,7 +539,7 @@ impl Bucket {
             }
             fence(Ordering::Acquire);
             if before & 1 == 0 && before == self.sequence.load(Ordering::Relaxed) {
-                return (word != NO_WORD).then_some((found, word));
+                return (word != NO_WORD).then_some((found, Station::of_word(word)));
             }
             std::hint::spin_loop();
         }
@@ -529,20 +554,25 @@ impl Bucket {
         (0..WAYS).filter(|way| self.keys[*way].load(Ordering::Relaxed) != 0)
     }
 
-    /// The key, the word and the second of an entry.
-    fn entry(&self, way: usize) -> (u64, u32, u16) {
+    /// The key of an entry, what it says, and the second in which the address was seen.
+    fn entry(&self, way: usize) -> (u64, Station, u16) {
         let key = self.keys[way].load(Ordering::Relaxed);
         let word = self.words[way].load(Ordering::Relaxed);
-        (key, word, self.seen[way].load(Ordering::Relaxed))
+        (key, Station::of_word(word), self.seen[way].load(Ordering::Relaxed))
+    }
+
+    /// Makes a way free; the caller holds the writer's lock.
+    fn clear(&self, way: usize) {
+        self.write(way, 0, Station::of_word(0), 0);
     }
 
     /// Replaces an entry; the caller holds the writer's lock.
-    fn write(&self, way: usize, key: u64, word: u32, seen: u16) {
+    fn write(&self, way: usize, key: u64, station: Station, seen: u16) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         self.keys[way].store(key, Ordering::Relaxed);
-        self.words[way].store(word, Ordering::Relaxed);
+        self.words[way].store(station.word(), Ordering::Relaxed);
         self.seen[way].store(seen, Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }

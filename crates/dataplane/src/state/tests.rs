@@ -1,5 +1,7 @@
 //! What lies where, and what outlives whom.
 
+use fabric::Station;
+
 use super::*;
 
 #[test]
@@ -30,7 +32,7 @@ fn state_is_gone_on_from_unless_it_is_of_another_version() {
 
     let next = State::take_over(&file, &config).unwrap();
     assert!(!next.is_fresh());
-    assert_eq!(next.open_fdb().unwrap().lookup(0, mac.word()), Some(1));
+    assert_eq!(next.open_fdb().unwrap().lookup(0, mac.word()).map(Station::port), Some(1));
     next.switch.magic.set(MAGIC - 1);
     assert!(!next.is_used(), "who looks sees that there is nothing to read");
     let other = State::take_over(&file, &config).unwrap();

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 
 use port::Nanos;
 
-use super::STATIC;
+use super::{Origin, Station};
 
 /// Moves of an address without this much rest between them are one spell of flapping.
 const CALM_NS: u64 = 8 * Nanos::SECOND;
@@ -35,7 +35,7 @@ struct User {
 /// Where an address was before it began to move.
 #[derive(Clone, Copy, Debug)]
 struct Spell {
-    home: u16,
+    home: Station,
     moves: u32,
     /// The last move, or attempt at one.
     last: Nanos,
@@ -46,14 +46,16 @@ struct Spell {
 pub(super) enum Moved {
     /// It moves.
     There,
-    /// It moved too often: it is to be at this port, where it was before it began to.
-    Home(u16),
+    /// It moved too often: it is to be at this place, where it was before it began to.
+    Home(Station),
 }
 
 /// The writer's books.
 #[derive(Debug)]
 pub(super) struct Ledger {
     entries: u32,
+    /// By origin: how many there are, and how many there may be.
+    origins: [(u32, u32); Origin::COUNT],
     ports: Vec<Share>,
     users: Vec<User>,
     /// By key, for addresses in the table alone: at most as many as it has entries.
@@ -66,6 +68,7 @@ impl Ledger {
     pub fn new(ports: usize, entries: u32) -> Self {
         Self {
             entries: 0,
+            origins: [(0, u32::MAX); Origin::COUNT],
             ports: vec![Share { entries: 0, learned: 0, user: NO_USER }; ports],
             users: Vec::new(),
             spells: HashMap::with_capacity(entries.min(1024) as usize),
@@ -82,9 +85,13 @@ impl Ledger {
         self.ports.get(usize::from(port)).map_or(0, |share| share.entries)
     }
 
-    /// The user whose port an entry's word names.
-    pub fn user_of(&self, word: u32) -> u32 {
-        self.ports.get(usize::from(word as u16)).map_or(NO_USER, |share| share.user)
+    pub fn set_capacity(&mut self, origin: Origin, entries: u32) {
+        self.origins[origin as usize].1 = entries;
+    }
+
+    /// The user whose port an entry names.
+    pub fn user_of(&self, station: Station) -> u32 {
+        self.ports.get(usize::from(station.port())).map_or(NO_USER, |share| share.user)
     }
 
     fn user(&mut self, uid: u32) -> &mut User {
@@ -95,10 +102,12 @@ impl Ledger {
         &mut self.users[at]
     }
 
-    pub fn count(&mut self, word: u32, by: i32) {
+    pub fn count(&mut self, station: Station, by: i32) {
         self.entries = self.entries.saturating_add_signed(by);
-        let learned = if word & STATIC == 0 { by } else { 0 };
-        let Some(share) = self.ports.get_mut(usize::from(word as u16)) else { return };
+        let (there, _) = &mut self.origins[station.origin() as usize];
+        *there = there.saturating_add_signed(by);
+        let learned = if station.origin().is_dynamic() { by } else { 0 };
+        let Some(share) = self.ports.get_mut(usize::from(station.port())) else { return };
         share.entries = share.entries.saturating_add_signed(by);
         share.learned = share.learned.saturating_add_signed(learned);
         let user = share.user;
@@ -119,17 +128,20 @@ impl Ledger {
         }
     }
 
-    /// False if an entry of this word is one too many for its port's user.
-    pub fn may_learn(&mut self, word: u32) -> bool {
-        let uid = self.user_of(word);
+    /// False if such an entry is one too many for its origin or its port's user.
+    pub fn may_add(&mut self, station: Station) -> bool {
+        let (there, capacity) = self.origins[station.origin() as usize];
+        let uid = self.user_of(station);
         let user = self.user(uid);
-        word & STATIC != 0 || user.learned < user.quota
+        let in_quota = !station.origin().is_dynamic() || user.learned < user.quota;
+        there < capacity && in_quota
     }
 
     /// The user who has most learned addresses, if another one gains by taking one away.
-    pub fn heavier_than(&mut self, word: u32) -> Option<u32> {
-        let uid = self.user_of(word);
-        let own = if word & STATIC != 0 { 0 } else { self.user(uid).learned + 1 };
+    pub fn heavier_than(&mut self, station: Station) -> Option<u32> {
+        let uid = self.user_of(station);
+        let dynamic = station.origin().is_dynamic();
+        let own = if dynamic { self.user(uid).learned + 1 } else { 0 };
         let heaviest = self.users.iter().max_by_key(|user| user.learned)?;
         (heaviest.learned > own).then_some(heaviest.uid)
     }
@@ -139,8 +151,8 @@ impl Ledger {
         self.hand
     }
 
-    /// An address that is at port `from` is heard at `to`.
-    pub fn moves(&mut self, key: u64, from: u16, to: u16, now: Nanos) -> Moved {
+    /// An address that is at `from` is heard at `to`.
+    pub fn moves(&mut self, key: u64, from: Station, to: Station, now: Nanos) -> Moved {
         let begins = Spell { home: from, moves: 0, last: now };
         let spell = self.spells.entry(key).or_insert(begins);
         if now - spell.last >= CALM_NS {
@@ -152,7 +164,7 @@ impl Ledger {
         }
         spell.moves += 1;
         // Who comes home and stays has not moved.
-        debug_assert_ne!(from, to, "that is no move");
+        debug_assert!(!from.is_same_place(to), "that is no move");
         Moved::There
     }
 

@@ -6,8 +6,16 @@ use std::collections::HashMap;
 
 const SECOND: u64 = Nanos::SECOND;
 
+fn here(port: u16) -> Station {
+    Station::at(port, Origin::Learned)
+}
+
+fn at(fdb: &Fdb, mac: u64) -> Option<u16> {
+    fdb.lookup(0, mac).map(Station::port)
+}
+
 fn learn(fdb: &Fdb, mac: u64, port: u16, seconds: u64) -> Learned {
-    fdb.learn(0, mac, port, u32::MAX, true, Nanos(seconds * SECOND))
+    fdb.learn(0, mac, here(port), u32::MAX, true, Nanos(seconds * SECOND))
 }
 
 #[test]
@@ -22,7 +30,7 @@ fn a_full_table_finds_room_for_all_its_entries() {
         let more = Mac::local(9000).word();
         assert_eq!(learn(&fdb, more, 1, 1), Learned::NoRoom, "the limit holds");
         for i in 0..8192u32 {
-            assert_eq!(fdb.lookup(0, Mac::local(i).word()), Some((i % 1024) as u16));
+            assert_eq!(at(&fdb, Mac::local(i).word()), Some((i % 1024) as u16));
         }
     }
 }
@@ -30,7 +38,7 @@ fn a_full_table_finds_room_for_all_its_entries() {
 #[test]
 fn a_port_cannot_fill_the_table_beyond_its_share() {
     let fdb = Fdb::private(64, 4).unwrap();
-    let learn = |i: u32| fdb.learn(0, Mac::local(i).word(), 1, 10, true, Nanos(0));
+    let learn = |i: u32| fdb.learn(0, Mac::local(i).word(), here(1), 10, true, Nanos(0));
     assert!((0..10).all(|i| learn(i) == Learned::Known));
     assert_eq!(learn(10), Learned::NoRoom);
     fdb.flush(Some(1), None);
@@ -45,7 +53,7 @@ fn addresses_age_unless_seen_or_static() {
     assert!(fdb.add_static(0, Mac::from_word(6), 2, Nanos(0)));
     learn(&fdb, 2, 1, 200);
     assert_eq!(fdb.age(300, Nanos(301 * SECOND)), 1);
-    assert_eq!((fdb.lookup(0, 2), fdb.lookup(0, 4), fdb.lookup(0, 6)), (Some(1), None, Some(2)));
+    assert_eq!((at(&fdb, 2), at(&fdb, 4), at(&fdb, 6)), (Some(1), None, Some(2)));
     assert_eq!(fdb.age(0, Nanos(9999 * SECOND)), 0, "0 is never");
 }
 
@@ -67,22 +75,22 @@ fn regression_an_address_that_flaps_goes_back_to_where_it_was() {
         assert_eq!(learn(&fdb, 2, 5 + turn % 2, 16), Learned::Known, "a move may be one");
     }
     assert_eq!(learn(&fdb, 2, 5, 17), Learned::Refused);
-    assert_eq!(fdb.lookup(0, 2), Some(1), "at home");
+    assert_eq!(at(&fdb, 2), Some(1), "at home");
     assert_eq!(learn(&fdb, 2, 1, 18), Learned::Known);
     for second in 19..60 {
         assert_eq!(learn(&fdb, 2, 5, second), Learned::Refused, "as long as they try");
-        assert_eq!(fdb.lookup(0, 2), Some(1));
+        assert_eq!(at(&fdb, 2), Some(1));
     }
     assert_eq!(learn(&fdb, 2, 5, 67), Learned::Known, "after eight seconds of rest it may move");
-    assert_eq!(fdb.lookup(0, 2), Some(5));
+    assert_eq!(at(&fdb, 2), Some(5));
 }
 
 #[test]
 fn an_address_that_flaps_moves_on_where_nobody_guards() {
     let fdb = Fdb::private(64, 8).unwrap();
     for turn in 0..20 {
-        assert_eq!(fdb.learn(0, 2, turn % 2, u32::MAX, false, Nanos(0)), Learned::Known);
-        assert_eq!(fdb.lookup(0, 2), Some(turn % 2));
+        assert_eq!(fdb.learn(0, 2, here(turn % 2), u32::MAX, false, Nanos(0)), Learned::Known);
+        assert_eq!(at(&fdb, 2), Some(turn % 2));
     }
 }
 
@@ -108,8 +116,8 @@ fn regression_a_full_table_has_room_for_every_user() {
         let _ = learn(&fdb, mac(30_000 + n), 0, 0);
     }
     for n in 0..60 {
-        assert_eq!(fdb.lookup(0, mac(10_000 + n)), Some(6));
-        assert_eq!(fdb.lookup(0, mac(20_000 + n)), Some(7));
+        assert_eq!(at(&fdb, mac(10_000 + n)), Some(6));
+        assert_eq!(at(&fdb, mac(20_000 + n)), Some(7));
     }
     assert!(fdb.len() <= 256);
 }
@@ -138,7 +146,7 @@ fn a_static_address_is_not_learned_elsewhere() {
     assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
     assert_eq!(learn(&fdb, 2, 3, 1), Learned::Refused);
     fdb.flush(None, None);
-    assert_eq!(fdb.lookup(0, 2), Some(1), "a flush forgets what was learned only");
+    assert_eq!(at(&fdb, 2), Some(1), "a flush forgets what was learned only");
     assert_eq!(fdb.detach(1), 1);
 }
 
@@ -147,16 +155,74 @@ fn an_address_that_became_static_meanwhile_is_not_moved_and_its_port_is_not_coun
     let fdb = Fdb::private(64, 4).unwrap();
     assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
     // What a learner does that had looked before the entry was there.
-    let late = |port| fdb.learn_slowly(entry_of(0, 2), port, u32::MAX, true, Nanos(0));
+    let late = |port| fdb.learn_slowly(entry_of(0, 2), here(port), u32::MAX, true, Nanos(0));
     assert_eq!((late(3), late(1)), (Learned::Refused, Learned::Known));
     fdb.flush(None, None);
-    assert_eq!((fdb.lookup(0, 2), fdb.len()), (Some(1), 1), "still static");
+    assert_eq!((at(&fdb, 2), fdb.len()), (Some(1), 1), "still static");
+}
+
+/// Objective: what says where an address is, is believed by its precedence, whatever came first.
+///
+/// Steps: each of two origins, in both orders, names a place of its own.
+#[test]
+fn an_address_is_where_the_origin_with_precedence_says() {
+    let mac = Mac::from_word(2);
+    for first in Origin::ALL {
+        for second in Origin::ALL {
+            let fdb = Fdb::private(64, 8).unwrap();
+            let say = |origin: Origin, port| {
+                let there = Station::behind(port, 9, origin);
+                match origin.is_dynamic() {
+                    true => fdb.learn(0, 2, there, u32::MAX, true, Nanos(0)),
+                    false => fdb.enter(0, mac, there, Nanos(0)),
+                }
+            };
+            assert_eq!(say(first, 1), Learned::Known);
+            let later_wins = second.precedence() >= first.precedence();
+            let answer = if later_wins { Learned::Known } else { Learned::Refused };
+            assert_eq!(say(second, 2), answer, "{first:?}, then {second:?}");
+            let (port, origin) = if later_wins { (2, second) } else { (1, first) };
+            assert_eq!(fdb.lookup(0, 2), Some(Station::behind(port, 9, origin)));
+            assert_eq!(fdb.len(), 1);
+        }
+    }
+}
+
+#[test]
+fn addresses_behind_one_port_move_between_its_destinations_and_only_frames_entries_age() {
+    let fdb = Fdb::private(64, 8).unwrap();
+    let behind = |via| Station::behind(3, via, Origin::Tunnel);
+    let learn = |mac, there| fdb.learn(0, mac, there, u32::MAX, true, Nanos(0));
+    assert_eq!((learn(2, behind(1)), learn(2, behind(2))), (Learned::Known, Learned::Known));
+    assert_eq!(fdb.lookup(0, 2), Some(behind(2)));
+    let remote = Station::behind(3, 7, Origin::Remote);
+    assert_eq!(fdb.enter(0, Mac::from_word(4), remote, Nanos(0)), Learned::Known);
+    assert_eq!(fdb.age(1, Nanos(9 * SECOND)), 1);
+    assert_eq!((fdb.lookup(0, 2), fdb.lookup(0, 4)), (None, Some(remote)));
+    fdb.flush(None, None);
+    assert_eq!(fdb.lookup(0, 4), Some(remote), "a flush forgets what was learned only");
+    assert_eq!(learn(4, here(1)), Learned::Known, "a local frame is a move");
+    assert_eq!(fdb.lookup(0, 4), Some(here(1)));
+}
+
+#[test]
+fn an_origin_has_no_more_entries_than_its_capacity() {
+    let fdb = Fdb::private(64, 8).unwrap();
+    fdb.set_capacity(Origin::Remote, 2);
+    let remote = |mac| {
+        let there = Station::behind(3, 1, Origin::Remote);
+        fdb.enter(0, Mac::from_word(mac), there, Nanos(0))
+    };
+    assert_eq!([2, 4, 6].map(remote), [Learned::Known, Learned::Known, Learned::NoRoom]);
+    assert_eq!(learn(&fdb, 8, 1, 0), Learned::Known, "others have theirs");
+    assert!(fdb.remove(0, Mac::from_word(2)));
+    assert_eq!(remote(6), Learned::Known);
 }
 
 #[test]
 fn nobody_is_at_address_zero_or_at_a_group() {
     let fdb = Fdb::private(64, 4).unwrap();
-    assert_eq!(fdb.lookup(0, 0), None, "an empty way is no entry");
+    assert_eq!(at(&fdb, 0), None, "an empty way is no entry");
     assert!(!fdb.add_static(0, Mac::from_word(0), 1, Nanos(0)));
     assert!(!fdb.add_static(0, Mac::BROADCAST, 1, Nanos(0)));
     assert!(!fdb.remove(0, Mac::from_word(0)));
@@ -166,10 +232,10 @@ fn nobody_is_at_address_zero_or_at_a_group() {
 #[test]
 fn a_port_at_its_limit_gets_no_address_of_another() {
     let fdb = Fdb::private(64, 4).unwrap();
-    let learn = |mac, port| fdb.learn(0, mac, port, 1, true, Nanos(0));
+    let learn = |mac, port| fdb.learn(0, mac, here(port), 1, true, Nanos(0));
     assert_eq!((learn(2, 1), learn(4, 2)), (Learned::Known, Learned::Known));
     assert_eq!(learn(2, 2), Learned::NoRoom);
-    assert_eq!(fdb.lookup(0, 2), Some(1));
+    assert_eq!(at(&fdb, 2), Some(1));
 }
 
 #[test]
@@ -192,7 +258,7 @@ fn a_bucket_whose_writer_died_is_emptied() {
     learn(&fdb, 2, 1, 0);
     fdb.first(fdb.place(0, 2)).sequence.store(7, Ordering::Relaxed);
     let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
-    assert_eq!((fdb.lookup(0, 2), fdb.len()), (None, 0));
+    assert_eq!((at(&fdb, 2), fdb.len()), (None, 0));
 }
 
 #[derive(Clone, Debug)]
@@ -220,7 +286,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Learn(filter, mac, port) => {
-                    fdb.learn(filter, mac, port, u32::MAX, false, Nanos(0));
+                    fdb.learn(filter, mac, here(port), u32::MAX, false, Nanos(0));
                     oracle.insert((filter, mac), port);
                 }
                 Op::Remove(filter, mac) => {
@@ -239,7 +305,8 @@ proptest! {
         }
         for filter in 0..3 {
             for mac in 1..40 {
-                prop_assert_eq!(fdb.lookup(filter, mac), oracle.get(&(filter, mac)).copied());
+                let found = fdb.lookup(filter, mac).map(Station::port);
+                prop_assert_eq!(found, oracle.get(&(filter, mac)).copied());
             }
         }
     }
@@ -256,13 +323,13 @@ fn a_read_beside_a_write_is_of_one_entry() {
             while !done.load(Ordering::Relaxed) {
                 for key in [1, 2] {
                     let found = bucket.find(key);
-                    assert!(found.is_none_or(|found| found == (0, key as u32)));
+                    assert!(found.is_none_or(|found| found == (0, here(key as u16))));
                 }
             }
         });
         for round in 0..2_000_000 {
             let key = 1 + round % 2;
-            bucket.write(0, key, key as u32, 0);
+            bucket.write(0, key, here(key as u16), 0);
         }
         done.store(true, Ordering::Relaxed);
         reader.join().unwrap();

@@ -6,7 +6,7 @@ use port::{DropReason, Egress, HEAD, Head, Scratch};
 use super::{DROP, Destination, FLOOD, Forwarder, Tag, Way, drop_for};
 use crate::fdb::{Place, key_of};
 use crate::ports::{QueueIdx, Reach};
-use crate::{Fdb, Filter, Learned, PortMemory};
+use crate::{Fdb, Filter, Learned, Origin, PortMemory, Station};
 
 /// The addresses of no frame, as those of the frame before the first.
 const NOBODY: (u64, u64) = (0, u64::MAX);
@@ -226,7 +226,8 @@ impl<E: Egress> Way<'_, E> {
             return;
         }
         let (limit, guard) = (self.port.mac_limit, self.port.flap_guard);
-        let learned = fdb.learn(filter, source, self.port.id, limit, guard, self.now);
+        let here = Station::at(self.port.id, Origin::Learned);
+        let learned = fdb.learn(filter, source, here, limit, guard, self.now);
         match learned {
             Learned::Known => {}
             Learned::Refused => self.port.counters.flaps.add(1),
@@ -238,7 +239,7 @@ impl<E: Egress> Way<'_, E> {
     #[inline(always)]
     fn find(
         &self,
-        lookup: impl FnOnce() -> Option<u16>,
+        lookup: impl FnOnce() -> Option<Station>,
         (filter, to): (Filter, u64),
         head: &Head,
         len: usize,
@@ -247,7 +248,7 @@ impl<E: Egress> Way<'_, E> {
             let kept_in = frame::Mac::from_word(to).is_link_local();
             return (if kept_in { drop_for(DropReason::LinkLocal) } else { FLOOD }, true);
         }
-        let Some(id) = lookup() else { return (FLOOD, true) };
+        let Some(id) = lookup().map(Station::port) else { return (FLOOD, true) };
         let dest = self.ports.reach(id);
         if dest.simple && filter == 0 && id != self.port.id {
             return (dest.first_queue, true);

@@ -1,5 +1,6 @@
 //! The forwarding table.
 
+use fabric::Origin;
 use frame::{Mac, VlanId};
 use serde::{Deserialize, Serialize};
 
@@ -14,6 +15,8 @@ pub struct FdbEntry {
     pub port: String,
     /// Configured: it does not age.
     pub fixed: bool,
+    /// How the table knows.
+    pub origin: Origin,
     /// Seconds since a frame came from it.
     pub age_s: u32,
 }

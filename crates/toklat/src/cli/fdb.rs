@@ -97,11 +97,9 @@ impl FdbCommand {
 fn table(entries: &[FdbEntry]) -> Table {
     let mut table = Table::new(&["mac", ">vlan", "port", "kind", ">age"]);
     for entry in entries {
-        let (kind, age) = if entry.fixed {
-            ("fixed", "-".to_owned())
-        } else {
-            ("learned", duration(entry.age_s.into()))
-        };
+        let ages = entry.origin.is_dynamic();
+        let age = if ages { duration(entry.age_s.into()) } else { "-".to_owned() };
+        let kind = if entry.fixed { "fixed" } else { entry.origin.name() };
         table.row([
             entry.mac.to_string(),
             entry.vlan.map_or_else(|| "-".to_owned(), |vlan| vlan.to_string()),

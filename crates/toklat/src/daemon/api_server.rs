@@ -261,7 +261,8 @@ async fn list_fdb(to: &Supervisor, switch: &str) -> Result<Response, ApiError> {
             mac: e.mac,
             vlan: e.vlan,
             port: switch.name_of(e.port),
-            fixed: e.fixed,
+            fixed: e.origin == fabric::Origin::Static,
+            origin: e.origin,
             age_s: e.age_s,
         })
         .collect();

@@ -225,6 +225,7 @@ const TYPES: &[(&str, Shape)] = &[
     ("LimitOf", Words(&["port", "user", "switch"])),
     ("PortState", Words(&["attached", "vacant", "failed", "quarantined", "stalled"])),
     ("Client", Object(&[("pid", "integer"), ("uid", "integer")])),
+    ("Origin", Words(&["learned", "static", "sticky", "remote", "tunnel"])),
     (
         "FdbEntry",
         Object(&[
@@ -232,6 +233,7 @@ const TYPES: &[(&str, Shape)] = &[
             ("vlan", "Vlan?"),
             ("port", "string"),
             ("fixed", "boolean"),
+            ("origin", "Origin"),
             ("age_s", "integer"),
         ]),
     ),

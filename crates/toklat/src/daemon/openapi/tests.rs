@@ -205,7 +205,8 @@ fn the_table_of_types_is_what_the_types_are() {
             spec: spec(),
         },
     );
-    let entry = FdbEntry { mac: Mac::local(1), vlan: None, port: name(), fixed: true, age_s: 1 };
+    let (mac, origin) = (Mac::local(1), fabric::Origin::Static);
+    let entry = FdbEntry { mac, vlan: None, port: name(), fixed: true, origin, age_s: 1 };
     full("FdbEntry", entry);
     full("NewFdbEntry", NewFdbEntry { mac: Mac::local(1), vlan: None, port: name() });
     full("FdbFlush", FdbFlush::default());
