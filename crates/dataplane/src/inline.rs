@@ -19,9 +19,10 @@ use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
 use frame::Mac;
 use port::{MapGuard, Nanos};
 
-use crate::attach::{self, AttachError, Attached, Exit, limited};
+use crate::attach::{self, AttachError, Attached, Exit};
 use crate::config::{PortId, SwitchConfig};
-use crate::serve::{Served, Switch, Tools, sending_limiter};
+use crate::port_link::{self, Change};
+use crate::serve::{Served, Switch, Tools};
 use crate::state::{PortState, PortStats, State};
 
 /// A switch in the caller's process and thread.
@@ -125,14 +126,16 @@ impl Inline {
         let counters = state.ingress().ok_or(AttachError::Number(id))?;
         self.instances += 1;
         let received = state.received();
-        let served = Served::new(id, source, counters.clone(), Nanos(0)).limited_by(&policy);
+        let receiving = port_link::receiving(&egresses, &policy, &received);
+        let served = Served::new(id, source, counters.clone(), Nanos(0));
+        let served = served.linked(&policy, receiving.far);
         self.specs.push(PortSpec {
             id,
             instance: self.instances,
             name: name.to_owned(),
             send_queues: served.source.queues() as u16,
             counters,
-            limited: limited(&egresses, &policy, &received),
+            linked: receiving.exits,
             egresses,
             policy,
             received,
@@ -167,12 +170,14 @@ impl Inline {
         if spec.policy.vlan != policy.vlan {
             self.fdb.flush(Some(id), None);
         }
-        if spec.policy.rx_rate_limiter != policy.rx_rate_limiter {
-            spec.limited = limited(&spec.egresses, &policy, &spec.received);
+        let mut changes = port_link::changes(&policy, &spec.policy);
+        if port_link::receives_differently(&policy, &spec.policy) {
+            let receiving = port_link::receiving(&spec.egresses, &policy, &spec.received);
+            spec.linked = receiving.exits;
+            changes.push(Change::Receiving(receiving.far));
         }
-        if spec.policy.tx_rate_limiter != policy.tx_rate_limiter {
-            let served = self.served.iter_mut().filter(|served| served.id == id);
-            served.for_each(|served| served.limit(sending_limiter(&policy)));
+        if let Some(served) = self.served.iter_mut().find(|served| served.id == id) {
+            changes.into_iter().for_each(|change| served.change_link(change));
         }
         spec.policy = policy;
         self.ports = Ports::build(self.specs.iter());
@@ -217,6 +222,9 @@ impl Inline {
         let mut frames = 0;
         for served in self.served.get_mut(range).unwrap_or_default() {
             frames += served.turn(&mut self.tools, switch, |_, _, _| ());
+            if served.has_far_queues() {
+                frames += served.flush(&map, now, |_, _, _| ());
+            }
         }
         frames
     }

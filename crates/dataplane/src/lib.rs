@@ -10,6 +10,7 @@ pub mod config;
 pub mod control;
 mod inline;
 pub mod log;
+mod port_link;
 pub mod process;
 pub mod sandbox;
 mod serve;

@@ -305,7 +305,7 @@ impl Process {
                 continue;
             };
             record.spec.egresses.clear();
-            record.spec.limited.clear();
+            record.spec.linked.clear();
             // Its front end would wait for answers for ever.
             record.device.iter_mut().for_each(|device| device.end());
             if let Some(state) = self.state.port(*id) {

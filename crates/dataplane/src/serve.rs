@@ -1,12 +1,16 @@
 //! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
 
+use std::sync::Arc;
+
 use fabric::Policy;
 use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, StallTime, Turn};
-use link::Limiter;
+use link::{Channel, Limiter, Tally};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
+use std::sync::atomic::{Ordering, fence};
 
 use crate::attach::{Exit, Heard, Source};
+use crate::port_link::{self, Change, FarQueue};
 
 /// One of a port's queues, by its number among those of its direction.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +33,10 @@ pub(crate) struct Served {
     debt: usize,
     /// How much it may send.
     limiter: Option<Box<Limiter>>,
+    /// Something happens to what it sends: there is a limit, or a bad link.
+    impeded: bool,
+    /// Its receive queues behind a bad link, by number; those that were replaced, too, until they are empty.
+    far: Vec<(u16, FarQueue)>,
     /// When it last had frames.
     pub busy_at: Nanos,
     /// Its worker polls it.
@@ -46,6 +54,8 @@ struct Queue {
     sender: Sender,
     /// The scratch with the frames that wait for a lossless receiver.
     held: Option<Box<Scratch>>,
+    /// A bad link, which lends out what its owner has sent.
+    channel: Option<Box<Channel>>,
 }
 
 /// What a worker needs to serve ports.
@@ -99,11 +109,6 @@ pub(crate) struct Switch<'a> {
     pub sleepless: bool,
 }
 
-/// What limits a port with these rules in sending.
-pub(crate) fn sending_limiter(policy: &Policy) -> Option<Box<Limiter>> {
-    policy.tx_rate_limiter.as_ref().and_then(Limiter::new).map(Box::new)
-}
-
 impl Served {
     pub fn new(
         id: u16,
@@ -112,7 +117,7 @@ impl Served {
         now: Nanos,
     ) -> Self {
         let queues = (0..source.queues())
-            .map(|queue| Queue { sender: Sender::new(id, queue as u16), held: None })
+            .map(|queue| Queue { sender: Sender::new(id, queue as u16), held: None, channel: None })
             .collect();
         let memory = PortMemory::default();
         let listens = source.listens();
@@ -123,6 +128,8 @@ impl Served {
             memory,
             debt: 0,
             limiter: None,
+            impeded: false,
+            far: Vec::new(),
             busy_at: now,
             hot: false,
             held_back_until: now,
@@ -140,22 +147,112 @@ impl Served {
         self
     }
 
-    /// Limits what it may send as `policy` says.
-    pub fn limited_by(self, policy: &Policy) -> Self {
-        Self { limiter: sending_limiter(policy), ..self }
+    /// Gives it the link that `policy` says, with these receive queues behind it.
+    pub fn linked(mut self, policy: &Policy, far: Vec<FarQueue>) -> Self {
+        let changes = port_link::changes(policy, &Policy::default()).into_iter();
+        changes.chain([Change::Receiving(far)]).for_each(|change| self.change_link(change));
+        self
     }
 
-    /// Limits what it may send from now on.
-    pub fn limit(&mut self, limiter: Option<Box<Limiter>>) {
-        self.limiter = limiter;
+    /// Changes its link.
+    pub fn change_link(&mut self, change: Change) {
+        match change {
+            Change::Limiter(limiter) => self.limiter = limiter,
+            Change::Sending(impairment) => {
+                for (number, queue) in self.queues.iter_mut().enumerate() {
+                    match (&mut queue.channel, impairment) {
+                        (Some(channel), impairment) => channel.set(impairment),
+                        (channel, Some(impairment)) => {
+                            *channel = Some(Box::new(Channel::new(impairment, number)));
+                        }
+                        (None, None) => {}
+                    }
+                }
+            }
+            Change::Receiving(far) => {
+                self.far.iter().for_each(|(_, far)| far.hurry());
+                self.far.extend(far.into_iter().enumerate().map(|(n, far)| (n as u16, far)));
+            }
+        }
+        self.look_for_impediments();
+    }
+
+    fn look_for_impediments(&mut self) {
+        let channels = self.queues.iter().any(|queue| queue.channel.is_some());
+        self.impeded = channels || self.limiter.is_some();
     }
 
     /// When it may send again, if it has sent as much as it may.
     #[inline]
     pub fn opens_at(&mut self, now: Nanos) -> Option<Nanos> {
-        let limiter = self.limiter.as_deref_mut()?;
-        limiter.refill(now);
-        Some(limiter.opens_at(now)).filter(|at| *at > now)
+        if !self.impeded {
+            return None;
+        }
+        let channels = self.queues.iter().filter_map(|queue| queue.channel.as_deref());
+        let full = channels.filter(|channel| channel.room() == 0).filter_map(Channel::due).max();
+        let limit = self.limiter.as_deref_mut().map(|limiter| {
+            limiter.refill(now);
+            limiter.opens_at(now)
+        });
+        full.into_iter().chain(limit).max().filter(|at| *at > now)
+    }
+
+    /// When the next of its sent frames comes out of a bad link.
+    pub fn due(&self) -> Option<Nanos> {
+        if !self.impeded {
+            return None;
+        }
+        self.queues.iter().filter_map(|queue| queue.channel.as_deref()?.due()).min()
+    }
+
+    /// True if it receives over a bad link.
+    #[inline]
+    pub fn has_far_queues(&self) -> bool {
+        !self.far.is_empty()
+    }
+
+    /// When the next frame to it comes out of a bad link.
+    pub fn flush_due(&self) -> Option<Nanos> {
+        self.far.iter().filter_map(|(_, far)| far.due()).min()
+    }
+
+    /// Delivers what has come over a bad link; returns how many frames. `effect` is as for [`turn`](Self::turn).
+    #[cold]
+    pub fn flush(
+        &mut self,
+        map: &MapGuard<'_>,
+        now: Nanos,
+        mut effect: impl FnMut(u16, Side, Effects),
+    ) -> usize {
+        let mut frames = 0;
+        for at in 0..self.far.len() {
+            let (queue, far) = &self.far[at];
+            let flushed = far.flush(map, now);
+            frames += flushed.frames;
+            self.count(flushed.tally);
+            if flushed.effects != Effects::default() {
+                effect(self.id, Side::Egress(*queue), flushed.effects);
+            }
+        }
+        // A replaced one is known here alone.
+        self.far.retain(|(_, far)| Arc::strong_count(far) > 1 || far.due().is_some());
+        frames
+    }
+
+    fn count(&self, Tally { lost, duplicated }: Tally) {
+        self.counters.drop_frames(DropReason::Impaired, lost);
+        self.counters.copies.add(duplicated);
+    }
+
+    /// Makes all that is under way on a bad link due: the port ends, or the process.
+    pub fn hurry(&mut self) {
+        self.queues.iter_mut().filter_map(|q| q.channel.as_deref_mut()).for_each(Channel::hurry);
+        self.far.iter().for_each(|(_, far)| far.hurry());
+    }
+
+    /// True if frames are under way on a bad link.
+    pub fn has_under_way(&self) -> bool {
+        self.due().is_some() || self.flush_due().is_some()
     }
 
     /// True while frames wait for a lossless receiver.
@@ -175,7 +272,11 @@ impl Served {
 
     /// Gives up the frames that wait for a lossless receiver: the port goes.
     pub fn abandon(&mut self) {
-        let frames: usize = self.queues.iter_mut().map(|queue| queue.sender.abandon()).sum();
+        let mut frames: usize = self.queues.iter_mut().map(|queue| queue.sender.abandon()).sum();
+        for channel in self.queues.iter_mut().filter_map(|queue| queue.channel.as_deref_mut()) {
+            frames += channel.abandon();
+        }
+        frames += self.far.iter().map(|(_, far)| far.abandon()).sum::<usize>();
         self.counters.drop_frames(DropReason::Detached, frames as u64);
     }
 
@@ -198,7 +299,7 @@ impl Served {
             frames += if self.queues[queue].sender.is_stalled() {
                 self.retry(queue, tools, switch, &mut effect);
                 0
-            } else if switch.draining {
+            } else if switch.draining && !self.impeded {
                 0
             } else {
                 self.forward(queue, tools, switch, &mut effect)
@@ -215,12 +316,11 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) -> usize {
-        let scratch = &mut tools.scratch;
-        scratch.clear();
-        let frames = if self.limiter.is_some() {
-            self.gather_limited(queue, scratch, tools.batch, switch.now)
+        tools.scratch.clear();
+        let frames = if self.impeded {
+            self.gather_impeded(queue, tools, switch, effect)
         } else {
-            self.source.queue(queue).gather(scratch, tools.batch, switch.now)
+            self.source.queue(queue).gather(&mut tools.scratch, tools.batch, switch.now)
         };
         if frames == 0 {
             return 0;
@@ -232,7 +332,7 @@ impl Served {
         self.busy_at = switch.now;
         let Switch { ports, fdb, map, now, .. } = switch;
         let from = Sending { memory: &mut self.memory, queue: &mut self.queues[queue].sender };
-        let turn = tools.forwarder.forward(ports, fdb, from, scratch, map, now);
+        let turn = tools.forwarder.forward(ports, fdb, from, &mut tools.scratch, map, now);
         self.give_back(queue, turn, tools, switch, effect);
         self.debt += turn.deliveries.saturating_sub(tools.batch + FLOOD_QUANTUM);
         if self.queues[queue].sender.is_stalled() {
@@ -241,8 +341,64 @@ impl Served {
         frames
     }
 
-    /// Gathers as many frames as there are tokens for.
+    /// Gathers as many frames as there are tokens for, or what comes out of a bad link.
     #[cold]
+    fn gather_impeded(
+        &mut self,
+        queue: usize,
+        tools: &mut Tools,
+        switch: Switch<'_>,
+        effect: &mut impl FnMut(u16, Side, Effects),
+    ) -> usize {
+        let Switch { now, draining, .. } = switch;
+        let Some(mut channel) = self.queues[queue].channel.take() else {
+            let max = if draining { 0 } else { tools.batch };
+            return self.gather_limited(queue, &mut tools.scratch, max, now);
+        };
+        let max = if draining { 0 } else { tools.batch.min(channel.room()) };
+        let sent = self.gather_limited(queue, &mut tools.scratch, max, now);
+        if sent > 0 {
+            self.admit(&mut channel, queue, tools, switch, effect);
+        }
+        tools.scratch.clear();
+        let frames = channel.release(&mut tools.scratch, tools.batch, now);
+        if channel.is_done() {
+            self.look_for_impediments();
+        } else {
+            self.queues[queue].channel = Some(channel);
+        }
+        frames
+    }
+
+    /// Sends gathered frames on their way over a bad link; their owner gets them back.
+    fn admit(
+        &mut self,
+        channel: &mut Channel,
+        queue: usize,
+        tools: &mut Tools,
+        switch: Switch<'_>,
+        effect: &mut impl FnMut(u16, Side, Effects),
+    ) {
+        let sent = tools.scratch.len();
+        tools.scratch.judge(switch.map, &mut [(); 1024], |_, _| ());
+        let batch = tools.scratch.batch(switch.map);
+        for i in 0..sent as u16 {
+            channel.admit(batch.pick(i), batch.offload(i), switch.now);
+        }
+        self.count(channel.take_tally());
+        let ingress = self.source.queue(queue);
+        ingress.complete(sent);
+        if !switch.sleepless {
+            fence(Ordering::SeqCst);
+            let effects = ingress.settle(switch.now);
+            if effects != Effects::default() {
+                effect(self.id, Side::Ingress(queue as u16), effects);
+            }
+        }
+        self.busy_at = switch.now;
+    }
+
+    /// Gathers as many frames as there are tokens for.
     fn gather_limited(
         &mut self,
         queue: usize,
@@ -250,11 +406,17 @@ impl Served {
         max: usize,
         now: Nanos,
     ) -> usize {
-        let Some(limiter) = &mut self.limiter else { return 0 };
-        limiter.refill(now);
-        let max = max.min(limiter.allowance());
+        let max = match &mut self.limiter {
+            None => max,
+            Some(limiter) => {
+                limiter.refill(now);
+                max.min(limiter.allowance())
+            }
+        };
         let frames = self.source.queue(queue).gather(scratch, max, now);
-        limiter.charge_allowed(frames, scratch.bytes());
+        if let Some(limiter) = &mut self.limiter {
+            limiter.charge_allowed(frames, scratch.bytes());
+        }
         frames
     }
 
@@ -270,7 +432,10 @@ impl Served {
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
         let ingress = self.source.queue(queue);
-        ingress.complete(turn.completed);
+        match &mut self.queues[queue].channel {
+            None => ingress.complete(turn.completed),
+            Some(channel) => channel.complete(turn.completed),
+        }
         if switch.sleepless {
             tools.forwarder.skip_settling();
         } else {
@@ -302,7 +467,7 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
-        let Queue { sender, held } = &mut self.queues[queue];
+        let Queue { sender, held, .. } = &mut self.queues[queue];
         let Some(mut scratch) = held.take() else { return };
         let Switch { ports, fdb: _, map, now, .. } = switch;
         // Who is about to end does not wait for a slow receiver slot by slot.

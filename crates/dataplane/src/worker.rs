@@ -30,7 +30,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use fabric::{Fdb, Ports};
-use link::Limiter;
 use port::{Effects, MapGuard, Nanos};
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use shmem::Shared;
@@ -38,6 +37,7 @@ use shmem::Shared;
 use self::patience::Patience;
 use crate::attach::{Bells, Exit, Rung};
 use crate::config::{Idle, PortId};
+use crate::port_link::Change;
 use crate::serve::{Served, Side, Switch, Tools};
 use crate::state::{Doing, WorkerState};
 
@@ -50,7 +50,7 @@ const ASK_BUSY_NS: u64 = 30_000;
 const ASK_IDLE_NS: u64 = 4_000;
 /// How long a worker spins after the last frame or access before it lets others run in between.
 const UNSHARED_NS: u64 = 3_000;
-/// A port that waits for tokens of its limit is looked after so often.
+/// A port that waits for tokens of its limit is looked after so often, as is one that receives over a bad link.
 const LIMITED_NS: u64 = 1_000_000;
 /// How often a port that is polled though idle is looked after as if it had been woken.
 const TEND_NS: u64 = 1_000_000;
@@ -135,8 +135,8 @@ pub(crate) enum Job {
     Wake(PortId),
     /// Give this port back.
     Release(PortId, SyncSender<Option<Box<Served>>>),
-    /// Limit what this port may send from now on.
-    Limit(PortId, Option<Box<Limiter>>),
+    /// Change this port's link.
+    Link(PortId, Change),
     /// Change how to idle, the batch size and the stall timeout in nanoseconds.
     Settings(Idle, u16, u64),
     /// End when nothing is stalled any more.
@@ -200,12 +200,16 @@ pub(crate) struct Worker {
     unwatched: Vec<PortId>,
     /// When armed ports have work of their own accord.
     timers: Vec<(Nanos, PortId)>,
+    /// The ports that receive over a bad link.
+    far: Vec<PortId>,
     /// Whom to wake later.
     late: Vec<Late>,
     tools: Tools,
     idle: Idle,
     patience: Patience,
     finishing: bool,
+    /// While it finishes: how long it waits for receivers over bad links.
+    finishes_by: Nanos,
     busy_at: Nanos,
     asked_at: Nanos,
     tended_at: Nanos,
@@ -235,11 +239,13 @@ impl Worker {
             hot: Vec::new(),
             unwatched: Vec::new(),
             timers: Vec::new(),
+            far: Vec::new(),
             late: Vec::new(),
             tools: Tools::new(batch, stall_timeout, only),
             idle,
             patience: Patience::default(),
             finishing: false,
+            finishes_by: now,
             busy_at: now,
             asked_at: now,
             tended_at: now,
@@ -265,7 +271,7 @@ impl Worker {
             if frames > 0 {
                 self.busy_at = now;
             }
-            if self.finishing && !self.any_stalled() {
+            if self.finishing && !self.any_stalled() && !self.any_under_way(now) {
                 break;
             }
             now = self.look_around(mailbox, frames > 0, now);
@@ -289,8 +295,8 @@ impl Worker {
         // SAFETY: loaded after this pass's epoch was announced; the control thread frees a table only
         // after a later announcement.
         let table = unsafe { &*common.table.load(Ordering::Acquire) };
-        // SAFETY: whatever frames point to is kept mapped by a port in this table or in `self.ports`;
-        // both outlive the pass, and stalled frames are given up before their port is dropped.
+        // SAFETY: whatever frames point to is kept mapped by a port in this table or in `self.ports`, or is
+        // a channel's own memory, kept until completed; both outlive the pass, and stalled frames are given up before their port is dropped.
         let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let switch = Switch {
             ports: &table.ports,
@@ -304,6 +310,9 @@ impl Worker {
             self.ring_late(table, now);
         }
         let mut frames = 0;
+        if !self.far.is_empty() {
+            frames += self.flush(table, &map, now);
+        }
         for at in 0..self.hot.len() {
             let Some(port) = port_at(&mut self.ports, self.hot[at]) else { continue };
             self.state.work.serve(port.id, Doing::Turn);
@@ -332,6 +341,27 @@ impl Worker {
         }
         self.state.work.rest();
         self.hold_back();
+        frames
+    }
+
+    /// Delivers what has come over bad links; returns how many frames.
+    #[cold]
+    fn flush(&mut self, table: &Table, map: &MapGuard<'_>, now: Nanos) -> usize {
+        let (ports, state, late) = (&mut self.ports, &self.state, &mut self.late);
+        let draining = self.finishing;
+        let mut frames = 0;
+        self.far.retain(|id| {
+            let Some(port) = port_at(ports, *id) else { return false };
+            if draining {
+                port.hurry();
+            }
+            frames += port.flush(map, now, |id, side, effects| {
+                if effects.kick {
+                    wake_owner(table, state, late, (id, side), now);
+                }
+            });
+            port.has_far_queues()
+        });
         frames
     }
 
@@ -440,6 +470,28 @@ impl Worker {
         self.hot.iter().any(|id| port_at(ports, *id).is_some_and(|port| port.is_stalled()))
     }
 
+    /// True if frames are under way on a bad link; makes them due.
+    fn any_under_way(&mut self, now: Nanos) -> bool {
+        let mut any = false;
+        for port in self.ports.iter_mut().flatten().filter(|port| port.has_under_way()) {
+            port.hurry();
+            any = true;
+            if !port.hot {
+                port.hot = true;
+                self.hot.push(port.id);
+            }
+        }
+        any && now < self.finishes_by
+    }
+
+    /// When the next frame comes over a bad link; soon, where other workers may send one that this one does not hear of.
+    fn far_due(&self, now: Nanos) -> Option<Nanos> {
+        let ports = self.far.iter().filter_map(|id| self.ports.get(usize::from(*id))?.as_deref());
+        let due = ports.filter_map(Served::flush_due).min();
+        let others = self.common.workers.len() > 1 && !self.far.is_empty();
+        due.into_iter().chain(others.then_some(now + LIMITED_NS)).min()
+    }
+
     /// True if an owner can send no more before it is served.
     fn any_full(&mut self, now: Nanos) -> bool {
         let ports = &mut self.ports;
@@ -484,7 +536,8 @@ impl Worker {
             return false;
         }
         port.hot = false;
-        if let Some(deadline) = port.source.deadline().into_iter().chain(limit).min() {
+        let due = port.due();
+        if let Some(deadline) = port.source.deadline().into_iter().chain(limit).chain(due).min() {
             let id = port.id;
             self.timers.retain(|(_, timer)| *timer != id);
             self.timers.push((deadline, id));
@@ -510,7 +563,7 @@ impl Worker {
     fn sleep(&mut self, mailbox: &Mailbox, most: Option<u64>, now: Nanos) -> Nanos {
         self.state.sleeps.add(1);
         let timers = self.timers.iter().map(|(at, _)| *at);
-        let timers = timers.chain(self.late.iter().map(|late| late.due));
+        let timers = timers.chain(self.late.iter().map(|late| late.due)).chain(self.far_due(now));
         let timer = timers.map(|at| at - now).chain(most).min().map(Duration::from_nanos);
         mailbox.passed.store(ASLEEP, Ordering::Release);
         let (by_owner, woke) = self.take_events(timer, now);
@@ -587,9 +640,12 @@ impl Worker {
                 Job::Release(id, reply) => {
                     let _ = reply.send(self.release(id));
                 }
-                Job::Limit(id, limiter) => {
+                Job::Link(id, change) => {
                     if let Some(port) = port_at(&mut self.ports, id) {
-                        port.limit(limiter);
+                        port.change_link(change);
+                        if port.has_far_queues() && !self.far.contains(&id) {
+                            self.far.push(id);
+                        }
                     }
                     self.wake_port(id, now, false);
                 }
@@ -597,7 +653,10 @@ impl Worker {
                     self.idle = idle;
                     self.tools.set(batch, stall_timeout);
                 }
-                Job::Finish => self.finishing = true,
+                Job::Finish => {
+                    self.finishing = true;
+                    self.finishes_by = now + self.tools.stall_timeout;
+                }
             }
         }
         self.state.ports.set(self.serving as u64);
@@ -615,6 +674,9 @@ impl Worker {
         (port.busy_at, port.hot) = (now, true);
         // Who was to wake its owner is another worker.
         port.held_back_until = now;
+        if port.has_far_queues() {
+            self.far.push(id);
+        }
         self.hot.push(id);
         self.serving += 1;
         if self.ports.len() <= usize::from(id) {
@@ -633,6 +695,7 @@ impl Worker {
         self.hot.retain(|hot| *hot != id);
         self.unwatched.retain(|unwatched| *unwatched != id);
         self.timers.retain(|(_, timer)| *timer != id);
+        self.far.retain(|far| *far != id);
         Some(port)
     }
 }

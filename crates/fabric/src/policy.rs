@@ -1,7 +1,7 @@
 //! What a port may do: data that the control side edits and the forwarding path reads.
 
 use frame::{Mac, VlanId};
-use link::RateLimiter;
+use link::{Impairment, RateLimiter};
 use serde::{Deserialize, Serialize};
 
 /// How a port takes part in VLANs (IEEE 802.1Q).
@@ -88,6 +88,12 @@ pub struct Policy {
     /// senders wait. Copies for mirrors count like all that goes to a port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rx_rate_limiter: Option<RateLimiter>,
+    /// How bad the link is on the way from the port, for tests of what must live with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tx_impairment: Option<Impairment>,
+    /// How bad the link is on the way to the port.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rx_impairment: Option<Impairment>,
     /// Copies of what this port sends go to the port of this name too, as they came: also of what the
     /// switch refuses, but for frames beyond the MTU.
     pub mirror_ingress: Option<String>,
@@ -130,6 +136,8 @@ impl Default for Policy {
             lossless: false,
             tx_rate_limiter: None,
             rx_rate_limiter: None,
+            tx_impairment: None,
+            rx_impairment: None,
             mirror_ingress: None,
             mirror_egress: None,
         }

@@ -29,8 +29,8 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     pub counters: Shared<IngressCounters>,
     /// Its receive queues; none for a port that is not attached to anything.
     pub egresses: Vec<E>,
-    /// The same behind the limit of what it may receive; none if it has no limit.
-    pub limited: Vec<E>,
+    /// The same behind the port's link; none if nothing happens there.
+    pub linked: Vec<E>,
     /// What is counted at each of them, for a port that may be lossless.
     pub received: Vec<Shared<EgressCounters>>,
     /// Set for a monitor, which is no member of the switch.
@@ -241,7 +241,7 @@ impl<E: Egress + Clone> Ports<E> {
             lossless: policy.lossless && spec.monitor.is_none(),
         };
         let first_queue = self.queues.len() as QueueIdx;
-        let egresses = if spec.limited.is_empty() { &spec.egresses } else { &spec.limited };
+        let egresses = if spec.linked.is_empty() { &spec.egresses } else { &spec.linked };
         self.queues.extend(egresses.iter().zip(0..).map(|(egress, number)| Queue {
             egress: egress.clone(),
             port: spec.id,

@@ -99,11 +99,13 @@ pub enum DropReason {
     RouterAdvert,
     /// From a guarded port, with headers that cannot be judged.
     HiddenHeaders,
+    /// Lost by the impairment of its port's link, on its way in or out.
+    Impaired,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 24;
+    pub const COUNT: usize = 25;
     /// The first so many can be met where frames go out; the others only where they come in.
     pub const AT_EGRESS: usize = 17;
 
@@ -133,6 +135,7 @@ impl DropReason {
         Self::DhcpServer,
         Self::RouterAdvert,
         Self::HiddenHeaders,
+        Self::Impaired,
     ];
 
     /// Its name in tables and JSON.
@@ -163,6 +166,7 @@ impl DropReason {
             Self::DhcpServer => "dhcp_server",
             Self::RouterAdvert => "router_advert",
             Self::HiddenHeaders => "hidden_headers",
+            Self::Impaired => "impaired",
         }
     }
 }

@@ -1,14 +1,10 @@
 //! Receive queues of all kinds, as the switch calls them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use fabric::Policy;
-use link::{Limited, Limiter};
 use port::{
-    Batch, Delivered, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, OffloadSet, Picked,
-    Software,
+    Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Picked, Software,
 };
-use shmem::Shared;
 
 use super::ring::ReceiveQueue;
 
@@ -27,22 +23,6 @@ impl Exit {
     pub(super) fn ring(queue: Arc<ReceiveQueue>) -> Self {
         Self(Kind::Ring(queue))
     }
-}
-
-/// The receive queues of a port behind the limit that its rules set; none without one. What each counts is in `received`.
-pub(crate) fn limited(
-    queues: &[Exit],
-    policy: &Policy,
-    received: &[Shared<EgressCounters>],
-) -> Vec<Exit> {
-    let Some(limiter) = policy.rx_rate_limiter.as_ref().and_then(Limiter::new) else {
-        return Vec::new();
-    };
-    let limiter = Arc::new(Mutex::new(limiter));
-    let limit = |(queue, counters): (&Exit, &Shared<EgressCounters>)| {
-        Exit::from(Arc::new(Limited::new(queue.clone(), Arc::clone(&limiter), counters.clone())))
-    };
-    queues.iter().zip(received).map(limit).collect()
 }
 
 impl<E: Egress + 'static> From<Arc<E>> for Exit {

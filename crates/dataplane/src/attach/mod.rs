@@ -19,7 +19,6 @@ use port::{Ingress, Nanos};
 pub(crate) use self::bells::Rung;
 pub use self::bells::{Bell, Bells};
 pub use self::exit::Exit;
-pub(crate) use self::exit::limited;
 
 /// What an owner says that is no frame: it accesses registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

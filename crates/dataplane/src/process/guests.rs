@@ -19,10 +19,11 @@ use super::Process;
 use crate::attach::vhost_user::FrontEnd;
 use crate::attach::vhost_user::message::{self, Message, ProtocolError};
 use crate::attach::vhost_user::session::{Answer, Kept, Offer, Refused};
-use crate::attach::{AttachError, Attached, limited, null};
+use crate::attach::{AttachError, Attached, null};
 use crate::config::{PortConfig, PortId};
 use crate::control::{self, Answer as ControlAnswer, ChannelError};
 use crate::log;
+use crate::port_link;
 use crate::serve::Served;
 use crate::worker::{Job, clock};
 
@@ -194,10 +195,10 @@ impl Process {
         let ring = record.bells.clone();
         let counters = record.spec.counters.clone();
         let policy = record.spec.policy.clone();
-        let limited = limited(&egresses, &policy, &record.spec.received);
+        let receiving = port_link::receiving(&egresses, &policy, &record.spec.received);
         let unused = (
             std::mem::replace(&mut record.spec.egresses, egresses),
-            std::mem::replace(&mut record.spec.limited, limited),
+            std::mem::replace(&mut record.spec.linked, receiving.exits),
         );
         self.publish();
         drop(unused);
@@ -206,7 +207,8 @@ impl Process {
         }
         // Nobody was told of what the old halves gave back as they were dropped.
         ring.ring_all();
-        let served = Served::new(id, source, counters, clock()).limited_by(&policy);
+        let served = Served::new(id, source, counters, clock());
+        let served = served.linked(&policy, receiving.far);
         self.common.workers[usize::from(worker)].send(Job::Serve(Box::new(served)));
         self.charge_remake(id, began);
     }

@@ -11,11 +11,12 @@ use super::remakes::Remakes;
 use super::{Process, Record, kinds};
 use crate::attach::vfio_user::Server;
 use crate::attach::vhost_user::FrontEnd;
-use crate::attach::{AttachError, Attached, limited};
+use crate::attach::{AttachError, Attached};
 use crate::config::{Attachment, PortConfig, PortId};
 use crate::control::Answer;
 use crate::inline::set_addresses;
-use crate::serve::{Served, sending_limiter};
+use crate::port_link::{self, Change};
+use crate::serve::Served;
 use crate::state::PortState;
 use crate::worker::{Job, Table, clock};
 
@@ -93,6 +94,8 @@ impl Process {
         let counters = state.ingress().ok_or("The port's counters are missing")?;
         let worker = self.choose_worker(config.worker);
         self.instances += 1;
+        let received = state.received();
+        let receiving = port_link::receiving(&egresses, &config.policy, &received);
         let spec = PortSpec {
             id,
             instance: self.instances,
@@ -100,9 +103,9 @@ impl Process {
             policy: config.policy.clone(),
             send_queues: send_queues.unwrap_or_else(|| source.queues() as u16),
             counters: counters.clone(),
-            limited: limited(&egresses, &config.policy, &state.received()),
+            linked: receiving.exits,
             egresses,
-            received: state.received(),
+            received,
             monitor,
         };
         if self.ports.len() <= usize::from(id) {
@@ -116,7 +119,8 @@ impl Process {
         self.state.switch().set_port(id, true);
         state.set_failed(false);
         state.set_standing(standing);
-        let served = Served::new(id, source, counters, clock()).limited_by(&config.policy);
+        let served = Served::new(id, source, counters, clock());
+        let served = served.linked(&config.policy, receiving.far);
         #[cfg(debug_assertions)]
         let served = {
             let is_named = |key: &&(&str, fn())| std::env::var(key.0).as_ref() == Ok(&config.name);
@@ -216,15 +220,18 @@ impl Process {
         self.set_addresses(id, policy, &earlier)?;
         let record = self.record(id)?;
         let worker = usize::from(record.worker);
-        if policy.rx_rate_limiter != earlier.rx_rate_limiter {
+        let mut changes = port_link::changes(policy, &earlier);
+        if port_link::receives_differently(policy, &earlier) {
             let spec = &mut record.spec;
-            spec.limited = limited(&spec.egresses, policy, &spec.received);
+            let receiving = port_link::receiving(&spec.egresses, policy, &spec.received);
+            spec.linked = receiving.exits;
+            changes.push(Change::Receiving(receiving.far));
         }
         record.spec.policy = policy.clone();
         record.config.policy = policy.clone();
         self.publish();
-        if policy.tx_rate_limiter != earlier.tx_rate_limiter {
-            self.common.workers[worker].send(Job::Limit(id, sending_limiter(policy)));
+        for change in changes {
+            self.common.workers[worker].send(Job::Link(id, change));
         }
         if policy.vlan != earlier.vlan {
             self.common.fdb.flush(Some(id), None);

@@ -133,7 +133,7 @@ impl Switch {
             policy,
             send_queues: 1,
             counters: self.counters_of(id),
-            limited: Vec::new(),
+            linked: Vec::new(),
             egresses: inboxes.iter().map(|i| Arc::clone(i) as Arc<dyn Egress>).collect(),
             received: inboxes.iter().map(|inbox| inbox.counters.clone()).collect(),
             monitor,

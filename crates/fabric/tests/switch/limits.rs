@@ -22,7 +22,7 @@ fn limit_received(switch: &mut Switch, bytes: Option<u64>, frames: Option<u64>) 
         let limited = Limited::new(Arc::clone(queue), Arc::clone(&limiter), received.clone());
         Arc::new(limited) as Arc<dyn Egress>
     };
-    spec.limited = spec.egresses.iter().zip(&spec.received).map(behind).collect();
+    spec.linked = spec.egresses.iter().zip(&spec.received).map(behind).collect();
     switch.rebuild();
 }
 

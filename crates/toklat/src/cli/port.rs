@@ -9,7 +9,7 @@ use dataplane::state::{LimitOf, MappedMemory};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::VlanId;
 use hyper::Method;
-use link::RateLimiter;
+use link::{Impairment, RateLimiter};
 use serde_json::json;
 
 use super::client::{Client, ClientError};
@@ -270,6 +270,8 @@ fn rules(spec: &PortSpec) -> String {
     }
     words.extend(limit("sends", policy.tx_rate_limiter.as_ref()));
     words.extend(limit("receives", policy.rx_rate_limiter.as_ref()));
+    words.extend(bad_link("sends", policy.tx_impairment.as_ref()));
+    words.extend(bad_link("receives", policy.rx_impairment.as_ref()));
     words.extend(held_back(&policy.interrupts));
     match policy.flood_limit {
         Some(Policy::FLOOD_LIMIT) => {}
@@ -309,6 +311,25 @@ fn limit(does: &str, limiter: Option<&RateLimiter>) -> Option<String> {
     let frames = ops.map(|bucket| pps(bucket.rate() as f64));
     let rates: Vec<_> = bits.into_iter().chain(frames).collect();
     (!rates.is_empty()).then(|| format!("{does} at most {}", rates.join(" and ")))
+}
+
+/// How bad a port's link is, if it is.
+fn bad_link(does: &str, impairment: Option<&Impairment>) -> Option<String> {
+    let impairment = impairment.filter(|impairment| !impairment.is_off())?;
+    let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } = *impairment;
+    let percent = |ppm: u32| f64::from(ppm) / 1e4;
+    let mut words = Vec::new();
+    for (ppm, what) in [(loss_ppm, "lost"), (duplicate_ppm, "doubled"), (reorder_ppm, "reordered")]
+    {
+        if ppm > 0 {
+            words.push(format!("{}% {what}", percent(ppm)));
+        }
+    }
+    if delay_us > 0 {
+        let jitter = if jitter_us > 0 { format!(" +-{jitter_us}") } else { String::new() };
+        words.push(format!("{delay_us}{jitter} us late"));
+    }
+    Some(format!("{does} over a bad link ({})", words.join(", ")))
 }
 
 /// How a guest's interrupts are held back, if they are.

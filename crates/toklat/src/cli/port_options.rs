@@ -10,7 +10,7 @@ use clap::Args;
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::{Mac, VlanId};
-use link::{RateLimiter, TokenBucket};
+use link::{Impairment, RateLimiter, TokenBucket};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -81,6 +81,58 @@ impl FromStr for RateLimit {
         limiter.check().map_err(|e| e.to_string())?;
         Ok(Self(limiter))
     }
+}
+
+/// What `--tx-impair` and `--rx-impair` say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct BadLink(Impairment);
+
+impl FromStr for BadLink {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let mut link = Impairment::default();
+        for word in text.split(',') {
+            let whole = |text: &str| text.parse().map_err(|_| format!("{text:?} is no number"));
+            match word.split_once('=') {
+                Some(("loss", part)) => link.loss_ppm = share(part)?,
+                Some(("duplicate", part)) => link.duplicate_ppm = share(part)?,
+                Some(("reorder", part)) => link.reorder_ppm = share(part)?,
+                Some(("delay", time)) => link.delay_us = microseconds(time)?,
+                Some(("jitter", time)) => link.jitter_us = microseconds(time)?,
+                Some(("limit", frames)) => {
+                    link.limit = u32::try_from(whole(frames)?).unwrap_or(u32::MAX);
+                }
+                Some(("seed", seed)) => link.seed = whole(seed)?,
+                _ => {
+                    let known = "loss=, delay=, jitter=, reorder=, duplicate=, limit=, seed=";
+                    return Err(format!("{word:?} is none of {known}"));
+                }
+            }
+        }
+        link.check().map_err(|e| e.to_string())?;
+        Ok(Self(link))
+    }
+}
+
+/// A share in percent, as in `0.1%`, in parts per million.
+fn share(text: &str) -> Result<u32, String> {
+    let percent = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
+    let ppm = percent.filter(|percent| (0.0..=100.0).contains(percent));
+    let ppm = ppm.map(|percent| (percent * 1e4).round() as u32);
+    ppm.ok_or_else(|| format!("{text:?} is no share such as 0.1%"))
+}
+
+/// A time such as `10ms` or `250us`.
+fn microseconds(text: &str) -> Result<u32, String> {
+    let units = [("us", 1.0), ("ms", 1e3), ("s", 1e6)];
+    let in_unit = |(unit, scale): &(&str, f64)| {
+        let number = text.strip_suffix(unit)?.parse::<f64>().ok()?;
+        Some(number * scale).filter(|us| (0.0..=4e9).contains(us))
+    };
+    let us = units.iter().find_map(in_unit).map(|us| us.round() as u32);
+    us.ok_or_else(|| format!("{text:?} is no time such as 10ms or 250us"))
 }
 
 /// What `--interrupts` says.
@@ -161,6 +213,13 @@ pub struct PolicyOptions {
     /// Most that it may receive: what is beyond is dropped and counted, or waits if the port is lossless
     #[arg(long, value_name = "RATE|off")]
     rx_limit: Option<Or<RateLimit>>,
+    /// Make the link bad for what it sends, to test what must live with that, as in
+    /// loss=0.1%,delay=10ms,jitter=1ms,reorder=1%,duplicate=0.1%,seed=7
+    #[arg(long, value_name = "off|loss=P%,delay=T,...")]
+    tx_impair: Option<Or<BadLink>>,
+    /// Make the link bad for what it receives
+    #[arg(long, value_name = "off|loss=P%,delay=T,...")]
+    rx_impair: Option<Or<BadLink>>,
     /// Refuse to learn addresses that move too often [default: on]
     #[arg(long, value_name = "on|off", value_parser = on_off)]
     flap_guard: Option<bool>,
@@ -218,6 +277,8 @@ impl PolicyOptions {
         put("flood_limit", self.flood_limit.as_ref().map(or_null));
         put("tx_rate_limiter", self.tx_limit.as_ref().map(or_null));
         put("rx_rate_limiter", self.rx_limit.as_ref().map(or_null));
+        put("tx_impairment", self.tx_impair.as_ref().map(or_null));
+        put("rx_impairment", self.rx_impair.as_ref().map(or_null));
         put("flap_guard", self.flap_guard.map(Value::from));
         put("mtu", self.mtu.map(Value::from));
         put("link", self.link.map(Value::from));
@@ -437,6 +498,25 @@ mod tests {
     }
 
     #[test]
+    fn links_that_cannot_be_so_bad_are_refused() {
+        for (wrong, why) in [
+            ("loss=101%", "share"),
+            ("loss=5", "share"),
+            ("delay=10", "time"),
+            ("delay=11s", "at most 10000000 us"),
+            ("delay=1ms,jitter=2ms", "jitter"),
+            ("reorder=1%", "needs a delay"),
+            ("limit=0", "from 1"),
+            ("limit=99999999999", "from 1"),
+            ("seed=-1", "number"),
+            ("colour=blue", "none of"),
+        ] {
+            let error = wrong.parse::<BadLink>().unwrap_err();
+            assert!(error.contains(why), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
     fn options_become_the_policy() {
         assert_eq!(spec(&[]), PortSpec::default());
         let vlan = |id| VlanId::new(id).unwrap();
@@ -446,11 +526,36 @@ mod tests {
             adaptive: true,
             max_sent_delay_us: 7,
         };
-        let table: [(&[&str], Policy); 15] = [
+        let bad = Impairment {
+            loss_ppm: 1000,
+            delay_us: 10_000,
+            jitter_us: 250,
+            reorder_ppm: 10_000,
+            duplicate_ppm: 1,
+            limit: 9,
+            seed: 7,
+        };
+        let table: [(&[&str], Policy); 17] = [
             (&["--interrupts=off"], Policy::default()),
             (
                 &["--interrupts=rate=9,delay=50,adaptive,sent=7"],
                 Policy { interrupts: held, ..Policy::default() },
+            ),
+            (
+                &[
+                    "--tx-impair=loss=0.1%,delay=10ms,jitter=250us,reorder=1%,duplicate=0.0001%,limit=9,seed=7",
+                ],
+                Policy { tx_impairment: Some(bad), ..Policy::default() },
+            ),
+            (
+                &["--rx-impair=loss=100%"],
+                Policy {
+                    rx_impairment: Some(Impairment {
+                        loss_ppm: 1_000_000,
+                        ..Impairment::default()
+                    }),
+                    ..Policy::default()
+                },
             ),
             (&["--link=down"], Policy { link: false, ..Policy::default() }),
             (

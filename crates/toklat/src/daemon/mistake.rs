@@ -28,7 +28,8 @@ pub fn find(table: &toml::Table) -> Option<String> {
 }
 
 /// Settings that are not written out when they are as usual.
-const OMITTED: [&str; 3] = ["interrupts", "tx_rate_limiter", "rx_rate_limiter"];
+const OMITTED: [&str; 5] =
+    ["interrupts", "tx_rate_limiter", "rx_rate_limiter", "tx_impairment", "rx_impairment"];
 
 fn in_settings<T: DeserializeOwned + Serialize + Default>(
     place: &str,

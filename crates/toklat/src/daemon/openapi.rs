@@ -162,6 +162,18 @@ const TYPES: &[(&str, Shape)] = &[
             ("refill_time", "integer 1..3600000"),
         ]),
     ),
+    (
+        "Impairment",
+        Object(&[
+            ("seed?", "integer"),
+            ("loss_ppm?", "integer 0..1000000"),
+            ("duplicate_ppm?", "integer 0..1000000"),
+            ("reorder_ppm?", "integer 0..1000000"),
+            ("delay_us?", "integer 0..10000000"),
+            ("jitter_us?", "integer 0..10000000"),
+            ("limit?", "integer 1..16384"),
+        ]),
+    ),
     ("VlanMode", OneOf(&[("unaware", ""), ("access", "Vlan"), ("trunk", "Trunk")])),
     ("Trunk", Object(&[("allowed", "[Vlan]"), ("native", "Vlan?")])),
     ("Worker", Object(&[("cpu?", "integer?")])),
@@ -340,6 +352,8 @@ const PORT: &[(&str, &str)] = &[
     ("lossless?", "boolean"),
     ("tx_rate_limiter?", "RateLimiter?"),
     ("rx_rate_limiter?", "RateLimiter?"),
+    ("tx_impairment?", "Impairment?"),
+    ("rx_impairment?", "Impairment?"),
     ("mirror_ingress?", "string?"),
     ("mirror_egress?", "string?"),
 ];

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use dataplane::config::{Doorbell, NicModel, SwitchConfig};
 use fabric::{Policy, VlanMode};
-use link::RateLimiter;
+use link::{Impairment, RateLimiter};
 use serde::{Deserialize, Serialize};
 
 use super::front_ends::Place;
@@ -246,6 +246,10 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
     let limiters = [&spec.policy.tx_rate_limiter, &spec.policy.rx_rate_limiter];
     if let Err(error) = limiters.into_iter().flatten().try_for_each(RateLimiter::check) {
         return Err(bad(format!("{name}: {error}"), "see --tx-limit and --rx-limit"));
+    }
+    let impairments = [&spec.policy.tx_impairment, &spec.policy.rx_impairment];
+    if let Err(error) = impairments.into_iter().flatten().try_for_each(Impairment::check) {
+        return Err(bad(format!("{name}: {error}"), "see --tx-impair and --rx-impair"));
     }
     if let Some(mac) = spec.policy.macs.iter().find(|mac| mac.is_group()) {
         let remedy = "a port's own addresses are unicast: the first octet is even";

@@ -8,7 +8,7 @@ use dataplane::config::{Combine, Doorbell, NicConfig, NicModel, SwitchConfig, Wo
 use dataplane::state::{LimitOf, MappedMemory};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::{Mac, VlanId};
-use link::{RateLimiter, TokenBucket};
+use link::{Impairment, RateLimiter, TokenBucket};
 use serde::Serialize;
 
 fn shape(name: &str) -> &'static Shape {
@@ -105,6 +105,8 @@ fn port(kind: PortKind, vlan: VlanMode) -> PortSpec {
         interrupts,
         tx_rate_limiter: limiter,
         rx_rate_limiter: limiter,
+        tx_impairment: Some(Impairment::default()),
+        rx_impairment: Some(Impairment::default()),
         ..Policy::default()
     };
     PortSpec { kind, policy, worker: Some(0), owner: Some(1) }

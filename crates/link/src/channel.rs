@@ -1,0 +1,224 @@
+//! A bad link at work: the frames that are under way on it.
+
+use std::collections::VecDeque;
+
+use port::{Nanos, Offload, Picked, Scratch};
+use shmem::Bytes;
+
+use crate::Impairment;
+
+/// Bytes under way at most, but for the batch that crosses this.
+const MAX_BYTES: usize = 16 << 20;
+/// A buffer that is kept for other frames is no longer.
+const KEPT: usize = 4096;
+
+/// One direction of one queue of a bad link. It copies frames, so that their owner gets them back at once, and lends
+/// out its copies when they are due.
+#[derive(Debug)]
+pub struct Channel {
+    config: Impairment,
+    queue: usize,
+    random: Random,
+    /// By when they are due; those that overtake are put in front.
+    under_way: VecDeque<Copied>,
+    /// Lent out and not yet completed.
+    lent: VecDeque<Copied>,
+    spare: Vec<Vec<u8>>,
+    /// Bytes of both.
+    bytes: usize,
+    /// When the latest frame in order is due.
+    latest: Nanos,
+    tally: Tally,
+}
+
+#[derive(Debug)]
+struct Copied {
+    due: Nanos,
+    offload: Offload,
+    bytes: Vec<u8>,
+}
+
+/// What became of frames since it was [asked](Channel::take_tally) last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Frames that were lost.
+    pub lost: u64,
+    /// Copies that were added.
+    pub duplicated: u64,
+}
+
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a short generator, so that a seed means the same for good.
+#[derive(Clone, Debug)]
+struct Random(u64);
+
+impl Random {
+    fn of(seed: u64, queue: usize) -> Self {
+        Self(seed.wrapping_add((queue as u64).wrapping_mul(0xd134_2543_de82_ef95)))
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ mixed >> 31
+    }
+
+    /// A number below `end`.
+    fn below(&mut self, end: u64) -> u64 {
+        ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// True for so many of a million.
+    fn hits(&mut self, ppm: u32) -> bool {
+        self.below(u64::from(Impairment::ALL)) < u64::from(ppm)
+    }
+}
+
+impl Channel {
+    /// A channel for queue number `queue` of a port: each has random numbers of its own.
+    #[must_use]
+    pub fn new(config: Impairment, queue: usize) -> Self {
+        Self {
+            config,
+            queue,
+            random: Random::of(config.seed, queue),
+            under_way: VecDeque::new(),
+            lent: VecDeque::new(),
+            spare: Vec::new(),
+            bytes: 0,
+            latest: Nanos(0),
+            tally: Tally::default(),
+        }
+    }
+
+    /// Frames that it takes now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        if self.bytes >= MAX_BYTES {
+            return 0;
+        }
+        (self.config.limit as usize).saturating_sub(self.under_way.len() + self.lent.len())
+    }
+
+    /// True without frames.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.under_way.is_empty() && self.lent.is_empty()
+    }
+
+    /// When the next frame is due.
+    #[must_use]
+    pub fn due(&self) -> Option<Nanos> {
+        self.under_way.front().map(|frame| frame.due)
+    }
+
+    /// Sends a frame on its way; for as many as there is [`room`](Self::room) for.
+    pub fn admit(&mut self, frame: Picked<'_>, offload: Offload, now: Nanos) {
+        let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } =
+            self.config;
+        // Every frame draws all its numbers: what one setting says does not shift the fate that another brings.
+        let lost = self.random.hits(loss_ppm);
+        let twice = self.random.hits(duplicate_ppm);
+        let overtakes = self.random.hits(reorder_ppm);
+        let jitter = self.random.below(2 * u64::from(jitter_us) * 1000 + 1);
+        if lost {
+            self.tally.lost += 1;
+            return;
+        }
+        let delay = u64::from(delay_us - jitter_us.min(delay_us)) * 1000 + jitter;
+        let due = if overtakes { now } else { self.latest.max(now + delay) };
+        self.put(frame, offload, due, overtakes);
+        if twice && self.room() > 0 {
+            self.tally.duplicated += 1;
+            self.put(frame, offload, due, overtakes);
+        }
+    }
+
+    fn put(&mut self, frame: Picked<'_>, offload: Offload, due: Nanos, overtakes: bool) {
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(frame.len(), 0);
+        frame.copy_to(Bytes::of(&mut bytes));
+        self.bytes += bytes.len();
+        let copied = Copied { due, offload, bytes };
+        if overtakes {
+            self.under_way.push_front(copied);
+        } else {
+            self.latest = due;
+            self.under_way.push_back(copied);
+        }
+    }
+
+    /// Lends out the frames that are due, up to `max`; returns how many. Their bytes stay where they are until they are
+    /// [completed](Self::complete) or [put back](Self::put_back).
+    pub fn release(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        let mut released = 0;
+        while released < max && scratch.has_room() && self.due().is_some_and(|due| due <= now) {
+            let Some(mut frame) = self.under_way.pop_front() else { break };
+            scratch.push(Bytes::of(&mut frame.bytes).span());
+            if frame.offload != Offload::NONE {
+                scratch.set_offload(frame.offload);
+            }
+            self.lent.push_back(frame);
+            released += 1;
+        }
+        released
+    }
+
+    /// Takes back the oldest frames that were lent out: they are delivered.
+    pub fn complete(&mut self, frames: usize) {
+        for frame in self.lent.drain(..frames.min(self.lent.len())) {
+            self.bytes -= frame.bytes.len();
+            if frame.bytes.capacity() <= KEPT {
+                self.spare.push(frame.bytes);
+            }
+        }
+    }
+
+    /// Takes back all frames that are lent out: they are due as before.
+    pub fn put_back(&mut self) {
+        while let Some(frame) = self.lent.pop_back() {
+            self.under_way.push_front(frame);
+        }
+    }
+
+    /// Gives up the frames under way that are not lent out; returns how many.
+    pub fn abandon(&mut self) -> usize {
+        let lent: usize = self.lent.iter().map(|frame| frame.bytes.len()).sum();
+        self.bytes = lent;
+        self.under_way.drain(..).count()
+    }
+
+    /// Is as bad as `config` says from now on; `None` harms nothing more, and lets what is under way come at once.
+    pub fn set(&mut self, config: Option<Impairment>) {
+        match config {
+            Some(config) => {
+                self.random = Random::of(config.seed, self.queue);
+                self.config = config;
+            }
+            None => {
+                self.config = Impairment { limit: self.config.limit, ..Impairment::default() };
+                self.hurry();
+            }
+        }
+    }
+
+    /// Makes everything due.
+    pub fn hurry(&mut self) {
+        self.latest = Nanos(0);
+        self.under_way.iter_mut().for_each(|frame| frame.due = Nanos(0));
+    }
+
+    /// True if it changes nothing and holds nothing.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        self.config.is_off() && self.is_empty()
+    }
+
+    /// What became of frames since this was asked last.
+    pub fn take_tally(&mut self) -> Tally {
+        std::mem::take(&mut self.tally)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! A bad link in front of a receive queue.
+
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, MapGuard,
+    Nanos, OffloadSet, Picked, Scratch, Software,
+};
+use shmem::Shared;
+
+use crate::{Channel, Impairment, Tally};
+
+/// Frames that are handed on at once.
+const BATCH: usize = 64;
+/// Batches that are handed on in one turn.
+const BATCHES: usize = 4;
+
+/// A receive queue at the far end of a [`Channel`]. Deliveries only enter the channel; the port's own worker
+/// [hands on](Self::flush) what is due, so that frames come though nothing more is sent.
+#[derive(Debug)]
+pub struct Impaired<E> {
+    queue: E,
+    counters: Shared<EgressCounters>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    channel: Channel,
+    scratch: Box<Scratch>,
+    /// What the last delivery was limited by.
+    limits: Limits,
+}
+
+/// What a [flush](Impaired::flush) did.
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "effects are executed by the worker"]
+pub struct Flushed {
+    /// Frames that were handed on.
+    pub frames: usize,
+    /// What became of those that entered.
+    pub tally: Tally,
+    /// What is to be done for the queue's owner.
+    pub effects: Effects,
+}
+
+impl<E: Egress> Impaired<E> {
+    /// Puts a channel in front of queue number `number` of a port, whose counters are `counters`.
+    pub fn new(
+        queue: E,
+        number: usize,
+        config: Impairment,
+        counters: Shared<EgressCounters>,
+    ) -> Self {
+        let limits = Limits { max_frame: 0, lossless: false };
+        let scratch = Box::new(Scratch::new(BATCH));
+        let inner = Inner { channel: Channel::new(config, number), scratch, limits };
+        Self { queue, counters, inner: Mutex::new(inner) }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When the next frame is due.
+    #[must_use]
+    pub fn due(&self) -> Option<Nanos> {
+        self.inner().channel.due()
+    }
+
+    /// Makes everything due.
+    pub fn hurry(&self) {
+        self.inner().channel.hurry();
+    }
+
+    /// Gives up what is under way; returns how many frames.
+    pub fn abandon(&self) -> usize {
+        self.inner().channel.abandon()
+    }
+
+    /// Hands on what is due, a few batches at most.
+    pub fn flush(&self, map: &MapGuard<'_>, now: Nanos) -> Flushed {
+        let mut inner = self.inner();
+        let Inner { channel, scratch, limits } = &mut *inner;
+        let mut flushed = Flushed { tally: channel.take_tally(), ..Flushed::default() };
+        for _ in 0..BATCHES {
+            scratch.clear();
+            let due = channel.release(scratch, BATCH, now);
+            if due == 0 {
+                break;
+            }
+            scratch.judge(map, &mut [(); BATCH], |_, _| ());
+            let list: [FrameIdx; BATCH] = std::array::from_fn(|i| i as FrameIdx);
+            let batch = scratch.batch(map);
+            let Delivered { finished } = self.queue.deliver(&batch, &list[..due], *limits);
+            channel.complete(finished);
+            flushed.frames += finished;
+            if finished < due {
+                channel.put_back();
+                break;
+            }
+        }
+        if flushed.frames > 0 {
+            fence(Ordering::SeqCst);
+            flushed.effects = self.queue.settle(now);
+        }
+        flushed
+    }
+}
+
+impl<E: Egress> Egress for Impaired<E> {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let mut inner = self.inner();
+        inner.limits = limits;
+        for (n, i) in list.iter().enumerate() {
+            if inner.channel.room() == 0 {
+                if limits.lossless {
+                    return Delivered { finished: n };
+                }
+                self.counters.drop_frames(DropReason::Full, (list.len() - n) as u64);
+                break;
+            }
+            inner.channel.admit(batch.pick(*i), batch.offload(*i), batch.now());
+        }
+        Delivered { finished: list.len() }
+    }
+
+    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _only: bool) -> bool {
+        false
+    }
+
+    /// Nothing: what is handed on later settles by itself.
+    fn settle(&self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.queue.takes()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.queue.count_software(done);
+    }
+
+    fn is_held_back(&self, now: Nanos) -> bool {
+        self.due().is_some_and(|due| due > now) || self.queue.is_held_back(now)
+    }
+}

@@ -1,0 +1,114 @@
+//! What a bad link does to frames: what is configured.
+
+use serde::{Deserialize, Serialize};
+
+/// How bad one direction of a link is. The default harms nothing.
+///
+/// Each frame draws its fate from a generator that starts at `seed`: the same frames in the same order meet the same
+/// fate again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Impairment {
+    /// Where the random numbers start.
+    pub seed: u64,
+    /// Frames that are lost, of a million.
+    pub loss_ppm: u32,
+    /// Frames that are delivered twice, of a million.
+    pub duplicate_ppm: u32,
+    /// Frames that are not delayed and so overtake the others, of a million. Needs a delay.
+    pub reorder_ppm: u32,
+    /// Microseconds that a frame is under way, up to [`MAX_DELAY_US`](Self::MAX_DELAY_US).
+    pub delay_us: u32,
+    /// Microseconds that a delay is longer or shorter at most, evenly spread; frames stay in order.
+    pub jitter_us: u32,
+    /// Frames that are under way in a queue at most, from 1 to [`MAX_FRAMES`](Self::MAX_FRAMES). Beyond it, senders to a
+    /// lossless port wait, as the port itself does in sending; other frames are dropped.
+    pub limit: u32,
+}
+
+/// An impairment that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImpairmentError {
+    /// A share is more than everything.
+    #[error("{0} of an impairment is at most 1000000 of a million frames, not {1}")]
+    Share(&'static str, u32),
+    /// The delay is too long.
+    #[error("The delay of an impairment is at most {max} us, not {0}", max = Impairment::MAX_DELAY_US)]
+    Delay(u32),
+    /// The jitter is longer than the delay.
+    #[error("The jitter of an impairment is at most its delay, {delay_us} us, not {jitter_us}")]
+    Jitter {
+        /// The delay.
+        delay_us: u32,
+        /// The jitter.
+        jitter_us: u32,
+    },
+    /// Nothing could be overtaken.
+    #[error("Frames overtake others that are delayed: reorder needs a delay")]
+    Reorder,
+    /// No frames, or too many.
+    #[error("The limit of an impairment is from 1 to {max} frames, not {0}", max = Impairment::MAX_FRAMES)]
+    Limit(u32),
+}
+
+impl Default for Impairment {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            loss_ppm: 0,
+            duplicate_ppm: 0,
+            reorder_ppm: 0,
+            delay_us: 0,
+            jitter_us: 0,
+            limit: Self::USUAL_FRAMES,
+        }
+    }
+}
+
+impl Impairment {
+    /// All frames, in parts per million.
+    pub const ALL: u32 = 1_000_000;
+    /// The longest delay, in microseconds: ten seconds.
+    pub const MAX_DELAY_US: u32 = 10_000_000;
+    /// The highest limit.
+    pub const MAX_FRAMES: u32 = 16_384;
+    /// The limit by default.
+    pub const USUAL_FRAMES: u32 = 1000;
+
+    /// True if frames pass as they are.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        let Self { loss_ppm, duplicate_ppm, delay_us, .. } = *self;
+        (loss_ppm, duplicate_ppm, delay_us) == (0, 0, 0)
+    }
+
+    /// Looks whether a link can be so bad.
+    ///
+    /// # Errors
+    /// Names the first value that is out of range.
+    pub fn check(&self) -> Result<(), ImpairmentError> {
+        let Self { delay_us, jitter_us, limit, .. } = *self;
+        for (name, ppm) in [
+            ("loss", self.loss_ppm),
+            ("duplicate", self.duplicate_ppm),
+            ("reorder", self.reorder_ppm),
+        ] {
+            if ppm > Self::ALL {
+                return Err(ImpairmentError::Share(name, ppm));
+            }
+        }
+        if delay_us > Self::MAX_DELAY_US {
+            return Err(ImpairmentError::Delay(delay_us));
+        }
+        if jitter_us > delay_us {
+            return Err(ImpairmentError::Jitter { delay_us, jitter_us });
+        }
+        if self.reorder_ppm > 0 && delay_us == 0 {
+            return Err(ImpairmentError::Reorder);
+        }
+        if !(1..=Self::MAX_FRAMES).contains(&limit) {
+            return Err(ImpairmentError::Limit(limit));
+        }
+        Ok(())
+    }
+}
