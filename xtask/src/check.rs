@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::tool::{self, cargo};
-use crate::{perf, size};
+use crate::{atomics, house, perf, size};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 
@@ -31,6 +31,8 @@ pub fn run() -> Result<()> {
         skipped.push("fuzz targets (cargo xtask setup, for g++)");
     }
     must("sizes", size::report());
+    must("atomics", atomics::check());
+    must("rules of the house", house::check());
     if has_target() {
         let target = ["check", "--workspace", "--quiet", "--target", AARCH64];
         must("aarch64", tool::run(&mut cargo(&target)));

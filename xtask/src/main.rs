@@ -3,11 +3,13 @@
 //! What needs a tool that is missing is skipped by name, and the last line says so.
 
 mod ab;
+mod atomics;
 mod check;
 mod deb;
 mod debian;
 mod fuzz;
 mod guest;
+mod house;
 mod perf;
 mod qemu;
 mod schemathesis;
@@ -27,10 +29,11 @@ usage: cargo xtask COMMAND
   guest            makes the test guest (kernel and initramfs, from Debian packages) in target/guest, and in
                    target/guest/dpdk one with DPDK
   qemu             makes a QEMU that speaks vfio-user, unless one is installed (from Debian packages), in target/qemu
-  check            format, clippy, docs, sizes, aarch64, dependencies, instruction budgets
+  check            format, clippy, docs, sizes, arrows between crates, tables, aarch64, dependencies, instruction budgets
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
+  atomics          makes docs/atomics.md from the documentation of the atomics
   perf             instructions per frame against bench/budgets.toml (valgrind)
   ab BASE [ROW...] benchmarks of a commit (or program) BASE and of what is here by turns, in eleven pairs: each row's ratio; the
                    lower end of its interval must reach 0.95. On a machine that does nothing else
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         ["loom"] => test::loom(),
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),
+        ["atomics"] => atomics::write(),
         ["ab", base, rows @ ..] => ab::run(base, rows),
         ["deb"] => deb::run(),
         ["siege"] => test::siege("600"),

@@ -64,6 +64,13 @@ pub struct SwitchState {
     pub gone_egress: EgressCounters,
     /// Ports that are there, a bit each: the state of the others is not touched, so that it takes no
     /// memory.
+    ///
+    /// # Protocol: `SwitchState.ports`, `IngressPage.failed`
+    /// - Writer: control thread
+    /// - Reader: supervisor
+    /// - Ordering: relaxed
+    /// - Without it: a port is listed or shown as failed a little late
+    /// - Shown by: `state`, data process tests
     ports: [AtomicU64; MAX_PORTS / 64],
     /// What the control thread does.
     pub control: Work,
@@ -130,6 +137,14 @@ pub struct ReceiveState {
     /// First slot not yet taken back from the client.
     pub released: Cursor,
     /// 1 once the spare buffers below were read from the ring.
+    ///
+    /// # Protocol: `ReceiveState.primed`, spare buffers
+    /// - Writer: holder of the egress lock
+    /// - Reader: a successor, as it starts
+    /// - Ordering: relaxed: no two processes at a time
+    /// - Partner: `released`, `published`
+    /// - Without it: spare buffers are read from the ring again, and handed out twice
+    /// - Shown by: `daemon_survival` tests
     pub primed: AtomicU32,
     /// What was delivered and dropped. The first of these share a cache line with the cursors.
     pub counters: EgressCounters,

@@ -75,6 +75,13 @@ pub(crate) struct Table {
 
 /// What the control thread and the workers share.
 pub(crate) struct Common {
+    /// # Protocol: `Common.table`, `Common.epoch`
+    /// - Writer: control thread of the data process
+    /// - Reader: workers, once a pass
+    /// - Ordering: swap and add `SeqCst` / load
+    /// - Partner: `Mailbox.passed`
+    /// - Without it: a worker uses a table, and the mappings it keeps, after they were freed
+    /// - Shown by: data process tests
     table: AtomicPtr<Table>,
     epoch: AtomicU64,
     pub fdb: Fdb,
@@ -82,6 +89,14 @@ pub(crate) struct Common {
     /// Ports whose code panicked, until the control thread has seen them.
     failed: Mutex<Vec<PortId>>,
     /// Nothing new is gathered.
+    ///
+    /// # Protocol: `Common.draining`
+    /// - Writer: control thread: as it stops, and until all ports of a predecessor are back
+    /// - Reader: workers, once a pass
+    /// - Ordering: relaxed
+    /// - Partner: `Job::Finish` in the mailbox, later
+    /// - Without it: a batch more is gathered, or dropped before its receiver is back
+    /// - Shown by: upgrade tests
     pub draining: AtomicBool,
 }
 
@@ -146,9 +161,24 @@ pub(crate) enum Job {
 /// How a worker is reached.
 pub(crate) struct Mailbox {
     jobs: Mutex<Vec<Job>>,
+    /// # Protocol: `Mailbox.pending`
+    /// - Writer: the thread that leaves a job
+    /// - Reader: worker
+    /// - Ordering: store release / load acquire
+    /// - Partner: the jobs' mutex, the eventfd
+    /// - Without it: a job waits until the next wake-up
+    /// - Shown by: data process tests
     pending: AtomicBool,
     doorbell: OwnedFd,
     /// The epoch of its last pass, or [`ASLEEP`].
+    ///
+    /// # Protocol: `Mailbox.passed`
+    /// - Writer: worker: the epoch of its pass, or asleep
+    /// - Reader: control thread
+    /// - Ordering: store, fence / load acquire
+    /// - Partner: `Common.epoch`
+    /// - Without it: a worker uses a table after it was freed, or a detach never ends
+    /// - Shown by: data process tests
     passed: AtomicU64,
 }
 

@@ -5,6 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use shmem::Shareable;
 
 /// A counter with one writer at a time (a port's home worker, or the holder of an egress lock).
+///
+/// # Protocol: `port::Counter`
+/// - Writer: home worker, or holder of the egress lock
+/// - Reader: supervisor
+/// - Ordering: relaxed load and store, not read-modify-write
+/// - Without it: a statistic is a little old
+/// - Shown by: sum-rule tests
 #[derive(Debug, Default)]
 #[repr(transparent)]
 pub struct Counter(AtomicU64);

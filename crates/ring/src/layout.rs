@@ -73,6 +73,13 @@ impl SlotWord {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Slot {
+    /// # Protocol: `Slot.word`
+    /// - Writer: owner of the slot
+    /// - Reader: its next owner
+    /// - Ordering: relaxed: the cursor orders it; one 64-bit access
+    /// - Partner: `owner` or `core`
+    /// - Without it: a length torn from its buffer number
+    /// - Shown by: `Slot` tests
     word: AtomicU64,
     /// Address of an indirect buffer, or offset in the buffer.
     pub ptr: AtomicU64,
@@ -108,6 +115,13 @@ pub struct RingHeader {
     /// `ringid` (low 16 bits) and `dir` (0 send, 1 receive; high 16 bits).
     pub ringid_dir: AtomicU32,
     /// First slot of the client.
+    ///
+    /// # Protocol: `RingHeader.head/cur/tail`
+    /// - Writer: client
+    /// - Reader: client (and netmap programs in its process)
+    /// - Ordering: relaxed
+    /// - Partner: none: the core ignores them
+    /// - Without it: nothing: they are a view
     pub head: AtomicU32,
     /// Where the client wants to be woken.
     pub cur: AtomicU32,
@@ -157,10 +171,35 @@ pub const IF_HEADER: usize = 56;
 #[repr(C, align(64))]
 pub struct Control {
     /// The client's head.
+    ///
+    /// # Protocol: `Control.owner` (`Cursor`)
+    /// - Writer: client
+    /// - Reader: worker
+    /// - Ordering: store release / load acquire
+    /// - Partner: the slots and payload before it
+    /// - Without it: the worker reads slots that are not written yet
+    /// - Shown by: loom `published_slots_are_seen_whole`
     pub owner: Line<Cursor>,
     /// The client's flags.
     pub owner_flags: Line<OwnerFlags>,
     /// The core's position.
+    ///
+    /// # Protocol: `Control.core` (`Cursor`)
+    /// - Writer: worker (send ring: settle; receive ring: deliver, under the egress lock)
+    /// - Reader: client
+    /// - Ordering: store release / load acquire
+    /// - Partner: slots and payload delivered; slots given back
+    /// - Without it: the client reads a frame before its bytes, or overwrites one that is being
+    ///   copied
+    /// - Shown by: loom `published_slots_are_seen_whole`
+    ///
+    /// # Protocol: `Control.core`, `core_flags.wake` of a pipe's receive ring
+    /// - Writer: the sending end, which plays the core for it and fills its slots directly
+    /// - Reader: the receiving end
+    /// - Ordering: as in a send ring: store release / load acquire
+    /// - Partner: `Control.owner` of the same ring
+    /// - Without it: the receiving end reads a frame before its bytes, or sleeps for ever
+    /// - Shown by: `ring` tests `hostile`, `pipe`
     pub core: Line<Cursor>,
     /// The core's flags.
     pub core_flags: Line<CoreFlags>,
@@ -186,9 +225,25 @@ unsafe impl<T: Shareable> Shareable for Line<T> {}
 #[repr(C)]
 pub struct OwnerFlags {
     /// Wake me (a byte on the token, or an eventfd for pipes).
+    ///
+    /// # Protocol: `owner_flags.wake` (`WakeFlag`)
+    /// - Writer: client
+    /// - Reader: worker
+    /// - Ordering: relaxed, each side fences `SeqCst` between its store and its load
+    /// - Partner: `Control.core`
+    /// - Without it: a client sleeps for ever beside a full ring
+    /// - Shown by: loom `wake_up_is_never_lost`
     pub wake: WakeFlag,
     /// Counted up by a client that wants its port out of the error state; looked at on ring 0 of the
     /// first direction the port has.
+    ///
+    /// # Protocol: `owner_flags.reset_wanted`
+    /// - Writer: client
+    /// - Reader: worker
+    /// - Ordering: store release / load acquire; acted on when no gathered frame waits
+    /// - Partner: `core_flags.reset_done`
+    /// - Without it: rings are reset before the client has put them into their first state
+    /// - Shown by: `dataplane` tests `faults`
     pub reset_wanted: AtomicU32,
 }
 
@@ -200,8 +255,25 @@ unsafe impl Shareable for OwnerFlags {}
 #[repr(C)]
 pub struct CoreFlags {
     /// Wake me (a byte on the token, or an eventfd for pipes).
+    ///
+    /// # Protocol: `core_flags.wake` (`WakeFlag`) of send rings; of receive rings only in pipes
+    /// - Writer: worker
+    /// - Reader: client
+    /// - Ordering: relaxed, each side fences `SeqCst` between its store and its load
+    /// - Partner: `Control.owner`
+    /// - Without it: a worker sleeps while frames wait
+    /// - Shown by: loom `wake_up_is_never_lost`
     pub wake: WakeFlag,
     /// 0 while all is well, else a [`Fault`]: the core ignores the ring until the port is reset.
+    ///
+    /// # Protocol: `core_flags.fault`, `reset_done`
+    /// - Writer: worker
+    /// - Reader: client; after a restart, `fault` also a data process
+    /// - Ordering: fault: store release / load relaxed, then a kick; `reset_done`: store release /
+    ///   load acquire, after the cursors
+    /// - Partner: `reset_wanted`
+    /// - Without it: the client goes on with old cursors
+    /// - Shown by: `dataplane` tests `faults`
     pub fault: AtomicU32,
     /// The last `reset_wanted` that was carried out.
     pub reset_done: AtomicU32,

@@ -33,6 +33,14 @@ const HUGE_PAGE: usize = 2 << 20;
 struct Entry {
     place: Place,
     /// Faults in it.
+    ///
+    /// # Protocol: fault counts of the `guard`
+    /// - Writer: the SIGBUS handler
+    /// - Reader: ring ports, once a batch
+    /// - Ordering: a mapping's count relaxed, before the sum of all: add release / load acquire
+    /// - Partner: mapping and unmapping
+    /// - Without it: a fault in a mapping of ours ends the process
+    /// - Shown by: `shmem::guard` tests
     faults: AtomicU32,
     /// 1 if one page of it was replaced, so that it counts among the split ones.
     split: AtomicU32,

@@ -340,6 +340,13 @@ impl Entry {
 /// address, which the front end reads and clears (vhost-user, "Migration").
 #[derive(Debug)]
 pub struct DirtyLog {
+    /// # Protocol: `DirtyLog`
+    /// - Writer: the thread that wrote a page
+    /// - Reader: front end
+    /// - Ordering: or `SeqCst`, after the bytes
+    /// - Partner: the page
+    /// - Without it: a page is missing in the migrated guest
+    /// - Shown by: `nic` tests `offloads`
     words: SharedSlice<AtomicU64>,
 }
 

@@ -27,6 +27,14 @@ const NEXT: u64 = 4;
 /// An address range that is entered by one side and looked at by another.
 #[derive(Debug)]
 pub struct Place {
+    /// # Protocol: an entry of the `guard` table (`place::Place`: `life`, start, end)
+    /// - Writer: the side that maps: claimed, range, valid; as it unmaps: free, and the next life
+    /// - Reader: the SIGBUS handler, which believes a range between two equal, valid lives
+    /// - Ordering: `life`: claim acquire, fence release; valid, free: store release / load acquire,
+    ///   the range, fence acquire, load relaxed
+    /// - Partner: start, end (relaxed)
+    /// - Without it: the start of one mapping with the end of another: zeros over what lies between
+    /// - Shown by: loom `a_range_is_of_one_mapping`
     life: AtomicU64,
     start: AtomicU64,
     end: AtomicU64,

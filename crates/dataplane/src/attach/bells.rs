@@ -120,6 +120,16 @@ pub struct Bell {
     eventfd: Arc<Waker>,
     moderation: Option<Moderation>,
     /// Some worker rings when it is due.
+    ///
+    /// # Protocol: `Bell.put_off` (an interrupt that a worker takes care of)
+    /// - Writer: the worker that puts it off (set), the worker that rings early or late (clear)
+    /// - Reader: the worker that puts it off: the first one takes care of it; the worker that rings
+    ///   late
+    /// - Ordering: set and cleared: swap acquire-release, where a relaxed load says that there is
+    ///   something to clear; cleared before the eventfd is written
+    /// - Partner: used ring, published before
+    /// - Without it: an interrupt is lost, or one too many is written
+    /// - Shown by: `bells` tests; `vhost_user` test `interrupts_are_held_back_and_none_is_lost`
     put_off: AtomicBool,
 }
 

@@ -50,6 +50,13 @@ pub struct Moderation {
     sent_delay: u64,
     moved: Moved,
     /// When the last interrupt was, and what had moved by then.
+    ///
+    /// # Protocol: `Moderation`'s `rung_at`, `rung_after`, `asked_at`, `interval` (held back interrupts)
+    /// - Writer: the worker that rings
+    /// - Reader: the same
+    /// - Ordering: relaxed: estimates; workers that ring at once may ring once too often
+    /// - Without it: an interrupt too early or late
+    /// - Shown by: `moderation` tests
     rung_at: AtomicU64,
     rung_after: [AtomicU64; 2],
     /// Nanoseconds until the next, as traffic was heavy then; 0 if it was not.

@@ -81,6 +81,13 @@ fn check(queue: &OwnedFd) -> rustix::io::Result<()> {
 struct Tap {
     queue: OwnedFd,
     /// The interface was removed.
+    ///
+    /// # Protocol: `Tap.gone`, `Stream.closed`
+    /// - Writer: worker that was told so by the kernel
+    /// - Reader: worker, egress
+    /// - Ordering: relaxed: a hint that saves calls
+    /// - Without it: a call that fails, more
+    /// - Shown by: tap tests
     gone: AtomicBool,
 }
 

@@ -8,6 +8,33 @@ use super::MAGIC;
 use super::{NONE, QUEUES};
 
 /// A 32-bit word of a block, little endian.
+///
+/// # Protocol: status block (`nic::csb`): tails
+/// - Writer: driver
+/// - Reader: worker, holder of a receive queue's lock
+/// - Ordering: store release, `SeqCst` fence before the device's flag is looked at / load acquire
+/// - Partner: descriptors before it; `ask`
+/// - Without it: a doorbell is left out, and the device sleeps
+/// - Shown by: loom (`nic`) `no_doorbell_is_left_out_that_is_needed`,
+///   `without_the_drivers_fence_a_wake_up_is_lost`
+///
+/// # Protocol: status block: heads
+/// - Writer: worker (transmit: complete), holder of a receive queue's lock
+/// - Reader: driver
+/// - Ordering: store release / load acquire
+/// - Partner: descriptors before it; `want`
+/// - Without it: a driver takes back a buffer that is still read
+/// - Shown by: `nic` tests `csb`, `e1000_driver`
+///
+/// # Protocol: status block: `ask` (device sleeps), `want` (driver sleeps), with their index
+/// - Writer: the side that sleeps
+/// - Reader: the other
+/// - Ordering: index relaxed, flag release, `SeqCst` fence, the other's index looked at again /
+///   load acquire after the reader's `SeqCst` fence
+/// - Partner: tail, head
+/// - Without it: a side sleeps for ever
+/// - Shown by: loom (`nic`) `no_doorbell_...`, `no_interrupt_is_left_out_that_is_needed`,
+///   `a_doorbell_at_an_index_...`
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Word(AtomicU32);

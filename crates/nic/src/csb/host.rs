@@ -13,6 +13,15 @@ use super::{Block, Fault, MapError, QueueHost, Spin, Way};
 pub struct Announced {
     block: Mutex<Option<Block>>,
     /// Blocks so far.
+    ///
+    /// # Protocol: `csb::Announced.count`
+    /// - Writer: home worker, when a driver announces a block or takes it away
+    /// - Reader: the holder of a queue, once a batch
+    /// - Ordering: add acquire-release, after the block was put under its mutex / load acquire,
+    ///   then the mutex
+    /// - Partner: the block
+    /// - Without it: a queue goes on by a block that was taken away
+    /// - Shown by: `nic` tests `e1000` (`block`), `pcnet_csb`
     count: AtomicU32,
 }
 

@@ -28,10 +28,29 @@ pub(super) struct Core {
     /// The shared status block that was announced.
     pub block: Announced,
     /// Who holds it decides about interrupts.
+    ///
+    /// # Protocol: e1000: ICR, IMS
+    /// - Writer: any thread (set); home worker, by MSI-X also the thread that asks (clear, under
+    ///   `deciding`)
+    /// - Reader: the thread that asks what is to be raised, under `deciding`
+    /// - Ordering: or, and the loads that look for what the other side has set: `SeqCst`; and,
+    ///   swap: acquire-release
+    /// - Partner: `raised`, `last`, `timers`: under `deciding`
+    /// - Without it: a cause is lost between two interrupts
+    /// - Shown by: `nic` tests `e1000` (`bringup`, `l82574`, `moderation`)
     pub deciding: Mutex<()>,
     /// Receive rings, as they are filled.
     pub filling: [Mutex<Filling>; 2],
     /// Counts what changes filters and buffers.
+    ///
+    /// # Protocol: e1000: `Core.filters`, `rings`
+    /// - Writer: home worker; `filters` under the locks of both receive queues
+    /// - Reader: `filters`: receive queues, once a batch; `rings`: transmit queues
+    /// - Ordering: add acquire-release / load acquire; `rings`: relaxed, one thread
+    /// - Partner: the registers that they count changes of
+    /// - Without it: frames are judged by old filters, or a descriptor of a ring that is no more is
+    ///   written
+    /// - Shown by: `nic` tests `e1000` (`hostile`)
     pub filters: AtomicU32,
     /// By transmit queue: counts what moves the ring or takes it away.
     pub rings: [AtomicU32; 2],

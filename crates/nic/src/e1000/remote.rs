@@ -39,6 +39,14 @@ type Words = [u64; 2];
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     /// By way and queue: descriptors before it are in the copy, and may be looked at.
+    ///
+    /// # Protocol: e1000: `Copied.shown`, a tail; PCnet: OWN bits in the copy
+    /// - Writer: home worker, after what they show was laid into the copy
+    /// - Reader: holder of a receive queue's lock; worker
+    /// - Ordering: store release / load acquire
+    /// - Partner: descriptors and buffers in the copy
+    /// - Without it: a frame is sent before its bytes are there
+    /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`
     shown: [[AtomicU32; 2]; 2],
     /// Likewise: descriptors before it were handed to the courier. Those that have left are before the place in
     /// state memory.

@@ -35,6 +35,14 @@ pub struct Registers {
     /// Octet counters.
     pub(super) octets: [AtomicU64; 4],
     /// The registers of the table.
+    ///
+    /// # Protocol: e1000 (`nic::e1000`): TDT, RDT (registers; with a status block its tails)
+    /// - Writer: home worker, for the driver
+    /// - Reader: the same (transmit); holder of a receive queue's lock
+    /// - Ordering: store release / load acquire, once a batch
+    /// - Partner: descriptors before it
+    /// - Without it: a descriptor is read half written
+    /// - Shown by: `nic` tests `e1000`, `e1000_driver`
     pub(super) words: [AtomicU32; WORDS],
 }
 
@@ -83,6 +91,14 @@ pub(super) struct TxState {
     pub contexts: [[AtomicU32; 4]; 2],
     /// Where memory is a copy: descriptors before it have left for the guest's as they are to be; else
     /// [`NOT_SENT`].
+    ///
+    /// # Protocol: e1000, PCnet: `sent` (state memory)
+    /// - Writer: home worker, after what is before it was sent
+    /// - Reader: a successor, as it starts: what is behind it may have left or not
+    /// - Ordering: relaxed: no two processes at a time
+    /// - Partner: head
+    /// - Without it: after a death the driver waits at a descriptor that the device does not write
+    /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`, `what_died_with_a_copy_is_given_back`, `regression_what_had_left_...`
     pub sent: AtomicU32,
 }
 
@@ -106,8 +122,29 @@ pub(super) mod told {
 #[repr(C, align(64))]
 pub(super) struct RxState {
     /// Not zero: frames were delivered that nobody has been told of.
+    ///
+    /// # Protocol: e1000: `RxState.unsettled`, `TxState.told`
+    /// - Writer: holder of a receive queue's lock; worker
+    /// - Reader: the worker that settles
+    /// - Ordering: `fetch_or`, swap acquire-release; `told`: relaxed, one thread
+    /// - Partner: ICR
+    /// - Without it: the driver is not told of a frame; a successor always tells
+    /// - Shown by: `nic` tests `e1000` (`bringup`, `l82574`, `moderation`)
     pub unsettled: AtomicU32,
     /// While descriptors are handed over: one more than where the head is about to go; else 0.
+    ///
+    /// # Protocol: e1000: `RxState.first`, `moving`; RDH; `TxState.taken`, TDH
+    /// - Writer: holder of a receive queue's lock; worker
+    /// - Reader: a successor, as it starts
+    /// - Ordering: `first` (relaxed), then `moving` before the descriptors, RDH and `moving` = 0
+    ///   after them; `taken` before frames are lent, TDH after the descriptors: store release /
+    ///   load acquire or relaxed, no two processes at a time
+    /// - Partner: the first descriptor's DD; if another than the first is not done after a death,
+    ///   all of them are handed over as damaged
+    /// - Without it: after a death the driver waits at a descriptor that the device does not write,
+    ///   or frames are sent twice
+    /// - Shown by: unit tests `what_was_handed_over_halfway_...`,
+    ///   `regression_what_was_not_written_...`, `nic` tests `e1000`
     pub moving: AtomicU32,
     /// The second word of the first of them, which is written last.
     pub first: AtomicU64,

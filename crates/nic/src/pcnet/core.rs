@@ -29,6 +29,14 @@ pub(super) struct Core {
     /// The shared status block, if its driver has announced one.
     pub block: Announced,
     /// Frames were received by the block, and nobody has decided whether to interrupt.
+    ///
+    /// # Protocol: PCnet: `Core.unsettled`
+    /// - Writer: holder of the receiver's lock (set; swap, by the worker that settles)
+    /// - Reader: the worker that settles
+    /// - Ordering: relaxed: the lock orders it, and the thread that set it settles
+    /// - Partner: CSR0
+    /// - Without it: the driver is not told of frames; a successor always tells
+    /// - Shown by: `nic` tests `pcnet_csb`
     pub unsettled: AtomicBool,
     /// What keeps the memory in step, if it is a copy.
     pub copied: Option<Copied>,

@@ -186,6 +186,13 @@ impl Fault {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Registers {
+    /// # Protocol: PCnet: events in CSR0, CSR4, CSR5
+    /// - Writer: worker that sends, holder of the receiver's lock (set); home worker (set, clear)
+    /// - Reader: home worker, the thread that asks for the interrupt
+    /// - Ordering: or, and: acquire-release, after what they tell of
+    /// - Partner: `told`
+    /// - Without it: an event is lost
+    /// - Shown by: `nic` tests `pcnet_registers`, `pcnet_csb`
     pub(super) csr: [AtomicU16; table::CSRS],
     pub(super) bcr: [AtomicU16; table::BCRS],
     pub(super) phy: [AtomicU16; 32],
@@ -195,11 +202,28 @@ pub struct Registers {
     pub(super) rap: AtomicU32,
     pub(super) fault: AtomicU32,
     /// Changes with everything that halves keep copies of.
+    ///
+    /// # Protocol: PCnet: `config`, `epoch`
+    /// - Writer: home worker, under the receiver's lock where that is at work
+    /// - Reader: both halves, once a batch
+    /// - Ordering: add release / load acquire
+    /// - Partner: registers that rings and filters are made of
+    /// - Without it: a descriptor of a ring that is no more is given back
+    /// - Shown by: `nic` tests `pcnet_rings`, `pcnet_hostile`
     pub(super) config: AtomicU32,
     /// Changes when rings begin anew: what was lent before is the driver's again.
     pub(super) epoch: AtomicU32,
     /// How often the bus has asked for the interrupt's level, above the lowest bit: it was told that the
     /// level is high. Written by whoever asks.
+    ///
+    /// # Protocol: PCnet: `told`
+    /// - Writer: the thread that asks for the interrupt's level: first a new number, `SeqCst`
+    ///   fence, the events looked at, then its answer if no other thread asked since
+    /// - Reader: the worker that settles, after a `SeqCst` fence between event and look
+    /// - Ordering: the writer's answer holds only if its number is still the latest
+    /// - Partner: events
+    /// - Without it: an interrupt is lost: the bus is thought to know
+    /// - Shown by: `nic` test `the thread that_settles_kicks_once_until_the_level_was_asked_for`
     pub(super) told: AtomicU32,
     pub(super) transmit: TransmitState,
     pub(super) receive: ReceiveState,
@@ -211,6 +235,16 @@ pub struct Registers {
 #[repr(C, align(64))]
 pub(super) struct TransmitState {
     /// [`Position`], in one word.
+    ///
+    /// # Protocol: PCnet: position of the transmitter (one word: next, lent), place of the receiver (next, being given back)
+    /// - Writer: home worker; holder of the receiver's lock
+    /// - Reader: a successor, as it starts
+    /// - Ordering: transmitter: after OWN was given back; receiver: before, and taken back after
+    ///   the batch: store release / relaxed
+    /// - Partner: OWN bits
+    /// - Without it: after a death the driver waits at a descriptor that the device does not look
+    ///   at
+    /// - Shown by: `nic` tests `pcnet`, `pcnet_rings`
     position: AtomicU64,
     /// Transmit demands that were not answered yet.
     pub demands: AtomicU32,

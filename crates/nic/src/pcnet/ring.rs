@@ -126,6 +126,14 @@ fn buffer_len(count: u32) -> u32 {
 /// A ring in guest memory.
 #[derive(Clone, Debug)]
 pub(super) struct Ring {
+    /// # Protocol: PCnet (`nic::pcnet`): a descriptor's OWN bit
+    /// - Writer: the side that owns the descriptor, which gives it away
+    /// - Reader: the other
+    /// - Ordering: store release / load acquire; the rest of the descriptor relaxed
+    /// - Partner: the frame, the buffer, the other words
+    /// - Without it: a descriptor is read half written, or a buffer that is still copied is used
+    ///   again
+    /// - Shown by: `nic` tests `pcnet_rings`
     words: SharedSlice<AtomicU32>,
     /// Words of a descriptor, and which of them OWN is in; of the long styles, the address, too, and what
     /// [`Ring::other_word`] gives.

@@ -139,6 +139,15 @@ impl Fault {
 #[repr(C)]
 pub struct QueueState {
     /// Buffers before it were taken.
+    ///
+    /// # Protocol: `QueueState.taken`, `done`, `moving`, `first_put`
+    /// - Writer: worker, holder of the egress lock
+    /// - Reader: a successor, as it starts; the control thread, when the queue has stopped
+    /// - Ordering: `first_put` before the used descriptors that follow the first, `moving` before
+    ///   the first, `done` after it: fence or store release / relaxed: no two halves at a time
+    /// - Partner: the used index
+    /// - Without it: after a death frames are sent again, or a packed queue stands still
+    /// - Shown by: `nic` tests `queues`, unit tests of `packed`
     pub(super) taken: Cursor,
     /// Buffers before it were used.
     pub(super) done: Cursor,
@@ -147,6 +156,13 @@ pub struct QueueState {
     /// Packed queues: the descriptor at `done` as it will be used, stored before any that follows it.
     pub(super) first_put: AtomicU64,
     /// The [`Fault`] that stopped the queue, or 0.
+    ///
+    /// # Protocol: `QueueState.fault`; a card's `fault`
+    /// - Writer: the thread that finds the fault; a reset
+    /// - Reader: workers, control thread
+    /// - Ordering: store release (PCnet: relaxed) / load relaxed
+    /// - Without it: a fault is shown late
+    /// - Shown by: `nic` tests `hostile`, `e1000` (`hostile`), `pcnet_hostile`
     fault: AtomicU32,
 }
 

@@ -71,6 +71,13 @@ struct Queue<R> {
     filling: Mutex<Filling<R>>,
     interrupts: Interrupts,
     /// The position up to which the driver was notified, if need was, or [`NEVER`].
+    ///
+    /// # Protocol: `notified` (receive queues)
+    /// - Writer: the worker that settles
+    /// - Reader: the same
+    /// - Ordering: relaxed: workers that settle at once may interrupt once too often
+    /// - Without it: an interrupt more
+    /// - Shown by: `nic` tests `events`
     notified: AtomicU32,
     state: Shared<QueueState>,
     counters: Shared<EgressCounters>,

@@ -31,12 +31,46 @@ const RING: usize = 2;
 pub(super) struct Split {
     descriptors: SharedSlice<Descriptor>,
     /// The available ring.
+    ///
+    /// # Protocol: virtio, split: the available ring's index; packed: a descriptor's flags, in one word with length and number
+    /// - Writer: driver
+    /// - Reader: worker, holder of the egress lock
+    /// - Ordering: load acquire
+    /// - Partner: descriptors and frames before it
+    /// - Without it: the device reads descriptors that are not written yet
+    /// - Shown by: `nic` tests `queues`
+    ///
+    /// # Protocol: virtio: what the driver says about interrupts (flags, `used_event`, its event suppression)
+    /// - Writer: driver
+    /// - Reader: worker
+    /// - Ordering: relaxed load, after the batch's `SeqCst` fence; once more when a held back
+    ///   interrupt for sent frames is due, in case the driver has looked since
+    /// - Partner: the used index
+    /// - Without it: a guest sleeps beside a full queue
+    /// - Shown by: `nic` tests `events`
     driver: SharedSlice<AtomicU16>,
     /// The used ring's flags and index.
     device: SharedSlice<AtomicU16>,
     /// The used ring's entries.
+    ///
+    /// # Protocol: virtio, split: the used ring's index; packed: the first used descriptor of a batch, stored last
+    /// - Writer: worker (transmit: complete), holder of the egress lock (receive)
+    /// - Reader: driver
+    /// - Ordering: store release, once a batch
+    /// - Partner: used entries, the frame's bytes
+    /// - Without it: the driver reads a frame before its bytes, or overwrites one that is being
+    ///   copied
+    /// - Shown by: `nic` tests `queues`
     used: SharedSlice<[AtomicU32; 2]>,
     /// What follows them, with EVENT_IDX: at which index the device wants a kick.
+    ///
+    /// # Protocol: virtio: what the device says about kicks (flags, `avail_event`, its event suppression)
+    /// - Writer: worker
+    /// - Reader: driver
+    /// - Ordering: relaxed store, `SeqCst` fence, the ring looked at again
+    /// - Partner: the available index
+    /// - Without it: a worker sleeps while frames wait
+    /// - Shown by: `nic` tests `events`
     event: Option<SharedSlice<AtomicU16>>,
     parts: Parts,
     journal: Option<SplitJournal>,

@@ -208,6 +208,14 @@ impl RingPort {
 /// Whether a port is in its error state, and how its owner hears of it.
 struct Health {
     /// The [`Fault`] that put the port there, or 0.
+    ///
+    /// # Protocol: `Health.fault` (of a port, in the process)
+    /// - Writer: the thread that finds the fault; a reset
+    /// - Reader: workers
+    /// - Ordering: relaxed: a turn sooner or later
+    /// - Partner: `core_flags.fault` tells the client
+    /// - Without it: a fault is found once more
+    /// - Shown by: `dataplane` tests `faults`
     fault: AtomicU32,
     /// A byte on it wakes the owner.
     token: Option<Arc<Waker>>,

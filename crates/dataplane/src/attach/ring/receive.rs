@@ -25,12 +25,28 @@ const WARM: u32 = 16;
 pub(in crate::attach) struct ReceiveQueue {
     /// Who fills the ring: whoever holds it may move the cursors. It is given back by a plain store, where a
     /// mutex that sleepers wait for needs an exchange, which waits for all stores before it.
+    ///
+    /// # Protocol: a receive ring's lock (`ReceiveQueue.filling`)
+    /// - Writer: workers
+    /// - Reader: workers
+    /// - Ordering: spinning mutex (crate `spin`, yields to its holder): acquire / release
+    /// - Partner: the cursors and counters in `ReceiveState`
+    /// - Without it: two workers fill one slot
+    /// - Shown by: `worker` test `two_workers_fill_one_ring_by_turns`
     filling: SpinMutex<(), spin::Yield>,
     /// [`WARM`], or less in a small ring.
     warm: u8,
     /// Bytes of a buffer that are filled.
     usable: u16,
     /// The slot to be filled next: `published`, as `state` says for a successor.
+    ///
+    /// # Protocol: `ReceiveQueue.at`, `out`, `spare` (the cursors and the next spare buffer again, beside the pointers)
+    /// - Writer: holder of the egress lock; the switch's only worker without it
+    /// - Reader: the next holder; the worker that fetches ahead
+    /// - Ordering: relaxed: the lock, or the only thread, orders them
+    /// - Partner: `ReceiveState`, from which a successor makes them
+    /// - Without it: what is fetched ahead is not what is used
+    /// - Shown by: `faults`, `daemon_survival` tests
     at: AtomicU16,
     /// Slots in the client's hands, from `released` to `published`; [`UNKNOWN`] before the spare buffers are.
     out: AtomicU16,

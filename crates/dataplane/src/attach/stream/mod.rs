@@ -100,6 +100,14 @@ struct Stream {
     /// Nothing is sent or received any more.
     closed: AtomicBool,
     /// Bytes wait for the socket to take them.
+    ///
+    /// # Protocol: `Stream.waits` (stream ports)
+    /// - Writer: the worker that sends, under the egress's lock
+    /// - Reader: worker
+    /// - Ordering: relaxed: a hint; what waits is looked at under the lock
+    /// - Partner: the port's eventfd, written when output begins to wait
+    /// - Without it: output waits until the next delivery
+    /// - Shown by: `sockets` tests
     waits: AtomicBool,
     out: Mutex<Out>,
 }

@@ -85,6 +85,15 @@ pub struct Wire {
     line: Mutex<Line>,
     socket: Arc<Descriptor>,
     /// It is the control thread's.
+    ///
+    /// # Protocol: `Wire.parked` (vfio-user)
+    /// - Writer: worker: set, as it gives the socket away; control thread: cleared, as it gives it
+    ///   back
+    /// - Reader: worker
+    /// - Ordering: store release / load acquire
+    /// - Partner: `Summons`: its mutex and eventfd; then a job in the worker's mailbox
+    /// - Without it: two threads read one socket, or none does
+    /// - Shown by: data process tests `devices`
     parked: AtomicBool,
     /// Why the worker gave it up.
     failed: Mutex<Option<ProtocolError>>,

@@ -49,6 +49,16 @@ const COMMAND: u32 = 48;
 #[repr(C)]
 pub struct Progress {
     /// Bytes at the socket's front that are carried out, and what is being done about them.
+    ///
+    /// # Protocol: `Progress.done`, `first`, `requests` (vfio-user, in state memory)
+    /// - Writer: the thread that carries messages out: worker or control thread
+    /// - Reader: a successor, as it starts
+    /// - Ordering: release, before the reply and before the bytes are taken / relaxed: no two
+    ///   processes at a time
+    /// - Partner: the socket: what is in it
+    /// - Without it: a register access is carried out again, or its reply is missing or sent twice,
+    ///   after a death
+    /// - Shown by: `vfio_user` test `killed_data_processes_...`
     done: AtomicU64,
     /// The number, command and size of the first message that is carried out.
     first: AtomicU64,

@@ -18,6 +18,13 @@ use shmem::{Mapping, Shared};
 /// A register in shared memory.
 struct Word {
     at: u64,
+    /// # Protocol: `mirror::Word` (registers of a card with shared doorbells)
+    /// - Writer: driver; heads, and all after a reset: worker
+    /// - Reader: worker, when it looks; driver
+    /// - Ordering: store release / load acquire
+    /// - Partner: what the tails point to; a message that traps comes behind them
+    /// - Without it: the device reads descriptors that are not written yet
+    /// - Shown by: `vfio_user` test `doorbells_in_memory_are_heard`
     shared: Shared<AtomicU32>,
     /// What it was when it was looked at last.
     last: u32,

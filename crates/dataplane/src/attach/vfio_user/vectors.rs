@@ -28,14 +28,39 @@ pub struct Vectors {
     /// How far they are held back, beside what the device does by itself.
     moderation: Option<Moderation>,
     /// When somebody asks again, of his own accord.
+    ///
+    /// # Protocol: `Vectors.asked_at` (held back interrupts of a card)
+    /// - Writer: the thread that asks the device (`fetch_min`), the thread that asks late (store
+    ///   `SeqCst`, fence)
+    /// - Reader: the same
+    /// - Ordering: `fetch_min` acquire-release: cleared before the device is asked
+    /// - Partner: `Device::interrupt`
+    /// - Without it: no thread asks for an interrupt that is due
+    /// - Shown by: `vectors` tests
     asked_at: AtomicU64,
     /// Wakes the home worker, where memory is a copy that he is to push.
+    ///
+    /// # Protocol: `Vectors.nudge` (an eventfd of a card whose memory is a copy)
+    /// - Writer: the worker that delivered frames, after them
+    /// - Reader: home worker, asleep: edge-triggered
+    /// - Ordering: written after the lock of the receive queue was let go
+    /// - Partner: the ring: descriptors between `pushed` and the head
+    /// - Without it: frames stay until the next message
+    /// - Shown by: `vfio_user_messages` tests
     nudge: Option<OwnedFd>,
 }
 
 /// The pin, a level that a front end is told of by an edge: once, until it says that it looks again.
 #[derive(Debug, Default)]
 pub struct Pin {
+    /// # Protocol: `Pin.masked` (a card's interrupt pin)
+    /// - Writer: the thread that raises it (swap); worker, when the front end looks again; control
+    ///   thread, when interrupts are set up
+    /// - Reader: the thread that asks the device
+    /// - Ordering: swap acquire-release / store release, then the device is asked again
+    /// - Partner: the device's level
+    /// - Without it: a guest that has a cause pending is not interrupted any more
+    /// - Shown by: `vectors` tests
     masked: AtomicBool,
 }
 

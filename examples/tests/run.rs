@@ -1,0 +1,128 @@
+//! The examples do what they say.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use frame::Mac;
+use ring::{Open, Port};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A program that ends with the test: asked to, as the daemon's switches outlive one that is killed.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// The daemon's program, beside the examples; made if only this package's tests were.
+fn toklat() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_sink")).with_file_name("toklat");
+    if !program.exists() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let made = Command::new(cargo).args(["build", "--package=toklat", "--bin=toklat"]).status();
+        assert!(made.unwrap().success());
+    }
+    program
+}
+
+fn start(program: &Path, args: &[&str], dir: &Path) -> Running {
+    let mut command = Command::new(program);
+    Running(command.args(args).env("TOKLAT_DIR", dir).stdin(Stdio::null()).spawn().unwrap())
+}
+
+fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(it) = it() {
+            return it;
+        }
+        assert!(Instant::now() < deadline, "no {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn daemon(dir: &Path) -> Running {
+    let daemon = start(&toklat(), &["daemon"], dir);
+    wait_for("daemon", || dir.join("attach.sock").exists().then_some(()));
+    daemon
+}
+
+fn open(name: &str, dir: &Path) -> Port {
+    wait_for(name, || Open::new(name).directory(dir).open().ok())
+}
+
+fn frame(to: u32, from: u32) -> [u8; 60] {
+    let mut frame = [0; 60];
+    frame[..6].copy_from_slice(&Mac::local(to).octets());
+    frame[6..12].copy_from_slice(&Mac::local(from).octets());
+    frame
+}
+
+fn send(port: &mut Port, frame: &[u8]) {
+    wait_for("room", || {
+        let sent = port.send(1).push(frame);
+        port.flush().unwrap();
+        sent.then_some(())
+    });
+}
+
+/// The first four octets of destination and source of what has come.
+fn receive(port: &mut Port) -> Vec<Vec<u8>> {
+    let came = port.receive(64).map(|frame| frame.to_vec()).collect();
+    port.flush().unwrap();
+    came
+}
+
+#[test]
+fn the_sink_counts_what_comes() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = daemon(dir.path());
+    let mut sender = open("vale0:sender", dir.path());
+    let sink = Path::new(env!("CARGO_BIN_EXE_sink"));
+    let mut sink = start(sink, &["vale0:sink", "10"], dir.path());
+    let status = wait_for("end of the sink", || {
+        send(&mut sender, &frame(1, 2));
+        sink.0.try_wait().unwrap()
+    });
+    assert!(status.success());
+}
+
+#[test]
+fn the_bridge_joins_two_switches_and_keeps_local_traffic_local() {
+    let dir = tempfile::tempdir().unwrap();
+    let _daemon = daemon(dir.path());
+    let [mut a, mut b] = ["vale0:a", "vale1:b"].map(|name| open(name, dir.path()));
+    let program = Path::new(env!("CARGO_BIN_EXE_bridge"));
+    let _bridge = start(program, &["vale0:left", "vale1:right"], dir.path());
+    let (to_b, to_a) = (frame(20, 10), frame(10, 20));
+    wait_for("frame over the bridge", || {
+        send(&mut a, &to_b);
+        receive(&mut b).contains(&to_b.to_vec()).then_some(())
+    });
+    wait_for("answer", || {
+        send(&mut b, &to_a);
+        receive(&mut a).contains(&to_a.to_vec()).then_some(())
+    });
+    // Station 30 is on the left, as 10 is: what 10 sends there is the bridge's to drop. The frame behind it crosses.
+    send(&mut a, &frame(20, 30));
+    send(&mut a, &frame(30, 10));
+    send(&mut a, &frame(20, 31));
+    let mut came = Vec::new();
+    wait_for("last frame", || {
+        came.extend(receive(&mut b));
+        came.contains(&frame(20, 31).to_vec()).then_some(())
+    });
+    assert!(came.contains(&frame(20, 30).to_vec()));
+    assert!(!came.contains(&frame(30, 10).to_vec()), "it stays on its side");
+}
+
+#[test]
+fn a_switch_of_ones_own_forwards_without_a_daemon() {
+    let out = Command::new(env!("CARGO_BIN_EXE_inline")).output().unwrap();
+    let out = String::from_utf8(out.stdout).unwrap();
+    assert!(out.starts_with("1000000 frames"), "{out}");
+}

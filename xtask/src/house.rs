@@ -1,0 +1,125 @@
+//! Rules of the house that a program can check: arrows between crates, tables, subjects of commits.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::tool;
+
+/// What each crate may depend on, as ARCHITECTURE.md draws it. `toklat` may use all that are listed before it.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("shmem", &[]),
+    ("frame", &[]),
+    ("jail", &[]),
+    ("port", &["frame", "shmem"]),
+    ("link", &["port", "shmem"]),
+    ("fabric", &["frame", "link", "port", "shmem"]),
+    ("ring", &["shmem"]),
+    ("nic", &["frame", "port", "shmem"]),
+    ("dataplane", &["fabric", "frame", "jail", "link", "nic", "port", "ring", "shmem"]),
+    ("toklat", &["dataplane", "fabric", "frame", "jail", "link", "nic", "port", "ring", "shmem"]),
+];
+/// Characters of a table's cell.
+const CELL: usize = 160;
+/// Characters of a commit's subject.
+const SUBJECT: usize = 72;
+/// Commits that are looked at.
+const COMMITS: &str = "-8";
+
+/// Names what breaks a rule, and fails if anything does.
+pub fn check() -> Result<()> {
+    let mut broken = arrows()?;
+    for page in pages()? {
+        let text = fs::read_to_string(tool::root().join(&page))?;
+        broken.extend(long_cells(&text).map(|line| {
+            format!("{page}:{line}: a cell of a table has more than {CELL} characters")
+        }));
+    }
+    broken.extend(subjects()?);
+    if broken.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", broken.join("\n"))
+}
+
+/// Arrows between crates that are not in the picture.
+fn arrows() -> Result<Vec<String>> {
+    let mut broken = Vec::new();
+    for entry in fs::read_dir(tool::root().join("crates"))? {
+        let folder = entry?.path();
+        let name = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let Some((_, allowed)) = ARROWS.iter().find(|(known, _)| *known == name) else {
+            broken.push(format!("crates/{name}: no arrow says what it may depend on"));
+            continue;
+        };
+        for used in dependencies(&folder)? {
+            let ours = ARROWS.iter().any(|(known, _)| *known == used);
+            if ours && !allowed.contains(&used.as_str()) {
+                broken.push(format!(
+                    "crates/{name} depends on {used}, which the picture does not show"
+                ));
+            }
+        }
+    }
+    Ok(broken)
+}
+
+/// The names under `[dependencies]`.
+fn dependencies(folder: &Path) -> Result<Vec<String>> {
+    let manifest = folder.join("Cargo.toml");
+    let text = fs::read_to_string(&manifest).with_context(|| manifest.display().to_string())?;
+    let lines = text.lines().skip_while(|line| *line != "[dependencies]").skip(1);
+    let names = lines.take_while(|line| !line.starts_with('['));
+    Ok(names.filter_map(|line| Some(line.split(['.', ' ', '=']).next()?.to_owned())).collect())
+}
+
+/// Pages that are written by hand or made from the source.
+fn pages() -> Result<Vec<String>> {
+    let listed = tool::command("git", &["ls-files", "*.md"]).output().context("git ls-files")?;
+    Ok(String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Lines with a cell that is too long.
+fn long_cells(text: &str) -> impl Iterator<Item = usize> + '_ {
+    let is_long = |line: &str| {
+        line.starts_with('|') && line.split(" | ").any(|cell| cell.trim().chars().count() > CELL)
+    };
+    text.lines().enumerate().filter(move |(_, line)| is_long(line)).map(|(at, _)| at + 1)
+}
+
+/// Subjects of the last commits that are too long or do not begin with where they belong.
+fn subjects() -> Result<Vec<String>> {
+    let log = tool::command("git", &["log", COMMITS, "--no-merges", "--format=%s"]).output();
+    let log = log.context("git log")?;
+    let text = String::from_utf8_lossy(&log.stdout);
+    let long = text.lines().filter(|subject| subject.chars().count() > SUBJECT);
+    Ok(long
+        .map(|subject| format!("a commit's subject has more than {SUBJECT} characters: {subject}"))
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_are_measured_one_by_one() {
+        let long = "x".repeat(CELL + 1);
+        let text = format!(
+            "| a | b |\n{long}\n| a | {long} |\n| {} | {} |\n",
+            "y".repeat(100),
+            "z".repeat(100)
+        );
+        assert_eq!(long_cells(&text).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn arrows_point_to_crates_that_are_listed_before() {
+        for (at, (name, allowed)) in ARROWS.iter().enumerate() {
+            let before = &ARROWS[..at];
+            let is_before = |used: &&&str| before.iter().any(|(known, _)| known == *used);
+            assert_eq!(allowed.iter().filter(is_before).count(), allowed.len(), "{name}");
+        }
+    }
+}
