@@ -4,6 +4,7 @@
 mod bytes;
 
 use fabric::Policy;
+use nic::kind::{self, Kind};
 use ring::layout::{Geometry, RingSpec};
 use serde::{Deserialize, Serialize};
 
@@ -120,6 +121,9 @@ pub enum NicModel {
     /// AMD Am79C973, PCnet-FAST III.
     #[serde(rename = "am79c973")]
     Am79c973,
+    /// Denali's one-access NIC, the template for others: no guest has a driver for it.
+    #[serde(rename = "one-access")]
+    OneAccess,
     /// One that sends back what its driver says, for tests.
     #[cfg(test)]
     #[serde(rename = "loopback")]
@@ -127,16 +131,17 @@ pub enum NicModel {
 }
 
 impl NicModel {
-    /// What it is called.
+    /// Its row in the table of NICs.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub fn kind(self) -> &'static Kind {
         match self {
-            Self::I82540em => "82540EM",
-            Self::I82574l => "82574L",
-            Self::Am79c970a => "Am79C970A",
-            Self::Am79c973 => "Am79C973",
+            Self::I82540em => &kind::I82540EM,
+            Self::I82574l => &kind::I82574L,
+            Self::Am79c970a => &kind::AM79C970A,
+            Self::Am79c973 => &kind::AM79C973,
+            Self::OneAccess => &kind::ONE_ACCESS,
             #[cfg(test)]
-            Self::Loopback => "loopback",
+            Self::Loopback => &crate::attach::vfio_user::LOOPBACK,
         }
     }
 }

@@ -14,11 +14,15 @@ pub mod driver;
 #[cfg(not(loom))]
 pub mod e1000;
 #[cfg(not(loom))]
+pub mod kind;
+#[cfg(not(loom))]
 pub mod pci;
 #[cfg(not(loom))]
 pub mod pcnet;
 #[cfg(not(loom))]
 pub mod remote;
+#[cfg(not(loom))]
+pub mod template;
 #[cfg(not(loom))]
 pub mod virtio;
 #[cfg(not(loom))]

@@ -15,7 +15,7 @@ use daemon::card::{Card, Memory};
 use daemon::frames::frame;
 use daemon::{Daemon, PATIENCE, kill_process};
 
-const MODELS: [&str; 4] = ["82540em", "82574l", "am79c970a", "am79c973"];
+const MODELS: [&str; 5] = ["82540em", "82574l", "am79c970a", "am79c973", "one-access"];
 /// Frames on their way.
 const WINDOW: u64 = 60;
 
@@ -119,7 +119,7 @@ fn start(daemon: &Daemon, a: &str, b: &str) -> (Card, Card) {
 
 #[test]
 fn drivers_exchange_frames() {
-    for pair in [[0, 1], [1, 2], [2, 3], [3, 0], [1, 1]] {
+    for pair in [[0, 1], [1, 2], [2, 3], [3, 0], [1, 1], [4, 4], [0, 4]] {
         let [a, b] = pair.map(|model| MODELS[model]);
         let daemon = daemon(&[("a", a), ("b", b)]);
         let (mut a, mut b) = start(&daemon, a, b);
@@ -130,7 +130,7 @@ fn drivers_exchange_frames() {
 
 #[test]
 fn killed_data_processes_are_not_noticed_by_drivers() {
-    for model in &MODELS[..3] {
+    for model in MODELS.iter().filter(|model| **model != "am79c973") {
         let mut daemon = daemon(&[("a", model), ("b", model)]);
         let (mut a, mut b) = start(&daemon, model, model);
         let (mut number, mut faults) = (0, Faults::default());
@@ -173,7 +173,7 @@ fn killed_data_processes_are_not_noticed_by_drivers() {
 
 #[test]
 fn an_upgrade_loses_nothing() {
-    for model in &MODELS[..3] {
+    for model in MODELS.iter().filter(|model| **model != "am79c973") {
         let daemon = daemon(&[("a", model), ("b", model)]);
         let (mut a, mut b) = start(&daemon, model, model);
         let mut number = 0;
@@ -291,7 +291,8 @@ fn interrupts_for_sent_frames_are_held_back_and_none_is_lost() {
 fn cards_move_to_another_host_and_no_frame_is_lost() {
     let both = |model| [(model, false, "trap"), (model, true, "trap")];
     let shared = [("82574l", false, "shared"), ("82540em", true, "shared")];
-    for (model, csb, doorbell) in MODELS.into_iter().flat_map(both).chain(shared) {
+    let all = MODELS.into_iter().flat_map(both).chain(shared);
+    for (model, csb, doorbell) in all.filter(|(model, csb, _)| *model != "one-access" || !csb) {
         let nic = format!("{{ model = '{model}', csb = {csb}, doorbell = '{doorbell}' }}");
         let port = |name| format!("[switch.vale0.port.{name}]\nkind.vfio_user.nic = {nic}\n");
         let hosts = [0, 1].map(|_| {

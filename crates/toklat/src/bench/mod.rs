@@ -72,8 +72,11 @@ impl BenchCommand {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
-                use nic::rows::{ALONE, BY_SOCKET, PCNET, TABLE};
-                args.run(&[ALONE, PCNET, TABLE, BY_SOCKET, nic::linux_rows::ROWS], global)
+                use nic::rows::{ALONE, BY_SOCKET, ONE_ACCESS, PCNET, TABLE};
+                args.run(
+                    &[ALONE, PCNET, ONE_ACCESS, TABLE, BY_SOCKET, nic::linux_rows::ROWS],
+                    global,
+                )
             }
         }
     }

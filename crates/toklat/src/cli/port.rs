@@ -228,7 +228,7 @@ fn kind(info: &PortInfo) -> String {
         PortKind::Dgram { local, remote } => format!("datagrams, {local} to {remote}"),
         PortKind::VfioUser { path, nic } => {
             let place = path.as_deref().unwrap_or("the default socket");
-            format!("{} at {place}", nic.model.name())
+            format!("{} at {place}", nic.model.kind().title)
         }
         PortKind::VhostUser { path, client, .. } => {
             let place = path.as_deref().unwrap_or("the default socket");

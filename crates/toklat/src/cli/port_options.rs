@@ -11,6 +11,7 @@ use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use fabric::{Interrupts, Policy, VlanMode};
 use frame::{Mac, VlanId};
 use link::{Impairment, RateLimiter, TokenBucket};
+use nic::kind::KINDS;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -378,9 +379,10 @@ pub struct KindOptions {
 }
 
 /// `pcnet` is the one of them that QEMU has, too.
-fn nic_model(text: &str) -> Result<NicModel, &'static str> {
+fn nic_model(text: &str) -> Result<NicModel, String> {
     let text = if text == "pcnet" { "am79c970a" } else { text };
-    serde_json::from_value(text.into()).map_err(|_| "say 82540em, 82574l, pcnet or am79c973")
+    let known = || KINDS.map(|kind| kind.name).join(", ");
+    serde_json::from_value(text.into()).map_err(|_| format!("say one of {}", known()))
 }
 
 fn doorbell(text: &str) -> Result<Doorbell, &'static str> {
@@ -657,8 +659,9 @@ mod tests {
             nic: NicConfig { model, csb, combine, doorbell: Doorbell::Trap },
         };
         let some = Some(Combine { frames: 16, delay_us: 50 });
-        let table: [(&[&str], PortKind); 19] = [
+        let table: [(&[&str], PortKind); 20] = [
             (&["--nic=82540em"], nic(None, NicModel::I82540em, false, None)),
+            (&["--nic=one-access"], nic(None, NicModel::OneAccess, false, None)),
             (&["--nic=pcnet", "--socket=/s"], nic(Some("/s"), NicModel::Am79c970a, false, None)),
             (
                 &["--nic=82574l", "--csb", "--combine=16,50"],

@@ -142,7 +142,7 @@ const TYPES: &[(&str, Shape)] = &[
         ]),
     ),
     ("Doorbell", Words(&["trap", "shared"])),
-    ("NicModel", Words(&["82540em", "82574l", "am79c970a", "am79c973"])),
+    ("NicModel", Words(&["82540em", "82574l", "am79c970a", "am79c973", "one-access"])),
     ("Combine", Object(&[("frames", "integer"), ("delay_us", "integer")])),
     (
         "Interrupts",

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
-use dataplane::config::{Doorbell, NicModel, SwitchConfig};
+use dataplane::config::{Doorbell, SwitchConfig};
 use fabric::{Policy, VlanMode};
 use link::{Impairment, RateLimiter};
 use serde::{Deserialize, Serialize};
@@ -308,9 +308,13 @@ fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
             if let Some(path) = path {
                 check_socket_path(name, path)?;
             }
-            let is_e1000 = matches!(nic.model, NicModel::I82540em | NicModel::I82574l);
-            if nic.doorbell == Doorbell::Shared && !is_e1000 {
-                let reason = format!("{name}: doorbells of {} cannot be shared", nic.model.name());
+            let kind = nic.model.kind();
+            if nic.csb && !kind.csb {
+                let reason = format!("{name}: {} has no status block", kind.title);
+                return Err(bad(reason, "leave --csb out"));
+            }
+            if nic.doorbell == Doorbell::Shared && kind.shared_pages.is_none() {
+                let reason = format!("{name}: doorbells of {} cannot be shared", kind.title);
                 return Err(bad(reason, "take 82574l, or leave them as they are"));
             }
             if let Some(combine) = nic.combine {

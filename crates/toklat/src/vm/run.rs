@@ -347,7 +347,7 @@ fn kind_options(nic: &Nic) -> Vec<OsString> {
 
 /// As `kind_options`, for a device that the port emulates: its address is the port's to know.
 fn emulated_options(nic: &Nic, socket: &Path) -> Vec<OsString> {
-    let model = nic.model.emulated().map(|model| model.name().to_lowercase());
+    let model = nic.model.emulated().map(|model| model.kind().name.to_owned());
     let mac = nic.mac.to_string();
     let mut options: Vec<OsString> = vec!["--nic".into(), model.unwrap_or_default().into()];
     options.extend(["--socket".into(), socket.into(), "--mac".into(), mac.into()]);

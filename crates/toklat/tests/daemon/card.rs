@@ -11,6 +11,7 @@ use nic::driver::Dma;
 use nic::e1000::Member;
 use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Request};
 use nic::pcnet::driver::{Driver as PcnetDriver, Sizes};
+use nic::template::driver::Driver as OneAccessDriver;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Mapping;
 
@@ -24,6 +25,7 @@ const AT: u64 = 0x10_0000;
 pub enum Driver {
     E1000(Box<E1000Driver<Registers>>),
     Pcnet(Box<PcnetDriver<Registers>>),
+    OneAccess(Box<OneAccessDriver<Registers>>),
 }
 
 pub struct Card {
@@ -88,6 +90,12 @@ impl Card {
                 let driver = E1000Driver::new(registers, &mut dma, config).unwrap();
                 Driver::E1000(Box::new(driver))
             }
+            "one-access" => {
+                let mut dma =
+                    Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
+                let driver = OneAccessDriver::new(registers, &mut dma, true, true).unwrap();
+                Driver::OneAccess(Box::new(driver))
+            }
             _ => {
                 let mut dma =
                     Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
@@ -107,6 +115,7 @@ impl Card {
         match &mut self.driver {
             Driver::E1000(driver) => driver.regs(),
             Driver::Pcnet(driver) => driver.regs(),
+            Driver::OneAccess(driver) => driver.regs(),
         }
     }
 
@@ -151,6 +160,7 @@ impl Card {
                 }
                 sent
             }
+            Driver::OneAccess(driver) => driver.send(frame),
         }
     }
 
@@ -165,6 +175,7 @@ impl Card {
                 driver.reap();
                 driver.room()
             }
+            Driver::OneAccess(driver) => driver.room(),
         }
     }
 
@@ -206,6 +217,9 @@ impl Card {
                 if looked {
                     driver.unmask();
                 }
+            }
+            Driver::OneAccess(driver) => {
+                driver.receive(256, |frame| frames.push(frame.to_vec()));
             }
         }
         if vectors & 1 != 0 && self.calls.len() == 1 {

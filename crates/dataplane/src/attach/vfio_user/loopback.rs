@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use nic::device::{
     Bar, Device, DeviceConfig, Identity, Interrupt, InterruptMode, Model, Msix, Transmit,
 };
+use nic::kind::Kind;
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, Scratch,
 };
@@ -43,6 +44,18 @@ pub const IDENTITY: Identity = Identity {
     msix: Some(Msix { vectors: 2, bar: 0, table: 2048, pending: 3072 }),
     msi: true,
     express: false,
+};
+
+/// Its row in the table of NICs.
+pub static LOOPBACK: Kind = Kind {
+    name: "loopback",
+    title: "loopback",
+    state_size: size_of::<Registers>(),
+    identity: |_| IDENTITY,
+    csb: true,
+    shared_pages: None,
+    make: |room, config| room.model(|state| model(state, config)),
+    take_over: |_, _| Ok(()),
 };
 
 struct Card {

@@ -27,6 +27,8 @@ mod courier;
 mod line;
 #[cfg(test)]
 mod loopback;
+#[cfg(test)]
+pub(crate) use self::loopback::LOOPBACK;
 pub mod message;
 pub mod migration;
 mod mirror;
@@ -153,7 +155,7 @@ impl Server {
         if kept.is_none() {
             room.clear(plug.nic.model);
         }
-        let no_room = || AttachError::Registers(plug.nic.model.name());
+        let no_room = || AttachError::Registers(plug.nic.model.kind().title);
         let config = room.config().ok_or_else(no_room)?;
         let identity = models::identity(&plug.nic);
         let config = Config::new(&identity, config);
@@ -163,7 +165,7 @@ impl Server {
         let lost = matches!(restored, Some(None));
         let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity, account));
         // Of one that stands still, too: it may be asked for before it runs.
-        session.shared = models::shared_pages(plug.nic.model).filter(|_| doorbells.is_some());
+        session.shared = plug.nic.model.kind().shared_pages.filter(|_| doorbells.is_some());
         if kept.is_none() {
             config.power_on();
         }

@@ -3,10 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nic::device::{DeviceConfig, Identity, Impossible, Model, SharedPages};
-use nic::e1000::{self, E1000, Member};
+use nic::device::{DeviceConfig, Identity, Model};
+use nic::kind::StateRoom;
 use nic::pci;
-use nic::pcnet::{self, Chip, Pcnet};
 use shmem::{Bytes, Mapping, Shareable, Shared};
 
 use super::Plug;
@@ -56,14 +55,15 @@ impl Room {
         self.at(PROGRESS)
     }
 
-    /// What is made over registers, if they fit.
-    fn over<T: Shareable>(&self, make: impl FnOnce(Shared<T>) -> Model) -> Option<Model> {
-        self.at(REGISTERS).map(make)
+    /// Where a device's registers are.
+    fn registers(&self) -> StateRoom<'_> {
+        let len = self.bytes.len().saturating_sub(REGISTERS);
+        StateRoom { mapping: &self.mapping, at: self.bytes.start + REGISTERS, len }
     }
 
     /// Clears it, for a device that was never powered on.
     pub fn clear(&self, nic: NicModel) {
-        self.window(0..REGISTERS + registers_size(nic)).fill(0);
+        self.window(0..REGISTERS + nic.kind().state_size).fill(0);
     }
 
     fn window(&self, part: Range<usize>) -> Bytes<'_> {
@@ -90,7 +90,7 @@ pub struct Card<'a> {
 
 impl<'a> Card<'a> {
     fn registers(&self) -> Range<usize> {
-        REGISTERS..REGISTERS + registers_size(self.plug.nic.model)
+        REGISTERS..REGISTERS + self.plug.nic.model.kind().state_size
     }
 
     /// Has it be as after power-on.
@@ -139,56 +139,17 @@ impl<'a> Card<'a> {
         self.config.check()?;
         // Of a device that was never powered on.
         let unused = self.room.window(self.registers()).to_vec().iter().all(|byte| *byte == 0);
-        if unused { Ok(()) } else { Ok(self.take_registers_over()?) }
-    }
-
-    fn take_registers_over(&self) -> Result<(), Impossible> {
-        let (csb, room) = (self.plug.nic.csb, self.room);
-        let e1000 = |member| {
-            let registers: Option<Shared<e1000::Registers>> = room.at(REGISTERS);
-            registers.map_or(Ok(()), |registers| registers.take_over(member, csb))
-        };
-        let pcnet = |chip| {
-            let registers: Option<Shared<pcnet::Registers>> = room.at(REGISTERS);
-            registers.map_or(Ok(()), |registers| registers.take_over(chip, csb))
-        };
-        match self.plug.nic.model {
-            NicModel::I82540em => e1000(Member::Em82540),
-            NicModel::I82574l => e1000(Member::L82574),
-            NicModel::Am79c970a => pcnet(Chip::Am79C970A),
-            NicModel::Am79c973 => pcnet(Chip::Am79C973),
-            #[cfg(test)]
-            NicModel::Loopback => Ok(()),
+        if !unused {
+            (self.plug.nic.model.kind().take_over)(self.room.registers(), self.plug.nic.csb)?;
         }
-    }
-}
-
-fn registers_size(nic: NicModel) -> usize {
-    match nic {
-        NicModel::I82540em | NicModel::I82574l => size_of::<e1000::Registers>(),
-        NicModel::Am79c970a | NicModel::Am79c973 => size_of::<pcnet::Registers>(),
-        #[cfg(test)]
-        NicModel::Loopback => size_of::<super::loopback::Registers>(),
+        Ok(())
     }
 }
 
 /// How a model looks on PCI.
 #[must_use]
 pub fn identity(nic: &NicConfig) -> Identity {
-    match nic.model {
-        NicModel::I82540em => Member::Em82540.identity(nic.csb),
-        NicModel::I82574l => Member::L82574.identity(nic.csb),
-        NicModel::Am79c970a => Chip::Am79C970A.identity(nic.csb),
-        NicModel::Am79c973 => Chip::Am79C973.identity(nic.csb),
-        #[cfg(test)]
-        NicModel::Loopback => super::loopback::IDENTITY,
-    }
-}
-
-/// Registers of a model that may lie in memory.
-#[must_use]
-pub fn shared_pages(nic: NicModel) -> Option<SharedPages> {
-    matches!(nic, NicModel::I82540em | NicModel::I82574l).then_some(e1000::SHARED)
+    (nic.model.kind().identity)(nic.csb)
 }
 
 /// Makes a model over its registers.
@@ -196,15 +157,6 @@ pub fn shared_pages(nic: NicModel) -> Option<SharedPages> {
 /// # Errors
 /// [`AttachError::Registers`] when they do not fit.
 pub fn make(nic: NicModel, room: &Room, config: DeviceConfig) -> Result<Model, AttachError> {
-    let made = match nic {
-        NicModel::I82540em => room.over(|registers| E1000::new(Member::Em82540, registers, config)),
-        NicModel::I82574l => room.over(|registers| E1000::new(Member::L82574, registers, config)),
-        NicModel::Am79c970a => {
-            room.over(|registers| Pcnet::new(Chip::Am79C970A, registers, config))
-        }
-        NicModel::Am79c973 => room.over(|registers| Pcnet::new(Chip::Am79C973, registers, config)),
-        #[cfg(test)]
-        NicModel::Loopback => room.over(|registers| super::loopback::model(registers, config)),
-    };
-    made.ok_or_else(|| AttachError::Registers(nic.name()))
+    let kind = nic.kind();
+    (kind.make)(room.registers(), config).ok_or(AttachError::Registers(kind.title))
 }

@@ -16,6 +16,7 @@ pub mod linux;
 pub mod linux_rows;
 mod machine;
 mod model;
+mod one_access;
 mod pcnet;
 pub mod rows;
 mod wire;

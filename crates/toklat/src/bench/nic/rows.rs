@@ -11,6 +11,7 @@ use super::cards;
 use super::guest;
 use super::machine::{self, Outcome, Variant, Work};
 use super::model;
+use super::one_access;
 use super::pcnet::{self, Way};
 use crate::bench::lab::Lab;
 use crate::bench::peer::Peer;
@@ -187,6 +188,28 @@ fn accesses(lab: &Lab, way: Way) -> Result<f64> {
     lab.note("traps", words);
     Ok(accesses)
 }
+
+/// The template: its model alone, and its driver's accesses.
+pub const ONE_ACCESS: &[Row] = &[
+    less(
+        "nic.model.64.tx.one-access",
+        "ns/frame",
+        "",
+        MODEL,
+        |lab| one_access::to_switch(60, lab.duration()),
+        Peer::None,
+    ),
+    less(
+        "nic.model.64.rx.one-access",
+        "ns/frame",
+        "",
+        MODEL,
+        |lab| one_access::from_switch(60, lab.duration()),
+        Peer::None,
+    ),
+    counted("nic.one-access.accesses.tx", STOCK, |_| Ok(one_access::accesses()?.0)),
+    counted("nic.one-access.accesses.rx", Peer::None, |_| Ok(one_access::accesses()?.1)),
+];
 
 /// PCnet: its model alone, and its driver's accesses.
 pub const PCNET: &[Row] = &[

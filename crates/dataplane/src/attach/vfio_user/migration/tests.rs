@@ -19,12 +19,17 @@ use super::*;
 use crate::config::{Doorbell, NicConfig, NicModel, SwitchConfig};
 use crate::state::State;
 
-const MODELS: [NicModel; 4] =
-    [NicModel::I82540em, NicModel::I82574l, NicModel::Am79c970a, NicModel::Am79c973];
+const MODELS: [NicModel; 5] = [
+    NicModel::I82540em,
+    NicModel::I82574l,
+    NicModel::Am79c970a,
+    NicModel::Am79c973,
+    NicModel::OneAccess,
+];
 /// Of so many bits, one is flipped; of each card, others.
 const STRIDE: usize = 7;
 /// Bytes of guest memory, and where rings and blocks lie in it.
-const MEMORY: u64 = 0x2_0000;
+const MEMORY: u64 = 0x20_0000;
 const RX: u32 = 0x1000;
 const TX: u32 = 0x2000;
 const INIT: u32 = 0x400;
@@ -92,6 +97,11 @@ impl Bed {
             set(0x0400, 2);
             set(0x00d0, 0x9d);
             set(0x2820, 100);
+        } else if model == NicModel::OneAccess {
+            let set = |at: u64, value: u32| write(at, &value.to_le_bytes());
+            set(nic::template::reg::AREA_LOW, 0x1000);
+            set(nic::template::reg::CONTROL, 3);
+            (0..8).for_each(|place| set(nic::template::reg::SEND, 60 << 16 | place));
         } else {
             let set = |window: u64, number: u16, value: u16| {
                 write(0x12, &number.to_le_bytes());
@@ -216,7 +226,8 @@ impl Bed {
 
 /// All cards there are.
 fn cards() -> impl Iterator<Item = (NicModel, bool)> {
-    MODELS.into_iter().flat_map(|model| [(model, false), (model, true)])
+    let both = |model: NicModel| [(model, false), (model, true)];
+    MODELS.into_iter().flat_map(both).filter(|(model, csb)| model.kind().csb || !csb)
 }
 
 #[test]

@@ -1,0 +1,123 @@
+//! The table of NICs: what a server must know of each to offer it.
+
+use std::sync::Arc;
+
+use shmem::{Mapping, Shareable, Shared};
+
+use crate::device::{DeviceConfig, Identity, Impossible, Model, SharedPages};
+use crate::e1000::{self, E1000, Member};
+use crate::pcnet::{self, Chip, Pcnet};
+use crate::template;
+
+/// Memory for a device's state: what outlives a data process.
+#[derive(Clone, Copy, Debug)]
+pub struct StateRoom<'a> {
+    /// Where it is mapped.
+    pub mapping: &'a Arc<Mapping>,
+    /// Its first byte.
+    pub at: usize,
+    /// How many bytes there are.
+    pub len: usize,
+}
+
+impl StateRoom<'_> {
+    fn state<T: Shareable>(self) -> Option<Shared<T>> {
+        self.mapping.shared(self.at).filter(|_| size_of::<T>() <= self.len)
+    }
+
+    /// A model over the state, if that fits.
+    pub fn model<T: Shareable>(self, make: impl FnOnce(Shared<T>) -> Model) -> Option<Model> {
+        self.state().map(make)
+    }
+
+    fn check<T: Shareable>(
+        self,
+        check: impl FnOnce(&T) -> Result<(), Impossible>,
+    ) -> Result<(), Impossible> {
+        self.state().map_or(Ok(()), |state: Shared<T>| check(&state))
+    }
+}
+
+/// A kind of NIC.
+#[derive(Debug)]
+pub struct Kind {
+    /// What it is called, on the command line and in files.
+    pub name: &'static str,
+    /// What its maker calls it.
+    pub title: &'static str,
+    /// Bytes of its state.
+    pub state_size: usize,
+    /// How it looks on PCI, with a shared status block or without.
+    pub identity: fn(csb: bool) -> Identity,
+    /// It can offer a shared status block ([`crate::csb`]).
+    pub csb: bool,
+    /// Registers that a driver may write as plain memory.
+    pub shared_pages: Option<SharedPages>,
+    /// Makes the model over its state; `None` if that does not fit.
+    pub make: fn(StateRoom<'_>, DeviceConfig) -> Option<Model>,
+    /// Refuses a state that was brought from elsewhere and that no driver can have made.
+    pub take_over: fn(StateRoom<'_>, csb: bool) -> Result<(), Impossible>,
+}
+
+/// Intel 82540EM.
+pub static I82540EM: Kind = Kind {
+    name: "82540em",
+    title: "82540EM",
+    state_size: size_of::<e1000::Registers>(),
+    identity: |csb| Member::Em82540.identity(csb),
+    csb: true,
+    shared_pages: Some(e1000::SHARED),
+    make: |room, config| room.model(|state| E1000::new(Member::Em82540, state, config)),
+    take_over: |room, csb| room.check(|r: &e1000::Registers| r.take_over(Member::Em82540, csb)),
+};
+
+/// Intel 82574L.
+pub static I82574L: Kind = Kind {
+    name: "82574l",
+    title: "82574L",
+    state_size: size_of::<e1000::Registers>(),
+    identity: |csb| Member::L82574.identity(csb),
+    csb: true,
+    shared_pages: Some(e1000::SHARED),
+    make: |room, config| room.model(|state| E1000::new(Member::L82574, state, config)),
+    take_over: |room, csb| room.check(|r: &e1000::Registers| r.take_over(Member::L82574, csb)),
+};
+
+/// AMD Am79C970A, PCnet-PCI II.
+pub static AM79C970A: Kind = Kind {
+    name: "am79c970a",
+    title: "Am79C970A",
+    state_size: size_of::<pcnet::Registers>(),
+    identity: |csb| Chip::Am79C970A.identity(csb),
+    csb: true,
+    shared_pages: None,
+    make: |room, config| room.model(|state| Pcnet::new(Chip::Am79C970A, state, config)),
+    take_over: |room, csb| room.check(|r: &pcnet::Registers| r.take_over(Chip::Am79C970A, csb)),
+};
+
+/// AMD Am79C973, PCnet-FAST III.
+pub static AM79C973: Kind = Kind {
+    name: "am79c973",
+    title: "Am79C973",
+    state_size: size_of::<pcnet::Registers>(),
+    identity: |csb| Chip::Am79C973.identity(csb),
+    csb: true,
+    shared_pages: None,
+    make: |room, config| room.model(|state| Pcnet::new(Chip::Am79C973, state, config)),
+    take_over: |room, csb| room.check(|r: &pcnet::Registers| r.take_over(Chip::Am79C973, csb)),
+};
+
+/// Denali's one-access NIC, the template.
+pub static ONE_ACCESS: Kind = Kind {
+    name: "one-access",
+    title: "one-access",
+    state_size: size_of::<template::Registers>(),
+    identity: |_| template::identity(),
+    csb: false,
+    shared_pages: None,
+    make: |room, config| room.model(|state| template::model(state, config)),
+    take_over: |room, _| room.check(template::Registers::take_over),
+};
+
+/// All kinds there are.
+pub static KINDS: [&Kind; 5] = [&I82540EM, &I82574L, &AM79C970A, &AM79C973, &ONE_ACCESS];

@@ -1,0 +1,112 @@
+//! A driver for the template.
+
+use super::registers::{AREA, BUFFER, ENABLE, FRAMES, ID, INTERRUPT, PROMISCUOUS, RESET, reg};
+use crate::driver::{Batched, Chunk, Dma, Regs};
+use shmem::Bytes;
+
+/// Why a device is not driven.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DriverError {
+    /// It is another one.
+    #[error("the device says it is {0:#x}, not the one-access NIC")]
+    Other(u32),
+    /// There is no memory for its area.
+    #[error("there is no memory for {AREA} bytes of buffers")]
+    Memory,
+}
+
+/// Drives one device: one access for each frame, either way.
+#[derive(Debug)]
+pub struct Driver<R> {
+    regs: R,
+    area: Chunk,
+    /// Frames that were sent, and that are known to be done; modulo 2^32.
+    sent: u32,
+    done: u32,
+}
+
+impl<R: Regs> Driver<R> {
+    /// Resets the device and starts it, with interrupts or without; `promiscuous` for frames to any station.
+    ///
+    /// # Errors
+    /// [`DriverError`].
+    pub fn new(
+        mut regs: R,
+        dma: &mut Dma,
+        interrupts: bool,
+        promiscuous: bool,
+    ) -> Result<Self, DriverError> {
+        let id = regs.read32(0, reg::ID);
+        if id != ID {
+            return Err(DriverError::Other(id));
+        }
+        let area = dma.take(AREA as usize, 4096).ok_or(DriverError::Memory)?;
+        regs.write32(0, reg::CONTROL, RESET);
+        regs.write32(0, reg::AREA_LOW, area.device() as u32);
+        regs.write32(0, reg::AREA_HIGH, (area.device() >> 32) as u32);
+        let wishes = [(interrupts, INTERRUPT), (promiscuous, PROMISCUOUS)];
+        let control =
+            wishes.into_iter().filter(|(wish, _)| *wish).fold(ENABLE, |all, (_, bit)| all | bit);
+        regs.write32(0, reg::CONTROL, control);
+        Ok(Self { regs, area, sent: 0, done: 0 })
+    }
+
+    /// The registers.
+    pub fn regs(&mut self) -> &mut R {
+        &mut self.regs
+    }
+
+    fn buffer(&self, number: u32, len: usize) -> Bytes<'_> {
+        let at = number as usize * BUFFER as usize;
+        self.area.bytes().get(at, len.min(BUFFER as usize)).unwrap_or(Bytes::empty())
+    }
+
+    /// Frames that can be sent without asking the device.
+    #[must_use]
+    pub fn room(&self) -> u32 {
+        FRAMES - self.sent.wrapping_sub(self.done)
+    }
+
+    /// Sends a frame of 14 to 2,048 bytes; false if there is no room.
+    pub fn send(&mut self, frame: &[u8]) -> bool {
+        if self.room() == 0 {
+            self.done = self.regs.read32(0, reg::SENT);
+        }
+        if self.room() == 0 {
+            return false;
+        }
+        let place = self.sent % FRAMES;
+        let len = self.buffer(place, frame.len()).copy_in(frame) as u32;
+        self.regs.ring32(0, reg::SEND, len << 16 | place);
+        self.sent = self.sent.wrapping_add(1);
+        true
+    }
+
+    /// Hands frames that came to `visit`, at most `max`; returns how many.
+    pub fn receive(&mut self, max: usize, mut visit: impl FnMut(Bytes<'_>)) -> usize {
+        for count in 0..max {
+            match self.regs.read32(0, reg::RECEIVE) {
+                0 => return count,
+                word => {
+                    visit(self.buffer(FRAMES + (word & 0xffff) % FRAMES, (word >> 16) as usize))
+                }
+            }
+        }
+        max
+    }
+}
+
+impl<R: Regs> Batched for Driver<R> {
+    fn send_batch(&mut self, frame: &[u8], count: usize) -> bool {
+        (0..count).all(|_| self.send(frame))
+    }
+
+    fn reclaim_batch(&mut self) -> usize {
+        let before = std::mem::replace(&mut self.done, self.regs.read32(0, reg::SENT));
+        self.done.wrapping_sub(before) as usize
+    }
+
+    fn receive_batch(&mut self) -> usize {
+        self.receive(usize::MAX, |_| ())
+    }
+}

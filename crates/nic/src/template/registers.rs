@@ -1,0 +1,252 @@
+//! The registers: one row each, and the state behind them.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use shmem::Shareable;
+
+use super::Core;
+use crate::device::Impossible;
+
+/// Buffers in each direction.
+pub const FRAMES: u32 = 256;
+/// Bytes of a buffer.
+pub const BUFFER: u32 = 2048;
+/// Bytes of the area: the buffers to send from, then those to receive into.
+pub const AREA: u64 = 2 * FRAMES as u64 * BUFFER as u64;
+
+/// Offsets in base address register 0.
+pub mod reg {
+    #![allow(missing_docs, reason = "the table says what they are")]
+    pub const ID: u64 = 0x00;
+    pub const STATUS: u64 = 0x04;
+    pub const CONTROL: u64 = 0x08;
+    pub const AREA_LOW: u64 = 0x0c;
+    pub const AREA_HIGH: u64 = 0x10;
+    pub const MAC_LOW: u64 = 0x14;
+    pub const MAC_HIGH: u64 = 0x18;
+    pub const SEND: u64 = 0x1c;
+    pub const RECEIVE: u64 = 0x20;
+    pub const SENT: u64 = 0x24;
+}
+
+/// What ID reads as: "ONE1".
+pub const ID: u32 = u32::from_le_bytes(*b"ONE1");
+/// STATUS: the cable is connected; frames wait; the driver has broken the device.
+pub const STATUS_LINK: u32 = 1 << 0;
+pub const STATUS_WAITING: u32 = 1 << 1;
+pub const STATUS_FAULT: u32 = 1 << 2;
+/// CONTROL: frames pass; the pin is raised while frames wait; frames for others are received, too.
+pub const ENABLE: u32 = 1 << 0;
+pub const INTERRUPT: u32 = 1 << 1;
+pub const PROMISCUOUS: u32 = 1 << 2;
+const SETTABLE: u32 = ENABLE | INTERRUPT | PROMISCUOUS;
+/// CONTROL, written: as after power-on.
+pub const RESET: u32 = 1 << 31;
+
+/// A register: where it is, what it is called, and what accesses do.
+pub struct Register {
+    /// Its offset.
+    pub at: u64,
+    /// Its name, in traces and documents.
+    pub name: &'static str,
+    /// What a read gives; `None` where it reads as 0.
+    read: Option<fn(&Core) -> u32>,
+    /// What a write does; `None` where it does nothing.
+    write: Option<fn(&Core, u32)>,
+}
+
+impl Register {
+    const fn new(at: u64, name: &'static str) -> Self {
+        Self { at, name, read: None, write: None }
+    }
+
+    const fn reads(self, read: fn(&Core) -> u32) -> Self {
+        Self { read: Some(read), ..self }
+    }
+
+    const fn writes(self, write: fn(&Core, u32)) -> Self {
+        Self { write: Some(write), ..self }
+    }
+}
+
+impl std::fmt::Debug for Register {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} at {:#x}", self.name, self.at)
+    }
+}
+
+/// All registers, in order.
+pub const REGISTERS: &[Register] = &[
+    Register::new(reg::ID, "ID").reads(|_| ID),
+    Register::new(reg::STATUS, "STATUS").reads(Core::status),
+    Register::new(reg::CONTROL, "CONTROL")
+        .reads(|core| core.registers.control.load(Ordering::Relaxed))
+        .writes(Core::set_control),
+    Register::new(reg::AREA_LOW, "AREA_LOW")
+        .reads(|core| core.registers.area[0].load(Ordering::Relaxed))
+        .writes(|core, value| core.set_area(0, value)),
+    Register::new(reg::AREA_HIGH, "AREA_HIGH")
+        .reads(|core| core.registers.area[1].load(Ordering::Relaxed))
+        .writes(|core, value| core.set_area(1, value)),
+    Register::new(reg::MAC_LOW, "MAC_LOW").reads(|core| core.mac_word(0)),
+    Register::new(reg::MAC_HIGH, "MAC_HIGH").reads(|core| core.mac_word(4)),
+    Register::new(reg::SEND, "SEND").writes(Core::send),
+    Register::new(reg::RECEIVE, "RECEIVE").reads(Core::receive),
+    Register::new(reg::SENT, "SENT").reads(|core| core.registers.sent_done.load(Ordering::Relaxed)),
+];
+
+/// Reads the register at an offset; 0 where there is none.
+pub(super) fn read(core: &Core, at: u64) -> u32 {
+    let register = REGISTERS.get((at / 4) as usize);
+    register.and_then(|register| register.read).map_or(0, |read| read(core))
+}
+
+/// Writes it.
+pub(super) fn write(core: &Core, at: u64, value: u32) {
+    let register = REGISTERS.get((at / 4) as usize);
+    if let Some(write) = register.and_then(|register| register.write) {
+        write(core, value);
+    }
+}
+
+/// What its driver can do wrong. The device stops, until the driver resets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Fault {
+    /// A length or a place.
+    Send = 1,
+    /// More frames than there are buffers.
+    Overrun,
+    /// An area outside of its memory.
+    Area,
+    /// Pages of its memory are gone.
+    Memory,
+    /// Its memory comes by messages.
+    Copy,
+}
+
+impl Fault {
+    const ALL: [Self; 5] = [Self::Send, Self::Overrun, Self::Area, Self::Memory, Self::Copy];
+
+    pub(super) fn of(number: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|fault| *fault as u32 == number)
+    }
+
+    /// What happened, in a sentence.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Self::Send => "SEND names no buffer, or a length that no frame has",
+            Self::Overrun => "SEND was written with all buffers in flight",
+            Self::Area => "the area lies outside of the guest's memory",
+            Self::Memory => "the guest's memory was taken away",
+            Self::Copy => "the guest's memory comes by messages, which this NIC does not do",
+        }
+    }
+}
+
+/// The state of the device, in memory that outlives a data process. Zeros are a device that was never powered on.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Registers {
+    pub(super) control: AtomicU32,
+    /// The guest's address of the area, low word first.
+    pub(super) area: [AtomicU32; 2],
+    pub(super) fault: AtomicU32,
+    pub(super) bus_master: AtomicU32,
+    pub(super) link: AtomicU32,
+    /// Counts resets and moves of the area: what was lent before is not given back.
+    pub(super) epoch: AtomicU32,
+    /// Frames that the driver has sent, that were gathered, that are done; modulo 2^32. One thread's.
+    pub(super) sent: AtomicU32,
+    pub(super) sent_taken: AtomicU32,
+    pub(super) sent_done: AtomicU32,
+    /// Frames that were received, modulo 2^32.
+    ///
+    /// # Protocol: template: `Registers.received`
+    /// - Writer: holder of the receive lock
+    /// - Reader: home worker, when the driver reads RECEIVE
+    /// - Ordering: store release / load acquire
+    /// - Partner: the buffer, `received_len`
+    /// - Without it: the driver reads a frame before its bytes
+    /// - Shown by: `nic` tests `template`
+    pub(super) received: AtomicU32,
+    /// Frames that the driver has read.
+    pub(super) received_taken: AtomicU32,
+    /// Buffers that the driver has given back.
+    ///
+    /// # Protocol: template: `Registers.received_freed`
+    /// - Writer: home worker, when the driver reads RECEIVE
+    /// - Reader: holder of the receive lock
+    /// - Ordering: store release / load acquire
+    /// - Partner: the buffer
+    /// - Without it: a buffer is overwritten that the driver still reads
+    /// - Shown by: `nic` tests `template`
+    pub(super) received_freed: AtomicU32,
+    /// What SEND was written with, by the number of the frame.
+    pub(super) sends: [AtomicU32; FRAMES as usize],
+    /// Bytes of received frames, by their numbers.
+    pub(super) received_len: [AtomicU32; FRAMES as usize],
+}
+
+// SAFETY: atomic words only, without padding between them.
+#[allow(unsafe_code, reason = "the registers lie in shared memory")]
+unsafe impl Shareable for Registers {}
+
+impl Registers {
+    /// Words that a reset clears.
+    fn cleared(&self) -> [&AtomicU32; 10] {
+        let [low, high] = &self.area;
+        let sending = [&self.sent, &self.sent_taken, &self.sent_done];
+        let [sent, taken, done] = sending;
+        let (received, read, freed) = (&self.received, &self.received_taken, &self.received_freed);
+        [&self.control, low, high, &self.fault, sent, taken, done, received, read, freed]
+    }
+
+    /// As after power-on. What is lent is lost to the driver.
+    pub(super) fn reset(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
+        self.cleared().into_iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+
+    /// What a predecessor had gathered may have been delivered: it is done.
+    pub(super) fn take_over_lent(&self, link: bool) {
+        self.sent_done.store(self.sent_taken.load(Ordering::Relaxed), Ordering::Relaxed);
+        self.link.store(u32::from(link), Ordering::Relaxed);
+    }
+
+    /// The guest's address of the area.
+    pub(super) fn area(&self) -> u64 {
+        let [low, high] = self.area.each_ref().map(|word| u64::from(word.load(Ordering::Acquire)));
+        low | high << 32
+    }
+
+    /// True if frames pass.
+    pub(super) fn is_ready(&self) -> bool {
+        let on = |word: &AtomicU32| word.load(Ordering::Acquire) != 0;
+        let enabled = self.control.load(Ordering::Acquire) & ENABLE != 0;
+        enabled && on(&self.bus_master) && on(&self.link) && !on(&self.fault)
+    }
+
+    /// Refuses a state that no driver's accesses can have made.
+    ///
+    /// # Errors
+    /// [`Impossible`] names it.
+    pub fn take_over(&self) -> Result<(), Impossible> {
+        let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
+        Impossible::check("CONTROL", word(&self.control), (0u64, u64::from(SETTABLE)))?;
+        Impossible::limit("the fault", word(&self.fault), Fault::ALL.len() as u32)?;
+        let ahead = |of: &AtomicU32, what| word(of).wrapping_sub(word(what));
+        Impossible::limit("frames in flight", ahead(&self.sent, &self.sent_done), FRAMES)?;
+        Impossible::limit("frames gathered", ahead(&self.sent_taken, &self.sent_done), FRAMES)?;
+        Impossible::limit("frames to gather", ahead(&self.sent, &self.sent_taken), FRAMES)?;
+        Impossible::limit("buffers filled", ahead(&self.received, &self.received_freed), FRAMES)?;
+        Impossible::limit("frames to read", ahead(&self.received, &self.received_taken), FRAMES)?;
+        Impossible::limit("buffers kept", ahead(&self.received_taken, &self.received_freed), 1)?;
+        let long = |lens: &[AtomicU32]| lens.iter().map(word).find(|len| *len > BUFFER);
+        match long(&self.received_len) {
+            Some(value) => Err(Impossible { what: "a length", value: value.into() }),
+            None => Ok(()),
+        }
+    }
+}
