@@ -2,7 +2,7 @@
 //! content, while frames come in, batches are lent and processes die: nothing panics or loops, every
 //! frame is accounted for, and a reset heals the NIC.
 //!
-//! The first byte of the input picks the member and its options; then come steps of 13 bytes: what to do,
+//! The first byte of the input picks the chip and its options; then come steps of 13 bytes: what to do,
 //! where (u32), and a value (u64). With the option of much memory, rings may be as long as there are.
 #![no_main]
 
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use nic::device::{DeviceConfig, InterruptMode, Model};
-use nic::e1000::{E1000, Member, Registers, TABLE};
+use nic::e1000::{self, Chip, Registers, TABLE};
 use nic::most_descriptors;
 use port::{MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
@@ -35,7 +35,7 @@ const HOT: [u32; 16] = [
 ];
 
 struct Guest {
-    member: Member,
+    chip: Chip,
     memory: Arc<GuestMemory>,
     registers: Shared<Registers>,
     config: DeviceConfig,
@@ -54,12 +54,12 @@ impl Guest {
         // One behind the other in the guest only.
         let memory = guest_memory(&mapping, [size / 2, 0]);
         let registers: Shared<Registers> = Shared::private().expect("memory");
-        let member = if options & 1 == 0 { Member::Em82540 } else { Member::L82574 };
+        let chip = if options & 1 == 0 { Chip::Em82540 } else { Chip::L82574 };
         let config = device_config(&memory, 2, options & 2 != 0, options & 4 != 0);
-        let model = E1000::new(member, registers.clone(), config.clone());
+        let model = e1000::model(chip, registers.clone(), config.clone());
         let (now, scratch) = (Nanos(1), Scratch::new(64));
         let mut guest = Self {
-            member,
+            chip,
             memory,
             registers,
             config,
@@ -208,7 +208,7 @@ impl Guest {
             _ => {
                 self.lent = (0, 0);
                 let registers = self.registers.clone();
-                self.model = E1000::new(self.member, registers, self.config.clone());
+                self.model = e1000::model(self.chip, registers, self.config.clone());
             }
         }
     }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use nic::device::{DeviceConfig, Model};
-use nic::pcnet::{Chip, Pcnet, Registers};
+use nic::pcnet::{self, Chip, Registers};
 use port::{EgressCounters, MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
 use toklat_fuzz::{MAC, deliver, device_config, guest_memory, reading};
@@ -46,7 +46,7 @@ impl Guest {
         let memory = guest_memory(&mapping, [size / 2, 0]);
         let registers: Shared<Registers> = Shared::private().expect("memory");
         let config = device_config(&memory, 1, combining, true);
-        let model = Pcnet::new(chip, registers.clone(), config.clone());
+        let model = pcnet::model(chip, registers.clone(), config.clone());
         let (now, scratch) = (Nanos(1), Scratch::new(64));
         let mut guest =
             Self { chip, memory, registers, config, model, now, lent: 0, delivered: 0, scratch };
@@ -160,7 +160,7 @@ impl Guest {
             13 => self.model.device.set_link(low & 1 == 1, self.now),
             14 => {
                 self.lent = 0;
-                self.model = Pcnet::new(self.chip, self.registers.clone(), self.config.clone());
+                self.model = pcnet::model(self.chip, self.registers.clone(), self.config.clone());
             }
             _ if low & 1 == 1 => self.bring_up(),
             _ => self.model.device.set_bus_master(high & 3 != 0),

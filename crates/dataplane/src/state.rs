@@ -270,7 +270,7 @@ impl State {
 
     fn of(map: Arc<Mapping>, config: &SwitchConfig) -> Result<Self, RegionError> {
         let len = map.len();
-        let too_small = || RegionError::Map { len, source: rustix::io::Errno::INVAL };
+        let too_small = || RegionError::TooSmall { len };
         if len < file_size(config) {
             return Err(too_small());
         }

@@ -209,8 +209,8 @@ impl Fdb {
     /// [`shmem::RegionError`] when there is no memory.
     pub fn private(entries: u32, ports: usize) -> Result<Self, shmem::RegionError> {
         let mapping = Mapping::private(Self::bytes(entries))?;
-        let missing = || shmem::RegionError::NotSealed;
-        Self::open(&mapping, 0, entries, ports).ok_or_else(missing)
+        let too_small = shmem::RegionError::TooSmall { len: mapping.len() };
+        Self::open(&mapping, 0, entries, ports).ok_or(too_small)
     }
 
     #[inline(always)]

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use frame::Mac;
 use nic::device::{DeviceConfig, InterruptMode, Model};
 use nic::driver::{Batched, Direct, Dma};
+use nic::e1000;
 use nic::e1000::driver::{Config, E1000Driver, Interrupts};
-use nic::e1000::{E1000, Member};
+use nic::pcnet;
 use nic::pcnet::driver::{Driver, Sizes};
-use nic::pcnet::{Chip, Pcnet};
 use port::{Delivered, Egress, FrameIdx, Ingress, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Mapping, Shared};
 
@@ -77,9 +77,9 @@ fn device(mapping: &Arc<Mapping>) -> Result<DeviceConfig, Error> {
 
 /// An 82540EM and its driver, which polls.
 fn e1000() -> Result<(Model, E1000Driver<Regs>), Error> {
-    let config = Config { interrupts: Interrupts::None, ..Config::stock(Member::Em82540) };
+    let config = Config { interrupts: Interrupts::None, ..Config::stock(e1000::Chip::Em82540) };
     let mapping = Mapping::private(MEMORY)?;
-    let model = E1000::new(config.chip, Shared::private()?, device(&mapping)?);
+    let model = e1000::model(config.chip, Shared::private()?, device(&mapping)?);
     model.device.set_bus_master(true);
     model.device.set_interrupt_mode(InterruptMode::Pin);
     let mut dma = Dma::new(mapping, 0, MEMORY, AT).ok_or("memory of its own")?;
@@ -95,7 +95,7 @@ fn e1000() -> Result<(Model, E1000Driver<Regs>), Error> {
 /// An Am79C970A and its driver, which polls.
 fn pcnet() -> Result<(Model, Driver<Regs>), Error> {
     let mapping = Mapping::private(MEMORY)?;
-    let model = Pcnet::new(Chip::Am79C970A, Shared::private()?, device(&mapping)?);
+    let model = pcnet::model(pcnet::Chip::Am79C970A, Shared::private()?, device(&mapping)?);
     model.device.set_bus_master(true);
     let mut dma = Dma::new(mapping, 0, MEMORY, AT).ok_or("memory of its own")?;
     let regs = Direct::new(Arc::clone(&model.device), no_time as fn() -> Nanos);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use shmem::{Mapping, Shareable, Shared};
 
 use crate::device::{DeviceConfig, Identity, Impossible, Model, SharedPages};
-use crate::e1000::{self, E1000, Member};
-use crate::pcnet::{self, Chip, Pcnet};
+use crate::e1000;
+use crate::pcnet;
 use crate::template;
 
 /// Memory for a device's state: what outlives a data process.
@@ -64,11 +64,13 @@ pub static I82540EM: Kind = Kind {
     name: "82540em",
     title: "82540EM",
     state_size: size_of::<e1000::Registers>(),
-    identity: |csb| Member::Em82540.identity(csb),
+    identity: |csb| e1000::Chip::Em82540.identity(csb),
     csb: true,
     shared_pages: Some(e1000::SHARED),
-    make: |room, config| room.model(|state| E1000::new(Member::Em82540, state, config)),
-    take_over: |room, csb| room.check(|r: &e1000::Registers| r.take_over(Member::Em82540, csb)),
+    make: |room, config| room.model(|state| e1000::model(e1000::Chip::Em82540, state, config)),
+    take_over: |room, csb| {
+        room.check(|r: &e1000::Registers| r.take_over(e1000::Chip::Em82540, csb))
+    },
 };
 
 /// Intel 82574L.
@@ -76,11 +78,11 @@ pub static I82574L: Kind = Kind {
     name: "82574l",
     title: "82574L",
     state_size: size_of::<e1000::Registers>(),
-    identity: |csb| Member::L82574.identity(csb),
+    identity: |csb| e1000::Chip::L82574.identity(csb),
     csb: true,
     shared_pages: Some(e1000::SHARED),
-    make: |room, config| room.model(|state| E1000::new(Member::L82574, state, config)),
-    take_over: |room, csb| room.check(|r: &e1000::Registers| r.take_over(Member::L82574, csb)),
+    make: |room, config| room.model(|state| e1000::model(e1000::Chip::L82574, state, config)),
+    take_over: |room, csb| room.check(|r: &e1000::Registers| r.take_over(e1000::Chip::L82574, csb)),
 };
 
 /// AMD Am79C970A, PCnet-PCI II.
@@ -88,11 +90,13 @@ pub static AM79C970A: Kind = Kind {
     name: "am79c970a",
     title: "Am79C970A",
     state_size: size_of::<pcnet::Registers>(),
-    identity: |csb| Chip::Am79C970A.identity(csb),
+    identity: |csb| pcnet::Chip::Am79C970A.identity(csb),
     csb: true,
     shared_pages: None,
-    make: |room, config| room.model(|state| Pcnet::new(Chip::Am79C970A, state, config)),
-    take_over: |room, csb| room.check(|r: &pcnet::Registers| r.take_over(Chip::Am79C970A, csb)),
+    make: |room, config| room.model(|state| pcnet::model(pcnet::Chip::Am79C970A, state, config)),
+    take_over: |room, csb| {
+        room.check(|r: &pcnet::Registers| r.take_over(pcnet::Chip::Am79C970A, csb))
+    },
 };
 
 /// AMD Am79C973, PCnet-FAST III.
@@ -100,11 +104,13 @@ pub static AM79C973: Kind = Kind {
     name: "am79c973",
     title: "Am79C973",
     state_size: size_of::<pcnet::Registers>(),
-    identity: |csb| Chip::Am79C973.identity(csb),
+    identity: |csb| pcnet::Chip::Am79C973.identity(csb),
     csb: true,
     shared_pages: None,
-    make: |room, config| room.model(|state| Pcnet::new(Chip::Am79C973, state, config)),
-    take_over: |room, csb| room.check(|r: &pcnet::Registers| r.take_over(Chip::Am79C973, csb)),
+    make: |room, config| room.model(|state| pcnet::model(pcnet::Chip::Am79C973, state, config)),
+    take_over: |room, csb| {
+        room.check(|r: &pcnet::Registers| r.take_over(pcnet::Chip::Am79C973, csb))
+    },
 };
 
 /// Denali's one-access NIC, the template.

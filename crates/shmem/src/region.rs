@@ -40,6 +40,12 @@ pub enum RegionError {
         #[source]
         source: Errno,
     },
+    /// What is to lie in memory does not fit there.
+    #[error("What is laid out here does not fit in {len} bytes of shared memory")]
+    TooSmall {
+        /// Bytes that there are.
+        len: usize,
+    },
     /// The file's size or seals could not be read.
     #[error("Cannot inspect the memory file")]
     Inspect(#[source] Errno),

@@ -2,8 +2,8 @@
 //! by CTRL.RST leaves as it is.
 
 use super::core::Core;
-use super::regs;
-use super::state::Fault;
+use super::registers::Fault;
+use super::table;
 use crate::csb;
 
 impl Core {
@@ -16,8 +16,8 @@ impl Core {
 
     /// Maps the block anew; false if there is none at the address.
     pub fn map_block(&self) -> bool {
-        let at = self.registers.address([regs::CSBAL, regs::CSBAH]);
-        !self.csb || self.block.map(&self.memory, at, self.member.queues()).is_ok()
+        let at = self.registers.address([table::CSBAL, table::CSBAH]);
+        !self.csb || self.block.map(&self.memory, at, self.chip.queues()).is_ok()
     }
 
     /// Stops the device, and says so in the block.

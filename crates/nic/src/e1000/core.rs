@@ -9,16 +9,16 @@ use shmem::{GuestMemory, Shared};
 
 use super::eeprom::Eeprom;
 use super::receive::Filling;
-use super::regs::{self, cause};
+use super::registers::Registers;
 use super::remote::Copied;
-use super::state::Registers;
-use super::{Member, phy};
+use super::table::{self, cause};
+use super::{Chip, phy};
 use crate::csb::{Announced, Way};
 
 /// The parts of a device.
 #[derive(Debug)]
 pub(super) struct Core {
-    pub member: Member,
+    pub chip: Chip,
     pub registers: Shared<Registers>,
     pub memory: Arc<GuestMemory>,
     pub eeprom: Eeprom,
@@ -79,7 +79,7 @@ impl Core {
     pub fn move_ring(&self, queue: usize) {
         let queue = queue & 1;
         let registers = &self.registers;
-        registers.tx[queue].taken.store(registers.get(regs::TX[queue].head), Relaxed);
+        registers.tx[queue].taken.store(registers.get(table::TX[queue].head), Relaxed);
         self.rings[queue].fetch_add(1, Relaxed);
         self.begin_copy(Way::Send, queue);
     }
@@ -97,7 +97,7 @@ impl Core {
     #[inline]
     pub fn tail(&self, way: Way, queue: usize) -> u32 {
         match &self.copied {
-            None => self.registers.observe(regs::words(way, queue).tail),
+            None => self.registers.observe(table::words(way, queue).tail),
             Some(copied) => copied.shown(way, queue),
         }
     }
@@ -112,7 +112,7 @@ impl Core {
 
     /// A reset of everything.
     pub fn reset_function(&self) {
-        phy::reset(&self.registers, self.member);
+        phy::reset(&self.registers, self.chip);
         self.registers.io_address.store(0, Relaxed);
         self.reset_words(true);
         let _ = self.map_block();
@@ -126,8 +126,8 @@ impl Core {
     fn reset_words(&self, all: bool) {
         let registers = &self.registers;
         self.change_filters(|| {
-            for (row, first) in regs::rows().filter(|(row, _)| all || !row.survives) {
-                let value = row.reset[self.member as usize];
+            for (row, first) in table::rows().filter(|(row, _)| all || !row.survives) {
+                let value = row.reset[self.chip as usize];
                 (0..usize::from(row.count)).for_each(|i| registers.set(first + i, value));
             }
             registers.octets.iter().for_each(|octets| octets.store(0, Relaxed));
@@ -151,8 +151,8 @@ impl Core {
     /// Loads the station address from the EEPROM into the first receive address.
     pub fn load_address(&self) {
         let word = self.mac.word();
-        self.registers.set(regs::RAL, word as u32);
-        self.registers.set(regs::RAL + 1, (word >> 32) as u32 | 1 << 31);
+        self.registers.set(table::RAL, word as u32);
+        self.registers.set(table::RAL + 1, (word >> 32) as u32 | 1 << 31);
     }
 
     /// Connects or disconnects the cable.

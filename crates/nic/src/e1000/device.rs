@@ -5,11 +5,11 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use port::Nanos;
 
-use super::Member;
+use super::Chip;
 use super::core::Core;
-use super::descriptor::DESCRIPTOR;
 use super::phy::{self, Changed, mdic};
-use super::regs::{self, Access, Effect, cause, ctrl, ctrl_ext, status};
+use super::ring::DESCRIPTOR;
+use super::table::{self, Access, Effect, cause, ctrl, ctrl_ext, status};
 use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode, Msix, SharedPages};
 use crate::remote::Remote;
@@ -44,11 +44,11 @@ const FLUSH: u32 = 1 << 31;
 impl Core {
     /// A 32-bit read at `at`, a multiple of four.
     fn read32(&self, at: u64) -> u32 {
-        let Some((register, word)) = regs::decode(at, self.member) else { return 0 };
+        let Some((register, word)) = table::decode(at, self.chip) else { return 0 };
         let registers = &self.registers;
         match register.effect {
             Effect::Icr => return self.read_causes(),
-            Effect::Ics => return registers.get(regs::ICR),
+            Effect::Ics => return registers.get(table::ICR),
             Effect::Status => return self.status(),
             Effect::Eecd => return self.eeprom.read_wires(&registers.shifter),
             Effect::OctetsLow(n) => return self.octets(n) as u32,
@@ -56,7 +56,7 @@ impl Core {
                 let octets = registers.octets[usize::from(n)].swap(0, Relaxed);
                 return (octets >> 32) as u32;
             }
-            Effect::Swsm if self.member == Member::L82574 => return registers.set_bits(word, SMBI),
+            Effect::Swsm if self.chip == Chip::L82574 => return registers.set_bits(word, SMBI),
             _ => {}
         }
         match register.access {
@@ -71,14 +71,14 @@ impl Core {
     }
 
     fn status(&self) -> u32 {
-        let base = regs::TABLE.iter().find(|row| row.effect == Effect::Status);
-        let base = base.map_or(0, |row| row.reset[self.member as usize]);
+        let base = table::TABLE.iter().find(|row| row.effect == Effect::Status);
+        let base = base.map_or(0, |row| row.reset[self.chip as usize]);
         let link = if self.registers.has_link() { status::LU } else { 0 };
-        let control = self.registers.get(regs::CTRL);
+        let control = self.registers.get(table::CTRL);
         let duplex = if control & ctrl::FD != 0 || link != 0 { status::FD } else { 0 };
         let disabled = control & ctrl::GIO_MASTER_DISABLE != 0;
-        let bus = match self.member {
-            Member::L82574 if !disabled => status::GIO_MASTER_ENABLE,
+        let bus = match self.chip {
+            Chip::L82574 if !disabled => status::GIO_MASTER_ENABLE,
             _ => 0,
         };
         base | link | duplex | bus
@@ -86,7 +86,7 @@ impl Core {
 
     /// A 32-bit write, likewise.
     fn write32(&self, at: u64, value: u32) {
-        let Some((register, word)) = regs::decode(at, self.member) else { return };
+        let Some((register, word)) = table::decode(at, self.chip) else { return };
         if matches!(register.access, Access::ReadOnly | Access::ReadClear) {
             return;
         }
@@ -103,7 +103,7 @@ impl Core {
             Effect::Mdic => self.access_phy(value, word),
             Effect::Icr => self.clear_causes(value),
             Effect::Ics => _ = self.raise(value),
-            Effect::Ims => _ = registers.set_bits(regs::IMS, value & self.causes()),
+            Effect::Ims => _ = registers.set_bits(table::IMS, value & self.causes()),
             Effect::Imc => self.mask(value),
             Effect::Address => {
                 let kept = if at & 4 != 0 { kept & RAH } else { kept };
@@ -142,9 +142,9 @@ impl Core {
             self.reset_by_driver();
             return;
         }
-        self.change_filters(|| self.registers.set(regs::CTRL, kept));
+        self.change_filters(|| self.registers.set(table::CTRL, kept));
         if value & ctrl::PHY_RST != 0 {
-            phy::reset(&self.registers, self.member);
+            phy::reset(&self.registers, self.chip);
             self.negotiated();
         }
     }
@@ -157,7 +157,7 @@ impl Core {
     }
 
     fn access_phy(&self, request: u32, word: usize) {
-        let (answer, changed) = phy::access(&self.registers, self.member, request);
+        let (answer, changed) = phy::access(&self.registers, self.chip, request);
         self.registers.set(word, answer);
         if changed == Changed::Negotiated {
             self.negotiated();
@@ -192,9 +192,9 @@ impl Core {
     }
 
     fn window(&self, bar: usize) -> Window {
-        match (self.member, bar) {
+        match (self.chip, bar) {
             (_, 0) => Window::Memory,
-            (Member::Em82540, 1) | (Member::L82574, 2) => Window::Io,
+            (Chip::Em82540, 1) | (Chip::L82574, 2) => Window::Io,
             _ => Window::None,
         }
     }
@@ -216,7 +216,7 @@ enum Window {
     None,
 }
 
-impl Member {
+impl Chip {
     /// How it looks on PCI; `csb`: it offers a shared status block.
     #[must_use]
     pub fn identity(self, csb: bool) -> Identity {
@@ -251,7 +251,7 @@ impl Member {
 
 impl Device for E1000Device {
     fn identity(&self) -> Identity {
-        self.0.member.identity(self.0.csb)
+        self.0.chip.identity(self.0.csb)
     }
 
     fn read(&self, bar: usize, at: u64, data: &mut [u8], _now: Nanos) {
@@ -312,7 +312,7 @@ impl Device for E1000Device {
         let (registers, descriptors) = (&self.0.registers, 2 * DESCRIPTOR);
         let half = |len: usize| registers.get(len) / descriptors;
         let told = self.0.block.is_used();
-        if told { 0 } else { half(regs::TX[0].len).min(half(regs::RX[0].len)) }
+        if told { 0 } else { half(table::TX[0].len).min(half(table::RX[0].len)) }
     }
 
     fn shared_pages(&self) -> Option<SharedPages> {

@@ -4,8 +4,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use frame::Mac;
 
-use super::Member;
-use super::state::Shifter;
+use super::Chip;
+use super::registers::Shifter;
 
 /// Words that it has.
 const WORDS: usize = 64;
@@ -35,14 +35,14 @@ pub(super) mod eecd {
 #[derive(Clone, Debug)]
 pub(super) struct Eeprom {
     words: [u16; WORDS],
-    member: Member,
+    chip: Chip,
 }
 
 impl Eeprom {
-    pub fn new(member: Member, mac: Mac) -> Self {
-        let mut words = match member {
-            Member::Em82540 => Self::em82540(),
-            Member::L82574 => Self::l82574(),
+    pub fn new(chip: Chip, mac: Mac) -> Self {
+        let mut words = match chip {
+            Chip::Em82540 => Self::em82540(),
+            Chip::L82574 => Self::l82574(),
         };
         let octets = mac.octets();
         for (word, pair) in words.iter_mut().zip(octets.chunks_exact(2)) {
@@ -50,7 +50,7 @@ impl Eeprom {
         }
         let sum = words[..WORDS - 1].iter().fold(0u16, |sum, word| sum.wrapping_add(*word));
         words[WORDS - 1] = SUM.wrapping_sub(sum);
-        Self { words, member }
+        Self { words, chip }
     }
 
     /// The map of the 82540EM (manual, 5.6), as far as drivers read it; what is not used is all ones.
@@ -84,9 +84,9 @@ impl Eeprom {
     pub fn read_by_number(&self, request: u32) -> u32 {
         // The 82540's register has the address in bits 15:8 and says in bit 4 that it is done, later
         // ones in 15:2 and bit 1.
-        let (address, done) = match self.member {
-            Member::Em82540 => (request >> 8 & 0xff, 1 << 4),
-            Member::L82574 => (request >> 2 & 0x3fff, 1 << 1),
+        let (address, done) = match self.chip {
+            Chip::Em82540 => (request >> 8 & 0xff, 1 << 4),
+            Chip::L82574 => (request >> 2 & 0x3fff, 1 << 1),
         };
         if request & 1 == 0 {
             return request;
@@ -126,7 +126,7 @@ impl Eeprom {
                 self.word(index / 16 % WORDS as u32) >> (15 - index % 16) & 1 != 0
             }
         };
-        let loaded = if self.member == Member::L82574 { eecd::AUTO_RD } else { 0 };
+        let loaded = if self.chip == Chip::L82574 { eecd::AUTO_RD } else { 0 };
         wires | granted | eecd::PRES | loaded | if out { eecd::DO } else { 0 }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn every_word_comes_over_the_wires() {
-        let eeprom = Eeprom::new(Member::Em82540, Mac::new([2, 3, 4, 5, 6, 7]));
+        let eeprom = Eeprom::new(Chip::Em82540, Mac::new([2, 3, 4, 5, 6, 7]));
         let shifter = shifter();
         let words: Vec<u16> = (0..64).map(|n| read_by_wire(&eeprom, &shifter, n)).collect();
         assert_eq!(words[..3], [0x0302, 0x0504, 0x0706]);
@@ -191,9 +191,9 @@ mod tests {
     #[test]
     fn words_are_read_by_number_in_the_member_s_own_layout() {
         let mac = Mac::new([2, 3, 4, 5, 6, 7]);
-        let em = Eeprom::new(Member::Em82540, mac);
+        let em = Eeprom::new(Chip::Em82540, mac);
         assert_eq!(em.read_by_number(1 | 1 << 8), 0x0504_0110);
-        let l = Eeprom::new(Member::L82574, mac);
+        let l = Eeprom::new(Chip::L82574, mac);
         assert_eq!(l.read_by_number(1 | 2 << 2), 0x0706_000a);
         assert_eq!(l.read_by_number(1 | 0x3fff << 2) >> 16, 0xffff);
         let sum = l.words.iter().fold(0u16, |sum, word| sum.wrapping_add(*word));

@@ -1,8 +1,8 @@
 //! Which frames a device takes (82540EM manual, 3.2.1 and 9.2), as its registers say at a time.
 
-use super::Member;
-use super::regs::{self, ctrl, rctl};
-use super::state::Registers;
+use super::Chip;
+use super::registers::Registers;
+use super::table::{self, ctrl, rctl};
 
 /// Exact addresses.
 const EXACT: usize = 16;
@@ -86,13 +86,13 @@ pub(super) fn destination(head: &[u8]) -> u64 {
 }
 
 impl Filter {
-    pub fn new(registers: &Registers, member: Member) -> Self {
-        let control = registers.get(regs::RCTL);
-        let mac = registers.get(regs::CTRL);
-        let is_l = member == Member::L82574;
+    pub fn new(registers: &Registers, chip: Chip) -> Self {
+        let control = registers.get(table::RCTL);
+        let mac = registers.get(table::CTRL);
+        let is_l = chip == Chip::L82574;
         let (vlan, strip) = (control & rctl::VFE != 0, mac & ctrl::VME != 0);
-        let checksums = registers.get(regs::RXCSUM);
-        let rfctl = if is_l { registers.get(regs::RFCTL) } else { 0 };
+        let checksums = registers.get(table::RXCSUM);
+        let rfctl = if is_l { registers.get(table::RFCTL) } else { 0 };
         let long = control & (rctl::LPE | rctl::SBP) != 0;
         let mut filter = Self {
             enabled: control & rctl::EN != 0,
@@ -102,7 +102,7 @@ impl Filter {
             tags: vlan || strip,
             vlan,
             strip,
-            vet: registers.get(regs::VET) as u16,
+            vet: registers.get(table::VET) as u16,
             exact: [0; EXACT],
             exact_count: 0,
             hash_shift: [4, 3, 2, 0][(control >> 12 & 3) as usize],
@@ -111,14 +111,14 @@ impl Filter {
             fcs: if control & rctl::SECRC != 0 { 0 } else { 4 },
             extended: rfctl & EXTENDED != 0,
             split: None,
-            small: (registers.get(regs::RSRPD) & 0xfff) as usize,
+            small: (registers.get(table::RSRPD) & 0xfff) as usize,
             report_transport: checksums & REPORT_TRANSPORT != 0,
             report_ip: checksums & REPORT_IP != 0,
             threshold_shift: 1 + (control >> 8 & 3).min(2),
             two_queues: is_l && two_queues(registers),
         };
         if is_l && control & DTYP_SPLIT != 0 {
-            filter.split = Some(split_sizes(registers.get(regs::PSRCTL)));
+            filter.split = Some(split_sizes(registers.get(table::PSRCTL)));
         }
         filter.read_addresses(registers);
         filter
@@ -127,7 +127,7 @@ impl Filter {
     fn read_addresses(&mut self, registers: &Registers) {
         for i in 0..EXACT {
             let (low, high) =
-                (registers.get(regs::RAL + 2 * i), registers.get(regs::RAL + 2 * i + 1));
+                (registers.get(table::RAL + 2 * i), registers.get(table::RAL + 2 * i + 1));
             // Bits 17:16 choose the source address, or nothing that is used.
             if high & VALID != 0 && high >> 16 & 3 == 0 {
                 self.exact[self.exact_count] = u64::from(low) | u64::from(high & 0xffff) << 32;
@@ -155,7 +155,7 @@ impl Filter {
             return true;
         }
         let hash = ((destination >> 32) as usize >> self.hash_shift) & 0xfff;
-        registers.get(regs::MTA + hash / 32) >> (hash % 32) & 1 != 0
+        registers.get(table::MTA + hash / 32) >> (hash % 32) & 1 != 0
     }
 
     /// The tag of the frame that starts so, if it has one.
@@ -169,7 +169,7 @@ impl Filter {
     pub fn takes_tag(&self, registers: &Registers, tag: Option<u16>) -> bool {
         let Some(tag) = tag.filter(|_| self.vlan) else { return true };
         let id = usize::from(tag & 0xfff);
-        registers.get(regs::VFTA + id / 32) >> (id % 32) & 1 != 0
+        registers.get(table::VFTA + id / 32) >> (id % 32) & 1 != 0
     }
 }
 
@@ -182,6 +182,6 @@ fn split_sizes(psrctl: u32) -> [u32; 4] {
 /// True if receive side scaling is on and sends something to the second queue.
 fn two_queues(registers: &Registers) -> bool {
     const QUEUES: u32 = 0x8080_8080;
-    registers.get(regs::MRQC) & 3 == 1
-        && (0..32).any(|i| registers.get(regs::RETA + i) & QUEUES != 0)
+    registers.get(table::MRQC) & 3 == 1
+        && (0..32).any(|i| registers.get(table::RETA + i) & QUEUES != 0)
 }

@@ -13,10 +13,10 @@ use std::sync::{MutexGuard, PoisonError};
 
 use port::Nanos;
 
-use super::Member;
+use super::Chip;
 use super::core::Core;
-use super::regs::{self, cause, ctrl_ext};
-use super::state::{InterruptState, Timer, VECTORS};
+use super::registers::{InterruptState, Timer, VECTORS};
+use super::table::{self, cause, ctrl_ext};
 use crate::device::{Interrupt, InterruptMode};
 
 /// Nanoseconds in a unit of ITR and EITR.
@@ -45,44 +45,44 @@ impl Core {
     /// Sets causes; true if somebody is to ask what is to be raised.
     #[inline]
     pub fn raise(&self, causes: u32) -> bool {
-        let other = self.member == Member::L82574 && causes & OTHERS != 0;
+        let other = self.chip == Chip::L82574 && causes & OTHERS != 0;
         let causes = causes | if other { cause::OTHER } else { 0 };
-        self.registers.set_bits(regs::ICR, causes & self.causes());
-        causes & self.registers.look(regs::IMS) != 0
+        self.registers.set_bits(table::ICR, causes & self.causes());
+        causes & self.registers.look(table::IMS) != 0
     }
 
     /// Causes that are set and not masked. Who unmasks asks afterwards, who sets one looks at the mask.
     pub fn pending(&self) -> u32 {
-        self.registers.look(regs::ICR) & self.registers.look(regs::IMS)
+        self.registers.look(table::ICR) & self.registers.look(table::IMS)
     }
 
     /// Causes that there are.
     pub fn causes(&self) -> u32 {
-        self.member.causes()
+        self.chip.causes()
     }
 
     /// Frames were received on a queue: RXT0, now or later.
     pub fn received(&self, queue: usize, now: Nanos) -> bool {
         let own = self.received_cause(queue);
-        let (delay, most) = (self.registers.get(regs::RDTR), self.registers.get(regs::RADV));
+        let (delay, most) = (self.registers.get(table::RDTR), self.registers.get(table::RADV));
         self.delay(cause::RXT0 | own, now, (delay, most), (Timer::Rx, Timer::RxAbsolute))
     }
 
     /// Frames of a queue were sent whose driver wants to know, but may wait.
     pub fn sent_delayed(&self, queue: usize, now: Nanos) -> bool {
         let causes = cause::TXDW | self.sent_cause(queue);
-        let (delay, most) = (self.registers.get(regs::TIDV), self.registers.get(regs::TADV));
+        let (delay, most) = (self.registers.get(table::TIDV), self.registers.get(table::TADV));
         self.delay(causes, now, (delay, most), (Timer::Tx, Timer::TxAbsolute))
     }
 
     /// The 82574L's own cause of a receive queue.
     pub fn received_cause(&self, queue: usize) -> u32 {
-        if self.member == Member::L82574 { cause::RXQ0 << queue } else { 0 }
+        if self.chip == Chip::L82574 { cause::RXQ0 << queue } else { 0 }
     }
 
     /// The 82574L's own cause of a transmit queue.
     pub fn sent_cause(&self, queue: usize) -> u32 {
-        if self.member == Member::L82574 { cause::TXQ0 << queue } else { 0 }
+        if self.chip == Chip::L82574 { cause::TXQ0 << queue } else { 0 }
     }
 
     /// Sets causes after a delay that begins anew each time, but at most so long after the first time.
@@ -162,7 +162,7 @@ impl Core {
         if state.raised.load(Relaxed) & 1 != 0 {
             return u32::from(mode == InterruptMode::Pin);
         }
-        if !self.may_raise(0, registers.get(regs::ITR), now, due) {
+        if !self.may_raise(0, registers.get(table::ITR), now, due) {
             return 0;
         }
         state.raised.store(1, Relaxed);
@@ -183,7 +183,7 @@ impl Core {
                 state.raised.store(raised & !bit, Relaxed);
                 continue;
             }
-            let gap = registers.get(regs::EITR + vector);
+            let gap = registers.get(table::EITR + vector);
             if raised & bit != 0 || !self.may_raise(vector, gap, now, due) {
                 continue;
             }
@@ -199,16 +199,16 @@ impl Core {
     /// ICR masks (IAME), masked (82574L datasheet, 10.2.4.7; Linux goes by it since 2015).
     fn acknowledge(&self, causes: u32) {
         let registers = &self.registers;
-        let automatic = registers.get(regs::EIAC) & causes;
-        registers.clear_bits(regs::ICR, automatic);
-        if registers.get(regs::CTRL_EXT) & ctrl_ext::IAME == 0 {
-            registers.clear_bits(regs::IMS, automatic);
+        let automatic = registers.get(table::EIAC) & causes;
+        registers.clear_bits(table::ICR, automatic);
+        if registers.get(table::CTRL_EXT) & ctrl_ext::IAME == 0 {
+            registers.clear_bits(table::IMS, automatic);
         }
     }
 
     /// The causes that a vector stands for (IVAR).
     fn causes_of(&self, vector: usize) -> u32 {
-        let ivar = self.registers.get(regs::IVAR);
+        let ivar = self.registers.get(table::IVAR);
         let sources = [cause::RXQ0, cause::RXQ1, cause::TXQ0, cause::TXQ1, cause::OTHER];
         let mine = sources.iter().enumerate().filter(|(source, _)| {
             let entry = ivar >> (4 * source) & 0xf;
@@ -234,24 +234,24 @@ impl Core {
     pub fn read_causes(&self) -> u32 {
         let _deciding = self.decide();
         let registers = &self.registers;
-        if self.member == Member::Em82540 {
-            let causes = registers.take(regs::ICR);
+        if self.chip == Chip::Em82540 {
+            let causes = registers.take(table::ICR);
             self.interrupts().raised.store(0, Relaxed);
             return causes;
         }
-        let mask = registers.get(regs::IMS);
-        let causes = registers.get(regs::ICR);
+        let mask = registers.get(table::IMS);
+        let causes = registers.get(table::ICR);
         let asserted = causes & mask != 0;
-        let masks = registers.get(regs::CTRL_EXT) & ctrl_ext::IAME != 0;
+        let masks = registers.get(table::CTRL_EXT) & ctrl_ext::IAME != 0;
         let message = self.mode() == InterruptMode::Msix;
         let mut clears = causes;
         if message && mask != 0 && !(asserted && masks) {
             // Queues' causes stay for their own vectors.
             clears &= !(cause::RXQ0 | cause::RXQ1 | cause::TXQ0 | cause::TXQ1);
         }
-        registers.clear_bits(regs::ICR, clears);
+        registers.clear_bits(table::ICR, clears);
         if asserted && masks {
-            registers.clear_bits(regs::IMS, registers.get(regs::IAM));
+            registers.clear_bits(table::IMS, registers.get(table::IAM));
         }
         self.lower();
         causes | if asserted { cause::ASSERTED } else { 0 }
@@ -261,18 +261,18 @@ impl Core {
     pub fn clear_causes(&self, causes: u32) {
         let _deciding = self.decide();
         let registers = &self.registers;
-        let masks = registers.get(regs::CTRL_EXT) & ctrl_ext::IAME != 0;
-        if self.member == Member::L82574 && masks {
-            registers.clear_bits(regs::IMS, registers.get(regs::IAM));
+        let masks = registers.get(table::CTRL_EXT) & ctrl_ext::IAME != 0;
+        if self.chip == Chip::L82574 && masks {
+            registers.clear_bits(table::IMS, registers.get(table::IAM));
         }
-        registers.clear_bits(regs::ICR, causes);
+        registers.clear_bits(table::ICR, causes);
         self.lower();
     }
 
     /// Causes are masked.
     pub fn mask(&self, causes: u32) {
         let _deciding = self.decide();
-        self.registers.clear_bits(regs::IMS, causes);
+        self.registers.clear_bits(table::IMS, causes);
         self.lower();
     }
 
@@ -311,7 +311,7 @@ impl Core {
     pub fn reset_interrupts(&self) {
         let _deciding = self.decide();
         let state = self.interrupts();
-        for word in [regs::ICR, regs::IMS] {
+        for word in [table::ICR, table::IMS] {
             self.registers.take(word);
         }
         state.raised.store(0, Relaxed);

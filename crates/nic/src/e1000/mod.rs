@@ -16,7 +16,6 @@
 
 mod block;
 mod core;
-mod descriptor;
 mod device;
 pub mod driver;
 mod eeprom;
@@ -25,9 +24,10 @@ mod interrupts;
 mod offload;
 mod phy;
 mod receive;
-mod regs;
+mod registers;
 mod remote;
-mod state;
+mod ring;
+mod table;
 mod take_over;
 mod transmit;
 
@@ -46,24 +46,24 @@ use crate::csb::Announced;
 use crate::device::{DeviceConfig, Model, Transmit as Transmitting};
 
 pub use self::device::SHARED;
-pub use self::regs::{Access, Effect, Members, Register, TABLE};
-pub use self::state::{Fault, Registers};
+pub use self::registers::{Fault, Registers};
+pub use self::table::{Access, Effect, Members, Register, TABLE};
 
-/// A member of the family.
+/// A chip of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Member {
+pub enum Chip {
     /// 82540EM (8086:100E), driver e1000: one queue each way, interrupts by its pin.
     Em82540 = 0,
     /// 82574L (8086:10D3), driver e1000e: two queues each way, MSI-X.
     L82574 = 1,
 }
 
-impl Member {
+impl Chip {
     /// Interrupt causes that it has.
     const fn causes(self) -> u32 {
         match self {
-            Self::Em82540 => regs::cause::EM,
-            Self::L82574 => regs::cause::L,
+            Self::Em82540 => table::cause::EM,
+            Self::L82574 => table::cause::L,
         }
     }
 
@@ -76,49 +76,42 @@ impl Member {
     }
 }
 
-/// Makes devices of the family.
-#[derive(Debug)]
-pub struct E1000;
-
-impl E1000 {
-    /// A device over its registers, which outlive it; they go on where they were. It has as many
-    /// receive queues as `config` has counters for, at most those of the member.
-    #[must_use]
-    #[expect(clippy::new_ret_no_self, reason = "a model is made of many parts")]
-    pub fn new(member: Member, registers: Shared<Registers>, config: DeviceConfig) -> Model {
-        let copied = config.memory.is_copy().then(Copied::default);
-        let core = Arc::new(Core {
-            member,
-            registers,
-            eeprom: eeprom::Eeprom::new(member, config.mac),
-            memory: config.memory,
-            mac: config.mac,
-            csb: config.csb,
-            block: Announced::default(),
-            deciding: Mutex::new(()),
-            filling: [0, 1].map(|queue| Mutex::new(Filling::new(queue))),
-            filters: AtomicU32::new(0),
-            rings: [AtomicU32::new(0), AtomicU32::new(0)],
-            copied,
-        });
-        core.power_on();
-        core.resume_copy();
-        // A block that is not in the memory there is now may be in the next.
-        let _ = core.map_block();
-        let _ = core.set_link(config.link);
-        core.resume_receiving();
-        let [queues, _] = member.queues();
-        let transmit = (0..queues).map(|queue| -> Box<dyn Transmitting> {
-            Box::new(Transmit::new(&core, queue, config.ingress.clone(), config.combining))
-        });
-        let receive = config.egress.into_iter().take(queues).enumerate();
-        let receive = receive.map(|(queue, counters)| -> Arc<dyn Egress> {
-            Arc::new(Receive::new(&core, queue, counters))
-        });
-        Model {
-            transmit: transmit.collect(),
-            receive: receive.collect(),
-            device: Arc::new(E1000Device(Arc::clone(&core))),
-        }
+/// A device over its registers, which outlive it; they go on where they were. It has as many
+/// receive queues as `config` has counters for, at most those of the chip.
+#[must_use]
+pub fn model(chip: Chip, registers: Shared<Registers>, config: DeviceConfig) -> Model {
+    let copied = config.memory.is_copy().then(Copied::default);
+    let core = Arc::new(Core {
+        chip,
+        registers,
+        eeprom: eeprom::Eeprom::new(chip, config.mac),
+        memory: config.memory,
+        mac: config.mac,
+        csb: config.csb,
+        block: Announced::default(),
+        deciding: Mutex::new(()),
+        filling: [0, 1].map(|queue| Mutex::new(Filling::new(queue))),
+        filters: AtomicU32::new(0),
+        rings: [AtomicU32::new(0), AtomicU32::new(0)],
+        copied,
+    });
+    core.power_on();
+    core.resume_copy();
+    // A block that is not in the memory there is now may be in the next.
+    let _ = core.map_block();
+    let _ = core.set_link(config.link);
+    core.resume_receiving();
+    let [queues, _] = chip.queues();
+    let transmit = (0..queues).map(|queue| -> Box<dyn Transmitting> {
+        Box::new(Transmit::new(&core, queue, config.ingress.clone(), config.combining))
+    });
+    let receive = config.egress.into_iter().take(queues).enumerate();
+    let receive = receive.map(|(queue, counters)| -> Arc<dyn Egress> {
+        Arc::new(Receive::new(&core, queue, counters))
+    });
+    Model {
+        transmit: transmit.collect(),
+        receive: receive.collect(),
+        device: Arc::new(E1000Device(Arc::clone(&core))),
     }
 }

@@ -12,7 +12,7 @@ use frame::checksum::{Sum, complete};
 use port::Offload;
 use shmem::{Bytes, Mapping, Span};
 
-use super::descriptor::tx;
+use super::ring::tx;
 
 /// Bytes of a private header.
 const HEADER: usize = 256;

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::Member;
-use super::state::Registers;
+use super::Chip;
+use super::registers::Registers;
 
 /// Bits of MDIC.
 pub(super) mod mdic {
@@ -36,16 +36,16 @@ mod bmcr {
 /// none.
 pub(super) type Row = Option<(u16, u16)>;
 
-const fn rows(member: Member) -> [Row; 32] {
+const fn rows(chip: Chip) -> [Row; 32] {
     let mut rows: [Row; 32] = [None; 32];
     rows[CONTROL] = Some((0x1140, bmcr::KEPT));
     // Link and the end of negotiation are added when it is read.
     rows[STATUS] = Some((0x7949, 0));
     rows[2] = Some((0x0141, 0));
     rows[3] = Some((
-        match member {
-            Member::Em82540 => 0x0c20,
-            Member::L82574 => 0x0cb1,
+        match chip {
+            Chip::Em82540 => 0x0c20,
+            Chip::L82574 => 0x0cb1,
         },
         0,
     ));
@@ -63,7 +63,7 @@ const fn rows(member: Member) -> [Row; 32] {
     rows[19] = Some((0, 0));
     rows[20] = Some((0x0d60, 0xffff));
     rows[21] = Some((0, 0));
-    if let Member::L82574 = member {
+    if let Chip::L82574 = chip {
         // Page, and what its driver's workarounds write.
         rows[22] = Some((0, 0xffff));
         rows[25] = Some((0, 0xffff));
@@ -75,10 +75,10 @@ const fn rows(member: Member) -> [Row; 32] {
     rows
 }
 
-const ROWS: [[Row; 32]; 2] = [rows(Member::Em82540), rows(Member::L82574)];
+const ROWS: [[Row; 32]; 2] = [rows(Chip::Em82540), rows(Chip::L82574)];
 
-pub(super) fn row(member: Member, register: usize) -> Row {
-    *ROWS.get(member as usize)?.get(register)?
+pub(super) fn row(chip: Chip, register: usize) -> Row {
+    *ROWS.get(chip as usize)?.get(register)?
 }
 
 /// What a PHY access changed, for the MAC to act upon.
@@ -90,16 +90,16 @@ pub(super) enum Changed {
 }
 
 /// Puts all registers into their first state.
-pub(super) fn reset(registers: &Registers, member: Member) {
+pub(super) fn reset(registers: &Registers, chip: Chip) {
     for (number, register) in registers.phy.iter().enumerate() {
-        register.store(u32::from(row(member, number).map_or(0, |row| row.0)), Relaxed);
+        register.store(u32::from(row(chip, number).map_or(0, |row| row.0)), Relaxed);
     }
 }
 
 /// Carries out what was written to MDIC; returns what it reads as from now on.
-pub(super) fn access(registers: &Registers, member: Member, request: u32) -> (u32, Changed) {
+pub(super) fn access(registers: &Registers, chip: Chip, request: u32) -> (u32, Changed) {
     let number = (request >> 16 & 0x1f) as usize;
-    let known = row(member, number).filter(|_| request >> 21 & 0x1f == ADDRESS);
+    let known = row(chip, number).filter(|_| request >> 21 & 0x1f == ADDRESS);
     let kept = request & !(mdic::READY | mdic::ERROR);
     let Some((_, mask)) = known else {
         return (kept | mdic::READY | mdic::ERROR, Changed::Nothing);
@@ -110,7 +110,7 @@ pub(super) fn access(registers: &Registers, member: Member, request: u32) -> (u3
     }
     let changed = match request & mdic::WRITE {
         0 => Changed::Nothing,
-        _ => write(registers, member, number, request as u16, mask),
+        _ => write(registers, chip, number, request as u16, mask),
     };
     (kept | mdic::READY, changed)
 }
@@ -128,9 +128,9 @@ fn read(registers: &Registers, number: usize) -> u16 {
     }
 }
 
-fn write(registers: &Registers, member: Member, number: usize, value: u16, mask: u16) -> Changed {
+fn write(registers: &Registers, chip: Chip, number: usize, value: u16, mask: u16) -> Changed {
     if number == CONTROL && value & bmcr::RESET != 0 {
-        reset(registers, member);
+        reset(registers, chip);
         return Changed::Negotiated;
     }
     if let Some(register) = registers.phy.get(number) {

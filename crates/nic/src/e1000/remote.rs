@@ -19,9 +19,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use port::Nanos;
 
 use super::core::Core;
-use super::descriptor::{DESCRIPTOR, rx, tx};
-use super::regs::{self, cause, rctl, tctl};
-use super::state::{Fault, NOT_SENT};
+use super::registers::{Fault, NOT_SENT};
+use super::ring::{DESCRIPTOR, rx, tx};
+use super::table::{self, cause, rctl, tctl};
 use super::transmit::data_len;
 use crate::csb::Way;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
@@ -141,7 +141,7 @@ impl Core {
     }
 
     fn head(&self, way: Way, queue: usize) -> u32 {
-        self.registers.get(regs::words(way, queue).head)
+        self.registers.get(table::words(way, queue).head)
     }
 
     /// A ring is another one, or stands elsewhere: nothing of it was fetched or is to be pushed.
@@ -162,7 +162,7 @@ impl Core {
     pub fn resume_copy(&self) {
         let registers = &self.registers;
         for (way, queue) in queues() {
-            let (words, sent) = (regs::words(way, queue), self.sent(way, queue));
+            let (words, sent) = (table::words(way, queue), self.sent(way, queue));
             let Some(copied) = &self.copied else {
                 sent.store(NOT_SENT, Relaxed);
                 continue;
@@ -190,7 +190,7 @@ impl Core {
 
     /// The ring of a queue; `None` if it is not in memory.
     fn ring_of(&self, way: Way, queue: usize) -> Option<Ring> {
-        let words = regs::words(way, queue);
+        let words = table::words(way, queue);
         let (base, bytes) = (self.registers.address(words.base), self.registers.get(words.len));
         self.memory.bytes(base, bytes)?;
         let size = bytes / DESCRIPTOR;
@@ -206,7 +206,7 @@ impl Core {
     /// Fetches what lies before the head and may not have left, and finishes what of it is not done. What was done and
     /// made available again is the driver's.
     fn find_lost(&self, inner: &mut Inner, held: &mut Held, (way, queue): (Way, usize), at: u32) {
-        let (words, head) = (regs::words(way, queue), self.head(way, queue));
+        let (words, head) = (table::words(way, queue), self.head(way, queue));
         let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && head < ring.size);
         let Some(ring) = ring.filter(|_| at != head) else {
             inner.lost[way as usize][queue] = None;
@@ -252,7 +252,7 @@ impl Core {
     fn fetch_ring(&self, inner: &mut Inner, held: &mut Held, way: Way, queue: usize) {
         let Some(copied) = &self.copied else { return };
         let at = copied.shown(way, queue);
-        let tail = self.registers.observe(regs::words(way, queue).tail);
+        let tail = self.registers.observe(table::words(way, queue).tail);
         if at == tail || !self.is_on(way) {
             return;
         }
@@ -293,8 +293,8 @@ impl Core {
         let registers = &self.registers;
         registers.may_access_memory()
             && match way {
-                Way::Send => registers.get(regs::TCTL) & tctl::EN != 0,
-                Way::Receive => registers.get(regs::RCTL) & rctl::EN != 0,
+                Way::Send => registers.get(table::TCTL) & tctl::EN != 0,
+                Way::Receive => registers.get(table::RCTL) & rctl::EN != 0,
             }
     }
 

@@ -1,25 +1,25 @@
-//! Registers that come from another machine, where a device of the same member had them.
+//! Registers that come from another machine, where a device of the same chip had them.
 
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::device::{IO_ADDRESS, RAH};
 use super::eeprom::{COMMAND_BITS, eecd};
 use super::interrupts::{RX_HELD, TX_HELD};
-use super::regs::{self, Access, Effect, Register};
-use super::state::{Fault, Registers, VECTORS};
-use super::{Member, phy};
+use super::registers::{Fault, Registers, VECTORS};
+use super::table::{self, Access, Effect, Register};
+use super::{Chip, phy};
 use crate::device::Impossible;
 
 /// The most descriptors that a ring has, by its length's bits.
 const LONGEST_RING: u32 = 0x000f_ff80 / 16;
 
 impl Register {
-    /// Bits that may differ from the reset value in the `i`th of the row, in one of `member`.
-    fn settable(&self, i: usize, member: Member, csb: bool) -> u32 {
+    /// Bits that may differ from the reset value in the `i`th of the row, in one of `chip`.
+    fn settable(&self, i: usize, chip: Chip, csb: bool) -> u32 {
         match (self.effect, self.access) {
-            _ if !self.members.has(member) => 0,
+            _ if !self.members.has(chip) => 0,
             (Effect::CsbLow | Effect::CsbHigh, _) if !csb => 0,
-            (Effect::Icr | Effect::Ims, _) => member.causes(),
+            (Effect::Icr | Effect::Ims, _) => chip.causes(),
             // What was read by them stays there.
             (Effect::Eerd | Effect::Mdic, _) | (_, Access::ReadClear) => u32::MAX,
             (Effect::Address, _) if i % 2 == 1 => RAH,
@@ -31,19 +31,19 @@ impl Register {
 }
 
 impl Registers {
-    /// Takes them over: refuses what no driver of `member` can have made, and sets the times anew, which
+    /// Takes them over: refuses what no driver of `chip` can have made, and sets the times anew, which
     /// are by another clock.
     ///
     /// # Errors
     /// [`Impossible`]: no device is to be made over them.
-    pub fn take_over(&self, member: Member, csb: bool) -> Result<(), Impossible> {
-        for (row, first) in regs::rows() {
+    pub fn take_over(&self, chip: Chip, csb: bool) -> Result<(), Impossible> {
+        for (row, first) in table::rows() {
             for i in 0..usize::from(row.count) {
-                let bits = (row.reset[member as usize], row.settable(i, member, csb));
+                let bits = (row.reset[chip as usize], row.settable(i, chip, csb));
                 Impossible::check(row.name, self.get(first + i), bits)?;
             }
         }
-        self.check_others(member)?;
+        self.check_others(chip)?;
         // What waits for a timer is raised at once.
         self.interrupts.last.iter().for_each(|last| last.store(0, Relaxed));
         for timer in &self.interrupts.timers {
@@ -54,9 +54,9 @@ impl Registers {
 
     /// What is kept beside the registers of the table. Statistics, and contexts, which are a guest's own
     /// words, may be anything.
-    fn check_others(&self, member: Member) -> Result<(), Impossible> {
+    fn check_others(&self, chip: Chip) -> Result<(), Impossible> {
         let (interrupts, shifter) = (&self.interrupts, &self.shifter);
-        let held = (RX_HELD | TX_HELD) & member.causes();
+        let held = (RX_HELD | TX_HELD) & chip.causes();
         let bits = [
             ("bus mastering", &self.bus_master, 1),
             ("the link", &self.link, 1),
@@ -83,7 +83,7 @@ impl Registers {
             Impossible::check("what is to be told", queue.unsettled.load(Relaxed), (0u32, 3u32))?;
         }
         for (number, register) in self.phy.iter().enumerate() {
-            let bits = phy::row(member, number).unwrap_or_default();
+            let bits = phy::row(chip, number).unwrap_or_default();
             Impossible::check("a PHY register", register.load(Relaxed), bits)?;
         }
         Ok(())

@@ -24,8 +24,8 @@
 //! What it does not do: look-ahead packet processing (LAPPEN is a latch), collisions, retries, the
 //! EEPROM and boundary-scan interfaces, Magic Packet, interrupts by the PHY (CSR7 is a latch).
 
-mod bus;
 mod core;
+mod device;
 pub mod driver;
 mod filter;
 mod mii;
@@ -46,23 +46,16 @@ use crate::device::{DeviceConfig, Model};
 pub use registers::{Accesses, Fault, Registers};
 pub use table::{Chip, Class, Described, describe};
 
-/// A PCnet.
-#[derive(Debug)]
-pub struct Pcnet;
-
-impl Pcnet {
-    /// The model of a chip over its registers. All-zero registers are powered on.
-    #[expect(clippy::new_ret_no_self, reason = "a model is what a chip is made of")]
-    #[must_use]
-    pub fn new(chip: Chip, registers: Shared<Registers>, config: DeviceConfig) -> Model {
-        let core = Arc::new(core::Core::new(chip, registers, &config));
-        let DeviceConfig { ingress, egress, .. } = config;
-        let counters = egress.into_iter().next();
-        let transmit = transmit::Transmitter::new(Arc::clone(&core), ingress);
-        Model {
-            device: Arc::new(bus::Controller(Arc::clone(&core))),
-            transmit: vec![Box::new(transmit)],
-            receive: vec![Arc::new(receive::Receiver { core, counters })],
-        }
+/// The model of a chip over its registers. All-zero registers are powered on.
+#[must_use]
+pub fn model(chip: Chip, registers: Shared<Registers>, config: DeviceConfig) -> Model {
+    let core = Arc::new(core::Core::new(chip, registers, &config));
+    let DeviceConfig { ingress, egress, .. } = config;
+    let counters = egress.into_iter().next();
+    let transmit = transmit::Transmit::new(Arc::clone(&core), ingress);
+    Model {
+        device: Arc::new(device::PcnetDevice(Arc::clone(&core))),
+        transmit: vec![Box::new(transmit)],
+        receive: vec![Arc::new(receive::Receive { core, counters })],
     }
 }

@@ -12,6 +12,7 @@ use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos, Picked,
     Software,
 };
+use shmem::guard::Watch;
 use shmem::{Bytes, GuestMemory, Shared};
 
 use super::core::Core;
@@ -42,8 +43,7 @@ pub(super) struct Filling {
     ring: Option<Ring>,
     filter: Filter,
     looped: bool,
-    /// Faults in all memory when it was looked at last.
-    faults: u64,
+    watch: Watch,
     /// Its part of the shared status block.
     host: Host,
     epoch: u32,
@@ -137,14 +137,7 @@ impl Filling {
         }
         // Frames that find no descriptor are not waited for: no doorbells.
         self.host.wake();
-        let faults = shmem::guard::faults();
-        if faults != self.faults {
-            self.faults = faults;
-            if core.memory.has_failed() {
-                return Err(Fault::Memory);
-            }
-        }
-        Ok(())
+        if self.watch.finds_failed(&core.memory) { Err(Fault::Memory) } else { Ok(()) }
     }
 
     #[cold]
@@ -408,12 +401,12 @@ struct Tally {
 
 /// A controller's receiver. Shared by all workers.
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct Receive {
     pub core: Arc<Core>,
     pub counters: Option<Shared<EgressCounters>>,
 }
 
-impl Receiver {
+impl Receive {
     fn count(&self, tally: &Tally) {
         let Some(counters) = &self.counters else { return };
         counters.frames.add(tally.frames.0);
@@ -441,7 +434,7 @@ impl Receiver {
     }
 }
 
-impl Egress for Receiver {
+impl Egress for Receive {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let (core, all) = (&*self.core, Delivered { finished: list.len() });
         let filling = &mut *core.lock();

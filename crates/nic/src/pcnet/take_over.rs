@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use super::bus::style_bits;
+use super::device::style_bits;
 use super::mii;
 use super::registers::{Fault, Registers, bcr, board, csr, status};
 use super::table::{self, Chip, Effect, Register, When};

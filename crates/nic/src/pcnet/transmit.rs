@@ -12,6 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use port::{Effects, Ingress, IngressCounters, MAX_SEGS, Nanos, Scratch};
 use shmem::Shared;
+use shmem::guard::Watch;
 
 use super::core::Core;
 use super::receive::SHORTEST;
@@ -19,7 +20,7 @@ use super::registers::{Fault, Position, board, csr, extended, features, status};
 use super::ring::{Descriptor, Ring};
 use crate::combine::Combine;
 use crate::csb::{Host, Way};
-use crate::device::Transmit;
+use crate::device;
 
 /// Frames that are lent at a time, at most.
 const MAX_LENT: usize = 1024;
@@ -35,7 +36,7 @@ const PATIENCE_NS: u64 = 2 * Nanos::MILLI;
 
 /// A controller's transmitter.
 #[derive(Debug)]
-pub(super) struct Transmitter {
+pub(super) struct Transmit {
     core: Arc<Core>,
     counters: Shared<IngressCounters>,
     /// The registers that the ring and `looped` were made of.
@@ -43,8 +44,7 @@ pub(super) struct Transmitter {
     epoch: u32,
     ring: Option<Ring>,
     looped: bool,
-    /// Faults in all memory when it was looked at last.
-    faults: u64,
+    watch: Watch,
     lent: Lent,
     combine: Combine,
     poll: Poll,
@@ -92,7 +92,7 @@ enum Look {
     More,
 }
 
-impl Transmitter {
+impl Transmit {
     /// Goes on where the registers say. What a predecessor had taken and not given back is given back
     /// unsent: it may have been delivered.
     pub fn new(core: Arc<Core>, counters: Shared<IngressCounters>) -> Self {
@@ -110,7 +110,7 @@ impl Transmitter {
             epoch: registers.epoch.load(Ordering::Acquire),
             ring: None,
             looped: false,
-            faults: 0,
+            watch: Watch::default(),
             lent: Lent { counts: vec![0; MAX_LENT].into(), gathered: 0, completed: 0, stale: 0 },
             combine: Combine::new(core.combining),
             poll: Poll::default(),
@@ -159,14 +159,7 @@ impl Transmitter {
         if self.config != Some(config) {
             self.reload(config)?;
         }
-        let faults = shmem::guard::faults();
-        if faults != self.faults {
-            self.faults = faults;
-            if self.core.memory.has_failed() {
-                return Err(Fault::Memory);
-            }
-        }
-        Ok(())
+        if self.watch.finds_failed(&self.core.memory) { Err(Fault::Memory) } else { Ok(()) }
     }
 
     #[cold]
@@ -302,7 +295,7 @@ impl Transmitter {
     }
 }
 
-impl Ingress for Transmitter {
+impl Ingress for Transmit {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         self.notice();
         self.now = now;
@@ -368,7 +361,7 @@ impl Ingress for Transmitter {
     }
 }
 
-impl Transmit for Transmitter {
+impl device::Transmit for Transmit {
     fn arm(&mut self) -> bool {
         if !self.core.works(status::TXON) {
             return false;

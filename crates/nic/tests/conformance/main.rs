@@ -12,9 +12,6 @@ mod target;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
-use nic::e1000::Member;
-use nic::pcnet::Chip;
-
 use self::qemu::Qemu;
 use self::target::{Card, Ours, Target};
 
@@ -92,7 +89,7 @@ fn matches(at: &str, what: &str) -> bool {
 }
 
 /// Our PCnet, QEMU's, and whether time is to be let pass.
-const PCNET: (Card, &str, bool) = (Card::Pcnet(Chip::Am79C970A), "pcnet", false);
+const PCNET: (Card, &str, bool) = (Card::Pcnet(nic::pcnet::Chip::Am79C970A), "pcnet", false);
 
 fn compare(
     test: &str,
@@ -131,7 +128,7 @@ fn a_pcnets_registers_are_the_same() {
 fn e1000_finds_and_opens_the_same_card() {
     compare(
         "e1000_finds_and_opens_the_same_card",
-        (Card::E1000(Member::Em82540), "e1000", false),
+        (Card::E1000(nic::e1000::Chip::Em82540), "e1000", false),
         e1000::probe_and_open,
         &[e1000::MEANT_E1000],
     );
@@ -141,7 +138,7 @@ fn e1000_finds_and_opens_the_same_card() {
 fn boot_loaders_find_the_same_card() {
     compare(
         "boot_loaders_find_the_same_card",
-        (Card::E1000(Member::Em82540), "e1000", false),
+        (Card::E1000(nic::e1000::Chip::Em82540), "e1000", false),
         e1000::boot,
         &[e1000::MEANT_E1000],
     );
@@ -151,7 +148,7 @@ fn boot_loaders_find_the_same_card() {
 fn e1000e_finds_and_opens_the_same_card() {
     compare(
         "e1000e_finds_and_opens_the_same_card",
-        (Card::E1000(Member::L82574), "e1000e", false),
+        (Card::E1000(nic::e1000::Chip::L82574), "e1000e", false),
         e1000::probe_and_open_e,
         &[e1000::MEANT_E1000E],
     );
@@ -161,7 +158,7 @@ fn e1000e_finds_and_opens_the_same_card() {
 fn an_e1000s_frames_are_finished_and_come_back_the_same() {
     compare(
         "an_e1000s_frames_are_finished_and_come_back_the_same",
-        (Card::E1000(Member::Em82540), "e1000", true),
+        (Card::E1000(nic::e1000::Chip::Em82540), "e1000", true),
         e1000::frames,
         &[e1000::MEANT_FRAMES],
     );
@@ -171,7 +168,7 @@ fn an_e1000s_frames_are_finished_and_come_back_the_same() {
 fn an_e1000es_frames_are_finished_and_come_back_the_same() {
     compare(
         "an_e1000es_frames_are_finished_and_come_back_the_same",
-        (Card::E1000(Member::L82574), "e1000e", true),
+        (Card::E1000(nic::e1000::Chip::L82574), "e1000e", true),
         e1000::frames,
         &[e1000::MEANT_FRAMES, e1000::MEANT_FRAMES_E],
     );

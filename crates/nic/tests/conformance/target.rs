@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use nic::device::{DeviceConfig, Model};
-use nic::e1000::{E1000, Member};
-use nic::pcnet::{Chip, Pcnet};
+use nic::e1000;
+use nic::pcnet;
 use port::{Mac, Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
 
@@ -39,8 +39,8 @@ pub struct Ours {
 /// Which card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Card {
-    E1000(Member),
-    Pcnet(Chip),
+    E1000(e1000::Chip),
+    Pcnet(pcnet::Chip),
 }
 
 impl Ours {
@@ -50,8 +50,8 @@ impl Ours {
         let mac = Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
         let config = DeviceConfig::alone(Arc::clone(&memory), mac, 2).unwrap();
         let model = match card {
-            Card::E1000(member) => E1000::new(member, Shared::private().unwrap(), config),
-            Card::Pcnet(chip) => Pcnet::new(chip, Shared::private().unwrap(), config),
+            Card::E1000(member) => e1000::model(member, Shared::private().unwrap(), config),
+            Card::Pcnet(chip) => pcnet::model(chip, Shared::private().unwrap(), config),
         };
         model.device.set_bus_master(true);
         Self { model, memory, now: Nanos(1), scratch: Scratch::new(64) }

@@ -2,7 +2,7 @@
 //! accounted for, and a driver that resets the NIC afterwards has one that works.
 
 use nic::device::{Combining, InterruptMode};
-use nic::e1000::{Member, TABLE};
+use nic::e1000::{Chip, TABLE};
 use port::{Limits, Offload};
 use proptest::prelude::*;
 
@@ -154,8 +154,8 @@ proptest! {
         is_l in any::<bool>(),
         combining in any::<bool>(),
     ) {
-        let member = if is_l { Member::L82574 } else { Member::Em82540 };
-        let mut bed = Bed::with(member, |config| {
+        let chip = if is_l { Chip::L82574 } else { Chip::Em82540 };
+        let mut bed = Bed::with(chip, |config| {
             config.csb = true;
             let combining = combining.then_some(Combining { frames: 4, delay_us: 10 });
             config.combining = combining;

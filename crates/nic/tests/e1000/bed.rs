@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nic::device::{DeviceConfig, Interrupt, Model};
-use nic::e1000::{E1000, Member, Registers};
+use nic::e1000::{self, Chip, Registers};
 use port::{
     Counter, Egress, EgressCounters, FrameIdx, IngressCounters, Limits, Mac, MapGuard, Nanos,
     Offload, Scratch,
@@ -73,7 +73,7 @@ pub const EOP_RS: u64 = 1 << 24 | 1 << 27;
 
 /// A guest and its NIC.
 pub struct Bed {
-    pub member: Member,
+    pub chip: Chip,
     pub memory: Arc<GuestMemory>,
     pub registers: Shared<Registers>,
     pub config: DeviceConfig,
@@ -88,20 +88,20 @@ pub struct Bed {
 }
 
 impl Bed {
-    pub fn new(member: Member) -> Self {
-        Self::with(member, |_| ())
+    pub fn new(chip: Chip) -> Self {
+        Self::with(chip, |_| ())
     }
 
-    pub fn with(member: Member, change: impl FnOnce(&mut DeviceConfig)) -> Self {
+    pub fn with(chip: Chip, change: impl FnOnce(&mut DeviceConfig)) -> Self {
         let mapping = Mapping::private(MEMORY as usize).unwrap();
         let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
         let mut config = DeviceConfig::alone(Arc::clone(&memory), MAC, 2).unwrap();
         change(&mut config);
         let registers: Shared<Registers> = Shared::private().unwrap();
-        let model = E1000::new(member, registers.clone(), config.clone());
+        let model = e1000::model(chip, registers.clone(), config.clone());
         model.device.set_bus_master(true);
         Self {
-            member,
+            chip,
             memory,
             registers,
             config,
@@ -118,7 +118,7 @@ impl Bed {
 
     /// A new process models the device.
     pub fn remake(&mut self) {
-        self.model = E1000::new(self.member, self.registers.clone(), self.config.clone());
+        self.model = e1000::model(self.chip, self.registers.clone(), self.config.clone());
     }
 
     pub fn read(&self, at: u64) -> u32 {

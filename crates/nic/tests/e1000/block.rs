@@ -2,7 +2,7 @@
 
 use nic::csb::driver::{Block, Queue};
 use nic::csb::{NONE, Version, Way};
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use port::Nanos;
 
 use super::bed::*;
@@ -22,7 +22,7 @@ fn announce(bed: &Bed, at: u64) {
 }
 
 fn rig(version: Version) -> Rig {
-    let bed = Bed::with(Member::Em82540, |config| config.csb = true);
+    let bed = Bed::with(Chip::Em82540, |config| config.csb = true);
     assert_eq!(bed.model.device.identity().subsystem, 0x1101);
     bed.memory.bytes(PAGE, 4096).unwrap().fill(0);
     let block = match version {
@@ -139,7 +139,7 @@ fn nonsense_stops_the_device_alone() {
         assert_eq!(bed.model.device.fault(), None, "a reset heals it");
     };
     for at in [PAGE + 4, MEMORY, MEMORY - 16, 1 << 20 | 0xff0] {
-        let mut bed = Bed::with(Member::Em82540, |config| config.csb = true);
+        let mut bed = Bed::with(Chip::Em82540, |config| config.csb = true);
         announce(&bed, at);
         stopped(&mut bed);
     }
@@ -148,14 +148,14 @@ fn nonsense_stops_the_device_alone() {
     stopped(&mut bed);
     assert_ne!(block.fault(), 0);
     // Without the option, there are no such registers.
-    let bed = Bed::new(Member::Em82540);
+    let bed = Bed::new(Chip::Em82540);
     announce(&bed, PAGE + 4);
     assert_eq!((bed.read(reg::CSBAL), bed.model.device.fault()), (0, None));
 }
 
 #[test]
 fn the_device_looks_on_no_longer_than_its_own_limit() {
-    let bed = Bed::with(Member::Em82540, |config| config.csb = true);
+    let bed = Bed::with(Chip::Em82540, |config| config.csb = true);
     let block = Block::two(bed.memory.shared_slice(PAGE, 1).unwrap(), 1, 1, u32::MAX);
     announce(&bed, PAGE);
     let mut bed = bed;

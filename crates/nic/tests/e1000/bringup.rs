@@ -1,12 +1,12 @@
 //! First traffic, brought up as Linux does it.
 
 use nic::device::{Bar, InterruptMode};
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use port::{DropReason, Mac, Nanos};
 
 use super::bed::*;
 
-const MEMBERS: [Member; 2] = [Member::Em82540, Member::L82574];
+const MEMBERS: [Chip; 2] = [Chip::Em82540, Chip::L82574];
 
 /// Reads a PHY register.
 fn phy(bed: &Bed, number: u32) -> u32 {
@@ -18,7 +18,7 @@ fn phy(bed: &Bed, number: u32) -> u32 {
 
 #[test]
 fn the_82540em_is_probed_as_linux_probes_it() {
-    let bed = Bed::new(Member::Em82540);
+    let bed = Bed::new(Chip::Em82540);
     let identity = bed.model.device.identity();
     assert_eq!((identity.vendor, identity.device, identity.subsystem), (0x8086, 0x100e, 0x001e));
     assert_eq!(identity.bars[..2], [Some(Bar::Memory(0x2_0000)), Some(Bar::Io(64))]);
@@ -46,8 +46,8 @@ fn the_82540em_is_probed_as_linux_probes_it() {
 
 #[test]
 fn frames_go_both_ways() {
-    for member in MEMBERS {
-        let mut bed = Bed::new(member);
+    for chip in MEMBERS {
+        let mut bed = Bed::new(chip);
         bed.start(64, 64);
         let frames: Vec<_> = (0..5).map(|i| frame(60 + 300 * i, i as u8)).collect();
         frames.iter().for_each(|frame| bed.put(frame));
@@ -68,7 +68,7 @@ fn frames_go_both_ways() {
         assert_eq!(bed.read(reg::ICR) & 0x1ffff, RXT0);
         for frame in &frames {
             let (bytes, status, _) = bed.receive().unwrap();
-            assert_eq!((&bytes, status), (frame, 7), "{member:?}");
+            assert_eq!((&bytes, status), (frame, 7), "{chip:?}");
         }
         assert_eq!(bed.receive(), None);
         assert_eq!((bed.ingress().frames.get(), bed.egress().frames.get()), (5, 5));
@@ -79,7 +79,7 @@ fn frames_go_both_ways() {
 
 #[test]
 fn rings_go_round_many_times() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(8, 8);
     for round in 0..50u8 {
         for i in 0..5 {
@@ -100,7 +100,7 @@ fn rings_go_round_many_times() {
 
 #[test]
 fn without_buffers_frames_are_dropped_and_counted() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(8, 8);
     let frames: Vec<_> = (0..10).map(|i| frame(64, i)).collect();
     assert_eq!(bed.deliver(&frames).0, 10);
@@ -119,7 +119,7 @@ fn without_buffers_frames_are_dropped_and_counted() {
 
 #[test]
 fn addresses_are_filtered() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(8, 8);
     let (other, group) = (Mac::new([2, 9, 9, 9, 9, 9]), Mac::new([1, 0, 0x5e, 0, 0, 0xfb]));
     let takes = |bed: &mut Bed, to| {
@@ -148,7 +148,7 @@ fn addresses_are_filtered() {
 
 #[test]
 fn nothing_moves_without_bus_mastering_or_a_cable() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(8, 8);
     bed.model.device.set_bus_master(false);
     bed.send(&frame(64, 1));
@@ -167,7 +167,7 @@ fn nothing_moves_without_bus_mastering_or_a_cable() {
 
 #[test]
 fn a_new_process_goes_on_where_the_old_one_was() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(16, 16);
     for i in 0..3 {
         bed.put(&frame(64, i));
@@ -190,7 +190,7 @@ fn a_new_process_goes_on_where_the_old_one_was() {
 
 #[test]
 fn the_line_is_a_level() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(8, 8);
     bed.write(reg::ICS, RXT0);
     assert_eq!((bed.interrupt().vectors, bed.interrupt().vectors), (1, 1));
@@ -213,7 +213,7 @@ fn the_line_is_a_level() {
 
 #[test]
 fn the_first_interrupt_after_idleness_is_not_delayed() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(8, 8);
     bed.write(reg::ITR, 100);
     bed.write(reg::ICS, RXT0);
@@ -232,7 +232,7 @@ fn the_first_interrupt_after_idleness_is_not_delayed() {
 
 #[test]
 fn regression_u_boot_takes_a_semaphore_that_the_82540em_does_not_have() {
-    let bed = Bed::new(Member::Em82540);
+    let bed = Bed::new(Chip::Em82540);
     const SWSM: u64 = 0x5b50;
     // SMBI is free however often it is looked at, and SWESMBI is what was written.
     assert_eq!((bed.read(SWSM), bed.read(SWSM)), (0, 0));

@@ -1,7 +1,7 @@
 //! Drivers that break the rules, each class of bug that other models had among them: the NIC stops or
 //! drops, is healed by a reset, and nothing else happens.
 
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use port::{DropReason, Limits, Offload};
 
 use super::bed::*;
@@ -12,7 +12,7 @@ const EOP: u64 = 1 << 24;
 const TSE: u64 = 1 << 26;
 
 fn bed() -> Bed {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(16, 16);
     bed
 }
@@ -146,7 +146,7 @@ fn a_frame_that_is_not_whole_yet_is_waited_for_without_turning_in_circles() {
 
 #[test]
 fn more_pieces_than_a_frame_may_have() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(256, 16);
     for (pieces, len) in [(63, 630), (64, 0), (200, 0)] {
         for i in 0..pieces {
@@ -250,7 +250,7 @@ fn contexts_do_not_touch_a_frame_that_was_begun() {
 
 #[test]
 fn frames_longer_than_buffers_cve_2012_6075() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     // 256 bytes a buffer, and something behind each that is not to be written.
     bed.start_receive(16, RCTL_ON | 3 << 16);
     let guard = [0xee; 64];
@@ -337,7 +337,7 @@ fn regression_what_comes_back_finds_a_head_beyond_the_ring() {
 
 #[test]
 fn regression_the_second_buffer_of_a_frame_is_outside_of_memory() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(16, 16);
     bed.write(reg::RCTL, RCTL_ON | 3 << 16);
     bed.set_word(RX_AT + 16, MEMORY);
@@ -348,7 +348,7 @@ fn regression_the_second_buffer_of_a_frame_is_outside_of_memory() {
 
 #[test]
 fn a_head_beyond_a_ring_that_nobody_uses_yet_is_no_fault() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(16, 16);
     for (head, tail) in [(reg::TDH, reg::TDT), (reg::RDH, reg::RDT)] {
         bed.write(head, 40);

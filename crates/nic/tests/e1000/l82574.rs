@@ -1,7 +1,7 @@
 //! What the 82574L has beyond the 82540EM, as Linux's e1000e uses it.
 
 use nic::device::{Bar, InterruptMode};
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use port::{DropReason, Offload};
 
 use super::bed::*;
@@ -13,7 +13,7 @@ const ASSERTED: u32 = 1 << 31;
 
 /// Extended descriptors; vector 0 for receive, 1 for transmit, 2 for the rest.
 fn with_messages() -> Bed {
-    let mut bed = Bed::new(Member::L82574);
+    let mut bed = Bed::new(Chip::L82574);
     bed.model.device.set_interrupt_mode(InterruptMode::Msix);
     bed.write(reg::RFCTL, 1 << 15);
     bed.start_transmit(32);
@@ -45,7 +45,7 @@ fn receive(bed: &mut Bed) -> Option<(Vec<u8>, u32)> {
 
 #[test]
 fn it_is_probed_as_linux_probes_it() {
-    let bed = Bed::new(Member::L82574);
+    let bed = Bed::new(Chip::L82574);
     let identity = bed.model.device.identity();
     assert_eq!((identity.device, identity.express, identity.msi), (0x10d3, true, true));
     let msix = identity.msix.unwrap();

@@ -1,7 +1,7 @@
 //! When interrupts come: delays, gaps, and doorbells that are held back.
 
 use nic::device::Combining;
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use port::Nanos;
 
 use super::bed::*;
@@ -9,7 +9,7 @@ use super::bed::*;
 const UNIT: u64 = 1024;
 
 fn bed() -> Bed {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(64, 64);
     bed
 }
@@ -138,7 +138,7 @@ fn a_gap_is_not_paid_twice() {
 #[test]
 fn doorbells_are_held_back_while_traffic_is_heavy_and_only_then() {
     let combining = Combining { frames: 8, delay_us: 20 };
-    let mut bed = Bed::with(Member::Em82540, |config| config.combining = Some(combining));
+    let mut bed = Bed::with(Chip::Em82540, |config| config.combining = Some(combining));
     bed.start(64, 64);
     bed.send(&frame(64, 0));
     assert_eq!(bed.gather().len(), 1, "the first one goes at once");

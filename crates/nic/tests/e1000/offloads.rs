@@ -2,7 +2,7 @@
 
 use frame::checksum::{Sum, checksum, complete};
 use frame::{Ipv4, Ipv6, Layers, Network, Offload, Protocol, Transport};
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use zerocopy::IntoBytes;
 
 use super::bed::*;
@@ -116,7 +116,7 @@ fn check(frame: &[u8]) -> (Vec<u8>, u32) {
 }
 
 fn bed() -> Bed {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(64, 64);
     bed
 }
@@ -265,7 +265,7 @@ fn old_checksums_are_of_what_follows_their_start() {
 fn short_frames_are_padded_and_long_ones_spread() {
     for (bytes, rctl) in [(2048, 0u32), (1024, 1 << 16), (256, 3 << 16), (4096, 3 << 16 | 1 << 25)]
     {
-        let mut bed = Bed::new(Member::Em82540);
+        let mut bed = Bed::new(Chip::Em82540);
         bed.start_receive(64, RCTL_ON | rctl | 1 << 5);
         for len in [14, 59, 60, 61, bytes - 1, bytes, bytes + 1, 3 * bytes, 9000.min(16 * bytes)] {
             let sent = frame(len, len as u8);
@@ -281,7 +281,7 @@ fn short_frames_are_padded_and_long_ones_spread() {
 
 #[test]
 fn check_sequences_are_counted_unless_they_are_stripped() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start_receive(8, RCTL_ON & !(1 << 26));
     let _ = bed.deliver(&[frame(100, 1), frame(1518, 1), frame(1519, 1)]);
     assert_eq!(bed.receive().unwrap().0[..100], frame(100, 1));

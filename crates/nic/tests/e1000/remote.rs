@@ -1,13 +1,13 @@
 //! A copy of the guest's memory, kept in step with it.
 
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::remote::Held;
 
 use super::bed::{BUFFER, Bed, MEMORY, RCTL_ON, RX_AT, RX_BUFFERS, RXT0, TX_AT, frame, reg};
 use super::carrier::{self, copy};
 
-fn bed(member: Member) -> Bed {
-    Bed::with(member, |config| config.memory = copy(MEMORY))
+fn bed(chip: Chip) -> Bed {
+    Bed::with(chip, |config| config.memory = copy(MEMORY))
 }
 
 /// Brings what the device wants, and takes what it wrote: where, and how much; the causes to remind it of.
@@ -17,8 +17,8 @@ fn carry(bed: &Bed, held: &mut Held) -> (Vec<(u64, usize)>, u32) {
 
 #[test]
 fn frames_go_both_ways_over_a_copy() {
-    for member in [Member::Em82540, Member::L82574] {
-        let (mut bed, mut held) = (bed(member), Held::default());
+    for chip in [Chip::Em82540, Chip::L82574] {
+        let (mut bed, mut held) = (bed(chip), Held::default());
         bed.start(16, 16);
         for round in 0..40u8 {
             let frames: Vec<_> = (0..5).map(|n| frame(60 + 250 * n, round)).collect();
@@ -51,7 +51,7 @@ fn every_form_of_descriptor_is_pushed() {
     for (rctl, rfctl) in
         [(RCTL_ON | 3 << 16, 0), (RCTL_ON | 3 << 16, EXTENDED), (RCTL_ON, EXTENDED)]
     {
-        let (mut bed, mut held) = (bed(Member::L82574), Held::default());
+        let (mut bed, mut held) = (bed(Chip::L82574), Held::default());
         bed.write(reg::RFCTL, rfctl);
         bed.start_receive(16, rctl);
         carry(&bed, &mut held);
@@ -76,7 +76,7 @@ fn every_form_of_descriptor_is_pushed() {
 #[test]
 fn split_packets_are_pushed_to_their_buffers() {
     const SPLIT: u32 = 1 << 10;
-    let (mut bed, mut held) = (bed(Member::L82574), Held::default());
+    let (mut bed, mut held) = (bed(Chip::L82574), Held::default());
     bed.write(reg::RFCTL, 1 << 15);
     // 256 bytes and then 1,024 each.
     bed.write(0x2170, 2 | 1 << 8 | 1 << 16 | 1 << 24);
@@ -106,8 +106,8 @@ fn split_packets_are_pushed_to_their_buffers() {
 /// copy, gives what was sent back as sent, and what was received as damaged; and frames go on.
 #[test]
 fn what_died_with_a_copy_is_given_back() {
-    for member in [Member::Em82540, Member::L82574] {
-        let (mut bed, mut held) = (bed(member), Held::default());
+    for chip in [Chip::Em82540, Chip::L82574] {
+        let (mut bed, mut held) = (bed(chip), Held::default());
         bed.start(16, 16);
         carry(&bed, &mut held);
         let frames = [frame(100, 1), frame(200, 2), frame(300, 3)];
@@ -144,8 +144,8 @@ fn what_died_with_a_copy_is_given_back() {
 /// The successor leaves all three as they are.
 #[test]
 fn regression_what_had_left_before_a_death_is_not_written_again() {
-    for member in [Member::Em82540, Member::L82574] {
-        let (mut bed, mut held) = (bed(member), Held::default());
+    for chip in [Chip::Em82540, Chip::L82574] {
+        let (mut bed, mut held) = (bed(chip), Held::default());
         bed.start(16, 16);
         carry(&bed, &mut held);
         let frames = [frame(100, 1), frame(200, 2), frame(300, 3)];
@@ -172,7 +172,7 @@ fn what_is_wrong_is_found_as_ever() {
     for (tail, ring, buffer) in
         [(16, TX_AT, 0x1000), (1, MEMORY, 0x1000), (1, TX_AT, MEMORY), (1, TX_AT, u64::MAX - 3)]
     {
-        let (mut bed, mut held) = (bed(Member::Em82540), Held::default());
+        let (mut bed, mut held) = (bed(Chip::Em82540), Held::default());
         bed.start(16, 16);
         bed.write(reg::TDBAL, ring as u32);
         bed.describe(buffer, 1 << 24 | 100);

@@ -1,13 +1,13 @@
 //! What is counted, and how it is read.
 
-use nic::e1000::{Access, Member, TABLE};
+use nic::e1000::{Access, Chip, TABLE};
 use port::Mac;
 
 use super::bed::*;
 
 #[test]
 fn every_frame_is_counted_in_all_its_places() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(64, 64);
     bed.write(reg::RCTL, RCTL_ON | 1 << 4);
     let group = Mac::new([1, 0, 0x5e, 0, 0, 1]);
@@ -58,7 +58,7 @@ fn every_frame_is_counted_in_all_its_places() {
 
 #[test]
 fn drivers_hear_that_few_descriptors_are_left() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(64, 64);
     bed.write(0x3828, 1 << 25);
     bed.write(reg::IMS, 1 << 15);
@@ -74,8 +74,8 @@ fn drivers_hear_that_few_descriptors_are_left() {
 
 #[test]
 fn regression_drivers_that_do_not_ask_are_not_told_that_few_descriptors_are_left() {
-    for member in [Member::Em82540, Member::L82574] {
-        let mut bed = Bed::new(member);
+    for chip in [Chip::Em82540, Chip::L82574] {
+        let mut bed = Bed::new(chip);
         bed.start(64, 64);
         // iPXE switches its queue on, as that of later chips, and looks at all causes.
         bed.write(0x3828, 1 << 25);
@@ -84,20 +84,20 @@ fn regression_drivers_that_do_not_ask_are_not_told_that_few_descriptors_are_left
         bed.write(reg::TDT, 16);
         assert_eq!(bed.gather().len(), 16);
         let known = TXDW | 1 << 1 | LSC | 1 << 4 | 1 << 6 | RXT0;
-        assert_eq!(bed.read(reg::ICR) & 0xf_ffff & !known, 0, "{member:?}");
+        assert_eq!(bed.read(reg::ICR) & 0xf_ffff & !known, 0, "{chip:?}");
     }
 }
 
 #[test]
 fn registers_are_as_the_table_says() {
-    for member in [Member::Em82540, Member::L82574] {
-        let bed = Bed::new(member);
+    for chip in [Chip::Em82540, Chip::L82574] {
+        let bed = Bed::new(chip);
         let plain = TABLE.iter().filter(|row| row.effect == nic::e1000::Effect::None);
         for row in plain {
             for i in 0..u64::from(row.count) {
                 let at = u64::from(row.at) + 4 * i;
-                let reset = row.reset[member as usize];
-                let there = row.members.has(member);
+                let reset = row.reset[chip as usize];
+                let there = row.members.has(chip);
                 let before = bed.read(at);
                 assert_eq!(before, if there { reset } else { 0 }, "{} at {at:#x}", row.name);
                 bed.write(at, u32::MAX);
@@ -114,9 +114,9 @@ fn registers_are_as_the_table_says() {
             let want = match row.access {
                 Access::WriteOnly | Access::ReadClear => 0,
                 Access::ReadWrite if row.survives => row.mask,
-                _ => row.reset[member as usize],
+                _ => row.reset[chip as usize],
             };
-            let want = if row.members.has(member) { want } else { 0 };
+            let want = if row.members.has(chip) { want } else { 0 };
             assert_eq!(bed.read(row.at.into()), want, "{} after a reset", row.name);
         }
         bed.model.device.reset(bed.now);
@@ -154,8 +154,8 @@ fn patterns_come_back_as_the_drivers_own_tests_want_them() {
         (reg::RAL + 124, 0x8003_ffff),
         (reg::MTA + 508, u32::MAX),
     ];
-    for member in [Member::Em82540, Member::L82574] {
-        let bed = Bed::new(member);
+    for chip in [Chip::Em82540, Chip::L82574] {
+        let bed = Bed::new(chip);
         for (at, mask) in rows {
             for pattern in [0x5a5a_5a5a, 0xa5a5_a5a5, 0, u32::MAX] {
                 bed.write(at, pattern);

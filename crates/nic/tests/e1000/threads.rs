@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use port::{FrameIdx, MapGuard, Nanos, Scratch};
 use shmem::Bytes;
 
@@ -35,8 +35,8 @@ fn worker(egress: &dyn port::Egress, device: &dyn nic::device::Device, stop: &At
 
 #[test]
 fn registers_change_while_frames_are_delivered() {
-    for member in [Member::Em82540, Member::L82574] {
-        let mut bed = Bed::with(member, |config| config.csb = true);
+    for chip in [Chip::Em82540, Chip::L82574] {
+        let mut bed = Bed::with(chip, |config| config.csb = true);
         let stop = AtomicBool::new(false);
         let (egresses, device) = (bed.model.receive.clone(), Arc::clone(&bed.model.device));
         let handed = std::thread::scope(|scope| {

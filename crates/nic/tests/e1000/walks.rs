@@ -1,6 +1,6 @@
 //! How many descriptors a turn reads, whatever a driver has written into its rings.
 
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use port::{DropReason, Limits, Offload};
 
 use super::bed::*;
@@ -14,7 +14,7 @@ const RING_AT: u64 = 0x80_0000;
 
 /// A large transmit ring, each of whose descriptors is `second`.
 fn large(second: u64) -> Bed {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start(16, 16);
     bed.write(reg::TDLEN, 16 * SIZE);
     bed.write(reg::TDBAL, RING_AT as u32);
@@ -114,7 +114,7 @@ fn regression_frames_that_come_back_are_few_a_turn() {
 fn regression_receive_buffers_at_address_0_are_not_passed_over_without_end() {
     let lossless = Limits { lossless: true, ..LIMITS };
     for limits in [LIMITS, lossless] {
-        let mut bed = Bed::new(Member::Em82540);
+        let mut bed = Bed::new(Chip::Em82540);
         bed.start(16, 16);
         bed.write(reg::RDLEN, 16 * SIZE);
         bed.write(reg::RDBAL, RING_AT as u32);
@@ -141,7 +141,7 @@ fn regression_receive_buffers_at_address_0_are_not_passed_over_without_end() {
 
 #[test]
 fn the_longest_frame_fits_the_smallest_buffers() {
-    let mut bed = Bed::new(Member::Em82540);
+    let mut bed = Bed::new(Chip::Em82540);
     bed.start_receive(256, RCTL_ON | 3 << 16 | 1 << 5);
     assert_eq!(bed.deliver(&[frame(16_000, 1)]).0, 1);
     assert_eq!(bed.receive().expect("a frame").0, frame(16_000, 1));

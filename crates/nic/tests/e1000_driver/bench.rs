@@ -8,11 +8,11 @@ use frame::{Mac, Offload};
 use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
 use nic::driver::{Direct, Dma, Trapping, Traps};
 use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
-use nic::e1000::{E1000, Member, Registers};
+use nic::e1000::{self, Chip, Registers};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Mapping, Shared};
 
-pub const CHIPS: [Member; 2] = [Member::Em82540, Member::L82574];
+pub const CHIPS: [Chip; 2] = [Chip::Em82540, Chip::L82574];
 /// Where the driver's memory begins, as the device has it.
 pub const BASE: u64 = 0x1_0000_0000;
 pub const MEMORY: usize = 16 << 20;
@@ -35,7 +35,7 @@ pub struct Bench {
     pub driver: E1000Driver<Registered>,
     pub mapping: Arc<Mapping>,
     clock: Arc<AtomicU64>,
-    member: Member,
+    chip: Chip,
     scratch: Scratch,
     /// The worker waits for a doorbell.
     pub asleep: bool,
@@ -69,7 +69,7 @@ fn guest(combining: Option<Combining>) -> (Arc<Mapping>, DeviceConfig) {
 
 /// A model that a driver may bring up.
 fn make(config: &Config, registers: &Shared<Registers>, device: &DeviceConfig) -> Model {
-    let model = E1000::new(config.chip, registers.clone(), device.clone());
+    let model = e1000::model(config.chip, registers.clone(), device.clone());
     model.device.set_bus_master(true);
     model.device.set_interrupt_mode(match config.interrupts {
         Interrupts::Msix => InterruptMode::Msix,
@@ -93,7 +93,7 @@ impl Bench {
         let (mapping, device_config) = guest(combining);
         let registers = Shared::private().unwrap();
         let model = make(&config, &registers, &device_config);
-        let member = config.chip;
+        let chip = config.chip;
         let clock = Arc::new(AtomicU64::new(1_000_000));
         let read = Arc::clone(&clock);
         let now: Clock = Box::new(move || Nanos(read.load(Ordering::Relaxed)));
@@ -108,7 +108,7 @@ impl Bench {
             driver,
             mapping,
             clock,
-            member,
+            chip,
             scratch,
             asleep: false,
             heard: 0,
@@ -138,7 +138,7 @@ impl Bench {
     /// The data process dies, and another takes its place.
     pub fn die(&mut self) {
         self.model = None;
-        let model = E1000::new(self.member, self.registers.clone(), self.device_config.clone());
+        let model = e1000::model(self.chip, self.registers.clone(), self.device_config.clone());
         self.driver.regs().inner().replace(Arc::clone(&model.device));
         self.model = Some(model);
         self.asleep = false;

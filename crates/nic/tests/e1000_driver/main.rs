@@ -9,11 +9,11 @@ use bench::{Bench, CHIPS, Seen, mac, pattern};
 use frame::Offload;
 use nic::csb::Version;
 use nic::device::Combining;
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::e1000::driver::{Config, Doorbells, Interrupts, Moderation, Request};
 
 /// Every way to ring and be rung that a chip has.
-fn modes(chip: Member) -> Vec<Config> {
+fn modes(chip: Chip) -> Vec<Config> {
     let stock = Config::stock(chip);
     let doorbells = [
         Doorbells::Each,
@@ -27,12 +27,12 @@ fn modes(chip: Member) -> Vec<Config> {
         .filter(|(doorbells, interrupts)| {
             let combines_blindly =
                 *doorbells == Doorbells::Combined && *interrupts == Interrupts::None;
-            let has_no_messages = chip == Member::Em82540 && *interrupts == Interrupts::Msix;
+            let has_no_messages = chip == Chip::Em82540 && *interrupts == Interrupts::Msix;
             !combines_blindly && !has_no_messages
         })
         .flat_map(|(doorbells, interrupts)| {
             let config = Config { doorbells, interrupts, transmit: 32, receive: 32, ..stock };
-            let extended = (chip == Member::L82574).then_some(Config { extended: false, ..config });
+            let extended = (chip == Chip::L82574).then_some(Config { extended: false, ..config });
             [config].into_iter().chain(extended)
         })
         .collect()
@@ -297,7 +297,7 @@ fn a_driver_without_room_is_interrupted_when_there_is() {
 /// An 82574L's driver reads no register for data, whatever comes; the 82540EM's some at each interrupt.
 #[test]
 fn a_stock_driver_of_the_82574l_reads_nothing() {
-    for (chip, reads) in [(Member::Em82540, 3), (Member::L82574, 0)] {
+    for (chip, reads) in [(Chip::Em82540, 3), (Chip::L82574, 0)] {
         let mut bench = Bench::new(Config::stock(chip));
         bench.interrupt();
         let (before, interrupts) = (bench.traps(), bench.interrupts);

@@ -1,7 +1,7 @@
 //! Checksums, segments and tags: what a driver asks for is what a receiver gets.
 
 use frame::{Offload, checksum};
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::e1000::driver::{Config, Interrupts, Request};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -14,7 +14,7 @@ const SRC: [u8; 4] = [10, 1, 2, 3];
 const DST: [u8; 4] = [10, 1, 2, 4];
 const MSS: usize = 1460;
 
-fn polled(chip: Member) -> Config {
+fn polled(chip: Chip) -> Config {
     Config { interrupts: Interrupts::None, ..Config::stock(chip) }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nic::device::{Combining, DeviceConfig, Model};
 use nic::driver::{Direct, Dma, Regs};
 use nic::pcnet::driver::{Driver, Sizes};
-use nic::pcnet::{Chip, Pcnet, Registers};
+use nic::pcnet::{self, Chip, Registers};
 use port::{EgressCounters, FrameIdx, Limits, Mac, MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 
@@ -64,7 +64,7 @@ impl Bench {
         let mac = Mac::new([0x52, 0x54, 0, 0x12, 0x34, 0x56]);
         let config =
             DeviceConfig { combining, ..DeviceConfig::alone(Arc::clone(&memory), mac, 1).unwrap() };
-        let model = Pcnet::new(chip, registers.clone(), config.clone());
+        let model = pcnet::model(chip, registers.clone(), config.clone());
         model.device.set_bus_master(true);
         let (now, scratch) = (Rc::new(Cell::new(Nanos(1_000_000_000))), Scratch::new(64));
         Self { chip, mac, registers, memory, mapping, config, model, now, scratch }
@@ -72,7 +72,7 @@ impl Bench {
 
     /// The model is made anew over its registers, as after the death of a data process.
     pub fn remake(&mut self) {
-        self.model = Pcnet::new(self.chip, self.registers.clone(), self.config.clone());
+        self.model = pcnet::model(self.chip, self.registers.clone(), self.config.clone());
     }
 
     pub fn regs(&self) -> Registered {

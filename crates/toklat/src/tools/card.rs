@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use dataplane::vfio::{Card, Interrupt};
 use frame::{ETHERNET_HEADER, Mac};
 use nic::driver::Dma;
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
 use nic::pcnet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
@@ -121,8 +121,8 @@ impl Driver {
         card.map(&memory, AT)?;
         let mut dma = Dma::new(memory, 0, MEMORY, AT).context("the memory is mapped")?;
         let (name, chip, kind, vectors) = match card.identity()? {
-            (0x8086, 0x100e) => ("82540EM", Some(Member::Em82540), Interrupt::Pin, 1),
-            (0x8086, 0x10d3) => ("82574L", Some(Member::L82574), Interrupt::MsiX, 3),
+            (0x8086, 0x100e) => ("82540EM", Some(Chip::Em82540), Interrupt::Pin, 1),
+            (0x8086, 0x10d3) => ("82574L", Some(Chip::L82574), Interrupt::MsiX, 3),
             (0x1022, 0x2000) => ("PCnet", None, Interrupt::Pin, 1),
             (vendor, device) => bail!("No driver here is for a card {vendor:04x}:{device:04x}"),
         };

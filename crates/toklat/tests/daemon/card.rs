@@ -8,7 +8,7 @@ use dataplane::attach::vfio_user::client::{Client, ClientError, Registers};
 use dataplane::attach::vfio_user::migration::DeviceState;
 use nic::csb::Version;
 use nic::driver::Dma;
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Request};
 use nic::pcnet::driver::{Driver as PcnetDriver, Sizes};
 use nic::template::driver::Driver as OneAccessDriver;
@@ -79,7 +79,7 @@ impl Card {
         registers.share().unwrap();
         let driver = match model {
             "82540em" | "82574l" => {
-                let member = if model == "82574l" { Member::L82574 } else { Member::Em82540 };
+                let member = if model == "82574l" { Chip::L82574 } else { Chip::Em82540 };
                 let mut dma =
                     Dma::new(Arc::clone(&memory.mapping), 0, MEMORY as usize, AT).unwrap();
                 let interrupts = if model == "82574l" { Interrupts::Msix } else { Interrupts::Pin };

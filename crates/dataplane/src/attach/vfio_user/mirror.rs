@@ -116,7 +116,7 @@ fn read(device: &dyn Device, bar: usize, at: u64) -> u32 {
 mod tests {
     use frame::Mac;
     use nic::device::DeviceConfig;
-    use nic::e1000::{E1000, Member};
+    use nic::e1000::{self, Chip};
     use shmem::{GuestMemory, Mapping, Memfd, Pages};
 
     use super::*;
@@ -128,7 +128,7 @@ mod tests {
     fn device() -> Arc<dyn Device> {
         let config =
             DeviceConfig::alone(Arc::new(GuestMemory::default()), Mac::local(1), 1).unwrap();
-        E1000::new(Member::L82574, Shared::private().unwrap(), config).device
+        e1000::model(Chip::L82574, Shared::private().unwrap(), config).device
     }
 
     /// A device, the file, and what its driver has mapped.

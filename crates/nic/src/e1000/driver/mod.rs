@@ -25,7 +25,7 @@ use self::regs::cause;
 pub use self::setup::SetupError;
 pub use self::transmit::Request;
 use self::transmit::Transmit;
-use super::Member;
+use super::Chip;
 use crate::csb::{self, NONE, Version, Way};
 use crate::driver::{Chunk, Regs};
 
@@ -74,7 +74,7 @@ pub struct Moderation {
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Which NIC.
-    pub chip: Member,
+    pub chip: Chip,
     /// Descriptors to send with: a multiple of 8.
     pub transmit: u32,
     /// Descriptors to receive with: a multiple of 8.
@@ -108,8 +108,8 @@ pub struct Config {
 impl Config {
     /// As a stock driver has it: rings of 256, interrupts by what the NIC has best, refills of 16.
     #[must_use]
-    pub fn stock(chip: Member) -> Self {
-        let is_574 = chip == Member::L82574;
+    pub fn stock(chip: Chip) -> Self {
+        let is_574 = chip == Chip::L82574;
         Self {
             chip,
             transmit: 256,

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::csb::{CSBAH, CSBAL, NONE, PAGE};
 use crate::driver::{Dma, Regs};
-use crate::e1000::Member;
+use crate::e1000::Chip;
 
 /// Times that a driver asks whether a NIC is done.
 const TRIES: usize = 1000;
@@ -62,7 +62,7 @@ impl<R: Regs> E1000Driver<R> {
         if !rings || !(256..=16384).contains(&config.buffer) || !config.buffer.is_power_of_two() {
             return Err(SetupError::Sizes);
         }
-        let is_540 = config.chip == Member::Em82540;
+        let is_540 = config.chip == Chip::Em82540;
         let delayed = config.moderation.transmit != 0;
         let transmit = Transmit::new(dma, config.transmit, config.buffer, delayed);
         let receive =
@@ -120,20 +120,20 @@ impl<R: Regs> E1000Driver<R> {
         let control = self.get(regs::CTRL) | ctrl::RST;
         match self.config.chip {
             // An access to memory cannot be acknowledged while it resets: by I/O.
-            Member::Em82540 => {
+            Chip::Em82540 => {
                 let (bar, (address, data)) = (self.regs.ports(), IO);
                 self.counts.writes += 2;
                 self.regs.write32(bar, address, regs::CTRL as u32);
                 self.regs.write32(bar, data, control);
             }
-            Member::L82574 => self.set(regs::CTRL, control),
+            Chip::L82574 => self.set(regs::CTRL, control),
         }
         self.regs.pause(10_000);
         let is_done = |driver: &mut Self| driver.get(regs::CTRL) & ctrl::RST == 0;
         let done = self.until(is_done)
-            && (self.config.chip == Member::Em82540
+            && (self.config.chip == Chip::Em82540
                 || self.until(|driver| driver.get(regs::EECD) & eecd::AUTO_RD != 0));
-        if self.config.chip == Member::Em82540 {
+        if self.config.chip == Chip::Em82540 {
             // Address resolution is not the NIC's.
             let manage = self.get(regs::MANC) & !(1 << 13);
             self.set(regs::MANC, manage);
@@ -157,8 +157,8 @@ impl<R: Regs> E1000Driver<R> {
 
     fn read_eeprom(&mut self, word: u32) -> Result<u16, SetupError> {
         match self.config.chip {
-            Member::Em82540 => self.read_eeprom_by_wire(word),
-            Member::L82574 => {
+            Chip::Em82540 => self.read_eeprom_by_wire(word),
+            Chip::L82574 => {
                 self.set(regs::EERD, word << 2 | 1);
                 let mut value = 0;
                 let done = self.until(|driver| {
@@ -300,7 +300,7 @@ impl<R: Regs> E1000Driver<R> {
         self.set(regs::RDH, 0);
         let sums = if self.config.checksum { rxcsum::IPOFL | rxcsum::TUOFL } else { 0 };
         self.set(regs::RXCSUM, sums);
-        if self.config.chip == Member::L82574 {
+        if self.config.chip == Chip::L82574 {
             let extended = if self.config.extended { rfctl::EXTEN } else { 0 };
             self.set(regs::RFCTL, extended | rfctl::ACK_DIS);
         }
@@ -317,7 +317,7 @@ impl<R: Regs> E1000Driver<R> {
             | size
             | flag(long_frames, rctl::LPE)
             | flag(promiscuous, rctl::UPE | rctl::MPE)
-            | flag(chip == Member::L82574, rctl::SECRC)
+            | flag(chip == Chip::L82574, rctl::SECRC)
     }
 
     /// Shows the NIC its status block, set up anew: after the reset, before the rings run. A reset leaves

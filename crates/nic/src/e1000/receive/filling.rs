@@ -10,10 +10,10 @@ use super::spread::{FromBatch, SHORTEST, Shape, Source};
 use super::{Filling, Met, Tally};
 use crate::csb::Way;
 use crate::e1000::core::Core;
-use crate::e1000::descriptor::{self, rx};
 use crate::e1000::filter::{Filter, destination};
-use crate::e1000::regs;
-use crate::e1000::state::{Fault, Registers};
+use crate::e1000::registers::{Fault, Registers};
+use crate::e1000::ring::{self, rx};
+use crate::e1000::table;
 use crate::walk;
 
 /// Descriptors looked at together.
@@ -35,7 +35,7 @@ impl Filling {
     pub fn notice_filters(&mut self, core: &Core) {
         let filters = core.filters();
         if self.filters != Some(filters) {
-            self.filter = Filter::new(&core.registers, core.member);
+            self.filter = Filter::new(&core.registers, core.chip);
             self.filters = Some(filters);
             self.ring = None;
         }
@@ -68,9 +68,9 @@ impl Filling {
 
     #[cold]
     fn find_ring(&mut self, core: &Core) -> Result<(), Fault> {
-        let (registers, words) = (&core.registers, &regs::RX[self.queue & 1]);
+        let (registers, words) = (&core.registers, &table::RX[self.queue & 1]);
         let bytes = registers.get(words.len);
-        (self.size, self.head) = (bytes / descriptor::DESCRIPTOR, registers.get(words.head));
+        (self.size, self.head) = (bytes / ring::DESCRIPTOR, registers.get(words.head));
         let tail = core.tail(Way::Receive, self.queue);
         let idle = !self.host.is_there() && tail == self.head;
         if self.size == 0 || idle {
@@ -81,7 +81,7 @@ impl Filling {
         if self.head >= self.size {
             return Err(Fault::BadIndex);
         }
-        let ring = descriptor::ring(&core.memory, registers.address(words.base), bytes);
+        let ring = ring::ring(&core.memory, registers.address(words.base), bytes);
         self.ring = Some(ring.ok_or(Fault::BadRing)?);
         self.finish_moving(registers);
         Ok(())
@@ -115,7 +115,7 @@ impl Filling {
                 (0..count).rev().for_each(|n| publish(n, self.damaged()));
             }
             self.head = end;
-            registers.publish(regs::RX[self.queue & 1].head, end);
+            registers.publish(table::RX[self.queue & 1].head, end);
         }
         state.moving.store(0, Release);
     }
@@ -166,7 +166,7 @@ impl Filling {
             }
         }
         self.head = end;
-        registers.publish(regs::RX[self.queue & 1].head, self.head);
+        registers.publish(table::RX[self.queue & 1].head, self.head);
         state.moving.store(0, Release);
         self.host.publish_head(self.head);
         self.filled.clear();
@@ -324,7 +324,7 @@ impl Filling {
         }
         // A tag makes the longest frame no longer: 1,522 bytes is with one.
         if len > self.filter.longest {
-            registers.count(regs::ROC, 1);
+            registers.count(table::ROC, 1);
             tally.too_long += 1;
             return Ok(Met::Dropped);
         }
@@ -374,7 +374,7 @@ mod tests {
 
     use super::*;
     use crate::device::{DeviceConfig, Model};
-    use crate::e1000::{E1000, Member};
+    use crate::e1000::{self, Chip};
 
     const RING: u64 = 0x1000;
 
@@ -387,14 +387,14 @@ mod tests {
 
     /// A predecessor died as it handed three frames over at 6, 7 and 0: what its successor makes of the
     /// descriptors, written from the last to the first, if they said so.
-    fn resumed(member: Member, said: [u64; 3]) -> ([u64; 3], u32, bool) {
+    fn resumed(chip: Chip, said: [u64; 3]) -> ([u64; 3], u32, bool) {
         let mapping = Mapping::private(0x1_0000).unwrap();
         let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
         let config = DeviceConfig::alone(Arc::clone(&memory), Mac::local(1), 1).unwrap();
         let registers: Shared<Registers> = Shared::private().unwrap();
-        let model = E1000::new(member, registers.clone(), config.clone());
+        let model = e1000::model(chip, registers.clone(), config.clone());
         model.device.set_bus_master(true);
-        let extended = if member == Member::L82574 { 1 << 15 } else { 0 };
+        let extended = if chip == Chip::L82574 { 1 << 15 } else { 0 };
         for (at, value) in [
             (0x5008, extended),
             (0x2800, RING as u32),
@@ -411,31 +411,31 @@ mod tests {
         state.moving.store(2, Relaxed);
         let at = [6, 7, 0].map(|n| memory.bytes(RING + 16 * n + 8, 8).unwrap());
         at.iter().zip(said).for_each(|(at, word)| assert!(at.write(0, word)));
-        let model = E1000::new(member, registers.clone(), config);
+        let model = e1000::model(chip, registers.clone(), config);
         assert_eq!(state.moving.load(Relaxed), 0);
         let raised = model.device.interrupt(Nanos(0)).vectors == 1;
-        (at.map(|at| at.read(0).unwrap()), registers.get(regs::RX[0].head), raised)
+        (at.map(|at| at.read(0).unwrap()), registers.get(table::RX[0].head), raised)
     }
 
     #[test]
     fn what_was_handed_over_halfway_is_handed_over_wholly() {
-        for member in [Member::Em82540, Member::L82574] {
+        for chip in [Chip::Em82540, Chip::L82574] {
             let first = 7 << 32 | 7 | 64 << 16;
-            assert_eq!(resumed(member, [0, DONE, DONE]), ([first, DONE, DONE], 1, true));
+            assert_eq!(resumed(chip, [0, DONE, DONE]), ([first, DONE, DONE], 1, true));
             let all = [DONE; 3];
-            assert_eq!(resumed(member, all), (all, 1, true), "it was all there");
+            assert_eq!(resumed(chip, all), (all, 1, true), "it was all there");
         }
     }
 
     /// Regression: the others were left as they were, and the driver waited at one of them for ever.
     #[test]
     fn regression_what_was_not_written_before_the_first_is_handed_over_as_damaged() {
-        for (member, damaged) in [
-            (Member::Em82540, (0x8003 << 32) | SHORTEST as u64),
-            (Member::L82574, 0x8000_0003 | (SHORTEST as u64) << 32),
+        for (chip, damaged) in [
+            (Chip::Em82540, (0x8003 << 32) | SHORTEST as u64),
+            (Chip::L82574, 0x8000_0003 | (SHORTEST as u64) << 32),
         ] {
             for said in [[0, 0, DONE], [0, 0, 0]] {
-                assert_eq!(resumed(member, said), ([damaged; 3], 1, true), "{member:?} {said:?}");
+                assert_eq!(resumed(chip, said), ([damaged; 3], 1, true), "{chip:?} {said:?}");
             }
         }
     }

@@ -20,10 +20,10 @@ use shmem::{Shared, SharedSlice};
 
 use self::spread::Private;
 use super::core::Core;
-use super::descriptor::Descriptor;
 use super::filter::{Class, Filter, class};
-use super::regs::{self, cause};
-use super::state::Fault;
+use super::registers::Fault;
+use super::ring::Descriptor;
+use super::table::{self, cause};
 use crate::csb::Host;
 
 /// Frames were received, of which nobody was told.
@@ -93,7 +93,7 @@ impl Tally {
             Class::Multicast => self.multicast += 1,
             Class::Broadcast => self.broadcast += 1,
         }
-        let class = &mut self.sizes[regs::size_class(len)];
+        let class = &mut self.sizes[table::size_class(len)];
         *class = class.wrapping_add(1);
         self.small |= len.wrapping_add(4) <= small;
     }
@@ -179,21 +179,21 @@ impl Core {
         let registers = &self.registers;
         let frames = tally.frames as u32;
         if frames > 0 {
-            registers.count(regs::GPRC, frames);
-            registers.count(regs::TPR, frames);
-            registers.count(regs::MPRC, tally.multicast);
-            registers.count(regs::BPRC, tally.broadcast);
+            registers.count(table::GPRC, frames);
+            registers.count(table::TPR, frames);
+            registers.count(table::MPRC, tally.multicast);
+            registers.count(table::BPRC, tally.broadcast);
             for (class, n) in tally.sizes.iter().enumerate() {
-                registers.count(regs::PRC64 + class, *n);
+                registers.count(table::PRC64 + class, *n);
             }
             let octets = tally.bytes + 4 * tally.frames;
-            registers.count_octets(regs::GORC, octets);
-            registers.count_octets(regs::TOR, octets);
+            registers.count_octets(table::GORC, octets);
+            registers.count_octets(table::TOR, octets);
         }
         let mut causes = 0;
         if lost > 0 {
-            registers.count(regs::RNBC, lost as u32);
-            registers.count(regs::MPC, lost as u32);
+            registers.count(table::RNBC, lost as u32);
+            registers.count(table::MPC, lost as u32);
             causes |= cause::RXO;
         }
         if crossed {

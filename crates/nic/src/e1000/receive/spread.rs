@@ -6,9 +6,9 @@ use shmem::Bytes;
 
 use super::{Filling, Met};
 use crate::e1000::core::Core;
-use crate::e1000::descriptor::rx;
-use crate::e1000::regs;
-use crate::e1000::state::Fault;
+use crate::e1000::registers::Fault;
+use crate::e1000::ring::rx;
+use crate::e1000::table;
 use crate::walk;
 
 /// Most descriptors that are read for a frame: twice as many as the longest one needs of the smallest buffers.
@@ -140,7 +140,7 @@ impl Filling {
         let Some(lengths) = fill_buffers(core, frame, buffers, frame.len() + self.filter.fcs)?
         else {
             // Longer than all its buffers: lost, as the chip loses it.
-            core.registers.count(regs::ROC, 1);
+            core.registers.count(table::ROC, 1);
             return Ok(Met::TooLong);
         };
         high.set_first(lengths[1] << 16 | lengths[2] << 32 | lengths[3] << 48);
@@ -149,7 +149,7 @@ impl Filling {
         let word = u64::from(rx::DD | rx::EOP | status) | lengths[0] << 32 | u64::from(tag) << 48;
         low.publish(word);
         self.head = (self.head + 2) % self.size.max(1);
-        core.registers.publish(regs::RX[self.queue & 1].head, self.head);
+        core.registers.publish(table::RX[self.queue & 1].head, self.head);
         self.host.publish_head(self.head);
         Ok(Met::Delivered)
     }

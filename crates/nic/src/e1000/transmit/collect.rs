@@ -7,11 +7,11 @@ use shmem::{Bytes, Near, Span};
 
 use super::{LENT, Tally, Transmit, flag};
 use crate::e1000::core::Core;
-use crate::e1000::descriptor::{Descriptor, tx};
 use crate::e1000::filter::{Class, class};
 use crate::e1000::offload::{Context, Request};
-use crate::e1000::regs::{self, ctrl};
-use crate::e1000::state::Fault;
+use crate::e1000::registers::Fault;
+use crate::e1000::ring::{Descriptor, tx};
+use crate::e1000::table::{self, ctrl};
 use crate::walk::{self, Allowance};
 
 /// Frames looked at together.
@@ -301,7 +301,7 @@ impl Transmit {
         self.tally.frames += finished.segments;
         self.tally.bytes += finished.len as u64 + repeated;
         self.tally.segmented += u32::from(finished.segments > 1);
-        self.tally.sizes[regs::size_class(finished.longest)] += finished.segments;
+        self.tally.sizes[table::size_class(finished.longest)] += finished.segments;
         if let Some(first) = pieces.first() {
             self.tally.add_kind(*first, finished.segments);
         }
@@ -352,7 +352,7 @@ impl Transmit {
 impl Tally {
     #[inline(always)]
     fn add(&mut self, len: usize) {
-        let class = &mut self.sizes[regs::size_class(len)];
+        let class = &mut self.sizes[table::size_class(len)];
         *class = class.wrapping_add(1);
         self.frames = self.frames.wrapping_add(1);
         self.bytes = self.bytes.wrapping_add(len as u64);
@@ -372,7 +372,7 @@ impl Tally {
 /// The ethertype of tags, if they are put in (CTRL.VME).
 fn tags(core: &Core) -> Option<u16> {
     let registers = &core.registers;
-    (registers.get(regs::CTRL) & ctrl::VME != 0).then(|| registers.get(regs::VET) as u16)
+    (registers.get(table::CTRL) & ctrl::VME != 0).then(|| registers.get(table::VET) as u16)
 }
 
 /// Bits of a transmit descriptor that are remembered.

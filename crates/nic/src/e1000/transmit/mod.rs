@@ -21,11 +21,11 @@ use shmem::{Shared, SharedSlice};
 pub(super) use self::collect::data_len;
 use self::collect::flags_of;
 use super::core::Core;
-use super::descriptor::{self, Descriptor, tx};
 use super::offload::Headers;
 use super::phy;
-use super::regs::{self, cause, rctl, tctl};
-use super::state::{Fault, told};
+use super::registers::{Fault, told};
+use super::ring::{self, Descriptor, tx};
+use super::table::{self, cause, rctl, tctl};
 use crate::combine::Combine;
 use crate::csb::Host;
 use crate::csb::Way;
@@ -161,18 +161,18 @@ impl Transmit {
             self.ring = None;
             self.unfinished = None;
             self.host.notice(&self.core.block, Way::Send, self.queue);
-            self.host.restart(self.core.registers.get(regs::TX[self.queue].head));
+            self.host.restart(self.core.registers.get(table::TX[self.queue].head));
         } else if self.host.notice(&self.core.block, Way::Send, self.queue) {
-            self.host.publish_head(self.core.registers.get(regs::TX[self.queue].head));
+            self.host.publish_head(self.core.registers.get(table::TX[self.queue].head));
         }
     }
 
     #[cold]
     fn find_ring(&mut self) -> Result<(), Fault> {
-        let (core, words) = (&self.core, &regs::TX[self.queue]);
+        let (core, words) = (&self.core, &table::TX[self.queue]);
         let registers = &core.registers;
         let bytes = registers.get(words.len);
-        self.size = bytes / descriptor::DESCRIPTOR;
+        self.size = bytes / ring::DESCRIPTOR;
         self.next = registers.get(words.head);
         self.done = self.next;
         let idle = !self.host.is_there() && core.tail(Way::Send, self.queue) == self.next;
@@ -184,7 +184,7 @@ impl Transmit {
         if self.next >= self.size {
             return Err(Fault::BadIndex);
         }
-        let ring = descriptor::ring(&core.memory, registers.address(words.base), bytes);
+        let ring = ring::ring(&core.memory, registers.address(words.base), bytes);
         self.ring = Some(ring.ok_or(Fault::BadRing)?);
         self.flags.clear();
         self.flags.resize(self.size as usize, 0);
@@ -195,12 +195,12 @@ impl Transmit {
     #[inline(always)]
     fn runs(&self) -> bool {
         let registers = &self.core.registers;
-        registers.get(regs::TCTL) & tctl::EN != 0 && registers.may_access_memory()
+        registers.get(table::TCTL) & tctl::EN != 0 && registers.may_access_memory()
     }
 
     fn loops_back(&self) -> bool {
         let registers = &self.core.registers;
-        registers.get(regs::RCTL) & rctl::LBM_MAC != 0 || phy::is_loopback(registers)
+        registers.get(table::RCTL) & rctl::LBM_MAC != 0 || phy::is_loopback(registers)
     }
 
     /// Up to where there is something, if there is.
@@ -268,9 +268,9 @@ impl Transmit {
         let registers = &self.core.registers;
         seen |= self.runs_low(end);
         self.done = end;
-        registers.publish(regs::TX[self.queue].head, end);
+        registers.publish(table::TX[self.queue].head, end);
         self.host.publish_head(end);
-        if end == registers.get(regs::TX[self.queue].tail) {
+        if end == registers.get(table::TX[self.queue].tail) {
             seen |= told::EMPTY;
         }
         let told = &registers.tx[self.queue].told;
@@ -280,11 +280,11 @@ impl Transmit {
     /// Whether fewer descriptors than the driver said (TXDCTL.LWTHRESH) are left to be sent, and were not.
     fn runs_low(&self, end: u32) -> u32 {
         let registers = &self.core.registers;
-        let threshold = 8 * (registers.get(regs::TXDCTL) >> 25);
+        let threshold = 8 * (registers.get(table::TXDCTL) >> 25);
         if threshold == 0 {
             return 0;
         }
-        let tail = registers.get(regs::TX[self.queue].tail);
+        let tail = registers.get(table::TX[self.queue].tail);
         let left =
             |at: u32| if tail >= at { tail - at } else { tail + self.size.saturating_sub(at) };
         if left(self.done) >= threshold && left(end) < threshold { told::LOW } else { 0 }
@@ -293,7 +293,7 @@ impl Transmit {
     /// TXD_LOW, if the driver asks for it.
     #[cold]
     fn wanted_low(&self) -> u32 {
-        self.core.registers.look(regs::IMS) & cause::TXD_LOW
+        self.core.registers.look(table::IMS) & cause::TXD_LOW
     }
 
     fn count(&mut self) {
@@ -302,17 +302,17 @@ impl Transmit {
             return;
         }
         let registers = &self.core.registers;
-        registers.count(regs::GPTC, tally.frames);
-        registers.count(regs::TPT, tally.frames);
-        registers.count(regs::TSCTC, tally.segmented);
-        registers.count(regs::MPTC, tally.multicast);
-        registers.count(regs::BPTC, tally.broadcast);
+        registers.count(table::GPTC, tally.frames);
+        registers.count(table::TPT, tally.frames);
+        registers.count(table::TSCTC, tally.segmented);
+        registers.count(table::MPTC, tally.multicast);
+        registers.count(table::BPTC, tally.broadcast);
         for (class, n) in tally.sizes.iter().enumerate() {
-            registers.count(regs::PTC64 + class, *n);
+            registers.count(table::PTC64 + class, *n);
         }
         let octets = tally.bytes + 4 * u64::from(tally.frames);
-        registers.count_octets(regs::GOTC, octets);
-        registers.count_octets(regs::TOT, octets);
+        registers.count_octets(table::GOTC, octets);
+        registers.count_octets(table::TOT, octets);
     }
 }
 

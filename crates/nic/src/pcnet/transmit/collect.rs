@@ -8,7 +8,7 @@ use super::super::filter::frame_check;
 use super::super::receive::{CHECK, SHORTEST};
 use super::super::registers::{Fault, Position, csr, features, masks, mode, status};
 use super::super::ring::{Ring, Style, bits, errors};
-use super::{LONGEST_LOOPED, Look, PATIENCE_NS, Transmitter};
+use super::{LONGEST_LOOPED, Look, PATIENCE_NS, Transmit};
 use crate::walk;
 
 /// Most descriptors of a frame that are looked at: twice as many as one that is sent may have.
@@ -35,7 +35,7 @@ enum Found {
     Stray,
 }
 
-impl Transmitter {
+impl Transmit {
     /// Gathers frames, as far as there are any.
     #[inline]
     pub(super) fn collect(

@@ -249,7 +249,7 @@ impl<R: Regs> Regs for Doorbelled<R> {
 #[cfg(test)]
 mod tests {
     use nic::driver::Trapping;
-    use nic::e1000::Member;
+    use nic::e1000::Chip;
     use nic::e1000::driver::Config;
 
     use super::*;
@@ -259,7 +259,7 @@ mod tests {
     /// value is the last one written, whichever way the news came.
     #[test]
     fn a_doorbell_in_memory_is_never_lost_and_never_goes_back() {
-        let (model, _memory) = model(&Config::stock(Member::Em82540), None).expect("a model");
+        let (model, _memory) = model(&Config::stock(Chip::Em82540), None).expect("a model");
         let (bus, device) = (Bus::new(), &*model.device);
         let traps = Trapping::new(OnBus(Arc::clone(&bus)), 0, || 0);
         let mut regs = Doorbelled { regs: traps, bus: Some(Arc::clone(&bus)) };

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use dataplane::attach::vfio_user::client::{Client, Registers, Traps};
 use frame::Mac;
 use nic::driver::Dma;
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::e1000::driver::{E1000Driver, Interrupts, Request};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
@@ -39,7 +39,7 @@ struct Card {
 impl Card {
     /// A new port with a card, and its driver.
     fn plug(daemon: &Daemon, name: &str, variant: Variant) -> Result<Self> {
-        let config = variant.config(Member::Em82540);
+        let config = variant.config(Chip::Em82540);
         let socket = daemon.dir().join(format!("{name}.sock"));
         let combine = (variant == Variant::Held)
             .then(|| serde_json::json!({ "frames": HELD.frames, "delay_us": HELD.delay_us }));

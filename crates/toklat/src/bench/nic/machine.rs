@@ -10,7 +10,7 @@ use nic::csb::Version;
 use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
 use nic::driver::{Dma, Trapping};
 use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Moderation};
-use nic::e1000::{E1000, Member};
+use nic::e1000::{self, Chip};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Mapping, Shared};
 
@@ -57,7 +57,7 @@ pub enum Variant {
 
 impl Variant {
     /// The driver's configuration.
-    pub fn config(self, chip: Member) -> Config {
+    pub fn config(self, chip: Chip) -> Config {
         let interval = match self {
             Self::Baseline | Self::Combining | Self::Prompt(_) => 0,
             _ => INTERVAL,
@@ -89,7 +89,7 @@ pub fn model(config: &Config, combining: Option<Combining>) -> Result<(Model, Ar
     let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE)?);
     let device_config =
         DeviceConfig { combining, csb: true, ..DeviceConfig::alone(memory, MAC, 1)? };
-    let model = E1000::new(config.chip, Shared::private()?, device_config);
+    let model = e1000::model(config.chip, Shared::private()?, device_config);
     model.device.set_bus_master(true);
     model.device.set_interrupt_mode(match config.interrupts {
         Interrupts::Msix => InterruptMode::Msix,
@@ -290,7 +290,7 @@ pub type Measure<'a> = Box<dyn FnOnce(&mut Guest, &mut dyn Raised) -> Result<f64
 /// Runs `guest` on core 0 against an 82540EM whose worker is on core 1. Each access costs `trap`, and so
 /// does each interrupt (its delivery and its end).
 pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> Result<Outcome> {
-    let config = variant.config(Member::Em82540);
+    let config = variant.config(Chip::Em82540);
     let bus = Bus::new();
     let (model, mapping) = model(&config, (variant == Variant::Held).then_some(HELD))?;
     let stop = AtomicBool::new(false);

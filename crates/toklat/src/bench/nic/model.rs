@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use nic::device::Model;
 use nic::driver::{Batched, Direct, Dma};
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::Bytes;
@@ -28,7 +28,7 @@ fn no_time() -> Nanos {
     Nanos(0)
 }
 
-fn alone(chip: Member, doorbells: Doorbells) -> Result<Alone> {
+fn alone(chip: Chip, doorbells: Doorbells) -> Result<Alone> {
     let config = Config { doorbells, interrupts: Interrupts::None, ..Config::stock(chip) };
     let (model, mapping) = model(&config, None)?;
     let mut dma = Dma::new(mapping, 0, MEMORY, BASE).context("it is mapped")?;
@@ -56,13 +56,13 @@ fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<
 }
 
 /// As [`sending`], of a member of the e1000 family.
-pub fn to_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
+pub fn to_switch(chip: Chip, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
     let Alone { mut model, mut driver } = alone(chip, doorbells)?;
     sending(&mut model, &mut driver, len, time)
 }
 
 /// As [`receiving`], likewise.
-pub fn from_switch(chip: Member, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
+pub fn from_switch(chip: Chip, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
     let Alone { model, mut driver } = alone(chip, doorbells)?;
     receiving(&model, &mut driver, len, time)
 }

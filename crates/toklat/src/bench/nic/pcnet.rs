@@ -10,7 +10,7 @@ use nic::csb::Version;
 use nic::device::{Combining, DeviceConfig, Model};
 use nic::driver::{Direct, Dma};
 use nic::pcnet::driver::{Driver, Sizes};
-use nic::pcnet::{Chip, Class, Pcnet, Registers};
+use nic::pcnet::{self, Chip, Class, Registers};
 use port::{Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
 
@@ -59,7 +59,7 @@ fn alone(way: Way, sizes: Sizes) -> Result<Alone> {
         ..DeviceConfig::alone(memory, MAC, 1)?
     };
     let registers: Shared<Registers> = Shared::private()?;
-    let model = Pcnet::new(Chip::Am79C970A, registers.clone(), config);
+    let model = pcnet::model(Chip::Am79C970A, registers.clone(), config);
     model.device.set_bus_master(true);
     let mut dma = Dma::new(mapping, 0, MEMORY, AT).context("it is mapped")?;
     let regs = Direct::new(Arc::clone(&model.device), no_time as fn() -> Nanos);

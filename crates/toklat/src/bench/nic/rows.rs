@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use nic::csb::Version;
-use nic::e1000::Member;
+use nic::e1000::Chip;
 use nic::e1000::driver::Doorbells;
 
 use super::cards;
@@ -162,12 +162,12 @@ macro_rules! alone {
 
 /// A model alone.
 pub const ALONE: &[Row] = alone! {
-    "nic.model.64.tx" to_switch Member::Em82540, Doorbells::Each, 60;
-    "nic.model.64.rx" from_switch Member::Em82540, Doorbells::Each, 60;
-    "nic.model.64.tx.csb" to_switch Member::Em82540, Doorbells::Block(Version::Two), 60;
-    "nic.model.64.rx.csb" from_switch Member::Em82540, Doorbells::Block(Version::Two), 60;
-    "nic.model.64.tx.82574l" to_switch Member::L82574, Doorbells::Each, 60;
-    "nic.model.64.rx.82574l" from_switch Member::L82574, Doorbells::Each, 60;
+    "nic.model.64.tx" to_switch Chip::Em82540, Doorbells::Each, 60;
+    "nic.model.64.rx" from_switch Chip::Em82540, Doorbells::Each, 60;
+    "nic.model.64.tx.csb" to_switch Chip::Em82540, Doorbells::Block(Version::Two), 60;
+    "nic.model.64.rx.csb" from_switch Chip::Em82540, Doorbells::Block(Version::Two), 60;
+    "nic.model.64.tx.82574l" to_switch Chip::L82574, Doorbells::Each, 60;
+    "nic.model.64.rx.82574l" from_switch Chip::L82574, Doorbells::Each, 60;
 };
 
 const COUNTED: &str = "a driver as pcnet32 in one thread with its model: every millisecond a burst of 64 \

@@ -2,7 +2,7 @@
 
 use frame::Mac;
 use nic::device::{DeviceConfig, Model};
-use nic::e1000::{E1000, Member};
+use nic::e1000::{self, Chip};
 use port::Scratch;
 use shmem::{GuestMemory, Mapping, Shared};
 
@@ -48,7 +48,7 @@ impl Bed {
     fn with(transfer: usize) -> Self {
         let memory = GuestMemory::of(Mapping::sparse(MEMORY).unwrap(), 0).unwrap().into_copy();
         let config = DeviceConfig::alone(Arc::new(memory), Mac::local(1), 1).unwrap();
-        let model = E1000::new(Member::Em82540, Shared::private().unwrap(), config);
+        let model = e1000::model(Chip::Em82540, Shared::private().unwrap(), config);
         let courier = Courier::new(Arc::clone(&model.device), transfer, 0);
         let bed = Self { model, courier, guest: vec![0; MEMORY] };
         bed.model.device.set_bus_master(true);

@@ -4,7 +4,7 @@
 //! Developer's Manual*, chapter 13, for the 82540EM, and of the *82574 GbE Controller Family Datasheet*,
 //! chapter 10.
 
-use super::Member;
+use super::Chip;
 use crate::csb::Way;
 
 /// What an access does to a register, beside its effect.
@@ -92,10 +92,10 @@ pub const EM: Members = Members(1);
 pub const L: Members = Members(2);
 
 impl Members {
-    /// True if `member` is one of them.
+    /// True if `chip` is one of them.
     #[must_use]
-    pub const fn has(self, member: Member) -> bool {
-        self.0 & (1 << member as u8) != 0
+    pub const fn has(self, chip: Chip) -> bool {
+        self.0 & (1 << chip as u8) != 0
     }
 }
 
@@ -112,7 +112,7 @@ pub struct Register {
     pub access: Access,
     /// Bits that can be written.
     pub mask: u32,
-    /// Its value after a reset, by member.
+    /// Its value after a reset, by chip.
     pub reset: [u32; 2],
     /// Who has it.
     pub members: Members,
@@ -428,12 +428,12 @@ static ROWS: [u8; COVERED / 4] = {
 
 const _: () = assert!(TABLE.len() < 256);
 
-/// The register at offset `at` (a multiple of four) of `member`, and its word.
+/// The register at offset `at` (a multiple of four) of `chip`, and its word.
 #[inline]
 #[must_use]
-pub fn decode(at: u64, member: Member) -> Option<(&'static Register, usize)> {
+pub fn decode(at: u64, chip: Chip) -> Option<(&'static Register, usize)> {
     let row = usize::from(*ROWS.get(usize::try_from(at / 4).ok()?)?).checked_sub(1)?;
-    let register = TABLE.get(row).filter(|register| register.members.has(member))?;
+    let register = TABLE.get(row).filter(|register| register.members.has(chip))?;
     let within = (at as u32 - register.at) as usize / 4;
     Some((register, usize::from(STARTS[row]) + within))
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shmem::Shareable;
 
-use super::regs::{self, WORDS};
+use super::table::{self, WORDS};
 
 /// A device's registers and what else must survive. All zero is one that was never powered on.
 #[derive(Debug)]
@@ -337,9 +337,9 @@ impl Registers {
 
     /// Bytes of a receive buffer (RCTL.BSIZE, BSEX).
     pub(super) fn buffer_size(&self) -> u32 {
-        let rctl = self.get(regs::RCTL);
+        let rctl = self.get(table::RCTL);
         let code = rctl >> 16 & 3;
-        match (rctl & regs::rctl::BSEX != 0, code) {
+        match (rctl & table::rctl::BSEX != 0, code) {
             // Reserved: the smallest of those that are not.
             (true, 0) => 4096,
             (true, _) => 32768 >> code,

@@ -58,9 +58,9 @@ const PREAD: u16 = 1 << 14;
 
 /// A controller's registers.
 #[derive(Debug)]
-pub(super) struct Controller(pub Arc<Core>);
+pub(super) struct PcnetDevice(pub Arc<Core>);
 
-impl Controller {
+impl PcnetDevice {
     fn registers(&self) -> &Registers {
         &self.0.registers
     }
@@ -307,7 +307,7 @@ impl Chip {
     }
 }
 
-impl Device for Controller {
+impl Device for PcnetDevice {
     fn identity(&self) -> Identity {
         self.0.chip.identity(self.0.csb)
     }
