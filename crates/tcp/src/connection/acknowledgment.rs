@@ -1,0 +1,212 @@
+//! What the peer acknowledges (RFC 9293, 3.10.7.4, fifth check), and what it selectively acknowledges.
+
+use crate::connection::{CloseReason, Connection, Events, Marks, Phase, Run, State};
+use crate::counters::Drop;
+use crate::machine::Shared;
+use crate::segment::{Flags, Header};
+use crate::seq::Seq;
+use crate::time::Nanos;
+
+/// What one acknowledgment has changed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Progress {
+    /// Numbers acknowledged in order.
+    pub acked: u32,
+    /// Bytes that are known to have arrived: in order or not.
+    pub delivered: u32,
+    /// Bytes in flight before.
+    pub in_flight: u32,
+    /// A duplicate SACK came.
+    pub duplicate: bool,
+    /// The segment was nothing but an acknowledgment of what was known.
+    pub repeated: bool,
+}
+
+impl Connection {
+    pub(super) fn on_ack(
+        &mut self,
+        shared: &mut Shared,
+        run: &Run<'_, '_>,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        let header = run.header();
+        let (ack, una) = (header.ack, self.send.una);
+        if ack.after(self.send.nxt) || ack.before(una - self.send.max_window) {
+            // RFC 5961, 5.
+            self.challenge(shared, now);
+            return Err(Drop::BadAck);
+        }
+        if ack.before(una) {
+            return Ok(());
+        }
+        let window = u32::from(header.window) << self.send.shift;
+        let window_changed = self.update_window(shared, header, window);
+        let mut progress = Progress {
+            acked: ack.since(una),
+            in_flight: self.send.board.in_flight(),
+            repeated: run.len == 0 && !run.fin && ack == una && !window_changed,
+            ..Progress::default()
+        };
+        let sacked = self.send.board.sacked;
+        let rtt = self.take_acknowledged(shared, header, now);
+        self.take_sacked(shared, header, &mut progress, now);
+        progress.delivered = (progress.acked + self.send.board.sacked).saturating_sub(sacked);
+        if let Some(rtt) = rtt {
+            self.send.rtt.sample(rtt, now);
+        }
+        if progress.acked > 0 {
+            // The peer is alive: the next time-out is the first again, but without a sample it stays long (Karn).
+            self.send.duplicate_acks = 0;
+            self.tell_room(shared);
+        }
+        self.recover(shared, header, &progress, now);
+        self.after_ack(shared, now);
+        Ok(())
+    }
+
+    /// RFC 9293, 3.10.7.4: SND.WND follows the latest segment.
+    fn update_window(&mut self, shared: &mut Shared, header: &Header, window: u32) -> bool {
+        let send = &mut self.send;
+        let newer =
+            send.wl1.before(header.seq) || (send.wl1 == header.seq && !header.ack.before(send.wl2));
+        if !newer {
+            return false;
+        }
+        let changed = window != send.window;
+        send.set_window(window, header.seq, header.ack);
+        if changed {
+            self.wake(shared);
+        }
+        changed
+    }
+
+    /// Takes acknowledged data out of the buffer; returns a round-trip time, if one was measured.
+    fn take_acknowledged(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        now: Nanos,
+    ) -> Option<u64> {
+        let send = &mut self.send;
+        let acked = header.ack.since(send.una);
+        if acked == 0 {
+            return None;
+        }
+        let echo = header.options.timestamp.map(|t| t.echo.wrapping_sub(self.timestamp_offset));
+        let mut rtt = None;
+        let (rack, estimate) = (&mut send.rack, &send.rtt);
+        send.board.acknowledge(header.ack, |record| {
+            if !record.sacked {
+                rack.delivered(record, estimate, echo, now);
+            }
+            if !record.retransmitted && !record.sacked {
+                rtt = Some(now - record.sent);
+            }
+        });
+        let data = (acked as usize).min(send.buffer.len());
+        send.buffer.acknowledge(data, &mut shared.pool);
+        send.una = header.ack;
+        if self.marks.contains(Marks::FIN_SENT) && header.ack == send.nxt {
+            self.marks |= Marks::FIN_ACKED;
+        }
+        // More may be sent.
+        self.wake(shared);
+        rtt
+    }
+
+    fn take_sacked(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        progress: &mut Progress,
+        now: Nanos,
+    ) {
+        if !self.has(Marks::SACK) {
+            return;
+        }
+        let blocks = header.options.sack.as_slice();
+        if is_duplicate(blocks, header.ack) {
+            progress.duplicate = true;
+            self.on_duplicate_sack(shared, blocks[0]);
+        }
+        let echo = header.options.timestamp.map(|t| t.echo.wrapping_sub(self.timestamp_offset));
+        let mss = self.payload_max();
+        let send = &mut self.send;
+        let (rack, estimate) = (&mut send.rack, &send.rtt);
+        for &(start, end) in blocks {
+            let valid = start.before(end) && !start.before(send.una) && !end.after(send.nxt);
+            if valid {
+                send.board
+                    .sack(start, end, mss, |record| rack.delivered(record, estimate, echo, now));
+            }
+        }
+    }
+
+    fn on_duplicate_sack(&mut self, shared: &mut Shared, (start, end): (Seq, Seq)) {
+        shared.counters.duplicate_sacks += 1;
+        let send = &mut self.send;
+        let len = end.since(start);
+        if !start.before(end) || end.after(send.nxt) || len > send.max_window {
+            return;
+        }
+        send.rack.duplicate(send.una, send.nxt);
+        if let Some(left) = &mut send.undo {
+            *left = left.saturating_sub(len);
+        }
+    }
+
+    /// States that an acknowledgment ends, and timers.
+    fn after_ack(&mut self, shared: &mut Shared, now: Nanos) {
+        if self.has(Marks::FIN_ACKED) {
+            match self.state {
+                State::FinWait1 => self.state = State::FinWait2,
+                State::Closing => self.enter_time_wait(shared, now),
+                State::LastAck => self.finish(shared, CloseReason::Finished),
+                _ => {}
+            }
+        }
+    }
+
+    /// The application waits for room, and there is enough to be worth a call.
+    fn tell_room(&mut self, shared: &mut Shared) {
+        if self.has(Marks::WANTS_ROOM)
+            && self.room(&shared.config) >= self.send_limit(&shared.config) / 2
+        {
+            self.marks.remove(Marks::WANTS_ROOM);
+            self.tell(shared, Events::WRITABLE);
+        }
+    }
+
+    /// True if this phase has come to its end.
+    pub(super) fn phase_is_over(&self) -> bool {
+        match self.send.phase {
+            Phase::Open => false,
+            Phase::Recovery(until) | Phase::Loss(until) | Phase::Reducing(until) => {
+                !self.send.una.before(until)
+            }
+        }
+    }
+
+    /// RFC 3168, 6.1.2: the peer saw congestion marks.
+    pub(super) fn on_echo(&mut self, shared: &mut Shared, header: &Header, progress: &Progress) {
+        let echo = self.has(Marks::ECN) && header.flags.contains(Flags::ECE);
+        if !echo || self.send.phase != Phase::Open || self.send.board.is_empty() {
+            return;
+        }
+        shared.counters.ecn_reductions += 1;
+        self.marks |= Marks::CWR_DUE;
+        self.reduce(progress.in_flight);
+        self.send.phase = Phase::Reducing(self.send.nxt);
+    }
+}
+
+/// True if the first block tells of something that came twice (RFC 2883, 4).
+fn is_duplicate(blocks: &[(Seq, Seq)], ack: Seq) -> bool {
+    match blocks {
+        [(start, end), ..] if start.before(ack) && !end.after(ack) => true,
+        [(start, end), (outer_start, outer_end), ..] => {
+            !start.before(*outer_start) && !end.after(*outer_end)
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,301 @@
+//! A segment comes in (RFC 9293, 3.10.7).
+
+use crate::connection::{
+    Agreed, CHALLENGES, CloseReason, Connection, Events, MIN_MSS, Marks, State,
+};
+use crate::counters::Drop;
+use crate::machine::{Receive, Shared};
+use crate::segment::{Flags, Header, Segment};
+use crate::seq::Seq;
+use crate::time::Nanos;
+
+/// After so long a timestamp says nothing (RFC 7323, 5.5).
+const PAWS_IDLE: u64 = 24 * 24 * 3600 * Nanos::SECOND;
+
+/// Neighbouring segments of one flow, which are processed as one (GRO).
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'r, 'p> {
+    parts: &'r [Segment<'p>],
+    pub len: u32,
+    pub fin: bool,
+}
+
+impl<'r, 'p> Run<'r, 'p> {
+    /// `parts` follow each other without gaps; there is at least one.
+    pub fn new(parts: &'r [Segment<'p>]) -> Self {
+        let len = parts.iter().map(|part| part.payload.len() as u32).sum();
+        let fin = parts.last().is_some_and(|part| part.header.flags.contains(Flags::FIN));
+        Self { parts, len, fin }
+    }
+
+    #[inline]
+    pub fn header(&self) -> &'r Header {
+        &self.parts[0].header
+    }
+
+    /// The number after the run.
+    pub fn end(&self) -> Seq {
+        let syn = u32::from(self.header().flags.contains(Flags::SYN));
+        self.header().seq + self.len + u32::from(self.fin) + syn
+    }
+
+    /// The payload without its first `skip` bytes, at most `keep` of them.
+    pub fn pieces(
+        &self,
+        mut skip: usize,
+        mut keep: usize,
+    ) -> impl Iterator<Item = &'p [u8]> + use<'r, 'p> {
+        self.parts.iter().filter_map(move |part| {
+            let from = skip.min(part.payload.len());
+            skip -= from;
+            let piece = &part.payload[from..];
+            let piece = &piece[..piece.len().min(keep)];
+            keep -= piece.len();
+            (!piece.is_empty()).then_some(piece)
+        })
+    }
+}
+
+impl Connection {
+    /// Processes a run of segments.
+    pub fn input(
+        &mut self,
+        shared: &mut Shared,
+        run: &Run<'_, '_>,
+        now: Nanos,
+        app: &mut impl Receive,
+    ) {
+        let result = match self.state {
+            State::Closed => Err(Drop::NoConnection),
+            State::SynSent => self.input_syn_sent(shared, run, now),
+            _ => self.input_synchronised(shared, run, now, app),
+        };
+        if let Err(reason) = result {
+            shared.counters.count(reason);
+        }
+        self.rearm(shared, now);
+    }
+
+    /// RFC 9293, 3.10.7.4.
+    fn input_synchronised(
+        &mut self,
+        shared: &mut Shared,
+        run: &Run<'_, '_>,
+        now: Nanos,
+        app: &mut impl Receive,
+    ) -> Result<(), Drop> {
+        let header = run.header();
+        self.check_timestamp(shared, header, now)?;
+        self.check_window(shared, run, now)?;
+        if header.flags.contains(Flags::RST) {
+            return self.on_reset(shared, header, now);
+        }
+        if header.flags.contains(Flags::SYN) {
+            return self.on_unexpected_syn(shared, header, now);
+        }
+        if !header.flags.contains(Flags::ACK) {
+            return Err(Drop::NoAck);
+        }
+        self.receive.last_heard = now;
+        self.send.unanswered = 0;
+        self.update_ts_recent(header, now);
+        if self.state == State::SynReceived {
+            self.establish(shared, header)?;
+        }
+        self.on_ack(shared, run, now)?;
+        if run.len > 0 || run.fin {
+            self.on_data(shared, run, now, app)?;
+        }
+        Ok(())
+    }
+
+    /// PAWS (RFC 7323, 5.3).
+    fn check_timestamp(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        if !self.has(Marks::TIMESTAMPS) || header.flags.contains(Flags::RST) {
+            return Ok(());
+        }
+        let Some(timestamp) = header.options.timestamp else { return Err(Drop::NoTimestamp) };
+        let older = (timestamp.value.wrapping_sub(self.receive.ts_recent) as i32) < 0;
+        if older && now - self.receive.ts_recent_at < PAWS_IDLE {
+            self.challenge(shared, now);
+            return Err(Drop::Paws);
+        }
+        Ok(())
+    }
+
+    fn update_ts_recent(&mut self, header: &Header, now: Nanos) {
+        if self.has(Marks::TIMESTAMPS)
+            && let Some(timestamp) = header.options.timestamp
+            && !header.seq.after(self.receive.last_ack)
+            && (timestamp.value.wrapping_sub(self.receive.ts_recent) as i32) >= 0
+        {
+            (self.receive.ts_recent, self.receive.ts_recent_at) = (timestamp.value, now);
+        }
+    }
+
+    /// Is any of it in the window? (RFC 9293, 3.10.7.4, first check)
+    fn check_window(
+        &mut self,
+        shared: &mut Shared,
+        run: &Run<'_, '_>,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        let (seq, end, receive) = (run.header().seq, run.end(), &mut self.receive);
+        let empty = end == seq;
+        let late = end.before(receive.nxt) || (end == receive.nxt && !empty);
+        let beyond =
+            seq.after(receive.edge) || (seq == receive.edge && seq != receive.nxt && !empty);
+        if !late && !beyond {
+            return Ok(());
+        }
+        let reset = run.header().flags.contains(Flags::RST);
+        if reset {
+            return Err(Drop::BadReset);
+        }
+        if late && run.len > 0 {
+            // A retransmission that was not needed: say so (RFC 2883), and at once.
+            receive.duplicate = Some((seq, seq + run.len));
+            self.acknowledge_now(shared);
+            return Err(Drop::Duplicate);
+        }
+        self.challenge(shared, now);
+        Err(Drop::OutOfWindow)
+    }
+
+    /// RFC 5961, 3.
+    fn on_reset(&mut self, shared: &mut Shared, header: &Header, now: Nanos) -> Result<(), Drop> {
+        if header.seq != self.receive.nxt {
+            self.challenge(shared, now);
+            return Err(Drop::BlindReset);
+        }
+        let refused = self.state == State::SynReceived;
+        self.finish(shared, if refused { CloseReason::Refused } else { CloseReason::Reset });
+        Ok(())
+    }
+
+    /// RFC 5961, 4; in SYN-RECEIVED the peer has not seen the SYN-ACK.
+    fn on_unexpected_syn(
+        &mut self,
+        shared: &mut Shared,
+        header: &Header,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        if self.state == State::SynReceived && header.seq + 1 == self.receive.nxt {
+            self.marks |= Marks::SYN_DUE;
+            self.wake(shared);
+            return Ok(());
+        }
+        self.challenge(shared, now);
+        Err(Drop::UnexpectedSyn)
+    }
+
+    /// Sends an ACK that tells the peer where this side stands, but not many (RFC 5961, 7). The limit is the
+    /// connection's own: one of all connections would be a side channel (CVE-2016-5696).
+    pub(super) fn challenge(&mut self, shared: &mut Shared, now: Nanos) {
+        let second = (now.0 / Nanos::SECOND) as u32;
+        if self.challenge_second != second {
+            (self.challenge_second, self.challenges) = (second, 0);
+        }
+        if self.challenges >= CHALLENGES {
+            shared.counters.count(Drop::ChallengeLimit);
+            return;
+        }
+        self.challenges += 1;
+        shared.counters.challenges += 1;
+        self.acknowledge_now(shared);
+    }
+
+    /// The ACK of our SYN, in SYN-RECEIVED.
+    fn establish(&mut self, shared: &mut Shared, header: &Header) -> Result<(), Drop> {
+        if header.ack != self.send.nxt {
+            shared.reset_for(header, 0);
+            return Err(Drop::BadAck);
+        }
+        self.send.una = header.ack;
+        let closing = self.has(Marks::FIN_QUEUED);
+        self.state = if closing { State::FinWait1 } else { State::Established };
+        self.send.rack = crate::rack::Rack::new(self.send.una);
+        self.send.set_window(u32::from(header.window) << self.send.shift, header.seq, header.ack);
+        self.timers.stop_retransmission();
+        self.send.rtt.backoff = 0;
+        self.tell(shared, Events::CONNECTED);
+        Ok(())
+    }
+
+    /// RFC 9293, 3.10.7.3.
+    fn input_syn_sent(
+        &mut self,
+        shared: &mut Shared,
+        run: &Run<'_, '_>,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        let header = run.header();
+        let flags = header.flags;
+        let acks = flags.contains(Flags::ACK);
+        if acks && header.ack != self.send.nxt {
+            if !flags.contains(Flags::RST) {
+                shared.reset_for(header, run.len);
+            }
+            return Err(Drop::BadAck);
+        }
+        if flags.contains(Flags::RST) {
+            if !acks {
+                return Err(Drop::BadReset);
+            }
+            self.finish(shared, CloseReason::Refused);
+            return Ok(());
+        }
+        if !flags.contains(Flags::SYN) {
+            return Err(Drop::BadFlags);
+        }
+        self.agree_with(shared, header, acks, now);
+        self.receive.last_heard = now;
+        self.timers.stop_retransmission();
+        if acks {
+            self.on_syn_ack(shared, header, now);
+        } else {
+            // Simultaneous open: the SYN is sent again, with an ACK.
+            self.state = State::SynReceived;
+            self.marks |= Marks::SYN_DUE;
+            self.wake(shared);
+        }
+        Ok(())
+    }
+
+    fn agree_with(&mut self, shared: &Shared, header: &Header, acks: bool, now: Nanos) {
+        let options = &header.options;
+        let config = &shared.config;
+        // A SYN asks by both flags, a SYN-ACK agrees by ECE alone (RFC 3168, 6.1.1).
+        let ecn = header.flags & (Flags::ECE | Flags::CWR);
+        let agreed = Agreed {
+            iss: self.iss,
+            irs: header.seq,
+            mss: options.mss.unwrap_or(536).max(MIN_MSS),
+            shift: options.window_scale.filter(|_| config.window_scaling),
+            sack: options.sack_permitted,
+            ecn: ecn == if acks { Flags::ECE } else { Flags::ECE | Flags::CWR },
+            ts_recent: options.timestamp.filter(|_| config.timestamps).map(|t| t.value),
+            rtt: 0,
+        };
+        self.agree(config, &agreed, now);
+    }
+
+    fn on_syn_ack(&mut self, shared: &mut Shared, header: &Header, now: Nanos) {
+        self.send.una = header.ack;
+        self.state = State::Established;
+        self.send.rack = crate::rack::Rack::new(self.send.una);
+        // The window of a SYN is never scaled (RFC 7323, 2.2).
+        self.send.set_window(header.window.into(), header.seq, header.ack);
+        if self.send.rtt.backoff == 0 {
+            self.send.rtt.sample(now - self.send.last_sent, now);
+        }
+        self.send.rtt.backoff = 0;
+        self.acknowledge_now(shared);
+        self.tell(shared, Events::CONNECTED | Events::WRITABLE);
+    }
+}

@@ -1,0 +1,235 @@
+//! Timers. A connection has one entry in the wheel: that of its earliest deadline.
+
+use crate::connection::{CloseReason, Connection, Marks, Phase, State};
+use crate::machine::Shared;
+use crate::segment::Flags;
+use crate::time::Nanos;
+
+/// What the retransmission timer waits for; it is one timer (RFC 8985, 8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Retransmission {
+    /// The retransmission time-out (RFC 6298).
+    Timeout,
+    /// The tail loss probe (RFC 8985, 7).
+    Probe,
+    /// The reordering window's end (RFC 8985, 6.2).
+    Reordering,
+    /// The next probe of a closed window (RFC 9293, 3.8.6.1).
+    Window,
+}
+
+#[derive(Debug)]
+pub(crate) struct Timers {
+    retransmission: Nanos,
+    kind: Retransmission,
+    /// The delayed ACK.
+    pub ack: Nanos,
+    keep_alive: Nanos,
+    /// When the machine gives a connection up that the application has closed.
+    orphan: Nanos,
+    /// What the wheel has.
+    scheduled: Nanos,
+}
+
+impl Timers {
+    pub fn new() -> Self {
+        Self {
+            retransmission: Nanos::NEVER,
+            kind: Retransmission::Timeout,
+            ack: Nanos::NEVER,
+            keep_alive: Nanos::NEVER,
+            orphan: Nanos::NEVER,
+            scheduled: Nanos::NEVER,
+        }
+    }
+
+    pub fn clear(&mut self) {
+        *self = Self { scheduled: self.scheduled, ..Self::new() };
+    }
+
+    pub fn set_retransmission(&mut self, kind: Retransmission, at: Nanos) {
+        (self.retransmission, self.kind) = (at, kind);
+    }
+
+    pub fn stop_retransmission(&mut self) {
+        self.retransmission = Nanos::NEVER;
+    }
+
+    pub fn retransmission_is_off(&self) -> bool {
+        self.retransmission == Nanos::NEVER
+    }
+
+    pub fn stop_window_probes(&mut self) {
+        if self.kind == Retransmission::Window {
+            self.stop_retransmission();
+        }
+    }
+
+    fn earliest(&self) -> Nanos {
+        self.retransmission.min(self.ack).min(self.keep_alive).min(self.orphan)
+    }
+
+    /// The wheel has no entry any more.
+    pub fn popped(&mut self) {
+        self.scheduled = Nanos::NEVER;
+    }
+}
+
+impl Connection {
+    /// Brings the wheel up to date. An entry that is too early stays: it costs a look, not a move for each ACK.
+    pub fn rearm(&mut self, shared: &mut Shared, now: Nanos) {
+        let earliest = self.timers.earliest();
+        if earliest < self.timers.scheduled {
+            self.timers.scheduled = earliest;
+            shared.wheel.schedule(self.index, earliest, now);
+        }
+    }
+
+    /// The wheel's entry has come.
+    pub fn on_timer(&mut self, shared: &mut Shared, now: Nanos) {
+        self.timers.popped();
+        if self.timers.ack <= now {
+            self.timers.ack = Nanos::NEVER;
+            self.acknowledge_now(shared);
+        }
+        if self.timers.retransmission <= now {
+            self.timers.stop_retransmission();
+            self.on_retransmission_timer(shared, now);
+        }
+        if self.timers.keep_alive <= now {
+            self.on_keep_alive(shared, now);
+        }
+        if self.timers.orphan <= now {
+            self.abort(shared, now);
+        }
+        self.rearm(shared, now);
+    }
+
+    fn on_retransmission_timer(&mut self, shared: &mut Shared, now: Nanos) {
+        match self.timers.kind {
+            Retransmission::Timeout
+                if matches!(self.state, State::SynSent | State::SynReceived) =>
+            {
+                self.on_syn_timeout(shared, now);
+            }
+            Retransmission::Timeout if self.send.rtt.backoff >= self.tuning.retries => {
+                self.give_up(shared, now);
+            }
+            Retransmission::Timeout => self.on_timeout(shared, now),
+            Retransmission::Probe => self.on_probe_timeout(shared, now),
+            Retransmission::Reordering => self.on_reordering_timeout(shared, now),
+            Retransmission::Window => {
+                if self.send.unanswered >= self.tuning.retries {
+                    return self.give_up(shared, now);
+                }
+                self.send.unanswered += 1;
+                self.send.rtt.backoff = self.send.rtt.backoff.saturating_add(1);
+                self.marks |= Marks::PROBE_DUE;
+                self.wake(shared);
+            }
+        }
+    }
+
+    fn on_syn_timeout(&mut self, shared: &mut Shared, now: Nanos) {
+        shared.counters.timeouts += 1;
+        if self.send.rtt.backoff >= self.tuning.syn_retries {
+            return self.finish(shared, CloseReason::TimedOut);
+        }
+        self.send.rtt.backoff += 1;
+        self.marks |= Marks::SYN_DUE;
+        self.timers
+            .set_retransmission(Retransmission::Timeout, now + self.send.rtt.rto(&self.tuning));
+        self.wake(shared);
+    }
+
+    fn on_reordering_timeout(&mut self, shared: &mut Shared, now: Nanos) {
+        let in_flight = self.send.board.in_flight();
+        let wait = self.detect_lost(now);
+        if self.send.board.lost > 0 {
+            if matches!(self.send.phase, Phase::Open | Phase::Reducing(_)) {
+                self.lost_by_time(shared, in_flight);
+            }
+            self.wake(shared);
+        }
+        match wait {
+            Some(wait) => self.timers.set_retransmission(Retransmission::Reordering, now + wait),
+            None => self.arm_retransmission(now),
+        }
+    }
+
+    /// The peer does not answer any more.
+    fn give_up(&mut self, shared: &mut Shared, now: Nanos) {
+        let reset = self.header(self.send.nxt, Flags::RST | Flags::ACK, now);
+        shared.reply(reset);
+        self.finish(shared, CloseReason::TimedOut);
+    }
+
+    /// Sets the timer for what is in flight: a probe before the time-out, where that can help (RFC 8985, 7.2).
+    pub fn arm_retransmission(&mut self, now: Nanos) {
+        let send = &self.send;
+        if send.board.is_empty() {
+            return self.timers.stop_retransmission();
+        }
+        let timeout = send.rtt.rto(&self.tuning);
+        let probes = self.has(Marks::SACK)
+            && send.phase == Phase::Open
+            && send.tail_probe.is_none()
+            && !self.has(Marks::TAIL_PROBE_DUE)
+            && send.board.sacked == 0
+            && send.rtt.smoothed > 0;
+        if probes {
+            let single = send.board.in_flight() <= u32::from(send.mss);
+            let wait = 2 * send.rtt.smoothed + if single { self.tuning.peer_ack_delay } else { 0 };
+            if wait < timeout {
+                return self.timers.set_retransmission(Retransmission::Probe, now + wait);
+            }
+        }
+        self.timers.set_retransmission(Retransmission::Timeout, now + timeout);
+    }
+
+    /// Starts or stops probes of a closed window.
+    pub fn arm_window_probe(&mut self, blocked: bool, now: Nanos) {
+        if !blocked || !self.send.board.is_empty() {
+            return self.timers.stop_window_probes();
+        }
+        if self.timers.retransmission_is_off() {
+            let wait = self.send.rtt.rto(&self.tuning);
+            self.timers.set_retransmission(Retransmission::Window, now + wait);
+        }
+    }
+
+    /// Starts keep-alive, or changes it.
+    pub fn arm_keep_alive(&mut self) {
+        self.timers.keep_alive = match self.tuning.keep_alive {
+            Some(keep_alive) if self.state != State::Closed => {
+                self.receive.last_heard + keep_alive.idle
+            }
+            _ => Nanos::NEVER,
+        };
+    }
+
+    fn on_keep_alive(&mut self, shared: &mut Shared, now: Nanos) {
+        let Some(keep_alive) = self.tuning.keep_alive else {
+            self.timers.keep_alive = Nanos::NEVER;
+            return;
+        };
+        let due = self.receive.last_heard + keep_alive.idle;
+        // What is in flight is its own probe.
+        if now < due || !self.send.board.is_empty() || self.state == State::SynSent {
+            self.timers.keep_alive = due.max(now + keep_alive.interval);
+            return;
+        }
+        if self.send.unanswered >= keep_alive.probes {
+            return self.give_up(shared, now);
+        }
+        self.send.unanswered += 1;
+        self.timers.keep_alive = now + keep_alive.interval;
+        self.marks |= Marks::PROBE_DUE;
+        self.wake(shared);
+    }
+
+    /// The application has gone: what is left has this long.
+    pub fn arm_orphan(&mut self, now: Nanos) {
+        self.timers.orphan = now + self.tuning.orphan_timeout;
+    }
+}

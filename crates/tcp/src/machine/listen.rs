@@ -1,0 +1,454 @@
+//! Listeners: SYN queue, SYN cookies, accept queue.
+
+use alloc::collections::VecDeque;
+use core::net::IpAddr;
+use core::num::NonZeroU16;
+
+use crate::config::Tuning;
+use crate::connection::{Agreed, Connection, MIN_MSS, Marks, Run};
+use crate::cookie::{self, Remembered};
+use crate::counters::Drop;
+use crate::flow::Flow;
+use crate::machine::{ConnId, ListenerId, Machine, OpenError, Receive};
+use crate::options::{Options, SackBlocks, Timestamp};
+use crate::segment::{Ecn, Flags, Header};
+use crate::seq::Seq;
+use crate::time::Nanos;
+
+pub(super) struct Listener {
+    address: Option<IpAddr>,
+    port: u16,
+    backlog: usize,
+    /// Connections whose handshake is done.
+    queue: VecDeque<u32>,
+    tuning: Tuning,
+}
+
+/// A SYN was answered, the answer not acknowledged. With what the table adds, it takes 64 bytes.
+#[derive(Clone, Copy)]
+pub(super) struct HalfOpen {
+    pub flow: Flow,
+    iss: Seq,
+    irs: Seq,
+    ts_recent: u32,
+    /// When the SYN-ACK was sent first, in microseconds.
+    sent: u32,
+    mss: NonZeroU16,
+    /// Window scale in the low four bits, 15 for none; then [`SACK`], [`ECN`], [`STAMPED`].
+    options: u8,
+    retries: u8,
+}
+
+const NO_SCALE: u8 = 15;
+const SACK: u8 = 1 << 4;
+const ECN: u8 = 1 << 5;
+const STAMPED: u8 = 1 << 6;
+
+impl HalfOpen {
+    fn agreed(&self, now: Nanos) -> Agreed {
+        let took = now.micros().wrapping_sub(self.sent);
+        Agreed {
+            iss: self.iss,
+            irs: self.irs,
+            mss: self.mss.get(),
+            shift: Some(self.options & 15).filter(|shift| *shift != NO_SCALE),
+            sack: self.options & SACK != 0,
+            ecn: self.options & ECN != 0,
+            ts_recent: (self.options & STAMPED != 0).then_some(self.ts_recent),
+            rtt: if self.retries == 0 { u64::from(took.max(1)) * Nanos::MICRO } else { 0 },
+        }
+    }
+}
+
+impl Machine {
+    /// Listens at a port, of one local address or of all. At most `backlog` connections wait to be accepted.
+    ///
+    /// # Errors
+    /// [`OpenError::InUse`] if there is a listener at this port.
+    pub fn listen(
+        &mut self,
+        address: Option<IpAddr>,
+        port: u16,
+        backlog: usize,
+        tuning: Option<Tuning>,
+    ) -> Result<ListenerId, OpenError> {
+        if self.ports.contains_key(&port) {
+            return Err(OpenError::InUse);
+        }
+        let tuning = tuning.unwrap_or(self.shared.config.tuning);
+        let queue = VecDeque::with_capacity(backlog.min(1024));
+        let listener = Listener { address, port, backlog, queue, tuning };
+        let free = self.listeners.iter().position(Option::is_none);
+        let index = free.unwrap_or(self.listeners.len());
+        match self.listeners.get_mut(index) {
+            Some(place) => *place = Some(listener),
+            None => self.listeners.push(Some(listener)),
+        }
+        self.ports.insert(port, index as u32);
+        Ok(ListenerId(index as u32))
+    }
+
+    /// The oldest connection of a listener whose handshake is done.
+    pub fn accept(&mut self, id: ListenerId) -> Option<ConnId> {
+        let listener = self.listeners.get_mut(id.0 as usize)?.as_mut()?;
+        let index = listener.queue.pop_front()?;
+        let connection = self.connections.get_mut(index)?;
+        connection.marks |= Marks::OWNED;
+        connection.listener = 0;
+        self.shared.counters.accepted += 1;
+        // Data may have come, or the connection may have ended, before it had an owner.
+        let events = connection.events;
+        connection.tell(&mut self.shared, events);
+        Some(ConnId { index, generation: connection.generation })
+    }
+
+    /// How many connections of a listener wait to be accepted.
+    #[must_use]
+    pub fn waiting(&self, id: ListenerId) -> usize {
+        let listener = self.listeners.get(id.0 as usize).and_then(Option::as_ref);
+        listener.map_or(0, |listener| listener.queue.len())
+    }
+
+    /// Stops listening. Connections that nobody accepted are reset.
+    pub fn stop_listening(&mut self, id: ListenerId, now: Nanos) {
+        let Some(listener) = self.listeners.get_mut(id.0 as usize).and_then(Option::take) else {
+            return;
+        };
+        self.ports.remove(&listener.port);
+        for index in listener.queue {
+            if let Some(connection) = self.connections.get_mut(index) {
+                connection.listener = 0;
+                connection.abort(&mut self.shared, now);
+                connection.release(&mut self.shared, now);
+                self.settle(index);
+            }
+        }
+    }
+
+    /// A segment that belongs to no connection. `least` is the lowest initial number that is allowed.
+    pub(super) fn on_listener(
+        &mut self,
+        run: &Run<'_, '_>,
+        least: Option<Seq>,
+        now: Nanos,
+        app: &mut impl Receive,
+    ) {
+        let header = run.header();
+        let Some(listener) = self.listener_for(&header.flow) else {
+            self.shared.counters.count(Drop::NoConnection);
+            self.shared.reset_for(header, run.end().since(header.seq));
+            return;
+        };
+        let flags = header.flags & (Flags::SYN | Flags::ACK | Flags::RST);
+        let dropped = match flags {
+            Flags::SYN => self.on_syn(listener, header, least, now),
+            Flags::ACK => self.on_cookie(listener, run, now, app),
+            _ => Err(Drop::ListenNoSyn),
+        };
+        if let Err(reason) = dropped {
+            self.shared.counters.count(reason);
+            if flags.contains(Flags::ACK)
+                && reason != Drop::AcceptFull
+                && reason != Drop::ConnectionsFull
+            {
+                self.shared.reset_for(header, run.end().since(header.seq));
+            }
+        }
+    }
+
+    fn listener_for(&self, flow: &Flow) -> Option<u32> {
+        let index = *self.ports.get(&flow.local_port())?;
+        let listener = self.listeners.get(index as usize)?.as_ref()?;
+        listener.address.is_none_or(|address| address == flow.local().0).then_some(index)
+    }
+
+    fn accept_is_full(&self, listener: u32) -> bool {
+        let listener = self.listeners.get(listener as usize).and_then(Option::as_ref);
+        listener.is_none_or(|listener| listener.queue.len() >= listener.backlog)
+    }
+
+    fn on_syn(
+        &mut self,
+        listener: u32,
+        header: &Header,
+        least: Option<Seq>,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        if self.accept_is_full(listener) {
+            return Err(Drop::AcceptFull);
+        }
+        let remembered = self.offered(header);
+        if self.half_open.is_full() {
+            return self.send_cookie(header, &remembered, now);
+        }
+        let iss = self.shared.secret.initial_seq(&header.flow, now);
+        let iss = least.map_or(iss, |least| iss.max(least));
+        let stamp = header.options.timestamp.filter(|_| self.shared.config.timestamps);
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        let half = HalfOpen {
+            flow: header.flow,
+            iss,
+            irs: header.seq,
+            ts_recent: stamp.map_or(0, |stamp| stamp.value),
+            sent: now.micros(),
+            mss: NonZeroU16::new(remembered.mss).unwrap_or(NonZeroU16::MIN),
+            options: remembered.shift.unwrap_or(NO_SCALE)
+                | bit(remembered.sack, SACK)
+                | bit(remembered.ecn, ECN)
+                | bit(stamp.is_some(), STAMPED),
+            retries: 0,
+        };
+        let hash = self.shared.secret.table_hash(&header.flow) as u32;
+        let index = self.half_open.insert(hash, half).map_err(|_| Drop::SynQueueFull)?;
+        self.send_syn_ack(index, now);
+        self.arm_half_open(index, now);
+        Ok(())
+    }
+
+    /// What the peer's SYN offers and we take.
+    fn offered(&self, header: &Header) -> Remembered {
+        let (options, config) = (&header.options, &self.shared.config);
+        let asks = Flags::ECE | Flags::CWR;
+        Remembered {
+            mss: options.mss.unwrap_or(536).max(MIN_MSS),
+            shift: options.window_scale.filter(|_| config.window_scaling),
+            sack: options.sack_permitted && config.sack,
+            ecn: header.flags.contains(asks) && config.ecn,
+        }
+    }
+
+    /// Sends the SYN-ACK of a half-open connection.
+    fn send_syn_ack(&mut self, index: u32, now: Nanos) {
+        let Some(half) = self.half_open.get(index).copied() else { return };
+        let agreed = half.agreed(now);
+        let remembered = Remembered {
+            mss: agreed.mss,
+            shift: agreed.shift,
+            sack: agreed.sack,
+            // A SYN-ACK that was sent again: what is in the way may not know ECN.
+            ecn: agreed.ecn,
+        };
+        let clock = now.millis().wrapping_add(self.shared.secret.timestamp_offset(&half.flow));
+        let stamp = agreed.ts_recent.map(|echo| Timestamp { value: clock, echo });
+        let header = self.syn_ack(half.flow, half.iss, half.irs, &remembered, stamp);
+        self.shared.reply(header);
+    }
+
+    fn arm_half_open(&mut self, index: u32, now: Nanos) {
+        let Some(half) = self.half_open.get(index) else { return };
+        let wait = self.shared.config.tuning.rto_initial << half.retries.min(16);
+        let wait = wait.min(self.shared.config.tuning.rto_max);
+        let timer = self.shared.config.max_connections as u32 + index;
+        self.shared.wheel.schedule(timer, now + wait, now);
+    }
+
+    fn syn_ack(
+        &self,
+        flow: Flow,
+        iss: Seq,
+        irs: Seq,
+        with: &Remembered,
+        stamp: Option<Timestamp>,
+    ) -> Header {
+        let config = &self.shared.config;
+        let mut flags = Flags::SYN | Flags::ACK;
+        flags.set(Flags::ECE, with.ecn);
+        Header {
+            flow,
+            seq: iss,
+            ack: irs + 1,
+            flags,
+            window: config.receive_start.min(0xffff) as u16,
+            ecn: Ecn::NotCapable,
+            options: Options {
+                mss: Some(config.mss(flow.ip_header_len())),
+                window_scale: with.shift.map(|_| config.window_shift()),
+                sack_permitted: with.sack,
+                timestamp: stamp,
+                sack: SackBlocks::NONE,
+            },
+        }
+    }
+
+    /// The SYN queue is full: nothing is kept.
+    fn send_cookie(
+        &mut self,
+        header: &Header,
+        offered: &Remembered,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        if !self.shared.config.syn_cookies {
+            return Err(Drop::SynQueueFull);
+        }
+        let iss = cookie::make(&self.shared.secret, &header.flow, header.seq, offered.mss, now);
+        let stamp = header.options.timestamp.filter(|_| self.shared.config.timestamps);
+        let clock = now.millis().wrapping_add(self.shared.secret.timestamp_offset(&header.flow));
+        // Without a timestamp there is no room to remember options.
+        let with = match stamp {
+            Some(_) => *offered,
+            None => Remembered { shift: None, sack: false, ecn: false, ..*offered },
+        };
+        let stamp =
+            stamp.map(|stamp| Timestamp { value: cookie::stamp(clock, &with), echo: stamp.value });
+        let reply = self.syn_ack(header.flow, iss, header.seq, &with, stamp);
+        self.shared.counters.cookies_out += u64::from(self.shared.reply(reply));
+        Ok(())
+    }
+
+    /// An ACK to a listener: it may answer a cookie.
+    fn on_cookie(
+        &mut self,
+        listener: u32,
+        run: &Run<'_, '_>,
+        now: Nanos,
+        app: &mut impl Receive,
+    ) -> Result<(), Drop> {
+        let header = run.header();
+        let (irs, iss) = (header.seq - 1, header.ack - 1);
+        let secret = &self.shared.secret;
+        let mss = match self.shared.config.syn_cookies {
+            true => cookie::check(secret, &header.flow, irs, iss, now).ok_or(Drop::BadCookie)?,
+            false => return Err(Drop::ListenNoSyn),
+        };
+        let stamp = header.options.timestamp.filter(|_| self.shared.config.timestamps);
+        let remembered = match stamp {
+            // The offset is added to the clock before the bits are put in, so the echo has them as they are.
+            Some(stamp) => cookie::unstamp(stamp.echo, mss),
+            None => Remembered { mss, shift: None, sack: false, ecn: false },
+        };
+        let agreed = Agreed {
+            iss,
+            irs,
+            mss: remembered.mss,
+            shift: remembered.shift,
+            sack: remembered.sack,
+            ecn: remembered.ecn,
+            ts_recent: stamp.map(|stamp| stamp.value),
+            rtt: 0,
+        };
+        self.complete(listener, &agreed, run, now, app)?;
+        self.shared.counters.cookies_in += 1;
+        Ok(())
+    }
+
+    /// A segment of a half-open connection.
+    pub(super) fn on_half_open(
+        &mut self,
+        index: u32,
+        run: &Run<'_, '_>,
+        now: Nanos,
+        app: &mut impl Receive,
+    ) {
+        if let Err(reason) = self.try_half_open(index, run, now, app) {
+            self.shared.counters.count(reason);
+        }
+    }
+
+    fn try_half_open(
+        &mut self,
+        index: u32,
+        run: &Run<'_, '_>,
+        now: Nanos,
+        app: &mut impl Receive,
+    ) -> Result<(), Drop> {
+        let header = run.header();
+        let half = *self.half_open.get(index).ok_or(Drop::NoConnection)?;
+        if header.flags.contains(Flags::RST) {
+            if header.seq != half.irs + 1 {
+                return Err(Drop::BadReset);
+            }
+            self.forget_half_open(index);
+            return Ok(());
+        }
+        if header.flags.contains(Flags::SYN) {
+            return match header.seq == half.irs {
+                // The peer has not seen the SYN-ACK; its timer goes on.
+                true => {
+                    self.send_syn_ack(index, now);
+                    Ok(())
+                }
+                false => Err(Drop::UnexpectedSyn),
+            };
+        }
+        if !header.flags.contains(Flags::ACK) {
+            return Err(Drop::NoAck);
+        }
+        let stamp_is_missing = half.options & STAMPED != 0 && header.options.timestamp.is_none();
+        let window = self.shared.config.receive_start.min(0xffff);
+        if header.ack != half.iss + 1 || header.seq.since(half.irs + 1) > window {
+            self.shared.reset_for(header, 0);
+            return Err(Drop::BadAck);
+        }
+        if stamp_is_missing {
+            return Err(Drop::NoTimestamp);
+        }
+        let listener = self.listener_for(&half.flow).ok_or(Drop::NoConnection)?;
+        self.complete(listener, &half.agreed(now), run, now, app)?;
+        self.forget_half_open(index);
+        Ok(())
+    }
+
+    fn forget_half_open(&mut self, index: u32) {
+        self.shared.wheel.cancel(self.shared.config.max_connections as u32 + index);
+        self.half_open.unlink(index);
+        self.half_open.remove(index);
+    }
+
+    pub(super) fn on_half_open_timer(&mut self, index: u32, now: Nanos) {
+        let retries = self.shared.config.tuning.syn_retries;
+        let Some(half) = self.half_open.get_mut(index) else { return };
+        if half.retries >= retries {
+            self.forget_half_open(index);
+            return;
+        }
+        half.retries += 1;
+        self.send_syn_ack(index, now);
+        self.arm_half_open(index, now);
+    }
+
+    /// The handshake is done: a connection enters the accept queue, and processes the segment that has ended it.
+    fn complete(
+        &mut self,
+        listener: u32,
+        agreed: &Agreed,
+        run: &Run<'_, '_>,
+        now: Nanos,
+        app: &mut impl Receive,
+    ) -> Result<(), Drop> {
+        if self.accept_is_full(listener) {
+            return Err(Drop::AcceptFull);
+        }
+        if self.connections.is_full() {
+            return Err(Drop::ConnectionsFull);
+        }
+        let Some(Some(place)) = self.listeners.get_mut(listener as usize) else {
+            return Err(Drop::NoConnection);
+        };
+        self.generation = self.generation.wrapping_add(1);
+        let flow = run.header().flow;
+        let mut connection =
+            Connection::accept(flow, self.generation, &self.shared, place.tuning, agreed, now);
+        connection.listener = listener + 1;
+        connection.arm_keep_alive();
+        let index = self.insert(connection).ok_or(Drop::ConnectionsFull)?;
+        if let Some(Some(place)) = self.listeners.get_mut(listener as usize) {
+            place.queue.push_back(index);
+        }
+        if let Some(connection) = self.connections.get_mut(index) {
+            connection.input(&mut self.shared, run, now, app);
+        }
+        self.settle(index);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::table::Table;
+
+    #[test]
+    fn a_half_open_connection_takes_64_bytes() {
+        assert_eq!(Table::<HalfOpen>::ENTRY, 64);
+    }
+}

@@ -1,0 +1,517 @@
+//! The machine: all connections of a host, found by keyed hash, visited by work list and timer wheel.
+
+mod input;
+mod listen;
+mod shared;
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+use core::net::IpAddr;
+
+use bytes::Bytes;
+
+use crate::codec::{self, Verify};
+use crate::config::{Config, Tuning};
+use crate::connection::{CloseReason, Connection, Events, Marks, State};
+use crate::counters::Counters;
+use crate::flow::{Flow, Purpose, Secret};
+use crate::segment::{Emit, Full, Request, Segment};
+use crate::send::Payload;
+use crate::table::Table;
+use crate::time::Nanos;
+
+use listen::{HalfOpen, Listener};
+pub(crate) use shared::Shared;
+
+/// A connection's handle. It says nothing any more once the connection was closed by the application.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId {
+    pub(crate) index: u32,
+    pub(crate) generation: u32,
+}
+
+/// A listener's handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ListenerId(u32);
+
+/// Who reads data straight from the frame that it came in.
+pub trait Receive {
+    /// Data came in order. Returns how many bytes were taken; the rest is copied and can be read later.
+    fn receive(&mut self, id: ConnId, data: &[u8]) -> usize;
+}
+
+impl<F: FnMut(ConnId, &[u8]) -> usize> Receive for F {
+    fn receive(&mut self, id: ConnId, data: &[u8]) -> usize {
+        self(id, data)
+    }
+}
+
+/// Takes nothing: all data is copied, to be read by [`Machine::receive`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Buffered;
+
+impl Receive for Buffered {
+    fn receive(&mut self, _: ConnId, _: &[u8]) -> usize {
+        0
+    }
+}
+
+/// Why a connection or a listener could not be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// One address is IPv4, the other IPv6.
+    #[error("The addresses are of different families")]
+    Family,
+    /// The port is taken, or the flow is in TIME-WAIT.
+    #[error("The address is in use; choose another port")]
+    InUse,
+    /// No port of the ephemeral range is free for this peer.
+    #[error("All ports of the ephemeral range are in use")]
+    NoPort,
+    /// There are as many connections as are allowed.
+    #[error("The limit of connections is reached; raise Config::max_connections")]
+    Full,
+}
+
+/// Why data could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// This side's stream was ended, or the connection is closed.
+    #[error("The connection is closed for sending")]
+    Closed,
+    /// The send buffer is full. [`Events::WRITABLE`] tells when there is room.
+    #[error("The send buffer is full")]
+    Full,
+}
+
+/// How many ports are tried for a connection.
+const PORT_TRIES: u16 = 64;
+
+/// All TCP of a host, without I/O: segments and time go in, segments and events come out.
+pub struct Machine {
+    shared: Shared,
+    connections: Table<Connection>,
+    half_open: Table<HalfOpen>,
+    listeners: Vec<Option<Listener>>,
+    ports: BTreeMap<u16, u32>,
+    generation: u32,
+    next_port: u64,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Machine")
+            .field("connections", &self.connections.len())
+            .field("half_open", &self.half_open.len())
+            .field("time_wait", &self.shared.time_wait.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// How much there is of what is bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Connections, closed ones included that the application has not let go.
+    pub connections: usize,
+    /// Half-open connections.
+    pub half_open: usize,
+    /// Entries in TIME-WAIT.
+    pub time_wait: usize,
+    /// Bytes of blocks for copied data.
+    pub memory: usize,
+    /// Table entries that lookups have visited, in all.
+    pub lookups: u64,
+    /// Timer entries that were visited, in all.
+    pub timers: u64,
+}
+
+impl Machine {
+    /// A machine without connections. `secret` must be random, and different for each machine.
+    #[must_use]
+    pub fn new(config: Config, secret: Secret) -> Self {
+        let (connections, half_open) = (config.max_connections, config.max_half_open);
+        Self {
+            shared: Shared::new(config, secret),
+            connections: Table::new(connections),
+            half_open: Table::new(half_open),
+            listeners: Vec::new(),
+            ports: BTreeMap::new(),
+            generation: 0,
+            next_port: 0,
+        }
+    }
+
+    /// What was counted.
+    #[must_use]
+    pub fn counters(&self) -> Counters {
+        let mut counters = self.shared.counters.clone();
+        counters.time_wait_evicted = self.shared.time_wait.evicted;
+        counters
+    }
+
+    /// How much there is of what is bounded, and what was visited.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage {
+            connections: self.connections.len(),
+            half_open: self.half_open.len(),
+            time_wait: self.shared.time_wait.len(),
+            memory: self.shared.pool.used_bytes(),
+            lookups: self.connections.visited + self.half_open.visited,
+            timers: self.shared.wheel.visited,
+        }
+    }
+
+    /// Parses an IP packet; what is wrong with one is counted.
+    pub fn parse<'p>(&mut self, packet: &'p [u8], verify: Verify) -> Option<Segment<'p>> {
+        codec::parse(packet, verify).map_err(|reason| self.shared.counters.count(reason)).ok()
+    }
+
+    fn get(&self, id: ConnId) -> Option<&Connection> {
+        let owned =
+            |c: &&Connection| c.generation == id.generation && c.marks.contains(Marks::OWNED);
+        self.connections.get(id.index).filter(owned)
+    }
+
+    /// Does `work` on a connection and sees to what follows from it.
+    fn with<T>(
+        &mut self,
+        id: ConnId,
+        work: impl FnOnce(&mut Connection, &mut Shared) -> T,
+    ) -> Option<T> {
+        let connection = self.connections.get_mut(id.index)?;
+        if connection.generation != id.generation || !connection.marks.contains(Marks::OWNED) {
+            return None;
+        }
+        let result = work(connection, &mut self.shared);
+        self.settle(id.index);
+        Some(result)
+    }
+
+    /// Lets go of a connection that has ended, as far as nobody needs it.
+    fn settle(&mut self, index: u32) {
+        let Some(connection) = self.connections.get_mut(index) else { return };
+        if connection.state != State::Closed {
+            return;
+        }
+        let marks = connection.marks;
+        connection.marks.remove(Marks::LINKED);
+        let queued = connection.listener != 0;
+        if marks.contains(Marks::LINKED) {
+            self.shared.wheel.cancel(index);
+            connection.timers = crate::connection::Timers::new();
+            self.connections.unlink(index);
+        }
+        // One in an accept queue waits there for the application.
+        if !marks.contains(Marks::OWNED) && !queued {
+            self.connections.remove(index);
+        }
+    }
+
+    /// Opens a connection from `local`, whose port is chosen if it is 0 (RFC 6056, 3.3.3). `tuning`: `None` for that
+    /// of [`Config`].
+    ///
+    /// # Errors
+    /// [`OpenError`] if the addresses do not fit, the port is in use, or there is no room.
+    pub fn connect(
+        &mut self,
+        local: (IpAddr, u16),
+        remote: (IpAddr, u16),
+        tuning: Option<Tuning>,
+        now: Nanos,
+    ) -> Result<ConnId, OpenError> {
+        let flow = Flow::new(local, remote).ok_or(OpenError::Family)?;
+        let flow = if local.1 == 0 { self.choose_port(flow, now)? } else { flow };
+        if self.is_in_use(&flow, now) {
+            return Err(OpenError::InUse);
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let tuning = tuning.unwrap_or(self.shared.config.tuning);
+        let connection = Connection::connect(flow, self.generation, &self.shared, tuning, now);
+        let index = self.insert(connection).ok_or(OpenError::Full)?;
+        self.shared.counters.opened += 1;
+        Ok(ConnId { index, generation: self.generation })
+    }
+
+    /// Puts a connection into the table and on the work list.
+    fn insert(&mut self, connection: Connection) -> Option<u32> {
+        let hash = self.shared.secret.table_hash(&connection.flow) as u32;
+        let index = self.connections.insert(hash, connection).ok()?;
+        let connection = self.connections.get_mut(index)?;
+        connection.index = index;
+        connection.wake(&mut self.shared);
+        Some(index)
+    }
+
+    fn is_in_use(&mut self, flow: &Flow, now: Nanos) -> bool {
+        let hash = self.shared.secret.table_hash(flow);
+        self.connections.find(hash as u32, |c| c.flow == *flow).is_some()
+            || self.half_open.find(hash as u32, |h| h.flow == *flow).is_some()
+            || self.shared.time_wait.find(hash, flow, now).is_some()
+    }
+
+    fn choose_port(&mut self, flow: Flow, now: Nanos) -> Result<Flow, OpenError> {
+        let (first, last) =
+            (*self.shared.config.ephemeral.start(), *self.shared.config.ephemeral.end());
+        let len = u64::from(last.saturating_sub(first)) + 1;
+        let offset = self.shared.secret.mac(Purpose::Port, &flow, 0) >> 32;
+        for _ in 0..PORT_TRIES.min(len as u16) {
+            let port = first + ((offset + self.next_port) % len) as u16;
+            self.next_port += 1;
+            let flow = flow.with_local_port(port);
+            if !self.is_in_use(&flow, now) {
+                return Ok(flow);
+            }
+        }
+        Err(OpenError::NoPort)
+    }
+
+    /// The next connection that something has happened to, and what.
+    pub fn next_event(&mut self) -> Option<(ConnId, Events)> {
+        while let Some((index, generation)) = self.shared.events.pop_front() {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            if connection.generation != generation || !connection.marks.contains(Marks::TOLD) {
+                continue;
+            }
+            connection.marks.remove(Marks::TOLD);
+            let events = core::mem::take(&mut connection.events);
+            return Some((ConnId { index, generation }, events));
+        }
+        None
+    }
+
+    /// Sends `bytes` without copying them: they are referenced until the peer has acknowledged them.
+    ///
+    /// # Errors
+    /// [`SendError`] and the bytes, if the connection is closed for sending, or its buffer full.
+    pub fn send(&mut self, id: ConnId, bytes: Bytes) -> Result<(), (SendError, Bytes)> {
+        let mut kept = Some(bytes);
+        let result = self.with(id, |connection, shared| {
+            let bytes = kept.take().unwrap_or_default();
+            match connection.can_send() {
+                true => connection.send(shared, bytes).map_err(|bytes| (SendError::Full, bytes)),
+                false => Err((SendError::Closed, bytes)),
+            }
+        });
+        result.unwrap_or_else(|| Err((SendError::Closed, kept.unwrap_or_default())))
+    }
+
+    /// Sends a copy of `bytes`; returns how many found room.
+    ///
+    /// # Errors
+    /// [`SendError::Closed`] if the connection is closed for sending, [`SendError::Full`] if there was no room at all.
+    pub fn send_slice(&mut self, id: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
+        let result = self.with(id, |connection, shared| {
+            connection.can_send().then(|| connection.send_slice(shared, bytes))
+        });
+        match result.flatten() {
+            None => Err(SendError::Closed),
+            Some(0) if !bytes.is_empty() => Err(SendError::Full),
+            Some(n) => Ok(n),
+        }
+    }
+
+    /// Bytes that can be sent now.
+    #[must_use]
+    pub fn send_room(&self, id: ConnId) -> usize {
+        let open = |c: &&Connection| c.can_send();
+        self.get(id).filter(open).map_or(0, |c| c.room(&self.shared.config))
+    }
+
+    /// Lets `read` have the data that came, piece by piece, until it takes less than a piece. Returns how many bytes it
+    /// took.
+    pub fn receive(&mut self, id: ConnId, read: impl FnMut(&[u8]) -> usize) -> usize {
+        self.with(id, |connection, shared| connection.receive(shared, read)).unwrap_or(0)
+    }
+
+    /// Copies data that came to `out`, and takes it; returns how many bytes.
+    pub fn receive_slice(&mut self, id: ConnId, out: &mut [u8]) -> usize {
+        let n = self.peek(id, out);
+        self.with(id, |connection, shared| connection.consume(shared, n)).unwrap_or(0)
+    }
+
+    /// Copies data that came to `out` without taking it; returns how many bytes.
+    #[must_use]
+    pub fn peek(&self, id: ConnId, out: &mut [u8]) -> usize {
+        self.get(id).map_or(0, |connection| connection.peek(out))
+    }
+
+    /// Takes `n` bytes that were peeked at; returns how many there were.
+    pub fn consume(&mut self, id: ConnId, n: usize) -> usize {
+        self.with(id, |connection, shared| connection.consume(shared, n)).unwrap_or(0)
+    }
+
+    /// Bytes that can be read.
+    #[must_use]
+    pub fn readable(&self, id: ConnId) -> usize {
+        self.get(id).map_or(0, Connection::readable)
+    }
+
+    /// True if no data comes after what can be read now.
+    #[must_use]
+    pub fn is_at_end(&self, id: ConnId) -> bool {
+        self.get(id).is_none_or(Connection::is_at_end)
+    }
+
+    /// Ends this side's stream after what was sent; data can still be read.
+    pub fn shut_down(&mut self, id: ConnId) {
+        self.with(id, |connection, shared| connection.shut_down(shared));
+    }
+
+    /// Lets go of a connection: its stream ends after what was sent, and the handle says nothing any more. If data was
+    /// not read, or comes later, the peer gets a reset.
+    pub fn close(&mut self, id: ConnId, now: Nanos) {
+        self.with(id, |connection, shared| connection.release(shared, now));
+    }
+
+    /// Resets a connection and lets go of it.
+    pub fn abort(&mut self, id: ConnId, now: Nanos) {
+        self.with(id, |connection, shared| {
+            connection.abort(shared, now);
+            connection.release(shared, now);
+        });
+    }
+
+    /// The state of a connection; `None` if the handle says nothing any more.
+    #[must_use]
+    pub fn state(&self, id: ConnId) -> Option<State> {
+        self.get(id).map(|connection| connection.state)
+    }
+
+    /// Both ends of a connection.
+    #[must_use]
+    pub fn flow(&self, id: ConnId) -> Option<Flow> {
+        self.get(id).map(|connection| connection.flow)
+    }
+
+    /// Why a connection is closed, if it is.
+    #[must_use]
+    pub fn close_reason(&self, id: ConnId) -> Option<CloseReason> {
+        self.get(id)?.reason
+    }
+
+    /// What the connection knows of the path.
+    #[must_use]
+    pub fn path(&self, id: ConnId) -> Option<Path> {
+        self.get(id).map(Connection::path)
+    }
+
+    /// Changes what can be set for a connection. The congestion algorithm stays.
+    pub fn set_tuning(&mut self, id: ConnId, tuning: Tuning, now: Nanos) {
+        self.with(id, |connection, shared| {
+            connection.tuning = tuning;
+            connection.arm_keep_alive();
+            connection.rearm(shared, now);
+        });
+    }
+
+    /// When [`transmit`](Self::transmit) next has something to do, if no segment comes before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Nanos> {
+        match self.shared.ready.is_empty() && self.shared.replies.is_empty() {
+            true => self.shared.wheel.deadline(),
+            false => Some(Nanos(0)),
+        }
+    }
+
+    /// Runs timers that are due, then sends what is to be sent, until nothing is left or `out` is full. Call it at the
+    /// end of each batch, after the application has answered, and at the [`deadline`](Self::deadline).
+    pub fn transmit(&mut self, now: Nanos, out: &mut impl Emit) {
+        self.run_timers(now);
+        let _ = self.send_replies(out).and_then(|()| self.visit_ready(now, out));
+    }
+
+    fn send_replies(&mut self, out: &mut impl Emit) -> Result<(), Full> {
+        while let Some(header) = self.shared.replies.front().copied() {
+            out.emit(&Request { header, gso_size: 0, payload: Payload::EMPTY })?;
+            self.shared.replies.pop_front();
+            self.shared.counters.requests_out += 1;
+            self.shared.counters.segments_out += 1;
+        }
+        Ok(())
+    }
+
+    /// Each connection on the work list sends, in turn.
+    fn visit_ready(&mut self, now: Nanos, out: &mut impl Emit) -> Result<(), Full> {
+        while let Some(index) = self.shared.ready.pop_front() {
+            let Some(connection) = self.connections.get_mut(index) else { continue };
+            if !connection.marks.contains(Marks::READY) {
+                continue;
+            }
+            self.shared.counters.visits += 1;
+            let result = connection.transmit(&mut self.shared, now, out);
+            connection.marks.remove(Marks::READY);
+            match result {
+                Ok(false) => {}
+                Ok(true) => connection.wake(&mut self.shared),
+                Err(Full) => {
+                    connection.marks |= Marks::READY;
+                    self.shared.ready.push_front(index);
+                    return Err(Full);
+                }
+            }
+            self.settle(index);
+        }
+        Ok(())
+    }
+
+    fn run_timers(&mut self, now: Nanos) {
+        let connections = self.shared.config.max_connections as u32;
+        while let Some(index) = self.shared.wheel.pop(now) {
+            if index >= connections {
+                self.on_half_open_timer(index - connections, now);
+            } else if let Some(connection) = self.connections.get_mut(index) {
+                connection.on_timer(&mut self.shared, now);
+                self.settle(index);
+            }
+        }
+    }
+
+    /// The path to a peer takes packets of `mtu` bytes at most: an ICMP message said so, which quotes a segment with
+    /// number `seq` of this flow (RFC 1191; RFC 8201). One that quotes nothing in flight is counted and ignored.
+    pub fn too_big(&mut self, flow: &Flow, seq: crate::Seq, mtu: u16, now: Nanos) {
+        let hash = self.shared.secret.table_hash(flow) as u32;
+        // RFC 1191, 3; RFC 8200, 5. Less would be an attack.
+        let (least, headers) = if flow.is_v4() { (552, 40) } else { (1280, 60) };
+        let found = self.connections.find(hash, |c| c.flow == *flow);
+        let connection = found.and_then(|index| self.connections.get_mut(index));
+        match connection.filter(|c| c.is_in_flight(seq)) {
+            Some(connection) => {
+                connection.on_too_big(&mut self.shared, mtu.max(least) - headers, now)
+            }
+            None => self.shared.counters.count(crate::Drop::BadTooBig),
+        }
+    }
+
+    /// Connections wait in this machine for `transmit`: replies or work.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        !(self.shared.ready.is_empty() && self.shared.replies.is_empty())
+    }
+}
+
+/// What a connection knows of the path to its peer. Sizes are in bytes, times in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Path {
+    /// Smoothed round-trip time; 0 if none was measured.
+    pub rtt: u64,
+    /// Least round-trip time of the last seconds; 0 if none was measured.
+    pub rtt_min: u64,
+    /// Retransmission time-out.
+    pub rto: u64,
+    /// Congestion window.
+    pub congestion_window: u32,
+    /// Slow-start threshold.
+    pub threshold: u32,
+    /// Bytes in flight.
+    pub in_flight: u32,
+    /// The peer's window.
+    pub send_window: u32,
+    /// Our window.
+    pub receive_window: u32,
+    /// Largest payload of a segment.
+    pub mss: u32,
+}
