@@ -60,7 +60,7 @@ impl Wheel {
 
     fn put(&mut self, index: u32, tick: u64) {
         // What is later than a turn of the wheel waits in its last slot and moves on from there.
-        let near = tick.min(self.tick | LAST_TICK);
+        let near = tick.clamp(self.tick, self.tick | LAST_TICK);
         let distance = (near ^ self.tick) | 1;
         let level = ((63 - distance.leading_zeros()) / BITS) as usize;
         let slot = (near >> (BITS as usize * level)) as usize & (SLOTS - 1);
@@ -116,14 +116,19 @@ impl Wheel {
         let until = now.0 >> TICK_SHIFT;
         while let Some((level, slot, start)) = self.first().filter(|(.., start)| *start <= until) {
             self.tick = self.tick.max(start);
-            let index = self.heads[level * SLOTS + slot] - 1;
-            let tick = self.ticks[index as usize];
-            self.cancel(index);
-            self.visited += 1;
-            if tick <= self.tick {
+            let place = level * SLOTS + slot;
+            if level == 0 {
+                let index = self.heads[place] - 1;
+                self.cancel(index);
+                self.visited += 1;
                 return Some(index);
             }
-            self.put(index, tick);
+            // All of the slot moves down before anything fires, so that order is kept.
+            while let Some(index) = self.heads[place].checked_sub(1) {
+                self.cancel(index);
+                self.visited += 1;
+                self.put(index, self.ticks[index as usize]);
+            }
         }
         self.tick = self.tick.max(until);
         None

@@ -120,9 +120,8 @@ impl Connection {
         self.state = match self.state {
             State::Established => State::FinWait1,
             // The FIN follows when the handshake is done.
-            State::SynReceived => State::SynReceived,
+            state @ (State::SynSent | State::SynReceived) => state,
             State::CloseWait => State::LastAck,
-            State::SynSent => return self.finish(shared, CloseReason::Aborted),
             _ => return,
         };
         self.marks |= Marks::FIN_QUEUED;
@@ -137,6 +136,10 @@ impl Connection {
             self.abort(shared, now);
         }
         self.receive.buffer.clear(&mut shared.pool);
+        if self.state == State::SynSent && self.send.buffer.len() == 0 {
+            // RFC 9293, 3.10.4: nothing was promised.
+            self.finish(shared, CloseReason::Aborted);
+        }
         self.shut_down(shared);
         if self.state != State::Closed {
             self.arm_orphan(now);

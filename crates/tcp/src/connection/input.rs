@@ -217,14 +217,18 @@ impl Connection {
             return Err(Drop::BadAck);
         }
         self.send.una = header.ack;
-        let closing = self.has(Marks::FIN_QUEUED);
-        self.state = if closing { State::FinWait1 } else { State::Established };
+        self.state = self.state_of_open();
         self.send.rack = crate::rack::Rack::new(self.send.una);
         self.send.set_window(u32::from(header.window) << self.send.shift, header.seq, header.ack);
         self.timers.stop_retransmission();
         self.send.rtt.backoff = 0;
         self.tell(shared, Events::CONNECTED);
         Ok(())
+    }
+
+    /// The application may have ended its stream before the handshake was done.
+    fn state_of_open(&self) -> State {
+        if self.has(Marks::FIN_QUEUED) { State::FinWait1 } else { State::Established }
     }
 
     /// RFC 9293, 3.10.7.3.
@@ -287,7 +291,7 @@ impl Connection {
 
     fn on_syn_ack(&mut self, shared: &mut Shared, header: &Header, now: Nanos) {
         self.send.una = header.ack;
-        self.state = State::Established;
+        self.state = self.state_of_open();
         self.send.rack = crate::rack::Rack::new(self.send.una);
         // The window of a SYN is never scaled (RFC 7323, 2.2).
         self.send.set_window(header.window.into(), header.seq, header.ack);

@@ -1,0 +1,458 @@
+//! Machines over a channel in virtual time: it loses, delays, reorders, duplicates and corrupts packets, by a seed.
+#![allow(dead_code, reason = "each test file uses a part")]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use frame::{ETHERNET_HEADER, EtherType, Ethernet, Mac, checksum};
+use toklat_tcp::codec::{self, MAX_HEADERS, Summing, Verify};
+use toklat_tcp::{Buffered, ConnId, Emit, Full, ListenerId, Machine, Nanos, Receive, Request, Secret};
+use zerocopy::IntoBytes;
+
+pub const MICRO: u64 = Nanos::MICRO;
+pub const MILLI: u64 = Nanos::MILLI;
+pub const SECOND: u64 = Nanos::SECOND;
+
+pub fn v4(last: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
+}
+
+pub fn v6(last: u16) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last))
+}
+
+/// SplitMix64.
+#[derive(Clone)]
+pub struct Rng(pub u64);
+
+impl Rng {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ z >> 31
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        if n == 0 { 0 } else { self.next() % n }
+    }
+
+    pub fn chance(&mut self, per_million: u32) -> bool {
+        self.below(1_000_000) < u64::from(per_million)
+    }
+}
+
+/// The byte of a stream at a position.
+pub fn pattern(stream: u8, at: u64) -> u8 {
+    (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ stream
+}
+
+/// Gathers packets, as a NIC without offloads would send them: requests of several segments are cut.
+#[derive(Default)]
+pub struct Wire {
+    pub packets: VecDeque<Vec<u8>>,
+    /// Packets for which there is room; `None` for no limit.
+    pub room: Option<usize>,
+    pub requests: Vec<(usize, u16)>,
+}
+
+impl Emit for Wire {
+    fn emit(&mut self, request: &Request<'_>) -> Result<(), Full> {
+        if self.room.is_some_and(|room| self.packets.len() >= room) {
+            return Err(Full);
+        }
+        self.requests.push((request.payload.len(), request.gso_size));
+        if request.gso_size != 0 {
+            self.cut(request);
+            return Ok(());
+        }
+        let mut packet = vec![0; MAX_HEADERS];
+        let len = codec::write_headers(request, &mut packet, Summing::Full).expect("headers fit");
+        packet.truncate(len);
+        request.payload.pieces().for_each(|piece| packet.extend_from_slice(piece));
+        self.packets.push_back(packet);
+        Ok(())
+    }
+}
+
+impl Wire {
+    /// What the switch does with an offload request: validates it, and cuts the frame.
+    fn cut(&mut self, request: &Request<'_>) {
+        let mut frame = vec![0; ETHERNET_HEADER + MAX_HEADERS];
+        let kind = if request.header.flow.is_v4() { EtherType::IPV4 } else { EtherType::IPV6 };
+        let ethernet = Ethernet::new(Mac::local(1), Mac::local(2), kind);
+        frame[..ETHERNET_HEADER].copy_from_slice(ethernet.as_bytes());
+        let len = codec::write_headers(request, &mut frame[ETHERNET_HEADER..], Summing::Partial);
+        frame.truncate(ETHERNET_HEADER + len.expect("headers fit"));
+        request.payload.pieces().for_each(|piece| frame.extend_from_slice(piece));
+        let mut offload = codec::offload(request, ETHERNET_HEADER as u16);
+        offload.validate(&frame, frame.len()).expect("the request is valid");
+        let segments = offload.segments(&frame, frame.len()).expect("there are several");
+        assert_eq!(segments.count(), request.segments());
+        for i in 0..segments.count() {
+            let mut piece = frame[..segments.header_len()].to_vec();
+            piece.extend_from_slice(&frame[segments.payload(i)]);
+            segments.write_headers(i, &mut piece);
+            assert!(checksum::complete(&mut piece, offload.checksum_start, offload.checksum_offset));
+            self.packets.push_back(piece.split_off(ETHERNET_HEADER));
+        }
+    }
+}
+
+/// How bad a channel is. Probabilities are in a million.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Badness {
+    pub loss: u32,
+    pub duplicate: u32,
+    pub reorder: u32,
+    pub corrupt: u32,
+    /// Nanoseconds, one way.
+    pub delay: u64,
+    /// Most nanoseconds that a reordered packet is late.
+    pub late: u64,
+    /// Bytes a second; 0 for no limit.
+    pub rate: u64,
+    /// Bytes that wait for the rate; more are dropped.
+    pub queue: u64,
+    /// Packets that find more than this many bytes waiting are marked, if they are ECN-capable; 0 for never.
+    pub mark: u64,
+    /// Acknowledgments without data are lost, too.
+    pub lose_acks: bool,
+}
+
+/// A channel of one direction.
+pub struct Channel {
+    pub badness: Badness,
+    rng: Rng,
+    flying: BTreeMap<(u64, u64), Vec<u8>>,
+    count: u64,
+    /// When the line is free.
+    free: u64,
+    pub lost: u64,
+    pub passed: u64,
+}
+
+impl Channel {
+    pub fn new(badness: Badness, seed: u64) -> Self {
+        Self { badness, rng: Rng(seed), flying: BTreeMap::new(), count: 0, free: 0, lost: 0, passed: 0 }
+    }
+
+    pub fn put(&mut self, now: Nanos, mut packet: Vec<u8>) {
+        let b = self.badness;
+        let data = packet.len() > 100;
+        if self.rng.chance(b.loss) && (data || b.lose_acks) {
+            self.lost += 1;
+            return;
+        }
+        let mut at = now.0;
+        if b.rate > 0 {
+            let waiting = self.free.saturating_sub(now.0) as u128 * u128::from(b.rate) / 1_000_000_000;
+            if waiting as u64 + packet.len() as u64 > b.queue {
+                self.lost += 1;
+                return;
+            }
+            if b.mark > 0 && waiting as u64 > b.mark && packet[0] >> 4 == 4 && packet[1] & 3 == 2 {
+                packet[1] |= 3;
+                let sum = checksum::update(u16::from_be_bytes([packet[10], packet[11]]), 0x4502, 0x4503);
+                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+            }
+            self.free = self.free.max(now.0) + (packet.len() as u64 * 1_000_000_000 / b.rate).max(1);
+            at = self.free;
+        }
+        at += b.delay;
+        if self.rng.chance(b.reorder) {
+            at += self.rng.below(b.late);
+        }
+        if self.rng.chance(b.corrupt) {
+            let bit = self.rng.below(packet.len() as u64 * 8) as usize;
+            packet[bit / 8] ^= 1 << (bit % 8);
+        }
+        if self.rng.chance(b.duplicate) {
+            let again = at + self.rng.below(b.late.max(1));
+            self.fly(again, packet.clone());
+        }
+        self.fly(at, packet);
+    }
+
+    fn fly(&mut self, at: u64, packet: Vec<u8>) {
+        self.count += 1;
+        self.passed += 1;
+        self.flying.insert((at, self.count), packet);
+    }
+
+    pub fn next(&self) -> Option<Nanos> {
+        self.flying.first_key_value().map(|((at, _), _)| Nanos(*at))
+    }
+
+    /// What has arrived, at most a batch.
+    pub fn take(&mut self, now: Nanos) -> Vec<Vec<u8>> {
+        let mut batch = Vec::new();
+        while batch.len() < 64 && self.next().is_some_and(|at| at <= now) {
+            batch.extend(self.flying.pop_first().map(|(_, packet)| packet));
+        }
+        batch
+    }
+}
+
+/// Something at an end of a channel.
+pub trait Host {
+    /// Packets arrive; the application works; what is to be sent is returned.
+    fn turn(&mut self, batch: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>>;
+    fn deadline(&self) -> Option<Nanos>;
+    fn is_done(&self) -> bool;
+}
+
+/// Two hosts and a channel for each direction.
+pub struct Net<A, B> {
+    pub a: A,
+    pub b: B,
+    pub to_b: Channel,
+    pub to_a: Channel,
+    pub now: Nanos,
+    pub turns: u64,
+}
+
+impl<A: Host, B: Host> Net<A, B> {
+    pub fn new(a: A, b: B, there: Badness, back: Badness, seed: u64) -> Self {
+        let (to_b, to_a) = (Channel::new(there, seed), Channel::new(back, !seed));
+        Self { a, b, to_b, to_a, now: Nanos(SECOND), turns: 0 }
+    }
+
+    fn next(&self) -> Option<Nanos> {
+        let times = [self.to_a.next(), self.to_b.next(), self.a.deadline(), self.b.deadline()];
+        times.into_iter().flatten().min().map(|at| at.max(self.now))
+    }
+
+    pub fn step(&mut self) -> bool {
+        let Some(at) = self.next() else { return false };
+        self.now = at;
+        self.turns += 1;
+        let batch = self.to_a.take(at);
+        self.a.turn(&batch, at).into_iter().for_each(|packet| self.to_b.put(at, packet));
+        let batch = self.to_b.take(at);
+        self.b.turn(&batch, at).into_iter().for_each(|packet| self.to_a.put(at, packet));
+        true
+    }
+
+    /// Runs until both are done. Panics if that takes longer than `limit` nanoseconds of virtual time.
+    pub fn run(&mut self, limit: u64) {
+        let end = self.now + limit;
+        while !(self.a.is_done() && self.b.is_done()) {
+            assert!(self.now < end, "not done in time");
+            assert!(self.turns < 20_000_000, "too many turns");
+            assert!(self.step(), "nothing happens any more at {:?}", self.now);
+        }
+    }
+
+    pub fn run_for(&mut self, nanos: u64) {
+        let end = self.now + nanos;
+        while self.next().is_some_and(|at| at <= end) {
+            self.step();
+        }
+        self.now = end;
+    }
+}
+
+/// How an application reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reading {
+    /// From the frame.
+    Lent,
+    /// From the frame, but only a part at a time; the rest later.
+    Partly,
+    /// From the buffer.
+    Buffered,
+    /// From the buffer, and only after a pause of so many nanoseconds.
+    Slow(u64),
+}
+
+/// A machine with an application that sends a stream and checks the one that it gets.
+pub struct Peer {
+    pub machine: Machine,
+    pub id: Option<ConnId>,
+    pub listener: Option<ListenerId>,
+    pub to_send: u64,
+    pub sent: u64,
+    pub expected: u64,
+    pub received: u64,
+    pub reading: Reading,
+    pub chunk: usize,
+    pub copies: bool,
+    pub at_end: bool,
+    pub first_byte: Option<Nanos>,
+    pub last_byte: Option<Nanos>,
+    pub closed: bool,
+    pub room: Option<usize>,
+    next_read: Nanos,
+    stream: u8,
+    source: bytes_source::Source,
+    rng: Rng,
+}
+
+mod bytes_source {
+    use toklat_tcp::Bytes;
+
+    /// The pattern repeats nowhere near, so chunks are made from it on demand.
+    #[derive(Default)]
+    pub struct Source;
+
+    impl Source {
+        pub fn chunk(&self, stream: u8, at: u64, len: usize) -> Bytes {
+            (0..len as u64).map(|i| super::pattern(stream, at + i)).collect::<Vec<_>>().into()
+        }
+    }
+}
+
+impl Peer {
+    pub fn new(config: toklat_tcp::Config, stream: u8) -> Self {
+        Self {
+            machine: Machine::new(config, Secret([u64::from(stream), 42])),
+            id: None,
+            listener: None,
+            to_send: 0,
+            sent: 0,
+            expected: 0,
+            received: 0,
+            reading: Reading::Lent,
+            chunk: 10_000,
+            copies: false,
+            at_end: false,
+            first_byte: None,
+            last_byte: None,
+            closed: false,
+            room: None,
+            next_read: Nanos(0),
+            stream,
+            source: bytes_source::Source,
+            rng: Rng(u64::from(stream)),
+        }
+    }
+
+    fn send(&mut self) {
+        let Some(id) = self.id else { return };
+        while self.sent < self.to_send {
+            let len = (self.to_send - self.sent).min(self.chunk as u64) as usize;
+            if self.machine.send_room(id) == 0 {
+                // Asks to be told.
+                let _ = self.machine.send_slice(id, &[pattern(self.stream, self.sent)]).map(|n| self.sent += n as u64);
+                return;
+            }
+            let bytes = self.source.chunk(self.stream, self.sent, len);
+            if self.copies {
+                match self.machine.send_slice(id, &bytes) {
+                    Ok(n) => self.sent += n as u64,
+                    Err(_) => return,
+                }
+            } else if self.machine.send(id, bytes).is_ok() {
+                self.sent += len as u64;
+            } else {
+                return;
+            }
+        }
+        if !self.closed && self.sent == self.to_send {
+            self.closed = true;
+            self.machine.shut_down(id);
+        }
+    }
+
+    fn read(&mut self, now: Nanos) {
+        let Some(id) = self.id else { return };
+        if let Reading::Slow(pause) = self.reading {
+            if now < self.next_read {
+                return;
+            }
+            self.next_read = now + pause;
+        }
+        let (peer, mut at) = (self.stream ^ 1, self.received);
+        let limit = if matches!(self.reading, Reading::Slow(_)) { 5000 } else { usize::MAX };
+        let mut left = limit;
+        self.machine.receive(id, |data| {
+            let n = data.len().min(left);
+            check(peer, &mut at, &data[..n]);
+            left -= n;
+            n
+        });
+        if at > self.received {
+            self.first_byte.get_or_insert(now);
+            self.last_byte = Some(now);
+        }
+        self.received = at;
+        if self.machine.is_at_end(id) && self.machine.readable(id) == 0 {
+            self.at_end = true;
+        }
+    }
+}
+
+fn check(stream: u8, at: &mut u64, data: &[u8]) {
+    for byte in data {
+        assert_eq!(*byte, pattern(stream, *at), "byte {at} of stream {stream}");
+        *at += 1;
+    }
+}
+
+struct Checker<'a> {
+    stream: u8,
+    at: &'a mut u64,
+    partly: Option<&'a mut Rng>,
+}
+
+impl Receive for Checker<'_> {
+    fn receive(&mut self, _: ConnId, data: &[u8]) -> usize {
+        let n = match &mut self.partly {
+            Some(rng) => rng.below(data.len() as u64 + 1) as usize,
+            None => data.len(),
+        };
+        check(self.stream, self.at, &data[..n]);
+        n
+    }
+}
+
+impl Host for Peer {
+    fn turn(&mut self, batch: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>> {
+        let segments: Vec<_> = batch.iter().filter_map(|p| self.machine.parse(p, Verify::Checksums)).collect();
+        let before = self.received;
+        let partly = Some(&mut self.rng).filter(|_| self.reading == Reading::Partly);
+        let mut checker = Checker { stream: self.stream ^ 1, at: &mut self.received, partly };
+        match self.reading {
+            Reading::Lent | Reading::Partly => self.machine.on_batch(&segments, now, &mut checker),
+            _ => self.machine.on_batch(&segments, now, &mut Buffered),
+        }
+        if self.received > before {
+            self.first_byte.get_or_insert(now);
+            self.last_byte = Some(now);
+        }
+        if let Some(listener) = self.listener
+            && let Some(id) = self.machine.accept(listener)
+        {
+            assert!(self.id.is_none(), "one connection at a time");
+            self.id = Some(id);
+        }
+        while self.machine.next_event().is_some() {}
+        self.read(now);
+        self.send();
+        let mut wire = Wire { room: self.room, ..Wire::default() };
+        self.machine.transmit(now, &mut wire);
+        wire.packets.into()
+    }
+
+    fn deadline(&self) -> Option<Nanos> {
+        let read = match self.reading {
+            Reading::Slow(_) if self.id.is_some_and(|id| self.machine.readable(id) > 0) => Some(self.next_read),
+            _ => None,
+        };
+        [self.machine.deadline(), read].into_iter().flatten().min()
+    }
+
+    fn is_done(&self) -> bool {
+        self.sent == self.to_send && self.closed && self.received == self.expected && self.at_end
+    }
+}
+
+/// Two peers: `a` connects to `b`, and sends `there` bytes; `b` sends `back` bytes.
+pub fn pair(config: &toklat_tcp::Config, there: u64, back: u64, ips: (IpAddr, IpAddr)) -> (Peer, Peer) {
+    let (mut a, mut b) = (Peer::new(config.clone(), 2), Peer::new(config.clone(), 3));
+    b.listener = Some(b.machine.listen(None, 80, 16, None).unwrap());
+    (a.to_send, a.expected, b.to_send, b.expected) = (there, back, back, there);
+    a.id = Some(a.machine.connect((ips.0, 0), (ips.1, 80), None, Nanos(SECOND)).unwrap());
+    (a, b)
+}

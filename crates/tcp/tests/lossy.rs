@@ -1,0 +1,115 @@
+//! Objective: two machines get their bytes across, whatever the channel does.
+//! Steps: a seeded channel in virtual time; both directions are compared byte for byte; nothing is left behind.
+
+mod common;
+
+use common::*;
+use proptest::prelude::*;
+use toklat_tcp::Config;
+
+fn run(config: &Config, there: Badness, seed: u64, sizes: (u64, u64), readings: (Reading, Reading)) -> Net<Peer, Peer> {
+    let ips = if seed % 3 == 0 { (v6(1), v6(2)) } else { (v4(1), v4(2)) };
+    let (mut a, mut b) = pair(config, sizes.0, sizes.1, ips);
+    (a.reading, b.reading) = readings;
+    b.copies = seed % 2 == 0;
+    let mut net = Net::new(a, b, there, there, seed);
+    net.run(3_000 * SECOND);
+    // Both handles go; TIME-WAIT ends; nothing is left.
+    let now = net.now;
+    net.a.machine.close(net.a.id.take().unwrap(), now);
+    net.b.machine.close(net.b.id.take().unwrap(), now);
+    net.run_for(300 * SECOND);
+    for machine in [&net.a.machine, &net.b.machine] {
+        let usage = machine.usage();
+        assert_eq!((usage.connections, usage.half_open, usage.memory), (0, 0, 0));
+        assert_eq!(machine.deadline(), None);
+    }
+    net
+}
+
+#[test]
+fn a_good_channel_needs_no_retransmission() {
+    let there = Badness { delay: 50 * MICRO, ..Badness::default() };
+    for gso_max in [0, 65_535] {
+        let config = Config { gso_max, ..Config::default() };
+        let net = run(&config, there, 1, (5_000_000, 300_000), (Reading::Lent, Reading::Lent));
+        for machine in [&net.a.machine, &net.b.machine] {
+            let counters = machine.counters();
+            assert_eq!((counters.bytes_retransmitted, counters.timeouts, counters.probes), (0, 0, 0));
+            assert_eq!(counters.drops().count(), 0, "{counters:?}");
+            // What comes with the end of the handshake comes before the application has accepted.
+            assert!(counters.bytes_in - counters.bytes_lent <= 14_600, "{counters:?}");
+        }
+    }
+}
+
+fn badness() -> impl Strategy<Value = Badness> {
+    let kind = (0u32..4, 0u32..4, 0u32..4, 0u32..4, 0u32..6, any::<bool>());
+    kind.prop_map(|(loss, duplicate, reorder, corrupt, delay, lose_acks)| Badness {
+        loss: [0, 1_000, 20_000, 150_000][loss as usize],
+        duplicate: [0, 0, 10_000, 100_000][duplicate as usize],
+        reorder: [0, 0, 20_000, 300_000][reorder as usize],
+        corrupt: [0, 0, 1_000, 20_000][corrupt as usize],
+        delay: [0, 10 * MICRO, 100 * MICRO, MILLI, 10 * MILLI, 60 * MILLI][delay as usize],
+        late: [30 * MICRO, 200 * MICRO, MILLI, 3 * MILLI, 20 * MILLI, 50 * MILLI][delay as usize],
+        lose_acks,
+        ..Badness::default()
+    })
+}
+
+fn readings() -> impl Strategy<Value = Reading> {
+    prop_oneof![
+        Just(Reading::Lent),
+        Just(Reading::Partly),
+        Just(Reading::Buffered),
+        Just(Reading::Slow(100 * MICRO))
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn bytes_come_across(
+        seed in any::<u64>(),
+        there in badness(),
+        sizes in (0u64..300_000, 0u64..100_000),
+        reading in (readings(), readings()),
+        features in (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
+        gso_max in prop_oneof![Just(0u32), Just(65_535)],
+        nagle in any::<bool>(),
+    ) {
+        let mut config = Config { gso_max, ..Config::default() };
+        (config.sack, config.timestamps, config.window_scaling, config.ecn) = features;
+        config.tuning.nagle = nagle;
+        run(&config, there, seed, sizes, reading);
+    }
+}
+
+#[test]
+fn a_full_ring_loses_nothing() {
+    let config = Config { gso_max: 65_535, ..Config::default() };
+    let (mut a, b) = pair(&config, 2_000_000, 0, (v4(1), v4(2)));
+    a.room = Some(3);
+    let there = Badness { delay: 50 * MICRO, ..Badness::default() };
+    let mut net = Net::new(a, b, there, there, 1);
+    net.run(60 * SECOND);
+    assert_eq!(net.a.machine.counters().bytes_retransmitted, 0);
+}
+
+#[test]
+fn marks_keep_a_queue_short_without_loss() {
+    let line = Badness { delay: MILLI, rate: 125_000_000, queue: 1 << 20, ..Badness::default() };
+    let mut results = Vec::new();
+    for (ecn, mark) in [(true, 100_000), (false, 0)] {
+        let config = Config { ecn, ..Config::default() };
+        let (a, b) = pair(&config, 60_000_000, 0, (v4(1), v4(2)));
+        let mut net = Net::new(a, b, Badness { mark, ..line }, line, 7);
+        net.run(60 * SECOND);
+        let counters = net.a.machine.counters();
+        results.push((counters.bytes_retransmitted, counters.ecn_reductions));
+    }
+    assert_eq!(results[0].0, 0, "nothing is lost with marks");
+    assert!(results[0].1 > 1, "the window was reduced for marks: {results:?}");
+    assert_eq!(results[1].1, 0);
+}
