@@ -69,6 +69,11 @@ impl Machine {
             // The peer has not seen our ACK: the wait begins again.
             self.shared.time_wait.insert(hash, &header.flow, waiting, now);
         }
+        if run.end() == header.seq {
+            // An answer to a plain ACK would be answered, without end, by a peer in TIME-WAIT.
+            self.shared.counters.count(Drop::AfterClose);
+            return;
+        }
         let offset = self.shared.secret.timestamp_offset(&header.flow);
         let echo = waiting.ts_recent;
         let timestamp =

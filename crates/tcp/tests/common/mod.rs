@@ -239,7 +239,7 @@ impl<A: Host, B: Host> Net<A, B> {
         let end = self.now + limit;
         while !(self.a.is_done() && self.b.is_done()) {
             assert!(self.now < end, "not done in time");
-            assert!(self.turns < 20_000_000, "too many turns");
+            assert!(self.turns < 400_000, "too many turns at {:?}: {:?} {:?}", self.now, self.to_a.passed, self.to_b.passed);
             assert!(self.step(), "nothing happens any more at {:?}", self.now);
         }
     }
@@ -247,6 +247,7 @@ impl<A: Host, B: Host> Net<A, B> {
     pub fn run_for(&mut self, nanos: u64) {
         let end = self.now + nanos;
         while self.next().is_some_and(|at| at <= end) {
+            assert!(self.turns < 400_000, "it never comes to rest");
             self.step();
         }
         self.now = end;
