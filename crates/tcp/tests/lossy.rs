@@ -7,7 +7,13 @@ use common::*;
 use proptest::prelude::*;
 use toklat_tcp::Config;
 
-fn run(config: &Config, there: Badness, seed: u64, sizes: (u64, u64), readings: (Reading, Reading)) -> Net<Peer, Peer> {
+fn run(
+    config: &Config,
+    there: Badness,
+    seed: u64,
+    sizes: (u64, u64),
+    readings: (Reading, Reading),
+) -> Net<Peer, Peer> {
     let ips = if seed % 3 == 0 { (v6(1), v6(2)) } else { (v4(1), v4(2)) };
     let (mut a, mut b) = pair(config, sizes.0, sizes.1, ips);
     (a.reading, b.reading) = readings;
@@ -35,7 +41,10 @@ fn a_good_channel_needs_no_retransmission() {
         let net = run(&config, there, 1, (5_000_000, 300_000), (Reading::Lent, Reading::Lent));
         for machine in [&net.a.machine, &net.b.machine] {
             let counters = machine.counters();
-            assert_eq!((counters.bytes_retransmitted, counters.timeouts, counters.probes), (0, 0, 0));
+            assert_eq!(
+                (counters.bytes_retransmitted, counters.timeouts, counters.probes),
+                (0, 0, 0)
+            );
             assert_eq!(counters.drops().count(), 0, "{counters:?}");
             // What comes with the end of the handshake comes before the application has accepted.
             assert!(counters.bytes_in - counters.bytes_lent <= 14_600, "{counters:?}");
@@ -125,6 +134,22 @@ fn marks_keep_a_queue_short_without_loss() {
 fn regression_two_sides_in_time_wait_come_to_rest() {
     let there = Badness { duplicate: 10_000, delay: MILLI, late: 3 * MILLI, ..Badness::default() };
     let mut config = Config { gso_max: 65_535, ..Config::default() };
-    (config.sack, config.timestamps, config.window_scaling, config.ecn) = (false, true, false, true);
-    run(&config, there, 11966611021959916759, (76942, 87929), (Reading::Buffered, Reading::Buffered));
+    (config.sack, config.timestamps, config.window_scaling, config.ecn) =
+        (false, true, false, true);
+    run(
+        &config,
+        there,
+        11966611021959916759,
+        (76942, 87929),
+        (Reading::Buffered, Reading::Buffered),
+    );
+}
+
+#[test]
+fn regression_what_was_held_up_is_no_round_trip() {
+    let there = Badness { loss: 150_000, late: 30_000, lose_acks: true, ..Badness::default() };
+    let mut config = Config::default();
+    (config.sack, config.timestamps, config.window_scaling, config.ecn) =
+        (false, false, false, false);
+    run(&config, there, 13140135189638128331, (223767, 80301), (Reading::Lent, Reading::Lent));
 }

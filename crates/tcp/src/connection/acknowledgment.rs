@@ -49,13 +49,12 @@ impl Connection {
         };
         let sacked = self.send.board.sacked;
         let rtt = self.take_acknowledged(shared, header, now);
-        self.take_sacked(shared, header, &mut progress, now);
+        let sack_rtt = self.take_sacked(shared, header, &mut progress, now);
         progress.delivered = (progress.acked + self.send.board.sacked).saturating_sub(sacked);
-        if let Some(rtt) = rtt {
+        if let Some(rtt) = rtt.or(sack_rtt) {
             self.send.rtt.sample(rtt, now);
         }
         if progress.acked > 0 {
-            // The peer is alive: the next time-out is the first again, but without a sample it stays long (Karn).
             self.send.duplicate_acks = 0;
             self.tell_room(shared);
         }
@@ -93,16 +92,20 @@ impl Connection {
             return None;
         }
         let echo = header.options.timestamp.map(|t| t.echo.wrapping_sub(self.timestamp_offset));
-        let mut rtt = None;
+        let (mut rtt, mut once, mut again) = (None, false, false);
         let (rack, estimate) = (&mut send.rack, &send.rtt);
         send.board.acknowledge(header.ack, |record| {
             if !record.sacked {
                 rack.delivered(record, estimate, echo, now);
-            }
-            if !record.retransmitted && !record.sacked {
                 rtt = Some(now - record.sent);
             }
+            again |= record.retransmitted;
+            once |= !record.retransmitted;
         });
+        // What was sent again may have held up what came after it: that says nothing about the path (Karn).
+        let rtt = rtt.filter(|_| !again);
+        send.expired = 0;
+        send.rtt.backoff = if once { 0 } else { send.rtt.backoff.saturating_sub(1) };
         let data = (acked as usize).min(send.buffer.len());
         send.buffer.acknowledge(data, &mut shared.pool);
         send.una = header.ack;
@@ -114,15 +117,16 @@ impl Connection {
         rtt
     }
 
+    /// Marks what the peer holds out of order; returns a round-trip time, if one was measured.
     fn take_sacked(
         &mut self,
         shared: &mut Shared,
         header: &Header,
         progress: &mut Progress,
         now: Nanos,
-    ) {
-        if !self.has(Marks::SACK) {
-            return;
+    ) -> Option<u64> {
+        if !self.has(Marks::SACK) || header.options.sack.is_empty() {
+            return None;
         }
         let blocks = header.options.sack.as_slice();
         if is_duplicate(blocks, header.ack) {
@@ -133,13 +137,17 @@ impl Connection {
         let mss = self.payload_max();
         let send = &mut self.send;
         let (rack, estimate) = (&mut send.rack, &send.rtt);
+        let mut rtt = None;
         for &(start, end) in blocks {
             let valid = start.before(end) && !start.before(send.una) && !end.after(send.nxt);
             if valid {
-                send.board
-                    .sack(start, end, mss, |record| rack.delivered(record, estimate, echo, now));
+                send.board.sack(start, end, mss, |record| {
+                    rack.delivered(record, estimate, echo, now);
+                    rtt = Some(now - record.sent).filter(|_| !record.retransmitted).or(rtt);
+                });
             }
         }
+        rtt
     }
 
     fn on_duplicate_sack(&mut self, shared: &mut Shared, (start, end): (Seq, Seq)) {

@@ -185,6 +185,8 @@ pub(crate) struct Sender {
     /// Bytes sent again in this recovery that no duplicate SACK has told of.
     undo: Option<u32>,
     duplicate_acks: u32,
+    /// Time-outs since the peer last acknowledged something.
+    expired: u8,
     /// Probes since the peer was last heard.
     unanswered: u8,
     last_sent: Nanos,
@@ -419,6 +421,7 @@ impl Sender {
             tail_probe: None,
             undo: None,
             duplicate_acks: 0,
+            expired: 0,
             unanswered: 0,
             last_sent: Nanos(0),
         }

@@ -192,6 +192,7 @@ impl Connection {
         (send.tail_probe, send.undo, send.duplicate_acks) = (None, None, 0);
         send.board.mark_all_lost();
         send.rtt.backoff = send.rtt.backoff.saturating_add(1);
+        send.expired = send.expired.saturating_add(1);
         self.arm_retransmission(now);
         self.wake(shared);
     }

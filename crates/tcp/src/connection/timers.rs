@@ -112,7 +112,7 @@ impl Connection {
             {
                 self.on_syn_timeout(shared, now);
             }
-            Retransmission::Timeout if self.send.rtt.backoff >= self.tuning.retries => {
+            Retransmission::Timeout if self.send.expired >= self.tuning.retries => {
                 self.give_up(shared, now);
             }
             Retransmission::Timeout => self.on_timeout(shared, now),
