@@ -1,6 +1,8 @@
 //! Machines over a channel in virtual time: it loses, delays, reorders, duplicates and corrupts packets, by a seed.
 #![allow(dead_code, reason = "each test file uses a part")]
 
+pub mod script;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
