@@ -91,15 +91,16 @@ impl Congestion {
         }
     }
 
-    /// Congestion: sets the threshold, which recovery brings the window down to.
-    pub fn congested(&mut self, in_flight: u32) {
+    /// Congestion: sets the threshold, which recovery brings the window down to. `outstanding` is what was not
+    /// acknowledged (RFC 5681, 3.1: FlightSize).
+    pub fn congested(&mut self, outstanding: u32) {
         self.before = (self.window, self.threshold);
         let least = 2 * self.mss;
         self.threshold = match self.algorithm {
-            Algorithm::Reno => (in_flight / 2).max(least),
+            Algorithm::Reno => (outstanding / 2).max(least),
             Algorithm::Cubic => {
                 self.cubic.congested(f64::from(self.window) / f64::from(self.mss));
-                ((f64::from(in_flight.min(self.window)) * BETA) as u32).max(least)
+                ((f64::from(outstanding.min(self.window)) * BETA) as u32).max(least)
             }
         };
         self.credit = 0;

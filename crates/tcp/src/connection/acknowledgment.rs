@@ -16,6 +16,8 @@ pub(super) struct Progress {
     pub delivered: u32,
     /// Bytes in flight before.
     pub in_flight: u32,
+    /// Bytes that were not acknowledged before (RFC 5681, 2: FlightSize).
+    pub outstanding: u32,
     /// A duplicate SACK came.
     pub duplicate: bool,
     /// The segment was nothing but an acknowledgment of what was known.
@@ -44,6 +46,7 @@ impl Connection {
         let mut progress = Progress {
             acked: ack.since(una),
             in_flight: self.send.board.in_flight(),
+            outstanding: self.send.nxt.since(una),
             repeated: run.len == 0 && !run.fin && ack == una && !window_changed,
             ..Progress::default()
         };
@@ -203,7 +206,7 @@ impl Connection {
         }
         shared.counters.ecn_reductions += 1;
         self.marks |= Marks::CWR_DUE;
-        self.reduce(progress.in_flight);
+        self.reduce(progress.outstanding);
         self.send.phase = Phase::Reducing(self.send.nxt);
     }
 }

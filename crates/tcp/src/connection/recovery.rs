@@ -28,7 +28,7 @@ impl Connection {
         }
         let wait = self.detect_lost(now);
         if self.send.board.lost > 0 && matches!(self.send.phase, Phase::Open | Phase::Reducing(_)) {
-            self.enter_recovery(shared, progress.in_flight);
+            self.enter_recovery(shared, progress.outstanding);
         }
         self.grow_or_reduce(progress, now);
         if progress.acked > 0 || progress.delivered > 0 {
@@ -83,23 +83,23 @@ impl Connection {
         } else if self.send.una.after(probe.end) {
             self.send.tail_probe = None;
             if self.send.phase == Phase::Open {
-                self.reduce(progress.in_flight);
+                self.reduce(progress.outstanding);
                 self.send.phase = Phase::Reducing(self.send.nxt);
             }
         }
     }
 
     /// The reordering window has ended, and something is missing.
-    pub(super) fn lost_by_time(&mut self, shared: &mut Shared, in_flight: u32) {
-        self.enter_recovery(shared, in_flight);
+    pub(super) fn lost_by_time(&mut self, shared: &mut Shared) {
+        self.enter_recovery(shared, self.send.nxt.since(self.send.una));
         // No acknowledgment came to say how much may be sent: one segment (RFC 6937, 3.1).
         self.reduce_in_proportion(&Progress::default());
     }
 
-    fn enter_recovery(&mut self, shared: &mut Shared, in_flight: u32) {
+    fn enter_recovery(&mut self, shared: &mut Shared, outstanding: u32) {
         shared.counters.recoveries += 1;
         if self.send.phase == Phase::Open {
-            self.reduce(in_flight);
+            self.reduce(outstanding);
             self.send.undo = Some(0);
         }
         if self.has(Marks::ECN) {
@@ -110,11 +110,10 @@ impl Connection {
     }
 
     /// Congestion: the threshold falls, and the window goes down to it step by step.
-    pub(super) fn reduce(&mut self, in_flight: u32) {
+    pub(super) fn reduce(&mut self, outstanding: u32) {
         let send = &mut self.send;
-        let in_flight = in_flight.max(send.board.in_flight());
-        send.congestion.congested(in_flight);
-        send.prr = Prr { start: in_flight.max(1), ..Prr::default() };
+        send.congestion.congested(outstanding);
+        send.prr = Prr { start: outstanding.max(1), ..Prr::default() };
     }
 
     fn end_phase(&mut self) {
@@ -185,7 +184,7 @@ impl Connection {
         shared.counters.timeouts += 1;
         let send = &mut self.send;
         if !matches!(send.phase, Phase::Loss(_)) {
-            send.congestion.congested(send.board.in_flight());
+            send.congestion.congested(send.nxt.since(send.una));
         }
         send.congestion.timed_out();
         send.phase = Phase::Loss(send.nxt);

@@ -143,11 +143,10 @@ impl Connection {
     }
 
     fn on_reordering_timeout(&mut self, shared: &mut Shared, now: Nanos) {
-        let in_flight = self.send.board.in_flight();
         let wait = self.detect_lost(now);
         if self.send.board.lost > 0 {
             if matches!(self.send.phase, Phase::Open | Phase::Reducing(_)) {
-                self.lost_by_time(shared, in_flight);
+                self.lost_by_time(shared);
             }
             self.wake(shared);
         }
