@@ -213,7 +213,7 @@ mod tests {
         cubic.window = cubic.threshold;
         assert_eq!(cubic.window, 700_000);
         // K = cbrt(300 / 0.4) = 9.09 s.
-        let mut at = |cubic: &mut Congestion, from: u64, to: u64| {
+        let at = |cubic: &mut Congestion, from: u64, to: u64| {
             let mut now = Nanos(from * Nanos::SECOND);
             while now < Nanos(to * Nanos::SECOND) {
                 cubic.acknowledged(cubic.window, now, rtt);

@@ -14,10 +14,10 @@ fn run(
     sizes: (u64, u64),
     readings: (Reading, Reading),
 ) -> Net<Peer, Peer> {
-    let ips = if seed % 3 == 0 { (v6(1), v6(2)) } else { (v4(1), v4(2)) };
+    let ips = if seed.is_multiple_of(3) { (v6(1), v6(2)) } else { (v4(1), v4(2)) };
     let (mut a, mut b) = pair(config, sizes.0, sizes.1, ips);
     (a.reading, b.reading) = readings;
-    b.copies = seed % 2 == 0;
+    b.copies = seed.is_multiple_of(2);
     let mut net = Net::new(a, b, there, there, seed);
     net.run(3_000 * SECOND);
     // Both handles go; TIME-WAIT ends; nothing is left.
