@@ -36,6 +36,8 @@ mod connection;
 mod cookie;
 mod counters;
 mod flow;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 mod gro;
 mod machine;
 mod options;
