@@ -266,7 +266,13 @@ impl<A: Host, B: Host> Net<A, B> {
                 self.to_a.passed,
                 self.to_b.passed
             );
-            assert!(self.step(), "nothing happens any more at {:?}", self.now);
+            assert!(
+                self.step(),
+                "nothing happens any more at {:?}: {} {}",
+                self.now,
+                self.a.state(),
+                self.b.state()
+            );
         }
     }
 
@@ -310,6 +316,8 @@ pub struct Peer {
     pub last_byte: Option<Nanos>,
     pub closed: bool,
     pub room: Option<usize>,
+    /// End the stream only when all has come that is expected.
+    pub closes_last: bool,
     /// Compare each byte.
     pub check: bool,
     next_read: Nanos,
@@ -337,6 +345,7 @@ impl Peer {
             last_byte: None,
             closed: false,
             room: None,
+            closes_last: false,
             check: true,
             next_read: Nanos(0),
             stream,
@@ -369,7 +378,8 @@ impl Peer {
                 return;
             }
         }
-        if !self.closed && self.sent == self.to_send {
+        let may_close = !self.closes_last || self.received == self.expected;
+        if !self.closed && self.sent == self.to_send && may_close {
             self.closed = true;
             self.machine.shut_down(id);
         }
