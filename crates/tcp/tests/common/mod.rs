@@ -316,7 +316,7 @@ pub struct Peer {
     pub last_byte: Option<Nanos>,
     pub closed: bool,
     pub room: Option<usize>,
-    /// End the stream only when all has come that is expected.
+    /// End the stream only after the peer has ended its own.
     pub closes_last: bool,
     /// Compare each byte.
     pub check: bool,
@@ -378,7 +378,7 @@ impl Peer {
                 return;
             }
         }
-        let may_close = !self.closes_last || self.received == self.expected;
+        let may_close = !self.closes_last || self.at_end;
         if !self.closed && self.sent == self.to_send && may_close {
             self.closed = true;
             self.machine.shut_down(id);
