@@ -107,6 +107,17 @@ fn a_time_out_doubles_and_gives_up() {
 }
 
 #[test]
+fn new_data_does_not_put_off_the_time_out() {
+    let mut script = Script::accepted(config(), false);
+    for _ in 0..8 {
+        script.write(10);
+        script.wait(MILLI);
+    }
+    // The probe waits for new data (RFC 8985, 7.2), the time-out after 5 ms does not.
+    assert_eq!(script.counters().timeouts, 1);
+}
+
+#[test]
 fn after_a_time_out_the_window_is_one_segment() {
     let mut script = Script::accepted(Config { sack: false, ..config() }, false);
     send_segments(&mut script, 4);

@@ -222,6 +222,7 @@ impl Connection {
         self.send.set_window(u32::from(header.window) << self.send.shift, header.seq, header.ack);
         self.timers.stop_retransmission();
         self.send.rtt.backoff = 0;
+        self.arm_keep_alive();
         self.tell(shared, Events::CONNECTED);
         Ok(())
     }
@@ -299,6 +300,7 @@ impl Connection {
             self.send.rtt.sample(now - self.send.last_sent, now);
         }
         self.send.rtt.backoff = 0;
+        self.arm_keep_alive();
         self.acknowledge_now(shared);
         self.tell(shared, Events::CONNECTED | Events::WRITABLE);
     }

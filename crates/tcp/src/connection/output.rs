@@ -212,9 +212,7 @@ impl Connection {
             self.marks |= Marks::FIN_SENT;
         }
         self.count_sent(numbers);
-        if first || self.timers.retransmission_is_off() || self.send.tail_probe.is_none() {
-            self.arm_retransmission(now);
-        }
+        self.arm_for_new_data(first, now);
         Ok(numbers)
     }
 
@@ -256,7 +254,9 @@ impl Connection {
                 fin: false,
             });
         }
-        if len < mss && outstanding > 0 && self.tuning.nagle && !fin_waits {
+        let len =
+            if self.tuning.nagle && outstanding > 0 && !fin_waits { len / mss * mss } else { len };
+        if len == 0 {
             return None;
         }
         Some(Piece { seq: send.nxt, len, fin: fin_waits && len == unsent })

@@ -21,6 +21,8 @@ pub(crate) enum Retransmission {
 #[derive(Debug)]
 pub(crate) struct Timers {
     retransmission: Nanos,
+    /// When the time-out comes, whatever else the timer waits for before.
+    timeout: Nanos,
     kind: Retransmission,
     /// The delayed ACK.
     pub ack: Nanos,
@@ -35,6 +37,7 @@ impl Timers {
     pub fn new() -> Self {
         Self {
             retransmission: Nanos::NEVER,
+            timeout: Nanos::NEVER,
             kind: Retransmission::Timeout,
             ack: Nanos::NEVER,
             keep_alive: Nanos::NEVER,
@@ -163,13 +166,28 @@ impl Connection {
         self.finish(shared, CloseReason::TimedOut);
     }
 
-    /// Sets the timer for what is in flight: a probe before the time-out, where that can help (RFC 8985, 7.2).
+    /// Restarts the timer: something was acknowledged, or sent again (RFC 6298, 5.3).
     pub fn arm_retransmission(&mut self, now: Nanos) {
-        let send = &self.send;
-        if send.board.is_empty() {
+        if self.send.board.is_empty() {
             return self.timers.stop_retransmission();
         }
-        let timeout = send.rtt.rto(&self.tuning);
+        self.timers.timeout = now + self.send.rtt.rto(&self.tuning);
+        self.arm_probe(now);
+    }
+
+    /// New data was sent: the probe waits for it, the time-out does not (RFC 6298, 5.1; RFC 8985, 7.2).
+    pub fn arm_for_new_data(&mut self, first: bool, now: Nanos) {
+        if first || self.timers.retransmission_is_off() {
+            return self.arm_retransmission(now);
+        }
+        if self.timers.kind == Retransmission::Probe {
+            self.arm_probe(now);
+        }
+    }
+
+    /// A probe comes before the time-out, where that can help.
+    fn arm_probe(&mut self, now: Nanos) {
+        let (send, timeout) = (&self.send, self.timers.timeout);
         let probes = self.has(Marks::SACK)
             && send.phase == Phase::Open
             && send.tail_probe.is_none()
@@ -179,11 +197,11 @@ impl Connection {
         if probes {
             let single = send.board.in_flight() <= u32::from(send.mss);
             let wait = 2 * send.rtt.smoothed + if single { self.tuning.peer_ack_delay } else { 0 };
-            if wait < timeout {
+            if now + wait < timeout {
                 return self.timers.set_retransmission(Retransmission::Probe, now + wait);
             }
         }
-        self.timers.set_retransmission(Retransmission::Timeout, now + timeout);
+        self.timers.set_retransmission(Retransmission::Timeout, timeout);
     }
 
     /// Starts or stops probes of a closed window.
