@@ -36,7 +36,7 @@ mod connection;
 mod cookie;
 mod counters;
 mod flow;
-#[cfg(any(test, fuzzing))]
+#[cfg(any(test, feature = "fuzz"))]
 pub mod fuzz;
 mod gro;
 mod machine;

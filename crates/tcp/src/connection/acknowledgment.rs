@@ -33,12 +33,7 @@ impl Connection {
     ) -> Result<(), Drop> {
         let header = run.header();
         let (ack, una) = (header.ack, self.send.una);
-        if ack.after(self.send.nxt) || ack.before(una - self.send.max_window) {
-            // RFC 5961, 5.
-            self.challenge(shared, now);
-            return Err(Drop::BadAck);
-        }
-        if ack.before(una) {
+        if !self.is_plausible(shared, ack, now)? {
             return Ok(());
         }
         let window = u32::from(header.window) << self.send.shift;
@@ -64,6 +59,16 @@ impl Connection {
         self.recover(shared, header, &progress, now);
         self.after_ack(shared, now);
         Ok(())
+    }
+
+    /// False for an acknowledgment of what was acknowledged (RFC 5961, 5).
+    fn is_plausible(&mut self, shared: &mut Shared, ack: Seq, now: Nanos) -> Result<bool, Drop> {
+        let send = &self.send;
+        if ack.after(send.nxt) || ack.before(send.una - send.max_window) {
+            self.challenge(shared, now);
+            return Err(Drop::BadAck);
+        }
+        Ok(!ack.before(send.una))
     }
 
     /// RFC 9293, 3.10.7.4: SND.WND follows the latest segment.

@@ -227,39 +227,22 @@ impl Connection {
         if unsent == 0 {
             return fin_waits.then_some(Piece { seq: send.nxt, len: 0, fin: true });
         }
-        let in_flight = send.board.in_flight();
-        let congestion = send.congestion.window.saturating_sub(in_flight);
         let outstanding = send.nxt.since(send.una);
+        let congestion = send.congestion.window.saturating_sub(send.board.in_flight());
         let window = send.window.saturating_sub(outstanding);
         let most = unsent.min(congestion).min(window).min(self.request_max(shared, mss));
-        let len = if most == unsent {
-            most
-        } else if most >= mss {
-            most / mss * mss
-        } else {
-            0
-        };
-        if len == 0 {
-            if congestion < mss && window > congestion {
-                self.marks |= Marks::LIMITED;
-            }
-            // A window that never opens for a segment: half of the largest will do (RFC 9293, 3.8.6.2.1).
-            let silly = outstanding > 0
-                || window < send.max_window / 2
-                || window == 0
-                || congestion < window;
-            return (!silly).then_some(Piece {
-                seq: send.nxt,
-                len: window.min(unsent),
-                fin: false,
-            });
+        let nagle = self.tuning.nagle && outstanding > 0 && !fin_waits;
+        let len = if most == unsent && !nagle { most } else { most / mss * mss };
+        if len > 0 {
+            return Some(Piece { seq: send.nxt, len, fin: fin_waits && len == unsent });
         }
-        let len =
-            if self.tuning.nagle && outstanding > 0 && !fin_waits { len / mss * mss } else { len };
-        if len == 0 {
-            return None;
+        if congestion < mss && window > congestion {
+            self.marks |= Marks::LIMITED;
         }
-        Some(Piece { seq: send.nxt, len, fin: fin_waits && len == unsent })
+        // A window that never opens for a segment: half of the largest will do (RFC 9293, 3.8.6.2.1).
+        let silly = outstanding > 0 || window < send.max_window / 2 || window == 0;
+        let last_resort = Piece { seq: send.nxt, len: window.min(unsent), fin: false };
+        (!silly && congestion >= window).then_some(last_resort)
     }
 
     /// A tail loss probe: new data if there is any, else the last segment again (RFC 8985, 7.3).

@@ -370,22 +370,25 @@ impl Machine {
                 false => Err(Drop::UnexpectedSyn),
             };
         }
+        self.check_last_ack(&half, header)?;
+        let listener = self.listener_for(&half.flow).ok_or(Drop::NoConnection)?;
+        self.complete(listener, &half.agreed(now), run, now, app)?;
+        self.forget_half_open(index);
+        Ok(())
+    }
+
+    /// Does this segment end the handshake?
+    fn check_last_ack(&mut self, half: &HalfOpen, header: &Header) -> Result<(), Drop> {
         if !header.flags.contains(Flags::ACK) {
             return Err(Drop::NoAck);
         }
-        let stamp_is_missing = half.options & STAMPED != 0 && header.options.timestamp.is_none();
         let window = self.shared.config.receive_start.min(0xffff);
         if header.ack != half.iss + 1 || header.seq.since(half.irs + 1) > window {
             self.shared.reset_for(header, 0);
             return Err(Drop::BadAck);
         }
-        if stamp_is_missing {
-            return Err(Drop::NoTimestamp);
-        }
-        let listener = self.listener_for(&half.flow).ok_or(Drop::NoConnection)?;
-        self.complete(listener, &half.agreed(now), run, now, app)?;
-        self.forget_half_open(index);
-        Ok(())
+        let stamped = half.options & STAMPED == 0 || header.options.timestamp.is_some();
+        if stamped { Ok(()) } else { Err(Drop::NoTimestamp) }
     }
 
     fn forget_half_open(&mut self, index: u32) {
