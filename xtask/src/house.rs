@@ -12,6 +12,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shmem", &[]),
     ("frame", &[]),
     ("jail", &[]),
+    ("tcp", &["frame"]),
     ("port", &["frame", "shmem"]),
     ("link", &["port", "shmem"]),
     ("fabric", &["frame", "link", "port", "shmem"]),

@@ -9,6 +9,51 @@
 //! read and send ([`Machine::next_event`]), then send what is due ([`Machine::transmit`]). Sleep until a packet comes or
 //! [`Machine::deadline`].
 //!
+//! ```
+//! use std::net::{IpAddr, Ipv4Addr};
+//! use toklat_tcp::codec::{self, MAX_HEADERS, Summing, Verify};
+//! use toklat_tcp::{Buffered, Bytes, Config, Emit, Full, Machine, Nanos, Request, Secret};
+//!
+//! /// A wire: packets in the order in which they were sent.
+//! #[derive(Default)]
+//! struct Wire(Vec<Vec<u8>>);
+//!
+//! impl Emit for Wire {
+//!     fn emit(&mut self, request: &Request<'_>) -> Result<(), Full> {
+//!         let mut packet = vec![0; MAX_HEADERS];
+//!         let len = codec::write_headers(request, &mut packet, Summing::Full).ok_or(Full)?;
+//!         packet.truncate(len);
+//!         request.payload.pieces().for_each(|piece| packet.extend_from_slice(piece));
+//!         self.0.push(packet);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! let address = |last| IpAddr::V4(Ipv4Addr::new(10, 0, 0, last));
+//! let mut client = Machine::new(Config::default(), Secret([1, 2]));
+//! let mut server = Machine::new(Config::default(), Secret([3, 4]));
+//! let now = Nanos(Nanos::SECOND);
+//!
+//! let listener = server.listen(None, 80, 16, None)?;
+//! let id = client.connect((address(1), 0), (address(2), 80), None, now)?;
+//! client.send(id, Bytes::from_static(b"hello")).map_err(|(error, _)| error)?;
+//!
+//! let mut wire = Wire::default();
+//! for turn in 0..4 {
+//!     let (from, to) = if turn % 2 == 0 { (&mut client, &mut server) } else { (&mut server, &mut client) };
+//!     from.transmit(now, &mut wire);
+//!     for packet in wire.0.drain(..) {
+//!         let segment = to.parse(&packet, Verify::Checksums).expect("the wire is good");
+//!         to.on_segment(&segment, now, &mut Buffered);
+//!     }
+//! }
+//! let accepted = server.accept(listener).expect("the handshake is done");
+//! let mut data = [0; 5];
+//! assert_eq!(server.receive_slice(accepted, &mut data), 5);
+//! assert_eq!(&data, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! What it follows: RFC 9293 (TCP), 7323 (timestamps, PAWS, window scaling), 2018, 2883 and 6675 (SACK), 8985
 //! (RACK-TLP), 6937 (PRR), 9438 (CUBIC), 5681 and 6582 (Reno, NewReno), 6928 (initial window), 3168 (ECN), 5961 (blind
 //! attacks), 6528 (initial numbers), 6056 (ports), 4987 (SYN cookies), 1337 and 6191 (TIME-WAIT), 1191 and 8201 (path
@@ -20,6 +65,9 @@
 //! - **Whoever sends is hostile.** Memory is bounded by [`Config`]; each drop is counted under a name ([`Drop`]).
 //!
 //! ## Not here yet
+//!
+//! The crate uses `core` and `alloc` only, but `frame` and the workspace's `thiserror` use `std`: for a target without
+//! `std` these two must change.
 //!
 //! Pacing, HyStart, F-RTO (RFC 5682), Fast Open (RFC 7413), the urgent pointer (its data is in the stream), black hole
 //! detection (RFC 4821), AccECN, per-route metrics.

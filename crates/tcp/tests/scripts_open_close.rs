@@ -60,6 +60,19 @@ fn a_refused_connection_says_so() {
 }
 
 #[test]
+fn an_unreachable_peer_ends_an_open_only() {
+    let mut script = connecting(config());
+    let flow = script.expect("SEC", 0, None, 0).header.flow;
+    script.machine.unreachable(&flow, script.iss + 1);
+    assert_eq!(script.state(), Some(State::SynSent));
+    script.machine.unreachable(&flow, script.iss);
+    assert_eq!(script.machine.close_reason(script.id()), Some(CloseReason::Unreachable));
+    let mut script = Script::accepted(config(), false);
+    script.machine.unreachable(&script.flow(5000), script.iss);
+    assert_eq!(script.state(), Some(State::Established));
+}
+
+#[test]
 fn a_simultaneous_open_meets() {
     let mut script = connecting(config());
     script.expect("SEC", 0, None, 0);
@@ -468,4 +481,22 @@ fn a_connection_that_ended_in_the_queue_is_told_when_accepted() {
     assert_eq!(script.machine.receive(id, |data| data.len()), 5);
     script.machine.close(id, script.now);
     assert_eq!((script.machine.usage().connections, script.machine.usage().memory), (0, 0));
+}
+
+#[test]
+fn a_flood_costs_an_honest_connection_nothing() {
+    let mut script = Script::accepted(Config { max_half_open: 10, ..config() }, false);
+    let mut seq = 1;
+    for round in 0..50u16 {
+        let mut batch: Vec<_> =
+            (0..64).map(|i| seg("S", 0).port(10_000 + round * 64 + i)).collect();
+        batch.insert(32, seg("A", seq).ack(1).data(100));
+        script.batch(&batch);
+        seq += 100;
+        script.machine.receive(script.id(), |data| data.len());
+        assert!(script.out.len() <= 65, "{}", script.out.len());
+        script.out.clear();
+    }
+    let usage = script.machine.usage();
+    assert_eq!((script.counters().bytes_in, usage.half_open, usage.connections), (5000, 10, 1));
 }

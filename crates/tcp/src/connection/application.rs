@@ -155,6 +155,11 @@ impl Connection {
         synchronised && !seq.before(send.una) && seq.before(send.nxt)
     }
 
+    /// True if the SYN has this number and was not answered.
+    pub fn is_opening_with(&self, seq: Seq) -> bool {
+        self.state == State::SynSent && seq == self.iss
+    }
+
     /// What is known of the path.
     pub fn path(&self) -> Path {
         let send = &self.send;

@@ -73,6 +73,8 @@ pub enum CloseReason {
     Refused,
     /// The peer did not answer.
     TimedOut,
+    /// A router or the peer's host said that the peer cannot be reached.
+    Unreachable,
     /// The application has aborted it, or has gone while data came.
     Aborted,
 }

@@ -486,6 +486,19 @@ impl Machine {
         }
     }
 
+    /// The peer cannot be reached: an ICMP message said so, which quotes a segment with number `seq` of this flow. It
+    /// ends a connection that is being opened; later it is a passing trouble (RFC 5461, 4; RFC 5927, 5.2).
+    pub fn unreachable(&mut self, flow: &Flow, seq: crate::Seq) {
+        let hash = self.shared.secret.table_hash(flow) as u32;
+        let Some(index) = self.connections.find(hash, |c| c.flow == *flow) else { return };
+        if let Some(connection) = self.connections.get_mut(index)
+            && connection.is_opening_with(seq)
+        {
+            connection.finish(&mut self.shared, CloseReason::Unreachable);
+        }
+        self.settle(index);
+    }
+
     /// Connections wait in this machine for `transmit`: replies or work.
     #[must_use]
     pub fn has_work(&self) -> bool {
