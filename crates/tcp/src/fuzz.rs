@@ -113,7 +113,8 @@ impl Driver<'_> {
 
     fn step(&mut self) {
         match self.byte() % 16 {
-            0..=8 => self.segments(),
+            0..=7 => self.segments(),
+            8 => self.greet(),
             9 => {
                 let wait = u64::from(self.number()) * 1000;
                 self.now = self.now + wait;
@@ -171,11 +172,55 @@ impl Driver<'_> {
         self.machine.on_batch(&batch, self.now, &mut app);
     }
 
+    /// A handshake as it should be, and an application that sends.
+    fn greet(&mut self) {
+        let flow = self.flow(80);
+        let value = u32::from(self.byte());
+        let mut header = Header {
+            flow,
+            seq: self.near(Seq(1000)),
+            ack: Seq(0),
+            flags: Flags::SYN | Flags::ECE | Flags::CWR,
+            window: 60_000,
+            ecn: Ecn::NotCapable,
+            options: Options {
+                mss: Some(1460),
+                window_scale: Some(3),
+                sack_permitted: true,
+                timestamp: (value & 1 != 0).then_some(Timestamp { value, echo: 0 }),
+                sack: SackBlocks::NONE,
+            },
+        };
+        let say = |driver: &mut Self, header| {
+            driver.machine.on_segment(
+                &Segment { header, payload: &[] },
+                driver.now,
+                &mut Taking(0),
+            );
+            driver.machine.transmit(driver.now, &mut driver.heard);
+        };
+        say(self, header);
+        header.seq += 1;
+        header.ack = self.heard.seq + 1;
+        header.flags = Flags::ACK;
+        let echo = self.heard.stamp;
+        header.options = Options {
+            timestamp: header.options.timestamp.map(|stamp| Timestamp { echo, ..stamp }),
+            ..Options::default()
+        };
+        self.now = self.now + Nanos::MILLI;
+        say(self, header);
+        if let Some(id) = self.listener.and_then(|listener| self.machine.accept(listener)) {
+            self.ids.push(id);
+            let _ = self.machine.send(id, Bytes::from_static(&[9; 40_000]));
+        }
+    }
+
     fn options(&mut self) -> Options {
         let kind = self.byte();
         let mut sack = SackBlocks::default();
         for _ in 0..kind >> 5 & 3 {
-            let start = self.near(self.heard.seq);
+            let start = self.heard.seq - self.number();
             sack.push(start, start + self.number());
         }
         let value = u32::from(self.byte());
