@@ -4,6 +4,7 @@ pub mod api;
 pub mod bench;
 pub mod cli;
 pub mod daemon;
+pub mod integration;
 mod parent_death;
 pub mod tools;
 pub mod users;

@@ -27,7 +27,7 @@ use clap::{Parser, Subcommand};
 
 pub use self::client::{Client, ClientError};
 pub use self::global::Global;
-use crate::{tools, vm};
+use crate::{integration, tools, vm};
 
 /// What a command returns; [`exit_code`] decides how the process ends.
 pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
@@ -121,6 +121,8 @@ enum Command {
     /// Run virtual machines on a switch
     #[command(subcommand)]
     Vm(vm::run::VmCommand),
+    /// Add and remove the ports of a libvirt domain; libvirt's hook for QEMU calls it
+    LibvirtHook(integration::libvirt::HookArgs),
 
     // Measuring.
     /// Measure toklat beside a floor and other switches
@@ -164,6 +166,7 @@ impl Command {
             Self::Card(args) => tools::card::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
             Self::Vm(command) => command.run(global),
+            Self::LibvirtHook(args) => integration::libvirt::run(&args, global),
             Self::Bench(command) => command.run(global),
             Self::Completions(args) => shell::completions(&args),
             Self::Man(args) => shell::man(&args),

@@ -1,0 +1,4 @@
+//! What other managers of virtual machines and containers call: libvirt's hook.
+
+pub mod libvirt;
+mod ports;

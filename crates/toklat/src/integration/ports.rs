@@ -1,0 +1,82 @@
+//! Ports that another manager asks for, and may ask for again: adding and removing them is idempotent.
+
+use anyhow::bail;
+use hyper::Method;
+use serde_json::{Map, Value, json};
+
+use crate::api::{ErrorCode, PortInfo, PortKind};
+use crate::cli::name::PortName;
+use crate::cli::{Client, ClientError, Result};
+
+/// A port that is wanted: what it is attached to, and the rules that are named.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Wanted {
+    /// Its name.
+    pub name: PortName,
+    /// What it is attached to.
+    pub kind: PortKind,
+    /// Rules, as the API names them.
+    pub rules: Map<String, Value>,
+}
+
+/// What [`add`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// Nothing: the port was added.
+    Added,
+    /// The port, of the same kind; its rules are as wanted.
+    There,
+}
+
+/// Adds the port. One of the same kind that is there gets the wanted rules.
+///
+/// # Errors
+/// The daemon refuses, or a port of another kind has the name.
+pub fn add(client: &mut Client, wanted: &Wanted) -> Result<Found> {
+    let name = &wanted.name;
+    let mut body = wanted.rules.clone();
+    body.insert("name".into(), json!(name.port));
+    body.insert("kind".into(), json!(wanted.kind));
+    let path = format!("{}/ports", name.switch.path());
+    match client.send::<PortInfo>(Method::POST, &path, &body) {
+        Ok(_) => return Ok(Found::Added),
+        Err(ClientError::Refused(refusal)) if refusal.code == ErrorCode::Exists => {}
+        Err(error) => return Err(error.into()),
+    }
+    let there: PortInfo = client.get(&name.path())?;
+    if there.spec.kind != wanted.kind {
+        bail!(
+            "{name} is there and is of another kind; see toklat port show {name}, or use another name"
+        );
+    }
+    if !wanted.rules.is_empty() {
+        client.send::<PortInfo>(Method::PATCH, &name.path(), &wanted.rules)?;
+    }
+    Ok(Found::There)
+}
+
+/// The port, if there is one of this name.
+///
+/// # Errors
+/// The daemon refuses.
+pub fn find(client: &mut Client, name: &PortName) -> Result<Option<PortInfo>> {
+    match client.get(&name.path()) {
+        Ok(info) => Ok(Some(info)),
+        Err(ClientError::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Removes the port, if it is there and of this kind.
+///
+/// # Errors
+/// The daemon refuses.
+pub fn remove(client: &mut Client, name: &PortName, kind: &PortKind) -> Result {
+    if find(client, name)?.is_none_or(|there| there.spec.kind != *kind) {
+        return Ok(());
+    }
+    match client.delete(&name.path()) {
+        Err(ClientError::Refused(refusal)) if refusal.code == ErrorCode::NotFound => Ok(()),
+        ended => Ok(ended?),
+    }
+}
