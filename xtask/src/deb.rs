@@ -25,6 +25,9 @@ pub fn run() -> Result<()> {
     for (shell, file) in [("bash", "toklat.bash"), ("zsh", "_toklat"), ("fish", "toklat.fish")] {
         completions(&program, shell, &package.join(file))?;
     }
+    // Container runtimes call the same program by this name.
+    std::os::unix::fs::symlink("../../bin/toklat", package.join("toklat-cni"))
+        .context("Cannot link target/release/package/toklat-cni")?;
     // What debuggers want is four fifths of the program: a package of its own beside this one.
     tool::run(&mut cargo(&["deb", "--package", "toklat", "--no-build", "--dbgsym"]))
 }

@@ -106,8 +106,8 @@ pub enum PortKind {
     Tap {
         /// Name of the interface.
         ifname: String,
-        /// The network namespace it is in: a name in /run/netns or a process id; `None` for the
-        /// daemon's.
+        /// The network namespace it is in: a name in /run/netns, a process id or an absolute path;
+        /// `None` for the daemon's.
         #[serde(default)]
         netns: Option<String>,
         /// Its queues, 1 to 8.

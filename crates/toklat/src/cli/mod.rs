@@ -177,6 +177,9 @@ impl Command {
 /// Parses the command line, does what it says and tells how it went.
 #[must_use]
 pub fn main() -> ExitCode {
+    if integration::cni::is_wanted() {
+        return integration::cni::main();
+    }
     let cli = Cli::parse();
     match cli.command.run(&cli.global) {
         Ok(()) => ExitCode::SUCCESS,

@@ -319,7 +319,7 @@ pub struct KindOptions {
     /// A tap interface, called as the port unless IFNAME is given; the daemon needs CAP_NET_ADMIN
     #[arg(long, num_args = 0..=1, value_name = "IFNAME", groups = ["kind", "queued"])]
     tap: Option<Option<String>>,
-    /// The network namespace of the tap: a name in /run/netns, or a process id
+    /// The network namespace of the tap: a name in /run/netns, a process id, or an absolute path
     #[arg(long, value_name = "NAME", requires = "tap")]
     netns: Option<String>,
     /// Queues of the tap, 1 to 8 [default: 1]; most pairs of queues of the virtual machine, 1 to 16

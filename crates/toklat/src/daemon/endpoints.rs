@@ -1,7 +1,7 @@
 //! What the supervisor opens for data processes, which may not: tap interfaces and files.
 #![allow(unsafe_code, reason = "tap interfaces are made by ioctls that take a struct ifreq")]
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -220,20 +220,24 @@ async fn in_namespace<T: Send + 'static>(
     result.await.unwrap_or_else(|_| Err(system("Cannot use tap", io::ErrorKind::Other.into())))
 }
 
-/// Moves this thread into a network namespace: a name in /run/netns, or a process id.
+/// Moves this thread into a network namespace: a name in /run/netns, a process id, or an absolute path.
 fn enter(netns: &str) -> Result<(), ApiError> {
     let no_path = !netns.is_empty() && !netns.contains('/') && !netns.starts_with('.');
     let path = match netns.parse::<u32>() {
         Ok(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
         Err(_) if no_path => Path::new("/run/netns").join(netns),
+        Err(_) if netns.starts_with('/') => PathBuf::from(netns),
         Err(_) => {
             let reason = format!("{netns:?} is no network namespace");
-            let remedy = "give a name of `ip netns list` or a process id";
+            let remedy = "give a name of `ip netns list`, a process id, or an absolute path";
             return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
         }
     };
     let failed = |e| privileged(&format!("Cannot enter network namespace {netns}"), e);
-    let namespace = File::open(&path).map_err(failed)?;
+    // What is no namespace must not block the thread.
+    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let namespace =
+        OpenOptions::new().read(true).custom_flags(nonblock).open(&path).map_err(failed)?;
     rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
         .map_err(|e| failed(e.into()))
 }

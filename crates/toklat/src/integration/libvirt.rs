@@ -7,7 +7,6 @@
 use std::io::Read;
 
 use anyhow::{Context, anyhow, bail, ensure};
-use clap::Parser;
 use frame::Mac;
 use roxmltree::{Document, Node};
 
@@ -42,14 +41,6 @@ pub struct HookArgs {
     /// What libvirt says beside that
     #[arg(default_value = "-", allow_hyphen_values = true)]
     extra: String,
-}
-
-/// Rules of a port, as `toklat port add` has them.
-#[derive(Debug, Parser)]
-#[command(no_binary_name = true)]
-struct Rules {
-    #[command(flatten)]
-    policy: PolicyOptions,
 }
 
 /// Does what the operation asks for.
@@ -147,15 +138,10 @@ fn wanted_port(port: Node<'_, '_>, interfaces: &[Interface<'_, '_>]) -> Result<W
 /// The rules among a port's attributes: `tx-limit='1Gb/s'` is `--tx-limit=1Gb/s`.
 fn rules(port: Node<'_, '_>, mac: Mac) -> Result<PolicyOptions> {
     let attributes = port.attributes().filter(|a| !["name", "mac"].contains(&a.name()));
-    let mut words: Vec<String> =
-        attributes.map(|a| format!("--{}={}", a.name(), a.value())).collect();
-    words.push(format!("--mac={mac}"));
-    let parsed = Rules::try_parse_from(words).map_err(|error| {
-        let said = error.to_string();
-        let said = said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
+    let words = attributes.map(|a| format!("--{}={}", a.name(), a.value()));
+    ports::rules(words.chain([format!("--mac={mac}")])).map_err(|said| {
         anyhow!("{said}; its attributes are the rules of toklat port add, as in tx-limit='1Gb/s'")
-    })?;
-    Ok(parsed.policy)
+    })
 }
 
 fn parse_mac(text: &str) -> Result<Mac> {

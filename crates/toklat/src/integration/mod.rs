@@ -1,4 +1,5 @@
-//! What other managers of virtual machines and containers call: libvirt's hook.
+//! What other managers of virtual machines and containers call: libvirt's hook, and a CNI plugin.
 
+pub mod cni;
 pub mod libvirt;
 mod ports;

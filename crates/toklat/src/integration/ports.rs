@@ -1,11 +1,13 @@
 //! Ports that another manager asks for, and may ask for again: adding and removing them is idempotent.
 
 use anyhow::bail;
+use clap::Parser;
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, PortInfo, PortKind};
 use crate::cli::name::PortName;
+use crate::cli::port_options::PolicyOptions;
 use crate::cli::{Client, ClientError, Result};
 
 /// A port that is wanted: what it is attached to, and the rules that are named.
@@ -17,6 +19,26 @@ pub struct Wanted {
     pub kind: PortKind,
     /// Rules, as the API names them.
     pub rules: Map<String, Value>,
+}
+
+/// Rules of a port, as `toklat port add` has them.
+#[derive(Debug, Parser)]
+#[command(no_binary_name = true)]
+struct Rules {
+    #[command(flatten)]
+    policy: PolicyOptions,
+}
+
+/// Reads options of `toklat port add` that are rules.
+///
+/// # Errors
+/// What is wrong with them, in one line.
+pub fn rules(options: impl Iterator<Item = String>) -> Result<PolicyOptions, String> {
+    let parsed = Rules::try_parse_from(options).map_err(|error| {
+        let said = error.to_string();
+        said.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned()
+    })?;
+    Ok(parsed.policy)
 }
 
 /// What [`add`] found.

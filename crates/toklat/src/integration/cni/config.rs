@@ -1,0 +1,138 @@
+//! A network's configuration, as the runtime passes it on.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Code, Failure, VERSION, VERSIONS};
+
+/// How a container is attached.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attach {
+    /// A tap interface in its network namespace.
+    #[default]
+    Tap,
+    /// A socket for a vhost-user front end: DPDK, a virtual machine.
+    VhostUser,
+}
+
+/// What we read of a configuration; IPAM plugins get all of it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Config {
+    /// The network.
+    pub name: String,
+    /// The switch of the network.
+    #[serde(default)]
+    pub switch: String,
+    /// The daemon's runtime directory.
+    #[serde(default = "system_dir")]
+    pub dir: PathBuf,
+    /// How containers are attached.
+    #[serde(default)]
+    pub attach: Attach,
+    /// Directory of vhost-user sockets; the runtime directory where it says none.
+    pub socket_dir: Option<PathBuf>,
+    /// Pairs of queues.
+    #[serde(default = "one")]
+    pub queues: u16,
+    /// Rules of the ports: options of `toklat port add`.
+    #[serde(default)]
+    pub port: BTreeMap<String, Value>,
+    /// Who gives addresses.
+    pub ipam: Option<Ipam>,
+    /// What the runtime adds for this container.
+    #[serde(default)]
+    pub runtime_config: RuntimeConfig,
+    /// What ADD answered.
+    pub prev_result: Option<Value>,
+    /// The attachments that are to stay, for GC.
+    #[serde(rename = "cni.dev/valid-attachments")]
+    pub valid: Option<Vec<Valid>>,
+    /// As 1.1.0 has them.
+    #[serde(rename = "cni.dev/attachments")]
+    pub attachments: Option<Vec<Valid>>,
+}
+
+/// The part of `ipam` that every plugin has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Ipam {
+    /// The plugin; empty for none.
+    #[serde(rename = "type", default)]
+    pub plugin: String,
+}
+
+/// What a runtime adds by capabilities.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct RuntimeConfig {
+    /// The interface's address.
+    pub mac: Option<String>,
+}
+
+/// An attachment that is to stay.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct Valid {
+    /// The container.
+    #[serde(rename = "containerID")]
+    pub container: String,
+    /// Its interface.
+    pub ifname: String,
+}
+
+fn system_dir() -> PathBuf {
+    "/run/toklat".into()
+}
+
+const fn one() -> u16 {
+    1
+}
+
+/// The configuration, as JSON and as what we read of it.
+pub fn parse(text: &str) -> Result<(Map<String, Value>, Config), Failure> {
+    let no_json = |e: serde_json::Error| {
+        Failure::new(Code::Decode, "The configuration cannot be read", e.to_string())
+    };
+    let whole: Map<String, Value> = serde_json::from_str(text).map_err(no_json)?;
+    let version = whole.get("cniVersion").and_then(Value::as_str).unwrap_or("0.1.0");
+    if !VERSIONS.contains(&version) {
+        let known = format!("the plugin understands {}", VERSIONS.join(", "));
+        return Err(Failure::new(
+            Code::Version,
+            format!("CNI version {version} is not supported"),
+            known,
+        ));
+    }
+    let config: Config = serde_json::from_str(text).map_err(no_json)?;
+    if config.switch.is_empty() {
+        let remedy = r#"name the switch, as in "switch": "vale0""#;
+        return Err(Failure::new(Code::Config, "The configuration names no switch", remedy));
+    }
+    Ok((whole, config))
+}
+
+/// The version in which the configuration wants its answer.
+pub fn version_of(text: &str) -> String {
+    let whole: Option<Value> = serde_json::from_str(text).ok();
+    let version = whole.as_ref().and_then(|whole| whole["cniVersion"].as_str());
+    version.unwrap_or(VERSION).to_owned()
+}
+
+impl Config {
+    /// The rules of a port, as options of `toklat port add`.
+    pub fn options(&self) -> impl Iterator<Item = String> + '_ {
+        self.port.iter().map(|(name, value)| match value {
+            Value::Bool(true) => format!("--{name}=on"),
+            Value::Bool(false) => format!("--{name}=off"),
+            Value::String(text) => format!("--{name}={text}"),
+            value => format!("--{name}={value}"),
+        })
+    }
+
+    /// Who gives addresses, if anything does.
+    pub fn ipam(&self) -> Option<&str> {
+        self.ipam.as_ref().map(|ipam| ipam.plugin.as_str()).filter(|plugin| !plugin.is_empty())
+    }
+}
