@@ -57,3 +57,40 @@ fn every_metric_is_in_the_document_on_monitoring() {
         assert!(text.contains(name) || text.contains(&format!("`{short}`")), "{name}");
     }
 }
+
+#[test]
+fn every_field_of_the_topology_file_is_in_its_manual_page() {
+    let daemon = Daemon::start();
+    let api = daemon.get("/openapi.json");
+    let page = include_str!("../src/cli/manual/toklat-topology.5").replace("\\-", "-");
+    let schemas = [
+        "SwitchSpec",
+        "PortSpec",
+        "Tap",
+        "PcapRead",
+        "PcapWrite",
+        "Stream",
+        "Dgram",
+        "VhostUser",
+        "VfioUser",
+        "NicConfig",
+        "Combine",
+        "Interrupts",
+        "RateLimiter",
+        "TokenBucket",
+        "Impairment",
+        "Trunk",
+        "Worker",
+        "Quota",
+    ];
+    for schema in schemas {
+        let fields = api["components"]["schemas"][schema]["properties"].as_object();
+        for field in fields.unwrap_or_else(|| panic!("{schema}")).keys() {
+            let words = page.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            assert!(words.clone().any(|word| word == field), "{schema}: {field}");
+        }
+    }
+    for kind in api["components"]["schemas"]["NicModel"]["enum"].as_array().unwrap() {
+        assert!(page.contains(daemon::text(kind)), "{kind}");
+    }
+}

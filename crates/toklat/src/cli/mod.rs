@@ -4,9 +4,11 @@
 //! a function that takes it and the [`Global`] options.
 
 mod client;
+mod completion;
 mod daemon;
 mod fdb;
 mod global;
+mod manual;
 pub(crate) mod name;
 mod port;
 pub(crate) mod port_options;
@@ -14,7 +16,6 @@ mod quota;
 mod ranges;
 mod rates;
 mod service;
-mod shell;
 mod stats;
 mod switch;
 pub mod table;
@@ -131,9 +132,9 @@ enum Command {
 
     // About this program.
     /// Print a completion script for a shell
-    Completions(shell::CompletionsArgs),
+    Completions(completion::CompletionsArgs),
     /// Write the manual pages
-    Man(shell::ManArgs),
+    Man(manual::ManArgs),
 }
 
 impl Command {
@@ -168,8 +169,8 @@ impl Command {
             Self::Vm(command) => command.run(global),
             Self::LibvirtHook(args) => integration::libvirt::run(&args, global),
             Self::Bench(command) => command.run(global),
-            Self::Completions(args) => shell::completions(&args),
-            Self::Man(args) => shell::man(&args),
+            Self::Completions(args) => completion::completions(&args),
+            Self::Man(args) => manual::man(&args),
         }
     }
 }
@@ -180,6 +181,7 @@ pub fn main() -> ExitCode {
     if integration::cni::is_wanted() {
         return integration::cni::main();
     }
+    completion::answer();
     let cli = Cli::parse();
     match cli.command.run(&cli.global) {
         Ok(()) => ExitCode::SUCCESS,

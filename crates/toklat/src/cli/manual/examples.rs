@@ -1,0 +1,74 @@
+//! Examples of commands whose help has none.
+
+/// The examples of the command whose page has this name, as a help text has them.
+pub fn of(page: &str) -> Option<&'static str> {
+    EXAMPLES.iter().find(|(name, _)| *name == page).map(|(_, text)| *text)
+}
+
+const EXAMPLES: &[(&str, &str)] = &[
+    (
+        "toklat-daemon",
+        "  toklat daemon\n\
+         Let the group net open ports, and start with a topology:\n  \
+         toklat daemon --group net --topology /etc/toklat/net.toml",
+    ),
+    ("toklat-status", "  toklat status"),
+    ("toklat-switch", "  toklat switch add vale0\n  toklat switch show"),
+    (
+        "toklat-switch-set",
+        "Larger batches, and senders that wait longer for lossless ports:\n  \
+         toklat switch set vale0 --batch 128 --stall-timeout 500",
+    ),
+    ("toklat-switch-rm", "  toklat switch rm vale0"),
+    ("toklat-switch-show", "  toklat switch show\n  toklat switch show vale0 --json"),
+    ("toklat-port", "  toklat port add vale0:p1 --lossless\n  toklat port show vale0"),
+    ("toklat-port-rm", "  toklat port rm vale0:p1 vale0:p2"),
+    ("toklat-port-show", "  toklat port show\n  toklat port show vale0:p1"),
+    ("toklat-fdb", "  toklat fdb show vale0\n  toklat fdb add vale0:p1 02:00:00:00:00:01"),
+    ("toklat-fdb-show", "  toklat fdb show vale0"),
+    ("toklat-fdb-add", "  toklat fdb add vale0:p1 02:00:00:00:00:01"),
+    ("toklat-fdb-rm", "  toklat fdb rm vale0 02:00:00:00:00:01"),
+    ("toklat-fdb-flush", "  toklat fdb flush vale0"),
+    ("toklat-pipes", "  toklat pipes"),
+    ("toklat-quota", "  toklat quota show\n  toklat quota set ports=100"),
+    ("toklat-quota-show", "  toklat quota show"),
+    (
+        "toklat-quota-set",
+        "What each user may hold, and what one may:\n  toklat quota set ports=100 memory=2GiB\n  \
+         toklat quota set --user 1000 ports=none",
+    ),
+    ("toklat-stats", "  toklat stats vale0:p1\nRates, every second:\n  toklat stats vale0 --watch"),
+    ("toklat-top", "  toklat top\n  toklat top vale0 --sort out"),
+    (
+        "toklat-apply",
+        "What would be done, then do it:\n  toklat apply --dry-run net.toml\n  toklat apply net.toml\n\
+         Remove what the file named before and does not any more, too:\n  toklat apply --prune --yes net.toml",
+    ),
+    ("toklat-export", "  toklat export > net.toml"),
+    ("toklat-upgrade", "  toklat upgrade\n  toklat upgrade vale0"),
+    (
+        "toklat-stop",
+        "  toklat stop\nThe switches forward on, and the next daemon finds them:\n  toklat stop --leave-data-processes",
+    ),
+    (
+        "toklat-gen",
+        "As fast as it goes, then a mix of sizes at a rate:\n  toklat gen vale0:a --size 64\n  \
+         toklat gen vale0:a --size imix --rate 100kpps --duration 10",
+    ),
+    (
+        "toklat-sink",
+        "  toklat sink vale0:b\nCheck sequence and content:\n  toklat sink vale0:b --check",
+    ),
+    ("toklat-bridge", "  toklat bridge vale0:x vale1:y"),
+    (
+        "toklat-uplink",
+        "  toklat uplink vale0\nForward port 8080 of this machine to port 80 of the first guest:\n  toklat uplink vale0 -p 8080:80",
+    ),
+    ("toklat-demo", "  toklat demo"),
+    ("toklat-vm", "  toklat vm run --switch vale0 --image debian.qcow2 --uplink"),
+    ("toklat-bench", "  toklat bench switch"),
+    ("toklat-bench-switch", "  toklat bench switch\n  toklat bench switch --json"),
+    ("toklat-bench-vm", "  toklat bench vm"),
+    ("toklat-bench-nic", "  toklat bench nic"),
+    ("toklat-man", "  toklat man /usr/local/share/man/man1"),
+];

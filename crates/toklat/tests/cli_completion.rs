@@ -1,0 +1,59 @@
+//! Completions, asked for as shells ask: bash by its own means, the others by what their scripts run.
+
+mod daemon;
+
+use std::process::Command;
+
+use daemon::{Daemon, skip};
+
+/// What bash offers after this line.
+fn bash(daemon: &Daemon, line: &str) -> Vec<String> {
+    let program = std::path::Path::new(env!("CARGO_BIN_EXE_toklat"));
+    let path = format!("{}:/usr/bin:/bin", program.parent().unwrap().display());
+    // Bash divides words at colons; the script must not mind.
+    let script = "source <(toklat completions bash); COMP_LINE=$1; COMP_POINT=${#1}; COMP_TYPE=9; \
+                  _toklat toklat; printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let mut command = Command::new("bash");
+    command.args(["-c", script, "bash", line]).env("PATH", path).env("TOKLAT_DIR", daemon.dir());
+    let output = command.output().unwrap();
+    assert!(output.stderr.is_empty(), "{line}: {output:?}");
+    String::from_utf8(output.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn bash_offers_switches_ports_and_models() {
+    if Command::new("bash").arg("--version").output().is_err() {
+        return skip("bash_offers_switches_ports_and_models", "bash is missing");
+    }
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.alpha]\n[switch.vale0.port.beta]\n[switch.other.port.x]");
+    let offers = |line: &str, wanted: &[&str]| assert_eq!(bash(&daemon, line), wanted, "{line}");
+    offers("toklat switch rm va", &["vale0"]);
+    offers("toklat switch rm ", &["other", "vale0"]);
+    offers("toklat port rm ot", &["other:x"]);
+    // Bash puts what is offered behind the colon.
+    offers("toklat port rm vale0:a", &["alpha"]);
+    offers("toklat port rm vale0:", &["alpha", "beta"]);
+    offers("toklat port rm vale0:alpha vale0:b", &["beta"]);
+    offers("toklat stats o", &["other", "other:x"]);
+    offers("toklat port add vale0:n --nic 825", &["82540em", "82574l"]);
+    offers("toklat port add vale0:n --nic=am79c97", &["am79c970a", "am79c973"]);
+    offers("toklat vm run --switch v", &["vale0"]);
+    offers("toklat upgr", &["upgrade"]);
+    assert!(bash(&daemon, "toklat port add vale0:n --vlan").contains(&"--vlan-trunk".to_owned()));
+}
+
+#[test]
+fn without_a_daemon_there_are_commands_and_no_complaint() {
+    let mut daemon = Daemon::start();
+    daemon.stop(&serde_json::json!({}));
+    for (words, index, wanted) in
+        [(&["upgr"][..], "1", "upgrade"), (&["switch", "rm", "x"], "3", "")]
+    {
+        let mut command = daemon.tool(&["--", "toklat"]);
+        command.args(words).env("TOKLAT_COMPLETE", "bash").env("_CLAP_COMPLETE_INDEX", index);
+        let output = command.output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), wanted);
+    }
+}
