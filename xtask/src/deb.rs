@@ -1,16 +1,52 @@
-//! The Debian package: the program describes itself (manual pages, completions), cargo-deb packs.
+//! Packages: the program describes itself (manual pages, completions), cargo-deb and cargo-generate-rpm pack.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
 use crate::tool::{self, cargo, has_subcommand};
 
+/// A Debian package, which lintian looks at if it is there.
 pub fn run() -> Result<()> {
     if !has_subcommand("", "deb") {
         bail!("cargo-deb is missing: cargo install cargo-deb --locked");
     }
+    contents()?;
+    // What debuggers want is four fifths of the program: a package of its own beside this one.
+    tool::run(&mut cargo(&["deb", "--package", "toklat", "--no-build", "--dbgsym"]))?;
+    if !tool::installed("lintian") {
+        println!("skipped: lintian (apt-get install lintian)");
+        return Ok(());
+    }
+    let package = newest(&tool::root().join("target/debian"), "toklat_")?;
+    let package = package.to_string_lossy();
+    // The archive's own: whose bug it closes, and in which of its releases it is.
+    let ours = "initial-upload-closes-no-bugs,bad-distribution-in-changes-file";
+    tool::run(&mut tool::command(
+        "lintian",
+        &["--fail-on", "error,warning", "--suppress-tags", ours, &package],
+    ))
+}
+
+/// An RPM package.
+pub fn rpm() -> Result<()> {
+    if !has_subcommand("", "generate-rpm") {
+        bail!("cargo-generate-rpm is missing: cargo install cargo-generate-rpm --locked");
+    }
+    contents()?;
+    // cargo-deb does that itself.
+    let release = tool::root().join("target/release");
+    let (whole, stripped) = (release.join("toklat"), release.join("package/toklat"));
+    tool::run(&mut tool::command(
+        "strip",
+        &["-o", &stripped.to_string_lossy(), &whole.to_string_lossy()],
+    ))?;
+    tool::run(&mut cargo(&["generate-rpm", "--package", "crates/toklat"]))
+}
+
+/// Builds the program, and has it write what packages hold of it.
+fn contents() -> Result<()> {
     tool::run(&mut cargo(&["build", "--release", "--package", "toklat"]))?;
     let release = tool::root().join("target/release");
     let program = release.join("toklat");
@@ -22,14 +58,35 @@ pub fn run() -> Result<()> {
     let man = package.join("man");
     let program = program.to_string_lossy();
     tool::run(&mut tool::command(&program, &["man", &man.to_string_lossy()]))?;
+    fs::copy(tool::root().join("CHANGELOG.md"), man.join("CHANGELOG.md"))?;
+    for page in fs::read_dir(&man)?.flatten() {
+        // Without its time, the same page is the same file.
+        tool::run(&mut tool::command("gzip", &["-9nq", &page.path().to_string_lossy()]))?;
+    }
+    changelog(&package.join("changelog"))?;
     for (shell, file) in [("bash", "toklat.bash"), ("zsh", "_toklat"), ("fish", "toklat.fish")] {
         completions(&program, shell, &package.join(file))?;
     }
     // Container runtimes call the same program by this name.
     std::os::unix::fs::symlink("../../bin/toklat", package.join("toklat-cni"))
-        .context("Cannot link target/release/package/toklat-cni")?;
-    // What debuggers want is four fifths of the program: a package of its own beside this one.
-    tool::run(&mut cargo(&["deb", "--package", "toklat", "--no-build", "--dbgsym"]))
+        .context("Cannot link target/release/package/toklat-cni")
+}
+
+/// What Debian reads: the version, and where the changes are.
+fn changelog(file: &Path) -> Result<()> {
+    let output = tool::command("git", &["log", "-1", "--format=%cD"]).output();
+    let date =
+        output.ok().and_then(|output| String::from_utf8(output.stdout).ok()).unwrap_or_default();
+    let date = Some(date.trim())
+        .filter(|date| !date.is_empty())
+        .unwrap_or("Thu, 01 Jan 2026 00:00:00 +0000");
+    let version = env!("CARGO_PKG_VERSION");
+    let text = format!(
+        "toklat ({version}-1) unstable; urgency=medium\n\n  \
+         * Release {version}; changelog.gz has the changes.\n\n \
+         -- The toklat maintainers <toklat@example.invalid>  {date}\n"
+    );
+    fs::write(file, text).with_context(|| format!("Cannot write {}", file.display()))
 }
 
 fn completions(program: &str, shell: &str, file: &Path) -> Result<()> {
@@ -38,4 +95,16 @@ fn completions(program: &str, shell: &str, file: &Path) -> Result<()> {
         bail!("toklat completions {shell} failed: {}", output.status);
     }
     fs::write(file, output.stdout).with_context(|| format!("Cannot write {}", file.display()))
+}
+
+/// The file written last in `dir` whose name begins with `start`.
+fn newest(dir: &Path, start: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(dir).with_context(|| dir.display().to_string())?.flatten();
+    let named = entries.filter(|entry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name.starts_with(start) && name.ends_with(".deb")
+    });
+    let newest = named.max_by_key(|entry| entry.metadata().and_then(|m| m.modified()).ok());
+    Ok(newest.with_context(|| format!("{start}*.deb is missing in {}", dir.display()))?.path())
 }

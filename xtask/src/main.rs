@@ -37,7 +37,8 @@ usage: cargo xtask COMMAND
   perf             instructions per frame against bench/budgets.toml (valgrind)
   ab BASE [ROW...] benchmarks of a commit (or program) BASE and of what is here by turns, in eleven pairs: each row's ratio; the
                    lower end of its interval must reach 0.95. On a machine that does nothing else
-  deb              a Debian package in target/debian (cargo-deb)
+  deb              a Debian package in target/debian (cargo-deb), which lintian looks at if it is installed
+  rpm              an RPM package in target/generate-rpm (cargo-generate-rpm)
   siege [SECONDS]  attackers of every kind beside honest traffic, on optimised code, on a machine that does nothing
                    else (default 600; as root): what honest ports lost, and how long turns took
   schemathesis [SECONDS]
@@ -64,6 +65,7 @@ fn main() -> ExitCode {
         ["atomics"] => atomics::write(),
         ["ab", base, rows @ ..] => ab::run(base, rows),
         ["deb"] => deb::run(),
+        ["rpm"] => deb::rpm(),
         ["siege"] => test::siege("600"),
         ["siege", seconds] if seconds.parse::<u64>().is_ok() => test::siege(seconds),
         ["schemathesis"] => schemathesis::run(None),

@@ -34,3 +34,80 @@ fn systemd_understands_the_units() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.trim().is_empty(), "{said}");
 }
+
+fn packaged(path: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(path)
+}
+
+/// Objective: the recipes' sockets are where the packaged daemon may make them, or where members of its group may.
+#[test]
+fn recipes_use_places_that_the_package_makes() {
+    let recipes = std::fs::read_to_string(packaged("docs/virtual-machines.md")).unwrap();
+    let made = std::fs::read_to_string(packaged("packaging/systemd/toklat.tmpfile")).unwrap();
+    assert!(made.contains("d /run/toklat/peers "));
+    let lines = recipes.lines().filter(|line| line.starts_with("    ") || line.contains(".sock"));
+    let words = lines.flat_map(|line| line.split(['=', ' ', '"', ':', ',', '`', '\'', '(', ')']));
+    let sockets: Vec<&str> =
+        words.filter(|word| word.starts_with('/') && word.contains(".sock")).collect();
+    assert!(sockets.len() > 10, "{sockets:?}");
+    for socket in sockets {
+        // A migration's is between two QEMUs.
+        let directory = socket.rsplit_once('/').unwrap().0;
+        let known = ["/run/toklat", "/run/toklat/peers"].contains(&directory);
+        assert!(
+            known || socket == "/tmp/migrate.sock" || socket == "/run/toklat/*.sock",
+            "{socket}"
+        );
+    }
+}
+
+/// Objective: the directories that systemd makes are as the units and the recipes want them.
+#[test]
+fn systemd_makes_the_directories() {
+    let name = "systemd_makes_the_directories";
+    if Command::new("systemd-tmpfiles").arg("--version").output().is_err() {
+        return skip(name, "systemd-tmpfiles is missing; as root: apt-get install systemd");
+    }
+    if !rustix::process::geteuid().is_root() {
+        return skip(name, "only root may give directories to users");
+    }
+    let root = tempfile::tempdir().unwrap();
+    std::fs::create_dir_all(root.path().join("etc")).unwrap();
+    std::fs::write(
+        root.path().join("etc/passwd"),
+        "root:x:0:0::/:/bin/sh\ntoklat:x:990:990::/:/bin/sh\n",
+    )
+    .unwrap();
+    std::fs::write(root.path().join("etc/group"), "root:x:0:\ntoklat:x:990:\n").unwrap();
+    let mut tmpfiles = Command::new("systemd-tmpfiles");
+    tmpfiles.arg("--create").arg(format!("--root={}", root.path().display()));
+    let output = tmpfiles.arg(packaged("packaging/systemd/toklat.tmpfile")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    use std::os::unix::fs::MetadataExt;
+    let peers = std::fs::metadata(root.path().join("run/toklat/peers")).unwrap();
+    assert_eq!((peers.mode() & 0o7777, peers.uid(), peers.gid()), (0o3770, 990, 990));
+}
+
+/// Objective: what the packages are made of is there.
+#[test]
+fn packages_name_files_that_there_are() {
+    let text = std::fs::read_to_string(packaged("crates/toklat/Cargo.toml")).unwrap();
+    let manifest: toml::Table = text.parse().unwrap();
+    let metadata = &manifest["package"]["metadata"];
+    let deb = metadata["deb"]["assets"].as_array().unwrap().iter().map(|asset| &asset[0]);
+    let rpm =
+        metadata["generate-rpm"]["assets"].as_array().unwrap().iter().map(|asset| &asset["source"]);
+    let sources = deb.chain(rpm).filter_map(|source| source.as_str()?.strip_prefix("../../"));
+    let mut seen = 0;
+    for source in sources {
+        let (directory, name) = source.rsplit_once('/').unwrap_or((".", source));
+        let matches = |file: &str| match name.split_once('*') {
+            Some((before, after)) => file.starts_with(before) && file.ends_with(after),
+            None => file == name,
+        };
+        let mut files = std::fs::read_dir(packaged(directory)).unwrap();
+        assert!(files.any(|file| matches(file.unwrap().file_name().to_str().unwrap())), "{source}");
+        seen += 1;
+    }
+    assert!(seen >= 20, "{seen}");
+}
