@@ -190,6 +190,8 @@ const UNCONDITIONAL: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_shutdown,
     libc::SYS_fstat,
+    // A capture whose disk is full ends at a packet's border.
+    libc::SYS_ftruncate,
     // Whether guests' memory is memory.
     libc::SYS_fstatfs,
     libc::SYS_close,

@@ -186,6 +186,8 @@ struct IngressPage {
     bus: BusCounters,
     lent: LentMemory,
     conduct: Conduct,
+    /// The errno of what its file could not be written for; 0 if it can. By its writer.
+    write_error: Counter,
 }
 
 // SAFETY: shareable parts only.
@@ -527,6 +529,19 @@ impl PortState {
         self.page.failed.set(failed.into());
     }
 
+    /// Why its file is not written any more, if it is not.
+    #[must_use]
+    pub fn write_error(&self) -> Option<std::io::Error> {
+        let errno = i32::try_from(self.page.write_error.get()).ok().filter(|errno| *errno != 0);
+        errno.map(std::io::Error::from_raw_os_error)
+    }
+
+    /// Notes why its file cannot be written, or that it can. For who writes it only.
+    pub(crate) fn set_write_error(&self, error: Option<&std::io::Error>) {
+        let errno = error.map_or(0, |error| error.raw_os_error().unwrap_or(libc::EIO));
+        self.page.write_error.set(u64::from(errno.unsigned_abs()));
+    }
+
     /// Notes what is mapped for it. For the control thread only.
     pub(crate) fn set_lent(&self, account: &Account) {
         self.page.lent.set(account);
@@ -565,6 +580,7 @@ impl PortState {
     /// Moves the counters to the totals of ports that are gone, and clears them.
     pub fn retire(&self, switch: &SwitchState) {
         self.set_failed(false);
+        self.set_write_error(None);
         self.page.conduct.clear();
         let gone = &switch.gone_ingress;
         let here = &self.page.counters;

@@ -3,7 +3,8 @@
 //! Workers append to a buffer under the egress's lock; a thread of the port's own writes it out. A frame
 //! counts as delivered when it has been written: what a dying data process had not yet written is among
 //! the frames that a restart lost. The file itself is appended to, each data process beginning a section
-//! (draft-ietf-opsawg-pcapng, section 4.1).
+//! (draft-ietf-opsawg-pcapng, section 4.1). Where it cannot be written any more, as on a full disk, it is cut off behind the
+//! last whole packet, and the port has failed.
 
 use std::fs::File;
 use std::io::Write;
@@ -27,6 +28,7 @@ use shmem::{Bytes, Shared};
 use super::PcapError;
 use crate::attach::null::Silent;
 use crate::attach::{AttachError, Attached};
+use crate::log;
 use crate::state::PortState;
 
 /// Bytes that wait to be written at most; as many again are being written.
@@ -41,7 +43,8 @@ const BLOCK: usize = 32;
 /// # Errors
 /// [`AttachError`] when it is not an ordinary file, or the writer cannot be started.
 pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError> {
-    super::ordinary(&file)?;
+    let end = super::ordinary(&file)? as u64;
+    state.set_write_error(None);
     let expected = "counters in the state memory";
     let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
     let mut bytes = Vec::with_capacity(BUFFER);
@@ -49,10 +52,11 @@ pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError>
     let spooled =
         Spooled { bytes, waiting: Tally::default(), counters, failed: false, closing: false };
     let spool = Arc::new(Spool { spooled: Mutex::new(spooled), wake: Condvar::new() });
+    let output = Output { file: File::from(file), end, state: state.clone() };
     let writer = std::thread::Builder::new().name("pcap writer".to_owned());
     let thread = writer.spawn({
-        let (spool, file) = (Arc::clone(&spool), File::from(file));
-        move || spool.write_out(file)
+        let spool = Arc::clone(&spool);
+        move || spool.write_out(output)
     });
     let thread = Some(thread.map_err(PcapError::File)?);
     let egress = PcapEgress { spool, thread };
@@ -106,7 +110,7 @@ impl Spool {
     }
 
     /// The writer's thread.
-    fn write_out(&self, mut file: File) {
+    fn write_out(&self, mut output: Output) {
         let mut bytes = Vec::with_capacity(BUFFER);
         let mut spooled = self.lock();
         loop {
@@ -120,7 +124,7 @@ impl Spool {
             let writing = std::mem::take(&mut spooled.waiting);
             let failed = spooled.failed;
             drop(spooled);
-            let written = !failed && file.write_all(&bytes).is_ok();
+            let written = if failed { Tally::default() } else { output.write(&bytes, writing) };
             bytes.clear();
 
             spooled = self.lock();
@@ -132,14 +136,82 @@ impl Spool {
     }
 }
 
+/// The file, as the writer's thread has it.
+struct Output {
+    file: File,
+    /// Where the last whole block in it ends.
+    end: u64,
+    state: PortState,
+}
+
+impl Output {
+    /// Writes whole blocks with so many frames; how many of them are in the file.
+    fn write(&mut self, bytes: &[u8], frames: Tally) -> Tally {
+        let (at, error) = write_all(&mut self.file, bytes);
+        let Some(error) = error else {
+            self.end += bytes.len() as u64;
+            return frames;
+        };
+        let (border, whole) = whole_blocks(&bytes[..at]);
+        self.end += border as u64;
+        // A reader would stumble over the rest of a block, and over what a next section puts behind it.
+        let cut = rustix::fs::ftruncate(&self.file, self.end);
+        self.state.set_write_error(Some(&error));
+        let cut =
+            cut.map_or_else(|e| format!("; it cannot be cut off there: {e}"), |()| String::new());
+        log::say(
+            "pcap writer",
+            "unwritten",
+            format_args!("a file ends early, at byte {}: {error}{cut}", self.end),
+        );
+        whole
+    }
+}
+
+/// Writes as much as it can: how many bytes, and what kept it from the rest.
+fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<std::io::Error>) {
+    let mut at = 0;
+    while at < bytes.len() {
+        match file.write(&bytes[at..]) {
+            Ok(0) => return (at, Some(std::io::ErrorKind::WriteZero.into())),
+            Ok(n) => at += n,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return (at, Some(error)),
+        }
+    }
+    (at, None)
+}
+
+/// Where the last whole block ends, and the frames up to there. Enhanced packet blocks are of type 6, and say at byte 20 how
+/// long their frame is.
+fn whole_blocks(bytes: &[u8]) -> (usize, Tally) {
+    let word = |at: usize| {
+        let word = bytes.get(at..at + 4)?;
+        Some(u32::from_ne_bytes([word[0], word[1], word[2], word[3]]))
+    };
+    let (mut border, mut tally) = (0, Tally::default());
+    while let Some(len) = word(border + 4) {
+        let next = border + len as usize;
+        if next > bytes.len() || len == 0 {
+            break;
+        }
+        if word(border) == Some(6) {
+            tally.frames += 1;
+            tally.bytes += u64::from(word(border + 20).unwrap_or(0));
+        }
+        border = next;
+    }
+    (border, tally)
+}
+
 impl Spooled {
-    fn count(&mut self, tally: Tally, written: bool) {
-        if written {
-            self.counters.frames.add(tally.frames);
-            self.counters.bytes.add(tally.bytes);
-        } else {
+    /// Counts the frames that were to be written, of which these were.
+    fn count(&mut self, tally: Tally, written: Tally) {
+        self.counters.frames.add(written.frames);
+        self.counters.bytes.add(written.bytes);
+        if written.frames < tally.frames {
             self.failed = true;
-            self.counters.drop_frames(DropReason::Io, tally.frames);
+            self.counters.drop_frames(DropReason::Io, tally.frames - written.frames);
         }
     }
 
@@ -217,6 +289,34 @@ impl Drop for PcapEgress {
         self.spool.wake.notify_one();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(kind: u32, frame: u32) -> Vec<u8> {
+        let len = BLOCK as u32 + frame.next_multiple_of(4);
+        let words = [kind, len, 0, 0, 0, frame, frame].map(u32::to_ne_bytes);
+        let mut block = words.concat();
+        block.resize(len as usize - 4, 0);
+        block.extend(len.to_ne_bytes());
+        block
+    }
+
+    #[test]
+    fn a_file_is_cut_off_behind_its_last_whole_block() {
+        let blocks = [block(0x0a0d_0d0a, 0), block(6, 61), block(6, 100)];
+        let all = blocks.concat();
+        let ends = [blocks[0].len(), blocks[0].len() + blocks[1].len(), all.len()];
+        for at in 0..=all.len() {
+            let (border, whole) = whole_blocks(&all[..at]);
+            let frames = ends[1..].iter().filter(|end| **end <= at).count();
+            assert_eq!(border, ends.iter().copied().filter(|end| *end <= at).max().unwrap_or(0));
+            assert_eq!(whole.frames, frames as u64);
+            assert_eq!(whole.bytes, [0, 61, 161][frames]);
         }
     }
 }

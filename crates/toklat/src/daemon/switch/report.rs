@@ -9,8 +9,8 @@ use super::super::process::DataProcess;
 use super::super::supervisor::monotonic_ns;
 use super::{Port, Switch};
 use crate::api::{
-    ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, PortStats, SwitchInfo,
-    SwitchStats,
+    ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortKind, PortState, PortStats,
+    SwitchInfo, SwitchStats,
 };
 
 impl Switch {
@@ -97,7 +97,18 @@ impl Switch {
                 }
             })
         };
-        port.failure.clone().or_else(|| failed().map(ToOwned::to_owned))
+        let failed = || failed().map(ToOwned::to_owned).or_else(|| self.unwritten(port));
+        port.failure.clone().or_else(failed)
+    }
+
+    /// Why a port's file is not written any more, if it is not.
+    fn unwritten(&self, port: &Port) -> Option<String> {
+        let PortKind::PcapWrite { path } = &port.spec.kind else { return None };
+        let error = self.view.port(port.id).filter(|_| port.known)?.write_error()?;
+        Some(format!(
+            "Cannot write {path}: {error}; it ends behind the last whole frame. Free space, then toklat upgrade {}",
+            self.name
+        ))
     }
 
     fn is_stalled(&self, port: &Port) -> bool {
