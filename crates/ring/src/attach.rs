@@ -42,6 +42,8 @@ pub mod op {
     pub const OPEN_PIPE: u16 = 2;
     /// Make a pipe and open one end; status `EEXIST` if it exists.
     pub const MAKE_PIPE: u16 = 3;
+    /// A message of netmap's interface, which is not a [`super::Request`]: see crate `netmap`.
+    pub const NETMAP: u16 = 4;
 }
 
 /// How it is opened.

@@ -63,8 +63,10 @@ impl SlotWord {
         Self { buf: bits as u32, len: (bits >> 32) as u16, flags: (bits >> 48) as u16 }
     }
 
+    /// Its bits, as they stand in memory.
     #[inline(always)]
-    const fn bits(self) -> u64 {
+    #[must_use]
+    pub const fn to_bits(self) -> u64 {
         self.buf as u64 | (self.len as u64) << 32 | (self.flags as u64) << 48
     }
 }
@@ -98,7 +100,7 @@ impl Slot {
     /// Stores buffer number, length and flags at once; published by the ring's cursor.
     #[inline(always)]
     pub fn store(&self, word: SlotWord) {
-        self.word.store(word.bits(), Ordering::Relaxed);
+        self.word.store(word.to_bits(), Ordering::Relaxed);
     }
 }
 

@@ -16,12 +16,13 @@ use rustix::io::Errno;
 use shmem::Memfd;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
+use super::netmap;
 use super::pipes::{End, EndRings, PipeLayout, PipeName};
 use super::quota::Item;
 use super::seqpacket::{Listener, Message, Seqpacket};
 use super::supervisor::Supervisor;
 use super::topology::{PORT_NAME, SWITCH_NAME, check_name};
-use crate::api::{ApiError, Client, ErrorCode};
+use crate::api::{ApiError, Client, ErrorCode, PortSpec};
 
 /// How long a client may take to ask, and to take its reply.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -29,12 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PIPE_ID: usize = 15;
 
 /// How a client wants a port opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct How {
     /// A monitor: of what the port sends, of what it receives.
     pub watch: Option<(bool, bool)>,
     /// The switch must be there already.
     pub existing: bool,
+    /// How the port is, if it is made by being opened.
+    pub spec: PortSpec,
 }
 
 /// What a client asks for, checked.
@@ -156,7 +159,8 @@ fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask
         return Err(bad("A monitor has send rings", "open it with receive rings only"));
     }
     let ring = RingAttach { geometry, tx, rx, buf_usable };
-    let how = How { watch, existing: request.flags & flags::EXISTING != 0 };
+    let existing = request.flags & flags::EXISTING != 0;
+    let how = How { watch, existing, spec: PortSpec::default() };
     Ok(Ask::Open { switch: switch.into(), port: port.into(), how, ring, memory })
 }
 
@@ -277,24 +281,38 @@ async fn converse(
     let socket = Seqpacket::new(socket)?;
     loop {
         closer().admits(client.uid).map_err(io::Error::other)?;
-        let next = socket.receive(size_of::<Request>() + 1);
+        let next = socket.receive(netmap::ASK.max(size_of::<Request>()) + 1);
         let Ok(message) = tokio::time::timeout(PATIENCE, next).await else { return Ok(()) };
         let message = message?;
         if message.bytes.is_empty() {
             return Ok(());
         }
-        let (reply, fds) = match answer(message, client, supervisor).await {
-            Ok(reply) => reply,
-            Err(error) => {
-                let Client { uid, pid } = client;
-                tracing::info!(uid, pid, %error, "attach request refused");
-                (Reply::refused(errno(error.code), &error.to_string()), Vec::new())
-            }
-        };
+        let (reply, fds) = reply_to(message, client, supervisor).await;
         let borrowed: Vec<_> = fds.iter().map(AsFd::as_fd).collect();
         // If the client does not take its token, that is closed here, and the port goes.
-        let sent = socket.send(reply.as_bytes(), &borrowed);
+        let sent = socket.send(&reply, &borrowed);
         tokio::time::timeout(PATIENCE, sent).await??;
+    }
+}
+
+/// The bytes of the reply to a message, with its descriptors.
+async fn reply_to(
+    message: Message,
+    client: Client,
+    supervisor: &Arc<Supervisor>,
+) -> (Vec<u8>, Vec<Descriptor>) {
+    if netmap::is_ours(&message.bytes) {
+        let (answer, fds) = netmap::answer(message, client, supervisor).await;
+        return (answer.as_bytes().to_vec(), fds);
+    }
+    match answer(message, client, supervisor).await {
+        Ok((reply, fds)) => (reply.as_bytes().to_vec(), fds),
+        Err(error) => {
+            let Client { uid, pid } = client;
+            tracing::info!(uid, pid, %error, "attach request refused");
+            let reply = Reply::refused(errno(error.code), &error.to_string());
+            (reply.as_bytes().to_vec(), Vec::new())
+        }
     }
 }
 
@@ -336,7 +354,7 @@ fn describe_pipe(reply: &mut Reply, layout: &PipeLayout, end: End) {
 }
 
 /// The errno that netmap's clients know for it.
-fn errno(code: ErrorCode) -> i32 {
+pub(super) fn errno(code: ErrorCode) -> i32 {
     match code {
         ErrorCode::BadRequest | ErrorCode::MethodNotAllowed | ErrorCode::TooLarge => Errno::INVAL,
         ErrorCode::NotFound => Errno::NOENT,

@@ -31,6 +31,8 @@ pub struct OpenedPort {
     pub max_frame: u32,
     /// The client's end of the token.
     pub token: Descriptor,
+    /// Its name, which is not the one asked for if it is a monitor.
+    pub name: String,
 }
 
 impl Supervisor {
@@ -81,7 +83,7 @@ impl Supervisor {
         client: Client,
         name: &str,
         port: &str,
-        how: How,
+        how: &How,
     ) -> Result<OwnedMutexGuard<Switch>, ApiError> {
         let mut waited = false;
         loop {
@@ -123,13 +125,14 @@ impl Supervisor {
             token_pair(client.uid).map_err(|e| system("Cannot make a token for the port", e))?;
         self.check_descriptors(&token)?;
         let lent = self.charge_memory(client, &memory).await?;
-        let mut switch = self.enter(client, switch, port, how).await?;
+        let mut switch = self.enter(client, switch, port, &how).await?;
         self.check_may_open(client, &switch, port)?;
         let (name, attachment) = match how.watch {
             None => (port.to_owned(), Attachment::Ring(ring)),
             Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
         };
-        let attach = Attach { attachment, memory: memory.file, token, client, lent };
+        let spec = how.spec;
+        let attach = Attach { attachment, memory: memory.file, token, client, lent, spec };
         let attached = match self.check_region(client, &switch, &ring) {
             Ok(()) => switch.attach(&name, attach).await,
             Err(error) => Err(error),
@@ -139,7 +142,17 @@ impl Supervisor {
         }
         let (port, max_frame) = attached?;
         tracing::info!(switch = switch.name, name, ?client, "port opened");
-        Ok(OpenedPort { port, max_frame, token: Descriptor::ours(theirs) })
+        Ok(OpenedPort { port, max_frame, token: Descriptor::ours(theirs), name })
+    }
+
+    /// Takes a port from its client, as if that had closed it.
+    pub(super) async fn close_port(&self, switch: &str, port: &str) {
+        let Some(handle) = self.handle(switch) else { return };
+        let mut switch = handle.lock().await;
+        if let Err(error) = switch.close_port(port).await {
+            tracing::error!(switch = switch.name, port, %error, "port was not detached in order");
+        }
+        self.drop_if_unused(&mut switch).await;
     }
 
     fn monitor(

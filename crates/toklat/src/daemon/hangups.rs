@@ -28,6 +28,11 @@ pub enum Gone {
         /// The port's name.
         port: String,
     },
+    /// A program's descriptor of netmap's interface.
+    Netmap {
+        /// The cookie of the program's end.
+        cookie: u64,
+    },
     /// A data process.
     DataProcess {
         /// Its switch.

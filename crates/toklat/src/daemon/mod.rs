@@ -23,6 +23,7 @@ mod hangups;
 mod log;
 mod metrics;
 mod mistake;
+mod netmap;
 mod openapi;
 mod pipes;
 mod process;

@@ -15,6 +15,7 @@ use super::endpoints::Written;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
 use super::mistake;
+use super::netmap::{self, Netmap};
 use super::pipes::Pipes;
 use super::switch::{Access, Environment, Switch};
 use super::topology::{Configured, Store};
@@ -37,6 +38,7 @@ pub struct Supervisor {
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
     pub(super) pipes: Pipes,
+    pub(super) netmap: Netmap,
     stop: watch::Sender<Option<Stop>>,
 }
 
@@ -54,6 +56,7 @@ impl Supervisor {
             topology: AsyncMutex::default(),
             switches: Mutex::default(),
             pipes,
+            netmap: Netmap::default(),
             stop: watch::Sender::new(None),
         }
     }
@@ -158,6 +161,9 @@ impl Supervisor {
                 match gone {
                     Gone::Pipe { name, end } => {
                         self.pipes.closed(&self.environment.hangups, &name, end, watch);
+                    }
+                    Gone::Netmap { cookie } => {
+                        tokio::spawn(async move { netmap::hung_up(&this, cookie, watch).await });
                     }
                     Gone::Client { switch, port } => {
                         clients.entry(switch).or_default().push((port, watch));

@@ -124,6 +124,8 @@ pub struct Attach {
     pub client: Client,
     /// What the client is charged with for the region.
     pub lent: Charge,
+    /// How the port is, if there is none of this name yet.
+    pub spec: PortSpec,
 }
 
 impl Switch {
@@ -536,7 +538,7 @@ impl Switch {
         let mut port = self
             .ports
             .remove(&id)
-            .unwrap_or_else(|| Port::new(id, name, PortSpec::default(), false));
+            .unwrap_or_else(|| Port::new(id, name, attach.spec, false));
         (port.attachment, port.fds) = (attach.attachment, vec![attach.memory, attach.token]);
         (port.client, port.watch) = (Some(attach.client), Some(watch));
         (port.failure, port.quarantined) = (None, false);
@@ -576,6 +578,17 @@ impl Switch {
             self.clients_gone(&[(name.to_owned(), watch)]).await
         } else {
             Ok(())
+        }
+    }
+
+    /// Takes a port from its client, as if that had closed it. There may be none of this name.
+    ///
+    /// # Errors
+    /// As [`clients_gone`](Self::clients_gone).
+    pub async fn close_port(&mut self, name: &str) -> Result<(), ApiError> {
+        match self.port(name).ok().and_then(|port| port.watch) {
+            Some(watch) => self.clients_gone(&[(name.to_owned(), watch)]).await,
+            None => Ok(()),
         }
     }
 

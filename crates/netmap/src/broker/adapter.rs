@@ -1,0 +1,198 @@
+//! What can be bound: ports of switches, persistent ports, ends of pipes, monitors, rings without a port.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+
+use ring::layout::RingSpec;
+
+use super::region::Shape;
+use crate::abi::{Register, flags, mode};
+use rustix::io::Errno;
+
+/// What an adapter is, and what is its own for that.
+#[derive(Debug)]
+pub(super) enum Kind {
+    /// A port of a switch, made by the request that names it, gone with its last descriptor.
+    Ephemeral,
+    /// A port that was made by `VALE_NEWIF`, or for its pipes (`auto`): then it goes with the last of them.
+    Persistent { auto: bool },
+    /// An end of a pipe.
+    Pipe {
+        /// The adapter whose region it is in.
+        parent: String,
+        /// The other end.
+        twin: String,
+        /// What wakes this end.
+        wake: OwnedFd,
+    },
+    /// Gets copies of what another one sends, receives.
+    Monitor {
+        /// Which.
+        parent: String,
+        tx: bool,
+        rx: bool,
+    },
+    /// Rings without a port.
+    Null,
+}
+
+/// Rings in a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rings {
+    pub(super) tx: RingSpec,
+    pub(super) rx: RingSpec,
+}
+
+/// Who has a ring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Use {
+    descriptors: u32,
+    exclusive: bool,
+}
+
+/// What can be bound.
+#[derive(Debug)]
+pub(super) struct Adapter {
+    pub(super) kind: Kind,
+    pub(super) region: u16,
+    pub(super) shape: Shape,
+    /// The switch it is, or is to be, in, and its name there.
+    pub(super) place: Option<(String, String)>,
+    /// There while a descriptor is bound, for pipes while one is bound to either end.
+    pub(super) rings: Option<Rings>,
+    /// Bound descriptors.
+    pub(super) bindings: u32,
+    /// The port's token, while it is in its switch.
+    pub(super) token: Option<OwnedFd>,
+    uses: [Vec<Use>; 2],
+}
+
+/// The rings that a descriptor is bound to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Choice {
+    pub(super) tx: Range<u32>,
+    pub(super) rx: Range<u32>,
+    pub(super) exclusive: bool,
+}
+
+impl Adapter {
+    pub(super) fn new(
+        kind: Kind,
+        region: u16,
+        shape: Shape,
+        place: Option<(String, String)>,
+    ) -> Self {
+        let uses = [shape.tx_rings, shape.rx_rings].map(|n| vec![Use::default(); n as usize]);
+        Self { kind, region, shape, place, rings: None, bindings: 0, token: None, uses }
+    }
+
+    /// Which rings a request is about.
+    pub(super) fn choose(&self, request: &Register) -> Result<Choice, Errno> {
+        let Shape { tx_rings, rx_rings, .. } = self.shape;
+        let one = u32::from(request.ringid);
+        let is_pipe = matches!(self.kind, Kind::Pipe { .. });
+        let (mut tx, mut rx) = match request.mode {
+            mode::ALL_NIC => (0..tx_rings, 0..rx_rings),
+            mode::NULL if matches!(self.kind, Kind::Null) => (0..tx_rings, 0..rx_rings),
+            mode::ONE_NIC if one >= tx_rings && one >= rx_rings => return Err(Errno::INVAL),
+            mode::ONE_NIC => {
+                // A direction that has no such ring uses its first one.
+                let pick = |rings: u32| if one < rings { one..one + 1 } else { 0..rings.min(1) };
+                (pick(tx_rings), pick(rx_rings))
+            }
+            // Neither VALE ports nor pipes have host rings.
+            _ => return Err(Errno::INVAL),
+        };
+        if request.flags & flags::RX_RINGS_ONLY != 0 && !is_pipe {
+            tx = 0..0;
+        }
+        if request.flags & flags::TX_RINGS_ONLY != 0 && !is_pipe {
+            rx = 0..0;
+        }
+        Ok(Choice { tx, rx, exclusive: request.flags & flags::EXCLUSIVE != 0 })
+    }
+
+    /// Takes the chosen rings.
+    pub(super) fn take(&mut self, choice: &Choice) -> Result<(), Errno> {
+        let busy = self.chosen(choice).any(|ring| {
+            ring.exclusive || (choice.exclusive && ring.descriptors > 0)
+        });
+        if busy {
+            return Err(Errno::BUSY);
+        }
+        for (uses, range) in self.uses.iter_mut().zip([&choice.tx, &choice.rx]) {
+            for ring in &mut uses[range.start as usize..range.end as usize] {
+                ring.descriptors += 1;
+                ring.exclusive |= choice.exclusive;
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives them back.
+    pub(super) fn give(&mut self, choice: &Choice) {
+        for (uses, range) in self.uses.iter_mut().zip([&choice.tx, &choice.rx]) {
+            for ring in &mut uses[range.start as usize..range.end as usize] {
+                ring.descriptors = ring.descriptors.saturating_sub(1);
+                // Who has a ring exclusively is the only one that has it.
+                ring.exclusive &= ring.descriptors > 0;
+            }
+        }
+    }
+
+    fn chosen(&self, choice: &Choice) -> impl Iterator<Item = Use> {
+        let [tx, rx] = &self.uses;
+        let part = |uses: &[Use], range: &Range<u32>| {
+            uses[range.start as usize..range.end as usize].to_vec()
+        };
+        part(tx, &choice.tx).into_iter().chain(part(rx, &choice.rx))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter() -> Adapter {
+        let shape = Shape { tx_rings: 2, rx_rings: 4, tx_slots: 64, rx_slots: 64 };
+        Adapter::new(Kind::Ephemeral, 2, shape, None)
+    }
+
+    fn request(mode: u32, ringid: u16, flags: u64) -> Register {
+        Register { mode, ringid, flags, ..Register::default() }
+    }
+
+    #[test]
+    fn modes_choose_rings() {
+        let adapter = adapter();
+        let chosen = |mode, ring, flags| adapter.choose(&request(mode, ring, flags));
+        let some = |tx, rx| Ok(Choice { tx, rx, exclusive: false });
+        assert_eq!(chosen(mode::ALL_NIC, 9, 0), some(0..2, 0..4));
+        assert_eq!(chosen(mode::ONE_NIC, 1, 0), some(1..2, 1..2));
+        assert_eq!(chosen(mode::ONE_NIC, 3, 0), some(0..1, 3..4));
+        assert_eq!(chosen(mode::ALL_NIC, 0, flags::RX_RINGS_ONLY), some(0..0, 0..4));
+        assert_eq!(chosen(mode::ALL_NIC, 0, flags::TX_RINGS_ONLY), some(0..2, 0..0));
+        for (mode, ring) in [(0, 0), (2, 0), (3, 0), (4, 4), (5, 0), (6, 0), (7, 0), (8, 0), (9, 0)]
+        {
+            assert_eq!(chosen(mode, ring, 0), Err(Errno::INVAL), "{mode} {ring}");
+        }
+    }
+
+    #[test]
+    fn rings_are_shared_unless_somebody_wants_them_alone() {
+        let mut adapter = adapter();
+        let choose = |a: &Adapter, ring, flags| a.choose(&request(mode::ONE_NIC, ring, flags));
+        let shared = choose(&adapter, 0, 0).unwrap();
+        let alone = choose(&adapter, 0, flags::EXCLUSIVE).unwrap();
+        let other = choose(&adapter, 1, flags::EXCLUSIVE).unwrap();
+        assert_eq!([adapter.take(&shared), adapter.take(&shared)], [Ok(()), Ok(())]);
+        assert_eq!(adapter.take(&alone), Err(Errno::BUSY));
+        assert_eq!(adapter.take(&other), Ok(()), "another ring");
+        adapter.give(&shared);
+        assert_eq!(adapter.take(&alone), Err(Errno::BUSY));
+        adapter.give(&shared);
+        assert_eq!([adapter.take(&alone), adapter.take(&shared)], [Ok(()), Err(Errno::BUSY)]);
+        adapter.give(&alone);
+        assert_eq!(adapter.take(&shared), Ok(()));
+    }
+}

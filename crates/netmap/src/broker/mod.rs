@@ -1,0 +1,332 @@
+//! The daemon's side: which names, regions and descriptors there are, and what requests make of them.
+//!
+//! ```text
+//!   descriptor (by its cookie) --bound to--> adapter (by its name) --in--> region (by its number)
+//!                                               |
+//!                                               v
+//!                                            Switches: a port of a switch, while a descriptor is bound
+//! ```
+//!
+//! All requests run one after the other. What they ask of switches goes through [`Switches`].
+
+mod adapter;
+mod books;
+mod list;
+mod name;
+mod register;
+mod region;
+mod vale;
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::Future;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use ring::layout::{Geometry, RingSpec};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use self::adapter::{Adapter, Choice, Kind};
+use self::list::List;
+use self::region::Region;
+use crate::abi::{reqtype, text};
+use crate::wire::{Answer, Ask, Bound, Options, port};
+
+/// A port that is to be put into a switch.
+#[derive(Clone, Copy, Debug)]
+pub struct NewPort<'a> {
+    /// The user whose it is.
+    pub uid: u32,
+    /// The switch.
+    pub switch: &'a str,
+    /// The port.
+    pub port: &'a str,
+    /// Not the port itself, but a monitor of it: of what it sends, of what it receives.
+    pub watch: Option<(bool, bool)>,
+    /// The region.
+    pub memory: BorrowedFd<'a>,
+    /// How it is divided.
+    pub geometry: Geometry,
+    /// The send rings.
+    pub tx: RingSpec,
+    /// The receive rings.
+    pub rx: RingSpec,
+}
+
+/// Switches that have ports.
+pub trait Switches: Send + Sync {
+    /// Puts a port into a switch, which is made if there is none; returns the client's end of its token,
+    /// and the port's name, which is not the one that was asked for if it is a monitor.
+    ///
+    /// # Errors
+    /// The error number for the program.
+    fn attach(
+        &self,
+        port: NewPort<'_>,
+    ) -> impl Future<Output = Result<(OwnedFd, String), Errno>> + Send;
+
+    /// Takes a port out of its switch. When it is done, the buffers of its rings are all in slots.
+    fn detach(&self, switch: &str, port: &str) -> impl Future<Output = ()> + Send;
+}
+
+/// A descriptor that a program has.
+#[derive(Debug)]
+struct Opened {
+    uid: u32,
+    binding: Option<Binding>,
+}
+
+/// What a descriptor is bound to.
+#[derive(Clone, Debug)]
+struct Binding {
+    adapter: String,
+    interface: u32,
+    choice: Choice,
+    flags: u64,
+}
+
+/// The daemon's side of netmap's interface.
+#[derive(Debug)]
+pub struct Broker<S> {
+    switches: S,
+    opened: HashMap<u64, Opened>,
+    adapters: BTreeMap<String, Adapter>,
+    regions: BTreeMap<u16, Region>,
+    list: List,
+}
+
+/// What is answered, and the descriptors that go with it.
+pub type Reply = (Answer, Vec<OwnedFd>);
+
+/// What a request may look at, and what it writes.
+struct Call<'a> {
+    cookie: u64,
+    uid: u32,
+    name: &'a mut [u8; crate::abi::NAME],
+    body: &'a mut [u8; crate::abi::MOST_BODY],
+    options: &'a mut Options,
+}
+
+impl Call<'_> {
+    fn name(&self) -> Result<&str, Errno> {
+        text(&self.name[..]).ok_or(Errno::INVAL)
+    }
+
+    fn body<T: FromBytes>(&self) -> Result<T, Errno> {
+        T::read_from_prefix(&self.body[..]).map(|(body, _)| body).map_err(|_| Errno::INVAL)
+    }
+
+    fn answer<T: IntoBytes + zerocopy::Immutable>(&mut self, body: &T) {
+        self.body[..size_of::<T>()].copy_from_slice(body.as_bytes());
+    }
+}
+
+impl<S: Switches> Broker<S> {
+    /// Nothing but switches.
+    pub fn new(switches: S) -> Self {
+        let list = List::default();
+        let (opened, adapters, regions) = Default::default();
+        Self { switches, opened, adapters, regions, list }
+    }
+
+    /// A program of this user has a new descriptor.
+    pub fn open(&mut self, cookie: u64, uid: u32) {
+        self.opened.insert(cookie, Opened { uid, binding: None });
+    }
+
+    /// How many descriptors the programs of a user have.
+    #[must_use]
+    pub fn opened_by(&self, uid: u32) -> usize {
+        self.opened.values().filter(|opened| opened.uid == uid).count()
+    }
+
+    /// Carries out a request.
+    pub async fn control(&mut self, cookie: u64, ask: &Ask) -> Reply {
+        let mut answer = Answer::to(ask);
+        let Some(opened) = self.opened.get(&cookie) else {
+            answer.status = Errno::NXIO.raw_os_error();
+            return (answer, Vec::new());
+        };
+        let uid = opened.uid;
+        let Answer { name, body, options, .. } = &mut answer;
+        let call = Call { cookie, uid, name, body, options };
+        let done = self.dispatch(ask.reqtype, call).await;
+        answer.status = done.err().map_or(0, Errno::raw_os_error);
+        self.describe(cookie, answer)
+    }
+
+    async fn dispatch(&mut self, reqtype: u16, call: Call<'_>) -> Result<(), Errno> {
+        match reqtype {
+            reqtype::REGISTER => self.register(call).await,
+            reqtype::PORT_INFO_GET => self.port_info(call),
+            reqtype::POOLS_INFO_GET => self.pools_info(call),
+            reqtype::VALE_ATTACH => self.vale_attach(call).await,
+            reqtype::VALE_DETACH => self.vale_detach(call).await,
+            reqtype::VALE_LIST => self.vale_list(call),
+            reqtype::VALE_NEWIF => self.vale_newif(call),
+            reqtype::VALE_DELIF => self.vale_delif(&call),
+            reqtype::PORT_HDR_SET => self.port_header_set(&call),
+            reqtype::PORT_HDR_GET => self.port_header_get(call),
+            // Only NICs in a switch are polled, and there are none.
+            reqtype::VALE_POLLING_ENABLE | reqtype::VALE_POLLING_DISABLE => Err(Errno::OPNOTSUPP),
+            _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// What a descriptor is bound to.
+    #[must_use]
+    pub fn identify(&self, cookie: u64, ask: &Ask) -> Reply {
+        let mut answer = Answer::to(ask);
+        if !self.opened.contains_key(&cookie) {
+            answer.status = Errno::NXIO.raw_os_error();
+        }
+        self.describe(cookie, answer)
+    }
+
+    /// The answer, with what the descriptor is bound to.
+    fn describe(&self, cookie: u64, mut answer: Answer) -> Reply {
+        let binding = self.opened.get(&cookie).and_then(|opened| opened.binding.as_ref());
+        let Some((bound, fds)) = binding.and_then(|binding| self.bound(binding)) else {
+            return (answer, Vec::new());
+        };
+        match fds.iter().map(|fd| fd.try_clone_to_owned()).collect() {
+            Ok(fds) => {
+                answer.bound = bound;
+                (answer, fds)
+            }
+            Err(_) => {
+                answer.status = Errno::MFILE.raw_os_error();
+                (answer, Vec::new())
+            }
+        }
+    }
+
+    fn bound(&self, binding: &Binding) -> Option<(Bound, Vec<BorrowedFd<'_>>)> {
+        let adapter = self.adapters.get(&binding.adapter)?;
+        let region = self.regions.get(&adapter.region)?;
+        let rings = adapter.rings?;
+        let mut bound = Bound {
+            port: port::SILENT,
+            geometry: region.geometry,
+            tx: part(rings.tx, &binding.choice.tx),
+            rx: part(rings.rx, &binding.choice.rx),
+            flags: binding.flags,
+            ..Bound::default()
+        };
+        let mut fds = vec![region.file()];
+        if let Some(token) = &adapter.token {
+            bound.port = port::SWITCHED;
+            fds.push(token.as_fd());
+        }
+        if let Kind::Pipe { twin, wake, .. } = &adapter.kind {
+            let twin = self.adapters.get(twin)?;
+            let Kind::Pipe { wake: other, .. } = &twin.kind else { return None };
+            bound.port = port::PIPE;
+            bound.twin_rx = part(twin.rings?.rx, &binding.choice.tx);
+            bound.twin_tx = part(twin.rings?.tx, &binding.choice.rx);
+            fds.extend([wake.as_fd(), other.as_fd()]);
+        }
+        Some((bound, fds))
+    }
+
+    /// The last copy of a descriptor was closed.
+    pub async fn close(&mut self, cookie: u64) {
+        let Some(Opened { binding: Some(binding), .. }) = self.opened.remove(&cookie) else { return };
+        self.unbind(&binding).await;
+        self.collect(&binding.adapter).await;
+    }
+
+    /// The region's number for a new port: the one that is asked for, or one of its own.
+    fn region_for(
+        &mut self,
+        uid: u32,
+        wanted: u16,
+        geometry: impl FnOnce() -> Geometry,
+    ) -> Result<u16, Errno> {
+        if wanted != 0 {
+            if wanted == region::GLOBAL && !self.regions.contains_key(&wanted) {
+                self.regions.insert(wanted, Region::create(wanted, uid, region::global())?);
+            }
+            let region = self.regions.get(&wanted).ok_or(Errno::INVAL)?;
+            let may = region.uid == uid || uid == 0;
+            return if may { Ok(wanted) } else { Err(Errno::ACCESS) };
+        }
+        let id = self.free_region_id().ok_or(Errno::NOMEM)?;
+        self.regions.insert(id, Region::create(id, uid, geometry())?);
+        Ok(id)
+    }
+
+    fn free_region_id(&self) -> Option<u16> {
+        (region::GLOBAL + 1..u16::MAX).find(|id| !self.regions.contains_key(id))
+    }
+
+    /// Removes an adapter that is not needed any more, and what is not needed without it.
+    async fn collect(&mut self, name: &str) {
+        let mut next = Some(name.to_owned());
+        while let Some(name) = next.take() {
+            let Some(adapter) = self.adapters.get(&name) else { return };
+            if adapter.bindings > 0 || self.has_children(&name) {
+                return;
+            }
+            match &adapter.kind {
+                Kind::Persistent { auto: false } => return,
+                Kind::Pipe { parent, twin, .. } => {
+                    let twin = twin.clone();
+                    if self.adapters.get(&twin).is_some_and(|twin| twin.bindings > 0) {
+                        return;
+                    }
+                    next = Some(parent.clone());
+                    self.remove_rings(&name);
+                    self.remove_rings(&twin);
+                    self.adapters.remove(&twin);
+                }
+                Kind::Monitor { parent, .. } => next = Some(parent.clone()),
+                Kind::Ephemeral | Kind::Persistent { .. } | Kind::Null => {}
+            }
+            self.remove_adapter(&name);
+        }
+    }
+
+    fn has_children(&self, name: &str) -> bool {
+        self.adapters.values().any(|other| match &other.kind {
+            Kind::Pipe { parent, .. } | Kind::Monitor { parent, .. } => parent == name,
+            _ => false,
+        })
+    }
+
+    /// Forgets an adapter, and its region if no other is in that.
+    fn remove_adapter(&mut self, name: &str) {
+        let Some(adapter) = self.adapters.remove(name) else { return };
+        if let Some((switch, port)) = &adapter.place
+            && !matches!(adapter.kind, Kind::Monitor { .. })
+        {
+            self.list.remove(switch, port);
+        }
+        self.drop_region(adapter.region);
+    }
+
+    /// Drops a region that no adapter is in.
+    fn drop_region(&mut self, id: u16) {
+        if !self.adapters.values().any(|other| other.region == id) {
+            self.regions.remove(&id);
+        }
+    }
+
+    /// Takes an adapter's rings away. Those of a pipe's receive rings have the buffers of its send rings.
+    fn remove_rings(&mut self, name: &str) {
+        let Some(adapter) = self.adapters.get_mut(name) else { return };
+        let own = !matches!(adapter.kind, Kind::Pipe { .. });
+        let (rings, region) = (adapter.rings.take(), self.regions.get_mut(&adapter.region));
+        if let (Some(rings), Some(region)) = (rings, region) {
+            region.remove_rings(rings.tx, true);
+            region.remove_rings(rings.rx, own);
+        }
+    }
+}
+
+/// Some consecutive ones of rings.
+fn part(spec: RingSpec, range: &std::ops::Range<u32>) -> RingSpec {
+    RingSpec { first: spec.first + range.start, rings: range.end - range.start, ..spec }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,344 @@
+//! A region: its memory file, who has what of it, and what is written into it for programs to find.
+//!
+//! The file is written and read, never mapped: programs that have it mapped may write to it at any time.
+
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use ring::layout::{
+    BUFFER_STRIDE, Control, Geometry, IF_HEADER, RING_HEADER, RingSpec, Slot, SlotWord,
+};
+use rustix::io::Errno;
+use shmem::{Memfd, Pages};
+use zerocopy::IntoBytes;
+
+use super::books::Books;
+use crate::abi::{API, PoolsInfo};
+
+/// Slots of a ring where a program does not say.
+pub(super) const SLOTS: u32 = 1024;
+/// Most slots of a ring.
+pub(super) const MOST_SLOTS: u32 = 4096;
+/// Most rings of a port in each direction.
+pub(super) const MOST_RINGS: u32 = 16;
+/// Host rings that every interface has entries for, though a VALE port or a pipe has none.
+const FAKE_HOST_RINGS: u32 = 1;
+/// Pipes that a port's region has room for.
+const PIPES: u32 = 2;
+/// `NI_PRIV_MEM`.
+const PRIVATE: u32 = 1;
+/// Of the region that NICs share.
+pub(super) const GLOBAL: u16 = 1;
+/// Where `ni_bufs_head` is in `netmap_if`.
+const BUFS_HEAD: u64 = 32;
+
+/// Rings of a port, in both directions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    pub(super) tx_rings: u32,
+    pub(super) rx_rings: u32,
+    pub(super) tx_slots: u32,
+    pub(super) rx_slots: u32,
+}
+
+impl Shape {
+    /// What a request asks for; 0 is the default, and what is too large the largest there is.
+    pub(super) fn asked(tx: (u16, u32), rx: (u16, u32)) -> Self {
+        let rings = |n: u16| u32::from(n.max(1)).min(MOST_RINGS);
+        let slots = |n: u32| if n == 0 { SLOTS } else { n.clamp(2, MOST_SLOTS) };
+        let [(tx_rings, tx_slots), (rx_rings, rx_slots)] =
+            [tx, rx].map(|(n, size)| (rings(n), slots(size)));
+        Self { tx_rings, rx_rings, tx_slots, rx_slots }
+    }
+
+    /// How a region for one port of this shape is divided (netmap-abi.md 2.6). Interfaces and rings are
+    /// cheap, as no page is there before it is written: there are more of them than netmap has.
+    pub(super) fn geometry(&self, extra: u32) -> Geometry {
+        let [tx, rx] = [self.tx_rings, self.rx_rings].map(|rings| rings + FAKE_HOST_RINGS);
+        let slots = self.tx_slots.max(self.rx_slots);
+        let buffers = (4 * PIPES + rx) * self.rx_slots + (4 * PIPES + tx) * self.tx_slots + 2;
+        let ring_size = RING_HEADER as u32 + slots * size_of::<Slot>() as u32;
+        Geometry {
+            if_size: 1024,
+            if_num: 64 + 4 * PIPES,
+            ring_size: ring_size.next_multiple_of(128).max(20_480),
+            ring_num: 64 + tx + rx + 8 * PIPES,
+            buf_size: BUFFER_STRIDE,
+            buf_num: buffers.saturating_add(extra).clamp(4098, 1_000_000),
+        }
+    }
+}
+
+/// How the region that NICs share is divided.
+pub(super) fn global() -> Geometry {
+    Geometry {
+        if_size: 1024,
+        if_num: 100,
+        ring_size: 36_864,
+        ring_num: 200,
+        buf_size: 2048,
+        buf_num: 163_840,
+    }
+}
+
+/// How a geometry is told to programs.
+pub(super) fn pools(geometry: &Geometry, id: u16) -> PoolsInfo {
+    PoolsInfo {
+        memsize: geometry.region_size(),
+        mem_id: id,
+        pad: [0; 3],
+        if_offset: 0,
+        if_total: geometry.if_num,
+        if_size: geometry.if_size,
+        ring_offset: geometry.ring_offset(0),
+        ring_total: geometry.ring_num,
+        ring_size: geometry.ring_size,
+        buf_offset: geometry.buf_offset(),
+        buf_total: geometry.buf_num,
+        buf_size: geometry.buf_size,
+    }
+}
+
+/// Which buffers the slots of new rings get.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Fill {
+    /// Buffers of their own.
+    Own,
+    /// Those of the same slots of other rings.
+    TwinOf(RingSpec),
+}
+
+/// Which way a ring goes; as netmap numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    Send = 0,
+    Receive = 1,
+}
+
+/// An interface that is to be written: its rings, and which of them its descriptor syncs.
+#[derive(Clone, Debug)]
+pub(super) struct Interface<'a> {
+    pub(super) name: &'a str,
+    pub(super) tx: RingSpec,
+    pub(super) rx: RingSpec,
+    pub(super) bound: [Range<u32>; 2],
+}
+
+/// One memory file.
+#[derive(Debug)]
+pub(super) struct Region {
+    pub(super) id: u16,
+    /// The user whose programs may use it.
+    pub(super) uid: u32,
+    pub(super) geometry: Geometry,
+    file: Memfd,
+    books: Books,
+    /// Bound descriptors. When the last is gone, everything is free again.
+    users: u32,
+}
+
+impl Region {
+    pub(super) fn create(id: u16, uid: u32, geometry: Geometry) -> Result<Self, Errno> {
+        geometry.check(usize::MAX).map_err(|_| Errno::NOMEM)?;
+        let len = geometry.file_size() as usize;
+        let file = Memfd::create("toklat-netmap", len, Pages::Small).map_err(|_| Errno::NOMEM)?;
+        let books = Books::new(&geometry);
+        Ok(Self { id, uid, geometry, file, books, users: 0 })
+    }
+
+    pub(super) fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    pub(super) fn pools(&self) -> PoolsInfo {
+        pools(&self.geometry, self.id)
+    }
+
+    /// Where interface `number` starts.
+    pub(super) fn interface_offset(&self, number: u32) -> u64 {
+        u64::from(number) * u64::from(self.geometry.if_size)
+    }
+
+    /// One descriptor more.
+    pub(super) fn join(&mut self) {
+        self.users += 1;
+    }
+
+    /// One descriptor less; after the last, what was leaked is free again.
+    pub(super) fn leave(&mut self) {
+        self.users = self.users.saturating_sub(1);
+        if self.users == 0 {
+            self.books = Books::new(&self.geometry);
+        }
+    }
+
+    /// True while a descriptor is bound to something in it.
+    pub(super) fn is_in_use(&self) -> bool {
+        self.users > 0
+    }
+
+    /// Makes consecutive rings and writes them: empty, with all slots filled with buffers.
+    pub(super) fn add_rings(
+        &mut self,
+        way: Way,
+        (rings, slots): (u32, u32),
+        fill: Fill,
+    ) -> Result<RingSpec, Errno> {
+        if rings == 0 {
+            return Ok(RingSpec { first: 0, rings: 0, slots });
+        }
+        let first = self.books.rings.take_run(rings).ok_or(Errno::NOMEM)?;
+        let spec = RingSpec { first, rings, slots };
+        let written = spec.check(&self.geometry).map_err(|_| Errno::NOMEM).and_then(|()| {
+            (0..rings).try_for_each(|ring| {
+                let buffers = match fill {
+                    Fill::Own => self.books.take_buffers(slots).ok_or(Errno::NOMEM)?,
+                    Fill::TwinOf(twins) => self.buffers_in(twins.first + ring, slots)?,
+                };
+                self.write_ring(first + ring, (ring, way), &buffers)
+            })
+        });
+        if let Err(error) = written {
+            (first..first + rings).for_each(|ring| drop(self.books.rings.give(ring)));
+            return Err(error);
+        }
+        Ok(spec)
+    }
+
+    /// Takes rings away. Their buffers go with `buffers`: those of a ring whose slots all hold its own.
+    pub(super) fn remove_rings(&mut self, spec: RingSpec, with_buffers: bool) {
+        for ring in spec.first..spec.first + spec.rings {
+            if !self.books.rings.give(ring) || !with_buffers {
+                continue;
+            }
+            for buffer in self.buffers_in(ring, spec.slots).unwrap_or_default() {
+                self.books.give_buffer(buffer);
+            }
+        }
+    }
+
+    fn write_ring(&self, ring: u32, which: (u32, Way), buffers: &[u32]) -> Result<(), Errno> {
+        let (geometry, slots) = (&self.geometry, buffers.len() as u32);
+        let at = geometry.ring_offset(ring);
+        let mut bytes = vec![0; RING_HEADER + buffers.len() * size_of::<Slot>()];
+        let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
+        let tail = if which.1 == Way::Send { slots - 1 } else { 0 };
+        put(0, &(geometry.buf_offset() - at).to_le_bytes());
+        put(8, &slots.to_le_bytes());
+        put(12, &geometry.buf_size.to_le_bytes());
+        put(16, &(which.0 as u16).to_le_bytes());
+        put(18, &(which.1 as u16).to_le_bytes());
+        put(28, &tail.to_le_bytes());
+        let len = u16::try_from(geometry.buf_size).unwrap_or(u16::MAX);
+        for (slot, &buf) in buffers.iter().enumerate() {
+            let word = SlotWord { buf, len, flags: 0 };
+            put(RING_HEADER + slot * size_of::<Slot>(), &word.to_bits().to_le_bytes());
+        }
+        self.write(at, &bytes)?;
+        self.write(geometry.control_offset(ring), &[0; size_of::<Control>()])
+    }
+
+    /// The buffers that the slots of a ring hold.
+    fn buffers_in(&self, ring: u32, slots: u32) -> Result<Vec<u32>, Errno> {
+        let mut bytes = vec![0; slots as usize * size_of::<Slot>()];
+        self.read(self.geometry.ring_offset(ring) + RING_HEADER as u64, &mut bytes)?;
+        let buffer = |slot: &[u8]| u32::from_le_bytes([slot[0], slot[1], slot[2], slot[3]]);
+        Ok(bytes.chunks_exact(size_of::<Slot>()).map(buffer).collect())
+    }
+
+    /// Makes an interface with a list of up to `extra` buffers in no ring; returns its number, and how
+    /// many there are.
+    pub(super) fn add_interface(
+        &mut self,
+        interface: &Interface<'_>,
+        extra: u32,
+    ) -> Result<(u32, u32), Errno> {
+        let number = self.books.interfaces.take().ok_or(Errno::NOMEM)?;
+        let list = self.books.take_up_to(extra);
+        let written = self.write_list(&list).and_then(|()| {
+            let bytes = self.interface_bytes(interface, number, list.first().copied().unwrap_or(0));
+            self.write(self.interface_offset(number), &bytes?)
+        });
+        if let Err(error) = written {
+            list.into_iter().for_each(|buffer| drop(self.books.give_buffer(buffer)));
+            self.books.interfaces.give(number);
+            return Err(error);
+        }
+        Ok((number, list.len() as u32))
+    }
+
+    fn interface_bytes(
+        &self,
+        interface: &Interface<'_>,
+        number: u32,
+        extra: u32,
+    ) -> Result<Vec<u8>, Errno> {
+        let Interface { name, tx, rx, bound } = interface;
+        let mut bytes = vec![0; IF_HEADER];
+        let len = name.len().min(15);
+        bytes[..len].copy_from_slice(&name.as_bytes()[..len]);
+        let private = if self.id == GLOBAL { 0 } else { PRIVATE };
+        let (host, version) = (FAKE_HOST_RINGS, u32::from(API));
+        let words = [version, private, tx.rings, rx.rings, extra, host, host];
+        bytes[16..44].copy_from_slice(words.as_bytes());
+        let base = self.interface_offset(number);
+        for (spec, bound) in [(tx, &bound[0]), (rx, &bound[1])] {
+            for ring in 0..spec.rings {
+                let at = self.geometry.ring_offset(spec.first + ring) - base;
+                let at = if bound.contains(&ring) { at } else { 0 };
+                bytes.extend_from_slice(&at.to_le_bytes());
+            }
+            bytes.resize(bytes.len() + 8 * FAKE_HOST_RINGS as usize, 0);
+        }
+        let fits = bytes.len() <= self.geometry.if_size as usize;
+        fits.then_some(bytes).ok_or(Errno::NOMEM)
+    }
+
+    /// Takes an interface away, with the extra buffers that its program has left in its list.
+    pub(super) fn remove_interface(&mut self, number: u32) {
+        let head = self.read_u32(self.interface_offset(number) + BUFS_HEAD);
+        let mut next = head.unwrap_or(0);
+        // A buffer that is not taken ends the list: one that loops ends where it began.
+        while self.books.give_buffer(next) {
+            next = self.read_u32(self.buffer_offset(next)).unwrap_or(0);
+        }
+        self.books.interfaces.give(number);
+    }
+
+    /// Writes the number of the next buffer into each buffer of a list.
+    fn write_list(&self, list: &[u32]) -> Result<(), Errno> {
+        let next = list.iter().skip(1).copied().chain([0]);
+        list.iter().zip(next).try_for_each(|(&buffer, next)| {
+            self.write(self.buffer_offset(buffer), &next.to_le_bytes())
+        })
+    }
+
+    fn buffer_offset(&self, buffer: u32) -> u64 {
+        self.geometry.buf_offset() + u64::from(buffer) * u64::from(self.geometry.buf_size)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let written = rustix::io::pwrite(&self.file, bytes, at)?;
+        if written == bytes.len() { Ok(()) } else { Err(Errno::NOMEM) }
+    }
+
+    fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
+        let len = bytes.len();
+        let read = rustix::io::pread(&self.file, bytes, at)?;
+        if read == len { Ok(()) } else { Err(Errno::IO) }
+    }
+
+    fn read_u32(&self, at: u64) -> Result<u32, Errno> {
+        let mut bytes = [0; 4];
+        self.read(at, &mut bytes).map(|()| u32::from_le_bytes(bytes))
+    }
+
+    /// Buffers that are free.
+    #[cfg(test)]
+    pub(super) fn free_buffers(&self) -> usize {
+        self.books.free_buffers()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,423 @@
+//! Binding descriptors: `NETMAP_REQ_REGISTER`, and what undoes it.
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::adapter::{Adapter, Choice, Kind, Rings};
+use super::name::Name;
+use super::region::{Fill, Interface, Region, Shape, Way};
+use super::{Binding, Broker, Call, NewPort, Switches};
+use crate::abi::{Register, flags, mode};
+
+/// Most buffers that a port of a switch may have beside those of its rings.
+const MOST_EXTRA: u32 = 128 * 4096;
+
+/// What a request wants of the names of pipes and ports.
+fn shape_of(request: &Register) -> Shape {
+    let Register { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *request;
+    Shape::asked((tx_rings, tx_slots), (rx_rings, rx_slots))
+}
+
+impl<S: Switches> Broker<S> {
+    /// Binds a descriptor, or changes nothing.
+    pub(super) async fn register(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
+        let mut request: Register = call.body()?;
+        let opened = self.opened.get(&call.cookie).ok_or(Errno::NXIO)?;
+        if opened.binding.is_some() {
+            return Err(Errno::BUSY);
+        }
+        check_mode(request.mode)?;
+        if request.flags & flags::ZCOPY_MON != 0 {
+            request.flags |= flags::MONITOR_TX | flags::MONITOR_RX;
+        }
+        let name = call.name()?.to_owned();
+        let key = self.find_or_make(&call, &name, &request)?;
+        let bound = self.bind(&call, &key, &name, &mut request).await;
+        if bound.is_ok() && call.options.given != 0 {
+            // None of those that can be given here is known.
+            self.undo(call.cookie).await;
+            return Err(Errno::OPNOTSUPP);
+        }
+        if bound.is_err() {
+            self.collect(&key).await;
+        }
+        bound?;
+        call.answer(&request);
+        Ok(())
+    }
+
+    /// Takes a binding back at once.
+    async fn undo(&mut self, cookie: u64) {
+        let binding = self.opened.get_mut(&cookie).and_then(|opened| opened.binding.take());
+        if let Some(binding) = binding {
+            self.unbind(&binding).await;
+            self.collect(&binding.adapter).await;
+        }
+    }
+
+    /// The adapter that a request is about, made if it is one that requests make.
+    fn find_or_make(
+        &mut self,
+        call: &Call<'_>,
+        text: &str,
+        request: &Register,
+    ) -> Result<String, Errno> {
+        if request.mode == mode::NULL {
+            return self.make_null(call, request);
+        }
+        let key = match Name::parse(text)? {
+            Name::Pipe { base, brace, id } => self.pipe(call.uid, (&base, brace, &id), request)?,
+            Name::Vale { switch, port } => self.vale_port(call, (&switch, &port), request)?,
+            Name::Plain(name) if self.adapters.contains_key(&name) => name,
+            Name::Plain(_) => return Err(Errno::NXIO),
+        };
+        if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
+            return self.make_monitor(call, &key, request);
+        }
+        Ok(key)
+    }
+
+    fn vale_port(
+        &mut self,
+        call: &Call<'_>,
+        (switch, port): (&str, &str),
+        request: &Register,
+    ) -> Result<String, Errno> {
+        if let Some(key) = self.find_vale(switch, port)? {
+            return Ok(key);
+        }
+        if request.flags & (flags::MONITOR_TX | flags::MONITOR_RX) != 0 {
+            return Err(Errno::INVAL);
+        }
+        self.make_vale(call.uid, (switch, port), request)
+    }
+
+    /// The adapter that is this port of a switch.
+    pub(super) fn find_vale(&self, switch: &str, port: &str) -> Result<Option<String>, Errno> {
+        let name = format!("{switch}:{port}");
+        if self.adapters.contains_key(&name) {
+            return Ok(Some(name));
+        }
+        match self.adapters.get(port) {
+            None => Ok(None),
+            Some(Adapter { place: Some((s, p)), .. }) if s == switch && p == port => {
+                Ok(Some(port.to_owned()))
+            }
+            Some(_) => Err(Errno::INVAL),
+        }
+    }
+
+    fn make_vale(
+        &mut self,
+        uid: u32,
+        (switch, port): (&str, &str),
+        request: &Register,
+    ) -> Result<String, Errno> {
+        let shape = shape_of(request);
+        let extra = request.extra_bufs.min(MOST_EXTRA);
+        let region = self.region_for(uid, request.mem_id, || shape.geometry(extra))?;
+        let place = Some((switch.to_owned(), port.to_owned()));
+        let name = format!("{switch}:{port}");
+        self.adapters.insert(name.clone(), Adapter::new(Kind::Ephemeral, region, shape, place));
+        self.list.add(switch, port);
+        Ok(name)
+    }
+
+    fn make_null(&mut self, call: &Call<'_>, request: &Register) -> Result<String, Errno> {
+        if request.mem_id == 0 {
+            return Err(Errno::INVAL);
+        }
+        let region = self.region_for(call.uid, request.mem_id, super::region::global)?;
+        let mut shape = shape_of(request);
+        shape.tx_rings = shape.tx_rings.min(request.tx_rings.into());
+        shape.rx_rings = shape.rx_rings.min(request.rx_rings.into());
+        let name = format!("null#{}", call.cookie);
+        self.adapters.insert(name.clone(), Adapter::new(Kind::Null, region, shape, None));
+        Ok(name)
+    }
+
+    fn make_monitor(
+        &mut self,
+        call: &Call<'_>,
+        parent: &str,
+        request: &Register,
+    ) -> Result<String, Errno> {
+        let of = self.adapters.get(parent).ok_or(Errno::INVAL)?;
+        if of.bindings == 0 {
+            return Err(Errno::INVAL);
+        }
+        if of.token.is_none() || request.flags & flags::ZCOPY_MON != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let rings = of.shape.tx_rings.max(of.shape.rx_rings) as u16;
+        let slots = |asked: u32, parents: u32| if asked == 0 { parents } else { asked };
+        let rx = (rings, slots(request.rx_slots, of.shape.rx_slots));
+        let shape = Shape::asked((1, of.shape.tx_slots), rx);
+        let kind = Kind::Monitor {
+            parent: parent.into(),
+            tx: request.flags & flags::MONITOR_TX != 0,
+            rx: request.flags & flags::MONITOR_RX != 0,
+        };
+        let place = of.place.clone();
+        let region = self.region_for(call.uid, request.mem_id, || shape.geometry(0))?;
+        let name = format!("monitor#{}", call.cookie);
+        self.adapters.insert(name.clone(), Adapter::new(kind, region, shape, place));
+        Ok(name)
+    }
+
+    /// An end of a pipe. Both ends are made at once, and the port that they belong to if there is none.
+    fn pipe(
+        &mut self,
+        uid: u32,
+        (base, brace, id): (&str, char, &str),
+        request: &Register,
+    ) -> Result<String, Errno> {
+        if !matches!(request.mode, mode::ALL_NIC | mode::ONE_NIC) {
+            return Err(Errno::INVAL);
+        }
+        let parent = self.pipe_parent(uid, base)?;
+        let name = |brace: char| format!("{parent}{brace}{id}");
+        if self.adapters.contains_key(&name(brace)) {
+            return Ok(name(brace));
+        }
+        let of = self.adapters.get(&parent).ok_or(Errno::NXIO)?;
+        let slots = |asked: u32, parents: u32| if asked == 0 { parents } else { asked };
+        let shape = Shape::asked(
+            (request.tx_rings, slots(request.tx_slots, of.shape.tx_slots)),
+            (request.rx_rings, slots(request.rx_slots, of.shape.rx_slots)),
+        );
+        let Shape { tx_rings, rx_rings, tx_slots, rx_slots } = shape;
+        let twin_shape =
+            Shape { tx_rings: rx_rings, rx_rings: tx_rings, tx_slots: rx_slots, rx_slots: tx_slots };
+        let (region, other) = (of.region, if brace == '{' { '}' } else { '{' });
+        for (own, twin, shape) in [(brace, other, shape), (other, brace, twin_shape)] {
+            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            let kind = Kind::Pipe { parent: parent.clone(), twin: name(twin), wake };
+            self.adapters.insert(name(own), Adapter::new(kind, region, shape, None));
+        }
+        Ok(name(brace))
+    }
+
+    /// The port that pipes of this name belong to.
+    fn pipe_parent(&mut self, uid: u32, base: &str) -> Result<String, Errno> {
+        match Name::parse(base)? {
+            Name::Pipe { .. } => Err(Errno::INVAL),
+            Name::Vale { switch, port } => match self.find_vale(&switch, &port)? {
+                Some(key) => Ok(key),
+                None => self.make_vale(uid, (&switch, &port), &Register::default()),
+            },
+            Name::Plain(name) => {
+                if !self.adapters.contains_key(&name) {
+                    let kind = Kind::Persistent { auto: true };
+                    self.make_persistent(uid, &name, kind, &Register::default())?;
+                }
+                Ok(name)
+            }
+        }
+    }
+
+    /// Makes a port that is in no switch.
+    pub(super) fn make_persistent(
+        &mut self,
+        uid: u32,
+        name: &str,
+        kind: Kind,
+        request: &Register,
+    ) -> Result<(), Errno> {
+        let shape = shape_of(request);
+        let region = self.region_for(uid, request.mem_id, || shape.geometry(0))?;
+        self.adapters.insert(name.to_owned(), Adapter::new(kind, region, shape, None));
+        Ok(())
+    }
+
+    /// Binds a descriptor to an adapter, and says so in the request.
+    async fn bind(
+        &mut self,
+        call: &Call<'_>,
+        key: &str,
+        name: &str,
+        request: &mut Register,
+    ) -> Result<(), Errno> {
+        let adapter = self.adapters.get_mut(key).ok_or(Errno::NXIO)?;
+        let region = self.regions.get_mut(&adapter.region).ok_or(Errno::INVAL)?;
+        if region.uid != call.uid && call.uid != 0 {
+            return Err(Errno::ACCESS);
+        }
+        let choice = match adapter.kind {
+            Kind::Monitor { .. } => {
+                Choice { tx: 0..0, rx: 0..adapter.shape.rx_rings, exclusive: false }
+            }
+            _ => adapter.choose(request)?,
+        };
+        adapter.take(&choice)?;
+        adapter.bindings += 1;
+        region.join();
+        let mut binding =
+            Binding { adapter: key.into(), interface: u32::MAX, choice, flags: request.flags };
+        let done = self.lay_out(&mut binding, name, request);
+        let done = match done {
+            Ok(()) => self.enter_switch(call.uid, key).await,
+            error => error,
+        };
+        if done.is_err() {
+            self.unbind(&binding).await;
+            return done;
+        }
+        if let Some(opened) = self.opened.get_mut(&call.cookie) {
+            opened.binding = Some(binding);
+        }
+        Ok(())
+    }
+
+    /// Writes what a new binding needs into the region.
+    fn lay_out(
+        &mut self,
+        binding: &mut Binding,
+        name: &str,
+        request: &mut Register,
+    ) -> Result<(), Errno> {
+        self.make_rings(&binding.adapter)?;
+        let adapter = self.adapters.get(&binding.adapter).ok_or(Errno::NXIO)?;
+        let region = self.regions.get_mut(&adapter.region).ok_or(Errno::INVAL)?;
+        let Rings { tx, rx } = adapter.rings.ok_or(Errno::NOMEM)?;
+        let bound = [binding.choice.tx.clone(), binding.choice.rx.clone()];
+        let interface = Interface { name, tx, rx, bound };
+        let (number, extra) = region.add_interface(&interface, request.extra_bufs)?;
+        binding.interface = number;
+        *request = Register {
+            offset: region.interface_offset(number),
+            memsize: region.geometry.region_size(),
+            tx_slots: adapter.shape.tx_slots,
+            rx_slots: adapter.shape.rx_slots,
+            tx_rings: adapter.shape.tx_rings as u16,
+            rx_rings: adapter.shape.rx_rings as u16,
+            host_tx_rings: 0,
+            host_rx_rings: 0,
+            mem_id: region.id,
+            extra_bufs: extra,
+            ..*request
+        };
+        Ok(())
+    }
+
+    /// Makes the rings of an adapter, and of its twin if it is an end of a pipe, unless they are there.
+    fn make_rings(&mut self, key: &str) -> Result<(), Errno> {
+        let adapter = self.adapters.get(key).ok_or(Errno::NXIO)?;
+        if adapter.rings.is_some() {
+            return Ok(());
+        }
+        let (shape, region) = (adapter.shape, adapter.region);
+        let region = self.regions.get_mut(&region).ok_or(Errno::INVAL)?;
+        let Kind::Pipe { twin, .. } = &adapter.kind else {
+            let rings = rings_of(region, shape)?;
+            self.adapters.entry(key.into()).and_modify(|adapter| adapter.rings = Some(rings));
+            return Ok(());
+        };
+        let twin = twin.clone();
+        let (ours, theirs) = twin_rings(region, shape)?;
+        self.adapters.entry(key.into()).and_modify(|adapter| adapter.rings = Some(ours));
+        self.adapters.entry(twin).and_modify(|adapter| adapter.rings = Some(theirs));
+        Ok(())
+    }
+
+    /// Puts an adapter that belongs into a switch there, unless it is there.
+    pub(super) async fn enter_switch(&mut self, uid: u32, key: &str) -> Result<(), Errno> {
+        let Some(adapter) = self.adapters.get(key) else { return Err(Errno::NXIO) };
+        let (Some((switch, port)), Some(rings), None) =
+            (&adapter.place, adapter.rings, &adapter.token)
+        else {
+            return Ok(());
+        };
+        let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
+        let (watch, mut tx) = match adapter.kind {
+            Kind::Monitor { tx, rx, .. } => (Some((tx, rx)), rings.tx),
+            _ => (None, rings.tx),
+        };
+        // A monitor's send ring is there for programs to find, and leads nowhere.
+        tx.rings = if watch.is_some() { 0 } else { tx.rings };
+        let memory = region.file();
+        let (geometry, rx) = (region.geometry, rings.rx);
+        let new = NewPort { uid, switch, port, watch, memory, geometry, tx, rx };
+        let (token, name) = self.switches.attach(new).await?;
+        if let Some(adapter) = self.adapters.get_mut(key) {
+            adapter.token = Some(token);
+            if let Some((_, port)) = &mut adapter.place {
+                *port = name;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes an adapter out of its switch.
+    pub(super) async fn leave_switch(&mut self, key: &str) {
+        let Some(adapter) = self.adapters.get_mut(key) else { return };
+        if let (Some(token), Some((switch, port))) = (adapter.token.take(), &adapter.place) {
+            drop(token);
+            self.switches.detach(switch, port).await;
+        }
+    }
+
+    /// Undoes a binding. What is not needed any more stays for [`collect`](Self::collect).
+    pub(super) async fn unbind(&mut self, binding: &Binding) {
+        let Some(adapter) = self.adapters.get_mut(&binding.adapter) else { return };
+        adapter.give(&binding.choice);
+        adapter.bindings = adapter.bindings.saturating_sub(1);
+        let (last, id) = (adapter.bindings == 0, adapter.region);
+        if last {
+            self.leave_switch(&binding.adapter).await;
+        }
+        if let Some(region) = self.regions.get_mut(&id) {
+            region.remove_interface(binding.interface);
+        }
+        let is_pipe = |adapter: &Adapter| matches!(adapter.kind, Kind::Pipe { .. });
+        if last && !self.adapters.get(&binding.adapter).is_some_and(is_pipe) {
+            self.remove_rings(&binding.adapter);
+        }
+        if let Some(region) = self.regions.get_mut(&id) {
+            region.leave();
+        }
+    }
+}
+
+/// What `nr_mode` may be in the new interface; [`Adapter::choose`] looks at the rest.
+fn check_mode(mode: u32) -> Result<(), Errno> {
+    match mode {
+        mode::ALL_NIC..=mode::ONE_NIC | mode::NULL | mode::ONE_SW => Ok(()),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+fn rings_of(region: &mut Region, shape: Shape) -> Result<Rings, Errno> {
+    let tx = region.add_rings(Way::Send, (shape.tx_rings, shape.tx_slots), Fill::Own)?;
+    let rx = region.add_rings(Way::Receive, (shape.rx_rings, shape.rx_slots), Fill::Own);
+    match rx {
+        Ok(rx) => Ok(Rings { tx, rx }),
+        Err(error) => {
+            region.remove_rings(tx, true);
+            Err(error)
+        }
+    }
+}
+
+/// The rings of both ends of a pipe, of which the first has this shape.
+fn twin_rings(region: &mut Region, shape: Shape) -> Result<(Rings, Rings), Errno> {
+    let mut made = Vec::new();
+    let mut twins = |rings, slots| -> Result<_, Errno> {
+        let tx = region.add_rings(Way::Send, (rings, slots), Fill::Own)?;
+        made.push((tx, true));
+        let rx = region.add_rings(Way::Receive, (rings, slots), Fill::TwinOf(tx))?;
+        made.push((rx, false));
+        Ok((tx, rx))
+    };
+    let both = twins(shape.tx_rings, shape.tx_slots)
+        .and_then(|ours| Ok((ours, twins(shape.rx_rings, shape.rx_slots)?)));
+    match both {
+        Ok(((tx, twin_rx), (twin_tx, rx))) => {
+            Ok((Rings { tx, rx }, Rings { tx: twin_tx, rx: twin_rx }))
+        }
+        Err(error) => {
+            made.into_iter().for_each(|(rings, own)| region.remove_rings(rings, own));
+            Err(error)
+        }
+    }
+}

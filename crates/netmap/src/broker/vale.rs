@@ -1,0 +1,224 @@
+//! Requests that are about ports and switches, and not about the descriptor they are made on.
+
+use rustix::io::Errno;
+use zerocopy::FromZeros;
+
+use super::adapter::Kind;
+use super::name::Name;
+use super::region::{GLOBAL, Shape, global, pools};
+use super::{Broker, Call, Switches};
+use crate::abi::{
+    PoolsInfo, PortHeader, PortInfo, Register, ValeAttach, ValeDetach, ValeList, ValeNewif, mode,
+    name_of,
+};
+
+impl<S: Switches> Broker<S> {
+    /// `PORT_INFO_GET`: of a port that is there, or as it would be made.
+    pub(super) fn port_info(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let mut info: PortInfo = call.body()?;
+        let (pools, shape) = self.describe_port(&call, &info)?;
+        (info.memsize, info.mem_id) = (pools.memsize, pools.mem_id);
+        if let Some(shape) = shape {
+            (info.tx_rings, info.rx_rings) = (shape.tx_rings as u16, shape.rx_rings as u16);
+            (info.tx_slots, info.rx_slots) = (shape.tx_slots, shape.rx_slots);
+            (info.host_tx_rings, info.host_rx_rings) = (0, 0);
+        }
+        call.answer(&info);
+        Ok(())
+    }
+
+    /// `POOLS_INFO_GET`.
+    pub(super) fn pools_info(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let asked: PoolsInfo = call.body()?;
+        if call.name()?.is_empty() {
+            return Err(Errno::INVAL);
+        }
+        let info = PortInfo { mem_id: asked.mem_id, ..PortInfo::default() };
+        let (pools, _) = self.describe_port(&call, &info)?;
+        call.answer(&pools);
+        Ok(())
+    }
+
+    /// The region and the rings of a port, those of the region alone if none is named.
+    fn describe_port(
+        &self,
+        call: &Call<'_>,
+        asked: &PortInfo,
+    ) -> Result<(PoolsInfo, Option<Shape>), Errno> {
+        let name = call.name()?;
+        let of_region = |id: u16| match self.regions.get(&id) {
+            Some(region) => Ok(region.pools()),
+            None if id == GLOBAL => Ok(pools(&global(), id)),
+            None => Err(Errno::INVAL),
+        };
+        if name.is_empty() {
+            return Ok((of_region(asked.mem_id)?, None));
+        }
+        let (base, is_pipe) = match Name::parse(name)? {
+            Name::Pipe { base, .. } => (base, true),
+            _ => (name.to_owned(), false),
+        };
+        let found = match Name::parse(&base)? {
+            _ if self.adapters.contains_key(name) => Some(name.to_owned()),
+            Name::Vale { switch, port } => self.find_vale(&switch, &port)?,
+            Name::Plain(name) if self.adapters.contains_key(&name) => Some(name),
+            Name::Plain(_) if is_pipe => None,
+            _ => return Err(Errno::NXIO),
+        };
+        if let Some(adapter) = found.and_then(|key| self.adapters.get(&key)) {
+            return Ok((of_region(adapter.region)?, Some(adapter.shape)));
+        }
+        let PortInfo { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *asked;
+        let shape = Shape::asked((tx_rings, tx_slots), (rx_rings, rx_slots));
+        let pools = match asked.mem_id {
+            0 => pools(&shape.geometry(0), self.free_region_id().ok_or(Errno::NOMEM)?),
+            id => of_region(id)?,
+        };
+        Ok((pools, Some(shape)))
+    }
+
+    /// `VALE_NEWIF`: makes a port that stays.
+    pub(super) fn vale_newif(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
+        let mut asked: ValeNewif = call.body()?;
+        let name = call.name()?.to_owned();
+        let Name::Plain(name) = Name::parse(&name)? else { return Err(Errno::INVAL) };
+        if Name::is_switched(&name) {
+            return Err(Errno::INVAL);
+        }
+        if self.adapters.contains_key(&name) {
+            return Err(Errno::EXIST);
+        }
+        let ValeNewif { tx_slots, rx_slots, tx_rings, rx_rings, mem_id, .. } = asked;
+        let request =
+            Register { tx_slots, rx_slots, tx_rings, rx_rings, mem_id, ..Register::default() };
+        self.make_persistent(call.uid, &name, Kind::Persistent { auto: false }, &request)?;
+        if let Some(adapter) = self.adapters.get(&name) {
+            (asked.tx_slots, asked.rx_slots) = (adapter.shape.tx_slots, adapter.shape.rx_slots);
+            asked.tx_rings = adapter.shape.tx_rings as u16;
+            asked.rx_rings = adapter.shape.rx_rings as u16;
+            asked.mem_id = adapter.region;
+        }
+        call.answer(&asked);
+        Ok(())
+    }
+
+    /// `VALE_DELIF`: removes it.
+    pub(super) fn vale_delif(&mut self, call: &Call<'_>) -> Result<(), Errno> {
+        let name = call.name()?;
+        let adapter = self.adapters.get(name).ok_or(Errno::NXIO)?;
+        if !matches!(adapter.kind, Kind::Persistent { auto: false }) {
+            return Err(Errno::INVAL);
+        }
+        self.check_owner(call, name)?;
+        if adapter.bindings > 0 || adapter.place.is_some() || self.has_children(name) {
+            return Err(Errno::BUSY);
+        }
+        self.remove_adapter(&name.to_owned());
+        Ok(())
+    }
+
+    /// `VALE_ATTACH`: puts a persistent port into a switch.
+    pub(super) async fn vale_attach(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
+        let mut asked: ValeAttach = call.body()?;
+        let mode = asked.register.mode;
+        if !matches!(mode, mode::ALL_NIC | mode::NIC_SW) || asked.register.ringid != 0 {
+            return Err(Errno::INVAL);
+        }
+        let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
+            return Err(Errno::INVAL);
+        };
+        if self.adapters.contains_key(&format!("{switch}:{port}")) {
+            return Err(Errno::BUSY);
+        }
+        let adapter = self.adapters.get(&port).ok_or(Errno::INVAL)?;
+        if !matches!(adapter.kind, Kind::Persistent { .. }) || mode == mode::NIC_SW {
+            return Err(Errno::INVAL);
+        }
+        if adapter.place.is_some() || adapter.bindings > 0 {
+            return Err(Errno::BUSY);
+        }
+        self.check_owner(&call, &port)?;
+        asked.port_index = self.list.add(&switch, &port);
+        let place = Some((switch, port.clone()));
+        self.adapters.entry(port).and_modify(|adapter| adapter.place = place);
+        call.answer(&asked);
+        Ok(())
+    }
+
+    /// `VALE_DETACH`: takes it out.
+    pub(super) async fn vale_detach(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
+        let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
+            return Err(Errno::INVAL);
+        };
+        let Some(adapter) = self.adapters.get_mut(&port) else {
+            let ephemeral = self.adapters.contains_key(&format!("{switch}:{port}"));
+            return Err(if ephemeral { Errno::INVAL } else { Errno::NXIO });
+        };
+        if adapter.place != Some((switch.clone(), port.clone())) {
+            return Err(Errno::NXIO);
+        }
+        if adapter.bindings > 0 {
+            return Err(Errno::BUSY);
+        }
+        self.check_owner(&call, &port)?;
+        self.adapters.entry(port.clone()).and_modify(|adapter| adapter.place = None);
+        let port_index = self.list.remove(&switch, &port).unwrap_or(super::list::NO_PORT);
+        call.answer(&ValeDetach { port_index, pad: 0 });
+        Ok(())
+    }
+
+    /// `VALE_LIST`: the numbers of a port, or the port of these numbers.
+    pub(super) fn vale_list(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let mut asked: ValeList = call.body()?;
+        let name = call.name()?.to_owned();
+        if name.is_empty() {
+            let next = self.list.next(asked.bridge, asked.port).ok_or(Errno::NOENT)?;
+            let (bridge, port, name) = next;
+            (asked.bridge, asked.port) = (bridge, port);
+            *call.name = name_of(&name);
+        } else {
+            if !Name::is_switched(&name) {
+                return Err(Errno::INVAL);
+            }
+            let (switch, port) = name.split_once(':').unwrap_or((&name, ""));
+            (asked.bridge, asked.port) = self.list.find(switch, port)?;
+        }
+        call.answer(&asked);
+        Ok(())
+    }
+
+    /// `PORT_HDR_SET`: frames have no virtio-net header, and get none.
+    pub(super) fn port_header_set(&self, call: &Call<'_>) -> Result<(), Errno> {
+        let PortHeader { len, .. } = call.body()?;
+        if !matches!(len, 0 | 10 | 12) {
+            return Err(Errno::INVAL);
+        }
+        self.find_switched(call)?;
+        if len == 0 { Ok(()) } else { Err(Errno::OPNOTSUPP) }
+    }
+
+    /// `PORT_HDR_GET`.
+    pub(super) fn port_header_get(&self, mut call: Call<'_>) -> Result<(), Errno> {
+        let plain = self.adapters.contains_key(call.name()?);
+        if !plain {
+            self.find_switched(&call)?;
+        }
+        call.answer(&PortHeader::new_zeroed());
+        Ok(())
+    }
+
+    /// That the request names a port of a switch.
+    fn find_switched(&self, call: &Call<'_>) -> Result<(), Errno> {
+        let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
+            return Err(Errno::NXIO);
+        };
+        self.find_vale(&switch, &port)?.map(|_| ()).ok_or(Errno::NXIO)
+    }
+
+    fn check_owner(&self, call: &Call<'_>, name: &str) -> Result<(), Errno> {
+        let adapter = self.adapters.get(name).ok_or(Errno::NXIO)?;
+        let owner = self.regions.get(&adapter.region).map(|region| region.uid);
+        let may = call.uid == 0 || owner == Some(call.uid);
+        may.then_some(()).ok_or(Errno::ACCESS)
+    }
+}

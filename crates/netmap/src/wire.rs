@@ -1,0 +1,163 @@
+//! What the library in a program and the daemon say to each other: one [`Ask`] and one [`Answer`] on a
+//! connection to the attach socket.
+//!
+//! | ask | its descriptors | answer's descriptors |
+//! |---|---|---|
+//! | [`kind::OPEN`] | - | token: what the program gets for `/dev/netmap` |
+//! | [`kind::CONTROL`] | token | of a descriptor that is bound then: memory file, and its wake-ups |
+//! | [`kind::IDENTIFY`] | token | as above |
+//!
+//! A token is known by its socket cookie, which all its copies in all processes share. What a bound
+//! descriptor's wake-ups are depends on [`Bound::port`]:
+//!
+//! | port | wake-ups |
+//! |---|---|
+//! | [`port::SWITCHED`] | the token of the switch's port, in both directions |
+//! | [`port::PIPE`] | eventfd that wakes this end, eventfd that wakes the other |
+//! | [`port::SILENT`] | - |
+
+use ring::layout::{Geometry, RingSpec};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::abi::{MOST_BODY, NAME, Offsets, PoolsInfo, option};
+
+/// Version of these messages: that of the attach protocol.
+pub const VERSION: u16 = ring::attach::VERSION;
+/// What tells an [`Ask`] from other requests of the attach socket.
+pub const OP: u16 = ring::attach::op::NETMAP;
+
+/// What is asked for.
+pub mod kind {
+    /// A token.
+    pub const OPEN: u16 = 1;
+    /// A request of the new interface.
+    pub const CONTROL: u16 = 2;
+    /// What a token is bound to.
+    pub const IDENTIFY: u16 = 3;
+}
+
+/// Whose rings a bound descriptor has.
+pub mod port {
+    /// Those of a port of a switch.
+    pub const SWITCHED: u32 = 1;
+    /// Those of an end of a pipe.
+    pub const PIPE: u32 = 2;
+    /// Those of a port that leads nowhere: what is sent is gone, and nothing comes.
+    pub const SILENT: u32 = 3;
+}
+
+/// Options that travel with a request.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Options {
+    /// One bit for each [`option`] that was given: `1 << option`.
+    pub given: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Offsets.
+    pub offsets: Offsets,
+    /// How memory of the program's is to be divided.
+    pub extmem: PoolsInfo,
+    /// What each option came to, by its number: 0 or an error number.
+    pub status: [u32; option::MAX as usize],
+}
+
+impl Options {
+    /// None given; each that would be is not supported.
+    #[must_use]
+    pub fn none() -> Self {
+        let not_supported = rustix::io::Errno::OPNOTSUPP.raw_os_error().unsigned_abs();
+        Self { status: [not_supported; option::MAX as usize], ..Self::new_zeroed() }
+    }
+
+    /// True if this option was given.
+    #[must_use]
+    pub fn has(&self, option: u32) -> bool {
+        self.given >> option & 1 != 0
+    }
+}
+
+/// A question.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Ask {
+    /// [`VERSION`].
+    pub version: u16,
+    /// [`OP`].
+    pub op: u16,
+    /// One of [`kind`].
+    pub kind: u16,
+    /// One of [`crate::abi::reqtype`].
+    pub reqtype: u16,
+    /// `nr_name`.
+    pub name: [u8; NAME],
+    /// The request's body.
+    pub body: [u8; MOST_BODY],
+    /// Its options.
+    pub options: Options,
+}
+
+impl Ask {
+    /// A question of zeros but for what is said.
+    #[must_use]
+    pub fn new(kind: u16, reqtype: u16) -> Self {
+        let options = Options::none();
+        Self { version: VERSION, op: OP, kind, reqtype, options, ..Self::new_zeroed() }
+    }
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+pub struct Answer {
+    /// [`VERSION`].
+    pub version: u16,
+    /// Zero.
+    pub reserved: u16,
+    /// 0, or an error number.
+    pub status: i32,
+    /// `nr_name`, which some requests write.
+    pub name: [u8; NAME],
+    /// The body, as it is to be written back.
+    pub body: [u8; MOST_BODY],
+    /// The options, likewise.
+    pub options: Options,
+    /// What the descriptor is bound to; all zero if it is not.
+    pub bound: Bound,
+}
+
+impl Answer {
+    /// The answer to `ask` that changes nothing.
+    #[must_use]
+    pub fn to(ask: &Ask) -> Self {
+        let Ask { name, body, options, .. } = *ask;
+        Self { version: VERSION, name, body, options, ..Self::new_zeroed() }
+    }
+}
+
+/// What a descriptor is bound to.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout,
+)]
+#[repr(C)]
+pub struct Bound {
+    /// One of [`port`]; 0 for a descriptor that is not bound.
+    pub port: u32,
+    /// How the region is divided.
+    pub geometry: Geometry,
+    /// The rings that the descriptor syncs.
+    pub tx: RingSpec,
+    /// Likewise.
+    pub rx: RingSpec,
+    /// Pipes: receive rings of the other end, the twins of `tx`.
+    pub twin_rx: RingSpec,
+    /// Pipes: send rings of the other end, the twins of `rx`.
+    pub twin_tx: RingSpec,
+    /// Zero.
+    pub reserved: u32,
+    /// Of `nr_flags`: what matters to syncs.
+    pub flags: u64,
+}
+
+const _: () = assert!(size_of::<Ask>() < 1024 && size_of::<Answer>() < 1024);
+const _: () = assert!(size_of::<Ask>() > size_of::<ring::attach::Request>());

@@ -1,0 +1,194 @@
+//! netmap's interface on the attach socket: descriptors that programs have for `/dev/netmap`, and the
+//! [`Broker`] that knows what they are bound to.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use dataplane::config::RingAttach;
+use fabric::Policy;
+use jail::strangers::Descriptor;
+use netmap::broker::{Broker, NewPort, Reply, Switches};
+use netmap::wire::{Answer, Ask, kind};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::sockopt::socket_cookie;
+use tokio::sync::Mutex as AsyncMutex;
+use zerocopy::FromBytes;
+
+use super::attach::{How, Lent, errno};
+use super::hangups::{Gone, WatchId};
+use super::seqpacket::Message;
+use super::supervisor::Supervisor;
+use super::{locked, token_pair};
+use crate::api::{Client, PortSpec};
+
+/// Most descriptors that the programs of a user have.
+const MOST_OPENED: usize = 4096;
+/// Bytes of a question.
+pub const ASK: usize = size_of::<Ask>();
+
+/// The daemon's end of a program's descriptor.
+#[derive(Debug)]
+struct Token {
+    end: Descriptor,
+    watch: WatchId,
+}
+
+/// All that the daemon knows of programs that use netmap's interface.
+#[derive(Debug, Default)]
+pub struct Netmap {
+    broker: AsyncMutex<Option<Broker<Ports>>>,
+    tokens: Mutex<HashMap<u64, Token>>,
+}
+
+/// The daemon's switches, as the broker sees them.
+#[derive(Debug)]
+struct Ports(Weak<Supervisor>);
+
+/// True if a message of the attach socket is for [`answer`].
+#[must_use]
+pub fn is_ours(message: &[u8]) -> bool {
+    message.get(2..4) == Some(&netmap::wire::OP.to_ne_bytes()[..])
+}
+
+/// How a port is that a program opens by netmap's interface: nothing is refused that VALE forwards.
+#[must_use]
+pub fn port_spec() -> PortSpec {
+    let (mtu, mac_limit) = (Policy::MAX_MTU, u32::MAX);
+    let policy =
+        Policy { flood_limit: None, flap_guard: false, mac_limit, mtu, ..Policy::default() };
+    PortSpec { policy, ..PortSpec::default() }
+}
+
+/// Answers one question.
+pub async fn answer(
+    message: Message,
+    client: Client,
+    supervisor: &Arc<Supervisor>,
+) -> (Answer, Vec<Descriptor>) {
+    let refused = |errno: Errno| {
+        let mut answer = Answer::to(&Ask::new(0, 0));
+        answer.status = errno.raw_os_error();
+        (answer, Vec::new())
+    };
+    let Ok(ask) = Ask::read_from_bytes(&message.bytes) else { return refused(Errno::INVAL) };
+    if ask.version != netmap::wire::VERSION || message.truncated {
+        return refused(Errno::INVAL);
+    }
+    let done = match (ask.kind, <[Descriptor; 1]>::try_from(message.fds)) {
+        (kind::OPEN, Err(none)) if none.is_empty() => open(&ask, client, supervisor).await,
+        (kind::CONTROL | kind::IDENTIFY, Ok([token])) => {
+            control(&ask, &token, client, supervisor).await
+        }
+        _ => Err(Errno::INVAL),
+    };
+    done.unwrap_or_else(refused)
+}
+
+/// A new descriptor for a program.
+async fn open(
+    ask: &Ask,
+    client: Client,
+    supervisor: &Arc<Supervisor>,
+) -> Result<(Answer, Vec<Descriptor>), Errno> {
+    let (theirs, ours) = token_pair(client.uid).map_err(|_| Errno::NFILE)?;
+    supervisor.check_descriptors(&theirs).map_err(|_| Errno::NFILE)?;
+    let cookie = socket_cookie(&theirs)?;
+    let mut broker = supervisor.netmap.broker.lock().await;
+    let broker = broker.get_or_insert_with(|| Broker::new(Ports(Arc::downgrade(supervisor))));
+    if broker.opened_by(client.uid) >= MOST_OPENED {
+        return Err(Errno::MFILE);
+    }
+    let hangups = &supervisor.environment.hangups;
+    let watch = hangups.watch(&ours, Gone::Netmap { cookie }).map_err(|_| Errno::NFILE)?;
+    locked(&supervisor.netmap.tokens).insert(cookie, Token { end: ours, watch });
+    broker.open(cookie, client.uid);
+    Ok((Answer::to(ask), vec![Descriptor::ours(theirs)]))
+}
+
+/// Carries out a request on a descriptor.
+async fn control(
+    ask: &Ask,
+    token: &Descriptor,
+    client: Client,
+    supervisor: &Arc<Supervisor>,
+) -> Result<(Answer, Vec<Descriptor>), Errno> {
+    let cookie = socket_cookie(token).map_err(|_| Errno::BADF)?;
+    let mut broker = supervisor.netmap.broker.lock().await;
+    let broker = broker.as_mut().ok_or(Errno::NXIO)?;
+    close_hung_up(broker, supervisor).await;
+    let (answer, fds): Reply = match ask.kind {
+        kind::IDENTIFY => broker.identify(cookie, ask),
+        _ => broker.control(cookie, ask).await,
+    };
+    let Client { uid, pid } = client;
+    tracing::debug!(uid, pid, request = ask.reqtype, status = answer.status, "netmap request");
+    Ok((answer, fds.into_iter().map(|fd| Descriptor::of(client.uid, fd)).collect()))
+}
+
+/// Closes descriptors whose last copy was closed just now: what they had is free for the request that
+/// comes.
+async fn close_hung_up(broker: &mut Broker<Ports>, supervisor: &Supervisor) {
+    let gone: Vec<u64> = {
+        let tokens = locked(&supervisor.netmap.tokens);
+        let mut look: Vec<_> =
+            tokens.values().map(|token| PollFd::new(&token.end, PollFlags::RDHUP)).collect();
+        let now = Duration::ZERO.try_into().ok();
+        if !rustix::event::poll(&mut look, now.as_ref()).is_ok_and(|ready| ready > 0) {
+            return;
+        }
+        let ready = look.iter().map(|fd| !fd.revents().is_empty());
+        tokens.keys().zip(ready).filter(|(_, ready)| *ready).map(|(cookie, _)| *cookie).collect()
+    };
+    for cookie in gone {
+        close(broker, supervisor, cookie).await;
+    }
+}
+
+async fn close(broker: &mut Broker<Ports>, supervisor: &Supervisor, cookie: u64) {
+    let token = locked(&supervisor.netmap.tokens).remove(&cookie);
+    if let Some(Token { end, watch }) = token {
+        supervisor.environment.hangups.unwatch(watch, &end);
+    }
+    broker.close(cookie).await;
+}
+
+/// The last copy of a descriptor was closed.
+pub async fn hung_up(supervisor: &Supervisor, cookie: u64, watch: WatchId) {
+    let mut broker = supervisor.netmap.broker.lock().await;
+    let is_known =
+        locked(&supervisor.netmap.tokens).get(&cookie).is_some_and(|token| token.watch == watch);
+    if let (Some(broker), true) = (broker.as_mut(), is_known) {
+        close(broker, supervisor, cookie).await;
+    }
+}
+
+impl Switches for Ports {
+    async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
+        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
+        let NewPort { uid, switch, port, watch, memory, geometry, tx, rx } = new;
+        let client = Client { uid, pid: std::process::id() };
+        let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
+        let memory = Lent { file, len: geometry.file_size() as usize };
+        let ring = RingAttach { geometry, tx, rx, buf_usable: geometry.buf_size };
+        let how = How { watch, existing: false, spec: port_spec() };
+        let opened = supervisor.open_port(client, switch, port, how, (ring, memory)).await;
+        let opened = opened.map_err(|error| {
+            tracing::info!(uid, switch, port, %error, "netmap port refused");
+            match Errno::from_raw_os_error(errno(error.code)) {
+                Errno::NOSPC => Errno::NOMEM,
+                errno => errno,
+            }
+        })?;
+        debug_assert!(opened.token.as_raw_fd() >= 0);
+        Ok((opened.token.into_ours(), opened.name))
+    }
+
+    async fn detach(&self, switch: &str, port: &str) {
+        if let Some(supervisor) = self.0.upgrade() {
+            supervisor.close_port(switch, port).await;
+        }
+    }
+}
