@@ -247,9 +247,11 @@ pub struct OwnerFlags {
     /// - Without it: rings are reset before the client has put them into their first state
     /// - Shown by: `dataplane` tests `faults`
     pub reset_wanted: AtomicU32,
+    /// The process that syncs the ring at this moment, or 0: netmap's programs may be several.
+    pub holder: AtomicU32,
 }
 
-// SAFETY: two atomic words.
+// SAFETY: atomic words.
 unsafe impl Shareable for OwnerFlags {}
 
 /// What the core tells the client beside its position.

@@ -172,11 +172,6 @@ impl Region {
         }
     }
 
-    /// True while a descriptor is bound to something in it.
-    pub(super) fn is_in_use(&self) -> bool {
-        self.users > 0
-    }
-
     /// Makes consecutive rings and writes them: empty, with all slots filled with buffers.
     pub(super) fn add_rings(
         &mut self,
@@ -199,7 +194,9 @@ impl Region {
             })
         });
         if let Err(error) = written {
-            (first..first + rings).for_each(|ring| drop(self.books.rings.give(ring)));
+            for ring in first..first + rings {
+                self.books.rings.give(ring);
+            }
             return Err(error);
         }
         Ok(spec)
@@ -260,7 +257,9 @@ impl Region {
             self.write(self.interface_offset(number), &bytes?)
         });
         if let Err(error) = written {
-            list.into_iter().for_each(|buffer| drop(self.books.give_buffer(buffer)));
+            for buffer in list {
+                self.books.give_buffer(buffer);
+            }
             self.books.interfaces.give(number);
             return Err(error);
         }

@@ -1,0 +1,299 @@
+//! A bound descriptor: all its rings, and what `poll` does with them (netmap-abi.md 2.3).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use ring::layout::{RingMemory, RingSpec};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use shmem::{Mapping, Memfd};
+
+use super::UserMemory;
+use super::ring::{Buffers, Peer, Ring, Synced};
+use crate::abi::flags;
+use crate::wire::{self, port};
+
+/// How often a sync of send rings looks whether the switch is done before it sleeps.
+const SPINS: u32 = 2_000;
+/// How long a sync of send rings waits for the switch, at most.
+const SYNC_TIME: Duration = Duration::from_millis(20);
+/// After so many wake-ups the token is emptied.
+const WAKES: u32 = 32;
+
+/// What of a descriptor can be used at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ready {
+    /// A receive ring has frames.
+    pub readable: bool,
+    /// A send ring has room.
+    pub writable: bool,
+    /// Cursors made no sense, or the port is gone.
+    pub error: bool,
+}
+
+impl Ready {
+    /// True if there is something to tell.
+    #[must_use]
+    pub fn any(self) -> bool {
+        self.readable || self.writable || self.error
+    }
+}
+
+/// What wakes whom.
+#[derive(Debug)]
+enum Wakes {
+    Token(OwnedFd),
+    Pipe { own: OwnedFd, peer: OwnedFd },
+    Nothing,
+}
+
+/// What a descriptor is bound to, mapped.
+#[derive(Debug)]
+pub struct Bound {
+    memory: Memfd,
+    /// Bytes that the program may map.
+    region_size: u64,
+    send: Vec<Ring>,
+    receive: Vec<Ring>,
+    wakes: Wakes,
+    flags: u64,
+    gone: AtomicBool,
+    woken: AtomicU32,
+}
+
+impl Bound {
+    /// Maps what the daemon has described. `raise` moves a descriptor to where programs do not expect any.
+    ///
+    /// # Errors
+    /// `EPROTO` for a description that makes no sense, `ENOMEM` if there is no room for the mapping.
+    pub fn new(
+        bound: &wire::Bound,
+        fds: Vec<OwnedFd>,
+        raise: impl Fn(OwnedFd) -> OwnedFd,
+    ) -> Result<Self, Errno> {
+        let mut fds = fds.into_iter().map(raise);
+        let memory = Memfd::adopt(fds.next().ok_or(Errno::PROTO)?).map_err(|_| Errno::PROTO)?;
+        bound.geometry.check(memory.len()).map_err(|_| Errno::PROTO)?;
+        let wakes = match (bound.port, fds.next(), fds.next()) {
+            (port::SWITCHED, Some(token), None) => Wakes::Token(token),
+            (port::PIPE, Some(own), Some(peer)) => Wakes::Pipe { own, peer },
+            (port::SILENT, None, None) => Wakes::Nothing,
+            _ => return Err(Errno::PROTO),
+        };
+        let mapping = memory.map().map_err(|_| Errno::NOMEM)?;
+        let make = |spec, twins| rings(&mapping, bound, spec, twins).ok_or(Errno::PROTO);
+        Ok(Self {
+            region_size: bound.geometry.region_size(),
+            send: make(bound.tx, bound.twin_rx)?,
+            receive: make(bound.rx, bound.twin_tx)?,
+            memory,
+            wakes,
+            flags: bound.flags,
+            gone: AtomicBool::new(false),
+            woken: AtomicU32::new(0),
+        })
+    }
+
+    /// The memory file, and how much of it the program may map.
+    #[must_use]
+    pub fn memory(&self) -> (BorrowedFd<'_>, u64) {
+        (self.memory.as_fd(), self.region_size)
+    }
+
+    /// Descriptors of ours that the program must not close.
+    pub fn internal_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let wakes = match &self.wakes {
+            Wakes::Token(token) => [Some(token), None],
+            Wakes::Pipe { own, peer } => [Some(own), Some(peer)],
+            Wakes::Nothing => [None, None],
+        };
+        [self.memory.as_fd()].into_iter().chain(wakes.into_iter().flatten().map(AsFd::as_fd))
+    }
+
+    /// What becomes readable when an armed descriptor has something.
+    #[must_use]
+    pub fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.wakes {
+            Wakes::Token(token) | Wakes::Pipe { own: token, .. } => Some(token.as_fd()),
+            Wakes::Nothing => None,
+        }
+    }
+
+    /// True if the port is gone, as far as is known.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Looks whether the port is gone: whether the daemon has closed its end of the program's
+    /// descriptor, or of the port's token.
+    pub fn look(&self, fd: BorrowedFd<'_>) -> bool {
+        let ended = |fd: BorrowedFd<'_>| {
+            let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+            matches!(rustix::net::recv(fd, &mut [0_u8][..], flags), Ok((0, _)) | Err(Errno::CONNRESET))
+        };
+        let token = match &self.wakes {
+            Wakes::Token(token) => ended(token.as_fd()),
+            _ => false,
+        };
+        if ended(fd) || token {
+            self.gone.store(true, Ordering::Relaxed);
+        }
+        self.is_gone()
+    }
+
+    /// What `NIOCTXSYNC` does: when it returns, all that was submitted to a switch was taken.
+    pub fn sync_send(&self, user: &dyn UserMemory) {
+        let mut wake = false;
+        for ring in &self.send {
+            wake |= ring.sync_send(user) == Synced::Wake;
+        }
+        self.wake_peer(wake);
+        self.settle();
+        // Only now is the tail where the switch is.
+        for ring in &self.send {
+            ring.sync_send(user);
+        }
+    }
+
+    /// Waits until the switch has taken what was submitted, for a bounded time.
+    fn settle(&self) {
+        let Wakes::Token(token) = &self.wakes else { return };
+        let done = || self.send.iter().all(Ring::is_done);
+        for _ in 0..SPINS {
+            if done() {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        let started = Instant::now();
+        while started.elapsed() < SYNC_TIME {
+            self.send.iter().for_each(Ring::arm);
+            if done() || self.is_gone() {
+                return;
+            }
+            // A byte that was there already ends this at once: then there is one to be taken out.
+            let wait = Timespec { tv_sec: 0, tv_nsec: 200_000 };
+            let _ = rustix::event::poll(&mut [PollFd::new(token, PollFlags::RDHUP)], Some(&wait));
+        }
+    }
+
+    /// What `NIOCRXSYNC` does.
+    pub fn sync_receive(&self) {
+        let mut wake = false;
+        for ring in &self.receive {
+            wake |= ring.sync_receive() == Synced::Wake;
+        }
+        self.stamp();
+        self.wake_peer(wake);
+    }
+
+    fn stamp(&self) {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let now = (now.as_secs(), u64::from(now.subsec_micros()));
+        self.receive.iter().for_each(|ring| ring.stamp(now));
+    }
+
+    /// Syncs as `poll` does, and says what can be done at once.
+    pub fn poll(&self, want_send: bool, want_receive: bool, user: &dyn UserMemory) -> Ready {
+        let mut ready = Ready { error: self.is_gone(), ..Ready::default() };
+        let mut wake = false;
+        if want_send || self.flags & flags::NO_TX_POLL == 0 {
+            self.poll_send(want_send, user, &mut ready, &mut wake);
+        }
+        if want_receive && !self.receive.is_empty() {
+            for ring in &self.receive {
+                let synced = ring.sync_receive();
+                ready.error |= synced == Synced::Reset;
+                wake |= synced == Synced::Wake;
+                ready.readable |= ring.is_ready();
+            }
+            self.stamp();
+        }
+        self.wake_peer(wake);
+        ready
+    }
+
+    fn poll_send(&self, want: bool, user: &dyn UserMemory, ready: &mut Ready, wake: &mut bool) {
+        for ring in &self.send {
+            // Once one has room, the others are only synced for what they have to send.
+            let wanted = want && !ready.writable;
+            if !wanted && !ring.has_news() {
+                continue;
+            }
+            let synced = ring.sync_send(user);
+            ready.error |= synced == Synced::Reset;
+            *wake |= synced == Synced::Wake;
+            ready.writable |= want && ring.is_ready();
+        }
+    }
+
+    /// Asks to be woken for what is wanted; the caller polls once more before it sleeps.
+    pub fn arm(&self, want_send: bool, want_receive: bool) {
+        if want_send {
+            self.send.iter().for_each(Ring::arm);
+        }
+        if want_receive {
+            self.receive.iter().for_each(Ring::arm);
+        }
+    }
+
+    fn wake_peer(&self, must: bool) {
+        if !must {
+            return;
+        }
+        // A full socket or counter holds a wake-up already; a peer that is gone needs none.
+        let _ = match &self.wakes {
+            Wakes::Token(token) => {
+                rustix::net::send(token, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
+            }
+            Wakes::Pipe { peer, .. } => rustix::io::write(peer, &1_u64.to_ne_bytes()),
+            Wakes::Nothing => Ok(0),
+        };
+    }
+
+    /// We were woken. Empties the token now and then, but for one byte: several may wait on the same
+    /// token, each for the next byte to arrive.
+    pub fn was_woken(&self) {
+        let Wakes::Token(token) = &self.wakes else { return };
+        if !self.woken.fetch_add(1, Ordering::Relaxed).is_multiple_of(WAKES) {
+            return;
+        }
+        let waiting = rustix::io::ioctl_fionread(token).unwrap_or(0);
+        let mut bytes = [0; 1024];
+        let spare = usize::try_from(waiting.saturating_sub(1)).unwrap_or(0).min(bytes.len());
+        if spare > 0 {
+            let _ = rustix::net::recv(token, &mut bytes[..spare], RecvFlags::DONTWAIT);
+        }
+    }
+}
+
+/// The rings of one direction; `None` if they do not lie within the mapping.
+fn rings(
+    mapping: &Arc<Mapping>,
+    bound: &wire::Bound,
+    spec: RingSpec,
+    twins: RingSpec,
+) -> Option<Vec<Ring>> {
+    let geometry = &bound.geometry;
+    let pool = Buffers {
+        at: usize::try_from(geometry.buf_offset()).ok()?,
+        count: geometry.buf_num,
+        bytes: geometry.buf_size,
+    };
+    let ring = |i: u32| {
+        let memory = RingMemory::of(mapping, geometry, spec.first + i, spec.slots)?;
+        let twin = || RingMemory::of(mapping, geometry, twins.first + i, spec.slots);
+        let peer = match bound.port {
+            port::SWITCHED => Peer::Switch,
+            port::PIPE => Peer::Twin(Box::new(twin()?)),
+            _ => Peer::Nobody,
+        };
+        Some(Ring::new(memory, peer, spec.slots, pool))
+    };
+    spec.check(geometry).ok()?;
+    (0..spec.rings).map(ring).collect()
+}

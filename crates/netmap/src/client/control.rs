@@ -1,0 +1,88 @@
+//! `NIOCCTRL`: a request of the new interface, copied in, asked, and copied out.
+
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::UserMemory;
+use super::options::{List, Refused};
+use crate::abi::{Header, NAME, VERSIONS, reqtype};
+use crate::wire::{Answer, Ask, kind};
+
+/// Carries out the request at `at`. `ask` has the daemon answer.
+///
+/// # Errors
+/// The error number for the program.
+pub fn control(
+    user: &dyn UserMemory,
+    at: u64,
+    ask: impl FnMut(&Ask) -> Result<Answer, Errno>,
+) -> Result<(), Errno> {
+    if at == 0 {
+        return Err(Errno::INVAL);
+    }
+    let mut bytes = [0; size_of::<Header>()];
+    user.read(at, &mut bytes)?;
+    let mut header = Header::read_from_bytes(&bytes).map_err(|_| Errno::INVAL)?;
+    let done = request(user, &mut header, ask);
+    // The header goes back whatever came of it.
+    user.write(at, header.as_bytes())?;
+    done
+}
+
+fn request(
+    user: &dyn UserMemory,
+    header: &mut Header,
+    ask: impl FnMut(&Ask) -> Result<Answer, Errno>,
+) -> Result<(), Errno> {
+    if !VERSIONS.contains(&header.version) || header.reserved != 0 {
+        return Err(Errno::INVAL);
+    }
+    header.name[NAME - 1] = 0;
+    let body = reqtype::body_size(header.reqtype).unwrap_or(0);
+    if (body > 0) != (header.body != 0) {
+        return Err(Errno::INVAL);
+    }
+    let mut question = Ask::new(kind::CONTROL, header.reqtype);
+    question.name = header.name;
+    user.read(header.body, &mut question.body[..body]).or_else(|error| {
+        if body == 0 { Ok(()) } else { Err(error) }
+    })?;
+    let mut list = match List::read(user, header.options, body as u64) {
+        Ok(list) => list,
+        Err(Refused { errno, list }) => {
+            if let Some(list) = list {
+                list.write_back(user)?;
+            }
+            return Err(errno);
+        }
+    };
+    if reqtype::body_size(header.reqtype).is_none() {
+        list.write_back(user)?;
+        return Err(Errno::INVAL);
+    }
+    question.options = list.options;
+    finish(user, header, (&question, body), &mut list, ask)
+}
+
+/// Asks, and writes back what came of it.
+fn finish(
+    user: &dyn UserMemory,
+    header: &mut Header,
+    (question, body): (&Ask, usize),
+    list: &mut List,
+    mut ask: impl FnMut(&Ask) -> Result<Answer, Errno>,
+) -> Result<(), Errno> {
+    let answer = ask(question);
+    if let Ok(answer) = &answer {
+        list.answer(&answer.options);
+    }
+    list.write_back(user)?;
+    let answer = answer?;
+    if answer.status != 0 {
+        return Err(Errno::from_raw_os_error(answer.status));
+    }
+    header.name = answer.name;
+    user.write(header.body, &answer.body[..body]).or_else(|error| {
+        if body == 0 { Ok(()) } else { Err(error) }
+    })
+}

@@ -1,0 +1,362 @@
+//! One ring: what `NIOCTXSYNC` and `NIOCRXSYNC` do with it (netmap-abi.md 2.2, 2.4).
+//!
+//! Nothing is kept here: what was submitted and released stands in the ring's control block, which all
+//! processes that have the port share. A process that syncs holds the ring by its number in there, and
+//! another one that finds it held goes on without it, as in the kernel; a holder that died is none.
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+use ring::layout::{
+    MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, distance, next, previous, slot_flags,
+};
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+use super::{UserMemory, process};
+
+/// A ring and its other side.
+#[derive(Debug)]
+pub(super) struct Ring {
+    pub(super) memory: RingMemory,
+    pub(super) peer: Peer,
+    pub(super) slots: u32,
+    pool: Buffers,
+    /// The arming of the peer that was answered last.
+    answered: AtomicU32,
+}
+
+/// The buffers of a region.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Buffers {
+    /// Where buffer 0 is.
+    pub(super) at: usize,
+    pub(super) count: u32,
+    pub(super) bytes: u32,
+}
+
+/// Who is at the other side of a ring.
+#[derive(Debug)]
+pub(super) enum Peer {
+    /// A switch, which reads the ring itself.
+    Switch,
+    /// The other end of a pipe, which has this ring.
+    Twin(Box<RingMemory>),
+    /// Nobody.
+    Nobody,
+}
+
+/// What came of a sync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Synced {
+    /// Done; the other side sleeps, and must be woken.
+    Wake,
+    /// Done.
+    Quiet,
+    /// The program's cursors made no sense; the ring is where the core knows it to be.
+    Reset,
+}
+
+/// Holds a ring for as long as a sync takes.
+struct Held<'a>(&'a AtomicU32);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
+    }
+}
+
+impl Ring {
+    pub(super) fn new(memory: RingMemory, peer: Peer, slots: u32, pool: Buffers) -> Self {
+        Self { memory, peer, slots, pool, answered: AtomicU32::new(0) }
+    }
+
+    /// Takes the ring for a sync; `None` if somebody else syncs it.
+    fn hold(&self) -> Option<Held<'_>> {
+        let holder = &self.memory.control.owner_flags.0.holder;
+        let us = process();
+        match holder.compare_exchange(0, us, Acquire, Relaxed) {
+            Ok(_) => Some(Held(holder)),
+            Err(other) if other == us => None,
+            Err(other) => {
+                let pid = Pid::from_raw(other.cast_signed());
+                let dead = pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH));
+                let taken = dead && holder.compare_exchange(other, us, Acquire, Relaxed).is_ok();
+                taken.then_some(Held(holder))
+            }
+        }
+    }
+
+    fn head(&self) -> u32 {
+        self.memory.header.head.load(Relaxed)
+    }
+
+    /// True if the program has moved its head since it was synced last.
+    pub(super) fn has_news(&self) -> bool {
+        self.head() != self.memory.control.owner.0.own()
+    }
+
+    /// True if the program has slots from where it wants to be told of them on.
+    pub(super) fn is_ready(&self) -> bool {
+        self.memory.header.cur.load(Relaxed) != self.memory.header.tail.load(Relaxed)
+    }
+
+    /// True if everything that was submitted was taken.
+    pub(super) fn is_done(&self) -> bool {
+        self.send_core() == self.memory.control.owner.0.own()
+    }
+
+    /// Up to where the other side has given slots of a send ring back.
+    fn send_core(&self) -> u32 {
+        match &self.peer {
+            Peer::Switch => self.memory.control.core.0.observe(),
+            Peer::Twin(twin) => twin.control.owner.0.observe(),
+            Peer::Nobody => self.memory.control.owner.0.own(),
+        }
+    }
+
+    /// The program's head, if it and `cur` are where they may be: from `from` on, up to `limit`.
+    fn checked_head(&self, from: u32, limit: u32) -> Option<u32> {
+        let (head, cur) = (self.head(), self.memory.header.cur.load(Relaxed));
+        let slots = self.slots;
+        let in_ring = head < slots && cur < slots && limit < slots && from < slots;
+        let good = in_ring
+            && distance(from, head, slots) <= distance(from, limit, slots)
+            && distance(head, cur, slots) <= distance(head, limit, slots);
+        good.then_some(head)
+    }
+
+    /// Shows the program how far the core is.
+    fn show_tail(&self, tail: u32) {
+        if self.memory.header.tail.load(Relaxed) != tail {
+            self.memory.header.tail.store(tail, Release);
+        }
+    }
+
+    /// Puts the program's cursors where the core knows them to be, and mends its slots.
+    #[cold]
+    fn reset(&self, head: u32, tail: u32) -> Synced {
+        let mut at = head;
+        while at < self.slots && tail < self.slots && at != tail {
+            let slot = &self.memory.slots[at as usize];
+            let word = slot.load();
+            if !self.has_buffer(word.buf) {
+                slot.store(SlotWord { buf: 0, len: 0, ..word });
+            } else if u32::from(word.len) > self.pool.bytes {
+                slot.store(SlotWord { len: 0, ..word });
+            }
+            at = next(at, self.slots);
+        }
+        let header = &self.memory.header;
+        header.head.store(head, Relaxed);
+        header.cur.store(head, Relaxed);
+        header.tail.store(tail, Relaxed);
+        Synced::Reset
+    }
+
+    fn has_buffer(&self, buf: u32) -> bool {
+        (RESERVED_BUFFERS..self.pool.count).contains(&buf)
+    }
+
+    /// What `NIOCTXSYNC` does.
+    pub(super) fn sync_send(&self, user: &dyn UserMemory) -> Synced {
+        let Some(_held) = self.hold() else { return Synced::Quiet };
+        let from = self.memory.control.owner.0.own();
+        let limit = previous(self.send_core(), self.slots);
+        let Some(head) = self.checked_head(from, limit) else { return self.reset(from, limit) };
+        let must_wake = head != from && self.submit(from, head, user);
+        self.show_tail(previous(self.send_core(), self.slots));
+        if must_wake { Synced::Wake } else { Synced::Quiet }
+    }
+
+    /// Hands the slots `from..head` over; true if the other side must be woken.
+    fn submit(&self, from: u32, head: u32, user: &dyn UserMemory) -> bool {
+        let owner = &self.memory.control.owner.0;
+        match &self.peer {
+            Peer::Switch => {
+                self.check_frames(from, head, user);
+                owner.publish(head);
+                self.must_wake(&self.memory.control.core_flags.0.wake)
+            }
+            Peer::Twin(twin) => {
+                let end = self.copy_frames(from, head, &twin.slots);
+                if end == from {
+                    return false;
+                }
+                twin.control.core.0.publish(end);
+                owner.publish(end);
+                self.must_wake(&twin.control.owner_flags.0.wake)
+            }
+            Peer::Nobody => {
+                owner.publish(head);
+                false
+            }
+        }
+    }
+
+    fn must_wake(&self, flag: &shmem::WakeFlag) -> bool {
+        let mut answered = self.answered.load(Relaxed);
+        let must = flag.must_kick(&mut answered);
+        if must {
+            self.answered.store(answered, Relaxed);
+        }
+        must
+    }
+
+    /// Makes frames such as a switch takes them: what it would refuse is a frame of no bytes here, which
+    /// it drops and counts.
+    fn check_frames(&self, from: u32, head: u32, user: &dyn UserMemory) {
+        const ODD: u16 = slot_flags::MOREFRAG | slot_flags::INDIRECT | slot_flags::BUF_CHANGED;
+        let (mut at, mut count) = (from, 0);
+        while at != head {
+            let slot = &self.memory.slots[at as usize];
+            let word = slot.load();
+            let after = next(at, self.slots);
+            let good = self.has_buffer(word.buf) && u32::from(word.len) <= self.pool.bytes;
+            if !good || word.flags & ODD != 0 || count != 0 {
+                count = self.check_frame_slot(slot, (word, good), (count, after == head), user);
+            }
+            at = after;
+        }
+    }
+
+    /// A slot that is not all of a frame, or needs a change; returns how many slots of its frame there
+    /// are by now, 0 if that ends here.
+    #[cold]
+    fn check_frame_slot(
+        &self,
+        slot: &Slot,
+        (mut word, good): (SlotWord, bool),
+        (count, last): (usize, bool),
+        user: &dyn UserMemory,
+    ) -> usize {
+        let was = word;
+        if !good {
+            let buf = if self.has_buffer(word.buf) { word.buf } else { RESERVED_BUFFERS };
+            (word.buf, word.len) = (buf, 0);
+        }
+        if word.flags & slot_flags::INDIRECT != 0 {
+            word.len = self.copy_indirect(slot, word, user);
+        }
+        word.flags &= !(slot_flags::INDIRECT | slot_flags::BUF_CHANGED);
+        if last || count + 1 == MAX_FRAGS {
+            word.flags &= !slot_flags::MOREFRAG;
+        }
+        if word != was {
+            slot.store(word);
+        }
+        if word.flags & slot_flags::MOREFRAG != 0 { count + 1 } else { 0 }
+    }
+
+    /// Copies the bytes that an indirect slot points to into its own buffer; returns how many.
+    fn copy_indirect(&self, slot: &Slot, word: SlotWord, user: &dyn UserMemory) -> u16 {
+        let mut bytes = vec![0; word.len.into()];
+        let read = user.read(slot.ptr.load(Relaxed), &mut bytes);
+        let to = self.buffer(word.buf);
+        match (read, to) {
+            (Ok(()), Some(to)) => to.copy_in(&bytes) as u16,
+            _ => 0,
+        }
+    }
+
+    fn buffer(&self, number: u32) -> Option<shmem::Bytes<'_>> {
+        let size = self.pool.bytes as usize;
+        self.memory.header.mapping().bytes(self.pool.at + number as usize * size, size)
+    }
+
+    /// Copies slots to the other end of a pipe, up to the end of the last frame that is complete.
+    fn copy_frames(&self, from: u32, head: u32, to: &[Slot]) -> u32 {
+        let mut end = head;
+        while end != from {
+            let last = previous(end, self.slots);
+            if self.memory.slots[last as usize].load().flags & slot_flags::MOREFRAG == 0 {
+                break;
+            }
+            end = last;
+        }
+        let mut at = from;
+        while at != end {
+            let slot = &self.memory.slots[at as usize];
+            let word = slot.load();
+            to[at as usize].store(word);
+            to[at as usize].ptr.store(slot.ptr.load(Relaxed), Relaxed);
+            if word.flags & slot_flags::BUF_CHANGED != 0 {
+                slot.store(SlotWord { flags: word.flags & !slot_flags::BUF_CHANGED, ..word });
+            }
+            at = next(at, self.slots);
+        }
+        end
+    }
+
+    /// What `NIOCRXSYNC` does.
+    pub(super) fn sync_receive(&self) -> Synced {
+        let Some(_held) = self.hold() else { return Synced::Quiet };
+        let control = &self.memory.control;
+        let (from, tail) = (control.owner.0.own(), control.core.0.observe());
+        let Some(head) = self.checked_head(from, tail) else { return self.reset(from, tail) };
+        let must_wake = head != from && self.release(from, head);
+        self.show_tail(tail);
+        if must_wake { Synced::Wake } else { Synced::Quiet }
+    }
+
+    /// Gives the slots `from..head` back; true if the other side must be woken.
+    fn release(&self, from: u32, head: u32) -> bool {
+        let owner = &self.memory.control.owner.0;
+        match &self.peer {
+            Peer::Switch => {
+                self.check_released(from, head);
+                owner.publish(head);
+                self.must_wake(&self.memory.control.core_flags.0.wake)
+            }
+            Peer::Twin(twin) => {
+                self.give_back(from, head, &twin.slots);
+                owner.publish(head);
+                self.must_wake(&twin.control.owner_flags.0.wake)
+            }
+            Peer::Nobody => {
+                owner.publish(head);
+                false
+            }
+        }
+    }
+
+    /// Makes released slots such as a switch takes them: each with a buffer of the region.
+    fn check_released(&self, from: u32, head: u32) {
+        let mut at = from;
+        while at != head {
+            let slot = &self.memory.slots[at as usize];
+            let word = slot.load();
+            if !self.has_buffer(word.buf) || word.flags & slot_flags::BUF_CHANGED != 0 {
+                let buf = if self.has_buffer(word.buf) { word.buf } else { RESERVED_BUFFERS };
+                let flags = word.flags & !slot_flags::BUF_CHANGED;
+                slot.store(SlotWord { buf, flags, ..word });
+            }
+            at = next(at, self.slots);
+        }
+    }
+
+    /// Copies released slots back to the other end of a pipe, with the buffers that are in them by now.
+    fn give_back(&self, from: u32, head: u32, to: &[Slot]) {
+        let mut at = from;
+        while at != head {
+            let slot = &self.memory.slots[at as usize];
+            let word = slot.load();
+            to[at as usize].store(word);
+            if word.flags & slot_flags::BUF_CHANGED != 0 {
+                slot.store(SlotWord { flags: word.flags & !slot_flags::BUF_CHANGED, ..word });
+            }
+            at = next(at, self.slots);
+        }
+    }
+
+    /// Asks to be woken when the core moves. It is never taken back: others may wait for the same ring.
+    pub(super) fn arm(&self) {
+        self.memory.control.owner_flags.0.wake.arm();
+    }
+
+    /// Writes the time into the ring.
+    pub(super) fn stamp(&self, (seconds, micros): (u64, u64)) {
+        self.memory.header.ts[0].store(seconds, Relaxed);
+        self.memory.header.ts[1].store(micros, Relaxed);
+    }
+}

@@ -1,0 +1,187 @@
+//! A descriptor of `/dev/netmap`: open, ioctl, mmap.
+
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use netmap::abi::ioctl;
+use netmap::client::{self, Bound};
+use netmap::wire::{self, Answer, Ask};
+use rustix::io::Errno;
+
+use crate::user::{Memory, read_some};
+use crate::{fds, real};
+
+/// The file that programs open.
+const PATH: &[u8] = b"/dev/netmap\0";
+
+/// What is behind a descriptor, and its copies.
+#[derive(Debug)]
+pub struct Device {
+    /// Never used twice.
+    pub id: u64,
+    bound: OnceLock<Bound>,
+    calls: AtomicU64,
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        if let Some(bound) = self.bound.get() {
+            fds::lower(bound.internal_fds());
+        }
+    }
+}
+
+/// The descriptor, for calls that borrow it.
+fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
+    // SAFETY: the program's, which has it open during the call that it makes with it; one that closes it
+    // meanwhile gets an error.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+impl Device {
+    fn new() -> Arc<Self> {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Self { id, bound: OnceLock::new(), calls: AtomicU64::new(0) })
+    }
+
+    /// What it is bound to; asks the daemon, as another process may have bound it.
+    pub fn bound(&self, fd: RawFd) -> Option<&Bound> {
+        if let Some(bound) = self.bound.get() {
+            return Some(bound);
+        }
+        let (answer, fds) = client::identify(borrow(fd)).ok()??;
+        self.bind(&answer, fds);
+        self.bound.get()
+    }
+
+    /// What it is bound to, if this process knows.
+    pub fn known_bound(&self) -> Option<&Bound> {
+        self.bound.get()
+    }
+
+    /// Takes over what the daemon has said, if the descriptor is bound.
+    fn bind(&self, answer: &Answer, fds: Vec<OwnedFd>) {
+        if answer.bound != wire::Bound::default()
+            && self.bound.get().is_none()
+            && let Ok(bound) = Bound::new(&answer.bound, fds, fds::raise)
+            && let Err(second) = self.bound.set(bound)
+        {
+            // Another thread was first.
+            fds::lower(second.internal_fds());
+        }
+    }
+
+    fn ask(&self, fd: RawFd, question: &Ask) -> Result<Answer, Errno> {
+        let (answer, fds) = client::ask(question, Some(borrow(fd)))?;
+        self.bind(&answer, fds);
+        Ok(answer)
+    }
+
+    /// What the six requests do.
+    fn ioctl(&self, fd: RawFd, request: u32, arg: u64) -> Result<i32, Errno> {
+        let ask = |question: &Ask| self.ask(fd, question);
+        match request {
+            ioctl::NIOCTXSYNC => self.synced(fd)?.sync_send(&Memory),
+            ioctl::NIOCRXSYNC => self.synced(fd)?.sync_receive(),
+            ioctl::NIOCCTRL => client::control(&Memory, arg, ask)?,
+            ioctl::NIOCREGIF => client::legacy_register(&Memory, arg, ask)?,
+            ioctl::NIOCGINFO => client::legacy_info(&Memory, arg, ask)?,
+            // There are no switch modules to be configured.
+            _ => return Err(Errno::OPNOTSUPP),
+        }
+        Ok(0)
+    }
+
+    /// What is to be synced. Now and then it is looked whether the port is still there.
+    fn synced(&self, fd: RawFd) -> Result<&Bound, Errno> {
+        let bound = self.bound(fd).ok_or(Errno::NXIO)?;
+        let rarely = self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(32);
+        if bound.is_gone() || (rarely && bound.look(borrow(fd))) {
+            return Err(Errno::NXIO);
+        }
+        Ok(bound)
+    }
+
+    /// Looks whether the port is still there.
+    pub fn look(&self, fd: RawFd) {
+        if let Some(bound) = self.bound.get() {
+            bound.look(borrow(fd));
+        }
+    }
+}
+
+/// True for the name of the device.
+pub fn is_device(path: *const libc::c_char) -> bool {
+    let mut bytes = [0; PATH.len()];
+    let got = read_some(path.expose_provenance() as u64, &mut bytes);
+    got == Ok(PATH.len()) && bytes == *PATH
+}
+
+/// Opens it: the token gets the lowest number that is free, as any descriptor.
+pub fn open(flags: c_int) -> Result<i32, Errno> {
+    let token = client::open()?;
+    let lowest = match flags & libc::O_CLOEXEC {
+        0 => rustix::io::dup(&token)?,
+        _ => rustix::io::fcntl_dupfd_cloexec(&token, 0)?,
+    };
+    // The connection to the daemon had the lowest number while the token came.
+    let token = if lowest.as_raw_fd() < token.as_raw_fd() {
+        lowest
+    } else {
+        rustix::io::fcntl_setfd(&token, rustix::io::fcntl_getfd(&lowest)?)?;
+        token
+    };
+    if flags & libc::O_NONBLOCK != 0 {
+        rustix::io::ioctl_fionbio(&token, true)?;
+    }
+    if !fds::insert(token.as_raw_fd(), Device::new()) {
+        return Err(Errno::MFILE);
+    }
+    Ok(token.into_raw_fd())
+}
+
+/// The device behind a descriptor, also one that came from another process.
+pub fn find(fd: RawFd) -> Option<Arc<Device>> {
+    if let Some(device) = fds::get(fd) {
+        return Some(device);
+    }
+    if fd < 0 || rustix::net::sockopt::socket_cookie(borrow(fd)).is_err() {
+        return None;
+    }
+    let (answer, fds) = client::identify(borrow(fd)).ok()??;
+    let device = Device::new();
+    device.bind(&answer, fds);
+    fds::insert(fd, Arc::clone(&device)).then_some(device)
+}
+
+/// `ioctl` with one of the six requests; `None` if it is for somebody else.
+pub fn netmap_ioctl(fd: RawFd, request: u32, arg: *mut c_void) -> Option<Result<i32, Errno>> {
+    let device = find(fd)?;
+    Some(device.ioctl(fd, request, arg.expose_provenance() as u64))
+}
+
+/// What the kernel is asked of a descriptor by `mmap`.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    pub at: *mut c_void,
+    pub len: usize,
+    pub protection: c_int,
+    pub flags: c_int,
+    pub offset: libc::off_t,
+}
+
+/// Maps the region that a descriptor is bound to.
+pub fn mmap(device: &Device, fd: RawFd, wanted: &Wanted) -> Result<*mut c_void, Errno> {
+    let (memory, size) = device.bound(fd).ok_or(Errno::INVAL)?.memory();
+    let end = u64::try_from(wanted.offset).ok().and_then(|at| at.checked_add(wanted.len as u64));
+    if end.is_none_or(|end| end > size) {
+        return Err(Errno::INVAL);
+    }
+    let Wanted { at, len, protection, flags, offset } = *wanted;
+    // SAFETY: the program's call, of another file.
+    let mapped = unsafe { real::mmap(at, len, protection, flags, memory.as_raw_fd(), offset) };
+    if mapped == libc::MAP_FAILED { Err(crate::errno()) } else { Ok(mapped) }
+}

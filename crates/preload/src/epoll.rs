@@ -1,0 +1,173 @@
+//! Epoll sets with netmap's descriptors in them: those are kept here, the kernel has the others.
+
+use std::collections::BTreeMap;
+use std::os::fd::RawFd;
+
+use libc::{c_int, epoll_event, pollfd, sigset_t};
+use rustix::io::Errno;
+
+use crate::lock::Lock;
+use crate::poll::{self, Until, Wanted};
+use crate::{fds, real};
+
+/// What is in which set.
+pub static SETS: Lock<BTreeMap<RawFd, Vec<Member>>> = Lock::new(BTreeMap::new());
+
+/// One of netmap's descriptors in a set.
+#[derive(Clone, Copy, Debug)]
+pub struct Member {
+    fd: RawFd,
+    events: u32,
+    data: u64,
+    /// What was told last, of a member that is told of changes only.
+    told: u32,
+    /// It was told, and waits to be set again.
+    spent: bool,
+}
+
+const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT) as u32;
+
+/// `epoll_ctl` for one of netmap's descriptors.
+pub fn control(
+    set: RawFd,
+    op: c_int,
+    fd: RawFd,
+    event: Option<epoll_event>,
+) -> Result<i32, Errno> {
+    let mut sets = SETS.lock();
+    let members = sets.entry(set).or_default();
+    let at = members.iter().position(|member| member.fd == fd);
+    match (op, at) {
+        (libc::EPOLL_CTL_DEL, Some(at)) => drop(members.remove(at)),
+        (libc::EPOLL_CTL_ADD, Some(_)) => return Err(Errno::EXIST),
+        (libc::EPOLL_CTL_DEL | libc::EPOLL_CTL_MOD, None) => return Err(Errno::NOENT),
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, at) => {
+            let epoll_event { events, u64: data } = event.ok_or(Errno::FAULT)?;
+            let member = Member { fd, events, data, told: 0, spent: false };
+            match at.and_then(|at| members.get_mut(at)) {
+                Some(place) => *place = member,
+                None => members.push(member),
+            }
+        }
+        _ => return Err(Errno::INVAL),
+    }
+    if members.is_empty() {
+        sets.remove(&set);
+        fds::EPOLL.clear(set);
+    } else {
+        fds::EPOLL.set(set);
+    }
+    Ok(0)
+}
+
+/// A set is about to be closed.
+pub fn forget_set(set: RawFd) {
+    SETS.lock().remove(&set);
+}
+
+/// A descriptor is about to be closed.
+pub fn forget_member(fd: RawFd) {
+    let mut sets = SETS.lock();
+    for members in sets.values_mut() {
+        members.retain(|member| member.fd != fd);
+    }
+    sets.retain(|set, members| {
+        let stays = !members.is_empty();
+        if !stays {
+            fds::EPOLL.clear(*set);
+        }
+        stays
+    });
+}
+
+/// A set has another number, too.
+pub fn copy_set(from: RawFd, to: RawFd) {
+    let mut sets = SETS.lock();
+    if let Some(members) = sets.get(&from).cloned() {
+        sets.insert(to, members);
+        fds::EPOLL.set(to);
+    }
+}
+
+/// `epoll_wait` for a set with netmap's descriptors in it.
+pub fn wait(
+    set: RawFd,
+    events: &mut [epoll_event],
+    until: Until,
+    mask: Option<&sigset_t>,
+) -> Result<i32, Errno> {
+    if events.is_empty() {
+        return Err(Errno::INVAL);
+    }
+    loop {
+        let members: Vec<_> = SETS.lock().get(&set).cloned().unwrap_or_default();
+        let (members, wanted) = wanted(&members);
+        let borrowed: Vec<_> = wanted.iter().collect();
+        let mut kernel = vec![pollfd { fd: set, events: libc::POLLIN, revents: 0 }];
+        // Members that were told of what is ready do not end the wait for the others.
+        let edge = members.iter().any(|member| member.events & libc::EPOLLET as u32 != 0);
+        let found = poll::wait(&borrowed, &mut kernel, until, mask)?;
+        let told = tell(set, &members, &found, events);
+        let rest = if kernel[0].revents == 0 { 0 } else { look(set, &mut events[told..])? };
+        let count = told + rest;
+        if count > 0 || matches!(until, Until::Now) || is_over(until) {
+            return Ok(count as i32);
+        }
+        if edge && found.iter().any(|found| *found != 0) {
+            // Nothing is new, though something is ready: the others are waited for.
+            std::thread::sleep(std::time::Duration::from_micros(50));
+        }
+    }
+}
+
+fn is_over(until: Until) -> bool {
+    matches!(until, Until::At(at) if std::time::Instant::now() >= at)
+}
+
+/// The members that wait for something, and what for.
+fn wanted(members: &[Member]) -> (Vec<Member>, Vec<Wanted>) {
+    let live = members.iter().filter(|member| !member.spent);
+    let wanted = |member: &Member| {
+        let device = fds::get(member.fd)?;
+        let events = (member.events & !FLAGS) as i16;
+        Some((*member, Wanted { fd: member.fd, device, events }))
+    };
+    live.filter_map(wanted).unzip()
+}
+
+/// Writes what was found of members; returns how many there are. The kernel's have a place left, and who
+/// is told first changes.
+fn tell(set: RawFd, members: &[Member], found: &[i16], events: &mut [epoll_event]) -> usize {
+    let room = if events.len() > 1 { events.len() - 1 } else { 1 };
+    let mut told = 0;
+    let mut sets = SETS.lock();
+    for (member, found) in members.iter().zip(found) {
+        let now = u32::from(found.cast_unsigned());
+        let kept = sets.get_mut(&set).and_then(|all| all.iter_mut().find(|m| m.fd == member.fd));
+        let Some(kept) = kept else { continue };
+        let is_edge = kept.events & libc::EPOLLET as u32 != 0;
+        let is_new = !is_edge || now & !kept.told != 0;
+        kept.told = now;
+        if now == 0 || !is_new || told == room {
+            continue;
+        }
+        kept.spent = kept.events & libc::EPOLLONESHOT as u32 != 0;
+        events[told] = epoll_event { events: now, u64: kept.data };
+        told += 1;
+    }
+    if let Some(all) = sets.get_mut(&set).filter(|all| !all.is_empty()) {
+        all.rotate_left(1);
+    }
+    told
+}
+
+/// What the kernel has to tell of the others.
+fn look(set: RawFd, events: &mut [epoll_event]) -> Result<usize, Errno> {
+    if events.is_empty() {
+        return Ok(0);
+    }
+    let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
+    // SAFETY: a slice that is as long as is said.
+    let got = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), most, 0, std::ptr::null()) };
+    crate::result(got).map(|got| got as usize)
+}

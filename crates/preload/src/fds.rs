@@ -1,0 +1,113 @@
+//! Which descriptors are netmap's, which are epoll sets with netmap's in them, and which are ours.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::process::{Resource, getrlimit};
+
+use crate::device::Device;
+use crate::lock::Lock;
+
+/// Descriptors with higher numbers are never netmap's.
+const MOST: usize = 1 << 16;
+/// So many numbers below the limit are for descriptors of our own.
+const OWN: u64 = 200;
+
+/// One bit a descriptor.
+#[derive(Debug)]
+pub struct Bits([AtomicU64; MOST / 64]);
+
+impl Bits {
+    const fn new() -> Self {
+        Self([const { AtomicU64::new(0) }; MOST / 64])
+    }
+
+    fn word(&self, fd: RawFd) -> Option<&AtomicU64> {
+        self.0.get(usize::try_from(fd).ok()? / 64)
+    }
+
+    /// True if the bit of this descriptor is set.
+    #[inline]
+    pub fn has(&self, fd: RawFd) -> bool {
+        let bit = fd.rem_euclid(64);
+        self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) >> bit & 1 != 0)
+    }
+
+    /// Sets it; false for a number that is too high.
+    pub fn set(&self, fd: RawFd) -> bool {
+        let bit = 1 << fd.rem_euclid(64);
+        self.word(fd).map(|word| word.fetch_or(bit, Ordering::Relaxed)).is_some()
+    }
+
+    /// Clears it; true if it was set.
+    pub fn clear(&self, fd: RawFd) -> bool {
+        let bit = 1 << fd.rem_euclid(64);
+        self.word(fd).is_some_and(|word| word.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
+    }
+
+    /// The descriptors from `first` to `last` whose bits are set.
+    pub fn between(&self, first: u32, last: u32) -> Vec<RawFd> {
+        let last = last.min(MOST as u32 - 1);
+        let range = first.min(MOST as u32)..=last;
+        range.map(u32::cast_signed).filter(|fd| self.has(*fd)).collect()
+    }
+}
+
+/// Netmap's descriptors.
+pub static NETMAP: Bits = Bits::new();
+/// Epoll sets that have some of them.
+pub static EPOLL: Bits = Bits::new();
+/// Ours.
+pub static OURS: Bits = Bits::new();
+
+/// What netmap's descriptors are.
+pub static TABLE: Lock<BTreeMap<RawFd, Arc<Device>>> = Lock::new(BTreeMap::new());
+
+/// The device behind a descriptor.
+pub fn get(fd: RawFd) -> Option<Arc<Device>> {
+    if !NETMAP.has(fd) {
+        return None;
+    }
+    TABLE.lock().get(&fd).cloned()
+}
+
+/// A descriptor is netmap's from now on; false if its number is too high.
+pub fn insert(fd: RawFd, device: Arc<Device>) -> bool {
+    if !NETMAP.set(fd) {
+        return false;
+    }
+    let before = TABLE.lock().insert(fd, device);
+    drop(before);
+    true
+}
+
+/// A descriptor is about to be closed.
+pub fn forget(fd: RawFd) {
+    if EPOLL.clear(fd) {
+        crate::epoll::forget_set(fd);
+    }
+    if NETMAP.clear(fd) {
+        crate::epoll::forget_member(fd);
+        let before = TABLE.lock().remove(&fd);
+        drop(before);
+    }
+}
+
+/// Moves a descriptor of ours to a number that no program expects to be there, and keeps the program
+/// from closing it.
+pub fn raise(fd: OwnedFd) -> OwnedFd {
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64).min(MOST as u64);
+    let least = if limit > 4 * OWN { limit - OWN } else { limit / 2 };
+    let high = rustix::io::fcntl_dupfd_cloexec(&fd, least as RawFd).unwrap_or(fd);
+    OURS.set(high.as_fd().as_raw_fd());
+    high
+}
+
+/// Lets descriptors of ours be closed again.
+pub fn lower<T: AsFd>(fds: impl Iterator<Item = T>) {
+    for fd in fds {
+        OURS.clear(fd.as_fd().as_raw_fd());
+    }
+}

@@ -1,0 +1,437 @@
+//! The functions that are taken over.
+//!
+//! On the machines that are supported a function with variable arguments takes its first ones as any other
+//! does, so `open`, `ioctl` and `fcntl` have fixed ones here.
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "what each function demands is what the C library's of the same name does"
+)]
+
+use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+
+use libc::{epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval};
+use netmap::abi::ioctl::is_netmap;
+use rustix::io::Errno;
+
+use crate::poll::{Until, milliseconds, of_timespec};
+use crate::{device, epoll, fds, poll, real, returned, select, set_errno};
+
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+compile_error!("variable arguments are passed as fixed ones only on x86-64 and aarch64 Linux");
+
+macro_rules! export {
+    ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
+        $(#[$meta])*
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result $body
+    )*};
+}
+
+/// Opens the device, or what else is named.
+unsafe fn open_path(
+    path: *const c_char,
+    flags: c_int,
+    real: impl FnOnce() -> c_int,
+) -> c_int {
+    if device::is_device(path) { returned(|| device::open(flags)) } else { real() }
+}
+
+export! {
+    fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { open_path(path, flags, || real::open(path, flags, mode)) }
+    }
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { open(path, flags, mode) }
+    }
+    fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { open(path, flags, mode) }
+    }
+    fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { open(path, flags, mode) }
+    }
+    fn __open_2(path: *const c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { open(path, flags, 0) }
+    }
+    fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { open(path, flags, 0) }
+    }
+    fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { open_path(path, flags, || real::openat(dir, path, flags, mode)) }
+    }
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { openat(dir, path, flags, mode) }
+    }
+    fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { openat(dir, path, flags, 0) }
+    }
+    fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { openat(dir, path, flags, 0) }
+    }
+}
+
+/// Requests of any file, which the kernel carries out for a token as well.
+fn is_general(request: c_ulong) -> bool {
+    matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX | libc::FIOASYNC)
+}
+
+export! {
+    fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+        let number = request as u32;
+        if is_netmap(number) {
+            let mut is_ours = true;
+            let done = returned(|| match device::netmap_ioctl(fd, number, arg) {
+                Some(done) => done,
+                None => {
+                    is_ours = false;
+                    Ok(0)
+                }
+            });
+            if is_ours {
+                return done;
+            }
+        } else if fds::NETMAP.has(fd) && !is_general(request) {
+            set_errno(Errno::OPNOTSUPP);
+            return -1;
+        }
+        // SAFETY: the caller's.
+        unsafe { real::ioctl(fd, request, arg) }
+    }
+    fn mmap(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
+        -> *mut c_void
+    {
+        let wanted = device::Wanted { at, len, protection, flags, offset };
+        if !fds::NETMAP.has(fd) {
+            // SAFETY: the caller's.
+            let mapped = unsafe { real::mmap(at, len, protection, flags, fd, offset) };
+            // A socket cannot be mapped; this one may be a token that came from another process.
+            if mapped != libc::MAP_FAILED || crate::errno() != Errno::NODEV {
+                return mapped;
+            }
+        }
+        let mut mapped = libc::MAP_FAILED;
+        returned(|| {
+            let device = device::find(fd).ok_or(Errno::NODEV)?;
+            mapped = device::mmap(&device, fd, &wanted)?;
+            Ok(0)
+        });
+        mapped
+    }
+    fn mmap64(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
+        -> *mut c_void
+    {
+        // SAFETY: the caller's.
+        unsafe { mmap(at, len, protection, flags, fd, offset) }
+    }
+    fn __mmap(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
+        -> *mut c_void
+    {
+        // SAFETY: the caller's.
+        unsafe { mmap(at, len, protection, flags, fd, offset) }
+    }
+}
+
+/// True if one of netmap's descriptors is in a list.
+unsafe fn has_netmap(list: *const pollfd, count: nfds_t) -> bool {
+    // SAFETY: the caller's list has so many entries.
+    (0..count as usize).any(|at| fds::NETMAP.has(unsafe { (*list.add(at)).fd }))
+}
+
+/// The value behind a pointer that may be null.
+unsafe fn given<'a, T>(at: *const T) -> Option<&'a T> {
+    // SAFETY: null, or the caller's.
+    unsafe { at.as_ref() }
+}
+
+/// `poll` for a list with netmap's descriptors in it.
+unsafe fn poll_list(
+    list: *mut pollfd,
+    count: nfds_t,
+    until: Result<Until, Errno>,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the caller's list has so many entries.
+    let list = unsafe { std::slice::from_raw_parts_mut(list, count as usize) };
+    // SAFETY: null, or the caller's.
+    let mask = unsafe { given(mask) };
+    returned(|| poll::poll(list, until?, mask))
+}
+
+export! {
+    fn poll(list: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe {
+            if !has_netmap(list, count) {
+                return real::poll(list, count, timeout);
+            }
+            poll_list(list, count, Ok(Until::after(milliseconds(timeout))), std::ptr::null())
+        }
+    }
+    fn __poll(list: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { poll(list, count, timeout) }
+    }
+    fn __poll_chk(list: *mut pollfd, count: nfds_t, timeout: c_int, len: size_t) -> c_int {
+        if len / size_of::<pollfd>() < count as usize {
+            std::process::abort();
+        }
+        // SAFETY: the caller's.
+        unsafe { poll(list, count, timeout) }
+    }
+    fn ppoll(list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t)
+        -> c_int
+    {
+        // SAFETY: the caller's.
+        unsafe {
+            if !has_netmap(list, count) {
+                return real::ppoll(list, count, timeout, mask);
+            }
+            let until = of_timespec(given(timeout)).map(Until::after);
+            poll_list(list, count, until, mask)
+        }
+    }
+    fn __ppoll_chk(
+        list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t,
+        len: size_t
+    ) -> c_int {
+        if len / size_of::<pollfd>() < count as usize {
+            std::process::abort();
+        }
+        // SAFETY: the caller's.
+        unsafe { ppoll(list, count, timeout, mask) }
+    }
+    fn select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval
+    ) -> c_int {
+        // SAFETY: each null, or the caller's.
+        let mut sets = unsafe { [read.as_mut(), write.as_mut(), except.as_mut()] };
+        if !select::has_netmap(count, &sets) {
+            // SAFETY: the caller's.
+            return unsafe { real::select(count, read, write, except, timeout) };
+        }
+        // SAFETY: null, or the caller's.
+        let timeout = unsafe { timeout.as_mut() };
+        returned(|| {
+            let time = match &timeout {
+                Some(timeval { tv_sec, tv_usec }) => {
+                    of_timespec(Some(&timespec { tv_sec: *tv_sec, tv_nsec: tv_usec * 1000 }))?
+                }
+                None => None,
+            };
+            let started = std::time::Instant::now();
+            let done = select::select(count, &mut sets, time, None);
+            if let (Some(timeout), Some(time)) = (timeout, time) {
+                let left = time.saturating_sub(started.elapsed());
+                timeout.tv_sec = left.as_secs() as libc::time_t;
+                timeout.tv_usec = left.subsec_micros().into();
+            }
+            done
+        })
+    }
+    fn __select(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *mut timeval
+    ) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { select(count, read, write, except, timeout) }
+    }
+    fn pselect(
+        count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+        timeout: *const timespec, mask: *const sigset_t
+    ) -> c_int {
+        // SAFETY: each null, or the caller's.
+        let mut sets = unsafe { [read.as_mut(), write.as_mut(), except.as_mut()] };
+        if !select::has_netmap(count, &sets) {
+            // SAFETY: the caller's.
+            return unsafe { real::pselect(count, read, write, except, timeout, mask) };
+        }
+        // SAFETY: each null, or the caller's.
+        let (timeout, mask) = unsafe { (given(timeout), given(mask)) };
+        returned(|| select::select(count, &mut sets, of_timespec(timeout)?, mask))
+    }
+}
+
+/// `epoll_wait` for a set with netmap's descriptors in it.
+unsafe fn wait_set(
+    set: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    until: Result<Until, Errno>,
+    mask: *const sigset_t,
+) -> c_int {
+    returned(|| {
+        let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?;
+        // SAFETY: the caller's array has so many places.
+        let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
+        // SAFETY: null, or the caller's.
+        epoll::wait(set, events, until?, unsafe { given(mask) })
+    })
+}
+
+export! {
+    fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+        if !fds::NETMAP.has(fd) {
+            // SAFETY: the caller's.
+            return unsafe { real::epoll_ctl(set, op, fd, event) };
+        }
+        // SAFETY: null, or the caller's.
+        let event = unsafe { given(event) }.copied();
+        returned(|| epoll::control(set, op, fd, event))
+    }
+    fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { epoll_pwait(set, events, most, timeout, std::ptr::null()) }
+    }
+    fn epoll_pwait(
+        set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t
+    ) -> c_int {
+        // SAFETY: the caller's.
+        unsafe {
+            if !fds::EPOLL.has(set) {
+                return real::epoll_pwait(set, events, most, timeout, mask);
+            }
+            wait_set(set, events, most, Ok(Until::after(milliseconds(timeout))), mask)
+        }
+    }
+    fn epoll_pwait2(
+        set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec,
+        mask: *const sigset_t
+    ) -> c_int {
+        // SAFETY: the caller's.
+        unsafe {
+            if !fds::EPOLL.has(set) {
+                return real::epoll_pwait2(set, events, most, timeout, mask);
+            }
+            wait_set(set, events, most, of_timespec(given(timeout)).map(Until::after), mask)
+        }
+    }
+}
+
+/// A descriptor is about to be closed. The child of a `vfork` has its parent's tables, and lets them be.
+fn closing(fd: c_int) {
+    if (fds::NETMAP.has(fd) || fds::EPOLL.has(fd)) && !crate::fork::is_borrowing() {
+        let _ = returned(|| {
+            fds::forget(fd);
+            Ok(0)
+        });
+    }
+}
+
+/// A descriptor has another number, too.
+fn copied(from: c_int, to: c_int) -> c_int {
+    if to >= 0 && (fds::NETMAP.has(from) || fds::EPOLL.has(from)) && !crate::fork::is_borrowing() {
+        if let Some(device) = fds::get(from) {
+            fds::insert(to, device);
+        }
+        if fds::EPOLL.has(from) {
+            epoll::copy_set(from, to);
+        }
+    }
+    to
+}
+
+export! {
+    fn close(fd: c_int) -> c_int {
+        if fds::OURS.has(fd) {
+            set_errno(Errno::BADF);
+            return -1;
+        }
+        closing(fd);
+        // SAFETY: the caller's.
+        unsafe { real::close(fd) }
+    }
+    fn __close(fd: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { close(fd) }
+    }
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        if first > last || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 {
+            // SAFETY: the caller's.
+            return unsafe { real::close_range(first, last, flags) };
+        }
+        fds::NETMAP.between(first, last).into_iter().for_each(closing);
+        fds::EPOLL.between(first, last).into_iter().for_each(closing);
+        let mut from = first;
+        for ours in fds::OURS.between(first, last) {
+            let ours = ours.cast_unsigned();
+            if ours > from {
+                // SAFETY: the caller's, as far as the descriptors are not ours.
+                let done = unsafe { real::close_range(from, ours - 1, flags) };
+                if done < 0 {
+                    return done;
+                }
+            }
+            from = ours.saturating_add(1);
+        }
+        if from > last {
+            return 0;
+        }
+        // SAFETY: as above.
+        unsafe { real::close_range(from, last, flags) }
+    }
+    fn closefrom(first: c_int) -> () {
+        // SAFETY: the caller's.
+        unsafe { close_range(first.max(0).cast_unsigned(), c_uint::MAX, 0) };
+    }
+    fn dup(fd: c_int) -> c_int {
+        // SAFETY: the caller's.
+        copied(fd, unsafe { real::dup(fd) })
+    }
+    fn dup2(fd: c_int, to: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { dup_to(fd, to, || real::dup2(fd, to)) }
+    }
+    fn __dup2(fd: c_int, to: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { dup2(fd, to) }
+    }
+    fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { dup_to(fd, to, || real::dup3(fd, to, flags)) }
+    }
+    fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+        // SAFETY: the caller's.
+        let done = unsafe { real::fcntl(fd, command, arg) };
+        match command {
+            libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, done),
+            _ => done,
+        }
+    }
+    fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { fcntl(fd, command, arg) }
+    }
+    fn __fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
+        // SAFETY: the caller's.
+        unsafe { fcntl(fd, command, arg) }
+    }
+}
+
+/// Gives a descriptor a number that may be in use, though not for one of ours.
+unsafe fn dup_to(fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    if fds::OURS.has(to) {
+        set_errno(Errno::BUSY);
+        return -1;
+    }
+    let device = fds::get(fd);
+    let done = real();
+    if done < 0 || fd == to {
+        return done;
+    }
+    closing(to);
+    match device {
+        Some(_) => copied(fd, to),
+        None if fds::EPOLL.has(fd) => copied(fd, to),
+        None => done,
+    }
+}

@@ -1,0 +1,239 @@
+//! Waiting for netmap's descriptors and others at once (netmap-abi.md 2.3, 5.4).
+//!
+//! ```text
+//!   sync, look          ready? -> look at the others without waiting, return
+//!   ask to be woken, sync, look once more
+//!   sleep: the others as they are, netmap's by an epoll set of their wake-ups; then from the start
+//! ```
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use libc::{c_short, pollfd, sigset_t, timespec};
+use netmap::client::{Ready, Waiter};
+use rustix::io::Errno;
+
+use crate::device::Device;
+use crate::lock::Lock;
+use crate::user::Memory;
+use crate::{fds, real};
+
+/// Epoll sets that nobody waits with.
+pub static WAITERS: Lock<Vec<Waiter>> = Lock::new(Vec::new());
+/// So many are kept.
+const KEPT: usize = 16;
+
+/// In the child of a fork, the parent's sets are of no use.
+pub fn forget_waiters() {
+    let waiters = std::mem::take(&mut *WAITERS.lock());
+    fds::lower(waiters.iter());
+}
+
+const SEND: c_short = libc::POLLOUT | libc::POLLWRNORM;
+const RECEIVE: c_short = libc::POLLIN | libc::POLLRDNORM;
+
+/// One of netmap's descriptors that is waited for.
+#[derive(Debug)]
+pub struct Wanted {
+    pub fd: RawFd,
+    pub device: Arc<Device>,
+    pub events: c_short,
+}
+
+impl Wanted {
+    /// Syncs as `poll` does; what is to be told.
+    pub fn look(&self) -> c_short {
+        let Some(bound) = self.device.bound(self.fd) else { return libc::POLLERR };
+        let ready = bound.poll(self.events & SEND != 0, self.events & RECEIVE != 0, &Memory);
+        let Ready { readable, writable, error } = ready;
+        let when = |is_so, events| if is_so { events } else { 0 };
+        when(readable, RECEIVE & self.events)
+            | when(writable, SEND & self.events)
+            | when(error, libc::POLLERR)
+    }
+
+    fn arm(&self) {
+        if let Some(bound) = self.device.known_bound() {
+            bound.arm(self.events & SEND != 0, self.events & RECEIVE != 0);
+        }
+    }
+}
+
+/// When a wait ends.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    Never,
+    At(Instant),
+    Now,
+}
+
+impl Until {
+    /// After so long; `None` for no limit.
+    pub fn after(time: Option<Duration>) -> Self {
+        match time {
+            None => Self::Never,
+            Some(Duration::ZERO) => Self::Now,
+            Some(time) => Instant::now().checked_add(time).map_or(Self::Never, Self::At),
+        }
+    }
+
+    /// What is left of it, for the kernel.
+    fn left(self) -> Option<timespec> {
+        let left = match self {
+            Self::Never => return None,
+            Self::At(at) => at.saturating_duration_since(Instant::now()),
+            Self::Now => Duration::ZERO,
+        };
+        let seconds = left.as_secs().min(libc::time_t::MAX as u64);
+        Some(timespec { tv_sec: seconds as libc::time_t, tv_nsec: left.subsec_nanos().into() })
+    }
+}
+
+/// How long `poll` may wait, from its milliseconds.
+pub fn milliseconds(timeout: i32) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+/// How long a time is; `EINVAL` for one that is none.
+pub fn of_timespec(time: Option<&timespec>) -> Result<Option<Duration>, Errno> {
+    let Some(time) = time else { return Ok(None) };
+    let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::INVAL)?;
+    let nanos = u32::try_from(time.tv_nsec).ok().filter(|nanos| *nanos < 1_000_000_000);
+    Ok(Some(Duration::new(seconds, nanos.ok_or(Errno::INVAL)?)))
+}
+
+/// `ppoll` of the C library.
+fn real_ppoll(fds: &mut [pollfd], until: Until, mask: Option<&sigset_t>) -> Result<i32, Errno> {
+    let left = until.left();
+    let left = left.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
+    let mask = mask.map_or(std::ptr::null(), std::ptr::from_ref);
+    // SAFETY: a slice, and two values that live as long as the call.
+    let ready = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, left, mask) };
+    crate::result(ready)
+}
+
+/// `poll` for a list with netmap's descriptors in it.
+pub fn poll(list: &mut [pollfd], until: Until, mask: Option<&sigset_t>) -> Result<i32, Errno> {
+    let mut wanted = Vec::with_capacity(1);
+    // The list as the kernel is shown it: without netmap's descriptors.
+    let mut others: Vec<pollfd> = Vec::new();
+    for (at, entry) in list.iter_mut().enumerate() {
+        entry.revents = 0;
+        if let Some(device) = fds::get(entry.fd) {
+            let Wanted { fd, device, events } =
+                Wanted { fd: entry.fd, device, events: entry.events };
+            wanted.push((at, Wanted { fd, device, events }));
+        }
+    }
+    if wanted.len() < list.len() {
+        others.extend_from_slice(list);
+        wanted.iter().for_each(|(at, _)| others[*at].fd = -1);
+    }
+    let netmaps: Vec<&Wanted> = wanted.iter().map(|(_, wanted)| wanted).collect();
+    let found = wait(&netmaps, &mut others, until, mask)?;
+    for (entry, other) in list.iter_mut().zip(&others) {
+        entry.revents = other.revents;
+    }
+    for ((at, _), events) in wanted.iter().zip(found) {
+        list[*at].revents = events;
+    }
+    Ok(list.iter().filter(|entry| entry.revents != 0).count() as i32)
+}
+
+/// Waits until one of netmap's descriptors or of the others is ready, or the time is over. Returns what
+/// is to be told of netmap's; what is to be told of the others stands with them.
+pub fn wait(
+    wanted: &[&Wanted],
+    others: &mut Vec<pollfd>,
+    until: Until,
+    mask: Option<&sigset_t>,
+) -> Result<Vec<c_short>, Errno> {
+    let found = look(wanted);
+    if is_ready(&found) || matches!(until, Until::Now) {
+        look_at(others, mask)?;
+        return Ok(found);
+    }
+    let mut waiter = waiter()?;
+    let slept = sleep(&mut waiter, wanted, others, until, mask);
+    let mut waiters = WAITERS.lock();
+    if waiters.len() < KEPT && !waiter.is_worn() {
+        waiters.push(waiter);
+    } else {
+        drop(waiters);
+        fds::lower(std::iter::once(&waiter));
+    }
+    slept
+}
+
+fn look(wanted: &[&Wanted]) -> Vec<c_short> {
+    wanted.iter().map(|wanted| wanted.look()).collect()
+}
+
+fn is_ready(found: &[c_short]) -> bool {
+    found.iter().any(|events| *events != 0)
+}
+
+/// Looks at the others without waiting.
+fn look_at(others: &mut [pollfd], mask: Option<&sigset_t>) -> Result<(), Errno> {
+    if others.iter().any(|other| other.fd >= 0) {
+        real_ppoll(others, Until::Now, mask)?;
+    }
+    Ok(())
+}
+
+fn waiter() -> Result<Waiter, Errno> {
+    let kept = WAITERS.lock().pop();
+    kept.map_or_else(|| Waiter::new(fds::raise), Ok)
+}
+
+fn sleep(
+    waiter: &mut Waiter,
+    wanted: &[&Wanted],
+    others: &mut Vec<pollfd>,
+    until: Until,
+    mask: Option<&sigset_t>,
+) -> Result<Vec<c_short>, Errno> {
+    for wanted in wanted {
+        if let Some(fd) = wanted.device.bound(wanted.fd).and_then(|bound| bound.wake_fd()) {
+            waiter.watch(fd, wanted.device.id)?;
+        }
+    }
+    let own = others.len();
+    loop {
+        waiter.take();
+        wanted.iter().for_each(|wanted| wanted.arm());
+        let found = look(wanted);
+        if is_ready(&found) {
+            look_at(others, mask)?;
+            return Ok(found);
+        }
+        others.push(entry(waiter.as_fd(), libc::POLLIN));
+        // The daemon's end is closed when it ends, or takes the port away.
+        others.extend(wanted.iter().map(|wanted| pollfd {
+            fd: wanted.fd,
+            events: libc::POLLRDHUP,
+            revents: 0,
+        }));
+        let ready = real_ppoll(others, until, mask);
+        let is_over = ready == Ok(0);
+        let ended = others[own + 1..].iter().map(|entry| entry.revents != 0);
+        for (wanted, ended) in wanted.iter().zip(ended.collect::<Vec<_>>()) {
+            if let Some(bound) = wanted.device.known_bound() {
+                bound.was_woken();
+            }
+            if ended {
+                wanted.device.look(wanted.fd);
+            }
+        }
+        others.truncate(own);
+        ready?;
+        if is_over || others.iter().any(|other| other.revents != 0) {
+            return Ok(look(wanted));
+        }
+    }
+}
+
+fn entry(fd: BorrowedFd<'_>, events: c_short) -> pollfd {
+    pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
+}

@@ -1,0 +1,72 @@
+//! `select` and `pselect`: turned into `poll`, and back.
+
+use std::time::Duration;
+
+use libc::{c_int, c_short, fd_set, pollfd, sigset_t};
+use rustix::io::Errno;
+
+use crate::fds;
+use crate::poll::{self, Until};
+
+const READ: c_short = libc::POLLIN | libc::POLLRDNORM | libc::POLLRDBAND;
+const READ_TOLD: c_short = READ | libc::POLLHUP | libc::POLLERR;
+const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM | libc::POLLWRBAND;
+const WRITE_TOLD: c_short = WRITE | libc::POLLERR;
+
+/// The three sets: read, write, except.
+pub type Sets<'a> = [Option<&'a mut fd_set>; 3];
+
+/// What each set asks for, and what it is told for.
+const KINDS: [(c_short, c_short); 3] =
+    [(READ, READ_TOLD), (WRITE, WRITE_TOLD), (libc::POLLPRI, libc::POLLPRI)];
+
+fn has(set: &fd_set, fd: c_int) -> bool {
+    // SAFETY: a set, and a number below its size.
+    unsafe { libc::FD_ISSET(fd, set) }
+}
+
+/// Descriptors that a set has room for.
+fn bounded(count: c_int) -> c_int {
+    count.clamp(0, libc::FD_SETSIZE as c_int)
+}
+
+/// True if one of netmap's descriptors is in a set.
+pub fn has_netmap(count: c_int, sets: &Sets<'_>) -> bool {
+    let wanted = |fd: &c_int| sets.iter().flatten().any(|set| has(set, *fd));
+    (0..bounded(count)).filter(|fd| fds::NETMAP.has(*fd)).any(|fd| wanted(&fd))
+}
+
+/// `select` for sets with netmap's descriptors in them.
+pub fn select(
+    count: c_int,
+    sets: &mut Sets<'_>,
+    time: Option<Duration>,
+    mask: Option<&sigset_t>,
+) -> Result<i32, Errno> {
+    let mut list = Vec::new();
+    for fd in 0..bounded(count) {
+        let asked = sets.iter().zip(KINDS);
+        let asked = asked.filter(|(set, _)| set.as_ref().is_some_and(|set| has(set, fd)));
+        let events = asked.fold(0, |events, (_, (ask, _))| events | ask);
+        if events != 0 {
+            list.push(pollfd { fd, events, revents: 0 });
+        }
+    }
+    poll::poll(&mut list, Until::after(time), mask)?;
+    if list.iter().any(|entry| entry.revents & libc::POLLNVAL != 0) {
+        return Err(Errno::BADF);
+    }
+    let mut told = 0;
+    for (set, (ask, tell)) in sets.iter_mut().zip(KINDS) {
+        let Some(set) = set else { continue };
+        for entry in &list {
+            if entry.events & ask != 0 && entry.revents & tell != 0 && has(set, entry.fd) {
+                told += 1;
+            } else {
+                // SAFETY: as in `has`.
+                unsafe { libc::FD_CLR(entry.fd, *set) };
+            }
+        }
+    }
+    Ok(told)
+}
