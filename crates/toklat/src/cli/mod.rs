@@ -113,6 +113,8 @@ enum Command {
     Uplink(tools::uplink::UplinkArgs),
     /// Capture what a port sends and receives
     Cap(tools::cap::CapArgs),
+    /// Run a netmap program, unmodified, on switches of the daemon
+    Run(tools::run::RunProgramArgs),
     /// Drive a network card of this machine (VFIO), and exchange frames through it
     Card(tools::card::CardArgs),
     /// See a switch at work: processes at its ports, rates, losses, round trips
@@ -164,6 +166,7 @@ impl Command {
             Self::Bridge(args) => tools::bridge::run(&args, global),
             Self::Uplink(args) => tools::uplink::run(&args, global),
             Self::Cap(args) => tools::cap::run(&args, global),
+            Self::Run(args) => tools::run::run(&args, global),
             Self::Card(args) => tools::card::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
             Self::Vm(command) => command.run(global),

@@ -14,6 +14,7 @@ pub mod pace;
 pub mod pcap;
 pub mod ping;
 pub mod roundtrip;
+pub mod run;
 pub mod session;
 pub mod sink;
 pub mod tally;

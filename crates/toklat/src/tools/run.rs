@@ -1,0 +1,154 @@
+//! `toklat run`: runs a program with netmap's interface.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File, Metadata};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, bail};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+
+use self::elf::Linking;
+use crate::cli::{Global, Result};
+
+mod elf;
+
+/// The library that is loaded into the program.
+const LIBRARY: &str = "libtoklat_preload.so";
+/// Where it is, from the directory of this program on.
+const PLACES: [&str; 4] = ["", "../lib/toklat", "../lib", "../lib64/toklat"];
+/// Names another place.
+const VARIABLE: &str = "TOKLAT_PRELOAD";
+
+/// Options of `toklat run`.
+#[derive(Debug, clap::Args)]
+pub struct RunProgramArgs {
+    /// The program and its arguments, after `--`: toklat run -- pkt-gen -i vale0:1 -f tx
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// Runs the program in the place of this one.
+///
+/// # Errors
+/// There is no daemon, no library, no such program, or the program is one that no library can be loaded
+/// into.
+pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
+    let [name, arguments @ ..] = &args.program[..] else { bail!("No program was named") };
+    let directory = global.dir();
+    find_daemon(&directory)?;
+    let library = find_library()?;
+    let program = find_program(name)?;
+    check_program(&program)?;
+    let mut preload = library.into_os_string();
+    if let Some(others) = env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let error = Command::new(&program)
+        .arg0(name)
+        .args(arguments)
+        .env("LD_PRELOAD", preload)
+        .env("TOKLAT_DIR", directory)
+        .exec();
+    Err(error).with_context(|| format!("Cannot run {}", program.display()))
+}
+
+/// That a daemon answers: without one, the program would say that there is no netmap.
+fn find_daemon(directory: &Path) -> Result {
+    let socket = directory.join(ring::attach::SOCKET);
+    let connect = || {
+        let kind = SocketType::SEQPACKET;
+        let fd = rustix::net::socket(AddressFamily::UNIX, kind, None)?;
+        rustix::net::connect(&fd, &SocketAddrUnix::new(&socket)?)?;
+        Ok(UnixStream::from(fd))
+    };
+    match connect() {
+        Ok(_) => Ok(()),
+        Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
+            Err(ring::OpenError::Denied { socket: socket.clone() }.into())
+        }
+        Err(source) => Err(ring::OpenError::NoDaemon { socket: socket.clone(), source }.into()),
+    }
+}
+
+fn find_library() -> Result<PathBuf> {
+    if let Some(path) = env::var_os(VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from) {
+        let found = path.is_file().then(|| path.clone());
+        return found.with_context(|| {
+            format!("{VARIABLE} is {}, and there is no such file; unset it", path.display())
+        });
+    }
+    let program = env::current_exe().context("Cannot find out where this program is")?;
+    let directory = program.parent().unwrap_or(Path::new("/"));
+    let place = |place: &&str| directory.join(place).join(LIBRARY);
+    let places: Vec<_> = PLACES.iter().map(|at| place(&at)).collect();
+    let found = places.iter().find(|path| path.is_file());
+    let found = found.and_then(|path| path.canonicalize().ok());
+    found.with_context(|| {
+        let places: Vec<_> = places.iter().map(|path| path.display().to_string()).collect();
+        format!(
+            "There is no {LIBRARY}; it was looked for at {}. Build it with `cargo build -p \
+             toklat-preload`, or say where it is: {VARIABLE}=/path/{LIBRARY}",
+            places.join(", ")
+        )
+    })
+}
+
+/// The file that the shell would run.
+fn find_program(name: &OsStr) -> Result<PathBuf> {
+    let runs = |path: &PathBuf| {
+        fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+    };
+    let path = PathBuf::from(name);
+    if path.components().count() > 1 || name.as_encoded_bytes().contains(&b'/') {
+        let found = runs(&path).then(|| path.clone());
+        return found.with_context(|| format!("{} is no program", path.display()));
+    }
+    let places = env::var_os("PATH").unwrap_or_default();
+    let found = env::split_paths(&places).map(|place| place.join(name)).find(runs);
+    found.with_context(|| format!("There is no program {} in PATH", path.display()))
+}
+
+/// That a library can be loaded into the program.
+fn check_program(path: &Path) -> Result {
+    let file = File::open(path).with_context(|| format!("Cannot read {}", path.display()))?;
+    let what = path.display();
+    if is_privileged(&file.metadata()?) {
+        bail!(
+            "{what} runs with the rights of its owner (setuid, setgid), and the system loads no \
+             library into such a program; copy it, or run it as the user that it needs: \
+             `sudo toklat run -- ...`"
+        );
+    }
+    match elf::linking(&file) {
+        Linking::Static => bail!(
+            "{what} is linked statically, so no library can be loaded into it; build it with \
+             shared libraries"
+        ),
+        Linking::OtherMachine => bail!(
+            "{what} is for another kind of machine than toklat itself; build it for this one"
+        ),
+        Linking::Musl => bail!(
+            "{what} is made for musl's C library, and {LIBRARY} for glibc's; build it with glibc"
+        ),
+        Linking::Dynamic | Linking::NoElf => Ok(()),
+    }
+}
+
+/// True for a program that gets rights that whoever runs it has not.
+fn is_privileged(file: &Metadata) -> bool {
+    let mode = file.permissions().mode();
+    let user = mode & 0o4000 != 0 && file.uid() != rustix::process::geteuid().as_raw();
+    let group = mode & 0o2010 == 0o2010 && file.gid() != rustix::process::getegid().as_raw();
+    user || group
+}
