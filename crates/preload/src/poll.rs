@@ -21,6 +21,8 @@ use crate::{fds, real};
 
 /// Epoll sets that nobody waits with.
 pub static WAITERS: Lock<Vec<Waiter>> = Lock::new(Vec::new());
+/// So long it is waited before it is slept: waking a sleeper takes longer.
+const AWAKE: Duration = Duration::from_micros(20);
 /// So many are kept.
 const KEPT: usize = 16;
 
@@ -154,6 +156,10 @@ pub fn wait(
         look_at(others, mask)?;
         return Ok(found);
     }
+    if let Some(found) = wait_awake(wanted) {
+        look_at(others, mask)?;
+        return Ok(found);
+    }
     let mut waiter = waiter()?;
     let slept = sleep(&mut waiter, wanted, others, until, mask);
     let mut waiters = WAITERS.lock();
@@ -164,6 +170,19 @@ pub fn wait(
         fds::lower(std::iter::once(&waiter));
     }
     slept
+}
+
+/// Lets others run for a moment, the switch among them: what it has done by then needs no wake-up.
+fn wait_awake(wanted: &[&Wanted]) -> Option<Vec<c_short>> {
+    let started = Instant::now();
+    while started.elapsed() < AWAKE {
+        std::thread::yield_now();
+        let found = look(wanted);
+        if is_ready(&found) {
+            return Some(found);
+        }
+    }
+    None
 }
 
 fn look(wanted: &[&Wanted]) -> Vec<c_short> {
