@@ -97,12 +97,16 @@ pub struct RingAttach {
     pub rx: RingSpec,
     /// Bytes of a buffer that the switch fills.
     pub buf_usable: u32,
+    /// The region is the supervisor's, which reads from the slots whose buffers are free again when the
+    /// port goes: then all are put back there.
+    #[serde(default)]
+    pub supervised: bool,
 }
 
 impl From<&ring::Rings> for RingAttach {
     fn from(rings: &ring::Rings) -> Self {
         let ring::Rings { geometry, tx, rx, buf_usable, .. } = *rings;
-        Self { geometry, tx, rx, buf_usable }
+        Self { geometry, tx, rx, buf_usable, supervised: false }
     }
 }
 

@@ -23,6 +23,13 @@ impl Exit {
     pub(super) fn ring(queue: Arc<ReceiveQueue>) -> Self {
         Self(Kind::Ring(queue))
     }
+
+    /// Puts the buffers that a ring's client has not got into the ring's slots: no worker uses it any more.
+    pub(crate) fn return_buffers(&self) {
+        if let Kind::Ring(queue) = &self.0 {
+            queue.return_buffers();
+        }
+    }
 }
 
 impl<E: Egress + 'static> From<Arc<E>> for Exit {

@@ -11,7 +11,7 @@ use super::remakes::Remakes;
 use super::{Process, Record, kinds};
 use crate::attach::vfio_user::Server;
 use crate::attach::vhost_user::FrontEnd;
-use crate::attach::{AttachError, Attached};
+use crate::attach::{AttachError, Attached, Exit};
 use crate::config::{Attachment, PortConfig, PortId};
 use crate::control::Answer;
 use crate::inline::set_addresses;
@@ -204,6 +204,12 @@ impl Process {
         self.common.fdb.detach(id);
         if let Some(mut served) = served {
             served.abandon();
+        }
+        if let Some(Record { spec, config, .. }) = &record
+            && let Attachment::Ring(ring) | Attachment::Monitor { ring, .. } = &config.attachment
+            && ring.supervised
+        {
+            spec.egresses.iter().for_each(Exit::return_buffers);
         }
         // Only now, with no worker in its rings, is the port's memory unmapped.
         if let Some(mut device) = record.and_then(|record| record.device) {

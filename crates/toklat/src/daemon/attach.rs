@@ -158,7 +158,7 @@ fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask
     if watch.is_some() && tx.rings != 0 {
         return Err(bad("A monitor has send rings", "open it with receive rings only"));
     }
-    let ring = RingAttach { geometry, tx, rx, buf_usable };
+    let ring = RingAttach { geometry, tx, rx, buf_usable, supervised: false };
     let existing = request.flags & flags::EXISTING != 0;
     let how = How { watch, existing, spec: PortSpec::default() };
     Ok(Ask::Open { switch: switch.into(), port: port.into(), how, ring, memory })

@@ -2,7 +2,7 @@
 //! [`Broker`] that knows what they are bound to.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
@@ -172,7 +172,7 @@ impl Switches for Ports {
         let client = Client { uid, pid: std::process::id() };
         let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
         let memory = Lent { file, len: geometry.file_size() as usize };
-        let ring = RingAttach { geometry, tx, rx, buf_usable: geometry.buf_size };
+        let ring = RingAttach { geometry, tx, rx, buf_usable: geometry.buf_size, supervised: true };
         let how = How { watch, existing: false, spec: port_spec() };
         let opened = supervisor.open_port(client, switch, port, how, (ring, memory)).await;
         let opened = opened.map_err(|error| {
@@ -182,7 +182,6 @@ impl Switches for Ports {
                 errno => errno,
             }
         })?;
-        debug_assert!(opened.token.as_raw_fd() >= 0);
         Ok((opened.token.into_ours(), opened.name))
     }
 

@@ -415,15 +415,16 @@ static void extra_buffers(void)
 static void shared_region(void)
 {
 	struct nm a = nm_port("vale0:a");
-	struct nm_register want = { .mode = ALL_NIC, .mem_id = a.reg.mem_id, .tx_slots = 64, .rx_slots = 64 };
-	for (int round = 0; round < 200; round++) {
+	struct nm_register want = { .mode = ALL_NIC, .mem_id = a.reg.mem_id, .tx_slots = 512, .rx_slots = 512 };
+	/* More often than there are buffers for, if some were not given back. */
+	for (int round = 0; round < 100; round++) {
 		struct nm b = nm_port_with("vale1:b", want), c = nm_port("vale1:c");
 		CHECK(b.reg.mem_id == a.reg.mem_id && b.reg.memsize == a.reg.memsize && b.reg.offset != a.reg.offset);
 		/* The same memory: what the first maps has both. */
 		struct nm_if *there = (struct nm_if *)(a.mem + b.reg.offset);
 		CHECK(!strcmp(there->ni_name, "vale1:b"));
 		/* Frames come and go: the switch has the buffers of the ring in another order then. */
-		for (uint32_t n = 0; n < 100; n++) {
+		for (uint32_t n = 0; n < 500; n++) {
 			nm_put(nm_tx(&c, 0), 1, -1, n);
 			CHECK(ioctl(c.fd, NIOCTXSYNC, NULL) == 0 && nm_get(b.fd, nm_rx(&b, 0)) == n);
 		}

@@ -121,6 +121,20 @@ impl ReceiveQueue {
         self.control.core.0.publish(0);
     }
 
+    /// Puts each buffer that is not handed out into a slot that is not, either. Those of a ring that was
+    /// never filled are there.
+    pub(in crate::attach) fn return_buffers(&self) {
+        let _filling = self.filling.lock();
+        let (at, out) = (self.at(), self.out());
+        let spares = self.spares.get(out as usize..).filter(|_| (out as usize) < self.slots.len());
+        let Some(spares) = spares else { return };
+        for (n, spare) in spares.iter().take(self.slots.len() - out as usize).enumerate() {
+            let slot = &self.slots[advance(at, n as u32, self.slot_count()) as usize];
+            let word = SlotWord { buf: spare.load(Ordering::Relaxed), len: 0, flags: 0 };
+            slot.store(word);
+        }
+    }
+
     /// Keeps in mind that slot `at` is to be filled next, and that the client has the `out` before it.
     #[inline(always)]
     fn stand(&self, at: u32, out: u32) {
