@@ -1,0 +1,253 @@
+//! netmap's interface, used by programs in C that know nothing of toklat: `toklat run -- PROGRAM`.
+//!
+//! The programs are in `tests/netmap`, written from the interface's documentation.
+
+mod daemon;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use daemon::{Daemon, PATIENCE, kill_process, wait};
+
+/// The library for `LD_PRELOAD`, which is built if it is not there.
+fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let directory = Path::new(env!("CARGO_BIN_EXE_toklat")).parent().unwrap();
+        let profile = match directory.file_name().unwrap().to_str().unwrap() {
+            "debug" => "dev",
+            other => other,
+        };
+        let target = directory.parent().unwrap();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "--offline", "--package", "toklat-preload", "--profile", profile]);
+        build.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+        let built = build.output().unwrap();
+        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+        directory.join("libtoklat_preload.so")
+    })
+}
+
+/// A program of `tests/netmap`, compiled with these options.
+fn compile(name: &str, directory: &Path, options: &[&str]) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/netmap");
+    let program = directory.join(name);
+    let mut cc = Command::new("cc");
+    cc.args(["-O1", "-g", "-w", "-pthread", "-o"]).arg(&program).args(options);
+    let built = cc.arg(sources.join(name).with_extension("c")).output().expect("a C compiler, cc");
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    program
+}
+
+/// A daemon, and programs that run on it.
+struct Machine {
+    daemon: Daemon,
+    programs: tempfile::TempDir,
+}
+
+impl Machine {
+    fn start() -> Self {
+        Self { daemon: Daemon::start(), programs: tempfile::tempdir().unwrap() }
+    }
+
+    /// `toklat run` with a program and its arguments.
+    fn command(&self, program: &Path, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+        command.env("TOKLAT_DIR", self.daemon.dir()).env("TOKLAT_PRELOAD", library());
+        command.args(["run", "--"]).arg(program).args(arguments);
+        command
+    }
+
+    /// Runs a program until its end, or until it has taken too long.
+    fn run(&self, name: &str, arguments: &[&str]) -> Output {
+        let program = compile(name, self.programs.path(), &[]);
+        let mut command = self.command(&program, arguments);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        if wait(&mut child, PATIENCE).is_none() {
+            child.kill().unwrap();
+        }
+        child.wait_with_output().unwrap()
+    }
+
+    /// Runs a program until its end, which must be a good one.
+    fn good(&self, name: &str, arguments: &[&str]) {
+        let output = self.run(name, arguments);
+        assert!(output.status.success(), "{arguments:?}: {output:?}\n{}", self.daemon.log());
+    }
+
+    /// Starts a program, and waits for its first line.
+    fn start_program(&self, name: &str, arguments: &[&str]) -> Running {
+        let program = compile(name, self.programs.path(), &[]);
+        let mut child =
+            self.command(&program, arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap());
+        let mut running = Running { child, lines };
+        assert_eq!(running.line(), "ready");
+        running
+    }
+}
+
+/// A program at work.
+struct Running {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl Running {
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn ends_well(&mut self) {
+        let status = wait(&mut self.child, PATIENCE).expect("it does not end");
+        assert!(status.success(), "{status}");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// One test for each rule of `rules.c`.
+macro_rules! rules {
+    ($($name:ident)*) => {$(
+        #[test]
+        fn $name() {
+            Machine::start().good("rules", &[stringify!($name)]);
+        }
+    )*
+
+    #[test]
+    fn every_rule_has_a_test() {
+        let said = Machine::start().run("rules", &[]).stdout;
+        let mut rules: Vec<_> = std::str::from_utf8(&said).unwrap().lines().collect();
+        let mut tests = vec![$(stringify!($name)),*];
+        rules.sort_unstable();
+        tests.sort_unstable();
+        assert_eq!(rules, tests);
+    }};
+}
+
+rules! {
+    unbound lowest_number layout errors options poll_sends wakes selects epolls exclusive one_ring_each
+    bad_cursors fragments extra_buffers shared_region information legacy pipes pipe_zero_copy persistent
+    monitors copies passing executed close_all
+}
+
+#[test]
+fn two_ports_of_one_process_exchange_frames() {
+    Machine::start().good("pair", &[]);
+}
+
+#[test]
+fn two_processes_exchange_frames_through_a_pipe_and_none_is_lost() {
+    let machine = Machine::start();
+    let mut receiver = machine.start_program("traffic", &["receive", "p}1", "300000"]);
+    machine.good("traffic", &["send", "p{1", "300000", "60", "64"]);
+    let said = receiver.line();
+    // One frame of the receiver's tells a switch where it is: not here.
+    assert!(said.starts_with("received 300000:"), "{said}");
+    receiver.ends_well();
+}
+
+#[test]
+fn a_program_that_is_killed_frees_its_port_and_another_goes_on() {
+    let mut machine = Machine::start();
+    let mut receiver = machine.start_program("stay", &["vale0:b"]);
+    for _ in 0..5 {
+        let mut sender = machine.start_program("stay", &["vale0:a", "send"]);
+        // Flooded until the receiver sends, which it does not.
+        receiver.line().parse::<u32>().unwrap();
+        sender.kill();
+    }
+    machine.daemon.wait_for("the sender's port to go", |daemon| {
+        daemon.ports("vale0").iter().all(|(name, _)| name != "a")
+    });
+    receiver.kill();
+    machine.daemon.wait_for("the switch to go", |daemon| {
+        daemon.get("/v1/switches").as_array().is_some_and(Vec::is_empty)
+    });
+}
+
+#[test]
+fn a_program_goes_on_with_another_data_process() {
+    let machine = Machine::start();
+    let mut receiver = machine.start_program("stay", &["vale0:b"]);
+    let _sender = machine.start_program("stay", &["vale0:a", "send"]);
+    for _ in 0..3 {
+        let before: u32 = receiver.line().parse().unwrap();
+        kill_process(machine.daemon.data_process("vale0"));
+        // What was on its way may be lost.
+        while receiver.line().parse::<u32>().unwrap() < before + 100_000 {}
+    }
+}
+
+#[test]
+fn without_its_daemon_a_port_is_gone_and_no_call_hangs() {
+    let mut machine = Machine::start();
+    let mut waiting = machine.start_program("stay", &["vale0:b"]);
+    machine.daemon.kill();
+    assert_eq!(waiting.line(), "gone");
+    waiting.ends_well();
+    machine.daemon.start_again();
+    machine.good("pair", &[]);
+}
+
+#[test]
+fn toklat_clients_and_netmap_programs_meet_on_a_switch() {
+    let machine = Machine::start();
+    let mut receiver = machine.start_program("stay", &["vale0:b"]);
+    let mut port = machine.daemon.open("vale0:a").unwrap();
+    let mut frame = [0xff_u8; 60];
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 9]);
+    frame[14..18].copy_from_slice(&4711_u32.to_le_bytes());
+    assert!(port.send(1).push(&frame));
+    port.flush().unwrap();
+    assert_eq!(receiver.line(), "4711");
+}
+
+/// What `toklat run` says of a program that it does not run.
+fn refusal(machine: &Machine, program: &Path) -> String {
+    let output = machine.command(program, &[]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn programs_that_no_library_can_be_loaded_into_are_refused() {
+    let machine = Machine::start();
+    let directory = machine.programs.path();
+    let fixed = compile("pair", directory, &["-static"]);
+    assert!(refusal(&machine, &fixed).contains("linked statically"));
+    let none = refusal(&machine, &directory.join("none"));
+    assert!(none.contains("is no program"), "{none}");
+    if rustix::process::geteuid().is_root() {
+        let privileged = compile("pair", directory, &[]);
+        std::os::unix::fs::chown(&privileged, Some(65534), None).unwrap();
+        let mode = std::fs::Permissions::from_mode(0o4755);
+        std::fs::set_permissions(&privileged, mode).unwrap();
+        assert!(refusal(&machine, &privileged).contains("setuid"));
+    }
+}
+
+#[test]
+fn without_a_daemon_nothing_is_run() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_toklat"));
+    command.env("TOKLAT_DIR", directory.path()).args(["run", "--", "true"]);
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+}
