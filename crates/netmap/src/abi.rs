@@ -25,10 +25,7 @@ pub mod ioctl {
     /// True for requests that a netmap descriptor understands.
     #[must_use]
     pub const fn is_netmap(request: u32) -> bool {
-        matches!(
-            request,
-            NIOCGINFO | NIOCREGIF | NIOCTXSYNC | NIOCRXSYNC | NIOCCONFIG | NIOCCTRL
-        )
+        matches!(request, NIOCGINFO | NIOCREGIF | NIOCTXSYNC | NIOCRXSYNC | NIOCCONFIG | NIOCCTRL)
     }
 }
 

@@ -28,12 +28,7 @@ pub struct Member {
 const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT) as u32;
 
 /// `epoll_ctl` for one of netmap's descriptors.
-pub fn control(
-    set: RawFd,
-    op: c_int,
-    fd: RawFd,
-    event: Option<epoll_event>,
-) -> Result<i32, Errno> {
+pub fn control(set: RawFd, op: c_int, fd: RawFd, event: Option<epoll_event>) -> Result<i32, Errno> {
     let mut sets = SETS.lock();
     let members = sets.entry(set).or_default();
     let at = members.iter().position(|member| member.fd == fd);

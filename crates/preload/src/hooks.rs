@@ -9,7 +9,9 @@
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
 
-use libc::{epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval};
+use libc::{
+    epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval,
+};
 use netmap::abi::ioctl::is_netmap;
 use rustix::io::Errno;
 
@@ -28,11 +30,7 @@ macro_rules! export {
 }
 
 /// Opens the device, or what else is named.
-unsafe fn open_path(
-    path: *const c_char,
-    flags: c_int,
-    real: impl FnOnce() -> c_int,
-) -> c_int {
+unsafe fn open_path(path: *const c_char, flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
     if device::is_device(path) { returned(|| device::open(flags)) } else { real() }
 }
 

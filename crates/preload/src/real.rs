@@ -3,7 +3,9 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use libc::{epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval};
+use libc::{
+    epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval,
+};
 
 /// Finds the next function of this name after ours.
 fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
@@ -30,10 +32,10 @@ macro_rules! functions {
                 super::set_errno(rustix::io::Errno::NOSYS);
                 return $none;
             }
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
             // SAFETY: the C library's function of this name has this signature; on the machines that are
             // supported one with variable arguments takes its first ones as any other does.
-            let function: unsafe extern "C" fn($($type),*) -> $result =
-                unsafe { std::mem::transmute(found) };
+            let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
             // SAFETY: the caller's.
             unsafe { function($($arg),*) }
         }
@@ -77,7 +79,6 @@ pub unsafe fn mmap(
     offset: off_t,
 ) -> *mut c_void {
     // SAFETY: the caller's.
-    let mapped =
-        unsafe { libc::syscall(libc::SYS_mmap, at, len, protection, flags, fd, offset) };
+    let mapped = unsafe { libc::syscall(libc::SYS_mmap, at, len, protection, flags, fd, offset) };
     std::ptr::with_exposed_provenance_mut(mapped as usize)
 }

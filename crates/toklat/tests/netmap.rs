@@ -81,8 +81,7 @@ impl Machine {
     /// Starts a program, and waits for its first line.
     fn start_program(&self, name: &str, arguments: &[&str]) -> Running {
         let program = compile(name, self.programs.path(), &[]);
-        let mut child =
-            self.command(&program, arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = self.command(&program, arguments).stdout(Stdio::piped()).spawn().unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap());
         let mut running = Running { child, lines };
         assert_eq!(running.line(), "ready");

@@ -114,9 +114,9 @@ impl Adapter {
 
     /// Takes the chosen rings.
     pub(super) fn take(&mut self, choice: &Choice) -> Result<(), Errno> {
-        let busy = self.chosen(choice).any(|ring| {
-            ring.exclusive || (choice.exclusive && ring.descriptors > 0)
-        });
+        let busy = self
+            .chosen(choice)
+            .any(|ring| ring.exclusive || (choice.exclusive && ring.descriptors > 0));
         if busy {
             return Err(Errno::BUSY);
         }

@@ -85,7 +85,10 @@ mod tests {
     #[test]
     fn ports_are_found_and_walked_in_order() {
         let mut list = List::default();
-        assert_eq!([list.add("vale0", "a"), list.add("vale0", "b"), list.add("vale1", "c")], [0, 1, 0]);
+        assert_eq!(
+            [list.add("vale0", "a"), list.add("vale0", "b"), list.add("vale1", "c")],
+            [0, 1, 0]
+        );
         assert_eq!(list.add("vale0", "b"), 1, "known already");
         assert_eq!(list.find("vale0", "b"), Ok((0, 1)));
         assert_eq!(list.find("vale1", "x"), Ok((1, NO_PORT)));

@@ -13,8 +13,8 @@ mod adapter;
 mod books;
 mod list;
 mod name;
-mod register;
 mod region;
+mod register;
 mod vale;
 
 use std::collections::{BTreeMap, HashMap};
@@ -230,7 +230,9 @@ impl<S: Switches> Broker<S> {
 
     /// The last copy of a descriptor was closed.
     pub async fn close(&mut self, cookie: u64) {
-        let Some(Opened { binding: Some(binding), .. }) = self.opened.remove(&cookie) else { return };
+        let Some(Opened { binding: Some(binding), .. }) = self.opened.remove(&cookie) else {
+            return;
+        };
         self.unbind(&binding).await;
         self.collect(&binding.adapter).await;
     }

@@ -71,9 +71,8 @@ mod tests {
 
     #[test]
     fn names_are_understood_as_in_the_kernel() {
-        let vale = |switch: &str, port: &str| {
-            Ok(Name::Vale { switch: switch.into(), port: port.into() })
-        };
+        let vale =
+            |switch: &str, port: &str| Ok(Name::Vale { switch: switch.into(), port: port.into() });
         let pipe = |base: &str, brace, id: &str| {
             Ok(Name::Pipe { base: base.into(), brace, id: id.into() })
         };

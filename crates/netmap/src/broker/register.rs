@@ -187,8 +187,12 @@ impl<S: Switches> Broker<S> {
             (request.rx_rings, slots(request.rx_slots, of.shape.rx_slots)),
         );
         let Shape { tx_rings, rx_rings, tx_slots, rx_slots } = shape;
-        let twin_shape =
-            Shape { tx_rings: rx_rings, rx_rings: tx_rings, tx_slots: rx_slots, rx_slots: tx_slots };
+        let twin_shape = Shape {
+            tx_rings: rx_rings,
+            rx_rings: tx_rings,
+            tx_slots: rx_slots,
+            rx_slots: tx_slots,
+        };
         let (region, other) = (of.region, if brace == '{' { '}' } else { '{' });
         for (own, twin, shape) in [(brace, other, shape), (other, brace, twin_shape)] {
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;

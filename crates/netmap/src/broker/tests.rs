@@ -1,1 +1,235 @@
+use std::sync::Mutex;
 
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::*;
+use crate::abi::{PortInfo, Register, ValeAttach, ValeNewif, flags, mode, name_of};
+use crate::wire::kind;
+
+/// Switches that note what is asked of them.
+#[derive(Default)]
+struct Noted {
+    ports: Mutex<Vec<String>>,
+    refuse: bool,
+}
+
+impl Switches for Noted {
+    async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
+        if self.refuse {
+            return Err(Errno::NOMEM);
+        }
+        let name = match port.watch {
+            None => port.port.to_owned(),
+            Some(_) => format!("{}/#", port.port),
+        };
+        self.ports.lock().unwrap().push(format!("{}:{name}", port.switch));
+        let flags = SocketFlags::CLOEXEC;
+        let (token, _) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+        Ok((token, name))
+    }
+
+    async fn detach(&self, switch: &str, port: &str) {
+        let name = format!("{switch}:{port}");
+        self.ports.lock().unwrap().retain(|known| *known != name);
+    }
+}
+
+type Tested = Broker<Noted>;
+
+fn run<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
+}
+
+/// A broker with descriptors 1 to 9 of root's, and 11 to 19 of another user's.
+fn broker() -> Tested {
+    let mut broker = Broker::new(Noted::default());
+    (1..10).for_each(|cookie| broker.open(cookie, 0));
+    (11..20).for_each(|cookie| broker.open(cookie, 1000));
+    broker
+}
+
+fn ports(broker: &Tested) -> Vec<String> {
+    broker.switches.ports.lock().unwrap().clone()
+}
+
+fn ask<T: IntoBytes + zerocopy::Immutable>(reqtype: u16, name: &str, body: &T) -> Ask {
+    let mut ask = Ask::new(kind::CONTROL, reqtype);
+    ask.name = name_of(name);
+    ask.body[..size_of::<T>()].copy_from_slice(body.as_bytes());
+    ask
+}
+
+fn control<T: IntoBytes + FromBytes + zerocopy::Immutable>(
+    broker: &mut Tested,
+    cookie: u64,
+    (reqtype, name): (u16, &str),
+    body: &T,
+) -> Result<T, Errno> {
+    let (answer, _) = run(broker.control(cookie, &ask(reqtype, name, body)));
+    match answer.status {
+        0 => Ok(T::read_from_prefix(&answer.body).ok().map(|(body, _)| body).unwrap()),
+        errno => Err(Errno::from_raw_os_error(errno)),
+    }
+}
+
+fn register(broker: &mut Tested, cookie: u64, name: &str) -> Result<Register, Errno> {
+    register_as(broker, cookie, name, Register { mode: mode::ALL_NIC, ..Register::default() })
+}
+
+fn register_as(
+    broker: &mut Tested,
+    cookie: u64,
+    name: &str,
+    request: Register,
+) -> Result<Register, Errno> {
+    control(broker, cookie, (reqtype::REGISTER, name), &request)
+}
+
+#[test]
+fn a_port_is_in_its_switch_from_its_first_descriptor_to_its_last() {
+    let mut broker = broker();
+    let first = register(&mut broker, 1, "vale0:a").unwrap();
+    let second = register(&mut broker, 2, "vale0:a").unwrap();
+    assert_eq!((ports(&broker), first.mem_id), (vec!["vale0:a".to_owned()], second.mem_id));
+    assert_ne!(first.offset, second.offset, "an interface each");
+    run(broker.close(1));
+    assert_eq!(ports(&broker).len(), 1);
+    run(broker.close(2));
+    assert!(ports(&broker).is_empty() && broker.adapters.is_empty() && broker.regions.is_empty());
+    assert_eq!(register(&mut broker, 1, "vale0:a"), Err(Errno::NXIO), "a closed descriptor");
+}
+
+#[test]
+fn a_switch_that_refuses_leaves_nothing_behind() {
+    let mut broker = broker();
+    broker.switches.refuse = true;
+    assert_eq!(register(&mut broker, 1, "vale0:a"), Err(Errno::NOMEM));
+    assert!(broker.adapters.is_empty() && broker.regions.is_empty());
+    broker.switches.refuse = false;
+    assert!(register(&mut broker, 1, "vale0:a").is_ok(), "the descriptor can be used");
+}
+
+#[test]
+fn the_answer_describes_what_is_bound_with_its_descriptors() {
+    let mut broker = broker();
+    let request = Register {
+        mode: mode::ONE_NIC,
+        ringid: 1,
+        tx_rings: 2,
+        rx_rings: 2,
+        ..Register::default()
+    };
+    let (answer, fds) = run(broker.control(1, &ask(reqtype::REGISTER, "vale0:a", &request)));
+    assert_eq!((answer.bound.port, fds.len()), (port::SWITCHED, 2));
+    assert_eq!((answer.bound.tx.rings, answer.bound.rx.rings), (1, 1));
+    let (again, fds) = broker.identify(1, &Ask::new(kind::IDENTIFY, 0));
+    assert_eq!((again.bound, fds.len()), (answer.bound, 2));
+    let (unbound, fds) = broker.identify(2, &Ask::new(kind::IDENTIFY, 0));
+    assert_eq!((unbound.status, unbound.bound, fds.len()), (0, Bound::default(), 0));
+    assert_ne!(broker.identify(77, &Ask::new(kind::IDENTIFY, 0)).0.status, 0);
+}
+
+#[test]
+fn both_ends_of_a_pipe_have_twin_rings_and_wake_each_other() {
+    let mut broker = broker();
+    register(&mut broker, 1, "vale0:p{1").unwrap();
+    register(&mut broker, 2, "vale0:p}1").unwrap();
+    let bound = |cookie| broker.identify(cookie, &Ask::new(kind::IDENTIFY, 0));
+    let ((master, fds), (slave, _)) = (bound(1), bound(2));
+    assert_eq!((master.bound.port, fds.len()), (port::PIPE, 3));
+    assert_eq!((master.bound.twin_rx, master.bound.twin_tx), (slave.bound.rx, slave.bound.tx));
+    assert!(ports(&broker).is_empty(), "the port itself is not open");
+    run(broker.close(1));
+    register(&mut broker, 3, "vale0:p{1").unwrap();
+    run(broker.close(2));
+    run(broker.close(3));
+    assert!(broker.adapters.is_empty() && broker.regions.is_empty());
+}
+
+#[test]
+fn a_port_that_pipes_made_goes_with_the_last_of_them() {
+    let mut broker = broker();
+    register(&mut broker, 1, "made{a").unwrap();
+    register(&mut broker, 2, "made{b").unwrap();
+    register(&mut broker, 3, "made").unwrap();
+    [1, 2].into_iter().for_each(|cookie| run(broker.close(cookie)));
+    assert!(broker.adapters.contains_key("made"), "it is open itself");
+    run(broker.close(3));
+    assert!(broker.adapters.is_empty());
+}
+
+#[test]
+fn regions_are_their_users_own() {
+    let mut broker = broker();
+    let theirs = register(&mut broker, 11, "vale0:a").unwrap();
+    let into = Register { mode: mode::ALL_NIC, mem_id: theirs.mem_id, ..Register::default() };
+    broker.open(21, 1001);
+    assert_eq!(register_as(&mut broker, 21, "vale0:b", into), Err(Errno::ACCESS));
+    assert_eq!(register(&mut broker, 21, "vale0:a"), Err(Errno::ACCESS));
+    assert_eq!(register(&mut broker, 21, "vale0:a{1"), Err(Errno::ACCESS));
+    let root = register_as(&mut broker, 1, "vale0:b", into).unwrap();
+    assert_eq!(root.mem_id, theirs.mem_id);
+    assert_eq!(broker.opened_by(1000), 9);
+}
+
+#[test]
+fn persistent_ports_stay_and_move() {
+    let mut broker = broker();
+    let new = ValeNewif { tx_slots: 0, rx_slots: 0, tx_rings: 0, rx_rings: 0, mem_id: 0, pad: 0 };
+    control(&mut broker, 11, (reqtype::VALE_NEWIF, "vi0"), &new).unwrap();
+    let register_1 = Register { mode: mode::ALL_NIC, ..Register::default() };
+    let attach = ValeAttach { register: register_1, port_index: 9, pad: 0 };
+    broker.open(21, 1001);
+    let refused = control(&mut broker, 21, (reqtype::VALE_ATTACH, "vale0:vi0"), &attach);
+    assert_eq!(refused.err(), Some(Errno::ACCESS), "another user's");
+    let done = control(&mut broker, 11, (reqtype::VALE_ATTACH, "vale0:vi0"), &attach).unwrap();
+    assert_eq!((done.port_index, done.register.mem_id), (0, 0));
+    assert!(ports(&broker).is_empty(), "nobody has it open");
+    register(&mut broker, 12, "vale0:vi0").unwrap();
+    assert_eq!(ports(&broker), ["vale0:vi0"]);
+    run(broker.close(12));
+    assert!(ports(&broker).is_empty() && broker.adapters.contains_key("vi0"));
+}
+
+#[test]
+fn monitors_are_ports_of_their_own() {
+    let mut broker = broker();
+    let watch = Register { mode: mode::ALL_NIC, flags: flags::MONITOR_RX, ..Register::default() };
+    assert_eq!(register_as(&mut broker, 2, "vale0:a", watch), Err(Errno::INVAL), "nothing is open");
+    register(&mut broker, 1, "vale0:a").unwrap();
+    let monitor = register_as(&mut broker, 2, "vale0:a", watch).unwrap();
+    assert_eq!((monitor.tx_rings, monitor.rx_rings), (1, 1));
+    assert_eq!(ports(&broker), ["vale0:a", "vale0:a/#"]);
+    let copy = Register { flags: flags::ZCOPY_MON, ..watch };
+    assert_eq!(register_as(&mut broker, 3, "vale0:a", copy), Err(Errno::OPNOTSUPP));
+    run(broker.close(1));
+    assert!(broker.adapters.contains_key("vale0:a"), "its monitor is open");
+    run(broker.close(2));
+    assert!(broker.adapters.is_empty() && ports(&broker).is_empty());
+}
+
+#[test]
+fn what_would_be_made_is_told_without_making_it() {
+    let mut broker = broker();
+    let none = PortInfo::default();
+    let info = control(&mut broker, 1, (reqtype::PORT_INFO_GET, "vale0:a"), &none).unwrap();
+    assert!(broker.adapters.is_empty());
+    let made = register(&mut broker, 1, "vale0:a").unwrap();
+    assert_eq!((info.memsize, info.mem_id), (made.memsize, made.mem_id));
+    let of_memory = PortInfo { mem_id: made.mem_id, ..PortInfo::default() };
+    let info = control(&mut broker, 2, (reqtype::PORT_INFO_GET, ""), &of_memory).unwrap();
+    assert_eq!((info.memsize, info.tx_rings), (made.memsize, 0));
+}
+
+#[test]
+fn many_pipes_use_a_region_up_and_give_it_back() {
+    let mut broker = broker();
+    (100..200).for_each(|cookie| broker.open(cookie, 0));
+    let mut refused = 0;
+    for cookie in 100..200 {
+        refused += u32::from(register(&mut broker, cookie, &format!("vale0:p{{{cookie}")).is_err());
+    }
+    assert!((50..100).contains(&refused), "{refused}");
+    (100..200).for_each(|cookie| run(broker.close(cookie)));
+    assert!(broker.adapters.is_empty() && broker.regions.is_empty());
+}

@@ -113,7 +113,7 @@ impl<S: Switches> Broker<S> {
         if adapter.bindings > 0 || adapter.place.is_some() || self.has_children(name) {
             return Err(Errno::BUSY);
         }
-        self.remove_adapter(&name.to_owned());
+        self.remove_adapter(name);
         Ok(())
     }
 

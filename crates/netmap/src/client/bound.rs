@@ -133,7 +133,10 @@ impl Bound {
     pub fn look(&self, fd: BorrowedFd<'_>) -> bool {
         let ended = |fd: BorrowedFd<'_>| {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
-            matches!(rustix::net::recv(fd, &mut [0_u8][..], flags), Ok((0, _)) | Err(Errno::CONNRESET))
+            matches!(
+                rustix::net::recv(fd, &mut [0_u8][..], flags),
+                Ok((0, _)) | Err(Errno::CONNRESET)
+            )
         };
         let token = match &self.wakes {
             Wakes::Token(token) => ended(token.as_fd()),
@@ -239,6 +242,16 @@ impl Bound {
         if want_receive {
             self.receive.iter().for_each(Ring::arm);
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn send_ring(&self, at: usize) -> &Ring {
+        &self.send[at]
+    }
+
+    #[cfg(test)]
+    pub(super) fn receive_ring(&self, at: usize) -> &Ring {
+        &self.receive[at]
     }
 
     fn wake_peer(&self, must: bool) {

@@ -44,9 +44,8 @@ fn request(
     }
     let mut question = Ask::new(kind::CONTROL, header.reqtype);
     question.name = header.name;
-    user.read(header.body, &mut question.body[..body]).or_else(|error| {
-        if body == 0 { Ok(()) } else { Err(error) }
-    })?;
+    user.read(header.body, &mut question.body[..body])
+        .or_else(|error| if body == 0 { Ok(()) } else { Err(error) })?;
     let mut list = match List::read(user, header.options, body as u64) {
         Ok(list) => list,
         Err(Refused { errno, list }) => {
@@ -82,7 +81,6 @@ fn finish(
         return Err(Errno::from_raw_os_error(answer.status));
     }
     header.name = answer.name;
-    user.write(header.body, &answer.body[..body]).or_else(|error| {
-        if body == 0 { Ok(()) } else { Err(error) }
-    })
+    user.write(header.body, &answer.body[..body])
+        .or_else(|error| if body == 0 { Ok(()) } else { Err(error) })
 }

@@ -23,10 +23,7 @@ const MOST_FDS: usize = 4;
 ///
 /// # Errors
 /// `ENXIO` if there is no daemon, `EACCES` if it may not be asked, or what it answered.
-pub fn ask(
-    question: &Ask,
-    token: Option<BorrowedFd<'_>>,
-) -> Result<(Answer, Vec<OwnedFd>), Errno> {
+pub fn ask(question: &Ask, token: Option<BorrowedFd<'_>>) -> Result<(Answer, Vec<OwnedFd>), Errno> {
     let socket = connect()?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);

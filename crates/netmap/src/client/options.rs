@@ -41,7 +41,7 @@ pub(super) struct List {
 pub(super) struct Refused {
     pub(super) errno: Errno,
     /// What is to be written back, if anything.
-    pub(super) list: Option<List>,
+    pub(super) list: Option<Box<List>>,
 }
 
 impl From<Errno> for Refused {
@@ -68,7 +68,7 @@ impl List {
             header.status = 0;
             list.given.push(Given { at, header });
             if !list.index(header.reqtype) {
-                return Err(Refused { errno: Errno::INVAL, list: Some(list) });
+                return Err(Refused { errno: Errno::INVAL, list: Some(Box::new(list)) });
             }
             let own = list.read_body(user, at, &header)?;
             used += own;

@@ -1,1 +1,252 @@
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
 
+use ::ring::layout::{RingHeader, SlotWord, slot_flags};
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::*;
+use crate::abi::{Header, Legacy, OptionHeader, Register, flags, mode, name_of, option, reqtype};
+use crate::broker::{Broker, NewPort, Switches};
+use crate::wire::{Answer, Ask, kind};
+
+/// A program's memory, which starts at [`BASE`].
+struct Fake(RefCell<Vec<u8>>);
+
+const BASE: u64 = 0x1000;
+
+impl Fake {
+    fn new() -> Self {
+        Self(RefCell::new(vec![0; 0x10000]))
+    }
+
+    fn put(&self, at: u64, value: &(impl IntoBytes + zerocopy::Immutable)) -> u64 {
+        self.write(at, value.as_bytes()).unwrap();
+        at
+    }
+
+    fn get<T: FromBytes>(&self, at: u64) -> T {
+        let mut bytes = vec![0; size_of::<T>()];
+        self.read(at, &mut bytes).unwrap();
+        T::read_from_bytes(&bytes).ok().unwrap()
+    }
+
+    fn range(&self, at: u64, len: usize) -> Result<std::ops::Range<usize>, Errno> {
+        let start = usize::try_from(at.checked_sub(BASE).ok_or(Errno::FAULT)?).unwrap();
+        let good = start + len <= self.0.borrow().len();
+        good.then_some(start..start + len).ok_or(Errno::FAULT)
+    }
+}
+
+impl UserMemory for Fake {
+    fn read(&self, at: u64, into: &mut [u8]) -> Result<(), Errno> {
+        let range = self.range(at, into.len())?;
+        into.copy_from_slice(&self.0.borrow()[range]);
+        Ok(())
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
+        let range = self.range(at, bytes.len())?;
+        self.0.borrow_mut()[range].copy_from_slice(bytes);
+        Ok(())
+    }
+}
+
+const HEADER: u64 = BASE + 0x100;
+const BODY: u64 = BASE + 0x200;
+const OPTION: u64 = BASE + 0x400;
+
+fn header(reqtype: u16, options: u64, body: u64) -> Header {
+    Header { version: 14, reqtype, reserved: 0, name: name_of("vale0:a"), options, body }
+}
+
+fn given(reqtype: u32, next: u64) -> OptionHeader {
+    OptionHeader { next, reqtype, status: 7, size: 0 }
+}
+
+/// An answer that says that all went well.
+fn well(ask: &Ask) -> Result<Answer, Errno> {
+    Ok(Answer::to(ask))
+}
+
+/// Carries out a `REGISTER` with these options, one behind the other.
+fn with_options(reqtypes: &[u32], last_next: u64) -> (Result<(), Errno>, Vec<u32>) {
+    let user = Fake::new();
+    let at = |n: usize| OPTION + 128 * n as u64;
+    for (n, reqtype) in reqtypes.iter().enumerate() {
+        let next = if n + 1 == reqtypes.len() { last_next } else { at(n + 1) };
+        user.put(at(n), &given(*reqtype, next));
+    }
+    user.put(HEADER, &header(reqtype::REGISTER, OPTION, BODY));
+    let done = control(&user, HEADER, well);
+    let status = |n| user.get::<OptionHeader>(at(n)).status;
+    (done, (0..reqtypes.len()).map(status).collect())
+}
+
+#[test]
+fn options_are_walked_by_the_kernels_arithmetic() {
+    const NO: u32 = 95;
+    const BAD: u32 = 22;
+    let unknown = vec![99; 127];
+    // 120 bytes are used before 127 options of 32; the 128th finds no room.
+    assert_eq!(with_options(&unknown, 0), (Ok(()), vec![NO; 127]));
+    assert_eq!(with_options(&[99; 128], 0), (Err(Errno::MSGSIZE), vec![7; 128]));
+    assert_eq!(with_options(&[99], OPTION), (Err(Errno::MSGSIZE), vec![7]), "a circle");
+    assert_eq!(with_options(&[99, 0, 99], 0), (Err(Errno::INVAL), vec![0, BAD, 7]));
+    let csb = option::CSB;
+    assert_eq!(with_options(&[csb, 99, csb], 0), (Err(Errno::INVAL), vec![BAD, 0, BAD]));
+    assert_eq!(with_options(&[csb], OPTION), (Err(Errno::INVAL), vec![BAD]), "its own next");
+    assert_eq!(with_options(&[99], 8), (Err(Errno::FAULT), vec![7]));
+}
+
+#[test]
+fn bodies_are_there_if_and_only_if_their_request_has_one() {
+    let user = Fake::new();
+    let try_it = |request: Header| {
+        user.put(HEADER, &request);
+        control(&user, HEADER, well)
+    };
+    assert_eq!(try_it(header(reqtype::PORT_INFO_GET, 0, BODY)), Ok(()));
+    assert_eq!(try_it(header(reqtype::PORT_INFO_GET, 0, 0)), Err(Errno::INVAL));
+    assert_eq!(try_it(header(reqtype::PORT_INFO_GET, 0, 8)), Err(Errno::FAULT));
+    assert_eq!(try_it(header(reqtype::VALE_DELIF, 0, 0)), Ok(()));
+    assert_eq!(try_it(header(reqtype::VALE_DELIF, 0, BODY)), Err(Errno::INVAL));
+    assert_eq!(try_it(header(99, 0, 0)), Err(Errno::INVAL));
+    for version in [13, 16] {
+        let request = Header { version, ..header(reqtype::VALE_DELIF, 0, 0) };
+        assert_eq!(try_it(request), Err(Errno::INVAL));
+    }
+    assert_eq!(control(&user, 8, well), Err(Errno::FAULT));
+    assert_eq!(control(&user, 0, well), Err(Errno::INVAL));
+}
+
+#[test]
+fn the_old_interface_says_the_same_in_other_words() {
+    let cases = [
+        // ringid, flags -> mode, ringid, flags, name
+        ((0, 0), (mode::ALL_NIC, 0, 0, "vale0:a")),
+        ((0x4003, 0), (mode::ONE_NIC, 3, 0, "vale0:a")),
+        ((0x2000, 0), (mode::SW, 0, 0, "vale0:a")),
+        ((0x9000, 0), (mode::ALL_NIC, 0, flags::NO_TX_POLL | flags::DO_RX_POLL, "vale0:a")),
+        ((7, 5), (mode::ALL_NIC, 0, 0, "vale0:a{7")),
+        ((12, 0x806), (mode::ALL_NIC, 0, flags::EXCLUSIVE, "vale0:a}12")),
+    ];
+    for ((ringid, old_flags), (mode, ring, new_flags, name)) in cases {
+        let user = Fake::new();
+        let mut request = Legacy::read_from_bytes(&[0; 60]).ok().unwrap();
+        request.name[..7].copy_from_slice(b"vale0:a");
+        (request.version, request.ringid, request.flags) = (14, ringid, old_flags);
+        user.put(HEADER, &request);
+        let done = legacy_register(&user, HEADER, |ask| {
+            let wanted = Register::read_from_prefix(&ask.body).ok().unwrap().0;
+            assert_eq!((wanted.mode, wanted.ringid, wanted.flags), (mode, ring, new_flags));
+            assert_eq!(crate::abi::text(&ask.name), Some(name));
+            let mut answer = Answer::to(ask);
+            let got = Register { offset: 64, memsize: 1 << 33 | 5, mem_id: 3, ..wanted };
+            answer.body[..56].copy_from_slice(got.as_bytes());
+            Ok(answer)
+        });
+        assert_eq!(done, Ok(()));
+        let back: Legacy = user.get(HEADER);
+        assert_eq!((back.offset, back.memsize, back.arg2), (64, 5, 3));
+        assert_eq!(
+            (back.ringid, back.flags, &back.name[..7]),
+            (ringid, old_flags, &b"vale0:a"[..])
+        );
+    }
+}
+
+/// No switches: for pipes.
+struct None;
+
+impl Switches for None {
+    async fn attach(&self, _: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
+        Err(Errno::NOMEM)
+    }
+
+    async fn detach(&self, _: &str, _: &str) {}
+}
+
+/// Both ends of a pipe.
+fn pipe() -> [Bound; 2] {
+    let mut broker = Broker::new(None);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    ["p{1", "p}1"].map(|name| {
+        let cookie = if name == "p{1" { 1 } else { 2 };
+        broker.open(cookie, 0);
+        let request =
+            Register { mode: mode::ALL_NIC, tx_slots: 8, rx_slots: 8, ..Register::default() };
+        let mut ask = Ask::new(kind::CONTROL, reqtype::REGISTER);
+        ask.name = name_of(name);
+        ask.body[..56].copy_from_slice(request.as_bytes());
+        let (answer, fds) = runtime.block_on(broker.control(cookie, &ask));
+        assert_eq!(answer.status, 0);
+        Bound::new(&answer.bound, fds, |fd| fd).unwrap()
+    })
+}
+
+fn cursors(header: &RingHeader) -> (u32, u32) {
+    (header.head.load(Relaxed), header.tail.load(Relaxed))
+}
+
+fn set_head(header: &RingHeader, head: u32) {
+    header.head.store(head, Relaxed);
+    header.cur.store(head, Relaxed);
+}
+
+#[test]
+fn a_pipe_moves_slots_there_and_back() {
+    let [writer, reader] = pipe();
+    let user = Fake::new();
+    let (t, r) = (&writer.send_ring(0).memory, &reader.receive_ring(0).memory);
+    t.slots[0].store(SlotWord { buf: 9, len: 60, flags: slot_flags::BUF_CHANGED });
+    t.slots[1].store(SlotWord { buf: 3, len: 60, flags: slot_flags::MOREFRAG });
+    set_head(&t.header, 2);
+    assert!(writer.poll(true, false, &user).writable);
+    assert_eq!(t.slots[0].load().flags, 0, "the mark went with the slot");
+    let ready = reader.poll(false, true, &user);
+    assert!(ready.readable && !ready.error);
+    assert_eq!(cursors(&r.header), (0, 1), "a frame that is not complete stays");
+    assert_eq!(r.slots[0].load(), SlotWord { buf: 9, len: 60, flags: slot_flags::BUF_CHANGED });
+    set_head(&r.header, 1);
+    r.slots[0].store(SlotWord { buf: 7, len: 60, flags: slot_flags::BUF_CHANGED });
+    assert!(!reader.poll(false, true, &user).readable);
+    assert_eq!(cursors(&t.header), (2, 7), "the writer's tail is as its last sync left it");
+    assert!(writer.poll(true, false, &user).writable);
+    assert_eq!((cursors(&t.header), t.slots[0].load().buf), ((2, 0), 7));
+}
+
+#[test]
+fn a_ring_that_is_held_is_passed_over_until_its_holder_is_dead() {
+    let [writer, _reader] = pipe();
+    let user = Fake::new();
+    let ring = &writer.send_ring(0).memory;
+    let holder = &ring.control.owner_flags.0.holder;
+    set_head(&ring.header, 1);
+    holder.store(std::process::id(), Relaxed);
+    writer.poll(true, false, &user);
+    assert_eq!(ring.control.owner.0.own(), 0, "another thread of ours syncs it");
+    // No process has the highest number.
+    holder.store(i32::MAX.cast_unsigned(), Relaxed);
+    writer.poll(true, false, &user);
+    assert_eq!((ring.control.owner.0.own(), holder.load(Relaxed)), (1, 0));
+}
+
+#[test]
+fn cursors_that_make_no_sense_are_put_right_and_told() {
+    let [writer, reader] = pipe();
+    let user = Fake::new();
+    let (t, r) = (&writer.send_ring(0).memory, &reader.receive_ring(0).memory);
+    for (head, cur) in [(8, 0), (0, 8), (u32::MAX, 0), (3, 2)] {
+        t.slots[4].store(SlotWord { buf: u32::MAX, len: 9, flags: 0 });
+        t.header.head.store(head, Relaxed);
+        t.header.cur.store(cur, Relaxed);
+        assert!(writer.poll(true, false, &user).error, "{head} {cur}");
+        assert_eq!((cursors(&t.header), t.header.cur.load(Relaxed)), ((0, 7), 0));
+        assert_eq!(t.slots[4].load().buf, 0, "mended");
+    }
+    set_head(&r.header, 1);
+    assert!(reader.poll(false, true, &user).error, "nothing was received");
+    assert_eq!(cursors(&r.header), (0, 0));
+}

@@ -22,7 +22,7 @@ use super::quota::Item;
 use super::seqpacket::{Listener, Message, Seqpacket};
 use super::supervisor::Supervisor;
 use super::topology::{PORT_NAME, SWITCH_NAME, check_name};
-use crate::api::{ApiError, Client, ErrorCode, PortSpec};
+use crate::api::{ApiError, Client, ErrorCode};
 
 /// How long a client may take to ask, and to take its reply.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -30,14 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PIPE_ID: usize = 15;
 
 /// How a client wants a port opened.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
     /// A monitor: of what the port sends, of what it receives.
     pub watch: Option<(bool, bool)>,
     /// The switch must be there already.
     pub existing: bool,
-    /// How the port is, if it is made by being opened.
-    pub spec: PortSpec,
+    /// By netmap's interface, whose programs expect VALE's rules of a port that is made for them.
+    pub netmap: bool,
 }
 
 /// What a client asks for, checked.
@@ -160,7 +160,7 @@ fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask
     }
     let ring = RingAttach { geometry, tx, rx, buf_usable, supervised: false };
     let existing = request.flags & flags::EXISTING != 0;
-    let how = How { watch, existing, spec: PortSpec::default() };
+    let how = How { watch, existing, netmap: false };
     Ok(Ask::Open { switch: switch.into(), port: port.into(), how, ring, memory })
 }
 
@@ -415,7 +415,10 @@ mod tests {
             if switch == "vale0" && port == "p1" && how == How::default()));
         let by_flag = Request { flags: flags::EXISTING, ..request(op::OPEN, "vale0:p1") };
         let ask = parse_request(by_flag.as_bytes(), region()).unwrap();
-        assert!(matches!(ask, Ask::Open { how: How { watch: None, existing: true }, .. }));
+        assert!(matches!(
+            ask,
+            Ask::Open { how: How { watch: None, existing: true, netmap: false }, .. }
+        ));
         let mute = |name| Request { tx: RingSpec::default(), ..request(op::OPEN, name) };
         let ask = parse_request(mute("vale0:p1/r").as_bytes(), region()).unwrap();
         assert!(matches!(ask, Ask::Open { how, .. } if how.watch == Some((false, true))));

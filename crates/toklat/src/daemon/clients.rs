@@ -8,12 +8,13 @@ use jail::strangers::Descriptor;
 use tokio::sync::OwnedMutexGuard;
 
 use super::attach::{How, Lent};
+use super::netmap::port_spec;
 use super::pipes::{End, Opened, PipeLayout, PipeName};
 use super::quota::{Charge, File, Item};
 use super::supervisor::{Handle, Supervisor};
 use super::switch::{Access, Attach, Switch};
 use super::{system, token_pair};
-use crate::api::{ApiError, Client, ErrorCode};
+use crate::api::{ApiError, Client, ErrorCode, PortSpec};
 
 /// How long a client that is at a limit waits for what it has just closed to go.
 const CLOSING: Duration = Duration::from_millis(50);
@@ -83,7 +84,7 @@ impl Supervisor {
         client: Client,
         name: &str,
         port: &str,
-        how: &How,
+        how: How,
     ) -> Result<OwnedMutexGuard<Switch>, ApiError> {
         let mut waited = false;
         loop {
@@ -125,13 +126,13 @@ impl Supervisor {
             token_pair(client.uid).map_err(|e| system("Cannot make a token for the port", e))?;
         self.check_descriptors(&token)?;
         let lent = self.charge_memory(client, &memory).await?;
-        let mut switch = self.enter(client, switch, port, &how).await?;
+        let mut switch = self.enter(client, switch, port, how).await?;
         self.check_may_open(client, &switch, port)?;
         let (name, attachment) = match how.watch {
             None => (port.to_owned(), Attachment::Ring(ring)),
             Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
         };
-        let spec = how.spec;
+        let spec = if how.netmap { port_spec() } else { PortSpec::default() };
         let attach = Attach { attachment, memory: memory.file, token, client, lent, spec };
         let attached = match self.check_region(client, &switch, &ring) {
             Ok(()) => switch.attach(&name, attach).await,

@@ -173,7 +173,7 @@ impl Switches for Ports {
         let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
         let memory = Lent { file, len: geometry.file_size() as usize };
         let ring = RingAttach { geometry, tx, rx, buf_usable: geometry.buf_size, supervised: true };
-        let how = How { watch, existing: false, spec: port_spec() };
+        let how = How { watch, existing: false, netmap: true };
         let opened = supervisor.open_port(client, switch, port, how, (ring, memory)).await;
         let opened = opened.map_err(|error| {
             tracing::info!(uid, switch, port, %error, "netmap port refused");

@@ -89,9 +89,9 @@ fn find_library() -> Result<PathBuf> {
         });
     }
     let program = env::current_exe().context("Cannot find out where this program is")?;
-    let directory = program.parent().unwrap_or(Path::new("/"));
+    let directory = program.parent().unwrap_or_else(|| Path::new("/"));
     let place = |place: &&str| directory.join(place).join(LIBRARY);
-    let places: Vec<_> = PLACES.iter().map(|at| place(&at)).collect();
+    let places: Vec<_> = PLACES.iter().map(place).collect();
     let found = places.iter().find(|path| path.is_file());
     let found = found.and_then(|path| path.canonicalize().ok());
     found.with_context(|| {
@@ -135,9 +135,9 @@ fn check_program(path: &Path) -> Result {
             "{what} is linked statically, so no library can be loaded into it; build it with \
              shared libraries"
         ),
-        Linking::OtherMachine => bail!(
-            "{what} is for another kind of machine than toklat itself; build it for this one"
-        ),
+        Linking::OtherMachine => {
+            bail!("{what} is for another kind of machine than toklat itself; build it for this one")
+        }
         Linking::Musl => bail!(
             "{what} is made for musl's C library, and {LIBRARY} for glibc's; build it with glibc"
         ),

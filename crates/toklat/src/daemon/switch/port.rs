@@ -535,10 +535,8 @@ impl Switch {
         let gone = Gone::Client { switch: self.name.clone(), port: name.into() };
         let watch = self.environment.hangups.watch(&attach.token, gone);
         let watch = watch.map_err(|e| system("Cannot watch a token", e))?;
-        let mut port = self
-            .ports
-            .remove(&id)
-            .unwrap_or_else(|| Port::new(id, name, attach.spec, false));
+        let mut port =
+            self.ports.remove(&id).unwrap_or_else(|| Port::new(id, name, attach.spec, false));
         (port.attachment, port.fds) = (attach.attachment, vec![attach.memory, attach.token]);
         (port.client, port.watch) = (Some(attach.client), Some(watch));
         (port.failure, port.quarantined) = (None, false);
