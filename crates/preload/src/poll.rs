@@ -238,9 +238,6 @@ fn sleep(
         let is_over = ready == Ok(0);
         let ended = others[own + 1..].iter().map(|entry| entry.revents != 0);
         for (wanted, ended) in wanted.iter().zip(ended.collect::<Vec<_>>()) {
-            if let Some(bound) = wanted.device.known_bound() {
-                bound.was_woken();
-            }
             if ended {
                 wanted.device.look(wanted.fd);
             }

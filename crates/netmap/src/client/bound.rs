@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use ring::layout::{RingMemory, RingSpec};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use shmem::{Mapping, Memfd};
@@ -20,8 +19,10 @@ use crate::wire::{self, port};
 const SPINS: u32 = 2_000;
 /// How long a sync of send rings waits for the switch, at most.
 const SYNC_TIME: Duration = Duration::from_millis(20);
-/// After so many wake-ups the token is emptied.
-const WAKES: u32 = 32;
+/// So long of that it does not sleep.
+const AWAKE: Duration = Duration::from_micros(100);
+/// After so many armings, of which each may bring a byte, the token is emptied.
+const ARMINGS: u32 = 32;
 
 /// What of a descriptor can be used at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub struct Bound {
     wakes: Wakes,
     flags: u64,
     gone: AtomicBool,
-    woken: AtomicU32,
+    armings: AtomicU32,
 }
 
 impl Bound {
@@ -93,7 +94,7 @@ impl Bound {
             wakes,
             flags: bound.flags,
             gone: AtomicBool::new(false),
-            woken: AtomicU32::new(0),
+            armings: AtomicU32::new(0),
         })
     }
 
@@ -164,7 +165,9 @@ impl Bound {
 
     /// Waits until the switch has taken what was submitted, for a bounded time.
     fn settle(&self) {
-        let Wakes::Token(token) = &self.wakes else { return };
+        if !matches!(self.wakes, Wakes::Token(_)) {
+            return;
+        }
         let done = || self.send.iter().all(Ring::is_done);
         for _ in 0..SPINS {
             if done() {
@@ -173,14 +176,12 @@ impl Bound {
             std::hint::spin_loop();
         }
         let started = Instant::now();
-        while started.elapsed() < SYNC_TIME {
-            self.send.iter().for_each(Ring::arm);
-            if done() || self.is_gone() {
-                return;
+        while !done() && !self.is_gone() && started.elapsed() < SYNC_TIME {
+            if started.elapsed() < AWAKE {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(AWAKE);
             }
-            // A byte that was there already ends this at once: then there is one to be taken out.
-            let wait = Timespec { tv_sec: 0, tv_nsec: 200_000 };
-            let _ = rustix::event::poll(&mut [PollFd::new(token, PollFlags::RDHUP)], Some(&wait));
         }
     }
 
@@ -236,6 +237,7 @@ impl Bound {
 
     /// Asks to be woken for what is wanted; the caller polls once more before it sleeps.
     pub fn arm(&self, want_send: bool, want_receive: bool) {
+        self.empty_token();
         if want_send {
             self.send.iter().for_each(Ring::arm);
         }
@@ -268,11 +270,11 @@ impl Bound {
         };
     }
 
-    /// We were woken. Empties the token now and then, but for one byte: several may wait on the same
-    /// token, each for the next byte to arrive.
-    pub fn was_woken(&self) {
+    /// Empties the token now and then, but for one byte: several may wait on the same token, each for the
+    /// next byte to arrive. A token that is full would bring none.
+    fn empty_token(&self) {
         let Wakes::Token(token) = &self.wakes else { return };
-        if !self.woken.fetch_add(1, Ordering::Relaxed).is_multiple_of(WAKES) {
+        if !self.armings.fetch_add(1, Ordering::Relaxed).is_multiple_of(ARMINGS) {
             return;
         }
         let waiting = rustix::io::ioctl_fionread(token).unwrap_or(0);

@@ -1,6 +1,6 @@
 /* rules NAME: one rule of netmap's interface each; see the table at the end. */
 #include "nm.h"
-#include <sched.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/socket.h>
@@ -777,13 +777,75 @@ static void close_all(void)
 	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
 }
 
+/* A thread for each ring of a port, each with a descriptor of its own, asleep most of the time. */
+static void *ring_thread(void *arg)
+{
+	struct nm *d = arg;
+	struct nm_ring *r = nm_rx(d, d->reg.ringid);
+	for (uint32_t n = 0; n < 2000; n++)
+		CHECK(nm_get(d->fd, r) == n);
+	return NULL;
+}
+
+static void threads(void)
+{
+	struct nm_register want = { .tx_rings = 4, .rx_rings = 4, .mode = ONE_NIC };
+	struct nm d[4], all = nm_port_with("vale0:all", (struct nm_register){ .tx_rings = 4, .rx_rings = 4 });
+	pthread_t thread[4];
+	for (int i = 0; i < 4; i++) {
+		want.ringid = i;
+		d[i] = nm_port_with("vale0:many", want);
+	}
+	/* Its stations are known: frames go to the ring of the same number. */
+	nm_put(nm_tx(&d[0], 0), 9, -1, 0);
+	CHECK(ioctl(d[0].fd, NIOCTXSYNC, NULL) == 0);
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_create(&thread[i], NULL, ring_thread, &d[i]) == 0);
+	for (uint32_t n = 0; n < 2000; n++) {
+		for (int i = 0; i < 4; i++)
+			nm_put(nm_tx(&all, i), 1, 9, n);
+		CHECK(ioctl(all.fd, NIOCTXSYNC, NULL) == 0);
+		if (n % 20 == 0)
+			usleep(500);
+		else
+			usleep(1);
+	}
+	for (int i = 0; i < 4; i++)
+		CHECK(pthread_join(thread[i], NULL) == 0);
+}
+
+/* Processes that share a ring: each is woken for what comes, and takes what there is. */
+static void shared_ring(void)
+{
+	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b");
+	int end[2], status, pid[3];
+	CHECK(pipe(end) == 0);
+	for (int i = 0; i < 3; i++) {
+		pid[i] = fork();
+		CHECK(pid[i] >= 0);
+		if (pid[i])
+			continue;
+		/* Says when it was woken, and leaves the frame there. */
+		struct pollfd p = { .fd = b.fd, .events = POLLIN };
+		CHECK(poll(&p, 1, 30000) == 1 && p.revents == POLLIN && write(end[1], "w", 1) == 1);
+		_exit(0);
+	}
+	usleep(20000);
+	nm_put(nm_tx(&a, 0), 1, -1, 1);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0);
+	for (int i = 0; i < 3; i++)
+		CHECK(waitpid(pid[i], &status, 0) == pid[i] && status == 0);
+	char all[3];
+	CHECK(read(end[0], all, 3) == 3);
+}
+
 static const struct { const char *name; void (*run)(void); } rules[] = {
 #define RULE(name) { #name, name }
 	RULE(unbound), RULE(lowest_number), RULE(layout), RULE(errors), RULE(options), RULE(poll_sends),
 	RULE(wakes), RULE(selects), RULE(epolls), RULE(exclusive), RULE(one_ring_each), RULE(bad_cursors),
 	RULE(fragments), RULE(extra_buffers), RULE(shared_region), RULE(information), RULE(legacy),
 	RULE(pipes), RULE(pipe_zero_copy), RULE(persistent), RULE(monitors), RULE(copies), RULE(passing),
-	RULE(executed), RULE(close_all),
+	RULE(executed), RULE(close_all), RULE(threads), RULE(shared_ring),
 };
 
 int main(int argc, char **argv)
