@@ -5,10 +5,11 @@ use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use netmap::abi::ioctl;
-use netmap::client::{self, Bound};
+use netmap::abi::{Register, ioctl, option, reqtype};
+use netmap::client::{self, Bound, Question, Waiter};
 use netmap::wire::{self, Answer, Ask};
 use rustix::io::Errno;
+use zerocopy::FromBytes;
 
 use crate::user::{Memory, read_some};
 use crate::{fds, real};
@@ -86,7 +87,9 @@ impl Device {
         match request {
             ioctl::NIOCTXSYNC => self.synced(fd)?.sync_send(&Memory),
             ioctl::NIOCRXSYNC => self.synced(fd)?.sync_receive(),
-            ioctl::NIOCCTRL => client::control(&Memory, arg, ask)?,
+            ioctl::NIOCCTRL => {
+                client::control(&Memory, arg, |question| self.control(fd, question))?
+            }
             ioctl::NIOCREGIF => client::legacy_register(&Memory, arg, ask)?,
             ioctl::NIOCGINFO => client::legacy_info(&Memory, arg, ask)?,
             // There are no switch modules to be configured.
@@ -95,9 +98,72 @@ impl Device {
         Ok(0)
     }
 
+    /// A request of the new interface: the library's own ones, and what it does for others.
+    fn control(&self, fd: RawFd, question: &mut Question) -> Result<Answer, Errno> {
+        let Question { ask, local } = question;
+        match ask.reqtype {
+            reqtype::REGISTER if local.csb.is_some() => self.register_with_blocks(fd, question),
+            reqtype::CSB_ENABLE => {
+                let bound = self.bound(fd).ok_or(Errno::NXIO)?;
+                let blocks = local.csb.ok_or(Errno::INVAL)?;
+                let done = bound.use_blocks(blocks, &Memory, fds::raise);
+                Ok(answer_for(ask, done, &[option::CSB]))
+            }
+            reqtype::SYNC_KLOOP_START => {
+                let bound = self.bound(fd).ok_or(Errno::NXIO)?;
+                let sleep =
+                    u32::from_ne_bytes([ask.body[0], ask.body[1], ask.body[2], ask.body[3]]);
+                let options = [option::SYNC_KLOOP_EVENTFDS, option::SYNC_KLOOP_MODE];
+                match client::start_arguments(sleep, local) {
+                    Ok(start) => {
+                        let mut waiter = Waiter::new(fds::raise)?;
+                        let done = bound.run_loop(&start, &Memory, &mut waiter);
+                        fds::lower(std::iter::once(&waiter));
+                        Ok(answer_for(ask, done, &options))
+                    }
+                    Err((errno, of)) => {
+                        let wrong = options.into_iter().zip(of).filter(|(_, is_wrong)| *is_wrong);
+                        let wrong: Vec<_> = wrong.map(|(option, _)| option).collect();
+                        Ok(answer_for(ask, Err(errno), &wrong))
+                    }
+                }
+            }
+            reqtype::SYNC_KLOOP_STOP => {
+                self.bound(fd).ok_or(Errno::NXIO)?.stop_loop();
+                Ok(Answer::to(ask))
+            }
+            _ => self.ask(fd, ask),
+        }
+    }
+
+    /// `REGISTER` with cursors in blocks of the program's. What can be wrong with those is found before the
+    /// daemon binds the descriptor.
+    fn register_with_blocks(&self, fd: RawFd, question: &mut Question) -> Result<Answer, Errno> {
+        let Question { ask, local } = question;
+        let blocks = local.csb.ok_or(Errno::INVAL)?;
+        let register = Register::read_from_prefix(&ask.body).map_err(|_| Errno::INVAL)?.0;
+        if self.known_bound().is_none() {
+            let checked = client::check_blocks(register.flags, blocks);
+            if checked.is_err() {
+                return Ok(answer_for(ask, checked, &[option::CSB]));
+            }
+            ask.options.given &= !(1 << option::CSB);
+        }
+        let mut answer = self.ask(fd, ask)?;
+        if answer.status == 0 {
+            let bound = self.bound(fd).ok_or(Errno::NXIO)?;
+            bound.use_blocks(blocks, &Memory, fds::raise)?;
+            answer.options.status[option::CSB as usize] = 0;
+        }
+        Ok(answer)
+    }
+
     /// What is to be synced. Now and then it is looked whether the port is still there.
     fn synced(&self, fd: RawFd) -> Result<&Bound, Errno> {
         let bound = self.bound(fd).ok_or(Errno::NXIO)?;
+        if bound.has_blocks() {
+            return Err(Errno::BUSY);
+        }
         let rarely = self.calls.fetch_add(1, Ordering::Relaxed).is_multiple_of(32);
         if bound.is_gone() || (rarely && bound.look(borrow(fd))) {
             return Err(Errno::NXIO);
@@ -111,6 +177,17 @@ impl Device {
             bound.look(borrow(fd));
         }
     }
+}
+
+/// The answer to a request that the library itself carries out: what came of it stands with these options,
+/// too.
+fn answer_for(ask: &Ask, done: Result<(), Errno>, options: &[u32]) -> Answer {
+    let mut answer = Answer::to(ask);
+    answer.status = done.err().map_or(0, Errno::raw_os_error);
+    for option in options {
+        answer.options.status[*option as usize] = answer.status.unsigned_abs();
+    }
+    answer
 }
 
 /// True for the name of the device.

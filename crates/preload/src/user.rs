@@ -1,6 +1,11 @@
 //! The program's memory, read and written by the kernel, which answers a bad address with `EFAULT`.
 
-use netmap::client::UserMemory;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use libc::{pollfd, timespec};
+use netmap::client::{Program, UserMemory};
 use rustix::io::Errno;
 
 /// This process's memory.
@@ -22,6 +27,46 @@ impl UserMemory for Memory {
         let done = unsafe { libc::process_vm_writev(process(), &local, 1, &remote, 1, 0) };
         if done == bytes.len() as isize { Ok(()) } else { Err(Errno::FAULT) }
     }
+}
+
+impl Program for Memory {
+    fn load(&self, at: u64) -> u32 {
+        word(at).load(Ordering::Acquire)
+    }
+
+    fn store(&self, at: u64, value: u32) {
+        word(at).store(value, Ordering::Release);
+    }
+
+    fn signal(&self, fd: i32) {
+        let one = 1_u64.to_ne_bytes();
+        // SAFETY: eight bytes of ours. A descriptor that is none, or is full, needs no signal.
+        unsafe { libc::write(fd, one.as_ptr().cast(), one.len()) };
+    }
+
+    fn wait(&self, fds: &[i32], own: &[BorrowedFd<'_>], time: Duration) {
+        let entry = |fd| pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut list: Vec<_> = fds.iter().map(|fd| entry(*fd)).collect();
+        list.extend(own.iter().map(|fd| entry(fd.as_raw_fd())));
+        let left =
+            timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
+        let count = list.len() as libc::nfds_t;
+        // SAFETY: a list of ours, and a time.
+        unsafe { crate::real::ppoll(list.as_mut_ptr(), count, &left, std::ptr::null()) };
+        for entry in list.iter().take(fds.len()).filter(|entry| entry.revents & libc::POLLIN != 0) {
+            let mut count = [0_u8; 8];
+            // SAFETY: eight bytes of ours.
+            unsafe { libc::read(entry.fd, count.as_mut_ptr().cast(), count.len()) };
+        }
+    }
+}
+
+/// A word of the program's.
+fn word<'a>(at: u64) -> &'a AtomicU32 {
+    let at = std::ptr::with_exposed_provenance_mut::<u32>(at as usize);
+    // SAFETY: the address was written when the program gave it, it is aligned to 64 bytes and a multiple of four
+    // more, and the program keeps the memory as long as it uses the descriptor.
+    unsafe { AtomicU32::from_ptr(at) }
 }
 
 /// Reads as much as there is, up to the end of what can be read.

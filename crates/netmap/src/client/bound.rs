@@ -11,6 +11,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use shmem::{Mapping, Memfd};
 
 use super::UserMemory;
+use super::kloop::Blocks;
 use super::ring::{Buffers, Peer, Ring, Synced};
 use crate::abi::flags;
 use crate::wire::{self, port};
@@ -57,10 +58,11 @@ pub struct Bound {
     memory: Memfd,
     /// Bytes that the program may map.
     region_size: u64,
-    send: Vec<Ring>,
-    receive: Vec<Ring>,
+    pub(super) send: Vec<Ring>,
+    pub(super) receive: Vec<Ring>,
     wakes: Wakes,
-    flags: u64,
+    pub(super) flags: u64,
+    pub(super) blocks: Blocks,
     gone: AtomicBool,
     armings: AtomicU32,
 }
@@ -93,6 +95,7 @@ impl Bound {
             memory,
             wakes,
             flags: bound.flags,
+            blocks: Blocks::default(),
             gone: AtomicBool::new(false),
             armings: AtomicU32::new(0),
         })
@@ -111,7 +114,8 @@ impl Bound {
             Wakes::Pipe { own, peer } => [Some(own), Some(peer)],
             Wakes::Nothing => [None, None],
         };
-        [self.memory.as_fd()].into_iter().chain(wakes.into_iter().flatten().map(AsFd::as_fd))
+        let wakes = wakes.into_iter().flatten().map(AsFd::as_fd);
+        [self.memory.as_fd()].into_iter().chain(wakes).chain(self.blocks.stop_fd())
     }
 
     /// What becomes readable when an armed descriptor has something.
@@ -203,6 +207,9 @@ impl Bound {
 
     /// Syncs as `poll` does, and says what can be done at once.
     pub fn poll(&self, want_send: bool, want_receive: bool, user: &dyn UserMemory) -> Ready {
+        if self.blocks.is_some() {
+            return Ready { error: true, ..Ready::default() };
+        }
         let mut ready = Ready { error: self.is_gone(), ..Ready::default() };
         let mut wake = false;
         if want_send || self.flags & flags::NO_TX_POLL == 0 {
@@ -256,7 +263,7 @@ impl Bound {
         &self.receive[at]
     }
 
-    fn wake_peer(&self, must: bool) {
+    pub(super) fn wake_peer(&self, must: bool) {
         if !must {
             return;
         }

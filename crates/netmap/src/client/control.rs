@@ -4,18 +4,27 @@ use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::UserMemory;
-use super::options::{List, Refused};
+use super::options::{List, Local, Refused};
 use crate::abi::{Header, NAME, VERSIONS, reqtype};
 use crate::wire::{Answer, Ask, kind};
 
-/// Carries out the request at `at`. `ask` has the daemon answer.
+/// A request, with what the daemon is not told.
+#[derive(Debug)]
+pub struct Question {
+    /// For the daemon.
+    pub ask: Ask,
+    /// For the library itself.
+    pub local: Local,
+}
+
+/// Carries out the request at `at`. `ask` has it answered.
 ///
 /// # Errors
 /// The error number for the program.
 pub fn control(
     user: &dyn UserMemory,
     at: u64,
-    ask: impl FnMut(&Ask) -> Result<Answer, Errno>,
+    ask: impl FnMut(&mut Question) -> Result<Answer, Errno>,
 ) -> Result<(), Errno> {
     if at == 0 {
         return Err(Errno::INVAL);
@@ -32,7 +41,7 @@ pub fn control(
 fn request(
     user: &dyn UserMemory,
     header: &mut Header,
-    ask: impl FnMut(&Ask) -> Result<Answer, Errno>,
+    ask: impl FnMut(&mut Question) -> Result<Answer, Errno>,
 ) -> Result<(), Errno> {
     if !VERSIONS.contains(&header.version) || header.reserved != 0 {
         return Err(Errno::INVAL);
@@ -60,16 +69,17 @@ fn request(
         return Err(Errno::INVAL);
     }
     question.options = list.options;
-    finish(user, header, (&question, body), &mut list, ask)
+    let mut question = Question { ask: question, local: std::mem::take(&mut list.local) };
+    finish(user, header, (&mut question, body), &mut list, ask)
 }
 
 /// Asks, and writes back what came of it.
 fn finish(
     user: &dyn UserMemory,
     header: &mut Header,
-    (question, body): (&Ask, usize),
+    (question, body): (&mut Question, usize),
     list: &mut List,
-    mut ask: impl FnMut(&Ask) -> Result<Answer, Errno>,
+    mut ask: impl FnMut(&mut Question) -> Result<Answer, Errno>,
 ) -> Result<(), Errno> {
     let answer = ask(question);
     if let Ok(answer) = &answer {

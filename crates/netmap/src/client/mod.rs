@@ -7,19 +7,24 @@
 mod bound;
 mod control;
 mod daemon;
+mod kloop;
 mod legacy;
 mod options;
 mod ring;
 mod wait;
 
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::io::Errno;
 
 pub use self::bound::{Bound, Ready};
-pub use self::control::control;
+pub use self::control::{Question, control};
 pub use self::daemon::{ask, identify, open};
+pub use self::kloop::{Start, check_blocks, start_arguments};
 pub use self::legacy::{legacy_info, legacy_register};
+pub use self::options::Local;
 pub use self::wait::Waiter;
 
 /// Memory of the program's, by address.
@@ -35,6 +40,22 @@ pub trait UserMemory {
     /// # Errors
     /// `EFAULT` for an address that cannot be written.
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno>;
+}
+
+/// A program with cursors in blocks of its own, and what it signals and waits for.
+pub trait Program: UserMemory {
+    /// Loads a word (acquire) at an address that could be read and written when it was given.
+    fn load(&self, at: u64) -> u32;
+
+    /// Stores a word (release) at such an address.
+    fn store(&self, at: u64, value: u32);
+
+    /// Signals one of the program's event descriptors.
+    fn signal(&self, fd: i32);
+
+    /// Waits until one of the program's event descriptors is signalled, which takes the signal away, or
+    /// one of `own` can be read.
+    fn wait(&self, fds: &[i32], own: &[BorrowedFd<'_>], time: Duration);
 }
 
 /// This process, or 0 before it is asked for.

@@ -32,8 +32,31 @@ pub(super) struct List {
     given: Vec<Given>,
     /// For the daemon.
     pub(super) options: wire::Options,
+    /// For the library itself.
+    pub(super) local: Local,
     /// Where each known option is in `given`.
     known: [Option<usize>; option::MAX as usize],
+}
+
+/// What options say that the daemon is not told.
+#[derive(Clone, Debug, Default)]
+pub struct Local {
+    /// Addresses of the blocks that the program writes, and of those that it reads.
+    pub csb: Option<(u64, u64)>,
+    /// For each ring, what the program signals, and what is signalled; `None` within for a size that is no
+    /// number of pairs.
+    pub events: Option<Option<Vec<(i32, i32)>>>,
+    /// How a sync loop is to work.
+    pub mode: Option<u32>,
+}
+
+/// Pairs of descriptors, if the bytes are such.
+fn pairs(bytes: &[u8]) -> Option<Vec<(i32, i32)>> {
+    if !bytes.len().is_multiple_of(8) {
+        return None;
+    }
+    let word = |bytes: &[u8]| i32::read_from_bytes(bytes).unwrap_or(-1);
+    Some(bytes.chunks_exact(8).map(|pair| (word(&pair[..4]), word(&pair[4..]))).collect())
 }
 
 /// Why a list was refused.
@@ -54,7 +77,8 @@ impl List {
     /// Reads the list that starts at `first`, of a request with `body` bytes.
     pub(super) fn read(user: &dyn UserMemory, first: u64, body: u64) -> Result<Self, Refused> {
         let options = wire::Options::none();
-        let mut list = Self { given: Vec::new(), options, known: Default::default() };
+        let (local, known) = Default::default();
+        let mut list = Self { given: Vec::new(), options, local, known };
         let (mut at, mut used, mut asked) = (first, BEFORE + body, body);
         while at != 0 {
             used += EACH;
@@ -124,9 +148,17 @@ impl List {
         };
         let mut bytes = vec![0; own as usize];
         user.read(at.wrapping_add(HEADER), &mut bytes)?;
-        if header.reqtype == option::OFFSETS {
-            let offsets = crate::abi::Offsets::read_from_bytes(&bytes);
-            self.options.offsets = offsets.unwrap_or_else(|_| crate::abi::Offsets::new_zeroed());
+        let word = |at: usize| u64::read_from_bytes(&bytes[at..at + 8]).unwrap_or(0);
+        match header.reqtype {
+            option::OFFSETS => {
+                let offsets = crate::abi::Offsets::read_from_bytes(&bytes);
+                self.options.offsets =
+                    offsets.unwrap_or_else(|_| crate::abi::Offsets::new_zeroed());
+            }
+            option::CSB => self.local.csb = Some((word(0), word(8))),
+            option::SYNC_KLOOP_MODE => self.local.mode = Some(word(0) as u32),
+            option::SYNC_KLOOP_EVENTFDS => self.local.events = Some(pairs(&bytes)),
+            _ => {}
         }
         Ok(own)
     }

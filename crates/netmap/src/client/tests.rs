@@ -66,8 +66,8 @@ fn given(reqtype: u32, next: u64) -> OptionHeader {
 }
 
 /// An answer that says that all went well.
-fn well(ask: &Ask) -> Result<Answer, Errno> {
-    Ok(Answer::to(ask))
+fn well(question: &mut Question) -> Result<Answer, Errno> {
+    Ok(Answer::to(&question.ask))
 }
 
 /// Carries out a `REGISTER` with these options, one behind the other.

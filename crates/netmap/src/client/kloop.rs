@@ -1,0 +1,263 @@
+//! Cursors in blocks of the program's (CSB), and the loop that syncs by them in the thread that asks for
+//! it (netmap-abi.md 2.10).
+//!
+//! The program writes one block of 64 bytes a ring, the loop another; send rings come first. The words of
+//! the ring's own header are of no use to the program then, so the loop hands over through them.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::bound::Bound;
+use super::ring::{Ring, Synced};
+use super::{Local, Program, Waiter};
+use crate::abi::flags;
+
+/// Bytes of a block.
+const BLOCK: u64 = 64;
+/// In blocks that the program writes.
+mod program {
+    pub(super) const HEAD: u64 = 0;
+    pub(super) const CUR: u64 = 4;
+    pub(super) const NEED_KICK: u64 = 8;
+}
+/// In blocks that the loop writes.
+mod core {
+    pub(super) const HWCUR: u64 = 0;
+    pub(super) const HWTAIL: u64 = 4;
+    pub(super) const NEED_KICK: u64 = 8;
+}
+/// Longest sleep that may be asked for, in microseconds.
+const MOST_SLEEP: u32 = 1_000_000;
+/// Longest sleep between signals.
+const IDLE: Duration = Duration::from_secs(3);
+/// Modes that are known: what each would save a kernel, there is nothing to be saved here.
+const MODES: u32 = 3;
+
+/// Where a descriptor's blocks are, and whether a loop runs.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    program: AtomicU64,
+    core: AtomicU64,
+    stop: OnceLock<OwnedFd>,
+    running: AtomicBool,
+    stopping: AtomicBool,
+}
+
+impl Blocks {
+    /// True if there are some.
+    pub(super) fn is_some(&self) -> bool {
+        self.program.load(Ordering::Relaxed) != 0
+    }
+
+    /// What ends the sleep of a loop.
+    pub(super) fn stop_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.stop.get().map(AsFd::as_fd)
+    }
+}
+
+/// A loop, as it was asked for.
+#[derive(Debug)]
+pub struct Start {
+    sleep: Duration,
+    /// What the program signals, and what is signalled, for each ring.
+    events: Option<Vec<(i32, i32)>>,
+}
+
+/// What a request to start a loop says, or which of its two options is wrong.
+///
+/// # Errors
+/// `EINVAL`, and true for each of the options (descriptors, mode) that it is for.
+pub fn start_arguments(sleep: u32, local: &Local) -> Result<Start, (Errno, [bool; 2])> {
+    if sleep > MOST_SLEEP {
+        return Err((Errno::INVAL, [false, false]));
+    }
+    let events = match &local.events {
+        Some(None) => return Err((Errno::INVAL, [true, false])),
+        // A ring without a descriptor makes all of it a loop that sleeps.
+        Some(Some(pairs)) if pairs.iter().all(|(io, _)| *io >= 0) => Some(pairs.clone()),
+        _ => None,
+    };
+    let mode = local.mode.unwrap_or(0);
+    if mode & !MODES != 0 || (mode != 0 && events.is_none()) {
+        return Err((Errno::INVAL, [false, true]));
+    }
+    Ok(Start { sleep: Duration::from_micros(sleep.into()), events })
+}
+
+impl Bound {
+    /// True if cursors are in blocks of the program's.
+    #[must_use]
+    pub fn has_blocks(&self) -> bool {
+        self.blocks.is_some()
+    }
+
+    /// Takes cursors from, and tells them in, blocks at these addresses from now on.
+    ///
+    /// # Errors
+    /// `EINVAL` for a descriptor whose rings others may have, or an address that is no multiple of 64;
+    /// `EBUSY` while a loop runs; `EFAULT`.
+    pub fn use_blocks(
+        &self,
+        (program, core): (u64, u64),
+        user: &dyn Program,
+        raise: impl Fn(OwnedFd) -> OwnedFd,
+    ) -> Result<(), Errno> {
+        if self.blocks.running.load(Ordering::Acquire) {
+            return Err(Errno::BUSY);
+        }
+        check_blocks(self.flags, (program, core))?;
+        for (at, ring) in (0..).zip(self.send.iter().chain(&self.receive)) {
+            let header = &ring.memory.header;
+            let [head, cur, tail] =
+                [&header.head, &header.cur, &header.tail].map(|word| word.load(Ordering::Relaxed));
+            let words = |words: [u32; 4]| words.map(u32::to_le_bytes).concat();
+            user.write(program + at * BLOCK, &words([head, cur, 1, 1]))?;
+            user.write(core + at * BLOCK, &words([head, tail, 1, 0])[..12])?;
+        }
+        if self.blocks.stop.get().is_none() {
+            let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+            // Another thread may have been first; its descriptor is as good.
+            let _ = self.blocks.stop.set(raise(stop));
+        }
+        self.blocks.core.store(core, Ordering::Relaxed);
+        self.blocks.program.store(program, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Syncs all rings until [`stop_loop`](Self::stop_loop) is called.
+    ///
+    /// # Errors
+    /// `EINVAL` without blocks, `EBUSY` if a loop runs.
+    pub fn run_loop(
+        &self,
+        start: &Start,
+        user: &dyn Program,
+        waiter: &mut Waiter,
+    ) -> Result<(), Errno> {
+        if !self.blocks.is_some() {
+            return Err(Errno::INVAL);
+        }
+        let rings = self.send.len() + self.receive.len();
+        if start.events.as_ref().is_some_and(|pairs| pairs.len() != rings) {
+            return Err(Errno::INVAL);
+        }
+        if let Some(wake) = self.wake_fd() {
+            waiter.watch(wake, 0)?;
+        }
+        if self.blocks.running.swap(true, Ordering::AcqRel) {
+            return Err(Errno::BUSY);
+        }
+        while !self.blocks.stopping.load(Ordering::Acquire) && !self.is_gone() {
+            if !self.turn(start, user) {
+                self.pause(start, user, waiter);
+            }
+        }
+        if let Some(stop) = self.blocks.stop_fd() {
+            let _ = rustix::io::read(stop, &mut [0; 8]);
+        }
+        self.blocks.stopping.store(false, Ordering::Release);
+        self.blocks.running.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    /// Ends the loop that runs, or the next one at once.
+    pub fn stop_loop(&self) {
+        self.blocks.stopping.store(true, Ordering::Release);
+        if let Some(stop) = self.blocks.stop_fd() {
+            let _ = rustix::io::write(stop, &1_u64.to_ne_bytes());
+        }
+        while self.blocks.running.load(Ordering::Acquire) {
+            std::thread::sleep(Duration::from_micros(100));
+        }
+    }
+
+    /// Syncs each ring once; true if something moved.
+    fn turn(&self, start: &Start, user: &dyn Program) -> bool {
+        let (mut moved, mut wake) = (false, false);
+        for at in 0..self.send.len() + self.receive.len() {
+            let (synced, changed) = self.sync_by_blocks(at, user);
+            wake |= synced == Synced::Wake;
+            moved |= changed;
+            let irq = start.events.as_ref().and_then(|pairs| pairs.get(at)).map(|pair| pair.1);
+            let block = self.blocks.program.load(Ordering::Relaxed) + BLOCK * at as u64;
+            if let (true, Some(irq)) = (changed, irq.filter(|irq| *irq >= 0))
+                && user.load(block + program::NEED_KICK) != 0
+            {
+                user.signal(irq);
+            }
+        }
+        self.wake_peer(wake);
+        moved
+    }
+
+    /// Syncs a ring by its blocks; true if its tail moved.
+    fn sync_by_blocks(&self, at: usize, user: &dyn Program) -> (Synced, bool) {
+        let (theirs, ours) = self.addresses(at);
+        let Some((ring, is_send)) = self.ring_number(at) else { return (Synced::Quiet, false) };
+        // The program writes cur before head.
+        let head = user.load(theirs + program::HEAD);
+        let cur = user.load(theirs + program::CUR);
+        let header = &ring.memory.header;
+        header.head.store(head, Ordering::Relaxed);
+        header.cur.store(cur, Ordering::Relaxed);
+        let synced = if is_send { ring.sync_send(user) } else { ring.sync_receive() };
+        let tail = header.tail.load(Ordering::Relaxed);
+        let moved = user.load(ours + core::HWTAIL) != tail;
+        user.store(ours + core::HWCUR, ring.memory.control.owner.0.own());
+        user.store(ours + core::HWTAIL, tail);
+        (synced, moved)
+    }
+
+    fn addresses(&self, at: usize) -> (u64, u64) {
+        let [theirs, ours] =
+            [&self.blocks.program, &self.blocks.core].map(|at| at.load(Ordering::Relaxed));
+        (theirs + BLOCK * at as u64, ours + BLOCK * at as u64)
+    }
+
+    fn ring_number(&self, at: usize) -> Option<(&Ring, bool)> {
+        let send = self.send.get(at).map(|ring| (ring, true));
+        send.or_else(|| Some((self.receive.get(at.checked_sub(self.send.len())?)?, false)))
+    }
+
+    /// Sleeps: for the time that was asked for, or until somebody signals.
+    fn pause(&self, start: &Start, user: &dyn Program, waiter: &Waiter) {
+        let Some(stop) = self.blocks.stop_fd() else { return };
+        let Some(pairs) = &start.events else {
+            if start.sleep.is_zero() {
+                return std::thread::yield_now();
+            }
+            return user.wait(&[], &[stop], start.sleep);
+        };
+        let set_kicks = |wanted: u32| {
+            for at in 0..pairs.len() {
+                user.store(self.addresses(at).1 + core::NEED_KICK, wanted);
+            }
+        };
+        // What comes from here on is told.
+        waiter.take();
+        set_kicks(1);
+        self.arm(true, true);
+        // Both sides have stored before they load.
+        std::sync::atomic::fence(Ordering::SeqCst);
+        if !self.turn(start, user) && !self.blocks.stopping.load(Ordering::Acquire) {
+            let fds: Vec<i32> = pairs.iter().map(|pair| pair.0).collect();
+            user.wait(&fds, &[stop, waiter.as_fd()], IDLE);
+        }
+        set_kicks(0);
+    }
+}
+
+/// Whether a descriptor with these flags may have blocks at these addresses.
+///
+/// # Errors
+/// `EINVAL`.
+pub fn check_blocks(register: u64, (program, core): (u64, u64)) -> Result<(), Errno> {
+    let aligned = program != 0 && core != 0 && (program | core).is_multiple_of(BLOCK);
+    let good = aligned && register & flags::EXCLUSIVE != 0;
+    good.then_some(()).ok_or(Errno::INVAL)
+}
