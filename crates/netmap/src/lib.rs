@@ -12,6 +12,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`abi`] | netmap's numbers and structures |
+//! | [`extmem`] | regions in memory of the program's own |
 //! | [`wire`] | messages between the library in a program and the daemon |
 //! | [`broker`] | daemon's side: names, regions, descriptors |
 //! | [`client`] | program's side: requests copied in and out, rings synced |
@@ -23,4 +24,5 @@
 pub mod abi;
 pub mod broker;
 pub mod client;
+pub mod extmem;
 pub mod wire;

@@ -4,7 +4,7 @@
 //! | ask | its descriptors | answer's descriptors |
 //! |---|---|---|
 //! | [`kind::OPEN`] | - | token: what the program gets for `/dev/netmap` |
-//! | [`kind::CONTROL`] | token | of a descriptor that is bound then: memory file, and its wake-ups |
+//! | [`kind::CONTROL`] | token; with the option EXTMEM the memory file, too | of a descriptor that is bound then: memory file, and its wake-ups |
 //! | [`kind::IDENTIFY`] | token | as above |
 //!
 //! A token is known by its socket cookie, which all its copies in all processes share. What a bound

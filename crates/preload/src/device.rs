@@ -1,7 +1,7 @@
 //! A descriptor of `/dev/netmap`: open, ioctl, mmap.
 
 use std::ffi::{c_int, c_void};
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 use crate::user::{Memory, read_some};
-use crate::{fds, real};
+use crate::{extmem, fds, real};
 
 /// The file that programs open.
 const PATH: &[u8] = b"/dev/netmap\0";
@@ -76,7 +76,7 @@ impl Device {
     }
 
     fn ask(&self, fd: RawFd, question: &Ask) -> Result<Answer, Errno> {
-        let (answer, fds) = client::ask(question, Some(borrow(fd)))?;
+        let (answer, fds) = client::ask(question, &[borrow(fd)])?;
         self.bind(&answer, fds);
         Ok(answer)
     }
@@ -102,7 +102,9 @@ impl Device {
     fn control(&self, fd: RawFd, question: &mut Question) -> Result<Answer, Errno> {
         let Question { ask, local } = question;
         match ask.reqtype {
-            reqtype::REGISTER if local.csb.is_some() => self.register_with_blocks(fd, question),
+            reqtype::REGISTER if local.csb.is_some() || local.extmem.is_some() => {
+                self.register_with(fd, question)
+            }
             reqtype::CSB_ENABLE => {
                 let bound = self.bound(fd).ok_or(Errno::NXIO)?;
                 let blocks = local.csb.ok_or(Errno::INVAL)?;
@@ -136,23 +138,32 @@ impl Device {
         }
     }
 
-    /// `REGISTER` with cursors in blocks of the program's. What can be wrong with those is found before the
-    /// daemon binds the descriptor.
-    fn register_with_blocks(&self, fd: RawFd, question: &mut Question) -> Result<Answer, Errno> {
+    /// `REGISTER` with cursors in blocks of the program's, or with its memory. What can be wrong with those is
+    /// found before the daemon binds the descriptor.
+    fn register_with(&self, fd: RawFd, question: &mut Question) -> Result<Answer, Errno> {
         let Question { ask, local } = question;
-        let blocks = local.csb.ok_or(Errno::INVAL)?;
         let register = Register::read_from_prefix(&ask.body).map_err(|_| Errno::INVAL)?.0;
-        if self.known_bound().is_none() {
+        let is_new = self.known_bound().is_none();
+        let mut memory = None;
+        if let (Some(at), true) = (local.extmem, is_new) {
+            match extmem::share(at, &ask.options.extmem) {
+                Ok(file) => memory = Some(file),
+                Err(errno) => return Ok(answer_for(ask, Err(errno), &[option::EXTMEM])),
+            }
+        }
+        if let (Some(blocks), true) = (local.csb, is_new) {
             let checked = client::check_blocks(register.flags, blocks);
             if checked.is_err() {
                 return Ok(answer_for(ask, checked, &[option::CSB]));
             }
             ask.options.given &= !(1 << option::CSB);
         }
-        let mut answer = self.ask(fd, ask)?;
-        if answer.status == 0 {
-            let bound = self.bound(fd).ok_or(Errno::NXIO)?;
-            bound.use_blocks(blocks, &Memory, fds::raise)?;
+        let mut with = vec![borrow(fd)];
+        with.extend(memory.as_ref().map(AsFd::as_fd));
+        let (mut answer, fds) = client::ask(ask, &with)?;
+        self.bind(&answer, fds);
+        if let (Some(blocks), 0) = (local.csb, answer.status) {
+            self.bound(fd).ok_or(Errno::NXIO)?.use_blocks(blocks, &Memory, fds::raise)?;
             answer.options.status[option::CSB as usize] = 0;
         }
         Ok(answer)

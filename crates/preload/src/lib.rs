@@ -9,7 +9,7 @@
 //! | `hooks` | the functions that the library exports |
 //! | `real` | those of the C library |
 //! | `fds` | which descriptors are netmap's, or ours |
-//! | `device` | open, ioctl, mmap |
+//! | `device`, `extmem` | open, ioctl, mmap; memory of the program's own |
 //! | `poll`, `select`, `epoll` | waiting for netmap's descriptors and others at once |
 //! | `user` | the program's memory, read and written so that a bad address is an error |
 //!
@@ -21,6 +21,7 @@
 
 mod device;
 mod epoll;
+mod extmem;
 mod fds;
 mod fork;
 mod hooks;

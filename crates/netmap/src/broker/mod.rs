@@ -27,6 +27,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use self::adapter::{Adapter, Choice, Kind};
 use self::list::List;
+pub use self::region::File;
 use self::region::Region;
 use crate::abi::{reqtype, text};
 use crate::wire::{Answer, Ask, Bound, Options, port};
@@ -104,6 +105,8 @@ struct Call<'a> {
     name: &'a mut [u8; crate::abi::NAME],
     body: &'a mut [u8; crate::abi::MOST_BODY],
     options: &'a mut Options,
+    /// Memory of the program's.
+    memory: Option<File>,
 }
 
 impl Call<'_> {
@@ -139,8 +142,8 @@ impl<S: Switches> Broker<S> {
         self.opened.values().filter(|opened| opened.uid == uid).count()
     }
 
-    /// Carries out a request.
-    pub async fn control(&mut self, cookie: u64, ask: &Ask) -> Reply {
+    /// Carries out a request, with memory of the program's if it came with some.
+    pub async fn control(&mut self, cookie: u64, ask: &Ask, memory: Option<File>) -> Reply {
         let mut answer = Answer::to(ask);
         let Some(opened) = self.opened.get(&cookie) else {
             answer.status = Errno::NXIO.raw_os_error();
@@ -148,7 +151,7 @@ impl<S: Switches> Broker<S> {
         };
         let uid = opened.uid;
         let Answer { name, body, options, .. } = &mut answer;
-        let call = Call { cookie, uid, name, body, options };
+        let call = Call { cookie, uid, name, body, options, memory };
         let done = self.dispatch(ask.reqtype, call).await;
         answer.status = done.err().map_or(0, Errno::raw_os_error);
         self.describe(cookie, answer)

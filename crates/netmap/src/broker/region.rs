@@ -124,17 +124,33 @@ pub(super) struct Interface<'a> {
     pub(super) bound: [Range<u32>; 2],
 }
 
+/// A memory file, and who closes it.
+pub type File = Box<dyn AsFd + Send + Sync>;
+
+/// What a memory file is known by.
+pub(super) fn identity_of(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
+    let stat = rustix::fs::fstat(file)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
 /// One memory file.
-#[derive(Debug)]
 pub(super) struct Region {
     pub(super) id: u16,
     /// The user whose programs may use it.
     pub(super) uid: u32,
     pub(super) geometry: Geometry,
-    file: Memfd,
+    file: File,
+    /// What the file is known by, if a program made it.
+    identity: Option<(u64, u64)>,
     books: Books,
     /// Bound descriptors. When the last is gone, everything is free again.
     users: u32,
+}
+
+impl std::fmt::Debug for Region {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Region {} of user {}, {} users", self.id, self.uid, self.users)
+    }
 }
 
 impl Region {
@@ -142,8 +158,30 @@ impl Region {
         geometry.check(usize::MAX).map_err(|_| Errno::NOMEM)?;
         let len = geometry.file_size() as usize;
         let file = Memfd::create("toklat-netmap", len, Pages::Small).map_err(|_| Errno::NOMEM)?;
+        Ok(Self::over(id, uid, geometry, (Box::new(file), None)))
+    }
+
+    /// A region in a memory file that a program made, whose size is fixed.
+    pub(super) fn adopt(id: u16, uid: u32, geometry: Geometry, file: File) -> Result<Self, Errno> {
+        let len = Memfd::sealed_len(file.as_fd()).map_err(|_| Errno::INVAL)?;
+        geometry.check(len).map_err(|_| Errno::INVAL)?;
+        let identity = Some(identity_of(file.as_fd())?);
+        Ok(Self::over(id, uid, geometry, (file, identity)))
+    }
+
+    fn over(
+        id: u16,
+        uid: u32,
+        geometry: Geometry,
+        (file, identity): (File, Option<(u64, u64)>),
+    ) -> Self {
         let books = Books::new(&geometry);
-        Ok(Self { id, uid, geometry, file, books, users: 0 })
+        Self { id, uid, geometry, file, identity, books, users: 0 }
+    }
+
+    /// True if it is in this file.
+    pub(super) fn is_in(&self, identity: (u64, u64)) -> bool {
+        self.identity == Some(identity)
     }
 
     pub(super) fn file(&self) -> BorrowedFd<'_> {
@@ -317,13 +355,13 @@ impl Region {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno> {
-        let written = rustix::io::pwrite(&self.file, bytes, at)?;
+        let written = rustix::io::pwrite(self.file.as_fd(), bytes, at)?;
         if written == bytes.len() { Ok(()) } else { Err(Errno::NOMEM) }
     }
 
     fn read(&self, at: u64, bytes: &mut [u8]) -> Result<(), Errno> {
         let len = bytes.len();
-        let read = rustix::io::pread(&self.file, bytes, at)?;
+        let read = rustix::io::pread(self.file.as_fd(), bytes, at)?;
         if read == len { Ok(()) } else { Err(Errno::IO) }
     }
 

@@ -2,12 +2,13 @@
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
+use shmem::Memfd;
 
 use super::adapter::{Adapter, Choice, Kind, Rings};
 use super::name::Name;
-use super::region::{Fill, Interface, Region, Shape, Way};
+use super::region::{Fill, Interface, Region, Shape, Way, identity_of};
 use super::{Binding, Broker, Call, NewPort, Switches};
-use crate::abi::{Register, flags, mode};
+use crate::abi::{Register, flags, mode, option};
 
 /// Most buffers that a port of a switch may have beside those of its rings.
 const MOST_EXTRA: u32 = 128 * 4096;
@@ -30,11 +31,31 @@ impl<S: Switches> Broker<S> {
         if request.flags & flags::ZCOPY_MON != 0 {
             request.flags |= flags::MONITOR_TX | flags::MONITOR_RX;
         }
+        let memory = self.adopt_memory(&mut call)?;
+        request.mem_id = memory.unwrap_or(request.mem_id);
+        let done = self.register_in(&mut call, &mut request, memory).await;
+        if let (Some(memory), Err(_)) = (memory, done) {
+            self.drop_region(memory);
+        }
+        done
+    }
+
+    /// Binds a descriptor to what is named, which must be in memory of the program's if that gave some.
+    async fn register_in(
+        &mut self,
+        call: &mut Call<'_>,
+        request: &mut Register,
+        memory: Option<u16>,
+    ) -> Result<(), Errno> {
         let name = call.name()?.to_owned();
-        let key = self.find_or_make(&call, &name, &request)?;
-        let bound = self.bind(&call, &key, &name, &mut request).await;
-        if bound.is_ok() && call.options.given != 0 {
-            // None of those that can be given here is known.
+        let key = self.find_or_make(call, &name, request)?;
+        let region = self.adapters.get(&key).map(|adapter| adapter.region);
+        let bound = match memory {
+            Some(_) if region != memory => Err(Errno::BUSY),
+            _ => self.bind(call, &key, &name, request).await,
+        };
+        let unknown = call.options.given & !(1 << option::EXTMEM);
+        if bound.is_ok() && unknown != 0 {
             self.undo(call.cookie).await;
             return Err(Errno::OPNOTSUPP);
         }
@@ -42,8 +63,39 @@ impl<S: Switches> Broker<S> {
             self.collect(&key).await;
         }
         bound?;
-        call.answer(&request);
+        call.answer(request);
         Ok(())
+    }
+
+    /// The region in memory of the program's, if the request came with some.
+    fn adopt_memory(&mut self, call: &mut Call<'_>) -> Result<Option<u16>, Errno> {
+        if !call.options.has(option::EXTMEM) {
+            return Ok(None);
+        }
+        let adopted = self.adopt(call);
+        let errno = adopted.err().map_or(0, Errno::raw_os_error);
+        call.options.status[option::EXTMEM as usize] = errno.unsigned_abs();
+        adopted.map(Some)
+    }
+
+    fn adopt(&mut self, call: &mut Call<'_>) -> Result<u16, Errno> {
+        let file = call.memory.take().ok_or(Errno::INVAL)?;
+        Memfd::sealed_len(file.as_fd()).map_err(|_| Errno::INVAL)?;
+        let identity = identity_of(file.as_fd())?;
+        let known = self.regions.values().find(|region| region.is_in(identity));
+        let id = match known {
+            Some(region) => region.id,
+            None => {
+                let geometry = crate::extmem::geometry(&call.options.extmem)?;
+                let id = self.free_region_id().ok_or(Errno::NOMEM)?;
+                self.regions.insert(id, Region::adopt(id, call.uid, geometry, file)?);
+                id
+            }
+        };
+        if let Some(region) = self.regions.get(&id) {
+            call.options.extmem = region.pools();
+        }
+        Ok(id)
     }
 
     /// Takes a binding back at once.

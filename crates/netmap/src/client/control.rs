@@ -90,6 +90,7 @@ fn finish(
     if answer.status != 0 {
         return Err(Errno::from_raw_os_error(answer.status));
     }
+    list.write_bodies(user)?;
     header.name = answer.name;
     user.write(header.body, &answer.body[..body])
         .or_else(|error| if body == 0 { Ok(()) } else { Err(error) })

@@ -19,16 +19,16 @@ const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// Most descriptors of an answer.
 const MOST_FDS: usize = 4;
 
-/// Asks the daemon about `token`, if there is one.
+/// Asks the daemon, with descriptors: at most two.
 ///
 /// # Errors
 /// `ENXIO` if there is no daemon, `EACCES` if it may not be asked, or what it answered.
-pub fn ask(question: &Ask, token: Option<BorrowedFd<'_>>) -> Result<(Answer, Vec<OwnedFd>), Errno> {
+pub fn ask(question: &Ask, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Errno> {
     let socket = connect()?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);
-    if let Some(token) = &token {
-        control.push(SendAncillaryMessage::ScmRights(std::slice::from_ref(token)));
+    if !fds.is_empty() {
+        control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let bytes = [rustix::io::IoSlice::new(question.as_bytes())];
     rustix::io::retry_on_intr(|| {
@@ -47,7 +47,7 @@ pub fn ask(question: &Ask, token: Option<BorrowedFd<'_>>) -> Result<(Answer, Vec
 /// # Errors
 /// As [`ask`].
 pub fn open() -> Result<OwnedFd, Errno> {
-    let (answer, fds) = ask(&Ask::new(kind::OPEN, 0), None)?;
+    let (answer, fds) = ask(&Ask::new(kind::OPEN, 0), &[])?;
     if answer.status != 0 {
         return Err(Errno::from_raw_os_error(answer.status));
     }
@@ -60,7 +60,7 @@ pub fn open() -> Result<OwnedFd, Errno> {
 /// # Errors
 /// As [`ask`].
 pub fn identify(token: BorrowedFd<'_>) -> Result<Option<(Answer, Vec<OwnedFd>)>, Errno> {
-    let (answer, fds) = ask(&Ask::new(kind::IDENTIFY, 0), Some(token))?;
+    let (answer, fds) = ask(&Ask::new(kind::IDENTIFY, 0), &[token])?;
     Ok((answer.status == 0).then_some((answer, fds)))
 }
 

@@ -48,6 +48,8 @@ pub struct Local {
     pub events: Option<Option<Vec<(i32, i32)>>>,
     /// How a sync loop is to work.
     pub mode: Option<u32>,
+    /// Where memory of the program's is.
+    pub extmem: Option<u64>,
 }
 
 /// Pairs of descriptors, if the bytes are such.
@@ -155,6 +157,11 @@ impl List {
                 self.options.offsets =
                     offsets.unwrap_or_else(|_| crate::abi::Offsets::new_zeroed());
             }
+            option::EXTMEM => {
+                self.local.extmem = Some(word(0));
+                let info = crate::abi::PoolsInfo::read_from_bytes(&bytes[8..]);
+                self.options.extmem = info.unwrap_or_default();
+            }
             option::CSB => self.local.csb = Some((word(0), word(8))),
             option::SYNC_KLOOP_MODE => self.local.mode = Some(word(0) as u32),
             option::SYNC_KLOOP_EVENTFDS => self.local.events = Some(pairs(&bytes)),
@@ -165,10 +172,21 @@ impl List {
 
     /// Takes over what the daemon said of each option.
     pub(super) fn answer(&mut self, options: &wire::Options) {
+        self.options.extmem = options.extmem;
         for (place, status) in self.known.iter().zip(options.status) {
             if let Some(at) = place {
                 self.given[*at].header.status = status;
             }
+        }
+    }
+
+    /// Writes back what an option says of a request that was carried out.
+    pub(super) fn write_bodies(&self, user: &dyn UserMemory) -> Result<(), Errno> {
+        match self.known[option::EXTMEM as usize].map(|at| self.given[at]) {
+            Some(given) if given.header.status == 0 => {
+                user.write(given.at.wrapping_add(HEADER + 8), self.options.extmem.as_bytes())
+            }
+            _ => Ok(()),
         }
     }
 

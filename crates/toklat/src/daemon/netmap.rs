@@ -9,7 +9,7 @@ use std::time::Duration;
 use dataplane::config::RingAttach;
 use fabric::Policy;
 use jail::strangers::Descriptor;
-use netmap::broker::{Broker, NewPort, Reply, Switches};
+use netmap::broker::{Broker, File, NewPort, Reply, Switches};
 use netmap::wire::{Answer, Ask, kind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -77,10 +77,11 @@ pub async fn answer(
     if ask.version != netmap::wire::VERSION || message.truncated {
         return refused(Errno::INVAL);
     }
-    let done = match (ask.kind, <[Descriptor; 1]>::try_from(message.fds)) {
-        (kind::OPEN, Err(none)) if none.is_empty() => open(&ask, client, supervisor).await,
-        (kind::CONTROL | kind::IDENTIFY, Ok([token])) => {
-            control(&ask, &token, client, supervisor).await
+    let mut fds = message.fds.into_iter();
+    let done = match (ask.kind, fds.next(), fds.next(), fds.next()) {
+        (kind::OPEN, None, None, None) => open(&ask, client, supervisor).await,
+        (kind::CONTROL | kind::IDENTIFY, Some(token), memory, None) => {
+            control(&ask, (&token, memory), client, supervisor).await
         }
         _ => Err(Errno::INVAL),
     };
@@ -111,7 +112,7 @@ async fn open(
 /// Carries out a request on a descriptor.
 async fn control(
     ask: &Ask,
-    token: &Descriptor,
+    (token, memory): (&Descriptor, Option<Descriptor>),
     client: Client,
     supervisor: &Arc<Supervisor>,
 ) -> Result<(Answer, Vec<Descriptor>), Errno> {
@@ -121,7 +122,7 @@ async fn control(
     close_hung_up(broker, supervisor).await;
     let (answer, fds): Reply = match ask.kind {
         kind::IDENTIFY => broker.identify(cookie, ask),
-        _ => broker.control(cookie, ask).await,
+        _ => broker.control(cookie, ask, memory.map(|memory| Box::new(memory) as File)).await,
     };
     let Client { uid, pid } = client;
     tracing::debug!(uid, pid, request = ask.reqtype, status = answer.status, "netmap request");

@@ -964,6 +964,54 @@ static void kloop_events(void)
 	run_kloop(1);
 }
 
+struct extmem_option { struct nm_option o; uint64_t at; struct nm_pools_info info; };
+
+static void extmem(void)
+{
+	size_t size = 1 << 22;
+	char *mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_ANONYMOUS | MAP_PRIVATE, -1, 0);
+	CHECK(mem != MAP_FAILED);
+	struct extmem_option o = { .o.reqtype = 1, .at = (uintptr_t)mem + 8, .info = { .memsize = size, .buf_total = 300 } };
+	struct nm_register reg = { .mode = ALL_NIC, .tx_slots = 128, .rx_slots = 128 };
+	struct nm d[2];
+	for (int i = 0; i < 2; i++)
+		d[i].fd = nm_open();
+	FAILS(nm_ctrl_with(d[0].fd, REGISTER, "vale0:a", &reg, &o), EINVAL);
+	CHECK(o.o.status == EINVAL);
+	o.at -= 8;
+	o.info.buf_total = 100000;
+	FAILS(nm_ctrl_with(d[0].fd, REGISTER, "vale0:a", &reg, &o), ENOMEM);
+	CHECK(o.o.status == ENOMEM);
+	o.info.buf_total = 300;
+	o.at = 0x10000;
+	FAILS(nm_ctrl_with(d[0].fd, REGISTER, "vale0:a", &reg, &o), EFAULT);
+	strcpy(mem + size - 10, "kept");
+	for (int i = 0; i < 2; i++) {
+		o.at = (uintptr_t)mem;
+		o.info = (struct nm_pools_info){ .memsize = size, .buf_total = 600, .ring_total = 8, .if_total = 4 };
+		d[i].reg = (struct nm_register){ .mode = ALL_NIC, .tx_slots = 128, .rx_slots = 128 };
+		CHECK(nm_ctrl_with(d[i].fd, REGISTER, i ? "vale0:b" : "vale0:a", &d[i].reg, &o) == 0);
+		CHECK(o.o.status == 0 && o.at == (uintptr_t)mem && d[i].reg.memsize == size);
+		CHECK(o.info.memsize == size && o.info.buf_size == 2048 && o.info.ring_total == 8);
+		CHECK(o.info.buf_total > 1000);
+		/* At the program's own address. */
+		d[i].mem = mem;
+		d[i].nifp = (struct nm_if *)(mem + d[i].reg.offset);
+		CHECK(nm_tx(&d[i], 0)->num_slots == 128);
+	}
+	CHECK(d[0].reg.mem_id == d[1].reg.mem_id && !strcmp(mem + size - 10, "kept"));
+	for (uint32_t n = 0; n < 1000; n++) {
+		nm_put(nm_tx(&d[0], 0), 1, -1, n);
+		CHECK(ioctl(d[0].fd, NIOCTXSYNC, NULL) == 0 && nm_get(d[1].fd, nm_rx(&d[1], 0)) == n);
+	}
+	/* A port that is there has its memory. */
+	int fd = nm_open();
+	reg = (struct nm_register){ .mode = ALL_NIC };
+	struct nm c = nm_port("vale0:c");
+	FAILS(nm_ctrl_with(fd, REGISTER, "vale0:c", &reg, &o), EBUSY);
+	CHECK(c.reg.mem_id != d[0].reg.mem_id);
+}
+
 static const struct { const char *name; void (*run)(void); } rules[] = {
 #define RULE(name) { #name, name }
 	RULE(unbound), RULE(lowest_number), RULE(layout), RULE(errors), RULE(options), RULE(poll_sends),
@@ -971,7 +1019,7 @@ static const struct { const char *name; void (*run)(void); } rules[] = {
 	RULE(fragments), RULE(extra_buffers), RULE(shared_region), RULE(information), RULE(legacy),
 	RULE(pipes), RULE(pipe_zero_copy), RULE(persistent), RULE(monitors), RULE(copies), RULE(passing),
 	RULE(executed), RULE(close_all), RULE(threads), RULE(shared_ring),
-	RULE(csb), RULE(kloop_sleeps), RULE(kloop_events),
+	RULE(csb), RULE(kloop_sleeps), RULE(kloop_events), RULE(extmem),
 };
 
 int main(int argc, char **argv)

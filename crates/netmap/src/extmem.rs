@@ -1,0 +1,77 @@
+//! Memory of the program's own, to be divided as a region (option EXTMEM; netmap-abi.md 2.6, 5.6).
+//!
+//! The library puts a memory file in the place of the pages, so that the daemon and the data process can
+//! have it; both sides find out with [`geometry`] how it is divided.
+
+use ring::layout::{Geometry, RESERVED_BUFFERS};
+use rustix::io::Errno;
+
+use crate::abi::PoolsInfo;
+
+/// What there is at least of each, where the program does not say.
+const LEAST: Geometry = Geometry {
+    if_size: 1024,
+    if_num: 2,
+    ring_size: 20_480,
+    ring_num: 4,
+    buf_size: 2048,
+    buf_num: 4098,
+};
+/// Most buffers of a region.
+const MOST_BUFFERS: u64 = 1_000_000;
+
+/// How memory is divided, of which the program says how much there is; what is left over is buffers.
+///
+/// # Errors
+/// `EINVAL` for a size out of range, `ENOMEM` if there is not enough of it.
+pub fn geometry(wanted: &PoolsInfo) -> Result<Geometry, Errno> {
+    let or = |value: u32, least: u32| if value == 0 { least } else { value };
+    let size = |value: u32, least: u32, step: u32| {
+        or(value, least).checked_next_multiple_of(step).ok_or(Errno::INVAL)
+    };
+    let mut geometry = Geometry {
+        if_size: size(wanted.if_size, LEAST.if_size, 64)?,
+        if_num: or(wanted.if_total, LEAST.if_num),
+        ring_size: size(wanted.ring_size, LEAST.ring_size, 128)?,
+        ring_num: or(wanted.ring_total, LEAST.ring_num),
+        buf_size: size(wanted.buf_size, LEAST.buf_size, 64)?,
+        buf_num: or(wanted.buf_total, LEAST.buf_num).max(RESERVED_BUFFERS + 1),
+    };
+    geometry.check(usize::MAX).map_err(|_| Errno::INVAL)?;
+    let room = wanted.memsize.checked_sub(geometry.buf_offset()).ok_or(Errno::NOMEM)?;
+    let buffers = room / u64::from(geometry.buf_size);
+    if buffers < u64::from(geometry.buf_num) {
+        return Err(Errno::NOMEM);
+    }
+    geometry.buf_num = buffers.min(MOST_BUFFERS) as u32;
+    geometry.check(usize::MAX).map_err(|_| Errno::INVAL)?;
+    Ok(geometry)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_over_is_buffers() {
+        let wanted = PoolsInfo { memsize: 1 << 22, buf_total: 100, ..PoolsInfo::default() };
+        let got = geometry(&wanted).unwrap();
+        assert_eq!((got.if_num, got.ring_num, got.buf_size), (2, 4, 2048));
+        assert_eq!(got.region_size(), 1 << 22);
+        assert!(got.file_size() > 1 << 22, "control blocks are beyond the program's memory");
+    }
+
+    #[test]
+    fn too_little_and_nonsense_are_refused() {
+        let none = PoolsInfo::default();
+        assert_eq!(geometry(&none), Err(Errno::NOMEM));
+        assert_eq!(geometry(&PoolsInfo { memsize: 1 << 22, ..none }), Err(Errno::NOMEM));
+        for wrong in [
+            PoolsInfo { if_size: u32::MAX, ..none },
+            PoolsInfo { ring_total: u32::MAX, ..none },
+            PoolsInfo { buf_size: 1 << 20, ..none },
+        ] {
+            assert_eq!(geometry(&PoolsInfo { memsize: 1 << 30, ..wrong }), Err(Errno::INVAL));
+        }
+    }
+}
