@@ -47,7 +47,8 @@ pub fn rpm() -> Result<()> {
 
 /// Builds the program, and has it write what packages hold of it.
 fn contents() -> Result<()> {
-    tool::run(&mut cargo(&["build", "--release", "--package", "toklat"]))?;
+    let packages = ["--package", "toklat", "--package", "toklat-preload"];
+    tool::run(cargo(&["build", "--release"]).args(packages))?;
     let release = tool::root().join("target/release");
     let program = release.join("toklat");
     let package = release.join("package");

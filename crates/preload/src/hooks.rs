@@ -2,6 +2,8 @@
 //!
 //! On the machines that are supported a function with variable arguments takes its first ones as any other
 //! does, so `open`, `ioctl` and `fcntl` have fixed ones here.
+//!
+//! A thread that is cancelled unwinds through what it called: functions that sleep let that pass.
 #![allow(
     clippy::missing_safety_doc,
     reason = "what each function demands is what the C library's of the same name does"
@@ -16,7 +18,7 @@ use netmap::abi::ioctl::is_netmap;
 use rustix::io::Errno;
 
 use crate::poll::{Until, milliseconds, of_timespec};
-use crate::{device, epoll, fds, poll, real, returned, select, set_errno};
+use crate::{device, epoll, fds, poll, real, returned, select, set_errno, told};
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 compile_error!("variable arguments are passed as fixed ones only on x86-64 and aarch64 Linux");
@@ -25,7 +27,7 @@ macro_rules! export {
     ($($(#[$meta:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $result:ty $body:block)*) => {$(
         $(#[$meta])*
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $result $body
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result $body
     )*};
 }
 
@@ -74,6 +76,16 @@ export! {
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: the caller's.
         unsafe { openat(dir, path, flags, 0) }
+    }
+}
+
+export! {
+    fn access(path: *const c_char, mode: c_int) -> c_int {
+        if device::is_device(path) && mode & libc::X_OK == 0 {
+            return 0;
+        }
+        // SAFETY: the caller's.
+        unsafe { real::access(path, mode) }
     }
 }
 
@@ -161,7 +173,7 @@ unsafe fn poll_list(
     let list = unsafe { std::slice::from_raw_parts_mut(list, count as usize) };
     // SAFETY: null, or the caller's.
     let mask = unsafe { given(mask) };
-    returned(|| poll::poll(list, until?, mask))
+    told(until.and_then(|until| poll::poll(list, until, mask)))
 }
 
 export! {
@@ -219,22 +231,7 @@ export! {
         }
         // SAFETY: null, or the caller's.
         let timeout = unsafe { timeout.as_mut() };
-        returned(|| {
-            let time = match &timeout {
-                Some(timeval { tv_sec, tv_usec }) => {
-                    of_timespec(Some(&timespec { tv_sec: *tv_sec, tv_nsec: tv_usec * 1000 }))?
-                }
-                None => None,
-            };
-            let started = std::time::Instant::now();
-            let done = select::select(count, &mut sets, time, None);
-            if let (Some(timeout), Some(time)) = (timeout, time) {
-                let left = time.saturating_sub(started.elapsed());
-                timeout.tv_sec = left.as_secs() as libc::time_t;
-                timeout.tv_usec = left.subsec_micros().into();
-            }
-            done
-        })
+        told(select::select_for(count, &mut sets, timeout))
     }
     fn __select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
@@ -255,7 +252,8 @@ export! {
         }
         // SAFETY: each null, or the caller's.
         let (timeout, mask) = unsafe { (given(timeout), given(mask)) };
-        returned(|| select::select(count, &mut sets, of_timespec(timeout)?, mask))
+        let time = of_timespec(timeout);
+        told(time.and_then(|time| select::select(count, &mut sets, time, mask)))
     }
 }
 
@@ -267,13 +265,14 @@ unsafe fn wait_set(
     until: Result<Until, Errno>,
     mask: *const sigset_t,
 ) -> c_int {
-    returned(|| {
-        let most = usize::try_from(most).ok().filter(|most| *most > 0).ok_or(Errno::INVAL)?;
-        // SAFETY: the caller's array has so many places.
-        let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
-        // SAFETY: null, or the caller's.
-        epoll::wait(set, events, until?, unsafe { given(mask) })
-    })
+    let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else {
+        return told(Err(Errno::INVAL));
+    };
+    // SAFETY: the caller's array has so many places.
+    let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
+    // SAFETY: null, or the caller's.
+    let mask = unsafe { given(mask) };
+    told(until.and_then(|until| epoll::wait(set, events, until, mask)))
 }
 
 export! {

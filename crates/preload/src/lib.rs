@@ -49,7 +49,12 @@ fn errno() -> Errno {
 
 /// What the C library's functions return for a result: -1, and `errno`, for an error; a panic is `EIO`.
 fn returned(call: impl FnOnce() -> Result<i32, Errno>) -> i32 {
-    match catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO)) {
+    told(catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO)))
+}
+
+/// As [`returned`], of a call that a cancelled thread unwinds through: that cannot be caught.
+fn told(result: Result<i32, Errno>) -> i32 {
+    match result {
         Ok(value) => value,
         Err(errno) => {
             set_errno(errno);

@@ -7,6 +7,7 @@
 //! ```
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,12 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Syncs as `poll` does; what is to be told.
+    /// Syncs as `poll` does; what is to be told. A panic is an error of the descriptor.
     pub fn look(&self) -> c_short {
+        catch_unwind(AssertUnwindSafe(|| self.sync())).unwrap_or(libc::POLLERR)
+    }
+
+    fn sync(&self) -> c_short {
         let Some(bound) = self.device.bound(self.fd) else { return libc::POLLERR };
         let ready = bound.poll(self.events & SEND != 0, self.events & RECEIVE != 0, &Memory);
         let Ready { readable, writable, error } = ready;

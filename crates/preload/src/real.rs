@@ -32,7 +32,7 @@ macro_rules! functions {
                 super::set_errno(rustix::io::Errno::NOSYS);
                 return $none;
             }
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            type Function = unsafe extern "C-unwind" fn($($type),*) -> $result;
             // SAFETY: the C library's function of this name has this signature; on the machines that are
             // supported one with variable arguments takes its first ones as any other does.
             let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
@@ -45,6 +45,7 @@ macro_rules! functions {
 functions! {
     open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else -1;
     openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int, else -1;
+    access(path: *const c_char, mode: c_int) -> c_int, else -1;
     close(fd: c_int) -> c_int, else -1;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int, else -1;
     ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int, else -1;

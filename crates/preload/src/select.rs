@@ -1,8 +1,8 @@
 //! `select` and `pselect`: turned into `poll`, and back.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use libc::{c_int, c_short, fd_set, pollfd, sigset_t};
+use libc::{c_int, c_short, fd_set, pollfd, sigset_t, timespec, timeval};
 use rustix::io::Errno;
 
 use crate::fds;
@@ -34,6 +34,23 @@ fn bounded(count: c_int) -> c_int {
 pub fn has_netmap(count: c_int, sets: &Sets<'_>) -> bool {
     let wanted = |fd: &c_int| sets.iter().flatten().any(|set| has(set, *fd));
     (0..bounded(count)).filter(|fd| fds::NETMAP.has(*fd)).any(|fd| wanted(&fd))
+}
+
+/// `select` with the time that it leaves in its argument.
+pub fn select_for(
+    count: c_int,
+    sets: &mut Sets<'_>,
+    timeout: Option<&mut timeval>,
+) -> Result<i32, Errno> {
+    let Some(timeout) = timeout else { return select(count, sets, None, None) };
+    let asked = timespec { tv_sec: timeout.tv_sec, tv_nsec: timeout.tv_usec * 1000 };
+    let time = poll::of_timespec(Some(&asked))?;
+    let started = Instant::now();
+    let done = select(count, sets, time, None);
+    let left = time.unwrap_or_default().saturating_sub(started.elapsed());
+    timeout.tv_sec = left.as_secs().cast_signed();
+    timeout.tv_usec = left.subsec_micros().into();
+    done
 }
 
 /// `select` for sets with netmap's descriptors in them.

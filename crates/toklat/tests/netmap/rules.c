@@ -9,6 +9,7 @@
 
 static void unbound(void)
 {
+	CHECK(access("/dev/netmap", R_OK | W_OK) == 0 && access("/dev/netmap0", F_OK) == -1);
 	int fd = nm_open();
 	struct pollfd p = { .fd = fd, .events = POLLIN | POLLOUT };
 	FAILS(ioctl(fd, NIOCTXSYNC, NULL), ENXIO);
@@ -815,6 +816,32 @@ static void threads(void)
 		CHECK(pthread_join(thread[i], NULL) == 0);
 }
 
+static void *sleeper(void *fd)
+{
+	struct pollfd p = { .fd = *(int *)fd, .events = POLLIN };
+	poll(&p, 1, -1);
+	return fd;
+}
+
+/* A thread that sleeps in poll can be cancelled, beside netmap's descriptors and others. */
+static void cancelled(void)
+{
+	struct nm a = nm_port("vale0:a"), b = nm_port("vale0:b");
+	int other[2];
+	CHECK(pipe(other) == 0);
+	int *fds[] = { &b.fd, &other[0] };
+	for (int i = 0; i < 2; i++) {
+		pthread_t thread;
+		void *end;
+		CHECK(pthread_create(&thread, NULL, sleeper, fds[i]) == 0);
+		usleep(20000);
+		CHECK(pthread_cancel(thread) == 0 && pthread_join(thread, &end) == 0);
+		CHECK(end == PTHREAD_CANCELED);
+	}
+	nm_put(nm_tx(&a, 0), 1, -1, 5);
+	CHECK(ioctl(a.fd, NIOCTXSYNC, NULL) == 0 && nm_get(b.fd, nm_rx(&b, 0)) == 5);
+}
+
 /* Processes that share a ring: each is woken for what comes, and takes what there is. */
 static void shared_ring(void)
 {
@@ -1019,7 +1046,7 @@ static const struct { const char *name; void (*run)(void); } rules[] = {
 	RULE(fragments), RULE(extra_buffers), RULE(shared_region), RULE(information), RULE(legacy),
 	RULE(pipes), RULE(pipe_zero_copy), RULE(persistent), RULE(monitors), RULE(copies), RULE(passing),
 	RULE(executed), RULE(close_all), RULE(threads), RULE(shared_ring),
-	RULE(csb), RULE(kloop_sleeps), RULE(kloop_events), RULE(extmem),
+	RULE(csb), RULE(kloop_sleeps), RULE(kloop_events), RULE(extmem), RULE(cancelled),
 };
 
 int main(int argc, char **argv)
