@@ -18,8 +18,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fabric", &["frame", "link", "port", "shmem"]),
     ("ring", &["shmem"]),
     ("nic", &["frame", "port", "shmem"]),
+    ("netmap", &["ring", "shmem"]),
+    ("preload", &["netmap"]),
     ("dataplane", &["fabric", "frame", "jail", "link", "nic", "port", "ring", "shmem"]),
-    ("toklat", &["dataplane", "fabric", "frame", "jail", "link", "nic", "port", "ring", "shmem"]),
+    (
+        "toklat",
+        &[
+            "dataplane", "fabric", "frame", "jail", "link", "netmap", "nic", "port", "ring", "shmem",
+        ],
+    ),
 ];
 /// Characters of a table's cell.
 const CELL: usize = 160;
