@@ -140,6 +140,7 @@ impl Inline {
             policy,
             received,
             monitor,
+            tunnel: false,
         });
         let at = self.served.partition_point(|served| served.id < id);
         self.served.insert(at, served);

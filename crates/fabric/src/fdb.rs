@@ -17,72 +17,28 @@
 //! Who may learn how many addresses, whose give way in a full table, and where an address stays that moves too
 //! often, the [`ledger`] says.
 
+mod entries;
 mod ledger;
 mod station;
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use frame::{Mac, VlanId};
 use port::Nanos;
 use serde::{Deserialize, Serialize};
-use shmem::{Mapping, Shareable, SharedSlice};
+use shmem::Mapping;
 
+pub use self::entries::Entries;
+pub(crate) use self::entries::Place;
+use self::entries::{Bucket, WAYS, seed_of};
 use self::ledger::{Ledger, Moved};
 pub use self::station::{Origin, Station};
 
-const WAYS: usize = 4;
-/// No entry's word.
-const NO_WORD: u32 = u32::MAX;
 /// Buckets that are looked through for an entry that gives way to another user's.
 const SWEEP: u32 = 64;
 /// Set in every key, so that none is 0.
 const USED: u64 = 1 << 63;
-
-#[derive(Debug)]
-#[repr(C, align(64))]
-struct Bucket {
-    /// Odd while a writer is at work.
-    ///
-    /// # Protocol: `Bucket.sequence` (forwarding table)
-    /// - Writer: the holder of the table's lock: odd, the entry, even
-    /// - Reader: workers, which look up without it
-    /// - Ordering: odd: relaxed store, fence release; even: store release / load acquire, the
-    ///   entry, fence acquire, load relaxed
-    /// - Partner: `keys`, `words` of the bucket (relaxed); a writer that died is found by
-    ///   `Fdb::open`
-    /// - Without it: an address is found at the port of another that took its place
-    /// - Shown by: `fdb` test `a_read_beside_a_write_is_of_one_entry`
-    sequence: AtomicU32,
-    /// In the first two buckets: the halves of the hash's key; 0 in both before the first use.
-    ///
-    /// # Protocol: `Bucket.seed` (forwarding table)
-    /// - Writer: data process, at the table's first use
-    /// - Reader: the same and its successors, as they start
-    /// - Ordering: relaxed: before there are workers
-    /// - Without it: entries are not found again
-    /// - Shown by: `fdb` tests
-    seed: AtomicU32,
-    /// MAC in the low 48 bits, filter above, the highest bit set; 0 is no entry.
-    keys: [AtomicU64; WAYS],
-    /// Each a [`Station`].
-    words: [AtomicU32; WAYS],
-    /// Second in which the address was last seen, modulo 65,536.
-    ///
-    /// # Protocol: `Bucket.seen`
-    /// - Writer: any worker that hears the address; the holder of the lock
-    /// - Reader: ageing
-    /// - Ordering: relaxed
-    /// - Without it: an address is forgotten a little early or late
-    /// - Shown by: `fdb` tests
-    seen: [AtomicU16; WAYS],
-}
-
-// SAFETY: atomics only, 64 bytes without padding between them.
-unsafe impl Shareable for Bucket {}
-
-const _: () = assert!(size_of::<Bucket>() == 64);
 
 /// What became of a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +71,7 @@ pub struct FdbEntry {
 /// The forwarding table of a switch.
 #[derive(Debug)]
 pub struct Fdb {
-    buckets: SharedSlice<Bucket>,
-    mask: u32,
-    /// The key of the hash.
-    seed: u64,
+    entries: Entries,
     limit: u32,
     writer: Mutex<Ledger>,
     /// Counted up whenever entries move or go, so that ports forget whom they saw last.
@@ -131,17 +84,6 @@ pub struct Fdb {
     /// - Without it: a sender that is the only one not to know goes on unlearned for a second
     /// - Shown by: `fdb`, `switch` tests
     generation: AtomicU64,
-}
-
-/// Where an address is looked up first: the lower half of its hash.
-#[derive(Clone, Copy)]
-pub(crate) struct Place(pub u32);
-
-impl Place {
-    #[inline(always)]
-    fn of(hash: u64) -> Self {
-        Self(hash as u32)
-    }
 }
 
 /// The filter of a frame: 0, or a VLAN id.
@@ -193,10 +135,9 @@ impl Fdb {
                 writer.count(bucket.entry(way).1, 1);
             }
         }
+        let seed = seed_of(&buckets[0], &buckets[1]);
         Some(Self {
-            mask: count - 1,
-            seed: seed_of(&buckets[0], &buckets[1]),
-            buckets,
+            entries: Entries { mask: count - 1, seed, buckets },
             limit: entries,
             writer: Mutex::new(writer),
             generation: AtomicU64::new(0),
@@ -213,25 +154,6 @@ impl Fdb {
         Self::open(&mapping, 0, entries, ports).ok_or(too_small)
     }
 
-    #[inline(always)]
-    fn hash(&self, key: u64) -> u64 {
-        let hash = fold(key ^ self.seed, 0x9e37_79b9_7f4a_7c15);
-        fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9)
-    }
-
-    /// The bucket in which a key of this place is, if that had room for it.
-    #[inline(always)]
-    fn first(&self, place: Place) -> &Bucket {
-        &self.buckets[(place.0 & self.mask) as usize]
-    }
-
-    /// The bucket in which it is else.
-    #[inline(always)]
-    fn second(&self, hash: u64) -> &Bucket {
-        let other = (hash >> 32) as u32 & self.mask | 1;
-        &self.buckets[(hash as u32 & self.mask ^ other) as usize]
-    }
-
     /// Counts moves and removals; compare to tell whether cached results still hold.
     #[inline]
     #[must_use]
@@ -239,50 +161,29 @@ impl Fdb {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// The entries, for who only looks addresses up.
+    #[must_use]
+    pub fn entries(&self) -> &Entries {
+        &self.entries
+    }
+
     /// Where an address is.
     #[inline]
     #[must_use]
     pub fn lookup(&self, filter: Filter, mac: u64) -> Option<Station> {
-        self.lookup_at(self.place(filter, mac), filter, mac)
-    }
-
-    /// Where an address is looked up first.
-    #[inline(always)]
-    fn place(&self, filter: Filter, mac: u64) -> Place {
-        Place::of(self.hash(entry_of(filter, mac)))
+        self.entries.lookup(filter, mac)
     }
 
     /// Where an address is looked up first; fetches what is there.
     #[inline(always)]
     pub(crate) fn fetch(&self, filter: Filter, mac: u64) -> Place {
-        let place = self.place(filter, mac);
-        shmem::prefetch(std::ptr::from_ref(self.first(place)).cast());
-        place
+        self.entries.fetch(filter, mac)
     }
 
     /// As [`lookup`](Self::lookup), of an address whose place is known.
     #[inline(always)]
     pub(crate) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<Station> {
-        let key = entry_of(filter, mac);
-        let found = self.first(place).find(key).or_else(|| self.find_second(key));
-        found.map(|(_, station)| station)
-    }
-
-    #[cold]
-    fn find_second(&self, key: u64) -> Option<(usize, Station)> {
-        self.second(self.hash(key)).find(key)
-    }
-
-    /// The entry of a key.
-    #[inline(always)]
-    fn find(&self, key: u64) -> Option<(&Bucket, usize, Station)> {
-        let hash = self.hash(key);
-        let found = |bucket| move |(way, station)| (bucket, way, station);
-        let first = self.first(Place::of(hash));
-        first.find(key).map(found(first)).or_else(|| {
-            let second = self.second(hash);
-            second.find(key).map(found(second))
-        })
+        self.entries.lookup_at(place, filter, mac)
     }
 
     /// Notes that a frame from `mac` came from `there`. `limit` bounds the addresses of the port; `guard` refuses
@@ -297,7 +198,7 @@ impl Fdb {
         now: Nanos,
     ) -> Learned {
         let key = entry_of(filter, mac);
-        match self.find(key) {
+        match self.entries.find(key) {
             Some((bucket, way, known)) if known.is_same_place(there) => {
                 bucket.seen[way].store(now.seconds() as u16, Ordering::Relaxed);
                 Learned::Known
@@ -318,7 +219,7 @@ impl Fdb {
         now: Nanos,
     ) -> Learned {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = self.find(key).map(|(_, _, known)| known);
+        let known = self.entries.find(key).map(|(_, _, known)| known);
         match known {
             Some(known) if known.is_same_place(there) => return Learned::Known,
             Some(known) if known.outranks(there) => return Learned::Refused,
@@ -339,7 +240,7 @@ impl Fdb {
 
     /// Writes an entry where its key is, or where there is room.
     fn put(&self, writer: &mut Ledger, key: u64, station: Station, now: Nanos) -> Learned {
-        if let Some((bucket, way, earlier)) = self.find(key) {
+        if let Some((bucket, way, earlier)) = self.entries.find(key) {
             writer.count(earlier, -1);
             writer.count(station, 1);
             bucket.write(way, key, station, now.seconds() as u16);
@@ -361,8 +262,8 @@ impl Fdb {
     /// false if none was found. What is looked through is bounded; the next call goes on from there.
     fn evict(&self, writer: &mut Ledger, station: Station) -> bool {
         let Some(heaviest) = writer.heavier_than(station) else { return false };
-        for _ in 0..SWEEP.min(self.mask + 1) {
-            let bucket = &self.buckets[(writer.next_hand() & self.mask) as usize];
+        for _ in 0..SWEEP.min(self.entries.mask + 1) {
+            let bucket = &self.entries.buckets[(writer.next_hand() & self.entries.mask) as usize];
             for way in bucket.used() {
                 let (_, known, _) = bucket.entry(way);
                 if known.origin().is_dynamic() && writer.user_of(known) == heaviest {
@@ -398,8 +299,8 @@ impl Fdb {
     /// A free way for `key`: in its first bucket, else in its second, else where an entry can move to its other
     /// one.
     fn make_room(&self, key: u64) -> Option<(&Bucket, usize)> {
-        let hash = self.hash(key);
-        let buckets = [self.first(Place::of(hash)), self.second(hash)];
+        let hash = self.entries.hash(key);
+        let buckets = [self.entries.first(Place::of(hash)), self.entries.second(hash)];
         let free = buckets.into_iter().find_map(|bucket| Some((bucket, bucket.free()?)));
         let ways = |bucket| (0..WAYS).map(move |way| (bucket, way));
         let movable = |(bucket, way): &(&Bucket, usize)| self.move_away(bucket, *way);
@@ -410,8 +311,8 @@ impl Fdb {
     /// miss it, and floods until it looks again.
     fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
         let (key, station, seen) = bucket.entry(way);
-        let hash = self.hash(key);
-        let (first, second) = (self.first(Place::of(hash)), self.second(hash));
+        let hash = self.entries.hash(key);
+        let (first, second) = (self.entries.first(Place::of(hash)), self.entries.second(hash));
         let other = if std::ptr::eq(first, bucket) { second } else { first };
         let Some(free) = other.free() else { return false };
         bucket.clear(way);
@@ -433,7 +334,7 @@ impl Fdb {
         }
         let key = entry_of(filter, mac.word());
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.find(key) {
+        match self.entries.find(key) {
             Some((_, _, known)) if known.outranks(station) => Learned::Refused,
             _ => self.put(&mut writer, key, station, now),
         }
@@ -442,7 +343,7 @@ impl Fdb {
     /// Removes an address; false if it was not there.
     pub fn remove(&self, filter: Filter, mac: Mac) -> bool {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((bucket, way, _)) = self.find(entry_of(filter, mac.word())) else {
+        let Some((bucket, way, _)) = self.entries.find(entry_of(filter, mac.word())) else {
             return false;
         };
         self.take_out(&mut writer, bucket, way);
@@ -481,7 +382,7 @@ impl Fdb {
     fn remove_where(&self, mut which: impl FnMut(u64, Station, u16) -> bool) -> u32 {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         let mut removed = 0;
-        for bucket in self.buckets.iter() {
+        for bucket in self.entries.buckets.iter() {
             for way in bucket.used() {
                 let (key, known, seen) = bucket.entry(way);
                 if which(key, known, seen) {
@@ -534,79 +435,6 @@ impl Fdb {
             }
         }
         Some(entries)
-    }
-}
-
-/// The two halves of a product, folded: every bit of it depends on all of `word`.
-#[inline(always)]
-fn fold(word: u64, by: u64) -> u64 {
-    let product = u128::from(word) * u128::from(by);
-    product as u64 ^ (product >> 64) as u64
-}
-
-/// The key of a table's hash, made at its first use, when it has no entries.
-fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
-    let halves = [low, high].map(|bucket| u64::from(bucket.seed.load(Ordering::Relaxed)));
-    if halves != [0, 0] {
-        return halves[0] | halves[1] << 32;
-    }
-    let seed = RandomState::new().hash_one(0);
-    low.seed.store(seed as u32, Ordering::Relaxed);
-    high.seed.store((seed >> 32) as u32, Ordering::Relaxed);
-    seed
-}
-
-impl Bucket {
-    /// The way that holds `key`, and what it says; reads again if a writer was at work. Which way it is is chance, which no
-    /// processor guesses: all are compared, without a branch.
-    #[inline(always)]
-    fn find(&self, key: u64) -> Option<(usize, Station)> {
-        loop {
-            let before = self.sequence.load(Ordering::Acquire);
-            let (mut found, mut word) = (0, NO_WORD);
-            for way in 0..WAYS {
-                let here = self.words[way].load(Ordering::Relaxed);
-                let hit = self.keys[way].load(Ordering::Relaxed) == key;
-                (found, word) = if hit { (way, here) } else { (found, word) };
-            }
-            fence(Ordering::Acquire);
-            if before & 1 == 0 && before == self.sequence.load(Ordering::Relaxed) {
-                return (word != NO_WORD).then_some((found, Station::of_word(word)));
-            }
-            std::hint::spin_loop();
-        }
-    }
-
-    /// A way without an entry.
-    fn free(&self) -> Option<usize> {
-        self.keys.iter().position(|key| key.load(Ordering::Relaxed) == 0)
-    }
-
-    fn used(&self) -> impl Iterator<Item = usize> + '_ {
-        (0..WAYS).filter(|way| self.keys[*way].load(Ordering::Relaxed) != 0)
-    }
-
-    /// The key of an entry, what it says, and the second in which the address was seen.
-    fn entry(&self, way: usize) -> (u64, Station, u16) {
-        let key = self.keys[way].load(Ordering::Relaxed);
-        let word = self.words[way].load(Ordering::Relaxed);
-        (key, Station::of_word(word), self.seen[way].load(Ordering::Relaxed))
-    }
-
-    /// Makes a way free; the caller holds the writer's lock.
-    fn clear(&self, way: usize) {
-        self.write(way, 0, Station::of_word(0), 0);
-    }
-
-    /// Replaces an entry; the caller holds the writer's lock.
-    fn write(&self, way: usize, key: u64, station: Station, seen: u16) {
-        let sequence = self.sequence.load(Ordering::Relaxed);
-        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
-        fence(Ordering::Release);
-        self.keys[way].store(key, Ordering::Relaxed);
-        self.words[way].store(station.word(), Ordering::Relaxed);
-        self.seen[way].store(seen, Ordering::Relaxed);
-        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 }
 

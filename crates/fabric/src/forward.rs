@@ -12,9 +12,10 @@
 
 use port::{DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
 
-use crate::ports::{PortEntry, QueueIdx};
+use crate::ports::{Manner, PortEntry, QueueIdx};
 use crate::sender::{Stalled, Wait};
 use crate::{Fdb, Filter, Ports, Sender, Sending};
+use classify::{PLAIN, POLICED, TUNNEL};
 use deliver::{Chain, List};
 use finish::Finisher;
 
@@ -155,15 +156,19 @@ impl Forwarder {
         from.gathered = frames;
         from.gathered_at = now;
         from.completed = 0;
-        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0 };
+        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0, via: 0 };
         let uniform = if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
         } else if port.is_plain() && self.is_scattered() {
             self.classify_scattered(&mut way, memory, fdb, scratch)
-        } else if port.is_plain() {
-            self.classify::<_, false, false>(&mut way, memory, fdb, scratch)
         } else {
-            self.classify::<_, true, false>(&mut way, memory, fdb, scratch)
+            match port.manner {
+                Manner::Plain => self.classify::<_, PLAIN, false>(&mut way, memory, fdb, scratch),
+                Manner::Policed => {
+                    self.classify::<_, POLICED, false>(&mut way, memory, fdb, scratch)
+                }
+                Manner::Tunnel => self.classify::<_, TUNNEL, false>(&mut way, memory, fdb, scratch),
+            }
         };
         let max_frame = port.max_frame as u32;
         way.mirror(
@@ -204,7 +209,7 @@ impl Forwarder {
             self.reserve(scratch.capacity(), self.chains.len());
         }
         std::mem::swap(&mut from.stalled, &mut self.waiting);
-        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0 };
+        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0, via: 0 };
         for run in self.waiting.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let to = ports.get(run[0].port).filter(|to| to.instance == run[0].instance);
             let Some(to) = to.filter(|to| u32::from(run[0].queue) < to.reach.queues) else {
@@ -281,6 +286,8 @@ struct Way<'a, E> {
     /// As [`Forwarder::only`].
     only: bool,
     deliveries: usize,
+    /// The host behind the port that sent the present frame, if the port is a tunnel.
+    via: u16,
 }
 
 impl<E: Egress> Way<'_, E> {

@@ -10,7 +10,7 @@ mod policy;
 mod ports;
 mod sender;
 
-pub use fdb::{Fdb, FdbEntry, Filter, Learned, Origin, Station};
+pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
 pub use forward::{Forwarder, StallTime, Turn};
 pub use policy::{Interrupts, Policy, VlanMode};
 pub use ports::{Monitor, PortSpec, Ports};

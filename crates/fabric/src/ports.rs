@@ -35,6 +35,8 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     pub received: Vec<Shared<EgressCounters>>,
     /// Set for a monitor, which is no member of the switch.
     pub monitor: Option<Monitor>,
+    /// Other hosts are behind it, each by its own [`via`](crate::Station::via).
+    pub tunnel: bool,
 }
 
 impl<E> std::fmt::Debug for PortSpec<E> {
@@ -66,22 +68,27 @@ pub(crate) struct Queue<E> {
     pub mirrors: Vec<QueueIdx>,
 }
 
+/// Ports that talk to no other of them.
+const PROTECTED: u8 = 1;
+/// Tunnels: what came from one host's peers goes to none of them again, as they have it already.
+const TUNNEL: u8 = 2;
+
 /// What is asked of a port that a frame goes to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reach {
     pub first_queue: QueueIdx,
     /// None if it is not there or not attached.
     pub queues: u32,
-    pub protected: bool,
+    /// The groups that it is in: [`PROTECTED`], [`TUNNEL`]. Two ports of a group do not talk to each other.
+    pub apart: u8,
     /// It knows of VLANs.
     pub aware: bool,
-    /// One queue, not protected, knows nothing of VLANs: who knows nothing of them either may send to it.
+    /// One queue, in no group, knows nothing of VLANs: who knows nothing of them either may send to it.
     pub simple: bool,
 }
 
 /// How to reach a port that is not there.
-static NOWHERE: Reach =
-    Reach { first_queue: 0, queues: 0, protected: false, aware: false, simple: false };
+static NOWHERE: Reach = Reach { first_queue: 0, queues: 0, apart: 0, aware: false, simple: false };
 
 /// A port, its rules ready for use.
 pub(crate) struct PortEntry {
@@ -90,6 +97,7 @@ pub(crate) struct PortEntry {
     pub counters: Shared<IngressCounters>,
     pub reach: Reach,
     pub send_queues: u16,
+    pub manner: Manner,
     pub vlan: Vlan,
     /// The only source addresses it may use, if it is locked to some.
     pub allowed: Option<Vec<u64>>,
@@ -105,11 +113,30 @@ pub(crate) struct PortEntry {
     pub mirrors: Vec<QueueIdx>,
 }
 
+/// How the frames of a port are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// They need no look at tags and no source check.
+    Plain,
+    /// They do.
+    Policed,
+    /// They do, and each comes from a host of its own.
+    Tunnel,
+}
+
 impl PortEntry {
     /// True if frames need no look at tags and no source check.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
-        matches!(self.vlan, Vlan::Unaware) && self.allowed.is_none()
+        self.manner == Manner::Plain
+    }
+}
+
+impl Reach {
+    /// True if the two ports are in a group whose members do not talk to each other.
+    #[inline(always)]
+    pub fn is_apart_from(&self, other: &Self) -> bool {
+        self.apart & other.apart != 0
     }
 }
 
@@ -256,10 +283,18 @@ impl<E: Egress + Clone> Ports<E> {
             members.push(spec.id);
         }
         let allowed = || policy.macs.iter().map(|mac| mac.word()).collect();
-        let (queues, protected) = (spec.egresses.len() as u32, policy.protected);
+        let queues = spec.egresses.len() as u32;
+        let protected = if policy.protected { PROTECTED } else { 0 };
+        let apart = protected | if spec.tunnel { TUNNEL } else { 0 };
         let aware = !matches!(vlan, Vlan::Unaware);
-        let simple = queues == 1 && !protected && !aware;
-        let reach = Reach { first_queue, queues, protected, aware, simple };
+        let simple = queues == 1 && apart == 0 && !aware;
+        let reach = Reach { first_queue, queues, apart, aware, simple };
+        let locked = policy.locked || policy.guard;
+        let manner = match (spec.tunnel, aware || locked) {
+            (true, _) => Manner::Tunnel,
+            (false, true) => Manner::Policed,
+            (false, false) => Manner::Plain,
+        };
         self.reach[usize::from(spec.id)] = reach;
         self.slots[usize::from(spec.id)] = Some(PortEntry {
             id: spec.id,
@@ -268,7 +303,8 @@ impl<E: Egress + Clone> Ports<E> {
             reach,
             send_queues: spec.send_queues,
             vlan,
-            allowed: (policy.locked || policy.guard).then(allowed),
+            allowed: locked.then(allowed),
+            manner,
             guard: policy.guard,
             mac_limit: policy.mac_limit,
             flap_guard: policy.flap_guard,

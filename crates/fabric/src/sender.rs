@@ -114,6 +114,11 @@ impl Sender {
         self.stalled.drain(..).len()
     }
 
+    /// Forgets the source seen last: it may be elsewhere.
+    pub(crate) fn forget_source(&mut self) {
+        self.last_source = NOBODY;
+    }
+
     /// Forgets the source seen last when the table dropped entries, and once a second, so that the
     /// table knows that the address is alive.
     #[inline]

@@ -161,6 +161,8 @@ pub struct Scratch {
     used_segs: usize,
     bytes: u64,
     any_offload: bool,
+    /// By which host behind its port each gathered frame came; only ports that are tunnels say so.
+    vias: Box<[u16]>,
 }
 
 impl Scratch {
@@ -178,6 +180,7 @@ impl Scratch {
             used_segs: 0,
             bytes: 0,
             any_offload: false,
+            vias: Box::default(),
         }
     }
 
@@ -296,6 +299,31 @@ impl Scratch {
         if let Some(last) = self.used_frames.checked_sub(1) {
             self.offloads[last] = offload;
         }
+    }
+
+    /// Says by which host behind its port the frame pushed last came. A port that says so says it of every frame.
+    pub fn set_via(&mut self, via: u16) {
+        if self.vias.is_empty() {
+            self.vias = vec![0; self.capacity()].into();
+        }
+        if let Some(last) = self.used_frames.checked_sub(1) {
+            self.vias[last] = via;
+        }
+    }
+
+    /// By which host each gathered frame came, to be looked at while the frames are judged, and
+    /// [given back](Self::give_vias). One word for each frame that can be gathered.
+    #[must_use]
+    pub fn take_vias(&mut self) -> Box<[u16]> {
+        match std::mem::take(&mut self.vias) {
+            none if none.is_empty() => vec![0; self.capacity()].into(),
+            vias => vias,
+        }
+    }
+
+    /// Gives back what was taken.
+    pub fn give_vias(&mut self, vias: Box<[u16]>) {
+        self.vias = vias;
     }
 
     /// Copies every frame's head into private memory and has `judge` decide on it and the frame's

@@ -68,7 +68,7 @@ pub enum DropReason {
     SamePort,
     /// Nobody to deliver it to.
     NoDestination,
-    /// Between two protected ports.
+    /// Between two protected ports, or from a tunnel to a tunnel.
     Protected,
     /// From a source address that the port may not use.
     PortSecurity,
@@ -108,11 +108,19 @@ pub enum DropReason {
     HiddenHeaders,
     /// Lost by the impairment of its port's link, on its way in or out.
     Impaired,
+    /// Came to a tunnel with the number of a segment that is not its.
+    UnknownVni,
+    /// Came to a tunnel from a host that is none of its peers.
+    UnknownPeer,
+    /// Came to a tunnel without the header of its encapsulation.
+    Encapsulation,
+    /// The tunnel's path was congested, and the frame's transport would not hear of it (RFC 6040, 4.2).
+    Congestion,
 }
 
 impl DropReason {
     /// How many reasons there are.
-    pub const COUNT: usize = 25;
+    pub const COUNT: usize = 29;
     /// The first so many can be met where frames go out; the others only where they come in.
     pub const AT_EGRESS: usize = 17;
 
@@ -143,6 +151,10 @@ impl DropReason {
         Self::RouterAdvert,
         Self::HiddenHeaders,
         Self::Impaired,
+        Self::UnknownVni,
+        Self::UnknownPeer,
+        Self::Encapsulation,
+        Self::Congestion,
     ];
 
     /// Its name in tables and JSON.
@@ -174,6 +186,10 @@ impl DropReason {
             Self::RouterAdvert => "router_advert",
             Self::HiddenHeaders => "hidden_headers",
             Self::Impaired => "impaired",
+            Self::UnknownVni => "unknown_vni",
+            Self::UnknownPeer => "unknown_peer",
+            Self::Encapsulation => "encapsulation",
+            Self::Congestion => "congestion",
         }
     }
 }

@@ -107,6 +107,7 @@ impl Process {
             egresses,
             received,
             monitor,
+            tunnel: config.attachment.is_tunnel(),
         };
         if self.ports.len() <= usize::from(id) {
             self.ports.resize_with(usize::from(id) + 1, || None);

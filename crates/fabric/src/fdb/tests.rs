@@ -242,8 +242,8 @@ fn a_port_at_its_limit_gets_no_address_of_another() {
 fn tables_hash_differently_and_a_table_opened_again_as_before() {
     let mapping = Mapping::private(Fdb::bytes(8192)).unwrap();
     let places = |fdb: &Fdb| -> Vec<usize> {
-        let first = |i| fdb.first(fdb.place(0, Mac::local(i).word()));
-        let start = std::ptr::from_ref(&fdb.buckets[0]).addr();
+        let first = |i| fdb.entries.first(fdb.entries.place(0, Mac::local(i).word()));
+        let start = std::ptr::from_ref(&fdb.entries.buckets[0]).addr();
         (0..100).map(|i| std::ptr::from_ref(first(i)).addr() - start).collect()
     };
     let open = || places(&Fdb::open(&mapping, 0, 8192, 4).unwrap());
@@ -256,7 +256,7 @@ fn a_bucket_whose_writer_died_is_emptied() {
     let mapping = Mapping::private(Fdb::bytes(64)).unwrap();
     let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
     learn(&fdb, 2, 1, 0);
-    fdb.first(fdb.place(0, 2)).sequence.store(7, Ordering::Relaxed);
+    fdb.entries.first(fdb.entries.place(0, 2)).sequence.store(7, Ordering::Relaxed);
     let fdb = Fdb::open(&mapping, 0, 64, 4).unwrap();
     assert_eq!((at(&fdb, 2), fdb.len()), (None, 0));
 }
@@ -317,7 +317,7 @@ proptest! {
 fn a_read_beside_a_write_is_of_one_entry() {
     let fdb = Fdb::private(16, 4).unwrap();
     let done = &std::sync::atomic::AtomicBool::new(false);
-    let bucket = &fdb.buckets[0];
+    let bucket = &fdb.entries.buckets[0];
     std::thread::scope(|scope| {
         let reader = scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {

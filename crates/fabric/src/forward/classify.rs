@@ -5,8 +5,13 @@ use port::{DropReason, Egress, HEAD, Head, Scratch};
 
 use super::{DROP, Destination, FLOOD, Forwarder, Tag, Way, drop_for};
 use crate::fdb::{Place, key_of};
-use crate::ports::{QueueIdx, Reach};
+use crate::ports::{Manner, QueueIdx, Reach};
 use crate::{Fdb, Filter, Learned, Origin, PortMemory, Station};
+
+/// How frames are looked at, as a constant of the code that does it: [`Manner`].
+pub(super) const PLAIN: u8 = Manner::Plain as u8;
+pub(super) const POLICED: u8 = Manner::Policed as u8;
+pub(super) const TUNNEL: u8 = Manner::Tunnel as u8;
 
 /// The addresses of no frame, as those of the frame before the first.
 const NOBODY: (u64, u64) = (0, u64::MAX);
@@ -17,7 +22,7 @@ const SCATTERED: usize = 8;
 impl Forwarder {
     /// Pass 1. Returns the queue that all frames go to, if it is one.
     #[inline(never)]
-    pub(super) fn classify<E: Egress, const POLICED: bool, const REQUESTS: bool>(
+    pub(super) fn classify<E: Egress, const MANNER: u8, const REQUESTS: bool>(
         &mut self,
         way: &mut Way<'_, E>,
         memory: &mut PortMemory,
@@ -25,6 +30,7 @@ impl Forwarder {
         scratch: &mut Scratch,
     ) -> Option<QueueIdx> {
         let frames = scratch.len();
+        let vias = if MANNER == TUNNEL { scratch.take_vias() } else { Box::default() };
         // Who sent the frame before to whom, in which filter, and where it went.
         let (mut last, mut last_found) = (NOBODY, DROP);
         let mut i = 0;
@@ -32,9 +38,12 @@ impl Forwarder {
         let (map, longest) = (way.map, way.port.max_frame);
         let verdict = |head: &Head, len: usize| {
             let (mut filter, mut refused) = (0, None);
-            if POLICED {
+            if MANNER != PLAIN {
                 (refused, filter, tags[i]) = way.police(memory, head, len);
                 filters[i] = filter;
+                if MANNER == TUNNEL {
+                    way.came_by(vias[i]);
+                }
                 i += 1;
             } else if !fits(len, longest) {
                 refused = too_short_or_long(len, longest);
@@ -43,10 +52,13 @@ impl Forwarder {
                 Some(reason) => drop_for(reason),
                 None => {
                     let (both, there) = head.both_addresses();
-                    let these = (both, u64::from(there) | u64::from(filter) << 32);
+                    let mut these = (both, u64::from(there) | u64::from(filter) << 32);
+                    if MANNER == TUNNEL {
+                        these.1 |= u64::from(way.via) << 48;
+                    }
                     if last != these {
                         let (to, source) = head.addresses();
-                        way.learn(fdb, filter, source);
+                        way.learn::<MANNER>(fdb, filter, source);
                         let lookup = || fdb.lookup(filter, to);
                         let (found, lasting) = way.find(lookup, (filter, to), head, len);
                         (last, last_found) = (if lasting { these } else { NOBODY }, found);
@@ -61,8 +73,11 @@ impl Forwarder {
         } else {
             scratch.judge(map, destinations, verdict);
         }
+        if MANNER == TUNNEL {
+            scratch.give_vias(vias);
+        }
         let one = self.conclude(way, memory, frames);
-        one.filter(|_| !POLICED)
+        one.filter(|_| MANNER == PLAIN)
     }
 
     /// Pass 1 of a batch without offload requests from a plain port, if its frames go as many ways as those of the
@@ -84,7 +99,7 @@ impl Forwarder {
                 return too_short_or_long(len, longest).map_or(DROP, drop_for);
             }
             let (to, source) = head.addresses();
-            way.learn(fdb, 0, source);
+            way.learn::<PLAIN>(fdb, 0, source);
             way.find(|| fdb.lookup_at(Place(place), 0, to), (0, to), head, len).0
         });
         self.conclude(way, memory, frames)
@@ -121,10 +136,10 @@ impl Forwarder {
         fdb: &Fdb,
         scratch: &mut Scratch,
     ) -> Option<QueueIdx> {
-        if way.port.is_plain() {
-            self.classify::<_, false, true>(way, memory, fdb, scratch)
-        } else {
-            self.classify::<_, true, true>(way, memory, fdb, scratch)
+        match way.port.manner {
+            Manner::Plain => self.classify::<_, PLAIN, true>(way, memory, fdb, scratch),
+            Manner::Policed => self.classify::<_, POLICED, true>(way, memory, fdb, scratch),
+            Manner::Tunnel => self.classify::<_, TUNNEL, true>(way, memory, fdb, scratch),
         }
     }
 
@@ -212,21 +227,32 @@ impl<E: Egress> Way<'_, E> {
         })
     }
 
-    /// Learns the source, unless it is the one seen last.
-    #[inline(always)]
-    fn learn(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
-        if self.from.last_source != key_of(filter, source) {
-            self.learn_anew(fdb, filter, source);
+    /// Notes by which host behind the port the next frame came.
+    fn came_by(&mut self, via: u16) {
+        if self.via != via {
+            self.via = via;
+            self.from.forget_source();
         }
     }
 
-    fn learn_anew(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
+    /// Learns the source, unless it is the one seen last.
+    #[inline(always)]
+    fn learn<const MANNER: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
+        if self.from.last_source != key_of(filter, source) {
+            self.learn_anew::<MANNER>(fdb, filter, source);
+        }
+    }
+
+    fn learn_anew<const MANNER: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
         self.from.last_source = key_of(filter, source);
         if source & 1 != 0 || source == 0 {
             return;
         }
         let (limit, guard) = (self.port.mac_limit, self.port.flap_guard);
-        let here = Station::at(self.port.id, Origin::Learned);
+        let here = match MANNER {
+            TUNNEL => Station::behind(self.port.id, self.via, Origin::Tunnel),
+            _ => Station::at(self.port.id, Origin::Learned),
+        };
         let learned = fdb.learn(filter, source, here, limit, guard, self.now);
         match learned {
             Learned::Known => {}
@@ -259,7 +285,7 @@ impl<E: Egress> Way<'_, E> {
         if id == self.port.id {
             return (drop_for(DropReason::SamePort), true);
         }
-        if dest.protected && self.port.reach.protected {
+        if dest.is_apart_from(&self.port.reach) {
             return (drop_for(DropReason::Protected), true);
         }
         if !self.allows(id, dest, filter) {

@@ -160,7 +160,7 @@ impl Forwarder {
                 way.ports.prefetch(soon.map(|id| way.ports.reach(*id).first_queue));
             }
             let Some(to) = way.ports.get(*id) else { continue };
-            if to.id == way.port.id || to.reach.protected && way.port.reach.protected {
+            if to.id == way.port.id || to.reach.is_apart_from(&way.port.reach) {
                 continue;
             }
             let queue = to.reach.queue_for(way.port, way.from.queue, || &[]);

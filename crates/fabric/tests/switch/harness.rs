@@ -78,6 +78,8 @@ pub struct Switch {
     pub completed: Vec<usize>,
     pub detached: usize,
     pub kicks: Vec<u16>,
+    /// By which host each frame of the next batch comes.
+    vias: Vec<u16>,
     counters: Arc<Mapping>,
     received: Arc<Mapping>,
 }
@@ -103,6 +105,7 @@ impl Switch {
             completed: Vec::new(),
             detached: 0,
             kicks: Vec::new(),
+            vias: Vec::new(),
             counters: Mapping::private(64 * 1024).unwrap(),
             received: Mapping::private(64 * 16 * 512).unwrap(),
         };
@@ -137,6 +140,7 @@ impl Switch {
             egresses: inboxes.iter().map(|i| Arc::clone(i) as Arc<dyn Egress>).collect(),
             received: inboxes.iter().map(|inbox| inbox.counters.clone()).collect(),
             monitor,
+            tunnel: false,
         });
         self.inboxes.push(inboxes);
         self.memories.push(PortMemory::default());
@@ -160,14 +164,24 @@ impl Switch {
         self.send_with(from, frames.into_iter().map(|f| (f, Offload::NONE)).collect(), now);
     }
 
+    /// Sends `frames`, each as it came by a host behind the port.
+    pub fn send_by(&mut self, from: u16, frames: Vec<(Frame, u16)>, now: Nanos) {
+        let (frames, vias): (Vec<_>, Vec<_>) = frames.into_iter().unzip();
+        self.vias = vias;
+        self.send(from, frames, now);
+        self.vias.clear();
+    }
+
     /// Sends `frames` with their requests.
     pub fn send_with(&mut self, from: u16, frames: Vec<(Frame, Offload)>, now: Nanos) {
         let (mut frames, requests): (Vec<_>, Vec<_>) = frames.into_iter().unzip();
         let at = usize::from(from);
         assert!(self.held[at].is_none(), "a stalled port gathers nothing");
         let mut scratch = Scratch::new(64);
+        let mut vias = self.vias.iter();
         for (frame, request) in frames.iter_mut().zip(requests) {
             scratch.push(Bytes::of(frame).span());
+            vias.next().into_iter().for_each(|via| scratch.set_via(*via));
             if request != Offload::NONE {
                 scratch.set_offload(request);
             }

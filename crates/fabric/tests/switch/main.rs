@@ -3,6 +3,7 @@
 mod harness;
 mod limits;
 mod offloads;
+mod tunnels;
 
 use ::frame::{Mac, VlanId};
 use harness::{STALL_NS, Switch, frame, host, tagged};

@@ -1,0 +1,193 @@
+//! The entries of a forwarding table, as all look addresses up in them.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+
+use shmem::{Shareable, SharedSlice};
+
+use super::{Filter, Station, entry_of};
+
+/// Entries of a bucket.
+pub(super) const WAYS: usize = 4;
+/// No entry's word.
+const NO_WORD: u32 = u32::MAX;
+
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Bucket {
+    /// Odd while a writer is at work.
+    pub(super) sequence: AtomicU32,
+    /// In the first two buckets: the halves of the hash's key; 0 in both before the first use.
+    pub(super) seed: AtomicU32,
+    /// MAC in the low 48 bits, filter above, the highest bit set; 0 is no entry.
+    pub(super) keys: [AtomicU64; WAYS],
+    /// Each a [`Station`].
+    pub(super) words: [AtomicU32; WAYS],
+    /// Second in which the address was last seen, modulo 65,536.
+    pub(super) seen: [AtomicU16; WAYS],
+}
+
+// SAFETY: atomics only, 64 bytes without padding between them.
+unsafe impl Shareable for Bucket {}
+
+const _: () = assert!(size_of::<Bucket>() == 64);
+
+/// Where an address is looked up first: the lower half of its hash.
+#[derive(Clone, Copy)]
+pub(crate) struct Place(pub u32);
+
+impl Place {
+    #[inline(always)]
+    pub(super) fn of(hash: u64) -> Self {
+        Self(hash as u32)
+    }
+}
+
+/// The entries of a table, to look addresses up.
+#[derive(Clone, Debug)]
+pub struct Entries {
+    pub(super) buckets: SharedSlice<Bucket>,
+    pub(super) mask: u32,
+    /// The key of the hash.
+    pub(super) seed: u64,
+}
+
+impl Entries {
+    #[inline(always)]
+    pub(super) fn hash(&self, key: u64) -> u64 {
+        let hash = fold(key ^ self.seed, 0x9e37_79b9_7f4a_7c15);
+        fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9)
+    }
+
+    /// The bucket in which a key of this place is, if that had room for it.
+    #[inline(always)]
+    pub(super) fn first(&self, place: Place) -> &Bucket {
+        &self.buckets[(place.0 & self.mask) as usize]
+    }
+
+    /// The bucket in which it is else.
+    #[inline(always)]
+    pub(super) fn second(&self, hash: u64) -> &Bucket {
+        let other = (hash >> 32) as u32 & self.mask | 1;
+        &self.buckets[(hash as u32 & self.mask ^ other) as usize]
+    }
+
+    /// Where an address is.
+    #[inline]
+    #[must_use]
+    pub fn lookup(&self, filter: Filter, mac: u64) -> Option<Station> {
+        self.lookup_at(self.place(filter, mac), filter, mac)
+    }
+
+    /// Where an address is looked up first.
+    #[inline(always)]
+    pub(super) fn place(&self, filter: Filter, mac: u64) -> Place {
+        Place::of(self.hash(entry_of(filter, mac)))
+    }
+
+    /// Where an address is looked up first; fetches what is there.
+    #[inline(always)]
+    pub(super) fn fetch(&self, filter: Filter, mac: u64) -> Place {
+        let place = self.place(filter, mac);
+        shmem::prefetch(std::ptr::from_ref(self.first(place)).cast());
+        place
+    }
+
+    /// As [`lookup`](Self::lookup), of an address whose place is known.
+    #[inline(always)]
+    pub(super) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<Station> {
+        let key = entry_of(filter, mac);
+        let found = self.first(place).find(key).or_else(|| self.find_second(key));
+        found.map(|(_, station)| station)
+    }
+
+    #[cold]
+    fn find_second(&self, key: u64) -> Option<(usize, Station)> {
+        self.second(self.hash(key)).find(key)
+    }
+
+    /// The entry of a key.
+    #[inline(always)]
+    pub(super) fn find(&self, key: u64) -> Option<(&Bucket, usize, Station)> {
+        let hash = self.hash(key);
+        let found = |bucket| move |(way, station)| (bucket, way, station);
+        let first = self.first(Place::of(hash));
+        first.find(key).map(found(first)).or_else(|| {
+            let second = self.second(hash);
+            second.find(key).map(found(second))
+        })
+    }
+}
+
+/// The two halves of a product, folded: every bit of it depends on all of `word`.
+#[inline(always)]
+fn fold(word: u64, by: u64) -> u64 {
+    let product = u128::from(word) * u128::from(by);
+    product as u64 ^ (product >> 64) as u64
+}
+
+/// The key of a table's hash, made at its first use, when it has no entries.
+pub(super) fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
+    let halves = [low, high].map(|bucket| u64::from(bucket.seed.load(Ordering::Relaxed)));
+    if halves != [0, 0] {
+        return halves[0] | halves[1] << 32;
+    }
+    let seed = RandomState::new().hash_one(0);
+    low.seed.store(seed as u32, Ordering::Relaxed);
+    high.seed.store((seed >> 32) as u32, Ordering::Relaxed);
+    seed
+}
+
+impl Bucket {
+    /// The way that holds `key`, and what it says; reads again if a writer was at work. Which way it is is chance, which no
+    /// processor guesses: all are compared, without a branch.
+    #[inline(always)]
+    pub(super) fn find(&self, key: u64) -> Option<(usize, Station)> {
+        loop {
+            let before = self.sequence.load(Ordering::Acquire);
+            let (mut found, mut word) = (0, NO_WORD);
+            for way in 0..WAYS {
+                let here = self.words[way].load(Ordering::Relaxed);
+                let hit = self.keys[way].load(Ordering::Relaxed) == key;
+                (found, word) = if hit { (way, here) } else { (found, word) };
+            }
+            fence(Ordering::Acquire);
+            if before & 1 == 0 && before == self.sequence.load(Ordering::Relaxed) {
+                return (word != NO_WORD).then_some((found, Station::of_word(word)));
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// A way without an entry.
+    pub(super) fn free(&self) -> Option<usize> {
+        self.keys.iter().position(|key| key.load(Ordering::Relaxed) == 0)
+    }
+
+    pub(super) fn used(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..WAYS).filter(|way| self.keys[*way].load(Ordering::Relaxed) != 0)
+    }
+
+    /// The key of an entry, what it says, and the second in which the address was seen.
+    pub(super) fn entry(&self, way: usize) -> (u64, Station, u16) {
+        let key = self.keys[way].load(Ordering::Relaxed);
+        let word = self.words[way].load(Ordering::Relaxed);
+        (key, Station::of_word(word), self.seen[way].load(Ordering::Relaxed))
+    }
+
+    /// Makes a way free; the caller holds the writer's lock.
+    pub(super) fn clear(&self, way: usize) {
+        self.write(way, 0, Station::of_word(0), 0);
+    }
+
+    /// Replaces an entry; the caller holds the writer's lock.
+    pub(super) fn write(&self, way: usize, key: u64, station: Station, seen: u16) {
+        let sequence = self.sequence.load(Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
+        fence(Ordering::Release);
+        self.keys[way].store(key, Ordering::Relaxed);
+        self.words[way].store(station.word(), Ordering::Relaxed);
+        self.seen[way].store(seen, Ordering::Relaxed);
+        self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
+    }
+}
