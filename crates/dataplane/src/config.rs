@@ -9,6 +9,7 @@ use ring::layout::{Geometry, RingSpec};
 use serde::{Deserialize, Serialize};
 
 pub use self::bytes::{NoBytes, parse_bytes};
+pub use crate::attach::vxlan::VxlanConfig;
 
 /// A port's number in its switch: its place in every table of it.
 pub type PortId = u16;
@@ -224,6 +225,9 @@ pub enum Attachment {
     Stream,
     /// Frames in datagrams (QEMU's `-netdev dgram`). Descriptors: the socket.
     Dgram,
+    /// A VXLAN tunnel to other hosts. Descriptors: the UDP socket that receives, those that send (1 to 16), a memory file
+    /// for the counters of its peers.
+    Vxlan(VxlanConfig),
     /// Frames from a pcap or pcapng file. Descriptors: the file.
     PcapRead {
         /// Start again at its end.
@@ -251,11 +255,18 @@ impl Attachment {
             | Self::Stream
             | Self::Dgram => true,
             Self::Tap { .. }
+            | Self::Vxlan(_)
             | Self::PcapRead { .. }
             | Self::PcapWrite
             | Self::Null
             | Self::Vacant => false,
         }
+    }
+
+    /// True if other hosts are behind it.
+    #[must_use]
+    pub const fn is_tunnel(&self) -> bool {
+        matches!(self, Self::Vxlan(_))
     }
 }
 

@@ -212,7 +212,7 @@ pub enum ChannelError {
 /// Most bytes of a message.
 pub const MAX_MESSAGE: usize = 64 << 10;
 /// Most descriptors with a message.
-pub const MAX_DESCRIPTORS: usize = 8;
+pub const MAX_DESCRIPTORS: usize = 20;
 
 /// Sends one message with its descriptors.
 ///

@@ -35,6 +35,7 @@ use self::ports::{AddedPort, RemovedPort};
 use self::remakes::Remakes;
 use crate::attach::vfio_user::{Server, Summons};
 use crate::attach::vhost_user::FrontEnd;
+use crate::attach::vxlan::Membership;
 use crate::attach::{Bells, Exit};
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
@@ -102,6 +103,8 @@ struct Record {
     guest: Option<Box<FrontEnd>>,
     /// The emulated network card of a guest's port, and its front end.
     device: Option<Box<Server>>,
+    /// Which VLANs it is in, if it is a tunnel.
+    tunnel: Option<Arc<Membership>>,
 }
 
 struct Process {

@@ -11,6 +11,7 @@ pub mod stream;
 pub mod tap;
 pub mod vfio_user;
 pub mod vhost_user;
+pub mod vxlan;
 
 use std::os::fd::BorrowedFd;
 

@@ -33,10 +33,11 @@ pub(super) fn attach(
             Ok((ring(rings, descriptors)?, Some(monitor)))
         }
         Attachment::Null => Ok((attach::null::attach(state)?, None)),
-        // A guest's port is made by the process itself, which talks to its front end.
-        Attachment::Vacant | Attachment::VhostUser { .. } | Attachment::VfioUser(_) => {
-            Ok((attach::null::vacant(), None))
-        }
+        // A guest's port is made by the process itself, which talks to its front end; a tunnel's, with its table.
+        Attachment::Vacant
+        | Attachment::VhostUser { .. }
+        | Attachment::VfioUser(_)
+        | Attachment::Vxlan(_) => Ok((attach::null::vacant(), None)),
         Attachment::Tap { uso } => {
             let queues = descriptors.into_iter().map(Descriptor::into_ours).collect();
             Ok((attach::tap::attach(queues, *uso, state)?, None))

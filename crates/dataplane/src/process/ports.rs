@@ -11,6 +11,7 @@ use super::remakes::Remakes;
 use super::{Process, Record, kinds};
 use crate::attach::vfio_user::Server;
 use crate::attach::vhost_user::FrontEnd;
+use crate::attach::vxlan::{self, Membership};
 use crate::attach::{AttachError, Attached, Exit};
 use crate::config::{Attachment, PortConfig, PortId};
 use crate::control::Answer;
@@ -32,6 +33,14 @@ struct Halves {
     guest: Option<Box<FrontEnd>>,
     /// Its device, and the front end of that.
     device: Option<Box<Server>>,
+    /// Which VLANs it is in, if it is a tunnel.
+    tunnel: Option<Arc<Membership>>,
+}
+
+impl Halves {
+    fn new(attached: Attached) -> Self {
+        Self { attached, monitor: None, guest: None, device: None, tunnel: None }
+    }
 }
 
 /// In builds for development, environment variables that name a port, and what happens when that hands in a frame. For
@@ -88,7 +97,8 @@ impl Process {
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
         let account = self.open_account(config.uid);
         let halves = self.attach((id, &account), &config, descriptors, &state, resume);
-        let Halves { attached, monitor, guest, device } = halves.map_err(|e| explain(&e))?;
+        let Halves { attached, monitor, guest, device, tunnel } =
+            halves.map_err(|e| explain(&e))?;
         let Attached { source, egresses, bells } = attached;
         let send_queues = device.as_ref().map(|device| device.transmit_queues());
         let counters = state.ingress().ok_or("The port's counters are missing")?;
@@ -129,8 +139,18 @@ impl Process {
         };
         let descriptors = kept;
         let remakes = Remakes::default();
-        let record =
-            Record { config, spec, descriptors, bells, worker, account, remakes, guest, device };
+        let record = Record {
+            config,
+            spec,
+            descriptors,
+            bells,
+            worker,
+            account,
+            remakes,
+            guest,
+            device,
+            tunnel,
+        };
         self.ports[usize::from(id)] = Some(record);
         self.note_memory(id);
         Ok((worker, Box::new(served)))
@@ -148,7 +168,7 @@ impl Process {
         if let Attachment::VhostUser { queue_pairs } = config.attachment {
             let socket = kinds::one(descriptors, "a socket to a front end")?;
             let (attached, guest) = self.attach_guest(port, config, socket, queue_pairs, resume)?;
-            return Ok(Halves { attached, monitor: None, guest: Some(guest), device: None });
+            return Ok(Halves { guest: Some(guest), ..Halves::new(attached) });
         }
         if let Attachment::VfioUser(nic) = config.attachment {
             let mut descriptors = descriptors.into_iter();
@@ -156,11 +176,20 @@ impl Process {
             let socket = descriptors.next().ok_or(AttachError::Descriptors { expected })?;
             let files = (socket, descriptors.next());
             let (attached, device) = self.attach_device(port, config, files, nic, resume)?;
-            return Ok(Halves { attached, monitor: None, guest: None, device: Some(device) });
+            return Ok(Halves { device: Some(device), ..Halves::new(attached) });
+        }
+        if let Attachment::Vxlan(tunnel) = &config.attachment {
+            let descriptors = descriptors.into_iter().map(Descriptor::into_ours).collect();
+            let (table, members) =
+                (self.common.fdb.entries().clone(), Arc::<Membership>::default());
+            members.set(&config.policy.vlan);
+            let membership = Arc::clone(&members);
+            let attached = vxlan::attach(tunnel, descriptors, (port.0, state), table, membership)?;
+            return Ok(Halves { tunnel: Some(members), ..Halves::new(attached) });
         }
         let (attached, monitor) =
             kinds::attach(&config.attachment, descriptors, (state, port.1), resume)?;
-        Ok(Halves { attached, monitor, guest: None, device: None })
+        Ok(Halves { monitor, ..Halves::new(attached) })
     }
 
     /// The worker asked for, or the one with the fewest ports.
@@ -233,6 +262,9 @@ impl Process {
             let receiving = port_link::receiving(&spec.egresses, policy, &spec.received);
             spec.linked = receiving.exits;
             changes.push(Change::Receiving(receiving.far));
+        }
+        if let Some(tunnel) = &record.tunnel {
+            tunnel.set(&policy.vlan);
         }
         record.spec.policy = policy.clone();
         record.config.policy = policy.clone();

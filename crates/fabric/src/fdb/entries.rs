@@ -16,14 +16,38 @@ const NO_WORD: u32 = u32::MAX;
 #[repr(C, align(64))]
 pub(super) struct Bucket {
     /// Odd while a writer is at work.
+    ///
+    /// # Protocol: `Bucket.sequence` (forwarding table)
+    /// - Writer: the holder of the table's lock: odd, the entry, even
+    /// - Reader: workers, which look up without it
+    /// - Ordering: odd: relaxed store, fence release; even: store release / load acquire, the
+    ///   entry, fence acquire, load relaxed
+    /// - Partner: `keys`, `words` of the bucket (relaxed); a writer that died is found by
+    ///   `Fdb::open`
+    /// - Without it: an address is found at the port of another that took its place
+    /// - Shown by: `fdb` test `a_read_beside_a_write_is_of_one_entry`
     pub(super) sequence: AtomicU32,
     /// In the first two buckets: the halves of the hash's key; 0 in both before the first use.
+    ///
+    /// # Protocol: `Bucket.seed` (forwarding table)
+    /// - Writer: data process, at the table's first use
+    /// - Reader: the same and its successors, as they start
+    /// - Ordering: relaxed: before there are workers
+    /// - Without it: entries are not found again
+    /// - Shown by: `fdb` tests
     pub(super) seed: AtomicU32,
     /// MAC in the low 48 bits, filter above, the highest bit set; 0 is no entry.
     pub(super) keys: [AtomicU64; WAYS],
     /// Each a [`Station`].
     pub(super) words: [AtomicU32; WAYS],
     /// Second in which the address was last seen, modulo 65,536.
+    ///
+    /// # Protocol: `Bucket.seen`
+    /// - Writer: any worker that hears the address; the holder of the lock
+    /// - Reader: ageing
+    /// - Ordering: relaxed
+    /// - Without it: an address is forgotten a little early or late
+    /// - Shown by: `fdb` tests
     pub(super) seen: [AtomicU16; WAYS],
 }
 

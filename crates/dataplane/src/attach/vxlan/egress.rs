@@ -1,0 +1,292 @@
+//! Frames from the switch into the tunnel: to the peer that their destination is behind, or to all of them.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError};
+
+use frame::VXLAN_HEADER;
+use port::{
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
+    Software,
+};
+use rustix::io::Errno;
+use shmem::{Bytes, Shared};
+
+use super::flood::{Done, Floods, To, count_refused};
+use super::peers::{Paths, Peers};
+use super::socket::Post;
+use super::train::{FRAMES, Train, Trains, Way};
+use super::{MAX_FRAME, Tunnel};
+
+/// Distance of the datagrams in the arena.
+const STRIDE: usize = (VXLAN_HEADER + MAX_FRAME).next_multiple_of(64);
+/// Copies of floods that a sender's turn makes at most. The tunnel's own worker makes the others.
+const AT_HOME: usize = 64;
+
+/// A tunnel's receive queue, as the switch calls it.
+pub(super) struct VxlanEgress {
+    pub tunnel: Arc<Tunnel>,
+}
+
+/// What sending takes: under the tunnel's lock.
+pub(super) struct Sending {
+    counters: Shared<EgressCounters>,
+    /// [`STRIDE`] bytes for each of [`FRAMES`] frames.
+    arena: Box<[u8]>,
+    trains: Box<Trains>,
+    pub floods: Floods,
+    paths: Paths,
+}
+
+impl Sending {
+    pub fn new(counters: Shared<EgressCounters>, peers: usize) -> Self {
+        Self {
+            counters,
+            arena: vec![0; FRAMES * STRIDE].into(),
+            trains: Box::new(Trains::new()),
+            floods: Floods::default(),
+            paths: Paths::new(peers),
+        }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.counters.drop_frames(DropReason::Detached, self.floods.pending() as u64);
+    }
+}
+
+impl Egress for VxlanEgress {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        let tunnel = &*self.tunnel;
+        let mut sending = tunnel.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        for list in list.chunks(FRAMES) {
+            sending.sort(tunnel, batch, list, limits);
+            sending.send_trains(tunnel, batch.now());
+        }
+        if !sending.floods.is_empty() {
+            sending.replicate(tunnel, AT_HOME, batch.now());
+        }
+        Delivered { finished: list.len() }
+    }
+
+    fn settle(&self, _now: Nanos) -> Effects {
+        if self.tunnel.has_floods.load(Ordering::Relaxed) {
+            self.tunnel.wake();
+        }
+        Effects::default()
+    }
+
+    fn count_software(&self, done: Software) {
+        let sending = self.tunnel.sending.lock().unwrap_or_else(PoisonError::into_inner);
+        sending.counters.add_software(done);
+    }
+}
+
+impl Sending {
+    /// Copies frames into the arena, each behind its header, and sorts them into trains; those for all peers into the
+    /// queue of floods.
+    fn sort(&mut self, tunnel: &Tunnel, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) {
+        self.trains.clear();
+        let longest = (limits.max_frame as usize).min(MAX_FRAME);
+        let (mut last, mut last_via) = (None, None);
+        for (number, i) in list.iter().enumerate() {
+            let (head, len) = (batch.head(*i), batch.frame(*i).len());
+            if len > longest {
+                self.counters.drop_frames(DropReason::TooLong, 1);
+                continue;
+            }
+            let to = tunnel.key_of(head);
+            if last != Some(to) {
+                (last, last_via) = (Some(to), tunnel.via(to));
+            }
+            let socket = (frame::flow_hash(head) % tunnel.senders.len() as u32) as u8;
+            let (ecn, datagram) = (frame::ecn_of(head), VXLAN_HEADER + len);
+            let Some(via) = last_via else {
+                let write = |bytes: &mut [u8]| write(bytes, tunnel, batch, *i);
+                if !self.floods.push((socket, ecn), datagram, write) {
+                    self.counters.drop_frames(DropReason::Full, 1);
+                }
+                continue;
+            };
+            if self.paths.refuses(via, datagram, batch.now()) {
+                self.refuse(&tunnel.peers, (via, 1), Errno::MSGSIZE);
+                continue;
+            }
+            let at = number * STRIDE;
+            write(&mut self.arena[at..at + datagram], tunnel, batch, *i);
+            self.trains.push(Way { via, socket, ecn }, at, datagram as u16);
+        }
+    }
+
+    /// Sends all trains: those of a socket with one call.
+    fn send_trains(&mut self, tunnel: &Tunnel, now: Nanos) {
+        let mut left = self.trains.all().len();
+        for (number, socket) in tunnel.senders.iter().enumerate() {
+            if left == 0 {
+                break;
+            }
+            let mine = |train: &&Train| usize::from(train.way.socket) == number;
+            let count = self.trains.all().iter().filter(mine).count();
+            if count > 0 {
+                self.send_by(tunnel, (number, socket.as_fd()), now);
+            }
+            left -= count;
+        }
+    }
+
+    /// Sends the trains of one socket.
+    fn send_by(&mut self, tunnel: &Tunnel, (number, socket): (usize, BorrowedFd<'_>), now: Nanos) {
+        let Self { arena, trains, counters, .. } = &*self;
+        let mine = || trains.all().iter().filter(|t| usize::from(t.way.socket) == number);
+        let mut parts = [IoSlice::new(&[]); FRAMES];
+        let cars = mine().flat_map(|train| trains.cars(train));
+        for (part, (at, len)) in parts.iter_mut().zip(cars) {
+            *part = IoSlice::new(&arena[at..at + len]);
+        }
+        let (mut post, mut posted, mut rest) = (Post::new(), 0, &parts[..]);
+        for train in mine() {
+            let (these, others) = rest.split_at(usize::from(train.count));
+            rest = others;
+            let segment = (train.count > 1).then_some(train.segment);
+            // The table names peers that are there: the trains were sorted by it.
+            let Some(address) = tunnel.peers.address(train.way.via) else { continue };
+            post.push(address, these, segment, train.way.ecn);
+            posted += 1;
+        }
+        let mut refused = [None; FRAMES];
+        let (mut at, mut refusals) = (0, 0);
+        while at < posted {
+            match post.send(socket, at) {
+                Ok(sent) => {
+                    mine().skip(at).take(sent).for_each(|train| {
+                        count_sent(counters, &tunnel.peers, train, trains);
+                    });
+                    at += sent;
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => {
+                    refused[refusals] = mine().nth(at).map(|train| (*train, error));
+                    refusals += 1;
+                    at += 1;
+                }
+            }
+        }
+        for (train, error) in refused.into_iter().take(refusals).flatten() {
+            self.send_singly(tunnel, socket, (&train, error), now);
+        }
+    }
+
+    /// Sends the frames of a train one by one, which the kernel did not take because of `error`: a path that fits some of
+    /// them, or a device that cannot cut trains.
+    #[cold]
+    fn send_singly(
+        &mut self,
+        tunnel: &Tunnel,
+        socket: BorrowedFd<'_>,
+        (train, error): (&Train, Errno),
+        now: Nanos,
+    ) {
+        let (via, all) = (train.way.via, u64::from(train.count));
+        if matches!(error, Errno::AGAIN | Errno::NOBUFS) {
+            return self.refuse(&tunnel.peers, (via, all), error);
+        }
+        let mut cars = [(0, 0); FRAMES];
+        cars.iter_mut().zip(self.trains.cars(train)).for_each(|(to, car)| *to = car);
+        for (at, len) in cars.into_iter().take(usize::from(train.count)) {
+            let known = self.paths.refuses(via, len, now).then_some(Errno::MSGSIZE);
+            let error = known.or_else(|| match train.count {
+                1 => Some(error),
+                _ => self.send_one(tunnel, socket, train, (at, len)).err(),
+            });
+            match error {
+                None => {
+                    let bytes = (len - VXLAN_HEADER) as u64;
+                    count(&self.counters, &tunnel.peers, via, (1, bytes));
+                }
+                Some(error) => {
+                    if error == Errno::MSGSIZE {
+                        self.paths.note(via, len, now);
+                    }
+                    self.refuse(&tunnel.peers, (via, 1), error);
+                }
+            }
+        }
+    }
+
+    fn send_one(
+        &self,
+        tunnel: &Tunnel,
+        socket: BorrowedFd<'_>,
+        train: &Train,
+        (at, len): (usize, usize),
+    ) -> rustix::io::Result<usize> {
+        let part = [IoSlice::new(&self.arena[at..at + len])];
+        let mut post = Post::new();
+        let address = tunnel.peers.address(train.way.via).ok_or(Errno::HOSTUNREACH)?;
+        post.push(address, &part, None, train.way.ecn);
+        post.send(socket, 0)
+    }
+
+    /// Counts frames to a peer that the kernel did not take.
+    fn refuse(&self, peers: &Peers, (via, frames): (u16, u64), error: Errno) {
+        self.counters.drop_frames(reason(error), frames);
+        count_refused(peers, via, frames, error);
+    }
+
+    /// Makes up to `most` copies of floods.
+    pub fn replicate(&mut self, tunnel: &Tunnel, most: usize, now: Nanos) {
+        let mut sockets = [tunnel.senders[0].as_fd(); super::MAX_SENDERS];
+        sockets.iter_mut().zip(&tunnel.senders).for_each(|(to, fd)| *to = fd.as_fd());
+        let sockets = &sockets[..tunnel.senders.len()];
+        let mut made = 0;
+        while made < most && !self.floods.is_empty() {
+            let to = &mut To { peers: &tunnel.peers, paths: &mut self.paths, sockets, now };
+            let (tried, done) = self.floods.go_on(to, most - made);
+            made += tried;
+            match done {
+                Some(Done { frames, error: Some(error), .. }) => {
+                    self.counters.drop_frames(reason(error), frames);
+                }
+                Some(Done { frames, bytes, error: None }) => {
+                    self.counters.frames.add(frames);
+                    self.counters.bytes.add(bytes);
+                }
+                None => {}
+            }
+        }
+        tunnel.has_floods.store(!self.floods.is_empty(), Ordering::Release);
+    }
+}
+
+/// Writes a frame behind its header.
+fn write(bytes: &mut [u8], tunnel: &Tunnel, batch: &Batch<'_>, i: FrameIdx) {
+    let (header, frame) = bytes.split_at_mut(VXLAN_HEADER);
+    header.copy_from_slice(&tunnel.header);
+    batch.copy_frame(i, Bytes::of(frame));
+}
+
+fn count_sent(counters: &EgressCounters, peers: &Peers, train: &Train, trains: &Trains) {
+    let bytes: usize = trains.cars(train).map(|(_, len)| len - VXLAN_HEADER).sum();
+    count(counters, peers, train.way.via, (u64::from(train.count), bytes as u64));
+}
+
+fn count(counters: &EgressCounters, peers: &Peers, via: u16, (frames, bytes): (u64, u64)) {
+    counters.frames.add(frames);
+    counters.bytes.add(bytes);
+    if let Some(peer) = peers.counters(via) {
+        peer.out_frames.add(frames);
+        peer.out_bytes.add(bytes);
+    }
+}
+
+/// Why frames were dropped that the kernel did not take.
+fn reason(error: Errno) -> DropReason {
+    match error {
+        Errno::MSGSIZE => DropReason::TooLong,
+        Errno::AGAIN | Errno::NOBUFS => DropReason::Full,
+        Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN => DropReason::Down,
+        _ => DropReason::Io,
+    }
+}

@@ -1,0 +1,235 @@
+//! Floods to all peers: head-end replication (RFC 7348, 4.2, without multicast), some copies at a time.
+//!
+//! A flooded frame waits with others of its length, as a train that goes to one peer after the other. How far it is
+//! stands in the queue, so that any turn can go on where another ended.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+use std::os::fd::BorrowedFd;
+
+use frame::Ecn;
+use port::Nanos;
+use rustix::io::Errno;
+
+use super::peers::{Paths, Peers};
+use super::socket::{AT_ONCE, Post};
+
+/// Most trains that wait.
+const MAX_JOBS: usize = 256;
+/// Most bytes that wait.
+const MAX_BYTES: usize = 4 << 20;
+/// Most frames of a train.
+const MAX_CARS: u16 = 64;
+/// Most bytes of a train.
+const MAX_TRAIN: usize = 65_000;
+
+/// A train that goes to every peer.
+#[derive(Debug, Default)]
+struct Job {
+    bytes: Vec<u8>,
+    /// Bytes of each of its datagrams.
+    segment: u16,
+    count: u16,
+    socket: u8,
+    ecn: Ecn,
+    /// The peer that is next.
+    via: u16,
+    /// How many peers got it.
+    reached: u16,
+    /// Why the last one that did not get it did not.
+    error: Option<Errno>,
+}
+
+/// A train that went to all peers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    /// Its frames.
+    pub frames: u64,
+    /// Their bytes, without headers.
+    pub bytes: u64,
+    /// Why no peer got it, if none did.
+    pub error: Option<Errno>,
+}
+
+/// What a train is sent to, and by.
+pub(super) struct To<'a> {
+    pub peers: &'a Peers,
+    pub paths: &'a mut Paths,
+    pub sockets: &'a [BorrowedFd<'a>],
+    pub now: Nanos,
+}
+
+/// Trains that go to all peers.
+#[derive(Debug, Default)]
+pub(super) struct Floods {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    /// Memory of trains that are done.
+    spare: Vec<Vec<u8>>,
+}
+
+impl Floods {
+    /// Frames that wait.
+    pub fn pending(&self) -> usize {
+        self.jobs.iter().map(|job| usize::from(job.count)).sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    /// Takes a frame of `len` bytes with its header, which `write` writes; false if too many wait.
+    pub fn push(
+        &mut self,
+        (socket, ecn): (u8, Ecn),
+        len: usize,
+        write: impl FnOnce(&mut [u8]),
+    ) -> bool {
+        let Ok(segment) = u16::try_from(len) else { return false };
+        if self.bytes + len > MAX_BYTES {
+            return false;
+        }
+        let same = |job: &&mut Job| {
+            let is_alike = (job.socket, job.ecn, job.segment) == (socket, ecn, segment);
+            let has_room = job.count < MAX_CARS && job.bytes.len() + len <= MAX_TRAIN;
+            is_alike && has_room && job.via == 1
+        };
+        if self.jobs.back_mut().filter(same).is_none() {
+            if self.jobs.len() >= MAX_JOBS {
+                return false;
+            }
+            let bytes = self.spare.pop().unwrap_or_default();
+            let job = Job { bytes, segment, socket, ecn, via: 1, ..Job::default() };
+            self.jobs.push_back(job);
+        }
+        let Some(job) = self.jobs.back_mut() else { return false };
+        let at = job.bytes.len();
+        job.bytes.resize(at + len, 0);
+        write(&mut job.bytes[at..]);
+        job.count += 1;
+        self.bytes += len;
+        true
+    }
+
+    /// Sends up to `most` copies, with one call; returns how many messages it tried, and the train that this finished.
+    pub fn go_on(&mut self, to: &mut To<'_>, most: usize) -> (usize, Option<Done>) {
+        let Some(job) = self.jobs.front_mut() else { return (0, None) };
+        let left = (to.peers.count() + 1).saturating_sub(usize::from(job.via));
+        let tried = left.min(most).min(AT_ONCE);
+        job.send(to, tried);
+        if usize::from(job.via) <= to.peers.count() {
+            return (tried, None);
+        }
+        (tried, self.jobs.pop_front().map(|job| self.retire(job)))
+    }
+
+    fn retire(&mut self, mut job: Job) -> Done {
+        /// Memory that is kept for the next trains.
+        const SPARE: usize = 8;
+        self.bytes -= job.bytes.len();
+        let frames = u64::from(job.count);
+        let bytes = job.bytes.len() as u64 - frames * frame::VXLAN_HEADER as u64;
+        if self.spare.len() < SPARE {
+            job.bytes.clear();
+            self.spare.push(job.bytes);
+        }
+        let error = job.error.filter(|_| job.reached == 0);
+        Done { frames, bytes, error }
+    }
+}
+
+impl Job {
+    /// Sends it to the next `count` peers.
+    fn send(&mut self, to: &mut To<'_>, count: usize) {
+        let end = self.via + count as u16;
+        while self.via < end {
+            if to.paths.refuses(self.via, self.segment.into(), to.now) {
+                self.refuse(to, u64::from(self.count), Errno::MSGSIZE);
+                self.via += 1;
+            } else if let Err(error) = self.send_run(to, end)
+                && error != Errno::INTR
+            {
+                self.send_singly(to, error);
+                self.via += 1;
+            }
+        }
+    }
+
+    /// Sends it to as many of the next peers as the kernel takes it for.
+    fn send_run(&mut self, to: &To<'_>, end: u16) -> rustix::io::Result<()> {
+        let socket = to.sockets.get(usize::from(self.socket)).ok_or(Errno::BADF)?;
+        let fits = |via: &u16| !to.paths.refuses(*via, self.segment.into(), to.now);
+        let segment = (self.count > 1).then_some(self.segment);
+        let whole = [IoSlice::new(&self.bytes)];
+        let mut post = Post::new();
+        for address in (self.via..end).take_while(fits).filter_map(|via| to.peers.address(via)) {
+            post.push(address, &whole, segment, self.ecn);
+        }
+        let sent = post.send(*socket, 0)? as u16;
+        for via in self.via..self.via + sent {
+            self.count_sent(to.peers, via, self.count);
+        }
+        self.via += sent;
+        self.reached += sent;
+        Ok(())
+    }
+
+    /// Sends its frames one by one to the next peer, which did not get it as a train because of `error`.
+    #[cold]
+    fn send_singly(&mut self, to: &mut To<'_>, error: Errno) {
+        let socket = to.sockets.get(usize::from(self.socket));
+        let (Some(address), Some(socket)) = (to.peers.address(self.via), socket) else { return };
+        if self.count == 1 || matches!(error, Errno::AGAIN | Errno::NOBUFS) {
+            return self.refuse(to, u64::from(self.count), error);
+        }
+        let mut sent = 0;
+        for number in 0..usize::from(self.count) {
+            let segment = usize::from(self.segment);
+            let Some(frame) = self.bytes.get(number * segment..(number + 1) * segment) else {
+                break;
+            };
+            let part = [IoSlice::new(frame)];
+            let mut post = Post::new();
+            post.push(address, &part, None, self.ecn);
+            match post.send(*socket, 0) {
+                Ok(_) => sent += 1,
+                Err(error) => {
+                    // They are all as long.
+                    let left = u64::from(self.count) - number as u64;
+                    self.refuse(to, left, error);
+                    break;
+                }
+            }
+        }
+        self.count_sent(to.peers, self.via, sent);
+        self.reached += u16::from(sent > 0);
+    }
+
+    /// Counts frames that the kernel did not take for the next peer.
+    fn refuse(&mut self, to: &mut To<'_>, frames: u64, error: Errno) {
+        if error == Errno::MSGSIZE {
+            to.paths.note(self.via, self.segment.into(), to.now);
+        }
+        self.error = Some(error);
+        count_refused(to.peers, self.via, frames, error);
+    }
+
+    fn count_sent(&self, peers: &Peers, via: u16, frames: u16) {
+        let Some(counters) = peers.counters(via) else { return };
+        counters.out_frames.add(u64::from(frames));
+        let len = usize::from(self.segment).saturating_sub(frame::VXLAN_HEADER);
+        counters.out_bytes.add(u64::from(frames) * len as u64);
+    }
+}
+
+/// Counts frames that the kernel did not take for a peer.
+pub(super) fn count_refused(peers: &Peers, via: u16, frames: u64, error: Errno) {
+    let Some(counters) = peers.counters(via) else { return };
+    let counter = match error {
+        Errno::MSGSIZE => &counters.too_long,
+        Errno::AGAIN | Errno::NOBUFS => &counters.full,
+        Errno::HOSTUNREACH | Errno::NETUNREACH | Errno::NETDOWN => &counters.unreachable,
+        _ => &counters.refused,
+    };
+    counter.add(frames);
+}

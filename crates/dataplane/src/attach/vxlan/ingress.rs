@@ -1,0 +1,201 @@
+//! Datagrams of the tunnel's peers: frames into the switch, each with the peer that sent it.
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use frame::{ETHERNET_HEADER, NoVxlan};
+use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use shmem::{Bytes, Shared};
+
+use super::socket::{Arrived, Inbox};
+use super::{MAX_FRAME, Tunnel};
+use crate::attach::Source;
+
+/// How long a socket found empty is not read again, unless epoll says that there is something.
+const DRY_NS: u64 = 20_000;
+
+/// A tunnel's sending side, as its home worker sees it.
+pub(super) struct VxlanSource {
+    tunnel: Arc<Tunnel>,
+    socket: OwnedFd,
+    counters: Shared<IngressCounters>,
+    /// Messages of the last call; made when there is the first. Not touched between gathering frames and completing them.
+    inbox: Option<Box<Inbox>>,
+    /// The message that is next, of how many, and how much of it was gathered.
+    next: (usize, usize),
+    gathered: usize,
+    /// The peer that was looked up last.
+    last: Option<(IpAddr, Option<u16>)>,
+    /// When the socket was found empty.
+    dry_at: Option<Nanos>,
+}
+
+impl VxlanSource {
+    pub fn new(tunnel: Arc<Tunnel>, socket: OwnedFd, counters: Shared<IngressCounters>) -> Self {
+        let (inbox, next, last, dry_at) = (None, (0, 0), None, None);
+        Self { tunnel, socket, counters, inbox, next, gathered: 0, last, dry_at }
+    }
+
+    /// Has messages to go through; false if there are none.
+    fn refill(&mut self, now: Nanos) -> bool {
+        if self.next.0 < self.next.1 {
+            return true;
+        }
+        if self.dry_at.is_some_and(|at| now - at < DRY_NS) {
+            return false;
+        }
+        self.dry_at = None;
+        let inbox = self.inbox.get_or_insert_with(|| Box::new(Inbox::new()));
+        match inbox.receive(self.socket.as_fd()) {
+            Ok(count) if count > 0 => {
+                (self.next, self.gathered) = ((0, count), 0);
+                true
+            }
+            // Nothing there. An error of the socket's is one of its peers', and is gone once it was told.
+            _ => {
+                self.dry_at = Some(now);
+                false
+            }
+        }
+    }
+
+    /// Hands in frames of the present message, up to `max` in all.
+    fn unpack(&mut self, scratch: &mut Scratch, max: usize) {
+        let Self { tunnel, counters, inbox, next, gathered, last, .. } = self;
+        let Some((arrived, bytes)) = inbox.as_mut().and_then(|inbox| inbox.message(next.0)) else {
+            next.0 += 1;
+            return;
+        };
+        let via = match *last {
+            Some((ip, via)) if ip == arrived.from => via,
+            _ => {
+                let via = tunnel.peers.via(arrived.from);
+                *last = Some((arrived.from, via));
+                via
+            }
+        };
+        let Some(via) = via.filter(|_| !arrived.cut_off) else {
+            let reason = if via.is_some() { DropReason::TooLong } else { DropReason::UnknownPeer };
+            let datagrams = arrived.len.div_ceil(arrived.segment).max(1) as u64;
+            count_dropped(counters, reason, (datagrams, arrived.len as u64));
+            (next.0, *gathered) = (next.0 + 1, 0);
+            return;
+        };
+        let begun = (scratch.len(), scratch.bytes());
+        let rest = &mut bytes[*gathered..];
+        for datagram in rest.chunks_mut(arrived.segment) {
+            if scratch.len() >= max || !scratch.has_room() {
+                break;
+            }
+            *gathered += datagram.len();
+            match judge(tunnel, datagram, arrived) {
+                Ok(frame) => {
+                    scratch.push(Bytes::of(frame).span());
+                    scratch.set_via(via);
+                }
+                Err((reason, bytes)) => count_dropped(counters, reason, (1, bytes)),
+            }
+        }
+        let (frames, bytes) = (scratch.len() - begun.0, scratch.bytes() - begun.1);
+        if let Some(peer) = tunnel.peers.counters(via) {
+            peer.in_frames.add(frames as u64);
+            peer.in_bytes.add(bytes);
+        }
+        if *gathered >= arrived.len {
+            if arrived.len == 0 {
+                count_dropped(counters, DropReason::Encapsulation, (1, 0));
+            }
+            (next.0, *gathered) = (next.0 + 1, 0);
+        }
+    }
+
+    fn is_readable(&self) -> bool {
+        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+        polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
+    }
+}
+
+/// The frame in a datagram, or why it is dropped, and its bytes.
+fn judge<'d>(
+    tunnel: &Tunnel,
+    datagram: &'d mut [u8],
+    arrived: Arrived,
+) -> Result<&'d mut [u8], (DropReason, u64)> {
+    let len = datagram.len() as u64;
+    let reason = |no| match no {
+        NoVxlan::Malformed => DropReason::Encapsulation,
+        NoVxlan::OtherVni => DropReason::UnknownVni,
+        NoVxlan::Runt => DropReason::Runt,
+    };
+    let at = frame::vxlan_frame(datagram, tunnel.vni).map_err(|no| (reason(no), len))?;
+    let frame = &mut datagram[at..];
+    debug_assert!(frame.len() >= ETHERNET_HEADER, "shorter ones are refused");
+    if frame.len() > MAX_FRAME {
+        return Err((DropReason::TooLong, len));
+    }
+    if !frame::leave_tunnel(frame, arrived.ecn) {
+        return Err((DropReason::Congestion, len));
+    }
+    Ok(frame)
+}
+
+/// Counts frames that came and go no further.
+fn count_dropped(counters: &IngressCounters, reason: DropReason, (frames, bytes): (u64, u64)) {
+    counters.frames.add(frames);
+    counters.bytes.add(bytes);
+    counters.drop_frames(reason, frames);
+}
+
+impl Ingress for VxlanSource {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        self.tunnel.replicate();
+        if max == 0 || !self.refill(now) {
+            return 0;
+        }
+        let max = max.min(scratch.capacity());
+        while self.next.0 < self.next.1 && scratch.len() < max && scratch.has_room() {
+            self.unpack(scratch, max);
+        }
+        self.counters.frames.add(scratch.len() as u64);
+        self.counters.bytes.add(scratch.bytes());
+        scratch.len()
+    }
+
+    /// Nobody waits for buffers: the next messages may use them.
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}
+
+impl Source for VxlanSource {
+    fn queues(&self) -> usize {
+        1
+    }
+
+    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
+        self
+    }
+
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        vec![self.socket.as_fd(), self.tunnel.bell.as_fd()]
+    }
+
+    fn arm(&mut self) -> bool {
+        let work = self.tunnel.arm() || self.next.0 < self.next.1 || self.is_readable();
+        if work {
+            self.tunnel.disarm();
+            self.dry_at = None;
+        }
+        work
+    }
+
+    fn disarm(&mut self) {
+        self.tunnel.disarm();
+        self.dry_at = None;
+    }
+}

@@ -1,0 +1,219 @@
+//! A VXLAN tunnel (RFC 7348): one port, with other hosts behind it.
+//!
+//! ```text
+//!   switch -> egress -> trains, each of one peer, length and socket -> sendmmsg, one call a socket
+//!                   \-> floods: a copy for each peer, some each turn (head-end replication)
+//!   recvmmsg -> datagrams, or trains of them -> peer, VNI, ECN -> frames with their peer's number -> switch
+//! ```
+//!
+//! The supervisor makes the UDP sockets, which are not connected, and sets their options. One receives; several send,
+//! so that flows differ in their source port (RFC 7348, 5): a flow never changes its socket. Which socket of a host
+//! receives a segment's datagrams, a classic-BPF program of the supervisor's says.
+//!
+//! The forwarding table knows which peer a station is behind ([`Station::via`](fabric::Station::via)). The switch only
+//! needs to know the port; the egress looks the peer up once more, for frames that leave here.
+//!
+//! What comes is judged here: its sender must be a peer, its VNI the tunnel's. What it says inside is the switch's to
+//! judge, as any port's frames. A peer can claim any station that is not at home or static.
+
+mod egress;
+mod flood;
+mod ingress;
+mod peers;
+mod socket;
+mod train;
+
+use std::net::IpAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use fabric::{Entries, Policy, VlanMode};
+use frame::{ETHERNET_HEADER, VLAN_TAG, VXLAN_HEADER, Vni};
+use rustix::event::EventfdFlags;
+use rustix::net::SocketType;
+use serde::{Deserialize, Serialize};
+
+use self::egress::{Sending, VxlanEgress};
+use self::ingress::VxlanSource;
+use self::peers::Peers;
+pub use self::peers::{MAX_PEERS, PeerCounters};
+use super::{AttachError, Attached, Bells};
+use crate::config::PortId;
+use crate::state::PortState;
+use crate::worker::clock;
+
+/// Sockets that a tunnel sends by.
+pub const SENDERS: usize = 8;
+/// Most that it may have.
+const MAX_SENDERS: usize = 16;
+/// Bytes of the largest frame.
+const MAX_FRAME: usize = Policy::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
+/// How long a turn replicates floods at most, and how many copies it makes between two looks at the clock.
+const REPLICATION_NS: u64 = 400_000;
+const COPIES: usize = 64;
+
+/// A tunnel, as its data process is told of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VxlanConfig {
+    /// The segment.
+    pub vni: Vni,
+    /// Our address in the underlay.
+    pub local: IpAddr,
+    /// The UDP port of all peers.
+    pub port: u16,
+    /// The other hosts' addresses; the first is number 1.
+    pub peers: Vec<IpAddr>,
+}
+
+/// What the two directions of a tunnel share.
+struct Tunnel {
+    vni: Vni,
+    header: [u8; VXLAN_HEADER],
+    peers: Peers,
+    senders: Vec<OwnedFd>,
+    sending: Mutex<Sending>,
+    /// Copies of floods are still to be made.
+    has_floods: AtomicBool,
+    /// The home worker may sleep.
+    sleeps: AtomicBool,
+    /// Wakes it.
+    bell: OwnedFd,
+    id: PortId,
+    table: Entries,
+    membership: Arc<Membership>,
+}
+
+/// How the port is a member of VLANs: in which filter the stations are that frames leave to.
+#[derive(Debug, Default)]
+pub(crate) struct Membership(AtomicU32);
+
+impl Membership {
+    /// Set for ports whose frames carry tags; the native VLAN is below.
+    const TAGGED: u32 = 1 << 16;
+
+    /// Takes over what a policy says.
+    pub fn set(&self, mode: &VlanMode) {
+        let word = match mode {
+            VlanMode::Unaware => 0,
+            VlanMode::Access(id) => u32::from(id.get()),
+            VlanMode::Trunk { native, .. } => {
+                Self::TAGGED | native.map_or(0, |id| u32::from(id.get()))
+            }
+        };
+        self.0.store(word, Ordering::Relaxed);
+    }
+
+    /// The filter of a frame that leaves, by its head.
+    fn filter(&self, head: &[u8]) -> u16 {
+        let word = self.0.load(Ordering::Relaxed);
+        let filter = word as u16;
+        match head.get(12..16) {
+            Some(&[0x81, 0x00, a, b]) if word & Self::TAGGED != 0 => {
+                u16::from_be_bytes([a, b]) & 0xfff
+            }
+            _ => filter,
+        }
+    }
+}
+
+/// Attaches a tunnel. Descriptors: the socket that receives, those that send, memory for the peers' counters.
+///
+/// # Errors
+/// [`AttachError`] when the descriptors are not these, or counters are missing.
+pub(crate) fn attach(
+    config: &VxlanConfig,
+    mut descriptors: Vec<OwnedFd>,
+    (id, state): (PortId, &PortState),
+    table: Entries,
+    membership: Arc<Membership>,
+) -> Result<Attached, AttachError> {
+    let wrong = || AttachError::Descriptors { expected: "2 to 17 UDP sockets and counters" };
+    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
+    let memory = descriptors.pop().ok_or_else(wrong)?;
+    let is_udp =
+        |fd: &OwnedFd| matches!(rustix::net::sockopt::socket_type(fd), Ok(SocketType::DGRAM));
+    if !(2..=MAX_SENDERS + 1).contains(&descriptors.len()) || !descriptors.iter().all(is_udp) {
+        return Err(wrong());
+    }
+    let receiver = descriptors.remove(0);
+    let peers = Peers::new(&config.peers, config.port, memory)?;
+    let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
+    let sending = Mutex::new(Sending::new(egress.ok_or_else(missing)?, peers.count()));
+    let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+    let no_bell = |_| AttachError::Descriptors { expected: "room for an eventfd" };
+    let tunnel = Arc::new(Tunnel {
+        vni: config.vni,
+        header: frame::vxlan_header(config.vni),
+        peers,
+        senders: descriptors,
+        sending,
+        has_floods: AtomicBool::new(false),
+        sleeps: AtomicBool::new(false),
+        bell: rustix::event::eventfd(0, flags).map_err(no_bell)?,
+        id,
+        table,
+        membership,
+    });
+    let source = VxlanSource::new(Arc::clone(&tunnel), receiver, ingress);
+    let egresses = vec![Arc::new(VxlanEgress { tunnel }).into()];
+    Ok(Attached { source: Box::new(source), egresses, bells: Bells::None })
+}
+
+impl Tunnel {
+    /// The filter and the destination of a frame.
+    fn key_of(&self, head: &[u8]) -> (u16, u64) {
+        let mut mac = [0; 8];
+        if let Some(to) = head.get(..6) {
+            mac[..6].copy_from_slice(to);
+        }
+        (self.membership.filter(head), u64::from_le_bytes(mac))
+    }
+
+    /// The peer that a station is behind; `None` for all of them.
+    fn via(&self, (filter, mac): (u16, u64)) -> Option<u16> {
+        if mac & 1 != 0 {
+            return None;
+        }
+        let station = self.table.lookup(filter, mac)?;
+        let via = station.via();
+        (station.port() == self.id && self.peers.address(via).is_some()).then_some(via)
+    }
+
+    /// Goes on with floods, for a while. For the home worker.
+    fn replicate(&self) {
+        if !self.has_floods.load(Ordering::Acquire) {
+            return;
+        }
+        let mut now = clock();
+        let until = now + REPLICATION_NS;
+        while self.has_floods.load(Ordering::Acquire) && now < until {
+            // Between two runs, other workers have their turn at the lock.
+            let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
+            sending.replicate(self, COPIES, now);
+            drop(sending);
+            now = clock();
+        }
+    }
+
+    /// The home worker may sleep from now on; true if it has floods to replicate.
+    fn arm(&self) -> bool {
+        self.sleeps.store(true, Ordering::Relaxed);
+        // Pairs with the one before egresses are settled: either side sees what the other has stored.
+        fence(Ordering::SeqCst);
+        self.has_floods.load(Ordering::Relaxed)
+    }
+
+    fn disarm(&self) {
+        self.sleeps.store(false, Ordering::Relaxed);
+    }
+
+    /// Wakes the home worker, if it may sleep.
+    fn wake(&self) {
+        if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::AcqRel) {
+            // Fails only when it has been rung some 2^64 times.
+            let _ = rustix::io::write(self.bell.as_fd(), &1u64.to_ne_bytes());
+        }
+    }
+}
