@@ -31,10 +31,12 @@ pub use routes::{Operation, ROUTES, Route};
 pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use dataplane::config::{NicConfig, PortId, SwitchConfig};
 use dataplane::state::MappedMemory;
 use fabric::Policy;
+use frame::Vni;
 use jail::Walls;
 use serde::{Deserialize, Serialize};
 
@@ -150,6 +152,21 @@ pub enum PortKind {
         /// The peer's.
         remote: String,
     },
+    /// A VXLAN tunnel to other hosts (RFC 7348), of which each is named. What they send is learned.
+    Vxlan {
+        /// The segment: 1 to 16,777,215. One port of a host's, at each address, is in it.
+        vni: Vni,
+        /// Our address in the network between the hosts.
+        local: IpAddr,
+        /// The other hosts' addresses there, 1 to 1,024.
+        peers: Vec<IpAddr>,
+        /// The UDP port of all of them.
+        #[serde(default = "vxlan_port")]
+        port: u16,
+        /// The network namespace of that network: a name in /run/netns or a process id; `None` for the daemon's.
+        #[serde(default)]
+        netns: Option<String>,
+    },
     /// A virtual machine's network card, by the vhost-user protocol (QEMU, Cloud Hypervisor, DPDK).
     VhostUser {
         /// The socket; `None` for `SWITCH-PORT.sock` in the runtime directory.
@@ -176,6 +193,10 @@ pub enum PortKind {
 
 const fn all_queues() -> u16 {
     dataplane::state::RINGS as u16
+}
+
+const fn vxlan_port() -> u16 {
+    frame::VXLAN_PORT
 }
 
 const fn one_queue() -> u16 {
@@ -397,8 +418,44 @@ pub struct PortInfo {
     pub monitors: Option<String>,
     /// What memory of its owner's is mapped.
     pub memory: MappedMemory,
+    /// The other hosts behind it, if it is a tunnel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tunnel: Option<TunnelInfo>,
     /// What it is.
     pub spec: PortSpec,
+}
+
+/// A tunnel as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TunnelInfo {
+    /// Largest IP packet that fits the paths to its peers, as they were when it was added; `None` if there was no way to
+    /// any.
+    pub inner_mtu: Option<u16>,
+    /// The other hosts, in the order of the configuration.
+    pub peers: Vec<PeerInfo>,
+}
+
+/// Another host behind a tunnel, and what was counted since the port was added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerInfo {
+    /// Its address.
+    pub address: IpAddr,
+    /// Frames that came from it.
+    pub in_frames: u64,
+    /// Their bytes.
+    pub in_bytes: u64,
+    /// Frames that were sent to it, copies of floods included.
+    pub out_frames: u64,
+    /// Their bytes.
+    pub out_bytes: u64,
+    /// Frames to it that did not fit the path.
+    pub too_long: u64,
+    /// Frames to it for which the socket had no room.
+    pub full: u64,
+    /// Frames to it that the host knew no way for.
+    pub unreachable: u64,
+    /// Frames to it that the kernel refused for another reason.
+    pub refused: u64,
 }
 
 /// A pipe.

@@ -30,6 +30,7 @@ pub enum PortCommand {
         toklat port add vale0:up --vlan-trunk 10,20 --native 10 --tap tap0 --netns blue\n  \
         toklat port add vale0:replay --pcap-read day.pcap --loop --speed max\n  \
         toklat port add vale0:log --pcap-write /var/lib/toklat/log.pcapng\n  \
+        toklat port add vale0:fabric --vxlan 100 --local 10.99.0.2 --peer 10.99.0.1 --peer 10.99.0.3\n  \
         toklat port add vale0:vm1 --vhost-user --mac 52:54:00:00:00:01")]
     Add {
         /// Its name, as in vale0:p1
@@ -226,6 +227,11 @@ fn kind(info: &PortInfo) -> String {
             format!("stream{} {place}", if *client { ", connects to" } else { " at" })
         }
         PortKind::Dgram { local, remote } => format!("datagrams, {local} to {remote}"),
+        PortKind::Vxlan { vni, local, peers, .. } => {
+            let mtu = info.tunnel.as_ref().and_then(|tunnel| tunnel.inner_mtu);
+            let mtu = mtu.map_or(String::new(), |mtu| format!(", inner MTU {mtu}"));
+            format!("VXLAN {vni} at {local}, {} peers{mtu}", peers.len())
+        }
         PortKind::VfioUser { path, nic } => {
             let place = path.as_deref().unwrap_or("the default socket");
             format!("{} at {place}", nic.model.kind().title)
@@ -368,6 +374,7 @@ mod tests {
             ephemeral: false,
             client: Some(Opener { pid: 17, uid: 1000 }),
             monitors: None,
+            tunnel: None,
             memory: MappedMemory {
                 bytes: 6 << 30,
                 mappings: 2,

@@ -3,13 +3,14 @@
 //! Only what was given is sent, so that one list of options serves both: a new port takes defaults
 //! for the rest, an old one keeps what it has.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use fabric::{Interrupts, Policy, VlanMode};
-use frame::{Mac, VlanId};
+use frame::{Mac, VlanId, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use nic::kind::KINDS;
 use serde::Serialize;
@@ -317,10 +318,11 @@ pub(super) fn or_null<T: Serialize>(value: &Or<T>) -> Value {
 #[command(next_help_heading = "What it is attached to (without any: whoever opens it by its name)")]
 pub struct KindOptions {
     /// A tap interface, called as the port unless IFNAME is given; the daemon needs CAP_NET_ADMIN
-    #[arg(long, num_args = 0..=1, value_name = "IFNAME", groups = ["kind", "queued"])]
+    #[arg(long, num_args = 0..=1, value_name = "IFNAME", groups = ["kind", "queued", "placed"])]
     tap: Option<Option<String>>,
-    /// The network namespace of the tap: a name in /run/netns, a process id, or an absolute path
-    #[arg(long, value_name = "NAME", requires = "tap")]
+    /// The network namespace of the tap, or of the network between the hosts: a name in /run/netns, a
+    /// process id, or an absolute path
+    #[arg(long, value_name = "NAME", requires = "placed")]
     netns: Option<String>,
     /// Queues of the tap, 1 to 8 [default: 1]; most pairs of queues of the virtual machine, 1 to 16
     /// [default: 16], whose front end says how many it uses
@@ -373,6 +375,20 @@ pub struct KindOptions {
     /// Exchanges frames in datagrams (QEMU's -netdev dgram): our end, a path or 127.0.0.1:PORT
     #[arg(long, value_name = "PLACE", group = "kind", requires = "remote")]
     dgram: Option<String>,
+    /// A VXLAN tunnel of this segment to other hosts: toklat, the Linux kernel, or any other end of VXLAN
+    #[arg(long, value_name = "VNI", groups = ["kind", "tunnels", "placed"],
+        requires_all = ["local", "peers"])]
+    vxlan: Option<Vni>,
+    /// This host's address in the network between the hosts
+    #[arg(long, value_name = "IP", requires = "tunnels")]
+    local: Option<IpAddr>,
+    /// Another host's address there; give it once for each host
+    #[arg(long = "peer", value_name = "IP", requires = "tunnels")]
+    peers: Vec<IpAddr>,
+    /// The UDP port of all of them [default: 4789]
+    #[arg(long, value_name = "PORT", requires = "tunnels",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    vxlan_port: Option<u16>,
     /// The other end of --dgram
     #[arg(long, value_name = "PLACE", requires = "dgram")]
     remote: Option<String>,
@@ -453,6 +469,11 @@ impl KindOptions {
         }
         if let (Some(local), Some(remote)) = (self.dgram, self.remote) {
             return Ok(PortKind::Dgram { local: place(local)?, remote: place(remote)? });
+        }
+        if let (Some(vni), Some(local)) = (self.vxlan, self.local) {
+            let port = self.vxlan_port.unwrap_or(frame::VXLAN_PORT);
+            let (peers, netns) = (self.peers, self.netns);
+            return Ok(PortKind::Vxlan { vni, local, peers, port, netns });
         }
         if let Some(path) = self.vhost_user {
             let path = path.map(absolute).transpose()?;
@@ -659,7 +680,22 @@ mod tests {
             nic: NicConfig { model, csb, combine, doorbell: Doorbell::Trap },
         };
         let some = Some(Combine { frames: 16, delay_us: 50 });
-        let table: [(&[&str], PortKind); 20] = [
+        let vxlan = |local: &str, peers: &[&str], port, netns: Option<&str>| PortKind::Vxlan {
+            vni: Vni::new(100).unwrap(),
+            local: local.parse().unwrap(),
+            peers: peers.iter().map(|peer| peer.parse().unwrap()).collect(),
+            port,
+            netns: netns.map(Into::into),
+        };
+        let table: [(&[&str], PortKind); 22] = [
+            (
+                &["--vxlan=100", "--local=10.0.0.1", "--peer=10.0.0.2", "--peer=10.0.0.3"],
+                vxlan("10.0.0.1", &["10.0.0.2", "10.0.0.3"], 4789, None),
+            ),
+            (
+                &["--vxlan=100", "--local=::1", "--peer=::2", "--vxlan-port=8472", "--netns=n"],
+                vxlan("::1", &["::2"], 8472, Some("n")),
+            ),
             (&["--nic=82540em"], nic(None, NicModel::I82540em, false, None)),
             (&["--nic=one-access"], nic(None, NicModel::OneAccess, false, None)),
             (&["--nic=pcnet", "--socket=/s"], nic(Some("/s"), NicModel::Am79c970a, false, None)),
@@ -694,7 +730,12 @@ mod tests {
 
     #[test]
     fn contradictions_are_usage_errors() {
-        let table: [&[&str]; 32] = [
+        let table: [&[&str]; 37] = [
+            &["--vxlan=100"],
+            &["--vxlan=100", "--local=10.0.0.1"],
+            &["--vxlan=0", "--local=10.0.0.1", "--peer=10.0.0.2"],
+            &["--peer=10.0.0.2"],
+            &["--vxlan=1", "--local=10.0.0.1", "--peer=10.0.0.2", "--tap"],
             &["--nic=e1000"],
             &["--csb"],
             &["--nic=82540em", "--combine=16"],

@@ -43,7 +43,9 @@ pub async fn open(
         PortKind::Ring
         | PortKind::VhostUser { .. }
         | PortKind::VfioUser { .. }
-        | PortKind::Stream { .. } => (Attachment::Vacant, Vec::new()),
+        | PortKind::Stream { .. }
+        // A tunnel is opened with others of its host: see `tunnels`.
+        | PortKind::Vxlan { .. } => (Attachment::Vacant, Vec::new()),
         PortKind::Dgram { local, remote } => {
             let socket = front_ends::datagrams(&Place::of(local), &Place::of(remote), users)?;
             (Attachment::Dgram, vec![socket])
@@ -205,7 +207,10 @@ fn datagram_socket() -> io::Result<OwnedFd> {
 
 /// Does something in a network namespace. A thread that has entered one cannot be trusted with
 /// anything else, so this one ends with it.
-async fn in_namespace<T: Send + 'static>(
+///
+/// # Errors
+/// What it says, or the namespace cannot be entered.
+pub async fn in_namespace<T: Send + 'static>(
     netns: Option<String>,
     what: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
@@ -221,7 +226,10 @@ async fn in_namespace<T: Send + 'static>(
 }
 
 /// Moves this thread into a network namespace: a name in /run/netns, a process id, or an absolute path.
-fn enter(netns: &str) -> Result<(), ApiError> {
+///
+/// # Errors
+/// There is none, or the daemon may not enter it.
+pub fn enter(netns: &str) -> Result<(), ApiError> {
     let no_path = !netns.is_empty() && !netns.contains('/') && !netns.starts_with('.');
     let path = match netns.parse::<u32>() {
         Ok(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),

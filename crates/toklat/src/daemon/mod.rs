@@ -33,6 +33,7 @@ mod shape;
 mod supervisor;
 mod switch;
 pub mod topology;
+mod tunnels;
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -215,6 +216,7 @@ async fn supervise(
         group: options.group.clone(),
         ledger: Ledger::new(own_uid, options.quota, machine),
         require_walls: options.require_walls,
+        tunnels: Arc::default(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));

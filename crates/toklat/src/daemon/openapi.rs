@@ -118,6 +118,7 @@ const TYPES: &[(&str, Shape)] = &[
             ("null", ""),
             ("stream", "Stream"),
             ("dgram", "Dgram"),
+            ("vxlan", "Vxlan"),
             ("vhost_user", "VhostUser"),
             ("vfio_user", "VfioUser"),
         ]),
@@ -130,6 +131,16 @@ const TYPES: &[(&str, Shape)] = &[
     ("PcapWrite", Object(&[("path", "string")])),
     ("Stream", Object(&[("address?", "string?"), ("client?", "boolean")])),
     ("Dgram", Object(&[("local", "string"), ("remote", "string")])),
+    (
+        "Vxlan",
+        Object(&[
+            ("vni", "integer 1..16777215"),
+            ("local", "string"),
+            ("peers", "[string]"),
+            ("port?", "integer 1..65535"),
+            ("netns?", "string?"),
+        ]),
+    ),
     ("VhostUser", Object(&[("path?", "string?"), ("client?", "boolean"), ("queues?", "integer")])),
     ("VfioUser", Object(&[("path?", "string?"), ("nic", "NicConfig")])),
     (
@@ -222,7 +233,23 @@ const TYPES: &[(&str, Shape)] = &[
             ("client", "Client?"),
             ("monitors", "string?"),
             ("memory", "MappedMemory"),
+            ("tunnel?", "TunnelInfo?"),
             ("spec", "PortSpec"),
+        ]),
+    ),
+    ("TunnelInfo", Object(&[("inner_mtu", "integer?"), ("peers", "[PeerInfo]")])),
+    (
+        "PeerInfo",
+        Object(&[
+            ("address", "string"),
+            ("in_frames", "integer"),
+            ("in_bytes", "integer"),
+            ("out_frames", "integer"),
+            ("out_bytes", "integer"),
+            ("too_long", "integer"),
+            ("full", "integer"),
+            ("unreachable", "integer"),
+            ("refused", "integer"),
         ]),
     ),
     (

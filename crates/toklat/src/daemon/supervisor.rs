@@ -375,6 +375,7 @@ impl Supervisor {
             switch.remove_leftovers().await;
         }
         self.find_others().await;
+        self.environment.tunnels.settle();
     }
 
     /// Takes over switches that clients had made.

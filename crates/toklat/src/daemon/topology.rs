@@ -1,9 +1,10 @@
 //! What a topology may be, and where the one that was applied is kept.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
+use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::front_ends::Place;
 use super::mistake;
+use super::tunnels::MAX_PEERS;
 use crate::api::{Action, ApiError, Change, ErrorCode, PortKind, PortSpec, SwitchSpec, Topology};
 use crate::users;
 
@@ -119,6 +121,11 @@ fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
         PortKind::Tap { ifname, netns, .. } => {
             let place = netns.as_ref().map_or(String::new(), |netns| format!(" in {netns}"));
             Some((format!("Interface {ifname}{place}"), "give each port a tap of its own"))
+        }
+        PortKind::Vxlan { vni, local, port, netns, .. } => {
+            let place = netns.as_ref().map_or(String::new(), |netns| format!(" in {netns}"));
+            let at = std::net::SocketAddr::new(*local, *port);
+            Some((format!("VNI {vni} at {at}{place}"), "give each tunnel a VNI of its own"))
         }
         PortKind::PcapWrite { path } => {
             Some((format!("File {path}"), "have each port write a file of its own"))
@@ -271,6 +278,10 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
         let reason = format!("{name}: only a guest's port may have its link down");
         return Err(bad(reason, "remove the port instead"));
     }
+    if spec.policy.lossless && matches!(spec.kind, PortKind::Vxlan { .. }) {
+        let reason = format!("{name}: a tunnel cannot be lossless");
+        return Err(bad(reason, "leave lossless out: the network between the hosts loses frames"));
+    }
     let own = name.rsplit(':').next();
     let mirrors = [&spec.policy.mirror_ingress, &spec.policy.mirror_egress];
     if mirrors.into_iter().any(|m| m.as_deref() == own) {
@@ -333,7 +344,32 @@ fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
                 return Err(bad(reason, "give two paths, or two addresses with their ports"));
             }
         }
+        PortKind::Vxlan { local, peers, port, .. } => check_tunnel(name, *local, peers, *port)?,
         PortKind::Ring | PortKind::Null => {}
+    }
+    Ok(())
+}
+
+/// Checks the hosts of a tunnel.
+fn check_tunnel(name: &str, local: IpAddr, peers: &[IpAddr], port: u16) -> Result<(), ApiError> {
+    check_range(name, "peers", peers.len() as u64, 1, MAX_PEERS as u64)?;
+    check_range(name, "port", u64::from(port), 1, u64::from(u16::MAX))?;
+    let wrong = |ip: &IpAddr| ip.is_unspecified() || ip.is_multicast();
+    if let Some(ip) = std::iter::once(&local).chain(peers).find(|ip| wrong(ip)) {
+        let reason = format!("{name}: {ip} is no address of one host");
+        return Err(bad(reason, "name each host by its own address"));
+    }
+    let mut seen = BTreeSet::from([local]);
+    for peer in peers {
+        if peer.is_ipv4() != local.is_ipv4() {
+            let reason = format!("{name}: {peer} and {local} are not of one IP version");
+            return Err(bad(reason, "use IPv4 for all hosts of a tunnel, or IPv6 for all"));
+        }
+        if !seen.insert(*peer) {
+            let what = if *peer == local { "this host" } else { "named twice" };
+            let reason = format!("{name}: the peer {peer} is {what}");
+            return Err(bad(reason, "name each of the other hosts once"));
+        }
     }
     Ok(())
 }

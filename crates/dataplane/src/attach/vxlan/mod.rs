@@ -65,6 +65,12 @@ pub struct VxlanConfig {
     pub port: u16,
     /// The other hosts' addresses; the first is number 1.
     pub peers: Vec<IpAddr>,
+    /// The network namespace of the sockets, for the supervisor to remember.
+    #[serde(default)]
+    pub netns: Option<String>,
+    /// Largest IP packet of a guest's that fits the paths to the peers, where that is known.
+    #[serde(default)]
+    pub mtu: Option<u16>,
 }
 
 /// What the two directions of a tunnel share.

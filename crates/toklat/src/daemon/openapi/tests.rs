@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel, SwitchConfig, WorkerConfig};
 use dataplane::state::{LimitOf, MappedMemory};
 use fabric::{Interrupts, Policy, VlanMode};
-use frame::{Mac, VlanId};
+use frame::{Mac, VlanId, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use serde::Serialize;
 
@@ -129,6 +129,16 @@ fn switch() -> SwitchSpec {
         (PortKind::VfioUser { path: Some(path()), nic }, VlanMode::Unaware),
         (PortKind::Stream { address: Some(path()), client: true }, VlanMode::Unaware),
         (PortKind::Dgram { local: path(), remote: path() }, VlanMode::Unaware),
+        (
+            PortKind::Vxlan {
+                vni: Vni::new(1).unwrap(),
+                local: [127, 0, 0, 1].into(),
+                peers: vec![[127, 0, 0, 2].into()],
+                port: 1,
+                netns: Some(path()),
+            },
+            VlanMode::Unaware,
+        ),
     ];
     let ports = kinds.into_iter().enumerate();
     let port = ports.map(|(i, (kind, vlan))| (format!("p{i}"), port(kind, vlan))).collect();
@@ -191,6 +201,19 @@ fn the_table_of_types_is_what_the_types_are() {
             config: SwitchConfig::default(),
         },
     );
+    let peer = PeerInfo {
+        address: [127, 0, 0, 1].into(),
+        in_frames: 1,
+        in_bytes: 1,
+        out_frames: 1,
+        out_bytes: 1,
+        too_long: 1,
+        full: 1,
+        unreachable: 1,
+        refused: 1,
+    };
+    full("PeerInfo", peer);
+    full("TunnelInfo", TunnelInfo { inner_mtu: Some(1), peers: vec![peer] });
     full(
         "PortInfo",
         PortInfo {
@@ -204,6 +227,7 @@ fn the_table_of_types_is_what_the_types_are() {
             client: Some(client),
             monitors: None,
             memory: MappedMemory { refused_by: Some(LimitOf::User), ..Default::default() },
+            tunnel: Some(TunnelInfo { inner_mtu: Some(1), peers: vec![peer] }),
             spec: spec(),
         },
     );

@@ -35,6 +35,7 @@ use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::quota::{Charge, Ledger};
+use super::tunnels::Tunnels;
 use super::{locked, system, topology};
 use crate::api::{ApiError, ErrorCode, SwitchState};
 
@@ -60,6 +61,8 @@ pub struct Environment {
     pub ledger: Arc<Ledger>,
     /// A data process that cannot be confined in every way does not start.
     pub require_walls: bool,
+    /// Where tunnels receive.
+    pub tunnels: Arc<Tunnels>,
 }
 
 /// A switch.

@@ -13,6 +13,7 @@ use super::super::front_ends::Waiting;
 use super::super::hangups::{self, Gone, WatchId};
 use super::super::process::{FoundPort, MAX_PENDING};
 use super::super::quota::Charge;
+use super::super::tunnels::Tunnel;
 use super::super::{locked, system};
 use super::charges::Charges;
 use super::{Access, Switch};
@@ -46,6 +47,8 @@ pub struct Port {
     pub(super) charges: Charges,
     /// Where it waits for a front end.
     pub(super) waiting: Option<Waiting>,
+    /// Its part in what tunnels share. Behind the descriptors: those are closed before it is given up.
+    pub(super) tunnel: Option<Tunnel>,
 }
 
 impl Port {
@@ -66,6 +69,7 @@ impl Port {
             known: false,
             charges: Charges::default(),
             waiting: None,
+            tunnel: None,
         }
     }
 
@@ -111,6 +115,20 @@ impl Port {
     }
 }
 
+/// What a port is attached to, and what is kept for it.
+type Opened = (Attachment, Vec<Descriptor>, Option<Tunnel>);
+
+/// True if a tunnel that was taken over is the one that is configured.
+fn is_same_tunnel(kind: &PortKind, attachment: &Attachment) -> bool {
+    let (PortKind::Vxlan { vni, local, peers, port, netns }, Attachment::Vxlan(tunnel)) =
+        (kind, attachment)
+    else {
+        return false;
+    };
+    (vni, local, port) == (&tunnel.vni, &tunnel.local, &tunnel.port)
+        && (peers, netns) == (&tunnel.peers, &tunnel.netns)
+}
+
 /// A client's side of a port: what it sent, and where its hang-up is seen.
 #[derive(Debug)]
 pub struct Attach {
@@ -136,6 +154,7 @@ impl Switch {
         let mut port = Port::new(id, &config.name, spec, false);
         (port.attachment, port.fds, port.known) = (config.attachment, fds, true);
         port.user = Some(config.uid);
+        self.take_over_tunnel(&mut port);
         if let Some(token) = port.hangup_fd() {
             let gone = Gone::Client { switch: self.name.clone(), port: config.name.clone() };
             port.watch = Some(self.environment.hangups.watch(token, gone)?);
@@ -144,6 +163,27 @@ impl Switch {
         self.ports.insert(id, port);
         self.recharge(id);
         Ok(())
+    }
+
+    /// Takes over what a tunnel shares with others, if the port is one.
+    fn take_over_tunnel(&self, port: &mut Port) {
+        let Attachment::Vxlan(config) = &port.attachment else { return };
+        // They are our own, and closed at once.
+        let fds = std::mem::take(&mut port.fds).into_iter();
+        port.fds = fds.map(|fd| Descriptor::ours(fd.into_ours())).collect();
+        let twin = |fd: Option<&Descriptor>| {
+            let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
+            fd.try_clone().map(Descriptor::into_ours)
+        };
+        let owner = format!("{}:{}", self.name, port.name);
+        let tunnels = &self.environment.tunnels;
+        let taken = twin(port.fds.first())
+            .and_then(|socket| Ok((socket, twin(port.fds.last())?)))
+            .and_then(|fds| tunnels.take_over(config, &owner, fds));
+        match taken {
+            Ok(tunnel) => port.tunnel = Some(tunnel),
+            Err(error) => tracing::error!(port = owner, %error, "a tunnel was not taken over"),
+        }
     }
 
     /// Has numbers cleared whose ports were removed while no data process ran.
@@ -269,9 +309,9 @@ impl Switch {
             return Ok(());
         }
         let id = self.next_id()?;
-        let (attachment, fds) = self.open(&spec, written).await?;
+        let opened = self.open(name, &spec, written).await?;
         let mut port = Port::new(id, name, spec, true);
-        (port.attachment, port.fds) = (attachment, fds);
+        (port.attachment, port.fds, port.tunnel) = opened;
         port.waiting = self.wait_for_front_end(&port, false)?;
         self.insert(port).await
     }
@@ -289,15 +329,22 @@ impl Switch {
     /// Opens what a port is attached to.
     async fn open(
         &self,
+        name: &str,
         spec: &PortSpec,
         written: Written,
-    ) -> Result<(Attachment, Vec<Descriptor>), ApiError> {
+    ) -> Result<Opened, ApiError> {
+        if let PortKind::Vxlan { .. } = spec.kind {
+            let owner = format!("{}:{name}", self.name);
+            let (attachment, fds, tunnel) =
+                self.environment.tunnels.open(&spec.kind, &owner).await?;
+            return Ok((attachment, fds.into_iter().map(Descriptor::ours).collect(), Some(tunnel)));
+        }
         let users = (self.access.to(spec.owner), self.environment.group.as_deref());
         let opened = endpoints::open(&spec.kind, spec.policy.mtu, written, users).await;
         // A datagram socket's queue holds what its peer sends.
         let stranger = matches!(spec.kind, PortKind::Dgram { .. });
         let keep = |fd| if stranger { Descriptor::from(fd) } else { Descriptor::ours(fd) };
-        opened.map(|(attachment, fds)| (attachment, fds.into_iter().map(keep).collect()))
+        opened.map(|(attachment, fds)| (attachment, fds.into_iter().map(keep).collect(), None))
     }
 
     async fn insert(&mut self, port: Port) -> Result<(), ApiError> {
@@ -332,7 +379,7 @@ impl Switch {
                 | (PortKind::VfioUser { .. }, Attachment::VfioUser(_) | Attachment::Vacant)
                 | (PortKind::Stream { .. }, Attachment::Stream | Attachment::Vacant)
                 | (PortKind::Dgram { .. }, Attachment::Dgram)
-        );
+        ) || is_same_tunnel(&spec.kind, &port.attachment);
         if same {
             port.spec.kind = spec.kind.clone();
         }
@@ -400,12 +447,14 @@ impl Switch {
         spec: PortSpec,
         written: Written,
     ) -> Result<(), ApiError> {
-        let (attachment, fds) = self.open(&spec, written).await?;
+        let name = self.ports.get(&id).map(|port| port.name.clone()).unwrap_or_default();
+        let (attachment, fds, tunnel) = self.open(&name, &spec, written).await?;
         self.vacate(id).await?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         // Its socket may be at the place of the new one.
         port.waiting = None;
         (port.spec, port.attachment, port.fds, port.failure) = (spec, attachment, fds, None);
+        port.tunnel = tunnel;
         if let Some(port) = self.ports.get(&id) {
             match self.wait_for_front_end(port, false) {
                 Ok(waiting) => self.ports.entry(id).and_modify(|port| port.waiting = waiting),
@@ -472,6 +521,7 @@ impl Switch {
             socket.take_leave();
         }
         port.fds.clear();
+        port.tunnel = None;
         (port.attachment, port.client, port.user) = (Attachment::Vacant, None, None);
         if let (Some(waiting), Some(_)) = (&port.waiting, watch) {
             waiting.set_vacant(true);

@@ -1,0 +1,423 @@
+//! Tunnels: their sockets, and which of them receives a segment's datagrams.
+//!
+//! The UDP port of VXLAN is one for a host, and each tunnel has a socket there: they are a group (SO_REUSEPORT), and a
+//! classic-BPF program of the group's chooses by VNI. It names a socket by its place in the group. The kernel appends a
+//! socket that is bound, and moves the last one into the place of one whose last descriptor was closed; a group's
+//! sockets keep their places with them, so that a supervisor that was restarted knows them.
+
+mod sockets;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use dataplane::attach::vxlan::{self, PeerCounters, VxlanConfig};
+use dataplane::config::Attachment;
+use shmem::{Memfd, Pages, SharedSlice};
+
+use super::{endpoints, locked, system};
+use crate::api::{ApiError, ErrorCode, PeerInfo, PortKind, TunnelInfo};
+
+/// Bytes of the outer headers and the inner Ethernet header, beside the outer IP header.
+const OVERHEAD: u16 = 8 + frame::VXLAN_HEADER as u16 + frame::ETHERNET_HEADER as u16;
+/// How long a socket may take to be closed by all that have it.
+const CLOSING: Duration = Duration::from_secs(2);
+
+/// Where the sockets of a group are bound.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    netns: Option<String>,
+    at: SocketAddr,
+}
+
+/// A socket of a group.
+#[derive(Debug)]
+struct Member {
+    index: usize,
+    vni: u32,
+    /// The port it is of.
+    owner: String,
+    /// Tunnels that have it: two while a port is replaced.
+    users: usize,
+    socket: OwnedFd,
+}
+
+/// All groups of this daemon.
+#[derive(Debug, Default)]
+pub struct Tunnels {
+    groups: Mutex<BTreeMap<Place, Vec<Member>>>,
+}
+
+/// A tunnel's part in a group: given up when it is dropped.
+#[derive(Debug)]
+struct Share {
+    tunnels: Arc<Tunnels>,
+    place: Place,
+    vni: u32,
+}
+
+/// What the supervisor keeps of a port that is a tunnel.
+#[derive(Debug)]
+pub struct Tunnel {
+    config: VxlanConfig,
+    counters: SharedSlice<PeerCounters>,
+    /// Dropped after the port's descriptors.
+    _share: Share,
+}
+
+/// What a tunnel is opened as.
+pub type Opened = (Attachment, Vec<OwnedFd>, Tunnel);
+
+impl Tunnels {
+    /// Opens what a tunnel is attached to; `owner` is the port's full name.
+    ///
+    /// # Errors
+    /// Its segment is in use, or its sockets cannot be made.
+    pub async fn open(self: &Arc<Self>, kind: &PortKind, owner: &str) -> Result<Opened, ApiError> {
+        let PortKind::Vxlan { vni, local, peers, port, netns } = kind else {
+            return Err(system("Cannot open a tunnel", io::ErrorKind::Unsupported.into()));
+        };
+        let (tunnels, owner) = (Arc::clone(self), owner.to_owned());
+        let (local, port, peers, netns) = (*local, *port, peers.clone(), netns.clone());
+        let config = VxlanConfig { vni: *vni, local, port, peers, netns: netns.clone(), mtu: None };
+        endpoints::in_namespace(netns, move || tunnels.open_here(config, owner)).await
+    }
+
+    /// As `open`, in the namespace that this thread is in.
+    fn open_here(
+        self: &Arc<Self>,
+        mut config: VxlanConfig,
+        owner: String,
+    ) -> Result<Opened, ApiError> {
+        let VxlanConfig { local, port, .. } = config;
+        let place = Place { netns: config.netns.clone(), at: SocketAddr::new(local, port) };
+        let (receiver, share) = self.join(&place, config.vni.get(), owner)?;
+        let failed = |e| system(&format!("Cannot make sockets at {local}"), e);
+        let senders = sockets::senders(local).map_err(failed)?;
+        config.mtu = inner_mtu(&config);
+        let (memory, counters) = peer_counters(config.peers.len())?;
+        let fds = std::iter::once(receiver).chain(senders).chain([memory]).collect();
+        let tunnel = Tunnel { config: config.clone(), counters, _share: share };
+        Ok((Attachment::Vxlan(config), fds, tunnel))
+    }
+
+    /// A socket for a segment, in its group.
+    fn join(
+        self: &Arc<Self>,
+        place: &Place,
+        vni: u32,
+        owner: String,
+    ) -> Result<(OwnedFd, Share), ApiError> {
+        let mut groups = locked(&self.groups);
+        let group = groups.entry(place.clone()).or_default();
+        let failed = |e| system(&format!("Cannot use UDP port {}", place.at), e);
+        let share = || Share { tunnels: Arc::clone(self), place: place.clone(), vni };
+        if let Some(member) = group.iter_mut().find(|member| member.vni == vni) {
+            if member.owner != owner {
+                let reason = format!("VNI {vni} at {} is {}'s", place.at, member.owner);
+                let remedy = "give each tunnel a VNI of its own, or remove the other port";
+                return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
+            }
+            let socket = member.socket.try_clone().map_err(failed)?;
+            member.users += 1;
+            return Ok((socket, share()));
+        }
+        if group.len() >= sockets::MAX_MEMBERS {
+            let reason = format!("{} tunnels are at {} already", group.len(), place.at);
+            return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
+        }
+        let socket = sockets::receiver(place.at).map_err(|e| cannot_bind(place.at, &e))?;
+        // Those of others in the group that this supervisor does not know come before it, too.
+        let index = inodes_at(place.at).map_err(failed)?.len().saturating_sub(1);
+        sockets::set_index(&socket, index).map_err(failed)?;
+        let twin = socket.try_clone().map_err(failed)?;
+        group.push(Member { index, vni, owner, users: 1, socket });
+        // From here on, a failure gives the place up again.
+        let share = share();
+        choose(group).map_err(failed)?;
+        Ok((twin, share))
+    }
+
+    /// Takes over a tunnel that a data process has.
+    ///
+    /// # Errors
+    /// Its descriptors are not a tunnel's.
+    pub fn take_over(
+        self: &Arc<Self>,
+        config: &VxlanConfig,
+        owner: &str,
+        (receiver, memory): (OwnedFd, OwnedFd),
+    ) -> io::Result<Tunnel> {
+        let counters = map_counters(Memfd::adopt(memory), config.peers.len())?;
+        let (at, vni) = (SocketAddr::new(config.local, config.port), config.vni.get());
+        let place = Place { netns: config.netns.clone(), at };
+        let index = sockets::index(&receiver)?;
+        let member = Member { index, vni, owner: owner.into(), users: 1, socket: receiver };
+        locked(&self.groups).entry(place.clone()).or_default().push(member);
+        let share = Share { tunnels: Arc::clone(self), place, vni };
+        Ok(Tunnel { config: config.clone(), counters, _share: share })
+    }
+
+    /// All tunnels that data processes had are taken over: sockets that were closed while no supervisor ran have left
+    /// places, into which the kernel has moved the last ones.
+    pub fn settle(&self) {
+        for (place, group) in locked(&self.groups).iter_mut() {
+            group.sort_by_key(|member| member.index);
+            while let Some(hole) = (0..group.len()).find(|place| group[*place].index != *place) {
+                let Some(mut last) = group.pop() else { break };
+                last.index = hole;
+                group.insert(hole, last);
+            }
+            let kept = group.iter().try_for_each(|m| sockets::set_index(&m.socket, m.index));
+            if let Err(error) = kept.and_then(|()| choose(group)) {
+                tracing::error!(at = %place.at, %error, "tunnels were not told apart");
+            }
+        }
+    }
+
+    /// Gives up a tunnel's part in its group. In the namespace of the group.
+    fn leave(&self, place: &Place, vni: u32) -> io::Result<()> {
+        let mut groups = locked(&self.groups);
+        let Some(group) = groups.get_mut(place) else { return Ok(()) };
+        let Some(at) = group.iter().position(|member| member.vni == vni) else { return Ok(()) };
+        group[at].users -= 1;
+        if group[at].users > 0 {
+            return Ok(());
+        }
+        let Member { index, socket, .. } = group.remove(at);
+        let inode = rustix::fs::fstat(&socket)?.st_ino;
+        drop(socket);
+        let deadline = Instant::now() + CLOSING;
+        let left = loop {
+            let inodes = inodes_at(place.at)?;
+            if !inodes.contains(&inode) {
+                break inodes.len();
+            }
+            if Instant::now() >= deadline {
+                // Somebody has it still: its place stays taken.
+                tracing::warn!(at = %place.at, vni, "a tunnel's socket was not closed");
+                return choose(group);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        // The kernel has moved the last one into its place.
+        if let Some(last) = group.iter_mut().find(|member| member.index == left) {
+            last.index = index;
+            sockets::set_index(&last.socket, index)?;
+        }
+        let done = choose(group);
+        if group.is_empty() {
+            groups.remove(place);
+        }
+        done
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        let (tunnels, place, vni) = (Arc::clone(&self.tunnels), self.place.clone(), self.vni);
+        // It may wait for a data process, and enters a namespace.
+        let leave = move || {
+            let entered = place.netns.as_deref().map_or(Ok(()), endpoints::enter);
+            let left = entered.map_err(io::Error::other).and_then(|()| tunnels.leave(&place, vni));
+            if let Err(error) = left {
+                tracing::error!(at = %place.at, vni, %error, "a tunnel was not taken out of its group");
+            }
+        };
+        if let Err(error) = std::thread::Builder::new().name("tunnels".into()).spawn(leave) {
+            tracing::error!(%error, "cannot start a thread");
+        }
+    }
+}
+
+impl Tunnel {
+    /// What the API says of it.
+    #[must_use]
+    pub fn info(&self) -> TunnelInfo {
+        let peers = self.config.peers.iter().zip(self.counters.iter());
+        let peer = |(address, counters): (&IpAddr, &PeerCounters)| PeerInfo {
+            address: *address,
+            in_frames: counters.in_frames.get(),
+            in_bytes: counters.in_bytes.get(),
+            out_frames: counters.out_frames.get(),
+            out_bytes: counters.out_bytes.get(),
+            too_long: counters.too_long.get(),
+            full: counters.full.get(),
+            unreachable: counters.unreachable.get(),
+            refused: counters.refused.get(),
+        };
+        TunnelInfo { inner_mtu: self.config.mtu, peers: peers.map(peer).collect() }
+    }
+}
+
+/// Has the group choose by VNI.
+fn choose(group: &[Member]) -> io::Result<()> {
+    let Some(first) = group.first() else { return Ok(()) };
+    let places: Vec<_> = group.iter().map(|member| (member.vni, member.index)).collect();
+    sockets::choose_by_vni(&first.socket, &places, first.index)
+}
+
+/// Largest IP packet of a guest that fits the paths to all peers that there is a way to.
+fn inner_mtu(config: &VxlanConfig) -> Option<u16> {
+    let to = |ip: &IpAddr| SocketAddr::new(*ip, config.port);
+    let paths = config.peers.iter().filter_map(|ip| sockets::path_mtu(config.local, to(ip)).ok());
+    let overhead = OVERHEAD + if config.local.is_ipv6() { 40 } else { 20 };
+    paths.min().map(|path| path.saturating_sub(overhead))
+}
+
+fn peer_counters(peers: usize) -> Result<(OwnedFd, SharedSlice<PeerCounters>), ApiError> {
+    let memory = Memfd::create("toklat-peers", PeerCounters::bytes(peers), Pages::Small);
+    let failed = |e| system("Cannot make memory for counters", e);
+    let memory = memory.map_err(io::Error::other).map_err(failed)?.into_fd();
+    let twin = memory.try_clone().map_err(failed)?;
+    let counters = map_counters(Memfd::adopt(twin), peers).map_err(failed)?;
+    Ok((memory, counters))
+}
+
+fn map_counters(
+    memory: Result<Memfd, shmem::RegionError>,
+    peers: usize,
+) -> io::Result<SharedSlice<PeerCounters>> {
+    let mapping = memory.and_then(|memory| memory.map()).map_err(io::Error::other)?;
+    mapping.shared_slice(0, peers).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn cannot_bind(at: SocketAddr, error: &io::Error) -> ApiError {
+    match error.raw_os_error() {
+        Some(libc::EADDRINUSE) => ApiError::new(
+            ErrorCode::Busy,
+            format!("UDP port {} of {} is in use", at.port(), at.ip()),
+            "a VXLAN interface of the kernel may have it (`ip -d link show type vxlan`): remove that, or \
+             give both ends another port with --vxlan-port",
+        ),
+        Some(libc::EADDRNOTAVAIL) => ApiError::new(
+            ErrorCode::BadRequest,
+            format!("{} is no address of this host", at.ip()),
+            "name one of `ip address` with --local",
+        ),
+        _ => system(&format!("Cannot bind UDP port {at}"), io::Error::from(error.kind())),
+    }
+}
+
+/// The sockets that are bound at exactly this address, in the namespace of this thread, by their inodes.
+fn inodes_at(at: SocketAddr) -> io::Result<Vec<u64>> {
+    let (file, address) = match at.ip() {
+        IpAddr::V4(ip) => ("udp", hex(&ip.octets())),
+        IpAddr::V6(ip) => ("udp6", hex(&ip.octets())),
+    };
+    let bound = format!("{address}:{:04X}", at.port());
+    let table = std::fs::read_to_string(format!("/proc/thread-self/net/{file}"))?;
+    let inode = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        (words.next()? == bound).then(|| words.nth(7)?.parse().ok()).flatten()
+    };
+    Ok(table.lines().filter_map(inode).collect())
+}
+
+/// An address as `/proc/net/udp` has it: words of 32 bits, each as the machine reads it.
+fn hex(octets: &[u8]) -> String {
+    let words = octets.as_chunks::<4>().0.iter();
+    words.map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
+}
+
+/// Most peers of a tunnel.
+pub const MAX_PEERS: usize = vxlan::MAX_PEERS;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn place() -> Place {
+        // A port that is free now.
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        Place { netns: None, at: socket.local_addr().unwrap() }
+    }
+
+    fn join(tunnels: &Arc<Tunnels>, place: &Place, vni: u32) -> (OwnedFd, Share) {
+        tunnels.join(place, vni, format!("port of {vni}")).unwrap()
+    }
+
+    /// Sends a datagram of a segment, and asserts that this socket gets it.
+    fn assert_reaches(place: &Place, vni: u32, socket: &OwnedFd) {
+        let [_, a, b, c] = vni.to_be_bytes();
+        let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        from.send_to(&[8, 0, 0, 0, a, b, c, 0], place.at).unwrap();
+        let flags = rustix::net::RecvFlags::DONTWAIT;
+        let got = rustix::net::recv(socket, &mut [0; 64][..], flags);
+        assert_eq!(got.map(|(len, _)| len), Ok(8), "VNI {vni}");
+    }
+
+    fn wait_for(what: impl Fn() -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !what() {
+            assert!(Instant::now() < deadline);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn segments_are_told_apart_as_tunnels_come_and_go() {
+        let (tunnels, place) = (Arc::<Tunnels>::default(), place());
+        let mut all: Vec<_> = (1..=10).map(|vni| (vni, join(&tunnels, &place, vni))).collect();
+        all.iter().for_each(|(vni, (socket, _))| assert_reaches(&place, *vni, socket));
+        // From the front, the middle, the end.
+        for gone in [0, 4, 7, 0] {
+            let left = all.len() - 1;
+            let (_, (socket, share)) = all.remove(gone);
+            drop(socket);
+            drop(share);
+            wait_for(|| locked(&tunnels.groups)[&place].len() == left);
+            all.iter().for_each(|(vni, (socket, _))| assert_reaches(&place, *vni, socket));
+        }
+        all.push((77, join(&tunnels, &place, 77)));
+        all.iter().for_each(|(vni, (socket, _))| assert_reaches(&place, *vni, socket));
+        drop(all);
+        wait_for(|| locked(&tunnels.groups).is_empty());
+    }
+
+    #[test]
+    fn a_segment_has_one_port_and_that_may_be_replaced() {
+        let (tunnels, place) = (Arc::<Tunnels>::default(), place());
+        let (first, share) = join(&tunnels, &place, 5);
+        let other = tunnels.join(&place, 5, "vale1:x".into()).unwrap_err();
+        assert_eq!(other.code, ErrorCode::Busy, "{other}");
+        let (again, _share) = join(&tunnels, &place, 5);
+        drop((first, share));
+        wait_for(|| locked(&tunnels.groups)[&place][0].users == 1);
+        assert_reaches(&place, 5, &again);
+    }
+
+    #[test]
+    fn a_later_supervisor_knows_the_places_again() {
+        let (tunnels, place) = (Arc::<Tunnels>::default(), place());
+        let mut all: Vec<_> = (1..=4).map(|vni| (vni, join(&tunnels, &place, vni))).collect();
+        // It is gone, and with it the socket that it was about to close.
+        let ended = std::mem::take(&mut *locked(&tunnels.groups));
+        all.iter_mut().for_each(|(_, (_, share))| share.tunnels = Arc::default());
+        drop(ended);
+        drop(all.remove(1));
+        let later = Arc::<Tunnels>::default();
+        for (vni, (socket, _)) in all.iter().rev() {
+            let (index, socket) = (sockets::index(socket).unwrap(), socket.try_clone().unwrap());
+            let member = Member { index, vni: *vni, owner: String::new(), users: 1, socket };
+            locked(&later.groups).entry(place.clone()).or_default().push(member);
+        }
+        later.settle();
+        all.iter().for_each(|(vni, (socket, _))| assert_reaches(&place, *vni, socket));
+    }
+
+    #[test]
+    fn a_port_that_somebody_has_is_said_to_be_in_use() {
+        let holder = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let place = Place { netns: None, at: holder.local_addr().unwrap() };
+        let error = Arc::<Tunnels>::default().join(&place, 5, "x".into()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::Busy);
+        assert!(error.remedy.contains("type vxlan"), "{error}");
+        let place = Place { netns: None, at: ([192, 0, 2, 1], 4789).into() };
+        let error = Arc::<Tunnels>::default().join(&place, 5, "x".into()).unwrap_err();
+        assert_eq!(error.code, ErrorCode::BadRequest, "{error}");
+    }
+}
