@@ -21,6 +21,7 @@ pub mod namespace;
 pub mod passt;
 pub mod stack;
 pub mod strangers;
+pub mod underlay;
 pub mod users;
 
 /// How long a test waits for what must come.

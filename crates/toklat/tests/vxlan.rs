@@ -1,0 +1,312 @@
+//! VXLAN tunnels between hosts that are network namespaces: to the kernel's VXLAN, and to another toklat.
+//!
+//! Each test makes its hosts on a link, and a daemon whose tunnels and taps are in their namespaces.
+
+mod daemon;
+
+use std::net::UdpSocket;
+
+use daemon::Daemon;
+use daemon::frames::send;
+use daemon::namespace::Namespace;
+use daemon::underlay::{Underlay, ip, pings, transfer};
+use serde_json::{Value, json};
+
+/// The namespaces of a test, or none, and why is said.
+fn hosts(test: &str, count: usize) -> Option<Underlay> {
+    Underlay::new(count).inspect_err(|why| daemon::skip(test, why)).ok()
+}
+
+/// A switch with a tap in `guest` and a tunnel in `host`; `tunnel` is the inside of its kind.
+fn switch(name: &str, (guest, mtu): (&Namespace, u16), host: &Namespace, tunnel: &str) -> String {
+    format!(
+        r#"
+        [switch.{name}.port.guest]
+        mtu = {mtu}
+        kind = {{ tap = {{ ifname = "tap-{name}", netns = "{}" }} }}
+        [switch.{name}.port.fabric]
+        kind = {{ vxlan = {{ {tunnel}, netns = "{}" }} }}
+        "#,
+        guest.id(),
+        host.id()
+    )
+}
+
+/// A namespace with an address on the tap that a switch has there.
+fn address(guest: &Namespace, switch: &str, address: &str) {
+    ip(guest, &format!("address add {address} dev tap-{switch}"));
+}
+
+fn port<'v>(stats: &'v Value, switch: &str, port: &str) -> &'v Value {
+    let named = |list: &'v Value, name: &str| {
+        list.as_array().unwrap().iter().find(|item| item["name"] == name).unwrap()
+    };
+    named(&named(&stats["switches"], switch)["ports"], port)
+}
+
+fn drops(daemon: &Daemon, switch: &str, name: &str, reason: &str) -> u64 {
+    let stats = daemon.get("/v1/stats");
+    let port = port(&stats, switch, name);
+    let count = |side: &str| port[side][reason].as_u64().unwrap_or(0);
+    count("in_drops") + count("out_drops")
+}
+
+/// A switch and the kernel's VXLAN as each other's only peer, by these addresses of hosts 1 and 2.
+fn with_the_kernel(test: &str, (ours, theirs): (&str, &str), how: &str) {
+    let Some(underlay) = hosts(test, 2) else { return };
+    let how = format!("local {theirs} remote {ours} dstport 4789 {how}");
+    if !underlay.kernel_tunnel(2, (100, &how), "192.168.7.2/24") {
+        return daemon::skip(test, "the kernel has no VXLAN");
+    }
+    let guest = Namespace::new().unwrap();
+    let daemon = Daemon::start();
+    let tunnel = format!(r#"vni = 100, local = "{ours}", peers = ["{theirs}"]"#);
+    daemon.apply(&switch("vale0", (&guest, 1400), &underlay.hosts[0], &tunnel));
+    address(&guest, "vale0", "192.168.7.1/24");
+    assert!(pings(&guest, "192.168.7.2") && pings(&underlay.hosts[1], "192.168.7.1"));
+    transfer(&guest, (&underlay.hosts[1], "192.168.7.2"), 8 << 20);
+    transfer(&underlay.hosts[1], (&guest, "192.168.7.1"), 8 << 20);
+    let info = daemon.get("/v1/switches/vale0/ports/fabric");
+    let overhead = if ours.contains(':') { 70 } else { 50 };
+    assert_eq!(info["tunnel"]["inner_mtu"], json!(1500 - overhead), "{info}");
+    let peer = &info["tunnel"]["peers"][0];
+    assert_eq!(peer["address"], theirs);
+    for count in ["in_bytes", "out_bytes"] {
+        assert!(peer[count].as_u64().unwrap() > 8 << 20, "{count}: {peer}");
+    }
+    let fdb = daemon.get("/v1/switches/vale0/fdb");
+    let far = fdb.as_array().unwrap().iter().find(|entry| entry["port"] == "fabric").unwrap();
+    assert_eq!(far["origin"], "tunnel", "{fdb}");
+}
+
+#[test]
+fn the_kernels_vxlan_over_ipv4() {
+    with_the_kernel("the_kernels_vxlan_over_ipv4", ("10.99.0.1", "10.99.0.2"), "");
+}
+
+#[test]
+fn the_kernels_vxlan_over_ipv6() {
+    let how = "udp6zerocsumrx udp6zerocsumtx";
+    with_the_kernel("the_kernels_vxlan_over_ipv6", ("fd99::1", "fd99::2"), how);
+}
+
+#[test]
+fn two_switches_of_two_hosts_are_one_and_outlive_their_processes() {
+    let test = "two_switches_of_two_hosts_are_one_and_outlive_their_processes";
+    let Some(underlay) = hosts(test, 2) else { return };
+    let guests = [Namespace::new().unwrap(), Namespace::new().unwrap()];
+    let mut daemon = Daemon::start();
+    let net: String = [(0, 1, 2), (1, 2, 1)]
+        .map(|(at, own, other)| {
+            let tunnel =
+                format!(r#"vni = 7, local = "10.99.0.{own}", peers = ["10.99.0.{other}"]"#);
+            switch(&format!("vale{at}"), (&guests[at], 1450), &underlay.hosts[at], &tunnel)
+        })
+        .concat();
+    daemon.apply(&net);
+    address(&guests[0], "vale0", "192.168.7.1/24");
+    address(&guests[1], "vale1", "192.168.7.2/24");
+    let both_ways = || {
+        transfer(&guests[0], (&guests[1], "192.168.7.2"), 4 << 20);
+        transfer(&guests[1], (&guests[0], "192.168.7.1"), 4 << 20);
+    };
+    assert!(pings(&guests[0], "192.168.7.2"));
+    both_ways();
+    // Each process in turn, then all of them.
+    let before = daemon.data_process("vale0");
+    daemon::kill_process(before);
+    daemon.wait_for("another data process", |daemon| {
+        let info = daemon.get("/v1/switches/vale0");
+        info["state"] == "running" && info["pid"] != before
+    });
+    assert!(pings(&guests[0], "192.168.7.2"));
+    both_ways();
+    daemon.kill();
+    both_ways();
+    daemon.start_again();
+    both_ways();
+    let peer = |daemon: &Daemon| daemon.get("/v1/switches/vale0/ports/fabric")["tunnel"].clone();
+    assert!(peer(&daemon)["peers"][0]["in_bytes"].as_u64().unwrap() > 12 << 20, "counted anew");
+    // A supervisor that did not make the sockets adds others beside, and takes them away.
+    let third = Namespace::new().unwrap();
+    let tunnel = r#"vni = 8, local = "10.99.0.1", peers = ["10.99.0.2"]"#;
+    daemon.apply(&format!("{net}{}", switch("vale2", (&third, 1450), &underlay.hosts[0], tunnel)));
+    both_ways();
+    daemon.apply(&net);
+    both_ways();
+}
+
+#[test]
+fn segments_of_one_host_are_told_apart() {
+    let test = "segments_of_one_host_are_told_apart";
+    let Some(underlay) = hosts(test, 2) else { return };
+    let daemon = Daemon::start();
+    let vnis = [100, 200, 300];
+    let guests: Vec<_> = vnis.iter().map(|_| Namespace::new().unwrap()).collect();
+    let mut net = String::new();
+    for (vni, guest) in vnis.into_iter().zip(&guests) {
+        let how = "local 10.99.0.2 remote 10.99.0.1 dstport 4789";
+        let inside = format!("192.168.{}.2/24", vni / 100);
+        if !underlay.kernel_tunnel(2, (vni, how), &inside) {
+            return daemon::skip(test, "the kernel has no VXLAN");
+        }
+        let tunnel = format!(r#"vni = {vni}, local = "10.99.0.1", peers = ["10.99.0.2"]"#);
+        net += &switch(&format!("vale{vni}"), (guest, 1400), &underlay.hosts[0], &tunnel);
+    }
+    daemon.apply(&net);
+    for (vni, guest) in vnis.into_iter().zip(&guests) {
+        address(guest, &format!("vale{vni}"), &format!("192.168.{}.1/24", vni / 100));
+        assert!(pings(guest, &format!("192.168.{}.2", vni / 100)), "VNI {vni}");
+    }
+    let taken = json!({ "name": "again", "kind": { "vxlan":
+        { "vni": 100, "local": "10.99.0.1", "peers": ["10.99.0.2"],
+          "netns": underlay.hosts[0].id().to_string() } } });
+    let (status, error) = daemon.ask("POST", "/v1/switches/vale200/ports", &taken);
+    assert!(status >= 400 && error.to_string().contains("vale100:fabric"), "{error}");
+}
+
+#[test]
+fn strangers_other_segments_and_nonsense_are_counted_and_go_nowhere() {
+    let test = "strangers_other_segments_and_nonsense_are_counted_and_go_nowhere";
+    let Some(underlay) = hosts(test, 2) else { return };
+    ip(&underlay.hosts[1], "address add 10.99.0.66/24 dev u0");
+    let daemon = Daemon::start();
+    let guest = Namespace::new().unwrap();
+    let tunnel = r#"vni = 100, local = "10.99.0.1", peers = ["10.99.0.2"]"#;
+    daemon.apply(&switch("vale0", (&guest, 1400), &underlay.hosts[0], tunnel));
+    let mut port = daemon.open("vale0:spy").unwrap();
+    let (peer, stranger) = underlay.hosts[1].enter(|| {
+        let bind = |ip: &str| UdpSocket::bind((ip, 0)).unwrap();
+        (bind("10.99.0.2"), bind("10.99.0.66"))
+    });
+    let datagram = |vni: u8, frame: &[u8]| {
+        let mut bytes = vec![8, 0, 0, 0, 0, 0, vni, 0];
+        bytes.extend(frame);
+        bytes
+    };
+    let frame = [[0xff; 6], [2, 0, 0, 0, 0, 9]].concat();
+    let frame = [&frame[..], &[0; 48]].concat();
+    let table: [(&UdpSocket, Vec<u8>, &str); 5] = [
+        (&stranger, datagram(100, &frame), "unknown_peer"),
+        (&peer, datagram(101, &frame), "unknown_vni"),
+        (&peer, datagram(100, &frame[..13]), "runt"),
+        (&peer, vec![0; 70], "encapsulation"),
+        (&peer, vec![8], "encapsulation"),
+    ];
+    let mut daemon = daemon;
+    for (socket, bytes, reason) in &table {
+        let before = drops(&daemon, "vale0", "fabric", reason);
+        socket.send_to(bytes, "10.99.0.1:4789").unwrap();
+        daemon.wait_for(reason, |daemon| drops(daemon, "vale0", "fabric", reason) == before + 1);
+    }
+    assert!(!format!("{}", daemon.get("/v1/switches/vale0/fdb")).contains("02:00:00:00:00:09"));
+    // The same frame as it should be arrives.
+    peer.send_to(&datagram(100, &frame), "10.99.0.1:4789").unwrap();
+    daemon.wait_for("the frame", |_| {
+        let got = port.receive(64).count();
+        port.flush().unwrap();
+        got == 1
+    });
+}
+
+#[test]
+fn frames_too_long_for_the_path_are_counted_as_such() {
+    let test = "frames_too_long_for_the_path_are_counted_as_such";
+    let Some(underlay) = hosts(test, 2) else { return };
+    let guests = [Namespace::new().unwrap(), Namespace::new().unwrap()];
+    let mut daemon = Daemon::start();
+    let net = [(0, 1, 2), (1, 2, 1)].map(|(at, own, other)| {
+        let tunnel = format!(r#"vni = 7, local = "10.99.0.{own}", peers = ["10.99.0.{other}"]"#);
+        switch(&format!("vale{at}"), (&guests[at], 1500), &underlay.hosts[at], &tunnel)
+    });
+    daemon.apply(&net.concat());
+    address(&guests[0], "vale0", "192.168.7.1/24");
+    address(&guests[1], "vale1", "192.168.7.2/24");
+    assert!(pings(&guests[0], "192.168.7.2"));
+    let ping = |bytes: &str| {
+        let args = ["ping", "-n", "-c", "1", "-W", "1", "-s", bytes, "192.168.7.2"];
+        guests[0].command(&args).output().unwrap().status.success()
+    };
+    // 1450 bytes of IP fit, of which 28 are headers.
+    assert!(ping("1422"));
+    assert!(!ping("1423"));
+    daemon.wait_for("the drop", |daemon| drops(daemon, "vale0", "fabric", "too_long") == 1);
+    let info = daemon.get("/v1/switches/vale0/ports/fabric");
+    assert_eq!(info["tunnel"]["peers"][0]["too_long"], 1, "{info}");
+    assert!(ping("1422"), "what fits does so still");
+}
+
+#[test]
+fn a_port_that_the_kernels_vxlan_holds_is_said_so() {
+    let test = "a_port_that_the_kernels_vxlan_holds_is_said_so";
+    let Some(underlay) = hosts(test, 1) else { return };
+    let how = "local 10.99.0.1 remote 10.99.0.2 dstport 4789";
+    if !underlay.kernel_tunnel(1, (5, how), "192.168.9.1/24") {
+        return daemon::skip(test, "the kernel has no VXLAN");
+    }
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0]");
+    let netns = underlay.hosts[0].id().to_string();
+    let add = |more: &[&str]| {
+        let args = ["port", "add", "vale0:f", "--vxlan", "6", "--local", "10.99.0.1"];
+        let args = [&args[..], &["--peer", "10.99.0.2", "--netns", &netns], more].concat();
+        daemon.run(&args)
+    };
+    let (code, _, error) = add(&[]);
+    assert_ne!(code, Some(0));
+    for word in ["UDP port 4789 of 10.99.0.1 is in use", "type vxlan", "--vxlan-port"] {
+        assert!(error.contains(word), "{error}");
+    }
+    let (code, _, error) = add(&["--vxlan-port", "8472"]);
+    assert_eq!(code, Some(0), "{error}");
+}
+
+#[test]
+fn floods_reach_a_thousand_hosts_some_at_a_time() {
+    const HOSTS: u64 = 1000;
+    const FLOODS: u64 = 200;
+    let test = "floods_reach_a_thousand_hosts_some_at_a_time";
+    let Some(underlay) = hosts(test, 2) else { return };
+    // Host 2 is all of them.
+    ip(&underlay.hosts[1], "route add local 10.98.0.0/16 dev lo");
+    ip(&underlay.hosts[0], "route add 10.98.0.0/16 via 10.99.0.2");
+    let socket = underlay.hosts[1].enter(|| UdpSocket::bind("0.0.0.0:4789").unwrap());
+    socket.set_read_timeout(Some(daemon::PATIENCE)).unwrap();
+    let peers: Vec<_> =
+        (0..HOSTS).map(|i| format!("\"10.98.{}.{}\"", i / 250, i % 250 + 1)).collect();
+    let mut daemon = Daemon::start();
+    let (peers, netns) = (peers.join(","), underlay.hosts[0].id());
+    daemon.apply(&format!(
+        r#"[switch.vale0.port.fabric]
+        kind = {{ vxlan = {{ vni = 100, local = "10.99.0.1", peers = [{peers}], netns = "{netns}" }} }}"#
+    ));
+    let mut port = daemon.open("vale0:p").unwrap();
+    let mut frame = [0xff; 64];
+    frame[6..12].copy_from_slice(&[2, 0, 0, 0, 0, 1]);
+    for _ in 0..FLOODS {
+        while !send(&mut port, &frame) {}
+    }
+    let out = |daemon: &Daemon| {
+        let counters = daemon.counters("fabric");
+        let dropped: u64 =
+            counters["out_drops"].as_object().unwrap().values().filter_map(Value::as_u64).sum();
+        (counters["out_frames"].as_u64().unwrap(), dropped)
+    };
+    daemon.wait_for("all floods to be sent or dropped", |daemon| {
+        let (sent, dropped) = out(daemon);
+        sent + dropped == FLOODS
+    });
+    let (sent, _) = out(&daemon);
+    assert!(sent > 0);
+    let info = daemon.get("/v1/switches/vale0/ports/fabric");
+    for peer in info["tunnel"]["peers"].as_array().unwrap() {
+        let count = |name: &str| peer[name].as_u64().unwrap();
+        let refused = count("full") + count("unreachable") + count("refused");
+        assert_eq!(count("out_frames") + refused, sent, "{peer}");
+    }
+    let mut bytes = [0; 2048];
+    assert!(socket.recv(&mut bytes).unwrap() >= 72);
+    assert_eq!(bytes[..8], [8, 0, 0, 0, 0, 0, 100, 0]);
+    let turns = daemon.get("/v1/stats")["switches"][0]["workers"][0]["turns"].clone();
+    eprintln!("turns while {sent} floods went to {HOSTS} hosts: {turns}");
+}
