@@ -18,7 +18,7 @@ use super::descriptors;
 /// Connections that may wait to be accepted.
 pub const BACKLOG: i32 = 1024;
 /// Most descriptors of a message, in both protocols.
-pub const MAX_FDS: usize = 8;
+pub const MAX_FDS: usize = dataplane::control::MAX_DESCRIPTORS;
 
 /// A message as it arrived.
 #[derive(Debug)]

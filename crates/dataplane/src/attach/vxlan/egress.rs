@@ -21,7 +21,7 @@ use super::{MAX_FRAME, Tunnel};
 
 /// Distance of the datagrams in the arena.
 const STRIDE: usize = (VXLAN_HEADER + MAX_FRAME).next_multiple_of(64);
-/// Copies of floods that a sender's turn makes at most. The tunnel's own worker makes the others.
+/// Copies of floods, of which a train has several, that a sender's turn makes at most. The tunnel's own worker makes the others.
 const AT_HOME: usize = 64;
 
 /// A tunnel's receive queue, as the switch calls it.

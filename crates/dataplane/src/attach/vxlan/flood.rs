@@ -111,12 +111,15 @@ impl Floods {
         true
     }
 
-    /// Sends up to `most` copies, with one call; returns how many messages it tried, and the train that this finished.
+    /// Sends about `most` datagrams, with one call as a rule; returns how many it tried, and the train that this
+    /// finished.
     pub fn go_on(&mut self, to: &mut To<'_>, most: usize) -> (usize, Option<Done>) {
         let Some(job) = self.jobs.front_mut() else { return (0, None) };
         let left = (to.peers.count() + 1).saturating_sub(usize::from(job.via));
-        let tried = left.min(most).min(AT_ONCE);
+        let each = usize::from(job.count).max(1);
+        let tried = left.min((most / each).max(1)).min(AT_ONCE);
         job.send(to, tried);
+        let tried = tried * each;
         if usize::from(job.via) <= to.peers.count() {
             return (tried, None);
         }

@@ -49,7 +49,7 @@ pub const SENDERS: usize = 8;
 const MAX_SENDERS: usize = 16;
 /// Bytes of the largest frame.
 const MAX_FRAME: usize = Policy::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
-/// How long a turn replicates floods at most, and how many copies it makes between two looks at the clock.
+/// How long a turn replicates floods at most, and about how many copies it makes between two looks at the clock.
 const REPLICATION_NS: u64 = 400_000;
 const COPIES: usize = 64;
 
