@@ -124,6 +124,8 @@ struct Process {
     threads: Vec<JoinHandle<()>>,
     /// By number.
     ports: Vec<Option<Record>>,
+    /// Largest IP packet that fits all tunnels.
+    inner_mtu: u16,
     instances: u32,
     /// The supervisor that greeted last: it keeps what ports need to go on.
     supervisor: Option<OwnedFd>,
@@ -173,6 +175,7 @@ impl Process {
             common: Arc::new(common),
             threads: Vec::new(),
             ports: Vec::new(),
+            inner_mtu: u16::MAX,
             instances: 0,
             supervisor: None,
             behind: false,
@@ -361,6 +364,7 @@ impl Process {
             return Ok(());
         }
         self.publish();
+        self.measure_tunnels();
         let serve = |(worker, served)| {
             self.common.workers[usize::from(worker)].send(Job::Serve(served));
             Answer::Added { worker }
@@ -385,6 +389,7 @@ impl Process {
             Answer::Done
         };
         let answers: Vec<_> = removed.drain(..).map(|port| answer_of(port.map(retire))).collect();
+        self.measure_tunnels();
         answers.iter().try_for_each(|answer| control::send(to, answer, &[]))
     }
 

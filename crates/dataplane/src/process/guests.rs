@@ -15,12 +15,12 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use shmem::budget::Account;
 
-use super::Process;
+use super::{Process, Record};
 use crate::attach::vhost_user::FrontEnd;
 use crate::attach::vhost_user::message::{self, Message, ProtocolError};
 use crate::attach::vhost_user::session::{Answer, Kept, Offer, Refused};
 use crate::attach::{AttachError, Attached, null};
-use crate::config::{PortConfig, PortId};
+use crate::config::{Attachment, PortConfig, PortId};
 use crate::control::{self, Answer as ControlAnswer, ChannelError};
 use crate::log;
 use crate::port_link;
@@ -235,7 +235,7 @@ impl Process {
         let kept = self.restored.remove(&id);
         // A session that cannot be gone on with: the front end begins anew.
         let lost = kept.is_some() && !resume;
-        let offer = offer(&config.policy, queue_pairs);
+        let offer = self.offer(&config.policy, queue_pairs);
         let mut guest = FrontEnd::new(socket, offer, (&state, account), kept.filter(|_| resume))?;
         if lost {
             guest.end();
@@ -252,12 +252,32 @@ impl Process {
         Ok((attached, Box::new(guest)))
     }
 
+    /// What a port of these rules offers its guest.
+    fn offer(&self, policy: &fabric::Policy, queue_pairs: u16) -> Offer {
+        let mtu = policy.mtu.min(self.inner_mtu);
+        Offer { queue_pairs, mac: policy.macs.first().copied(), mtu, link: policy.link }
+    }
+
+    /// Tells guests of another MTU, if tunnels that came or went have one.
+    pub(super) fn measure_tunnels(&mut self) {
+        let mtu = |record: &Record| match &record.config.attachment {
+            Attachment::Vxlan(tunnel) => tunnel.mtu,
+            _ => None,
+        };
+        // What IPv4 needs at least (RFC 791, 3.2): a path with less is no path.
+        let mtus = self.ports.iter().flatten().filter_map(mtu).filter(|mtu| *mtu >= 68);
+        let inner_mtu = mtus.min().unwrap_or(u16::MAX);
+        if std::mem::replace(&mut self.inner_mtu, inner_mtu) != inner_mtu {
+            (0..self.ports.len()).for_each(|id| self.reoffer(id as PortId));
+        }
+    }
+
     /// Tells a port's front end of new rules.
     pub(super) fn reoffer(&mut self, id: PortId) {
         let Some(mut guest) = self.take_guest(id) else { return };
         let Ok(record) = self.record(id) else { return };
         let policy = record.config.policy.clone();
-        if guest.set_offer(offer(&policy, guest.queue_pairs())) {
+        if guest.set_offer(self.offer(&policy, guest.queue_pairs())) {
             self.remake(id, &mut guest);
         }
         if guest.set_interrupts(policy.interrupts) && guest.live {
@@ -341,11 +361,6 @@ impl Process {
         kept.insert(key, (value, descriptor.map(Arc::new)));
         Ok(ControlAnswer::Done)
     }
-}
-
-/// What a port of these rules offers its guest.
-fn offer(policy: &fabric::Policy, queue_pairs: u16) -> Offer {
-    Offer { queue_pairs, mac: policy.macs.first().copied(), mtu: policy.mtu, link: policy.link }
 }
 
 /// Tells the keeper what of a port's things is new, other, or not needed any more.
