@@ -133,9 +133,12 @@ mod tests {
         ];
         for (inner, row) in table {
             for (outer, expected) in ALL.into_iter().zip(row) {
-                for (mut frame, tags) in
-                    [(ipv4(inner, 0), 0), (ipv4(inner, 1), 1), (ipv4(inner, 2), 2), (ipv6(inner), 9)]
-                {
+                for (mut frame, tags) in [
+                    (ipv4(inner, 0), 0),
+                    (ipv4(inner, 1), 1),
+                    (ipv4(inner, 2), 2),
+                    (ipv6(inner), 9),
+                ] {
                     assert_eq!(ecn_of(&frame), inner);
                     let kept = leave_tunnel(&mut frame, outer);
                     assert_eq!(kept, expected.is_some(), "{inner:?} in {outer:?}");
@@ -144,7 +147,11 @@ mod tests {
                         let ip = &frame[ETHERNET_HEADER + tags * VLAN_TAG..];
                         assert!(Ipv4::checksum_ok(ip), "{inner:?} in {outer:?}");
                     } else {
-                        assert_eq!((frame[14], frame[15] & 0xcf), (0x6a, 0x85), "other bits changed");
+                        assert_eq!(
+                            (frame[14], frame[15] & 0xcf),
+                            (0x6a, 0x85),
+                            "other bits changed"
+                        );
                     }
                 }
             }

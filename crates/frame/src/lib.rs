@@ -13,6 +13,7 @@ mod ecn;
 mod ethernet;
 mod ip;
 mod layers;
+mod merge;
 mod offload;
 mod probe;
 mod segment;
@@ -25,14 +26,13 @@ pub use ecn::{Ecn, ecn_of, leave_tunnel};
 pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announcement};
 pub use ip::{Ipv4, Ipv6, Protocol};
 pub use layers::{Layers, Network, Transport, flow_hash};
+pub use merge::Run;
 pub use offload::{MAX_HEADERS, MAX_SEGMENTS, OFFLOAD_HEADER, Offload, OffloadError, OffloadSet};
 pub use probe::{IMIX, MIN_FRAME, Probe, ProbeError, UdpFrame};
 pub use segment::Segments;
 pub use spoof::{Spoof, is_tag, spoof};
 pub use transport::{Icmp, Tcp, Udp, tcp_flags};
-pub use vxlan::{
-    NoVni, NoVxlan, VXLAN_HEADER, VXLAN_PORT, Vni, vni_of, vxlan_frame, vxlan_header,
-};
+pub use vxlan::{NoVni, NoVxlan, VXLAN_HEADER, VXLAN_PORT, Vni, vni_of, vxlan_frame, vxlan_header};
 
 /// Bytes of an Ethernet header: destination, source, EtherType (IEEE 802.3, 3.1.1).
 pub const ETHERNET_HEADER: usize = 14;

@@ -20,9 +20,7 @@ pub const VXLAN_PORT: u16 = 4789;
 const VALID_VNI: u8 = 0x08;
 
 /// A segment's number, 24 bits (RFC 7348, 4).
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Vni(u32);
 

@@ -7,8 +7,9 @@ use std::sync::Arc;
 use frame::{ETHERNET_HEADER, NoVxlan};
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use shmem::{Bytes, Shared};
+use shmem::Shared;
 
+use super::coalesce::{Coalescer, Part};
 use super::socket::{Arrived, Inbox};
 use super::{MAX_FRAME, Tunnel};
 use crate::attach::Source;
@@ -26,6 +27,8 @@ pub(super) struct VxlanSource {
     /// The message that is next, of how many, and how much of it was gathered.
     next: (usize, usize),
     gathered: usize,
+    /// The frame that others may be appended to, while frames are gathered.
+    coalescer: Box<Coalescer>,
     /// The peer that was looked up last.
     last: Option<(IpAddr, Option<u16>)>,
     /// When the socket was found empty.
@@ -35,7 +38,8 @@ pub(super) struct VxlanSource {
 impl VxlanSource {
     pub fn new(tunnel: Arc<Tunnel>, socket: OwnedFd, counters: Shared<IngressCounters>) -> Self {
         let (inbox, next, last, dry_at) = (None, (0, 0), None, None);
-        Self { tunnel, socket, counters, inbox, next, gathered: 0, last, dry_at }
+        let coalescer = Box::new(Coalescer::new());
+        Self { tunnel, socket, counters, inbox, next, gathered: 0, coalescer, last, dry_at }
     }
 
     /// Has messages to go through; false if there are none.
@@ -63,8 +67,9 @@ impl VxlanSource {
 
     /// Hands in frames of the present message, up to `max` in all.
     fn unpack(&mut self, scratch: &mut Scratch, max: usize) {
-        let Self { tunnel, counters, inbox, next, gathered, last, .. } = self;
-        let Some((arrived, bytes)) = inbox.as_mut().and_then(|inbox| inbox.message(next.0)) else {
+        let Self { tunnel, counters, inbox, next, gathered, last, coalescer, .. } = self;
+        let inbox = inbox.get_or_insert_with(|| Box::new(Inbox::new()));
+        let Some(arrived) = inbox.arrived(next.0) else {
             next.0 += 1;
             return;
         };
@@ -83,25 +88,23 @@ impl VxlanSource {
             (next.0, *gathered) = (next.0 + 1, 0);
             return;
         };
-        let begun = (scratch.len(), scratch.bytes());
-        let rest = &mut bytes[*gathered..];
-        for datagram in rest.chunks_mut(arrived.segment) {
-            if scratch.len() >= max || !scratch.has_room() {
-                break;
-            }
-            *gathered += datagram.len();
-            match judge(tunnel, datagram, arrived) {
+        let (mut frames, mut payload) = (0, 0);
+        while *gathered < arrived.len && has_room(scratch, coalescer, max) {
+            let (message, at) = (next.0, *gathered);
+            let len = arrived.segment.min(arrived.len - at);
+            *gathered += len;
+            match judge(tunnel, inbox.part_mut(Part { message, at, len }), arrived) {
                 Ok(frame) => {
-                    scratch.push(Bytes::of(frame).span());
-                    scratch.set_via(via);
+                    (frames, payload) = (frames + 1, payload + frame as u64);
+                    let part = Part { message, at: at + len - frame, len: frame };
+                    coalescer.push(part, via, inbox, scratch);
                 }
                 Err((reason, bytes)) => count_dropped(counters, reason, (1, bytes)),
             }
         }
-        let (frames, bytes) = (scratch.len() - begun.0, scratch.bytes() - begun.1);
         if let Some(peer) = tunnel.peers.counters(via) {
-            peer.in_frames.add(frames as u64);
-            peer.in_bytes.add(bytes);
+            peer.in_frames.add(frames);
+            peer.in_bytes.add(payload);
         }
         if *gathered >= arrived.len {
             if arrived.len == 0 {
@@ -118,12 +121,17 @@ impl VxlanSource {
     }
 }
 
-/// The frame in a datagram, or why it is dropped, and its bytes.
-fn judge<'d>(
+/// True if another frame can be taken, beside the one that waits.
+fn has_room(scratch: &Scratch, coalescer: &Coalescer, max: usize) -> bool {
+    scratch.len() + usize::from(coalescer.is_open()) < max && scratch.has_room()
+}
+
+/// Bytes of the frame in a datagram, which is at its end; or why it is dropped, and bytes of the datagram.
+fn judge(
     tunnel: &Tunnel,
-    datagram: &'d mut [u8],
+    datagram: &mut [u8],
     arrived: Arrived,
-) -> Result<&'d mut [u8], (DropReason, u64)> {
+) -> Result<usize, (DropReason, u64)> {
     let len = datagram.len() as u64;
     let reason = |no| match no {
         NoVxlan::Malformed => DropReason::Encapsulation,
@@ -139,7 +147,7 @@ fn judge<'d>(
     if !frame::leave_tunnel(frame, arrived.ecn) {
         return Err((DropReason::Congestion, len));
     }
-    Ok(frame)
+    Ok(frame.len())
 }
 
 /// Counts frames that came and go no further.
@@ -156,8 +164,11 @@ impl Ingress for VxlanSource {
             return 0;
         }
         let max = max.min(scratch.capacity());
-        while self.next.0 < self.next.1 && scratch.len() < max && scratch.has_room() {
+        while self.next.0 < self.next.1 && has_room(scratch, &self.coalescer, max) {
             self.unpack(scratch, max);
+        }
+        if let Some(inbox) = &mut self.inbox {
+            self.coalescer.flush(inbox, scratch);
         }
         self.counters.frames.add(scratch.len() as u64);
         self.counters.bytes.add(scratch.bytes());

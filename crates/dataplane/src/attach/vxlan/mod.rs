@@ -3,7 +3,8 @@
 //! ```text
 //!   switch -> egress -> trains, each of one peer, length and socket -> sendmmsg, one call a socket
 //!                   \-> floods: a copy for each peer, some each turn (head-end replication)
-//!   recvmmsg -> datagrams, or trains of them -> peer, VNI, ECN -> frames with their peer's number -> switch
+//!   recvmmsg -> datagrams, or trains of them -> peer, VNI, ECN -> TCP segments of a flow as one frame
+//!            -> frames with their peer's number -> switch
 //! ```
 //!
 //! The supervisor makes the UDP sockets, which are not connected, and sets their options. One receives; several send,
@@ -16,6 +17,7 @@
 //! What comes is judged here: its sender must be a peer, its VNI the tunnel's. What it says inside is the switch's to
 //! judge, as any port's frames. A peer can claim any station that is not at home or static.
 
+mod coalesce;
 mod egress;
 mod flood;
 mod ingress;

@@ -11,6 +11,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use frame::Ecn;
 use rustix::io::Errno;
 
+use super::coalesce::Part;
+
 /// Most messages that a call moves.
 pub(super) const AT_ONCE: usize = 64;
 /// Bytes of a message's control part: `UDP_SEGMENT` or `UDP_GRO`, and a type of service.
@@ -237,21 +239,30 @@ impl Inbox {
         Ok(self.count)
     }
 
-    /// What message `number` is, and its bytes.
-    pub fn message(&mut self, number: usize) -> Option<(Arrived, &mut [u8])> {
+    /// What message `number` is.
+    pub fn arrived(&self, number: usize) -> Option<Arrived> {
         let message = self.messages[..self.count].get(number)?;
         let len = (message.msg_len as usize).min(LONGEST);
         let header = &message.msg_hdr;
         let control = &self.controls[number].0[..CONTROL.min(header.msg_controllen)];
         let (segment, ecn) = controls_of(control);
-        let arrived = Arrived {
+        Some(Arrived {
             from: ip_of(&self.names[number]),
             len,
             segment: segment.filter(|segment| *segment > 0).unwrap_or_else(|| len.max(1)),
             ecn,
             cut_off: header.msg_flags & (libc::MSG_TRUNC | libc::MSG_CTRUNC) != 0,
-        };
-        Some((arrived, &mut self.bytes[number * STRIDE..][..len]))
+        })
+    }
+
+    /// Bytes of a message.
+    pub fn part(&self, part: Part) -> &[u8] {
+        &self.bytes[part.message * STRIDE + part.at..][..part.len]
+    }
+
+    /// The same, to be changed.
+    pub fn part_mut(&mut self, part: Part) -> &mut [u8] {
+        &mut self.bytes[part.message * STRIDE + part.at..][..part.len]
     }
 }
 
