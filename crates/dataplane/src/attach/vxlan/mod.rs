@@ -225,3 +225,6 @@ impl Tunnel {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

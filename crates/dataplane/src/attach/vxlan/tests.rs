@@ -1,0 +1,147 @@
+//! Sockets on the loopback interface: what goes out as trains comes in, and floods go on where they stopped.
+#![allow(unsafe_code, reason = "options of sockets, which the supervisor sets elsewhere")]
+
+use std::io::IoSlice;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+
+use frame::Ecn;
+use port::Nanos;
+use shmem::{Memfd, Pages};
+
+use super::coalesce::Part;
+use super::flood::{Floods, To};
+use super::peers::{Paths, PeerCounters, Peers};
+use super::socket::{Address, Inbox, Post};
+
+fn set(socket: &UdpSocket, level: i32, option: i32) {
+    let one: libc::c_int = 1;
+    // SAFETY: the option is an int, which lives during the call.
+    let done =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const one).cast(), 4) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A socket with the options of a tunnel's.
+fn receiver(ip: IpAddr) -> UdpSocket {
+    let socket = UdpSocket::bind((ip, 0)).unwrap();
+    set(&socket, libc::SOL_UDP, libc::UDP_GRO);
+    match ip {
+        IpAddr::V4(_) => set(&socket, libc::IPPROTO_IP, libc::IP_RECVTOS),
+        IpAddr::V6(_) => set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS),
+    }
+    socket
+}
+
+/// The datagrams that a socket holds: their bytes, and the outer codepoint of each.
+fn datagrams(socket: &UdpSocket, count: usize) -> Vec<(Vec<u8>, Ecn)> {
+    let (mut inbox, mut all) = (Inbox::new(), Vec::new());
+    while all.len() < count {
+        rustix::event::poll(
+            &mut [rustix::event::PollFd::new(socket, rustix::event::PollFlags::IN)],
+            None,
+        )
+        .unwrap();
+        for message in 0..inbox.receive(socket.as_fd()).unwrap() {
+            let arrived = inbox.arrived(message).unwrap();
+            assert!(!arrived.cut_off);
+            let bytes = inbox.part(Part { message, at: 0, len: arrived.len });
+            all.extend(bytes.chunks(arrived.segment).map(|bytes| (bytes.to_vec(), arrived.ecn)));
+        }
+    }
+    all
+}
+
+#[test]
+fn a_train_arrives_as_its_datagrams_with_its_mark() {
+    for ip in [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)] {
+        let Ok(probe) = UdpSocket::bind((ip, 0)) else { continue };
+        let (to, from) = (receiver(ip), probe);
+        let address = Address::of(to.local_addr().unwrap());
+        let bytes: Vec<u8> = (0..250).collect();
+        let (whole, alone) = ([IoSlice::new(&bytes)], [IoSlice::new(&bytes[..20])]);
+        let mut post = Post::new();
+        assert!(post.push(&address, &whole, Some(100), Ecn::Ce));
+        assert!(post.push(&address, &alone, None, Ecn::NotEct));
+        let mut sent = 0;
+        while sent < 2 {
+            sent += post.send(from.as_fd(), sent).unwrap();
+        }
+        let expected = [
+            (bytes[..100].to_vec(), Ecn::Ce),
+            (bytes[100..200].to_vec(), Ecn::Ce),
+            (bytes[200..].to_vec(), Ecn::Ce),
+            (bytes[..20].to_vec(), Ecn::NotEct),
+        ];
+        assert_eq!(datagrams(&to, 4), expected, "{ip}");
+    }
+}
+
+#[test]
+fn senders_are_known_by_their_addresses_of_either_version() {
+    for ip in [IpAddr::V4(Ipv4Addr::new(127, 0, 0, 5)), IpAddr::V6(std::net::Ipv6Addr::LOCALHOST)] {
+        let Ok(from) = UdpSocket::bind((ip, 0)) else { continue };
+        let to = receiver(ip);
+        from.send_to(&[1; 9], to.local_addr().unwrap()).unwrap();
+        let mut inbox = Inbox::new();
+        assert_eq!(inbox.receive(to.as_fd()), Ok(1));
+        let arrived = inbox.arrived(0).unwrap();
+        assert_eq!((arrived.from, arrived.len, arrived.segment), (ip, 9, 9));
+    }
+}
+
+/// Peers at one socket, by as many addresses.
+fn peers(count: u8, port: u16) -> Peers {
+    let memory = Memfd::create("peers", PeerCounters::bytes(count.into()), Pages::Small).unwrap();
+    let ips: Vec<_> = (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(127, 0, 1, n))).collect();
+    Peers::new(&ips, port, memory.into_fd()).unwrap()
+}
+
+#[test]
+fn floods_go_on_where_they_stopped_and_no_call_makes_many_copies() {
+    const PEERS: u8 = 200;
+    const FRAMES: usize = 3;
+    let socket = UdpSocket::bind(SocketAddr::from(([0, 0, 0, 0], 0))).unwrap();
+    let peers = peers(PEERS, socket.local_addr().unwrap().port());
+    let from = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut floods, mut paths) = (Floods::default(), Paths::new(PEERS.into()));
+    for number in 0..FRAMES {
+        assert!(floods.push((0, Ecn::NotEct), 70, |bytes| bytes.fill(number as u8)));
+    }
+    assert!(floods.push((0, Ecn::NotEct), 80, |bytes| bytes.fill(9)));
+    assert_eq!(floods.pending(), FRAMES + 1);
+    let (mut made, mut done) = (0, Vec::new());
+    let mut bytes = [0; 100];
+    while !floods.is_empty() {
+        let sockets = [from.as_fd()];
+        let now = Nanos(1);
+        let to = &mut To { peers: &peers, paths: &mut paths, sockets: &sockets, now };
+        let (tried, train) = floods.go_on(to, 32);
+        assert!((1..=32).contains(&tried), "{tried}");
+        made += tried;
+        done.extend(train.map(|train| (train.frames, train.error.is_none())));
+        // Its buffer is not to overflow.
+        for _ in 0..tried {
+            let (len, _) = socket.recv_from(&mut bytes).unwrap();
+            assert!(len == 70 && usize::from(bytes[0]) < FRAMES || len == 80 && bytes[0] == 9);
+        }
+    }
+    assert_eq!(made, (FRAMES + 1) * usize::from(PEERS));
+    assert_eq!(done, [(FRAMES as u64, true), (1, true)]);
+    for via in 1..=u16::from(PEERS) {
+        let counters = peers.counters(via).unwrap();
+        assert_eq!(counters.out_frames.get(), FRAMES as u64 + 1);
+        assert_eq!(counters.out_bytes.get(), FRAMES as u64 * 62 + 72);
+    }
+}
+
+#[test]
+fn floods_that_wait_are_bounded() {
+    let mut floods = Floods::default();
+    let mut taken = 0;
+    while floods.push(((taken % 7) as u8, Ecn::NotEct), 1500, |_| ()) {
+        taken += 1;
+        assert!(taken < 100_000, "without end");
+    }
+    assert!(taken >= 256, "{taken}");
+}
