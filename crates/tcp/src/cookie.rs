@@ -10,7 +10,7 @@ use crate::time::Nanos;
 /// What 3 bits can say of the peer's MSS.
 const SIZES: [u16; 8] = [216, 536, 1220, 1440, 1460, 4312, 8940, 9140];
 /// A cookie is good for one to two periods.
-const PERIOD: u64 = 60 * Nanos::SECOND;
+pub(crate) const PERIOD: u64 = 60 * Nanos::SECOND;
 /// Bits of a timestamp that hold options.
 const OPTION_BITS: u32 = 6;
 const NO_SCALE: u32 = 15;

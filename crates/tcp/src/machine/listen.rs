@@ -39,6 +39,9 @@ pub(super) struct HalfOpen {
     retries: u8,
 }
 
+/// After a cookie was sent, what fits none is not answered for so long: the start of the stream may have been lost.
+const COOKIE_PATIENCE: u64 = 3 * Nanos::SECOND;
+
 const NO_SCALE: u8 = 15;
 const SACK: u8 = 1 << 4;
 const ECN: u8 = 1 << 5;
@@ -147,13 +150,21 @@ impl Machine {
         };
         if let Err(reason) = dropped {
             self.shared.counters.count(reason);
-            if flags.contains(Flags::ACK)
-                && reason != Drop::AcceptFull
-                && reason != Drop::ConnectionsFull
-            {
+            // The start of a stream is to be sent again: a place may be free then, and what is behind the end of a
+            // handshake cannot be checked against a cookie, but its start can.
+            let again = match reason {
+                Drop::AcceptFull | Drop::ConnectionsFull => true,
+                Drop::BadCookie => self.sent_cookie_within(COOKIE_PATIENCE, now),
+                _ => false,
+            };
+            if flags.contains(Flags::ACK) && !again {
                 self.shared.reset_for(header, run.end().since(header.seq));
             }
         }
+    }
+
+    fn sent_cookie_within(&self, nanos: u64, now: Nanos) -> bool {
+        self.last_cookie.is_some_and(|last| now - last <= nanos)
     }
 
     fn listener_for(&self, flow: &Flow) -> Option<u32> {
@@ -292,6 +303,7 @@ impl Machine {
             stamp.map(|stamp| Timestamp { value: cookie::stamp(clock, &with), echo: stamp.value });
         let reply = self.syn_ack(header.flow, iss, header.seq, &with, stamp);
         self.shared.counters.cookies_out += u64::from(self.shared.reply(reply));
+        self.last_cookie = Some(now);
         Ok(())
     }
 
@@ -306,10 +318,11 @@ impl Machine {
         let header = run.header();
         let (irs, iss) = (header.seq - 1, header.ack - 1);
         let secret = &self.shared.secret;
-        let mss = match self.shared.config.syn_cookies {
-            true => cookie::check(secret, &header.flow, irs, iss, now).ok_or(Drop::BadCookie)?,
-            false => return Err(Drop::ListenNoSyn),
-        };
+        // A guess is worth nothing while no cookies were sent.
+        if !self.sent_cookie_within(2 * cookie::PERIOD, now) {
+            return Err(Drop::ListenNoSyn);
+        }
+        let mss = cookie::check(secret, &header.flow, irs, iss, now).ok_or(Drop::BadCookie)?;
         let stamp = header.options.timestamp.filter(|_| self.shared.config.timestamps);
         let remembered = match stamp {
             // The offset is added to the clock before the bits are put in, so the echo has them as they are.
@@ -370,22 +383,29 @@ impl Machine {
                 false => Err(Drop::UnexpectedSyn),
             };
         }
-        self.check_last_ack(&half, header)?;
+        if !header.flags.contains(Flags::ACK) {
+            return Err(Drop::NoAck);
+        }
         let listener = self.listener_for(&half.flow).ok_or(Drop::NoConnection)?;
-        self.complete(listener, &half.agreed(now), run, now, app)?;
+        if header.ack == half.iss + 1 {
+            self.check_last_ack(&half, header)?;
+            self.complete(listener, &half.agreed(now), run, now, app)?;
+        } else if self.on_cookie(listener, run, now, app).is_err() {
+            // A SYN may have come twice, and have been answered by a cookie first. This answers neither.
+            if !self.sent_cookie_within(COOKIE_PATIENCE, now) {
+                self.shared.reset_for(header, 0);
+            }
+            return Err(Drop::BadAck);
+        }
         self.forget_half_open(index);
         Ok(())
     }
 
-    /// Does this segment end the handshake?
-    fn check_last_ack(&mut self, half: &HalfOpen, header: &Header) -> Result<(), Drop> {
-        if !header.flags.contains(Flags::ACK) {
-            return Err(Drop::NoAck);
-        }
+    /// Does this segment, which acknowledges our SYN, end the handshake?
+    fn check_last_ack(&self, half: &HalfOpen, header: &Header) -> Result<(), Drop> {
         let window = self.shared.config.receive_start.min(0xffff);
-        if header.ack != half.iss + 1 || header.seq.since(half.irs + 1) > window {
-            self.shared.reset_for(header, 0);
-            return Err(Drop::BadAck);
+        if header.seq.since(half.irs + 1) > window {
+            return Err(Drop::OutOfWindow);
         }
         let stamped = half.options & STAMPED == 0 || header.options.timestamp.is_some();
         if stamped { Ok(()) } else { Err(Drop::NoTimestamp) }

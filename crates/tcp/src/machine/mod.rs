@@ -99,6 +99,8 @@ pub struct Machine {
     ports: BTreeMap<u16, u32>,
     generation: u32,
     next_port: u64,
+    /// When a SYN cookie was sent last.
+    last_cookie: Option<Nanos>,
 }
 
 impl fmt::Debug for Machine {
@@ -141,6 +143,7 @@ impl Machine {
             ports: BTreeMap::new(),
             generation: 0,
             next_port: 0,
+            last_cookie: None,
         }
     }
 
@@ -408,7 +411,8 @@ impl Machine {
         });
     }
 
-    /// When [`transmit`](Self::transmit) next has something to do, if no segment comes before.
+    /// When [`transmit`](Self::transmit) next has something to do, if no segment comes before. It is 0 while work waits,
+    /// also after a `transmit` that found no room: wait for room then.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         match self.shared.ready.is_empty() && self.shared.replies.is_empty() {
