@@ -145,7 +145,7 @@ impl Cubic {
             (self.reno, self.exact) = (window, window);
             now
         });
-        // The window in whole bytes is the exact one, unless somebody else has set it.
+        // `exact` is the window with its fraction. Recovery sets the window itself; then the fraction is stale.
         if self.exact - window > 1.0 || window > self.exact {
             self.exact = window;
         }

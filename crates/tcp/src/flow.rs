@@ -1,4 +1,4 @@
-//! Who talks to whom, and the keyed hashes of it.
+//! Flows: the addresses and ports of both ends, and keyed hashes over them.
 
 use core::fmt;
 use core::hash::Hasher;

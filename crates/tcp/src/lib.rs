@@ -62,7 +62,7 @@
 //! - **No walk.** Segments find their connection by a keyed hash, deadlines stand in a timer wheel, work in a list.
 //! - **No allocation per segment.** Send buffers refer to the application's memory; what must be copied lies in blocks
 //!   from a pool.
-//! - **Whoever sends is hostile.** Memory is bounded by [`Config`]; each drop is counted under a name ([`Drop`]).
+//! - **Every sender is hostile.** [`Config`] bounds all memory; each drop is counted under a name ([`Drop`]).
 //!
 //! ## Not here yet
 //!

@@ -171,7 +171,7 @@ impl TimeWait {
         }
     }
 
-    /// Lets go of those whose time is over: each once, so the cost is that of having inserted it.
+    /// Removes entries that have expired. Each is removed once, so an insertion pays for its removal.
     fn expire(&mut self, now: Nanos) {
         while self.first < self.end {
             let index = (self.first % self.max as u64) as usize;

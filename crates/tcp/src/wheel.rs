@@ -111,7 +111,7 @@ impl Wheel {
         self.first().map(|(.., tick)| Nanos(tick << TICK_SHIFT))
     }
 
-    /// An index whose deadline has come. Call it until there are none.
+    /// Returns an index whose deadline is past. Call it until it returns none.
     pub fn pop(&mut self, now: Nanos) -> Option<u32> {
         let until = now.0 >> TICK_SHIFT;
         while let Some((level, slot, start)) = self.first().filter(|(.., start)| *start <= until) {

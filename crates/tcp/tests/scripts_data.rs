@@ -482,3 +482,24 @@ fn peeking_takes_nothing() {
         (1500, 1500)
     );
 }
+
+#[test]
+fn a_retransmission_that_is_lost_is_found_without_a_time_out() {
+    let mut script = Script::accepted(config(), false);
+    send_segments(&mut script, 10);
+    script.wait(MILLI);
+    script.send(seg("A", 1).ack(1).window(1000).sack(&[(at(1), at(5))]));
+    script.expect("A", 1, None, MSS);
+    // It is lost again; what was sent after it arrives.
+    script.write(10 * MSS);
+    script.send(seg("A", 1).ack(1).window(1000).sack(&[(at(1), at(10))]));
+    let new = script.out.drain(..).map(|sent| sent.header.seq.since(script.iss)).max().unwrap();
+    assert_eq!(new % MSS as u32, 1, "new data goes out in recovery");
+    script.wait(MILLI);
+    script.send(seg("A", 1).ack(1).window(1000).sack(&[(at(1), new + MSS as u32)]));
+    if !script.out.iter().any(|sent| sent.header.seq == script.iss + 1) {
+        script.wait(MILLI / 2);
+    }
+    assert!(script.out.iter().any(|sent| sent.header.seq == script.iss + 1));
+    assert_eq!((script.counters().timeouts, script.counters().recoveries), (0, 1));
+}

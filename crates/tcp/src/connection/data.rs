@@ -64,7 +64,7 @@ impl Connection {
             return Ok(());
         }
         if !self.has(Marks::OWNED) && self.listener == 0 {
-            // The application has gone; nobody will read this (RFC 9293, 3.6.1).
+            // The application has closed, so no reader is left (RFC 9293, 3.6.1).
             self.abort(shared, now);
             return Err(Drop::AfterClose);
         }
@@ -238,7 +238,7 @@ impl Connection {
         }
     }
 
-    /// Both streams have ended, this side's first: an entry of 32 bytes answers from now on.
+    /// Both streams have ended, this side's first: from here on, an entry of 32 bytes answers.
     pub(super) fn enter_time_wait(&mut self, shared: &mut Shared, now: Nanos) {
         let ts_recent = self.has(Marks::TIMESTAMPS).then_some(self.receive.ts_recent);
         shared.enter_time_wait(&self.flow, self.send.nxt, self.receive.nxt, ts_recent, now);

@@ -69,7 +69,7 @@ pub enum CloseReason {
     Finished,
     /// The peer has reset it.
     Reset,
-    /// Nobody listens at the peer's port.
+    /// The peer refused the SYN: its port has no listener.
     Refused,
     /// The peer did not answer.
     TimedOut,

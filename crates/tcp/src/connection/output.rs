@@ -426,7 +426,7 @@ impl Connection {
         if edge.before(old + step) { old } else { edge }
     }
 
-    /// Payload of a full segment with the options that it has now.
+    /// Payload of a full segment, beside the options that are due.
     fn segment_payload(&self) -> u32 {
         let blocks = if self.receive.ranges.is_empty() && self.receive.duplicate.is_none() {
             0

@@ -112,7 +112,7 @@ impl Machine {
         listener.map_or(0, |listener| listener.queue.len())
     }
 
-    /// Stops listening. Connections that nobody accepted are reset.
+    /// Stops listening. Connections that were not accepted are reset.
     pub fn stop_listening(&mut self, id: ListenerId, now: Nanos) {
         let Some(listener) = self.listeners.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
@@ -366,22 +366,8 @@ impl Machine {
     ) -> Result<(), Drop> {
         let header = run.header();
         let half = *self.half_open.get(index).ok_or(Drop::NoConnection)?;
-        if header.flags.contains(Flags::RST) {
-            if header.seq != half.irs + 1 {
-                return Err(Drop::BadReset);
-            }
-            self.forget_half_open(index);
-            return Ok(());
-        }
-        if header.flags.contains(Flags::SYN) {
-            return match header.seq == half.irs {
-                // The peer has not seen the SYN-ACK; its timer goes on.
-                true => {
-                    self.send_syn_ack(index, now);
-                    Ok(())
-                }
-                false => Err(Drop::UnexpectedSyn),
-            };
+        if header.flags.intersects(Flags::RST | Flags::SYN) {
+            return self.control_half_open(index, &half, header, now);
         }
         if !header.flags.contains(Flags::ACK) {
             return Err(Drop::NoAck);
@@ -398,6 +384,28 @@ impl Machine {
             return Err(Drop::BadAck);
         }
         self.forget_half_open(index);
+        Ok(())
+    }
+
+    /// A reset, or the SYN again.
+    fn control_half_open(
+        &mut self,
+        index: u32,
+        half: &HalfOpen,
+        header: &Header,
+        now: Nanos,
+    ) -> Result<(), Drop> {
+        if header.flags.contains(Flags::RST) {
+            if header.seq != half.irs + 1 {
+                return Err(Drop::BadReset);
+            }
+            self.forget_half_open(index);
+        } else if header.seq == half.irs {
+            // The peer has not seen the SYN-ACK; its timer goes on.
+            self.send_syn_ack(index, now);
+        } else {
+            return Err(Drop::UnexpectedSyn);
+        }
         Ok(())
     }
 

@@ -35,7 +35,7 @@ pub struct ConnId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(u32);
 
-/// Who reads data straight from the frame that it came in.
+/// A reader of data that still lies in the frame.
 pub trait Receive {
     /// Data came in order. Returns how many bytes were taken; the rest is copied and can be read later.
     fn receive(&mut self, id: ConnId, data: &[u8]) -> usize;
@@ -194,7 +194,7 @@ impl Machine {
         Some(result)
     }
 
-    /// Lets go of a connection that has ended, as far as nobody needs it.
+    /// Frees what a connection that has ended does not need any more.
     fn settle(&mut self, index: u32) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if connection.state != State::Closed {
@@ -317,7 +317,7 @@ impl Machine {
         }
     }
 
-    /// Bytes that can be sent now.
+    /// Bytes that the send buffer has room for.
     #[must_use]
     pub fn send_room(&self, id: ConnId) -> usize {
         let open = |c: &&Connection| c.can_send();
@@ -353,7 +353,7 @@ impl Machine {
         self.get(id).map_or(0, Connection::readable)
     }
 
-    /// True if no data comes after what can be read now.
+    /// True if no data follows what can be read.
     #[must_use]
     pub fn is_at_end(&self, id: ConnId) -> bool {
         self.get(id).is_none_or(Connection::is_at_end)
