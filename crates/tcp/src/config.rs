@@ -82,13 +82,13 @@ pub struct Config {
     pub mtu: u16,
     /// Most payload of a request of several segments (TSO); 0 if the device takes none.
     pub gso_max: u32,
-    /// Most connections.
+    /// Most connections. Each takes 4 bytes of a table from the start, the rest when it is there.
     pub max_connections: usize,
     /// Most half-open connections: the SYN queue of all listeners, 64 bytes each.
     pub max_half_open: usize,
     /// SYNs beyond the SYN queue are answered by cookies (RFC 4987, 3.6), else dropped.
     pub syn_cookies: bool,
-    /// Most entries in TIME-WAIT, 32 bytes each. Newer ones replace the oldest.
+    /// Most entries in TIME-WAIT, 32 bytes each, and 4 bytes of a table from the start. Newer ones replace the oldest.
     pub max_time_wait: usize,
     /// How long a connection stays in TIME-WAIT: twice the longest life of a segment.
     pub time_wait: u64,
