@@ -23,9 +23,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("dataplane", &["fabric", "frame", "jail", "link", "nic", "port", "ring", "shmem"]),
     (
         "toklat",
-        &[
-            "dataplane", "fabric", "frame", "jail", "link", "netmap", "nic", "port", "ring", "shmem",
-        ],
+        &["dataplane", "fabric", "frame", "jail", "link", "netmap", "nic", "port", "ring", "shmem"],
     ),
 ];
 /// Characters of a table's cell.

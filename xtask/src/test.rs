@@ -15,14 +15,36 @@ use crate::tool::{self, cargo, command};
 const LIMIT: &str = "1500";
 const PROGRAM_LIMIT: &str = "300";
 
+/// Runs an ordinary user's test program. Those with taps and network namespaces get the capabilities for them, in a user
+/// namespace of their own; the others are as the user is.
+const IN_NAMESPACE: &str = r#"case "${1##*/}" in
+    tap-*|offloads-*|cni-*|vxlan-*|daemon_endpoints-*|vm_every_kind-*|vm_ipxe-*|vm_uplink-*)
+        exec unshare --user --map-current-user --keep-caps "$@" ;;
+    *) exec "$@" ;;
+esac
+"#;
+
+/// True for an ordinary user, where the kernel gives them user namespaces.
+fn has_user_namespaces() -> bool {
+    let id = Command::new("id").arg("-u").output();
+    let is_root = id.is_ok_and(|id| id.stdout.trim_ascii() == b"0");
+    let probe = ["--user", "--map-current-user", "--keep-caps", "true"];
+    !is_root && tool::succeeds(&mut command("unshare", &probe))
+}
+
 /// Runs all tests; true if they passed. The last line is `N passed, N failed, N skipped`; the lines
 /// before it name what failed and what was skipped.
 pub fn run(args: &[&str]) -> Result<bool> {
     let log = temporary("skipped");
     let _ = std::fs::remove_file(&log);
     // In the foreground, so that Ctrl-C reaches the tests.
-    let runner =
-        format!("target.'cfg(all())'.runner=['timeout','--foreground','-k5','{PROGRAM_LIMIT}']");
+    let script = temporary("runner");
+    let mut runner = format!("'timeout','--foreground','-k5','{PROGRAM_LIMIT}'");
+    if has_user_namespaces() {
+        std::fs::write(&script, IN_NAMESPACE).context("the tests' runner has no file")?;
+        runner += &format!(",'sh','{}'", script.display());
+    }
+    let runner = format!("target.'cfg(all())'.runner=[{runner}]");
     let mut all = vec!["--foreground", "-k10", LIMIT, "cargo", "test", "--config", &runner];
     all.extend(["--workspace", "--no-fail-fast"]);
     all.extend(args);
@@ -44,7 +66,7 @@ pub fn run(args: &[&str]) -> Result<bool> {
         tally.seeds(fuzz::seeds());
     }
     let skipped = std::fs::read_to_string(&log).unwrap_or_default();
-    let _ = std::fs::remove_file(&log);
+    let _ = (std::fs::remove_file(&log), std::fs::remove_file(&script));
     skipped.lines().for_each(|line| tally.skip(line));
     println!("\n{tally}");
     Ok(tally.failed == 0)
