@@ -19,3 +19,32 @@ pub fn signal(command: &mut Command, signal: Signal) -> &mut Command {
     // SAFETY: between fork and exec there are two system calls, which allocate nothing and take no lock; nor do these errors.
     unsafe { command.pre_exec(ask) }
 }
+
+/// What ends the terminal, or the processes in its foreground, does not end this command's process, not even as it starts:
+/// until it has left the terminal, signals are this process's to handle, which only takes note of them.
+#[expect(unsafe_code, reason = "by itself it would leave the terminal too late")]
+pub fn in_its_own_session(command: &mut Command) -> &mut Command {
+    let leave = || rustix::process::setsid().map(|_| ()).map_err(std::io::Error::from);
+    // SAFETY: between fork and exec there is one system call, which allocates nothing and takes no lock.
+    unsafe { command.pre_exec(leave) }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::Pid;
+
+    use super::*;
+
+    #[test]
+    fn regression_who_cleans_up_has_left_the_terminal_before_it_runs() {
+        let mut command = Command::new("sleep");
+        command.arg("100");
+        let mut child = in_its_own_session(&mut command).spawn().unwrap();
+        // It runs by now, whatever it has done of its own yet.
+        let pid = Pid::from_raw(child.id() as i32);
+        let session = rustix::process::getsid(pid);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(session.ok(), pid);
+    }
+}

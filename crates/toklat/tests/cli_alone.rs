@@ -184,3 +184,38 @@ fn a_virtual_machine_s_command_line_is_printed_without_qemu_or_daemon() {
         assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", stderr(&output));
     }
 }
+
+/// Objective: a daemon that cannot start leaves nothing behind: no directory, no lock, no socket.
+#[test]
+fn failed_starts_leave_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let bad = dir.path().join("bad.toml");
+    std::fs::write(&bad, "[switch.vale0]\ncolour = 1\n").unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let held = std::net::TcpListener::bind(taken).unwrap();
+    let token = dir.path().join("token");
+    std::fs::write(&token, "0123456789abcdef").unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&token, mode).unwrap();
+    let address = held.local_addr().unwrap().to_string();
+    let deep = "x/".repeat(118);
+    let wrong: [(&str, &[&str], &str); 4] = [
+        ("a/b/c", &["--topology", bad.to_str().unwrap()], "colour"),
+        ("a/b", &["--listen-tcp", &address, "--token-file", token.to_str().unwrap()], &address),
+        ("a", &["--group", "nobody-of-this-name"], "nobody-of-this-name"),
+        (&deep, &[], "107 are the most"),
+    ];
+    for (place, options, words) in wrong {
+        let place = dir.path().join("run").join(place);
+        let output = toklat(&place, &[&["daemon"], options].concat());
+        assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+        assert!(stderr(&output).contains(words), "{words}: {}", stderr(&output));
+        assert!(!dir.path().join("run").exists(), "{words}");
+    }
+    // What was there stays.
+    let there = dir.path().join("there");
+    std::fs::create_dir(&there).unwrap();
+    let output = toklat(&there, &["daemon", "--topology", bad.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(std::fs::read_dir(&there).unwrap().count(), 0);
+}

@@ -196,3 +196,25 @@ fn an_interrupted_demo_cleans_up() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("Interrupted"));
     assert!(is_empty(&place));
 }
+
+/// Objective: also a demo that is killed leaves nothing: no process, no directory.
+#[test]
+fn a_killed_demo_leaves_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let mut demo = demo(&place, &["--duration", "60s"]).spawn().unwrap();
+    let socket = || {
+        let dir = place.path().read_dir().unwrap().next()?;
+        Some(dir.unwrap().path().join("control.sock"))
+    };
+    wait_until("the demo's daemon listens", || socket().is_some_and(|socket| socket.exists()));
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    wait_until("its directory is gone", || is_empty(&place));
+    let runs = || {
+        let all = std::fs::read_dir("/proc").unwrap().flatten();
+        let lines = all.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+        let place = place.path().to_str().unwrap();
+        lines.filter(|line| String::from_utf8_lossy(line).contains(place)).count()
+    };
+    wait_until("its processes are gone", || runs() == 0);
+}

@@ -30,15 +30,15 @@ pub enum Peer {
 
 /// Files of `bench/`, unpacked by [`unpack`].
 const FILES: &[(&str, &str)] = &[
-    ("forward.c", include_str!("../../../../bench/floor/forward.c")),
-    ("lib.sh", include_str!("../../../../bench/peers/lib.sh")),
-    ("ovs.sh", include_str!("../../../../bench/peers/ovs.sh")),
-    ("testpmd.sh", include_str!("../../../../bench/peers/testpmd.sh")),
-    ("front.sh", include_str!("../../../../bench/peers/front.sh")),
-    ("memif.sh", include_str!("../../../../bench/peers/memif.sh")),
-    ("udp.sh", include_str!("../../../../bench/peers/udp.sh")),
-    ("rtt.c", include_str!("../../../../bench/peers/rtt.c")),
-    ("udp.c", include_str!("../../../../bench/peers/udp.c")),
+    ("forward.c", include_str!("programs/forward.c")),
+    ("lib.sh", include_str!("programs/lib.sh")),
+    ("ovs.sh", include_str!("programs/ovs.sh")),
+    ("testpmd.sh", include_str!("programs/testpmd.sh")),
+    ("front.sh", include_str!("programs/front.sh")),
+    ("memif.sh", include_str!("programs/memif.sh")),
+    ("udp.sh", include_str!("programs/udp.sh")),
+    ("rtt.c", include_str!("programs/rtt.c")),
+    ("udp.c", include_str!("programs/udp.c")),
 ];
 
 impl Peer {

@@ -119,6 +119,9 @@ enum Command {
     Card(tools::card::CardArgs),
     /// See a switch at work: processes at its ports, rates, losses, round trips
     Demo(tools::demo::DemoArgs),
+    /// Clean up after a demo, when that is gone; the demo starts it
+    #[command(hide = true)]
+    DemoWatch(tools::demo::watcher::WatchArgs),
 
     // Virtual machines.
     /// Run virtual machines on a switch
@@ -169,6 +172,7 @@ impl Command {
             Self::Run(args) => tools::run::run(&args, global),
             Self::Card(args) => tools::card::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
+            Self::DemoWatch(args) => tools::demo::watcher::run(&args),
             Self::Vm(command) => command.run(global),
             Self::LibvirtHook(args) => integration::libvirt::run(&args, global),
             Self::Bench(command) => command.run(global),

@@ -17,6 +17,7 @@ mod bound;
 mod clients;
 mod configure;
 mod descriptors;
+mod directory;
 pub(crate) mod endpoints;
 mod front_ends;
 mod hangups;
@@ -38,15 +39,15 @@ mod tunnels;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use dataplane::config::SwitchConfig;
 use jail::strangers::{self, Descriptor};
-use rustix::fs::FlockOperation;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
@@ -54,6 +55,7 @@ use tokio::task::JoinHandle;
 
 use self::apply::How;
 use self::bound::BoundFile;
+use self::directory::Directory;
 use self::hangups::Hangups;
 use self::quota::{Ledger, Machine};
 use self::supervisor::Supervisor;
@@ -95,7 +97,7 @@ pub struct DaemonOptions {
 /// It runs already in this directory, or cannot have its sockets.
 pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
     let activated = inherited_sockets()?;
-    let lock = lock_directory(&options.dir)?;
+    let directory = Directory::lock(&options.dir)?;
     log::start()?;
     // Sockets of data processes are for this user only; those for others are opened up below.
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o177));
@@ -104,9 +106,12 @@ pub fn run(options: DaemonOptions) -> anyhow::Result<()> {
         .enable_all()
         .build()
         .context("Cannot start the reactor")?;
-    let done = runtime.block_on(supervise(options, activated, descriptor_limit));
+    let (own_sockets, ready) = (activated.is_empty(), AtomicBool::new(false));
+    let done = runtime.block_on(supervise(options, activated, descriptor_limit, &ready));
     dataplane::log::flush();
-    drop(lock);
+    if done.is_err() && !ready.load(Ordering::Relaxed) {
+        directory.undo(own_sockets);
+    }
     done
 }
 
@@ -159,23 +164,6 @@ fn inherited_sockets() -> anyhow::Result<Vec<OwnedFd>> {
     numbers.into_iter().map(take).collect()
 }
 
-/// Makes the runtime directory and sees to it that there is one daemon in it.
-fn lock_directory(dir: &Path) -> anyhow::Result<std::fs::File> {
-    let shown = dir.display();
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(dir)
-        .with_context(|| format!("Cannot make {shown}; set TOKLAT_DIR to a directory of yours"))?;
-    let lock = std::fs::File::create(dir.join("lock")).with_context(|| {
-        format!("Cannot write in {shown}; set TOKLAT_DIR to a directory of yours")
-    })?;
-    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        bail!("A daemon runs in {shown} already; use it, or set TOKLAT_DIR to another directory");
-    }
-    Ok(lock)
-}
-
 /// Allows as many descriptors as the administrator does; returns how many.
 fn raise_descriptor_limit() -> u64 {
     let Rlimit { maximum, current } = rustix::process::getrlimit(Resource::Nofile);
@@ -196,6 +184,7 @@ async fn supervise(
     options: DaemonOptions,
     activated: Vec<OwnedFd>,
     descriptor_limit: u64,
+    ready: &AtomicBool,
 ) -> anyhow::Result<()> {
     let (mut interrupt, mut terminate) =
         (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
@@ -230,6 +219,7 @@ async fn supervise(
     let lives = || notify(sd_notify::NotifyState::Watchdog);
     tokio::spawn(Arc::clone(&supervisor).look_after_workers(lives));
     let control = sockets.serve(&supervisor);
+    ready.store(true, Ordering::Relaxed);
     notify(sd_notify::NotifyState::Ready);
     tracing::info!(dir = %options.dir.display(), pid = std::process::id(), "ready");
     tokio::select! {

@@ -419,7 +419,7 @@ impl Watcher {
         command.arg("--dir").arg(global.dir()).args(["vm", "watch", &port.to_string()]);
         command.args(stay.then_some("--stay"));
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        let child = in_its_own_session(&mut command)
+        let child = parent_death::in_its_own_session(&mut command)
             .spawn()
             .context("Cannot start the process that cleans up")?;
         Ok(Self { child })
@@ -453,7 +453,8 @@ impl Uplink {
         let mut command = Command::new(program);
         command.arg("--dir").arg(global.dir()).args(["uplink", &switch.to_string()]);
         command.stdin(Stdio::null()).stdout(Stdio::null());
-        let command = parent_death::signal(in_its_own_session(&mut command), Signal::TERM);
+        let command =
+            parent_death::signal(parent_death::in_its_own_session(&mut command), Signal::TERM);
         Ok(Some(Self(command.spawn().context("Cannot start toklat uplink")?)))
     }
 }
@@ -463,15 +464,6 @@ impl Drop for Uplink {
         signal(&self.0, Signal::TERM);
         let _ = self.0.wait();
     }
-}
-
-/// What ends the terminal, or the processes in its foreground, does not end this command's process, not even as it starts:
-/// until it has left the terminal, signals are this process's to handle, which only takes note of them.
-#[expect(unsafe_code, reason = "by itself it would leave the terminal too late")]
-fn in_its_own_session(command: &mut Command) -> &mut Command {
-    let leave = || rustix::process::setsid().map(|_| ()).map_err(std::io::Error::from);
-    // SAFETY: between fork and exec there is one system call, which allocates nothing and takes no lock.
-    unsafe { std::os::unix::process::CommandExt::pre_exec(command, leave) }
 }
 
 /// Options of `toklat vm watch`.
@@ -500,22 +492,4 @@ fn watch(args: &WatchArgs, global: &Global) -> Result {
         return Ok(());
     }
     Ok(Client::connect(global)?.without_progress().delete(&args.port.path())?)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn regression_who_cleans_up_has_left_the_terminal_before_it_runs() {
-        let mut command = Command::new("sleep");
-        command.arg("100");
-        let mut child = in_its_own_session(&mut command).spawn().unwrap();
-        // It runs by now, whatever it has done of its own yet.
-        let pid = Pid::from_raw(child.id() as i32);
-        let session = rustix::process::getsid(pid);
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert_eq!(session.ok(), pid);
-    }
 }

@@ -12,6 +12,7 @@ use fabric::Policy;
 use hyper::Method;
 
 use self::processes::Process;
+use self::watcher::Watcher;
 use super::session::{self, Totals};
 use super::{ping, sink, units};
 use crate::api::{Applied, PortSpec, Stats, SwitchInfo, SwitchSpec, Topology};
@@ -21,6 +22,7 @@ use crate::cli::{Client, Global};
 mod guests;
 mod processes;
 mod taps;
+pub mod watcher;
 
 /// Options of `toklat demo`.
 #[derive(Clone, Debug, clap::Args)]
@@ -88,6 +90,8 @@ struct Demo {
     stop: Arc<AtomicBool>,
     cpus: Cpus,
     directory: tempfile::TempDir,
+    /// The last: it finds nothing to do then.
+    _watcher: Watcher,
 }
 
 /// Which CPUs the demo uses.
@@ -160,6 +164,9 @@ To go on, start a daemon of your own in one terminal and try in others:
 `toklat help` lists all commands; `toklat bench switch` and `toklat bench vm` measure each figure
 beside its peers.";
 
+/// How the names of demos' directories begin.
+const DIRECTORY: &str = "toklat-demo-";
+
 const TAPS: &str = "taps in two network namespaces";
 
 fn table(outcomes: &[Outcome]) -> Table {
@@ -189,12 +196,14 @@ impl Demo {
     fn start() -> anyhow::Result<Self> {
         let stop = session::stop_on_signals()?;
         let cpus = Cpus::of_this_process()?;
-        let directory = tempfile::Builder::new().prefix("toklat-demo-").tempdir().context(
+        let directory = tempfile::Builder::new().prefix(DIRECTORY).tempdir().context(
             "Cannot make a directory for the demo; set TMPDIR to one that can be written",
         )?;
+        let mut watcher = Watcher::start(directory.path(), &taps::namespaces())?;
         eprintln!("starting a daemon in {} ...", directory.path().display());
         let log = directory.path().join("log");
         let daemon = Process::start("daemon", &mut toklat(directory.path(), &["daemon"])?, &log)?;
+        watcher.watch(daemon.id())?;
         let global = Global { dir: Some(directory.path().to_owned()), json: true };
         let mut guard = (daemon, directory);
         let client = match connect(&global, &mut guard.0, &stop) {
@@ -205,7 +214,7 @@ impl Demo {
             }
         };
         let (daemon, directory) = guard;
-        let mut demo = Self { client, daemon, stop, cpus, directory };
+        let mut demo = Self { client, daemon, stop, cpus, directory, _watcher: watcher };
         let topology = topology(cpus);
         let _: Applied = demo.client.send(Method::PUT, "/v1/topology", &topology)?;
         Ok(demo)

@@ -44,6 +44,12 @@ impl Process {
         Ok(Self { name: name.to_owned(), child })
     }
 
+    /// Its process id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// How it ended, if it did.
     ///
     /// # Errors

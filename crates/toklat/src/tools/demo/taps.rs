@@ -43,6 +43,11 @@ fn find(program: &str) -> Option<PathBuf> {
     places.find(|file| file.is_file())
 }
 
+/// How the names of this process's namespaces begin.
+pub fn namespaces() -> String {
+    format!("toklat-demo-{}-", std::process::id())
+}
+
 /// A network namespace; gone when dropped, and what is in it too.
 struct Namespace {
     name: String,
@@ -81,7 +86,7 @@ pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> 
     let pid = std::process::id();
     let (stop, mut spaces) = (demo.stop.clone(), Vec::new());
     for (i, side) in ["a", "b"].into_iter().enumerate() {
-        let space = Namespace::add(format!("toklat-demo-{pid}-{side}"), &stop)?;
+        let space = Namespace::add(format!("{}{side}", namespaces()), &stop)?;
         let ifname = format!("tk{side}{pid}");
         let netns = Some(space.name.clone());
         let kind = PortKind::Tap { ifname: ifname.clone(), netns, queues: 1 };

@@ -1,0 +1,97 @@
+//! The runtime directory: made, locked, and left as it was found by a daemon that could not start.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+use rustix::fs::FlockOperation;
+
+use crate::api;
+
+/// Bytes of the longest path that a socket can have (unix(7)).
+const LONGEST_SOCKET: usize = 107;
+
+/// A runtime directory that is ours as long as this lives.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    /// Held, and so is the lock.
+    _lock: File,
+    /// What was made for it, the innermost first.
+    made: Vec<PathBuf>,
+}
+
+impl Directory {
+    /// Makes the directory and sees to it that there is one daemon in it.
+    ///
+    /// # Errors
+    /// It cannot be made, its sockets would have too long a path, or a daemon runs in it.
+    pub fn lock(path: &Path) -> anyhow::Result<Self> {
+        let shown = path.display();
+        let longest = path.join(api::SOCKET).as_os_str().len();
+        ensure!(
+            longest <= LONGEST_SOCKET,
+            "The path of the socket in {shown} has {longest} bytes, and {LONGEST_SOCKET} are the most; \
+             set TOKLAT_DIR to a directory with a shorter path"
+        );
+        let mut made: Vec<PathBuf> = path
+            .ancestors()
+            .take_while(|p| !p.as_os_str().is_empty() && !p.exists())
+            .map(Into::into)
+            .collect();
+        let is_new = !path.join("lock").exists();
+        let locked = make(path).and_then(|()| lock(path));
+        match locked {
+            Ok(lock) => {
+                if is_new {
+                    made.insert(0, path.join("lock"));
+                }
+                Ok(Self { path: path.into(), _lock: lock, made })
+            }
+            Err(error) => {
+                remove(&made);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes what a start has made that failed: the lock, so that no other daemon has sockets here meanwhile, last but for
+    /// directories.
+    pub fn undo(&self, own_sockets: bool) {
+        if own_sockets {
+            for name in [api::SOCKET, ring::attach::SOCKET] {
+                let _ = fs::remove_file(self.path.join(name));
+            }
+        }
+        remove(&self.made);
+    }
+}
+
+fn make(path: &Path) -> anyhow::Result<()> {
+    let made = fs::DirBuilder::new().recursive(true).mode(0o755).create(path);
+    made.with_context(|| {
+        format!("Cannot make {}; set TOKLAT_DIR to a directory of yours", path.display())
+    })
+}
+
+fn lock(path: &Path) -> anyhow::Result<File> {
+    let (file, shown) = (path.join("lock"), path.display());
+    let lock = File::create(&file).with_context(|| {
+        format!("Cannot write in {shown}; set TOKLAT_DIR to a directory of yours")
+    })?;
+    let held = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok();
+    // One whose start fails removes its lock: a lock that nobody finds any more keeps nobody out.
+    let same = |there: fs::Metadata| lock.metadata().is_ok_and(|ours| ours.ino() == there.ino());
+    if !held || !fs::metadata(&file).is_ok_and(same) {
+        bail!("A daemon runs in {shown} already; use it, or set TOKLAT_DIR to another directory");
+    }
+    Ok(lock)
+}
+
+/// Removes files and empty directories.
+fn remove(made: &[PathBuf]) {
+    for path in made {
+        let _ = if path.is_dir() { fs::remove_dir(path) } else { fs::remove_file(path) };
+    }
+}
