@@ -32,6 +32,9 @@ use self::region::Region;
 use crate::abi::{reqtype, text};
 use crate::wire::{Answer, Ask, Bound, Options, port};
 
+/// Bytes of the largest region of a user other than root: its pages are written, and freed, in one go.
+const MOST_MEMORY: u64 = 256 << 20;
+
 /// A port that is to be put into a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPort<'a> {
@@ -53,8 +56,17 @@ pub struct NewPort<'a> {
     pub rx: RingSpec,
 }
 
+/// What a region costs its user, until it is dropped.
+pub type Charge = Box<dyn Send + Sync>;
+
 /// Switches that have ports.
 pub trait Switches: Send + Sync {
+    /// Charges a user with a region's memory before anything is written there.
+    ///
+    /// # Errors
+    /// The error number for the program: it has too much already.
+    fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno>;
+
     /// Puts a port into a switch, which is made if there is none; returns the client's end of its token,
     /// and the port's name, which is not the one that was asked for if it is a monitor.
     ///
@@ -249,15 +261,26 @@ impl<S: Switches> Broker<S> {
     ) -> Result<u16, Errno> {
         if wanted != 0 {
             if wanted == region::GLOBAL && !self.regions.contains_key(&wanted) {
-                self.regions.insert(wanted, Region::create(wanted, uid, region::global())?);
+                self.admit(Region::create(wanted, uid, region::global())?)?;
             }
             let region = self.regions.get(&wanted).ok_or(Errno::INVAL)?;
             let may = region.uid == uid || uid == 0;
             return if may { Ok(wanted) } else { Err(Errno::ACCESS) };
         }
         let id = self.free_region_id().ok_or(Errno::NOMEM)?;
-        self.regions.insert(id, Region::create(id, uid, geometry())?);
+        self.admit(Region::create(id, uid, geometry())?)?;
         Ok(id)
+    }
+
+    /// Takes a new region in, which its user is charged with.
+    fn admit(&mut self, mut region: Region) -> Result<(), Errno> {
+        let most = if region.uid == 0 { u64::MAX } else { MOST_MEMORY };
+        if region.geometry.file_size() > most {
+            return Err(Errno::NOMEM);
+        }
+        region.charge = Some(self.switches.charge(region.uid, region.file())?);
+        self.regions.insert(region.id, region);
+        Ok(())
     }
 
     fn free_region_id(&self) -> Option<u16> {

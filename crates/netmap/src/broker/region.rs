@@ -143,6 +143,8 @@ pub(super) struct Region {
     /// What the file is known by, if a program made it.
     identity: Option<(u64, u64)>,
     books: Books,
+    /// What its user is charged with.
+    pub(super) charge: Option<super::Charge>,
     /// Bound descriptors. When the last is gone, everything is free again.
     users: u32,
 }
@@ -176,7 +178,7 @@ impl Region {
         (file, identity): (File, Option<(u64, u64)>),
     ) -> Self {
         let books = Books::new(&geometry);
-        Self { id, uid, geometry, file, identity, books, users: 0 }
+        Self { id, uid, geometry, file, identity, books, charge: None, users: 0 }
     }
 
     /// True if it is in this file.

@@ -88,7 +88,7 @@ impl<S: Switches> Broker<S> {
             None => {
                 let geometry = crate::extmem::geometry(&call.options.extmem)?;
                 let id = self.free_region_id().ok_or(Errno::NOMEM)?;
-                self.regions.insert(id, Region::adopt(id, call.uid, geometry, file)?);
+                self.admit(Region::adopt(id, call.uid, geometry, file)?)?;
                 id
             }
         };
@@ -227,6 +227,9 @@ impl<S: Switches> Broker<S> {
         if !matches!(request.mode, mode::ALL_NIC | mode::ONE_NIC) {
             return Err(Errno::INVAL);
         }
+        // First what may fail without leaving anything behind.
+        let new_wake = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wakes = [new_wake()?, new_wake()?];
         let parent = self.pipe_parent(uid, base)?;
         let name = |brace: char| format!("{parent}{brace}{id}");
         if self.adapters.contains_key(&name(brace)) {
@@ -246,8 +249,8 @@ impl<S: Switches> Broker<S> {
             rx_slots: tx_slots,
         };
         let (region, other) = (of.region, if brace == '{' { '}' } else { '{' });
-        for (own, twin, shape) in [(brace, other, shape), (other, brace, twin_shape)] {
-            let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let ends = [(brace, other, shape), (other, brace, twin_shape)];
+        for ((own, twin, shape), wake) in ends.into_iter().zip(wakes) {
             let kind = Kind::Pipe { parent: parent.clone(), twin: name(twin), wake };
             self.adapters.insert(name(own), Adapter::new(kind, region, shape, None));
         }

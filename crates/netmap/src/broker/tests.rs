@@ -14,6 +14,11 @@ struct Noted {
 }
 
 impl Switches for Noted {
+    fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno> {
+        let bytes = rustix::fs::fstat(memory)?.st_size;
+        if uid != 0 && bytes > 100 << 20 { Err(Errno::NOMEM) } else { Ok(Box::new(())) }
+    }
+
     async fn attach(&self, port: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         if self.refuse {
             return Err(Errno::NOMEM);
@@ -219,6 +224,18 @@ fn what_would_be_made_is_told_without_making_it() {
     let of_memory = PortInfo { mem_id: made.mem_id, ..PortInfo::default() };
     let info = control(&mut broker, 2, (reqtype::PORT_INFO_GET, ""), &of_memory).unwrap();
     assert_eq!((info.memsize, info.tx_rings), (made.memsize, 0));
+}
+
+#[test]
+fn what_a_user_may_not_have_is_not_made() {
+    let mut broker = broker();
+    let much = |extra_bufs| Register { mode: mode::ALL_NIC, extra_bufs, ..Register::default() };
+    // Beyond what is charged, and beyond what anybody but root may have.
+    for extra in [50_000, 200_000] {
+        assert_eq!(register_as(&mut broker, 11, "vale0:a", much(extra)), Err(Errno::NOMEM));
+    }
+    assert!(broker.regions.is_empty() && broker.adapters.is_empty());
+    assert!(register_as(&mut broker, 1, "vale0:a", much(50_000)).is_ok());
 }
 
 #[test]

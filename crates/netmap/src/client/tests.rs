@@ -8,7 +8,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::*;
 use crate::abi::{Header, Legacy, OptionHeader, Register, flags, mode, name_of, option, reqtype};
-use crate::broker::{Broker, NewPort, Switches};
+use crate::broker::{Broker, Charge, NewPort, Switches};
 use crate::wire::{Answer, Ask, kind};
 
 /// A program's memory, which starts at [`BASE`].
@@ -161,6 +161,10 @@ fn the_old_interface_says_the_same_in_other_words() {
 struct None;
 
 impl Switches for None {
+    fn charge(&self, _: u32, _: BorrowedFd<'_>) -> Result<Charge, Errno> {
+        Ok(Box::new(()))
+    }
+
     async fn attach(&self, _: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         Err(Errno::NOMEM)
     }

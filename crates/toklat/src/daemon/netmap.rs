@@ -2,14 +2,14 @@
 //! [`Broker`] that knows what they are bound to.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use dataplane::config::RingAttach;
 use fabric::Policy;
 use jail::strangers::Descriptor;
-use netmap::broker::{Broker, File, NewPort, Reply, Switches};
+use netmap::broker::{self, Broker, Charge, NewPort, Reply, Switches};
 use netmap::wire::{Answer, Ask, kind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -19,6 +19,7 @@ use zerocopy::FromBytes;
 
 use super::attach::{How, Lent, errno};
 use super::hangups::{Gone, WatchId};
+use super::quota::{File, Item};
 use super::seqpacket::Message;
 use super::supervisor::Supervisor;
 use super::{locked, token_pair};
@@ -122,7 +123,9 @@ async fn control(
     close_hung_up(broker, supervisor).await;
     let (answer, fds): Reply = match ask.kind {
         kind::IDENTIFY => broker.identify(cookie, ask),
-        _ => broker.control(cookie, ask, memory.map(|memory| Box::new(memory) as File)).await,
+        _ => {
+            broker.control(cookie, ask, memory.map(|memory| Box::new(memory) as broker::File)).await
+        }
     };
     let Client { uid, pid } = client;
     tracing::debug!(uid, pid, request = ask.reqtype, status = answer.status, "netmap request");
@@ -167,6 +170,16 @@ pub async fn hung_up(supervisor: &Supervisor, cookie: u64, watch: WatchId) {
 }
 
 impl Switches for Ports {
+    fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno> {
+        let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
+        let file = File::of(memory).map_err(|_| Errno::IO)?;
+        let charge = supervisor.environment.ledger.charge(uid, Item::Memory(file));
+        charge.map(|charge| Box::new(charge) as Charge).map_err(|error| {
+            tracing::info!(uid, %error, "netmap region refused");
+            Errno::NOMEM
+        })
+    }
+
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
         let NewPort { uid, switch, port, watch, memory, geometry, tx, rx } = new;
