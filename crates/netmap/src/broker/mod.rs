@@ -35,11 +35,20 @@ use crate::wire::{Answer, Ask, Bound, Options, port};
 /// Bytes of the largest region of a user other than root: its pages are written, and freed, in one go.
 const MOST_MEMORY: u64 = 256 << 20;
 
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Who {
+    /// The user.
+    pub uid: u32,
+    /// The process.
+    pub pid: u32,
+}
+
 /// A port that is to be put into a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPort<'a> {
-    /// The user whose it is.
-    pub uid: u32,
+    /// Whose it is.
+    pub who: Who,
     /// The switch.
     pub switch: &'a str,
     /// The port.
@@ -113,7 +122,9 @@ pub type Reply = (Answer, Vec<OwnedFd>);
 /// What a request may look at, and what it writes.
 struct Call<'a> {
     cookie: u64,
+    /// The user who opened the descriptor.
     uid: u32,
+    pid: u32,
     name: &'a mut [u8; crate::abi::NAME],
     body: &'a mut [u8; crate::abi::MOST_BODY],
     options: &'a mut Options,
@@ -154,8 +165,13 @@ impl<S: Switches> Broker<S> {
         self.opened.values().filter(|opened| opened.uid == uid).count()
     }
 
-    /// Carries out a request, with memory of the program's if it came with some.
-    pub async fn control(&mut self, cookie: u64, ask: &Ask, memory: Option<File>) -> Reply {
+    /// Carries out a request of a process, with memory of the program's if it came with some.
+    pub async fn control(
+        &mut self,
+        (cookie, pid): (u64, u32),
+        ask: &Ask,
+        memory: Option<File>,
+    ) -> Reply {
         let mut answer = Answer::to(ask);
         let Some(opened) = self.opened.get(&cookie) else {
             answer.status = Errno::NXIO.raw_os_error();
@@ -163,7 +179,7 @@ impl<S: Switches> Broker<S> {
         };
         let uid = opened.uid;
         let Answer { name, body, options, .. } = &mut answer;
-        let call = Call { cookie, uid, name, body, options, memory };
+        let call = Call { cookie, uid, pid, name, body, options, memory };
         let done = self.dispatch(ask.reqtype, call).await;
         answer.status = done.err().map_or(0, Errno::raw_os_error);
         self.describe(cookie, answer)

@@ -7,7 +7,7 @@ use shmem::Memfd;
 use super::adapter::{Adapter, Choice, Kind, Rings};
 use super::name::Name;
 use super::region::{Fill, Interface, Region, Shape, Way, identity_of};
-use super::{Binding, Broker, Call, NewPort, Switches};
+use super::{Binding, Broker, Call, NewPort, Switches, Who};
 use crate::abi::{Register, flags, mode, option};
 
 /// Most buffers that a port of a switch may have beside those of its rings.
@@ -315,7 +315,7 @@ impl<S: Switches> Broker<S> {
             Binding { adapter: key.into(), interface: u32::MAX, choice, flags: request.flags };
         let done = self.lay_out(&mut binding, name, request);
         let done = match done {
-            Ok(()) => self.enter_switch(call.uid, key).await,
+            Ok(()) => self.enter_switch(Who { uid: call.uid, pid: call.pid }, key).await,
             error => error,
         };
         if done.is_err() {
@@ -380,7 +380,7 @@ impl<S: Switches> Broker<S> {
     }
 
     /// Puts an adapter that belongs into a switch there, unless it is there.
-    pub(super) async fn enter_switch(&mut self, uid: u32, key: &str) -> Result<(), Errno> {
+    pub(super) async fn enter_switch(&mut self, who: Who, key: &str) -> Result<(), Errno> {
         let Some(adapter) = self.adapters.get(key) else { return Err(Errno::NXIO) };
         let (Some((switch, port)), Some(rings), None) =
             (&adapter.place, adapter.rings, &adapter.token)
@@ -396,7 +396,7 @@ impl<S: Switches> Broker<S> {
         tx.rings = if watch.is_some() { 0 } else { tx.rings };
         let memory = region.file();
         let (geometry, rx) = (region.geometry, rings.rx);
-        let new = NewPort { uid, switch, port, watch, memory, geometry, tx, rx };
+        let new = NewPort { who, switch, port, watch, memory, geometry, tx, rx };
         let (token, name) = self.switches.attach(new).await?;
         if let Some(adapter) = self.adapters.get_mut(key) {
             adapter.token = Some(token);

@@ -70,7 +70,7 @@ fn control<T: IntoBytes + FromBytes + zerocopy::Immutable>(
     (reqtype, name): (u16, &str),
     body: &T,
 ) -> Result<T, Errno> {
-    let (answer, _) = run(broker.control(cookie, &ask(reqtype, name, body), None));
+    let (answer, _) = run(broker.control((cookie, 1), &ask(reqtype, name, body), None));
     match answer.status {
         0 => Ok(T::read_from_prefix(&answer.body).ok().map(|(body, _)| body).unwrap()),
         errno => Err(Errno::from_raw_os_error(errno)),
@@ -124,7 +124,8 @@ fn the_answer_describes_what_is_bound_with_its_descriptors() {
         rx_rings: 2,
         ..Register::default()
     };
-    let (answer, fds) = run(broker.control(1, &ask(reqtype::REGISTER, "vale0:a", &request), None));
+    let (answer, fds) =
+        run(broker.control((1, 1), &ask(reqtype::REGISTER, "vale0:a", &request), None));
     assert_eq!((answer.bound.port, fds.len()), (port::SWITCHED, 2));
     assert_eq!((answer.bound.tx.rings, answer.bound.rx.rings), (1, 1));
     let (again, fds) = broker.identify(1, &Ask::new(kind::IDENTIFY, 0));

@@ -9,7 +9,7 @@ use std::time::Duration;
 use dataplane::config::RingAttach;
 use fabric::Policy;
 use jail::strangers::Descriptor;
-use netmap::broker::{self, Broker, Charge, NewPort, Reply, Switches};
+use netmap::broker::{self, Broker, Charge, NewPort, Reply, Switches, Who};
 use netmap::wire::{Answer, Ask, kind};
 use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
@@ -124,7 +124,13 @@ async fn control(
     let (answer, fds): Reply = match ask.kind {
         kind::IDENTIFY => broker.identify(cookie, ask),
         _ => {
-            broker.control(cookie, ask, memory.map(|memory| Box::new(memory) as broker::File)).await
+            broker
+                .control(
+                    (cookie, client.pid),
+                    ask,
+                    memory.map(|memory| Box::new(memory) as broker::File),
+                )
+                .await
         }
     };
     let Client { uid, pid } = client;
@@ -182,8 +188,8 @@ impl Switches for Ports {
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        let NewPort { uid, switch, port, watch, memory, geometry, tx, rx } = new;
-        let client = Client { uid, pid: std::process::id() };
+        let NewPort { who: Who { uid, pid }, switch, port, watch, memory, geometry, tx, rx } = new;
+        let client = Client { uid, pid };
         let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
         let memory = Lent { file, len: geometry.file_size() as usize };
         let ring = RingAttach { geometry, tx, rx, buf_usable: geometry.buf_size, supervised: true };
