@@ -18,6 +18,7 @@ mod offload;
 mod probe;
 mod segment;
 mod spoof;
+mod too_big;
 mod transport;
 mod vxlan;
 
@@ -31,6 +32,7 @@ pub use offload::{MAX_HEADERS, MAX_SEGMENTS, OFFLOAD_HEADER, Offload, OffloadErr
 pub use probe::{IMIX, MIN_FRAME, Probe, ProbeError, UdpFrame};
 pub use segment::Segments;
 pub use spoof::{Spoof, is_tag, spoof};
+pub use too_big::packet_too_big;
 pub use transport::{Icmp, Tcp, Udp, tcp_flags};
 pub use vxlan::{NoVni, NoVxlan, VXLAN_HEADER, VXLAN_PORT, Vni, vni_of, vxlan_frame, vxlan_header};
 

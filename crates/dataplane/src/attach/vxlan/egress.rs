@@ -7,12 +7,13 @@ use std::sync::{Arc, PoisonError};
 
 use frame::VXLAN_HEADER;
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, HEAD, Limits, Nanos,
     Software,
 };
 use rustix::io::Errno;
 use shmem::{Bytes, Shared};
 
+use super::answers::{Answer, Answers};
 use super::flood::{Done, Floods, To, count_refused};
 use super::peers::{Paths, Peers};
 use super::socket::Post;
@@ -36,6 +37,7 @@ pub(super) struct Sending {
     arena: Box<[u8]>,
     trains: Box<Trains>,
     pub floods: Floods,
+    pub answers: Answers,
     paths: Paths,
 }
 
@@ -46,6 +48,7 @@ impl Sending {
             arena: vec![0; FRAMES * STRIDE].into(),
             trains: Box::new(Trains::new()),
             floods: Floods::default(),
+            answers: Answers::default(),
             paths: Paths::new(peers),
         }
     }
@@ -65,14 +68,14 @@ impl Egress for VxlanEgress {
             sending.sort(tunnel, batch, list, limits);
             sending.send_trains(tunnel, batch.now());
         }
-        if !sending.floods.is_empty() {
+        if sending.has_work() {
             sending.replicate(tunnel, AT_HOME, batch.now());
         }
         Delivered { finished: list.len() }
     }
 
     fn settle(&self, _now: Nanos) -> Effects {
-        if self.tunnel.has_floods.load(Ordering::Relaxed) {
+        if self.tunnel.has_work.load(Ordering::Relaxed) {
             self.tunnel.wake();
         }
         Effects::default()
@@ -112,6 +115,7 @@ impl Sending {
             };
             if self.paths.refuses(via, datagram, batch.now()) {
                 self.refuse(&tunnel.peers, (via, 1), Errno::MSGSIZE);
+                self.answers.say(tunnel, (head, len), via, batch.now());
                 continue;
             }
             let at = number * STRIDE;
@@ -208,6 +212,9 @@ impl Sending {
                 Some(error) => {
                     if error == Errno::MSGSIZE {
                         self.paths.note(via, len, now);
+                        let frame = &self.arena[at + VXLAN_HEADER..at + len];
+                        let head = &frame[..frame.len().min(HEAD)];
+                        self.answers.say(tunnel, (head, frame.len()), via, now);
                     }
                     self.refuse(&tunnel.peers, (via, 1), error);
                 }
@@ -256,7 +263,19 @@ impl Sending {
                 None => {}
             }
         }
-        tunnel.has_floods.store(!self.floods.is_empty(), Ordering::Release);
+        tunnel.has_work.store(self.has_work(), Ordering::Release);
+    }
+
+    /// True if the home worker has something to do.
+    fn has_work(&self) -> bool {
+        !self.floods.is_empty() || !self.answers.is_empty()
+    }
+
+    /// Takes what is to be said to senders.
+    pub fn take_answers(&mut self, tunnel: &Tunnel) -> Vec<Answer> {
+        let answers = self.answers.take();
+        tunnel.has_work.store(self.has_work(), Ordering::Release);
+        answers
     }
 }
 

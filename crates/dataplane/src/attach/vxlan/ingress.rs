@@ -7,8 +7,9 @@ use std::sync::Arc;
 use frame::{ETHERNET_HEADER, NoVxlan};
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use shmem::Shared;
+use shmem::{Bytes, Shared};
 
+use super::answers::Answer;
 use super::coalesce::{Coalescer, Part};
 use super::socket::{Arrived, Inbox};
 use super::{MAX_FRAME, Tunnel};
@@ -31,6 +32,8 @@ pub(super) struct VxlanSource {
     coalescer: Box<Coalescer>,
     /// The peer that was looked up last.
     last: Option<(IpAddr, Option<u16>)>,
+    /// What was said to senders in the last turn.
+    answers: Vec<Answer>,
     /// When the socket was found empty.
     dry_at: Option<Nanos>,
 }
@@ -39,7 +42,18 @@ impl VxlanSource {
     pub fn new(tunnel: Arc<Tunnel>, socket: OwnedFd, counters: Shared<IngressCounters>) -> Self {
         let (inbox, next, last, dry_at) = (None, (0, 0), None, None);
         let coalescer = Box::new(Coalescer::new());
-        Self { tunnel, socket, counters, inbox, next, gathered: 0, coalescer, last, dry_at }
+        Self {
+            tunnel,
+            socket,
+            counters,
+            inbox,
+            next,
+            gathered: 0,
+            coalescer,
+            last,
+            answers: Vec::new(),
+            dry_at,
+        }
     }
 
     /// Has messages to go through; false if there are none.
@@ -114,6 +128,15 @@ impl VxlanSource {
         }
     }
 
+    /// Hands in what is said to senders for their peers.
+    fn hand_in_answers(&mut self, scratch: &mut Scratch, max: usize) {
+        self.answers = self.tunnel.take_answers();
+        for Answer { via, frame } in self.answers.iter_mut().take(max.min(scratch.capacity())) {
+            scratch.push(Bytes::of(frame).span());
+            scratch.set_via(*via);
+        }
+    }
+
     fn is_readable(&self) -> bool {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
@@ -160,7 +183,11 @@ fn count_dropped(counters: &IngressCounters, reason: DropReason, (frames, bytes)
 impl Ingress for VxlanSource {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         self.tunnel.replicate();
-        if max == 0 || !self.refill(now) {
+        if max == 0 {
+            return 0;
+        }
+        self.hand_in_answers(scratch, max);
+        if scratch.is_empty() && !self.refill(now) {
             return 0;
         }
         let max = max.min(scratch.capacity());

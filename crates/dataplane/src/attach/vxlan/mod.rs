@@ -17,6 +17,7 @@
 //! What comes is judged here: its sender must be a peer, its VNI the tunnel's. What it says inside is the switch's to
 //! judge, as any port's frames. A peer can claim any station that is not at home or static.
 
+mod answers;
 mod coalesce;
 mod egress;
 mod flood;
@@ -36,6 +37,7 @@ use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
 use serde::{Deserialize, Serialize};
 
+use self::answers::Answer;
 use self::egress::{Sending, VxlanEgress};
 use self::ingress::VxlanSource;
 use self::peers::Peers;
@@ -82,8 +84,8 @@ struct Tunnel {
     peers: Peers,
     senders: Vec<OwnedFd>,
     sending: Mutex<Sending>,
-    /// Copies of floods are still to be made.
-    has_floods: AtomicBool,
+    /// Copies of floods are still to be made, or senders to be told something.
+    has_work: AtomicBool,
     /// The home worker may sleep.
     sleeps: AtomicBool,
     /// Wakes it.
@@ -91,6 +93,8 @@ struct Tunnel {
     id: PortId,
     table: Entries,
     membership: Arc<Membership>,
+    /// Largest IP packet that fits the paths to the peers.
+    mtu: Option<u16>,
 }
 
 /// How the port is a member of VLANs: in which filter the stations are that frames leave to.
@@ -157,12 +161,13 @@ pub(crate) fn attach(
         peers,
         senders: descriptors,
         sending,
-        has_floods: AtomicBool::new(false),
+        has_work: AtomicBool::new(false),
         sleeps: AtomicBool::new(false),
         bell: rustix::event::eventfd(0, flags).map_err(no_bell)?,
         id,
         table,
         membership,
+        mtu: config.mtu,
     });
     let source = VxlanSource::new(Arc::clone(&tunnel), receiver, ingress);
     let egresses = vec![Arc::new(VxlanEgress { tunnel }).into()];
@@ -191,26 +196,36 @@ impl Tunnel {
 
     /// Goes on with floods, for a while. For the home worker.
     fn replicate(&self) {
-        if !self.has_floods.load(Ordering::Acquire) {
+        if !self.has_work.load(Ordering::Acquire) {
             return;
         }
         let mut now = clock();
         let until = now + REPLICATION_NS;
-        while self.has_floods.load(Ordering::Acquire) && now < until {
+        let mut left = true;
+        while left && now < until {
             // Between two runs, other workers have their turn at the lock.
             let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
             sending.replicate(self, COPIES, now);
+            left = !sending.floods.is_empty();
             drop(sending);
             now = clock();
         }
     }
 
-    /// The home worker may sleep from now on; true if it has floods to replicate.
+    /// What is to be said to senders; rarely anything.
+    fn take_answers(&self) -> Vec<Answer> {
+        if !self.has_work.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        self.sending.lock().unwrap_or_else(PoisonError::into_inner).take_answers(self)
+    }
+
+    /// The home worker may sleep from now on; true if it has work.
     fn arm(&self) -> bool {
         self.sleeps.store(true, Ordering::Relaxed);
         // Pairs with the one before egresses are settled: either side sees what the other has stored.
         fence(Ordering::SeqCst);
-        self.has_floods.load(Ordering::Relaxed)
+        self.has_work.load(Ordering::Relaxed)
     }
 
     fn disarm(&self) {

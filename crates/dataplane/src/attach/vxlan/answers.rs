@@ -1,0 +1,48 @@
+//! What a tunnel says to senders whose packets do not fit the path: "packet too big", as if their destinations did.
+
+use port::Nanos;
+
+use super::Tunnel;
+
+/// Answers that wait at most.
+const MAX_ANSWERS: usize = 16;
+/// At most one in this time, as Linux limits such messages (`icmp_msgs_per_sec`).
+const INTERVAL_NS: u64 = Nanos::MILLI;
+
+/// A frame that comes in as if a peer had sent it.
+pub(super) struct Answer {
+    /// The peer.
+    pub via: u16,
+    /// The frame.
+    pub frame: Vec<u8>,
+}
+
+/// Answers that the home worker hands in.
+#[derive(Default)]
+pub(super) struct Answers {
+    waiting: Vec<Answer>,
+    /// When the next may be made.
+    next_at: Nanos,
+}
+
+impl Answers {
+    pub const fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Tells the sender of a frame to peer `via`, by its head and length, what fits; if it may be told, and that is known.
+    pub fn say(&mut self, tunnel: &Tunnel, (head, len): (&[u8], usize), via: u16, now: Nanos) {
+        let Some(mtu) = tunnel.mtu.filter(|mtu| len > usize::from(*mtu)) else { return };
+        if now < self.next_at || self.waiting.len() >= MAX_ANSWERS {
+            return;
+        }
+        if let Some(frame) = frame::packet_too_big(head, mtu) {
+            self.next_at = now + INTERVAL_NS;
+            self.waiting.push(Answer { via, frame });
+        }
+    }
+
+    pub fn take(&mut self) -> Vec<Answer> {
+        std::mem::take(&mut self.waiting)
+    }
+}
