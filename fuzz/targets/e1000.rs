@@ -58,17 +58,8 @@ impl Guest {
         let config = device_config(&memory, 2, options & 2 != 0, options & 4 != 0);
         let model = e1000::model(chip, registers.clone(), config.clone());
         let (now, scratch) = (Nanos(1), Scratch::new(64));
-        let mut guest = Self {
-            chip,
-            memory,
-            registers,
-            config,
-            model,
-            now,
-            lent: (0, 0),
-            handed: 0,
-            scratch,
-        };
+        let mut guest =
+            Self { chip, memory, registers, config, model, now, lent: (0, 0), handed: 0, scratch };
         guest.bring_up();
         guest
     }
