@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use ring::layout::{RingMemory, RingSpec};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use shmem::{Mapping, Memfd};
 
 use super::UserMemory;
@@ -147,8 +147,11 @@ impl Bound {
             Wakes::Token(token) => ended(token.as_fd()),
             _ => false,
         };
-        if ended(fd) || token {
-            self.gone.store(true, Ordering::Relaxed);
+        if (ended(fd) || token) && !self.gone.swap(true, Ordering::Relaxed) {
+            // A switch that outlived its daemon has the port as long as somebody has the token.
+            if let Wakes::Token(token) = &self.wakes {
+                let _ = rustix::net::shutdown(token, Shutdown::Both);
+            }
         }
         self.is_gone()
     }

@@ -40,5 +40,8 @@ int main(int argc, char **argv)
 	/* Its memory is still there. */
 	CHECK(nm_rx(&d, 0)->num_slots == 1024);
 	puts("gone");
+	fflush(stdout);
+	/* It does not end before it is told to. */
+	getchar();
 	return 0;
 }
