@@ -6,7 +6,7 @@
 //!   sleep: the others as they are, netmap's by an epoll set of their wake-ups; then from the start
 //! ```
 
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -223,7 +223,6 @@ fn sleep(
             waiter.watch(fd, wanted.device.id)?;
         }
     }
-    let own = others.len();
     loop {
         waiter.take();
         wanted.iter().for_each(|wanted| wanted.arm());
@@ -232,29 +231,35 @@ fn sleep(
             look_at(others, mask)?;
             return Ok(found);
         }
-        others.push(entry(waiter.as_fd(), libc::POLLIN));
-        // The daemon's end is closed when it ends, or takes the port away.
-        others.extend(wanted.iter().map(|wanted| pollfd {
-            fd: wanted.fd,
-            events: libc::POLLRDHUP,
-            revents: 0,
-        }));
-        let ready = real_ppoll(others, until, mask);
-        let is_over = ready == Ok(0);
-        let ended = others[own + 1..].iter().map(|entry| entry.revents != 0);
-        for (wanted, ended) in wanted.iter().zip(ended.collect::<Vec<_>>()) {
-            if ended {
-                wanted.device.look(wanted.fd);
-            }
-        }
-        others.truncate(own);
-        ready?;
+        let is_over = sleep_once(waiter, wanted, others, until, mask)?;
         if is_over || others.iter().any(|other| other.revents != 0) {
             return Ok(look(wanted));
         }
     }
 }
 
-fn entry(fd: BorrowedFd<'_>, events: c_short) -> pollfd {
-    pollfd { fd: fd.as_raw_fd(), events, revents: 0 }
+/// Sleeps until anything happens, or the time is over: then it is true.
+fn sleep_once(
+    waiter: &Waiter,
+    wanted: &[&Wanted],
+    others: &mut Vec<pollfd>,
+    until: Until,
+    mask: Option<&sigset_t>,
+) -> Result<bool, Errno> {
+    let own = others.len();
+    others.push(entry(waiter.as_fd().as_raw_fd(), libc::POLLIN));
+    // The daemon's end is closed when it ends, or takes the port away.
+    others.extend(wanted.iter().map(|wanted| entry(wanted.fd, libc::POLLRDHUP)));
+    let ready = real_ppoll(others, until, mask);
+    for (wanted, entry) in wanted.iter().zip(&others[own + 1..]) {
+        if ready.is_ok() && entry.revents != 0 {
+            wanted.device.look(wanted.fd);
+        }
+    }
+    others.truncate(own);
+    ready.map(|count| count == 0)
+}
+
+fn entry(fd: RawFd, events: c_short) -> pollfd {
+    pollfd { fd, events, revents: 0 }
 }
