@@ -19,25 +19,25 @@
 //! epoch it has seen; the control thread frees an old table, and what only it kept mapped, when every
 //! worker has announced a later epoch or sleeps.
 
+mod common;
 mod patience;
 
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering, fence};
-use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{Ordering, fence};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use fabric::{Fdb, Ports};
 use port::{Effects, MapGuard, Nanos};
-use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::event::{Timespec, epoll};
 use shmem::Shared;
 
+use self::common::ASLEEP;
+pub(crate) use self::common::{Common, Job, Mailbox, Table};
 use self::patience::Patience;
-use crate::attach::{Bells, Exit, Rung};
+use crate::attach::{Bells, Rung};
 use crate::config::{Idle, PortId};
-use crate::port_link::Change;
 use crate::serve::{Served, Side, Switch, Tools};
 use crate::state::{Doing, WorkerState};
 
@@ -56,153 +56,11 @@ const LIMITED_NS: u64 = 1_000_000;
 const TEND_NS: u64 = 1_000_000;
 /// epoll's number for the worker's own eventfd.
 const JOBS: u64 = u64::MAX;
-/// An announced epoch: the worker sleeps and holds nothing.
-const ASLEEP: u64 = u64::MAX;
 
 /// The monotonic clock.
 pub(crate) fn clock() -> Nanos {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Nanos(time.tv_sec as u64 * Nanos::SECOND + time.tv_nsec as u64)
-}
-
-/// What workers look at and the control thread replaces.
-#[derive(Default)]
-pub(crate) struct Table {
-    pub ports: Ports<Exit>,
-    /// By port: how its owner is woken.
-    pub bells: Vec<Bells>,
-}
-
-/// What the control thread and the workers share.
-pub(crate) struct Common {
-    /// # Protocol: `Common.table`, `Common.epoch`
-    /// - Writer: control thread of the data process
-    /// - Reader: workers, once a pass
-    /// - Ordering: swap and add `SeqCst` / load
-    /// - Partner: `Mailbox.passed`
-    /// - Without it: a worker uses a table, and the mappings it keeps, after they were freed
-    /// - Shown by: data process tests
-    table: AtomicPtr<Table>,
-    epoch: AtomicU64,
-    pub fdb: Fdb,
-    pub workers: Vec<Mailbox>,
-    /// Ports whose code panicked, until the control thread has seen them.
-    failed: Mutex<Vec<PortId>>,
-    /// Nothing new is gathered.
-    ///
-    /// # Protocol: `Common.draining`
-    /// - Writer: control thread: as it stops, and until all ports of a predecessor are back
-    /// - Reader: workers, once a pass
-    /// - Ordering: relaxed
-    /// - Partner: `Job::Finish` in the mailbox, later
-    /// - Without it: a batch more is gathered, or dropped before its receiver is back
-    /// - Shown by: upgrade tests
-    pub draining: AtomicBool,
-}
-
-impl Common {
-    pub fn new(fdb: Fdb, workers: usize) -> rustix::io::Result<Self> {
-        let workers = (0..workers).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
-        Ok(Self {
-            table: AtomicPtr::new(Box::into_raw(Box::default())),
-            epoch: AtomicU64::new(1),
-            fdb,
-            workers,
-            failed: Mutex::default(),
-            draining: AtomicBool::new(false),
-        })
-    }
-
-    /// The ports whose code has panicked since this was asked last.
-    pub fn take_failed(&self) -> Vec<PortId> {
-        std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Swaps in a new table and returns when no worker looks at the old one any more. For the control
-    /// thread only.
-    pub fn replace_table(&self, table: Table) {
-        let old = self.table.swap(Box::into_raw(Box::new(table)), Ordering::SeqCst);
-        let epoch = self.epoch.fetch_add(1, Ordering::SeqCst) + 1;
-        fence(Ordering::SeqCst);
-        for worker in &self.workers {
-            while worker.passed.load(Ordering::Acquire) < epoch {
-                std::thread::yield_now();
-            }
-        }
-        // SAFETY: `old` came from Box::into_raw, nobody else takes it out, and every worker has since
-        // begun a pass, which loads the pointer anew, or sleeps without it.
-        drop(unsafe { Box::from_raw(old) });
-    }
-}
-
-impl Drop for Common {
-    fn drop(&mut self) {
-        // SAFETY: as in `replace_table`; the workers are gone with their shares of self.
-        drop(unsafe { Box::from_raw(*self.table.get_mut()) });
-    }
-}
-
-/// What a worker can be asked to do.
-pub(crate) enum Job {
-    /// Serve this port.
-    Serve(Box<Served>),
-    /// Look after this port, which may have been armed.
-    Wake(PortId),
-    /// Give this port back.
-    Release(PortId, SyncSender<Option<Box<Served>>>),
-    /// Change this port's link.
-    Link(PortId, Change),
-    /// Change how to idle, the batch size and the stall timeout in nanoseconds.
-    Settings(Idle, u16, u64),
-    /// End when nothing is stalled any more.
-    Finish,
-}
-
-/// How a worker is reached.
-pub(crate) struct Mailbox {
-    jobs: Mutex<Vec<Job>>,
-    /// # Protocol: `Mailbox.pending`
-    /// - Writer: the thread that leaves a job
-    /// - Reader: worker
-    /// - Ordering: store release / load acquire
-    /// - Partner: the jobs' mutex, the eventfd
-    /// - Without it: a job waits until the next wake-up
-    /// - Shown by: data process tests
-    pending: AtomicBool,
-    doorbell: OwnedFd,
-    /// The epoch of its last pass, or [`ASLEEP`].
-    ///
-    /// # Protocol: `Mailbox.passed`
-    /// - Writer: worker: the epoch of its pass, or asleep
-    /// - Reader: control thread
-    /// - Ordering: store, fence / load acquire
-    /// - Partner: `Common.epoch`
-    /// - Without it: a worker uses a table after it was freed, or a detach never ends
-    /// - Shown by: data process tests
-    passed: AtomicU64,
-}
-
-impl Mailbox {
-    fn new() -> rustix::io::Result<Self> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self {
-            jobs: Mutex::new(Vec::new()),
-            pending: AtomicBool::new(false),
-            doorbell: rustix::event::eventfd(0, flags)?,
-            passed: AtomicU64::new(ASLEEP),
-        })
-    }
-
-    /// Leaves a job and wakes the worker.
-    pub fn send(&self, job: Job) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).push(job);
-        self.pending.store(true, Ordering::Release);
-        self.ring();
-    }
-
-    fn ring(&self) {
-        let _ = rustix::io::write(&self.doorbell, &1u64.to_ne_bytes());
-    }
 }
 
 /// A wake-up that was put off.

@@ -1,6 +1,7 @@
 //! What lies where, and what outlives whom.
 
 use fabric::Station;
+use port::DropReason;
 
 use super::*;
 

@@ -1,0 +1,199 @@
+//! What the state says, in numbers that are shown.
+
+use std::collections::BTreeMap;
+
+use port::{Counter, DropReason, EgressCounters, HISTOGRAM_BUCKETS, IngressCounters};
+use serde::{Deserialize, Serialize};
+use shmem::sync::Ordering;
+
+use super::{MappedMemory, SwitchState, TurnTime, WorkerState};
+use crate::config::PortId;
+
+/// Drops by reason; reasons that did not occur are left out.
+pub type Drops = BTreeMap<DropReason, u64>;
+
+fn drops(of: &[Counter]) -> Drops {
+    DropReason::ALL.into_iter().zip(of).map(|(r, c)| (r, c.get())).filter(|(_, n)| *n > 0).collect()
+}
+
+/// A port's numbers, read once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortStats {
+    /// Frames its owner handed in.
+    pub in_frames: u64,
+    /// Their bytes.
+    pub in_bytes: u64,
+    /// Deliveries of them beyond one each: floods and mirrors.
+    pub in_copies: u64,
+    /// Frames dropped before they reached a receiver.
+    pub in_drops: Drops,
+    /// Frames handed out to its owner.
+    pub out_frames: u64,
+    /// Their bytes.
+    pub out_bytes: u64,
+    /// Frames for its owner that were dropped.
+    pub out_drops: Drops,
+    /// Frames segmented in software, because its owner does not take them whole.
+    pub out_segmented: u64,
+    /// Segments that they became beyond one each.
+    pub out_segments: u64,
+    /// Checksums computed for its owner.
+    pub out_checksums: u64,
+    /// Batches handed in, by size: entry i counts those of 2^i to 2^(i+1)-1 frames.
+    pub batches: [u64; HISTOGRAM_BUCKETS],
+    /// Times the switch woke the owner.
+    pub kicks: u64,
+    /// Times the owner woke the switch.
+    pub wakeups: u64,
+    /// Malformed descriptors.
+    pub faults: u64,
+    /// Times that its senders waited in vain: it is lossless, and freed no slot for the stall time.
+    pub stalls: u64,
+    /// Source addresses refused because they moved too often.
+    pub flaps: u64,
+    /// Addresses that were not learned, because the table or the share of the port or its user was full.
+    pub unlearned: u64,
+    /// Of an emulated network card: reads of registers, each of which a virtual processor waited for.
+    pub reads: u64,
+    /// Writes for whose end one waited.
+    pub writes: u64,
+    /// Writes that nobody waited for.
+    pub posted_writes: u64,
+    /// Ends of pin interrupts, each of which a virtual processor waited for.
+    pub acknowledgements: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+    /// What memory of its owner's is mapped.
+    #[serde(default)]
+    pub memory: MappedMemory,
+    /// System calls for its owner, most of them wake-ups, that took so long that it was held against its user.
+    pub slow_calls: u64,
+    /// Nanoseconds of the slowest.
+    pub slowest_call_ns: u64,
+    /// Wake-ups of its owner that its user's own thread made, because of that.
+    pub helped_kicks: u64,
+}
+
+impl PortStats {
+    /// Frames handed in, copies begun and segments made here, less frames handed out and dropped here.
+    /// Over all ports of a quiet switch these add up to what was lost in restarts: the sum rule.
+    #[must_use]
+    pub fn unaccounted(&self) -> i128 {
+        let drops = self.in_drops.values().chain(self.out_drops.values()).sum::<u64>();
+        i128::from(self.in_frames) + i128::from(self.in_copies) + i128::from(self.out_segments)
+            - i128::from(self.out_frames)
+            - i128::from(drops)
+    }
+
+    pub(super) fn of_ingress(c: &IngressCounters) -> Self {
+        Self {
+            in_frames: c.frames.get(),
+            in_bytes: c.bytes.get(),
+            in_copies: c.copies.get(),
+            in_drops: drops(&c.drops),
+            batches: std::array::from_fn(|i| c.batches[i].get()),
+            kicks: c.kicks.get(),
+            wakeups: c.wakeups.get(),
+            faults: c.faults.get(),
+            flaps: c.flaps.get(),
+            unlearned: c.unlearned.get(),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn add_egress(&mut self, c: &EgressCounters) {
+        self.out_frames += c.frames.get();
+        self.out_bytes += c.bytes.get();
+        for (reason, n) in drops(&c.drops) {
+            *self.out_drops.entry(reason).or_default() += n;
+        }
+        self.out_segmented += c.segmented.get();
+        self.out_segments += c.segments.get();
+        self.out_checksums += c.checksums.get();
+        self.kicks += c.kicks.get();
+        self.faults += c.faults.get();
+        self.stalls += c.stalls.get();
+    }
+}
+
+/// The numbers of ports that are gone and of the switch itself, so that sums can be checked.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SwitchStats {
+    /// What ports that are gone had counted.
+    pub gone: PortStats,
+    /// Frames in flight when a data process died.
+    pub lost_in_restarts: u64,
+    /// Times a data process was started again.
+    pub restarts: u64,
+}
+
+impl SwitchState {
+    /// True if port `id` is there.
+    #[must_use]
+    pub fn has_port(&self, id: PortId) -> bool {
+        let word = self.ports.get(usize::from(id) / 64);
+        word.is_some_and(|word| word.load(Ordering::Relaxed) >> (id % 64) & 1 != 0)
+    }
+
+    /// Notes whether port `id` is there. For the control thread only.
+    pub fn set_port(&self, id: PortId, there: bool) {
+        if let Some(word) = self.ports.get(usize::from(id) / 64) {
+            let others = word.load(Ordering::Relaxed) & !(1 << (id % 64));
+            word.store(others | u64::from(there) << (id % 64), Ordering::Relaxed);
+        }
+    }
+
+    /// The numbers, read once.
+    #[must_use]
+    pub fn snapshot(&self) -> SwitchStats {
+        let mut gone = PortStats::of_ingress(&self.gone_ingress);
+        gone.add_egress(&self.gone_egress);
+        SwitchStats {
+            gone,
+            lost_in_restarts: self.lost_in_restarts.get(),
+            restarts: self.restarts.get(),
+        }
+    }
+}
+
+/// A worker's numbers, read once.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WorkerStats {
+    /// Passes over its hot ports.
+    pub passes: u64,
+    /// Passes that moved a frame.
+    pub busy_passes: u64,
+    /// Nanoseconds in them.
+    pub busy_ns: u64,
+    /// Frames gathered.
+    pub frames: u64,
+    /// Times it slept.
+    pub sleeps: u64,
+    /// Times it woke somebody.
+    pub kicks: u64,
+    /// Ports it serves.
+    pub ports: u64,
+    /// The CPU it is pinned to.
+    pub cpu: Option<u64>,
+    /// Ports whose code panicked.
+    pub panics: u64,
+    /// How long its turns took.
+    pub turns: Vec<TurnTime>,
+}
+
+impl WorkerStats {
+    pub(super) fn of(w: &WorkerState) -> Self {
+        Self {
+            passes: w.passes.get(),
+            busy_passes: w.busy_passes.get(),
+            busy_ns: w.busy_ns.get(),
+            frames: w.frames.get(),
+            sleeps: w.sleeps.get(),
+            kicks: w.kicks.get(),
+            ports: w.ports.get(),
+            cpu: w.cpu.get().checked_sub(1),
+            panics: w.panics.get(),
+            turns: w.turns.read(),
+        }
+    }
+}
