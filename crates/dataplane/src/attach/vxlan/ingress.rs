@@ -87,14 +87,7 @@ impl VxlanSource {
             next.0 += 1;
             return;
         };
-        let via = match *last {
-            Some((ip, via)) if ip == arrived.from => via,
-            _ => {
-                let via = tunnel.peers.via(arrived.from);
-                *last = Some((arrived.from, via));
-                via
-            }
-        };
+        let via = peer_of(last, tunnel, arrived.from);
         let Some(via) = via.filter(|_| !arrived.cut_off) else {
             let reason = if via.is_some() { DropReason::TooLong } else { DropReason::UnknownPeer };
             let datagrams = arrived.len.div_ceil(arrived.segment).max(1) as u64;
@@ -141,6 +134,14 @@ impl VxlanSource {
         let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
         let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
         polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
+    }
+}
+
+/// The peer with this address; `last` is the one that was looked up last.
+fn peer_of(last: &mut Option<(IpAddr, Option<u16>)>, tunnel: &Tunnel, from: IpAddr) -> Option<u16> {
+    match *last {
+        Some((ip, via)) if ip == from => via,
+        _ => last.insert((from, tunnel.peers.via(from))).1,
     }
 }
 

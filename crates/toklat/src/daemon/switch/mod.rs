@@ -10,6 +10,7 @@ mod guests;
 mod port;
 mod quarantine;
 mod report;
+mod tunnel;
 mod watchdog;
 
 use std::collections::{BTreeMap, HashMap};

@@ -16,7 +16,7 @@ use super::super::quota::Charge;
 use super::super::tunnels::Tunnel;
 use super::super::{locked, system};
 use super::charges::Charges;
-use super::{Access, Switch};
+use super::{Access, Switch, tunnel};
 use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
 
 /// A port and what is kept for it: at most a memory file and a token.
@@ -116,18 +116,7 @@ impl Port {
 }
 
 /// What a port is attached to, and what is kept for it.
-type Opened = (Attachment, Vec<Descriptor>, Option<Tunnel>);
-
-/// True if a tunnel that was taken over is the one that is configured.
-fn is_same_tunnel(kind: &PortKind, attachment: &Attachment) -> bool {
-    let (PortKind::Vxlan { vni, local, peers, port, netns }, Attachment::Vxlan(tunnel)) =
-        (kind, attachment)
-    else {
-        return false;
-    };
-    (vni, local, port) == (&tunnel.vni, &tunnel.local, &tunnel.port)
-        && (peers, netns) == (&tunnel.peers, &tunnel.netns)
-}
+pub(super) type Opened = (Attachment, Vec<Descriptor>, Option<Tunnel>);
 
 /// A client's side of a port: what it sent, and where its hang-up is seen.
 #[derive(Debug)]
@@ -163,27 +152,6 @@ impl Switch {
         self.ports.insert(id, port);
         self.recharge(id);
         Ok(())
-    }
-
-    /// Takes over what a tunnel shares with others, if the port is one.
-    fn take_over_tunnel(&self, port: &mut Port) {
-        let Attachment::Vxlan(config) = &port.attachment else { return };
-        // They are our own, and closed at once.
-        let fds = std::mem::take(&mut port.fds).into_iter();
-        port.fds = fds.map(|fd| Descriptor::ours(fd.into_ours())).collect();
-        let twin = |fd: Option<&Descriptor>| {
-            let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
-            fd.try_clone().map(Descriptor::into_ours)
-        };
-        let owner = format!("{}:{}", self.name, port.name);
-        let tunnels = &self.environment.tunnels;
-        let taken = twin(port.fds.first())
-            .and_then(|socket| Ok((socket, twin(port.fds.last())?)))
-            .and_then(|fds| tunnels.take_over(config, &owner, fds));
-        match taken {
-            Ok(tunnel) => port.tunnel = Some(tunnel),
-            Err(error) => tracing::error!(port = owner, %error, "a tunnel was not taken over"),
-        }
     }
 
     /// Has numbers cleared whose ports were removed while no data process ran.
@@ -334,10 +302,7 @@ impl Switch {
         written: Written,
     ) -> Result<Opened, ApiError> {
         if let PortKind::Vxlan { .. } = spec.kind {
-            let owner = format!("{}:{name}", self.name);
-            let (attachment, fds, tunnel) =
-                self.environment.tunnels.open(&spec.kind, &owner).await?;
-            return Ok((attachment, fds.into_iter().map(Descriptor::ours).collect(), Some(tunnel)));
+            return self.open_tunnel(name, &spec.kind).await;
         }
         let users = (self.access.to(spec.owner), self.environment.group.as_deref());
         let opened = endpoints::open(&spec.kind, spec.policy.mtu, written, users).await;
@@ -379,7 +344,7 @@ impl Switch {
                 | (PortKind::VfioUser { .. }, Attachment::VfioUser(_) | Attachment::Vacant)
                 | (PortKind::Stream { .. }, Attachment::Stream | Attachment::Vacant)
                 | (PortKind::Dgram { .. }, Attachment::Dgram)
-        ) || is_same_tunnel(&spec.kind, &port.attachment);
+        ) || tunnel::is_same(&spec.kind, &port.attachment);
         if same {
             port.spec.kind = spec.kind.clone();
         }

@@ -1,0 +1,55 @@
+//! Ports that are tunnels: what each shares with others of its host.
+
+use std::io;
+
+use dataplane::config::Attachment;
+use jail::strangers::Descriptor;
+
+use super::port::Opened;
+use super::{Port, Switch};
+use crate::api::{ApiError, PortKind};
+
+impl Switch {
+    /// Opens what a tunnel called `name` is attached to.
+    pub(super) async fn open_tunnel(
+        &self,
+        name: &str,
+        kind: &PortKind,
+    ) -> Result<Opened, ApiError> {
+        let owner = format!("{}:{name}", self.name);
+        let (attachment, fds, tunnel) = self.environment.tunnels.open(kind, &owner).await?;
+        Ok((attachment, fds.into_iter().map(Descriptor::ours).collect(), Some(tunnel)))
+    }
+
+    /// Takes over what a tunnel shares with others, if the port is one.
+    pub(super) fn take_over_tunnel(&self, port: &mut Port) {
+        let Attachment::Vxlan(config) = &port.attachment else { return };
+        // They are our own, and closed at once.
+        let fds = std::mem::take(&mut port.fds).into_iter();
+        port.fds = fds.map(|fd| Descriptor::ours(fd.into_ours())).collect();
+        let twin = |fd: Option<&Descriptor>| {
+            let fd = fd.ok_or(io::ErrorKind::InvalidData)?;
+            fd.try_clone().map(Descriptor::into_ours)
+        };
+        let owner = format!("{}:{}", self.name, port.name);
+        let tunnels = &self.environment.tunnels;
+        let taken = twin(port.fds.first())
+            .and_then(|socket| Ok((socket, twin(port.fds.last())?)))
+            .and_then(|fds| tunnels.take_over(config, &owner, fds));
+        match taken {
+            Ok(tunnel) => port.tunnel = Some(tunnel),
+            Err(error) => tracing::error!(port = owner, %error, "a tunnel was not taken over"),
+        }
+    }
+}
+
+/// True if a tunnel that was taken over is the one that is configured.
+pub(super) fn is_same(kind: &PortKind, attachment: &Attachment) -> bool {
+    let (PortKind::Vxlan { vni, local, peers, port, netns }, Attachment::Vxlan(tunnel)) =
+        (kind, attachment)
+    else {
+        return false;
+    };
+    (vni, local, port) == (&tunnel.vni, &tunnel.local, &tunnel.port)
+        && (peers, netns) == (&tunnel.peers, &tunnel.netns)
+}
