@@ -8,8 +8,11 @@ use std::net::UdpSocket;
 
 use daemon::Daemon;
 use daemon::frames::send;
+use daemon::front_end::{FrontEnd, reply, say};
 use daemon::namespace::Namespace;
 use daemon::underlay::{Underlay, ip, pings, transfer};
+use dataplane::attach::vhost_user::message::code;
+use nic::virtio::Features;
 use serde_json::{Value, json};
 
 /// The namespaces of a test, or none, and why is said.
@@ -239,6 +242,40 @@ fn frames_too_long_for_the_path_are_counted_as_such() {
     transfer(&guests[1], (&guests[0], "192.168.7.1"), 2 << 20);
     let route = guests[0].run(&["ip", "route", "get", "192.168.7.2"]);
     assert!(route.contains("mtu 1450"), "{route}");
+}
+
+#[test]
+fn guests_are_told_the_inner_mtu_as_tunnels_come_and_go() {
+    let test = "guests_are_told_the_inner_mtu_as_tunnels_come_and_go";
+    let Some(underlay) = hosts(test, 1) else { return };
+    let daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.vm]\nkind.vhost_user = {}");
+    let socket = daemon.dir().join("vale0-vm.sock");
+    let guest = FrontEnd::start(&socket, Features::VERSION_1 | Features::EVENT_IDX);
+    let mtu = || {
+        // Two bytes behind address, status and pairs of queues (virtio 1.2, 5.1.4).
+        let question = [10u32, 2, 0].map(u32::to_ne_bytes).concat();
+        assert!(say(&guest.socket, code::GET_CONFIG, &[&question[..], &[0; 2]].concat(), &[]));
+        let reply = reply(&guest.socket).unwrap();
+        u16::from_le_bytes([reply[12], reply[13]])
+    };
+    assert_eq!(mtu(), 1500);
+    let netns = underlay.hosts[0].id().to_string();
+    let add = |vni: u32, local: &str, peer: &str| {
+        let kind = json!({ "vxlan":
+            { "vni": vni, "local": local, "peers": [peer], "netns": netns } });
+        let port = json!({ "name": format!("f{vni}"), "kind": kind });
+        let (status, answer) = daemon.ask("POST", "/v1/switches/vale0/ports", &port);
+        assert!(status < 300, "{answer}");
+    };
+    add(4, "10.99.0.1", "10.99.0.2");
+    assert_eq!(mtu(), 1450);
+    add(6, "fd99::1", "fd99::2");
+    assert_eq!(mtu(), 1430);
+    for (port, left) in [("f6", 1450), ("f4", 1500)] {
+        daemon.ask("DELETE", &format!("/v1/switches/vale0/ports/{port}"), &Value::Null);
+        assert_eq!(mtu(), left);
+    }
 }
 
 #[test]
