@@ -1,5 +1,6 @@
 //! `toklat port`: add, set, rm, show.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use anyhow::bail;
@@ -15,9 +16,9 @@ use serde_json::json;
 use super::client::{Client, ClientError};
 use super::name::{Name, PortName, SwitchName};
 use super::port_options::{KindOptions, PolicyOptions};
-use super::table::{Table, binary_bytes, bps, pps};
+use super::table::{Table, binary_bytes, bps, bytes, count, pps};
 use super::{Global, Result, UsageError};
-use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo};
+use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
 use crate::users;
 use crate::vm::Qmp;
 
@@ -160,7 +161,38 @@ fn show(global: &Global, name: Option<&Name>) -> Result {
             port
         })
         .collect();
-    global.print_list(&json, || table(&ports), "no ports; add one: toklat port add vale0:p1")
+    global.print_list(&json, || table(&ports), "no ports; add one: toklat port add vale0:p1")?;
+    match (name, ports.as_slice()) {
+        (Some(Name::Port(_)), [(_, PortInfo { tunnel: Some(tunnel), .. })]) if !global.json => {
+            writeln!(std::io::stdout().lock())?;
+            global.print_list(&(), || peers(tunnel), "")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The hosts behind a tunnel.
+fn peers(tunnel: &TunnelInfo) -> Table {
+    let mut table = Table::new(&["peer", ">in", ">in bytes", ">out", ">out bytes", "lost"]);
+    for peer in &tunnel.peers {
+        let lost = [
+            (peer.too_long, "too_long"),
+            (peer.full, "full"),
+            (peer.unreachable, "unreachable"),
+            (peer.refused, "refused"),
+        ];
+        let lost: Vec<_> = lost.iter().filter(|(n, _)| *n > 0).collect();
+        let lost: Vec<_> = lost.iter().map(|(n, why)| format!("{why} {n}")).collect();
+        table.row([
+            peer.address.to_string(),
+            count(peer.in_frames),
+            bytes(peer.in_bytes),
+            count(peer.out_frames),
+            bytes(peer.out_bytes),
+            if lost.is_empty() { "-".into() } else { lost.join(", ") },
+        ]);
+    }
+    table
 }
 
 fn switches(client: &mut Client) -> Result<Vec<SwitchName>, ClientError> {

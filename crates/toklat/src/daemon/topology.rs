@@ -585,6 +585,12 @@ mod tests {
     use super::*;
     use dataplane::config::WorkerConfig;
 
+    /// A port that is a tunnel, with another setting.
+    fn tunnel(local: &str, peers: &[&str], more: &str) -> String {
+        let kind = format!("{{ vxlan = {{ vni = 7, local = '{local}', peers = {peers:?} }} }}");
+        format!("[switch.v.port.p]\nkind = {kind}\n{more}\n")
+    }
+
     #[test]
     fn settings_that_cannot_be_are_named() {
         for (text, what) in [
@@ -627,6 +633,18 @@ mod tests {
             ("[switch.v.port.p]\nkind = { tap = { ifname = 'a/b' } }", "a/b"),
             ("[switch.v.port.p]\nkind = { pcap_read = { path = 'x' } }", "relative"),
             ("[switch.v.port.\"../x\"]", "../x"),
+            (&tunnel("0.0.0.0", &["10.0.0.2"], ""), "0.0.0.0 is no address of one host"),
+            (&tunnel("10.0.0.1", &["224.0.0.1"], ""), "224.0.0.1 is no address of one host"),
+            (&tunnel("10.0.0.1", &["::2"], ""), "not of one IP version"),
+            (&tunnel("10.0.0.1", &["10.0.0.1"], ""), "10.0.0.1 is this host"),
+            (&tunnel("10.0.0.1", &["10.0.0.2", "10.0.0.2"], ""), "named twice"),
+            (&tunnel("10.0.0.1", &[], ""), "peers is 0"),
+            (&tunnel("10.0.0.1", &["10.0.0.2"], "lossless = true"), "cannot be lossless"),
+            (
+                &(tunnel("10.0.0.1", &["10.0.0.2"], "")
+                    + &tunnel("10.0.0.1", &["10.0.0.3"], "").replace(".p]", ".q]")),
+                "VNI 7 at 10.0.0.1:4789 is used twice",
+            ),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.reason.contains(what), "{text}: {error}");

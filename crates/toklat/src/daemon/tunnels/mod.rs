@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -49,6 +50,8 @@ struct Member {
 #[derive(Debug, Default)]
 pub struct Tunnels {
     groups: Mutex<BTreeMap<Place, Vec<Member>>>,
+    /// All tunnels that data processes had are known.
+    settled: AtomicBool,
 }
 
 /// A tunnel's part in a group: given up when it is dropped.
@@ -130,8 +133,13 @@ impl Tunnels {
             return Err(ApiError::new(ErrorCode::Limit, reason, "use another local address"));
         }
         let socket = sockets::receiver(place.at).map_err(|e| cannot_bind(place.at, &e))?;
-        // Those of others in the group that this supervisor does not know come before it, too.
+        // Those in the group that are not taken over yet come before it, too.
         let index = inodes_at(place.at).map_err(failed)?.len().saturating_sub(1);
+        if index != group.len() && self.settled.load(Ordering::Relaxed) {
+            let reason = format!("Another program receives at UDP port {}", place.at);
+            let remedy = "one daemon serves all tunnels of an address: `ss -ulnp` shows who has it";
+            return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
+        }
         sockets::set_index(&socket, index).map_err(failed)?;
         let twin = socket.try_clone().map_err(failed)?;
         group.push(Member { index, vni, owner, users: 1, socket });
@@ -164,6 +172,7 @@ impl Tunnels {
     /// All tunnels that data processes had are taken over: sockets that were closed while no supervisor ran have left
     /// places, into which the kernel has moved the last ones.
     pub fn settle(&self) {
+        self.settled.store(true, Ordering::Relaxed);
         for (place, group) in locked(&self.groups).iter_mut() {
             group.sort_by_key(|member| member.index);
             while let Some(hole) = (0..group.len()).find(|place| group[*place].index != *place) {
@@ -407,6 +416,15 @@ mod tests {
         }
         later.settle();
         all.iter().for_each(|(vni, (socket, _))| assert_reaches(&place, *vni, socket));
+    }
+
+    #[test]
+    fn two_daemons_do_not_share_an_address() {
+        let (tunnels, place) = (Arc::<Tunnels>::default(), place());
+        let _other = sockets::receiver(place.at).unwrap();
+        tunnels.settle();
+        let error = tunnels.join(&place, 5, "x".into()).unwrap_err();
+        assert!(error.code == ErrorCode::Busy && error.reason.contains("Another"), "{error}");
     }
 
     #[test]
