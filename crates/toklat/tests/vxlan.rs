@@ -77,6 +77,13 @@ fn with_the_kernel(test: &str, (ours, theirs): (&str, &str), how: &str) {
     for count in ["in_bytes", "out_bytes"] {
         assert!(peer[count].as_u64().unwrap() > 8 << 20, "{count}: {peer}");
     }
+    let labels = format!("{{switch=\"vale0\",port=\"fabric\",peer=\"{theirs}\"}}");
+    let metrics = daemon.get("/metrics");
+    assert!(
+        daemon::text(&metrics).contains(&format!("toklat_tunnel_peer_in_frames_total{labels}"))
+    );
+    let shown = daemon.done(&["port", "show", "vale0:fabric"]);
+    assert!(shown.contains("VXLAN 100 at") && shown.lines().last().unwrap().contains(theirs));
     let fdb = daemon.get("/v1/switches/vale0/fdb");
     let far = fdb.as_array().unwrap().iter().find(|entry| entry["port"] == "fabric").unwrap();
     assert_eq!(far["origin"], "tunnel", "{fdb}");

@@ -7,19 +7,25 @@ use axum::response::IntoResponse;
 use dataplane::state::{MappedMemory, PortStats as Counters};
 
 use super::supervisor::Supervisor;
-use crate::api::{QuotaInfo, Stats, Status, SwitchInfo, UserQuota, WorkerStats};
+use crate::api::{
+    PeerInfo, QuotaInfo, Stats, Status, SwitchInfo, TunnelInfo, UserQuota, WorkerStats,
+};
 
 /// The page, with its content type.
 pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     let stats = of.stats(None).await;
     let mut text = stats.map(|stats| render(&stats)).unwrap_or_default();
-    let (mut switches, mut unconnected) = (Vec::new(), Vec::new());
+    let (mut switches, mut unconnected, mut tunnels) = (Vec::new(), Vec::new(), Vec::new());
     for handle in of.handles() {
         let switch = handle.lock().await;
         let now = port::Nanos(super::supervisor::monotonic_ns());
         unconnected.extend(switch.ports().filter_map(|port| {
             let (_, time) = port.unconnected()?;
             Some((switch.name.clone(), port.name.clone(), time.as_secs()))
+        }));
+        tunnels.extend(switch.ports().filter_map(|port| {
+            let of = format!("switch=\"{}\",port=\"{}\"", switch.name, port.name);
+            Some((of, port.tunnel_info()?))
         }));
         switches.push((switch.info(), switch.view().fdb(now).len()));
     }
@@ -30,6 +36,7 @@ pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     for (switch, port, seconds) in unconnected {
         line(&mut text, &format!("{name}{{switch=\"{switch}\",port=\"{port}\"}} {seconds}"));
     }
+    peers(&mut text, &tunnels);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text)
 }
 
@@ -57,6 +64,40 @@ fn daemon(text: &mut String, status: &Status, quotas: &QuotaInfo) {
                     line(text, &format!("toklat_quota_{name}{{{of}}} {value}"));
                 }
             }
+        }
+    }
+}
+
+/// The hosts behind tunnels, which are named by their ports' labels.
+fn peers(text: &mut String, tunnels: &[(String, TunnelInfo)]) {
+    let all = || tunnels.iter().flat_map(|(of, tunnel)| tunnel.peers.iter().map(move |p| (of, p)));
+    let counters: [(&str, &str, Read<PeerInfo>); 4] = [
+        ("in_frames", "Frames that came from the host", |peer| peer.in_frames),
+        ("in_bytes", "Bytes that came from the host", |peer| peer.in_bytes),
+        ("out_frames", "Frames sent to the host, copies of floods included", |peer| {
+            peer.out_frames
+        }),
+        ("out_bytes", "Bytes sent to the host", |peer| peer.out_bytes),
+    ];
+    for (name, help, read) in counters {
+        let name = format!("toklat_tunnel_peer_{name}_total");
+        begin(text, &name, help);
+        for (of, peer) in all() {
+            line(text, &format!("{name}{{{of},peer=\"{}\"}} {}", peer.address, read(peer)));
+        }
+    }
+    let name = "toklat_tunnel_peer_drops_total";
+    begin(text, name, "Frames to the host that were lost, by reason");
+    let reasons: [(&str, Read<PeerInfo>); 4] = [
+        ("too_long", |peer| peer.too_long),
+        ("full", |peer| peer.full),
+        ("unreachable", |peer| peer.unreachable),
+        ("refused", |peer| peer.refused),
+    ];
+    for (of, peer) in all() {
+        for (reason, read) in reasons {
+            let of = format!("{of},peer=\"{}\",reason=\"{reason}\"", peer.address);
+            line(text, &format!("{name}{{{of}}} {}", read(peer)));
         }
     }
 }

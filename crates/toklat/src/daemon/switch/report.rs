@@ -7,7 +7,6 @@ use frame::{Mac, VlanId};
 
 use super::super::process::DataProcess;
 use super::super::supervisor::monotonic_ns;
-use super::super::tunnels::Tunnel;
 use super::{Port, Switch};
 use crate::api::{
     ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortKind, PortState, PortStats,
@@ -146,7 +145,7 @@ impl Switch {
             client: port.client,
             monitors,
             memory: self.view.port(port.id).map(|state| state.memory()).unwrap_or_default(),
-            tunnel: port.tunnel.as_ref().map(Tunnel::info),
+            tunnel: port.tunnel_info(),
             spec: port.spec.clone(),
         }
     }

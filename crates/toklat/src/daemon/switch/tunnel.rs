@@ -5,9 +5,18 @@ use std::io;
 use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 
+use super::super::tunnels::Tunnel;
 use super::port::Opened;
 use super::{Port, Switch};
-use crate::api::{ApiError, PortKind};
+use crate::api::{ApiError, PortKind, TunnelInfo};
+
+impl Port {
+    /// The hosts behind it, if it is a tunnel.
+    #[must_use]
+    pub fn tunnel_info(&self) -> Option<TunnelInfo> {
+        self.tunnel.as_ref().map(Tunnel::info)
+    }
+}
 
 impl Switch {
     /// Opens what a tunnel called `name` is attached to.
