@@ -161,7 +161,7 @@ impl Fdb {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The entries, for who only looks addresses up.
+    /// The entries, to look addresses up without the rest of the table.
     #[must_use]
     pub fn entries(&self) -> &Entries {
         &self.entries

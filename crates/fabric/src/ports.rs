@@ -83,7 +83,7 @@ pub(crate) struct Reach {
     pub apart: u8,
     /// It knows of VLANs.
     pub aware: bool,
-    /// One queue, in no group, knows nothing of VLANs: who knows nothing of them either may send to it.
+    /// One queue, in no group, knows nothing of VLANs: ports that know nothing of them either may send to it.
     pub simple: bool,
 }
 

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_who_must_not_be() {
+    fn senders_that_must_not_be_told_are_not() {
         for (at, byte) in
             [(0, 0xff), (6, 3), (20, 0), (20, 0x20), (21, 1), (30, 224), (13, 6), (23, 1)]
         {

@@ -203,7 +203,7 @@ impl Ingress for VxlanSource {
         scratch.len()
     }
 
-    /// Nobody waits for buffers: the next messages may use them.
+    /// No owner waits for the buffers: the next messages may use them.
     fn complete(&mut self, _frames: usize) {}
 
     fn settle(&mut self, _now: Nanos) -> Effects {

@@ -167,7 +167,7 @@ const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "as `put` and `controls_
 /// What came with one message: a datagram, or several of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
-    /// Who sent it.
+    /// The address it came from.
     pub from: IpAddr,
     /// Bytes.
     pub len: usize,

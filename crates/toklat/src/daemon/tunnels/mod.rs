@@ -137,7 +137,7 @@ impl Tunnels {
         let index = inodes_at(place.at).map_err(failed)?.len().saturating_sub(1);
         if index != group.len() && self.settled.load(Ordering::Relaxed) {
             let reason = format!("Another program receives at UDP port {}", place.at);
-            let remedy = "one daemon serves all tunnels of an address: `ss -ulnp` shows who has it";
+            let remedy = "one daemon serves all tunnels of an address: `ss -ulnp` shows which program has it";
             return Err(ApiError::new(ErrorCode::Busy, reason, remedy));
         }
         sockets::set_index(&socket, index).map_err(failed)?;
@@ -206,7 +206,7 @@ impl Tunnels {
                 break inodes.len();
             }
             if Instant::now() >= deadline {
-                // Somebody has it still: its place stays taken.
+                // Another process has it still: its place stays taken.
                 tracing::warn!(at = %place.at, vni, "a tunnel's socket was not closed");
                 return choose(group);
             }

@@ -106,7 +106,7 @@ pub(super) fn index(socket: &OwnedFd) -> io::Result<usize> {
     usize::try_from(number - 1).map_err(io::Error::other)
 }
 
-/// Has no datagram reach a socket: nobody reads it.
+/// Has no datagram reach a socket, which is never read.
 fn refuse_all(socket: &OwnedFd) -> io::Result<()> {
     attach(socket, libc::SO_ATTACH_FILTER, &mut [ret(0)])
 }
