@@ -36,6 +36,11 @@ const WRONG: &[(&str, i32, &str)] = &[
     ("stats --watch 1", 1, "switch"),
     ("apply --yes x.toml", 2, "--prune"),
     ("apply --check --prune x.toml", 2, "cannot be used with"),
+    ("cap vale0:a -w - -C 1", 2, "standard output"),
+    ("cap vale0:a -w x -W 3", 2, "--file-size"),
+    ("extcap", 2, "--extcap-interfaces"),
+    ("extcap --capture --extcap-interface vale0:a", 2, "--fifo"),
+    ("extcap --capture --extcap-interface vale0:zz --fifo /dev/null", 1, "zz"),
     ("frobnicate", 2, "frobnicate"),
     // What is there, and what is not.
     ("switch add vale0", 1, "exists"),

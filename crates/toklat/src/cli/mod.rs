@@ -115,6 +115,8 @@ enum Command {
     Cap(tools::cap::CapArgs),
     /// Run a netmap program, unmodified, on switches of the daemon
     Run(tools::run::RunProgramArgs),
+    /// Offer ports to Wireshark as interfaces; Wireshark calls it
+    Extcap(tools::cap::extcap::ExtcapArgs),
     /// Drive a network card of this machine (VFIO), and exchange frames through it
     Card(tools::card::CardArgs),
     /// See a switch at work: processes at its ports, rates, losses, round trips
@@ -170,6 +172,7 @@ impl Command {
             Self::Uplink(args) => tools::uplink::run(&args, global),
             Self::Cap(args) => tools::cap::run(&args, global),
             Self::Run(args) => tools::run::run(&args, global),
+            Self::Extcap(args) => tools::cap::extcap::run(&args, global),
             Self::Card(args) => tools::card::run(&args, global),
             Self::Demo(args) => tools::demo::run(&args, global),
             Self::DemoWatch(args) => tools::demo::watcher::run(&args),
@@ -189,7 +192,10 @@ pub fn main() -> ExitCode {
         return integration::cni::main();
     }
     completion::answer();
-    let cli = Cli::parse();
+    let cli = match tools::cap::extcap::command_line() {
+        Some(line) => Cli::parse_from(line),
+        None => Cli::parse(),
+    };
     match cli.command.run(&cli.global) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,

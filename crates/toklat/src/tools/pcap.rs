@@ -57,6 +57,11 @@ pub trait Output {
     /// # Errors
     /// If it cannot be written.
     fn flush(&mut self) -> std::io::Result<()>;
+
+    /// True if it wants no frame of this time, nor later ones.
+    fn is_complete(&self, _at: Duration) -> bool {
+        false
+    }
 }
 
 /// Writes a pcapng file with nanosecond times, one interface.
@@ -79,6 +84,12 @@ impl<W: Write> CaptureWriter<W> {
         ];
         writer.write_pcapng_block(interface).map_err(into_io)?;
         Ok(Self { writer, snaplen: snaplen as usize })
+    }
+
+    /// What it writes to.
+    #[must_use]
+    pub fn get_ref(&self) -> &W {
+        self.writer.get_ref()
     }
 }
 

@@ -1,23 +1,34 @@
 //! `toklat cap`: captures what a port sends and receives.
 
+pub mod extcap;
+mod files;
+
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use frame::{ArpOperation, EtherType, Layers, Network, Transport, tcp_flags};
 use ring::layout::slot_flags::TXMON;
 use ring::{Interest, Monitor, Port};
 
+use self::files::Files;
+pub use self::files::Rotation;
 use super::pcap::{CaptureWriter, Captured, Direction, Output};
 use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
-use crate::cli::Global;
+use crate::cli::{Global, UsageError};
 
 /// Options of `toklat cap`.
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = "toklat cap vale0:p1 -w - | wireshark -k -i -")]
+#[command(
+    group = clap::ArgGroup::new("rotation").multiple(true),
+    after_help = "Examples:\n  \
+        toklat cap vale0:p1 -w - | wireshark -k -i -\n  \
+        toklat cap vale0:p1 -w ring.pcapng -C 100 -W 10\n  \
+        toklat cap vale0:p1 -w vale0-%Y%m%d-%H%M%S.pcapng -G 3600"
+)]
 pub struct CapArgs {
     /// The port to watch, such as vale0:p1
     port: String,
@@ -34,6 +45,8 @@ pub struct CapArgs {
     #[arg(short, long, value_name = "BYTES", default_value_t = 65_535, value_parser = clap::value_parser!(u32).range(14..=65_535))]
     snaplen: u32,
     #[command(flatten)]
+    rotation: Rotation,
+    #[command(flatten)]
     run: RunArgs,
 }
 
@@ -45,6 +58,11 @@ const SLOTS: u32 = 4096;
 /// # Errors
 /// If the port cannot be watched, or the file cannot be written.
 pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
+    let to_stdout = args.write.as_ref().is_some_and(|path| path.as_os_str() == "-");
+    ensure!(
+        !to_stdout || !args.rotation.is_wanted(),
+        UsageError("-C and -G begin new files; name one with -w, not standard output")
+    );
     let monitor = match (args.tx, args.rx) {
         (true, _) => Monitor::Sent,
         (_, true) => Monitor::Received,
@@ -54,8 +72,11 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
     let mut port = open.open().with_context(|| format!("Cannot watch {}", args.port))?;
     let to: Box<dyn Output> = match &args.write {
         None => Box::new(Lines::new(std::io::stdout().lock())),
-        Some(path) if path.as_os_str() == "-" => {
+        Some(_) if to_stdout => {
             Box::new(CaptureWriter::new(std::io::stdout().lock(), &args.port, args.snaplen)?)
+        }
+        Some(path) if args.rotation.is_wanted() => {
+            Box::new(Files::new(&args.rotation, path, &args.port, args.snaplen))
         }
         Some(path) => {
             let file =
@@ -63,21 +84,30 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
             Box::new(CaptureWriter::new(BufWriter::new(file), &args.port, args.snaplen)?)
         }
     };
-    let frames = capture(args, &mut port, to)?;
+    // A line for each frame is progress enough.
+    let run = RunArgs { quiet: args.run.quiet || args.write.is_none(), ..args.run.clone() };
+    let frames = capture(&run, args.snaplen, &mut port, to)?;
     eprintln!("{frames} frames captured at {}", args.port);
     Ok(())
 }
 
 /// Captures until it is time to end; returns how many frames.
-fn capture(args: &CapArgs, port: &mut Port, mut to: Box<dyn Output + '_>) -> anyhow::Result<u64> {
-    let session = Session::start(&args.run)?;
-    let mut idler = Idler::new(args.run.idle);
-    let mut buffer = vec![0; args.snaplen as usize];
+///
+/// # Errors
+/// If frames cannot be written, or the port is gone.
+fn capture(
+    run: &RunArgs,
+    snaplen: u32,
+    port: &mut Port,
+    mut to: Box<dyn Output + '_>,
+) -> anyhow::Result<u64> {
+    let session = Session::start(run)?;
+    let mut idler = Idler::new(run.idle);
+    let mut buffer = vec![0; snaplen as usize];
     let mut at = now();
-    // A line for each frame is progress enough.
-    let mut meter = Meter::new(at, args.run.quiet || args.write.is_none());
-    let left = |meter: &Meter| args.run.count.unwrap_or(u64::MAX) - meter.total.frames;
-    while session.goes_on(at) && left(&meter) > 0 {
+    let mut meter = Meter::new(at, run.quiet);
+    let left = |meter: &Meter| run.count.unwrap_or(u64::MAX) - meter.total.frames;
+    while session.goes_on(at) && left(&meter) > 0 && !to.is_complete(since_1970()) {
         let max = usize::try_from(left(&meter)).map_or(64, |left| left.min(64));
         let volume = take(port, &mut *to, max, &mut buffer)?;
         port.flush()?;
@@ -95,6 +125,11 @@ fn capture(args: &CapArgs, port: &mut Port, mut to: Box<dyn Output + '_>) -> any
     Ok(meter.total.frames)
 }
 
+/// The time, as captures have it.
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default()
+}
+
 /// Passes up to `max` captured frames on; the caller flushes the port.
 ///
 /// # Errors
@@ -107,7 +142,7 @@ pub fn take(
 ) -> std::io::Result<Volume> {
     let mut volume = Volume::default();
     // One time for a batch: it is when the frames were seen, not when they crossed the switch.
-    let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let at = since_1970();
     for frame in port.receive(max) {
         let sent = frame.flags() & TXMON != 0;
         let direction = if sent { Direction::Sent } else { Direction::Received };
@@ -244,7 +279,6 @@ fn describe_transport(layers: &Layers<'_>, to: &mut String) {
 mod tests {
     use super::*;
     use frame::{Mac, Probe, UdpFrame, VlanId, write_announcement};
-    use std::time::Duration;
 
     fn line(frame: &[u8]) -> String {
         let mut line = String::new();
