@@ -213,6 +213,12 @@ fn top_draws_in_a_terminal_follows_keys_and_leaves_it_as_it_was() {
     terminal.wait_for("vale0:p1");
     terminal.press(b"s");
     terminal.wait_for("out");
+    terminal.press(b"?");
+    terminal.wait_for("PgUp");
+    terminal.press(b" ");
+    terminal.press(b"/zz");
+    terminal.wait_for("filter:");
+    terminal.press(b"\r");
     terminal.press(b"p");
     terminal.wait_for("paused");
     terminal.press(b"q");

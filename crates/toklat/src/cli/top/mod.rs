@@ -99,8 +99,13 @@ fn watch(
 /// Does what a key says; false if that is to end.
 fn press(view: &mut View, key: KeyEvent) -> bool {
     match key.code {
-        KeyCode::Char('q') | KeyCode::Esc => return false,
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return false,
+        _ if view.is_help() => view.help(),
+        _ if view.is_typing() => type_filter(view, key.code),
+        KeyCode::Char('q') | KeyCode::Esc => return false,
+        KeyCode::Char('?' | 'h') => view.help(),
+        KeyCode::Char('/') => view.begin_filter(),
+        KeyCode::Char('r') => view.sort_by(Sort::Rate),
         KeyCode::Char('s') => view.sort_next(),
         KeyCode::Char('p' | ' ') => view.pause(),
         KeyCode::Up | KeyCode::Char('k') => view.scroll(-1),
@@ -112,4 +117,15 @@ fn press(view: &mut View, key: KeyEvent) -> bool {
         _ => {}
     }
     true
+}
+
+/// What a key does to a filter.
+fn type_filter(view: &mut View, key: KeyCode) {
+    match key {
+        KeyCode::Char(typed) => view.filter(Some(typed)),
+        KeyCode::Backspace => view.filter(None),
+        KeyCode::Enter => view.end_filter(true),
+        KeyCode::Esc => view.end_filter(false),
+        _ => {}
+    }
 }

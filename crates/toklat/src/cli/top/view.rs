@@ -17,6 +17,8 @@ use crate::api::PortState;
 /// Order of the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
+    /// Those that send and receive most first
+    Rate,
     /// Those that send most first
     In,
     /// Those that receive most first
@@ -33,12 +35,14 @@ impl Sort {
             Self::In => Self::Out,
             Self::Out => Self::Drops,
             Self::Drops => Self::Name,
-            Self::Name => Self::In,
+            Self::Name => Self::Rate,
+            Self::Rate => Self::In,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
+            Self::Rate => "rate",
             Self::In => "in",
             Self::Out => "out",
             Self::Drops => "drops",
@@ -51,6 +55,7 @@ impl Sort {
             (&a.switch, natural(&a.name)).cmp(&(&b.switch, natural(&b.name)))
         };
         let key = |port: &PortRates| match self {
+            Self::Rate => port.ingress.pps + port.egress.pps,
             Self::In => port.ingress.pps,
             Self::Out => port.egress.pps,
             Self::Drops => port.dropped(),
@@ -76,12 +81,42 @@ pub struct View {
     failure: Option<String>,
     first_row: usize,
     rows: usize,
+    /// Only ports with this in their names are shown, in any case.
+    filter: String,
+    /// The filter is being typed.
+    typing: bool,
+    /// The keys are shown.
+    help: bool,
 }
+
+/// What keys do.
+const HELP: [(&str, &str); 9] = [
+    ("q, Esc", "quit"),
+    ("s", "sort by the next of: in, out, drops, name, rate (in and out)"),
+    ("r", "sort by rate"),
+    ("/", "show only ports with this in their names; Esc shows all"),
+    ("p, space", "pause, and go on"),
+    ("arrows, j, k", "move the list of ports"),
+    ("PgUp, PgDn", "move it by a page"),
+    ("Home, End", "move it to its ends"),
+    ("?, h", "this help; any key leaves it"),
+];
 
 impl View {
     /// A screen that waits for its first rates.
     pub const fn new(sort: Sort, interval: Duration) -> Self {
-        Self { rates: None, sort, interval, paused: false, failure: None, first_row: 0, rows: 0 }
+        Self {
+            rates: None,
+            sort,
+            interval,
+            paused: false,
+            failure: None,
+            first_row: 0,
+            rows: 0,
+            filter: String::new(),
+            typing: false,
+            help: false,
+        }
     }
 
     /// Shows these rates, unless it is paused.
@@ -100,10 +135,64 @@ impl View {
 
     /// Sorts by the next thing.
     pub fn sort_next(&mut self) {
-        self.sort = self.sort.next();
+        self.sort_by(self.sort.next());
+    }
+
+    /// Sorts by this.
+    pub fn sort_by(&mut self, sort: Sort) {
+        self.sort = sort;
         if let Some(rates) = &mut self.rates {
             self.sort.sort(&mut rates.ports);
         }
+    }
+
+    /// Shows what keys do, or leaves that.
+    pub const fn help(&mut self) {
+        self.help = !self.help;
+    }
+
+    /// True while keys leave the help.
+    pub const fn is_help(&self) -> bool {
+        self.help
+    }
+
+    /// True while keys are a filter's text.
+    pub const fn is_typing(&self) -> bool {
+        self.typing
+    }
+
+    /// Begins to type a filter.
+    pub fn begin_filter(&mut self) {
+        self.filter.clear();
+        self.typing = true;
+    }
+
+    /// Adds to the filter, or takes its last character away.
+    pub fn filter(&mut self, typed: Option<char>) {
+        match typed {
+            Some(typed) => self.filter.push(typed),
+            None => drop(self.filter.pop()),
+        }
+        self.first_row = 0;
+    }
+
+    /// Ends the typing; without `keep` all ports are shown.
+    pub fn end_filter(&mut self, keep: bool) {
+        self.typing = false;
+        if !keep {
+            self.filter.clear();
+        }
+    }
+
+    /// Whether the filter lets a port be shown.
+    fn shows(&self, port: &PortRates) -> bool {
+        let name = format!("{}:{}", port.switch, port.name).to_lowercase();
+        name.contains(&self.filter.to_lowercase())
+    }
+
+    /// How many ports the filter leaves.
+    fn count(&self, rates: &Rates) -> usize {
+        rates.ports.iter().filter(|port| self.shows(port)).count()
     }
 
     /// Stops or goes on.
@@ -113,7 +202,7 @@ impl View {
 
     /// Moves the list of ports; it stops at its ends.
     pub fn scroll(&mut self, lines: isize) {
-        let ports = self.rates.as_ref().map_or(0, |rates| rates.ports.len());
+        let ports = self.rates.as_ref().map_or(0, |rates| self.count(rates));
         let last = ports.saturating_sub(self.rows.max(1));
         self.first_row = self.first_row.saturating_add_signed(lines).min(last);
     }
@@ -142,9 +231,14 @@ impl View {
             frame.render_widget(worker_table(&shown.workers, worker_area), worker_area);
         }
         self.rows = usize::from(port_area.height.saturating_sub(1));
-        self.first_row = self.first_row.min(shown.ports.len().saturating_sub(self.rows.max(1)));
-        let ports = shown.ports.iter().skip(self.first_row).take(self.rows);
-        frame.render_widget(port_table(ports, port_area), port_area);
+        self.first_row = self.first_row.min(self.count(shown).saturating_sub(self.rows.max(1)));
+        if self.help {
+            frame.render_widget(Paragraph::new(help_lines()), port_area);
+        } else {
+            let ports = shown.ports.iter().filter(|port| self.shows(port));
+            let ports = ports.skip(self.first_row).take(self.rows);
+            frame.render_widget(port_table(ports, port_area), port_area);
+        }
         frame.render_widget(Paragraph::new(self.footline(shown)), foot);
         self.rates = rates;
     }
@@ -175,21 +269,47 @@ impl View {
 
     fn footline(&self, rates: &Rates) -> Line<'static> {
         let key = |name: &'static str| Span::from(name).bold();
-        let shown = self.rows.min(rates.ports.len());
+        if self.typing {
+            let filter = format!(" filter: {}_   ", self.filter);
+            return Line::from(vec![
+                filter.into(),
+                key("enter"),
+                " keep  ".into(),
+                key("esc"),
+                " all".into(),
+            ]);
+        }
+        let count = self.count(rates);
+        let shown = self.rows.min(count);
         let from = if shown == 0 { 0 } else { self.first_row + 1 };
         let until = self.first_row + shown;
+        let filter = match self.filter.as_str() {
+            "" => " filter  ".to_owned(),
+            filter => format!(" {filter}  "),
+        };
         Line::from(vec![
             key(" q"),
             " quit  ".into(),
+            key("?"),
+            " help  ".into(),
             key("s"),
             format!(" sort ({})  ", self.sort.name()).into(),
+            key("/"),
+            filter.into(),
             key("p"),
             if self.paused { " go on  " } else { " pause  " }.into(),
             key("arrows"),
-            format!(" ports {from}-{until} of {}  ", rates.ports.len()).into(),
+            format!(" ports {from}-{until} of {count}  ").into(),
             format!("every {}s", self.interval.as_secs_f64()).dim(),
         ])
     }
+}
+
+fn help_lines() -> Vec<Line<'static>> {
+    let line = |(keys, what): &(&'static str, &'static str)| {
+        Line::from(vec![Span::from(format!(" {keys:<14}")).bold(), (*what).into()])
+    };
+    HELP.iter().map(line).collect()
 }
 
 /// Lines for workers: none on a very small screen, at most a third of it, a blank one at the end.
@@ -335,101 +455,4 @@ fn port_table<'a>(ports: impl Iterator<Item = &'a PortRates> + Clone, area: Rect
 }
 
 #[cfg(test)]
-mod tests {
-    use ratatui::Terminal;
-    use ratatui::backend::TestBackend;
-
-    use super::super::super::rates::tests::stats;
-    use super::*;
-
-    /// The screen as lines of text without spaces at their ends.
-    fn screen(view: &mut View, width: u16, height: u16) -> Vec<String> {
-        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| view.draw(frame)).unwrap();
-        let buffer = terminal.backend().buffer().clone();
-        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
-        (0..height).map(|y| line(y).trim_end().to_owned()).collect()
-    }
-
-    fn view(ports: &[&str], frames: u64) -> View {
-        let mut view = View::new(Sort::In, Duration::from_secs(1));
-        view.update(Rates::between(&stats(1, ports, 0), &stats(2, ports, frames)));
-        view
-    }
-
-    #[test]
-    fn a_screen_shows_sums_workers_ports_and_keys() {
-        let mut view = view(&["p1", "p2"], 32_000_000);
-        let lines = screen(&mut view, 100, 12);
-        let expected = "
- in 64.0 Mpps  32.8 Gb/s   out 48.0 Mpps  24.6 Gb/s   dropped 16.0 Mpps
-
-WORKER                        LOAD    FRAMES NS/FRAME  BATCH    SLEEPS     KICKS  CPU
-vale0/0      ████████████▊     80% 32.0 Mpps     25.0   32.0       0/s       0/s  any
-
-PORT                IN                 OUT            BATCH   DROPPED
-vale0:p1     32.0 Mpps 16.4 Gb/s 24.0 Mpps 12.3 Gb/s   32.0 8.00 Mpps full 8.00M
-vale0:p2     32.0 Mpps 16.4 Gb/s 24.0 Mpps 12.3 Gb/s   32.0 8.00 Mpps full 8.00M
-
-
-
- q quit  s sort (in)  p pause  arrows ports 1-2 of 2  every 1s";
-        assert_eq!(lines.join("\n"), expected.trim_start_matches('\n'));
-    }
-
-    #[test]
-    fn every_size_of_a_screen_is_drawn() {
-        let names: Vec<String> = (0..300).map(|i| format!("port-with-a-long-name-{i}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut view = view(&names, 64_000);
-        for (width, height) in [(1, 1), (2, 2), (10, 3), (20, 5), (40, 12), (80, 24), (300, 100)] {
-            assert_eq!(screen(&mut view, width, height).len(), usize::from(height));
-        }
-        let small = screen(&mut view, 60, 6);
-        assert!(small[2].starts_with("PORT"), "{small:?}");
-        assert!(small[3].contains("64.0 kpps"), "{small:?}");
-    }
-
-    #[test]
-    fn the_list_scrolls_between_its_ends() {
-        let names: Vec<String> = (1..=50).map(|i| format!("p{i}")).collect();
-        let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        let mut view = view(&names, 64_000);
-        let first = |view: &mut View| {
-            let lines = screen(view, 80, 10);
-            lines[3].split_whitespace().next().unwrap().to_owned()
-        };
-        assert_eq!(first(&mut view), "vale0:p1");
-        view.scroll(1);
-        assert_eq!(first(&mut view), "vale0:p2", "natural order: p2 comes before p10");
-        view.scroll(isize::MAX);
-        assert_eq!(first(&mut view), "vale0:p45");
-        view.scroll(isize::MIN);
-        view.scroll(-1);
-        assert_eq!(first(&mut view), "vale0:p1");
-    }
-
-    #[test]
-    fn sorting_goes_round_and_a_paused_screen_stays() {
-        let mut view = view(&["a", "b"], 64_000);
-        let mut quiet = stats(3, &["a", "b"], 128_000);
-        quiet.switches[0].ports[0].counters.in_frames = 64_000;
-        view.update(Rates::between(&stats(2, &["a", "b"], 64_000), &quiet));
-        assert!(screen(&mut view, 80, 10)[3].starts_with("vale0:b"));
-        view.sort_next();
-        assert!(screen(&mut view, 80, 10)[3].starts_with("vale0:a"), "out: equal, so by name");
-        view.pause();
-        view.update(Rates::default());
-        let lines = screen(&mut view, 80, 10);
-        assert!(lines[0].ends_with("paused") && lines[3].starts_with("vale0:a"), "{lines:?}");
-    }
-
-    #[test]
-    fn a_daemon_that_went_away_is_said() {
-        let mut view = view(&["p1"], 64);
-        view.fail("The daemon is not running".into());
-        assert_eq!(screen(&mut view, 80, 10)[0], " The daemon is not running");
-        view.update(Rates::default());
-        assert!(screen(&mut view, 80, 10)[0].starts_with(" no ports"));
-    }
-}
+mod tests;
