@@ -53,6 +53,31 @@ const PACKAGES: &[Package] = &[
         tests: true,
     },
     Package {
+        name: "libvirt-clients",
+        program: "virt-xml-validate",
+        what_for: "tests of libvirt's domain XML",
+        tests: true,
+    },
+    Package {
+        name: "libxml2-utils",
+        program: "xmllint",
+        what_for: "tests of libvirt's domain XML",
+        tests: true,
+    },
+    Package {
+        name: "containernetworking-plugins",
+        program: "/usr/lib/cni/host-local",
+        what_for: "tests of the CNI plugin",
+        tests: true,
+    },
+    Package {
+        name: "tshark",
+        program: "tshark",
+        what_for: "tests of captures by Wireshark",
+        tests: true,
+    },
+    Package { name: "lintian", program: "lintian", what_for: "cargo xtask deb", tests: false },
+    Package {
         name: "dpdk-dev",
         program: "dpdk-testpmd",
         what_for: "tests of vhost-user with DPDK",
