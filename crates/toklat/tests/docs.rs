@@ -71,6 +71,7 @@ fn every_field_of_the_topology_file_is_in_its_manual_page() {
         "PcapWrite",
         "Stream",
         "Dgram",
+        "Vxlan",
         "VhostUser",
         "VfioUser",
         "NicConfig",

@@ -64,6 +64,10 @@ const EXAMPLES: &[(&str, &str)] = &[
         "toklat-uplink",
         "  toklat uplink vale0\nForward port 8080 of this machine to port 80 of the first guest:\n  toklat uplink vale0 -p 8080:80",
     ),
+    (
+        "toklat-run",
+        "A generator and a receiver of netmap's, unmodified:\n  toklat run -- pkt-gen -i vale0:1 -f tx\n  toklat run -- pkt-gen -i vale0:2 -f rx",
+    ),
     ("toklat-demo", "  toklat demo"),
     ("toklat-vm", "  toklat vm run --switch vale0 --image debian.qcow2 --uplink"),
     ("toklat-bench", "  toklat bench switch"),
