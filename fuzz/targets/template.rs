@@ -21,6 +21,8 @@ struct Guest {
     config: DeviceConfig,
     model: Model,
     lent: usize,
+    /// The buffer that is next.
+    next: u32,
     delivered: u64,
     scratch: Scratch,
 }
@@ -32,14 +34,15 @@ impl Guest {
         let registers: Shared<Registers> = Shared::private().expect("memory");
         let config = device_config(&Arc::clone(&memory), 1, false, false);
         let model = template::model(registers.clone(), config.clone());
-        Self { registers, config, model, lent: 0, delivered: 0, scratch: Scratch::new(64) }
+        Self { registers, config, model, lent: 0, next: 0, delivered: 0, scratch: Scratch::new(64) }
     }
 
     fn set(&self, at: u64, value: u32) {
         self.model.device.write(0, at, &value.to_le_bytes(), Nanos(0));
     }
 
-    fn bring_up(&self) {
+    fn bring_up(&mut self) {
+        self.next = 0;
         self.set(reg::CONTROL, 1 << 31);
         self.model.device.set_bus_master(true);
         self.model.device.set_link(true, Nanos(0));
@@ -70,7 +73,10 @@ impl Guest {
                 device.read((at >> 31) as usize, value, &mut [0; 8][..(at % 9) as usize], Nanos(0))
             }
             2 | 3 => self.set(u64::from(at % 0x2c), word),
-            4 | 5 => self.set(reg::SEND, word & 0x07ff_00ff),
+            4 | 5 => {
+                self.set(reg::SEND, word & 0x07ff_0000 | (self.next % 256));
+                self.next = self.next.wrapping_add(word & 1);
+            }
             6 => device.read(0, reg::RECEIVE, &mut [0; 4], Nanos(0)),
             7 => self.gather(at as usize % 65),
             8 => {

@@ -211,6 +211,16 @@ fn a_broken_driver_stops_its_device_until_it_resets_it() {
 }
 
 #[test]
+fn a_write_that_is_carried_out_twice_sends_one_frame() {
+    let mut bench = Bench::new();
+    let mut driver = bench.driver(false);
+    assert!(driver.send(&frame(1)));
+    driver.regs().write32(0, reg::SEND, 61 << 16);
+    assert!(driver.send(&frame(2)));
+    assert_eq!(bench.gather(), [frame(1), frame(2)]);
+}
+
+#[test]
 fn an_area_outside_of_memory_is_a_fault() {
     for area in [AT + MEMORY as u64 - 100, 0, u64::MAX - 5] {
         let mut bench = Bench::new();
@@ -286,7 +296,10 @@ proptest! {
             match what {
                 0 | 1 => regs.write32(0, at, value),
                 2 => drop(regs.read32(0, at)),
-                3 => regs.write32(0, reg::SEND, value & 0x07ff_00ff),
+                3 => {
+                    let sent = bench.config.ingress.frames.get() as u32 % FRAMES;
+                    regs.write32(0, reg::SEND, value & 0x07ff_0000 | sent);
+                }
                 4 => regs.write32(0, reg::CONTROL, 1 | value & 7),
                 5 => regs.write32(0, reg::AREA_LOW, AT as u32),
                 6 => {

@@ -67,15 +67,17 @@ impl Core {
         (0..4).map(octet).fold(0, |word, octet| word | octet)
     }
 
-    /// A frame is to be sent.
+    /// A frame is to be sent. Buffers are used in order, so a write that names the last one again is the same frame: after
+    /// a death, a write may be carried out twice.
     pub(super) fn send(&self, value: u32) {
         let registers = &*self.registers;
         let (place, len) = (value & 0xffff, value >> 16);
         let sent = registers.sent.load(Ordering::Relaxed);
-        if !registers.is_ready() {
+        let is_repeated = sent > 0 && place == sent.wrapping_sub(1) % FRAMES;
+        if !registers.is_ready() || is_repeated {
             return;
         }
-        if place >= FRAMES || !(SHORTEST..=BUFFER).contains(&len) {
+        if place != sent % FRAMES || !(SHORTEST..=BUFFER).contains(&len) {
             return self.fail(Fault::Send);
         }
         if sent.wrapping_sub(registers.sent_done.load(Ordering::Relaxed)) >= FRAMES {

@@ -7,7 +7,7 @@
 //!     RECEIVE -> place | length << 16, or 0        256 buffers to receive into
 //! ```
 //!
-//! There are no descriptors: a register names a buffer. A read of RECEIVE gives the buffer of the read before it back. The
+//! There are no descriptors: a register names a buffer, and buffers are used in order. A read of RECEIVE gives the buffer of the read before it back. The
 //! pin is raised while frames wait, so one interrupt serves all that came before the driver looked.
 //!
 //! | file | what it is |

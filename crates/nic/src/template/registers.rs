@@ -136,7 +136,7 @@ impl Fault {
     #[must_use]
     pub const fn sentence(self) -> &'static str {
         match self {
-            Self::Send => "SEND names no buffer, or a length that no frame has",
+            Self::Send => "SEND names another buffer than the next, or a length that no frame has",
             Self::Overrun => "SEND was written with all buffers in flight",
             Self::Area => "the area lies outside of the guest's memory",
             Self::Memory => "the guest's memory was taken away",
