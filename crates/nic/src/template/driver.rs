@@ -86,7 +86,8 @@ impl<R: Regs> Driver<R> {
     pub fn receive(&mut self, max: usize, mut visit: impl FnMut(Bytes<'_>)) -> usize {
         for count in 0..max {
             match self.regs.read32(0, reg::RECEIVE) {
-                0 => return count,
+                // All ones are what a bus reads where no device answers.
+                0 | u32::MAX => return count,
                 word => {
                     visit(self.buffer(FRAMES + (word & 0xffff) % FRAMES, (word >> 16) as usize))
                 }
