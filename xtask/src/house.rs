@@ -17,6 +17,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("link", &["port", "shmem"]),
     ("fabric", &["frame", "link", "port", "shmem"]),
     ("ring", &["shmem"]),
+    ("guest", &["frame", "port", "ring", "shmem", "tcp"]),
     ("nic", &["frame", "port", "shmem"]),
     ("netmap", &["ring", "shmem"]),
     ("preload", &["netmap"]),

@@ -144,16 +144,26 @@ impl Arp {
     /// says no more than that `mac` is here.
     #[must_use]
     pub fn announcement(mac: Mac, ip: Ipv4Addr) -> Self {
+        Self::new(ArpOperation::REQUEST, (mac, ip), (Mac::from_word(0), ip))
+    }
+
+    /// A packet that asks or says this.
+    #[must_use]
+    pub fn new(
+        operation: ArpOperation,
+        sender: (Mac, Ipv4Addr),
+        target: (Mac, Ipv4Addr),
+    ) -> Self {
         Self {
             hardware_type: U16::new(1),
             protocol_type: U16::new(EtherType::IPV4.0),
             hardware_len: 6,
             protocol_len: 4,
-            operation: U16::new(ArpOperation::REQUEST.0),
-            sender: mac.octets(),
-            sender_ip: ip.octets(),
-            target: [0; 6],
-            target_ip: ip.octets(),
+            operation: U16::new(operation.0),
+            sender: sender.0.octets(),
+            sender_ip: sender.1.octets(),
+            target: target.0.octets(),
+            target_ip: target.1.octets(),
         }
     }
 

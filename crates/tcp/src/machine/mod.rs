@@ -31,6 +31,14 @@ pub struct ConnId {
     pub(crate) generation: u32,
 }
 
+impl ConnId {
+    /// A small number that no other connection has while this one is open: an index for the application's own table.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
 /// A listener's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ListenerId(u32);

@@ -1,0 +1,83 @@
+//! What is counted: each frame that is dropped, by reason. What TCP drops is in [`tcp::Counters`].
+
+macro_rules! drops {
+    ($($variant:ident $name:literal $doc:literal,)*) => {
+        /// Why a frame, or what was in it, was dropped.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum Drop {
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl Drop {
+            /// All reasons.
+            pub const ALL: &[Self] = &[$(Self::$variant,)*];
+
+            /// The reason's name in statistics.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+drops! {
+    Truncated "truncated" "A header is cut short or contradicts itself, or the frame is longer than a slot.",
+    NotForUs "not-for-us" "The frame or the packet has another destination.",
+    UnknownType "unknown-type" "The frame carries neither IPv4 nor ARP.",
+    UnknownProtocol "unknown-protocol" "The packet carries none of ICMP, TCP and UDP.",
+    Fragment "fragment" "The packet is a fragment.",
+    BadChecksum "bad-checksum" "A checksum of IP, ICMP or UDP is wrong.",
+    BadSource "bad-source" "A source address that no peer has.",
+    BadArp "bad-arp" "An ARP message that makes no sense.",
+    OtherIcmp "other-icmp" "An ICMP message that the stack does not use.",
+    NoSocket "no-socket" "No UDP socket has the port.",
+    SocketFull "socket-full" "The receive queue of the UDP socket is full.",
+    NoRoute "no-route" "The destination is in another network, and there is no gateway.",
+    TooLong "too-long" "The packet that was to be sent is longer than IP allows.",
+    NeighbourFull "neighbour-full" "Too many packets wait for the address of their next hop.",
+    NoNeighbour "no-neighbour" "The next hop did not answer ARP requests.",
+    OutboxFull "outbox-full" "Too many answers wait for free slots.",
+}
+
+/// What a stack has counted since it was made.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    drops: [u64; Drop::ALL.len()],
+    /// Frames that came in.
+    pub frames_in: u64,
+    /// Frames that went out.
+    pub frames_out: u64,
+    /// ARP requests that were sent.
+    pub arp_requests: u64,
+    /// Echo requests that were answered.
+    pub echoes: u64,
+    /// UDP datagrams that were queued for the application.
+    pub datagrams_in: u64,
+    /// UDP datagrams that were sent.
+    pub datagrams_out: u64,
+}
+
+impl Counters {
+    /// How many were dropped for a reason.
+    #[must_use]
+    pub const fn dropped(&self, reason: Drop) -> u64 {
+        self.drops[reason as usize]
+    }
+
+    /// Reasons and counts of all that was dropped at least once.
+    pub fn drops(&self) -> impl Iterator<Item = (Drop, u64)> + '_ {
+        Drop::ALL.iter().map(|reason| (*reason, self.dropped(*reason))).filter(|(_, n)| *n > 0)
+    }
+
+    pub(crate) const fn count(&mut self, reason: Drop) {
+        self.drops[reason as usize] += 1;
+    }
+
+    pub(crate) const fn count_many(&mut self, reason: Drop, n: usize) {
+        self.drops[reason as usize] += n as u64;
+    }
+}

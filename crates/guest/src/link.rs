@@ -1,0 +1,252 @@
+//! The way out: routes, Ethernet headers, packets that wait for a neighbour, answers that wait for a slot.
+
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr};
+
+use frame::{Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Mac, Protocol};
+use tcp::codec::{self, MAX_HEADERS, Summing};
+use tcp::{Emit, Full, Nanos, Request};
+use zerocopy::IntoBytes;
+
+use crate::counters::{Counters, Drop};
+use crate::neighbours::{Due, Hop, Neighbours};
+use crate::nic::Nic;
+use crate::stack::Config;
+
+/// Answers that wait for free slots at most.
+const OUTBOX: usize = 256;
+
+/// A frame that waits for a free slot.
+#[derive(Debug)]
+enum Waiting {
+    /// A whole frame.
+    Frame(Vec<u8>),
+    /// A frame to this IP address; its Ethernet header is still to be written.
+    Packet(Ipv4Addr, Vec<u8>),
+}
+
+/// What the stack knows of its link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub mac: Mac,
+    pub address: Ipv4Addr,
+    mask: u32,
+    gateway: Option<Ipv4Addr>,
+    pub neighbours: Neighbours,
+    outbox: VecDeque<Waiting>,
+    pub counters: Counters,
+}
+
+impl Link {
+    pub fn new(config: &Config) -> Self {
+        let host_bits = 32 - u32::from(config.prefix.min(32));
+        Self {
+            mac: config.mac,
+            address: config.address,
+            mask: u32::MAX.checked_shl(host_bits).unwrap_or(0),
+            gateway: config.gateway,
+            neighbours: Neighbours::new(config.max_neighbours),
+            outbox: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub fn is_on_link(&self, address: Ipv4Addr) -> bool {
+        (address.to_bits() ^ self.address.to_bits()) & self.mask == 0
+    }
+
+    /// The broadcast address of the network, or of all.
+    pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
+        let own = self.mask < u32::MAX - 1
+            && self.is_on_link(address)
+            && address.to_bits() | self.mask == u32::MAX;
+        own || address.is_broadcast()
+    }
+
+    fn next_hop(&self, to: Ipv4Addr) -> Option<Ipv4Addr> {
+        let bad = to.is_unspecified() || to.is_loopback() || to == self.address;
+        match self.is_on_link(to) {
+            _ if bad => None,
+            true => Some(to),
+            false => self.gateway,
+        }
+    }
+
+    /// Sends an IP packet: `head` starts with room for an Ethernet header.
+    ///
+    /// # Errors
+    /// [`Full`] if there is no free slot. A packet that cannot be sent for another reason is dropped and counted.
+    pub fn send<'p, N: Nic>(
+        &mut self,
+        nic: &mut N,
+        to: Ipv4Addr,
+        head: &mut [u8],
+        payload: impl Iterator<Item = &'p [u8]>,
+        now: Nanos,
+    ) -> Result<(), Full> {
+        let mac = if self.is_broadcast(to) {
+            Mac::BROADCAST
+        } else {
+            let Some(hop) = self.next_hop(to) else {
+                self.counters.count(Drop::NoRoute);
+                return Ok(());
+            };
+            match self.neighbours.find(hop, now) {
+                Hop::Known { mac, ask } => {
+                    if ask {
+                        self.ask(hop);
+                    }
+                    mac
+                }
+                Hop::Unknown { ask } => {
+                    if ask {
+                        self.ask(hop);
+                    }
+                    self.keep(hop, head, payload);
+                    return Ok(());
+                }
+            }
+        };
+        write_ethernet(head, mac, self.mac, EtherType::IPV4);
+        nic.send(head, payload)?;
+        self.counters.frames_out += 1;
+        Ok(())
+    }
+
+    fn keep<'p>(
+        &mut self,
+        hop: Ipv4Addr,
+        head: &[u8],
+        payload: impl Iterator<Item = &'p [u8]>,
+    ) {
+        let frame = || {
+            let mut frame = head.to_vec();
+            payload.for_each(|piece| frame.extend_from_slice(piece));
+            frame
+        };
+        if !self.neighbours.keep(hop, frame) {
+            self.counters.count(Drop::NeighbourFull);
+        }
+    }
+
+    fn ask(&mut self, hop: Ipv4Addr) {
+        self.counters.arp_requests += 1;
+        self.push_arp(ArpOperation::REQUEST, Mac::BROADCAST, (Mac::from_word(0), hop));
+    }
+
+    /// Answers an ARP request.
+    pub fn tell(&mut self, to: Mac, address: Ipv4Addr) {
+        self.push_arp(ArpOperation::REPLY, to, (to, address));
+    }
+
+    fn push_arp(&mut self, operation: ArpOperation, to: Mac, target: (Mac, Ipv4Addr)) {
+        let mut frame = vec![0; ETHERNET_HEADER + size_of::<Arp>()];
+        write_ethernet(&mut frame, to, self.mac, EtherType::ARP);
+        let arp = Arp::new(operation, (self.mac, self.address), target);
+        frame[ETHERNET_HEADER..].copy_from_slice(arp.as_bytes());
+        self.push(Waiting::Frame(frame));
+    }
+
+    /// Says to the link where this host is (RFC 5227, 3).
+    pub fn announce(&mut self) {
+        self.push_arp(
+            ArpOperation::REQUEST,
+            Mac::BROADCAST,
+            (Mac::from_word(0), self.address),
+        );
+    }
+
+    /// A neighbour has said its address: what waited for it goes out.
+    pub fn confirm(&mut self, hop: Ipv4Addr, mac: Mac, new: bool, now: Nanos) {
+        for mut frame in self.neighbours.confirm(hop, mac, new, now) {
+            write_ethernet(&mut frame, mac, self.mac, EtherType::IPV4);
+            self.push(Waiting::Frame(frame));
+        }
+    }
+
+    /// Sends an IP packet with a private copy of its payload, when there is a slot.
+    pub fn push_packet(&mut self, to: Ipv4Addr, protocol: Protocol, payload: &[u8]) {
+        let Ok(len) = u16::try_from(payload.len()) else {
+            self.counters.count(Drop::TooLong);
+            return;
+        };
+        let mut frame = vec![0; ETHERNET_HEADER];
+        frame.extend_from_slice(Ipv4::new(self.address, to, protocol, len).as_bytes());
+        frame.extend_from_slice(payload);
+        self.push(Waiting::Packet(to, frame));
+    }
+
+    fn push(&mut self, waiting: Waiting) {
+        if self.outbox.len() >= OUTBOX {
+            self.counters.count(Drop::OutboxFull);
+            return;
+        }
+        self.outbox.push_back(waiting);
+    }
+
+    /// Frames that wait for a slot.
+    pub fn waiting(&self) -> usize {
+        self.outbox.len()
+    }
+
+    /// Asks again for neighbours that did not answer, then sends what waits.
+    ///
+    /// # Errors
+    /// [`Full`] if something still waits.
+    pub fn transmit<N: Nic>(&mut self, nic: &mut N, now: Nanos) -> Result<(), Full> {
+        while let Some(due) = self.neighbours.due(now) {
+            match due {
+                Due::Ask(hop) => self.ask(hop),
+                Due::Gone(waiting) => self.counters.count_many(Drop::NoNeighbour, waiting),
+            }
+        }
+        while let Some(waiting) = self.outbox.pop_front() {
+            let (sent, waiting) = match waiting {
+                Waiting::Frame(frame) => {
+                    let sent = nic.send(&frame, std::iter::empty());
+                    self.counters.frames_out += u64::from(sent.is_ok());
+                    (sent, Waiting::Frame(frame))
+                }
+                Waiting::Packet(to, mut frame) => {
+                    let sent = self.send(nic, to, &mut frame, std::iter::empty(), now);
+                    (sent, Waiting::Packet(to, frame))
+                }
+            };
+            if sent.is_err() {
+                self.outbox.push_front(waiting);
+                return Err(Full);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_ethernet(frame: &mut [u8], to: Mac, from: Mac, kind: EtherType) {
+    if let Some(header) = frame.get_mut(..ETHERNET_HEADER) {
+        header.copy_from_slice(Ethernet::new(to, from, kind).as_bytes());
+    }
+}
+
+/// TCP's segments, straight into send slots.
+#[derive(Debug)]
+pub(crate) struct Segments<'a, N> {
+    pub nic: &'a mut N,
+    pub link: &'a mut Link,
+    pub now: Nanos,
+}
+
+impl<N: Nic> Emit for Segments<'_, N> {
+    fn emit(&mut self, request: &Request<'_>) -> Result<(), Full> {
+        let mut head = [0; ETHERNET_HEADER + MAX_HEADERS];
+        let packet = &mut head[ETHERNET_HEADER..];
+        let to = request.header.flow.remote().0;
+        let (Some(len), IpAddr::V4(to)) =
+            (codec::write_headers(request, packet, Summing::Full), to)
+        else {
+            self.link.counters.count(Drop::TooLong);
+            return Ok(());
+        };
+        let head = &mut head[..ETHERNET_HEADER + len];
+        self.link.send(self.nic, to, head, request.payload.pieces(), self.now)
+    }
+}

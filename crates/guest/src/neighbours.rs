@@ -1,0 +1,256 @@
+//! Neighbours: which MAC address a next hop has (RFC 826; RFC 1122, 2.3.2), and the packets that wait for it.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::Ipv4Addr;
+
+use frame::Mac;
+use tcp::Nanos;
+
+/// How long an address is used before it is asked for again.
+const FRESH: u64 = 30 * Nanos::SECOND;
+/// How long an address is used without an answer (RFC 1122, 2.3.2.1).
+const OLD: u64 = 60 * Nanos::SECOND;
+/// Time between requests for one address (RFC 1122, 2.3.2.1: at most one a second).
+const RETRY: u64 = Nanos::SECOND;
+/// Requests without an answer after which the neighbour counts as gone.
+const TRIES: u8 = 3;
+/// Packets that wait for one neighbour (RFC 1122, 2.3.2.2).
+const WAIT_EACH: usize = 8;
+/// Packets that wait for all neighbours.
+const WAIT_ALL: usize = 256;
+
+/// Where a packet goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Hop {
+    /// To this address. If `ask` is set, a request for it is due all the same.
+    Known { mac: Mac, ask: bool },
+    /// The address is not known yet.
+    Unknown { ask: bool },
+}
+
+#[derive(Debug, Default)]
+struct Neighbour {
+    mac: Option<Mac>,
+    confirmed: Nanos,
+    /// Requests since the last answer; one in `asked` waits for the answer unless it is 0.
+    tries: u8,
+    serial: u64,
+    waiting: Vec<Vec<u8>>,
+}
+
+/// What is due for requests without an answer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// Ask again.
+    Ask(Ipv4Addr),
+    /// The neighbour is gone; so many packets waited for it.
+    Gone(usize),
+}
+
+/// A table of bounded size, found by keyed hash; deadlines stand in a queue, as all requests wait equally long.
+#[derive(Debug)]
+pub(crate) struct Neighbours {
+    table: HashMap<Ipv4Addr, Neighbour>,
+    /// In the order of their coming, for eviction. Those whose serial number has changed are gone.
+    order: VecDeque<(Ipv4Addr, u64)>,
+    asked: VecDeque<(Nanos, Ipv4Addr, u64)>,
+    most: usize,
+    serial: u64,
+    waiting: usize,
+    /// The last answer that was given: most packets go where the one before went.
+    last: Option<(Ipv4Addr, Mac, Nanos)>,
+}
+
+impl Neighbours {
+    pub fn new(most: usize) -> Self {
+        Self {
+            table: HashMap::new(),
+            order: VecDeque::new(),
+            asked: VecDeque::new(),
+            most: most.max(1),
+            serial: 0,
+            waiting: 0,
+            last: None,
+        }
+    }
+
+    /// How many neighbours and waiting packets there are.
+    pub fn usage(&self) -> (usize, usize) {
+        (self.table.len(), self.waiting)
+    }
+
+    /// The address of a next hop. If it says to ask, a request is to be sent, and counts as sent.
+    pub fn find(&mut self, hop: Ipv4Addr, now: Nanos) -> Hop {
+        if let Some((last, mac, until)) = self.last
+            && last == hop
+            && now < until
+        {
+            return Hop::Known { mac, ask: false };
+        }
+        self.insert(hop);
+        let Some(found) = self.table.get_mut(&hop) else { return Hop::Unknown { ask: false } };
+        let age = now - found.confirmed;
+        if age > OLD {
+            found.mac = None;
+        }
+        let due = found.tries == 0 && (found.mac.is_none() || age > FRESH);
+        let ask = due && self.asked.len() < 2 * self.most;
+        if ask {
+            found.tries = 1;
+            self.asked.push_back((now + RETRY, hop, found.serial));
+        }
+        match found.mac {
+            Some(mac) => {
+                if age <= FRESH {
+                    self.last = Some((hop, mac, found.confirmed + FRESH));
+                }
+                Hop::Known { mac, ask }
+            }
+            None => Hop::Unknown { ask },
+        }
+    }
+
+    /// Keeps a frame until the neighbour's address is known; false if too many wait.
+    pub fn keep(&mut self, hop: Ipv4Addr, frame: impl FnOnce() -> Vec<u8>) -> bool {
+        let room = self.waiting < WAIT_ALL;
+        let Some(found) = self.table.get_mut(&hop) else { return false };
+        if !room || found.waiting.len() >= WAIT_EACH {
+            return false;
+        }
+        found.waiting.push(frame());
+        self.waiting += 1;
+        true
+    }
+
+    /// A neighbour has said its address. Only one that was asked for or is in use is noted, or any if `new` says so and
+    /// there is room: what others send without being asked displaces nothing. Returns the frames that waited for it.
+    pub fn confirm(&mut self, hop: Ipv4Addr, mac: Mac, new: bool, now: Nanos) -> Vec<Vec<u8>> {
+        if new && self.table.len() < self.most {
+            self.insert(hop);
+        }
+        let Some(found) = self.table.get_mut(&hop) else { return Vec::new() };
+        (found.mac, found.confirmed, found.tries) = (Some(mac), now, 0);
+        self.last = None;
+        self.waiting -= found.waiting.len();
+        std::mem::take(&mut found.waiting)
+    }
+
+    fn insert(&mut self, hop: Ipv4Addr) {
+        if self.table.contains_key(&hop) {
+            return;
+        }
+        while self.table.len() >= self.most {
+            let Some((oldest, serial)) = self.order.pop_front() else { return };
+            if self.table.get(&oldest).is_some_and(|found| found.serial == serial) {
+                self.remove(oldest);
+            }
+        }
+        self.serial += 1;
+        let serial = self.serial;
+        self.table.insert(hop, Neighbour { serial, ..Neighbour::default() });
+        self.order.push_back((hop, serial));
+        if self.order.len() > 2 * self.most {
+            let table = &self.table;
+            self.order.retain(|(hop, serial)| table.get(hop).is_some_and(|n| n.serial == *serial));
+        }
+    }
+
+    fn remove(&mut self, hop: Ipv4Addr) -> usize {
+        let waiting = self.table.remove(&hop).map_or(0, |found| found.waiting.len());
+        self.waiting -= waiting;
+        self.last = None;
+        waiting
+    }
+
+    /// When [`due`](Self::due) next has something to say.
+    pub fn deadline(&self) -> Option<Nanos> {
+        self.asked.front().map(|(due, ..)| *due)
+    }
+
+    /// The next request that was not answered in time.
+    pub fn due(&mut self, now: Nanos) -> Option<Due> {
+        loop {
+            let (_, hop, serial) = *self.asked.front().filter(|(due, ..)| *due <= now)?;
+            self.asked.pop_front();
+            let Some(found) = self.table.get_mut(&hop).filter(|found| found.serial == serial)
+            else {
+                continue;
+            };
+            match found.tries {
+                0 => {}
+                TRIES.. => return Some(Due::Gone(self.remove(hop))),
+                _ => {
+                    found.tries += 1;
+                    self.asked.push_back((now + RETRY, hop, serial));
+                    return Some(Due::Ask(hop));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 9);
+    const START: Nanos = Nanos(100 * Nanos::SECOND);
+
+    #[test]
+    fn what_waits_for_a_neighbour_is_sent_when_it_answers() {
+        let mut neighbours = Neighbours::new(4);
+        assert_eq!(neighbours.find(HOP, START), Hop::Unknown { ask: true });
+        assert_eq!(neighbours.find(HOP, START), Hop::Unknown { ask: false }, "asked once");
+        for _ in 0..WAIT_EACH {
+            assert!(neighbours.keep(HOP, || vec![1]));
+        }
+        assert!(!neighbours.keep(HOP, || vec![1]));
+        let mac = Mac::local(9);
+        assert_eq!(neighbours.confirm(HOP, mac, false, START).len(), WAIT_EACH);
+        assert_eq!(neighbours.usage(), (1, 0));
+        assert_eq!(neighbours.find(HOP, START), Hop::Known { mac, ask: false });
+    }
+
+    #[test]
+    fn a_silent_neighbour_is_asked_three_times_and_given_up() {
+        let mut neighbours = Neighbours::new(4);
+        neighbours.find(HOP, START);
+        neighbours.keep(HOP, || vec![1]);
+        let mut now = START;
+        for _ in 1..TRIES {
+            now = neighbours.deadline().unwrap();
+            assert_eq!(neighbours.due(now), Some(Due::Ask(HOP)));
+            assert_eq!(neighbours.due(now), None);
+        }
+        now = now + RETRY;
+        assert_eq!(neighbours.due(now), Some(Due::Gone(1)));
+        assert_eq!((neighbours.usage(), neighbours.deadline()), ((0, 0), None));
+    }
+
+    #[test]
+    fn an_old_address_is_asked_for_again_while_it_is_used() {
+        let mut neighbours = Neighbours::new(4);
+        let mac = Mac::local(9);
+        neighbours.confirm(HOP, mac, true, START);
+        let later = START + FRESH + 1;
+        assert_eq!(neighbours.find(HOP, later), Hop::Known { mac, ask: true });
+        assert_eq!(neighbours.find(HOP, later), Hop::Known { mac, ask: false });
+        neighbours.confirm(HOP, mac, false, later);
+        assert_eq!(neighbours.due(later + RETRY), None, "it has answered");
+        assert_eq!(neighbours.find(HOP, later + OLD + 1), Hop::Unknown { ask: true });
+    }
+
+    #[test]
+    fn the_table_stays_within_its_bounds() {
+        let mut neighbours = Neighbours::new(8);
+        for i in 0..10_000u32 {
+            let hop = Ipv4Addr::from(0x0a00_0000 + i);
+            neighbours.find(hop, START);
+            neighbours.keep(hop, || vec![0; 10]);
+        }
+        assert_eq!(neighbours.usage(), (8, 8));
+        assert!(neighbours.order.len() <= 16 && neighbours.asked.len() <= 16);
+        while neighbours.due(START + 100 * RETRY).is_some() {}
+        assert!(neighbours.confirm(Ipv4Addr::BROADCAST, Mac::local(1), false, START).is_empty());
+    }
+}

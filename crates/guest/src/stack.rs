@@ -1,0 +1,262 @@
+//! A host: a NIC, addresses, and all protocols above it.
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use frame::checksum::Sum;
+use frame::{ETHERNET_HEADER, Ipv4, Mac, Protocol, Udp};
+use tcp::{Buffered, ConnId, ListenerId, Machine, Nanos, OpenError, Receive, Secret};
+use zerocopy::IntoBytes;
+
+use crate::counters::Counters;
+use crate::input::Input;
+use crate::link::{Link, Segments};
+use crate::nic::Nic;
+use crate::udp::{Sockets, UdpError, UdpId};
+
+/// Batches that a turn receives at most, so that it also sends.
+const BATCHES: usize = 4;
+/// Longest sleep while the send ring is full.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// What a stack is set up with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The NIC's address.
+    pub mac: Mac,
+    /// The host's address.
+    pub address: Ipv4Addr,
+    /// Bits of the address that are the network's.
+    pub prefix: u8,
+    /// The router to other networks.
+    pub gateway: Option<Ipv4Addr>,
+    /// Most neighbours that are remembered.
+    pub max_neighbours: usize,
+    /// The key of hashes and sequence numbers: random, and different for each stack.
+    pub secret: Secret,
+    /// TCP's settings. Its MTU is lowered to what the NIC can send.
+    pub tcp: tcp::Config,
+}
+
+impl Config {
+    /// The settings of a host with this address, with a random secret and no gateway.
+    #[must_use]
+    pub fn new(mac: Mac, address: Ipv4Addr, prefix: u8) -> Self {
+        let random = RandomState::new();
+        Self {
+            mac,
+            address,
+            prefix,
+            gateway: None,
+            max_neighbours: 1024,
+            secret: Secret([random.hash_one(1), random.hash_one(2)]),
+            tcp: tcp::Config::default(),
+        }
+    }
+}
+
+/// How much there is of what is bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Neighbours.
+    pub neighbours: usize,
+    /// Packets that wait for a neighbour's address.
+    pub unresolved: usize,
+    /// Answers that wait for a send slot.
+    pub outbox: usize,
+    /// TCP's.
+    pub tcp: tcp::Usage,
+}
+
+/// A TCP/IP host on a NIC.
+///
+/// A turn of its owner: [`poll`](Self::poll), then talk to [`tcp`](Self::tcp) and the UDP sockets, then
+/// [`wait`](Self::wait). [`Guest`](crate::Guest) does this for applications that are written as callbacks.
+#[derive(Debug)]
+pub struct Stack<N> {
+    nic: N,
+    link: Link,
+    machine: Machine,
+    udp: Sockets,
+    mtu: usize,
+    /// The send ring was full.
+    full: bool,
+    /// Frames may still wait in the receive ring.
+    more: bool,
+}
+
+impl<N: Nic> Stack<N> {
+    /// A host. It announces itself at its first turn, so that switches know where it is.
+    #[must_use]
+    pub fn new(nic: N, config: &Config) -> Self {
+        let mut tcp = config.tcp.clone();
+        let mtu = nic.max_frame().saturating_sub(ETHERNET_HEADER).min(tcp.mtu.into());
+        tcp.mtu = mtu as u16;
+        // Requests of several segments need a NIC that cuts them.
+        tcp.gso_max = 0;
+        let mut link = Link::new(config);
+        link.announce();
+        let machine = Machine::new(tcp, config.secret);
+        let udp = Sockets::default();
+        Self { nic, link, machine, udp, mtu, full: false, more: false }
+    }
+
+    /// Receives, answers, runs timers and sends. Returns when it is to be called again if no frame comes before.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub fn poll(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
+        self.receive(now, &mut Buffered);
+        self.transmit(now)
+    }
+
+    /// The first half of a turn: receives. `app` may take TCP's data from where it lies in the frames.
+    pub fn receive(&mut self, now: Nanos, app: &mut impl Receive) {
+        let Self { nic, link, machine, udp, .. } = self;
+        let mut input = Input { link, machine, udp, now };
+        self.more = (0..BATCHES).all(|_| nic.receive(|frames| input.frames(frames, app)) > 0);
+    }
+
+    /// The second half of a turn: runs timers and sends. Returns when the next turn is due.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub fn transmit(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
+        let Self { nic, link, machine, .. } = self;
+        let mut full = link.transmit(nic, now).is_err();
+        if !full {
+            machine.transmit(now, &mut Segments { nic, link, now });
+            // TCP may have had to ask for an address.
+            full = link.transmit(nic, now).is_err() || machine.has_work();
+        }
+        self.full = full;
+        self.nic.flush()?;
+        Ok(self.deadline(now))
+    }
+
+    fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        if self.more || self.full {
+            return Some(now);
+        }
+        let (tcp, arp) = (self.machine.deadline(), self.link.neighbours.deadline());
+        tcp.into_iter().chain(arp).min()
+    }
+
+    /// Sleeps until a frame comes or the deadline that [`poll`](Self::poll) returned; if the send ring was full, until it
+    /// has room.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub fn wait(&mut self, deadline: Option<Nanos>, now: Nanos) -> Result<(), N::Error> {
+        if self.more {
+            return Ok(());
+        }
+        let timeout = match self.full {
+            true => Some(PATIENCE),
+            false => deadline.map(|deadline| Duration::from_nanos(deadline - now)),
+        };
+        self.nic.wait(self.full, timeout)
+    }
+
+    /// All of TCP.
+    pub fn tcp(&mut self) -> &mut Machine {
+        &mut self.machine
+    }
+
+    /// Listens at a TCP port; at most `backlog` connections wait to be accepted.
+    ///
+    /// # Errors
+    /// As for [`Machine::listen`].
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<ListenerId, OpenError> {
+        self.machine.listen(Some(self.link.address.into()), port, backlog, None)
+    }
+
+    /// Opens a TCP connection from a port that is chosen.
+    ///
+    /// # Errors
+    /// As for [`Machine::connect`].
+    pub fn connect(&mut self, to: SocketAddrV4, now: Nanos) -> Result<ConnId, OpenError> {
+        let local = (IpAddr::V4(self.link.address), 0);
+        self.machine.connect(local, (IpAddr::V4(*to.ip()), to.port()), None, now)
+    }
+
+    /// Opens a UDP socket.
+    ///
+    /// # Errors
+    /// The port is 0 or in use.
+    pub fn udp_bind(&mut self, port: u16) -> Result<UdpId, UdpError> {
+        self.udp.bind(port)
+    }
+
+    /// Closes a UDP socket; what waits in it is gone.
+    pub fn udp_close(&mut self, id: UdpId) {
+        self.udp.close(id);
+    }
+
+    /// The oldest datagram of a socket, and its sender.
+    pub fn udp_receive(&mut self, id: UdpId) -> Option<(SocketAddrV4, Box<[u8]>)> {
+        self.udp.receive(id)
+    }
+
+    /// Sends a datagram, copied straight into a send slot. It leaves with the next turn.
+    ///
+    /// # Errors
+    /// See [`UdpError`].
+    pub fn udp_send(
+        &mut self,
+        id: UdpId,
+        to: SocketAddrV4,
+        data: &[u8],
+        now: Nanos,
+    ) -> Result<(), UdpError> {
+        const HEAD: usize = ETHERNET_HEADER + Ipv4::LEN + Udp::LEN;
+        if !self.udp.is_open(id) {
+            return Err(UdpError::Closed);
+        }
+        let most = self.mtu - Ipv4::LEN - Udp::LEN;
+        if data.len() > most {
+            return Err(UdpError::TooLong(data.len(), most));
+        }
+        let len = (Udp::LEN + data.len()) as u16;
+        let ip = Ipv4::new(self.link.address, *to.ip(), Protocol::UDP, len);
+        let mut udp = Udp::new(id.0, to.port(), data.len() as u16);
+        let sum = Sum::new().with_pseudo_header(ip.addresses(), Protocol::UDP, len.into());
+        udp.set_checksum(sum.with(udp.as_bytes()).with(data).checksum());
+        let mut head = [0; HEAD];
+        let (front, back) = head[ETHERNET_HEADER..].split_at_mut(Ipv4::LEN);
+        front.copy_from_slice(ip.as_bytes());
+        back.copy_from_slice(udp.as_bytes());
+        let Self { nic, link, .. } = self;
+        let payload = std::iter::once(data);
+        link.send(nic, *to.ip(), &mut head, payload, now).map_err(|_| UdpError::Full)?;
+        link.counters.datagrams_out += 1;
+        Ok(())
+    }
+
+    /// What was counted below TCP.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.link.counters
+    }
+
+    /// How much there is of what is bounded.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        let (neighbours, unresolved) = self.link.neighbours.usage();
+        let outbox = self.link.waiting();
+        Usage { neighbours, unresolved, outbox, tcp: self.machine.usage() }
+    }
+
+    /// The NIC.
+    #[must_use]
+    pub fn nic(&self) -> &N {
+        &self.nic
+    }
+
+    /// The host's address.
+    #[must_use]
+    pub fn address(&self) -> Ipv4Addr {
+        self.link.address
+    }
+}
