@@ -1,8 +1,66 @@
-//! A library OS
+//! A library OS: a program that is a small machine of its own, with a NIC on a switch, a TCP/IP stack and applications.
+//!
+//! ```text
+//!   frames -> Nic -> input -> ARP, ICMP, UDP
+//!                      +----> tcp::Machine -> App         data is lent to the application from the frame
+//!   slots  <- Nic <- link <-- tcp::Machine <- App         documents are referenced until they are acknowledged
+//! ```
+//!
+//! ```no_run
+//! use guest::{App, Bytes, Config, Guest, Io, RingNic, Stack};
+//! use frame::Mac;
+//!
+//! /// Sends back what comes.
+//! struct Echo;
+//!
+//! impl App for Echo {
+//!     type Conn = ();
+//!     fn accepted(&mut self, _: &mut Io<'_>) {}
+//!     fn data(&mut self, _: &mut (), io: &mut Io<'_>, data: &[u8]) -> usize {
+//!         io.send(Bytes::copy_from_slice(data));
+//!         data.len()
+//!     }
+//! }
+//!
+//! let port = ring::Port::open("vale0:echo")?;
+//! let config = Config::new(Mac::of_name("vale0:echo"), "10.0.0.2".parse()?, 24);
+//! let mut guest = Guest::new(Stack::new(RingNic::new(port), &config), Echo);
+//! guest.listen(7, 128)?;
+//! guest.run(|_| false)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `nic` | [`Nic`], and a ring port as one: [`RingNic`] |
+//! | `input`, `link` | the ways in and out below TCP: ARP, IPv4, ICMP, UDP |
+//! | `stack` | [`Stack`]: a host without an application; a turn is [`poll`](Stack::poll) |
+//! | `app`, `guest` | [`App`]: callbacks for each connection; [`Guest`]: a stack that runs one |
+//!
+//! - **Time is an argument.** A turn reads no clock and does not block; [`Guest::run`] is the loop that does both.
+//! - **Segments are written straight into send slots**, their payload from where the application left it.
+//! - **Received frames are copied once** to private memory, as another process can write to a ring's buffers.
+//!   [`RingNic::in_place`] lends them where they lie, for switches in the same thread.
+//! - **All memory is bounded**: neighbours, what waits for them, answers, sockets, and all of TCP. Each drop is counted
+//!   under a name ([`Drop`], [`tcp::Drop`]).
+//!
+//! ## Not here yet
+//!
+//! - IPv6 and neighbour discovery, DHCP, DNS, multicast, IP fragments, VLAN tags.
+//! - Offloads: ring ports carry finished frames only, so checksums are computed here and segments are cut here.
+//! - Frames of several slots: the MTU is what one slot takes.
+//! - Other NICs: e1000, PCnet, one-access, vhost-user.
+//! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
+//! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive finds it dead.
+//! - ICMP errors that this host sends (port unreachable), and address conflict detection (RFC 5227).
+//! - A TCP connection to a neighbour that does not answer ARP ends by TCP's own time-out.
+//! - A port that its daemon has closed is not opened again.
 #![deny(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+mod app;
 mod counters;
+mod guest;
 mod input;
 mod link;
 mod neighbours;
@@ -10,7 +68,9 @@ mod nic;
 mod stack;
 mod udp;
 
+pub use app::{App, Io};
 pub use counters::{Counters, Drop};
+pub use guest::Guest;
 pub use nic::{BATCH, Nic, RingNic};
 pub use stack::{Config, Stack, Usage};
 pub use tcp::{self, Bytes, CloseReason, Nanos};

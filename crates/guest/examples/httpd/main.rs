@@ -1,0 +1,57 @@
+//! A web server on a port of a switch: the files of a directory, read into memory at the start.
+//!
+//!     toklat daemon &
+//!     cargo run --release -p toklat-guest --example httpd vale0:web 10.0.0.2/24 DIRECTORY
+//!
+//! Without a directory it serves pages of 1, 4, 16, 64 KiB and 1 MiB: `/1k`, `/4k`, `/16k`, `/64k`, `/1m`, and `/`.
+
+use std::error::Error;
+use std::path::Path;
+
+use guest::{Bytes, Guest};
+
+#[path = "../host/mod.rs"]
+mod host;
+mod site;
+
+use site::Site;
+
+/// Adds what is in a directory and below it.
+fn read(site: &mut Site, directory: &Path, prefix: &str) -> std::io::Result<()> {
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let path = format!("{prefix}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type()?.is_dir() {
+            read(site, &entry.path(), &path)?;
+            continue;
+        }
+        let body = Bytes::from(std::fs::read(entry.path())?);
+        if let Some(folder) = path.strip_suffix("index.html") {
+            site.add(folder, body.clone());
+        }
+        site.add(&path, body);
+    }
+    Ok(())
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: httpd SWITCH:PORT ADDRESS/PREFIX [DIRECTORY]";
+    let (port, address) = args.next().zip(args.next()).ok_or(usage)?;
+    let mut site = Site::default();
+    match args.next() {
+        Some(directory) => read(&mut site, Path::new(&directory), "")?,
+        None => {
+            site.add("/", Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
+            for (path, len) in
+                [("/1k", 1), ("/4k", 4), ("/16k", 16), ("/64k", 64), ("/1m", 1024)]
+            {
+                site.add(path, vec![b'x'; len << 10].into());
+            }
+        }
+    }
+    let mut guest = Guest::new(host::open(&port, &address)?, site);
+    guest.listen(80, 1024)?;
+    println!("http://{}/", guest.stack().address());
+    Ok(guest.run(|_| false)?)
+}

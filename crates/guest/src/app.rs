@@ -1,0 +1,346 @@
+//! Applications: what one does when something happens to one of its connections.
+
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
+
+use tcp::{Bytes, CloseReason, ConnId, Flow, Machine, Nanos, Receive, SendError};
+
+/// Bytes that wait for room in TCP's send buffer, above which a connection gets no more data to answer.
+const QUEUED: usize = 256 << 10;
+/// Answers that wait for room, above which a connection gets no more data to answer.
+const CHUNKS: usize = 512;
+/// Most bytes of a chunk that TCP gets at once: documents are longer than windows.
+const CHUNK: usize = 64 << 10;
+/// Bytes that are offered in one piece at least, if that many came.
+const PIECE: usize = 16 << 10;
+
+/// An application: state of its own, and a `Conn` for each connection.
+///
+/// All functions are called in the thread of [`Guest::poll`](crate::Guest::poll), and none may block.
+pub trait App {
+    /// What the application keeps for each connection.
+    type Conn;
+
+    /// A connection to a port that the guest listens at was made.
+    fn accepted(&mut self, io: &mut Io<'_>) -> Self::Conn;
+
+    /// A connection that [`Guest::connect`](crate::Guest::connect) opened was made.
+    fn connected(&mut self, _conn: &mut Self::Conn, _io: &mut Io<'_>) {}
+
+    /// Data came, in order; it often lies in the frame itself. Returns how many bytes were taken. The rest is kept and
+    /// offered again, with what follows it, when more has come: 16 KiB in one piece at most. While much of
+    /// what the application has sent waits, nothing is offered.
+    fn data(&mut self, conn: &mut Self::Conn, io: &mut Io<'_>, data: &[u8]) -> usize;
+
+    /// TCP has taken over all that was sent.
+    fn drained(&mut self, _conn: &mut Self::Conn, _io: &mut Io<'_>) {}
+
+    /// The peer has ended its stream, and all its data was taken that will be.
+    fn ended(&mut self, _conn: &mut Self::Conn, io: &mut Io<'_>) {
+        io.close();
+    }
+
+    /// The connection is gone. No reason if the application has closed it.
+    fn closed(&mut self, _conn: Self::Conn, _reason: Option<CloseReason>) {}
+}
+
+/// What the application has asked of a connection and TCP has not done yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    Open,
+    Finish,
+    /// As `Finish`, and done.
+    Finished,
+    Close,
+    Abort,
+}
+
+/// What the guest keeps for each connection.
+#[derive(Debug)]
+pub(crate) struct Line {
+    flow: Flow,
+    out: VecDeque<Bytes>,
+    queued: usize,
+    wish: Wish,
+    /// On the list of connections that have something to do.
+    listed: bool,
+    /// The application heard of the end.
+    told_end: bool,
+}
+
+/// A connection, as its application uses it during a call. All of it takes effect when the call has returned.
+#[derive(Debug)]
+pub struct Io<'a> {
+    line: &'a mut Line,
+    now: Nanos,
+}
+
+impl Io<'_> {
+    /// Sends `bytes` without copying them.
+    pub fn send(&mut self, bytes: Bytes) {
+        if self.line.wish == Wish::Open && !bytes.is_empty() {
+            self.line.queued += bytes.len();
+            self.line.out.push_back(bytes);
+        }
+    }
+
+    /// Bytes that were sent and wait for room in TCP's send buffer.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.line.queued
+    }
+
+    /// Ends this side's stream after what was sent; data can still come.
+    pub fn finish(&mut self) {
+        self.line.wish = self.line.wish.max(Wish::Finish);
+    }
+
+    /// Lets go of the connection after what was sent. If the peer sends more, it gets a reset.
+    pub fn close(&mut self) {
+        self.line.wish = self.line.wish.max(Wish::Close);
+    }
+
+    /// Resets the connection.
+    pub fn abort(&mut self) {
+        self.line.wish = Wish::Abort;
+    }
+
+    /// When this turn began.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.now
+    }
+
+    /// Both ends of the connection.
+    #[must_use]
+    pub fn flow(&self) -> Flow {
+        self.line.flow
+    }
+
+    /// The peer's address and port.
+    #[must_use]
+    pub fn peer(&self) -> Option<SocketAddrV4> {
+        match self.line.flow.remote() {
+            (std::net::IpAddr::V4(address), port) => Some(SocketAddrV4::new(address, port)),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Entry<C> {
+    id: ConnId,
+    conn: C,
+    line: Line,
+}
+
+/// An application's connections, by TCP's index.
+pub(crate) struct Connections<A: App> {
+    pub app: A,
+    table: Vec<Option<Entry<A::Conn>>>,
+    /// Those that have something to do.
+    listed: Vec<ConnId>,
+    scratch: Box<[u8]>,
+    pub now: Nanos,
+}
+
+impl<A: App> Connections<A> {
+    pub fn new(app: A) -> Self {
+        let scratch = vec![0; PIECE].into_boxed_slice();
+        Self { app, table: Vec::new(), listed: Vec::new(), scratch, now: Nanos(0) }
+    }
+
+    /// Connections that the application has not been told the end of.
+    pub fn len(&self) -> usize {
+        self.table.iter().flatten().count()
+    }
+
+    fn insert(&mut self, id: ConnId, conn: C<A>, line: Line) {
+        if self.table.len() <= id.index() {
+            self.table.resize_with(id.index() + 1, || None);
+        }
+        if let Some(place) = self.table.get_mut(id.index()) {
+            *place = Some(Entry { id, conn, line });
+        }
+    }
+
+    /// A connection that was opened, and is not made yet.
+    pub fn opened(&mut self, id: ConnId, flow: Flow, conn: C<A>) {
+        self.insert(id, conn, Line::new(flow));
+    }
+
+    pub fn accepted(&mut self, id: ConnId, flow: Flow) {
+        let mut line = Line::new(flow);
+        let conn = self.app.accepted(&mut Io { line: &mut line, now: self.now });
+        self.insert(id, conn, line);
+        self.list(id);
+    }
+
+    /// Calls the application for a connection, then lists it if there is something to do.
+    fn call<T>(
+        &mut self,
+        id: ConnId,
+        work: impl FnOnce(&mut A, &mut C<A>, &mut Io<'_>) -> T,
+    ) -> Option<T> {
+        let place = self.table.get_mut(id.index())?;
+        let Entry { conn, line, .. } = place.as_mut().filter(|entry| entry.id == id)?;
+        let result = work(&mut self.app, conn, &mut Io { line, now: self.now });
+        if !line.listed && (!line.out.is_empty() || line.wish != Wish::Open) {
+            line.listed = true;
+            self.listed.push(id);
+        }
+        Some(result)
+    }
+
+    fn list(&mut self, id: ConnId) {
+        self.call(id, |_, _, _| ());
+    }
+
+    fn line(&self, id: ConnId) -> Option<&Line> {
+        let entry = self.table.get(id.index())?.as_ref();
+        entry.filter(|entry| entry.id == id).map(|entry| &entry.line)
+    }
+
+    /// True if the application is not to get data now.
+    fn is_stuck(&self, id: ConnId) -> bool {
+        self.line(id).is_none_or(|line| line.queued >= QUEUED || line.out.len() >= CHUNKS)
+    }
+
+    pub fn connected(&mut self, id: ConnId) {
+        self.call(id, |app, conn, io| app.connected(conn, io));
+    }
+
+    /// Offers data that TCP has copied: where it lies, or put together if the application wants more of it in one piece.
+    pub fn pump(&mut self, machine: &mut Machine, id: ConnId) {
+        while !self.is_stuck(id) && machine.readable(id) > 0 {
+            let mut taken = machine.receive(id, |piece| self.receive(id, piece));
+            if taken == 0 {
+                let mut scratch = std::mem::take(&mut self.scratch);
+                let n = machine.peek(id, &mut scratch);
+                taken = self.receive(id, &scratch[..n]);
+                self.scratch = scratch;
+                machine.consume(id, taken);
+            }
+            if taken == 0 {
+                break;
+            }
+        }
+        self.tell_end(machine, id);
+    }
+
+    /// Says that the peer's stream has ended. What is left of a message that will never be whole is dropped.
+    fn tell_end(&mut self, machine: &Machine, id: ConnId) {
+        let early = self.is_stuck(id) && machine.readable(id) > 0;
+        let Some(Some(entry)) = self.table.get_mut(id.index()) else { return };
+        if early || entry.id != id || entry.line.told_end || !machine.is_at_end(id) {
+            return;
+        }
+        entry.line.told_end = true;
+        self.call(id, |app, conn, io| app.ended(conn, io));
+    }
+
+    /// Hands to TCP what applications have asked for.
+    pub fn settle(&mut self, machine: &mut Machine) {
+        while let Some(id) = self.listed.pop() {
+            if let Some(Some(entry)) = self.table.get_mut(id.index())
+                && entry.id == id
+            {
+                entry.line.listed = false;
+            }
+            self.drain(machine, id);
+        }
+    }
+
+    /// Hands over what was sent, as far as there is room, and then what was asked for.
+    pub fn drain(&mut self, machine: &mut Machine, id: ConnId) {
+        let now = self.now;
+        let Some(Some(entry)) = self.table.get_mut(id.index()) else { return };
+        let line = &mut entry.line;
+        if entry.id != id {
+            return;
+        }
+        if line.wish == Wish::Abort {
+            machine.abort(id, now);
+            return self.forget(id, None);
+        }
+        let had = !line.out.is_empty();
+        line.hand_over(machine, id);
+        if !line.out.is_empty() {
+            return;
+        }
+        match line.wish {
+            Wish::Open if had => {
+                self.call(id, |app, conn, io| app.drained(conn, io));
+            }
+            Wish::Finish => {
+                line.wish = Wish::Finished;
+                machine.shut_down(id);
+            }
+            Wish::Close => {
+                machine.close(id, now);
+                self.forget(id, None);
+            }
+            _ => {}
+        }
+        if had {
+            self.pump(machine, id);
+        }
+    }
+
+    pub fn forget(&mut self, id: ConnId, reason: Option<CloseReason>) {
+        let place = self.table.get_mut(id.index());
+        let gone = place.and_then(|place| place.take_if(|entry| entry.id == id));
+        if let Some(entry) = gone {
+            self.app.closed(entry.conn, reason);
+        }
+    }
+}
+
+type C<A> = <A as App>::Conn;
+
+/// Data that still lies in the frame.
+impl<A: App> Receive for Connections<A> {
+    fn receive(&mut self, id: ConnId, data: &[u8]) -> usize {
+        if self.is_stuck(id) {
+            return 0;
+        }
+        self.call(id, |app, conn, io| match io.line.wish {
+            Wish::Open | Wish::Finish | Wish::Finished => app.data(conn, io, data),
+            // The application is not interested any more.
+            Wish::Close | Wish::Abort => data.len(),
+        })
+        .unwrap_or(0)
+    }
+}
+
+impl Line {
+    fn new(flow: Flow) -> Self {
+        let out = VecDeque::new();
+        Self { flow, out, queued: 0, wish: Wish::Open, listed: false, told_end: false }
+    }
+
+    fn hand_over(&mut self, machine: &mut Machine, id: ConnId) {
+        while let Some(mut bytes) = self.out.pop_front() {
+            let chunk = bytes.split_to(bytes.len().min(CHUNK));
+            let len = chunk.len();
+            match machine.send(id, chunk) {
+                Ok(()) => self.queued -= len,
+                Err((SendError::Full, chunk)) => {
+                    for rest in [bytes, chunk].into_iter().filter(|rest| !rest.is_empty()) {
+                        self.out.push_front(rest);
+                    }
+                    return;
+                }
+                // The peer has reset the connection: its end is told by an event.
+                Err(_) => {
+                    self.out.clear();
+                    self.queued = 0;
+                    return;
+                }
+            }
+            if !bytes.is_empty() {
+                self.out.push_front(bytes);
+            }
+        }
+    }
+}

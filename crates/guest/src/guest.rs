@@ -1,0 +1,145 @@
+//! A guest: a stack and the application that runs on it.
+
+use std::fmt;
+use std::net::SocketAddrV4;
+use std::time::Instant;
+
+use tcp::{ConnId, Events, ListenerId, Machine, Nanos, OpenError};
+
+use crate::app::{App, Connections};
+use crate::nic::Nic;
+use crate::stack::Stack;
+
+/// How long [`Guest::run`] looks for frames before it sleeps.
+const SPIN: u64 = 50 * Nanos::MICRO;
+
+/// A small machine of its own: a NIC, a TCP/IP stack and an application.
+pub struct Guest<N, A: App> {
+    stack: Stack<N>,
+    connections: Connections<A>,
+    listeners: Vec<ListenerId>,
+}
+
+impl<N, A: App> fmt::Debug for Guest<N, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guest({} connections)", self.connections.len())
+    }
+}
+
+impl<N: Nic, A: App> Guest<N, A> {
+    /// A guest that runs `app` on `stack`.
+    #[must_use]
+    pub fn new(stack: Stack<N>, app: A) -> Self {
+        Self { stack, connections: Connections::new(app), listeners: Vec::new() }
+    }
+
+    /// Accepts connections at a TCP port.
+    ///
+    /// # Errors
+    /// As for [`Machine::listen`].
+    pub fn listen(&mut self, port: u16, backlog: usize) -> Result<(), OpenError> {
+        self.listeners.push(self.stack.listen(port, backlog)?);
+        Ok(())
+    }
+
+    /// Opens a connection. [`App::connected`] or [`App::closed`] says what became of it.
+    ///
+    /// # Errors
+    /// As for [`Machine::connect`].
+    pub fn connect(
+        &mut self,
+        to: SocketAddrV4,
+        conn: A::Conn,
+        now: Nanos,
+    ) -> Result<(), OpenError> {
+        let id = self.stack.connect(to, now)?;
+        if let Some(flow) = self.stack.tcp().flow(id) {
+            self.connections.opened(id, flow, conn);
+        }
+        Ok(())
+    }
+
+    /// One turn: receives, lets the application answer, sends. Returns when it is to be called again if no frame
+    /// comes before.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub fn poll(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
+        let Self { stack, connections, listeners } = self;
+        connections.now = now;
+        stack.receive(now, connections);
+        let machine = stack.tcp();
+        for listener in listeners {
+            while let Some(id) = machine.accept(*listener) {
+                if let Some(flow) = machine.flow(id) {
+                    connections.accepted(id, flow);
+                }
+            }
+        }
+        connections.settle(machine);
+        while let Some((id, events)) = machine.next_event() {
+            happened(connections, machine, id, events);
+            connections.settle(machine);
+        }
+        stack.transmit(now)
+    }
+
+    /// Runs until `done` says so, and sleeps while there is nothing to do.
+    ///
+    /// # Errors
+    /// What the NIC says.
+    pub fn run(&mut self, mut done: impl FnMut(&mut A) -> bool) -> Result<(), N::Error> {
+        let (started, mut last, mut seen) = (Instant::now(), Nanos(0), 0);
+        while !done(&mut self.connections.app) {
+            let now = Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64;
+            let deadline = self.poll(now)?;
+            let frames = self.stack.counters().frames_in;
+            if frames != seen {
+                (last, seen) = (now, frames);
+            }
+            match now - last < SPIN {
+                true => std::hint::spin_loop(),
+                false => self.stack.wait(deadline, now)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The application.
+    pub fn app(&mut self) -> &mut A {
+        &mut self.connections.app
+    }
+
+    /// The stack.
+    pub fn stack(&mut self) -> &mut Stack<N> {
+        &mut self.stack
+    }
+
+    /// Connections that are open.
+    #[must_use]
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+}
+
+/// Tells the application what has happened to a connection.
+fn happened<A: App>(
+    connections: &mut Connections<A>,
+    machine: &mut Machine,
+    id: ConnId,
+    events: Events,
+) {
+    if events.contains(Events::CONNECTED) {
+        connections.connected(id);
+    }
+    if events.contains(Events::WRITABLE) {
+        connections.drain(machine, id);
+    }
+    // What was not taken while the connection was stuck is offered again.
+    connections.pump(machine, id);
+    if events.contains(Events::CLOSED) {
+        let reason = machine.close_reason(id);
+        machine.close(id, connections.now);
+        connections.forget(id, reason);
+    }
+}
