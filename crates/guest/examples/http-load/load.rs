@@ -1,0 +1,113 @@
+//! A load generator for HTTP: each connection sends its next request when the last answer is whole (closed loop).
+
+use guest::{App, Bytes, CloseReason, Io, Nanos};
+use hdrhistogram::Histogram;
+
+const MAX_HEADERS: usize = 32;
+
+/// The generator, and what it has measured.
+pub struct Load {
+    request: Bytes,
+    /// Nanoseconds from the turn that sent a request to the turn in which its answer was whole.
+    pub latencies: Histogram<u64>,
+    /// Answers with status 200.
+    pub answers: u64,
+    /// Other answers, and what was no HTTP.
+    pub errors: u64,
+    /// Bytes of bodies.
+    pub bytes: u64,
+    /// Connections that ended.
+    pub lost: u64,
+}
+
+/// A connection: when its request was sent, and how much of the answer's body is still to come.
+#[derive(Default)]
+pub struct Fetch {
+    sent: Nanos,
+    body: Option<(bool, u64)>,
+}
+
+impl Load {
+    /// Asks for `path` of `host`, again and again.
+    pub fn new(host: &str, path: &str) -> Self {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        // Three digits; up to a minute.
+        let latencies = Histogram::new_with_bounds(1, 60 * Nanos::SECOND, 3);
+        Self {
+            request: request.into(),
+            latencies: latencies.expect("the bounds are right"),
+            answers: 0,
+            errors: 0,
+            bytes: 0,
+            lost: 0,
+        }
+    }
+
+    /// A line of latencies in microseconds.
+    pub fn percentiles(&self) -> String {
+        let at = |p: f64| self.latencies.value_at_quantile(p / 100.0) as f64 / 1e3;
+        let [p50, p90, p99, p999] = [50.0, 90.0, 99.0, 99.9].map(at);
+        let max = self.latencies.max() as f64 / 1e3;
+        format!("p50 {p50:.1}, p90 {p90:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {max:.1} us")
+    }
+
+    fn ask(&mut self, fetch: &mut Fetch, io: &mut Io<'_>) {
+        fetch.sent = io.now();
+        io.send(self.request.clone());
+    }
+
+    /// The head at the start of `data`: its length, if the status is 200, and the body's length.
+    fn head(data: &[u8]) -> Option<Option<(usize, bool, u64)>> {
+        let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
+        let mut parsed = httparse::Response::new(&mut headers);
+        let httparse::Status::Complete(len) = parsed.parse(data).ok()? else { return Some(None) };
+        let mut lengths = parsed.headers.iter();
+        let length = lengths.find(|header| header.name.eq_ignore_ascii_case("content-length"));
+        let body = std::str::from_utf8(length?.value).ok()?.trim().parse().ok()?;
+        Some(Some((len, parsed.code == Some(200), body)))
+    }
+}
+
+impl App for Load {
+    type Conn = Fetch;
+
+    fn accepted(&mut self, _: &mut Io<'_>) -> Fetch {
+        Fetch::default()
+    }
+
+    fn connected(&mut self, fetch: &mut Fetch, io: &mut Io<'_>) {
+        self.ask(fetch, io);
+    }
+
+    fn data(&mut self, fetch: &mut Fetch, io: &mut Io<'_>, data: &[u8]) -> usize {
+        let (mut at, good, left) = match fetch.body {
+            Some((good, left)) => (0, good, left),
+            None => match Self::head(data) {
+                Some(Some(head)) => head,
+                Some(None) => return 0,
+                None => {
+                    self.errors += 1;
+                    io.abort();
+                    return data.len();
+                }
+            },
+        };
+        let taken = left.min((data.len() - at) as u64);
+        at += taken as usize;
+        self.bytes += taken;
+        if taken < left {
+            fetch.body = Some((good, left - taken));
+            return at;
+        }
+        fetch.body = None;
+        self.answers += u64::from(good);
+        self.errors += u64::from(!good);
+        self.latencies.saturating_record(io.now() - fetch.sent);
+        self.ask(fetch, io);
+        at
+    }
+
+    fn closed(&mut self, _: Fetch, _: Option<CloseReason>) {
+        self.lost += 1;
+    }
+}

@@ -1,0 +1,52 @@
+//! Load for a web server: so many connections, each with one request at a time, and latencies by percentile.
+//!
+//!     cargo run --release -p toklat-guest --example http-load vale0:load 10.0.0.9/24 10.0.0.2:80 /1k [CONNECTIONS [SECONDS]]
+//!
+//! The loop is closed: a slow answer delays the next request, so latencies under overload look better than users who
+//! come unasked would find them (coordinated omission). Times are those of the turns of this program's loop.
+
+use std::error::Error;
+use std::net::SocketAddrV4;
+use std::time::{Duration, Instant};
+
+use guest::{Guest, Nanos};
+
+#[path = "../host/mod.rs"]
+mod host;
+mod load;
+
+use load::{Fetch, Load};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let usage = "usage: http-load SWITCH:PORT ADDRESS/PREFIX SERVER:PORT PATH [CONNECTIONS [SECONDS]]";
+    let [port, address, server, path, rest @ ..] = &args[..] else { return Err(usage.into()) };
+    let server: SocketAddrV4 = server.parse()?;
+    let connections: usize = rest.first().map_or(Ok(16), |word| word.parse())?;
+    let seconds: f64 = rest.get(1).map_or(Ok(5.0), |word| word.parse())?;
+
+    let stack = host::open(port, address)?;
+    let mut guest = Guest::new(stack, Load::new(&server.to_string(), path));
+    for _ in 0..connections {
+        guest.connect(server, Fetch::default(), Nanos(Nanos::SECOND))?;
+    }
+    let mut began = None;
+    let time = Duration::from_secs_f64(seconds);
+    let give_up = Instant::now() + time + Duration::from_secs(10);
+    guest.run(|load| {
+        if began.is_none() && load.answers > 0 {
+            began = Some(Instant::now());
+        }
+        let all_lost = load.lost == connections as u64;
+        all_lost || Instant::now() > give_up || began.is_some_and(|began| began.elapsed() > time)
+    })?;
+    let load = guest.app();
+    let Some(began) = began else { return Err(format!("{server} does not answer").into()) };
+    let took = began.elapsed().as_secs_f64();
+    let rate = load.answers as f64 / took;
+    let megabits = load.bytes as f64 * 8.0 / took / 1e6;
+    println!("{} answers, {rate:.0} a second, {megabits:.0} Mb/s of bodies", load.answers);
+    println!("latency: {}", load.percentiles());
+    println!("{} errors, {} of {connections} connections lost", load.errors, load.lost);
+    Ok(())
+}

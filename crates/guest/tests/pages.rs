@@ -1,0 +1,178 @@
+//! The examples' web server and its load, two hosts on an inline switch, in virtual time.
+
+use std::net::SocketAddrV4;
+
+use guest::{App, Bytes, Guest, Io, Nanos, RingNic};
+use link::Impairment;
+
+#[path = "../examples/http-load/load.rs"]
+mod load;
+#[path = "../examples/httpd/site.rs"]
+mod site;
+mod world;
+
+use load::{Fetch, Load};
+use site::Site;
+use world::{CLIENT, SERVER, World};
+
+const WEB: SocketAddrV4 = SocketAddrV4::new(SERVER, 80);
+
+fn document(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+/// Sends its text, and keeps what comes until the peer ends its stream.
+#[derive(Default)]
+struct Client {
+    text: Bytes,
+    came: Vec<u8>,
+    ended: bool,
+}
+
+impl App for Client {
+    type Conn = ();
+    fn accepted(&mut self, _: &mut Io<'_>) {}
+    fn connected(&mut self, _: &mut (), io: &mut Io<'_>) {
+        io.send(self.text.clone());
+        io.finish();
+    }
+    fn data(&mut self, _: &mut (), _: &mut Io<'_>, data: &[u8]) -> usize {
+        self.came.extend(data);
+        data.len()
+    }
+    fn closed(&mut self, _: (), _: Option<guest::CloseReason>) {
+        self.ended = true;
+    }
+}
+
+fn server(world: &mut World, impairment: Option<Impairment>) -> Guest<RingNic, Site> {
+    let mut site = Site::default();
+    site.add("/index.html", Bytes::from(document(1024)));
+    site.add("/long.bin", Bytes::from(document(8 << 20)));
+    let mut server = Guest::new(world.host(SERVER, impairment), site);
+    server.listen(80, 64).unwrap();
+    server
+}
+
+/// What the server answers to `text`, the stream's end included.
+fn fetch(text: &str, impairment: Option<Impairment>) -> (Vec<u8>, World, Guest<RingNic, Site>) {
+    let mut world = World::new();
+    let mut server = server(&mut world, impairment);
+    let app = Client { text: text.to_owned().into(), ..Client::default() };
+    let mut client = Guest::new(world.host(CLIENT, impairment), app);
+    client.connect(WEB, (), world.now).unwrap();
+    for turn in 0.. {
+        client.poll(world.now).unwrap();
+        world.turn();
+        server.poll(world.now).unwrap();
+        world.turn();
+        if client.app().ended {
+            break;
+        }
+        assert!(turn < 40_000_000, "{turn} turns: {:?}", client.stack().tcp());
+    }
+    let came = std::mem::take(&mut client.app().came);
+    (came, world, server)
+}
+
+/// Head and body of the first answer, and what follows it.
+fn split(answer: &[u8]) -> (String, Vec<u8>) {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
+    (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end..].to_vec())
+}
+
+#[test]
+fn a_page_is_fetched() {
+    let (answer, ..) = fetch("GET /index.html HTTP/1.1\r\nHost: x\r\n\r\n", None);
+    let (head, body) = split(&answer);
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("Content-Length: 1024\r\n"), "{head}");
+    assert_eq!(body, document(1024));
+}
+
+#[test]
+fn a_long_document_arrives_byte_for_byte() {
+    let (answer, _, mut server) = fetch("GET /long.bin HTTP/1.1\r\nHost: x\r\n\r\n", None);
+    assert!(split(&answer).1 == document(8 << 20));
+    assert_eq!(server.stack().tcp().counters().bytes_retransmitted, 0);
+}
+
+#[test]
+fn a_long_document_arrives_although_frames_are_lost() {
+    let bad = Impairment { seed: 5, loss_ppm: 10_000, ..Impairment::default() };
+    let (answer, world, mut server) =
+        fetch("GET /long.bin HTTP/1.1\r\nHost: x\r\n\r\n", Some(bad));
+    assert!(split(&answer).1 == document(8 << 20));
+    let counters = server.stack().tcp().counters();
+    assert!(counters.bytes_retransmitted > 0, "{counters:?}");
+    // A lost frame costs no more than a least time-out, on average.
+    let took = world.now - Nanos(Nanos::SECOND);
+    assert!(took < 10 * Nanos::SECOND, "{took} ns for 8 MiB");
+}
+
+#[test]
+fn requests_in_a_row_are_answered_in_order_without_bodies_where_none_is_asked_for() {
+    let text = "HEAD /index.html HTTP/1.1\r\n\r\nGET /none HTTP/1.1\r\n\r\n\
+                GET /index.html HTTP/1.1\r\nRange: bytes=1000-\r\n\r\n\
+                GET /index.html HTTP/1.1\r\nRange: bytes=2000-\r\n\r\n\
+                POST / HTTP/1.1\r\n\r\nGET /index.html HTTP/1.0\r\n\r\n\
+                GET /index.html HTTP/1.1\r\n\r\n";
+    let (mut answer, ..) = fetch(text, None);
+    let expected = [("200", 0), ("404", 0), ("206", 24), ("416", 0), ("405", 0), ("200", 1024)];
+    let mut tag = String::new();
+    for (status, len) in expected {
+        let (head, rest) = split(&answer);
+        assert_eq!(&head[9..12], status, "{head}");
+        let etag = head.lines().find_map(|line| line.strip_prefix("ETag: "));
+        tag = etag.map_or(tag, str::to_owned);
+        assert_eq!(rest[..len], document(1024)[1024 - len..], "{head}");
+        answer = rest[len..].to_vec();
+    }
+    assert_eq!(answer, b"", "HTTP/1.0 ends after its answer");
+    let text = format!("GET /index.html HTTP/1.1\r\nIf-None-Match: W/\"1\", {tag}\r\n\r\n");
+    let (head, body) = split(&fetch(&text, None).0);
+    assert_eq!((&head[9..12], &body[..]), ("304", &b""[..]));
+}
+
+#[test]
+fn a_head_that_does_not_end_is_refused() {
+    let text = format!("GET / HTTP/1.1\r\nLong: {}\r\n\r\n", "x".repeat(12_000));
+    let (answer, ..) = fetch(&text, None);
+    assert!(answer.starts_with(b"HTTP/1.1 431 "), "{}", String::from_utf8_lossy(&answer));
+    let (answer, ..) = fetch("\0\r\n\r\n", None);
+    assert!(answer.starts_with(b"HTTP/1.1 400 "), "{}", String::from_utf8_lossy(&answer));
+}
+
+#[test]
+fn many_requests_in_a_row_for_long_documents_wait_for_their_reader() {
+    let one = "GET /long.bin HTTP/1.1\r\n\r\n";
+    let (answer, ..) = fetch(&one.repeat(12), None);
+    let (head, _) = split(&answer);
+    assert_eq!(answer.len(), 12 * (head.len() + (8 << 20)));
+}
+
+#[test]
+fn a_load_of_many_connections_gets_right_answers_only() {
+    let mut world = World::new();
+    let mut server = server(&mut world, None);
+    let mut client = Guest::new(world.host(CLIENT, None), Load::new("x", "/index.html"));
+    for _ in 0..100 {
+        client.connect(WEB, Fetch::default(), world.now).unwrap();
+    }
+    for _ in 0..1_000_000 {
+        client.poll(world.now).unwrap();
+        world.turn();
+        server.poll(world.now).unwrap();
+        world.turn();
+        if client.app().answers >= 10_000 {
+            break;
+        }
+    }
+    let load = client.app();
+    assert!(load.answers >= 10_000);
+    assert_eq!((load.errors, load.lost, load.bytes / 1024 - load.answers), (0, 0, 0));
+    assert_eq!(load.latencies.len(), load.answers);
+    assert_eq!((client.connections(), server.connections()), (100, 100));
+    let counters = server.stack().tcp().counters();
+    assert!(counters.bytes_lent > counters.bytes_in / 2, "most requests lie in one frame");
+}
