@@ -119,11 +119,8 @@ impl Link {
         head: &[u8],
         payload: impl Iterator<Item = &'p [u8]>,
     ) {
-        let frame = || {
-            let mut frame = head.to_vec();
-            payload.for_each(|piece| frame.extend_from_slice(piece));
-            frame
-        };
+        let mut frame = head.to_vec();
+        payload.for_each(|piece| frame.extend_from_slice(piece));
         if !self.neighbours.keep(hop, frame) {
             self.counters.count(Drop::NeighbourFull);
         }

@@ -61,7 +61,7 @@ impl Config {
 pub struct Usage {
     /// Neighbours.
     pub neighbours: usize,
-    /// Packets that wait for a neighbour's address.
+    /// Bytes of packets that wait for a neighbour's address.
     pub unresolved: usize,
     /// Answers that wait for a send slot.
     pub outbox: usize,

@@ -43,14 +43,6 @@ impl Load {
         }
     }
 
-    /// A line of latencies in microseconds.
-    pub fn percentiles(&self) -> String {
-        let at = |p: f64| self.latencies.value_at_quantile(p / 100.0) as f64 / 1e3;
-        let [p50, p90, p99, p999] = [50.0, 90.0, 99.0, 99.9].map(at);
-        let max = self.latencies.max() as f64 / 1e3;
-        format!("p50 {p50:.1}, p90 {p90:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {max:.1} us")
-    }
-
     fn ask(&mut self, fetch: &mut Fetch, io: &mut Io<'_>) {
         fetch.sent = io.now();
         io.send(self.request.clone());

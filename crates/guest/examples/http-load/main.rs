@@ -17,6 +17,14 @@ mod load;
 
 use load::{Fetch, Load};
 
+/// Latencies in microseconds.
+fn percentiles(load: &Load) -> String {
+    let at = |p: f64| load.latencies.value_at_quantile(p / 100.0) as f64 / 1e3;
+    let [p50, p90, p99, p999] = [50.0, 90.0, 99.0, 99.9].map(at);
+    let max = load.latencies.max() as f64 / 1e3;
+    format!("p50 {p50:.1}, p90 {p90:.1}, p99 {p99:.1}, p99.9 {p999:.1}, max {max:.1} us")
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let usage = "usage: http-load SWITCH:PORT ADDRESS/PREFIX SERVER:PORT PATH [CONNECTIONS [SECONDS]]";
@@ -46,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let rate = load.answers as f64 / took;
     let megabits = load.bytes as f64 * 8.0 / took / 1e6;
     println!("{} answers, {rate:.0} a second, {megabits:.0} Mb/s of bodies", load.answers);
-    println!("latency: {}", load.percentiles());
+    println!("latency: {}", percentiles(load));
     println!("{} errors, {} of {connections} connections lost", load.errors, load.lost);
     Ok(())
 }

@@ -95,9 +95,9 @@ impl Site {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers);
         let len = match parsed.parse(data) {
-            Ok(httparse::Status::Complete(len)) => len,
-            Ok(httparse::Status::Partial) if data.len() < MAX_HEAD => return 0,
-            Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
+            Ok(httparse::Status::Complete(len)) if len <= MAX_HEAD => len,
+            Ok(httparse::Status::Partial) if data.len() <= MAX_HEAD => return 0,
+            Ok(_) | Err(httparse::Error::TooManyHeaders) => {
                 session.end(io, "431 Request Header Fields Too Large");
                 return data.len();
             }

@@ -1,0 +1,157 @@
+//! Linux as the peer: httpd on a port of a real daemon, curl and ping in a network namespace behind a tap.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// A program that ends with the test: asked to, as the daemon's switches outlive one that is killed.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+fn skip(test: &str, why: &str) {
+    let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
+        return eprintln!("SKIPPED {test}: {why}");
+    };
+    let mut log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+    log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
+}
+
+/// A program beside this test's; made if only this package's tests were.
+fn program(path: &str, build: &[&str]) -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let program = test.ancestors().nth(2).unwrap().join(path);
+    if !program.exists() {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        assert!(Command::new(cargo).arg("build").args(build).status().unwrap().success());
+    }
+    program
+}
+
+fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        if let Some(it) = it() {
+            return it;
+        }
+        assert!(Instant::now() < deadline, "no {what}");
+        std::thread::yield_now();
+    }
+}
+
+/// A network namespace, which lives as long as a process in it.
+struct Namespace(Running);
+
+impl Namespace {
+    fn new() -> Result<Self, &'static str> {
+        for (program, flag) in
+            [("ip", "-V"), ("unshare", "-V"), ("nsenter", "-V"), ("curl", "-V"), ("ping", "-V")]
+        {
+            if Command::new(program).arg(flag).output().is_err() {
+                return Err("ip, unshare, nsenter, curl or ping is missing");
+            }
+        }
+        // It answers when it has seen that it may make a tap there.
+        let script = "ip tuntap add probe mode tap && ip link del probe && echo && exec sleep 600";
+        let child = Command::new("unshare")
+            .args(["--net", "sh", "-c", script])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut child = child.map(Running).map_err(|_| "unshare does not start")?;
+        let mut line = String::new();
+        let out = child.0.stdout.take().ok_or("no pipe")?;
+        BufReader::new(out).read_line(&mut line).map_err(|_| "no answer")?;
+        match line.is_empty() {
+            true => Err("network namespaces (CAP_SYS_ADMIN) or taps (CAP_NET_ADMIN) are refused"),
+            false => Ok(Self(child)),
+        }
+    }
+
+    fn id(&self) -> String {
+        self.0.0.id().to_string()
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.id(), "-n"]).args(args).stdin(Stdio::null());
+        command.output().unwrap()
+    }
+}
+
+/// A daemon with a tap in the namespace, and a program of the examples on a port beside it.
+struct House {
+    dir: tempfile::TempDir,
+    namespace: Namespace,
+    // Dropped in this order.
+    _guest: Running,
+    _daemon: Running,
+}
+
+impl House {
+    fn new(test: &str, example: &str) -> Option<Self> {
+        let namespace = Namespace::new().map_err(|why| skip(test, why)).ok()?;
+        let toklat = program("toklat", &["--package=toklat", "--bin=toklat"]);
+        let at = format!("examples/{example}");
+        let example = program(&at, &["--package=toklat-guest", "--example", example]);
+        let dir = tempfile::tempdir().unwrap();
+        let start = |program: &Path, args: &[&str]| {
+            let mut command = Command::new(program);
+            command.args(args).env("TOKLAT_DIR", dir.path()).stdin(Stdio::null());
+            command
+        };
+        let daemon = Running(start(&toklat, &["daemon"]).spawn().unwrap());
+        wait_for("daemon", || dir.path().join("attach.sock").exists().then_some(()));
+        let id = namespace.id();
+        let tap = ["port", "add", "vale0:host", "--tap", "tkguest0", "--netns", &id];
+        for args in [&["switch", "add", "vale0"][..], &tap] {
+            let out = start(&toklat, args).output().unwrap();
+            assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        }
+        let out = namespace.run(&["ip", "address", "add", "10.9.0.1/24", "dev", "tkguest0"]);
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let guest = start(&example, &["vale0:guest", "10.9.0.2/24"]).spawn().unwrap();
+        Some(Self { dir, namespace, _guest: Running(guest), _daemon: daemon })
+    }
+
+    fn curl(&self, args: &[&str]) -> Vec<u8> {
+        let retry = ["--retry", "20", "--retry-all-errors", "--retry-delay", "0"];
+        let common = ["curl", "--silent", "--show-error", "--fail", "--max-time", "30"];
+        let out = self.namespace.run(&[&common[..], &retry, args].concat());
+        assert!(out.status.success(), "{args:?}: {}", String::from_utf8_lossy(&out.stderr));
+        out.stdout
+    }
+}
+
+#[test]
+fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
+    let test = "curl_fetches_pages_from_httpd_and_ping_is_answered";
+    let Some(house) = House::new(test, "httpd") else { return };
+    let page = house.curl(&["http://10.9.0.2/"]);
+    assert!(page.starts_with(b"<h1>It works"), "{}", String::from_utf8_lossy(&page));
+    // A megabyte twice over one connection, and a part of it.
+    let url = "http://10.9.0.2/1m";
+    assert_eq!(house.curl(&[url, url]), vec![b'x'; 2 << 20]);
+    assert_eq!(house.curl(&["--range", "10-29", url]), [b'x'; 20]);
+    let head = String::from_utf8(house.curl(&["--head", url])).unwrap();
+    assert!(head.contains("Content-Length: 1048576"), "{head}");
+    // The server knows the document's tag again.
+    let tags = house.dir.path().join("tags");
+    let tags = tags.to_str().unwrap();
+    house.curl(&["--etag-save", tags, "--output", "/dev/null", url]);
+    let args = ["--etag-compare", tags, "--write-out", "%{http_code}", url];
+    assert_eq!(house.curl(&args), b"304");
+
+    let out = house.namespace.run(&["ping", "-c", "3", "-i", "0.01", "-s", "1400", "10.9.0.2"]);
+    let out = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(out.contains("3 received"), "{out}");
+}
