@@ -149,11 +149,7 @@ impl Arp {
 
     /// A packet that asks or says this.
     #[must_use]
-    pub fn new(
-        operation: ArpOperation,
-        sender: (Mac, Ipv4Addr),
-        target: (Mac, Ipv4Addr),
-    ) -> Self {
+    pub fn new(operation: ArpOperation, sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr)) -> Self {
         Self {
             hardware_type: U16::new(1),
             protocol_type: U16::new(EtherType::IPV4.0),

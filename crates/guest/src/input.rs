@@ -117,6 +117,8 @@ impl Input<'_> {
         match ip.protocol() {
             Protocol::ICMP if !broadcast => self.icmp(from, payload)?,
             Protocol::UDP => self.udp(ip, payload)?,
+            // Only datagrams are for all.
+            _ if broadcast => return Err(Drop::NotForUs),
             _ => return Err(Drop::UnknownProtocol),
         }
         Ok(None)

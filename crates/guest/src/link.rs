@@ -113,12 +113,7 @@ impl Link {
         Ok(())
     }
 
-    fn keep<'p>(
-        &mut self,
-        hop: Ipv4Addr,
-        head: &[u8],
-        payload: impl Iterator<Item = &'p [u8]>,
-    ) {
+    fn keep<'p>(&mut self, hop: Ipv4Addr, head: &[u8], payload: impl Iterator<Item = &'p [u8]>) {
         let mut frame = head.to_vec();
         payload.for_each(|piece| frame.extend_from_slice(piece));
         if !self.neighbours.keep(hop, frame) {
@@ -146,11 +141,7 @@ impl Link {
 
     /// Says to the link where this host is (RFC 5227, 3).
     pub fn announce(&mut self) {
-        self.push_arp(
-            ArpOperation::REQUEST,
-            Mac::BROADCAST,
-            (Mac::from_word(0), self.address),
-        );
+        self.push_arp(ArpOperation::REQUEST, Mac::BROADCAST, (Mac::from_word(0), self.address));
     }
 
     /// A neighbour has said its address: what waited for it goes out.

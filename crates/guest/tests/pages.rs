@@ -100,8 +100,7 @@ fn a_long_document_arrives_byte_for_byte() {
 #[test]
 fn a_long_document_arrives_although_frames_are_lost() {
     let bad = Impairment { seed: 5, loss_ppm: 10_000, ..Impairment::default() };
-    let (answer, world, mut server) =
-        fetch("GET /long.bin HTTP/1.1\r\nHost: x\r\n\r\n", Some(bad));
+    let (answer, world, mut server) = fetch("GET /long.bin HTTP/1.1\r\nHost: x\r\n\r\n", Some(bad));
     assert!(split(&answer).1 == document(8 << 20));
     let counters = server.stack().tcp().counters();
     assert!(counters.bytes_retransmitted > 0, "{counters:?}");

@@ -27,7 +27,8 @@ fn percentiles(load: &Load) -> String {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let usage = "usage: http-load SWITCH:PORT ADDRESS/PREFIX SERVER:PORT PATH [CONNECTIONS [SECONDS]]";
+    let usage =
+        "usage: http-load SWITCH:PORT ADDRESS/PREFIX SERVER:PORT PATH [CONNECTIONS [SECONDS]]";
     let [port, address, server, path, rest @ ..] = &args[..] else { return Err(usage.into()) };
     let server: SocketAddrV4 = server.parse()?;
     let connections: usize = rest.first().map_or(Ok(16), |word| word.parse())?;

@@ -43,9 +43,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(directory) => read(&mut site, Path::new(&directory), "")?,
         None => {
             site.add("/", Bytes::from_static(b"<h1>It works, without a kernel's sockets.</h1>\n"));
-            for (path, len) in
-                [("/1k", 1), ("/4k", 4), ("/16k", 16), ("/64k", 64), ("/1m", 1024)]
-            {
+            for (path, len) in [("/1k", 1), ("/4k", 4), ("/16k", 16), ("/64k", 64), ("/1m", 1024)] {
                 site.add(path, vec![b'x'; len << 10].into());
             }
         }

@@ -17,10 +17,10 @@ use frame::Mac;
 use guest::{Bytes, Config, Guest, Nanos, RingNic, Stack};
 use ring::{Port, Region, RegionConfig};
 
-#[path = "../httpd/site.rs"]
-mod site;
 #[path = "../http-load/load.rs"]
 mod load;
+#[path = "../httpd/site.rs"]
+mod site;
 
 use load::{Fetch, Load};
 use site::Site;

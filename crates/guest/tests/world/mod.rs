@@ -28,8 +28,7 @@ impl World {
     pub fn plug(&mut self, name: &str, mac: Mac, impairment: Option<Impairment>) -> Port {
         let region = Region::private(RegionConfig::ports(1, 1, 256)).unwrap();
         let port = Port::inline(&region, name, 1, 1, 256).unwrap();
-        let policy =
-            Policy { macs: vec![mac], tx_impairment: impairment, ..Policy::default() };
+        let policy = Policy { macs: vec![mac], tx_impairment: impairment, ..Policy::default() };
         self.switch.add_rings(name, policy, &port.rings()).unwrap();
         port
     }

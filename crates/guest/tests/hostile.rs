@@ -1,0 +1,229 @@
+//! Frames that nobody should send: nothing panics, memory stays bounded, every frame is accounted for.
+
+use std::net::SocketAddrV4;
+
+use frame::checksum::Sum;
+use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Mac, Protocol, tcp_flags};
+use guest::{App, Bytes, Guest, Io, Nanos, RingNic};
+use proptest::prelude::*;
+use ring::Port;
+use zerocopy::IntoBytes;
+
+#[path = "../examples/httpd/site.rs"]
+mod site;
+mod world;
+
+use site::Site;
+use world::{CLIENT, SERVER, World};
+
+/// What an attacker sends: nonsense, or something that nearly makes sense.
+#[derive(Clone, Debug)]
+enum Attack {
+    Nonsense(Vec<u8>),
+    Arp { operation: u16, host: u8, target: u8 },
+    Ip { protocol: u8, host: u8, payload: Vec<u8>, flip: Option<(u8, u8)> },
+    Tcp { host: u8, ports: (u8, u8), seq: u8, flags: u8, payload: Vec<u8> },
+    Icmp { kind: u8, code: u8, quoted: Vec<u8> },
+}
+
+fn attacks() -> impl Strategy<Value = Attack> {
+    let bytes = |most| prop::collection::vec(any::<u8>(), 0..most);
+    let http = prop::sample::select(vec![
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        b"GET /long HTTP/1.1\r\nRange: bytes=0-\r\n\r\n",
+        b"GET ",
+        b"\r\n",
+        b"Range: bytes=-18446744073709551615\r\n\r\n",
+    ]);
+    let payload = prop_oneof![bytes(200), http.prop_map(<[u8]>::to_vec)];
+    let flags = prop_oneof![
+        any::<u8>(),
+        prop::sample::select(vec![tcp_flags::SYN, tcp_flags::ACK, tcp_flags::FIN, tcp_flags::RST])
+    ];
+    prop_oneof![
+        bytes(1600).prop_map(Attack::Nonsense),
+        (0..4u16, any::<u8>(), 0..4u8).prop_map(|(operation, host, target)| Attack::Arp {
+            operation,
+            host,
+            target
+        }),
+        (any::<u8>(), any::<u8>(), bytes(100), any::<Option<(u8, u8)>>()).prop_map(
+            |(protocol, host, payload, flip)| Attack::Ip { protocol, host, payload, flip }
+        ),
+        (any::<u8>(), (0..4u8, 0..4u8), any::<u8>(), flags, payload).prop_map(
+            |(host, ports, seq, flags, payload)| Attack::Tcp { host, ports, seq, flags, payload }
+        ),
+        (0..16u8, 0..6u8, bytes(80)).prop_map(|(kind, code, quoted)| Attack::Icmp {
+            kind,
+            code,
+            quoted
+        }),
+    ]
+}
+
+fn ethernet(kind: EtherType) -> Vec<u8> {
+    let to = Mac::local(SERVER.to_bits());
+    Ethernet::new(to, Mac::local(77), kind).as_bytes().to_vec()
+}
+
+fn packet(host: u8, protocol: Protocol, payload: &[u8]) -> Vec<u8> {
+    let from = std::net::Ipv4Addr::new(10, 0, 0, host);
+    let mut frame = ethernet(EtherType::IPV4);
+    frame.extend(Ipv4::new(from, SERVER, protocol, payload.len() as u16).as_bytes());
+    frame.extend(payload);
+    frame
+}
+
+impl Attack {
+    fn frame(self) -> Vec<u8> {
+        match self {
+            Self::Nonsense(bytes) => bytes,
+            Self::Arp { operation, host, target } => {
+                let address = |host| std::net::Ipv4Addr::new(10, 0, 0, host);
+                let sender = (Mac::local(host.into()), address(host));
+                let target = (Mac::from_word(0), address(target));
+                let mut frame = ethernet(EtherType::ARP);
+                frame.extend(Arp::new(ArpOperation(operation), sender, target).as_bytes());
+                frame
+            }
+            Self::Ip { protocol, host, payload, flip } => {
+                let mut frame = packet(host, Protocol(protocol), &payload);
+                if let Some((at, bits)) = flip {
+                    let at = usize::from(at) % frame.len();
+                    frame[at] ^= bits;
+                }
+                frame
+            }
+            Self::Tcp { host, ports, seq, flags, payload } => {
+                let mut tcp = vec![0x40, ports.0, 0, 80 - ports.1, 0, 0, 0, seq, 0, 0, 0, 1];
+                tcp.extend([0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
+                tcp.extend(payload);
+                let mut frame = packet(host, Protocol::TCP, &tcp);
+                let sum =
+                    Sum::new().with_pseudo_header(&frame[26..34], Protocol::TCP, tcp.len() as u32);
+                let sum = sum.with(&tcp).checksum();
+                frame[50..52].copy_from_slice(&sum.to_be_bytes());
+                frame
+            }
+            Self::Icmp { kind, code, quoted } => {
+                let mut message = [&[kind, code, 0, 0, 0, 0, 2, 0], &quoted[..]].concat();
+                let sum = frame::checksum::checksum(&message);
+                message[2..4].copy_from_slice(&sum.to_be_bytes());
+                packet(2, Protocol::ICMP, &message)
+            }
+        }
+    }
+}
+
+/// An honest client: fetches a page, again and again.
+#[derive(Default)]
+struct Honest(u64);
+
+impl App for Honest {
+    type Conn = ();
+    fn accepted(&mut self, _: &mut Io<'_>) {}
+    fn connected(&mut self, _: &mut (), io: &mut Io<'_>) {
+        io.send(Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n"));
+    }
+    fn data(&mut self, conn: &mut (), io: &mut Io<'_>, data: &[u8]) -> usize {
+        if !data.ends_with(b"page") {
+            return 0;
+        }
+        self.0 += 1;
+        self.connected(conn, io);
+        data.len()
+    }
+}
+
+struct Siege {
+    world: World,
+    server: Guest<RingNic, Site>,
+    client: Guest<RingNic, Honest>,
+    attacker: Port,
+}
+
+impl Siege {
+    fn new() -> Self {
+        let mut world = World::new();
+        let mut site = Site::default();
+        site.add("/", Bytes::from_static(b"page"));
+        site.add("/long", vec![1; 1 << 20].into());
+        let mut server = Guest::new(world.host(SERVER, None), site);
+        server.listen(80, 16).unwrap();
+        let mut client = Guest::new(world.host(CLIENT, None), Honest::default());
+        client.connect(SocketAddrV4::new(SERVER, 80), (), world.now).unwrap();
+        let attacker = world.plug("attacker", Mac::local(77), None);
+        let mut siege = Self { world, server, client, attacker };
+        siege.until_served();
+        siege
+    }
+
+    fn turn(&mut self) {
+        self.client.poll(self.world.now).unwrap();
+        self.world.turn();
+        self.server.poll(self.world.now).unwrap();
+        self.world.turn();
+        self.attacker.receive(256).for_each(drop);
+        self.attacker.flush().unwrap();
+    }
+
+    fn until_served(&mut self) {
+        let before = self.client.app().0;
+        let started = self.world.now;
+        while self.client.app().0 == before {
+            self.turn();
+            let took = self.world.now - started;
+            assert!(took < 20 * Nanos::SECOND, "{:?}", self.server.stack().counters());
+        }
+    }
+
+    fn attack(&mut self, frame: &[u8]) {
+        if !frame.is_empty() {
+            assert!(self.attacker.send(1).push(frame));
+            self.attacker.flush().unwrap();
+        }
+        self.turn();
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #[test]
+    fn nothing_that_comes_breaks_a_host(attacks in prop::collection::vec(attacks(), 1..60)) {
+        let mut siege = Siege::new();
+        for attack in attacks {
+            // The honest client's address is its own: who may forge it can always cut it off (ARP).
+            let mut frame = attack.frame();
+            if frame.get(12..14) == Some(&[8, 6]) && frame.get(31) == Some(&2) {
+                frame[31] = 3;
+            }
+            siege.attack(&frame);
+        }
+        siege.until_served();
+        let usage = siege.server.stack().usage();
+        prop_assert!(usage.neighbours <= 257 && usage.outbox <= 256, "{usage:?}");
+    }
+}
+
+#[test]
+fn floods_of_syns_and_questions_take_bounded_memory_and_honest_connections_live() {
+    let mut siege = Siege::new();
+    for i in 0..20_000u32 {
+        let [_, a, b, c] = i.to_be_bytes();
+        let host = 3 + (i % 250) as u8;
+        let syn = Attack::Tcp {
+            host,
+            ports: (a ^ b ^ c, 0),
+            seq: c,
+            flags: tcp_flags::SYN,
+            payload: Vec::new(),
+        };
+        let ask = Attack::Arp { operation: 1, host, target: 1 };
+        assert!(siege.attacker.send(1).push(&syn.frame()));
+        siege.attack(&ask.frame());
+    }
+    siege.until_served();
+    let usage = siege.server.stack().usage();
+    assert!(usage.neighbours <= 1024 && usage.tcp.half_open <= 1024, "{usage:?}");
+    assert!(usage.unresolved <= 512 << 10 && usage.tcp.memory <= 64 << 20, "{usage:?}");
+}

@@ -1,0 +1,209 @@
+//! What hosts say to each other below TCP: ARP, echo, UDP; and what they do not answer.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use frame::checksum::checksum;
+use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Mac, Protocol};
+use guest::{Drop, Nanos, RingNic, Stack, UdpError};
+use ring::Port;
+use zerocopy::IntoBytes;
+
+mod world;
+
+use world::{CLIENT, SERVER, World};
+
+const MAC: Mac = Mac::local(77);
+
+/// A host, and a bare port that says what it likes.
+struct Pair {
+    world: World,
+    host: Stack<RingNic>,
+    bare: Port,
+}
+
+impl Pair {
+    fn new() -> Self {
+        let mut world = World::new();
+        let host = world.host(SERVER, None);
+        let bare = world.plug("bare", MAC, None);
+        let mut pair = Self { world, host, bare };
+        let announced = pair.answers();
+        assert_eq!(announced.len(), 1, "it says where it is");
+        pair
+    }
+
+    fn send(&mut self, frame: &[u8]) -> Vec<Vec<u8>> {
+        assert!(self.bare.send(1).push(frame));
+        self.bare.flush().unwrap();
+        self.world.turn();
+        self.answers()
+    }
+
+    /// What comes out of the host in two turns.
+    fn answers(&mut self) -> Vec<Vec<u8>> {
+        let mut came = Vec::new();
+        for _ in 0..2 {
+            self.host.poll(self.world.now).unwrap();
+            self.world.turn();
+            came.extend(self.bare.receive(64).map(|frame| frame.to_vec()));
+            self.bare.flush().unwrap();
+        }
+        came
+    }
+
+    fn dropped(&self) -> Vec<Drop> {
+        self.host.counters().drops().map(|(reason, _)| reason).collect()
+    }
+}
+
+fn host_mac() -> Mac {
+    Mac::local(SERVER.to_bits())
+}
+
+fn arp(operation: ArpOperation, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+    let mut frame = Ethernet::new(Mac::BROADCAST, MAC, EtherType::ARP).as_bytes().to_vec();
+    frame.extend(Arp::new(operation, (MAC, from), (Mac::from_word(0), to)).as_bytes());
+    frame
+}
+
+fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: Protocol, payload: &[u8]) -> Vec<u8> {
+    let mut frame = Ethernet::new(host_mac(), MAC, EtherType::IPV4).as_bytes().to_vec();
+    frame.extend(Ipv4::new(from, to, protocol, payload.len() as u16).as_bytes());
+    frame.extend(payload);
+    frame
+}
+
+fn echo(data: &[u8]) -> Vec<u8> {
+    let mut message = [&[8, 0, 0, 0, 1, 2, 3, 4], data].concat();
+    let sum = checksum(&message);
+    message[2..4].copy_from_slice(&sum.to_be_bytes());
+    message
+}
+
+#[test]
+fn requests_for_the_hosts_address_are_answered_and_no_others() {
+    let mut pair = Pair::new();
+    assert!(pair.send(&arp(ArpOperation::REQUEST, CLIENT, Ipv4Addr::new(10, 0, 0, 99))).is_empty());
+    let answers = pair.send(&arp(ArpOperation::REQUEST, CLIENT, SERVER));
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    let (header, rest) = Ethernet::parse(answer).unwrap();
+    let arp = Arp::parse(rest).unwrap();
+    assert_eq!((header.destination(), answer.len()), (MAC, 60));
+    assert_eq!(arp.operation(), ArpOperation::REPLY);
+    assert_eq!((arp.sender(), arp.target()), ((host_mac(), SERVER), (MAC, CLIENT)));
+}
+
+#[test]
+fn an_echo_comes_back_after_the_host_has_asked_where_to() {
+    let mut pair = Pair::new();
+    let request = echo(&[9; 1000]);
+    let asked = pair.send(&packet(CLIENT, SERVER, Protocol::ICMP, &request));
+    assert_eq!(asked.len(), 1, "it asks for the address");
+    let answers = pair.send(&arp(ArpOperation::REPLY, CLIENT, SERVER));
+    let [answer] = &answers[..] else { panic!("{answers:?}") };
+    let (ip, message) = Ipv4::parse(&answer[14..]).unwrap();
+    assert_eq!((ip.source(), ip.destination()), (SERVER, CLIENT));
+    assert!(Ipv4::checksum_ok(&answer[14..]) && checksum(message) == 0);
+    assert_eq!((message[0], &message[4..]), (0, &request[4..]));
+    assert_eq!(pair.dropped(), []);
+}
+
+#[test]
+fn what_nobody_waits_for_is_counted_and_not_answered() {
+    let other = Ipv4Addr::new(10, 0, 0, 200);
+    let broadcast = Ipv4Addr::new(10, 0, 0, 255);
+    let mut bad_sum = echo(b"x");
+    bad_sum[8] ^= 1;
+    let mut fragment = packet(CLIENT, SERVER, Protocol::UDP, &[0; 8]);
+    fragment[20] = 0x20;
+    let sum = {
+        fragment[24..26].fill(0);
+        checksum(&fragment[14..34])
+    };
+    fragment[24..26].copy_from_slice(&sum.to_be_bytes());
+    let mut to_other_mac = packet(CLIENT, SERVER, Protocol::ICMP, &echo(b"x"));
+    to_other_mac[..6].copy_from_slice(&[0x01, 0, 0x5e, 1, 2, 3]);
+    let mut short = packet(CLIENT, SERVER, Protocol::ICMP, &echo(b"x"));
+    short.truncate(40);
+    for (frame, reason) in [
+        (packet(CLIENT, other, Protocol::ICMP, &echo(b"x")), Drop::NotForUs),
+        (packet(CLIENT, broadcast, Protocol::ICMP, &echo(b"x")), Drop::NotForUs),
+        (packet(CLIENT, SERVER, Protocol::ICMP, &bad_sum), Drop::BadChecksum),
+        (packet(CLIENT, SERVER, Protocol::SCTP, b"x"), Drop::UnknownProtocol),
+        (packet(broadcast, SERVER, Protocol::ICMP, &echo(b"x")), Drop::BadSource),
+        (packet(SERVER, SERVER, Protocol::ICMP, &echo(b"x")), Drop::BadSource),
+        (packet(CLIENT, SERVER, Protocol::UDP, &[0, 9, 0, 9, 0, 8, 0, 0]), Drop::NoSocket),
+        (packet(CLIENT, SERVER, Protocol::UDP, &[0, 9, 0, 9, 0, 9, 0, 0]), Drop::Truncated),
+        (fragment, Drop::Fragment),
+        (short, Drop::Truncated),
+        (arp(ArpOperation::REQUEST, SERVER, SERVER), Drop::BadArp),
+        (arp(ArpOperation::REQUEST, Ipv4Addr::new(10, 1, 0, 1), SERVER), Drop::BadArp),
+    ] {
+        let mut pair = Pair::new();
+        assert_eq!(pair.send(&frame), Vec::<Vec<u8>>::new(), "{reason:?}");
+        assert_eq!(pair.dropped(), [reason]);
+        assert_eq!(reason.name(), pair.host.counters().drops().next().unwrap().0.name());
+    }
+    let mut pair = Pair::new();
+    assert!(pair.send(&to_other_mac).len() <= 1, "at most a question for the address");
+}
+
+#[test]
+fn datagrams_go_both_ways_and_queues_are_bounded() {
+    let mut world = World::new();
+    let (mut a, mut b) = (world.host(SERVER, None), world.host(CLIENT, None));
+    let (at_a, at_b) = (a.udp_bind(7).unwrap(), b.udp_bind(9).unwrap());
+    assert_eq!(a.udp_bind(7), Err(UdpError::InUse(7)));
+    assert_eq!(a.udp_bind(0), Err(UdpError::NoPort));
+    let to = SocketAddrV4::new(SERVER, 7);
+    assert_eq!(b.udp_send(at_b, to, &[0; 1473], world.now), Err(UdpError::TooLong(1473, 1472)));
+    b.udp_send(at_b, to, &[5; 1472], world.now).unwrap();
+    let mut turn = |a: &mut Stack<RingNic>, b: &mut Stack<RingNic>| {
+        a.poll(world.now).unwrap();
+        b.poll(world.now).unwrap();
+        world.turn();
+        world.now
+    };
+    let (from, data) = loop {
+        let now = turn(&mut a, &mut b);
+        assert!(now < Nanos(2 * Nanos::SECOND), "no datagram");
+        if let Some(came) = a.udp_receive(at_a) {
+            break came;
+        }
+    };
+    assert_eq!((from, &data[..]), (SocketAddrV4::new(CLIENT, 9), &[5; 1472][..]));
+    for _ in 0..1000 {
+        let now = turn(&mut a, &mut b);
+        b.udp_send(at_b, to, b"more", now).unwrap();
+    }
+    for _ in 0..3 {
+        turn(&mut a, &mut b);
+    }
+    let came = std::iter::from_fn(|| a.udp_receive(at_a)).count();
+    assert_eq!(a.counters().dropped(Drop::SocketFull), 1000 - came as u64);
+    let sent = b.counters().datagrams_out;
+    assert_eq!(sent, a.counters().datagrams_in + a.counters().dropped(Drop::SocketFull));
+}
+
+#[test]
+fn a_host_that_is_not_there_is_asked_for_and_given_up() {
+    let mut world = World::new();
+    let mut host = world.host(SERVER, None);
+    let id = host.udp_bind(7).unwrap();
+    host.poll(world.now).unwrap();
+    let nobody = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 66), 7);
+    host.udp_send(id, nobody, b"x", world.now).unwrap();
+    let far = SocketAddrV4::new(Ipv4Addr::new(192, 0, 2, 1), 7);
+    host.udp_send(id, far, b"x", world.now).unwrap();
+    assert_eq!(host.counters().dropped(Drop::NoRoute), 1);
+    let mut deadlines = 0;
+    while let Some(deadline) = host.poll(world.now).unwrap() {
+        world.now = deadline;
+        world.turn();
+        deadlines += 1;
+        assert!(deadlines < 100, "it sleeps until something is due");
+    }
+    assert_eq!(host.counters().arp_requests, 3);
+    assert_eq!(host.counters().dropped(Drop::NoNeighbour), 1);
+    assert_eq!((host.usage().neighbours, host.usage().unresolved), (0, 0));
+}
