@@ -21,6 +21,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nic", &["frame", "port", "shmem"]),
     ("netmap", &["ring", "shmem"]),
     ("preload", &["netmap"]),
+    ("capi", &["ring", "shmem"]),
     ("dataplane", &["fabric", "frame", "jail", "link", "nic", "port", "ring", "shmem"]),
     (
         "toklat",

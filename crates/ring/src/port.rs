@@ -291,9 +291,12 @@ impl Port {
         self.flush()
     }
 
-    /// The error that the port is in, if it is in one.
+    /// The error that the port is in, if it is in one. Publishes nothing, and makes no system call.
+    ///
+    /// # Errors
+    /// [`PortError::Fault`] or [`PortError::Peer`].
     #[inline]
-    fn check(&self) -> Result<(), PortError> {
+    pub fn check(&self) -> Result<(), PortError> {
         let broken = self.send.iter().any(|queue| queue.fault.is_some())
             || self.receive.iter().any(|queue| queue.fault.is_some());
         if broken || self.core_faults().any(|fault| fault != 0) {

@@ -54,6 +54,15 @@ impl<'a> Outgoing<'a> {
         self.view.map_or(0, |view| usize::from(view.usable))
     }
 
+    /// The window of the free slot that is `ahead` of the next one; the slot stays free.
+    #[inline]
+    #[must_use]
+    pub fn window(&self, ahead: usize) -> Option<Bytes<'a>> {
+        let view = self.view.filter(|_| ahead < self.left as usize)?;
+        let at = advance(self.at, ahead as u32, view.slots);
+        view.buffer(view.load(at).buf, u32::from(view.usable))
+    }
+
     /// Lends the next free slot, or `None` if there is no room.
     #[inline(always)]
     pub fn slot(&mut self) -> Option<SendSlot<'_>> {

@@ -117,9 +117,9 @@ impl<'m> Bytes<'m> {
         Self { at, len, mapping: PhantomData }
     }
 
-    /// Where it starts, for tables of this crate.
-    #[cfg(not(loom))]
-    pub(crate) fn as_ptr(self) -> *mut u8 {
+    /// Where it starts, for tables of this crate and for programs in C.
+    #[must_use]
+    pub fn as_ptr(self) -> *mut u8 {
         self.at
     }
 

@@ -1,0 +1,108 @@
+//! What a program can ask without moving a frame.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::ptr;
+
+use ring::PortError;
+
+use crate::failure::{Failure, meaning};
+use crate::handle::{Handle, Stats, enter, number};
+
+/// See toklat.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn toklat_version() -> *const c_char {
+    const VERSION: &CStr =
+        match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
+            Ok(version) => version,
+            Err(_) => c"",
+        };
+    VERSION.as_ptr()
+}
+
+/// See toklat.h.
+#[unsafe(no_mangle)]
+pub extern "C" fn toklat_strerror(error: c_int) -> *const c_char {
+    // Both signs are understood.
+    meaning(error.checked_abs().unwrap_or(c_int::MAX)).as_ptr()
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_message(port: *const Handle) -> *const c_char {
+    // SAFETY: the caller's.
+    unsafe { port.as_ref() }.map_or(c"The port is null".as_ptr(), |handle| handle.message.as_ptr())
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_name(port: *const Handle) -> *const c_char {
+    // SAFETY: the caller's.
+    unsafe { port.as_ref() }.map_or(ptr::null(), |handle| handle.name.as_ptr())
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_send_queues(port: *mut Handle) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { enter(port, |handle| Ok(number(handle.port.queues().0))) }
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_receive_queues(port: *mut Handle) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { enter(port, |handle| Ok(number(handle.port.queues().1))) }
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_max_frame(port: *mut Handle) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { enter(port, |handle| Ok(number(handle.port.max_frame()))) }
+}
+
+/// Bytes of the first version of the statistics: none is shorter.
+const FIRST_SIZE: usize = 64;
+const _: () = assert!(size_of::<Stats>() == FIRST_SIZE);
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_stats(port: *mut Handle, stats: *mut Stats) -> c_int {
+    let tell = |handle: &mut Handle| {
+        if stats.is_null() {
+            return Err(Failure::invalid(c"The statistics have no place: the pointer is null"));
+        }
+        // SAFETY: not null, and the caller's; `size` is the first field.
+        let size = unsafe { stats.cast::<u32>().read_unaligned() };
+        if (size as usize) < FIRST_SIZE {
+            return Err(Failure::invalid(c"The statistics have no size; begin with TOKLAT_STATS_INIT"));
+        }
+        let fault = match handle.port.check() {
+            Err(PortError::Fault(fault) | PortError::Peer(fault)) => fault as u32,
+            _ => 0,
+        };
+        // SAFETY: as above: `size` bytes are writable, and no fewer than are written.
+        unsafe { stats.write_unaligned(Stats { size: FIRST_SIZE as u32, fault, ..handle.stats }) };
+        Ok(0)
+    };
+    // SAFETY: the caller's.
+    unsafe { enter(port, tell) }
+}

@@ -1,0 +1,120 @@
+//! What a `struct toklat_port` is.
+
+use std::borrow::Cow;
+use std::ffi::{CStr, CString, c_int};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ring::Port;
+
+use crate::failure::Failure;
+
+/// An open port, and what its C program needs beside it.
+#[derive(Debug)]
+pub struct Handle {
+    pub port: Port,
+    pub name: CString,
+    /// Of the last call that failed.
+    pub message: Cow<'static, CStr>,
+    /// Slots that were reserved and not committed yet, by send queue.
+    pub reserved: Box<[usize]>,
+    /// Frames of several slots, joined: lent until the next flush.
+    pub joined: Vec<Box<[u8]>>,
+    pub stats: Stats,
+    /// A call panicked: nothing more is believed of the port.
+    broken: bool,
+}
+
+/// `struct toklat_stats`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Stats {
+    pub size: u32,
+    pub fault: u32,
+    pub sent_frames: u64,
+    pub sent_bytes: u64,
+    pub received_frames: u64,
+    pub received_bytes: u64,
+    pub joined_frames: u64,
+    pub resets: u64,
+    pub reopens: u64,
+}
+
+// toklat.h lets a handle be passed from thread to thread.
+const _: () = {
+    const fn is_send<T: Send>() {}
+    is_send::<Handle>();
+};
+
+impl Handle {
+    pub fn new(port: Port, name: CString) -> Self {
+        let reserved = vec![0; port.queues().0].into();
+        let message = Cow::Borrowed(c"");
+        Self { port, name, message, reserved, joined: Vec::new(), stats: Stats::default(), broken: false }
+    }
+
+    /// Forgets what was lent: the rings are published, or new.
+    pub fn forget_lent(&mut self) {
+        self.reserved.fill(0);
+        self.joined.clear();
+    }
+}
+
+/// Runs `call` on the handle at `handle`, and turns its result into what C gets.
+///
+/// # Safety
+/// `handle` is null, or an open handle that no other thread uses.
+pub unsafe fn enter(
+    handle: *mut Handle,
+    call: impl FnOnce(&mut Handle) -> Result<c_int, Failure>,
+) -> c_int {
+    // SAFETY: the caller's.
+    let Some(handle) = (unsafe { handle.as_mut() }) else { return -libc::EINVAL };
+    if handle.broken {
+        return -libc::EIO;
+    }
+    let failure = match catch_unwind(AssertUnwindSafe(|| call(handle))) {
+        Ok(Ok(value)) => return value,
+        Ok(Err(failure)) => failure,
+        Err(_) => {
+            handle.broken = true;
+            Failure::new(libc::EIO, c"The library panicked; close the port and open it again")
+        }
+    };
+    handle.message = failure.message;
+    -failure.errno
+}
+
+/// A count of queues, slots or frames, for C.
+pub fn number(count: usize) -> c_int {
+    c_int::try_from(count).unwrap_or(c_int::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ring::{Region, RegionConfig};
+
+    fn handle() -> Handle {
+        let region = Region::private(RegionConfig::ports(1, 1, 16)).unwrap();
+        Handle::new(Port::inline(&region, "vale0:p", 1, 1, 16).unwrap(), c"vale0:p".into())
+    }
+
+    #[test]
+    fn a_panic_is_an_error_and_the_handle_stays_broken() {
+        let mut handle = handle();
+        // SAFETY: an open handle of this thread.
+        let broken = unsafe { enter(&raw mut handle, |_| panic!("a test's")) };
+        assert_eq!(broken, -libc::EIO);
+        assert!(handle.message.to_str().unwrap().contains("panicked"));
+        // SAFETY: as above.
+        let next = unsafe { enter(&raw mut handle, |_| Ok(0)) };
+        assert_eq!(next, -libc::EIO);
+    }
+
+    #[test]
+    fn null_is_refused() {
+        // SAFETY: null is allowed.
+        let refused = unsafe { enter(std::ptr::null_mut(), |_| Ok(0)) };
+        assert_eq!(refused, -libc::EINVAL);
+    }
+}

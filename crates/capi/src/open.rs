@@ -1,0 +1,227 @@
+//! Opening a port, and what brings it back.
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::mem::offset_of;
+use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+use ring::Open;
+
+use crate::failure::Failure;
+use crate::handle::{Handle, enter};
+
+/// `struct toklat_options`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Options {
+    size: u32,
+    slots: u32,
+    send_queues: u32,
+    receive_queues: u32,
+    flags: u32,
+    message_size: u32,
+    message: *mut c_char,
+    directory: *const c_char,
+}
+
+/// `TOKLAT_EXISTING`.
+const EXISTING: u32 = 1;
+/// `TOKLAT_NO_QUEUES`.
+const NO_QUEUES: u32 = u32::MAX;
+/// Bytes of the first version of the options: none is shorter.
+const FIRST_SIZE: usize = size_of::<Options>();
+/// Bytes of options that no version will have.
+const MOST_SIZE: usize = 4096;
+
+impl Options {
+    const DEFAULT: Self = Self {
+        size: FIRST_SIZE as u32,
+        slots: 0,
+        send_queues: 0,
+        receive_queues: 0,
+        flags: 0,
+        message_size: 0,
+        message: ptr::null_mut(),
+        directory: ptr::null(),
+    };
+
+    /// A copy of the options at `at`, which may be those of an older or a newer program.
+    ///
+    /// # Safety
+    /// `at` is null, or begins with as many readable bytes as its first field says.
+    unsafe fn read(at: *const Self) -> Result<Self, Failure> {
+        if at.is_null() {
+            return Ok(Self::DEFAULT);
+        }
+        // SAFETY: the caller's; `size` is the first field.
+        let size = unsafe { at.cast::<u32>().read_unaligned() } as usize;
+        if !(FIRST_SIZE..=MOST_SIZE).contains(&size) {
+            return Err(Failure::invalid(c"The options have no size; begin with TOKLAT_OPTIONS_INIT"));
+        }
+        // SAFETY: the caller's: `size` bytes are readable.
+        let newer = unsafe {
+            std::slice::from_raw_parts(at.cast::<u8>().add(FIRST_SIZE), size - FIRST_SIZE)
+        };
+        if newer.iter().any(|byte| *byte != 0) {
+            return Err(Failure::new(
+                libc::E2BIG,
+                c"The options ask for what this version of the library does not have; update it",
+            ));
+        }
+        // SAFETY: as above; every field may have any value.
+        Ok(unsafe { at.read_unaligned() })
+    }
+
+    /// The port that they ask for.
+    ///
+    /// # Safety
+    /// `directory` is null or a string.
+    unsafe fn apply(&self, name: &str) -> Result<Open, Failure> {
+        if self.flags & !EXISTING != 0 {
+            return Err(Failure::invalid(c"The options have an unknown flag; TOKLAT_EXISTING is the only one"));
+        }
+        let queues = |wanted| match wanted {
+            0 => 1,
+            NO_QUEUES => 0,
+            some => some,
+        };
+        let mut open = Open::new(name).queues(queues(self.send_queues), queues(self.receive_queues));
+        if self.slots != 0 {
+            open = open.slots(self.slots);
+        }
+        if self.flags & EXISTING != 0 {
+            open = open.existing();
+        }
+        if !self.directory.is_null() {
+            // SAFETY: the caller's.
+            let directory = unsafe { CStr::from_ptr(self.directory) };
+            open = open.directory(OsStr::from_bytes(directory.to_bytes()));
+        }
+        Ok(open)
+    }
+
+    /// Copies a failure's message to where the program wants it, cut to the room that is there.
+    ///
+    /// # Safety
+    /// `message` is null, or has `message_size` writable bytes.
+    unsafe fn tell(&self, failure: &Failure) {
+        let Some(room) = (self.message_size as usize).checked_sub(1) else { return };
+        if self.message.is_null() {
+            return;
+        }
+        let text = failure.message.to_bytes();
+        let len = text.len().min(room);
+        // SAFETY: the caller's; `len` bytes and the zero are `message_size` at most.
+        unsafe {
+            ptr::copy_nonoverlapping(text.as_ptr(), self.message.cast(), len);
+            self.message.add(len).write(0);
+        }
+    }
+}
+
+// A C compiler lays the structure out like this, without holes.
+const _: () = assert!(offset_of!(Options, message) == 24 && FIRST_SIZE == 40);
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_open(
+    name: *const c_char,
+    options: *const Options,
+    port: *mut *mut Handle,
+) -> c_int {
+    if port.is_null() {
+        return -libc::EINVAL;
+    }
+    // SAFETY: not null, and the caller's.
+    unsafe { port.write(ptr::null_mut()) };
+    // SAFETY: the caller's.
+    let options = match unsafe { Options::read(options) } {
+        Ok(options) => options,
+        Err(failure) => return -failure.errno,
+    };
+    // SAFETY: the caller's.
+    let opened = catch_unwind(AssertUnwindSafe(|| unsafe { open(name, &options) }));
+    let panicked = Failure::new(libc::EIO, c"The library panicked");
+    match opened.unwrap_or(Err(panicked)) {
+        Ok(handle) => {
+            // SAFETY: as above.
+            unsafe { port.write(Box::into_raw(handle)) };
+            0
+        }
+        Err(failure) => {
+            // SAFETY: the caller's.
+            unsafe { options.tell(&failure) };
+            -failure.errno
+        }
+    }
+}
+
+/// # Safety
+/// `name` is null or a string, and the options' pointers are as toklat.h says.
+unsafe fn open(name: *const c_char, options: &Options) -> Result<Box<Handle>, Failure> {
+    if name.is_null() {
+        return Err(Failure::invalid(c"The port's name is null"));
+    }
+    // SAFETY: the caller's.
+    let name = unsafe { CStr::from_ptr(name) };
+    let Ok(name) = name.to_str() else {
+        return Err(Failure::invalid(c"The port's name is not UTF-8"));
+    };
+    // SAFETY: the caller's.
+    let port = unsafe { options.apply(name) }?.open()?;
+    let name = CString::new(port.name()).unwrap_or_default();
+    Ok(Box::new(Handle::new(port, name)))
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_close(port: *mut Handle) {
+    if port.is_null() {
+        return;
+    }
+    // SAFETY: `toklat_open` made it of a box, and the caller gives it up.
+    let handle = unsafe { Box::from_raw(port) };
+    let _ = catch_unwind(AssertUnwindSafe(|| drop(handle)));
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_reset(port: *mut Handle) -> c_int {
+    let reset = |handle: &mut Handle| {
+        if handle.port.check().is_ok() {
+            return Ok(0);
+        }
+        handle.forget_lent();
+        handle.port.reset()?;
+        handle.stats.resets += 1;
+        Ok(0)
+    };
+    // SAFETY: the caller's.
+    unsafe { enter(port, reset) }
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_reopen(port: *mut Handle) -> c_int {
+    let reopen = |handle: &mut Handle| {
+        handle.forget_lent();
+        handle.port.reopen()?;
+        handle.stats.reopens += 1;
+        Ok(0)
+    };
+    // SAFETY: the caller's.
+    unsafe { enter(port, reopen) }
+}
