@@ -4,6 +4,7 @@
 
 mod ab;
 mod atomics;
+mod capi;
 mod check;
 mod deb;
 mod debian;
@@ -37,6 +38,9 @@ usage: cargo xtask COMMAND
   perf             instructions per frame against bench/budgets.toml (valgrind)
   ab BASE [ROW...] benchmarks of a commit (or program) BASE and of what is here by turns, in eleven pairs: each row's ratio; the
                    lower end of its interval must reach 0.95. On a machine that does nothing else
+  capi [--prefix DIR] [--dev]
+                   installs the library for programs in C under DIR (default /usr/local): shared and static library, toklat.h,
+                   toklat.pc; --dev: built quickly, for tests
   deb              a Debian package in target/debian (cargo-deb), which lintian looks at if it is installed
   rpm              an RPM package in target/generate-rpm (cargo-generate-rpm)
   siege [SECONDS]  attackers of every kind beside honest traffic, on optimised code, on a machine that does nothing
@@ -64,6 +68,7 @@ fn main() -> ExitCode {
         ["perf"] => perf::run(),
         ["atomics"] => atomics::write(),
         ["ab", base, rows @ ..] => ab::run(base, rows),
+        ["capi", rest @ ..] => capi::run(rest),
         ["deb"] => deb::run(),
         ["rpm"] => deb::rpm(),
         ["siege"] => test::siege("600"),

@@ -93,7 +93,9 @@ pub unsafe extern "C" fn toklat_stats(port: *mut Handle, stats: *mut Stats) -> c
         // SAFETY: not null, and the caller's; `size` is the first field.
         let size = unsafe { stats.cast::<u32>().read_unaligned() };
         if (size as usize) < FIRST_SIZE {
-            return Err(Failure::invalid(c"The statistics have no size; begin with TOKLAT_STATS_INIT"));
+            return Err(Failure::invalid(
+                c"The statistics have no size; begin with TOKLAT_STATS_INIT",
+            ));
         }
         let fault = match handle.port.check() {
             Err(PortError::Fault(fault) | PortError::Peer(fault)) => fault as u32,

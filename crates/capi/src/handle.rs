@@ -49,7 +49,15 @@ impl Handle {
     pub fn new(port: Port, name: CString) -> Self {
         let reserved = vec![0; port.queues().0].into();
         let message = Cow::Borrowed(c"");
-        Self { port, name, message, reserved, joined: Vec::new(), stats: Stats::default(), broken: false }
+        Self {
+            port,
+            name,
+            message,
+            reserved,
+            joined: Vec::new(),
+            stats: Stats::default(),
+            broken: false,
+        }
     }
 
     /// Forgets what was lent: the rings are published, or new.

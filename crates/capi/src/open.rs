@@ -57,7 +57,9 @@ impl Options {
         // SAFETY: the caller's; `size` is the first field.
         let size = unsafe { at.cast::<u32>().read_unaligned() } as usize;
         if !(FIRST_SIZE..=MOST_SIZE).contains(&size) {
-            return Err(Failure::invalid(c"The options have no size; begin with TOKLAT_OPTIONS_INIT"));
+            return Err(Failure::invalid(
+                c"The options have no size; begin with TOKLAT_OPTIONS_INIT",
+            ));
         }
         // SAFETY: the caller's: `size` bytes are readable.
         let newer = unsafe {
@@ -79,14 +81,17 @@ impl Options {
     /// `directory` is null or a string.
     unsafe fn apply(&self, name: &str) -> Result<Open, Failure> {
         if self.flags & !EXISTING != 0 {
-            return Err(Failure::invalid(c"The options have an unknown flag; TOKLAT_EXISTING is the only one"));
+            return Err(Failure::invalid(
+                c"The options have an unknown flag; TOKLAT_EXISTING is the only one",
+            ));
         }
         let queues = |wanted| match wanted {
             0 => 1,
             NO_QUEUES => 0,
             some => some,
         };
-        let mut open = Open::new(name).queues(queues(self.send_queues), queues(self.receive_queues));
+        let mut open =
+            Open::new(name).queues(queues(self.send_queues), queues(self.receive_queues));
         if self.slots != 0 {
             open = open.slots(self.slots);
         }
