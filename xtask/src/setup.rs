@@ -23,6 +23,12 @@ const PACKAGES: &[Package] = &[
         what_for: "fuzz targets, also over their seeds in cargo xtask test",
         tests: true,
     },
+    Package {
+        name: "pkg-config",
+        program: "pkg-config",
+        what_for: "tests of programs in C",
+        tests: true,
+    },
     Package { name: "make", program: "make", what_for: "the test guest's driver", tests: true },
     Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
     Package {
