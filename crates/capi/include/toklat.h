@@ -138,7 +138,8 @@ int toklat_send_queues(struct toklat_port *port);
 /* How many receive queues it has. */
 int toklat_receive_queues(struct toklat_port *port);
 
-/* Bytes of the largest frame that the switch takes from it, without FCS. May change at toklat_reopen. */
+/* Bytes of the largest frame that the switch takes from it, without FCS; in a pipe, what 64 slots hold. May change at
+ * toklat_reopen. */
 int toklat_max_frame(struct toklat_port *port);
 
 /*

@@ -73,7 +73,7 @@ pub unsafe extern "C" fn toklat_receive_queues(port: *mut Handle) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_max_frame(port: *mut Handle) -> c_int {
     // SAFETY: the caller's.
-    unsafe { enter(port, |handle| Ok(number(handle.port.max_frame()))) }
+    unsafe { enter(port, |handle| Ok(number(handle.max_frame()))) }
 }
 
 /// Bytes of the first version of the statistics: none is shorter.

@@ -104,7 +104,7 @@ pub unsafe extern "C" fn toklat_commit(
         }
         // SAFETY: the caller's: `count` slots are readable, and nobody writes to them meanwhile.
         let slots = unsafe { slice::from_raw_parts(slots, count) };
-        let frames = check(slots, handle.port.max_frame())?;
+        let frames = check(slots, handle.max_frame())?;
         fill(handle, queue, slots)?;
         handle.reserved[queue] -= count;
         handle.stats.sent_frames += frames;
@@ -187,7 +187,7 @@ fn push(handle: &mut Handle, queue: usize, frame: Bytes<'_>) -> Result<(), Failu
         libc::EAGAIN,
         c"There is no room in the ring; call toklat_flush, and toklat_wait for TOKLAT_WRITE",
     );
-    let too_long = frame.len() > handle.port.max_frame();
+    let too_long = frame.len() > handle.max_frame();
     let mut out = handle.port.queue(queue).send(MAX_FRAGS);
     if too_long || frame.len() > out.slot_bytes().saturating_mul(MAX_FRAGS) {
         return Err(TOO_LONG);

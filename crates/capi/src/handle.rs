@@ -5,6 +5,7 @@ use std::ffi::{CStr, CString, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use ring::Port;
+use ring::layout::MAX_FRAGS;
 
 use crate::failure::Failure;
 
@@ -58,6 +59,14 @@ impl Handle {
             stats: Stats::default(),
             broken: false,
         }
+    }
+
+    /// Bytes of the largest frame. In a pipe nobody but the rings sets a limit.
+    pub fn max_frame(&mut self) -> usize {
+        if self.port.name().contains(['{', '}']) {
+            return self.port.send(0).slot_bytes().saturating_mul(MAX_FRAGS);
+        }
+        self.port.max_frame()
     }
 
     /// Forgets what was lent: the rings are published, or new.

@@ -177,6 +177,8 @@ static void long_frames_are_joined(void)
 
     for (size_t i = 0; i < sizeof(frame); i++)
         frame[i] = i < 14 ? frame[i] : (unsigned char)(i * 7);
+    CHECK(toklat_max_frame(left) == 64 * 2048);
+    REFUSED(toklat_push(left, 0, frame, sizeof(frame)), EMSGSIZE);
     CHECK(toklat_reserve(left, 0, slots, 2) == 2);
     memcpy(slots[0].data, frame, 100);
     memcpy(slots[1].data, frame + 100, 50);
