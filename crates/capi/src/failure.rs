@@ -26,7 +26,7 @@ impl Failure {
         Self::new(libc::EINVAL, message)
     }
 
-    fn told(errno: c_int, message: String) -> Self {
+    fn told(errno: c_int, message: &str) -> Self {
         // No message of ours has a byte of zero, but a name in it may.
         let message = CString::new(message.replace('\0', "?")).unwrap_or_default();
         Self { errno, message: Cow::Owned(message) }
@@ -40,7 +40,7 @@ impl Failure {
             message = format!("{message}: {error}");
             source = error.source();
         }
-        Self::told(errno, message)
+        Self::told(errno, &message)
     }
 }
 
@@ -49,11 +49,11 @@ impl From<PortError> for Failure {
         match error {
             PortError::Fault(fault) => Self::told(
                 libc::EBADMSG,
-                format!("The switch put the port into its error state ({fault:?}); call toklat_reset"),
+                &format!("The switch put the port into its error state ({fault:?}); call toklat_reset"),
             ),
             PortError::Peer(fault) => Self::told(
                 libc::EPROTO,
-                format!(
+                &format!(
                     "The other side of the port broke its rings ({fault:?}); close the port and open it again"
                 ),
             ),

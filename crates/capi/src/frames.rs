@@ -102,7 +102,7 @@ pub unsafe extern "C" fn toklat_commit(
         if slots.is_null() {
             return Err(NO_ARRAY);
         }
-        // SAFETY: the caller's: `count` slots are readable, and nobody writes to them meanwhile.
+        // SAFETY: the caller's: `count` slots are readable, and no thread writes to them meanwhile.
         let slots = unsafe { slice::from_raw_parts(slots, count) };
         let frames = check(slots, handle.max_frame())?;
         fill(handle, queue, slots)?;

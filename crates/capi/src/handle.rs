@@ -61,7 +61,7 @@ impl Handle {
         }
     }
 
-    /// Bytes of the largest frame. In a pipe nobody but the rings sets a limit.
+    /// Bytes of the largest frame. In a pipe, the rings alone set a limit.
     pub fn max_frame(&mut self) -> usize {
         if self.port.name().contains(['{', '}']) {
             return self.port.send(0).slot_bytes().saturating_mul(MAX_FRAGS);
