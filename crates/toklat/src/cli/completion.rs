@@ -8,6 +8,7 @@ use clap::CommandFactory;
 use clap::builder::ValueParser;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
+use nic::kind::KINDS;
 
 use super::name::{Name, PortName, SwitchName};
 use super::{Cli, Client, Global, Result};
@@ -15,9 +16,6 @@ use crate::api::{PortInfo, SwitchInfo};
 
 /// By this variable a script says that it asks.
 const VARIABLE: &str = "TOKLAT_COMPLETE";
-
-/// The emulated NICs, by the names that `--nic` takes.
-const MODELS: [&str; 5] = ["82540em", "82574l", "am79c970a", "am79c973", "pcnet"];
 
 /// Bash divides words at colons and equals signs, which our names and options have: the script takes the line as it is, and
 /// leaves out of each candidate what bash thinks is the word before.
@@ -103,7 +101,7 @@ fn with_names(command: clap::Command) -> clap::Command {
             let both = |start: &OsStr| offer(start, switches().into_iter().chain(ports()));
             arg.add(ArgValueCompleter::new(both))
         } else if is::<dataplane::config::NicModel>(takes) {
-            arg.add(ArgValueCompleter::new(|start: &OsStr| offer(start, MODELS.map(String::from))))
+            arg.add(ArgValueCompleter::new(|start: &OsStr| offer(start, models())))
         } else {
             arg
         }
@@ -113,6 +111,11 @@ fn with_names(command: clap::Command) -> clap::Command {
 
 fn is<T: 'static>(parser: &ValueParser) -> bool {
     parser.type_id() == std::any::TypeId::of::<T>()
+}
+
+/// The emulated NICs, by the names that `--nic` takes.
+fn models() -> impl Iterator<Item = String> {
+    KINDS.iter().map(|kind| kind.name.to_owned()).chain(["pcnet".to_owned()])
 }
 
 /// The names that go on as the word does.
