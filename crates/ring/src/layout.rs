@@ -248,6 +248,15 @@ pub struct OwnerFlags {
     /// - Shown by: `dataplane` tests `faults`
     pub reset_wanted: AtomicU32,
     /// The process that syncs the ring at this moment, or 0: netmap's programs may be several.
+    ///
+    /// # Protocol: `owner_flags.holder` (netmap's programs)
+    /// - Writer: the process that syncs the ring
+    /// - Reader: other processes that have it
+    /// - Ordering: compare-exchange acquire, store release
+    /// - Partner: the ring header, `owner`
+    /// - Without it: two processes publish the same slots, and `owner` goes back
+    /// - Shown by: `netmap` test
+    ///   `a_ring_that_is_held_is_passed_over_until_its_holder_is_dead`
     pub holder: AtomicU32,
 }
 

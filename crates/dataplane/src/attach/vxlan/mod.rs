@@ -85,8 +85,25 @@ struct Tunnel {
     senders: Vec<OwnedFd>,
     sending: Mutex<Sending>,
     /// Copies of floods are still to be made, or senders to be told something.
+    ///
+    /// # Protocol: `Tunnel.has_work`
+    /// - Writer: holder of the sending lock
+    /// - Reader: home worker; the worker that settles
+    /// - Ordering: store release / load acquire
+    /// - Partner: floods and answers, which lie under the lock
+    /// - Without it: floods wait for the next datagram
+    /// - Shown by: `toklat` test `floods_reach_a_thousand_hosts_some_at_a_time`
     has_work: AtomicBool,
     /// The home worker may sleep.
+    ///
+    /// # Protocol: `Tunnel.sleeps`
+    /// - Writer: home worker, as it is armed and disarmed; the worker that settles (swap)
+    /// - Reader: the worker that settles
+    /// - Ordering: relaxed, a `SeqCst` fence on both sides between it and `has_work`; swap
+    ///   acquire-release
+    /// - Partner: `has_work`
+    /// - Without it: floods wait for the next datagram
+    /// - Shown by: `toklat` test `floods_reach_a_thousand_hosts_some_at_a_time`
     sleeps: AtomicBool,
     /// Wakes it.
     bell: OwnedFd,
@@ -98,6 +115,12 @@ struct Tunnel {
 }
 
 /// How the port is a member of VLANs: in which filter the stations are that frames leave to.
+///
+/// # Protocol: a tunnel's `Membership`
+/// - Writer: control thread
+/// - Reader: holder of the sending lock
+/// - Ordering: relaxed: frames meanwhile are looked up in either filter, and flooded if not found
+/// - Without it: a flood too many
 #[derive(Debug, Default)]
 pub(crate) struct Membership(AtomicU32);
 
