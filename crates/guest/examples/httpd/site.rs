@@ -37,11 +37,39 @@ pub struct Session {
     done: bool,
 }
 
+/// What the server looks at in a request.
+#[derive(Default)]
 struct Request<'a> {
     head_only: bool,
     keep_alive: bool,
+    has_body: bool,
     range: Option<&'a [u8]>,
     if_none_match: Option<&'a [u8]>,
+}
+
+impl<'a> Request<'a> {
+    fn of(parsed: &httparse::Request<'_, 'a>) -> Self {
+        let mut request = Self {
+            head_only: parsed.method == Some("HEAD"),
+            keep_alive: parsed.version == Some(1),
+            ..Self::default()
+        };
+        for header in &*parsed.headers {
+            let is = |name: &str| header.name.eq_ignore_ascii_case(name);
+            let word = header.value.trim_ascii();
+            if is("connection") {
+                let says = |said: &str| word.eq_ignore_ascii_case(said.as_bytes());
+                request.keep_alive = !says("close") && (request.keep_alive || says("keep-alive"));
+            } else if is("range") {
+                request.range = Some(word);
+            } else if is("if-none-match") {
+                request.if_none_match = Some(word);
+            } else if is("transfer-encoding") || (is("content-length") && word != b"0") {
+                request.has_body = true;
+            }
+        }
+        request
+    }
 }
 
 impl Site {
@@ -106,30 +134,10 @@ impl Site {
                 return data.len();
             }
         };
-        let mut request = Request {
-            head_only: parsed.method == Some("HEAD"),
-            keep_alive: parsed.version == Some(1),
-            range: None,
-            if_none_match: None,
-        };
-        let mut body = false;
-        for header in &*parsed.headers {
-            let is = |name: &str| header.name.eq_ignore_ascii_case(name);
-            if is("connection") {
-                let word = header.value.trim_ascii();
-                let says = |said: &str| word.eq_ignore_ascii_case(said.as_bytes());
-                request.keep_alive = !says("close") && (request.keep_alive || says("keep-alive"));
-            } else if is("range") {
-                request.range = Some(header.value);
-            } else if is("if-none-match") {
-                request.if_none_match = Some(header.value);
-            } else if is("transfer-encoding") || is("content-length") {
-                body |= is("transfer-encoding") || header.value.trim_ascii() != b"0";
-            }
-        }
+        let request = Request::of(&parsed);
         match parsed.method {
             // Where the body ends is not looked for, so nothing that follows is a request.
-            _ if body => session.end(io, "413 Content Too Large"),
+            _ if request.has_body => session.end(io, "413 Content Too Large"),
             Some("GET" | "HEAD") => self.answer(io, parsed.path.unwrap_or_default(), &request),
             _ => send_error(io, "405 Method Not Allowed", request.keep_alive),
         }
