@@ -16,6 +16,8 @@ pub struct Load {
     pub errors: u64,
     /// Bytes of bodies.
     pub bytes: u64,
+    /// Connections that were made.
+    pub made: u64,
     /// Connections that ended.
     pub lost: u64,
 }
@@ -39,6 +41,7 @@ impl Load {
             answers: 0,
             errors: 0,
             bytes: 0,
+            made: 0,
             lost: 0,
         }
     }
@@ -68,6 +71,7 @@ impl App for Load {
     }
 
     fn connected(&mut self, fetch: &mut Fetch, io: &mut Io<'_>) {
+        self.made += 1;
         self.ask(fetch, io);
     }
 
