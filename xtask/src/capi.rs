@@ -41,7 +41,9 @@ pub fn run(args: &[&str]) -> Result<()> {
 fn install(archive: &Path, prefix: &Path, dev: bool) -> Result<()> {
     let (lib, include) = (prefix.join("lib"), prefix.join("include"));
     for folder in [&lib.join("pkgconfig"), &include] {
-        fs::create_dir_all(folder).with_context(|| format!("Cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| {
+            format!("Cannot make {}; choose another place with --prefix DIR", folder.display())
+        })?;
     }
     copy(archive, &lib.join("libtoklat.a"))?;
     copy(&tool::root().join("crates/capi/include/toklat.h"), &include.join("toklat.h"))?;

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
+use ring::Interest;
+use ring::layout::Fault;
+
 use crate::kit::{compile, header, output, pkg_config, prefix, root, symbols};
 
 /// The functions that the header declares: names before a parenthesis, outside comments.
@@ -40,6 +43,27 @@ fn every_declared_function_has_an_address() {
     let file = dir.path().join("all.c");
     fs::write(&file, source).unwrap();
     output(&mut compile(&file, &dir.path().join("all")));
+}
+
+/// The numbers in the header are those of the ring library.
+#[test]
+fn constants_agree() {
+    let header = header();
+    let defined = |name: &str| {
+        let line = header.lines().find(|line| line.starts_with(&format!("#define TOKLAT_{name} ")));
+        let value = line.unwrap_or_else(|| panic!("{name}")).split_whitespace().nth(2).unwrap();
+        value.trim_end_matches('u').parse::<u32>().unwrap()
+    };
+    assert_eq!(defined("READ"), u32::from(Interest::READ.bits()));
+    assert_eq!(defined("WRITE"), u32::from(Interest::WRITE.bits()));
+    let mut faults = 0;
+    while let Some(fault) = Fault::from_number(faults + 1) {
+        let spelled = |c: char| if c.is_uppercase() { format!("_{c}") } else { c.to_string() };
+        let name: String = format!("{fault:?}").chars().map(spelled).collect();
+        faults += 1;
+        assert_eq!(defined(&format!("FAULT{}", name.to_uppercase())), faults);
+    }
+    assert_eq!(header.matches("#define TOKLAT_FAULT_").count(), faults as usize);
 }
 
 #[test]

@@ -15,6 +15,12 @@
     } while (0)
 #define REFUSED(call, error) CHECK((call) == -(error))
 
+/* The library asserts the same. */
+_Static_assert(sizeof(struct toklat_options) == 40 && offsetof(struct toklat_options, message) == 24, "options");
+_Static_assert(sizeof(struct toklat_slot) == 24 && offsetof(struct toklat_slot, length) == 12, "slot");
+_Static_assert(sizeof(struct toklat_frame) == 16 && offsetof(struct toklat_frame, length) == 8, "frame");
+_Static_assert(sizeof(struct toklat_stats) == 64 && offsetof(struct toklat_stats, reopens) == 56, "stats");
+
 enum { A_WHILE = 30000 };
 
 static unsigned char frame[64 * 2048 + 1] = { 255, 255, 255, 255, 255, 255, 2, 0, 0, 0, 0, 1, 0x88, 0xb5 };
