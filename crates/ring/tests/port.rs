@@ -103,6 +103,25 @@ fn slots_without_a_length_are_not_sent() {
 }
 
 #[test]
+fn slots_ahead_are_filled_before_they_are_taken() {
+    let (mut port, mut core) = port(8);
+    // So that those ahead lie on both sides of the ring's end.
+    assert_eq!(port.send(8).fill(5, |_| 1), 5);
+    port.flush().unwrap();
+    assert_eq!(core.take(9).len(), 5);
+    let mut out = port.send(8);
+    for ahead in 0..7_u8 {
+        assert!(out.window(ahead.into()).unwrap().write(0, ahead));
+    }
+    assert!(out.window(7).is_none() && out.room() == 7);
+    for _ in 0..7 {
+        out.slot().unwrap().set_len(1);
+    }
+    port.flush().unwrap();
+    assert_eq!(core.take(9), [[0], [1], [2], [3], [4], [5], [6]]);
+}
+
+#[test]
 fn queues_that_do_not_exist_have_neither_room_nor_frames() {
     let region = Region::private(RegionConfig::ports(1, 1, 8)).unwrap();
     let mut monitor = Port::inline(&region, "vale0:p/t", 0, 1, 8).unwrap();
