@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::OnceLock;
@@ -154,13 +154,16 @@ pub struct Running(pub Child);
 
 impl Running {
     pub fn start(command: &mut Command) -> Self {
-        Self(command.stderr(Stdio::piped()).spawn().unwrap())
+        Self(command.stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// Waits for a line of its errors that has this in it.
-    pub fn wait_for_line(&mut self, text: &str) {
-        let mut lines = BufReader::new(self.0.stderr.as_mut().unwrap()).lines();
-        assert!(lines.any(|line| line.unwrap().contains(text)), "it never says `{text}`");
+    /// What it prints until it ends, with success and within a minute.
+    pub fn finish(mut self) -> String {
+        let status = wait_for("end of the program", || self.0.try_wait().unwrap());
+        let mut told = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut told).unwrap();
+        assert!(status.success(), "{status}: {told}");
+        told
     }
 }
 

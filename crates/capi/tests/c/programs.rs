@@ -1,23 +1,21 @@
 //! C programs against a real daemon.
 
-use std::process::Stdio;
-
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::kit::{Daemon, Running, output};
+use crate::kit::{Daemon, Running};
 
 #[test]
 fn every_rule_of_the_header_holds() {
     let daemon = Daemon::start();
     daemon.add_switch("vale0");
-    output(&mut daemon.program("crates/capi/tests/c/rules.c"));
+    Running::start(&mut daemon.program("crates/capi/tests/c/rules.c")).finish();
 }
 
 #[test]
 fn a_broken_ring_is_reported_and_reset() {
     let daemon = Daemon::start();
     daemon.add_switch("vale0");
-    output(&mut daemon.program("crates/capi/tests/c/fault.c"));
+    Running::start(&mut daemon.program("crates/capi/tests/c/fault.c")).finish();
 }
 
 #[test]
@@ -25,14 +23,13 @@ fn the_sink_counts_what_the_generator_sends() {
     let daemon = Daemon::start();
     daemon.add_switch("vale0");
     let mut sink = daemon.program("examples/c/sink.c");
-    let sink = sink.args(["vale0:sink", "100"]).stdout(Stdio::piped()).spawn().unwrap();
+    let sink = Running::start(sink.args(["vale0:sink", "100"]));
     let _generator =
         Running::start(daemon.program("examples/c/generator.c").arg("vale0:generator"));
-    let done = sink.wait_with_output().unwrap();
-    let told = String::from_utf8(done.stdout).unwrap();
+    let told = sink.finish();
     let (frames, rest) = told.split_once(" frames, ").unwrap();
     let frames: u64 = frames.parse().unwrap();
-    assert!(done.status.success() && frames >= 100, "{told}");
+    assert!(frames >= 100, "{told}");
     assert_eq!(rest, format!("{} bytes\n", frames * 60));
 }
 
@@ -61,17 +58,16 @@ fn the_echo_outlives_a_killed_data_process() {
 fn the_echo_reopens_its_port_when_the_daemon_is_back() {
     let mut daemon = Daemon::start();
     daemon.add_switch("vale0");
-    let mut echo = Running::start(daemon.program("examples/c/echo.c").arg("vale0:echo"));
+    let _echo = Running::start(daemon.program("examples/c/echo.c").arg("vale0:echo"));
     exchange(&daemon);
     daemon.stop();
     daemon.start_again();
-    echo.wait_for_line("reopened");
     exchange(&daemon);
 }
 
 /// A generator gets a hundred frames back.
 fn exchange(daemon: &Daemon) {
     let mut generator = daemon.program("examples/c/generator.c");
-    let told = output(generator.args(["vale0:generator", "100"]));
+    let told = Running::start(generator.args(["vale0:generator", "100"])).finish();
     assert!(told.ends_with(" came back\n"), "{told}");
 }
