@@ -334,11 +334,16 @@ impl Supervisor {
         how.ok().flatten().unwrap_or_default()
     }
 
-    /// Ends all data processes in order.
+    /// Ends all data processes in order, also one that is being started; no other is started any more.
     pub async fn stop_all(&self) {
+        /// A change of the topology that takes longer is not waited for.
+        const PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+        let topology = tokio::time::timeout(PATIENCE, self.topology.lock()).await;
         for handle in self.handles() {
             handle.lock().await.remove().await;
         }
+        // Locked to the end of this process, which is near.
+        std::mem::forget(topology);
     }
 
     /// Takes up what was saved, or the topology file, and the data processes that run already. What
