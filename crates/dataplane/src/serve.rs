@@ -1,13 +1,13 @@
 //! One port's turn: gather, forward, complete, settle. What workers and inline switches share.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use fabric::Policy;
 use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, StallTime, Turn};
 use link::{Channel, Limiter, Tally};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
-use std::sync::atomic::{Ordering, fence};
 
 use crate::attach::{Exit, Heard, Source};
 use crate::port_link::{self, Change, FarQueue};
@@ -276,7 +276,11 @@ impl Served {
         for channel in self.queues.iter_mut().filter_map(|queue| queue.channel.as_deref_mut()) {
             frames += channel.abandon();
         }
-        frames += self.far.iter().map(|(_, far)| far.abandon()).sum::<usize>();
+        for (_, far) in &self.far {
+            let (given_up, tally) = far.abandon();
+            frames += given_up;
+            self.count(tally);
+        }
         self.counters.drop_frames(DropReason::Detached, frames as u64);
     }
 
@@ -381,10 +385,13 @@ impl Served {
     ) {
         let sent = tools.scratch.len();
         tools.scratch.judge(switch.map, &mut [(); 1024], |_, _| ());
+        let vias = tools.scratch.take_vias();
         let batch = tools.scratch.batch(switch.map);
         for i in 0..sent as u16 {
-            channel.admit(batch.pick(i), batch.offload(i), switch.now);
+            let via = vias.get(usize::from(i)).copied().unwrap_or(0);
+            channel.admit(batch.pick(i), (batch.offload(i), via), switch.now);
         }
+        tools.scratch.give_vias(vias);
         self.count(channel.take_tally());
         let ingress = self.source.queue(queue);
         ingress.complete(sent);

@@ -184,7 +184,8 @@ impl Worker {
         // after a later announcement.
         let table = unsafe { &*common.table.load(Ordering::Acquire) };
         // SAFETY: whatever frames point to is kept mapped by a port in this table or in `self.ports`, or is
-        // a channel's own memory, kept until completed; both outlive the pass, and stalled frames are given up before their port is dropped.
+        // a channel's own memory, kept until completed; both outlive the pass, and stalled frames are
+        // given up before their port is dropped.
         let map = unsafe { MapGuard::assume_mapped() }.at(now);
         let switch = Switch {
             ports: &table.ports,

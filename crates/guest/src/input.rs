@@ -110,8 +110,8 @@ impl Input<'_> {
         if ip.is_fragment() {
             return Err(Drop::Fragment);
         }
-        let nobody = from.is_multicast() || from.is_unspecified() || from.is_loopback();
-        if nobody || self.link.is_broadcast(from) || from == self.link.address {
+        let is_no_host = from.is_multicast() || from.is_unspecified() || from.is_loopback();
+        if is_no_host || self.link.is_broadcast(from) || from == self.link.address {
             return Err(Drop::BadSource);
         }
         match ip.protocol() {

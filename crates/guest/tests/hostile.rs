@@ -1,4 +1,4 @@
-//! Frames that nobody should send: nothing panics, memory stays bounded, every frame is accounted for.
+//! Frames that no host should send: nothing panics, memory stays bounded, every frame is accounted for.
 
 use std::net::SocketAddrV4;
 

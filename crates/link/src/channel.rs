@@ -35,6 +35,8 @@ pub struct Channel {
 struct Copied {
     due: Nanos,
     offload: Offload,
+    /// The host behind its port that sent it; 0 for the port itself.
+    via: u16,
     bytes: Vec<u8>,
 }
 
@@ -112,8 +114,9 @@ impl Channel {
         self.under_way.front().map(|frame| frame.due)
     }
 
-    /// Sends a frame on its way; for as many as there is [`room`](Self::room) for.
-    pub fn admit(&mut self, frame: Picked<'_>, offload: Offload, now: Nanos) {
+    /// Sends a frame on its way, with what travels beside it: its request, and the host behind its port that sent it. For
+    /// as many as there is [`room`](Self::room) for.
+    pub fn admit(&mut self, frame: Picked<'_>, beside: (Offload, u16), now: Nanos) {
         let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } =
             self.config;
         // Every frame draws all its numbers: what one setting says does not shift the fate that another brings.
@@ -127,19 +130,25 @@ impl Channel {
         }
         let delay = u64::from(delay_us - jitter_us.min(delay_us)) * 1000 + jitter;
         let due = if overtakes { now } else { self.latest.max(now + delay) };
-        self.put(frame, offload, due, overtakes);
+        self.put(frame, beside, due, overtakes);
         if twice && self.room() > 0 {
             self.tally.duplicated += 1;
-            self.put(frame, offload, due, overtakes);
+            self.put(frame, beside, due, overtakes);
         }
     }
 
-    fn put(&mut self, frame: Picked<'_>, offload: Offload, due: Nanos, overtakes: bool) {
+    fn put(
+        &mut self,
+        frame: Picked<'_>,
+        (offload, via): (Offload, u16),
+        due: Nanos,
+        overtakes: bool,
+    ) {
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.resize(frame.len(), 0);
         frame.copy_to(Bytes::of(&mut bytes));
         self.bytes += bytes.len();
-        let copied = Copied { due, offload, bytes };
+        let copied = Copied { due, offload, via, bytes };
         if overtakes {
             self.under_way.push_front(copied);
         } else {
@@ -157,6 +166,9 @@ impl Channel {
             scratch.push(Bytes::of(&mut frame.bytes).span());
             if frame.offload != Offload::NONE {
                 scratch.set_offload(frame.offload);
+            }
+            if frame.via != 0 {
+                scratch.set_via(frame.via);
             }
             self.lent.push_back(frame);
             released += 1;

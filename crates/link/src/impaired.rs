@@ -74,9 +74,10 @@ impl<E: Egress> Impaired<E> {
         self.inner().channel.hurry();
     }
 
-    /// Gives up what is under way; returns how many frames.
-    pub fn abandon(&self) -> usize {
-        self.inner().channel.abandon()
+    /// Gives up what is under way; returns how many frames, and what became of others.
+    pub fn abandon(&self) -> (usize, Tally) {
+        let mut inner = self.inner();
+        (inner.channel.abandon(), inner.channel.take_tally())
     }
 
     /// Hands on what is due, a few batches at most.
@@ -121,7 +122,7 @@ impl<E: Egress> Egress for Impaired<E> {
                 self.counters.drop_frames(DropReason::Full, (list.len() - n) as u64);
                 break;
             }
-            inner.channel.admit(batch.pick(*i), batch.offload(*i), batch.now());
+            inner.channel.admit(batch.pick(*i), (batch.offload(*i), 0), batch.now());
         }
         Delivered { finished: list.len() }
     }

@@ -124,7 +124,7 @@ pub mod flags {
     pub const MONITOR_RX: u64 = 0x200;
     /// A monitor that gets the buffers themselves.
     pub const ZCOPY_MON: u64 = 0x400;
-    /// Nobody else may bind these rings.
+    /// No other descriptor may bind these rings.
     pub const EXCLUSIVE: u64 = 0x800;
     /// No send rings.
     pub const RX_RINGS_ONLY: u64 = 0x2000;

@@ -20,7 +20,7 @@ use crate::lock::Lock;
 use crate::user::Memory;
 use crate::{fds, real};
 
-/// Epoll sets that nobody waits with.
+/// Epoll sets without a waiting thread.
 pub static WAITERS: Lock<Vec<Waiter>> = Lock::new(Vec::new());
 /// So long it is waited before it is slept: waking a sleeper takes longer.
 const AWAKE: Duration = Duration::from_micros(20);

@@ -15,7 +15,7 @@ fn send(channel: &mut Channel, numbers: impl IntoIterator<Item = u32>, now: Nano
         scratch.clear();
         scratch.push(Bytes::of(&mut bytes).span());
         scratch.judge(&map, &mut [()], |_, _| ());
-        channel.admit(scratch.batch(&map).pick(0), Offload::NONE, now);
+        channel.admit(scratch.batch(&map).pick(0), (Offload::NONE, 0), now);
     }
 }
 
@@ -172,4 +172,19 @@ fn frames_that_are_put_back_come_again_in_order() {
     channel.complete(2);
     channel.put_back();
     assert_eq!(receive(&mut channel, Nanos(0)), (2..10).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_frame_keeps_the_host_that_sent_it() {
+    // SAFETY: the frame lies in `bytes`, which outlives the scratch's use.
+    let map = unsafe { MapGuard::assume_mapped() };
+    let (mut channel, mut scratch, mut bytes) = (channel(|_| ()), Scratch::new(4), [0; 60]);
+    scratch.push(Bytes::of(&mut bytes).span());
+    scratch.judge(&map, &mut [()], |_, _| ());
+    for via in [7, 0, 9] {
+        channel.admit(scratch.batch(&map).pick(0), (Offload::NONE, via), Nanos(0));
+    }
+    scratch.clear();
+    assert_eq!(channel.release(&mut scratch, 4, Nanos(0)), 3);
+    assert_eq!(scratch.take_vias()[..3], [7, 0, 9]);
 }
