@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use frame::Mac;
-use ring::{Open, Port};
+use netring::{Open, Port};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A program that ends with the test: asked to, as the daemon's switches outlive one that is killed.

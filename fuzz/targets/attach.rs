@@ -4,8 +4,8 @@
 
 use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
-use ring::attach::{Reply, Request};
-use ring::layout::RingMemory;
+use netring::attach::{Reply, Request};
+use netring::layout::RingMemory;
 use shmem::Mapping;
 use zerocopy::FromBytes;
 

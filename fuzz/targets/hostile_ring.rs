@@ -12,8 +12,8 @@ use fabric::Policy;
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
-use ring::layout::RING_HEADER;
-use ring::{Port, Region, RegionConfig};
+use netring::layout::RING_HEADER;
+use netring::{Port, Region, RegionConfig};
 use toklat_fuzz::steps;
 
 const HOSTILE: Mac = Mac::local(66);

@@ -5,5 +5,5 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|script: &[u8]| {
-    ring::drive_hostile_pipe(script);
+    netring::drive_hostile_pipe(script);
 });

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-use ring::PortError;
+use netring::PortError;
 
 use crate::failure::{Failure, meaning};
 use crate::handle::{Handle, Stats, enter, number};

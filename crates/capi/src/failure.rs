@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::error::Error;
 use std::ffi::{CStr, CString, c_int};
 
-use ring::{OpenError, PortError, RegionError};
+use netring::{OpenError, PortError, RegionError};
 
 /// Why a call did not do what it was asked to.
 #[derive(Debug)]

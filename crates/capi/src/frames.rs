@@ -3,8 +3,8 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 
-use ring::Received;
-use ring::layout::MAX_FRAGS;
+use netring::Received;
+use netring::layout::MAX_FRAGS;
 use shmem::Bytes;
 
 use crate::failure::Failure;

@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::ffi::{CStr, CString, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use ring::Port;
-use ring::layout::MAX_FRAGS;
+use netring::Port;
+use netring::layout::MAX_FRAGS;
 
 use crate::failure::Failure;
 
@@ -109,7 +109,7 @@ pub fn number(count: usize) -> c_int {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ring::{Region, RegionConfig};
+    use netring::{Region, RegionConfig};
 
     fn handle() -> Handle {
         let region = Region::private(RegionConfig::ports(1, 1, 16)).unwrap();

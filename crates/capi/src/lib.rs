@@ -1,4 +1,4 @@
-//! The client library for programs in C: a thin layer over [`ring::Port`].
+//! The client library for programs in C: a thin layer over [`netring::Port`].
 //!
 //! `include/toklat.h` documents every function; its text is the contract, and the functions here say only what
 //! it does not. Each takes a pointer to a [`Handle`](handle::Handle) or refuses null with `-EINVAL`. Errors are

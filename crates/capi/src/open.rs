@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-use ring::Open;
+use netring::Open;
 
 use crate::failure::Failure;
 use crate::handle::{Handle, enter};

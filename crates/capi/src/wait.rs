@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use ring::{Interest, Readiness};
+use netring::{Interest, Readiness};
 
 use crate::failure::Failure;
 use crate::handle::{Handle, enter};

@@ -9,9 +9,9 @@ use fabric::Policy;
 use frame::Mac;
 use guests::{Error, Pair};
 use link::{RateLimiter, TokenBucket};
+use netring::{PipeConfig, Port, Region, RegionConfig};
 use nic::virtio::Features;
 use port::Nanos;
-use ring::{PipeConfig, Port, Region, RegionConfig};
 use toklat_dataplane::{Inline, SwitchConfig};
 
 const BATCH: usize = 64;
@@ -173,7 +173,7 @@ fn virtio(kind: Features, frames: usize, len: usize) -> Result<(), Error> {
 }
 
 fn pipe(frames: usize, len: usize) -> Result<(), Error> {
-    let (mut left, mut right) = ring::pipe(&PipeConfig::default())?;
+    let (mut left, mut right) = netring::pipe(&PipeConfig::default())?;
     let (mut sent, mut received, mut bytes) = (0, 0, 0);
     while received < frames {
         sent += send(&mut left, || &[0; 14], frames - sent, len)?;

@@ -4,8 +4,8 @@
 mod bytes;
 
 use fabric::Policy;
+use netring::layout::{Geometry, RingSpec};
 use nic::kind::{self, Kind};
-use ring::layout::{Geometry, RingSpec};
 use serde::{Deserialize, Serialize};
 
 pub use self::bytes::{NoBytes, parse_bytes};
@@ -104,9 +104,9 @@ pub struct RingAttach {
     pub supervised: bool,
 }
 
-impl From<&ring::Rings> for RingAttach {
-    fn from(rings: &ring::Rings) -> Self {
-        let ring::Rings { geometry, tx, rx, buf_usable, .. } = *rings;
+impl From<&netring::Rings> for RingAttach {
+    fn from(rings: &netring::Rings) -> Self {
+        let netring::Rings { geometry, tx, rx, buf_usable, .. } = *rings;
         Self { geometry, tx, rx, buf_usable, supervised: false }
     }
 }

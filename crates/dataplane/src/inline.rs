@@ -14,9 +14,9 @@
 
 use std::ops::Range;
 
-use ::ring::Rings;
 use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
 use frame::Mac;
+use netring::Rings;
 use port::{MapGuard, Nanos};
 
 use crate::attach::{self, AttachError, Attached, Exit};
@@ -71,7 +71,7 @@ impl Inline {
         })
     }
 
-    /// Plugs in the [`rings`](::ring::Port::rings) of a port of this process.
+    /// Plugs in the [`rings`](netring::Port::rings) of a port of this process.
     ///
     /// # Errors
     /// [`AttachError`] when the rings do not lie in their mapping, the forwarding table has no room for
@@ -304,9 +304,9 @@ fn filters_of(vlan: &VlanMode) -> Vec<Filter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ::ring::{Port, Region, RegionConfig};
     use fabric::{Origin, Station};
     use frame::VlanId;
+    use netring::{Port, Region, RegionConfig};
 
     #[test]
     fn configured_addresses_follow_their_port_through_changes_of_its_vlans() {

@@ -22,9 +22,9 @@ mod work;
 use std::sync::Arc;
 
 use fabric::{Fdb, FdbEntry};
+use netring::layout::{MAX_RINGS, MAX_SLOTS};
 use nic::virtio::QueueState;
 use port::{Counter, EgressCounters, IngressCounters, Nanos};
-use ring::layout::{MAX_RINGS, MAX_SLOTS};
 use shmem::sync::{AtomicU32, AtomicU64};
 use shmem::{Cursor, Mapping, Memfd, RegionError, Shareable, Shared, SharedSlice};
 

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use frame::Mac;
+use netring::{Port, Region, RegionConfig};
 use port::{
     Batch, Delivered, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Scratch,
 };
-use ring::{Port, Region, RegionConfig};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
 use toklat_dataplane::attach::{Attached, Exit, Source};
 use toklat_dataplane::{Inline, SwitchConfig, attach};

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use fabric::Policy;
+use netring::PortError;
+use netring::layout::{Fault, SlotWord, slot_flags};
 use port::Nanos;
-use ring::PortError;
-use ring::layout::{Fault, SlotWord, slot_flags};
 use toklat_dataplane::config::{Attachment, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::{Inline, SwitchConfig};

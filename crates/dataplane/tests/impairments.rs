@@ -3,8 +3,8 @@
 use fabric::Policy;
 use frame::Mac;
 use link::Impairment;
+use netring::{Port, Region, RegionConfig};
 use port::{DropReason, Nanos};
-use ring::{Port, Region, RegionConfig};
 use toklat_dataplane::{Inline, SwitchConfig};
 
 const SLOTS: u32 = 256;
@@ -56,7 +56,7 @@ impl Lab {
     fn turn(&mut self) -> Vec<u32> {
         self.now = self.now + STEP;
         self.switch.turn(self.now);
-        let number = |frame: ring::Received<'_>| {
+        let number = |frame: netring::Received<'_>| {
             u32::from_le_bytes(frame.to_vec()[14..18].try_into().unwrap())
         };
         let came = self.to.receive(SLOTS as usize).map(number).collect();

@@ -4,9 +4,9 @@ use std::os::fd::AsFd;
 use std::process::Command;
 
 use frame::Mac;
+use netring::layout::{Control, Geometry, RingMemory, RingSpec, SlotWord};
+use netring::{Port, Region, RegionConfig, Rings};
 use port::Nanos;
-use ring::layout::{Control, Geometry, RingMemory, RingSpec, SlotWord};
-use ring::{Port, Region, RegionConfig, Rings};
 use rustix::fs::MemfdFlags;
 use shmem::Mapping;
 use toklat_dataplane::{Inline, SwitchConfig};

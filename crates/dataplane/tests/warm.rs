@@ -5,8 +5,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use frame::Mac;
+use netring::{Port, Region, RegionConfig};
 use port::Nanos;
-use ring::{Port, Region, RegionConfig};
 use toklat_dataplane::{Inline, SwitchConfig};
 
 thread_local! {

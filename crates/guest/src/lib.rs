@@ -22,7 +22,7 @@
 //!     }
 //! }
 //!
-//! let port = ring::Port::open("vale0:echo")?;
+//! let port = netring::Port::open("vale0:echo")?;
 //! let config = Config::new(Mac::of_name("vale0:echo"), "10.0.0.2".parse()?, 24);
 //! let mut guest = Guest::new(Stack::new(RingNic::new(port), &config), Echo);
 //! guest.listen(7, 128)?;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use frame::MIN_FRAME;
-use ring::{Interest, Port, PortError};
+use netring::{Interest, Port, PortError};
 use tcp::Full;
 
 /// Most frames of a batch.

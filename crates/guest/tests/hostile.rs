@@ -5,8 +5,8 @@ use std::net::SocketAddrV4;
 use frame::checksum::Sum;
 use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Mac, Protocol, tcp_flags};
 use guest::{App, Bytes, Guest, Io, Nanos, RingNic};
+use netring::Port;
 use proptest::prelude::*;
-use ring::Port;
 use zerocopy::IntoBytes;
 
 #[path = "../examples/httpd/site.rs"]

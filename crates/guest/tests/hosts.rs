@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use frame::checksum::checksum;
 use frame::{Arp, ArpOperation, EtherType, Ethernet, Ipv4, Mac, Protocol};
 use guest::{Drop, Nanos, RingNic, Stack, UdpError};
-use ring::Port;
+use netring::Port;
 use zerocopy::IntoBytes;
 
 mod world;

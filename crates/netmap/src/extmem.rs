@@ -3,7 +3,7 @@
 //! The library puts a memory file in the place of the pages, so that the daemon and the data process can
 //! have it; both sides find out with [`geometry`] how it is divided.
 
-use ring::layout::{Geometry, RESERVED_BUFFERS};
+use netring::layout::{Geometry, RESERVED_BUFFERS};
 use rustix::io::Errno;
 
 use crate::abi::PoolsInfo;

@@ -16,15 +16,15 @@
 //! | [`port::PIPE`] | eventfd that wakes this end, eventfd that wakes the other |
 //! | [`port::SILENT`] | - |
 
-use ring::layout::{Geometry, RingSpec};
+use netring::layout::{Geometry, RingSpec};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::abi::{MOST_BODY, NAME, Offsets, PoolsInfo, option};
 
 /// Version of these messages: that of the attach protocol.
-pub const VERSION: u16 = ring::attach::VERSION;
+pub const VERSION: u16 = netring::attach::VERSION;
 /// What tells an [`Ask`] from other requests of the attach socket.
-pub const OP: u16 = ring::attach::op::NETMAP;
+pub const OP: u16 = netring::attach::op::NETMAP;
 
 /// What is asked for.
 pub mod kind {
@@ -160,4 +160,4 @@ pub struct Bound {
 }
 
 const _: () = assert!(size_of::<Ask>() < 1024 && size_of::<Answer>() < 1024);
-const _: () = assert!(size_of::<Ask>() > size_of::<ring::attach::Request>());
+const _: () = assert!(size_of::<Ask>() > size_of::<netring::attach::Request>());

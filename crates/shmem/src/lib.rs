@@ -13,7 +13,7 @@
 //!   both sides write are atomics with a named ordering ([`Cursor`], [`WakeFlag`]).
 //!
 //! The memory `unsafe` of toklat lives here. What it does not do: allocate inside a region (that is
-//! `ring`), or decide when a mapping may go away (that is `dataplane`).
+//! `netring`), or decide when a mapping may go away (that is `dataplane`).
 #![allow(unsafe_code, reason = "this crate is where toklat touches memory that others may write")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -9,7 +9,7 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use daemon::{Daemon, head_and_body, text};
-use ring::Interest;
+use netring::Interest;
 use serde_json::{Value, json};
 
 /// Writes a topology file beside the daemon's sockets; its path.

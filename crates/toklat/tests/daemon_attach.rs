@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use daemon::frames::{frame, receive, send, until_traffic_flows};
 use daemon::{Daemon, small, text};
-use ring::attach::{Reply, Request, op};
-use ring::layout::{Geometry, RingSpec};
-use ring::{Monitor, OpenError};
+use netring::attach::{Reply, Request, op};
+use netring::layout::{Geometry, RingSpec};
+use netring::{Monitor, OpenError};
 use rustix::io::{Errno, IoSlice};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -43,14 +43,14 @@ fn request(name: &str) -> Request {
 
 fn region() -> OwnedFd {
     let len = GEOMETRY.file_size() as usize;
-    shmem::Memfd::create("region", len, ring::Pages::Small).unwrap().into_fd()
+    shmem::Memfd::create("region", len, netring::Pages::Small).unwrap().into_fd()
 }
 
 fn connect(dir: &Path) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-    let address = SocketAddrUnix::new(dir.join(ring::attach::SOCKET)).unwrap();
+    let address = SocketAddrUnix::new(dir.join(netring::attach::SOCKET)).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
     let wait = Some(daemon::PATIENCE);
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Recv, wait).unwrap();
@@ -75,7 +75,7 @@ fn hear(socket: &OwnedFd) -> Reply {
     Reply::read_from_bytes(&bytes).unwrap()
 }
 
-fn errno(result: Result<ring::Port, OpenError>) -> Errno {
+fn errno(result: Result<netring::Port, OpenError>) -> Errno {
     match result {
         Err(OpenError::Refused { errno, message, .. }) => {
             assert!(message.contains("; "), "{message} has no remedy");
@@ -208,7 +208,7 @@ fn malformed_requests_are_refused_and_cost_others_nothing() {
     let (memory, fifo) = (region(), rustix::pipe::pipe().unwrap().0);
     let unsealed = rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&unsealed, GEOMETRY.file_size()).unwrap();
-    let small = shmem::Memfd::create("x", 4096, ring::Pages::Small).unwrap().into_fd();
+    let small = shmem::Memfd::create("x", 4096, netring::Pages::Small).unwrap().into_fd();
     let six = [memory.as_fd(); 6];
     let sixteen = [memory.as_fd(); 16];
     let socket = connect(daemon.dir());
@@ -267,7 +267,11 @@ fn a_port_costs_three_descriptors_at_most_and_gives_them_back() {
     let ports: Vec<_> = (0..100)
         .map(|i| {
             let name = format!("vale0:p{i}");
-            ring::Open::new(&name).slots(8).pages(ring::Pages::Small).directory(daemon.dir()).open()
+            netring::Open::new(&name)
+                .slots(8)
+                .pages(netring::Pages::Small)
+                .directory(daemon.dir())
+                .open()
         })
         .map(Result::unwrap)
         .collect();
@@ -283,7 +287,11 @@ fn a_full_switch_says_so_and_is_started_again_whole() {
     daemon.apply(&format!("[switch.vale0]\nmax_ports = {PORTS}"));
     let open = |daemon: &Daemon, i: usize| {
         let name = format!("vale0:p{i}");
-        ring::Open::new(&name).slots(4).pages(ring::Pages::Small).directory(daemon.dir()).open()
+        netring::Open::new(&name)
+            .slots(4)
+            .pages(netring::Pages::Small)
+            .directory(daemon.dir())
+            .open()
     };
     let mut ports: Vec<_> = (0..PORTS).map(|i| open(&daemon, i).unwrap()).collect();
     assert_eq!(errno(open(&daemon, PORTS)), Errno::NOSPC);

@@ -5,9 +5,9 @@ mod daemon;
 use std::os::fd::AsFd;
 
 use dataplane::attach::vhost_user::message::code;
+use netring::layout::Fault;
+use netring::{Interest, Port, PortError};
 use nic::virtio::Features;
-use ring::layout::Fault;
-use ring::{Interest, Port, PortError};
 use serde_json::Value;
 
 use daemon::Daemon;

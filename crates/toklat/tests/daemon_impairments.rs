@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use daemon::frames::{frame, receive, until_traffic_flows};
 use daemon::{Daemon, kill_process};
-use ring::Port;
+use netring::Port;
 use serde_json::json;
 
 /// Sends a frame and returns how long it took, and its number when it came.

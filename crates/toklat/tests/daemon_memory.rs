@@ -7,8 +7,8 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
 use dataplane::attach::vhost_user::message::code;
+use netring::{Open, OpenError, Port};
 use nic::virtio::Features;
-use ring::{Open, OpenError, Port};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 

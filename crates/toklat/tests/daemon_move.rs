@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use daemon::Daemon;
 use daemon::frames::{frame, receive, until_traffic_flows};
-use ring::Interest;
+use netring::Interest;
 use serde_json::json;
 
 /// How often each end is moved to the other worker and back.

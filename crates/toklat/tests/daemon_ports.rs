@@ -34,7 +34,11 @@ fn a_full_switch_fits_its_descriptors() {
     let started = Instant::now();
     let open = |i| {
         let name = format!("vale0:p{i}");
-        ring::Open::new(&name).slots(64).pages(ring::Pages::Small).directory(daemon.dir()).open()
+        netring::Open::new(&name)
+            .slots(64)
+            .pages(netring::Pages::Small)
+            .directory(daemon.dir())
+            .open()
     };
     let mut ports: Vec<_> = (0..PORTS).map(|i| open(i).unwrap()).collect();
     eprintln!("{PORTS} ports in {:?}", started.elapsed());

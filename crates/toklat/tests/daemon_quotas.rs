@@ -2,7 +2,7 @@
 
 mod daemon;
 
-use ring::{OpenError, Port};
+use netring::{OpenError, Port};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -141,7 +141,7 @@ fn regression_a_user_cannot_hold_all_pipes_connections_and_memory() {
         as_user(GREEDY, || {
             let kind = rustix::net::SocketType::SEQPACKET;
             let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
-            let path = daemon.dir().join(ring::attach::SOCKET);
+            let path = daemon.dir().join(netring::attach::SOCKET);
             let address = rustix::net::SocketAddrUnix::new(path).unwrap();
             rustix::net::connect(&socket, &address).map(|()| socket)
         })

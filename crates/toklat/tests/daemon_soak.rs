@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use daemon::frames::{frame, send, until_traffic_flows};
 use daemon::{Daemon, PATIENCE, descriptors, kill_process};
-use ring::Port;
+use netring::Port;
 use toklat::api::Stats;
 
 const TIME: Duration = Duration::from_secs(5);
@@ -45,7 +45,7 @@ fn client(daemon: &Daemon, random: &mut Random, slot: usize) -> Child {
 
 /// The numbers of the frames from station 1 that have arrived; floods of others are passed over.
 fn received(port: &mut Port) -> Vec<u64> {
-    let from_station_1 = |frame: ring::Received<'_>| {
+    let from_station_1 = |frame: netring::Received<'_>| {
         let bytes = frame.to_vec();
         (bytes[..12] == self::frame(1, 2, 0)[..12])
             .then(|| u64::from_le_bytes(bytes[16..24].try_into().unwrap()))

@@ -12,9 +12,9 @@ use std::path::PathBuf;
 
 use dataplane::attach::vfio_user::client::Client;
 use dataplane::attach::vhost_user::message::code;
-use ring::Port;
-use ring::attach::{Request, op};
-use ring::layout::{Geometry, RingSpec};
+use netring::Port;
+use netring::attach::{Request, op};
+use netring::layout::{Geometry, RingSpec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -119,7 +119,7 @@ fn connect(others: &Others) -> OwnedFd {
     let kind = SocketType::SEQPACKET;
     let socket =
         rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None).unwrap();
-    let address = SocketAddrUnix::new(others.daemon.dir().join(ring::attach::SOCKET)).unwrap();
+    let address = SocketAddrUnix::new(others.daemon.dir().join(netring::attach::SOCKET)).unwrap();
     rustix::net::connect(&socket, &address).unwrap();
     socket
 }
@@ -135,7 +135,7 @@ fn open(others: &Others, name: &str) -> OwnedFd {
         ..Request::new(op::OPEN, name)
     };
     let len = GEOMETRY.file_size() as usize;
-    let region = shmem::Memfd::create("region", len, ring::Pages::Small).unwrap().into_fd();
+    let region = shmem::Memfd::create("region", len, netring::Pages::Small).unwrap().into_fd();
     send_with(&socket, request.as_bytes(), &[region.as_fd()]).unwrap();
     let mut bytes = [0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];

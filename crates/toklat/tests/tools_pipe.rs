@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use dataplane::attach::pcap::Recording;
 use frame::Mac;
-use ring::{PipeConfig, Port, Region, RegionConfig, pipe};
+use netring::{PipeConfig, Port, Region, RegionConfig, pipe};
 use toklat::tools::bridge::forward;
 use toklat::tools::cap;
 use toklat::tools::generate::{Generator, Made, Replay, Source};

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use frame::checksum::Sum;
 use frame::{ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Mac, Protocol, Tcp, Udp};
-use ring::Port;
+use netring::Port;
 use serde_json::json;
 use toklat::vm::guest;
 use zerocopy::IntoBytes;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use frame::Mac;
-use ring::Port;
+use netring::Port;
 use serde_json::Value;
 use tempfile::TempDir;
 use toklat::vm::guest;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ring::{Interest, Open, Port, Region, RegionConfig};
+use netring::{Interest, Open, Port, Region, RegionConfig};
 
 /// Frames that are moved at once.
 const BATCH: usize = 256;

@@ -5,8 +5,8 @@ use std::time::Instant;
 use dataplane::{Inline, SwitchConfig};
 use fabric::Policy;
 use frame::Mac;
+use netring::{Port, Region, RegionConfig};
 use port::Nanos;
-use ring::{Port, Region, RegionConfig};
 
 const SLOTS: u32 = 256;
 const FRAMES: u64 = 1_000_000;

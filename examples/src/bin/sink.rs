@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ring::{Interest, Port};
+use netring::{Interest, Port};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);

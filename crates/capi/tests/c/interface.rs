@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::process::Command;
 
-use ring::Interest;
-use ring::layout::Fault;
+use netring::Interest;
+use netring::layout::Fault;
 
 use crate::kit::{compile, header, output, pkg_config, prefix, root, symbols};
 

@@ -109,7 +109,7 @@ pub enum AttachError {
     Region(#[from] shmem::RegionError),
     /// The region's division is out of range.
     #[error("The region's division cannot be used")]
-    Geometry(#[from] ::ring::layout::GeometryError),
+    Geometry(#[from] netring::layout::GeometryError),
     /// A descriptor is missing or of the wrong kind.
     #[error("Expected {expected} with the attachment")]
     Descriptors {

@@ -3,9 +3,9 @@
 use std::mem::offset_of;
 use std::sync::Arc;
 
+use netring::layout::MAX_SLOTS;
 use nic::virtio::QueueState;
 use port::{Counter, EgressCounters, IngressCounters};
-use ring::layout::MAX_SLOTS;
 use shmem::budget::Account;
 use shmem::sync::AtomicU32;
 use shmem::{Mapping, Shared, SharedSlice};

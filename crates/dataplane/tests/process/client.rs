@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use fabric::Policy;
 use frame::Mac;
-use ring::layout::{Fault, RingMemory};
-use ring::{Port, PortError, Region, RegionConfig};
+use netring::layout::{Fault, RingMemory};
+use netring::{Port, PortError, Region, RegionConfig};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use toklat_dataplane::config::{Attachment, Idle, PortConfig, SwitchConfig};
 use toklat_dataplane::control::{Answer, Command};

@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 
 use frame::Mac;
 use guest::{Config, RingNic, Stack};
-use ring::Port;
+use netring::Port;
 
 /// A host at `address` (`10.0.0.2/24`) on the port `name` (`vale0:web`).
 pub fn open(name: &str, address: &str) -> Result<Stack<RingNic>, Box<dyn Error>> {

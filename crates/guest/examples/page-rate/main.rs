@@ -15,7 +15,7 @@ use dataplane::{Inline, SwitchConfig};
 use fabric::Policy;
 use frame::Mac;
 use guest::{Bytes, Config, Guest, Nanos, RingNic, Stack};
-use ring::{Port, Region, RegionConfig};
+use netring::{Port, Region, RegionConfig};
 
 #[path = "../http-load/load.rs"]
 mod load;

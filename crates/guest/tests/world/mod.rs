@@ -7,7 +7,7 @@ use fabric::Policy;
 use frame::Mac;
 use guest::{Config, Nanos, RingNic, Stack};
 use link::Impairment;
-use ring::{Port, Region, RegionConfig};
+use netring::{Port, Region, RegionConfig};
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);

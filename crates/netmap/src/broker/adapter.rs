@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-use ring::layout::RingSpec;
+use netring::layout::RingSpec;
 
 use super::region::Shape;
 use crate::abi::{Register, flags, mode};

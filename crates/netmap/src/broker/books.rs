@@ -1,6 +1,6 @@
 //! Which interfaces, rings and buffers of a region are taken. Pure: no memory, no files.
 
-use ring::layout::RESERVED_BUFFERS;
+use netring::layout::RESERVED_BUFFERS;
 
 /// Numbers `0..len`, each free or taken.
 #[derive(Debug)]
@@ -59,7 +59,7 @@ pub(super) struct Books {
 
 impl Books {
     /// Nothing but the reserved buffers is taken.
-    pub(super) fn new(geometry: &ring::layout::Geometry) -> Self {
+    pub(super) fn new(geometry: &netring::layout::Geometry) -> Self {
         let mut buffers = Numbers::new(geometry.buf_num);
         buffers.take_run(RESERVED_BUFFERS);
         let [interfaces, rings] = [geometry.if_num, geometry.ring_num].map(Numbers::new);
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn reserved_buffers_are_never_handed_out_nor_taken_back() {
-        let geometry = ring::layout::Geometry { buf_num: 5, ..Default::default() };
+        let geometry = netring::layout::Geometry { buf_num: 5, ..Default::default() };
         let mut books = Books::new(&geometry);
         assert_eq!(books.take_buffers(4), None);
         assert_eq!(books.take_up_to(9), [2, 3, 4]);

@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use ring::layout::{Geometry, RingSpec};
+use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 

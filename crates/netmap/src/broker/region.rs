@@ -5,7 +5,7 @@
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use ring::layout::{
+use netring::layout::{
     BUFFER_STRIDE, Control, Geometry, IF_HEADER, RING_HEADER, RingSpec, Slot, SlotWord,
 };
 use rustix::io::Errno;

@@ -7,7 +7,7 @@
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use ring::layout::{
+use netring::layout::{
     MAX_FRAGS, RESERVED_BUFFERS, RingMemory, Slot, SlotWord, distance, next, previous, slot_flags,
 };
 use rustix::io::Errno;

@@ -2,7 +2,7 @@ use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 
-use ::ring::layout::{RingHeader, SlotWord, slot_flags};
+use netring::layout::{RingHeader, SlotWord, slot_flags};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
 

@@ -6,8 +6,8 @@ use anyhow::{Result, bail};
 use dataplane::Inline;
 use dataplane::config::PortId;
 use frame::Mac;
+use netring::{Port, Region, RegionConfig};
 use port::Nanos;
-use ring::{Port, Region, RegionConfig};
 
 use super::inline::{plug, switch};
 use super::lab::Lab;

@@ -8,8 +8,8 @@ use dataplane::{Inline, SwitchConfig};
 use fabric::Policy;
 use frame::Mac;
 use link::{RateLimiter, TokenBucket};
+use netring::{Port, Region, RegionConfig};
 use port::Nanos;
-use ring::{Port, Region, RegionConfig};
 
 use super::lab::Lab;
 use super::traffic::{self, Flow, SINK, SOURCE, on_core};

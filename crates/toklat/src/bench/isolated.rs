@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use ring::{Interest, Port};
+use netring::{Interest, Port};
 
 use super::lab::{Daemon, Lab};
 use super::traffic::{self, Flow, SINK, SOURCE, on_core};

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use ring::{Open, Port};
+use netring::{Open, Port};
 use rustix::process::Signal;
 
 use super::guests::Guests;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Result;
-use ring::{PipeConfig, Port};
+use netring::{PipeConfig, Port};
 
 use super::lab::Lab;
 use super::traffic::{self, Flow, SINK, SOURCE, on_core};
@@ -32,7 +32,7 @@ fn two_cores(
 }
 
 fn ends() -> Result<(Port, Port)> {
-    Ok(ring::pipe(&PipeConfig::default())?)
+    Ok(netring::pipe(&PipeConfig::default())?)
 }
 
 /// A producer that fills slots without touching buffers, and a consumer that reads lengths: Mpps.

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use frame::Mac;
-use ring::{Port, Region, RegionConfig};
+use netring::{Port, Region, RegionConfig};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::isolated::{self, POLLED};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use frame::Mac;
-use ring::{Port, Received};
+use netring::{Port, Received};
 
 /// Frames a generator sends at a time.
 pub const BATCH: usize = 64;

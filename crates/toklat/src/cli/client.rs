@@ -194,7 +194,7 @@ fn start_command(global: &Global) -> String {
     if dir == system && installed {
         return "systemctl start toklat".into();
     }
-    let start = if dir == ring::attach::runtime_directory() {
+    let start = if dir == netring::attach::runtime_directory() {
         "toklat daemon".into()
     } else {
         format!("toklat --dir {} daemon", dir.display())

@@ -33,7 +33,7 @@ impl Global {
     pub fn dir(&self) -> PathBuf {
         // An empty TOKLAT_DIR is none.
         let given = self.dir.clone().filter(|dir| !dir.as_os_str().is_empty());
-        given.unwrap_or_else(ring::attach::runtime_directory)
+        given.unwrap_or_else(netring::attach::runtime_directory)
     }
 
     /// Prints `value` as JSON, if that is asked for, or else the table made of it; a table without

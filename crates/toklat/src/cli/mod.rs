@@ -215,7 +215,7 @@ pub struct UsageError(pub &'static str);
 fn exit_code(error: &anyhow::Error) -> ExitCode {
     let not_running = |e: &(dyn std::error::Error + 'static)| {
         matches!(e.downcast_ref(), Some(ClientError::NotRunning { .. }))
-            || matches!(e.downcast_ref(), Some(ring::OpenError::NoDaemon { .. }))
+            || matches!(e.downcast_ref(), Some(netring::OpenError::NoDaemon { .. }))
     };
     if error.is::<UsageError>() || error.is::<tools::traffic::TrafficError>() {
         ExitCode::from(2)

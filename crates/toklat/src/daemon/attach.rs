@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use dataplane::config::RingAttach;
 use jail::strangers::{Descriptor, closer};
-use ring::attach::{Reply, Request, VERSION, flags, op};
-use ring::layout::{Geometry, RingSpec};
+use netring::attach::{Reply, Request, VERSION, flags, op};
+use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 use shmem::Memfd;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -105,7 +105,7 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
     }
     let known = flags::MONITOR_TX | flags::MONITOR_RX | flags::EXCLUSIVE | flags::EXISTING;
     if request.flags & !known != 0 || request.reserved != 0 {
-        return Err(bad("Unknown flags are set", "set the flags of ring::attach::flags only"));
+        return Err(bad("Unknown flags are set", "set the flags of netring::attach::flags only"));
     }
     let name = request.name().ok_or_else(|| bad("The name is no text", "use switch:port"))?;
     match request.op {
@@ -126,7 +126,9 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
             }
             Ok(Ask::OpenPipe { name, end })
         }
-        other => Err(bad(format!("There is no operation {other}"), "use one of ring::attach::op")),
+        other => {
+            Err(bad(format!("There is no operation {other}"), "use one of netring::attach::op"))
+        }
     }
 }
 
@@ -195,7 +197,8 @@ fn check_region(
     buf_usable: u32,
     rings: &[RingSpec],
 ) -> Result<(), ApiError> {
-    let wrong = |e: ring::layout::GeometryError| bad(e.to_string(), "see ring::layout for limits");
+    let wrong =
+        |e: netring::layout::GeometryError| bad(e.to_string(), "see netring::layout for limits");
     geometry.check(memory.len).map_err(wrong)?;
     if !(64..=geometry.buf_size).contains(&buf_usable) {
         let reason = format!("Buffers of {} bytes cannot hold {buf_usable}", geometry.buf_size);

@@ -60,7 +60,7 @@ impl Directory {
     /// directories.
     pub fn undo(&self, own_sockets: bool) {
         if own_sockets {
-            for name in [api::SOCKET, ring::attach::SOCKET] {
+            for name in [api::SOCKET, netring::attach::SOCKET] {
                 let _ = fs::remove_file(self.path.join(name));
             }
         }

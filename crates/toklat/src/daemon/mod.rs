@@ -66,7 +66,7 @@ use crate::api::{self, ApiError, ErrorCode, Quota, Stop};
 /// How the daemon runs.
 #[derive(Clone, Debug)]
 pub struct DaemonOptions {
-    /// Where its sockets are ([`ring::attach::runtime_directory`]).
+    /// Where its sockets are ([`netring::attach::runtime_directory`]).
     pub dir: PathBuf,
     /// A topology file that is applied at start if nothing was applied before.
     pub topology: Option<PathBuf>,
@@ -237,7 +237,7 @@ async fn supervise(
     // Whoever asked us to stop hears that we do; a client that does not listen is not waited for.
     let _ = tokio::time::timeout(Duration::from_secs(1), control).await;
     if own_sockets {
-        for name in [api::SOCKET, ring::attach::SOCKET] {
+        for name in [api::SOCKET, netring::attach::SOCKET] {
             // Nothing is lost if it stays: the next daemon replaces it.
             let _ = std::fs::remove_file(options.dir.join(name));
         }
@@ -309,7 +309,7 @@ impl Sockets {
             Some(socket) => socket,
             None => {
                 let group = options.group.as_deref();
-                open_up(&options.dir.join(ring::attach::SOCKET), group, seqpacket::listen)?
+                open_up(&options.dir.join(netring::attach::SOCKET), group, seqpacket::listen)?
             }
         };
         let control = match control {

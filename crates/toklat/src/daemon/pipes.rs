@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use jail::strangers::Descriptor;
-use ring::layout::{Geometry, RingSpec};
+use netring::layout::{Geometry, RingSpec};
 use rustix::event::EventfdFlags;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;

@@ -1,8 +1,8 @@
 //! `toklat bridge`: passes frames between two ports, both ways.
 
 use anyhow::Context;
-use ring::layout::MAX_FRAGS;
-use ring::{Interest, Port, Region, RegionConfig};
+use netring::layout::MAX_FRAGS;
+use netring::{Interest, Port, Region, RegionConfig};
 
 use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use crate::cli::Global;
@@ -27,7 +27,7 @@ pub struct BridgeArgs {
 }
 
 /// Slots of each ring.
-const SLOTS: u32 = ring::layout::SLOTS;
+const SLOTS: u32 = netring::layout::SLOTS;
 
 /// Runs `toklat bridge`.
 ///
@@ -50,7 +50,7 @@ fn open_both(args: &BridgeArgs, global: &Global) -> anyhow::Result<[Port; 2]> {
         Some(Region::create(config).context("Cannot make a region for both ports")?)
     };
     let open = |name: &str| {
-        let open = ring::Open::new(name).slots(SLOTS);
+        let open = netring::Open::new(name).slots(SLOTS);
         args.open.open(
             match &region {
                 Some(region) => open.in_region(region),

@@ -7,8 +7,8 @@ use std::time::Duration;
 use anyhow::Context;
 use dataplane::attach::pcap::Recording;
 use frame::{Mac, VlanId};
-use ring::layout::MAX_FRAGS;
-use ring::{Interest, Outgoing, Port};
+use netring::layout::MAX_FRAGS;
+use netring::{Interest, Outgoing, Port};
 
 use super::SINK_MAC;
 use super::pace::Pacer;
@@ -333,7 +333,7 @@ const DRAIN: u64 = 1_000_000_000;
 ///
 /// # Errors
 /// If the port fails. Frames that nobody takes within a second are left behind without an error.
-pub fn drain(port: &mut Port) -> Result<(), ring::PortError> {
+pub fn drain(port: &mut Port) -> Result<(), netring::PortError> {
     let (slots, deadline) = (port.slots().0, now() + DRAIN);
     while port.send(slots).room() + 1 < slots && now() < deadline {
         port.flush()?;

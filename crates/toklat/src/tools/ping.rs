@@ -2,7 +2,7 @@
 
 use anyhow::bail;
 use frame::{ETHERNET_HEADER, Mac};
-use ring::{Interest, Port};
+use netring::{Interest, Port};
 
 use super::roundtrip::{
     MIN_PAYLOAD, RoundTrips, Schedule, Summary, answer, reply_number, write_request,

@@ -65,7 +65,7 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
 
 /// That a daemon answers: without one, the program would say that there is no netmap.
 fn find_daemon(directory: &Path) -> Result {
-    let socket = directory.join(ring::attach::SOCKET);
+    let socket = directory.join(netring::attach::SOCKET);
     let connect = || {
         let kind = SocketType::SEQPACKET;
         let fd = rustix::net::socket(AddressFamily::UNIX, kind, None)?;
@@ -75,9 +75,9 @@ fn find_daemon(directory: &Path) -> Result {
     match connect() {
         Ok(_) => Ok(()),
         Err(rustix::io::Errno::ACCESS | rustix::io::Errno::PERM) => {
-            Err(ring::OpenError::Denied { socket: socket.clone() }.into())
+            Err(netring::OpenError::Denied { socket: socket.clone() }.into())
         }
-        Err(source) => Err(ring::OpenError::NoDaemon { socket: socket.clone(), source }.into()),
+        Err(source) => Err(netring::OpenError::NoDaemon { socket: socket.clone(), source }.into()),
     }
 }
 

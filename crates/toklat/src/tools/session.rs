@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
-use ring::{Interest, OpenError, Port};
+use netring::{Interest, OpenError, Port};
 use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use rustix::time::ClockId;
@@ -125,16 +125,16 @@ impl OpenArgs {
     /// Opens a port for a tool.
     ///
     /// # Errors
-    /// [`ring::OpenError`], with the name.
+    /// [`netring::OpenError`], with the name.
     pub fn port(self, name: &str, global: &Global) -> anyhow::Result<Port> {
-        self.open(ring::Open::new(name), name, global)
+        self.open(netring::Open::new(name), name, global)
     }
 
     /// Opens the port of this name as `open` says.
     ///
     /// # Errors
-    /// [`ring::OpenError`], with the name.
-    pub fn open(self, open: ring::Open, name: &str, global: &Global) -> anyhow::Result<Port> {
+    /// [`netring::OpenError`], with the name.
+    pub fn open(self, open: netring::Open, name: &str, global: &Global) -> anyhow::Result<Port> {
         let open = open.directory(global.dir());
         let opened = if self.create { open } else { open.existing() }.open();
         let is_missing =
@@ -218,8 +218,8 @@ impl Rest {
     /// Passes the time; `port` wakes the sleeper.
     ///
     /// # Errors
-    /// [`ring::PortError`].
-    pub fn take(self, port: &mut Port, interest: Interest) -> Result<(), ring::PortError> {
+    /// [`netring::PortError`].
+    pub fn take(self, port: &mut Port, interest: Interest) -> Result<(), netring::PortError> {
         match self {
             Self::Spin => std::hint::spin_loop(),
             Self::Yield => rustix::thread::sched_yield(),
@@ -233,7 +233,7 @@ impl Rest {
     /// Passes the time; either port wakes the sleeper when it has received something.
     ///
     /// # Errors
-    /// [`ring::PortError`].
+    /// [`netring::PortError`].
     pub fn take_both(self, ports: &mut [Port; 2], interest: Interest) -> anyhow::Result<()> {
         let Self::Sleep(time) = self else {
             let [first, _] = ports;

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use frame::{MIN_FRAME, Mac, write_announcement};
-use ring::{Interest, Port};
+use netring::{Interest, Port};
 
 use super::SINK_MAC;
 use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};

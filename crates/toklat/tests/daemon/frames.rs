@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ring::Port;
+use netring::Port;
 
 use super::PATIENCE;
 
@@ -24,7 +24,7 @@ pub fn send(port: &mut Port, frame: &[u8]) -> bool {
 
 /// The numbers of the frames that are there now.
 pub fn receive(port: &mut Port) -> Vec<u64> {
-    let ours = |frame: ring::Received<'_>| {
+    let ours = |frame: netring::Received<'_>| {
         let bytes = frame.to_vec();
         let number = bytes[16..24].try_into().unwrap();
         (bytes[12..14] == [0x88, 0xb5]).then(|| u64::from_le_bytes(number))

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use ring::{Open, Pages, Port};
+use netring::{Open, Pages, Port};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
@@ -195,7 +195,7 @@ impl Daemon {
     }
 
     /// Opens a port with small rings.
-    pub fn open(&self, name: &str) -> Result<Port, ring::OpenError> {
+    pub fn open(&self, name: &str) -> Result<Port, netring::OpenError> {
         small(name).directory(self.dir()).open()
     }
 }

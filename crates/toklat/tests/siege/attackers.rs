@@ -10,9 +10,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use dataplane::attach::vhost_user::message::code;
+use netring::attach::Request;
+use netring::{Open, Pages, Port};
 use nic::virtio::Features;
-use ring::attach::Request;
-use ring::{Open, Pages, Port};
 use rustix::event::epoll;
 use rustix::fs::FallocateFlags;
 use rustix::net::{
@@ -88,7 +88,7 @@ fn send_with(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
 fn attach_socket() -> Option<OwnedFd> {
     let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).ok()?;
-    let address = SocketAddrUnix::new(directory().join(ring::attach::SOCKET)).ok()?;
+    let address = SocketAddrUnix::new(directory().join(netring::attach::SOCKET)).ok()?;
     rustix::net::connect(&socket, &address).ok()?;
     Some(socket)
 }
@@ -308,7 +308,7 @@ fn watches() {
         let _watches = watch(victim.as_fd());
         // It says that it sleeps, and is woken by frames of its own.
         while victim.flush().is_ok() {
-            let _ = victim.arm(ring::Interest::READ);
+            let _ = victim.arm(netring::Interest::READ);
             sender.push(&frame(10, 11, 0));
             breathe();
             victim.receive(64).count();

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use ring::{Interest, Open, Pages, Port};
+use netring::{Interest, Open, Pages, Port};
 
 use super::daemon::frames::{frame, receive, until_traffic_flows};
 use super::{directory, until};

@@ -21,8 +21,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ::ring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
 use jail::strangers::{Descriptor, Inlet};
+use netring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
 use port::{Counter, Ingress};
 use shmem::budget::Account;
 use shmem::{Buffers, LentWindow, Mapping, Memfd, Pool, Shared, Windows};

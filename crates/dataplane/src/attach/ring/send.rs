@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ::ring::layout::{
+use netring::layout::{
     Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, previous,
     slot_flags,
 };

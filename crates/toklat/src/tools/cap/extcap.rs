@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use ring::Monitor;
+use netring::Monitor;
 
 use super::super::pcap::CaptureWriter;
 use super::super::session::RunArgs;
@@ -172,7 +172,7 @@ fn watch(args: &ExtcapArgs, name: &PortName, global: &Global) -> anyhow::Result<
         Direction::Received => Monitor::Received,
     };
     let name = name.to_string();
-    let open = ring::Open::new(&name).slots(SLOTS).directory(global.dir()).monitor(monitor);
+    let open = netring::Open::new(&name).slots(SLOTS).directory(global.dir()).monitor(monitor);
     let mut port = open.open().with_context(|| format!("Cannot watch {name}"))?;
     let path = args.fifo.as_deref().unwrap_or_else(|| Path::new("-"));
     let fifo = File::options().write(true).open(path);

@@ -11,8 +11,8 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, ensure};
 use frame::{ArpOperation, EtherType, Layers, Network, Transport, tcp_flags};
-use ring::layout::slot_flags::TXMON;
-use ring::{Interest, Monitor, Port};
+use netring::layout::slot_flags::TXMON;
+use netring::{Interest, Monitor, Port};
 
 use self::files::Files;
 pub use self::files::Rotation;
@@ -68,7 +68,7 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
         (_, true) => Monitor::Received,
         _ => Monitor::Both,
     };
-    let open = ring::Open::new(&args.port).slots(SLOTS).directory(global.dir()).monitor(monitor);
+    let open = netring::Open::new(&args.port).slots(SLOTS).directory(global.dir()).monitor(monitor);
     let mut port = open.open().with_context(|| format!("Cannot watch {}", args.port))?;
     let to: Box<dyn Output> = match &args.write {
         None => Box::new(Lines::new(std::io::stdout().lock())),

@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, ensure};
 use frame::Mac;
-use ring::{Interest, Port};
+use netring::{Interest, Port};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 

@@ -89,7 +89,7 @@ pub enum Monitor {
 /// How a port is to be opened.
 ///
 /// ```no_run
-/// use ring::{Open, Region, RegionConfig};
+/// use netring::{Open, Region, RegionConfig};
 ///
 /// let region = Region::create(RegionConfig::ports(2, 1, 512))?;
 /// let left = Open::new("vale0:left").slots(512).in_region(&region).open()?;

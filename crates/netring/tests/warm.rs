@@ -5,7 +5,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use ring::{PipeConfig, Region, RegionConfig, pipe};
+use netring::{PipeConfig, Region, RegionConfig, pipe};
 
 struct Counting;
 

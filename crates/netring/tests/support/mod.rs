@@ -3,8 +3,8 @@
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-use ring::layout::{Fault, RingMemory, SlotWord, advance, distance, next, previous, slot_flags};
-use ring::{Port, Rings};
+use netring::layout::{Fault, RingMemory, SlotWord, advance, distance, next, previous, slot_flags};
+use netring::{Port, Rings};
 
 /// The core's side of a port's first send and first receive ring, with receive buffers handed out
 /// last in, first out.

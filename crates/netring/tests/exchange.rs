@@ -5,8 +5,8 @@ mod support;
 
 use std::sync::Arc;
 
-use ring::layout::RingMemory;
-use ring::{OtherRegion, PipeConfig, Port, Region, RegionConfig, pipe};
+use netring::layout::RingMemory;
+use netring::{OtherRegion, PipeConfig, Port, Region, RegionConfig, pipe};
 use support::FakeCore;
 
 const SLOTS: u32 = 8;

@@ -6,9 +6,9 @@ mod support;
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use netring::layout::Fault;
+use netring::{Interest, Port, PortError, Region, RegionConfig};
 use proptest::prelude::*;
-use ring::layout::Fault;
-use ring::{Interest, Port, PortError, Region, RegionConfig};
 use support::FakeCore;
 
 fn port(slots: u32) -> (Port, FakeCore) {

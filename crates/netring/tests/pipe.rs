@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::Duration;
 
-use ring::{Interest, PARTS_BYTES, PartsError, PipeConfig, Port, PortError, pipe};
+use netring::{Interest, PARTS_BYTES, PartsError, PipeConfig, Port, PortError, pipe};
 
 #[test]
 fn frames_pass_and_buffers_come_back() {
@@ -207,6 +207,6 @@ fn waiting_ends_with_its_time() {
     assert_eq!(right.receive(1).count(), 1);
     right.flush().unwrap();
     assert!(left.wait(Interest::all(), tenth).unwrap().writable);
-    assert!(matches!(left.reopen(), Err(ring::OpenError::NotOpenedHere)));
+    assert!(matches!(left.reopen(), Err(netring::OpenError::NotOpenedHere)));
     assert!(matches!(left.flush(), Ok::<(), PortError>(())));
 }

@@ -11,7 +11,7 @@
 //! [`layout::RingSpec`] it was told and checked, and believes nothing that stands in the memory.
 //!
 //! ```no_run
-//! use ring::{Interest, Port};
+//! use netring::{Interest, Port};
 //!
 //! let mut port = Port::open("vale0:p1")?;
 //! let mut out = port.send(64); // up to 64 free slots, lent

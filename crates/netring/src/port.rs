@@ -345,7 +345,7 @@ impl Port {
     ///
     /// ```no_run
     /// # use rustix::event::epoll;
-    /// use ring::{Interest, Port};
+    /// use netring::{Interest, Port};
     ///
     /// let mut port = Port::open("vale0:p1")?;
     /// let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;

@@ -201,7 +201,7 @@ pub struct Control {
     /// - Ordering: as in a send ring: store release / load acquire
     /// - Partner: `Control.owner` of the same ring
     /// - Without it: the receiving end reads a frame before its bytes, or sleeps for ever
-    /// - Shown by: `ring` tests `hostile`, `pipe`
+    /// - Shown by: `netring` tests `hostile`, `pipe`
     pub core: Line<Cursor>,
     /// The core's flags.
     pub core_flags: Line<CoreFlags>,

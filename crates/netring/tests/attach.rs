@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ring::attach::{Reply, Request, SOCKET, VERSION, flags, op};
-use ring::{Interest, Monitor, Open, OpenError, Port, PortError, Region, RegionConfig};
+use netring::attach::{Reply, Request, SOCKET, VERSION, flags, op};
+use netring::{Interest, Monitor, Open, OpenError, Port, PortError, Region, RegionConfig};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -90,7 +90,7 @@ fn a_port_is_lent_whole_and_its_token_carries_kicks() {
     assert_eq!([asked.tx.rings, asked.tx.slots, asked.rx.rings, asked.rx.slots], [2, 64, 2, 64]);
     assert_eq!((port.max_frame(), port.queues()), (1518, (2, 2)));
     let rings = port.rings();
-    let core = ring::layout::RingMemory::of(&rings.mapping, &rings.geometry, 0, 64).unwrap();
+    let core = netring::layout::RingMemory::of(&rings.mapping, &rings.geometry, 0, 64).unwrap();
     let kicks = || {
         let mut bytes = [0; 9];
         rustix::net::recv(&token, &mut bytes[..], RecvFlags::DONTWAIT).map_or(0, |(_, len)| len)
@@ -103,8 +103,9 @@ fn a_port_is_lent_whole_and_its_token_carries_kicks() {
     assert_eq!(kicks(), 1, "one kick an arming");
     core.control.core_flags.0.wake.arm();
     let first = rings.rx.first;
-    let receive = ring::layout::RingMemory::of(&rings.mapping, &rings.geometry, first, 64).unwrap();
-    let filled = ring::layout::SlotWord { len: 5, ..receive.slots[0].load() };
+    let receive =
+        netring::layout::RingMemory::of(&rings.mapping, &rings.geometry, first, 64).unwrap();
+    let filled = netring::layout::SlotWord { len: 5, ..receive.slots[0].load() };
     receive.slots[0].store(filled);
     receive.control.core.0.publish(1);
     assert_eq!(port.receive(9).count(), 1);

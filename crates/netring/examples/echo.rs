@@ -3,11 +3,11 @@
 //!
 //! ```text
 //! toklat daemon &
-//! cargo run --release -p toklat-ring --example echo -- vale0:echo
+//! cargo run --release -p toklat-netring --example echo -- vale0:echo
 //! toklat ping vale0:me
 //! ```
 
-use ring::{Interest, Port};
+use netring::{Interest, Port};
 use shmem::Bytes;
 
 /// Exchanges the destination and the source address.

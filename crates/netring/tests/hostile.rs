@@ -1,9 +1,9 @@
 //! Objective: the other end of a pipe cannot do more to us than end the pipe. Steps: scripts of stores
 //! to the shared rings between our calls, known ones and random ones.
 
+use netring::layout::Fault;
+use netring::{PortError, drive_hostile_pipe};
 use proptest::prelude::*;
-use ring::layout::Fault;
-use ring::{PortError, drive_hostile_pipe};
 
 /// Rings are laid out in the order `{` send, `}` receive, `}` send, `{` receive; ours is the `{` end.
 const TWIN: u8 = 1;

@@ -1,8 +1,8 @@
 //! Objective: regions are laid out as `netmap-abi.md` has it, and what a port had comes back. Steps:
 //! ports in private regions; numbers read from the memory byte by byte.
 
-use ring::layout::Geometry;
-use ring::{Open, PipeConfig, Port, Region, RegionConfig, RegionError, pipe};
+use netring::layout::Geometry;
+use netring::{Open, PipeConfig, Port, Region, RegionConfig, RegionError, pipe};
 use shmem::{Bytes, Mapping};
 
 fn u32_at(map: &Mapping, at: u64) -> u32 {
