@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use dataplane::attach::Attached;
-use dataplane::attach::vhost_user::session::Kept;
+use dataplane::attach::guest::kept::Kept;
 use dataplane::config::SwitchConfig;
 use dataplane::state::{PortState, State};
 use frame::Mac;

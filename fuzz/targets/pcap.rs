@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    match dataplane::attach::pcap::parse(bytes) {
+    match dataplane::attach::buffered::pcap::parse(bytes) {
         Ok(recording) => {
             assert!(!recording.is_empty());
             let mut last = std::time::Duration::ZERO;

@@ -2,7 +2,7 @@
 //! the stream ends.
 #![no_main]
 
-use dataplane::attach::stream::{Fifo, next_frame};
+use dataplane::attach::buffered::stream::{Fifo, next_frame};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (Vec<u8>, Vec<u8>)| {

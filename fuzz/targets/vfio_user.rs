@@ -16,11 +16,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::attach::Attached;
-use dataplane::attach::vfio_user::message::{
+use dataplane::attach::card::message::{
     Fields, HEADER, ProtocolError, command, words, write_header,
 };
-use dataplane::attach::vfio_user::migration::{DeviceState, MAX_TRANSFER};
-use dataplane::attach::vfio_user::{Plug, Server, Summons};
+use dataplane::attach::card::migration::{DeviceState, MAX_TRANSFER};
+use dataplane::attach::card::{Plug, Server, Summons};
 use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
 use dataplane::state::PortState;
 use fabric::Interrupts;

@@ -11,9 +11,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::attach::Attached;
-use dataplane::attach::vhost_user::FrontEnd;
-use dataplane::attach::vhost_user::message::{self, ProtocolError};
-use dataplane::attach::vhost_user::session::{Answer, Offer, Session};
+use dataplane::attach::virtio::FrontEnd;
+use dataplane::attach::virtio::message::{self, ProtocolError};
+use dataplane::attach::virtio::session::{Answer, Offer, Session};
 use dataplane::state::PortState;
 use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;

@@ -146,7 +146,7 @@ impl NicModel {
             Self::Am79c973 => &kind::AM79C973,
             Self::OneAccess => &kind::ONE_ACCESS,
             #[cfg(test)]
-            Self::Loopback => &crate::attach::vfio_user::LOOPBACK,
+            Self::Loopback => &crate::attach::card::LOOPBACK,
         }
     }
 }

@@ -9,7 +9,7 @@ use fabric::Policy;
 use frame::Mac;
 use rustix::fs::{MemfdFlags, SealFlags};
 use toklat_dataplane::SwitchConfig;
-use toklat_dataplane::attach::vhost_user::message::{self, code};
+use toklat_dataplane::attach::virtio::message::{self, code};
 use toklat_dataplane::config::{Attachment, Idle, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::state::{LimitOf, State};

@@ -9,7 +9,7 @@ use frame::Mac;
 use link::{RateLimiter, TokenBucket};
 use netring::{Port, Region, RegionConfig};
 use port::{DropReason, Nanos};
-use toklat_dataplane::attach::{self, AttachError, Attached};
+use toklat_dataplane::attach::{self, AttachError, Attached, buffered};
 use toklat_dataplane::state::PortState;
 use toklat_dataplane::{Inline, SwitchConfig};
 
@@ -171,7 +171,7 @@ fn sockets_and_files_are_read_as_far_as_a_port_may_send() {
         let (ours, theirs) = UnixDatagram::pair().unwrap();
         (0..10).for_each(|number| assert_eq!(theirs.send(&frame(number)).unwrap(), 60));
         let socket = OwnedFd::from(ours).into();
-        (Some(theirs), Box::new(move |state: &_| attach::dgram::attach(socket, state)) as Attach)
+        (Some(theirs), Box::new(move |state: &_| buffered::dgram::attach(socket, state)) as Attach)
     };
     let pcap = || {
         let mut file = tempfile::tempfile().unwrap();
@@ -182,7 +182,7 @@ fn sockets_and_files_are_read_as_far_as_a_port_may_send() {
             file.write_all(&frame(number)).unwrap();
         }
         let file = OwnedFd::from(file);
-        let read = move |state: &_| attach::pcap::attach_read(&file, false, 0, state, false);
+        let read = move |state: &_| buffered::pcap::attach_read(&file, false, 0, state, false);
         (None, Box::new(read) as Attach)
     };
     for (_kept, attach) in [dgram(), pcap()] {

@@ -15,7 +15,7 @@ use fabric::{Policy, VlanMode};
 use frame::VlanId;
 use host::{Namespace, obstacle, skip};
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
-use toklat_dataplane::attach::{self, AttachError, Attached, Exit};
+use toklat_dataplane::attach::{AttachError, Attached, Exit, buffered};
 use toklat_dataplane::state::{PortState, PortStats};
 use toklat_dataplane::{Inline, SwitchConfig};
 
@@ -74,7 +74,7 @@ impl Lab {
         let mut switch = switch();
         for (queues, policy) in taps.into_iter().zip(policies) {
             let attach = |state: &PortState| {
-                let mut attached = attach::tap::attach(queues, true, state)?;
+                let mut attached = buffered::tap::attach(queues, true, state)?;
                 for egress in &mut attached.egresses {
                     *egress = Arc::new(Taking(egress.clone(), takes)).into();
                 }
@@ -94,7 +94,7 @@ impl Lab {
         let between = [sockets.0.into(), sockets.1.into()];
         let switches = taps.into_iter().zip(between).map(|(queues, socket)| {
             let mut switch = switch();
-            let tap = |state: &PortState| attach::tap::attach(queues, true, state);
+            let tap = |state: &PortState| buffered::tap::attach(queues, true, state);
             switch.add_attached("tap", Policy::default(), tap).unwrap();
             let socket = |state: &PortState| attach(socket, state);
             // A Unix socket holds few datagrams (net.unix.max_dgram_qlen).
@@ -292,8 +292,8 @@ fn what_crosses_a_socket_is_cut_before_it() {
         return skip("what_crosses_a_socket_is_cut_before_it", why);
     }
     let stream =
-        |socket, state: &PortState| attach::stream::attach(OwnedFd::into(socket), state, false);
-    let dgram = |socket, state: &PortState| attach::dgram::attach(OwnedFd::into(socket), state);
+        |socket, state: &PortState| buffered::stream::attach(OwnedFd::into(socket), state, false);
+    let dgram = |socket, state: &PortState| buffered::dgram::attach(OwnedFd::into(socket), state);
     let labs: [&dyn Fn() -> Lab; 2] = [&|| Lab::over(UnixStream::pair().unwrap(), stream), &|| {
         Lab::over(UnixDatagram::pair().unwrap(), dgram)
     }];

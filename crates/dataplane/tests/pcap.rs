@@ -8,7 +8,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::pcapng::{Block, PcapNgParser};
 use port::{DropReason, Nanos};
 use rustix::fs::MemfdFlags;
-use toklat_dataplane::attach::pcap::{attach_read, attach_write};
+use toklat_dataplane::attach::buffered::pcap::{attach_read, attach_write};
 use toklat_dataplane::state::PortState;
 use toklat_dataplane::{AttachError, Inline, SwitchConfig};
 

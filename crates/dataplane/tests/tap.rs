@@ -9,7 +9,7 @@ use bench::Bench;
 use fabric::Policy;
 use host::{Namespace, obstacle, skip};
 use port::DropReason;
-use toklat_dataplane::attach;
+use toklat_dataplane::attach::buffered;
 use toklat_dataplane::config::Attachment;
 use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::PortState;
@@ -28,7 +28,7 @@ fn tap(at: &Namespace, address: &str) -> (OwnedFd, UdpSocket) {
 
 impl Bench {
     fn add(&mut self, name: &str, queue: OwnedFd) -> u16 {
-        let attach = |state: &PortState| attach::tap::attach(vec![queue], true, state);
+        let attach = |state: &PortState| buffered::tap::attach(vec![queue], true, state);
         self.switch.add_attached(name, Policy::default(), attach).unwrap()
     }
 

@@ -4,7 +4,7 @@ mod daemon;
 
 use std::os::fd::AsFd;
 
-use dataplane::attach::vhost_user::message::code;
+use dataplane::attach::virtio::message::code;
 use netring::layout::Fault;
 use netring::{Interest, Port, PortError};
 use nic::virtio::Features;

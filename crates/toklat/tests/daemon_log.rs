@@ -5,7 +5,7 @@ mod daemon;
 use std::io::Read;
 use std::time::Instant;
 
-use dataplane::attach::vhost_user::message::code;
+use dataplane::attach::virtio::message::code;
 use rustix::pipe::fcntl_setpipe_size;
 
 use daemon::Daemon;

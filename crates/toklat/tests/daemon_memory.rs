@@ -6,7 +6,7 @@ mod daemon;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 
-use dataplane::attach::vhost_user::message::code;
+use dataplane::attach::virtio::message::code;
 use netring::{Open, OpenError, Port};
 use nic::virtio::Features;
 use rustix::io::Errno;

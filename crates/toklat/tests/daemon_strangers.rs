@@ -10,8 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 
-use dataplane::attach::vfio_user::client::Client;
-use dataplane::attach::vhost_user::message::code;
+use dataplane::attach::card::client::Client;
+use dataplane::attach::virtio::message::code;
 use netring::Port;
 use netring::attach::{Request, op};
 use netring::layout::{Geometry, RingSpec};

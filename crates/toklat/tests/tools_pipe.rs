@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dataplane::attach::pcap::Recording;
+use dataplane::attach::buffered::pcap::Recording;
 use frame::Mac;
 use netring::{PipeConfig, Port, Region, RegionConfig, pipe};
 use toklat::tools::bridge::forward;

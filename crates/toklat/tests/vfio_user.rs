@@ -6,8 +6,8 @@ mod daemon;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dataplane::attach::vfio_user::client::ClientError::{self, Refused};
-use dataplane::attach::vfio_user::migration::DeviceState;
+use dataplane::attach::card::client::ClientError::{self, Refused};
+use dataplane::attach::card::migration::DeviceState;
 use rustix::io::Errno;
 use serde_json::{Value, json};
 

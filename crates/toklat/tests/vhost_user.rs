@@ -8,7 +8,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dataplane::attach::vhost_user::message::code;
+use dataplane::attach::virtio::message::code;
 use frame::Mac;
 use nic::virtio::driver::Buffer;
 use nic::virtio::{Features, Inflight};

@@ -11,7 +11,7 @@ use daemon::frames::send;
 use daemon::front_end::{FrontEnd, reply, say};
 use daemon::namespace::Namespace;
 use daemon::underlay::{Underlay, ip, pings, transfer};
-use dataplane::attach::vhost_user::message::code;
+use dataplane::attach::virtio::message::code;
 use nic::virtio::Features;
 use serde_json::{Value, json};
 

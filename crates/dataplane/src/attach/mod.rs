@@ -1,25 +1,27 @@
-//! Every kind of port, one file each.
+//! Every kind of port.
+//!
+//! ```text
+//!   ring/      clients of shared memory                    vxlan/   tunnels
+//!   buffered/  taps, sockets, capture files                null     ports without an owner
+//!   virtio/, card/  guests, over what they share: guest/
+//! ```
 
-mod bells;
-pub mod dgram;
+pub mod buffered;
+pub mod card;
 mod exit;
-mod moderation;
+pub mod guest;
 pub mod null;
-pub mod pcap;
 pub mod ring;
-pub mod stream;
-pub mod tap;
-pub mod vfio_user;
-pub mod vhost_user;
+pub mod virtio;
 pub mod vxlan;
 
 use std::os::fd::BorrowedFd;
 
 use port::{Ingress, Nanos};
 
-pub(crate) use self::bells::Rung;
-pub use self::bells::{Bell, Bells};
 pub use self::exit::Exit;
+pub(crate) use self::guest::bells::Rung;
+pub use self::guest::bells::{Bell, Bells};
 
 /// What an owner says that is no frame: it accesses registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +123,7 @@ pub enum AttachError {
     MonitorSends,
     /// The capture file cannot be used.
     #[error("The capture file cannot be attached")]
-    Pcap(#[from] pcap::PcapError),
+    Pcap(#[from] buffered::pcap::PcapError),
     /// The forwarding table has no room for the port's addresses.
     #[error(
         "The forwarding table has no room for {0}, which the port was given; raise fdb_entries, or give \

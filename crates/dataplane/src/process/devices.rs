@@ -11,8 +11,8 @@ use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
 use super::Process;
-use crate::attach::vfio_user::message::ProtocolError;
-use crate::attach::vfio_user::{Plug, Server};
+use crate::attach::card::message::ProtocolError;
+use crate::attach::card::{Plug, Server};
 use crate::attach::{AttachError, Attached, null};
 use crate::config::{NicConfig, PortConfig, PortId};
 use crate::state::Doing;

@@ -16,9 +16,10 @@ use rustix::io::Errno;
 use shmem::budget::Account;
 
 use super::{Process, Record};
-use crate::attach::vhost_user::FrontEnd;
-use crate::attach::vhost_user::message::{self, Message, ProtocolError};
-use crate::attach::vhost_user::session::{Answer, Kept, Offer, Refused};
+use crate::attach::guest::kept::Kept;
+use crate::attach::virtio::FrontEnd;
+use crate::attach::virtio::message::{self, Message, ProtocolError};
+use crate::attach::virtio::session::{Answer, Offer, Refused};
 use crate::attach::{AttachError, Attached, null};
 use crate::config::{Attachment, PortConfig, PortId};
 use crate::control::{self, Answer as ControlAnswer, ChannelError};

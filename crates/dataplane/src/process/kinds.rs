@@ -6,7 +6,7 @@ use fabric::Monitor;
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
-use crate::attach::{self, AttachError, Attached};
+use crate::attach::{self, AttachError, Attached, buffered};
 use crate::config::Attachment;
 use crate::state::PortState;
 
@@ -40,24 +40,24 @@ pub(super) fn attach(
         | Attachment::Vxlan(_) => Ok((attach::null::vacant(), None)),
         Attachment::Tap { uso } => {
             let queues = descriptors.into_iter().map(Descriptor::into_ours).collect();
-            Ok((attach::tap::attach(queues, *uso, state)?, None))
+            Ok((buffered::tap::attach(queues, *uso, state)?, None))
         }
         Attachment::Stream => {
             let socket = one(descriptors, "a connected stream socket")?;
-            Ok((attach::stream::attach(socket, state, resume)?, None))
+            Ok((buffered::stream::attach(socket, state, resume)?, None))
         }
         Attachment::Dgram => {
             let socket = one(descriptors, "a datagram socket")?;
-            Ok((attach::dgram::attach(socket, state)?, None))
+            Ok((buffered::dgram::attach(socket, state)?, None))
         }
         Attachment::PcapRead { repeat, speed_percent } => {
             let file = one(descriptors, "a capture file")?.into_ours();
-            let pcap = attach::pcap::attach_read(&file, *repeat, *speed_percent, state, resume)?;
+            let pcap = buffered::pcap::attach_read(&file, *repeat, *speed_percent, state, resume)?;
             Ok((pcap, None))
         }
         Attachment::PcapWrite => {
             let file = one(descriptors, "a file for frames")?.into_ours();
-            Ok((attach::pcap::attach_write(file, state)?, None))
+            Ok((buffered::pcap::attach_write(file, state)?, None))
         }
     }
 }

@@ -9,8 +9,8 @@ use shmem::budget::Account;
 
 use super::remakes::Remakes;
 use super::{Process, Record, kinds};
-use crate::attach::vfio_user::Server;
-use crate::attach::vhost_user::FrontEnd;
+use crate::attach::card::Server;
+use crate::attach::virtio::FrontEnd;
 use crate::attach::vxlan::{self, Membership};
 use crate::attach::{AttachError, Attached, Exit};
 use crate::config::{Attachment, PortConfig, PortId};

@@ -11,7 +11,7 @@ use shmem::Pages;
 
 use super::*;
 use crate::attach::Source;
-use crate::attach::vhost_user::message;
+use crate::attach::virtio::message;
 use crate::config::{Attachment, WorkerConfig};
 use crate::serve::Served;
 

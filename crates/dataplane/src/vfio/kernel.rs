@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use shmem::Mapping;
 
-use crate::attach::vfio_user::message::irq;
+use crate::attach::card::message::irq;
 
 /// `VFIO_TYPE1v2_IOMMU`.
 pub const TYPE1V2: libc::c_ulong = 3;

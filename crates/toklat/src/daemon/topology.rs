@@ -293,7 +293,7 @@ pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<
 fn check_kind(name: &str, kind: &PortKind) -> Result<(), ApiError> {
     match kind {
         PortKind::Tap { ifname, queues, .. } => {
-            let most = dataplane::attach::tap::MAX_QUEUES as u64;
+            let most = dataplane::attach::buffered::tap::MAX_QUEUES as u64;
             check_range(name, "queues", u64::from(*queues), 1, most)?;
             let good = (1..16).contains(&ifname.len())
                 && ifname.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '/' | '%' | ':'))

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
-use dataplane::attach::pcap::Recording;
+use dataplane::attach::buffered::pcap::Recording;
 use frame::{Mac, VlanId};
 use netring::layout::MAX_FRAGS;
 use netring::{Interest, Outgoing, Port};

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use dataplane::attach::pcap::{PcapError as ReadError, Recording, parse};
+use dataplane::attach::buffered::pcap::{PcapError as ReadError, Recording, parse};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{

@@ -4,8 +4,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use dataplane::attach::vfio_user::client::{Client, ClientError, Registers};
-use dataplane::attach::vfio_user::migration::DeviceState;
+use dataplane::attach::card::client::{Client, ClientError, Registers};
+use dataplane::attach::card::migration::DeviceState;
 use nic::csb::Version;
 use nic::driver::Dma;
 use nic::e1000::Chip;

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
 
-use dataplane::attach::vhost_user::message::{self, code};
+use dataplane::attach::virtio::message::{self, code};
 use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueLayout};
 use rustix::event::EventfdFlags;

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dataplane::attach::vhost_user::message::code;
+use dataplane::attach::virtio::message::code;
 use netring::attach::Request;
 use netring::{Open, Pages, Port};
 use nic::virtio::Features;

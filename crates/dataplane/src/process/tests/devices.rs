@@ -11,9 +11,9 @@ use rustix::net::SocketAddrUnix;
 use shmem::Mapping;
 
 use super::*;
-use crate::attach::vfio_user::client::{Client, ClientError};
-use crate::attach::vfio_user::message::{HEADER, command, flags, irq, longs, words};
-use crate::attach::vfio_user::migration::DeviceState;
+use crate::attach::card::client::{Client, ClientError};
+use crate::attach::card::message::{HEADER, command, flags, irq, longs, words};
+use crate::attach::card::migration::DeviceState;
 use crate::config::{Doorbell, NicConfig, NicModel};
 
 mod forms;

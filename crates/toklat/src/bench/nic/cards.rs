@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use dataplane::attach::vfio_user::client::{Client, Registers, Traps};
+use dataplane::attach::card::client::{Client, Registers, Traps};
 use frame::Mac;
 use nic::driver::Dma;
 use nic::e1000::Chip;

@@ -10,8 +10,8 @@ use shmem::Mapping;
 use shmem::budget::Account;
 
 use super::{Answer, Refused, Session};
-use crate::attach::vhost_user::memory::{self, MemoryError};
-use crate::attach::vhost_user::message::InflightAreas;
+use crate::attach::guest::memory::{self, MemoryError};
+use crate::attach::virtio::message::InflightAreas;
 
 /// Most bytes of the areas of one front end, which keeps their file for as long as it likes.
 const MAX_BYTES: u64 = 1 << 20;

@@ -17,10 +17,9 @@
 //! breaks a queue has that queue stopped: its fault is counted and said once on standard error, the
 //! front end hears of it by the queue's error eventfd, and the other queues run on.
 
-mod guest;
-pub(super) mod memory;
 pub mod message;
 pub mod session;
+mod source;
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -35,11 +34,11 @@ use rustix::net::SendFlags;
 use shmem::Shared;
 use shmem::budget::Account;
 
-use self::guest::{Announcement, Guest, Queue, Unplugged};
-pub use self::memory::MemoryError;
 use self::message::{ProtocolError, Receiver};
-use self::session::{Changes, Kept, Offer, Refused, Session};
-use super::moderation::Moved;
+use self::session::{Changes, Offer, Refused, Session};
+use self::source::{Announcement, Guest, Queue, Unplugged};
+use super::guest::kept::Kept;
+use super::guest::moderation::Moved;
 use super::{AttachError, Attached, Bell, Bells, Exit, null};
 use crate::state::{self, PortState};
 

@@ -16,10 +16,9 @@ use shmem::{GuestMemory, GuestRange, Mapping};
 use super::message::{ProtocolError, Request, irq, longs, version, words};
 use super::migration::{self, MAX_TRANSFER, Migration};
 use super::models::Card;
-use super::vectors::Pin;
-use crate::attach::vhost_user::memory::{MemoryError, Slot};
-use crate::attach::vhost_user::message::Region;
-use crate::attach::vhost_user::session::Kept;
+use crate::attach::guest::kept::Kept;
+use crate::attach::guest::memory::{MemoryError, Region, Slot};
+use crate::attach::guest::vectors::Pin;
 
 /// Most ranges of a guest's memory.
 const MAX_RANGES: usize = 256;

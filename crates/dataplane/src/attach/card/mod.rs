@@ -21,12 +21,11 @@
 //! A front end that breaks the protocol is taken leave of, and its port waits for the next one. A guest
 //! that breaks its device finds it stopped, which is said once.
 
-mod bus;
 pub mod client;
 mod courier;
 mod line;
 #[cfg(test)]
-mod loopback;
+pub(super) mod loopback;
 #[cfg(test)]
 pub(crate) use self::loopback::LOOPBACK;
 pub mod message;
@@ -34,8 +33,8 @@ pub mod migration;
 mod mirror;
 mod models;
 mod session;
+mod source;
 mod stopped;
-pub(super) mod vectors;
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -51,7 +50,6 @@ use rustix::io::Errno;
 use shmem::GuestMemory;
 use shmem::budget::Account;
 
-use self::bus::{Bus, Wire};
 use self::courier::Courier;
 use self::line::{Front, Line};
 use self::message::{Header, ProtocolError, Request};
@@ -59,17 +57,18 @@ use self::migration::DeviceState;
 use self::mirror::Mirror;
 use self::models::{Card, Room};
 use self::session::Session;
+use self::source::{Bus, Wire};
 use self::stopped::Stopped;
-use self::vectors::Vectors;
-use super::moderation::{Moderation, Moved};
-use super::vhost_user::session::Kept;
+use super::guest::kept::Kept;
+use super::guest::moderation::{Moderation, Moved};
+use super::guest::vectors::Vectors;
 use super::{AttachError, Attached, Bells, Exit, null};
 use crate::config::{Doorbell, NicConfig, PortId};
 use crate::state::PortState;
 use crate::user::Payer;
 use crate::worker::clock;
 
-pub use self::bus::Summons;
+pub use self::source::Summons;
 
 /// Receive queues that a model may have.
 const RECEIVE_QUEUES: usize = 2;

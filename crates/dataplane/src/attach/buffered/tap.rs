@@ -24,7 +24,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use shmem::{Bytes, Shared, Span};
 
-use super::{AttachError, Attached, Bells, Exit, Source};
+use crate::attach::{AttachError, Attached, Bells, Exit, Source};
 use crate::state::PortState;
 
 /// Most queues of a tap.

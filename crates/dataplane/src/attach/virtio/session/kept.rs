@@ -1,6 +1,5 @@
 //! What the keeper has of a session, so that a successor of this process goes on with it.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jail::strangers::Descriptor;
@@ -10,8 +9,9 @@ use shmem::budget::Account;
 
 use super::inflight::{Areas, SavedAreas};
 use super::{Log, Offer, Ring, Session};
-use crate::attach::vhost_user::memory::{self, Slot};
-use crate::attach::vhost_user::message::{Region, Request, RingAddress};
+use crate::attach::guest::kept::Kept;
+use crate::attach::guest::memory::{self, Region, Slot};
+use crate::attach::virtio::message::{Request, RingAddress};
 
 /// The name under which what is not descriptors is kept.
 pub(super) const SESSION: &str = "session";
@@ -47,9 +47,6 @@ impl Counted {
         }
     }
 }
-
-/// What is kept for a successor, by name: a value and a descriptor.
-pub type Kept = BTreeMap<String, (Value, Option<Arc<Descriptor>>)>;
 
 impl Session {
     /// What a successor of this process needs to go on with the session.

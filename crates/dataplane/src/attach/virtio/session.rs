@@ -22,10 +22,9 @@ use shmem::{DirtyLog, GuestMemory};
 
 use self::inflight::Areas;
 use self::kept::Counted;
-pub use self::kept::Kept;
 pub use self::offer::Offer;
-use super::memory::{self, MemoryError, Slot};
-use super::message::{ProtocolError, Region, Request, RingAddress};
+use super::message::{ProtocolError, Request, RingAddress};
+use crate::attach::guest::memory::{self, MemoryError, Region, Slot};
 
 /// vhost's own feature bits: pages that are written are to be logged; protocol features are negotiated.
 const LOG_ALL: u64 = 1 << 26;

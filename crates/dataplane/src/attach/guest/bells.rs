@@ -7,7 +7,7 @@ use fabric::Interrupts;
 use port::Nanos;
 
 use super::moderation::{Moderation, Moved};
-use super::vfio_user::vectors::{Asked, Vectors};
+use super::vectors::{Asked, Vectors};
 use crate::serve::Side;
 use crate::user::Waker;
 use crate::worker::clock;

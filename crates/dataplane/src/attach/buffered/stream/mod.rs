@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketType};
 use shmem::{Bytes, Shared};
 
-use super::{AttachError, Attached, Bells, Source};
+use crate::attach::{AttachError, Attached, Bells, Source};
 use crate::state::PortState;
 use crate::user::Payer;
 

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType};
 use shmem::{Bytes, Shared};
 
-use super::{AttachError, Attached, Bells, Source};
+use crate::attach::{AttachError, Attached, Bells, Source};
 use crate::state::PortState;
 use crate::user::Payer;
 

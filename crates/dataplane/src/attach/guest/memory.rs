@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use jail::strangers::{Descriptor, Kind, kind};
 use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
 use shmem::budget::{Account, OverBudget};
 use shmem::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, LentWindow, RegionError};
-
-use super::message::Region;
 
 /// Most regions of a guest's memory: what a front end is told that there are slots for.
 pub const MAX_SLOTS: usize = 64;
@@ -63,6 +62,19 @@ impl From<RegionError> for MemoryError {
             error => Self::Map(error),
         }
     }
+}
+
+/// A range of the guest's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Region {
+    /// Where the guest sees it.
+    pub guest: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Where the front end sees it: rings are named by these addresses.
+    pub user: u64,
+    /// Where it starts in its file.
+    pub offset: u64,
 }
 
 /// A region with its file.

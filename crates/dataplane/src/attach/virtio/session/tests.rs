@@ -1,6 +1,6 @@
 use super::kept::SESSION;
 use super::*;
-use crate::attach::vhost_user::message::InflightAreas;
+use crate::attach::virtio::message::InflightAreas;
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 

@@ -9,7 +9,7 @@ use nic::pci::Config;
 use port::Nanos;
 use shmem::Shared;
 
-use crate::attach::moderation::Moderation;
+use super::moderation::Moderation;
 use crate::state::BusCounters;
 use crate::user::Waker;
 
@@ -200,8 +200,8 @@ mod tests {
     use rustix::event::EventfdFlags;
     use shmem::Mapping;
 
-    use super::super::loopback::IDENTITY;
     use super::*;
+    use crate::attach::card::loopback::IDENTITY;
     use crate::user::Payer;
 
     /// A device that wants what it was told to want.

@@ -3,7 +3,7 @@
 use frame::Mac;
 use nic::virtio::Features;
 
-use crate::attach::vhost_user::message::CONFIG_SPACE;
+use crate::attach::virtio::message::CONFIG_SPACE;
 
 /// What a port lets its guest see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,6 +20,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 
 pub use self::receive::Receiver;
+use crate::attach::guest::memory::Region;
 
 /// Bytes of a header.
 pub const HEADER: usize = 12;
@@ -120,19 +121,6 @@ pub enum ProtocolError {
     /// More messages than their replies are read.
     #[error("The front end does not read its replies")]
     Unread,
-}
-
-/// A range of the guest's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Region {
-    /// Where the guest sees it.
-    pub guest: u64,
-    /// Bytes.
-    pub size: u64,
-    /// Where the front end sees it: rings are named by these addresses.
-    pub user: u64,
-    /// Where it starts in its file.
-    pub offset: u64,
 }
 
 /// Where a ring lies, in the front end's addresses.

@@ -22,7 +22,7 @@ use super::line::Line;
 use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolError};
 use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
-use super::vectors::{Pin, Vectors};
+use crate::attach::guest::vectors::{Pin, Vectors};
 use crate::attach::{Heard, Source};
 use crate::config::PortId;
 use crate::state::BusCounters;
