@@ -1,5 +1,6 @@
 use super::kept::SESSION;
 use super::*;
+use crate::attach::guest::kept::Kept;
 use crate::attach::virtio::message::InflightAreas;
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
