@@ -6,6 +6,9 @@ use crate::tool::{self, cargo};
 use crate::{atomics, house, perf, size};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
+/// Targets without an operating system, and the crates that are built for them.
+const BARE: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
+const BARE_CRATES: [&str; 1] = ["-ptoklat-frame"];
 
 pub fn run() -> Result<()> {
     let mut failed = Vec::new();
@@ -33,11 +36,16 @@ pub fn run() -> Result<()> {
     must("sizes", size::report());
     must("atomics", atomics::check());
     must("rules of the house", house::check());
-    if has_target() {
+    if has_target(AARCH64) {
         let target = ["check", "--workspace", "--quiet", "--target", AARCH64];
         must("aarch64", tool::run(&mut cargo(&target)));
     } else {
         skipped.push("aarch64 (rustup target add aarch64-unknown-linux-gnu)");
+    }
+    if BARE.into_iter().all(has_target) {
+        must("bare targets", bare_targets());
+    } else {
+        skipped.push("bare targets (rustup target add x86_64-unknown-none aarch64-unknown-none)");
     }
     if tool::has_subcommand("", "deny") {
         let mut deny = vec!["deny", "--workspace", "check", "--hide-inclusion-graph"];
@@ -74,11 +82,18 @@ fn fuzz_targets() -> Result<()> {
     tool::run(cargo(&clippy).args(manifest).args(["--", "-Dwarnings"]))
 }
 
+/// What is to run without an operating system does without the standard library.
+fn bare_targets() -> Result<()> {
+    let targets = BARE.into_iter().flat_map(|target| ["--target", target]);
+    let check = ["check", "--quiet", "--no-default-features"];
+    tool::run(cargo(&check).args(BARE_CRATES).args(targets))
+}
+
 /// Adds the target if rustup can; true if the compiler has it.
-fn has_target() -> bool {
-    tool::succeeds(&mut tool::command("rustup", &["target", "add", AARCH64]))
+fn has_target(target: &str) -> bool {
+    tool::succeeds(&mut tool::command("rustup", &["target", "add", target]))
         || std::process::Command::new("rustc")
-            .args(["--print", "target-libdir", "--target", AARCH64])
+            .args(["--print", "target-libdir", "--target", target])
             .current_dir(tool::root())
             .output()
             .is_ok_and(|out| {

@@ -1,7 +1,9 @@
 //! MAC addresses and VLAN identifiers.
 
-use std::fmt;
-use std::str::FromStr;
+use alloc::format;
+use alloc::string::{String, ToString as _};
+use core::fmt;
+use core::str::FromStr;
 
 /// Text that is not an address; says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -122,7 +124,7 @@ impl serde::Serialize for Mac {
 
 impl<'de> serde::Deserialize<'de> for Mac {
     fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(from)?;
+        let text = <alloc::borrow::Cow<'de, str>>::deserialize(from)?;
         text.parse().map_err(serde::de::Error::custom)
     }
 }

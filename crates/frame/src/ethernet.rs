@@ -1,6 +1,6 @@
 //! Ethernet, 802.1Q and ARP headers.
 
-use std::net::Ipv4Addr;
+use core::net::Ipv4Addr;
 
 use zerocopy::byteorder::network_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};

@@ -4,8 +4,13 @@
 //!
 //! A header is a struct that lies as its standard says: `parse` checks and lends it from bytes, `new`
 //! makes one, `zerocopy::IntoBytes` writes it. [`Layers`] takes a whole frame apart.
+//!
+//! `no_std`, with `alloc`: drivers and library operating systems use it without an operating system below.
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+extern crate alloc;
 
 mod address;
 pub mod checksum;

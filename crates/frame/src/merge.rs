@@ -4,7 +4,7 @@
 //! identifications of packets that are not fragmented, which mean nothing (RFC 6864, 4.1). Checksums are verified
 //! before: a segment whose checksum is wrong stays alone, and wrong.
 
-use std::ops::Range;
+use core::ops::Range;
 
 use crate::checksum::{Sum, update};
 use crate::transport::tcp_flags;

@@ -1,6 +1,6 @@
 //! Frames that generators make and sinks check: UDP in IPv4 with a [`Probe`] as payload.
 
-use std::net::Ipv4Addr;
+use core::net::Ipv4Addr;
 
 use zerocopy::IntoBytes;
 

@@ -6,7 +6,7 @@
 //! IPv4 identification, TCP's sequence number; FIN and PSH are on the last segment only, CWR on the
 //! first only (RFC 3168, 6.1.2).
 
-use std::ops::Range;
+use core::ops::Range;
 
 use crate::checksum::{checksum, update};
 use crate::ip::{Ipv4, Ipv6};

@@ -1,6 +1,9 @@
 //! "Packet too big", said for a tunnel: by the packet's destination, as Linux's tunnels have it, since a switch has no
 //! address (`net/ipv4/ip_tunnel_core.c`).
 
+use alloc::vec;
+use alloc::vec::Vec;
+
 use crate::checksum::{Sum, checksum};
 use crate::{ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Ipv6, Mac, Protocol, VLAN_TAG};
 use zerocopy::IntoBytes;

@@ -6,8 +6,8 @@
 //!
 //! The outer headers are the kernel's. Only the header and the inner frame are here.
 
-use std::fmt;
-use std::str::FromStr;
+use core::fmt;
+use core::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -54,7 +54,7 @@ impl fmt::Display for NoVni {
     }
 }
 
-impl std::error::Error for NoVni {}
+impl core::error::Error for NoVni {}
 
 impl TryFrom<u32> for Vni {
     type Error = NoVni;
