@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
+use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use fabric::Policy;
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;

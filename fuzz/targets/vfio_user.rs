@@ -21,9 +21,8 @@ use dataplane::attach::card::message::{
 };
 use dataplane::attach::card::migration::{DeviceState, MAX_TRANSFER};
 use dataplane::attach::card::{Plug, Server, Summons};
-use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
+use dataplane::config::{Combine, Doorbell, Interrupts, NicConfig, NicModel};
 use dataplane::state::PortState;
-use fabric::Interrupts;
 use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;

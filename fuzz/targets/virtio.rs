@@ -9,8 +9,8 @@
 use std::sync::Arc;
 
 use dataplane::attach::{AttachError, Attached, Bells, Source};
+use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use fabric::Policy;
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;
 use nic::most_descriptors;

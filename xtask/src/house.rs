@@ -15,7 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tcp", &["frame"]),
     ("port", &["frame", "shmem"]),
     ("link", &["port", "shmem"]),
-    ("fabric", &["frame", "link", "port", "shmem"]),
+    ("fabric", &["frame", "port", "shmem"]),
     ("netring", &["shmem"]),
     ("guest", &["frame", "port", "netring", "shmem", "tcp"]),
     ("nic", &["frame", "port", "shmem"]),

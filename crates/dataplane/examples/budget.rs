@@ -5,13 +5,13 @@ mod guests;
 
 use std::sync::Arc;
 
-use fabric::Policy;
 use frame::Mac;
 use guests::{Error, Pair};
 use link::{RateLimiter, TokenBucket};
 use netring::{PipeConfig, Port, Region, RegionConfig};
 use nic::virtio::Features;
 use port::Nanos;
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::{Inline, SwitchConfig};
 
 const BATCH: usize = 64;

@@ -2,13 +2,14 @@
 //! API and the messages to a data process.
 
 mod bytes;
+mod policy;
 
-use fabric::Policy;
 use netring::layout::{Geometry, RingSpec};
 use nic::kind::{self, Kind};
 use serde::{Deserialize, Serialize};
 
 pub use self::bytes::{NoBytes, parse_bytes};
+pub use self::policy::{Interrupts, Policy};
 pub use crate::attach::vxlan::VxlanConfig;
 
 /// A port's number in its switch: its place in every table of it.

@@ -9,14 +9,13 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fabric::Policy;
 use frame::{Mac, VlanId};
 use jail::Walls;
 use jail::strangers::{self, Descriptor};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use serde::{Deserialize, Serialize};
 
-use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
+use crate::config::{Idle, Limits, Policy, PortConfig, PortId, SwitchConfig};
 
 /// Version of these messages; both sides close the connection if it differs.
 pub const VERSION: u32 = 4;

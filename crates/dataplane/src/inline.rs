@@ -14,23 +14,29 @@
 
 use std::ops::Range;
 
-use fabric::{Fdb, Filter, Monitor, Policy, PortSpec, Ports, VlanMode};
+use fabric::{Fdb, Filter, Monitor, PortSpec, Ports, VlanMode};
 use frame::Mac;
 use netring::Rings;
 use port::{MapGuard, Nanos};
 
 use crate::attach::{self, AttachError, Attached, Exit};
-use crate::config::{PortId, SwitchConfig};
+use crate::config::{Policy, PortId, SwitchConfig};
 use crate::port_link::{self, Change};
 use crate::serve::{Served, Switch, Tools};
 use crate::state::{PortState, PortStats, State};
+
+/// A port as it was plugged in.
+struct Member {
+    spec: PortSpec<Exit>,
+    policy: Policy,
+}
 
 /// A switch in the caller's process and thread.
 pub struct Inline {
     state: State,
     fdb: Fdb,
     ports: Ports<Exit>,
-    specs: Vec<PortSpec<Exit>>,
+    members: Vec<Member>,
     /// By number, ascending.
     served: Vec<Served>,
     /// Turns so far; each listens to one port that has nothing to send.
@@ -43,7 +49,7 @@ pub struct Inline {
 
 impl std::fmt::Debug for Inline {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Inline({} ports)", self.specs.len())
+        write!(f, "Inline({} ports)", self.members.len())
     }
 }
 
@@ -62,7 +68,7 @@ impl Inline {
             state,
             fdb,
             ports: Ports::default(),
-            specs: Vec::new(),
+            members: Vec::new(),
             served: Vec::new(),
             turns: 0,
             tools: Tools::new(config.batch, timeout, true),
@@ -118,7 +124,7 @@ impl Inline {
         monitor: Option<Monitor>,
         attach: impl FnOnce(&PortState) -> Result<Attached, AttachError>,
     ) -> Result<PortId, AttachError> {
-        let used = |id: &PortId| self.specs.iter().any(|spec| spec.id == *id);
+        let used = |id: &PortId| self.members.iter().any(|member| member.spec.id == *id);
         let id = (0..).find(|id| !used(id)).unwrap_or(PortId::MAX);
         let state = self.state.port(id).ok_or(AttachError::Number(id))?;
         let Attached { source, egresses, .. } = attach(&state)?;
@@ -129,7 +135,7 @@ impl Inline {
         let receiving = port_link::receiving(&egresses, &policy, &received);
         let served = Served::new(id, source, counters.clone(), Nanos(0));
         let served = served.linked(&policy, receiving.far);
-        self.specs.push(PortSpec {
+        let spec = PortSpec {
             id,
             instance: self.instances,
             name: name.to_owned(),
@@ -137,24 +143,25 @@ impl Inline {
             counters,
             linked: receiving.exits,
             egresses,
-            policy,
+            rules: policy.rules(),
             received,
             monitor,
             tunnel: false,
-        });
+        };
+        self.members.push(Member { spec, policy });
         let at = self.served.partition_point(|served| served.id < id);
         self.served.insert(at, served);
-        self.ports = Ports::build(self.specs.iter());
+        self.rebuild();
         Ok(id)
     }
 
     /// Unplugs a port; frames that wait for it are dropped and counted.
     pub fn remove(&mut self, id: PortId) {
-        self.specs.retain(|spec| spec.id != id);
+        self.members.retain(|member| member.spec.id != id);
         self.served.iter_mut().filter(|served| served.id == id).for_each(Served::abandon);
         self.served.retain(|served| served.id != id);
         self.fdb.detach(id);
-        self.ports = Ports::build(self.specs.iter());
+        self.rebuild();
         if let Some(state) = self.state.port(id) {
             state.retire(self.state.switch());
         }
@@ -165,14 +172,14 @@ impl Inline {
     /// # Errors
     /// There is no such port, or no room for its addresses: all is as before.
     pub fn set_policy(&mut self, id: PortId, policy: Policy) -> Result<(), AttachError> {
-        let spec = self.specs.iter_mut().find(|spec| spec.id == id);
-        let spec = spec.ok_or(AttachError::Number(id))?;
-        set_addresses(&self.fdb, id, &policy, &spec.policy, Nanos(0))?;
-        if spec.policy.vlan != policy.vlan {
+        let member = self.members.iter_mut().find(|member| member.spec.id == id);
+        let Member { spec, policy: earlier } = member.ok_or(AttachError::Number(id))?;
+        set_addresses(&self.fdb, id, &policy, earlier, Nanos(0))?;
+        if earlier.vlan != policy.vlan {
             self.fdb.flush(Some(id), None);
         }
-        let mut changes = port_link::changes(&policy, &spec.policy);
-        if port_link::receives_differently(&policy, &spec.policy) {
+        let mut changes = port_link::changes(&policy, earlier);
+        if port_link::receives_differently(&policy, earlier) {
             let receiving = port_link::receiving(&spec.egresses, &policy, &spec.received);
             spec.linked = receiving.exits;
             changes.push(Change::Receiving(receiving.far));
@@ -180,9 +187,15 @@ impl Inline {
         if let Some(served) = self.served.iter_mut().find(|served| served.id == id) {
             changes.into_iter().for_each(|change| served.change_link(change));
         }
-        spec.policy = policy;
-        self.ports = Ports::build(self.specs.iter());
+        spec.rules = policy.rules();
+        *earlier = policy;
+        self.rebuild();
         Ok(())
+    }
+
+    /// Builds the table of the present ports.
+    fn rebuild(&mut self) {
+        self.ports = Ports::build(self.members.iter().map(|member| &member.spec));
     }
 
     /// Forgets addresses that were not seen for the configured time. To be called once a second or so.

@@ -20,7 +20,7 @@ pub mod vfio;
 mod worker;
 
 pub use attach::AttachError;
-pub use config::{PortConfig, PortId, RingAttach, SwitchConfig};
+pub use config::{Policy, PortConfig, PortId, RingAttach, SwitchConfig};
 pub use inline::Inline;
 
 use std::os::fd::BorrowedFd;

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex};
 
-use fabric::Policy;
 use link::{Impaired, Impairment, Limited, Limiter};
 use port::{Egress, EgressCounters};
 use shmem::Shared;
 
 use crate::attach::Exit;
+use crate::config::Policy;
 
 /// A receive queue behind a bad link, which its port's worker flushes.
 pub(crate) type FarQueue = Arc<Impaired<Exit>>;

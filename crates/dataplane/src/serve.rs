@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use fabric::Policy;
 use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, StallTime, Turn};
 use link::{Channel, Limiter, Tally};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
 use crate::attach::{Exit, Heard, Source};
+use crate::config::Policy;
 use crate::port_link::{self, Change, FarQueue};
 
 /// One of a port's queues, by its number among those of its direction.

@@ -5,12 +5,11 @@ use std::io::Read;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use fabric::Policy;
 use frame::Mac;
 use rustix::fs::{MemfdFlags, SealFlags};
 use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::attach::virtio::message::{self, code};
-use toklat_dataplane::config::{Attachment, Idle, PortConfig};
+use toklat_dataplane::config::{Attachment, Idle, Policy, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::state::{LimitOf, State};
 

@@ -95,8 +95,11 @@ fn plug(switch: &mut Inline, i: u32) -> (Port, Arc<Calls>) {
     let region = Region::private(RegionConfig::ports(1, 1, 512)).unwrap();
     let port = Port::inline(&region, "port", 1, 1, 512).unwrap();
     let rings = port.rings();
-    let policy =
-        fabric::Policy { macs: vec![Mac::local(i)], flood_limit: None, ..Default::default() };
+    let policy = toklat_dataplane::config::Policy {
+        macs: vec![Mac::local(i)],
+        flood_limit: None,
+        ..Default::default()
+    };
     let calls = Arc::new(Calls::default());
     let counted = |state: &_| {
         let inner =

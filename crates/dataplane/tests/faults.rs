@@ -5,11 +5,10 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fabric::Policy;
 use netring::PortError;
 use netring::layout::{Fault, SlotWord, slot_flags};
 use port::Nanos;
-use toklat_dataplane::config::{Attachment, PortConfig};
+use toklat_dataplane::config::{Attachment, Policy, PortConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::{Inline, SwitchConfig};
 

@@ -1,10 +1,10 @@
 //! Bad links of ports, with a clock of the test's own: what is lost, late, doubled, and that the sums agree.
 
-use fabric::Policy;
 use frame::Mac;
 use link::Impairment;
 use netring::{Port, Region, RegionConfig};
 use port::{DropReason, Nanos};
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::{Inline, SwitchConfig};
 
 const SLOTS: u32 = 256;

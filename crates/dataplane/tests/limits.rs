@@ -4,12 +4,12 @@ use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixDatagram;
 
-use fabric::Policy;
 use frame::Mac;
 use link::{RateLimiter, TokenBucket};
 use netring::{Port, Region, RegionConfig};
 use port::{DropReason, Nanos};
 use toklat_dataplane::attach::{self, AttachError, Attached, buffered};
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::state::PortState;
 use toklat_dataplane::{Inline, SwitchConfig};
 

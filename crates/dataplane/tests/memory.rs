@@ -23,7 +23,7 @@ fn frame(to: u32, from: u32) -> Vec<u8> {
 
 fn add(switch: &mut Inline, region: &std::sync::Arc<Region>) -> Port {
     let port = Port::inline(region, "good", 1, 1, 256).unwrap();
-    switch.add_rings("good", fabric::Policy::default(), &port.rings()).unwrap();
+    switch.add_rings("good", toklat_dataplane::config::Policy::default(), &port.rings()).unwrap();
     port
 }
 
@@ -61,7 +61,7 @@ fn a_truncated_region_fails_its_port_alone() {
     let mut switch = Inline::new(SwitchConfig { max_ports: 4, ..Default::default() }).unwrap();
     let region = Region::private(RegionConfig::ports(2, 1, 256)).unwrap();
     let (mut a, mut b) = (add(&mut switch, &region), add(&mut switch, &region));
-    let bad = switch.add_rings("bad", fabric::Policy::default(), &rings).unwrap();
+    let bad = switch.add_rings("bad", toklat_dataplane::config::Policy::default(), &rings).unwrap();
 
     let ring = RingMemory::of(&map, &geometry, 0, 16).unwrap();
     let at = geometry.buf_offset() as usize + 2 * 2048;

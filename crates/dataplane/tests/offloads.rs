@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use fabric::{Policy, VlanMode};
+use fabric::VlanMode;
 use frame::VlanId;
 use host::{Namespace, obstacle, skip};
 use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
 use toklat_dataplane::attach::{AttachError, Attached, Exit, buffered};
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::state::{PortState, PortStats};
 use toklat_dataplane::{Inline, SwitchConfig};
 

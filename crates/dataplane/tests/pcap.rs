@@ -3,12 +3,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use fabric::Policy;
 use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use pcap_file::pcapng::{Block, PcapNgParser};
 use port::{DropReason, Nanos};
 use rustix::fs::MemfdFlags;
 use toklat_dataplane::attach::buffered::pcap::{attach_read, attach_write};
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::state::PortState;
 use toklat_dataplane::{AttachError, Inline, SwitchConfig};
 

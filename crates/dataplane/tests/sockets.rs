@@ -11,7 +11,6 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
 use bench::Bench;
-use fabric::Policy;
 use frame::Mac;
 use link::{RateLimiter, TokenBucket};
 use port::{DropReason, Egress, Limits, MapGuard, Nanos, Scratch};
@@ -20,7 +19,7 @@ use shmem::Bytes;
 use toklat_dataplane::SwitchConfig;
 use toklat_dataplane::attach::Source;
 use toklat_dataplane::attach::buffered::{dgram, stream};
-use toklat_dataplane::config::Attachment;
+use toklat_dataplane::config::{Attachment, Policy};
 use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::{PortState, State};
 

@@ -6,11 +6,10 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use bench::Bench;
-use fabric::Policy;
 use host::{Namespace, obstacle, skip};
 use port::DropReason;
 use toklat_dataplane::attach::buffered;
-use toklat_dataplane::config::Attachment;
+use toklat_dataplane::config::{Attachment, Policy};
 use toklat_dataplane::control::{Answer, Command as Ask};
 use toklat_dataplane::state::PortState;
 

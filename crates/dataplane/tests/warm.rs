@@ -38,7 +38,11 @@ const BATCH: usize = 64;
 fn plug(switch: &mut Inline, mac: Mac) -> Port {
     let region = Region::private(RegionConfig::ports(1, 1, 512)).unwrap();
     let port = Port::inline(&region, "port", 1, 1, 512).unwrap();
-    let policy = fabric::Policy { macs: vec![mac], flood_limit: None, ..Default::default() };
+    let policy = toklat_dataplane::config::Policy {
+        macs: vec![mac],
+        flood_limit: None,
+        ..Default::default()
+    };
     switch.add_rings("port", policy, &port.rings()).unwrap();
     port
 }

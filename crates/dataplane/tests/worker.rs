@@ -6,13 +6,12 @@ use std::os::unix::process::ExitStatusExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fabric::Policy;
 use frame::Mac;
 use link::{RateLimiter, TokenBucket};
 use netring::Interest;
 use netring::layout::RingMemory;
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter};
-use toklat_dataplane::config::{Idle, SwitchConfig, WorkerConfig};
+use toklat_dataplane::config::{Idle, Policy, SwitchConfig, WorkerConfig};
 use toklat_dataplane::control::{Answer, Command};
 use toklat_dataplane::sandbox;
 

@@ -6,12 +6,12 @@
 
 mod fdb;
 mod forward;
-mod policy;
 mod ports;
+mod rules;
 mod sender;
 
 pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
 pub use forward::{Forwarder, StallTime, Turn};
-pub use policy::{Interrupts, Policy, VlanMode};
 pub use ports::{Monitor, PortSpec, Ports};
+pub use rules::{Rules, VlanMode};
 pub use sender::{PortMemory, Sender, Sending};

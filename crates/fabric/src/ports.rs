@@ -7,7 +7,7 @@ use frame::VlanId;
 use port::{Egress, EgressCounters, IngressCounters, Limits};
 use shmem::Shared;
 
-use crate::{Filter, Policy, VlanMode};
+use crate::{Filter, Rules, VlanMode};
 
 /// A receive queue's place in [`Ports`].
 pub(crate) type QueueIdx = u32;
@@ -22,7 +22,7 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     /// Its name, to which mirrors refer.
     pub name: String,
     /// Its rules.
-    pub policy: Policy,
+    pub rules: Rules,
     /// Send queues of its owner.
     pub send_queues: u16,
     /// Where its counters are.
@@ -262,10 +262,10 @@ impl<E: Egress + Clone> Ports<E> {
     }
 
     fn add(&mut self, spec: &PortSpec<E>) {
-        let policy = &spec.policy;
+        let rules = &spec.rules;
         let limits = Limits {
-            max_frame: policy.max_frame() as u32,
-            lossless: policy.lossless && spec.monitor.is_none(),
+            max_frame: rules.max_frame() as u32,
+            lossless: rules.lossless && spec.monitor.is_none(),
         };
         let first_queue = self.queues.len() as QueueIdx;
         let egresses = if spec.linked.is_empty() { &spec.egresses } else { &spec.linked };
@@ -276,20 +276,20 @@ impl<E: Egress + Clone> Ports<E> {
             limits,
             mirrors: Vec::new(),
         }));
-        let vlan = Vlan::of(&policy.vlan);
+        let vlan = Vlan::of(&rules.vlan);
         if spec.monitor.is_none() && !spec.egresses.is_empty() {
             let members =
                 if matches!(vlan, Vlan::Unaware) { &mut self.unaware } else { &mut self.aware };
             members.push(spec.id);
         }
-        let allowed = || policy.macs.iter().map(|mac| mac.word()).collect();
+        let allowed = || rules.macs.iter().map(|mac| mac.word()).collect();
         let queues = spec.egresses.len() as u32;
-        let protected = if policy.protected { PROTECTED } else { 0 };
+        let protected = if rules.protected { PROTECTED } else { 0 };
         let apart = protected | if spec.tunnel { TUNNEL } else { 0 };
         let aware = !matches!(vlan, Vlan::Unaware);
         let simple = queues == 1 && apart == 0 && !aware;
         let reach = Reach { first_queue, queues, apart, aware, simple };
-        let locked = policy.locked || policy.guard;
+        let locked = rules.locked || rules.guard;
         let manner = match (spec.tunnel, aware || locked) {
             (true, _) => Manner::Tunnel,
             (false, true) => Manner::Policed,
@@ -305,11 +305,11 @@ impl<E: Egress + Clone> Ports<E> {
             vlan,
             allowed: locked.then(allowed),
             manner,
-            guard: policy.guard,
-            mac_limit: policy.mac_limit,
-            flap_guard: policy.flap_guard,
-            flood_limit: policy.flood_limit,
-            max_frame: policy.max_frame(),
+            guard: rules.guard,
+            mac_limit: rules.mac_limit,
+            flap_guard: rules.flap_guard,
+            flood_limit: rules.flood_limit,
+            max_frame: rules.max_frame(),
             received: if limits.lossless { spec.received.clone() } else { Vec::new() },
             mirrors: Vec::new(),
         });
@@ -327,10 +327,10 @@ impl<E: Egress + Clone> Ports<E> {
             if let Some(monitor) = spec.monitor {
                 watch.push((monitor.of, spec.id, monitor.sent, monitor.received));
             }
-            if let Some(to) = spec.policy.mirror_ingress.as_ref().and_then(named) {
+            if let Some(to) = spec.rules.mirror_ingress.as_ref().and_then(named) {
                 watch.push((spec.id, to, true, false));
             }
-            if let Some(to) = spec.policy.mirror_egress.as_ref().and_then(named) {
+            if let Some(to) = spec.rules.mirror_egress.as_ref().and_then(named) {
                 watch.push((spec.id, to, false, true));
             }
         }

@@ -33,9 +33,8 @@ pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use dataplane::config::{NicConfig, PortId, SwitchConfig};
+use dataplane::config::{NicConfig, Policy, PortId, SwitchConfig};
 use dataplane::state::MappedMemory;
-use fabric::Policy;
 use frame::Vni;
 use jail::Walls;
 use serde::{Deserialize, Serialize};

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
+use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use fabric::Policy;
 use frame::Mac;
 use netring::{Port, Region, RegionConfig};
 use port::Nanos;

@@ -128,7 +128,7 @@ impl Pair {
         bytes[12..18].copy_from_slice(&Mac::local(2).octets());
         bytes[18..24].copy_from_slice(&Mac::local(1).octets());
         bytes[24..26].copy_from_slice(&[0x88, 0xb5]);
-        let policy = |mac| fabric::Policy {
+        let policy = |mac| toklat_dataplane::config::Policy {
             macs: vec![Mac::local(mac)],
             flood_limit: None,
             ..Default::default()

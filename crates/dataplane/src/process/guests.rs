@@ -21,7 +21,7 @@ use crate::attach::virtio::FrontEnd;
 use crate::attach::virtio::message::{self, Message, ProtocolError};
 use crate::attach::virtio::session::{Answer, Offer, Refused};
 use crate::attach::{AttachError, Attached, null};
-use crate::config::{Attachment, PortConfig, PortId};
+use crate::config::{Attachment, Policy, PortConfig, PortId};
 use crate::control::{self, Answer as ControlAnswer, ChannelError};
 use crate::log;
 use crate::port_link;
@@ -195,7 +195,7 @@ impl Process {
         record.bells = bells;
         let ring = record.bells.clone();
         let counters = record.spec.counters.clone();
-        let policy = record.spec.policy.clone();
+        let policy = record.config.policy.clone();
         let receiving = port_link::receiving(&egresses, &policy, &record.spec.received);
         let unused = (
             std::mem::replace(&mut record.spec.egresses, egresses),
@@ -254,7 +254,7 @@ impl Process {
     }
 
     /// What a port of these rules offers its guest.
-    fn offer(&self, policy: &fabric::Policy, queue_pairs: u16) -> Offer {
+    fn offer(&self, policy: &Policy, queue_pairs: u16) -> Offer {
         let mtu = policy.mtu.min(self.inner_mtu);
         Offer { queue_pairs, mac: policy.macs.first().copied(), mtu, link: policy.link }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-use fabric::{Monitor, Policy, PortSpec, Ports};
+use fabric::{Monitor, PortSpec, Ports};
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
@@ -13,7 +13,7 @@ use crate::attach::card::Server;
 use crate::attach::virtio::FrontEnd;
 use crate::attach::vxlan::{self, Membership};
 use crate::attach::{AttachError, Attached, Exit};
-use crate::config::{Attachment, PortConfig, PortId};
+use crate::config::{Attachment, Policy, PortConfig, PortId};
 use crate::control::Answer;
 use crate::inline::set_addresses;
 use crate::port_link::{self, Change};
@@ -110,7 +110,7 @@ impl Process {
             id,
             instance: self.instances,
             name: config.name.clone(),
-            policy: config.policy.clone(),
+            rules: config.policy.rules(),
             send_queues: send_queues.unwrap_or_else(|| source.queues() as u16),
             counters: counters.clone(),
             linked: receiving.exits,
@@ -266,7 +266,7 @@ impl Process {
         if let Some(tunnel) = &record.tunnel {
             tunnel.set(&policy.vlan);
         }
-        record.spec.policy = policy.clone();
+        record.spec.rules = policy.rules();
         record.config.policy = policy.clone();
         self.publish();
         for change in changes {

@@ -4,7 +4,6 @@ mod devices;
 
 use std::time::Instant;
 
-use fabric::Policy;
 use port::{Effects, Ingress, Scratch};
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
 use shmem::Pages;
@@ -12,7 +11,7 @@ use shmem::Pages;
 use super::*;
 use crate::attach::Source;
 use crate::attach::virtio::message;
-use crate::config::{Attachment, WorkerConfig};
+use crate::config::{Attachment, Policy, WorkerConfig};
 use crate::serve::Served;
 
 fn process(config: SwitchConfig) -> Process {

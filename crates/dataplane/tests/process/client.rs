@@ -5,12 +5,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use fabric::Policy;
 use frame::Mac;
 use netring::layout::{Fault, RingMemory};
 use netring::{Port, PortError, Region, RegionConfig};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use toklat_dataplane::config::{Attachment, Idle, PortConfig, SwitchConfig};
+use toklat_dataplane::config::{Attachment, Idle, Policy, PortConfig, SwitchConfig};
 use toklat_dataplane::control::{Answer, Command};
 
 use super::{ask, start_with};

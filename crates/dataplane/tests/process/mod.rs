@@ -6,10 +6,9 @@ pub mod client;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Command as Program, ExitStatus};
 
-use fabric::Policy;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use shmem::{Memfd, Pages};
-use toklat_dataplane::config::{Attachment, PortConfig, WorkerConfig};
+use toklat_dataplane::config::{Attachment, Policy, PortConfig, WorkerConfig};
 use toklat_dataplane::control::{self, Answer, Command};
 use toklat_dataplane::{SwitchConfig, process, state};
 

@@ -10,7 +10,7 @@ use port::{
 };
 use shmem::{Bytes, Mapping, Shared};
 use toklat_fabric::{
-    Fdb, Forwarder, Monitor, Policy, PortMemory, PortSpec, Ports, Sender, Sending, StallTime,
+    Fdb, Forwarder, Monitor, PortMemory, PortSpec, Ports, Rules, Sender, Sending, StallTime,
 };
 
 pub type Frame = Vec<u8>;
@@ -87,12 +87,12 @@ pub struct Switch {
 pub const STALL_NS: u64 = 10_000_000;
 
 impl Switch {
-    pub fn new(policies: &[Policy]) -> Self {
-        Self::with_queues(policies, 1)
+    pub fn new(rules_of: &[Rules]) -> Self {
+        Self::with_queues(rules_of, 1)
     }
 
     /// Ports with these rules and `queues` receive queues each.
-    pub fn with_queues(policies: &[Policy], queues: usize) -> Self {
+    pub fn with_queues(rules_of: &[Rules], queues: usize) -> Self {
         let mut switch = Self {
             fdb: Fdb::private(1024, 64).unwrap(),
             ports: Ports::default(),
@@ -109,13 +109,13 @@ impl Switch {
             counters: Mapping::private(64 * 1024).unwrap(),
             received: Mapping::private(64 * 16 * 512).unwrap(),
         };
-        for policy in policies {
+        for policy in rules_of {
             switch.add(policy.clone(), queues, None);
         }
         switch
     }
 
-    pub fn add(&mut self, policy: Policy, queues: usize, monitor: Option<Monitor>) -> u16 {
+    pub fn add(&mut self, policy: Rules, queues: usize, monitor: Option<Monitor>) -> u16 {
         let id = self.specs.len() as u16;
         let inboxes: Vec<_> = (0..queues)
             .map(|queue| {
@@ -133,7 +133,7 @@ impl Switch {
             id,
             instance: u32::from(id) + 1,
             name: format!("p{id}"),
-            policy,
+            rules: policy,
             send_queues: 1,
             counters: self.counters_of(id),
             linked: Vec::new(),

@@ -6,7 +6,7 @@ use ::frame::Mac;
 use link::{Limited, Limiter, RateLimiter, TokenBucket};
 use port::{DropReason, Egress, EgressCounters, Nanos};
 use shmem::Shared;
-use toklat_fabric::Policy;
+use toklat_fabric::Rules;
 
 use crate::harness::{Switch, frame, host};
 use crate::{T0, learned, lossless_to_1};
@@ -45,7 +45,7 @@ fn what_is_beyond_a_ports_limit_is_dropped_and_delays_nobody() {
 
 #[test]
 fn queues_of_a_port_share_its_limit() {
-    let mut switch = Switch::with_queues(&[Policy::default(), Policy::default()], 4);
+    let mut switch = Switch::with_queues(&[Rules::default(), Rules::default()], 4);
     limit_received(&mut switch, Some(60 * 10), None);
     let frames = |from: u16| (0..15).map(|n| frame(Mac::BROADCAST, host(from + 8), n)).collect();
     switch.send(0, frames(0), T0);

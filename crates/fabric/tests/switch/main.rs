@@ -9,12 +9,12 @@ use ::frame::{Mac, VlanId};
 use harness::{STALL_NS, Switch, frame, host, tagged};
 use port::{DropReason, Nanos};
 use proptest::prelude::*;
-use toklat_fabric::{Monitor, Policy, Sender, VlanMode};
+use toklat_fabric::{Monitor, Rules, Sender, VlanMode};
 
 const T0: Nanos = Nanos(1_000_000_000);
 
 fn plain(ports: usize) -> Switch {
-    Switch::new(&vec![Policy::default(); ports])
+    Switch::new(&vec![Rules::default(); ports])
 }
 
 /// A switch whose hosts have all been heard.
@@ -104,8 +104,8 @@ fn a_flood_with_nobody_to_hear_it_is_counted() {
 
 #[test]
 fn protected_ports_reach_only_ports_that_are_not() {
-    let protected = Policy { protected: true, ..Policy::default() };
-    let mut switch = Switch::new(&[protected.clone(), protected, Policy::default()]);
+    let protected = Rules { protected: true, ..Rules::default() };
+    let mut switch = Switch::new(&[protected.clone(), protected, Rules::default()]);
     for id in 0..3 {
         switch.send(id, vec![frame(Mac::BROADCAST, host(id), 0)], T0);
     }
@@ -119,9 +119,9 @@ fn protected_ports_reach_only_ports_that_are_not() {
 
 #[test]
 fn a_locked_port_may_use_its_addresses_only() {
-    let locked = Policy { locked: true, macs: vec![host(0)], ..Policy::default() };
-    let sticky = Policy { locked: true, ..Policy::default() };
-    let mut switch = Switch::new(&[locked, sticky, Policy::default()]);
+    let locked = Rules { locked: true, macs: vec![host(0)], ..Rules::default() };
+    let sticky = Rules { locked: true, ..Rules::default() };
+    let mut switch = Switch::new(&[locked, sticky, Rules::default()]);
     let from = |mac| vec![frame(Mac::BROADCAST, mac, 0)];
     switch.send(0, from(host(9)), T0);
     switch.send(0, from(host(0)), T0);
@@ -138,8 +138,8 @@ fn a_locked_port_may_use_its_addresses_only() {
 
 #[test]
 fn floods_are_limited_and_unicast_is_not() {
-    let slow = Policy { flood_limit: Some(640), ..Policy::default() };
-    let mut switch = Switch::new(&[slow, Policy::default()]);
+    let slow = Rules { flood_limit: Some(640), ..Rules::default() };
+    let mut switch = Switch::new(&[slow, Rules::default()]);
     switch.send(1, vec![frame(Mac::BROADCAST, host(1), 0)], T0);
     for _ in 0..3 {
         switch.send(0, (0..60).map(|n| frame(Mac::BROADCAST, host(0), n)).collect(), T0);
@@ -153,13 +153,13 @@ fn floods_are_limited_and_unicast_is_not() {
 
 #[test]
 fn vlans_are_kept_apart_and_tags_added_and_removed() {
-    let access = |id| Policy { vlan: VlanMode::Access(vlan(id)), ..Policy::default() };
-    let trunk = |allowed: &[u16], native: Option<u16>| Policy {
+    let access = |id| Rules { vlan: VlanMode::Access(vlan(id)), ..Rules::default() };
+    let trunk = |allowed: &[u16], native: Option<u16>| Rules {
         vlan: VlanMode::Trunk {
             allowed: allowed.iter().map(|id| vlan(*id)).collect(),
             native: native.map(vlan),
         },
-        ..Policy::default()
+        ..Rules::default()
     };
     let mut switch = Switch::new(&[
         access(10),
@@ -167,7 +167,7 @@ fn vlans_are_kept_apart_and_tags_added_and_removed() {
         access(10),
         trunk(&[10, 20], None),
         trunk(&[10], Some(30)),
-        Policy::default(),
+        Rules::default(),
     ]);
     let bare = frame(Mac::BROADCAST, host(0), 1);
     switch.send(0, vec![bare.clone()], T0);
@@ -195,8 +195,8 @@ fn vlans_are_kept_apart_and_tags_added_and_removed() {
 #[test]
 fn a_priority_tag_becomes_the_tag_of_a_trunk_that_hears_it_first() {
     let trunk = VlanMode::Trunk { allowed: Vec::new(), native: None };
-    let access = Policy { vlan: VlanMode::Access(vlan(10)), ..Policy::default() };
-    let trunk = Policy { vlan: trunk, ..Policy::default() };
+    let access = Rules { vlan: VlanMode::Access(vlan(10)), ..Rules::default() };
+    let trunk = Rules { vlan: trunk, ..Rules::default() };
     let mut switch = Switch::new(&[trunk, access.clone(), access]);
     let bare = frame(Mac::BROADCAST, host(1), 1);
     switch.send(1, vec![tagged(bare.clone(), 0x6000)], T0);
@@ -207,8 +207,8 @@ fn a_priority_tag_becomes_the_tag_of_a_trunk_that_hears_it_first() {
 
 #[test]
 fn rules_of_a_port_hold_over_all_its_send_queues() {
-    let policy = Policy { locked: true, flood_limit: Some(640), ..Policy::default() };
-    let mut switch = Switch::new(&[policy, Policy::default()]);
+    let policy = Rules { locked: true, flood_limit: Some(640), ..Rules::default() };
+    let mut switch = Switch::new(&[policy, Rules::default()]);
     let floods = |from| (0..40).map(|n| frame(Mac::BROADCAST, from, n)).collect::<Vec<_>>();
     switch.send(0, floods(host(0)), T0);
     switch.senders[0] = Sender::new(0, 1);
@@ -221,8 +221,8 @@ fn rules_of_a_port_hold_over_all_its_send_queues() {
 
 #[test]
 fn a_mirror_sees_what_is_refused_but_for_what_is_too_long() {
-    let mirrored = Policy { mirror_ingress: Some("p1".into()), ..Policy::default() };
-    let mut switch = Switch::new(&[mirrored, Policy::default()]);
+    let mirrored = Rules { mirror_ingress: Some("p1".into()), ..Rules::default() };
+    let mut switch = Switch::new(&[mirrored, Rules::default()]);
     let refused = frame(host(0), host(0), 0);
     switch.send(0, vec![refused.clone(), vec![2; 9000]], T0);
     assert_eq!(switch.take(1), [refused]);
@@ -242,10 +242,10 @@ fn frames_of_a_port_that_is_not_there_are_told_to_the_caller() {
 
 #[test]
 fn monitors_and_mirrors_see_copies() {
-    let mirrored = Policy { mirror_egress: Some("p2".into()), ..Policy::default() };
-    let mut switch = Switch::new(&[Policy::default(), mirrored, Policy::default()]);
+    let mirrored = Rules { mirror_egress: Some("p2".into()), ..Rules::default() };
+    let mut switch = Switch::new(&[Rules::default(), mirrored, Rules::default()]);
     let watch = Monitor { of: 0, sent: true, received: false };
-    let monitor = switch.add(Policy::default(), 1, Some(watch));
+    let monitor = switch.add(Rules::default(), 1, Some(watch));
     for id in 0..3 {
         switch.send(id, vec![frame(Mac::BROADCAST, host(id), 0)], T0);
     }
@@ -269,8 +269,8 @@ fn a_lossy_receiver_loses_the_rest_and_delays_nobody() {
 }
 
 fn lossless_to_1() -> Switch {
-    let lossless = Policy { lossless: true, ..Policy::default() };
-    let mut switch = Switch::new(&[Policy::default(), lossless, Policy::default()]);
+    let lossless = Rules { lossless: true, ..Rules::default() };
+    let mut switch = Switch::new(&[Rules::default(), lossless, Rules::default()]);
     for id in 0..3 {
         switch.send(id, vec![frame(Mac::BROADCAST, host(id), 0)], T0);
     }
@@ -375,7 +375,7 @@ fn frames_that_wait_for_a_port_that_goes_are_not_given_to_its_successor() {
 
 #[test]
 fn flows_stay_on_their_queue_and_spread_over_all() {
-    let mut switch = Switch::with_queues(&[Policy::default(), Policy::default()], 4);
+    let mut switch = Switch::with_queues(&[Rules::default(), Rules::default()], 4);
     switch.send(1, vec![frame(Mac::BROADCAST, host(1), 0)], T0);
     for _ in 0..2 {
         let from = |n: u8| Mac::local(1000 + u32::from(n));
@@ -399,7 +399,7 @@ proptest! {
         batches in proptest::collection::vec(
             (0..5u16, proptest::collection::vec((0..7u16, 0..5u16), 1..40)), 1..20),
     ) {
-        let policy = Policy { flap_guard: false, flood_limit: None, ..Policy::default() };
+        let policy = Rules { flap_guard: false, flood_limit: None, ..Rules::default() };
         let mut switch = Switch::new(&vec![policy; 5]);
         let mut table = std::collections::HashMap::new();
         for (port, pairs) in batches {
@@ -435,11 +435,11 @@ proptest! {
 /// by byte.
 #[test]
 fn regression_a_second_tag_never_becomes_the_first() {
-    let trunk = |native: Option<u16>| Policy {
+    let trunk = |native: Option<u16>| Rules {
         vlan: VlanMode::Trunk { allowed: Vec::new(), native: native.map(vlan) },
-        ..Policy::default()
+        ..Rules::default()
     };
-    let access = Policy { vlan: VlanMode::Access(vlan(10)), ..Policy::default() };
+    let access = Rules { vlan: VlanMode::Access(vlan(10)), ..Rules::default() };
     // Who sends: an access port, a trunk with a native VLAN, one without. Who hears: the same once more.
     let kinds = [access, trunk(Some(10)), trunk(None)];
     let bare = frame(Mac::BROADCAST, host(1), 7);
@@ -497,8 +497,8 @@ fn regression_a_second_tag_never_becomes_the_first() {
 
 #[test]
 fn a_guarded_port_speaks_for_itself_alone() {
-    let guarded = Policy { guard: true, macs: vec![host(0)], ..Policy::default() };
-    let mut switch = Switch::new(&[guarded.clone(), Policy::default()]);
+    let guarded = Rules { guard: true, macs: vec![host(0)], ..Rules::default() };
+    let mut switch = Switch::new(&[guarded.clone(), Rules::default()]);
     let arp = |source: Mac, sender: Mac| {
         let mut frame = frame(Mac::BROADCAST, source, 0);
         frame[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 2]);
@@ -528,7 +528,7 @@ fn a_guarded_port_speaks_for_itself_alone() {
         assert_eq!(switch.dropped(0, reason), frames, "{}", reason.name());
     }
     // Whom nobody guards may say so.
-    switch.specs[0].policy = Policy::default();
+    switch.specs[0].rules = Rules::default();
     switch.rebuild();
     switch.send(0, sent.clone(), T0);
     assert_eq!(switch.take(1), sent);

@@ -4,7 +4,7 @@
 
 use ::frame::{Layers, Mac, Transport, checksum};
 use port::{DropReason, Nanos, Offload, OffloadSet};
-use toklat_fabric::{Policy, VlanMode};
+use toklat_fabric::{Rules, VlanMode};
 
 use super::harness::{Frame, Switch, frame, host, tagged};
 use super::{T0, learned, lossless_to_1, vlan};
@@ -139,7 +139,7 @@ fn everybody_who_hears_a_flood_gets_what_he_takes() {
 fn requests_move_with_tags_that_are_added_and_removed() {
     let trunk = VlanMode::Trunk { allowed: vec![], native: None };
     let modes = [VlanMode::Access(vlan(5)), trunk.clone(), trunk, VlanMode::Access(vlan(5))];
-    let mut switch = Switch::new(&modes.map(|vlan| Policy { vlan, ..Policy::default() }));
+    let mut switch = Switch::new(&modes.map(|vlan| Rules { vlan, ..Rules::default() }));
     switch.set_takes(1, OffloadSet::ALL);
     let (bytes, request) = tcp(Mac::BROADCAST, host(0), 3000, 1000);
     switch.send_with(0, vec![(bytes.clone(), request)], T0);
@@ -194,7 +194,7 @@ fn a_packet_that_is_given_up_half_way_is_counted_once() {
 fn requests_that_lie_are_dropped_by_name_and_harm_nobody() {
     let mut switch = learned(3);
     switch.set_takes(1, OffloadSet::ALL);
-    switch.specs[0].policy.mirror_ingress = Some("p2".into());
+    switch.specs[0].rules.mirror_ingress = Some("p2".into());
     switch.rebuild();
     let good = tcp(host(1), host(0), 3000, 1000);
     let lie = |change: fn(&mut Offload)| {
@@ -221,9 +221,9 @@ fn requests_that_lie_are_dropped_by_name_and_harm_nobody() {
 fn the_mtu_is_for_what_is_on_a_wire() {
     let mut switch = learned(3);
     switch.set_takes(1, OffloadSet::ALL);
-    let small = Policy { mtu: 1000, ..Policy::default() };
-    switch.specs[1].policy = small.clone();
-    switch.specs[2].policy = small;
+    let small = Rules { mtu: 1000, ..Rules::default() };
+    switch.specs[1].rules = small.clone();
+    switch.specs[2].rules = small;
     switch.rebuild();
     let now = Nanos(T0.0 + 1);
     for to in [1, 2] {

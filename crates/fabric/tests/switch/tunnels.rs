@@ -2,7 +2,7 @@
 
 use ::frame::Mac;
 use port::DropReason;
-use toklat_fabric::{Origin, Policy, Station, VlanMode};
+use toklat_fabric::{Origin, Rules, Station, VlanMode};
 
 use super::harness::{Switch, frame, host, tagged};
 use super::{T0, plain, vlan};
@@ -84,7 +84,7 @@ fn a_station_at_home_is_not_taken_away_by_a_tunnel() {
 
 #[test]
 fn a_tunnel_is_a_member_of_a_vlan_as_others_are() {
-    let policy = |mode| Policy { vlan: mode, ..Policy::default() };
+    let policy = |mode| Rules { vlan: mode, ..Rules::default() };
     let access = || policy(VlanMode::Access(vlan(10)));
     let trunk = policy(VlanMode::Trunk { allowed: vec![vlan(10)], native: None });
     let mut switch = Switch::new(&[trunk, access(), policy(VlanMode::Unaware)]);

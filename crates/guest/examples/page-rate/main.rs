@@ -11,8 +11,8 @@ use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
+use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use fabric::Policy;
 use frame::Mac;
 use guest::{Bytes, Config, Guest, Nanos, RingNic, Stack};
 use netring::{Port, Region, RegionConfig};

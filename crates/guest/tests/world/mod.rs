@@ -2,8 +2,8 @@
 
 use std::net::Ipv4Addr;
 
+use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use fabric::Policy;
 use frame::Mac;
 use guest::{Config, Nanos, RingNic, Stack};
 use link::Impairment;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::Result;
+use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use fabric::Policy;
 use frame::Mac;
 use link::{RateLimiter, TokenBucket};
 use netring::{Port, Region, RegionConfig};

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::bail;
 use clap::Subcommand;
-use dataplane::config::NicModel;
+use dataplane::config::{Interrupts, NicModel, Policy};
 use dataplane::state::{LimitOf, MappedMemory};
-use fabric::{Interrupts, Policy, VlanMode};
+use fabric::VlanMode;
 use frame::VlanId;
 use hyper::Method;
 use link::{Impairment, RateLimiter};

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
-use dataplane::config::{Combine, Doorbell, NicConfig, NicModel};
-use fabric::{Interrupts, Policy, VlanMode};
+use dataplane::config::{Combine, Doorbell, Interrupts, NicConfig, NicModel, Policy};
+use fabric::VlanMode;
 use frame::{Mac, VlanId, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use nic::kind::KINDS;

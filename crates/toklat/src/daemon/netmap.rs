@@ -6,8 +6,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use dataplane::config::RingAttach;
-use fabric::Policy;
+use dataplane::config::{Policy, RingAttach};
 use jail::strangers::Descriptor;
 use netmap::broker::{self, Broker, Charge, NewPort, Reply, Switches, Who};
 use netmap::wire::{Answer, Ask, kind};

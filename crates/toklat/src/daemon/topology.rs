@@ -8,8 +8,8 @@ use std::net::IpAddr;
 use std::ops::{Deref, DerefMut};
 use std::path::{Path, PathBuf};
 
-use dataplane::config::{Doorbell, SwitchConfig};
-use fabric::{Policy, VlanMode};
+use dataplane::config::{Doorbell, Policy, SwitchConfig};
+use fabric::VlanMode;
 use link::{Impairment, RateLimiter};
 use serde::{Deserialize, Serialize};
 

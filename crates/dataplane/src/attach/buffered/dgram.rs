@@ -9,7 +9,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fabric::Policy;
+use fabric::Rules;
 use jail::strangers::{Descriptor, Inlet};
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
@@ -27,7 +27,7 @@ use crate::user::Payer;
 /// Most datagrams a call moves.
 const AT_ONCE: usize = 64;
 /// Bytes of the largest frame.
-const MAX_FRAME: usize = Policy::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
+const MAX_FRAME: usize = Rules::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
 /// Distance of the buffers for frames that are received.
 const STRIDE: usize = MAX_FRAME.next_multiple_of(64);
 /// How long a socket found empty is not read again, unless epoll says that there is something.

@@ -39,7 +39,6 @@ mod stopped;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use fabric::Interrupts;
 use frame::Mac;
 use jail::strangers::Descriptor;
 use nic::device::{Combining, Device, DeviceConfig, Identity, Model};
@@ -63,7 +62,7 @@ use super::guest::kept::Kept;
 use super::guest::moderation::{Moderation, Moved};
 use super::guest::vectors::Vectors;
 use super::{AttachError, Attached, Bells, Exit, null};
-use crate::config::{Doorbell, NicConfig, PortId};
+use crate::config::{Doorbell, Interrupts, NicConfig, PortId};
 use crate::state::PortState;
 use crate::user::Payer;
 use crate::worker::clock;

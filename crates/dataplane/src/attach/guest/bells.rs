@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fabric::Interrupts;
 use port::Nanos;
 
 use super::moderation::{Moderation, Moved};
 use super::vectors::{Asked, Vectors};
+use crate::config::Interrupts;
 use crate::serve::Side;
 use crate::user::Waker;
 use crate::worker::clock;

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use fabric::Interrupts;
+use crate::config::Interrupts;
 use port::{EgressCounters, IngressCounters, Nanos};
 use shmem::Shared;
 

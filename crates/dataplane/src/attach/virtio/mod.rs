@@ -24,7 +24,6 @@ mod source;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use fabric::Interrupts;
 use frame::Mac;
 use jail::strangers::Descriptor;
 use nic::virtio::{Fault, Features, QueueConfig, QueueError, QueueState, Receive, Transmit};
@@ -40,6 +39,7 @@ use self::source::{Announcement, Guest, Queue, Unplugged};
 use super::guest::kept::Kept;
 use super::guest::moderation::Moved;
 use super::{AttachError, Attached, Bell, Bells, Exit, null};
+use crate::config::Interrupts;
 use crate::state::{self, PortState};
 
 /// The name under which it is kept that a reply is on its way: the last in their order.

@@ -31,7 +31,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fabric::{Entries, Policy, VlanMode};
+use fabric::{Entries, Rules, VlanMode};
 use frame::{ETHERNET_HEADER, VLAN_TAG, VXLAN_HEADER, Vni};
 use rustix::event::EventfdFlags;
 use rustix::net::SocketType;
@@ -52,7 +52,7 @@ pub const SENDERS: usize = 8;
 /// Most that it may have.
 const MAX_SENDERS: usize = 16;
 /// Bytes of the largest frame.
-const MAX_FRAME: usize = Policy::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
+const MAX_FRAME: usize = Rules::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
 /// How long a turn replicates floods at most, and about how many copies it makes between two looks at the clock.
 const REPLICATION_NS: u64 = 400_000;
 const COPIES: usize = 64;

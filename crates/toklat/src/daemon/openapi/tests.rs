@@ -4,9 +4,11 @@ use super::super::api_server::Problem;
 use super::*;
 use crate::api::*;
 use axum::http::StatusCode;
-use dataplane::config::{Combine, Doorbell, NicConfig, NicModel, SwitchConfig, WorkerConfig};
+use dataplane::config::{
+    Combine, Doorbell, Interrupts, NicConfig, NicModel, Policy, SwitchConfig, WorkerConfig,
+};
 use dataplane::state::{LimitOf, MappedMemory};
-use fabric::{Interrupts, Policy, VlanMode};
+use fabric::VlanMode;
 use frame::{Mac, VlanId, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use serde::Serialize;

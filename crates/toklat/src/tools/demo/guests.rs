@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use fabric::Policy;
+use dataplane::config::Policy;
 use hyper::Method;
 
 use super::{Demo, Outcome};

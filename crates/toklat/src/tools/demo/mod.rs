@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use dataplane::config::{Idle, SwitchConfig, WorkerConfig};
-use fabric::Policy;
+use dataplane::config::{Idle, Policy, SwitchConfig, WorkerConfig};
 use hyper::Method;
 
 use self::processes::Process;

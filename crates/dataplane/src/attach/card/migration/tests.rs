@@ -2,7 +2,6 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-use fabric::Interrupts;
 use frame::Mac;
 use jail::strangers::Descriptor;
 use nic::pci;
@@ -16,7 +15,7 @@ use super::super::message::{Header, command};
 use super::super::{Message, Plug, Server, Summons};
 use super::DeviceState::{Error, Resuming, Running, Stop, StopCopy};
 use super::*;
-use crate::config::{Doorbell, NicConfig, NicModel, SwitchConfig};
+use crate::config::{Doorbell, Interrupts, NicConfig, NicModel, SwitchConfig};
 use crate::state::State;
 
 const MODELS: [NicModel; 5] = [

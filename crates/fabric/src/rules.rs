@@ -1,7 +1,6 @@
-//! What a port may do: data that the control side edits and the forwarding path reads.
+//! What the switch goes by at a port: data that the control side edits and the forwarding path reads.
 
 use frame::{Mac, VlanId};
-use link::{Impairment, RateLimiter};
 use serde::{Deserialize, Serialize};
 
 /// How a port takes part in VLANs (IEEE 802.1Q).
@@ -22,35 +21,10 @@ pub enum VlanMode {
     },
 }
 
-/// How far a guest's interrupts are held back, so that one is for several batches: less work for the
-/// guest, at the price of latency. The default is not at all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Interrupts {
-    /// Most interrupts a second of each queue; `None` for any number.
-    pub max_rate: Option<u32>,
-    /// Microseconds that each waits for more frames to come, unless many have.
-    pub max_delay_us: u32,
-    /// Each waits only under heavy traffic.
-    pub adaptive: bool,
-    /// Microseconds that one waits that only says which frames were sent, unless many were: nobody waits
-    /// to hear of those.
-    pub max_sent_delay_us: u32,
-}
-
-impl Interrupts {
-    /// True if they are not held back.
-    #[must_use]
-    pub fn is_off(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// The rules of a port. The default is an ordinary lossy port with the flood limit and the MAC-flap
+/// What the switch goes by at a port. The default is an ordinary lossy port with the flood limit and the MAC-flap
 /// guard on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Policy {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rules {
     /// Talks only to ports that are not protected.
     pub protected: bool,
     /// VLAN membership.
@@ -73,27 +47,9 @@ pub struct Policy {
     pub flap_guard: bool,
     /// Largest payload of a frame, without Ethernet header and tag, in bytes.
     pub mtu: u16,
-    /// The link is up. Only ports that can tell their owner (guests') may be without.
-    pub link: bool,
-    /// How far a guest's interrupts are held back.
-    #[serde(skip_serializing_if = "Interrupts::is_off")]
-    pub interrupts: Interrupts,
     /// A sender to this port waits while any slot was freed within the stall time. Then the port is stalled, visibly, and
     /// drops at once, counted as such (`stall_timeout`), until there is room.
     pub lossless: bool,
-    /// How much the port may send: its frames wait in its own ring until there are tokens.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tx_rate_limiter: Option<RateLimiter>,
-    /// How much the port may receive: what is beyond it is dropped, counted (`rate_limit`); if the port is lossless, its
-    /// senders wait. Copies for mirrors count like all that goes to a port.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rx_rate_limiter: Option<RateLimiter>,
-    /// How bad the link is on the way from the port, for tests of what must live with it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub tx_impairment: Option<Impairment>,
-    /// How bad the link is on the way to the port.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rx_impairment: Option<Impairment>,
     /// Copies of what this port sends go to the port of this name too, as they came: also of what the
     /// switch refuses, but for frames beyond the MTU.
     pub mirror_ingress: Option<String>,
@@ -102,7 +58,7 @@ pub struct Policy {
     pub mirror_egress: Option<String>,
 }
 
-impl Policy {
+impl Rules {
     /// Flooded frames a second by default.
     pub const FLOOD_LIMIT: u32 = 100_000;
     /// Addresses learned at a port by default: half of a table of the default size.
@@ -119,7 +75,7 @@ impl Policy {
     }
 }
 
-impl Default for Policy {
+impl Default for Rules {
     fn default() -> Self {
         Self {
             protected: false,
@@ -131,13 +87,7 @@ impl Default for Policy {
             flood_limit: Some(Self::FLOOD_LIMIT),
             flap_guard: true,
             mtu: Self::MTU,
-            link: true,
-            interrupts: Interrupts::default(),
             lossless: false,
-            tx_rate_limiter: None,
-            rx_rate_limiter: None,
-            tx_impairment: None,
-            rx_impairment: None,
             mirror_ingress: None,
             mirror_egress: None,
         }
