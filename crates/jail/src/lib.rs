@@ -12,6 +12,7 @@
 mod fork;
 mod landlock;
 mod namespaces;
+pub mod parent_death;
 pub mod peer;
 mod privileges;
 mod root;

@@ -1,11 +1,8 @@
-//! toklat: the daemon, its command line, the tools and the benchmarks, in one binary.
+//! toklat: the daemon, its command line and the tools, in one binary with the benchmarks.
 
-pub mod api;
-pub mod bench;
 pub mod cli;
 pub mod daemon;
 pub mod integration;
-mod parent_death;
 pub mod tools;
-pub mod users;
-pub mod vm;
+
+pub use control::{api, users};

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use control::units::Rate;
 use dataplane::attach::buffered::pcap::Recording;
 use frame::Mac;
 use netring::{PipeConfig, Port, Region, RegionConfig, pipe};
@@ -16,7 +17,6 @@ use toklat::tools::session::Volume;
 use toklat::tools::sink::Sink;
 use toklat::tools::tally::Findings;
 use toklat::tools::traffic::{Sizes, Traffic, TrafficConfig};
-use toklat::tools::units::Rate;
 
 fn ends(slots: u32) -> (Port, Port) {
     pipe(&PipeConfig::default().slots(slots)).unwrap()

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use toklat::vm::{Accelerator, Qemu, guest};
+use vm::{Accelerator, Qemu, guest};
 
 use daemon::{Daemon, kill_process, skip};
 

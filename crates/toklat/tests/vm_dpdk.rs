@@ -13,7 +13,7 @@ use frame::checksum::Sum;
 use frame::{ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Mac, Protocol, Tcp, Udp};
 use netring::Port;
 use serde_json::json;
-use toklat::vm::guest;
+use vm::guest;
 use zerocopy::IntoBytes;
 
 use self::daemon::frames::send;

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use toklat::vm::guest;
+use vm::guest;
 
 use self::daemon::guests::{Guest, can_emulate};
 use self::daemon::{Daemon, kill_process, skip};

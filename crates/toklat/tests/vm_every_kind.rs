@@ -6,7 +6,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use toklat::vm::Running;
+use vm::Running;
 
 use self::daemon::guests::{Guest, PATIENCE, can_emulate};
 use self::daemon::namespace::Namespace;

@@ -2,8 +2,9 @@
 
 use std::process::Command;
 
+use lab::Bridge;
 use serde_json::json;
-use toklat::vm::{Bridge, guest};
+use vm::guest;
 
 use self::daemon::frames::{frame, receive, send, until_traffic_flows};
 use self::daemon::guests::{Guest, can_emulate, can_run};

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use toklat::vm::guest;
+use vm::guest;
 
 use self::daemon::guests::{Guest, PATIENCE, can_emulate, newer_qemu};
 use self::daemon::{Daemon, is_alive, kill_process};

@@ -5,8 +5,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use lab::{Between, Bridge, Pair};
 use rustix::process::{Pid, Signal, kill_process};
-use toklat::vm::{Backend, Between, Bridge, Pair, Qemu, guest};
+use vm::{Backend, Qemu, guest};
 
 use self::daemon::{PATIENCE, processes_with, skip};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use toklat::vm::guest;
+use vm::guest;
 
 use self::daemon::guests::{Guest, can_run};
 use self::daemon::{Daemon, is_alive, kill_process};

@@ -14,7 +14,7 @@ use frame::Mac;
 use netring::Port;
 use serde_json::Value;
 use tempfile::TempDir;
-use toklat::vm::guest;
+use vm::guest;
 
 use self::daemon::frames::send;
 use self::daemon::guests::{Guest, can_run};

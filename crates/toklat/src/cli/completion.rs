@@ -10,9 +10,10 @@ use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
 use clap_complete::env::{CompleteEnv, Shells};
 use nic::kind::KINDS;
 
-use super::name::{Name, PortName, SwitchName};
-use super::{Cli, Client, Global, Result};
+use super::Cli;
 use crate::api::{PortInfo, SwitchInfo};
+use control::name::{Name, PortName, SwitchName};
+use control::{Client, Global, Result};
 
 /// By this variable a script says that it asks.
 const VARIABLE: &str = "TOKLAT_COMPLETE";

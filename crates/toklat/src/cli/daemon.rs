@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::quota::QuotaOption;
-use super::{Global, Result};
 use crate::daemon::{self, DaemonOptions};
+use control::{Global, Result};
 
 /// Options of `toklat daemon`.
 #[derive(Debug, Args)]

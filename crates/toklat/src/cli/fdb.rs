@@ -5,11 +5,11 @@ use frame::{Mac, VlanId};
 use hyper::Method;
 use serde_json::json;
 
-use super::client::Client;
-use super::name::{Name, PortName, SwitchName};
-use super::table::{Table, duration};
-use super::{Global, Result};
 use crate::api::{FdbEntry, FdbFlush, NewFdbEntry};
+use control::Client;
+use control::name::{Name, PortName, SwitchName};
+use control::table::{Table, duration};
+use control::{Global, Result};
 
 /// What can be done with forwarding tables.
 #[derive(Debug, Subcommand)]

@@ -3,13 +3,10 @@
 //! One file per group of commands; [`Command`] names them all. A command is a clap `Args` struct and
 //! a function that takes it and the [`Global`] options.
 
-mod client;
 mod completion;
 mod daemon;
 mod fdb;
-mod global;
 mod manual;
-pub(crate) mod name;
 mod port;
 pub(crate) mod port_options;
 mod quota;
@@ -18,7 +15,6 @@ mod rates;
 mod service;
 mod stats;
 mod switch;
-pub mod table;
 mod top;
 mod topology;
 
@@ -26,12 +22,9 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use self::client::{Client, ClientError};
-pub use self::global::Global;
-use crate::{integration, tools, vm};
+use control::{ClientError, Global, Result, UsageError};
 
-/// What a command returns; [`exit_code`] decides how the process ends.
-pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
+use crate::{integration, tools};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -128,14 +121,14 @@ enum Command {
     // Virtual machines.
     /// Run virtual machines on a switch
     #[command(subcommand)]
-    Vm(vm::run::VmCommand),
+    Vm(tools::vm::VmCommand),
     /// Add and remove the ports of a libvirt domain; libvirt's hook for QEMU calls it
     LibvirtHook(integration::libvirt::HookArgs),
 
     // Measuring.
     /// Measure toklat beside a floor and other switches
     #[command(subcommand)]
-    Bench(crate::bench::BenchCommand),
+    Bench(lab::bench::BenchCommand),
 
     // About this program.
     /// Print a completion script for a shell
@@ -205,11 +198,6 @@ pub fn main() -> ExitCode {
         }
     }
 }
-
-/// A command line that clap could not know to be wrong.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct UsageError(pub &'static str);
 
 /// 2 for wrong usage, 3 if the daemon does not run, else 1.
 fn exit_code(error: &anyhow::Error) -> ExitCode {

@@ -13,14 +13,14 @@ use hyper::Method;
 use link::{Impairment, RateLimiter};
 use serde_json::json;
 
-use super::client::{Client, ClientError};
-use super::name::{Name, PortName, SwitchName};
 use super::port_options::{KindOptions, PolicyOptions};
-use super::table::{Table, binary_bytes, bps, bytes, count, pps};
-use super::{Global, Result, UsageError};
 use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
 use crate::users;
-use crate::vm::Qmp;
+use control::name::{Name, PortName, SwitchName};
+use control::table::{Table, binary_bytes, bps, bytes, count, pps};
+use control::{Client, ClientError};
+use control::{Global, Result, UsageError};
+use vm::Qmp;
 
 /// What can be done with ports.
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
+use control::units::{Rate, interrupts};
+use control::users::UserId;
 use dataplane::config::{Combine, Doorbell, Interrupts, NicConfig, NicModel, Policy};
 use fabric::VlanMode;
 use frame::{Mac, VlanId, Vni};
@@ -16,11 +18,9 @@ use nic::kind::KINDS;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::Result;
 use super::ranges::numbers;
 use crate::api::PortKind;
-use crate::tools::units::Rate;
-use crate::users::UserId;
+use control::Result;
 
 /// `N`, or a word that means that there is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,31 +135,6 @@ fn microseconds(text: &str) -> Result<u32, String> {
     };
     let us = units.iter().find_map(in_unit).map(|us| us.round() as u32);
     us.ok_or_else(|| format!("{text:?} is no time such as 10ms or 250us"))
-}
-
-/// What `--interrupts` says.
-pub(crate) fn interrupts(text: &str) -> Result<Interrupts, String> {
-    let mut interrupts = Interrupts::default();
-    if text == "off" {
-        return Ok(interrupts);
-    }
-    for word in text.split(',') {
-        let number = |text: &str| {
-            let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
-            number.ok_or_else(|| format!("{text} is not a number from 1 to 1000000"))
-        };
-        match word.split_once('=') {
-            Some(("rate", rate)) => interrupts.max_rate = Some(number(rate)?),
-            Some(("delay", delay)) => interrupts.max_delay_us = number(delay)?,
-            Some(("sent", delay)) => interrupts.max_sent_delay_us = number(delay)?,
-            None if word == "adaptive" => interrupts.adaptive = true,
-            _ => return Err(format!("{word:?} is none of rate=N, delay=US, adaptive, sent=US")),
-        }
-    }
-    if interrupts.adaptive && interrupts.max_delay_us == 0 {
-        return Err("adaptive is about a delay: say delay=US, too".into());
-    }
-    Ok(interrupts)
 }
 
 fn up_down(text: &str) -> Result<bool, &'static str> {

@@ -6,11 +6,11 @@ use clap::{Args, Subcommand};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::Client;
-use super::table::Table;
-use super::{Global, Result};
 use crate::api::{Limit, Limits, Quota, QuotaInfo, Usage};
 use crate::users;
+use control::Client;
+use control::table::Table;
+use control::{Global, Result};
 
 /// What can be done with quotas.
 #[derive(Debug, Subcommand)]

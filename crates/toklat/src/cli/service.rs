@@ -5,11 +5,11 @@ use std::time::Duration;
 use clap::Args;
 use hyper::Method;
 
-use super::client::Client;
-use super::name::SwitchName;
-use super::table::{Table, duration};
-use super::{Global, Result};
 use crate::api::{Client as Opener, PipeInfo, Status, Stop, Upgrade, Upgraded};
+use control::Client;
+use control::name::SwitchName;
+use control::table::{Table, duration};
+use control::{Global, Result};
 
 /// Options of `toklat upgrade`.
 #[derive(Debug, Args)]

@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use port::DropReason;
 
-use super::client::Client;
-use super::name::Name;
 use super::port::state_name;
 use super::rates::{PortRates, Rates};
-use super::table::{Table, bps, bytes, count, pps, scaled};
-use super::{Global, Result};
 use crate::api::{ApiError, ErrorCode, PortStats, Stats};
+use control::Client;
+use control::name::Name;
+use control::table::{Table, bps, bytes, count, pps, scaled};
+use control::{Global, Result};
 
 /// Options of `toklat stats`.
 #[derive(Debug, Args)]

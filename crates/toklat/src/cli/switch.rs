@@ -7,13 +7,13 @@ use dataplane::config::{Idle, parse_bytes};
 use hyper::Method;
 use serde_json::{Map, Value, json};
 
-use super::client::Client;
-use super::name::SwitchName;
 use super::port_options::{Or, or_null};
-use super::table::Table;
-use super::{Global, Result};
 use crate::api::{SwitchInfo, SwitchState};
 use crate::users::{self, UserId};
+use control::Client;
+use control::name::SwitchName;
+use control::table::Table;
+use control::{Global, Result};
 
 /// What can be done with switches.
 #[derive(Debug, Subcommand)]

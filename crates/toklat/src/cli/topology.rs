@@ -7,13 +7,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 use hyper::Method;
 
-use super::client::Client;
-use super::global::print_json;
-use super::table::Table;
-use super::{Global, Result};
 use crate::api::{Action, Applied, Change, Topology};
 use crate::daemon::apply::name_of;
 use crate::daemon::topology::parse;
+use control::Client;
+use control::print_json;
+use control::table::Table;
+use control::{Global, Result};
 
 /// Options of `toklat apply`.
 #[derive(Debug, Args)]

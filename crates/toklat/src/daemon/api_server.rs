@@ -116,14 +116,14 @@ fn unknown() -> Response {
 fn router(to: Arc<Supervisor>) -> Router {
     let nothing = |request: Request| async move {
         let reason = format!("There is no {} {}", request.method(), request.uri().path());
-        ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json").into_response()
+        refusal(&ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json"))
     };
     let other_method = |request: Request| async move {
         let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
         let methods = methods(path);
         let reason = format!("{} is not for {}", request.method(), request.uri().path());
         let remedy = format!("it is for {methods}; see /openapi.json");
-        let refused = ApiError::new(ErrorCode::MethodNotAllowed, reason, remedy).into_response();
+        let refused = refusal(&ApiError::new(ErrorCode::MethodNotAllowed, reason, remedy));
         (HeaderValue::try_from(methods).map(|methods| [(ALLOW, methods)]).ok(), refused)
             .into_response()
     };
@@ -135,17 +135,17 @@ fn router(to: Arc<Supervisor>) -> Router {
                             params: Result<Query<Params>, QueryRejection>,
                             headers: HeaderMap,
                             body: Result<Bytes, BytesRejection>| async move {
-            let path = path.map_err(|e| bad(format!("The path: {e}")))?;
-            let Query(mut params) = params.map_err(|e| bad(format!("The query: {e}")))?;
-            let body = body.map_err(|e| unread(&e))?;
-            params.extend(path.iter().map(|(k, v)| (k.to_owned(), v.to_owned())));
-            let expected = headers.get(IF_MATCH).and_then(|tag| tag.to_str().ok());
-            params.extend(expected.map(|tag| (IF_MATCH.to_string(), tag.to_owned())));
-            // In a task of its own: a client that hangs up must not stop a change half way.
-            let done = tokio::spawn(async move { answer(operation, &to, &params, &body).await });
-            let failed =
-                |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
-            done.await.unwrap_or_else(failed)
+            let done = async {
+                let params = params_of(path, params, &headers)?;
+                let body = body.map_err(|e| unread(&e))?;
+                // In a task of its own: a client that hangs up must not stop a change half way.
+                let done =
+                    tokio::spawn(async move { answer(operation, &to, &params, &body).await });
+                let failed =
+                    |_| Err(super::system("The request failed", std::io::ErrorKind::Other.into()));
+                done.await.unwrap_or_else(failed)
+            };
+            done.await.unwrap_or_else(|error| refusal(&error))
         };
         router = router.route(route.path, on(filter(route.method), handler));
     }
@@ -154,6 +154,20 @@ fn router(to: Arc<Supervisor>) -> Router {
         .method_not_allowed_fallback(other_method)
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(to)
+}
+
+/// What a request says in its path, its query and its condition.
+fn params_of(
+    path: Result<RawPathParams, RawPathParamsRejection>,
+    params: Result<Query<Params>, QueryRejection>,
+    headers: &HeaderMap,
+) -> Result<Params, ApiError> {
+    let path = path.map_err(|e| bad(format!("The path: {e}")))?;
+    let Query(mut params) = params.map_err(|e| bad(format!("The query: {e}")))?;
+    params.extend(path.iter().map(|(k, v)| (k.to_owned(), v.to_owned())));
+    let expected = headers.get(IF_MATCH).and_then(|tag| tag.to_str().ok());
+    params.extend(expected.map(|tag| (IF_MATCH.to_string(), tag.to_owned())));
+    Ok(params)
 }
 
 /// The methods of a path, as `Allow` has them (RFC 9110, 10.2.1). Each path with `GET` also has `HEAD`.
@@ -324,12 +338,10 @@ fn done(result: Result<(), ApiError>) -> Result<Response, ApiError> {
     result.map(|()| StatusCode::NO_CONTENT.into_response())
 }
 
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        let status = StatusCode::from_u16(self.code.status());
-        let status = status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        problem(status, &self)
-    }
+/// A refusal with the status of its code.
+fn refusal(error: &ApiError) -> Response {
+    let status = StatusCode::from_u16(error.code.status());
+    problem(status.unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), error)
 }
 
 /// A refusal as RFC 9457 has it, with members of our own: `error`, `reason`, `remedy`.

@@ -3,19 +3,14 @@
 //! A file adds and changes what it names, and nothing else: what was made elsewhere stays. Objects remember the file that
 //! made them; only those are removed that a file made and no longer names, only if that is asked for, and last.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
-
-use serde::Serialize;
-use serde_json::Value;
 
 use super::configure::spec_of;
 use super::supervisor::Supervisor;
 use super::switch::Access;
 use super::topology::{Configured, check, check_cpus, check_each, needs_restart};
-use crate::api::{
-    Action, ApiError, Applied, Change, ErrorCode, Quotas, Setting, SwitchSpec, Topology,
-};
+use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
 
 /// How a topology is applied.
 #[derive(Clone, Debug, Default)]
@@ -261,52 +256,10 @@ fn halfway(error: ApiError, done: &[Change]) -> ApiError {
     ApiError::new(error.code, error.reason, remedy)
 }
 
-impl Change {
-    fn new(action: Action, name: &str) -> Self {
-        Self { action, name: name.to_owned(), settings: Vec::new(), interrupts: None }
-    }
-
-    fn interrupting(self, interrupts: Option<String>) -> Self {
-        Self { interrupts, ..self }
-    }
-
-    /// Notes which settings differ.
-    fn with(mut self, old: &impl Serialize, new: &impl Serialize) -> Self {
-        let value = |of: Result<Value, _>| of.unwrap_or_default();
-        differ(
-            "",
-            &value(serde_json::to_value(old)),
-            &value(serde_json::to_value(new)),
-            &mut self.settings,
-        );
-        self
-    }
-}
-
-/// Lists the settings in which two objects differ, by their paths.
-fn differ(path: &str, old: &Value, new: &Value, settings: &mut Vec<Setting>) {
-    match (old, new) {
-        (Value::Object(from), Value::Object(to)) => {
-            let keys: BTreeSet<_> = from.keys().chain(to.keys()).collect();
-            for key in keys {
-                let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
-                let of = |object: &serde_json::Map<_, _>| object.get(key).cloned();
-                let (from, to) = (of(from).unwrap_or_default(), of(to).unwrap_or_default());
-                differ(&path, &from, &to, settings);
-            }
-        }
-        (old, new) if old == new => {}
-        _ => {
-            settings.push(Setting { name: path.to_owned(), old: old.clone(), new: new.clone() });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::daemon::topology::parse;
-    use serde_json::json;
 
     #[test]
     fn what_is_elsewhere_stays_in_what_there_will_be() {
@@ -316,14 +269,5 @@ mod tests {
         assert_eq!(all.switch.keys().collect::<Vec<_>>(), ["v", "w"]);
         assert_eq!(all.switch["v"].port.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_ne!(all.switch["v"].config.batch, 8, "the file's word");
-    }
-
-    #[test]
-    fn settings_that_differ_are_named_by_their_paths() {
-        let (old, new) =
-            (json!({"a": 1, "b": {"c": [1], "d": 2}}), json!({"a": 1, "b": {"c": [2], "e": 3}}));
-        let change = Change::new(Action::Changed, "v").with(&old, &new);
-        let said: Vec<_> = change.settings.iter().map(ToString::to_string).collect();
-        assert_eq!(said, ["b.c: [1] -> [2]", "b.d: 2 -> none", "b.e: none -> 3"]);
     }
 }

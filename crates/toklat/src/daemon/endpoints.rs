@@ -3,13 +3,12 @@
 
 use std::fs::OpenOptions;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
 
+use control::tap::{Field, enter, ifreq_ioctl, open_queue, privileged};
 use dataplane::config::{Attachment, Doorbell};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::thread::LinkNameSpaceType;
 use shmem::{Memfd, Pages};
 
 use super::front_ends::{self, Place};
@@ -143,29 +142,6 @@ async fn open_tap(
     .await
 }
 
-/// The only queue of a tap that is there, in a namespace; frames begin behind a header of 10 bytes.
-///
-/// # Errors
-/// It is not there, or in use, or not ours to use.
-pub fn queue_of_tap(ifname: &str, netns: &str) -> Result<OwnedFd, ApiError> {
-    let open = || {
-        enter(netns)?;
-        open_queue(ifname, false).map_err(|e| privileged(&format!("Cannot open {ifname}"), e))
-    };
-    let opened = std::thread::scope(|scope| scope.spawn(open).join());
-    opened.unwrap_or_else(|_| Err(system("Cannot use tap", io::ErrorKind::Other.into())))
-}
-
-fn open_queue(ifname: &str, one_of_several: bool) -> io::Result<OwnedFd> {
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let mut tun = OpenOptions::new();
-    let tun = tun.read(true).write(true).custom_flags(nonblock).open("/dev/net/tun")?.into();
-    let several = if one_of_several { libc::IFF_MULTI_QUEUE } else { 0 };
-    let kind = (libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR | several) as i16;
-    ifreq_ioctl(&tun, libc::TUNSETIFF, ifname, Field::Flags(kind))?;
-    Ok(tun)
-}
-
 /// Has the kernel hand out packets that are to be segmented; true if UDP is among them and taken.
 fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
     let mut uso = true;
@@ -223,78 +199,6 @@ pub async fn in_namespace<T: Send + 'static>(
     let thread = std::thread::Builder::new().name("network namespace".into()).spawn(run);
     thread.map_err(|e| system("Cannot start a thread", e))?;
     result.await.unwrap_or_else(|_| Err(system("Cannot use tap", io::ErrorKind::Other.into())))
-}
-
-/// Moves this thread into a network namespace: a name in /run/netns, a process id, or an absolute path.
-///
-/// # Errors
-/// There is none, or the daemon may not enter it.
-pub fn enter(netns: &str) -> Result<(), ApiError> {
-    let no_path = !netns.is_empty() && !netns.contains('/') && !netns.starts_with('.');
-    let path = match netns.parse::<u32>() {
-        Ok(pid) => PathBuf::from(format!("/proc/{pid}/ns/net")),
-        Err(_) if no_path => Path::new("/run/netns").join(netns),
-        Err(_) if netns.starts_with('/') => PathBuf::from(netns),
-        Err(_) => {
-            let reason = format!("{netns:?} is no network namespace");
-            let remedy = "give a name of `ip netns list`, a process id, or an absolute path";
-            return Err(ApiError::new(ErrorCode::BadRequest, reason, remedy));
-        }
-    };
-    let failed = |e| privileged(&format!("Cannot enter network namespace {netns}"), e);
-    // What is no namespace must not block the thread.
-    let nonblock = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let namespace =
-        OpenOptions::new().read(true).custom_flags(nonblock).open(&path).map_err(failed)?;
-    rustix::thread::move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-        .map_err(|e| failed(e.into()))
-}
-
-fn privileged(what: &str, error: io::Error) -> ApiError {
-    match error.raw_os_error() {
-        Some(libc::EPERM | libc::EACCES) => ApiError::new(
-            ErrorCode::NeedsPrivilege,
-            format!("{what}: {error}"),
-            "run the daemon as root or give it CAP_NET_ADMIN (systemd: AmbientCapabilities=)",
-        ),
-        Some(libc::EBUSY) => ApiError::new(
-            ErrorCode::Busy,
-            format!("{what}: {error}"),
-            "another program has the interface; use another name",
-        ),
-        Some(libc::ENOENT) => ApiError::new(
-            ErrorCode::NotFound,
-            format!("{what}: {error}"),
-            "make it first (ip netns add; modprobe tun)",
-        ),
-        _ => system(what, error),
-    }
-}
-
-/// The part of a `struct ifreq` that a request sets.
-#[derive(Clone, Copy)]
-enum Field {
-    Flags(i16),
-    Number(i32),
-}
-
-fn ifreq_ioctl(fd: &OwnedFd, request: libc::Ioctl, ifname: &str, field: Field) -> io::Result<()> {
-    // SAFETY: a struct ifreq of zeros is a valid one.
-    let mut ifreq: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One byte of it stays zero: it ends the name.
-    let room = ifreq.ifr_name.len() - 1;
-    for (to, from) in ifreq.ifr_name[..room].iter_mut().zip(ifname.bytes()) {
-        *to = from as libc::c_char;
-    }
-    match field {
-        Field::Flags(flags) => ifreq.ifr_ifru.ifru_flags = flags,
-        Field::Number(number) => ifreq.ifr_ifru.ifru_mtu = number,
-    }
-    // SAFETY: these requests take a pointer to a struct ifreq, which lives during the call.
-    match unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut ifreq) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
 }
 
 #[cfg(test)]

@@ -61,7 +61,7 @@ use self::quota::{Ledger, Machine};
 use self::supervisor::Supervisor;
 use self::switch::Environment;
 use self::topology::Configured;
-use crate::api::{self, ApiError, ErrorCode, Quota, Stop};
+use crate::api::{self, Quota, Stop, system};
 
 /// How the daemon runs.
 #[derive(Clone, Debug)]
@@ -414,21 +414,4 @@ fn token_pair(uid: u32) -> io::Result<(OwnedFd, Descriptor)> {
     let (theirs, ours) = rustix::net::socketpair(family, kind, SocketFlags::CLOEXEC, None)?;
     strangers::refuse(&ours);
     Ok((theirs, Descriptor::of(uid, ours)))
-}
-
-/// What the operating system refused, with a remedy where there is one.
-#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
-fn system(what: &str, error: io::Error) -> ApiError {
-    let (code, remedy) = match error.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => {
-            (ErrorCode::Limit, "raise the limit of descriptors (ulimit -n; systemd: LimitNOFILE=)")
-        }
-        Some(libc::ENOMEM | libc::ENOSPC) => (ErrorCode::Limit, "free memory or disk space"),
-        Some(libc::ENOENT) => (ErrorCode::NotFound, "make it first"),
-        Some(libc::EACCES | libc::EPERM) => {
-            (ErrorCode::NeedsPrivilege, "let the daemon's user do that")
-        }
-        _ => (ErrorCode::System, "see the daemon's log"),
-    };
-    ApiError::new(code, format!("{what}: {error}"), remedy)
 }

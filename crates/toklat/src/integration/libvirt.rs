@@ -12,10 +12,10 @@ use roxmltree::{Document, Node};
 
 use super::ports::{self, Found, Wanted};
 use crate::api::PortKind;
-use crate::cli::name::PortName;
 use crate::cli::port_options::PolicyOptions;
-use crate::cli::{Client, Global, Result};
 use crate::users;
+use control::name::PortName;
+use control::{Client, Global, Result};
 
 /// The namespace of our elements in a domain's metadata.
 pub const NAMESPACE: &str = "https://toklat.invalid/libvirt/1";

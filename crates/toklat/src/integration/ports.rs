@@ -6,9 +6,9 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use crate::api::{ErrorCode, PortInfo, PortKind};
-use crate::cli::name::PortName;
 use crate::cli::port_options::PolicyOptions;
-use crate::cli::{Client, ClientError, Result};
+use control::name::PortName;
+use control::{Client, ClientError, Result};
 
 /// A port that is wanted: what it is attached to, and the rules that are named.
 #[derive(Clone, Debug, PartialEq)]

@@ -5,7 +5,7 @@ use netring::layout::MAX_FRAGS;
 use netring::{Interest, Port, Region, RegionConfig};
 
 use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
-use crate::cli::Global;
+use control::Global;
 
 /// Options of `toklat bridge`.
 #[derive(Clone, Debug, clap::Args)]

@@ -18,9 +18,10 @@ use shmem::{Memfd, Pages};
 
 use super::ping::SERVER_MAC;
 use super::roundtrip::{MIN_PAYLOAD, answer, reply_number, write_request};
-use super::{session, units};
-use crate::cli::Global;
-use crate::cli::table::pps;
+use super::session;
+use control::Global;
+use control::table::pps;
+use control::units;
 
 /// Bytes of a driver's memory, and where the card has it: low enough for all cards, and where an IOMMU can
 /// have huge pages in one piece.

@@ -15,8 +15,8 @@ use super::pace::Pacer;
 use super::pcap;
 use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use super::traffic::{Sizes, Traffic, TrafficConfig};
-use super::units::Rate;
-use crate::cli::Global;
+use control::Global;
+use control::units::Rate;
 
 /// Options of `toklat gen`.
 #[derive(Clone, Debug, clap::Args)]

@@ -19,8 +19,8 @@ pub mod session;
 pub mod sink;
 pub mod tally;
 pub mod traffic;
-pub mod units;
 pub mod uplink;
+pub mod vm;
 
 /// The address that `toklat sink` has and `toklat gen` sends to, unless told otherwise.
 pub const SINK_MAC: Mac = Mac::local(2);

@@ -1,6 +1,6 @@
 //! When to send: an open-loop schedule, which does not know how the receiver is doing.
 
-use super::units::Rate;
+use control::units::Rate;
 
 const SECOND: u128 = 1_000_000_000;
 

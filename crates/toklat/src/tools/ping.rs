@@ -9,9 +9,9 @@ use super::roundtrip::{
 };
 use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Volume, now};
 use super::sink::announce;
-use super::units;
-use crate::cli::Global;
-use crate::cli::table::Table;
+use control::Global;
+use control::table::Table;
+use control::units;
 
 /// The address that answers, unless told otherwise.
 pub const SERVER_MAC: Mac = Mac::local(3);

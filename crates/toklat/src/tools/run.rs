@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 use self::elf::Linking;
-use crate::cli::{Global, Result};
+use control::{Global, Result};
 
 mod elf;
 

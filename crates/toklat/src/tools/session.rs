@@ -7,13 +7,12 @@ use std::time::Duration;
 use anyhow::Context;
 use netring::{Interest, OpenError, Port};
 use rustix::io::Errno;
-use rustix::thread::CpuSet;
 use rustix::time::ClockId;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-use super::units;
-use crate::cli::Global;
-use crate::cli::table::{bps, pps};
+use control::Global;
+use control::table::{bps, pps};
+use control::units;
 
 /// Options of every tool.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -71,7 +70,7 @@ impl Session {
     /// If the CPU cannot be had, or a signal handler cannot be installed.
     pub fn start(args: &RunArgs) -> anyhow::Result<Self> {
         if let Some(cpu) = args.cpu {
-            pin(cpu)?;
+            control::pin(cpu)?;
         }
         let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let until = args.duration.map_or(u64::MAX, |time| now().saturating_add(nanos(time)));
@@ -98,16 +97,6 @@ pub fn stop_on_signals() -> anyhow::Result<Arc<AtomicBool>> {
             .context("Cannot listen to signals")?;
     }
     Ok(stop)
-}
-
-/// Runs the thread on one CPU only.
-pub fn pin(cpu: usize) -> anyhow::Result<()> {
-    let mut set = CpuSet::new();
-    anyhow::ensure!(cpu < CpuSet::MAX_CPU, "There is no CPU {cpu}");
-    set.set(cpu);
-    rustix::thread::sched_setaffinity(None, &set).with_context(|| {
-        format!("Cannot run on CPU {cpu}; see /proc/self/status for those allowed")
-    })
 }
 
 /// The daemon's word for a switch or port that is not there.

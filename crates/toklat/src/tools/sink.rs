@@ -9,8 +9,8 @@ use netring::{Interest, Port};
 use super::SINK_MAC;
 use super::session::{Idler, Meter, OpenArgs, RunArgs, Session, Totals, Volume, now};
 use super::tally::{Findings, Tally};
-use super::units;
-use crate::cli::Global;
+use control::Global;
+use control::units;
 
 /// Options of `toklat sink`.
 #[derive(Clone, Debug, clap::Args)]

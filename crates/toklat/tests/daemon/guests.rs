@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use toklat::vm::{Qemu, Running, Version, guest};
+use vm::{Qemu, Running, Version, guest};
 
 use super::{Daemon, skip};
 

@@ -9,7 +9,8 @@ use anyhow::Context;
 use clap::CommandFactory;
 use clap_mangen::Man;
 
-use super::{Cli, Result};
+use super::Cli;
+use control::Result;
 
 /// The page about topology files.
 const TOPOLOGY: &str = include_str!("toklat-topology.5");

@@ -9,12 +9,12 @@ use clap::Args;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use self::view::{Sort, View};
-use super::client::Client;
-use super::name::Name;
 use super::rates::Rates;
 use super::stats::{interval, read};
-use super::{Global, Result, UsageError};
 use crate::api::Stats;
+use control::Client;
+use control::name::Name;
+use control::{Global, Result, UsageError};
 
 /// Options of `toklat top`.
 #[derive(Debug, Args)]

@@ -11,8 +11,8 @@ use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
 use super::super::rates::{Flow, PortRates, Rates, WorkerRates};
 use super::super::stats::drop_rates;
-use super::super::table::{bps, pps, scaled};
 use crate::api::PortState;
+use control::table::{bps, pps, scaled};
 
 /// Order of the ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

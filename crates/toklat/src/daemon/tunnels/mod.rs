@@ -230,7 +230,7 @@ impl Drop for Share {
         let (tunnels, place, vni) = (Arc::clone(&self.tunnels), self.place.clone(), self.vni);
         // It may wait for a data process, and enters a namespace.
         let leave = move || {
-            let entered = place.netns.as_deref().map_or(Ok(()), endpoints::enter);
+            let entered = place.netns.as_deref().map_or(Ok(()), control::tap::enter);
             let left = entered.map_err(io::Error::other).and_then(|()| tunnels.leave(&place, vni));
             if let Err(error) = left {
                 tracing::error!(at = %place.at, vni, %error, "a tunnel was not taken out of its group");

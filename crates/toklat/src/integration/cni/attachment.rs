@@ -7,8 +7,8 @@ use frame::Mac;
 use super::config::{Attach, Config};
 use super::{Code, Failure};
 use crate::api::PortKind;
-use crate::cli::name::{PortName, SwitchName};
 use crate::integration::ports::{self, Wanted};
+use control::name::{PortName, SwitchName};
 
 /// What the runtime says of a container, in its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -104,7 +104,7 @@ pub fn port_of(network: &str, container: &str, ifname: &str) -> String {
 
 /// The name of the switch.
 pub fn switch_of(config: &Config) -> Result<SwitchName, Failure> {
-    let wrong = |e: crate::cli::name::NameError| {
+    let wrong = |e: control::name::NameError| {
         Failure::new(
             Code::Config,
             format!("The switch is named {:?}", config.switch),

@@ -10,8 +10,8 @@ use super::ipam;
 use super::namespace::Namespace;
 use super::{Code, Failure, VERSIONS};
 use crate::api::{PortInfo, PortKind, PortState, SwitchInfo};
-use crate::cli::{Client, Global};
 use crate::integration::ports::{self, Found};
+use control::{Client, Global};
 
 /// A network's configuration, and what it is parsed from.
 struct Network {
@@ -194,7 +194,7 @@ impl Network {
             .into_iter()
             .filter(|port| port.name.starts_with(&prefix) && !stay.contains(&port.name))
         {
-            let name = crate::cli::name::PortName { switch: switch.clone(), port: port.name };
+            let name = control::name::PortName { switch: switch.clone(), port: port.name };
             let removed = ports::remove(&mut client, &name, &port.spec.kind);
             let removed =
                 removed.map_err(|e| Failure::refused(&format!("Cannot remove {name}"), &e));

@@ -71,7 +71,7 @@ impl Failure {
 
     /// What the daemon refused, or that it does not run.
     fn refused(what: &str, error: &anyhow::Error) -> Self {
-        use crate::cli::ClientError::NotRunning;
+        use control::ClientError::NotRunning;
         let code = match error.downcast_ref() {
             Some(NotRunning { .. }) => Code::Again,
             _ => Code::Refused,

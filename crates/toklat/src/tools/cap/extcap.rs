@@ -15,8 +15,8 @@ use super::super::pcap::CaptureWriter;
 use super::super::session::RunArgs;
 use super::{SLOTS, capture};
 use crate::api::{self, PortInfo, SwitchInfo};
-use crate::cli::name::PortName;
-use crate::cli::{Client, ClientError, Global, UsageError};
+use control::name::PortName;
+use control::{Client, ClientError, Global, UsageError};
 
 /// What the program is called in Wireshark's directory.
 pub const PROGRAM: &str = "toklat-extcap";

@@ -18,7 +18,7 @@ use self::files::Files;
 pub use self::files::Rotation;
 use super::pcap::{CaptureWriter, Captured, Direction, Output};
 use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
-use crate::cli::{Global, UsageError};
+use control::{Global, UsageError};
 
 /// Options of `toklat cap`.
 #[derive(Clone, Debug, clap::Args)]

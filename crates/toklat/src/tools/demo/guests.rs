@@ -8,9 +8,10 @@ use hyper::Method;
 
 use super::{Demo, Outcome};
 use crate::api::{NewPort, PortInfo, PortKind, PortSpec};
-use crate::cli::port_options::interrupts;
-use crate::cli::table::bps;
-use crate::vm::{Accelerator, Backend, Between, Bridge, Model, Pair, Qemu, guest};
+use control::table::bps;
+use control::units::interrupts;
+use lab::{Between, Bridge, Pair};
+use vm::{Accelerator, Backend, Model, Qemu, guest};
 
 /// What the line says when there are none.
 pub const WHAT: &str = "two Linux guests";

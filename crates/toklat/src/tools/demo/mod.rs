@@ -13,10 +13,11 @@ use hyper::Method;
 use self::processes::Process;
 use self::watcher::Watcher;
 use super::session::{self, Totals};
-use super::{ping, sink, units};
+use super::{ping, sink};
 use crate::api::{Applied, PortSpec, Stats, SwitchInfo, SwitchSpec, Topology};
-use crate::cli::table::{Table, pps};
-use crate::cli::{Client, Global};
+use control::table::{Table, pps};
+use control::units;
+use control::{Client, Global};
 
 mod guests;
 mod processes;

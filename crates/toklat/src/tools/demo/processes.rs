@@ -11,7 +11,7 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::de::DeserializeOwned;
 
-use crate::parent_death;
+use jail::parent_death;
 
 /// How long a process may take to end after SIGTERM.
 const END: Duration = Duration::from_secs(5);

@@ -12,7 +12,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::DIRECTORY;
-use crate::parent_death;
+use jail::parent_death;
 
 /// How long the daemon may take to end after its signal.
 const END: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };

@@ -23,8 +23,8 @@ use self::passt::Passt;
 use self::whom::Verdict;
 use super::session::{OpenArgs, now, stop_on_signals};
 use super::sink::announce;
-use crate::cli::Global;
-use crate::cli::name::SwitchName;
+use control::Global;
+use control::name::SwitchName;
 
 /// The name of its port.
 pub const PORT: &str = "uplink";

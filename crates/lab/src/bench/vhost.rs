@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 
 use super::isolated::POLLED;
 use super::lab::{Daemon, Lab, wait_until};
-use crate::api::WorkerStats;
+use control::api::WorkerStats;
 
 /// What the front ends do.
 #[derive(Clone, Copy, Debug)]

@@ -12,8 +12,8 @@ use anyhow::{Context, bail, ensure};
 use rustix::process::Signal;
 
 use super::{Machine, Qemu};
-use crate::cli::Result;
-use crate::parent_death;
+use anyhow::Result;
+use jail::parent_death;
 
 /// A virtual machine; ended at once when dropped, or when the thread that started it ends, even by SIGKILL.
 #[derive(Debug)]

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::Result;
-use super::table::Table;
+use crate::Result;
+use crate::table::Table;
 
 /// Options that every command takes, before or after its name.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -1,26 +1,18 @@
-//! Virtual machines on a switch: QEMU, found and told what to do.
+//! Virtual machines: QEMU, found and told what to do.
 //!
-//! [`Machine`] says what a virtual machine is, and becomes QEMU's command line; [`Qemu`] is the program that
-//! is installed, or that `cargo xtask setup` made;
-//! [`Accelerator`] chooses between KVM and emulation; [`guest`] finds the test guest that `cargo xtask setup` makes.
-//! [`Running`] is one that a program runs, [`Pair`] two that measure what is between them, and [`run`] is `toklat vm run`.
+//! [`Machine`] says what a virtual machine is, and becomes QEMU's command line. [`Qemu`] is the program that is installed, or
+//! that `cargo xtask setup` made, and [`Qmp`] its monitor. [`Accelerator`] chooses between KVM and emulation. [`Running`] is a
+//! machine that a program runs. [`guest`] finds the test guest that `cargo xtask setup` makes.
 
 mod accelerator;
-mod bridge;
-mod given;
 pub mod guest;
 mod machine;
-mod pair;
 mod qemu;
 mod qmp;
-pub mod run;
 mod running;
 
 pub use self::accelerator::Accelerator;
-pub use self::bridge::Bridge;
-pub use self::given::Given;
 pub use self::machine::{Backend, Boot, Console, Machine, Model, Nic, Plug};
-pub use self::pair::{Between, Pair, Tcp};
 pub use self::qemu::{Qemu, QemuError, Version, quoted};
 pub use self::qmp::Qmp;
 pub use self::running::{Running, time_of_process};

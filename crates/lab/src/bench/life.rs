@@ -10,7 +10,7 @@ use super::isolated::{self, POLLED};
 use super::lab::{Daemon, Lab, wait_until};
 use super::ports::open_idle;
 use super::traffic::{Flow, on_core};
-use crate::parent_death;
+use jail::parent_death;
 
 /// `toklat gen` and `toklat sink` on core 0, yielding on full and on empty, the switch on core 1,
 /// egress lossless: Mpps; fails if a frame was lost.

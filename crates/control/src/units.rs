@@ -3,6 +3,8 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use dataplane::config::Interrupts;
+
 /// Text that is not such a number; says what was expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -66,6 +68,34 @@ pub fn duration(text: &str) -> Result<Duration, ParseUnitError> {
         Duration::try_from_secs_f64(value).ok()
     });
     parsed.ok_or(ParseUnitError("a time is seconds, or a number with us, ms, s, m or h"))
+}
+
+/// How interrupts are moderated, as `--interrupts` says it: `off`, or `rate=N,delay=US,adaptive,sent=US`.
+///
+/// # Errors
+/// Says what was expected.
+pub fn interrupts(text: &str) -> Result<Interrupts, String> {
+    let mut interrupts = Interrupts::default();
+    if text == "off" {
+        return Ok(interrupts);
+    }
+    for word in text.split(',') {
+        let number = |text: &str| {
+            let number = text.parse().ok().filter(|number| (1..=1_000_000).contains(number));
+            number.ok_or_else(|| format!("{text} is not a number from 1 to 1000000"))
+        };
+        match word.split_once('=') {
+            Some(("rate", rate)) => interrupts.max_rate = Some(number(rate)?),
+            Some(("delay", delay)) => interrupts.max_delay_us = number(delay)?,
+            Some(("sent", delay)) => interrupts.max_sent_delay_us = number(delay)?,
+            None if word == "adaptive" => interrupts.adaptive = true,
+            _ => return Err(format!("{word:?} is none of rate=N, delay=US, adaptive, sent=US")),
+        }
+    }
+    if interrupts.adaptive && interrupts.max_delay_us == 0 {
+        return Err("adaptive is about a delay: say delay=US, too".into());
+    }
+    Ok(interrupts)
 }
 
 #[cfg(test)]

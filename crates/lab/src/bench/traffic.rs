@@ -20,7 +20,7 @@ const ROUNDS: u32 = 256;
 pub fn on_core<T: Send>(core: usize, measure: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
-            crate::tools::session::pin(core)?;
+            control::pin(core)?;
             measure()
         });
         thread.join().unwrap_or_else(|_| bail!("the measurement panicked"))

@@ -70,3 +70,21 @@ impl ApiError {
         Self { code, reason: reason.into(), remedy: remedy.into() }
     }
 }
+
+/// What the operating system refused, with a remedy where there is one.
+#[expect(clippy::needless_pass_by_value, reason = "it stands in map_err")]
+#[must_use]
+pub fn system(what: &str, error: std::io::Error) -> ApiError {
+    let (code, remedy) = match error.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => {
+            (ErrorCode::Limit, "raise the limit of descriptors (ulimit -n; systemd: LimitNOFILE=)")
+        }
+        Some(libc::ENOMEM | libc::ENOSPC) => (ErrorCode::Limit, "free memory or disk space"),
+        Some(libc::ENOENT) => (ErrorCode::NotFound, "make it first"),
+        Some(libc::EACCES | libc::EPERM) => {
+            (ErrorCode::NeedsPrivilege, "let the daemon's user do that")
+        }
+        _ => (ErrorCode::System, "see the daemon's log"),
+    };
+    ApiError::new(code, format!("{what}: {error}"), remedy)
+}

@@ -13,10 +13,10 @@ use rustix::process::Signal;
 use super::guests::Guests;
 use super::nic::linux::Cards;
 use super::peer;
-use crate::api;
-use crate::cli::{Client, Global, port_options};
-use crate::parent_death;
-use crate::vm::{Accelerator, Model};
+use control::api;
+use control::{Client, Global, units};
+use jail::parent_death;
+use vm::{Accelerator, Model};
 
 /// What all measurements of a run share.
 pub struct Lab {
@@ -196,7 +196,7 @@ impl Daemon {
 
     /// Holds a port's interrupts back as `--interrupts` says.
     pub fn hold_back(&self, port: &str, how: &str) -> Result<()> {
-        let interrupts = port_options::interrupts(how).map_err(anyhow::Error::msg)?;
+        let interrupts = units::interrupts(how).map_err(anyhow::Error::msg)?;
         self.change_port(port, &serde_json::json!({ "interrupts": interrupts }))
     }
 

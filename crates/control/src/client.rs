@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::{Builder, Runtime};
 
-use super::Global;
+use crate::Global;
 use crate::api::{self, ApiError};
 
 /// Why the daemon could not be asked, or what it refused.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use anyhow::Context;
 use frame::Mac;
 
-use super::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running, guest};
-use crate::cli::Result;
+use anyhow::Result;
+use vm::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running, guest};
 
 /// Where two NICs' frames go, and how their QEMUs are started.
 #[derive(Clone, Debug)]

@@ -17,15 +17,18 @@ use hyper::Method;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde_json::json;
 
-use super::{
-    Accelerator, Backend, Boot, Console, Given, Machine, Model, Nic, Qemu, QemuError, guest, quoted,
+use ::vm::{
+    Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, QemuError, guest, quoted,
 };
+
+mod given;
+use self::given::Given;
 use crate::api::PortInfo;
-use crate::cli::name::{PortName, SwitchName};
 use crate::cli::port_options::{KindOptions, PolicyOptions};
-use crate::cli::{Client, ClientError, Global, Result, UsageError};
-use crate::parent_death;
 use crate::tools::{session, uplink};
+use control::name::{PortName, SwitchName};
+use control::{Client, ClientError, Global, Result, UsageError};
+use jail::parent_death;
 
 /// How long QEMU may take to end when it is told to.
 const END: Duration = Duration::from_secs(5);

@@ -361,7 +361,7 @@ impl Line {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::vm::quoted;
+    use crate::quoted;
 
     fn machine(model: Model, backend: Backend) -> Machine {
         let nic = Nic { model, mac: Mac::local(7), backend, queues: 1, packed: false };

@@ -299,7 +299,7 @@ pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> 
         let worker = Worker::new(model, &bus, work, &stop);
         let worker = scope.spawn(move || {
             // Unpinned is slower, not wrong.
-            let _ = crate::tools::session::pin(1);
+            let _ = control::pin(1);
             worker.run()
         });
         let measured = crate::bench::traffic::on_core(0, || {

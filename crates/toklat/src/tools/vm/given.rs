@@ -6,10 +6,10 @@ use anyhow::bail;
 use clap::ValueEnum;
 use frame::Mac;
 
-use super::Model;
 use crate::api::{ErrorCode, PortInfo, PortKind, PortState};
-use crate::cli::name::PortName;
-use crate::cli::{Client, ClientError, Global, Result};
+use ::vm::Model;
+use control::name::PortName;
+use control::{Client, ClientError, Global, Result};
 
 /// What a machine at a port that is there has to be like.
 #[derive(Debug)]

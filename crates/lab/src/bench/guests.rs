@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::lab::{Daemon, Lab};
-use crate::vm::{
-    Accelerator, Backend, Between, Bridge, Model, Pair, Qemu, Tcp, Version, time_of_process,
-};
+use vm::{Accelerator, Backend, Model, Qemu, Version, time_of_process};
+
+use crate::{Between, Bridge, Pair, Tcp};
 
 /// What is between two guests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(options(Accelerator::Tcg), [usual, "delay=1000,adaptive", "off"]);
         assert_eq!(options(Accelerator::Kvm), ["off", "delay=1000,adaptive", "off"]);
         for option in options(Accelerator::Tcg) {
-            crate::cli::port_options::interrupts(option).unwrap();
+            control::units::interrupts(option).unwrap();
         }
     }
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, ensure};
 
-use crate::cli::Result;
+use control::Result;
 
 /// A bridge and its taps; gone when dropped.
 #[derive(Debug)]

@@ -18,13 +18,15 @@
 //! kind = { tap = { ifname = "tap0", netns = "blue" } }
 //! ```
 
+mod change;
 mod error;
 mod fdb;
 mod quota;
 mod routes;
 mod stats;
 
-pub use error::{ApiError, ErrorCode};
+pub use change::{Action, Change, Setting};
+pub use error::{ApiError, ErrorCode, system};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
 pub use routes::{Operation, ROUTES, Route};
@@ -252,67 +254,6 @@ pub struct Status {
 pub struct Applied {
     /// Empty if everything was so already.
     pub changes: Vec<Change>,
-}
-
-/// One step of an [`Applied`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Change {
-    /// What was done.
-    pub action: Action,
-    /// To what: `vale0`, `vale0:p1`, or `quota`.
-    pub name: String,
-    /// The settings that differ, if it is changed or replaced.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub settings: Vec<Setting>,
-    /// Whose traffic that interrupts, in words; `None` if nobody's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub interrupts: Option<String>,
-}
-
-/// A setting that is changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setting {
-    /// Its place: `workers`, `policy.mtu`.
-    pub name: String,
-    /// What it was; null for nothing.
-    pub old: serde_json::Value,
-    /// What it becomes; null for nothing.
-    pub new: serde_json::Value,
-}
-
-impl std::fmt::Display for Setting {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let word = |value: &serde_json::Value| match value {
-            serde_json::Value::Null => "none".to_owned(),
-            value => value.to_string(),
-        };
-        write!(f, "{}: {} -> {}", self.name, word(&self.old), word(&self.new))
-    }
-}
-
-/// What was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Action {
-    /// It is new.
-    Added,
-    /// Its settings were changed while it ran.
-    Changed,
-    /// It was removed and added again: such settings cannot be changed while it runs.
-    Replaced,
-    /// It is gone.
-    Removed,
-}
-
-impl std::fmt::Display for Action {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Added => "added",
-            Self::Changed => "changed",
-            Self::Replaced => "replaced",
-            Self::Removed => "removed",
-        })
-    }
 }
 
 /// How a switch's data process is.

@@ -27,8 +27,8 @@ use anyhow::{Context, bail};
 use self::figure::{COLUMNS, Figure, Sample, about_intervals};
 use self::lab::Lab;
 use self::rows::{Row, SUMMARIES};
-use crate::cli::table::Table;
-use crate::cli::{Global, Result};
+use control::table::Table;
+use control::{Global, Result};
 
 /// What is measured.
 #[derive(Clone, Debug, clap::Subcommand)]

@@ -14,11 +14,10 @@ use frame::Mac;
 use serde_json::json;
 
 use super::wire::Wire;
+use crate::Bridge;
 use crate::bench::lab::{Daemon, Lab};
-use crate::daemon::endpoints;
-use crate::vm::{
-    Accelerator, Backend, Boot, Bridge, Console, Machine, Model, Nic, Qemu, Running, Version, guest,
-};
+use control::tap;
+use vm::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running, Version, guest};
 
 /// A network card, and what it is plugged into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -185,7 +184,7 @@ impl Setup {
             Card::Tap(_) => {
                 let bridge = Bridge::new()?;
                 let [near, far] = bridge.taps();
-                let far = Wire::Tap(endpoints::queue_of_tap(far, bridge.namespace())?);
+                let far = Wire::Tap(tap::queue_of_tap(far, bridge.namespace())?);
                 let backend = Backend::Tap { ifname: near.into(), vhost: false };
                 let guest = start(&qemu, card, backend, &bridge.prefix())?;
                 Ok(Self { guest, far, daemon: None, _bridge: Some(bridge) })

@@ -1,0 +1,38 @@
+//! What the daemon and its commands say to each other, and what all commands share.
+//!
+//! [`api`] is the control API: its types, routes and refusals. [`Client`] asks the daemon. [`Global`] are the options of
+//! every command; [`name`], [`units`] and [`table`] are how people write and read what it is about.
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+pub mod api;
+mod client;
+mod global;
+pub mod name;
+pub mod table;
+pub mod tap;
+pub mod units;
+pub mod users;
+
+pub use self::client::{Client, ClientError};
+pub use self::global::{Global, print_json};
+
+use anyhow::Context as _;
+use rustix::thread::CpuSet;
+
+/// What a command returns; the command line decides how the process ends.
+pub type Result<T = (), E = anyhow::Error> = std::result::Result<T, E>;
+
+/// A command line that clap could not know to be wrong.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub &'static str);
+
+/// Runs the thread on one CPU only.
+pub fn pin(cpu: usize) -> anyhow::Result<()> {
+    let mut set = CpuSet::new();
+    anyhow::ensure!(cpu < CpuSet::MAX_CPU, "There is no CPU {cpu}");
+    set.set(cpu);
+    rustix::thread::sched_setaffinity(None, &set).with_context(|| {
+        format!("Cannot run on CPU {cpu}; see /proc/self/status for those allowed")
+    })
+}
