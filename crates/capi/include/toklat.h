@@ -113,6 +113,7 @@ struct toklat_stats {
 #define TOKLAT_FAULT_INDIRECT 5u      /* an indirect slot */
 #define TOKLAT_FAULT_MEMORY 6u        /* the port's memory failed under the switch */
 #define TOKLAT_FAULT_SLOW_BELL 7u     /* waking the program took the switch too long; open the port again */
+#define TOKLAT_FAULT_SLOW_MEMORY 8u   /* the program's memory held the switch up; open the port again */
 
 /*
  * Opens the port `name`: "vale0:p1", an end of a pipe ("vale0:p1{1", "vale0:p1}1"), or a monitor ("vale0:p1/t", "/r",

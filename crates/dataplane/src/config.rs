@@ -245,6 +245,15 @@ pub enum Attachment {
 }
 
 impl Attachment {
+    /// True if its owner lends memory that workers read and write.
+    #[must_use]
+    pub fn lends_memory(&self) -> bool {
+        matches!(
+            self,
+            Self::Ring(_) | Self::Monitor { .. } | Self::VhostUser { .. } | Self::VfioUser(_)
+        )
+    }
+
     /// True if strangers made its descriptors, or send to them.
     #[must_use]
     pub fn has_stranger(&self) -> bool {

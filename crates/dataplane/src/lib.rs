@@ -15,6 +15,7 @@ pub mod process;
 pub mod sandbox;
 mod serve;
 pub mod state;
+mod suspicion;
 pub mod user;
 pub mod vfio;
 mod worker;

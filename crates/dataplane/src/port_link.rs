@@ -8,6 +8,7 @@ use shmem::Shared;
 
 use crate::attach::Exit;
 use crate::config::Policy;
+use crate::user::Payer;
 
 /// A receive queue behind a bad link, which its port's worker flushes.
 pub(crate) type FarQueue = Arc<Impaired<Exit>>;
@@ -18,6 +19,8 @@ pub(crate) enum Change {
     Limiter(Option<Box<Limiter>>),
     /// How bad the link is for what it sends.
     Sending(Option<Impairment>),
+    /// Who pays for touches of its owner's memory, which are timed.
+    Watch(Option<Payer>),
     /// Its receive queues, if the link is bad for them. Those before give what they hold away at once.
     Receiving(Vec<FarQueue>),
 }

@@ -11,6 +11,7 @@ mod memory;
 mod ports;
 mod remakes;
 mod users;
+mod watch;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use self::error::system;
 use self::guests::Restored;
 use self::ports::{AddedPort, RemovedPort};
 use self::remakes::Remakes;
+use self::watch::Told;
 use crate::attach::card::{Server, Summons};
 use crate::attach::virtio::FrontEnd;
 use crate::attach::vxlan::Membership;
@@ -41,6 +43,7 @@ use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
 use crate::control::{self, Answer, ChannelError, Command};
 use crate::sandbox;
 use crate::state::{self, Doing, State};
+use crate::suspicion::Suspicion;
 use crate::user::Users;
 use crate::worker::{Common, Job, Worker, clock};
 
@@ -138,6 +141,11 @@ struct Process {
     resting: Vec<PortId>,
     /// Who has ports, and what the kernel does for them on our threads.
     users: Arc<Users>,
+    /// Whose memory holds workers up.
+    suspicion: Suspicion,
+    told: Told,
+    /// The receive queues of watched ports are timed.
+    timed: bool,
     stopping: bool,
 }
 
@@ -186,6 +194,9 @@ impl Process {
                 Users::new(config.workers.iter().filter_map(|worker| worker.cpu))
                     .map_err(system("make an eventfd"))?,
             ),
+            suspicion: Suspicion::default(),
+            told: Told::default(),
+            timed: false,
             stopping: false,
             config,
         };
@@ -284,6 +295,7 @@ impl Process {
                 self.common.fdb.age(self.config.fdb_ageing_s, now);
                 self.look_after_guests();
                 self.look_after_users();
+                self.look_for_held_up_turns(now);
             }
         }
         Ok(())

@@ -151,6 +151,8 @@ fn conditional() -> Result<Rules, seccompiler::Error> {
                 option(SO_PASSRIGHTS)?,
             ],
         ),
+        // How often the calling thread waited.
+        (libc::SYS_getrusage, vec![is(0, libc::RUSAGE_THREAD)?]),
         // The calling thread's place, and no other's.
         (libc::SYS_sched_setaffinity, vec![is(0, 0)?]),
         // What a descriptor is.

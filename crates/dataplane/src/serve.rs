@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, StallTime, Turn};
-use link::{Channel, Limiter, Tally};
+use link::{Channel, Impairment, Limiter, Tally};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
 
 use crate::attach::{Exit, Heard, Source};
 use crate::config::Policy;
 use crate::port_link::{self, Change, FarQueue};
+use crate::user::{Payer, excused};
 
 /// One of a port's queues, by its number among those of its direction.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,8 @@ pub(crate) struct Served {
     limiter: Option<Box<Limiter>>,
     /// Something happens to what it sends: there is a limit, or a bad link.
     impeded: bool,
+    /// Who pays for touches of its owner's memory, if they are timed. Its channels copy what it sends then.
+    watch: Option<Payer>,
     /// Its receive queues behind a bad link, by number; those that were replaced, too, until they are empty.
     far: Vec<(u16, FarQueue)>,
     /// When it last had frames.
@@ -56,6 +59,15 @@ struct Queue {
     held: Option<Box<Scratch>>,
     /// A bad link, which lends out what its owner has sent.
     channel: Option<Box<Channel>>,
+    /// What was gathered last is the channel's.
+    lent_by_channel: bool,
+}
+
+impl Queue {
+    fn new(port: u16, queue: usize) -> Self {
+        let sender = Sender::new(port, queue as u16);
+        Self { sender, held: None, channel: None, lent_by_channel: false }
+    }
 }
 
 /// What a worker needs to serve ports.
@@ -116,9 +128,7 @@ impl Served {
         counters: Shared<IngressCounters>,
         now: Nanos,
     ) -> Self {
-        let queues = (0..source.queues())
-            .map(|queue| Queue { sender: Sender::new(id, queue as u16), held: None, channel: None })
-            .collect();
+        let queues = (0..source.queues()).map(|queue| Queue::new(id, queue)).collect();
         let memory = PortMemory::default();
         let listens = source.listens();
         Self {
@@ -129,6 +139,7 @@ impl Served {
             debt: 0,
             limiter: None,
             impeded: false,
+            watch: None,
             far: Vec::new(),
             busy_at: now,
             hot: false,
@@ -169,12 +180,51 @@ impl Served {
                     }
                 }
             }
+            Change::Watch(watch) => self.set_watch(watch),
             Change::Receiving(far) => {
                 self.far.iter().for_each(|(_, far)| far.hurry());
                 self.far.extend(far.into_iter().enumerate().map(|(n, far)| (n as u16, far)));
             }
         }
         self.look_for_impediments();
+    }
+
+    /// Has touches of its owner's memory timed, if somebody pays for them.
+    pub fn watched(mut self, watch: Option<Payer>) -> Self {
+        self.change_link(Change::Watch(watch));
+        self
+    }
+
+    /// Where touches are timed, a channel that harms nothing copies what it sends.
+    fn set_watch(&mut self, watch: Option<Payer>) {
+        self.watch = watch;
+        if self.watch.is_some() {
+            for (number, queue) in self.queues.iter_mut().enumerate() {
+                let copies = || Box::new(Channel::new(Impairment::default(), number));
+                queue.channel.get_or_insert_with(copies);
+            }
+        }
+    }
+
+    /// Touches its owner's memory, and no other.
+    #[inline]
+    fn touch<T>(&mut self, touch: impl FnOnce(&mut dyn Source) -> T) -> T {
+        match &self.watch {
+            None => touch(&mut *self.source),
+            Some(payer) => payer.touch(|| touch(&mut *self.source)),
+        }
+    }
+
+    /// Asks its owner to wake us; as [`Source::arm`].
+    #[inline]
+    pub fn arm(&mut self) -> bool {
+        self.touch(|source| source.arm())
+    }
+
+    /// Takes that back.
+    #[inline]
+    pub fn disarm(&mut self) {
+        self.touch(|source| source.disarm());
     }
 
     fn look_for_impediments(&mut self) {
@@ -227,11 +277,12 @@ impl Served {
         let mut frames = 0;
         for at in 0..self.far.len() {
             let (queue, far) = &self.far[at];
-            let flushed = far.flush(map, now);
+            let (queue, far) = (*queue, Arc::clone(far));
+            let flushed = self.touch(|_| far.flush(map, now));
             frames += flushed.frames;
             self.count(flushed.tally);
             if flushed.effects != Effects::default() {
-                effect(self.id, Side::Egress(*queue), flushed.effects);
+                effect(self.id, Side::Egress(queue), flushed.effects);
             }
         }
         // A replaced one is known here alone.
@@ -366,10 +417,12 @@ impl Served {
         }
         tools.scratch.clear();
         let frames = channel.release(&mut tools.scratch, tools.batch, now);
-        if channel.is_done() {
-            self.look_for_impediments();
-        } else {
+        let stays = self.watch.is_some() || !channel.is_done();
+        self.queues[queue].lent_by_channel = stays;
+        if stays {
             self.queues[queue].channel = Some(channel);
+        } else {
+            self.look_for_impediments();
         }
         frames
     }
@@ -384,20 +437,15 @@ impl Served {
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
         let sent = tools.scratch.len();
-        tools.scratch.judge(switch.map, &mut [(); 1024], |_, _| ());
-        let vias = tools.scratch.take_vias();
-        let batch = tools.scratch.batch(switch.map);
-        for i in 0..sent as u16 {
-            let via = vias.get(usize::from(i)).copied().unwrap_or(0);
-            channel.admit(batch.pick(i), (batch.offload(i), via), switch.now);
-        }
-        tools.scratch.give_vias(vias);
+        let scratch = &mut tools.scratch;
+        self.touch(|source| {
+            copy(channel, scratch, switch);
+            source.queue(queue).complete(sent);
+        });
         self.count(channel.take_tally());
-        let ingress = self.source.queue(queue);
-        ingress.complete(sent);
         if !switch.sleepless {
             fence(Ordering::SeqCst);
-            let effects = ingress.settle(switch.now);
+            let effects = self.touch(|source| source.queue(queue).settle(switch.now));
             if effects != Effects::default() {
                 effect(self.id, Side::Ingress(queue as u16), effects);
             }
@@ -420,7 +468,7 @@ impl Served {
                 max.min(limiter.allowance())
             }
         };
-        let frames = self.source.queue(queue).gather(scratch, max, now);
+        let frames = self.touch(|source| source.queue(queue).gather(scratch, max, now));
         if let Some(limiter) = &mut self.limiter {
             limiter.charge_allowed(frames, scratch.bytes());
         }
@@ -439,7 +487,11 @@ impl Served {
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
         let ingress = self.source.queue(queue);
-        match &mut self.queues[queue].channel {
+        let Queue { channel, lent_by_channel, .. } = &mut self.queues[queue];
+        // Its owner has them back since they were admitted.
+        let channel = channel.as_deref_mut().filter(|_| *lent_by_channel);
+        let by_channel = channel.is_some();
+        match channel {
             None => ingress.complete(turn.completed),
             Some(channel) => channel.complete(turn.completed),
         }
@@ -449,7 +501,7 @@ impl Served {
             tools.forwarder.settle(switch.ports, switch.now, |port, queue, effects| {
                 effect(port, Side::Egress(queue), effects);
             });
-            let effects = ingress.settle(switch.now);
+            let effects = if by_channel { Effects::default() } else { ingress.settle(switch.now) };
             if effects != Effects::default() {
                 effect(self.id, Side::Ingress(queue as u16), effects);
             }
@@ -474,12 +526,15 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
-        let Queue { sender, held, .. } = &mut self.queues[queue];
+        let Queue { sender, held, lent_by_channel, .. } = &mut self.queues[queue];
+        let lent_by_channel = *lent_by_channel;
         let Some(mut scratch) = held.take() else { return };
         let Switch { ports, fdb: _, map, now, .. } = switch;
         // Who is about to end does not wait for a slow receiver slot by slot.
         let stall = StallTime { ns: tools.stall_timeout, renewed: !switch.draining };
-        let turn = tools.forwarder.retry(ports, sender, &mut scratch, map, now, stall);
+        let mut retry = || tools.forwarder.retry(ports, sender, &mut scratch, map, now, stall);
+        // They may lie in their sender's memory.
+        let turn = if lent_by_channel { retry() } else { excused(retry) };
         self.give_back(queue, turn, tools, switch, effect);
         if self.queues[queue].sender.is_stalled() {
             self.queues[queue].held = Some(scratch);
@@ -488,4 +543,16 @@ impl Served {
             tools.spare.push(scratch);
         }
     }
+}
+
+/// Copies gathered frames into a channel.
+fn copy(channel: &mut Channel, scratch: &mut Scratch, switch: Switch<'_>) {
+    scratch.judge(switch.map, &mut [(); 1024], |_, _| ());
+    let vias = scratch.take_vias();
+    let batch = scratch.batch(switch.map);
+    for i in 0..scratch.len() as u16 {
+        let via = vias.get(usize::from(i)).copied().unwrap_or(0);
+        channel.admit(batch.pick(i), (batch.offload(i), via), switch.now);
+    }
+    scratch.give_vias(vias);
 }

@@ -44,7 +44,7 @@ pub const MAX_PORTS: usize = 16_384;
 pub const MAX_WORKERS: usize = 64;
 
 /// "toklat" and a number that changes with the layout, or the meaning, of anything below.
-const MAGIC: u64 = 0x746f_6b6c_6174_000b;
+const MAGIC: u64 = 0x746f_6b6c_6174_000c;
 const PAGE: usize = 4096;
 /// Most rings, or queues, of a port in each direction.
 pub const RINGS: usize = MAX_RINGS as usize;

@@ -18,9 +18,13 @@
 //! costs others what the kernel can be made to do in one, and the terms after it grow. A noisy machine is not
 //! held against a user: only time that the calling thread itself worked counts, and a user who is helped is served
 //! as well, by one more wake-up.
+//!
+//! A user's memory can hold threads up, too ([`crate::suspicion`]). No other thread can touch it in their place, so a user
+//! of whom that is proven is at fault at once.
 
 mod helper;
 mod stopwatch;
+mod touch;
 mod waker;
 
 use std::collections::HashMap;
@@ -36,6 +40,7 @@ use shmem::Shared;
 use self::helper::Helper;
 pub use self::stopwatch::Slow;
 use self::stopwatch::{QUICK_NS, Stopwatch};
+pub(crate) use self::touch::{Progress, excused};
 pub use self::waker::{Payer, Waker};
 use crate::state::{Conduct, Standing};
 
@@ -44,6 +49,9 @@ const MOST_NS: u64 = 10 * Nanos::MILLI;
 const MOST_HELPED_NS: u64 = 500 * Nanos::MILLI;
 /// A shorter call that moves a batch of frames is no concern: to send 64 datagrams takes up to some 300 us.
 const QUICK_BATCH_NS: u64 = 2 * Nanos::MILLI;
+/// What touches of the user's memory may be held up, and by how many at least.
+const MOST_HELD_UP_NS: u64 = 100 * Nanos::MILLI;
+const HELD_UP_TIMES: u32 = 4;
 /// It fades: so much of the time that passes is taken off.
 const FADES: u64 = 100;
 /// How long calls are timed closely after one that took long.
@@ -71,7 +79,19 @@ struct Office {
     /// Where threads of users' own may run: not where a worker has its place.
     cpus: Option<CpuSet>,
     news: Mutex<Vec<News>>,
+    /// Touches of users' memory that were held up.
+    touches: AtomicU64,
     doorbell: OwnedFd,
+}
+
+/// What is held against a user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Trouble {
+    /// System calls for it take long.
+    #[default]
+    Calls,
+    /// Its memory holds threads up that touch it.
+    Memory,
 }
 
 /// A user stands in another way.
@@ -81,7 +101,9 @@ pub struct News {
     pub user: Arc<User>,
     /// How.
     pub standing: Standing,
-    /// Nanoseconds of the call that made it so; 0 if time did.
+    /// What made it so.
+    pub why: Trouble,
+    /// Nanoseconds of the call or touch that did; 0 if time did.
     pub took: u64,
 }
 
@@ -103,6 +125,7 @@ impl Users {
             helpers: AtomicUsize::new(0),
             cpus: free_cpus(taken),
             news: Mutex::default(),
+            touches: AtomicU64::new(0),
             doorbell: rustix::event::eventfd(0, flags)?,
         };
         Ok(Self { office: Arc::new(office), by_uid: Mutex::default() })
@@ -120,6 +143,12 @@ impl Users {
     #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.office.doorbell.as_fd()
+    }
+
+    /// Touches of users' memory that were held up, so far.
+    #[must_use]
+    pub fn touches(&self) -> u64 {
+        self.office.touches.load(Ordering::Relaxed)
     }
 
     /// Takes note that the doorbell rang; what for, [`look_after`](Self::look_after) tells.
@@ -197,6 +226,12 @@ pub struct User {
 struct Record {
     by_servers: Spent,
     by_helper: Spent,
+    /// That touches of its memory were held up.
+    held_up: Spent,
+    /// How many of them in this term.
+    touches: u32,
+    /// What made it stand as it does.
+    why: Trouble,
     /// Times that it came to stand worse.
     times: u32,
     /// When the present term ends.
@@ -291,18 +326,59 @@ impl User {
             By::Helper => record.by_helper.add(slow.worked, slow.at) >= MOST_HELPED_NS,
         };
         if over && self.standing() != Standing::AtFault {
-            self.worsen(&mut record, slow);
+            let helped = self.standing() == Standing::Good && self.helper.start(self);
+            let standing = if helped { Standing::Helped } else { Standing::AtFault };
+            self.worsen(&mut record, standing, Trouble::Calls, (slow.took, slow.at));
         }
     }
 
-    fn worsen(self: &Arc<Self>, record: &mut Record, slow: Slow) {
-        let helped = self.standing() == Standing::Good && self.helper.start(self);
-        let standing = if helped { Standing::Helped } else { Standing::AtFault };
+    /// Makes a touch of its memory, which is of no other's.
+    pub(crate) fn touch<T>(
+        self: &Arc<Self>,
+        of: Option<&Shared<Conduct>>,
+        touch: impl FnOnce() -> T,
+    ) -> T {
+        let (done, held_up) = touch::timed(touch);
+        if let Some(ns) = held_up {
+            self.held_up(ns, of, crate::worker::clock());
+        }
+        done
+    }
+
+    /// Notes that its memory held a thread up.
+    #[cold]
+    fn held_up(self: &Arc<Self>, ns: u64, of: Option<&Shared<Conduct>>, now: Nanos) {
+        self.office.touches.fetch_add(1, Ordering::Relaxed);
+        let mut record = self.record();
+        if let Some(conduct) = of {
+            conduct.slow_touches.add(1);
+            conduct.slowest_touch_ns.set(conduct.slowest_touch_ns.get().max(ns));
+        }
+        record.touches = record.touches.saturating_add(1);
+        let over = record.held_up.add(ns, now) >= MOST_HELD_UP_NS;
+        if over && record.touches >= HELD_UP_TIMES && self.standing() != Standing::AtFault {
+            self.worsen(&mut record, Standing::AtFault, Trouble::Memory, (ns, now));
+        }
+    }
+
+    fn worsen(
+        self: &Arc<Self>,
+        record: &mut Record,
+        standing: Standing,
+        why: Trouble,
+        (took, at): (u64, Nanos),
+    ) {
         let term = TERM_NS.saturating_mul(1 << record.times.min(31));
-        record.times += 1;
-        (record.by_servers, record.by_helper) = Default::default();
-        self.enter(record, standing, slow.at + term);
-        self.office.tell(News { user: Arc::clone(self), standing, took: slow.took });
+        let times = record.times + 1;
+        *record = Record { times, why, ..Record::default() };
+        self.enter(record, standing, at + term);
+        self.office.tell(News { user: Arc::clone(self), standing, why, took });
+    }
+
+    /// What made it stand as it does.
+    #[must_use]
+    pub fn trouble(&self) -> Trouble {
+        self.record().why
     }
 
     fn enter(&self, record: &mut Record, standing: Standing, until: Nanos) {
@@ -325,7 +401,8 @@ impl User {
         };
         self.enter(&mut record, standing, now + term);
         self.helper.nudge();
-        self.office.tell(News { user: Arc::clone(self), standing, took: 0 });
+        let why = record.why;
+        self.office.tell(News { user: Arc::clone(self), standing, why, took: 0 });
     }
 
     /// Until when a user without ports is remembered: as long again as its last term.

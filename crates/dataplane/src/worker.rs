@@ -20,6 +20,7 @@
 //! worker has announced a later epoch or sleeps.
 
 mod common;
+mod measure;
 mod patience;
 
 use std::mem::MaybeUninit;
@@ -35,6 +36,7 @@ use shmem::Shared;
 
 use self::common::ASLEEP;
 pub(crate) use self::common::{Common, Job, Mailbox, Table};
+use self::measure::Measure;
 use self::patience::Patience;
 use crate::attach::{Bells, Rung};
 use crate::config::{Idle, PortId};
@@ -95,6 +97,7 @@ pub(crate) struct Worker {
     tools: Tools,
     idle: Idle,
     patience: Patience,
+    measure: Option<Measure>,
     finishing: bool,
     /// While it finishes: how long it waits for receivers over bad links.
     finishes_by: Nanos,
@@ -132,6 +135,7 @@ impl Worker {
             tools: Tools::new(batch, stall_timeout, only),
             idle,
             patience: Patience::default(),
+            measure: None,
             finishing: false,
             finishes_by: now,
             busy_at: now,
@@ -397,7 +401,7 @@ impl Worker {
             self.tended_at = now;
             for id in &self.hot {
                 if let Some(port) = port_at(&mut self.ports, *id) {
-                    port.source.disarm();
+                    port.disarm();
                 }
             }
         }
@@ -417,7 +421,7 @@ impl Worker {
     /// Arms the port at `hot[at]`, unless it has work.
     fn arm(&mut self, at: usize, now: Nanos) -> bool {
         let Some(port) = port_at(&mut self.ports, self.hot[at]) else { return false };
-        let has_work = self.unwatched.contains(&port.id) || port.source.arm();
+        let has_work = self.unwatched.contains(&port.id) || port.arm();
         // What it would send waits for tokens; what else it has to do, if anything, does not wait as long.
         let limit = port.opens_at(now).map(|at| at.min(now + LIMITED_NS)).filter(|_| has_work);
         if has_work && limit.is_none() {
@@ -507,7 +511,7 @@ impl Worker {
     fn wake_port(&mut self, id: PortId, now: Nanos, by_owner: bool) {
         let Some(port) = port_at(&mut self.ports, id) else { return };
         self.state.work.serve(id, Doing::Wake);
-        port.source.disarm();
+        port.disarm();
         self.state.work.rest();
         port.busy_at = now;
         port.counters.wakeups.add(u64::from(by_owner));
@@ -538,6 +542,7 @@ impl Worker {
                     }
                     self.wake_port(id, now, false);
                 }
+                Job::Measure(until) => self.measure = Some(Measure::begin(until, &self.state)),
                 Job::Settings(idle, batch, stall_timeout) => {
                     self.idle = idle;
                     self.tools.set(batch, stall_timeout);
@@ -549,6 +554,7 @@ impl Worker {
             }
         }
         self.state.ports.set(self.serving as u64);
+        self.measure(mailbox, now);
     }
 
     fn serve(&mut self, mut port: Box<Served>, now: Nanos) {

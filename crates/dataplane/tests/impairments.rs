@@ -182,6 +182,30 @@ fn a_full_pool_loses_nothing_in_sending_and_counts_in_receiving() {
     lab.assert_sums();
 }
 
+/// Frames that waited for a lossless receiver as the link became bad lie in their sender's memory, not in the link's.
+#[test]
+fn regression_a_link_that_becomes_bad_while_frames_wait_gives_their_slots_back() {
+    let mut lab = Lab::new(Policy::default(), Policy { lossless: true, ..Policy::default() });
+    let full = SLOTS as usize - 1;
+    let mut came = Vec::new();
+    // The receiver takes nothing: the second half waits.
+    for _ in 0..2 {
+        lab.send(full);
+        for _ in 0..full {
+            lab.now = lab.now + STEP;
+            lab.switch.turn(lab.now);
+        }
+    }
+    let late = Some(Impairment { delay_us: 100, ..Impairment::default() });
+    lab.set(0, |policy| policy.tx_impairment = late);
+    (0..100).for_each(|_| came.extend(lab.turn()));
+    // All its slots are its own again.
+    lab.send(full);
+    (0..1000).for_each(|_| came.extend(lab.turn()));
+    assert_eq!(came, (0..3 * full as u32).collect::<Vec<_>>());
+    lab.assert_sums();
+}
+
 #[test]
 fn a_link_becomes_bad_and_good_again_under_traffic() {
     let mut lab = Lab::new(Policy::default(), Policy::default());

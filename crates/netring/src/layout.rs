@@ -315,6 +315,9 @@ pub enum Fault {
     /// To wake its owner took the switch too long, again and again, whichever port of the user's it was. The port
     /// is out of service until it is opened again.
     SlowBell = 7,
+    /// Memory of its owner's user held the switch up, again and again. The port is out of service until it is opened
+    /// again.
+    SlowMemory = 8,
 }
 
 impl Fault {
@@ -329,6 +332,7 @@ impl Fault {
             5 => Self::Indirect,
             6 => Self::Memory,
             7 => Self::SlowBell,
+            8 => Self::SlowMemory,
             _ => return None,
         })
     }

@@ -17,6 +17,7 @@ pub mod vxlan;
 
 use std::os::fd::BorrowedFd;
 
+use netring::layout::Fault;
 use port::{Ingress, Nanos};
 
 pub use self::exit::Exit;
@@ -77,8 +78,8 @@ pub trait Source: Send {
         false
     }
 
-    /// The port's user is at fault: tells the owner, without a wake-up.
-    fn give_up(&mut self) {}
+    /// The port's user is at fault, of this: tells the owner, without a wake-up.
+    fn give_up(&mut self, _fault: Fault) {}
 
     /// What its owner said last, if it did since this was asked last: it is about to say more.
     fn heard(&mut self) -> Option<Heard> {

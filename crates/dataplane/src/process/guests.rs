@@ -195,6 +195,7 @@ impl Process {
         record.bells = bells;
         let ring = record.bells.clone();
         let counters = record.spec.counters.clone();
+        let uid = record.config.uid;
         let policy = record.config.policy.clone();
         let receiving = port_link::receiving(&egresses, &policy, &record.spec.received);
         let unused = (
@@ -209,7 +210,9 @@ impl Process {
         // Nobody was told of what the old halves gave back as they were dropped.
         ring.ring_all();
         let served = Served::new(id, source, counters, clock());
-        let served = served.linked(&policy, receiving.far);
+        let state = self.state.port(id).map(|state| state.paid_by(self.users.of(uid)));
+        let watch = state.and_then(|state| self.watch_of_new(true, &state));
+        let served = served.linked(&policy, receiving.far).watched(watch);
         self.common.workers[usize::from(worker)].send(Job::Serve(Box::new(served)));
         self.charge_remake(id, began);
     }

@@ -131,7 +131,8 @@ impl Process {
         state.set_failed(false);
         state.set_standing(standing);
         let served = Served::new(id, source, counters, clock());
-        let served = served.linked(&config.policy, receiving.far);
+        let watch = self.watch_of_new(config.attachment.lends_memory(), &state);
+        let served = served.linked(&config.policy, receiving.far).watched(watch);
         #[cfg(debug_assertions)]
         let served = {
             let is_named = |key: &&(&str, fn())| std::env::var(key.0).as_ref() == Ok(&config.name);
@@ -209,8 +210,11 @@ impl Process {
     pub(super) fn publish(&self) {
         let bells = |port: &Option<Record>| port.as_ref().map(|port| port.bells.clone());
         let bells = self.ports.iter().map(|port| bells(port).unwrap_or_default()).collect();
-        let specs = self.ports.iter().flatten().map(|record| &record.spec);
-        self.common.replace_table(Table { ports: Ports::build(specs), bells });
+        let ports = match self.watched_specs() {
+            Some(specs) => Ports::build(specs.iter()),
+            None => Ports::build(self.ports.iter().flatten().map(|record| &record.spec)),
+        };
+        self.common.replace_table(Table { ports, bells });
     }
 
     /// Takes a port from its worker.

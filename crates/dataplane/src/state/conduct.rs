@@ -40,6 +40,10 @@ pub struct Conduct {
     pub slow_calls: Counter,
     /// Nanoseconds of the slowest.
     pub slowest_call_ns: Counter,
+    /// Touches of its owner's memory that were held up, while that was watched.
+    pub slow_touches: Counter,
+    /// Nanoseconds of the longest.
+    pub slowest_touch_ns: Counter,
     /// Wake-ups that a thread of its user's own made.
     pub helped_kicks: Counter,
 }
@@ -50,9 +54,9 @@ unsafe impl Shareable for Conduct {}
 impl Conduct {
     /// Forgets everything: the port's number gets another holder.
     pub(super) fn clear(&self) {
-        for counter in [&self.standing, &self.slow_calls, &self.slowest_call_ns, &self.helped_kicks]
-        {
-            counter.set(0);
-        }
+        let Self { standing, slow_calls, slowest_call_ns, .. } = self;
+        let Self { slow_touches, slowest_touch_ns, helped_kicks, .. } = self;
+        let calls = [standing, slow_calls, slowest_call_ns, helped_kicks];
+        calls.into_iter().chain([slow_touches, slowest_touch_ns]).for_each(|count| count.set(0));
     }
 }

@@ -177,6 +177,8 @@ impl PortState {
         let mut stats = PortStats {
             slow_calls: conduct.slow_calls.get(),
             slowest_call_ns: conduct.slowest_call_ns.get(),
+            slow_touches: conduct.slow_touches.get(),
+            slowest_touch_ns: conduct.slowest_touch_ns.get(),
             helped_kicks: conduct.helped_kicks.get(),
             reads: bus.reads.get(),
             writes: bus.writes.get(),

@@ -70,6 +70,10 @@ pub struct PortStats {
     pub slow_calls: u64,
     /// Nanoseconds of the slowest.
     pub slowest_call_ns: u64,
+    /// Touches of its owner's memory that held a worker up, while that was watched: held against its user, too.
+    pub slow_touches: u64,
+    /// Nanoseconds of the longest.
+    pub slowest_touch_ns: u64,
     /// Wake-ups of its owner that its user's own thread made, because of that.
     pub helped_kicks: u64,
 }

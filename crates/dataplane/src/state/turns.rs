@@ -44,6 +44,12 @@ impl Turns {
         }
     }
 
+    /// Turns that took `ns` nanoseconds, or longer.
+    #[must_use]
+    pub fn from(&self, ns: u64) -> u64 {
+        self.0[bucket(ns)..].iter().map(Counter::get).sum()
+    }
+
     /// The buckets that have turns, shortest first.
     #[must_use]
     pub fn read(&self) -> Vec<TurnTime> {
@@ -96,6 +102,13 @@ mod tests {
         }
         assert_eq!((bucket(0), bucket(1023), bucket(1024)), (0, 0, 0));
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+    }
+
+    #[test]
+    fn long_turns_are_told_from_short_ones() {
+        let turns = Turns::default();
+        [1_000_000, 1_900_000, 2_100_000, u64::MAX].into_iter().for_each(|ns| turns.add(ns));
+        assert_eq!((turns.from(2_097_152), turns.from(0)), (2, 4));
     }
 
     #[test]

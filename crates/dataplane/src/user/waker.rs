@@ -56,6 +56,14 @@ impl Payer {
         }
     }
 
+    /// Makes a touch of memory that the port's owner lent, and no other.
+    pub(crate) fn touch<T>(&self, touch: impl FnOnce() -> T) -> T {
+        match &self.0 {
+            Some((user, conduct)) => user.touch(conduct.as_ref(), touch),
+            None => touch(),
+        }
+    }
+
     /// True if its ports are at fault.
     #[must_use]
     pub fn is_at_fault(&self) -> bool {

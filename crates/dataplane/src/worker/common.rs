@@ -6,6 +6,7 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Mutex, PoisonError};
 
 use fabric::{Fdb, Ports};
+use port::Nanos;
 use rustix::event::EventfdFlags;
 
 use crate::attach::{Bells, Exit};
@@ -39,6 +40,8 @@ pub(crate) struct Common {
     pub workers: Vec<Mailbox>,
     /// Ports whose code panicked, until the control thread has seen them.
     pub(super) failed: Mutex<Vec<PortId>>,
+    /// Passes in which a worker waited for long, while it measured that. Relaxed: read once a second.
+    pub(super) waited: AtomicU64,
     /// Nothing new is gathered.
     ///
     /// # Protocol: `Common.draining`
@@ -60,6 +63,7 @@ impl Common {
             fdb,
             workers,
             failed: Mutex::default(),
+            waited: AtomicU64::new(0),
             draining: AtomicBool::new(false),
         })
     }
@@ -67,6 +71,11 @@ impl Common {
     /// The ports whose code has panicked since this was asked last.
     pub fn take_failed(&self) -> Vec<PortId> {
         std::mem::take(&mut *self.failed.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Passes in which a worker waited for long.
+    pub fn waited(&self) -> u64 {
+        self.waited.load(Ordering::Relaxed)
     }
 
     /// Swaps in a new table and returns when no worker looks at the old one any more. For the control
@@ -103,6 +112,8 @@ pub(crate) enum Job {
     Release(PortId, SyncSender<Option<Box<Served>>>),
     /// Change this port's link.
     Link(PortId, Change),
+    /// Note until then whether passes wait.
+    Measure(Nanos),
     /// Change how to idle, the batch size and the stall timeout in nanoseconds.
     Settings(Idle, u16, u64),
     /// End when nothing is stalled any more.

@@ -144,6 +144,7 @@ const PORTS: &[(&str, &str, Read<Counters>)] = &[
         "System calls for the port's owner, such as wake-ups, that took too long",
         |c| c.slow_calls,
     ),
+    ("slow_touches", "Times the memory of the port's owner held a worker up", |c| c.slow_touches),
     ("helped_kicks", "Times a thread of its user's own woke the owner, because of that", |c| {
         c.helped_kicks
     }),

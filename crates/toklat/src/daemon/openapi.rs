@@ -385,7 +385,7 @@ const PORT: &[(&str, &str)] = &[
     ("mirror_egress?", "string?"),
 ];
 
-const COUNTERS: Fields<26> = [
+const COUNTERS: Fields<28> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
     ("in_copies", "integer"),
@@ -403,6 +403,8 @@ const COUNTERS: Fields<26> = [
     ("stalls", "integer"),
     ("slow_calls", "integer"),
     ("slowest_call_ns", "integer"),
+    ("slow_touches", "integer"),
+    ("slowest_touch_ns", "integer"),
     ("helped_kicks", "integer"),
     ("flaps", "integer"),
     ("unlearned", "integer"),

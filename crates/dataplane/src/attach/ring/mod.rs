@@ -153,10 +153,10 @@ impl Source for RingPort {
         self.senders.iter().any(SendRing::is_full)
     }
 
-    fn give_up(&mut self) {
+    fn give_up(&mut self, fault: Fault) {
         let Some(control) = self.reset_control() else { return };
-        self.health.fault.store(Fault::SlowBell as u32, Ordering::Relaxed);
-        control.core_flags.0.fault.store(Fault::SlowBell as u32, Ordering::Release);
+        self.health.fault.store(fault as u32, Ordering::Relaxed);
+        control.core_flags.0.fault.store(fault as u32, Ordering::Release);
     }
 }
 

@@ -88,8 +88,8 @@ impl Switch {
             let state = self.view.port(port.id).filter(|state| port.known && state.has_failed())?;
             Some(match state.standing() {
                 Standing::AtFault => {
-                    "Its user is at fault: it took too long to wake the owners of its ports. It may open \
-                     ports again some minutes after that"
+                    "Its user is at fault: it took too long to wake the owners of its ports, or to touch their \
+                     memory (`slow_calls`, `slow_touches`). It may open ports again some minutes after that"
                 }
                 _ => {
                     "Its code panicked, and it is out of service: see the daemon's log and report a bug; \

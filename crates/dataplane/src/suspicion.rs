@@ -1,0 +1,190 @@
+//! Which port's memory holds workers up.
+//!
+//! A page that its owner holds back stops the worker that touches it, in a copy from one port's memory into another's.
+//! Whose page it was cannot be seen from outside. So there are three steps, and the first costs nothing:
+//!
+//! ```text
+//!   calm        turns are counted by how long they took, as ever
+//!    | one took 2 ms
+//!   measuring   for a second each pass notes whether the worker waited, or only had no processor
+//!    | it waited
+//!   watching    frames are copied into our own memory first, and out of it then: each touch is of one
+//!               port's memory alone, is timed, and is charged to its user
+//! ```
+//!
+//! Watched ports send through a [`link::Channel`] that harms nothing, and receive through [`Timed`]. A user who goes on is
+//! at fault ([`crate::user`]).
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use port::{Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Software};
+
+use crate::attach::Exit;
+use crate::user::Payer;
+
+/// A turn that takes so long is looked into.
+pub(crate) const SLOW_NS: u64 = 2 * Nanos::MILLI;
+/// How long ports are watched after the last touch that was held up.
+const WATCH_NS: u64 = 5 * Nanos::SECOND;
+/// How long they are left alone if none was.
+const REST_NS: u64 = 10 * Nanos::SECOND;
+
+/// What was seen since the last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen {
+    /// Turns that took long.
+    pub slow: u64,
+    /// Passes in which a worker waited for long, while that was measured.
+    pub waited: u64,
+    /// Touches that were held up, while ports were watched.
+    pub touches: u64,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Nothing,
+    /// Have workers measure for a second.
+    Measure,
+    Watch,
+    /// Watch no more.
+    Relax,
+}
+
+/// How far it has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Suspicion {
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Phase {
+    /// Not before this.
+    Calm(Nanos),
+    Measuring,
+    Watching {
+        until: Nanos,
+        found: bool,
+    },
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self::Calm(Nanos(0))
+    }
+}
+
+impl Suspicion {
+    /// True while ports are watched.
+    pub fn watches(&self) -> bool {
+        matches!(self.phase, Phase::Watching { .. })
+    }
+
+    /// Takes what was seen into account; called once a second.
+    pub fn look(&mut self, seen: Seen, now: Nanos) -> Step {
+        let (phase, step) = match self.phase {
+            Phase::Calm(rested) if seen.slow > 0 && now >= rested => {
+                (Phase::Measuring, Step::Measure)
+            }
+            Phase::Measuring if seen.waited > 0 => {
+                (Phase::Watching { until: now + WATCH_NS, found: false }, Step::Watch)
+            }
+            Phase::Measuring => (Phase::Calm(now), Step::Nothing),
+            Phase::Watching { .. } if seen.touches > 0 => {
+                (Phase::Watching { until: now + WATCH_NS, found: true }, Step::Nothing)
+            }
+            Phase::Watching { until, found } if now >= until => {
+                (Phase::Calm(if found { now } else { now + REST_NS }), Step::Relax)
+            }
+            same => (same, Step::Nothing),
+        };
+        self.phase = phase;
+        step
+    }
+}
+
+/// A receive queue that is watched: what its deliveries take is its port's alone.
+pub(crate) struct Timed {
+    exit: Exit,
+    payer: Payer,
+    /// Held while the exit is at work: no one's wait for the exit's own lock is charged.
+    turn: Mutex<()>,
+}
+
+impl Timed {
+    pub fn new(exit: Exit, payer: Payer) -> Self {
+        Self { exit, payer, turn: Mutex::default() }
+    }
+
+    fn touch<T>(&self, touch: impl FnOnce(&Exit) -> T) -> T {
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.payer.touch(|| touch(&self.exit))
+    }
+}
+
+/// Has receive queues watched.
+pub(crate) fn timed(exits: &[Exit], payer: &Payer) -> Vec<Exit> {
+    exits.iter().map(|exit| Arc::new(Timed::new(exit.clone(), payer.clone())).into()).collect()
+}
+
+impl Egress for Timed {
+    fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
+        self.touch(|exit| exit.deliver(batch, list, limits))
+    }
+
+    fn settle(&self, now: Nanos) -> Effects {
+        self.touch(|exit| exit.settle(now))
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.exit.takes()
+    }
+
+    fn count_software(&self, done: Software) {
+        self.exit.count_software(done);
+    }
+
+    fn is_held_back(&self, now: Nanos) -> bool {
+        self.exit.is_held_back(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOW: Seen = Seen { slow: 1, waited: 0, touches: 0 };
+    const WAITED: Seen = Seen { slow: 1, waited: 1, touches: 0 };
+    const TOUCHED: Seen = Seen { slow: 1, waited: 0, touches: 1 };
+
+    fn at(second: u64) -> Nanos {
+        Nanos(second * Nanos::SECOND)
+    }
+
+    #[test]
+    fn ports_are_watched_while_touches_are_held_up_and_a_while_longer() {
+        let mut suspicion = Suspicion::default();
+        assert_eq!(suspicion.look(Seen::default(), at(1)), Step::Nothing);
+        assert_eq!(suspicion.look(SLOW, at(2)), Step::Measure);
+        assert_eq!(suspicion.look(WAITED, at(3)), Step::Watch);
+        (4..60).for_each(|second| assert_eq!(suspicion.look(TOUCHED, at(second)), Step::Nothing));
+        assert!(suspicion.watches());
+        (60..64).for_each(|second| assert_eq!(suspicion.look(SLOW, at(second)), Step::Nothing));
+        assert_eq!(suspicion.look(SLOW, at(64)), Step::Relax);
+        assert_eq!(suspicion.look(SLOW, at(65)), Step::Measure, "it was right: again at once");
+    }
+
+    #[test]
+    fn a_busy_machine_has_no_port_watched_and_what_is_not_found_is_looked_for_rarely() {
+        let mut suspicion = Suspicion::default();
+        for second in 1..1000 {
+            assert!(matches!(suspicion.look(SLOW, at(second)), Step::Nothing | Step::Measure));
+        }
+        let watched = (1000..1160).filter(|second| {
+            suspicion.look(WAITED, at(*second));
+            suspicion.watches()
+        });
+        let watched = watched.count();
+        assert!((30..60).contains(&watched), "{watched} of 160 seconds");
+    }
+}
