@@ -27,19 +27,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("control", &["dataplane", "fabric", "frame", "jail", "netring"]),
     (
         "lab",
-        &[
-            "control",
-            "dataplane",
-            "fabric",
-            "frame",
-            "jail",
-            "link",
-            "netring",
-            "nic",
-            "port",
-            "shmem",
-            "vm",
-        ],
+        &["control", "dataplane", "frame", "jail", "link", "netring", "nic", "port", "shmem", "vm"],
     ),
     (
         "toklat",

@@ -15,7 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use shmem::{Buffers, Bytes, Cursor, Mapping, Memfd, Pool};
+use shmem::{Buffers, Bytes, Cursor, Mapping, Memfd, Pool, Shared, WakeFlag};
 
 use crate::layout::{
     Fault, Geometry, RESERVED_BUFFERS, RingHeader, RingMemory, SlotWord, distance, next, previous,
@@ -122,13 +122,55 @@ impl View {
     }
 }
 
+/// The words by which a sender and its reader hand over slots.
+#[derive(Debug)]
+struct HandOver {
+    /// Where we publish what we have filled.
+    ours: Shared<Cursor>,
+    /// Where we ask to be woken.
+    our_wake: Shared<WakeFlag>,
+    /// Where the peer publishes what it is done with.
+    theirs: Shared<Cursor>,
+    /// Where the peer asks to be woken.
+    their_wake: Shared<WakeFlag>,
+    /// The header that shows our positions to netmap's programs.
+    shown: Shared<RingHeader>,
+}
+
+impl HandOver {
+    /// Of a port: the owner of the send ring hands over to the core.
+    fn to_core(ring: &RingMemory) -> Self {
+        let control = &ring.control;
+        Self {
+            ours: control.part(|words| &words.owner.0),
+            our_wake: control.part(|words| &words.owner_flags.0.wake),
+            theirs: control.part(|words| &words.core.0),
+            their_wake: control.part(|words| &words.core_flags.0.wake),
+            shown: ring.header.clone(),
+        }
+    }
+
+    /// Of a pipe: we play the core of `twin`, and our positions show in the send ring.
+    fn to_twin(twin: &RingMemory, ring: &RingMemory) -> Self {
+        let control = &twin.control;
+        Self {
+            ours: control.part(|words| &words.core.0),
+            our_wake: control.part(|words| &words.core_flags.0.wake),
+            theirs: control.part(|words| &words.owner.0),
+            their_wake: control.part(|words| &words.owner_flags.0.wake),
+            shown: ring.header.clone(),
+        }
+    }
+}
+
 /// A send ring.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
     /// For pipes the other end's receive ring.
     pub(crate) view: View,
-    /// For pipes the send ring.
+    /// For pipes the send ring, which [`settle`](Self::settle) brings up to date.
     counterpart: Option<RingMemory>,
+    words: HandOver,
     pub(crate) head: u32,
     published: u32,
     core: u32,
@@ -142,15 +184,25 @@ impl SendQueue {
     /// `None` if they or the ring are out of range.
     pub(crate) fn new(memory: &Memory, ring: u32, twin: Option<u32>, slots: u32) -> Option<Self> {
         let view = memory.view(twin.unwrap_or(ring), slots)?;
-        let counterpart = match twin {
-            Some(_) => Some(RingMemory::of(&memory.mapping, &memory.geometry, ring, slots)?),
-            None => None,
+        let (words, counterpart) = match twin {
+            Some(_) => {
+                let ring = RingMemory::of(&memory.mapping, &memory.geometry, ring, slots)?;
+                (HandOver::to_twin(&view.ring, &ring), Some(ring))
+            }
+            None => (HandOver::to_core(&view.ring), None),
         };
-        let mut queue =
-            Self { view, counterpart, head: 0, published: 0, core: 0, answered: 0, fault: None };
-        let (ours, theirs) = (queue.ours().own(), queue.theirs().observe());
-        (queue.head, queue.published, queue.core) = (ours, ours, theirs);
-        (ours < slots && theirs < slots).then_some(queue)
+        let (head, core) = (words.ours.own(), words.theirs.observe());
+        let queue = Self {
+            view,
+            counterpart,
+            words,
+            head,
+            published: head,
+            core,
+            answered: 0,
+            fault: None,
+        };
+        (head < slots && core < slots).then_some(queue)
     }
 
     /// With `far`, another core reads what is filled: see [`Outgoing::fill`].
@@ -161,20 +213,6 @@ impl SendQueue {
     /// Back to the positions of a new ring.
     pub(crate) fn restart(&mut self) {
         (self.head, self.published, self.core, self.fault) = (0, 0, 0, None);
-    }
-
-    /// Where we publish what we have filled.
-    #[inline(always)]
-    fn ours(&self) -> &Cursor {
-        let control = &self.view.ring.control;
-        if self.counterpart.is_none() { &control.owner.0 } else { &control.core.0 }
-    }
-
-    /// Where the peer publishes what it is done with.
-    #[inline(always)]
-    fn theirs(&self) -> &Cursor {
-        let control = &self.view.ring.control;
-        if self.counterpart.is_none() { &control.core.0 } else { &control.owner.0 }
     }
 
     /// Free slots, as far as is known.
@@ -197,7 +235,7 @@ impl SendQueue {
     /// Looks what the peer is done with.
     #[inline]
     pub(crate) fn refresh(&mut self) {
-        let to = self.theirs().observe();
+        let to = self.words.theirs.observe();
         if self.view.is_within(to, self.core, self.published) {
             self.core = to;
         } else {
@@ -226,12 +264,8 @@ impl SendQueue {
         let end = self.end();
         let moved = end != self.published;
         self.published = end;
-        self.ours().publish(end);
-        let header = match &self.counterpart {
-            None => &self.view.ring.header,
-            Some(ring) => &ring.header,
-        };
-        show(header, end, previous(self.core, self.view.slots));
+        self.words.ours.publish(end);
+        show(&self.words.shown, end, previous(self.core, self.view.slots));
         moved
     }
 
@@ -248,21 +282,12 @@ impl SendQueue {
     /// True if the peer sleeps and has not been kicked for it yet. The caller has fenced.
     #[inline]
     pub(crate) fn must_kick(&mut self) -> bool {
-        let control = &self.view.ring.control;
-        let wake = match self.counterpart {
-            None => &control.core_flags.0.wake,
-            Some(_) => &control.owner_flags.0.wake,
-        };
-        wake.must_kick_fenced(&mut self.answered)
+        self.words.their_wake.must_kick_fenced(&mut self.answered)
     }
 
     /// Asks to be woken when slots come back, or takes that back.
     pub(crate) fn set_wake(&self, armed: bool) {
-        let control = &self.view.ring.control;
-        let wake = match self.counterpart {
-            None => &control.owner_flags.0.wake,
-            Some(_) => &control.core_flags.0.wake,
-        };
+        let wake = &self.words.our_wake;
         if armed { wake.arm() } else { wake.disarm() }
     }
 
