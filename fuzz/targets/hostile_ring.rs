@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use frame::Mac;
+use frame::{Mac, OffloadSet};
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use netring::layout::RING_HEADER;
-use netring::{Port, Region, RegionConfig};
+use netring::{Open, Port, Region, RegionConfig};
 use toklat_fuzz::steps;
 
 const HOSTILE: Mac = Mac::local(66);
@@ -25,7 +25,8 @@ const STEPS: usize = 256;
 /// Plugs a port in that is at `mac` and may send from there only.
 fn plug(switch: &mut Inline, mac: Mac, slots: u32) -> (Port, Arc<Region>, u16) {
     let region = Region::private(RegionConfig::ports(1, 1, slots)).expect("memory");
-    let port = Port::inline(&region, "port", 1, 1, slots).expect("a region of its size");
+    let open = Open::new("port").slots(slots).in_region(&region).offloads(OffloadSet::ALL);
+    let port = open.inline().expect("a region of its size");
     let policy = Policy { macs: vec![mac], locked: true, ..Policy::default() };
     let id = switch.add_rings("port", policy, &port.rings()).expect("a free number");
     (port, region, id)
@@ -39,8 +40,8 @@ fn scribble(port: &Port, what: u8, at: u32, value: u64) {
     let offset = match what % 4 {
         // A cursor or flag of a control block: few values, so that plausible ones occur.
         0 => geometry.control_offset(ring) + u64::from(at >> 1 & 3) * 64,
-        // A slot of either ring.
-        1 => geometry.ring_offset(ring) + RING_HEADER as u64 + u64::from(at >> 1 & 15) * 16,
+        // A slot of either ring, or the offload request beside it.
+        1 => geometry.ring_offset(ring) + RING_HEADER as u64 + u64::from(at >> 1 & 31) * 8,
         // The head of a frame in one of the first buffers.
         2 => geometry.buf_offset() + u64::from(at & 31) * u64::from(geometry.buf_size),
         _ => (u64::from(at) % geometry.file_size().max(8)) & !7,

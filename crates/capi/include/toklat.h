@@ -59,6 +59,24 @@ struct toklat_port;
 #define TOKLAT_READ 1u  /* received frames */
 #define TOKLAT_WRITE 2u /* free slots to send with */
 
+/* Offload requests: bits of toklat_options.offloads and toklat_offloads. */
+#define TOKLAT_OFFLOAD_CHECKSUM 1u /* checksums; the others need it */
+#define TOKLAT_OFFLOAD_TSO4 2u     /* segmentation of TCP over IPv4 */
+#define TOKLAT_OFFLOAD_TSO6 4u     /* segmentation of TCP over IPv6 */
+#define TOKLAT_OFFLOAD_ECN 8u      /* segmentation of such TCP with ECN */
+#define TOKLAT_OFFLOAD_USO 16u     /* segmentation of UDP */
+
+/* Flags of toklat_offload. */
+#define TOKLAT_NEEDS_CHECKSUM 1u /* the checksum holds the sum of the pseudo header only */
+#define TOKLAT_DATA_VALID 2u     /* received only: the checksum was looked at and is good */
+
+/* Kinds of segmentation: toklat_offload.gso_type. */
+#define TOKLAT_GSO_NONE 0u
+#define TOKLAT_GSO_TCP4 1u
+#define TOKLAT_GSO_TCP6 4u
+#define TOKLAT_GSO_UDP 5u
+#define TOKLAT_GSO_ECN 0x80u /* beside a kind of TCP */
+
 /* Flags of toklat_slot. */
 #define TOKLAT_MORE 1u /* the frame goes on in the next slot */
 
@@ -72,6 +90,8 @@ struct toklat_options {
     uint32_t message_size;   /* bytes at `message` */
     char *message;           /* where toklat_open says what failed, cut to its size; default: nowhere */
     const char *directory;   /* the daemon's; default $TOKLAT_DIR, $XDG_RUNTIME_DIR/toklat or /run/toklat */
+    uint32_t offloads;       /* requests that frames may carry, both ways: TOKLAT_OFFLOAD_...; default none */
+    uint32_t unused;
 };
 #define TOKLAT_OPTIONS_INIT { .size = sizeof(struct toklat_options) }
 
@@ -89,6 +109,15 @@ struct toklat_frame {
     const void *data;
     uint32_t length; /* bytes */
     uint32_t slots;  /* that it came in; those of several are copied together by the library */
+};
+
+/* What the sender of a frame leaves to others to do, in virtio-net's meaning (virtio 1.2, 5.1.6). Zero asks for nothing. */
+struct toklat_offload {
+    uint8_t flags;            /* TOKLAT_NEEDS_CHECKSUM, TOKLAT_DATA_VALID */
+    uint8_t gso_type;         /* TOKLAT_GSO_... */
+    uint16_t gso_size;        /* payload bytes of each segment */
+    uint16_t checksum_start;  /* where to start summing: bytes from the frame's start */
+    uint16_t checksum_offset; /* where to store the sum: bytes from checksum_start */
 };
 
 /* What a port has done since it was opened. Begin with TOKLAT_STATS_INIT, which sets `size`. */
@@ -114,6 +143,7 @@ struct toklat_stats {
 #define TOKLAT_FAULT_MEMORY 6u        /* the port's memory failed under the switch */
 #define TOKLAT_FAULT_SLOW_BELL 7u     /* waking the program took the switch too long; open the port again */
 #define TOKLAT_FAULT_SLOW_MEMORY 8u   /* the program's memory held the switch up; open the port again */
+#define TOKLAT_FAULT_OFFLOAD 9u       /* a request that the port was not opened for */
 
 /*
  * Opens the port `name`: "vale0:p1", an end of a pipe ("vale0:p1{1", "vale0:p1}1"), or a monitor ("vale0:p1/t", "/r",
@@ -166,6 +196,30 @@ int toklat_commit(struct toklat_port *port, unsigned int queue, const struct tok
  * Returns 0. An error sends nothing: -EAGAIN (no room), -EMSGSIZE (more bytes than toklat_max_frame), -EINVAL.
  */
 int toklat_push(struct toklat_port *port, unsigned int queue, const void *frame, size_t length);
+
+/*
+ * The offload requests that the port carries, both ways: those it was opened with, as far as its rings have room for the
+ * frames (64 KiB of one frame: 34 slots of 2 KiB). Without any, frames arrive finished.
+ */
+int toklat_offloads(struct toklat_port *port);
+
+/*
+ * As toklat_commit, for one frame in `count` slots with a request; `offload` may be NULL. A frame that is to be segmented
+ * has up to 65,557 bytes; toklat_max_frame limits its segments. -EOPNOTSUPP: the port does not carry the request.
+ */
+int toklat_commit_offload(struct toklat_port *port, unsigned int queue, const struct toklat_slot *slots,
+                          unsigned int count, const struct toklat_offload *offload);
+
+/* As toklat_push, with a request, under the rules of toklat_commit_offload. */
+int toklat_push_offload(struct toklat_port *port, unsigned int queue, const void *frame, size_t length,
+                        const struct toklat_offload *offload);
+
+/*
+ * As toklat_receive, and writes to `offloads`, which has room for `count`, what each frame asks for. A port that carries
+ * requests receives by this function. The switch has checked them; in a pipe, they are what the other end says.
+ */
+int toklat_receive_offload(struct toklat_port *port, unsigned int queue, struct toklat_frame *frames,
+                           struct toklat_offload *offloads, unsigned int count);
 
 /*
  * Lends up to `count` received frames of a receive queue, oldest first, and describes them in `frames`. Returns how many,

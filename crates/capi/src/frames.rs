@@ -3,8 +3,9 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 
+use frame::Offload;
 use netring::Received;
-use netring::layout::MAX_FRAGS;
+use netring::layout::{MAX_FRAGS, MAX_SEGMENTED};
 use shmem::Bytes;
 
 use crate::failure::Failure;
@@ -30,7 +31,37 @@ pub struct Frame {
     slots: u32,
 }
 
+/// `struct toklat_offload`.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+pub struct Request {
+    flags: u8,
+    gso_type: u8,
+    gso_size: u16,
+    checksum_start: u16,
+    checksum_offset: u16,
+}
+
 const _: () = assert!(size_of::<Slot>() == 24 && size_of::<Frame>() == 16);
+const _: () = assert!(size_of::<Request>() == 8);
+
+impl Request {
+    /// # Safety
+    /// `at` is null, or a request.
+    unsafe fn read(at: *const Self) -> Offload {
+        // SAFETY: the caller's.
+        let Some(request) = (unsafe { at.as_ref() }) else { return Offload::NONE };
+        let Self { flags, gso_type, gso_size, checksum_start, checksum_offset } = *request;
+        Offload { flags, gso_type, header_len: 0, gso_size, checksum_start, checksum_offset }
+    }
+}
+
+impl From<Offload> for Request {
+    fn from(offload: Offload) -> Self {
+        let Offload { flags, gso_type, gso_size, checksum_start, checksum_offset, .. } = offload;
+        Self { flags, gso_type, gso_size, checksum_start, checksum_offset }
+    }
+}
 
 /// `TOKLAT_MORE`.
 const MORE: u32 = 1;
@@ -47,6 +78,31 @@ const TOO_LONG: Failure = Failure::new(
     libc::EMSGSIZE,
     c"The frame is longer than toklat_max_frame, or has too many slots",
 );
+
+const NOT_CARRIED: Failure = Failure::new(
+    libc::EOPNOTSUPP,
+    c"The port does not carry the offload request; toklat_offloads says which it does",
+);
+const ONE_FRAME: Failure =
+    Failure::invalid(c"The slots are several frames; a request is of one frame");
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_offloads(port: *mut Handle) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { enter(port, |handle| Ok(c_int::from(handle.port.offloads().bits()))) }
+}
+
+/// Bytes of the longest frame with a request that the port sends.
+fn longest(handle: &mut Handle, offload: &Offload) -> Result<usize, Failure> {
+    if !handle.port.offloads().takes(offload) {
+        return Err(NOT_CARRIED);
+    }
+    Ok(if offload.is_segmented() { MAX_SEGMENTED as usize } else { handle.max_frame() })
+}
 
 /// See toklat.h.
 ///
@@ -93,26 +149,60 @@ pub unsafe extern "C" fn toklat_commit(
     slots: *const Slot,
     count: c_uint,
 ) -> c_int {
-    let commit = |handle: &mut Handle| {
-        let (queue, count) = (queue as usize, count as usize);
-        let reserved = *handle.reserved.get(queue).ok_or(NO_QUEUE)?;
-        if count > reserved {
-            return Err(NOT_RESERVED);
-        }
-        if slots.is_null() {
-            return Err(NO_ARRAY);
-        }
-        // SAFETY: the caller's: `count` slots are readable, and no thread writes to them meanwhile.
-        let slots = unsafe { slice::from_raw_parts(slots, count) };
-        let frames = check(slots, handle.max_frame())?;
-        fill(handle, queue, slots)?;
-        handle.reserved[queue] -= count;
-        handle.stats.sent_frames += frames;
-        handle.stats.sent_bytes += slots.iter().map(|slot| u64::from(slot.length)).sum::<u64>();
-        Ok(0)
-    };
     // SAFETY: the caller's.
-    unsafe { enter(port, commit) }
+    unsafe { enter(port, |handle| commit(handle, queue, slots, count, None)) }
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_commit_offload(
+    port: *mut Handle,
+    queue: c_uint,
+    slots: *const Slot,
+    count: c_uint,
+    offload: *const Request,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        let offload = Request::read(offload);
+        enter(port, |handle| commit(handle, queue, slots, count, Some(offload)))
+    }
+}
+
+/// Sends reserved slots: frames, or one frame with a request.
+///
+/// # Safety
+/// `slots` is null, or has `count` readable slots that no thread writes to meanwhile.
+unsafe fn commit(
+    handle: &mut Handle,
+    queue: c_uint,
+    slots: *const Slot,
+    count: c_uint,
+    offload: Option<Offload>,
+) -> Result<c_int, Failure> {
+    let (queue, count) = (queue as usize, count as usize);
+    let reserved = *handle.reserved.get(queue).ok_or(NO_QUEUE)?;
+    if count > reserved {
+        return Err(NOT_RESERVED);
+    }
+    if slots.is_null() {
+        return Err(NO_ARRAY);
+    }
+    // SAFETY: the caller's.
+    let slots = unsafe { slice::from_raw_parts(slots, count) };
+    let request = offload.unwrap_or(Offload::NONE);
+    let frames = check(slots, longest(handle, &request)?)?;
+    if offload.is_some() && frames != 1 {
+        return Err(ONE_FRAME);
+    }
+    fill(handle, queue, slots, request)?;
+    handle.reserved[queue] -= count;
+    handle.stats.sent_frames += frames;
+    handle.stats.sent_bytes += slots.iter().map(|slot| u64::from(slot.length)).sum::<u64>();
+    Ok(0)
 }
 
 /// How many frames the slots are, if all of them can be sent.
@@ -134,7 +224,12 @@ fn check(slots: &[Slot], max_frame: usize) -> Result<u64, Failure> {
 }
 
 /// Gives the next free slots their lengths, if they are those of the program.
-fn fill(handle: &mut Handle, queue: usize, slots: &[Slot]) -> Result<(), Failure> {
+fn fill(
+    handle: &mut Handle,
+    queue: usize,
+    slots: &[Slot],
+    offload: Offload,
+) -> Result<(), Failure> {
     let mut out = handle.port.queue(queue).send(slots.len());
     let is_lent = |(at, slot): (usize, &Slot)| {
         out.window(at).is_some_and(|window| {
@@ -144,10 +239,13 @@ fn fill(handle: &mut Handle, queue: usize, slots: &[Slot]) -> Result<(), Failure
     if !slots.iter().enumerate().all(is_lent) {
         return Err(NOT_RESERVED);
     }
-    for slot in slots {
+    for (i, slot) in slots.iter().enumerate() {
         if let Some(mut free) = out.slot() {
             free.set_len(slot.length as usize);
             free.set_more(slot.flags & MORE != 0);
+            if i == 0 {
+                free.set_offload(offload);
+            }
         }
     }
     Ok(())
@@ -164,40 +262,76 @@ pub unsafe extern "C" fn toklat_push(
     frame: *const c_void,
     length: usize,
 ) -> c_int {
-    let push = |handle: &mut Handle| {
-        let queue = queue as usize;
-        *handle.reserved.get_mut(queue).ok_or(NO_QUEUE)? = 0;
-        if frame.is_null() || length == 0 {
-            return Err(Failure::invalid(c"The frame is null or has no bytes"));
-        }
-        // SAFETY: the caller's: `length` bytes are readable. They may be a received frame's, which others
-        // write to, so they are a window; it is only read.
-        let frame = unsafe { Bytes::from_raw(frame.cast_mut().cast(), length) };
-        push(handle, queue, frame)?;
-        handle.stats.sent_frames += 1;
-        handle.stats.sent_bytes += length as u64;
-        Ok(0)
-    };
     // SAFETY: the caller's.
-    unsafe { enter(port, push) }
+    unsafe { enter(port, |handle| push_any(handle, queue, (frame, length), Offload::NONE)) }
 }
 
-fn push(handle: &mut Handle, queue: usize, frame: Bytes<'_>) -> Result<(), Failure> {
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_push_offload(
+    port: *mut Handle,
+    queue: c_uint,
+    frame: *const c_void,
+    length: usize,
+    offload: *const Request,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        let offload = Request::read(offload);
+        enter(port, |handle| push_any(handle, queue, (frame, length), offload))
+    }
+}
+
+/// Copies a frame in, with a request.
+///
+/// # Safety
+/// `frame` is null, or has `length` readable bytes.
+unsafe fn push_any(
+    handle: &mut Handle,
+    queue: c_uint,
+    (frame, length): (*const c_void, usize),
+    offload: Offload,
+) -> Result<c_int, Failure> {
+    let queue = queue as usize;
+    *handle.reserved.get_mut(queue).ok_or(NO_QUEUE)? = 0;
+    if frame.is_null() || length == 0 {
+        return Err(Failure::invalid(c"The frame is null or has no bytes"));
+    }
+    // SAFETY: the caller's. The bytes may be a received frame's, which others write to, so they are a
+    // window; it is only read.
+    let frame = unsafe { Bytes::from_raw(frame.cast_mut().cast(), length) };
+    push(handle, queue, frame, offload)?;
+    handle.stats.sent_frames += 1;
+    handle.stats.sent_bytes += length as u64;
+    Ok(0)
+}
+
+fn push(
+    handle: &mut Handle,
+    queue: usize,
+    frame: Bytes<'_>,
+    offload: Offload,
+) -> Result<(), Failure> {
     const FULL: Failure = Failure::new(
         libc::EAGAIN,
         c"There is no room in the ring; call toklat_flush, and toklat_wait for TOKLAT_WRITE",
     );
-    let too_long = frame.len() > handle.max_frame();
+    let too_long = frame.len() > longest(handle, &offload)?;
     let mut out = handle.port.queue(queue).send(MAX_FRAGS);
     if too_long || frame.len() > out.slot_bytes().saturating_mul(MAX_FRAGS) {
         return Err(TOO_LONG);
     }
     if frame.len() > out.slot_bytes() {
-        return if out.push(&frame.to_vec()) { Ok(()) } else { Err(FULL) };
+        let bytes = frame.to_vec();
+        return if out.gather([&bytes[..]], bytes.len(), offload) { Ok(()) } else { Err(FULL) };
     }
     let mut slot = out.slot().ok_or(FULL)?;
     frame.copy_to(slot.window());
     slot.set_len(frame.len());
+    slot.set_offload(offload);
     Ok(())
 }
 
@@ -212,28 +346,60 @@ pub unsafe extern "C" fn toklat_receive(
     frames: *mut Frame,
     count: c_uint,
 ) -> c_int {
-    let receive = |handle: &mut Handle| {
-        let Handle { port, joined, stats, .. } = handle;
-        if queue as usize >= port.queues().1 {
-            return Err(NO_QUEUE);
-        }
-        if frames.is_null() {
-            return Err(NO_ARRAY);
-        }
-        let mut came = 0;
-        for received in port.queue(queue as usize).receive(count as usize) {
-            let frame = lend(&received, joined);
-            stats.received_frames += 1;
-            stats.received_bytes += u64::from(frame.length);
-            stats.joined_frames += u64::from(frame.slots > 1);
-            // SAFETY: the caller's: `count` frames are writable, and no more come.
-            unsafe { frames.add(came).write(frame) };
-            came += 1;
-        }
-        Ok(number(came))
-    };
     // SAFETY: the caller's.
-    unsafe { enter(port, receive) }
+    unsafe { enter(port, |handle| receive(handle, queue, frames, None, count)) }
+}
+
+/// See toklat.h.
+///
+/// # Safety
+/// As toklat.h says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn toklat_receive_offload(
+    port: *mut Handle,
+    queue: c_uint,
+    frames: *mut Frame,
+    offloads: *mut Request,
+    count: c_uint,
+) -> c_int {
+    // SAFETY: the caller's.
+    unsafe { enter(port, |handle| receive(handle, queue, frames, Some(offloads), count)) }
+}
+
+/// Lends received frames, and says what they ask for.
+///
+/// # Safety
+/// `frames` and `offloads` are null, or have room for `count`.
+unsafe fn receive(
+    handle: &mut Handle,
+    queue: c_uint,
+    frames: *mut Frame,
+    offloads: Option<*mut Request>,
+    count: c_uint,
+) -> Result<c_int, Failure> {
+    let Handle { port, joined, stats, .. } = handle;
+    if queue as usize >= port.queues().1 {
+        return Err(NO_QUEUE);
+    }
+    if frames.is_null() || offloads.is_some_and(<*mut Request>::is_null) {
+        return Err(NO_ARRAY);
+    }
+    let mut came = 0;
+    for received in port.queue(queue as usize).receive(count as usize) {
+        let frame = lend(&received, joined);
+        stats.received_frames += 1;
+        stats.received_bytes += u64::from(frame.length);
+        stats.joined_frames += u64::from(frame.slots > 1);
+        // SAFETY: the caller's: there is room for `count`, and no more come.
+        unsafe {
+            frames.add(came).write(frame);
+            if let Some(offloads) = offloads {
+                offloads.add(came).write(received.offload().into());
+            }
+        }
+        came += 1;
+    }
+    Ok(number(came))
 }
 
 /// The frame where it lies, or joined in memory of the handle's.

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
+use frame::OffloadSet;
 use netring::Open;
 
 use crate::failure::Failure;
@@ -23,6 +24,8 @@ pub struct Options {
     message_size: u32,
     message: *mut c_char,
     directory: *const c_char,
+    offloads: u32,
+    unused: u32,
 }
 
 /// `TOKLAT_EXISTING`.
@@ -30,13 +33,13 @@ const EXISTING: u32 = 1;
 /// `TOKLAT_NO_QUEUES`.
 const NO_QUEUES: u32 = u32::MAX;
 /// Bytes of the first version of the options: none is shorter.
-const FIRST_SIZE: usize = size_of::<Options>();
+const FIRST_SIZE: usize = offset_of!(Options, offloads);
 /// Bytes of options that no version will have.
 const MOST_SIZE: usize = 4096;
 
 impl Options {
     const DEFAULT: Self = Self {
-        size: FIRST_SIZE as u32,
+        size: size_of::<Self>() as u32,
         slots: 0,
         send_queues: 0,
         receive_queues: 0,
@@ -44,6 +47,8 @@ impl Options {
         message_size: 0,
         message: ptr::null_mut(),
         directory: ptr::null(),
+        offloads: 0,
+        unused: 0,
     };
 
     /// A copy of the options at `at`, which may be those of an older or a newer program.
@@ -62,17 +67,21 @@ impl Options {
             ));
         }
         // SAFETY: the caller's: `size` bytes are readable.
-        let newer = unsafe {
-            std::slice::from_raw_parts(at.cast::<u8>().add(FIRST_SIZE), size - FIRST_SIZE)
-        };
-        if newer.iter().any(|byte| *byte != 0) {
+        let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), size) };
+        let known = size.min(size_of::<Self>());
+        if bytes[known..].iter().any(|byte| *byte != 0) {
             return Err(Failure::new(
                 libc::E2BIG,
                 c"The options ask for what this version of the library does not have; update it",
             ));
         }
-        // SAFETY: as above; every field may have any value.
-        Ok(unsafe { at.read_unaligned() })
+        let mut options = Self::DEFAULT;
+        // SAFETY: `known` bytes are readable and fit, the two do not overlap, and every field may have any
+        // value. What an older program does not have keeps its default.
+        unsafe {
+            ptr::copy_nonoverlapping(at.cast::<u8>(), (&raw mut options).cast(), known);
+        }
+        Ok(options)
     }
 
     /// The port that they ask for.
@@ -85,6 +94,11 @@ impl Options {
                 c"The options have an unknown flag; TOKLAT_EXISTING is the only one",
             ));
         }
+        if self.offloads & !u32::from(OffloadSet::ALL.bits()) != 0 || self.unused != 0 {
+            return Err(Failure::invalid(
+                c"The options have an unknown offload; see TOKLAT_OFFLOAD_... in toklat.h",
+            ));
+        }
         let queues = |wanted| match wanted {
             0 => 1,
             NO_QUEUES => 0,
@@ -92,6 +106,7 @@ impl Options {
         };
         let mut open =
             Open::new(name).queues(queues(self.send_queues), queues(self.receive_queues));
+        open = open.offloads(OffloadSet::from_bits(self.offloads as u8));
         if self.slots != 0 {
             open = open.slots(self.slots);
         }
@@ -127,6 +142,7 @@ impl Options {
 
 // A C compiler lays the structure out like this, without holes.
 const _: () = assert!(offset_of!(Options, message) == 24 && FIRST_SIZE == 40);
+const _: () = assert!(size_of::<Options>() == 48);
 
 /// See toklat.h.
 ///

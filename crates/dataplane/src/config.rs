@@ -4,6 +4,7 @@
 mod bytes;
 mod policy;
 
+use frame::OffloadSet;
 use netring::layout::{Geometry, RingSpec};
 use nic::kind::{self, Kind};
 use serde::{Deserialize, Serialize};
@@ -103,12 +104,15 @@ pub struct RingAttach {
     /// port goes: then all are put back there.
     #[serde(default)]
     pub supervised: bool,
+    /// The offload requests that slots carry, as bits.
+    #[serde(default, with = "offloads")]
+    pub offloads: OffloadSet,
 }
 
 impl From<&netring::Rings> for RingAttach {
     fn from(rings: &netring::Rings) -> Self {
-        let netring::Rings { geometry, tx, rx, buf_usable, .. } = *rings;
-        Self { geometry, tx, rx, buf_usable, supervised: false }
+        let netring::Rings { geometry, tx, rx, buf_usable, offloads, .. } = *rings;
+        Self { geometry, tx, rx, buf_usable, supervised: false, offloads }
     }
 }
 
@@ -340,6 +344,19 @@ mod geometry {
         let [if_size, if_num, ring_size, ring_num, buf_size, buf_num] =
             Deserialize::deserialize(from)?;
         Ok(Geometry { if_size, if_num, ring_size, ring_num, buf_size, buf_num })
+    }
+}
+
+mod offloads {
+    use super::OffloadSet;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(set: &OffloadSet, to: S) -> Result<S::Ok, S::Error> {
+        set.bits().serialize(to)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<OffloadSet, D::Error> {
+        Deserialize::deserialize(from).map(OffloadSet::from_bits)
     }
 }
 

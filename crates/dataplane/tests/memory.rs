@@ -56,7 +56,8 @@ fn a_truncated_region_fails_its_port_alone() {
     let map = Mapping::unsealed(file.as_fd(), geometry.file_size() as usize).unwrap();
     let spec = |first| RingSpec { first, rings: 1, slots: 16 };
     let mapping = std::sync::Arc::clone(&map);
-    let rings = Rings { mapping, geometry, tx: spec(0), rx: spec(1), buf_usable: 2048 };
+    let (buf_usable, offloads) = (2048, port::OffloadSet::NONE);
+    let rings = Rings { mapping, geometry, tx: spec(0), rx: spec(1), buf_usable, offloads };
 
     let mut switch = Inline::new(SwitchConfig { max_ports: 4, ..Default::default() }).unwrap();
     let region = Region::private(RegionConfig::ports(2, 1, 256)).unwrap();

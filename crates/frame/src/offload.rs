@@ -104,6 +104,42 @@ impl Offload {
         [self.flags, self.gso_type, a, b, c, d, e, f, g, h]
     }
 
+    /// The request as one word, without the header length, which [`validate`](Self::validate) finds:
+    /// `flags` u8 | `gso_type` u8 | `gso_size` u16 | `checksum_start` u16 | `checksum_offset` u16.
+    #[inline]
+    #[must_use]
+    pub const fn to_word(&self) -> u64 {
+        self.flags as u64
+            | (self.gso_type as u64) << 8
+            | (self.gso_size as u64) << 16
+            | (self.checksum_start as u64) << 32
+            | (self.checksum_offset as u64) << 48
+    }
+
+    /// The request in a word of [`to_word`](Self::to_word)'s.
+    #[inline]
+    #[must_use]
+    pub const fn from_word(word: u64) -> Self {
+        Self {
+            flags: word as u8,
+            gso_type: (word >> 8) as u8,
+            header_len: 0,
+            gso_size: (word >> 16) as u16,
+            checksum_start: (word >> 32) as u16,
+            checksum_offset: (word >> 48) as u16,
+        }
+    }
+
+    /// The request of a sender that may make those in `allowed`; `None` if it makes another. What a
+    /// sender says about its own checksum is not known, and not passed on.
+    #[inline]
+    #[must_use]
+    pub fn from_sender(self, allowed: &OffloadSet) -> Option<Self> {
+        let asked = Self { flags: self.flags & Self::NEEDS_CHECKSUM, ..self };
+        let good = allowed.takes(&asked) && (!asked.is_segmented() || asked.gso_size > 0);
+        good.then_some(asked)
+    }
+
     /// True if a checksum is to be completed.
     #[inline]
     #[must_use]
@@ -253,6 +289,28 @@ impl OffloadSet {
         Self { checksum: false, tso4: false, tso6: false, ecn: false, uso: false };
     /// Every request.
     pub const ALL: Self = Self { checksum: true, tso4: true, tso6: true, ecn: true, uso: true };
+
+    /// The set as bits: 1 checksum, 2 tso4, 4 tso6, 8 ecn, 16 uso.
+    #[must_use]
+    pub const fn bits(&self) -> u8 {
+        self.checksum as u8
+            | (self.tso4 as u8) << 1
+            | (self.tso6 as u8) << 2
+            | (self.ecn as u8) << 3
+            | (self.uso as u8) << 4
+    }
+
+    /// The set of these [`bits`](Self::bits); unknown ones ask for nothing.
+    #[must_use]
+    pub const fn from_bits(bits: u8) -> Self {
+        Self {
+            checksum: bits & 1 != 0,
+            tso4: bits & 2 != 0,
+            tso6: bits & 4 != 0,
+            ecn: bits & 8 != 0,
+            uso: bits & 16 != 0,
+        }
+    }
 
     /// True if a receiver takes a frame with this request as it is. One that asks for nothing is
     /// taken by all: that its checksum is known to be good need not interest.

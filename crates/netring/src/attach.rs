@@ -82,8 +82,9 @@ pub struct Request {
     pub peer_rx: RingSpec,
     /// Bytes of a buffer the switch may fill (at most `geometry.buf_size`).
     pub buf_usable: u32,
-    /// Zero.
-    pub reserved: u32,
+    /// The offload requests that slots are to carry ([`frame::OffloadSet::bits`]); other bits are zero.
+    /// Of a pipe, both ends ask for the same.
+    pub offloads: u32,
 }
 
 /// A reply: 240 bytes.
@@ -92,8 +93,8 @@ pub struct Request {
 pub struct Reply {
     /// [`VERSION`] of the daemon.
     pub version: u16,
-    /// Zero.
-    pub reserved: u16,
+    /// The offload requests that slots carry, of those that were asked for.
+    pub offloads: u16,
     /// 0, or an errno.
     pub status: i32,
     /// The port's number in its switch.

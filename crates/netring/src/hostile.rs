@@ -16,7 +16,8 @@ pub fn drive_hostile_pipe(script: &[u8]) -> Option<PortError> {
     const SLOTS: u32 = 8;
     let sizes = RegionConfig::default().interfaces(2).rings(4).slots(SLOTS).buffers(2 * SLOTS);
     let region = Region::private(sizes).expect("a small region");
-    let config = PipeConfig::default().slots(SLOTS).in_region(&region);
+    let config =
+        PipeConfig::default().slots(SLOTS).in_region(&region).offloads(frame::OffloadSet::ALL);
     let (mut honest, peer) = pipe(&config).expect("a pipe in it");
     let (geometry, mapping) = (region.geometry(), region.mapping());
     let rings: Vec<RingMemory> = (0..geometry.ring_num)
@@ -29,7 +30,11 @@ pub fn drive_hostile_pipe(script: &[u8]) -> Option<PortError> {
         let ring = &rings[usize::from(at) % rings.len()];
         match op % 8 {
             0 => control_word(&ring.control, value),
-            1 => ring.slots[(value >> 61) as usize].store(SlotWord::from_bits(value)),
+            1 => {
+                let slot = &ring.slots[(value >> 61) as usize];
+                slot.ptr.store(value.rotate_right(u32::from(at)), Relaxed);
+                slot.store(SlotWord::from_bits(value));
+            }
             2 => ring.control.core.0.publish(value as u32),
             3 => ring.control.owner.0.publish(value as u32),
             4 => {
@@ -39,6 +44,7 @@ pub fn drive_hostile_pipe(script: &[u8]) -> Option<PortError> {
                 for frame in honest.receive(value as usize % 16) {
                     assert!(frame.copy_out(&mut bytes) <= frame.len());
                     assert!(frame.slot_count() < SLOTS as usize);
+                    let _ = frame.offload().validate(&bytes[..128], frame.len());
                     frame.into_slots().for_each(|slot| assert!(slot.len() <= bytes.len()));
                 }
             }

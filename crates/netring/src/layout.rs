@@ -3,6 +3,7 @@
 //! Ownership in one sentence: slots from `head` to `tail - 1` belong to the client, the others to the
 //! core (the switch, or the twin of a pipe); one slot always stays empty.
 
+use frame::OffloadSet;
 use shmem::sync::{AtomicU32, AtomicU64, Ordering};
 use shmem::{Cursor, Mapping, Shareable, Shared, SharedSlice, WakeFlag};
 use std::sync::Arc;
@@ -42,6 +43,10 @@ pub mod slot_flags {
     pub const MOREFRAG: u16 = 0x0020;
     /// A monitor's slot that came from a send ring.
     pub const TXMON: u16 = 0x0040;
+    /// toklat's own: `ptr` of the frame's first slot is an offload request
+    /// ([`frame::Offload::to_word`]). Only in ports that were opened with offloads, and never beside
+    /// [`INDIRECT`].
+    pub const OFFLOAD: u16 = 0x0080;
 }
 
 /// A slot's first eight bytes, read or written at once: `buf_idx` u32 | `len` u16 | `flags` u16.
@@ -83,7 +88,7 @@ pub struct Slot {
     /// - Without it: a length torn from its buffer number
     /// - Shown by: `Slot` tests
     word: AtomicU64,
-    /// Address of an indirect buffer, or offset in the buffer.
+    /// Address of an indirect buffer, or an offload request; read once, and checked.
     pub ptr: AtomicU64,
 }
 
@@ -318,6 +323,8 @@ pub enum Fault {
     /// Memory of its owner's user held the switch up, again and again. The port is out of service until it is opened
     /// again.
     SlowMemory = 8,
+    /// An offload request that the port was not opened for, or one that is not on a frame's first slot.
+    Offload = 9,
 }
 
 impl Fault {
@@ -333,6 +340,7 @@ impl Fault {
             6 => Self::Memory,
             7 => Self::SlowBell,
             8 => Self::SlowMemory,
+            9 => Self::Offload,
             _ => return None,
         })
     }
@@ -484,6 +492,22 @@ impl RingMemory {
             slots: map.shared_slice(at + RING_HEADER, slots as usize)?,
             control: map.shared(control)?,
         })
+    }
+}
+
+/// Most bytes of a frame that asks to be segmented: an IP packet, its Ethernet header and two tags.
+pub const MAX_SEGMENTED: u32 = u16::MAX as u32 + 14 + 8;
+
+/// The offload requests among `wanted` that a port can carry which receives by `rx`, in buffers of `usable`
+/// bytes: a frame that is to be segmented must fit into a chain, and the chain into the ring.
+#[must_use]
+pub fn carried(wanted: OffloadSet, usable: u32, rx: &RingSpec) -> OffloadSet {
+    let chain = MAX_SEGMENTED.div_ceil(usable.clamp(1, u16::MAX.into()));
+    let long = chain as usize <= MAX_FRAGS && (chain < rx.slots || rx.rings == 0);
+    match (wanted.checksum, long) {
+        (false, _) => OffloadSet::NONE,
+        (true, true) => wanted,
+        (true, false) => OffloadSet { checksum: true, ..OffloadSet::NONE },
     }
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use frame::OffloadSet;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
@@ -109,6 +110,7 @@ pub struct Open {
     monitor: Option<Monitor>,
     exclusive: bool,
     existing: bool,
+    offloads: OffloadSet,
 }
 
 type MakeRegion = fn(RegionConfig) -> Result<Arc<Region>, RegionError>;
@@ -119,6 +121,15 @@ pub(crate) struct Opened {
     directory: PathBuf,
     name: String,
     flags: u32,
+    offloads: OffloadSet,
+}
+
+/// What the daemon has given for a port's rings.
+pub(crate) struct Attached {
+    pub(crate) doorbell: Doorbell,
+    /// Bytes of the largest frame.
+    pub(crate) max_frame: usize,
+    pub(crate) offloads: OffloadSet,
 }
 
 impl Open {
@@ -137,6 +148,7 @@ impl Open {
             monitor: None,
             exclusive: false,
             existing: false,
+            offloads: OffloadSet::NONE,
         }
     }
 
@@ -201,6 +213,14 @@ impl Open {
         Self { existing: true, ..self }
     }
 
+    /// Asks that slots carry offload requests: checksums and segmentation are left to who receives a frame.
+    /// The port may make the requests in `offloads`, and gets frames with them as they were sent; what it
+    /// gets is [`Port::offloads`]. Without it frames arrive finished. Both ends of a pipe ask for the same.
+    #[must_use]
+    pub fn offloads(self, offloads: OffloadSet) -> Self {
+        Self { offloads, ..self }
+    }
+
     /// Opens it.
     ///
     /// # Errors
@@ -244,7 +264,7 @@ impl Open {
 
     fn opened(&self) -> Opened {
         let directory = self.directory.clone().unwrap_or_else(runtime_directory);
-        Opened { directory, name: self.name.clone(), flags: self.flags() }
+        Opened { directory, name: self.name.clone(), flags: self.flags(), offloads: self.offloads }
     }
 
     /// The region that was asked for, or one just large enough.
@@ -268,6 +288,7 @@ impl Open {
     /// The region has not enough of something.
     pub fn inline(self) -> Result<Port, RegionError> {
         let (memory, lease, ends) = self.lay_out(Region::private)?;
+        let offloads = ends.carried(self.offloads, memory.usable);
         let parts = Parts {
             name: &self.name,
             memory,
@@ -276,6 +297,7 @@ impl Open {
             twin: None,
             doorbell: Doorbell::inline().map_err(RegionError::Event)?,
             max_frame: usize::MAX,
+            offloads,
         };
         Ok(Port::assemble(parts)?)
     }
@@ -296,10 +318,10 @@ impl Open {
     fn open_port(self) -> Result<Port, OpenError> {
         let (memory, lease, ends) = self.lay_out(Region::create)?;
         let opened = self.opened();
-        let (doorbell, max_frame) = opened.attach(&memory, ends)?;
+        let Attached { doorbell, max_frame, offloads } = opened.attach(&memory, ends)?;
         let lease = Some(Arc::new(lease));
         let name = &self.name;
-        let parts = Parts { name, memory, lease, ends, twin: None, doorbell, max_frame };
+        let parts = Parts { name, memory, lease, ends, twin: None, doorbell, max_frame, offloads };
         let mut port = Port::assemble(parts).map_err(RegionError::from)?;
         port.opened = Some(opened);
         Ok(port)
@@ -316,7 +338,8 @@ impl Open {
             return Err(OpenError::Name(name));
         }
         let Opened { directory, flags, .. } = self.opened();
-        let join = Request { flags, ..Request::new(op::OPEN_PIPE, &name) };
+        let offloads = u32::from(self.offloads.bits());
+        let join = Request { flags, offloads, ..Request::new(op::OPEN_PIPE, &name) };
         // Somebody else may make or close the pipe between the two questions.
         for _ in 0..8 {
             match ask(&directory, &join, &[]) {
@@ -357,6 +380,7 @@ impl Open {
             rx: first.rx,
             peer_tx: second.tx,
             peer_rx: second.rx,
+            offloads: self.offloads.bits().into(),
             ..Request::new(op::MAKE_PIPE, name)
         };
         let file = region.file().ok_or(OpenError::PrivateRegion)?;
@@ -367,24 +391,22 @@ impl Open {
         let doorbell = Doorbell::pipe(own, peer, Some(token)).map_err(OpenError::Io)?;
         let lease = Some(Arc::new(lease));
         let (twin, max_frame) = (Some(theirs.rx), reply.max_frame as usize);
-        let parts = Parts { name, memory, lease, ends: ours, twin, doorbell, max_frame };
+        let offloads = OffloadSet::from_bits(reply.offloads as u8);
+        let parts = Parts { name, memory, lease, ends: ours, twin, doorbell, max_frame, offloads };
         Ok(Port::assemble(parts).map_err(RegionError::from)?)
     }
 }
 
 impl Opened {
-    /// Lends the rings to the daemon; returns the token and the largest frame.
-    pub(crate) fn attach(
-        &self,
-        memory: &Memory,
-        ends: Ends,
-    ) -> Result<(Doorbell, usize), OpenError> {
+    /// Lends the rings to the daemon.
+    pub(crate) fn attach(&self, memory: &Memory, ends: Ends) -> Result<Attached, OpenError> {
         let request = Request {
             flags: self.flags,
             geometry: memory.geometry,
             buf_usable: memory.usable,
             tx: ends.tx,
             rx: ends.rx,
+            offloads: self.offloads.bits().into(),
             ..Request::new(op::OPEN, &self.name)
         };
         let region = memory.region.as_ref().ok_or(OpenError::NotOpenedHere)?;
@@ -393,7 +415,9 @@ impl Opened {
         let Ok([token]) = <[OwnedFd; 1]>::try_from(fds) else {
             return Err(OpenError::Malformed("number of descriptors"));
         };
-        Ok((Doorbell::Token(token), reply.max_frame as usize))
+        let offloads = OffloadSet::from_bits(reply.offloads as u8);
+        let max_frame = reply.max_frame as usize;
+        Ok(Attached { doorbell: Doorbell::Token(token), max_frame, offloads })
     }
 }
 

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use frame::OffloadSet;
 use rustix::io::Errno;
 use shmem::{Memfd, Pages};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -23,12 +24,19 @@ pub struct PipeConfig {
     slots: u32,
     pages: Pages,
     region: Option<Arc<Region>>,
+    offloads: OffloadSet,
 }
 
 impl Default for PipeConfig {
     /// One ring in each direction, of default size, in a region of its own.
     fn default() -> Self {
-        Self { rings: 1, slots: SLOTS, pages: Pages::default(), region: None }
+        Self {
+            rings: 1,
+            slots: SLOTS,
+            pages: Pages::default(),
+            region: None,
+            offloads: OffloadSet::NONE,
+        }
     }
 }
 
@@ -49,6 +57,13 @@ impl PipeConfig {
     #[must_use]
     pub fn pages(self, pages: Pages) -> Self {
         Self { pages, ..self }
+    }
+
+    /// Has slots carry these offload requests: see [`Open::offloads`](crate::Open::offloads). Nobody between
+    /// the ends checks them.
+    #[must_use]
+    pub fn offloads(self, offloads: OffloadSet) -> Self {
+        Self { offloads, ..self }
     }
 
     /// Puts it into a region: two interfaces, four rings a ring, and buffers for half of them.
@@ -91,6 +106,7 @@ pub fn pipe(config: &PipeConfig) -> Result<(Port, Port), RegionError> {
             twin: Some(ends[1 - i].rx),
             doorbell: doorbell.map_err(RegionError::Event)?,
             max_frame: usize::MAX,
+            offloads: ends[i].carried(config.offloads, region.buffer_usable()),
         };
         Ok(Port::assemble(parts)?)
     };
@@ -103,8 +119,9 @@ pub(crate) fn join(name: &str, (reply, fds): (Reply, Vec<OwnedFd>)) -> Result<Po
         return Err(OpenError::Malformed("number of descriptors"));
     };
     let doorbell = Doorbell::pipe(own, peer, Some(token)).map_err(OpenError::Io)?;
-    let Reply { geometry, tx, rx, peer_rx, buf_usable, max_frame, .. } = reply;
-    let foreign = Foreign { geometry, tx, rx, twin: peer_rx, usable: buf_usable, max_frame };
+    let Reply { geometry, tx, rx, peer_rx, buf_usable, max_frame, offloads, .. } = reply;
+    let (twin, usable, offloads) = (peer_rx, buf_usable, offloads.into());
+    let foreign = Foreign { geometry, tx, rx, twin, usable, max_frame, offloads };
     foreign.port(name, file, doorbell, true).map_err(|error| match error {
         PartsError::Region(error) => OpenError::Region(error),
         _ => OpenError::Malformed("rings"),
@@ -142,6 +159,7 @@ struct Foreign {
     twin: RingSpec,
     usable: u32,
     max_frame: u32,
+    offloads: u32,
 }
 
 impl Foreign {
@@ -154,7 +172,7 @@ impl Foreign {
         is_pipe: bool,
     ) -> Result<Port, PartsError> {
         let file = Memfd::adopt(file).map_err(RegionError::from)?;
-        let Self { geometry, tx, rx, twin, usable, max_frame } = *self;
+        let Self { geometry, tx, rx, twin, usable, max_frame, offloads } = *self;
         let check = || {
             geometry.check(file.len())?;
             [tx, rx, twin].iter().try_for_each(|spec| spec.check(&geometry))?;
@@ -169,12 +187,13 @@ impl Foreign {
         let memory = Memory { mapping, geometry, usable, region: None, file: Some(Arc::new(file)) };
         let twin = is_pipe.then_some(twin);
         let (ends, max_frame) = (Ends { tx, rx }, max_frame as usize);
-        let parts = Parts { name, memory, lease: None, ends, twin, doorbell, max_frame };
+        let offloads = OffloadSet::from_bits(offloads as u8);
+        let parts = Parts { name, memory, lease: None, ends, twin, doorbell, max_frame, offloads };
         Ok(Port::assemble(parts).map_err(RegionError::from)?)
     }
 }
 
-const PARTS_VERSION: u16 = 1;
+const PARTS_VERSION: u16 = 2;
 
 /// A port's description, to travel with its descriptors.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -221,6 +240,7 @@ impl Port {
                 twin: self.twin.unwrap_or_default(),
                 usable: self.memory.usable,
                 max_frame: u32::try_from(self.max_frame).unwrap_or(u32::MAX),
+                offloads: self.offloads().bits().into(),
             },
             name: FromZeros::new_zeroed(),
         };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
+use frame::OffloadSet;
 use rustix::io::Errno;
 use shmem::Mapping;
 use shmem::sync::{Ordering, fence};
@@ -84,6 +85,8 @@ pub struct Rings {
     pub rx: RingSpec,
     /// Bytes of a buffer that the switch fills.
     pub buf_usable: u32,
+    /// The offload requests that slots carry.
+    pub offloads: OffloadSet,
 }
 
 /// How long a switch may take to reset a port.
@@ -104,6 +107,7 @@ pub struct Port {
     /// Pipes: the other end's receive rings.
     pub(crate) twin: Option<RingSpec>,
     pub(crate) max_frame: usize,
+    offloads: OffloadSet,
     pub(crate) opened: Option<Opened>,
     pub(crate) name: String,
     /// What a ring that does not exist lends its positions from.
@@ -120,6 +124,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) twin: Option<RingSpec>,
     pub(crate) doorbell: Doorbell,
     pub(crate) max_frame: usize,
+    pub(crate) offloads: OffloadSet,
 }
 
 impl Port {
@@ -148,7 +153,7 @@ impl Port {
     }
 
     pub(crate) fn assemble(parts: Parts<'_>) -> Result<Self, GeometryError> {
-        let Parts { name, memory, lease, ends, twin, doorbell, max_frame } = parts;
+        let Parts { name, memory, lease, ends, twin, doorbell, max_frame, offloads } = parts;
         let bad = GeometryError("ring number or position");
         let send = (0..ends.tx.rings).map(|i| {
             let twin = twin.map(|twin| twin.first + i);
@@ -158,7 +163,7 @@ impl Port {
         });
         let receive = (0..ends.rx.rings)
             .map(|i| ReceiveQueue::new(&memory, ends.rx.first + i, ends.rx.slots));
-        Ok(Self {
+        let mut port = Self {
             send: send.collect::<Option<_>>().ok_or(bad)?,
             receive: receive.collect::<Option<_>>().ok_or(bad)?,
             doorbell,
@@ -167,10 +172,21 @@ impl Port {
             ends,
             twin,
             max_frame,
+            offloads,
             opened: None,
             name: name.to_owned(),
             nothing: (0, None),
-        })
+        };
+        port.carry(offloads);
+        Ok(port)
+    }
+
+    /// From now on slots carry these offload requests.
+    fn carry(&mut self, offloads: OffloadSet) {
+        self.offloads = offloads;
+        let sending = self.send.iter_mut().map(|queue| &mut queue.view);
+        let views = sending.chain(self.receive.iter_mut().map(|queue| &mut queue.view));
+        views.for_each(|view| view.offloads = offloads);
     }
 
     /// Its name, with the switch's.
@@ -183,6 +199,14 @@ impl Port {
     #[must_use]
     pub fn max_frame(&self) -> usize {
         self.max_frame
+    }
+
+    /// The offload requests that its slots carry, both ways: those it asked for ([`Open::offloads`]), as far
+    /// as its rings have room for the frames. The longest has [`MAX_SEGMENTED`](crate::layout::MAX_SEGMENTED)
+    /// bytes, whatever [`max_frame`](Self::max_frame) says: that is the limit of its segments.
+    #[must_use]
+    pub fn offloads(&self) -> OffloadSet {
+        self.offloads
     }
 
     /// Send and receive queues.
@@ -206,6 +230,7 @@ impl Port {
             tx: self.ends.tx,
             rx: self.ends.rx,
             buf_usable: self.memory.usable,
+            offloads: self.offloads,
         }
     }
 
@@ -462,7 +487,9 @@ impl Port {
         lease.renew(self.ends)?;
         self.send.iter_mut().for_each(SendQueue::restart);
         self.receive.iter_mut().for_each(ReceiveQueue::restart);
-        (self.doorbell, self.max_frame) = opened.attach(&self.memory, self.ends)?;
+        let attached = opened.attach(&self.memory, self.ends)?;
+        (self.doorbell, self.max_frame) = (attached.doorbell, attached.max_frame);
+        self.carry(attached.offloads);
         Ok(())
     }
 

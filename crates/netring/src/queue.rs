@@ -15,6 +15,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use frame::OffloadSet;
 use shmem::{Buffers, Bytes, Cursor, Mapping, Memfd, Pool, Shared, WakeFlag};
 
 use crate::layout::{
@@ -33,6 +34,8 @@ pub(crate) struct View {
     pub(crate) usable: u16,
     /// Another core reads what we fill.
     pub(crate) far: bool,
+    /// The offload requests that slots carry.
+    pub(crate) offloads: OffloadSet,
     pool: Pool,
     region: Option<Arc<Region>>,
 }
@@ -66,6 +69,7 @@ impl Memory {
             slots,
             usable: u16::try_from(self.usable).unwrap_or(u16::MAX),
             far: false,
+            offloads: OffloadSet::NONE,
             pool: pool_of(&self.mapping, &self.geometry)?,
             region: self.region.clone(),
         })

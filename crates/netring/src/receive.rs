@@ -1,5 +1,8 @@
 //! Receiving: frames lent to be read.
 
+use std::sync::atomic::Ordering::Relaxed;
+
+use frame::Offload;
 use shmem::Bytes;
 
 use crate::layout::{Fault, MAX_FRAGS, Slot, SlotWord, advance, distance, next, slot_flags};
@@ -174,6 +177,24 @@ impl<'a> Received<'a> {
     #[must_use]
     pub fn flags(&self) -> u16 {
         self.first.word.flags
+    }
+
+    /// What its sender left to be done, if the port [carries](crate::Port::offloads) such requests: the switch has
+    /// checked it; in a pipe it is what the other end says. The header length is not known.
+    #[inline]
+    #[must_use]
+    pub fn offload(&self) -> Offload {
+        let ReceivedSlot { view, at, word, .. } = &self.first;
+        if word.flags & slot_flags::OFFLOAD == 0 || !view.offloads.checksum {
+            return Offload::NONE;
+        }
+        Offload::from_word(view.ring.slots[*at as usize].ptr.load(Relaxed))
+    }
+
+    /// Where its bytes lie, slot by slot.
+    #[inline]
+    pub fn windows(&self) -> impl Iterator<Item = Bytes<'a>> + use<'a> {
+        self.slots().map(|slot| slot.window)
     }
 
     /// Copies the frame to the start of `to`; returns how many bytes fitted.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use frame::Offload;
 use shmem::{Bytes, Mapping};
 
 use crate::layout::{Fault, MAX_FRAGS, SlotWord, advance, next, slot_flags};
@@ -96,6 +97,42 @@ impl<'a> Outgoing<'a> {
         true
     }
 
+    /// Sends a frame that lies in `pieces`, of `len` bytes in all, over as many slots as it needs, with an
+    /// offload request. False, and nothing is sent, if there is no room, if the frame has no bytes or more than
+    /// [`MAX_FRAGS`] slots take, or if the port does not carry the request ([`Port::offloads`](crate::Port::offloads)).
+    #[inline]
+    pub fn gather<'p>(
+        &mut self,
+        pieces: impl IntoIterator<Item = &'p [u8]>,
+        len: usize,
+        offload: Offload,
+    ) -> bool {
+        let Some(view) = self.view.filter(|view| view.offloads.takes(&offload)) else {
+            return false;
+        };
+        let slots = len.div_ceil(self.slot_bytes().max(1));
+        if !(1..=MAX_FRAGS.min(self.left as usize)).contains(&slots) {
+            return false;
+        }
+        let mut flags = 0;
+        if offload != Offload::NONE && view.offloads.checksum {
+            view.ring.slots[self.at as usize].ptr.store(offload.to_word(), Relaxed);
+            flags = slot_flags::OFFLOAD;
+        }
+        let mut from = Pieces { rest: pieces.into_iter(), piece: &[], left: len };
+        for number in 0..slots {
+            let buf = view.load(self.at).buf;
+            let window = view.buffer(buf, u32::from(view.usable)).unwrap_or(EMPTY);
+            let len = from.fill(window) as u16;
+            flags |= if number + 1 < slots { slot_flags::MOREFRAG } else { 0 };
+            view.store(self.at, SlotWord { buf, len, flags });
+            (self.at, flags) = (next(self.at, view.slots), 0);
+        }
+        *self.head = self.at;
+        self.left -= slots as u32;
+        true
+    }
+
     #[inline]
     fn push_long(&mut self, frame: &[u8]) -> bool {
         let slots = self.view.map_or(0, |view| cut(view, self.at, self.left, frame));
@@ -156,13 +193,15 @@ impl<'a> Outgoing<'a> {
     }
 
     /// Passes a received frame on: its buffers are exchanged for those of the slots if both are in one
-    /// region, else its bytes are copied. A frame of no bytes goes nowhere.
+    /// region, else its bytes are copied. A frame of no bytes goes nowhere. An offload request goes along.
     ///
     /// # Errors
-    /// Gives the frame back, and nothing is sent, if there is no room for it.
+    /// Gives the frame back, and nothing is sent, if there is no room for it, or if this port does not carry its
+    /// [offload request](Received::offload).
     #[inline]
     pub fn forward<'r>(&mut self, mut frame: Received<'r>) -> Result<(), Received<'r>> {
-        if frame.slot_count() > 1 || frame.len() > self.slot_bytes() {
+        let several = frame.slot_count() > 1 || frame.flags() & slot_flags::OFFLOAD != 0;
+        if several || frame.len() > self.slot_bytes() {
             return self.forward_long(frame);
         }
         let len = frame.len();
@@ -179,9 +218,15 @@ impl<'a> Outgoing<'a> {
         let (slots, bytes) = (frame.slot_count(), self.slot_bytes());
         let same = self.view.is_some_and(|view| Arc::ptr_eq(view.mapping(), frame.mapping()));
         let fits = |slot: ReceivedSlot<'_>| !slot.is_empty() && slot.len() <= bytes;
+        let offload = frame.offload();
+        if !self.view.is_some_and(|view| view.offloads.takes(&offload)) {
+            return Err(frame);
+        }
         if !same || !frame.slots().all(fits) {
             // Other buffers, or pieces that fill them otherwise: it is cut anew.
-            return if self.push_long(&frame.to_vec()) { Ok(()) } else { Err(frame) };
+            let bytes = frame.to_vec();
+            let sent = self.gather([&bytes[..]], bytes.len(), offload);
+            return if sent || bytes.is_empty() { Ok(()) } else { Err(frame) };
         }
         if slots > self.room() {
             return Err(frame);
@@ -192,9 +237,38 @@ impl<'a> Outgoing<'a> {
                 debug_assert!(swapped.is_ok(), "both are in one mapping");
                 to.set_len(from.len());
                 to.set_more(i + 1 < slots);
+                if i == 0 {
+                    to.set_offload(offload);
+                }
             }
         }
         Ok(())
+    }
+}
+
+/// The bytes of a frame that are still to be copied.
+struct Pieces<'p, I> {
+    rest: I,
+    piece: &'p [u8],
+    left: usize,
+}
+
+impl<'p, I: Iterator<Item = &'p [u8]>> Pieces<'p, I> {
+    /// Fills a slot as far as there are bytes; returns how many there were.
+    #[inline]
+    fn fill(&mut self, window: Bytes<'_>) -> usize {
+        let (mut done, most) = (0, self.left.min(window.len()));
+        while done < most {
+            if self.piece.is_empty() {
+                let Some(piece) = self.rest.next() else { break };
+                self.piece = piece;
+            }
+            let (now, later) = self.piece.split_at(self.piece.len().min(most - done));
+            done += window.suffix(done).copy_in(now);
+            self.piece = later;
+        }
+        self.left -= done;
+        done
     }
 }
 
@@ -273,6 +347,22 @@ impl<'o> SendSlot<'o> {
         self.word.flags |= if more { slot_flags::MOREFRAG } else { 0 };
     }
 
+    /// Says what the sender leaves to others to do, on the first slot of a frame. False, and the slot asks for
+    /// nothing, if the port does not carry the request ([`Port::offloads`](crate::Port::offloads)).
+    #[inline]
+    pub fn set_offload(&mut self, offload: Offload) -> bool {
+        self.word.flags &= !(slot_flags::OFFLOAD | slot_flags::INDIRECT);
+        if offload == Offload::NONE {
+            return true;
+        }
+        let carried = self.view.offloads.takes(&offload);
+        if carried && self.view.offloads.checksum {
+            self.view.ring.slots[*self.at as usize].ptr.store(offload.to_word(), Relaxed);
+            self.word.flags |= slot_flags::OFFLOAD;
+        }
+        carried
+    }
+
     /// Exchanges buffers with `other`; lengths stay.
     ///
     /// # Errors
@@ -294,6 +384,7 @@ impl<'o> SendSlot<'o> {
     pub fn set_indirect(&mut self, address: *const u8, len: usize) {
         let address = address.expose_provenance() as u64;
         self.view.ring.slots[*self.at as usize].ptr.store(address, Relaxed);
+        self.word.flags &= !slot_flags::OFFLOAD;
         self.word.flags |= slot_flags::INDIRECT;
         self.set_len(len);
     }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::Duration;
 
+use frame::{Offload, OffloadSet};
 use netring::{Interest, PARTS_BYTES, PartsError, PipeConfig, Port, PortError, pipe};
 
 #[test]
@@ -209,4 +210,32 @@ fn waiting_ends_with_its_time() {
     assert!(left.wait(Interest::all(), tenth).unwrap().writable);
     assert!(matches!(left.reopen(), Err(netring::OpenError::NotOpenedHere)));
     assert!(matches!(left.flush(), Ok::<(), PortError>(())));
+}
+
+#[test]
+fn a_pipe_that_was_made_for_offload_requests_carries_them() {
+    let (flags, checksum_start, checksum_offset) = (Offload::NEEDS_CHECKSUM, 34, 16);
+    let asked = Offload { flags, checksum_start, checksum_offset, ..Offload::NONE };
+    let cut = Offload { gso_type: Offload::GSO_TCP4, gso_size: 1448, ..asked };
+    let bytes: Vec<u8> = (0..50_000u32).map(|i| i as u8).collect();
+    let (mut left, mut right) = pipe(&PipeConfig::default().offloads(OffloadSet::ALL)).unwrap();
+    assert_eq!((left.offloads(), right.offloads()), (OffloadSet::ALL, OffloadSet::ALL));
+    for request in [cut, asked, Offload::NONE] {
+        let (head, rest) = bytes.split_at(54);
+        assert!(left.send(64).gather([head, &[], rest], bytes.len(), request));
+        left.flush().unwrap();
+        let frame = right.receive(1).next().unwrap();
+        assert_eq!(frame.offload(), request);
+        let windows: Vec<u8> = frame.windows().flat_map(|window| window.to_vec()).collect();
+        assert!(windows == bytes && frame.to_vec() == bytes);
+        right.flush().unwrap();
+    }
+    // One that was not refuses them, and asks for nothing.
+    let (mut left, mut right) = pipe(&PipeConfig::default()).unwrap();
+    assert!(!left.send(64).gather([&bytes[..100]], 100, asked));
+    let mut out = left.send(1);
+    assert!(!out.slot().unwrap().set_offload(asked));
+    assert!(out.gather([&bytes[..100]], 100, Offload::NONE));
+    left.flush().unwrap();
+    assert_eq!(right.receive(1).next().unwrap().offload(), Offload::NONE);
 }

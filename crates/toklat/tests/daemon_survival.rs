@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use daemon::frames::{frame, receive, send, until_traffic_flows};
 use daemon::{Daemon, PATIENCE, is_alive, kill_process};
+use frame::{Offload, OffloadSet};
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 
@@ -25,6 +26,60 @@ fn a_killed_data_process_is_back_and_clients_go_on() {
         assert_eq!((&switch["state"], &switch["restarts"]), (&json!("running"), &json!(round)));
     }
     assert_eq!(daemon.ports("vale0").len(), 2);
+}
+
+#[test]
+fn offload_requests_go_on_after_a_restart() {
+    let mut daemon = Daemon::start();
+    daemon.apply("[switch.vale0.port.a]");
+    let open = |name: &str| {
+        let open = daemon::small(name).directory(daemon.dir()).offloads(OffloadSet::ALL);
+        open.open().unwrap()
+    };
+    let (mut a, mut b) = (open("vale0:a"), open("vale0:b"));
+    assert_eq!(a.offloads(), OffloadSet::ALL);
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    assert!(crosses(&mut a, &mut b));
+    kill_process(daemon.data_process("vale0"));
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    assert!(crosses(&mut a, &mut b));
+    // A new supervisor finds the switch with its ports as they are, and so does its next data process.
+    daemon.kill();
+    daemon.start_again();
+    kill_process(daemon.data_process("vale0"));
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    assert!(crosses(&mut a, &mut b));
+    // A port that does not ask gets finished frames under the same name.
+    drop(b);
+    daemon.wait_for("the port to go", |daemon| daemon.ports("vale0").len() == 1);
+    let mut b = daemon.open("vale0:b").unwrap();
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    assert!(!crosses(&mut a, &mut b));
+}
+
+/// Sends a TCP packet of 100 bytes whose checksum is left to others from `a` to `b`; true if it arrives so.
+fn crosses(a: &mut netring::Port, b: &mut netring::Port) -> bool {
+    let mut bytes = [0; 154];
+    bytes[..15].copy_from_slice(&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45]);
+    (bytes[17], bytes[22], bytes[23], bytes[46]) = (140, 64, 6, 0x50);
+    let (flags, checksum_start, checksum_offset) = (Offload::NEEDS_CHECKSUM, 34, 16);
+    let request = Offload { flags, checksum_start, checksum_offset, ..Offload::NONE };
+    assert!(a.send(1).gather([&bytes[..]], bytes.len(), request));
+    a.flush().unwrap();
+    let started = Instant::now();
+    loop {
+        let asked = |frame: netring::Received<'_>| {
+            (frame.len() == bytes.len()).then(|| frame.offload() == request)
+        };
+        let came = b.receive(64).find_map(asked);
+        b.flush().unwrap();
+        if let Some(came) = came {
+            return came;
+        }
+        assert!(started.elapsed() < PATIENCE, "the packet was lost");
+        std::thread::yield_now();
+    }
 }
 
 #[test]

@@ -16,9 +16,10 @@
 #define REFUSED(call, error) CHECK((call) == -(error))
 
 /* The library asserts the same. */
-_Static_assert(sizeof(struct toklat_options) == 40 && offsetof(struct toklat_options, message) == 24, "options");
+_Static_assert(sizeof(struct toklat_options) == 48 && offsetof(struct toklat_options, message) == 24, "options");
 _Static_assert(sizeof(struct toklat_slot) == 24 && offsetof(struct toklat_slot, length) == 12, "slot");
 _Static_assert(sizeof(struct toklat_frame) == 16 && offsetof(struct toklat_frame, length) == 8, "frame");
+_Static_assert(sizeof(struct toklat_offload) == 8 && offsetof(struct toklat_offload, gso_size) == 2, "offload");
 _Static_assert(sizeof(struct toklat_stats) == 64 && offsetof(struct toklat_stats, reopens) == 56, "stats");
 
 enum { A_WHILE = 30000 };
@@ -52,6 +53,10 @@ static void null_is_refused(void)
     REFUSED(toklat_push(port, 0, NULL, 60), EINVAL);
     REFUSED(toklat_receive(NULL, 0, NULL, 1), EINVAL);
     REFUSED(toklat_receive(port, 0, NULL, 1), EINVAL);
+    REFUSED(toklat_offloads(NULL), EINVAL);
+    REFUSED(toklat_commit_offload(NULL, 0, NULL, 1, NULL), EINVAL);
+    REFUSED(toklat_push_offload(NULL, 0, frame, 60, NULL), EINVAL);
+    REFUSED(toklat_receive_offload(port, 0, NULL, NULL, 1), EINVAL);
     REFUSED(toklat_flush(NULL), EINVAL);
     REFUSED(toklat_wait(NULL, TOKLAT_READ, 0), EINVAL);
     REFUSED(toklat_fd(NULL), EINVAL);
@@ -224,6 +229,67 @@ static void waiting(struct toklat_port *from, struct toklat_port *to)
     CHECK(toklat_receive(to, 0, frames, 1) == 1 && toklat_flush(to) == 0 && toklat_check(to) == 0);
 }
 
+/* A TCP packet from station 3 to station 2, whose checksum (and segmentation) is left to others. */
+static void packet(unsigned char *at, unsigned int payload)
+{
+    static const unsigned char head[54] = { 2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 3, 8, 0, 0x45, [22] = 64, [23] = 6,
+        [26] = 10, 0, 0, 1, 10, 0, 0, 2, [46] = 0x50, [47] = 0x10 };
+    memset(at + 54, 0, payload);
+    memcpy(at, head, 54);
+    at[16] = (unsigned char)((payload + 40) >> 8);
+    at[17] = (unsigned char)(payload + 40);
+}
+
+/* Requests reach a port that was opened for them; one that was not cannot make them, and gets finished frames. */
+static void requests_travel(void)
+{
+    struct toklat_options options = TOKLAT_OPTIONS_INIT;
+    struct toklat_offload sum = { TOKLAT_NEEDS_CHECKSUM, 0, 0, 34, 16 }, cut = { TOKLAT_NEEDS_CHECKSUM, TOKLAT_GSO_TCP4, 1000, 34, 16 };
+    struct toklat_offload asked[64];
+    struct toklat_frame frames[64];
+    struct toklat_slot slots[64];
+    struct toklat_port *none, *from, *to, *plain = open_port("vale0:plain", NULL);
+    static unsigned char bytes[54 + 20000];
+    int lent, came = 0;
+
+    options.offloads = TOKLAT_OFFLOAD_CHECKSUM | TOKLAT_OFFLOAD_TSO4;
+    from = open_port("vale0:asks", &options);
+    to = open_port("vale0:takes", &options);
+    CHECK(toklat_offloads(to) == 3 && toklat_offloads(plain) == 0);
+    options.offloads = 32;
+    REFUSED(toklat_open("vale0:x", &options, &none), EINVAL);
+    packet(bytes, 20000);
+    REFUSED(toklat_push(from, 0, bytes, sizeof(bytes)), EMSGSIZE);
+    cut.gso_type = TOKLAT_GSO_TCP6;
+    REFUSED(toklat_push_offload(from, 0, bytes, sizeof(bytes), &cut), EOPNOTSUPP);
+    cut.gso_type = TOKLAT_GSO_TCP4;
+    CHECK(toklat_push_offload(from, 0, bytes, sizeof(bytes), &cut) == 0);
+    packet(bytes, 100);
+    lent = toklat_reserve(from, 0, slots, 2);
+    CHECK(lent == 2);
+    memcpy(slots[0].data, bytes, 154);
+    memcpy(slots[1].data, bytes, 154);
+    slots[0].length = slots[1].length = 154;
+    REFUSED(toklat_commit_offload(from, 0, slots, 2, &sum), EINVAL); /* two frames */
+    CHECK(toklat_commit_offload(from, 0, slots, 1, &sum) == 0 && toklat_flush(from) == 0);
+    while (came < 2) {
+        int more;
+        CHECK(toklat_wait(to, TOKLAT_READ, A_WHILE) == TOKLAT_READ);
+        more = toklat_receive_offload(to, 0, frames, asked, 64);
+        CHECK(more > 0);
+        if (came == 0) {
+            CHECK(frames[0].length == 20054 && asked[0].gso_size == 1000 && asked[0].gso_type == TOKLAT_GSO_TCP4);
+        }
+        if (came + more == 2) {
+            CHECK(frames[more - 1].length == 154 && asked[more - 1].flags == TOKLAT_NEEDS_CHECKSUM);
+        }
+        came += more;
+    }
+    toklat_close(plain);
+    toklat_close(to);
+    toklat_close(from);
+}
+
 int main(void)
 {
     struct toklat_port *from, *to;
@@ -240,6 +306,7 @@ int main(void)
     waiting(from, to);
     sizes_and_room_have_limits(from);
     long_frames_are_joined();
+    requests_travel();
     toklat_close(to);
     toklat_close(from);
     return 0;

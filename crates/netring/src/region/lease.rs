@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use frame::OffloadSet;
 use shmem::Bytes;
 
 use super::{Holder, Region, RegionError};
@@ -36,6 +37,13 @@ pub(crate) struct Wanted<'a> {
 pub(crate) struct Ends {
     pub(crate) tx: RingSpec,
     pub(crate) rx: RingSpec,
+}
+
+impl Ends {
+    /// The offload requests among `wanted` that receive rings with such buffers can carry.
+    pub(crate) fn carried(&self, wanted: OffloadSet, usable: u32) -> OffloadSet {
+        crate::layout::carried(wanted, usable, &self.rx)
+    }
 }
 
 /// Interfaces, rings and buffers; given back when dropped.

@@ -23,11 +23,7 @@ pub(super) fn write_plain(to: Bytes<'_>, len: usize) {
 /// The request in a header from a guest that may make those in `allowed`.
 pub(super) fn request(header: Bytes<'_>, allowed: &OffloadSet) -> Result<Offload, Fault> {
     let header = header.read::<[u8; OFFLOAD_HEADER]>(0).ok_or(Fault::BadLength)?;
-    let mut offload = Offload::from_header(&header);
-    // What the sender says about its own checksum is not known.
-    offload.flags &= Offload::NEEDS_CHECKSUM;
-    let good = allowed.takes(&offload) && (!offload.is_segmented() || offload.gso_size > 0);
-    if good { Ok(offload) } else { Err(Fault::BadOffload) }
+    Offload::from_header(&header).from_sender(allowed).ok_or(Fault::BadOffload)
 }
 
 /// The header of a frame with this request in so many buffers, for a guest that takes those in `taken`.

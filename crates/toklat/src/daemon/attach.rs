@@ -9,9 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dataplane::config::RingAttach;
+use frame::OffloadSet;
 use jail::strangers::{Descriptor, closer};
 use netring::attach::{Reply, Request, VERSION, flags, op};
-use netring::layout::{Geometry, RingSpec};
+use netring::layout::{Geometry, RingSpec, carried};
 use rustix::io::Errno;
 use shmem::Memfd;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -73,6 +74,8 @@ pub enum Ask {
         name: PipeName,
         /// The end.
         end: End,
+        /// The requests that the client knows.
+        offloads: OffloadSet,
     },
 }
 
@@ -104,7 +107,8 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
         return Err(bad(reason, "use the client library of this version of toklat"));
     }
     let known = flags::MONITOR_TX | flags::MONITOR_RX | flags::EXCLUSIVE | flags::EXISTING;
-    if request.flags & !known != 0 || request.reserved != 0 {
+    let unknown = request.offloads & !u32::from(OffloadSet::ALL.bits()) != 0;
+    if request.flags & !known != 0 || unknown {
         return Err(bad("Unknown flags are set", "set the flags of netring::attach::flags only"));
     }
     let name = request.name().ok_or_else(|| bad("The name is no text", "use switch:port"))?;
@@ -124,7 +128,7 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
                     "send none",
                 ));
             }
-            Ok(Ask::OpenPipe { name, end })
+            Ok(Ask::OpenPipe { name, end, offloads: offloads(&request) })
         }
         other => {
             Err(bad(format!("There is no operation {other}"), "use one of netring::attach::op"))
@@ -160,10 +164,15 @@ fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask
     if watch.is_some() && tx.rings != 0 {
         return Err(bad("A monitor has send rings", "open it with receive rings only"));
     }
-    let ring = RingAttach { geometry, tx, rx, buf_usable, supervised: false };
+    let offloads = carried(offloads(request), buf_usable, &rx);
+    let ring = RingAttach { geometry, tx, rx, buf_usable, supervised: false, offloads };
     let existing = request.flags & flags::EXISTING != 0;
     let how = How { watch, existing, netmap: false };
     Ok(Ask::Open { switch: switch.into(), port: port.into(), how, ring, memory })
+}
+
+fn offloads(request: &Request) -> OffloadSet {
+    OffloadSet::from_bits(request.offloads as u8)
 }
 
 fn parse_pipe_name(name: &str) -> Result<(PipeName, End), ApiError> {
@@ -227,7 +236,9 @@ fn check_pipe(request: &Request, memory: &Lent) -> Result<PipeLayout, ApiError> 
         return Err(bad("The rings of the pipe's ends do not match", remedy));
     }
     let rings = [EndRings { tx, rx }, EndRings { tx: peer_tx, rx: peer_rx }];
-    Ok(PipeLayout { geometry, rings, buf_usable })
+    let wanted = offloads(request);
+    let both = carried(carried(wanted, buf_usable, &rx), buf_usable, &peer_rx);
+    Ok(PipeLayout { geometry, rings, buf_usable, offloads: both })
 }
 
 /// Serves clients until the task is dropped.
@@ -330,6 +341,7 @@ async fn answer(
     let mut reply = Reply { version: VERSION, ..Reply::new_zeroed() };
     match parse_request(&message.bytes, message.fds)? {
         Ask::Open { switch, port, how, ring, memory } => {
+            reply.offloads = ring.offloads.bits().into();
             let region = (ring, memory);
             let opened = supervisor.open_port(client, &switch, &port, how, region).await?;
             (reply.port, reply.max_frame) = (opened.port, opened.max_frame);
@@ -340,8 +352,8 @@ async fn answer(
             describe_pipe(&mut reply, &opened.layout, end);
             Ok((reply, opened.fds))
         }
-        Ask::OpenPipe { name, end } => {
-            let opened = supervisor.open_pipe(client, (name, end))?;
+        Ask::OpenPipe { name, end, offloads } => {
+            let opened = supervisor.open_pipe(client, (name, end), offloads)?;
             describe_pipe(&mut reply, &opened.layout, end);
             Ok((reply, opened.fds))
         }
@@ -351,6 +363,7 @@ async fn answer(
 fn describe_pipe(reply: &mut Reply, layout: &PipeLayout, end: End) {
     let own = layout.of(end);
     reply.geometry = layout.geometry;
+    reply.offloads = layout.offloads.bits().into();
     (reply.tx, reply.rx) = (own.tx, own.rx);
     reply.peer_rx = layout.of(end.other()).rx;
     (reply.buf_usable, reply.max_frame) = (layout.buf_usable, layout.buf_usable);
@@ -441,7 +454,7 @@ mod tests {
             (Request { version: 9, ..open }, "Version 9"),
             (Request { op: 77, ..open }, "operation 77"),
             (Request { flags: 1, ..open }, "flags"),
-            (Request { reserved: 1, ..open }, "flags"),
+            (Request { offloads: 32, ..open }, "flags"),
             (Request { name: [0xff; 64], ..open }, "no text"),
             (request(op::OPEN, "vale0"), "names no port"),
             (request(op::OPEN, "va/le:p"), "not a name"),

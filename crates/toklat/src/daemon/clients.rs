@@ -4,6 +4,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
+use frame::OffloadSet;
 use jail::strangers::Descriptor;
 use tokio::sync::OwnedMutexGuard;
 
@@ -245,7 +246,12 @@ impl Supervisor {
     ///
     /// # Errors
     /// As [`super::pipes::Pipes::open`].
-    pub fn open_pipe(&self, client: Client, end: (PipeName, End)) -> Result<Opened, ApiError> {
-        self.with_descriptors(self.pipes.open(&self.environment.hangups, end, client)?)
+    pub fn open_pipe(
+        &self,
+        client: Client,
+        end: (PipeName, End),
+        offloads: OffloadSet,
+    ) -> Result<Opened, ApiError> {
+        self.with_descriptors(self.pipes.open(&self.environment.hangups, end, client, offloads)?)
     }
 }

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use dataplane::config::{Policy, RingAttach};
+use frame::OffloadSet;
 use jail::strangers::Descriptor;
 use netmap::broker::{self, Broker, Charge, NewPort, Reply, Switches, Who};
 use netmap::wire::{Answer, Ask, kind};
@@ -191,7 +192,14 @@ impl Switches for Ports {
         let client = Client { uid, pid };
         let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
         let memory = Lent { file, len: geometry.file_size() as usize };
-        let ring = RingAttach { geometry, tx, rx, buf_usable: geometry.buf_size, supervised: true };
+        let ring = RingAttach {
+            geometry,
+            tx,
+            rx,
+            buf_usable: geometry.buf_size,
+            supervised: true,
+            offloads: OffloadSet::NONE,
+        };
         let how = How { watch, existing: false, netmap: true };
         let opened = supervisor.open_port(client, switch, port, how, (ring, memory)).await;
         let opened = opened.map_err(|error| {

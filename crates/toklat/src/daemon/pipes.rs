@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use frame::OffloadSet;
 use jail::strangers::Descriptor;
 use netring::layout::{Geometry, RingSpec};
 use rustix::event::EventfdFlags;
@@ -68,6 +69,8 @@ pub struct PipeLayout {
     pub rings: [EndRings; 2],
     /// Bytes of a buffer that frames use.
     pub buf_usable: u32,
+    /// The offload requests that slots carry.
+    pub offloads: OffloadSet,
 }
 
 impl PipeLayout {
@@ -179,12 +182,14 @@ impl Pipes {
     /// Opens an end of a pipe that exists.
     ///
     /// # Errors
-    /// It does not, that end is open already, or the pipe is another user's.
+    /// It does not, that end is open already, the pipe is another user's, or its slots carry offload requests
+    /// that are not among `offloads`.
     pub fn open(
         &self,
         hangups: &Hangups,
         (name, end): (PipeName, End),
         client: Client,
+        offloads: OffloadSet,
     ) -> Result<Opened, ApiError> {
         let mut pipes = locked(&self.pipes);
         drop_hung_up(&mut pipes, hangups, &name);
@@ -198,6 +203,11 @@ impl Pipes {
         if pipe.holders[end as usize].is_some() {
             let remedy = "open the other end, or another pipe";
             return Err(refuse(ErrorCode::Busy, &name, "has this end open already", remedy));
+        }
+        if pipe.layout.offloads.bits() & !offloads.bits() != 0 {
+            let remedy =
+                "open it with the offloads that its other end has (netring::Open::offloads)";
+            return Err(refuse(ErrorCode::BadRequest, &name, "carries offload requests", remedy));
         }
         pipe.hand_out(hangups, &name, end, client, true)
     }
@@ -324,6 +334,7 @@ mod tests {
             geometry: Geometry::default(),
             rings: [EndRings::default(); 2],
             buf_usable: 2048,
+            offloads: OffloadSet::NONE,
         }
     }
 
@@ -368,7 +379,7 @@ mod tests {
         let make = || pipes.make(&hangups, (name(), End::Master), ME, made());
         let master = make().unwrap();
         assert_eq!(make().unwrap_err().code, ErrorCode::Exists);
-        let open = |end| pipes.open(&hangups, (name(), end), ME);
+        let open = |end| pipes.open(&hangups, (name(), end), ME, OffloadSet::NONE);
         let slave = open(End::Slave).unwrap();
         assert_eq!((master.fds.len(), slave.fds.len()), (3, 4));
         assert_eq!(open(End::Slave).unwrap_err().code, ErrorCode::Busy);
@@ -392,7 +403,7 @@ mod tests {
         let (_dir, pipes, hangups) = none();
         let made = ((layout(), memory()), charges());
         let master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
-        let slave = pipes.open(&hangups, (name(), End::Slave), ME).unwrap();
+        let slave = pipes.open(&hangups, (name(), End::Slave), ME, OffloadSet::NONE).unwrap();
         rustix::io::write(&master.fds[2], &1u64.to_ne_bytes()).unwrap();
         let mut count = [0; 8];
         assert_eq!(rustix::io::read(&slave.fds[1], &mut count).unwrap(), 8);
@@ -404,7 +415,9 @@ mod tests {
         let (_dir, pipes, hangups) = none();
         let made = ((layout(), memory()), charges());
         let _master = pipes.make(&hangups, (name(), End::Master), ME, made).unwrap();
-        let open = |uid| pipes.open(&hangups, (name(), End::Slave), Client { pid: 2, uid });
+        let open = |uid| {
+            pipes.open(&hangups, (name(), End::Slave), Client { pid: 2, uid }, OffloadSet::NONE)
+        };
         assert_eq!(open(1001).unwrap_err().code, ErrorCode::Forbidden);
         assert!(open(0).is_ok());
     }

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use jail::strangers::{Descriptor, Inlet};
 use netring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
-use port::{Counter, Ingress};
+use port::{Counter, Ingress, OffloadSet};
 use shmem::budget::Account;
 use shmem::{Buffers, LentWindow, Mapping, Memfd, Pool, Shared, Windows};
 
@@ -79,7 +79,10 @@ pub fn attach_mapped(
         RingMemory::of(map, geometry, first + i, slots).ok_or_else(missing)
     };
     let token = token.map(|token| state.payer().token(token));
-    let health = Arc::new(Health { fault: AtomicU32::new(0), token: token.clone() });
+    let usable = rings.buf_usable.min(MAX_PIECE).clamp(64, geometry.buf_size);
+    let offloads = netring::layout::carried(rings.offloads, usable, &rings.rx);
+    let fault = AtomicU32::new(0);
+    let health = Arc::new(Health { fault, token: token.clone(), offloads });
     for spec in [&rings.tx, &rings.rx] {
         for i in 0..spec.rings {
             health.take_over(&ring(spec.first, i, spec.slots)?.control, resume);
@@ -96,7 +99,6 @@ pub fn attach_mapped(
         let memory = ring(rings.rx.first, i, rings.rx.slots)?;
         let spares = state.spares(i as usize).ok_or_else(missing)?;
         let state = state.receive(i as usize).ok_or_else(missing)?;
-        let usable = rings.buf_usable.min(MAX_PIECE).clamp(64, geometry.buf_size);
         let parts = receive::Parts { memory, pool: pool.clone(), state, spares, usable };
         receivers.push(Arc::new(ReceiveQueue::new(parts, Arc::clone(&health), resume)));
     }
@@ -205,7 +207,8 @@ impl RingPort {
     }
 }
 
-/// Whether a port is in its error state, and how its owner hears of it.
+/// What all rings of a port share: whether it is in its error state, how its owner hears of it, and the
+/// offload requests that it makes and takes.
 struct Health {
     /// The [`Fault`] that put the port there, or 0.
     ///
@@ -219,6 +222,8 @@ struct Health {
     fault: AtomicU32,
     /// A byte on it wakes the owner.
     token: Option<Arc<Waker>>,
+    /// The offload requests that slots carry.
+    offloads: OffloadSet,
 }
 
 impl Health {

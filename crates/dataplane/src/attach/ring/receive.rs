@@ -7,7 +7,8 @@ use netring::layout::{
     Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, slot_flags,
 };
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Picked, Software,
+    Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Offload, OffloadSet,
+    Picked, Software,
 };
 use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
@@ -170,31 +171,58 @@ impl ReceiveQueue {
             self.state.counters.drop_frames(DropReason::Down, list.len() as u64);
             return list.len();
         }
-        let most = limits.max_frame.min(self.usable.into());
         let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
+        let left = match batch.any_offload() && self.health.offloads.checksum {
+            true => self.fill_requests(&mut filled, batch, list, limits.max_frame),
+            false => self.fill_finished(&mut filled, batch, list, limits.max_frame),
+        };
+        self.publish(&filled);
+        if left > 0 && !limits.lossless {
+            self.state.counters.drop_frames(DropReason::Full, left as u64);
+            return list.len();
+        }
+        list.len() - left
+    }
+
+    /// Fills in frames that ask for nothing, as far as there is room; returns how many are left.
+    #[inline(always)]
+    fn fill_finished(
+        &self,
+        filled: &mut Filled,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        max_frame: u32,
+    ) -> usize {
+        let most = max_frame.min(self.usable.into());
         let mut left = list;
         while !left.is_empty() {
             let before = left.len();
             left = match batch.consecutive(left) {
-                Some(frames) => &left[self.fill_singles(&mut filled, batch, frames, most)..],
+                Some(frames) => &left[self.fill_singles(filled, batch, frames, most)..],
                 None => {
                     let frames = left.iter().map(|i| batch.pick(*i));
-                    &left[self.fill_singles(&mut filled, batch, frames, most)..]
+                    &left[self.fill_singles(filled, batch, frames, most)..]
                 }
             };
-            if left.len() == before
-                && !self.fill_special(&mut filled, batch, left[0], limits.max_frame)
-            {
+            if left.len() == before && !self.fill_special(filled, batch, left[0], max_frame) {
                 break;
             }
             left = if left.len() == before { &left[1..] } else { left };
         }
-        self.publish(&filled);
-        if !left.is_empty() && !limits.lossless {
-            self.state.counters.drop_frames(DropReason::Full, left.len() as u64);
-            left = &[];
-        }
-        list.len() - left.len()
+        left.len()
+    }
+
+    /// Fills in frames with their requests, as far as there is room; returns how many are left.
+    #[inline(never)]
+    fn fill_requests(
+        &self,
+        filled: &mut Filled,
+        batch: &Batch<'_>,
+        list: &[FrameIdx],
+        max_frame: u32,
+    ) -> usize {
+        let fill = |i: &&FrameIdx| self.fill_special(filled, batch, **i, max_frame);
+        list.len() - list.iter().take_while(fill).count()
     }
 
     /// Takes back what the client has released; true if that is enough for frames that come alone.
@@ -231,9 +259,9 @@ impl ReceiveQueue {
         frames as usize
     }
 
-    /// Drops a frame that is too long, or spreads one over several slots, each with their number in
-    /// its flags; false if there is no room.
-    #[cold]
+    /// Drops a frame that is too long, or spreads one over as many slots as it needs, each with their number in
+    /// its flags; false if there is no room. A receiver that takes requests finds that of the frame in its first slot.
+    #[inline(never)]
     fn fill_special(
         &self,
         to: &mut Filled,
@@ -244,20 +272,22 @@ impl ReceiveQueue {
         let frame = batch.pick(i);
         let (len, usable) = (frame.len() as u32, u32::from(self.usable));
         let count = len.div_ceil(usable).max(1);
-        if len > max_frame || count as usize > MAX_FRAGS {
+        if batch.wire_len(i) as u32 > max_frame || count as usize > MAX_FRAGS {
             to.too_long += 1;
             return true;
         }
         if to.spare + count >= self.slot_count() {
             return false;
         }
+        let mut flags = self.request(to.at, batch.offload(i));
         for number in 0..count {
             let from = number * usable;
             let piece = usable.min(len - from);
             let buf = self.spares[to.spare as usize].load(Ordering::Relaxed);
             to.spare += 1;
-            let more = if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
-            let word = SlotWord { buf, len: piece as u16, flags: (count as u16) << 8 | more };
+            flags |= if number + 1 < count { slot_flags::MOREFRAG } else { 0 };
+            let word = SlotWord { buf, len: piece as u16, flags: (count as u16) << 8 | flags };
+            flags = 0;
             if let Some(bytes) = buffer(self.pool.buffers(), word) {
                 frame.copy_range(from as usize, bytes);
             }
@@ -267,6 +297,16 @@ impl ReceiveQueue {
         to.frames += 1;
         to.bytes += u64::from(len);
         true
+    }
+
+    /// Writes a frame's request beside its first slot, `at`; returns the slot's flag for it.
+    #[inline]
+    fn request(&self, at: u32, offload: Offload) -> u16 {
+        if offload == Offload::NONE || !self.health.offloads.checksum {
+            return 0;
+        }
+        self.slots[at as usize].ptr.store(offload.to_word(), Ordering::Relaxed);
+        slot_flags::OFFLOAD
     }
 
     /// Hands the filled slots out: one publish.
@@ -385,6 +425,10 @@ impl Egress for ReceiveQueue {
             self.state.counters.kicks.add_shared(1);
         }
         Effects { kick }
+    }
+
+    fn takes(&self) -> OffloadSet {
+        self.health.offloads
     }
 
     fn count_software(&self, done: Software) {

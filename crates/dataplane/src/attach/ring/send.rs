@@ -1,16 +1,20 @@
 //! A send ring: frames its owner hands in.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use netring::layout::{
     Control, Fault, MAX_FRAGS, RingMemory, Slot, SlotWord, advance, distance, next, previous,
     slot_flags,
 };
-use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
+use port::{Effects, Ingress, IngressCounters, Nanos, Offload, Scratch};
 use shmem::{Buffers, Pool, Shared, SharedSlice};
 
 use super::{Health, buffer};
 use crate::state::SendState;
+
+/// What makes a slot more than a frame.
+const SPECIAL: u16 = slot_flags::MOREFRAG | slot_flags::INDIRECT | slot_flags::OFFLOAD;
 
 /// A send ring: frames its owner hands in.
 pub(super) struct SendRing {
@@ -130,20 +134,23 @@ impl SendRing {
         let (before, pool) = (scratch.len(), self.pool.buffers());
         scratch.push_all(max, &self.slots[self.taken as usize..end as usize], |slot| {
             let word = slot.load();
-            let single = word.flags & (slot_flags::MOREFRAG | slot_flags::INDIRECT) == 0;
+            let single = word.flags & SPECIAL == 0;
             buffer(pool, word).filter(|_| single)
         });
         let at = self.taken + (scratch.len() - before) as u32;
         self.taken = if at == self.slots() { 0 } else { at };
     }
 
-    /// Gathers one frame of several slots, or finds the fault.
+    /// Gathers one frame of several slots or with an offload request, or finds the fault.
     #[cold]
     fn collect_special(&mut self, scratch: &mut Scratch, head: u32) -> Result<(), Fault> {
         let before = scratch.len();
         let mut at = self.taken;
-        let (count, len) = self.collect_slots(scratch, &mut at, head)?;
+        let Chain { count, len, offload } = self.collect_slots(scratch, &mut at, head)?;
         scratch.end_frame(usize::from(count), len);
+        if offload != Offload::NONE {
+            scratch.set_offload(offload);
+        }
         self.sizes.resize(before, 1);
         self.sizes.push(count);
         self.taken = at;
@@ -156,24 +163,47 @@ impl SendRing {
         scratch: &mut Scratch,
         at: &mut u32,
         head: u32,
-    ) -> Result<(u8, usize), Fault> {
-        let (mut count, mut len) = (0, 0);
+    ) -> Result<Chain, Fault> {
+        let mut chain = Chain { count: 0, len: 0, offload: Offload::NONE };
         while *at != head {
             let word = self.slots[*at as usize].load();
             let bytes = match check(self.pool.buffers(), word) {
-                Ok(_) if count == MAX_FRAGS => Err(Fault::EndlessFrame),
+                Ok(_) if usize::from(chain.count) == MAX_FRAGS => Err(Fault::EndlessFrame),
+                Ok(bytes) if word.flags & slot_flags::OFFLOAD != 0 => {
+                    self.request(*at, &mut chain).map(|()| bytes)
+                }
                 checked => checked,
             };
-            let bytes = bytes.inspect_err(|_| scratch.abandon_segments(count))?;
+            let bytes = bytes.inspect_err(|_| scratch.abandon_segments(chain.count.into()))?;
             scratch.push_segment(bytes.span());
             *at = next(*at, self.slots());
-            (count, len) = (count + 1, len + bytes.len());
+            chain.count += 1;
+            chain.len += bytes.len();
             if word.flags & slot_flags::MOREFRAG == 0 {
                 break;
             }
         }
-        Ok((count as u8, len))
+        Ok(chain)
     }
+
+    /// Reads the request in a frame's first slot, once. Its headers are looked at when they have been
+    /// copied.
+    fn request(&self, at: u32, chain: &mut Chain) -> Result<(), Fault> {
+        let offloads = self.health.offloads;
+        if chain.count > 0 || !offloads.checksum {
+            return Err(Fault::Offload);
+        }
+        let asked = Offload::from_word(self.slots[at as usize].ptr.load(Ordering::Relaxed));
+        chain.offload = asked.from_sender(&offloads).ok_or(Fault::Offload)?;
+        Ok(())
+    }
+}
+
+/// The slots of a frame.
+struct Chain {
+    count: u8,
+    len: usize,
+    offload: Offload,
 }
 
 /// The bytes of a slot, or what is wrong with it.
