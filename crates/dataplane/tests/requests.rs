@@ -1,12 +1,12 @@
 //! Offload requests in the slots of ring ports: they arrive as they were sent where both sides asked for them, frames
 //! arrive finished elsewhere, and a slot with a request that is not allowed fails its port alone.
 
-use fabric::Policy;
 use frame::{Layers, Mac, Offload, OffloadSet, Transport, checksum};
 use netring::layout::{Fault, MAX_SEGMENTED, RingMemory, SlotWord, slot_flags};
 use netring::{Open, Port, PortError, Region, RegionConfig};
 use port::{DropReason, Nanos};
 use proptest::prelude::*;
+use toklat_dataplane::config::Policy;
 use toklat_dataplane::{Inline, SwitchConfig};
 
 const SLOTS: u32 = 128;

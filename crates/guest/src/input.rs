@@ -3,16 +3,71 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use frame::checksum::{Sum, checksum};
-use frame::{Arp, ArpOperation, EtherType, Ethernet, Icmp, Ipv4, Mac, Protocol, Udp};
+use frame::{
+    Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Icmp, Ipv4, Mac, Offload, Protocol,
+    Udp,
+};
 use tcp::codec::Verify;
-use tcp::{Flow, Machine, Nanos, Receive, Segment, Seq};
+use tcp::{Flags, Flow, Machine, Nanos, Receive, Segment, Seq};
 
 use crate::counters::Drop;
 use crate::link::Link;
+use crate::nic::Frame;
 use crate::udp::{Delivered, Sockets};
 
 /// Segments that TCP gets at once.
-const SEGMENTS: usize = 32;
+const SEGMENTS: usize = 64;
+
+/// Segments that wait for the end of the batch.
+#[derive(Default)]
+struct Gathered<'f> {
+    one: Option<Segment<'f>>,
+    /// Of two or more; a `Segment` has no empty value, so the second fills the array.
+    many: Option<([Segment<'f>; SEGMENTS], usize)>,
+}
+
+/// A packet as it lies in a frame.
+#[derive(Clone, Copy)]
+struct Packet<'f> {
+    front: &'f [u8],
+    rest: &'f [&'f [u8]],
+    /// Bytes of both.
+    len: usize,
+    /// Checksums need not be looked at.
+    trusted: bool,
+}
+
+impl<'f> Packet<'f> {
+    fn of(frame: &Frame<'f>) -> Self {
+        let len = frame.front.len() + frame.rest.iter().map(|piece| piece.len()).sum::<usize>();
+        let trusted = frame.offload != Offload::NONE;
+        Self { front: frame.front, rest: frame.rest, len, trusted }
+    }
+
+    /// Without its first `n` bytes, which `front` has.
+    fn after(self, n: usize) -> Self {
+        Self { front: &self.front[n..], len: self.len - n, ..self }
+    }
+
+    /// `sum` with its bytes from `from`, which is in `front`, to `to` added.
+    fn sum(&self, sum: Sum, from: usize, to: usize) -> Sum {
+        let mut left = to - from;
+        let front = &self.front[from..];
+        let pieces = std::iter::once(front).chain(self.rest.iter().copied());
+        pieces.fold(sum, |sum, piece| {
+            let piece = &piece[..piece.len().min(left)];
+            left -= piece.len();
+            sum.with(piece)
+        })
+    }
+}
+
+/// True if a frame that begins like this carries TCP.
+fn is_tcp(front: &[u8]) -> bool {
+    let Some((ethernet, packet)) = Ethernet::parse(front) else { return false };
+    ethernet.ethertype() == EtherType::IPV4
+        && Ipv4::parse(packet).is_some_and(|(ip, _)| ip.protocol() == Protocol::TCP)
+}
 
 /// What a frame may change.
 #[derive(Debug)]
@@ -24,46 +79,92 @@ pub(crate) struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Processes a batch of frames. Neighbours among TCP's segments are merged by the machine.
-    pub fn frames(&mut self, frames: &[&[u8]], app: &mut impl Receive) {
+    /// Processes a batch of frames. Neighbours among TCP's segments are merged by the machine, and so are the pieces of
+    /// one frame: they come as segments that follow each other.
+    pub fn frames(&mut self, frames: &[Frame<'_>], app: &mut impl Receive) {
         self.link.counters.frames_in += frames.len() as u64;
-        for some in frames.chunks(SEGMENTS) {
-            let mut segments = some.iter().enumerate();
-            // The first segment fills the array: a `Segment` has no empty value.
-            let Some((at, first)) = segments.find_map(|(at, f)| Some((at, self.frame(f)?))) else {
-                continue;
-            };
-            if at + 1 == some.len() {
-                self.machine.on_segment(&first, self.now, app);
-                continue;
+        let mut gathered = Gathered::default();
+        for frame in frames {
+            let Some((mut segment, mut left)) = self.frame(frame) else { continue };
+            let end = segment.header.flags & (Flags::PSH | Flags::FIN);
+            for piece in frame.rest {
+                let piece = &piece[..piece.len().min(left)];
+                if piece.is_empty() {
+                    break;
+                }
+                left -= piece.len();
+                let next = segment.header.seq + segment.payload.len() as u32;
+                segment.header.flags -= end;
+                if !segment.payload.is_empty() {
+                    self.gather(&mut gathered, segment, app);
+                }
+                segment.payload = piece;
+                segment.header.seq = next;
+                segment.header.flags |= end;
             }
-            let mut batch: [Segment<'_>; SEGMENTS] = [first; SEGMENTS];
-            let mut n = 1;
-            for segment in segments.filter_map(|(_, frame)| self.frame(frame)) {
-                batch[n] = segment;
-                n += 1;
+            self.gather(&mut gathered, segment, app);
+        }
+        self.hand_in(&mut gathered, app);
+    }
+
+    /// Keeps a segment for the machine, which gets what is there when there is no room for more.
+    #[inline]
+    fn gather<'f>(
+        &mut self,
+        gathered: &mut Gathered<'f>,
+        segment: Segment<'f>,
+        app: &mut impl Receive,
+    ) {
+        if let Some((list, n)) = &mut gathered.many {
+            list[*n] = segment;
+            *n += 1;
+            if *n == SEGMENTS {
+                self.hand_in(gathered, app);
             }
-            self.machine.on_batch(&batch[..n], self.now, app);
+        } else if let Some(first) = gathered.one.take() {
+            let (list, _) = gathered.many.insert(([segment; SEGMENTS], 2));
+            list[0] = first;
+        } else {
+            gathered.one = Some(segment);
         }
     }
 
-    /// Processes a frame; returns the segment if it is TCP's. What is dropped is counted.
-    fn frame<'f>(&mut self, frame: &'f [u8]) -> Option<Segment<'f>> {
-        let result = self.ethernet(frame);
+    fn hand_in(&mut self, gathered: &mut Gathered<'_>, app: &mut impl Receive) {
+        if let Some((list, n)) = &gathered.many {
+            self.machine.on_batch(&list[..*n], self.now, app);
+            gathered.many = None;
+        }
+        if let Some(segment) = gathered.one.take() {
+            self.machine.on_segment(&segment, self.now, app);
+        }
+    }
+
+    /// Processes a frame; returns the segment if it is TCP's, and how many bytes of it are in the frame's other
+    /// pieces. What is dropped is counted.
+    fn frame<'f>(&mut self, frame: &Frame<'f>) -> Option<(Segment<'f>, usize)> {
+        let result = match frame.rest.is_empty() || is_tcp(frame.front) {
+            true => self.ethernet(Packet::of(frame)),
+            // Long frames of other protocols are rare.
+            false => {
+                let whole = frame.to_vec();
+                let frame = Frame { front: &whole, rest: &[], ..*frame };
+                self.ethernet(Packet::of(&frame)).map(|_| None)
+            }
+        };
         result.unwrap_or_else(|reason| {
             self.link.counters.count(reason);
             None
         })
     }
 
-    fn ethernet<'f>(&mut self, frame: &'f [u8]) -> Result<Option<Segment<'f>>, Drop> {
-        let (ethernet, packet) = Ethernet::parse(frame).ok_or(Drop::Truncated)?;
+    fn ethernet<'f>(&mut self, frame: Packet<'f>) -> Result<Option<(Segment<'f>, usize)>, Drop> {
+        let (ethernet, packet) = Ethernet::parse(frame.front).ok_or(Drop::Truncated)?;
         let to = ethernet.destination();
         if to != self.link.mac && !to.is_group() {
             return Err(Drop::NotForUs);
         }
         match ethernet.ethertype() {
-            EtherType::IPV4 => self.ipv4(packet, to.is_group()),
+            EtherType::IPV4 => self.ipv4(frame.after(ETHERNET_HEADER), to.is_group()),
             EtherType::ARP => self.arp(packet).map(|()| None),
             _ => Err(Drop::UnknownType),
         }
@@ -90,9 +191,13 @@ impl Input<'_> {
         Ok(())
     }
 
-    fn ipv4<'f>(&mut self, packet: &'f [u8], group: bool) -> Result<Option<Segment<'f>>, Drop> {
-        let (ip, payload) = Ipv4::parse(packet).ok_or(Drop::Truncated)?;
-        if ip.total_len() > packet.len() {
+    fn ipv4<'f>(
+        &mut self,
+        packet: Packet<'f>,
+        group: bool,
+    ) -> Result<Option<(Segment<'f>, usize)>, Drop> {
+        let (ip, payload) = Ipv4::parse(packet.front).ok_or(Drop::Truncated)?;
+        if ip.total_len() > packet.len {
             return Err(Drop::Truncated);
         }
         let (from, to) = (ip.source(), ip.destination());
@@ -102,9 +207,9 @@ impl Input<'_> {
         }
         if ip.protocol() == Protocol::TCP && !broadcast {
             // It looks at everything else itself.
-            return Ok(self.machine.parse(packet, Verify::Checksums));
+            return Ok(self.tcp(packet, ip.header_len(), ip.total_len(), ip.addresses()));
         }
-        if !Ipv4::checksum_ok(packet) {
+        if !Ipv4::checksum_ok(packet.front) {
             return Err(Drop::BadChecksum);
         }
         if ip.is_fragment() {
@@ -116,7 +221,7 @@ impl Input<'_> {
         }
         match ip.protocol() {
             Protocol::ICMP if !broadcast => self.icmp(from, payload)?,
-            Protocol::UDP => self.udp(ip, payload)?,
+            Protocol::UDP => self.udp(ip, payload, packet.trusted)?,
             // Only datagrams are for all.
             _ if broadcast => return Err(Drop::NotForUs),
             _ => return Err(Drop::UnknownProtocol),
@@ -124,10 +229,33 @@ impl Input<'_> {
         Ok(None)
     }
 
-    fn udp(&mut self, ip: &Ipv4, payload: &[u8]) -> Result<(), Drop> {
+    /// A packet with TCP, whose payload starts at `at`, and which ends at `end`.
+    fn tcp<'f>(
+        &mut self,
+        packet: Packet<'f>,
+        at: usize,
+        end: usize,
+        addresses: &[u8],
+    ) -> Option<(Segment<'f>, usize)> {
+        if packet.rest.is_empty() && !packet.trusted {
+            return self.machine.parse(packet.front, Verify::Checksums).map(|segment| (segment, 0));
+        }
+        let good = packet.trusted || {
+            let sum = Sum::new();
+            let sum = sum.with_pseudo_header(addresses, Protocol::TCP, (end - at) as u32);
+            at <= packet.front.len() && packet.sum(sum, at, end).checksum() == 0
+        };
+        if !good {
+            self.link.counters.count(Drop::BadChecksum);
+            return None;
+        }
+        self.machine.parse_front(packet.front, packet.len)
+    }
+
+    fn udp(&mut self, ip: &Ipv4, payload: &[u8], trusted: bool) -> Result<(), Drop> {
         let (udp, _) = Udp::parse(payload).ok_or(Drop::Truncated)?;
         let datagram = payload.get(..udp.datagram_len()).ok_or(Drop::Truncated)?;
-        if udp.checksum() != 0 {
+        if udp.checksum() != 0 && !trusted {
             let sum = Sum::new();
             let sum = sum.with_pseudo_header(ip.addresses(), Protocol::UDP, datagram.len() as u32);
             if sum.with(datagram).checksum() != 0 {

@@ -39,6 +39,8 @@
 //!
 //! - **Time is an argument.** A turn reads no clock and does not block; [`Guest::run`] is the loop that does both.
 //! - **Segments are written straight into send slots**, their payload from where the application left it.
+//! - **Checksums and segmentation are left to others** where the port carries such requests: long segments go out as one
+//!   frame over a chain of slots, and come in so.
 //! - **Received frames are copied once** to private memory, as another process can write to a ring's buffers.
 //!   [`RingNic::in_place`] lends them where they lie, for switches in the same thread.
 //! - **All memory is bounded**: neighbours, what waits for them, answers, sockets, and all of TCP. Each drop is counted
@@ -47,8 +49,6 @@
 //! ## Not here yet
 //!
 //! - IPv6 and neighbour discovery, DHCP, DNS, multicast, IP fragments, VLAN tags.
-//! - Offloads: ring ports carry finished frames only, so checksums are computed here and segments are cut here.
-//! - Frames of several slots: the MTU is what one slot takes.
 //! - Other NICs: e1000, PCnet, one-access, vhost-user.
 //! - Async sockets (`futures-io`, `hyper::rt`) and sockets that block.
 //! - Timers of applications: an idle connection stays until its peer closes it, or TCP's keep-alive finds it dead.

@@ -3,14 +3,16 @@
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
 
-use frame::{Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Mac, Protocol};
+use frame::{
+    Arp, ArpOperation, ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Mac, Offload, Protocol,
+};
 use tcp::codec::{self, MAX_HEADERS, Summing};
 use tcp::{Emit, Full, Nanos, Request};
 use zerocopy::IntoBytes;
 
 use crate::counters::{Counters, Drop};
 use crate::neighbours::{Due, Hop, Neighbours};
-use crate::nic::Nic;
+use crate::nic::{Nic, Pieces};
 use crate::stack::Config;
 
 /// Answers that wait for free slots at most.
@@ -19,8 +21,8 @@ const OUTBOX: usize = 256;
 /// A frame that waits for a free slot.
 #[derive(Debug)]
 enum Waiting {
-    /// A whole frame.
-    Frame(Vec<u8>),
+    /// A whole frame, and what is left to others to do.
+    Frame(Vec<u8>, Offload),
     /// A frame to this IP address; its Ethernet header is still to be written.
     Packet(Ipv4Addr, Vec<u8>),
 }
@@ -80,8 +82,8 @@ impl Link {
         &mut self,
         nic: &mut N,
         to: Ipv4Addr,
-        head: &mut [u8],
-        payload: impl Iterator<Item = &'p [u8]>,
+        (head, offload): (&mut [u8], Offload),
+        payload: Pieces<impl Iterator<Item = &'p [u8]>>,
         now: Nanos,
     ) -> Result<(), Full> {
         let mac = if self.is_broadcast(to) {
@@ -102,21 +104,26 @@ impl Link {
                     if ask {
                         self.ask(hop);
                     }
-                    self.keep(hop, head, payload);
+                    self.keep(hop, (head, offload), payload.pieces);
                     return Ok(());
                 }
             }
         };
         write_ethernet(head, mac, self.mac, EtherType::IPV4);
-        nic.send(head, payload)?;
+        nic.send(head, payload, offload)?;
         self.counters.frames_out += 1;
         Ok(())
     }
 
-    fn keep<'p>(&mut self, hop: Ipv4Addr, head: &[u8], payload: impl Iterator<Item = &'p [u8]>) {
+    fn keep<'p>(
+        &mut self,
+        hop: Ipv4Addr,
+        (head, offload): (&[u8], Offload),
+        payload: impl Iterator<Item = &'p [u8]>,
+    ) {
         let mut frame = head.to_vec();
         payload.for_each(|piece| frame.extend_from_slice(piece));
-        if !self.neighbours.keep(hop, frame) {
+        if !self.neighbours.keep(hop, frame, offload) {
             self.counters.count(Drop::NeighbourFull);
         }
     }
@@ -136,7 +143,7 @@ impl Link {
         write_ethernet(&mut frame, to, self.mac, EtherType::ARP);
         let arp = Arp::new(operation, (self.mac, self.address), target);
         frame[ETHERNET_HEADER..].copy_from_slice(arp.as_bytes());
-        self.push(Waiting::Frame(frame));
+        self.push(Waiting::Frame(frame, Offload::NONE));
     }
 
     /// Says to the link where this host is (RFC 5227, 3).
@@ -146,9 +153,9 @@ impl Link {
 
     /// A neighbour has said its address: what waited for it goes out.
     pub fn confirm(&mut self, hop: Ipv4Addr, mac: Mac, new: bool, now: Nanos) {
-        for mut frame in self.neighbours.confirm(hop, mac, new, now) {
+        for (mut frame, offload) in self.neighbours.confirm(hop, mac, new, now) {
             write_ethernet(&mut frame, mac, self.mac, EtherType::IPV4);
-            self.push(Waiting::Frame(frame));
+            self.push(Waiting::Frame(frame, offload));
         }
     }
 
@@ -190,13 +197,14 @@ impl Link {
         }
         while let Some(waiting) = self.outbox.pop_front() {
             let (sent, waiting) = match waiting {
-                Waiting::Frame(frame) => {
-                    let sent = nic.send(&frame, std::iter::empty());
+                Waiting::Frame(frame, offload) => {
+                    let sent = nic.send(&frame, Pieces::none(), offload);
                     self.counters.frames_out += u64::from(sent.is_ok());
-                    (sent, Waiting::Frame(frame))
+                    (sent, Waiting::Frame(frame, offload))
                 }
                 Waiting::Packet(to, mut frame) => {
-                    let sent = self.send(nic, to, &mut frame, std::iter::empty(), now);
+                    let head = (&mut frame[..], Offload::NONE);
+                    let sent = self.send(nic, to, head, Pieces::none(), now);
                     (sent, Waiting::Packet(to, frame))
                 }
             };
@@ -221,6 +229,8 @@ pub(crate) struct Segments<'a, N> {
     pub nic: &'a mut N,
     pub link: &'a mut Link,
     pub now: Nanos,
+    /// The NIC completes checksums.
+    pub summing: Summing,
 }
 
 impl<N: Nic> Emit for Segments<'_, N> {
@@ -228,13 +238,17 @@ impl<N: Nic> Emit for Segments<'_, N> {
         let mut head = [0; ETHERNET_HEADER + MAX_HEADERS];
         let packet = &mut head[ETHERNET_HEADER..];
         let to = request.header.flow.remote().0;
-        let (Some(len), IpAddr::V4(to)) =
-            (codec::write_headers(request, packet, Summing::Full), to)
+        let (Some(len), IpAddr::V4(to)) = (codec::write_headers(request, packet, self.summing), to)
         else {
             self.link.counters.count(Drop::TooLong);
             return Ok(());
         };
         let head = &mut head[..ETHERNET_HEADER + len];
-        self.link.send(self.nic, to, head, request.payload.pieces(), self.now)
+        let offload = match self.summing {
+            Summing::Partial => codec::offload(request, ETHERNET_HEADER as u16),
+            Summing::Full => Offload::NONE,
+        };
+        let payload = Pieces { pieces: request.payload.pieces(), len: request.payload.len() };
+        self.link.send(self.nic, to, (head, offload), payload, self.now)
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 
-use frame::Mac;
+use frame::{Mac, Offload};
 use tcp::Nanos;
 
 /// How long an address is used before it is asked for again.
@@ -37,7 +37,7 @@ struct Neighbour {
     /// Requests since the last answer; one in `asked` waits for the answer unless it is 0.
     tries: u8,
     serial: u64,
-    waiting: Vec<Vec<u8>>,
+    waiting: Vec<(Vec<u8>, Offload)>,
     bytes: usize,
 }
 
@@ -115,13 +115,13 @@ impl Neighbours {
     }
 
     /// Keeps a frame until the neighbour's address is known; false if too much waits.
-    pub fn keep(&mut self, hop: Ipv4Addr, frame: Vec<u8>) -> bool {
+    pub fn keep(&mut self, hop: Ipv4Addr, frame: Vec<u8>, offload: Offload) -> bool {
         let bytes = frame.len() + OVERHEAD;
         let Some(found) = self.table.get_mut(&hop) else { return false };
         if self.bytes + bytes > WAIT_ALL || found.bytes + bytes > WAIT_EACH {
             return false;
         }
-        found.waiting.push(frame);
+        found.waiting.push((frame, offload));
         found.bytes += bytes;
         self.bytes += bytes;
         true
@@ -129,7 +129,13 @@ impl Neighbours {
 
     /// A neighbour has said its address. Only one that was asked for or is in use is noted, or any if `new` says so and
     /// there is room: what others send without being asked displaces nothing. Returns the frames that waited for it.
-    pub fn confirm(&mut self, hop: Ipv4Addr, mac: Mac, new: bool, now: Nanos) -> Vec<Vec<u8>> {
+    pub fn confirm(
+        &mut self,
+        hop: Ipv4Addr,
+        mac: Mac,
+        new: bool,
+        now: Nanos,
+    ) -> Vec<(Vec<u8>, Offload)> {
         if new && self.table.len() < self.most {
             self.insert(hop);
         }
@@ -207,7 +213,7 @@ mod tests {
         assert_eq!(neighbours.find(HOP, START), Hop::Unknown { ask: true });
         assert_eq!(neighbours.find(HOP, START), Hop::Unknown { ask: false }, "asked once");
         let mut kept = 0;
-        while neighbours.keep(HOP, vec![0; 1500]) {
+        while neighbours.keep(HOP, vec![0; 1500], Offload::NONE) {
             kept += 1;
         }
         assert!((50..100).contains(&kept), "{kept}");
@@ -221,7 +227,7 @@ mod tests {
     fn a_silent_neighbour_is_asked_three_times_and_given_up() {
         let mut neighbours = Neighbours::new(4);
         neighbours.find(HOP, START);
-        neighbours.keep(HOP, vec![1]);
+        neighbours.keep(HOP, vec![1], Offload::NONE);
         let mut now = START;
         for _ in 1..TRIES {
             now = neighbours.deadline().unwrap();
@@ -252,7 +258,7 @@ mod tests {
         for i in 0..10_000u32 {
             let hop = Ipv4Addr::from(0x0a00_0000 + i);
             neighbours.find(hop, START);
-            neighbours.keep(hop, vec![0; 10]);
+            neighbours.keep(hop, vec![0; 10], Offload::NONE);
         }
         assert_eq!(neighbours.usage(), (8, 8 * (10 + OVERHEAD)));
         assert!(neighbours.order.len() <= 16 && neighbours.asked.len() <= 16);

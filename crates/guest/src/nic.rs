@@ -3,35 +3,89 @@
 use std::fmt;
 use std::time::Duration;
 
-use frame::MIN_FRAME;
+use frame::{MIN_FRAME, Offload, OffloadSet};
+use netring::layout::{MAX_FRAGS, MAX_SEGMENTED};
 use netring::{Interest, Port, PortError};
 use tcp::Full;
 
 /// Most frames of a batch.
 pub const BATCH: usize = 64;
-/// Bytes of a slot that a frame is copied to: the usual buffer of a ring.
-const SLOT: usize = 2048;
+/// Most pieces of all frames of a batch, beside the first one of each.
+const PIECES: usize = 4 * MAX_FRAGS;
+/// Bytes of private memory for a batch of frames that are copied.
+const ARENA: usize = 128 << 10;
+
+/// A received frame, as a NIC lends it.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'f> {
+    /// Its first bytes, or all of it.
+    pub front: &'f [u8],
+    /// What follows, piece by piece.
+    pub rest: &'f [&'f [u8]],
+    /// What its sender left to be done: checksums of frames with a request are not looked at.
+    pub offload: Offload,
+}
+
+impl<'f> Frame<'f> {
+    /// A frame in one piece that asks for nothing.
+    #[must_use]
+    pub const fn new(front: &'f [u8]) -> Self {
+        Self { front, rest: &[], offload: Offload::NONE }
+    }
+
+    /// Its bytes in one piece.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = self.front.to_vec();
+        self.rest.iter().for_each(|piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+}
+
+/// The payload of a frame to be sent, in pieces that lie where the application left them.
+#[derive(Clone, Debug)]
+pub struct Pieces<I> {
+    /// The pieces, in order.
+    pub pieces: I,
+    /// Their bytes in all.
+    pub len: usize,
+}
+
+impl Pieces<std::iter::Empty<&'static [u8]>> {
+    /// No payload.
+    #[must_use]
+    pub fn none() -> Self {
+        Self { pieces: std::iter::empty(), len: 0 }
+    }
+}
 
 /// A network interface, as a stack uses it.
 pub trait Nic {
     /// Why it does not go on.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Bytes of the largest frame that can be sent and received, Ethernet header included.
+    /// Bytes of the largest frame that can be sent and received, Ethernet header included; of frames that are to be
+    /// segmented, what each segment may have.
     fn max_frame(&self) -> usize;
 
-    /// Lends received frames, oldest first and [`BATCH`] at most, to `take`, and takes them out of the ring. Returns
-    /// how many there were. A frame that is longer than a slot is lent cut short.
-    fn receive(&mut self, take: impl FnMut(&[&[u8]])) -> usize;
+    /// The offload requests that frames may carry, both ways.
+    fn offloads(&self) -> OffloadSet {
+        OffloadSet::NONE
+    }
 
-    /// Puts a frame into a send slot: `head`, then the pieces of `payload`. It is sent by [`flush`](Self::flush).
+    /// Lends received frames, oldest first and [`BATCH`] at most, to `take`, and takes them out of the ring. Returns
+    /// how many there were. A frame that is longer than the memory for it is lent cut short.
+    fn receive(&mut self, take: impl FnMut(&[Frame<'_>])) -> usize;
+
+    /// Puts a frame into send slots: `head`, then the payload. It is sent by [`flush`](Self::flush).
     ///
     /// # Errors
-    /// [`Full`] if there is no free slot.
+    /// [`Full`] if there is no room.
     fn send<'p>(
         &mut self,
         head: &[u8],
-        payload: impl Iterator<Item = &'p [u8]>,
+        payload: Pieces<impl Iterator<Item = &'p [u8]>>,
+        offload: Offload,
     ) -> Result<(), Full>;
 
     /// Publishes what was sent and gives received slots back.
@@ -48,11 +102,12 @@ pub trait Nic {
     fn wait(&mut self, room: bool, timeout: Option<Duration>) -> Result<(), Self::Error>;
 }
 
-/// A port's first pair of rings as a NIC.
+/// A port's first pair of rings as a NIC. With [offloads](netring::Open::offloads) checksums and segmentation are left to
+/// the switch and to receivers, and long frames come as they were sent.
 pub struct RingNic {
     port: Port,
-    /// Private slots that received frames are copied to; `None` if frames are lent where they lie.
-    frames: Option<Box<[u8]>>,
+    /// Private memory that received frames are copied to; `None` if frames are lent where they lie.
+    arena: Option<Box<[u8]>>,
 }
 
 impl RingNic {
@@ -60,7 +115,8 @@ impl RingNic {
     /// whose other side is another process: it can write to the buffers at any time.
     #[must_use]
     pub fn new(port: Port) -> Self {
-        Self { port, frames: Some(vec![0; BATCH * SLOT].into_boxed_slice()) }
+        let len = ARENA.max(2 * MAX_SEGMENTED as usize);
+        Self { port, arena: Some(vec![0; len].into_boxed_slice()) }
     }
 
     /// A NIC that lends received frames where they lie, without a copy.
@@ -72,7 +128,7 @@ impl RingNic {
     #[allow(unsafe_code, reason = "the promise is the caller's")]
     #[must_use]
     pub unsafe fn in_place(port: Port) -> Self {
-        Self { port, frames: None }
+        Self { port, arena: None }
     }
 
     /// The port.
@@ -80,71 +136,119 @@ impl RingNic {
     pub fn port(&self) -> &Port {
         &self.port
     }
+
+    fn slot_bytes(&self) -> usize {
+        (self.port.rings().buf_usable as usize).min(u16::MAX.into()).max(1)
+    }
 }
 
 impl fmt::Debug for RingNic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RingNic")
             .field("port", &self.port)
-            .field("in_place", &self.frames.is_none())
+            .field("in_place", &self.arena.is_none())
             .finish()
     }
+}
+
+/// Lends the port's frames as copies in `arena`.
+fn receive_copies(
+    port: &mut Port,
+    slot: usize,
+    arena: &mut [u8],
+    mut take: impl FnMut(&[Frame<'_>]),
+) -> usize {
+    let mut list = [Frame::new(&[]); BATCH];
+    let (mut n, mut room) = (0, arena);
+    let mut incoming = port.receive(BATCH);
+    loop {
+        let next = match n {
+            0 => incoming.next(),
+            _ => incoming.next_within(room.len() / slot),
+        };
+        let Some(received) = next else { break };
+        let offload = received.offload();
+        let len = received.copy_out(room);
+        let (front, rest) = std::mem::take(&mut room).split_at_mut(len);
+        list[n] = Frame { front, rest: &[], offload };
+        (n, room) = (n + 1, rest);
+    }
+    if n > 0 {
+        take(&list[..n]);
+    }
+    n
+}
+
+/// Lends the port's frames where they lie.
+///
+/// # Safety
+/// Nothing else writes to them meanwhile.
+#[allow(unsafe_code, reason = "frames are lent where they lie")]
+unsafe fn receive_in_place(port: &mut Port, mut take: impl FnMut(&[Frame<'_>])) -> usize {
+    let mut list = [Frame::new(&[]); BATCH];
+    let mut pieces: [&[u8]; PIECES] = [&[]; PIECES];
+    let (mut n, mut free) = (0, &mut pieces[..]);
+    let mut incoming = port.receive(BATCH);
+    // A frame has one piece more than `rest`.
+    while let Some(received) = incoming.next_within(free.len() + 1) {
+        let mut windows = received.windows().map(|window| {
+            // SAFETY: the frame stays this port's until the next flush, which needs the borrow of the port that the
+            // slices have. That nothing else writes to it is the caller's promise.
+            let bytes: &[u8] = unsafe { window.exclusive() };
+            bytes
+        });
+        let front = windows.next().unwrap_or_default();
+        let (rest, later) = std::mem::take(&mut free).split_at_mut(received.slot_count() - 1);
+        rest.iter_mut().zip(windows).for_each(|(place, piece)| *place = piece);
+        list[n] = Frame { front, rest, offload: received.offload() };
+        (n, free) = (n + 1, later);
+    }
+    if n > 0 {
+        take(&list[..n]);
+    }
+    n
 }
 
 impl Nic for RingNic {
     type Error = PortError;
 
     fn max_frame(&self) -> usize {
-        let slot = self.port.rings().buf_usable as usize;
-        self.port.max_frame().min(slot).min(SLOT)
+        self.port.max_frame().min(self.slot_bytes() * MAX_FRAGS)
     }
 
-    fn receive(&mut self, mut take: impl FnMut(&[&[u8]])) -> usize {
-        let mut list: [&[u8]; BATCH] = [&[]; BATCH];
-        let mut n = 0;
-        match &mut self.frames {
-            Some(slots) => {
-                for (frame, slot) in self.port.receive(BATCH).zip(slots.chunks_exact_mut(SLOT)) {
-                    let len = frame.copy_out(slot);
-                    list[n] = &slot[..len];
-                    n += 1;
-                }
-            }
-            None => {
-                for (frame, lent) in self.port.receive(BATCH).zip(&mut list) {
-                    #[allow(unsafe_code, reason = "frames are lent where they lie")]
-                    // SAFETY: the frame stays this port's until the next flush, which needs the borrow of the port that
-                    // the slice has. That nothing else writes to it is the promise made to `in_place`.
-                    let bytes = unsafe { frame.window().exclusive() };
-                    *lent = bytes;
-                    n += 1;
-                }
-            }
+    fn offloads(&self) -> OffloadSet {
+        let offloads = self.port.offloads();
+        let longest = (MAX_SEGMENTED as usize).div_ceil(self.slot_bytes());
+        match longest < self.port.slots().0 {
+            true => offloads,
+            false => OffloadSet { checksum: offloads.checksum, ..OffloadSet::NONE },
         }
-        if n > 0 {
-            take(&list[..n]);
+    }
+
+    fn receive(&mut self, take: impl FnMut(&[Frame<'_>])) -> usize {
+        let slot = self.slot_bytes();
+        #[allow(unsafe_code, reason = "frames are lent where they lie")]
+        match &mut self.arena {
+            Some(arena) => receive_copies(&mut self.port, slot, arena, take),
+            // SAFETY: the promise made to `in_place`.
+            None => unsafe { receive_in_place(&mut self.port, take) },
         }
-        n
     }
 
     fn send<'p>(
         &mut self,
         head: &[u8],
-        payload: impl Iterator<Item = &'p [u8]>,
+        payload: Pieces<impl Iterator<Item = &'p [u8]>>,
+        offload: Offload,
     ) -> Result<(), Full> {
-        let mut out = self.port.send(1);
-        let mut slot = out.slot().ok_or(Full)?;
-        let window = slot.window();
-        let mut len = window.copy_in(head);
-        for piece in payload {
-            len += window.suffix(len).copy_in(piece);
-        }
-        if len < MIN_FRAME {
-            window.suffix(len).prefix(MIN_FRAME - len).fill(0);
-            len = MIN_FRAME;
-        }
-        slot.set_len(len);
-        Ok(())
+        const PADDING: [u8; MIN_FRAME] = [0; MIN_FRAME];
+        let len = head.len() + payload.len;
+        let padding = &PADDING[..MIN_FRAME.saturating_sub(len)];
+        let pieces = std::iter::once(head).chain(payload.pieces.map(|piece| piece));
+        let slots = len.div_ceil(self.slot_bytes());
+        let mut out = self.port.send(slots);
+        let pieces = pieces.chain(std::iter::once(padding));
+        if out.gather(pieces, len.max(MIN_FRAME), offload) { Ok(()) } else { Err(Full) }
     }
 
     fn flush(&mut self) -> Result<(), PortError> {

@@ -5,14 +5,15 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use frame::checksum::Sum;
-use frame::{ETHERNET_HEADER, Ipv4, Mac, Protocol, Udp};
+use frame::{ETHERNET_HEADER, Ipv4, Mac, Offload, Protocol, Udp};
+use tcp::codec::Summing;
 use tcp::{Buffered, ConnId, ListenerId, Machine, Nanos, OpenError, Receive, Secret};
 use zerocopy::IntoBytes;
 
 use crate::counters::Counters;
 use crate::input::Input;
 use crate::link::{Link, Segments};
-use crate::nic::Nic;
+use crate::nic::{Nic, Pieces};
 use crate::udp::{Sockets, UdpError, UdpId};
 
 /// Batches that a turn receives at most, so that it also sends.
@@ -80,6 +81,8 @@ pub struct Stack<N> {
     machine: Machine,
     udp: Sockets,
     mtu: usize,
+    /// Who computes TCP's checksums.
+    summing: Summing,
     /// The send ring was full.
     full: bool,
     /// Frames may still wait in the receive ring.
@@ -93,13 +96,16 @@ impl<N: Nic> Stack<N> {
         let mut tcp = config.tcp.clone();
         let mtu = nic.max_frame().saturating_sub(ETHERNET_HEADER).min(tcp.mtu.into());
         tcp.mtu = mtu as u16;
-        // Requests of several segments need a NIC that cuts them.
-        tcp.gso_max = 0;
+        let offloads = nic.offloads();
+        // Requests of several segments need others who cut them.
+        let cut = offloads.checksum && offloads.tso4 && offloads.tso6 && offloads.ecn;
+        tcp.gso_max = if cut { u16::MAX.into() } else { 0 };
         let mut link = Link::new(config);
         link.announce();
         let machine = Machine::new(tcp, config.secret);
         let udp = Sockets::default();
-        Self { nic, link, machine, udp, mtu, full: false, more: false }
+        let summing = if offloads.checksum { Summing::Partial } else { Summing::Full };
+        Self { nic, link, machine, udp, mtu, summing, full: false, more: false }
     }
 
     /// Receives, answers, runs timers and sends. Returns when it is to be called again if no frame comes before.
@@ -123,10 +129,10 @@ impl<N: Nic> Stack<N> {
     /// # Errors
     /// What the NIC says.
     pub fn transmit(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
-        let Self { nic, link, machine, .. } = self;
+        let Self { nic, link, machine, summing, .. } = self;
         let mut full = link.transmit(nic, now).is_err();
         if !full {
-            machine.transmit(now, &mut Segments { nic, link, now });
+            machine.transmit(now, &mut Segments { nic, link, now, summing: *summing });
             // TCP may have had to ask for an address.
             full = link.transmit(nic, now).is_err() || machine.has_work();
         }
@@ -228,8 +234,9 @@ impl<N: Nic> Stack<N> {
         front.copy_from_slice(ip.as_bytes());
         back.copy_from_slice(udp.as_bytes());
         let Self { nic, link, .. } = self;
-        let payload = std::iter::once(data);
-        link.send(nic, *to.ip(), &mut head, payload, now).map_err(|_| UdpError::Full)?;
+        let payload = Pieces { pieces: std::iter::once(data), len: data.len() };
+        link.send(nic, *to.ip(), (&mut head, Offload::NONE), payload, now)
+            .map_err(|_| UdpError::Full)?;
         link.counters.datagrams_out += 1;
         Ok(())
     }

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddrV4;
 
+use frame::OffloadSet;
 use guest::{App, Bytes, Guest, Io, Nanos, RingNic};
 use link::Impairment;
 
@@ -56,9 +57,24 @@ fn server(world: &mut World, impairment: Option<Impairment>) -> Guest<RingNic, S
 
 /// What the server answers to `text`, the stream's end included.
 fn fetch(text: &str, impairment: Option<Impairment>) -> (Vec<u8>, World, Guest<RingNic, Site>) {
-    let mut world = World::new();
+    let (answer, world, server, _) =
+        fetch_by(text, impairment, [OffloadSet::NONE; 2], World::new());
+    (answer, world, server)
+}
+
+type Fetched = (Vec<u8>, World, Guest<RingNic, Site>, Guest<RingNic, Client>);
+
+/// The same, with a server and a client that have these offloads.
+fn fetch_by(
+    text: &str,
+    impairment: Option<Impairment>,
+    offloads: [OffloadSet; 2],
+    mut world: World,
+) -> Fetched {
+    world.offloads = offloads[0];
     let mut server = server(&mut world, impairment);
     let app = Client { text: text.to_owned().into(), ..Client::default() };
+    world.offloads = offloads[1];
     let mut client = Guest::new(world.host(CLIENT, impairment), app);
     client.connect(WEB, (), world.now).unwrap();
     for turn in 0.. {
@@ -72,7 +88,57 @@ fn fetch(text: &str, impairment: Option<Impairment>) -> (Vec<u8>, World, Guest<R
         assert!(turn < 40_000_000, "{turn} turns: {:?}", client.stack().tcp());
     }
     let came = std::mem::take(&mut client.app().came);
-    (came, world, server)
+    (came, world, server, client)
+}
+
+const LONG: &str = "GET /long.bin HTTP/1.1\r\nHost: x\r\n\r\n";
+
+#[test]
+fn long_frames_cross_the_switch_whole_where_both_ends_take_them() {
+    for in_place in [false, true] {
+        let world = World { in_place, ..World::new() };
+        let (answer, _, mut server, mut client) = fetch_by(LONG, None, [OffloadSet::ALL; 2], world);
+        assert!(split(&answer).1 == document(8 << 20));
+        let sent = server.stack().tcp().counters().clone();
+        assert_eq!(sent.bytes_retransmitted, 0);
+        let frames = client.stack().counters().frames_in;
+        assert!(frames < 1000, "8 MiB in {frames} frames");
+        assert!(sent.segments_out > 5000, "{sent:?}");
+        if in_place {
+            let lent = client.stack().tcp().counters().bytes_lent;
+            assert!(lent > 8 << 20, "no byte was copied into a buffer: {lent}");
+        }
+    }
+}
+
+#[test]
+fn a_host_without_offloads_understands_one_with_them() {
+    for offloads in [[OffloadSet::ALL, OffloadSet::NONE], [OffloadSet::NONE, OffloadSet::ALL]] {
+        let (answer, ..) = fetch_by(LONG, None, offloads, World::new());
+        assert!(split(&answer).1 == document(8 << 20));
+    }
+    let checksum = OffloadSet { checksum: true, ..OffloadSet::NONE };
+    let (answer, ..) = fetch_by(LONG, None, [OffloadSet::ALL, checksum], World::new());
+    assert!(split(&answer).1 == document(8 << 20));
+}
+
+#[test]
+fn packets_of_several_slots_are_understood() {
+    for in_place in [false, true] {
+        let world = World { in_place, mtu: 9000, ..World::new() };
+        let (answer, _, _, mut client) = fetch_by(LONG, None, [OffloadSet::NONE; 2], world);
+        assert!(split(&answer).1 == document(8 << 20));
+        let frames = client.stack().counters().frames_in;
+        assert!(frames < 1100, "8 MiB in {frames} frames");
+        assert_eq!(client.stack().counters().drops().count(), 0);
+    }
+}
+
+#[test]
+fn long_frames_that_are_lost_come_again() {
+    let bad = Impairment { seed: 5, loss_ppm: 20_000, ..Impairment::default() };
+    let (answer, ..) = fetch_by(LONG, Some(bad), [OffloadSet::ALL; 2], World::new());
+    assert!(split(&answer).1 == document(8 << 20));
 }
 
 /// Head and body of the first answer, and what follows it.

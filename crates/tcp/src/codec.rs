@@ -38,9 +38,22 @@ pub enum Summing {
 /// # Errors
 /// The reason for which the packet is to be dropped.
 pub fn parse(packet: &[u8], verify: Verify) -> Result<Segment<'_>, Drop> {
-    let ip = match packet.first().ok_or(Drop::Truncated)? >> 4 {
-        4 => parse_v4(packet, verify)?,
-        6 => parse_v6(packet)?,
+    parse_ip(packet, packet.len(), verify).map(|(segment, _)| segment)
+}
+
+/// As [`parse`], of a packet of `len` bytes of which `front` is the beginning, headers included; checksums are not
+/// looked at. Returns the segment, with the payload in `front`, and how many payload bytes follow.
+///
+/// # Errors
+/// As for [`parse`].
+pub fn parse_front(front: &[u8], len: usize) -> Result<(Segment<'_>, usize), Drop> {
+    parse_ip(front, len, Verify::Nothing)
+}
+
+fn parse_ip(front: &[u8], len: usize, verify: Verify) -> Result<(Segment<'_>, usize), Drop> {
+    let ip = match front.first().ok_or(Drop::Truncated)? >> 4 {
+        4 => parse_v4(front, len, verify)?,
+        6 => parse_v6(front, len)?,
         _ => return Err(Drop::NotTcp),
     };
     let (tcp, payload) = Tcp::parse(ip.payload).ok_or(Drop::Truncated)?;
@@ -56,18 +69,16 @@ pub fn parse(packet: &[u8], verify: Verify) -> Result<Segment<'_>, Drop> {
     let local = (ip.destination, tcp.destination());
     let remote = (ip.source, tcp.source());
     let flow = Flow::new(local, remote).filter(|_| is_plausible(&ip, tcp));
-    Ok(Segment {
-        header: Header {
-            flow: flow.ok_or(Drop::BadAddress)?,
-            seq: Seq(tcp.sequence()),
-            ack: Seq(tcp.acknowledgment()),
-            flags: Flags::from_bits_retain(tcp.flags()),
-            window: tcp.window(),
-            ecn: Ecn::from_traffic_class(ip.class),
-            options,
-        },
-        payload,
-    })
+    let header = Header {
+        flow: flow.ok_or(Drop::BadAddress)?,
+        seq: Seq(tcp.sequence()),
+        ack: Seq(tcp.acknowledgment()),
+        flags: Flags::from_bits_retain(tcp.flags()),
+        window: tcp.window(),
+        ecn: Ecn::from_traffic_class(ip.class),
+        options,
+    };
+    Ok((Segment { header, payload }, ip.rest))
 }
 
 struct Ip<'p> {
@@ -76,14 +87,16 @@ struct Ip<'p> {
     addresses: &'p [u8],
     class: u8,
     payload: &'p [u8],
+    /// Bytes of the payload that are not there.
+    rest: usize,
 }
 
-fn parse_v4(packet: &[u8], verify: Verify) -> Result<Ip<'_>, Drop> {
+fn parse_v4(packet: &[u8], len: usize, verify: Verify) -> Result<Ip<'_>, Drop> {
     let (ip, payload) = Ipv4::parse(packet).ok_or(Drop::Truncated)?;
     if ip.protocol() != Protocol::TCP || ip.is_fragment() {
         return Err(Drop::NotTcp);
     }
-    if ip.total_len() > packet.len() {
+    if ip.total_len() > len {
         return Err(Drop::Truncated);
     }
     if verify == Verify::Checksums && !Ipv4::checksum_ok(packet) {
@@ -95,14 +108,16 @@ fn parse_v4(packet: &[u8], verify: Verify) -> Result<Ip<'_>, Drop> {
         addresses: ip.addresses(),
         class: ip.tos(),
         payload,
+        rest: ip.total_len().saturating_sub(packet.len()),
     })
 }
 
-fn parse_v6(packet: &[u8]) -> Result<Ip<'_>, Drop> {
+fn parse_v6(packet: &[u8], len: usize) -> Result<Ip<'_>, Drop> {
     let (ip, rest) = Ipv6::parse(packet).ok_or(Drop::Truncated)?;
-    if ip.payload_len() > rest.len() {
+    if Ipv6::LEN + ip.payload_len() > len {
         return Err(Drop::Truncated);
     }
+    let missing = ip.payload_len() - rest.len();
     let (protocol, payload) = ip.upper_layer(rest).ok_or(Drop::NotTcp)?;
     if protocol != Protocol::TCP {
         return Err(Drop::NotTcp);
@@ -113,6 +128,7 @@ fn parse_v6(packet: &[u8]) -> Result<Ip<'_>, Drop> {
         addresses: ip.addresses(),
         class: packet[0] << 4 | packet[1] >> 4,
         payload,
+        rest: missing,
     })
 }
 

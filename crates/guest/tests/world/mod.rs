@@ -4,10 +4,10 @@ use std::net::Ipv4Addr;
 
 use dataplane::config::Policy;
 use dataplane::{Inline, SwitchConfig};
-use frame::Mac;
+use frame::{Mac, OffloadSet};
 use guest::{Config, Nanos, RingNic, Stack};
 use link::Impairment;
-use netring::{Port, Region, RegionConfig};
+use netring::{Open, Port, Region, RegionConfig};
 
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
@@ -16,19 +16,32 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub struct World {
     pub switch: Inline,
     pub now: Nanos,
+    /// What ports that are plugged in from now on ask for.
+    pub offloads: OffloadSet,
+    /// The MTU of such hosts.
+    pub mtu: u16,
+    /// Hosts look at frames where they lie.
+    pub in_place: bool,
 }
 
 impl World {
     pub fn new() -> Self {
         let config = SwitchConfig { max_ports: 4, ..SwitchConfig::default() };
-        Self { switch: Inline::new(config).unwrap(), now: Nanos(Nanos::SECOND) }
+        let (switch, now) = (Inline::new(config).unwrap(), Nanos(Nanos::SECOND));
+        Self { switch, now, offloads: OffloadSet::NONE, mtu: 1500, in_place: false }
     }
 
     /// A port of the switch; what its owner sends meets `impairment`.
     pub fn plug(&mut self, name: &str, mac: Mac, impairment: Option<Impairment>) -> Port {
         let region = Region::private(RegionConfig::ports(1, 1, 256)).unwrap();
-        let port = Port::inline(&region, name, 1, 1, 256).unwrap();
-        let policy = Policy { macs: vec![mac], tx_impairment: impairment, ..Policy::default() };
+        let open = Open::new(name).slots(256).in_region(&region).offloads(self.offloads);
+        let port = open.inline().unwrap();
+        let policy = Policy {
+            macs: vec![mac],
+            tx_impairment: impairment,
+            mtu: self.mtu,
+            ..Policy::default()
+        };
         self.switch.add_rings(name, policy, &port.rings()).unwrap();
         port
     }
@@ -39,7 +52,15 @@ impl World {
         let port = self.plug(&address.to_string(), mac, impairment);
         let mut config = Config::new(mac, address, 24);
         config.secret = tcp::Secret([7, address.to_bits().into()]);
-        Stack::new(RingNic::new(port), &config)
+        config.tcp.mtu = self.mtu;
+        #[allow(unsafe_code, reason = "the switch runs in this thread")]
+        let nic = match self.in_place {
+            // SAFETY: the region is private and its port's own; the switch writes to it in `turn` only, which runs
+            // between the stacks' turns.
+            true => unsafe { RingNic::in_place(port) },
+            false => RingNic::new(port),
+        };
+        Stack::new(nic, &config)
     }
 
     /// The switch moves what was sent.

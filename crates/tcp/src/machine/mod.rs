@@ -181,6 +181,12 @@ impl Machine {
         codec::parse(packet, verify).map_err(|reason| self.shared.counters.count(reason)).ok()
     }
 
+    /// Parses the beginning of an IP packet of `len` bytes whose checksums need not be looked at; see
+    /// [`codec::parse_front`]. What is wrong with one is counted.
+    pub fn parse_front<'p>(&mut self, front: &'p [u8], len: usize) -> Option<(Segment<'p>, usize)> {
+        codec::parse_front(front, len).map_err(|reason| self.shared.counters.count(reason)).ok()
+    }
+
     fn get(&self, id: ConnId) -> Option<&Connection> {
         let owned =
             |c: &&Connection| c.generation == id.generation && c.marks.contains(Marks::OWNED);
