@@ -165,64 +165,63 @@ impl ReceiveQueue {
     #[inline(never)]
     fn deliver_all(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {
         if let Err(fault) = self.make_room() {
-            if !self.health.failed() {
-                self.health.fail(fault, &self.control, &self.state.counters.faults);
-            }
-            self.state.counters.drop_frames(DropReason::Down, list.len() as u64);
-            return list.len();
+            return self.refuse(fault, list.len());
         }
+        let most = limits.max_frame.min(self.usable.into());
         let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
-        let left = match batch.any_offload() && self.health.offloads.checksum {
-            true => self.fill_requests(&mut filled, batch, list, limits.max_frame),
-            false => self.fill_finished(&mut filled, batch, list, limits.max_frame),
-        };
-        self.publish(&filled);
-        if left > 0 && !limits.lossless {
-            self.state.counters.drop_frames(DropReason::Full, left as u64);
-            return list.len();
-        }
-        list.len() - left
-    }
-
-    /// Fills in frames that ask for nothing, as far as there is room; returns how many are left.
-    #[inline(always)]
-    fn fill_finished(
-        &self,
-        filled: &mut Filled,
-        batch: &Batch<'_>,
-        list: &[FrameIdx],
-        max_frame: u32,
-    ) -> usize {
-        let most = max_frame.min(self.usable.into());
         let mut left = list;
         while !left.is_empty() {
             let before = left.len();
             left = match batch.consecutive(left) {
-                Some(frames) => &left[self.fill_singles(filled, batch, frames, most)..],
+                Some(frames) => &left[self.fill_singles(&mut filled, batch, frames, most)..],
                 None => {
                     let frames = left.iter().map(|i| batch.pick(*i));
-                    &left[self.fill_singles(filled, batch, frames, most)..]
+                    &left[self.fill_singles(&mut filled, batch, frames, most)..]
                 }
             };
-            if left.len() == before && !self.fill_special(filled, batch, left[0], max_frame) {
+            if left.len() == before
+                && !self.fill_special(&mut filled, batch, left[0], limits.max_frame)
+            {
                 break;
             }
             left = if left.len() == before { &left[1..] } else { left };
         }
-        left.len()
+        self.publish(&filled);
+        if !left.is_empty() && !limits.lossless {
+            self.state.counters.drop_frames(DropReason::Full, left.len() as u64);
+            left = &[];
+        }
+        list.len() - left.len()
     }
 
-    /// Fills in frames with their requests, as far as there is room; returns how many are left.
+    /// As [`deliver_all`](Self::deliver_all), of a batch with requests to a client that takes them.
     #[inline(never)]
-    fn fill_requests(
-        &self,
-        filled: &mut Filled,
-        batch: &Batch<'_>,
-        list: &[FrameIdx],
-        max_frame: u32,
-    ) -> usize {
-        let fill = |i: &&FrameIdx| self.fill_special(filled, batch, **i, max_frame);
-        list.len() - list.iter().take_while(fill).count()
+    fn deliver_requests(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {
+        if let Err(fault) = self.make_room() {
+            return self.refuse(fault, list.len());
+        }
+        let mut filled = Filled { at: self.at(), spare: self.out(), ..EMPTY };
+        let fill = |i: &&FrameIdx| self.fill_special(&mut filled, batch, **i, limits.max_frame);
+        let done = list.iter().take_while(fill).count();
+        self.publish(&filled);
+        if limits.lossless {
+            return done;
+        }
+        let full = (list.len() - done) as u64;
+        if full > 0 {
+            self.state.counters.drop_frames(DropReason::Full, full);
+        }
+        list.len()
+    }
+
+    /// Drops frames for a client at fault; returns how many.
+    #[cold]
+    fn refuse(&self, fault: Fault, frames: usize) -> usize {
+        if !self.health.failed() {
+            self.health.fail(fault, &self.control, &self.state.counters.faults);
+        }
+        self.state.counters.drop_frames(DropReason::Down, frames as u64);
+        frames
     }
 
     /// Takes back what the client has released; true if that is enough for frames that come alone.
@@ -382,6 +381,9 @@ impl ReceiveQueue {
 impl Egress for ReceiveQueue {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         let _filling = self.filling.lock();
+        if batch.any_offload() && self.health.offloads.checksum {
+            return Delivered { finished: self.deliver_requests(batch, list, limits) };
+        }
         Delivered { finished: self.deliver_all(batch, list, limits) }
     }
 
