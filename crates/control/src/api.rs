@@ -23,6 +23,7 @@ mod error;
 mod fdb;
 mod quota;
 mod routes;
+mod sflow;
 mod stats;
 
 pub use change::{Action, Change, Setting};
@@ -30,6 +31,7 @@ pub use error::{ApiError, ErrorCode, system};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};
 pub use routes::{Operation, ROUTES, Route};
+pub use sflow::{Collector, SflowInfo};
 pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
 use std::collections::BTreeMap;
@@ -74,6 +76,15 @@ pub struct SwitchSpec {
     /// user's.
     #[serde(default, deserialize_with = "users::optional_uid")]
     pub user: Option<u32>,
+    /// Where samples of its traffic are sent by sFlow, version 5; `None` for nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sflow: Option<Collector>,
+    /// One in so many frames is sampled, 1 to 16,777,216; `None` for 10,000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sflow_rate: Option<u32>,
+    /// Seconds from one report of the ports' counters to the next, 1 to 3600; `None` for 20.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sflow_polling_s: Option<u32>,
     /// Its ports by name.
     #[serde(default)]
     pub port: BTreeMap<String, PortSpec>,
@@ -291,6 +302,9 @@ pub struct SwitchInfo {
     pub owner: Option<u32>,
     /// The tenant whose switch it is.
     pub user: Option<u32>,
+    /// What was sent to its sFlow collector, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sflow: Option<SflowInfo>,
     /// Its settings.
     pub config: SwitchConfig,
 }
@@ -361,6 +375,9 @@ pub struct PortInfo {
     /// The other hosts behind it, if it is a tunnel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tunnel: Option<TunnelInfo>,
+    /// The number of its interface in sFlow, if its switch is sampled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sflow_interface: Option<u32>,
     /// What it is.
     pub spec: PortSpec,
 }

@@ -20,7 +20,7 @@ fn main() -> Result<(), Error> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [scenario, frames] = args.as_slice() else {
         return Err(
-            "usage: budget inline.60|inline.64|inline.1500|limited.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
+            "usage: budget inline.60|inline.64|inline.1500|limited.64|sampled.64|scatter.64|broadcast.64|pipe.64|virtio.*.64 FRAMES".into()
         );
     };
     let frames: usize = frames.parse()?;
@@ -29,6 +29,7 @@ fn main() -> Result<(), Error> {
         "inline.64" => Bench::new(1, To::Each)?.run(frames, 64),
         "inline.1500" => Bench::new(1, To::Each)?.run(frames, 1500),
         "limited.64" => Bench::new(1, To::Each)?.limited()?.run(frames, 64),
+        "sampled.64" => Bench::new(1, To::Each)?.sampled().run(frames, 64),
         // Each frame of a batch to another port.
         "scatter.64" => Bench::new(64, To::Each)?.run(frames, 64),
         // Counted per copy: that is what the receivers get.
@@ -119,6 +120,12 @@ impl Bench {
             self.switch.set_policy(id, limited)?;
         }
         Ok(self)
+    }
+
+    /// The same with one in 10,000 frames sampled.
+    fn sampled(self) -> Self {
+        self.switch.state().recorder().set_rate(10_000);
+        self
     }
 
     fn run(self, frames: usize, len: usize) -> Result<(), Error> {

@@ -64,6 +64,7 @@ impl Inline {
         let expected = "a table that fits its memory";
         let fdb = state.open_fdb().ok_or(AttachError::Descriptors { expected })?;
         let timeout = u64::from(config.stall_timeout_ms) * Nanos::MILLI;
+        let recorder = state.recorder().clone();
         Ok(Self {
             state,
             fdb,
@@ -71,7 +72,7 @@ impl Inline {
             members: Vec::new(),
             served: Vec::new(),
             turns: 0,
-            tools: Tools::new(config.batch, timeout, true),
+            tools: Tools::new(config.batch, timeout, true, recorder),
             instances: 0,
             ageing_s: config.fdb_ageing_s,
         })

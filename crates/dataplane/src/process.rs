@@ -171,6 +171,7 @@ impl Process {
             common.draining.store(true, Ordering::Relaxed);
         }
         state.set_used();
+        state.recorder().clear();
         let most_mappings = memory::most_mappings();
         let mut process = Self {
             switch,
@@ -212,7 +213,8 @@ impl Process {
         let state = self.state.worker(number).ok_or(ProcessError::Config("too many workers"))?;
         let cpu = self.config.workers[number].cpu;
         let noted = state.clone();
-        let worker = Worker::new(Arc::clone(&self.common), number, state, self.settings())
+        let (common, recorder) = (Arc::clone(&self.common), self.state.recorder().clone());
+        let worker = Worker::new(common, number, state, self.settings(), recorder)
             .map_err(system("make a worker's epoll"))?;
         let thread = std::thread::Builder::new().name(format!("worker {number}"));
         let (reply, pinned) = sync_channel(1);

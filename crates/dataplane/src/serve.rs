@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use fabric::{Fdb, Forwarder, PortMemory, Ports, Sender, Sending, StallTime, Turn};
+use fabric::{Fdb, Forwarder, PortMemory, Ports, Recorder, Sender, Sending, StallTime, Turn};
 use link::{Channel, Impairment, Limiter, Tally};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
 use shmem::Shared;
@@ -82,24 +82,27 @@ pub(crate) struct Tools {
     pub stall_timeout: u64,
     /// No other worker serves this switch.
     only: bool,
+    /// Where frames are recorded for who observes the switch.
+    recorder: Shared<Recorder>,
 }
 
 impl Tools {
-    pub fn new(batch: u16, stall_timeout: u64, only: bool) -> Self {
+    pub fn new(batch: u16, stall_timeout: u64, only: bool, recorder: Shared<Recorder>) -> Self {
         let batch = usize::from(batch.clamp(1, 1024));
         Self {
-            forwarder: Forwarder::new(batch).only(only),
+            forwarder: Forwarder::new(batch).only(only).recording(recorder.clone()),
             scratch: Box::new(Scratch::new(batch)),
             spare: Vec::new(),
             batch,
             stall_timeout,
             only,
+            recorder,
         }
     }
 
     /// Uses batches of this size, and waits this long, from now on.
     pub fn set(&mut self, batch: u16, stall_timeout: u64) {
-        *self = Self::new(batch, stall_timeout, self.only);
+        *self = Self::new(batch, stall_timeout, self.only, self.recorder.clone());
     }
 
     /// Starts with clean tools, after a panic has left them in doubt.

@@ -4,7 +4,7 @@
 //! never seen by clients. Whoever maps it can read the counters; a successor goes on from the cursors.
 //!
 //! ```text
-//!   header | workers (64) | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ...
+//!   header | workers (64) | records | forwarding table | receive queue 0 | ... | receive queue 15 | port 0 | port 1 | ...
 //!   receive queue:  egress counters and cursors of port 0, of port 1, ...
 //!   port:           ingress counters, send-ring cursors | 16 x spare buffers (streams: what came, what waits to be sent)
 //! ```
@@ -21,7 +21,7 @@ mod work;
 
 use std::sync::Arc;
 
-use fabric::{Fdb, FdbEntry};
+use fabric::{Fdb, FdbEntry, Recorder};
 use netring::layout::{MAX_RINGS, MAX_SLOTS};
 use nic::virtio::QueueState;
 use port::{Counter, EgressCounters, IngressCounters, Nanos};
@@ -203,7 +203,9 @@ const _: () = assert!(size_of::<SwitchState>() <= PAGE);
 const _: () = assert!(PORT.is_multiple_of(PAGE));
 
 const WORKERS_AT: usize = PAGE;
-const FDB_AT: usize = WORKERS_AT + MAX_WORKERS * size_of::<WorkerState>();
+const RECORDER_AT: usize =
+    (WORKERS_AT + MAX_WORKERS * size_of::<WorkerState>()).next_multiple_of(PAGE);
+const FDB_AT: usize = (RECORDER_AT + size_of::<Recorder>()).next_multiple_of(PAGE);
 
 fn queues_at(config: &SwitchConfig) -> usize {
     (FDB_AT + Fdb::bytes(config.fdb_entries)).next_multiple_of(PAGE)
@@ -226,6 +228,7 @@ pub struct State {
     map: Arc<Mapping>,
     switch: Shared<SwitchState>,
     workers: SharedSlice<WorkerState>,
+    recorder: Shared<Recorder>,
     fdb_entries: u32,
     max_ports: PortId,
     queues_at: usize,
@@ -279,6 +282,7 @@ impl State {
         Ok(Self {
             switch: map.shared(0).ok_or_else(too_small)?,
             workers: map.shared_slice(WORKERS_AT, MAX_WORKERS).ok_or_else(too_small)?,
+            recorder: map.shared(RECORDER_AT).ok_or_else(too_small)?,
             fdb_entries: config.fdb_entries,
             max_ports: config.max_ports,
             queues_at: queues_at(config),
@@ -332,6 +336,12 @@ impl State {
         self.map
             .shared(WORKERS_AT + worker * size_of::<WorkerState>())
             .filter(|_| worker < MAX_WORKERS)
+    }
+
+    /// Records of frames, for an observer.
+    #[must_use]
+    pub fn recorder(&self) -> &Shared<Recorder> {
+        &self.recorder
     }
 
     /// The forwarding table, for the data process.

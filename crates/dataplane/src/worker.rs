@@ -30,6 +30,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use fabric::Recorder;
 use port::{Effects, MapGuard, Nanos};
 use rustix::event::{Timespec, epoll};
 use shmem::Shared;
@@ -112,6 +113,7 @@ impl Worker {
         number: usize,
         state: Shared<WorkerState>,
         (idle, batch, stall_timeout): (Idle, u16, u64),
+        recorder: Shared<Recorder>,
     ) -> rustix::io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let doorbell = &common.workers[number].doorbell;
@@ -132,7 +134,7 @@ impl Worker {
             timers: Vec::new(),
             far: Vec::new(),
             late: Vec::new(),
-            tools: Tools::new(batch, stall_timeout, only),
+            tools: Tools::new(batch, stall_timeout, only, recorder),
             idle,
             patience: Patience::default(),
             measure: None,

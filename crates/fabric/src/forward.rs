@@ -10,7 +10,7 @@
 //! several receivers (flooded, mirrored) are lossy; a unicast frame that a lossless receiver refuses
 //! stays with its sender as *stalled* and is tried again.
 
-use port::{DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
+use port::{Batch, DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
 
 use crate::ports::{Manner, PortEntry, QueueIdx};
 use crate::sender::{Stalled, Wait};
@@ -18,10 +18,12 @@ use crate::{Fdb, Filter, Ports, Sender, Sending};
 use classify::{PLAIN, POLICED, TUNNEL};
 use deliver::{Chain, List};
 use finish::Finisher;
+use recording::Recording;
 
 mod classify;
 mod deliver;
 mod finish;
+mod recording;
 
 /// Where a frame goes: a queue number, or one of these.
 type Destination = u32;
@@ -157,6 +159,7 @@ impl Forwarder {
         from.gathered_at = now;
         from.completed = 0;
         let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0, via: 0 };
+        self.touched.recording.begin(now);
         let uniform = if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
         } else if port.is_plain() && self.is_scattered() {
@@ -170,6 +173,9 @@ impl Forwarder {
                 Manner::Tunnel => self.classify::<_, TUNNEL, false>(&mut way, memory, fdb, scratch),
             }
         };
+        if self.touched.recording.wanted {
+            self.record(&way, scratch, uniform);
+        }
         let max_frame = port.max_frame as u32;
         way.mirror(
             &scratch.batch(map),
@@ -209,6 +215,7 @@ impl Forwarder {
             self.reserve(scratch.capacity(), self.chains.len());
         }
         std::mem::swap(&mut from.stalled, &mut self.waiting);
+        self.touched.recording.begin(now);
         let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0, via: 0 };
         for run in self.waiting.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let to = ports.get(run[0].port).filter(|to| to.instance == run[0].instance);
@@ -229,7 +236,7 @@ impl Forwarder {
             way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
         }
         self.waiting.clear();
-        let dropped = way.give_up_waiting(stall);
+        let dropped = way.give_up_waiting(stall, &scratch.batch(map), &self.touched);
         port.counters.drop_frames(DropReason::StallTimeout, dropped as u64);
         way.finish()
     }
@@ -274,6 +281,7 @@ struct Touched {
     queues: Vec<QueueIdx>,
     /// For receivers that do not take offload requests; made when there is the first.
     finisher: Option<Box<Finisher>>,
+    recording: Recording,
 }
 
 /// One batch on its way: what both passes look at.
@@ -292,7 +300,7 @@ struct Way<'a, E> {
 
 impl<E: Egress> Way<'_, E> {
     /// Drops the frames for receivers that have freed nothing for the stall time, and marks those; returns how many frames.
-    fn give_up_waiting(&mut self, stall: StallTime) -> usize {
+    fn give_up_waiting(&mut self, stall: StallTime, batch: &Batch<'_>, touched: &Touched) -> usize {
         let Self { ports, from, now, .. } = self;
         let Sender { stalled, waits, gathered_at, .. } = &mut **from;
         let before = stalled.len();
@@ -305,7 +313,7 @@ impl<E: Egress> Way<'_, E> {
                 let queue = ports.queue(to.reach.first_queue + u32::from(queue));
                 queue.egress.is_held_back(*now)
             });
-            let frames = received.map_or(0, |received| received.frames.get());
+            let frames = received.map_or(0, |received| received.counters.frames.get());
             let known = waits.iter().position(|wait| (wait.port, wait.queue) == (port, queue));
             let known = known.unwrap_or_else(|| {
                 waits.push(Wait { port, queue, frames, since: *gathered_at });
@@ -318,10 +326,17 @@ impl<E: Egress> Way<'_, E> {
             wait.frames = frames;
             // One at a time: a second one has its turn at the next look.
             if dead.is_none() && *now - wait.since >= stall.ns {
-                received.into_iter().for_each(|received| received.stall());
+                received.into_iter().for_each(|received| received.counters.stall());
                 dead = Some((port, queue));
             }
         }
+        if dead.is_some() && touched.recording.drops {
+            let is_dead = |frame: &&Stalled| Some((frame.port, frame.queue)) == dead;
+            for Stalled { variant, port, .. } in self.from.stalled.iter().filter(is_dead) {
+                touched.dropped(self, batch, *variant, DropReason::StallTimeout, Some(*port));
+            }
+        }
+        let Sender { stalled, waits, .. } = &mut *self.from;
         stalled.retain(|waiting| Some((waiting.port, waiting.queue)) != dead);
         let is_waited_for = |wait: &Wait| {
             stalled.iter().any(|frame| (frame.port, frame.queue) == (wait.port, wait.queue))

@@ -7,11 +7,13 @@
 mod fdb;
 mod forward;
 mod ports;
+mod record;
 mod rules;
 mod sender;
 
 pub use fdb::{Entries, Fdb, FdbEntry, Filter, Learned, Origin, Station};
 pub use forward::{Forwarder, StallTime, Turn};
 pub use ports::{Monitor, PortSpec, Ports};
+pub use record::{Fate, Observer, RECORDS, Record, Recorded, Recorder};
 pub use rules::{Rules, VlanMode};
 pub use sender::{PortMemory, Sender, Sending};

@@ -1,7 +1,7 @@
 //! The ports of a switch as the forwarding path sees them: an immutable table, built anew for every
 //! change and swapped in whole.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use frame::VlanId;
 use port::{Egress, EgressCounters, IngressCounters, Limits};
@@ -107,10 +107,17 @@ pub(crate) struct PortEntry {
     pub flap_guard: bool,
     pub flood_limit: Option<u32>,
     pub max_frame: usize,
-    /// What is counted at its receive queues, if it is lossless.
-    pub received: Vec<Shared<EgressCounters>>,
+    /// Its receive queues' counters.
+    pub received: Vec<Received>,
     /// Queues that get copies of what this port sends.
     pub mirrors: Vec<QueueIdx>,
+}
+
+/// What is counted at a receive queue.
+pub(crate) struct Received {
+    pub counters: Shared<EgressCounters>,
+    /// Held while a frame is delivered whose fate is recorded, so that the counters tell of it alone.
+    pub alone: Mutex<()>,
 }
 
 /// How the frames of a port are looked at.
@@ -310,7 +317,9 @@ impl<E: Egress + Clone> Ports<E> {
             flap_guard: rules.flap_guard,
             flood_limit: rules.flood_limit,
             max_frame: rules.max_frame(),
-            received: if limits.lossless { spec.received.clone() } else { Vec::new() },
+            received: (spec.received.iter().take(spec.egresses.len()))
+                .map(|counters| Received { counters: counters.clone(), alone: Mutex::default() })
+                .collect(),
             mirrors: Vec::new(),
         });
     }

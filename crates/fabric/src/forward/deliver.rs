@@ -94,7 +94,7 @@ impl Forwarder {
         touched.queues.extend_from_slice(queues);
         for soon in queues.chunks(AHEAD) {
             way.ports.prefetch(soon.iter().copied());
-            let several = match batch.any_offload() {
+            let several = match batch.any_offload() || touched.recording.drops {
                 true => soon,
                 false => {
                     others.clear();
@@ -182,6 +182,9 @@ impl Forwarder {
         }
         let unreached = self.floods.iter().filter(|i| !self.reached[usize::from(**i)]).count();
         let reached = self.floods.len() - unreached;
+        if unreached > 0 && self.touched.recording.drops {
+            self.record_unreached(way, scratch);
+        }
         way.port.counters.drop_frames(DropReason::NoDestination, unreached as u64);
         way.port.counters.copies.add((deliveries - reached) as u64);
     }
@@ -255,6 +258,7 @@ impl Forwarder {
         };
         let (filter, Tag { tci: tag, hides_another }) = (self.filters[frame], self.tags[frame]);
         if hides_another && to.vlan.form(filter) == Form::Untagged {
+            self.touched.dropped(way, &scratch.batch(way.map), i, DropReason::DoubleTag, None);
             return way.port.counters.drop_frames(DropReason::DoubleTag, 1);
         }
         let mut bare = |tag: Option<u16>| match tag {
@@ -277,7 +281,10 @@ impl Forwarder {
                 self.origins[usize::from(variant)] = i;
                 self.list.push(variant);
             }
-            None => way.port.counters.drop_frames(DropReason::Vlan, 1),
+            None => {
+                self.touched.dropped(way, &scratch.batch(way.map), i, DropReason::Vlan, None);
+                way.port.counters.drop_frames(DropReason::Vlan, 1);
+            }
         }
     }
 }
@@ -322,13 +329,16 @@ impl<E: Egress> Way<'_, E> {
         list: List<'_>,
         touched: &mut Touched,
     ) {
+        if touched.recording.drops {
+            return self.deliver_recorded(batch, queue, list, touched);
+        }
         let to = self.ports.queue(queue);
         let handed = self.hand_out(batch, to, (list.frames, list.segments), to.limits, touched);
         let finished = handed.finished;
         self.deliveries += handed.copies;
         if finished < list.frames.len() {
             let (frames, segments) = (&list.frames[finished..], handed.segments);
-            self.stall(queue, List { frames, segments, ..list });
+            self.stall(queue, List { frames, segments, ..list }, batch, touched);
         }
         if !to.mirrors.is_empty() {
             let max_frame = to.limits.max_frame;
@@ -339,7 +349,7 @@ impl<E: Egress> Way<'_, E> {
     /// Has the egress of `to` copy frames, of the first of which `segments` have been delivered; offload
     /// requests that it does not take are met before.
     #[inline(always)]
-    fn hand_out(
+    pub(super) fn hand_out(
         &self,
         batch: &Batch<'_>,
         to: &Queue<E>,
@@ -358,12 +368,21 @@ impl<E: Egress> Way<'_, E> {
     /// Keeps the unicast frames of `list`, which were not finished; floods are lossy, and so is a receiver that is
     /// stalled.
     #[cold]
-    fn stall(&mut self, queue: QueueIdx, list: List<'_>) {
+    pub(super) fn stall(
+        &mut self,
+        queue: QueueIdx,
+        list: List<'_>,
+        batch: &Batch<'_>,
+        touched: &Touched,
+    ) {
         let port = self.ports.queue(queue).port;
         let Some(to) = self.ports.get(port) else { return };
         let received = to.received.get((queue - to.reach.first_queue) as usize);
-        if received.is_some_and(|received| received.is_stalled()) {
+        if received.is_some_and(|received| received.counters.is_stalled()) {
             let dropped = list.frames.len() as u64;
+            for frame in list.frames {
+                touched.dropped(self, batch, *frame, DropReason::StallTimeout, Some(port));
+            }
             return self.port.counters.drop_frames(DropReason::StallTimeout, dropped);
         }
         let mut segments = list.segments as u16;
@@ -372,6 +391,7 @@ impl<E: Egress> Way<'_, E> {
             let frame = list.origins.map_or(*variant, |origins| origins[usize::from(*variant)]);
             if list.destinations.get(usize::from(frame)) == Some(&FLOOD) {
                 self.port.counters.drop_frames(DropReason::Full, 1);
+                touched.dropped(self, batch, *variant, DropReason::Full, Some(port));
                 continue;
             }
             let queue = (queue - to.reach.first_queue) as u16;

@@ -3,6 +3,7 @@
 mod harness;
 mod limits;
 mod offloads;
+mod records;
 mod tunnels;
 
 use ::frame::{Mac, VlanId};

@@ -162,6 +162,11 @@ fn show(global: &Global, name: Option<&Name>) -> Result {
         })
         .collect();
     global.print_list(&json, || table(&ports), "no ports; add one: toklat port add vale0:p1")?;
+    if let (Some(Name::Port(_)), [(_, PortInfo { sflow_interface: Some(number), .. })], false) =
+        (name, ports.as_slice(), global.json)
+    {
+        writeln!(std::io::stdout().lock(), "sflow: interface {number}")?;
+    }
     match (name, ports.as_slice()) {
         (Some(Name::Port(_)), [(_, PortInfo { tunnel: Some(tunnel), .. })]) if !global.json => {
             writeln!(std::io::stdout().lock())?;
@@ -407,6 +412,7 @@ mod tests {
             client: Some(Opener { pid: 17, uid: 1000 }),
             monitors: None,
             tunnel: None,
+            sflow_interface: None,
             memory: MappedMemory {
                 bytes: 6 << 30,
                 mappings: 2,

@@ -8,7 +8,7 @@ use hyper::Method;
 use serde_json::{Map, Value, json};
 
 use super::port_options::{Or, or_null};
-use crate::api::{SwitchInfo, SwitchState};
+use crate::api::{Collector, SflowInfo, SwitchInfo, SwitchState};
 use crate::users::{self, UserId};
 use control::Client;
 use control::name::SwitchName;
@@ -96,6 +96,15 @@ pub struct Settings {
     /// daemon's user)
     #[arg(long, value_name = "USER|none")]
     owner: Option<Or<UserId>>,
+    /// Send samples of the traffic and the ports' counters there, by sFlow [default port: 6343]
+    #[arg(long, value_name = "ADDR[:PORT]|none")]
+    sflow: Option<Or<Collector>>,
+    /// Sample one in so many frames [default: 10000]
+    #[arg(long, value_name = "FRAMES", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
+    sflow_rate: Option<u32>,
+    /// Send the ports' counters so often [default: 20]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=3600))]
+    sflow_polling: Option<u32>,
 }
 
 /// A list of CPUs.
@@ -142,6 +151,9 @@ impl Settings {
             ("max_region_memory", self.max_region_memory.map(Value::from)),
             ("user", self.user.as_ref().map(or_null)),
             ("owner", self.owner.as_ref().map(or_null)),
+            ("sflow", self.sflow.as_ref().map(or_null)),
+            ("sflow_rate", self.sflow_rate.map(Value::from)),
+            ("sflow_polling_s", self.sflow_polling.map(Value::from)),
         ];
         for (name, value) in given {
             patch.extend(value.map(|value| (name.to_owned(), value)));
@@ -205,7 +217,7 @@ impl SwitchCommand {
                 let nothing = "no switches; add one: toklat switch add vale0";
                 global.print_list(&switches, || table(&switches), nothing)?;
                 if let ([info], false) = (&switches[..], global.json) {
-                    write!(std::io::stdout().lock(), "{}", walls(info))?;
+                    write!(std::io::stdout().lock(), "{}{}", walls(info), sflow(info))?;
                 }
                 Ok(())
             }
@@ -253,6 +265,17 @@ fn walls(info: &SwitchInfo) -> String {
     let no = |jail::Refused { wall, reason }: &jail::Refused| format!("no {wall}: {reason}\n");
     let refused: String = info.walls.refused.iter().map(no).collect();
     format!("walls: {}\n{refused}", names.join(", "))
+}
+
+/// What was sent to its sFlow collector.
+fn sflow(info: &SwitchInfo) -> String {
+    let Some(sflow) = &info.sflow else { return String::new() };
+    let SflowInfo { collector, rate, samples, missed, datagrams, refused, failure, .. } = sflow;
+    let failure = failure.as_ref().map_or(String::new(), |why| format!("; cannot send: {why}"));
+    format!(
+        "sflow: to {collector}, 1 in {rate}: {samples} samples ({missed} missed), {datagrams} datagrams ({refused} \
+         refused){failure}\n"
+    )
 }
 
 /// Who may open its ports: `only alice`, or `alice` where ports may name other owners.

@@ -8,7 +8,6 @@ use std::path::Path;
 
 use super::configure::spec_of;
 use super::supervisor::Supervisor;
-use super::switch::Access;
 use super::topology::{Configured, check, check_cpus, check_each, needs_restart};
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
 
@@ -84,7 +83,7 @@ impl Supervisor {
             let bare = |spec: &SwitchSpec| SwitchSpec { port: BTreeMap::new(), ..spec.clone() };
             match old {
                 None => plan.push(Change::new(Action::Added, name)),
-                Some(old) if old.config != spec.config || Access::of(old) != Access::of(spec) => {
+                Some(old) if bare(old) != bare(spec) => {
                     let change = if needs_restart(&old.config, &spec.config) {
                         let open = self.open_ports(name).await;
                         let all = format!("{open} ports are open, and must be closed before");

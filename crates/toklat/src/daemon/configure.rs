@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::endpoints::Written;
+use super::sflow;
 use super::supervisor::{Handle, Supervisor, restart};
 use super::switch::Access;
 use super::topology::{
@@ -112,12 +113,18 @@ impl Supervisor {
                 let mut switch = handle.lock().await;
                 switch.set_config(spec.config.clone()).await?;
                 switch.set_access(Access::of(&spec)).await?;
+                switch.set_sampling(sflow::Settings::of(&spec))?;
                 switch.ephemeral = false;
                 switch.recharge_switch();
                 drop(switch);
                 handle
             }
-            None => self.create(name, spec.config.clone(), Access::of(&spec), false).await?,
+            None => {
+                let (config, access) = (spec.config.clone(), Access::of(&spec));
+                let handle = self.create(name, config, access, false).await?;
+                handle.lock().await.set_sampling(sflow::Settings::of(&spec))?;
+                handle
+            }
         };
         topology.switch.insert(name.into(), spec);
         Ok(handle)
@@ -160,8 +167,10 @@ impl Supervisor {
         }
         changed?;
         switch.set_access(Access::of(&spec)).await?;
+        switch.set_sampling(sflow::Settings::of(&spec))?;
         let recorded = spec_of(topology, name)?;
-        (recorded.config, recorded.owner, recorded.user) = (spec.config, spec.owner, spec.user);
+        let port = std::mem::take(&mut recorded.port);
+        *recorded = SwitchSpec { port, ..spec };
         Ok(())
     }
 

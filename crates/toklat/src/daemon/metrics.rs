@@ -8,7 +8,7 @@ use dataplane::state::{MappedMemory, PortStats as Counters};
 
 use super::supervisor::Supervisor;
 use crate::api::{
-    PeerInfo, QuotaInfo, Stats, Status, SwitchInfo, TunnelInfo, UserQuota, WorkerStats,
+    PeerInfo, QuotaInfo, SflowInfo, Stats, Status, SwitchInfo, TunnelInfo, UserQuota, WorkerStats,
 };
 
 /// The page, with its content type.
@@ -31,6 +31,7 @@ pub async fn page(of: &Supervisor) -> impl IntoResponse + use<> {
     }
     daemon(&mut text, &of.status().await, &of.quotas());
     tables_and_walls(&mut text, &switches);
+    samples(&mut text, &switches);
     let name = "toklat_port_unconnected_seconds";
     gauge(&mut text, name, "How long the port has not been where it is to connect to");
     for (switch, port, seconds) in unconnected {
@@ -98,6 +99,25 @@ fn peers(text: &mut String, tunnels: &[(String, TunnelInfo)]) {
         for (reason, read) in reasons {
             let of = format!("{of},peer=\"{}\",reason=\"{reason}\"", peer.address);
             line(text, &format!("{name}{{{of}}} {}", read(peer)));
+        }
+    }
+}
+
+/// What was sent to collectors.
+fn samples(text: &mut String, switches: &[(SwitchInfo, usize)]) {
+    let counters: [(&str, &str, Read<SflowInfo>); 4] = [
+        ("samples", "Samples of frames sent to the switch's sFlow collector", |s| s.samples),
+        ("missed", "Samples that were not read in time", |s| s.missed),
+        ("datagrams", "Datagrams sent to the collector", |s| s.datagrams),
+        ("refused", "Datagrams that could not be sent, or that nobody listened for", |s| s.refused),
+    ];
+    for (name, help, read) in counters {
+        let name = format!("toklat_sflow_{name}_total");
+        begin(text, &name, help);
+        for (info, _) in switches {
+            if let Some(sflow) = &info.sflow {
+                line(text, &format!("{name}{{switch=\"{}\"}} {}", info.name, read(sflow)));
+            }
         }
     }
 }

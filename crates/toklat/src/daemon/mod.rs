@@ -30,6 +30,7 @@ mod pipes;
 mod process;
 mod quota;
 mod seqpacket;
+mod sflow;
 mod shape;
 mod supervisor;
 mod switch;
@@ -206,6 +207,7 @@ async fn supervise(
         ledger: Ledger::new(own_uid, options.quota, machine),
         require_walls: options.require_walls,
         tunnels: Arc::default(),
+        agents: Arc::default(),
     };
     let by_signal = Stop { leave_data_processes: options.leave_data_processes };
     let supervisor = Arc::new(Supervisor::new(options.clone(), environment, descriptor_limit));
@@ -218,6 +220,7 @@ async fn supervise(
     tokio::spawn(Arc::clone(&supervisor).receive_front_ends(arriving));
     let lives = || notify(sd_notify::NotifyState::Watchdog);
     tokio::spawn(Arc::clone(&supervisor).look_after_workers(lives));
+    tokio::spawn(Arc::clone(&supervisor).export_samples());
     let control = sockets.serve(&supervisor);
     ready.store(true, Ordering::Relaxed);
     notify(sd_notify::NotifyState::Ready);

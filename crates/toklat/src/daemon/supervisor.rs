@@ -17,6 +17,7 @@ use super::hangups::{Gone, WatchId};
 use super::mistake;
 use super::netmap::{self, Netmap};
 use super::pipes::Pipes;
+use super::sflow;
 use super::switch::{Access, Environment, Switch};
 use super::topology::{Configured, Store};
 use super::{DaemonOptions, locked, system};
@@ -364,6 +365,9 @@ impl Supervisor {
             let mut switch = handle.lock().await;
             if let Err(error) = switch.set_config(spec.config.clone()).await {
                 tracing::error!(switch = name, %error, "settings were not taken");
+            }
+            if let Err(error) = switch.set_sampling(sflow::Settings::of(spec)) {
+                tracing::error!(switch = name, %error, "traffic is not sampled");
             }
             for (port, spec) in &spec.port {
                 let done = match switch.port(port) {

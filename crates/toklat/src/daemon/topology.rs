@@ -146,6 +146,11 @@ fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
 pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), ApiError> {
     check_config(name, &spec.config)?;
     check_owner(name, spec.owner, spec.user)?;
+    for (what, value, most) in
+        [("sflow_rate", spec.sflow_rate, 1 << 24), ("sflow_polling_s", spec.sflow_polling_s, 3600)]
+    {
+        check_range(name, what, value.unwrap_or(1).into(), 1, most)?;
+    }
     if spec.port.len() > usize::from(spec.config.max_ports) {
         let reason = format!("{name} has {} ports", spec.port.len());
         return Err(bad(reason, format!("raise max_ports from {}", spec.config.max_ports)));

@@ -146,7 +146,29 @@ fn switch() -> SwitchSpec {
     let port = ports.map(|(i, (kind, vlan))| (format!("p{i}"), port(kind, vlan))).collect();
     let workers = vec![WorkerConfig { cpu: Some(1) }];
     let config = SwitchConfig { workers, ..Default::default() };
-    SwitchSpec { config, owner: Some(1), user: Some(1), port }
+    SwitchSpec {
+        config,
+        owner: Some(1),
+        user: Some(1),
+        sflow: Some("192.0.2.1".parse().unwrap()),
+        sflow_rate: Some(1),
+        sflow_polling_s: Some(1),
+        port,
+    }
+}
+
+fn sflow() -> SflowInfo {
+    SflowInfo {
+        collector: "192.0.2.1".parse().unwrap(),
+        rate: 1,
+        polling_s: 1,
+        sub_agent: 1,
+        samples: 1,
+        missed: 1,
+        datagrams: 1,
+        refused: 1,
+        failure: Some("no".into()),
+    }
 }
 
 #[test]
@@ -184,6 +206,7 @@ fn the_table_of_types_is_what_the_types_are() {
     };
     full("Applied", Applied { changes: vec![change] });
     let client = Client { pid: 1, uid: 2 };
+    full("SflowInfo", sflow());
     full(
         "SwitchInfo",
         SwitchInfo {
@@ -200,6 +223,7 @@ fn the_table_of_types_is_what_the_types_are() {
             ports: 0,
             owner: None,
             user: None,
+            sflow: Some(sflow()),
             config: SwitchConfig::default(),
         },
     );
@@ -230,6 +254,7 @@ fn the_table_of_types_is_what_the_types_are() {
             monitors: None,
             memory: MappedMemory { refused_by: Some(LimitOf::User), ..Default::default() },
             tunnel: Some(TunnelInfo { inner_mtu: Some(1), peers: vec![peer] }),
+            sflow_interface: Some(1),
             spec: spec(),
         },
     );

@@ -10,6 +10,7 @@ mod guests;
 mod port;
 mod quarantine;
 mod report;
+mod sampling;
 mod tunnel;
 mod watchdog;
 
@@ -36,6 +37,7 @@ use super::front_ends::Arrival;
 use super::hangups::{Gone, Hangups, WatchId};
 use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::quota::{Charge, Ledger};
+use super::sflow::{Agents, Export};
 use super::tunnels::Tunnels;
 use super::{locked, system, topology};
 use crate::api::{ApiError, ErrorCode, SwitchState};
@@ -64,6 +66,8 @@ pub struct Environment {
     pub require_walls: bool,
     /// Where tunnels receive.
     pub tunnels: Arc<Tunnels>,
+    /// The switches that are sampled.
+    pub agents: Arc<Agents>,
 }
 
 /// A switch.
@@ -103,6 +107,8 @@ pub struct Switch {
     /// Ports that data processes died of.
     quarantine: Quarantine,
     watchdog: Watchdog,
+    /// What is sent to an sFlow collector.
+    sampling: Option<Export>,
     /// A task is starting its data process again.
     restarting: bool,
     started: Instant,
@@ -145,6 +151,7 @@ impl Switch {
             deaths: 0,
             quarantine: Quarantine::default(),
             watchdog: Watchdog::default(),
+            sampling: None,
             restarting: false,
             started: Instant::now(),
         })
@@ -173,6 +180,8 @@ impl Switch {
             }
         };
         (self.memory, self.view) = (memory, view);
+        // Until the topology says otherwise.
+        self.view.recorder().set_rate(0);
         self.runs(process)?;
         for port in ports {
             self.take_over(port)?;
@@ -219,6 +228,7 @@ impl Switch {
         let process = DataProcess::start(exe, dir, &self.name, config, memory, &self.kept).await?;
         tracing::info!(switch = self.name, pid = process.pid(), "data process started");
         self.runs(process)?;
+        self.renew_sampling();
         self.warn_of_cpus();
         self.tell_limits().await;
         self.retire_numbers().await;
@@ -400,6 +410,7 @@ impl Switch {
     pub async fn remove(&mut self) {
         self.stop().await;
         self.removed = true;
+        self.sampling = None;
         let ids: Vec<_> = self.ports.keys().copied().collect();
         for id in ids {
             self.detach(id);

@@ -78,6 +78,7 @@ impl Switch {
             ports: self.ports.len(),
             owner: self.access.owner,
             user: self.access.user,
+            sflow: self.sampling.as_ref().map(|sampling| sampling.info()),
             config: self.config.clone(),
         }
     }
@@ -115,7 +116,7 @@ impl Switch {
         self.view.port(port.id).is_some_and(|state| port.known && state.is_stalled())
     }
 
-    fn state_of(&self, port: &Port) -> PortState {
+    pub(super) fn state_of(&self, port: &Port) -> PortState {
         match &port.attachment {
             _ if port.quarantined => PortState::Quarantined,
             _ if self.failure_of(port).is_some() => PortState::Failed,
@@ -146,6 +147,7 @@ impl Switch {
             monitors,
             memory: self.view.port(port.id).map(|state| state.memory()).unwrap_or_default(),
             tunnel: port.tunnel_info(),
+            sflow_interface: self.sampling.as_ref().map(|sampling| sampling.interface(port.id)),
             spec: port.spec.clone(),
         }
     }

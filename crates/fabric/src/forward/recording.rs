@@ -1,0 +1,197 @@
+//! What a batch leaves in the records, while somebody observes the switch.
+
+use std::slice;
+use std::sync::PoisonError;
+
+use port::{Batch, DropReason, Egress, EgressCounters, FrameIdx, Nanos, Scratch};
+use shmem::Shared;
+
+use super::deliver::List;
+use super::{DROP, Destination, FLOOD, Forwarder, Touched, Way};
+use crate::ports::QueueIdx;
+use crate::record::{Fate, Record, Recorded, Recorder};
+
+/// What is recorded of the present batch.
+#[derive(Debug, Default)]
+pub(super) struct Recording {
+    recorder: Option<Shared<Recorder>>,
+    /// Anything.
+    pub wanted: bool,
+    /// Frames that are dropped.
+    pub drops: bool,
+    /// Frames before the next sample.
+    skip: u32,
+    /// The state of a generator of gaps between samples (xorshift).
+    random: u32,
+}
+
+impl Recording {
+    /// Records into `recorder`, if somebody asks for it there.
+    pub fn of(recorder: Shared<Recorder>) -> Self {
+        // Workers begin at different places, whatever they do.
+        let random = std::ptr::from_ref(&recorder).addr() as u32 | 1;
+        Self { recorder: Some(recorder), random, ..Self::default() }
+    }
+
+    /// Looks what is wanted of a batch.
+    #[inline(always)]
+    pub fn begin(&mut self, now: Nanos) {
+        (self.wanted, self.drops) = (false, false);
+        if let Some(recorder) = &self.recorder
+            && recorder.is_wanted()
+        {
+            self.wanted = true;
+            self.drops = recorder.wants_drops(now);
+        }
+    }
+
+    /// Frames from one sample to the next: `rate` on average, and not to be foretold by a sender.
+    fn gap(&mut self, rate: u32) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 17;
+        self.random ^= self.random << 5;
+        let range = u64::from(rate) * 2 - 1;
+        1 + ((u64::from(self.random) * range) >> 32) as u32
+    }
+
+    #[cold]
+    fn keep(&self, which: Recorded, batch: &Batch<'_>, frame: FrameIdx, from: u16, fate: Fate) {
+        if let Some(recorder) = &self.recorder {
+            let len = batch.frame(frame).len() as u32;
+            let record = Record::new(batch.now(), from, fate, len, batch.head(frame));
+            recorder.keep(which, &record);
+        }
+    }
+}
+
+impl Forwarder {
+    /// Records into `recorder` what is asked for there.
+    #[must_use]
+    pub fn recording(mut self, recorder: Shared<Recorder>) -> Self {
+        self.touched.recording = Recording::of(recorder);
+        self
+    }
+
+    /// Records samples of the frames in `scratch`, and those that pass 1 dropped.
+    #[cold]
+    pub(super) fn record<E: Egress>(
+        &mut self,
+        way: &Way<'_, E>,
+        scratch: &Scratch,
+        uniform: Option<QueueIdx>,
+    ) {
+        let (batch, frames) = (scratch.batch(way.map), scratch.len() as u32);
+        let recording = &mut self.touched.recording;
+        let rate = recording.recorder.as_ref().map_or(0, |recorder| recorder.rate());
+        let fate = |frame: u32| way.fate(uniform.unwrap_or(self.destinations[frame as usize]));
+        if rate > 0 {
+            // The rate may have been another until now.
+            recording.skip = recording.skip.min(rate.saturating_mul(2));
+            while recording.skip < frames {
+                let frame = recording.skip;
+                let id = way.port.id;
+                recording.keep(Recorded::Samples, &batch, frame as FrameIdx, id, fate(frame));
+                recording.skip = recording.skip.saturating_add(recording.gap(rate));
+            }
+            recording.skip -= frames;
+        }
+        if !recording.drops || uniform.is_some() {
+            return;
+        }
+        for frame in 0..frames {
+            if let Fate::Dropped(reason, _) = fate(frame) {
+                let fate = Fate::Dropped(reason, None);
+                recording.keep(Recorded::Drops, &batch, frame as FrameIdx, way.port.id, fate);
+            }
+        }
+    }
+
+    /// Records floods that reached nobody.
+    #[cold]
+    pub(super) fn record_unreached<E: Egress>(&self, way: &Way<'_, E>, scratch: &Scratch) {
+        let batch = scratch.batch(way.map);
+        for frame in self.floods.iter().filter(|i| !self.reached[usize::from(**i)]) {
+            self.touched.dropped(way, &batch, *frame, DropReason::NoDestination, None);
+        }
+    }
+}
+
+impl Touched {
+    /// Records a frame that is dropped, if drops are recorded.
+    #[inline]
+    pub(super) fn dropped<E>(
+        &self,
+        way: &Way<'_, E>,
+        batch: &Batch<'_>,
+        frame: FrameIdx,
+        reason: DropReason,
+        by: Option<u16>,
+    ) {
+        if self.recording.drops {
+            let fate = Fate::Dropped(reason, by);
+            self.recording.keep(Recorded::Drops, batch, frame, way.port.id, fate);
+        }
+    }
+}
+
+impl<E: Egress> Way<'_, E> {
+    fn fate(&self, destination: Destination) -> Fate {
+        match destination {
+            FLOOD => Fate::Flooded,
+            queue if queue < DROP => Fate::To(self.ports.queue(queue).port),
+            drop => {
+                let reason = DropReason::ALL.get((drop & 0xff) as usize).copied();
+                Fate::Dropped(reason.unwrap_or(DropReason::NoDestination), None)
+            }
+        }
+    }
+
+    /// As [`deliver`](Self::deliver), a frame at a time, so that it shows which of them the receiver drops: what its
+    /// counters say. Other workers that deliver to the same queue wait meanwhile.
+    #[cold]
+    pub(super) fn deliver_recorded(
+        &mut self,
+        batch: &Batch<'_>,
+        queue: QueueIdx,
+        list: List<'_>,
+        touched: &mut Touched,
+    ) {
+        let to = self.ports.queue(queue);
+        let entry = self.ports.get(to.port);
+        let received = entry.and_then(|port| port.received.get(usize::from(to.number)));
+        let mut finished = 0;
+        for frame in list.frames {
+            let segments = if finished == 0 { list.segments } else { 0 };
+            let alone = received.filter(|_| !self.only).map(|received| &received.alone);
+            let alone = alone.map(|alone| alone.lock().unwrap_or_else(PoisonError::into_inner));
+            let before = received.map(|received| drops(&received.counters));
+            let one = (slice::from_ref(frame), segments);
+            let handed = self.hand_out(batch, to, one, to.limits, touched);
+            let after = received.map(|received| drops(&received.counters));
+            drop(alone);
+            self.deliveries += handed.copies;
+            if handed.finished == 0 {
+                let (frames, segments) = (&list.frames[finished..], handed.segments);
+                self.stall(queue, List { frames, segments, ..list }, batch, touched);
+                break;
+            }
+            finished += 1;
+            let grown = before.zip(after).and_then(|(before, after)| {
+                let grown = before.iter().zip(&after).position(|(before, after)| before != after);
+                grown.and_then(|reason| DropReason::ALL.get(reason))
+            });
+            if let Some(reason) = grown {
+                touched.dropped(self, batch, *frame, *reason, Some(to.port));
+            }
+        }
+        if !to.mirrors.is_empty() {
+            let max_frame = to.limits.max_frame;
+            self.mirror(batch, &to.mirrors, &list.frames[..finished], max_frame, touched);
+        }
+    }
+}
+
+/// What a receive queue has dropped, by reason.
+fn drops(counters: &EgressCounters) -> [u64; DropReason::AT_EGRESS] {
+    std::array::from_fn(|reason| counters.drops[reason].get())
+}
