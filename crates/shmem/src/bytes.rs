@@ -1,8 +1,10 @@
 //! Checked windows on memory that others may write, and the exact copy.
 
-use std::marker::PhantomData;
-use std::ptr;
-use std::sync::atomic::AtomicU64;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::marker::PhantomData;
+use core::ptr;
+use core::sync::atomic::AtomicU64;
 
 /// Asks the processor to fetch the line at `at`; never faults.
 #[inline(always)]
@@ -10,7 +12,7 @@ pub fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch is a hint; it does not access memory architecturally.
     unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
@@ -25,7 +27,7 @@ pub fn prefetch_to_write(at: *const u8) {
     // operation; the intrinsic would become a fetch to read unless the whole program is built for newer
     // ones.
     unsafe {
-        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+        core::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;
@@ -143,7 +145,7 @@ impl<'m> Bytes<'m> {
     #[must_use]
     pub unsafe fn exclusive(self) -> &'m mut [u8] {
         // SAFETY: mapped for 'm, as the window is; exclusive by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.at, self.len) }
+        unsafe { core::slice::from_raw_parts_mut(self.at, self.len) }
     }
 
     /// Bytes in the window.

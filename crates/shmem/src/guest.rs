@@ -16,8 +16,11 @@
 //! A table may be a [copy](GuestMemory::into_copy): memory of ours at the guest's addresses, which somebody keeps in step
 //! with what the guest has there.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Bytes, Mapping, Shareable, SharedSlice};
 
@@ -272,7 +275,7 @@ impl GuestMemory {
     pub fn near(&self) -> Near<'_> {
         let (guest, size, at) = match self.ranges.first() {
             Some(entry) => (entry.guest, entry.size, entry.at),
-            None => (0, 0, std::ptr::dangling_mut()),
+            None => (0, 0, core::ptr::dangling_mut()),
         };
         Near { guest, size, at, memory: self }
     }
@@ -295,7 +298,7 @@ impl GuestMemory {
         Some(entry.guest + (user - entry.user))
     }
 
-    /// True if some of the memory has failed: see [`crate::guard`].
+    /// True if some of the memory has failed: see `guard`.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.ranges.iter().chain(&self.read_only).any(|entry| entry.mapping.has_failed())

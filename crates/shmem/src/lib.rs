@@ -14,22 +14,31 @@
 //!
 //! The memory `unsafe` of toklat lives here. What it does not do: allocate inside a region (that is
 //! `netring`), or decide when a mapping may go away (that is `dataplane`).
+//!
+//! Without the feature `std`, there are windows, words and tables of guest memory over memory that something
+//! else maps ([`Mapping::raw`]): what drivers on a bare machine use.
+#![cfg_attr(not(feature = "std"), no_std)]
 #![allow(unsafe_code, reason = "this crate is where toklat touches memory that others may write")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-#[cfg(not(loom))]
+extern crate alloc;
+
+#[cfg(all(not(loom), feature = "std"))]
 pub mod budget;
 mod bytes;
-#[cfg(not(loom))]
+#[cfg(all(not(loom), feature = "std"))]
 pub mod guard;
 #[cfg(not(loom))]
 mod guest;
-#[cfg(not(loom))]
+#[cfg(all(not(loom), feature = "std"))]
 mod lent;
 #[cfg(not(loom))]
-mod mmio;
-mod place;
+mod mapping;
 #[cfg(not(loom))]
+mod mmio;
+#[cfg(feature = "std")]
+mod place;
+#[cfg(all(not(loom), feature = "std"))]
 mod region;
 pub mod sync;
 mod wake;
@@ -37,14 +46,16 @@ mod wake;
 pub use bytes::{Bytes, Span, prefetch, prefetch_all, prefetch_to_write};
 #[cfg(not(loom))]
 pub use guest::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, Near};
-#[cfg(not(loom))]
+#[cfg(all(not(loom), feature = "std"))]
 pub use lent::LentWindow;
+#[cfg(not(loom))]
+pub use mapping::{Buffers, Mapping, Pool, Shared, SharedSlice, Windows};
 #[cfg(not(loom))]
 pub use mmio::Mmio;
 #[cfg(loom)]
 pub use place::Place;
-#[cfg(not(loom))]
-pub use region::{Buffers, Mapping, Memfd, Pages, Pool, RegionError, Shared, SharedSlice, Windows};
+#[cfg(all(not(loom), feature = "std"))]
+pub use region::{Memfd, Pages, RegionError};
 pub use wake::{Cursor, WakeFlag};
 
 /// The size of a cache line, and the distance at which two sides' words are kept apart.
@@ -66,4 +77,4 @@ unsafe impl Shareable for sync::AtomicU64 {}
 unsafe impl<T: Shareable, const N: usize> Shareable for [T; N] {}
 // SAFETY: an atomic integer accepts every bit pattern and concurrent stores.
 #[cfg(not(loom))]
-unsafe impl Shareable for std::sync::atomic::AtomicU16 {}
+unsafe impl Shareable for core::sync::atomic::AtomicU16 {}

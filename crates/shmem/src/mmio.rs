@@ -1,23 +1,33 @@
 //! A device's registers, mapped.
 
+use alloc::sync::Arc;
+#[cfg(feature = "std")]
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
 
-use crate::{Mapping, RegionError};
+use crate::Mapping;
+#[cfg(feature = "std")]
+use crate::RegionError;
 
 /// Registers in memory. Each access is one of its width, little-endian, in the program's order with all
 /// other accesses to registers; the device finds in memory what was written there before.
 ///
 /// Registers of a device that is gone, or has its memory switched off, fault: it is the
-/// [guard](crate::guard) that keeps this process alive then.
+/// `guard` that keeps this process alive then.
 #[derive(Debug)]
 pub struct Mmio(Arc<Mapping>);
 
 impl Mmio {
+    /// Registers that lie in `mapping`, from its first byte on.
+    #[must_use]
+    pub fn over(mapping: Arc<Mapping>) -> Self {
+        Self(mapping)
+    }
+
     /// Maps `len` bytes at `offset` of a device's file.
     ///
     /// # Errors
     /// [`RegionError::Map`] when the kernel refuses.
+    #[cfg(feature = "std")]
     pub fn map(device: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, RegionError> {
         Mapping::file_at(device, offset, len).map(Self)
     }
@@ -73,10 +83,10 @@ fn after_read() {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a barrier, which a device obeys as processors do not need to.
     unsafe {
-        std::arch::asm!("dmb oshld", options(nostack, preserves_flags));
+        core::arch::asm!("dmb oshld", options(nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "aarch64"))]
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
 }
 
 /// What was written to memory until now is seen by the device that hears of it next.
@@ -85,10 +95,10 @@ fn before_write() {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: as above.
     unsafe {
-        std::arch::asm!("dmb oshst", options(nostack, preserves_flags));
+        core::arch::asm!("dmb oshst", options(nostack, preserves_flags));
     }
     #[cfg(not(target_arch = "aarch64"))]
-    std::sync::atomic::fence(std::sync::atomic::Ordering::Release);
+    core::sync::atomic::fence(core::sync::atomic::Ordering::Release);
 }
 
 #[cfg(test)]

@@ -1,8 +1,5 @@
-//! Sealed memory files and their mappings.
+//! Sealed memory files, and what is mapped by the kernel.
 
-use std::fmt;
-use std::marker::PhantomData;
-use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -13,7 +10,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::budget::{Account, Charge, OverBudget};
 use crate::guard::{Guarded, MAPPINGS};
-use crate::{Bytes, Shareable};
+use crate::{Bytes, Mapping, Shareable, Shared};
 
 /// Why a region could not be made, taken over or mapped.
 #[derive(Debug, thiserror::Error)]
@@ -172,19 +169,54 @@ impl AsFd for Memfd {
     }
 }
 
-/// A mapped range; unmapped when the last holder lets go.
-pub struct Mapping {
-    at: NonNull<u8>,
-    len: usize,
+/// What stands behind a mapping.
+pub(crate) struct Backing {
+    /// The kernel mapped it, and it is ours to give back.
+    is_kernels: bool,
     guarded: Guarded,
     /// Whose it is, if a peer had it made.
     charge: Option<Charge>,
 }
 
-// SAFETY: a mapping is an address range; access goes through Bytes and atomics only.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
+impl Backing {
+    const fn kernel() -> Self {
+        Self { is_kernels: true, guarded: Guarded::not_needed(), charge: None }
+    }
+
+    /// Of memory that something else has mapped.
+    pub const fn none() -> Self {
+        Self { is_kernels: false, guarded: Guarded::not_needed(), charge: None }
+    }
+
+    #[inline(always)]
+    pub fn has_failed(&self) -> bool {
+        self.guarded.has_failed()
+    }
+
+    pub fn discard(&self, memory: Bytes<'_>) {
+        match self.is_kernels {
+            true => self.advise(memory, Advice::LinuxDontNeed),
+            false => memory.fill(0),
+        }
+    }
+
+    fn advise(&self, memory: Bytes<'_>, advice: Advice) {
+        // SAFETY: the range is ours; at most its bytes become zeros, which atomics and `Bytes` tolerate.
+        // Failure, of a kernel that knows no huge pages, changes nothing.
+        let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), memory.len(), advice) };
+    }
+
+    /// Gives `memory` back, which nothing uses any more.
+    pub fn release(&mut self, memory: Bytes<'_>) {
+        // Out of the table first: the addresses may soon be another mapping's.
+        self.guarded = Guarded::not_needed();
+        if self.is_kernels {
+            // SAFETY: the range is ours, and `Mapping::drop` vouches that nothing uses it. Failure would
+            // only leak it.
+            let _ = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) };
+        }
+    }
+}
 
 impl Mapping {
     /// Maps `len` bytes of a file that its owner may truncate. Then it is the [guard](crate::guard)
@@ -208,7 +240,7 @@ impl Mapping {
         let charge = account.charge(whole_pages(len)? as u64)?;
         let mut mapping = Self::new_file(file, offset, len)?;
         mapping.advise(Advice::LinuxDontDump);
-        mapping.charge = Some(charge);
+        mapping.backing.charge = Some(charge);
         Ok(Arc::new(mapping))
     }
 
@@ -242,10 +274,10 @@ impl Mapping {
         };
         let at =
             NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
-        let mut mapping = Self { at, len, guarded: Guarded::not_needed(), charge: None };
+        let mut mapping = Self { at, len, backing: Backing::kernel() };
         // Without an entry it is unmapped again.
         let guarded = Guarded::new(at.as_ptr(), len).ok_or(RegionError::Unguarded)?;
-        mapping.guarded = guarded;
+        mapping.backing.guarded = guarded;
         Ok(mapping)
     }
 
@@ -275,7 +307,7 @@ impl Mapping {
         let charge = account.charge(whole_pages(len)? as u64)?;
         let mut mapping = Self::new_sparse(len)?;
         mapping.advise(Advice::LinuxDontDump);
-        mapping.charge = Some(charge);
+        mapping.backing.charge = Some(charge);
         Ok(Arc::new(mapping))
     }
 
@@ -285,15 +317,8 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// Gives all pages of [`private`](Self::private), [`sparse`](Self::sparse) or [`reserved`](Self::reserved) memory back: it is zeroed.
-    pub fn discard(&self) {
-        self.advise(Advice::LinuxDontNeed);
-    }
-
     fn advise(&self, advice: Advice) {
-        // SAFETY: the range is ours; at most its bytes become zeros, which atomics and `Bytes` tolerate.
-        // Failure, of a kernel that knows no huge pages, changes nothing.
-        let _ = unsafe { rustix::mm::madvise(self.at.as_ptr().cast(), self.len, advice) };
+        self.backing.advise(self.all(), advice);
     }
 
     fn anonymous(len: usize, flags: MapFlags) -> Result<Self, RegionError> {
@@ -304,69 +329,7 @@ impl Mapping {
         let at = unsafe { rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags) };
         let at =
             NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
-        Ok(Self { at, len, guarded: Guarded::not_needed(), charge: None })
-    }
-
-    /// Bytes mapped.
-    #[must_use]
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// True for a mapping of no bytes.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Where it is in this process, for a kernel that is told so.
-    #[must_use]
-    pub fn address(&self) -> usize {
-        self.at.addr().get()
-    }
-
-    /// True if the memory has failed: some of it is zeros that nobody shares. See [`crate::guard`].
-    #[inline(always)]
-    #[must_use]
-    pub fn has_failed(&self) -> bool {
-        self.guarded.has_failed()
-    }
-
-    /// A window on all of it.
-    #[inline]
-    #[must_use]
-    pub fn all(&self) -> Bytes<'_> {
-        // SAFETY: mapped until self is dropped; nobody makes references into a mapping but to
-        // atomics, which tolerate copies racing with them.
-        unsafe { Bytes::from_raw(self.at.as_ptr(), self.len) }
-    }
-
-    /// A window on `len` bytes at `at`, or `None` if they are not all mapped.
-    #[inline]
-    #[must_use]
-    pub fn bytes(&self, at: usize, len: usize) -> Option<Bytes<'_>> {
-        self.all().get(at, len)
-    }
-
-    /// The `T` at byte `at`, kept mapped as long as it is held; `None` if it is misaligned or does
-    /// not lie within the mapping.
-    #[must_use]
-    pub fn shared<T: Shareable>(self: &Arc<Self>, at: usize) -> Option<Shared<T>> {
-        let slice = self.shared_slice::<T>(at, 1)?;
-        Some(Shared { at: slice.at, mapping: slice.mapping })
-    }
-
-    /// The `count` values of `T` at byte `at`; see [`shared`](Self::shared).
-    #[must_use]
-    pub fn shared_slice<T: Shareable>(
-        self: &Arc<Self>,
-        at: usize,
-        count: usize,
-    ) -> Option<SharedSlice<T>> {
-        let window = self.bytes(at, count.checked_mul(size_of::<T>())?)?;
-        let at = self.at.as_ptr().wrapping_add(at).cast::<T>();
-        let at = NonNull::new(at).filter(|p| p.is_aligned() && !window.is_empty())?;
-        Some(SharedSlice { at, count, mapping: Arc::clone(self) })
+        Ok(Self { at, len, backing: Backing::kernel() })
     }
 }
 
@@ -374,36 +337,6 @@ impl Mapping {
 fn whole_pages(len: usize) -> Result<usize, RegionError> {
     let failed = RegionError::Map { len, source: Errno::NOMEM };
     len.checked_next_multiple_of(4096).ok_or(failed)
-}
-
-impl Drop for Mapping {
-    fn drop(&mut self) {
-        // Out of the table first: the addresses may soon be somebody else's.
-        self.guarded = Guarded::not_needed();
-        // SAFETY: this range is ours, and no window or Shared outlives the mapping. Failure would
-        // only leak it.
-        let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), self.len) };
-    }
-}
-
-impl fmt::Debug for Mapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Mapping({} bytes)", self.len)
-    }
-}
-
-/// A shared `T` that keeps its mapping.
-pub struct Shared<T> {
-    at: NonNull<T>,
-    mapping: Arc<Mapping>,
-}
-
-impl<T> Shared<T> {
-    /// The mapping it lies in.
-    #[must_use]
-    pub fn mapping(&self) -> &Arc<Mapping> {
-        &self.mapping
-    }
 }
 
 impl<T: Shareable> Shared<T> {
@@ -421,172 +354,6 @@ impl<T: Shareable> Shared<T> {
     #[must_use]
     pub fn part<U: Shareable>(&self, of: impl FnOnce(&T) -> &U) -> Shared<U> {
         Shared { at: NonNull::from(of(self)), mapping: Arc::clone(&self.mapping) }
-    }
-}
-
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        Self { at: self.at, mapping: Arc::clone(&self.mapping) }
-    }
-}
-
-// SAFETY: T is Shareable, hence Sync, and the mapping is Send and Sync.
-unsafe impl<T: Shareable> Send for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Shareable> Sync for Shared<T> {}
-
-impl<T: Shareable> Deref for Shared<T> {
-    type Target = T;
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        // SAFETY: aligned, inside the mapping (checked when made), mapped as long as self lives, and
-        // valid whatever bytes it has (Shareable).
-        unsafe { self.at.as_ref() }
-    }
-}
-
-impl<T: Shareable + fmt::Debug> fmt::Debug for Shared<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        (**self).fmt(f)
-    }
-}
-
-/// Several shared `T` in a row.
-pub struct SharedSlice<T> {
-    at: NonNull<T>,
-    count: usize,
-    mapping: Arc<Mapping>,
-}
-
-impl<T> Clone for SharedSlice<T> {
-    fn clone(&self) -> Self {
-        Self { at: self.at, count: self.count, mapping: Arc::clone(&self.mapping) }
-    }
-}
-
-// SAFETY: as for Shared.
-unsafe impl<T: Shareable> Send for SharedSlice<T> {}
-// SAFETY: as for Shared.
-unsafe impl<T: Shareable> Sync for SharedSlice<T> {}
-
-impl<T: Shareable> Deref for SharedSlice<T> {
-    type Target = [T];
-    #[inline(always)]
-    fn deref(&self) -> &[T] {
-        // SAFETY: as for Shared, for `count` values.
-        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.count) }
-    }
-}
-
-impl<T> fmt::Debug for SharedSlice<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedSlice({} of {})", self.count, std::any::type_name::<PhantomData<T>>())
-    }
-}
-
-/// Equal buffers at equal distances in a mapping.
-#[derive(Clone, Debug)]
-pub struct Pool {
-    at: *mut u8,
-    stride: u32,
-    count: u32,
-    _mapping: Arc<Mapping>,
-}
-
-// SAFETY: an address range kept mapped by the Arc; access goes through Bytes.
-unsafe impl Send for Pool {}
-// SAFETY: as above.
-unsafe impl Sync for Pool {}
-
-impl Pool {
-    /// `count` buffers, `stride` bytes apart, from byte `at` on; `None` if they are not all mapped.
-    #[must_use]
-    pub fn new(mapping: &Arc<Mapping>, at: usize, stride: u32, count: u32) -> Option<Self> {
-        mapping.bytes(at, (stride as usize).checked_mul(count as usize)?)?;
-        let at = mapping.at.as_ptr().wrapping_add(at);
-        Some(Self { at, stride, count, _mapping: Arc::clone(mapping) })
-    }
-
-    /// Buffers in the pool.
-    #[inline(always)]
-    #[must_use]
-    pub fn count(&self) -> u32 {
-        self.count
-    }
-
-    /// Bytes from one buffer to the next.
-    #[inline(always)]
-    #[must_use]
-    pub fn stride(&self) -> u32 {
-        self.stride
-    }
-
-    /// Its buffers, lent.
-    #[inline(always)]
-    #[must_use]
-    pub fn buffers(&self) -> Buffers<'_> {
-        let Self { at, stride, count, .. } = *self;
-        Buffers { at, stride, count, pool: PhantomData }
-    }
-
-    /// As [`Buffers::get`].
-    #[inline(always)]
-    #[must_use]
-    pub fn get(&self, index: u32, len: u32) -> Option<Bytes<'_>> {
-        self.buffers().get(index, len)
-    }
-}
-
-/// The buffers of a pool, for loops: where they are is known to be the same all the time, whatever is
-/// written to them.
-#[derive(Clone, Copy, Debug)]
-pub struct Buffers<'p> {
-    at: *mut u8,
-    stride: u32,
-    count: u32,
-    pool: PhantomData<&'p Pool>,
-}
-
-impl<'p> Buffers<'p> {
-    /// Windows on the first `len` bytes of each, or `None` if they are shorter.
-    #[inline(always)]
-    #[must_use]
-    pub fn windows(self, len: u32) -> Option<Windows<'p>> {
-        (len <= self.stride).then_some(Windows { buffers: self, len })
-    }
-
-    /// The first `len` bytes of buffer `index`, or `None` if there is no such buffer or it is shorter.
-    #[inline(always)]
-    #[must_use]
-    pub fn get(self, index: u32, len: u32) -> Option<Bytes<'p>> {
-        self.windows(len)?.get(index)
-    }
-}
-
-/// The first bytes of each buffer of a pool, as many of all of them.
-#[derive(Clone, Copy, Debug)]
-pub struct Windows<'p> {
-    buffers: Buffers<'p>,
-    len: u32,
-}
-
-impl<'p> Windows<'p> {
-    /// Bytes of each.
-    #[inline(always)]
-    #[must_use]
-    pub fn size(self) -> u32 {
-        self.len
-    }
-
-    /// That on buffer `index`, or `None` if there is no such buffer.
-    #[inline(always)]
-    #[must_use]
-    pub fn get(self, index: u32) -> Option<Bytes<'p>> {
-        let Buffers { at, stride, count, .. } = self.buffers;
-        let at = at.wrapping_add(index as usize * stride as usize);
-        // SAFETY: index < count and len <= stride (`Buffers::windows`), so it lies in the range that
-        // `Pool::new` found mapped; the pool, which is borrowed for 'p, keeps it so.
-        (index < count).then(|| unsafe { Bytes::from_raw(at, self.len as usize) })
     }
 }
 

@@ -1,7 +1,7 @@
-//! The atomics this crate is built on: the standard library's, or loom's under `--cfg loom`, so that
+//! The atomics this crate is built on: the language's, or loom's under `--cfg loom`, so that
 //! the model checker runs the very code that ships.
 
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-#[cfg(not(loom))]
-pub use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
