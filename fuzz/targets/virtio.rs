@@ -14,7 +14,7 @@ use dataplane::{Inline, SwitchConfig};
 use frame::Mac;
 use libfuzzer_sys::fuzz_target;
 use nic::most_descriptors;
-use nic::virtio::driver::{Buffer, Driver, layout_at};
+use driver::virtio::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
 use port::{
     Batch, Delivered, Effects, Egress, FrameIdx, Ingress, Limits, Nanos, OffloadSet, Scratch,

@@ -8,7 +8,8 @@ use crate::{atomics, house, perf, size};
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Targets without an operating system, and the crates that are built for them.
 const BARE: [&str; 2] = ["x86_64-unknown-none", "aarch64-unknown-none"];
-const BARE_CRATES: [&str; 1] = ["-ptoklat-frame"];
+const BARE_CRATES: [&str; 4] =
+    ["-ptoklat-frame", "-ptoklat-shmem", "-ptoklat-abi", "-ptoklat-driver"];
 
 pub fn run() -> Result<()> {
     let mut failed = Vec::new();

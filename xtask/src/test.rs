@@ -206,10 +206,10 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// The models: tests of `shmem` and `nic` under `--cfg loom`, in a directory of their own, because all
+/// The models: tests of `shmem` and `abi` under `--cfg loom`, in a directory of their own, because all
 /// that is built differs.
 fn models() -> Command {
-    let packages = ["--package=toklat-shmem", "--package=toklat-nic"];
+    let packages = ["--package=toklat-shmem", "--package=toklat-abi"];
     let mut loom = cargo(&["test", "--target-dir=target/loom", "--test=loom"]);
     loom.args(packages);
     loom.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3");

@@ -1,7 +1,7 @@
 //! Workers, poll sets and every kind of port; the data process of a switch.
 #![allow(
     unsafe_code,
-    reason = "state structures are marked Shareable, workers vouch for mappings, and VFIO is asked by ioctls"
+    reason = "state structures are marked Shareable, and workers vouch for mappings"
 )]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
@@ -17,7 +17,6 @@ mod serve;
 pub mod state;
 mod suspicion;
 pub mod user;
-pub mod vfio;
 mod worker;
 
 pub use attach::AttachError;

@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
+use card::Direct;
+use driver::e1000::{Config, E1000Driver, Interrupts};
+use driver::pcnet::{Driver, Sizes};
+use driver::{Batched, Dma};
 use frame::Mac;
 use nic::device::{DeviceConfig, InterruptMode, Model};
-use nic::driver::{Batched, Direct, Dma};
 use nic::e1000;
-use nic::e1000::driver::{Config, E1000Driver, Interrupts};
 use nic::pcnet;
-use nic::pcnet::driver::{Driver, Sizes};
 use port::{Delivered, Egress, FrameIdx, Ingress, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Mapping, Shared};
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use nic::csb::{Block, Fault, MAGIC, MapError, NONE, PAGE, QueueHost, Version, Way, driver};
+use driver::csb as driver;
+use nic::csb::{Block, Fault, MAGIC, MapError, NONE, PAGE, QueueHost, Version, Way};
 use port::Nanos;
 use shmem::{GuestMemory, GuestRange, Mapping};
 

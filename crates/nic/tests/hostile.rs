@@ -3,7 +3,7 @@
 
 mod support;
 
-use nic::virtio::driver::Buffer;
+use driver::virtio::Buffer;
 use nic::virtio::{Fault, Features};
 use port::{DropReason, Egress, FrameIdx, Ingress, MapGuard, Nanos, Scratch};
 use support::{BASE, Guest, HEADER, LIMITS, forward, pattern};

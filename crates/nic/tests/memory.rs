@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use nic::virtio::driver::{Buffer, Driver, layout_at};
+use driver::virtio::{Buffer, Driver, layout_at};
 use nic::virtio::{Fault, Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{DropReason, Egress, EgressCounters, FrameIdx, Ingress, MapGuard, Nanos, Scratch};
 use rustix::fs::MemfdFlags;

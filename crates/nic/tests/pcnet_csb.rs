@@ -6,9 +6,9 @@ mod pcnet_support;
 
 use std::sync::Arc;
 
+use driver::Dma;
+use driver::pcnet::{Driver, Sizes};
 use nic::csb::Version;
-use nic::driver::Dma;
-use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{Chip, Class, Fault};
 use pcnet_support::*;
 use port::Nanos;

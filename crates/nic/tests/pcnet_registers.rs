@@ -3,7 +3,7 @@
 
 mod pcnet_support;
 
-use nic::driver::Regs;
+use driver::Regs;
 use nic::pcnet::{Chip, Class, describe};
 use pcnet_support::*;
 use port::Nanos;

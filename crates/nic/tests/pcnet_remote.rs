@@ -44,7 +44,7 @@ fn frames_are_sent_over_a_copy() {
             carry(&raw, &mut held);
             assert_eq!(raw.bench.gather(), [frame.clone(), frame[..60].to_vec()], "{style}");
             assert_eq!(raw.status(TX_AT, at(0)).0 & OWN, OWN, "not pushed yet");
-            assert_eq!(carry(&raw, &mut held), TINT.into());
+            assert_eq!(carry(&raw, &mut held), u32::from(TINT));
             for n in 0..3 {
                 assert_eq!(raw.status(TX_AT, at(n)).0 & (OWN | ERR), 0, "{style}");
             }
@@ -64,7 +64,7 @@ fn frames_are_received_over_a_copy() {
             let frames = [to(mac, 300, 2), to(mac, 1200, round as usize)];
             assert_eq!(raw.bench.deliver(&frames), 2, "{style}");
             assert_eq!(raw.status(RX_AT, 4 * round % 8).0 & OWN, OWN, "not pushed yet");
-            assert_eq!(carry(&raw, &mut held), RINT.into());
+            assert_eq!(carry(&raw, &mut held), u32::from(RINT));
             let mut got = Vec::new();
             for n in 0..4 {
                 let at = (4 * round + n) % 8;

@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use card::Direct;
+use driver::one_access::{Driver, DriverError};
+use driver::{Dma, Regs, Trapping};
 use nic::device::{DeviceConfig, Model};
-use nic::driver::{Direct, Dma, Regs, Trapping};
-use nic::template::driver::{Driver, DriverError};
 use nic::template::{self, AREA, BUFFER, FRAMES, REGISTERS, Registers, reg};
 use port::{DropReason, FrameIdx, Limits, Mac, MapGuard, Nanos, Scratch};
 use proptest::prelude::*;

@@ -6,8 +6,8 @@ mod support;
 
 use std::sync::Arc;
 
+use driver::virtio::{Buffer, Driver, layout_at, queue_bytes};
 use nic::most_descriptors;
-use nic::virtio::driver::{Buffer, Driver, layout_at, queue_bytes};
 use nic::virtio::{Fault, Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{
     DropReason, Egress, EgressCounters, FrameIdx, Ingress, IngressCounters, Limits, MapGuard,

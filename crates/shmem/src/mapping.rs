@@ -151,6 +151,14 @@ impl<T> Shared<T> {
     }
 }
 
+impl<T: Shareable> Shared<T> {
+    /// A part of it, which keeps the whole mapped.
+    #[must_use]
+    pub fn part<U: Shareable>(&self, of: impl FnOnce(&T) -> &U) -> Shared<U> {
+        Shared { at: NonNull::from(of(self)), mapping: Arc::clone(&self.mapping) }
+    }
+}
+
 impl<T> Clone for Shared<T> {
     fn clone(&self) -> Self {
         Self { at: self.at, mapping: Arc::clone(&self.mapping) }

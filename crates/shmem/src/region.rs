@@ -349,12 +349,6 @@ impl<T: Shareable> Shared<T> {
         let len = mapping.len();
         mapping.shared(0).ok_or(RegionError::Map { len, source: Errno::INVAL })
     }
-
-    /// A part of it, which keeps the whole mapped.
-    #[must_use]
-    pub fn part<U: Shareable>(&self, of: impl FnOnce(&T) -> &U) -> Shared<U> {
-        Shared { at: NonNull::from(of(self)), mapping: Arc::clone(&self.mapping) }
-    }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::PathBuf;
 
-use dataplane::attach::card::client::Client;
+use card::vfio_user::Client;
 use dataplane::attach::virtio::message::code;
 use netring::Port;
 use netring::attach::{Request, op};

@@ -6,7 +6,7 @@ mod daemon;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use dataplane::attach::card::client::ClientError::{self, Refused};
+use card::vfio_user::ClientError::{self, Refused};
 use dataplane::attach::card::migration::DeviceState;
 use rustix::io::Errno;
 use serde_json::{Value, json};

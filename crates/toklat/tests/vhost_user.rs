@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use dataplane::attach::virtio::message::code;
+use driver::virtio::Buffer;
 use frame::Mac;
-use nic::virtio::driver::Buffer;
 use nic::virtio::{Features, Inflight};
 use serde_json::{Value, json};
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use driver::virtio::{Buffer, Driver, layout_at};
 use frame::Mac;
-use nic::virtio::driver::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueState, Receive, Transmit};
 use port::{Ingress, Nanos};
 use shmem::{GuestMemory, Mapping, Shared};

@@ -3,8 +3,7 @@
 use port::Nanos;
 use shmem::{GuestMemory, SharedSlice};
 
-use super::block::is_two;
-use super::{Fault, Lane, MAGIC, NONE, PAGE, QUEUES, V1, V2, Version, Way};
+use super::{Fault, Lane, MAGIC, NONE, PAGE, Page, QUEUES, V1, V2, Version, Way, is_two};
 
 /// Most microseconds that a driver can have a device look on before it sleeps.
 pub const SPIN_CAP_US: u32 = 50;
@@ -31,26 +30,6 @@ pub struct Block {
     queues: [usize; 2],
     spin_us: u32,
     msix: bool,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Page {
-    One(SharedSlice<V1>),
-    Two(SharedSlice<V2>),
-}
-
-impl Page {
-    #[inline]
-    pub(super) fn lane(&self, way: Way, queue: usize) -> Option<Lane<'_>> {
-        match self {
-            Self::One(page) => page.first().filter(|_| queue == 0).map(|page| Lane::one(page, way)),
-            Self::Two(page) => {
-                let page = page.first()?;
-                let queues = if way == Way::Send { &page.send } else { &page.receive };
-                queues.get(queue).map(Lane::two)
-            }
-        }
-    }
 }
 
 impl Block {

@@ -17,7 +17,7 @@ impl Core {
     /// Maps the block anew; false if there is none at the address.
     pub fn map_block(&self) -> bool {
         let at = self.registers.address([table::CSBAL, table::CSBAH]);
-        !self.csb || self.block.map(&self.memory, at, self.chip.queues()).is_ok()
+        !self.csb || self.block.map(&self.memory, at, super::queues(self.chip)).is_ok()
     }
 
     /// Stops the device, and says so in the block.

@@ -216,42 +216,37 @@ enum Window {
     None,
 }
 
-impl Chip {
-    /// How it looks on PCI; `csb`: it offers a shared status block.
-    #[must_use]
-    pub fn identity(self, csb: bool) -> Identity {
-        let (device, revision, subsystem) = match self {
-            Self::Em82540 => (0x100e, 3, 0x001e),
-            Self::L82574 => (0x10d3, 0, 0xa01f),
-        };
-        let is_l = self == Self::L82574;
-        let bars = match self {
-            Self::Em82540 => {
-                [Some(Bar::Memory(MEMORY_BAR)), Some(Bar::Io(64)), None, None, None, None]
-            }
-            Self::L82574 => {
-                let messages = Some(Bar::Memory(16 << 10));
-                [Some(Bar::Memory(MEMORY_BAR)), None, Some(Bar::Io(32)), messages, None, None]
-            }
-        };
-        Identity {
-            vendor: 0x8086,
-            device,
-            revision,
-            class: 0x02_0000,
-            subsystem_vendor: 0x8086,
-            subsystem: if csb { csb::SUBSYSTEM } else { subsystem },
-            bars,
-            msix: is_l.then_some(Msix { vectors: 5, bar: 3, table: 0, pending: 0x2000 }),
-            msi: is_l,
-            express: is_l,
+/// How it looks on PCI; `csb`: it offers a shared status block.
+#[must_use]
+pub fn identity(chip: Chip, csb: bool) -> Identity {
+    let (device, revision, subsystem) = match chip {
+        Chip::Em82540 => (0x100e, 3, 0x001e),
+        Chip::L82574 => (0x10d3, 0, 0xa01f),
+    };
+    let is_l = chip == Chip::L82574;
+    let bars = match chip {
+        Chip::Em82540 => [Some(Bar::Memory(MEMORY_BAR)), Some(Bar::Io(64)), None, None, None, None],
+        Chip::L82574 => {
+            let messages = Some(Bar::Memory(16 << 10));
+            [Some(Bar::Memory(MEMORY_BAR)), None, Some(Bar::Io(32)), messages, None, None]
         }
+    };
+    Identity {
+        vendor: 0x8086,
+        device,
+        revision,
+        class: 0x02_0000,
+        subsystem_vendor: 0x8086,
+        subsystem: if csb { csb::SUBSYSTEM } else { subsystem },
+        bars,
+        msix: is_l.then_some(Msix { vectors: 5, bar: 3, table: 0, pending: 0x2000 }),
+        msi: is_l,
+        express: is_l,
     }
 }
-
 impl Device for E1000Device {
     fn identity(&self) -> Identity {
-        self.0.chip.identity(self.0.csb)
+        identity(self.0.chip, self.0.csb)
     }
 
     fn read(&self, bar: usize, at: u64, data: &mut [u8], _now: Nanos) {

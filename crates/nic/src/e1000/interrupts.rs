@@ -58,7 +58,7 @@ impl Core {
 
     /// Causes that there are.
     pub fn causes(&self) -> u32 {
-        self.chip.causes()
+        super::causes(self.chip)
     }
 
     /// Frames were received on a queue: RXT0, now or later.

@@ -17,7 +17,6 @@
 mod block;
 mod core;
 mod device;
-pub mod driver;
 mod eeprom;
 mod filter;
 mod interrupts;
@@ -45,34 +44,25 @@ use self::transmit::Transmit;
 use crate::csb::Announced;
 use crate::device::{DeviceConfig, Model, Transmit as Transmitting};
 
-pub use self::device::SHARED;
+pub use abi::e1000::Chip;
+
+pub use self::device::{SHARED, identity};
 pub use self::registers::{Fault, Registers};
 pub use self::table::{Access, Effect, Members, Register, TABLE};
 
-/// A chip of the family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Chip {
-    /// 82540EM (8086:100E), driver e1000: one queue each way, interrupts by its pin.
-    Em82540 = 0,
-    /// 82574L (8086:10D3), driver e1000e: two queues each way, MSI-X.
-    L82574 = 1,
+/// Interrupt causes that a chip has.
+const fn causes(chip: Chip) -> u32 {
+    match chip {
+        Chip::Em82540 => table::cause::EM,
+        Chip::L82574 => table::cause::L,
+    }
 }
 
-impl Chip {
-    /// Interrupt causes that it has.
-    const fn causes(self) -> u32 {
-        match self {
-            Self::Em82540 => table::cause::EM,
-            Self::L82574 => table::cause::L,
-        }
-    }
-
-    /// Transmit and receive queues.
-    const fn queues(self) -> [usize; 2] {
-        match self {
-            Self::Em82540 => [1, 1],
-            Self::L82574 => [2, 2],
-        }
+/// Transmit and receive queues of a chip.
+const fn queues(chip: Chip) -> [usize; 2] {
+    match chip {
+        Chip::Em82540 => [1, 1],
+        Chip::L82574 => [2, 2],
     }
 }
 
@@ -101,7 +91,7 @@ pub fn model(chip: Chip, registers: Shared<Registers>, config: DeviceConfig) -> 
     let _ = core.map_block();
     let _ = core.set_link(config.link);
     core.resume_receiving();
-    let [queues, _] = chip.queues();
+    let [queues, _] = queues(chip);
     let transmit = (0..queues).map(|queue| -> Box<dyn Transmitting> {
         Box::new(Transmit::new(&core, queue, config.ingress.clone(), config.combining))
     });

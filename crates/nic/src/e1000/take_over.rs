@@ -19,7 +19,7 @@ impl Register {
         match (self.effect, self.access) {
             _ if !self.members.has(chip) => 0,
             (Effect::CsbLow | Effect::CsbHigh, _) if !csb => 0,
-            (Effect::Icr | Effect::Ims, _) => chip.causes(),
+            (Effect::Icr | Effect::Ims, _) => super::causes(chip),
             // What was read by them stays there.
             (Effect::Eerd | Effect::Mdic, _) | (_, Access::ReadClear) => u32::MAX,
             (Effect::Address, _) if i % 2 == 1 => RAH,
@@ -56,7 +56,7 @@ impl Registers {
     /// words, may be anything.
     fn check_others(&self, chip: Chip) -> Result<(), Impossible> {
         let (interrupts, shifter) = (&self.interrupts, &self.shifter);
-        let held = (RX_HELD | TX_HELD) & chip.causes();
+        let held = (RX_HELD | TX_HELD) & super::causes(chip);
         let bits = [
             ("bus mastering", &self.bus_master, 1),
             ("the link", &self.link, 1),

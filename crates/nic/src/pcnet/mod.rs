@@ -26,7 +26,6 @@
 
 mod core;
 mod device;
-pub mod driver;
 mod filter;
 mod mii;
 mod receive;

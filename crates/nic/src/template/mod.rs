@@ -15,12 +15,10 @@
 //! | `registers` | one row for each register; the state that outlives a data process |
 //! | `device` | register accesses, reset, interrupt |
 //! | `transmit`, `receive` | the guest's queues as ingress and egress |
-//! | [`driver`] | a driver that polls or is interrupted |
 //!
 //! docs/adding-a-nic.md goes through these files in order.
 
 mod device;
-pub mod driver;
 mod receive;
 mod registers;
 mod transmit;

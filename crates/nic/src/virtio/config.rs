@@ -5,24 +5,10 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use shmem::{Cursor, DirtyLog, GuestMemory, Shareable, Shared};
 
-use super::{Features, Inflight};
+use super::{Features, Inflight, QueueLayout};
 
 /// Most entries of a queue (virtio 1.2, 2.6 and 2.8).
 const MAX_SIZE: u16 = 32_768;
-
-/// Where a queue lies: guest-physical addresses (virtio 1.2, 4.1.4.3; vhost-user's are to be translated
-/// first: [`GuestMemory::guest_address`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueLayout {
-    /// Entries: a power of two in split queues, at most 32,768.
-    pub size: u16,
-    /// Descriptor table, or the ring of a packed queue.
-    pub descriptors: u64,
-    /// What the driver writes: the available ring, or the driver's event suppression.
-    pub driver: u64,
-    /// What the device writes: the used ring, or the device's event suppression.
-    pub device: u64,
-}
 
 /// What a queue is made of.
 #[derive(Clone, Debug)]
@@ -204,42 +190,43 @@ impl QueueState {
     }
 }
 
-impl QueueLayout {
-    /// Whether queues may have this size.
-    ///
-    /// # Errors
-    /// [`QueueError::Size`].
-    pub fn check_size(&self, packed: bool) -> Result<(), QueueError> {
-        let size = self.size;
-        let good = (1..=MAX_SIZE).contains(&size) && (packed || size.is_power_of_two());
-        if good { Ok(()) } else { Err(QueueError::Size(size)) }
-    }
+/// Whether queues may have this size.
+///
+/// # Errors
+/// [`QueueError::Size`].
+pub fn check_size(layout: &QueueLayout, packed: bool) -> Result<(), QueueError> {
+    let size = layout.size;
+    let good = (1..=MAX_SIZE).contains(&size) && (packed || size.is_power_of_two());
+    if good { Ok(()) } else { Err(QueueError::Size(size)) }
+}
 
-    /// Whether the queue's parts lie in `memory`: what is refused when a queue is made, before it is to be made.
-    ///
-    /// # Errors
-    /// [`QueueError::Area`].
-    pub fn check_areas(&self, memory: &GuestMemory, features: Features) -> Result<(), QueueError> {
-        let (size, event) =
-            (u32::from(self.size), u32::from(features.contains(Features::EVENT_IDX)));
-        let areas = match features.contains(Features::RING_PACKED) {
-            false => [
-                ("descriptors", self.descriptors, 16 * size, 8),
-                ("available ring", self.driver, 4 + 2 * (size + event), 2),
-                ("used ring", self.device, 4 + 8 * size + 2 * event, 4),
-            ],
-            true => [
-                ("descriptors", self.descriptors, 16 * size, 8),
-                ("driver's event suppression", self.driver, 4, 4),
-                ("device's event suppression", self.device, 4, 4),
-            ],
-        };
-        for (part, at, bytes, align) in areas {
-            let lies = at.is_multiple_of(align as u64) && memory.bytes(at, bytes.max(1)).is_some();
-            if !lies {
-                return Err(QueueError::Area { part, at, align });
-            }
+/// Whether the queue's parts lie in `memory`: what is refused when a queue is made, before it is to be made.
+///
+/// # Errors
+/// [`QueueError::Area`].
+pub fn check_areas(
+    layout: &QueueLayout,
+    memory: &GuestMemory,
+    features: Features,
+) -> Result<(), QueueError> {
+    let (size, event) = (u32::from(layout.size), u32::from(features.contains(Features::EVENT_IDX)));
+    let areas = match features.contains(Features::RING_PACKED) {
+        false => [
+            ("descriptors", layout.descriptors, 16 * size, 8),
+            ("available ring", layout.driver, 4 + 2 * (size + event), 2),
+            ("used ring", layout.device, 4 + 8 * size + 2 * event, 4),
+        ],
+        true => [
+            ("descriptors", layout.descriptors, 16 * size, 8),
+            ("driver's event suppression", layout.driver, 4, 4),
+            ("device's event suppression", layout.device, 4, 4),
+        ],
+    };
+    for (part, at, bytes, align) in areas {
+        let lies = at.is_multiple_of(align as u64) && memory.bytes(at, bytes.max(1)).is_some();
+        if !lies {
+            return Err(QueueError::Area { part, at, align });
         }
-        Ok(())
     }
+    Ok(())
 }

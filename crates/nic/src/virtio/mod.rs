@@ -15,8 +15,6 @@
 //! [`QueueState::base`] says where it stands, and a new half over the same state goes on there.
 
 mod config;
-pub mod driver;
-mod features;
 mod inflight;
 mod net;
 mod packed;
@@ -25,8 +23,8 @@ mod ring;
 mod split;
 mod transmit;
 
-pub use config::{Fault, QueueConfig, QueueError, QueueLayout, QueueState};
-pub use features::Features;
+pub use abi::virtio::{Features, QueueLayout};
+pub use config::{Fault, QueueConfig, QueueError, QueueState, check_areas, check_size};
 pub use inflight::Inflight;
 pub use receive::Receive;
 pub use transmit::Transmit;

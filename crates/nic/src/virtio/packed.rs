@@ -10,20 +10,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering, fence};
 
+use abi::virtio::packed::{
+    WRAP, advance, distance, event_wanted, event_word, is_in_round, round_flags,
+};
+use abi::virtio::{Descriptor, Word, flags};
 use shmem::SharedSlice;
 
 use super::inflight::{Adopted, PackedJournal};
-use super::ring::{Chain, Descriptor, MAX_CHAIN, Parts, Piece, Pieces, Ring, Word, flags, passed};
+use super::ring::{Chain, MAX_CHAIN, Parts, Piece, Pieces, Ring};
 use super::{Fault, Features, Inflight, QueueError};
 use crate::walk;
-
-/// Bit 15 of a position: the wrap counter.
-pub(super) const WRAP: u16 = 1 << 15;
-/// Event suppression flags (virtio 1.2, 2.8.10), in the upper half of the word.
-const ENABLE: u32 = 0;
-const DISABLE: u32 = 1 << 16;
-const AT_POSITION: u32 = 2 << 16;
-const EVENT_FLAGS: u32 = 3 << 16;
 
 /// A packed queue.
 #[derive(Debug)]
@@ -38,37 +34,6 @@ pub(super) struct Packed {
     put: u16,
     /// The first used descriptor that was not published, which is stored last.
     first_put: Option<(u16, Word)>,
-}
-
-/// The flags of a descriptor in the round of this wrap counter: available, or used.
-#[inline(always)]
-pub(super) fn round_flags(position: u16, used: bool) -> u16 {
-    let wrap = position & WRAP != 0;
-    let available = if wrap { flags::AVAILABLE } else { 0 };
-    let used = if wrap == used { flags::USED } else { 0 };
-    available | used
-}
-
-/// True if a descriptor says that it is available, or used, in the round of this position.
-#[inline(always)]
-fn is_in_round(word: Word, position: u16, used: bool) -> bool {
-    word.fourth() & (flags::AVAILABLE | flags::USED) == round_flags(position, used)
-}
-
-/// The position `slots` after `position`.
-#[inline(always)]
-pub(super) fn advance(position: u16, slots: u16, size: u16) -> u16 {
-    // At most 2 * 32,767 + 1: no overflow.
-    let index = (position & !WRAP) + slots;
-    let wrap = position & WRAP;
-    if index >= size { (index - size) | (wrap ^ WRAP) } else { index | wrap }
-}
-
-/// Slots from `from` to `to`, which is at most a round later.
-#[inline(always)]
-pub(super) fn distance(from: u16, to: u16, size: u16) -> u16 {
-    let slots = (to & !WRAP).wrapping_sub(from & !WRAP);
-    if (from ^ to) & WRAP == 0 { slots } else { slots.wrapping_add(size) }
 }
 
 impl Packed {
@@ -178,7 +143,7 @@ impl Packed {
 impl Ring for Packed {
     fn new(mut parts: Parts) -> Result<Self, QueueError> {
         let layout = parts.layout;
-        layout.check_size(true)?;
+        super::check_size(&layout, true)?;
         let size = layout.size;
         // The driver's event suppression is looked at by `Interrupts`.
         let descriptors: SharedSlice<Descriptor> =
@@ -374,36 +339,6 @@ impl Interrupts {
     }
 }
 
-/// What a side of a queue writes to be notified, or not; with a position, when that is passed.
-pub(super) fn event_word(wanted: bool, position: Option<u16>) -> u32 {
-    match (wanted, position) {
-        (true, Some(position)) => AT_POSITION | u32::from(position),
-        (true, None) => ENABLE,
-        (false, _) => DISABLE,
-    }
-}
-
-/// Whether a side that wrote `word` is to be notified of what was published since `old`, up to `new`.
-#[inline(always)]
-pub(super) fn event_wanted(word: u32, old: u16, new: u16, size: u16) -> bool {
-    let word = u32::from_le(word);
-    if old == new {
-        return false;
-    }
-    match word & EVENT_FLAGS {
-        ENABLE => true,
-        AT_POSITION => {
-            // As far from the newest position as their places in the rounds say.
-            let place = |at: u16| {
-                let index = at & !WRAP;
-                if (at ^ new) & WRAP == 0 { index } else { index.wrapping_sub(size) }
-            };
-            passed(place(word as u16), new & !WRAP, place(old))
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::VecDeque;
@@ -411,10 +346,10 @@ mod tests {
 
     use shmem::{GuestMemory, Mapping, Shared};
 
-    use super::super::driver::{Buffer, Driver, layout_at};
     use super::super::ring::Direction;
     use super::super::{QueueConfig, QueueState};
     use super::*;
+    use driver::virtio::{Buffer, Driver, layout_at};
 
     #[test]
     fn positions_wrap_with_their_counter() {

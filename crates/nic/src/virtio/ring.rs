@@ -1,26 +1,12 @@
 //! What split and packed queues have in common: descriptors, chains, and the device's side of a queue.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use abi::virtio::{Word, flags};
 use shmem::{DirtyLog, GuestMemory, Shareable, Shared, SharedSlice, guard};
 
 use super::{Fault, Features, Inflight, QueueConfig, QueueError, QueueLayout, QueueState};
 use crate::walk;
-
-/// Descriptor flags (virtio 1.2, 2.7.5 and 2.8.6).
-pub(super) mod flags {
-    /// The chain goes on.
-    pub const NEXT: u16 = 1;
-    /// The buffer is for the device to write.
-    pub const WRITE: u16 = 2;
-    /// The buffer is a table of descriptors.
-    pub const INDIRECT: u16 = 4;
-    /// Packed queues: equals the driver's wrap counter once made available.
-    pub const AVAILABLE: u16 = 1 << 7;
-    /// Packed queues: equals the other once used.
-    pub const USED: u16 = 1 << 15;
-}
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: u32 = 16;
@@ -28,80 +14,6 @@ const DESCRIPTOR: u32 = 16;
 const MAX_TABLE: u32 = 1024;
 /// Most descriptors of a chain, a table's included. QEMU and the kernel's vhost take no more either.
 pub(super) const MAX_CHAIN: u16 = 1024;
-
-/// A descriptor as it lies in guest memory: an address, then 32 bits of length and two of 16 bits each:
-/// flags and next in split queues, number and flags in packed ones.
-#[derive(Debug)]
-#[repr(C, align(8))]
-pub(super) struct Descriptor {
-    address: AtomicU64,
-    word: AtomicU64,
-}
-
-#[allow(unsafe_code, reason = "a promise about a type that lies in shared memory")]
-// SAFETY: atomic words only.
-unsafe impl Shareable for Descriptor {}
-
-impl Descriptor {
-    #[inline(always)]
-    pub fn address(&self) -> u64 {
-        u64::from_le(self.address.load(Ordering::Relaxed))
-    }
-
-    /// All but the address, in one load.
-    #[inline(always)]
-    pub fn word(&self, order: Ordering) -> Word {
-        Word(u64::from_le(self.word.load(order)))
-    }
-
-    #[inline(always)]
-    pub fn store_word(&self, word: Word, order: Ordering) {
-        self.word.store(word.0.to_le(), order);
-    }
-
-    /// For drivers.
-    pub fn store_address(&self, address: u64) {
-        self.address.store(address.to_le(), Ordering::Relaxed);
-    }
-}
-
-/// The second half of a descriptor.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Word(u64);
-
-impl Word {
-    #[inline(always)]
-    pub fn new(len: u32, third: u16, fourth: u16) -> Self {
-        Self(u64::from(len) | u64::from(third) << 32 | u64::from(fourth) << 48)
-    }
-
-    #[inline(always)]
-    pub fn len(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// Flags in split queues, the buffer's number in packed ones.
-    #[inline(always)]
-    pub fn third(self) -> u16 {
-        (self.0 >> 32) as u16
-    }
-
-    /// What [`bits`](Self::bits) said.
-    pub fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// As it lies in memory, but for its byte order.
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// The next descriptor in split queues, flags in packed ones.
-    #[inline(always)]
-    pub fn fourth(self) -> u16 {
-        (self.0 >> 48) as u16
-    }
-}
 
 /// A piece of a chain: a buffer as a descriptor names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -360,7 +272,7 @@ impl Parts {
         for _ in 0..count {
             let descriptor = bytes.read::<[u64; 2]>((next * DESCRIPTOR) as usize);
             let [address, word] = descriptor.ok_or(Fault::BadDescriptor)?.map(u64::from_le);
-            match visit(address, Word(word))? {
+            match visit(address, Word::from_bits(word))? {
                 Some(following) if following < count => next = following,
                 Some(_) => return Err(Fault::BadDescriptor),
                 None => return Ok(()),
@@ -378,27 +290,5 @@ impl Watch {
     #[inline(always)]
     pub fn check(&mut self, memory: &GuestMemory) -> Result<(), Fault> {
         if self.0.finds_failed(memory) { Err(Fault::Memory) } else { Ok(()) }
-    }
-}
-
-/// True if a position that somebody wants to be notified at lies in what was published since `old`, up to
-/// `new` (virtio 1.2, 2.7.10: `vring_need_event`).
-#[inline]
-pub(super) fn passed(event: u16, new: u16, old: u16) -> bool {
-    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_event_is_passed_once_also_around_the_end() {
-        assert!(passed(5, 6, 5));
-        assert!(!passed(6, 6, 5), "the event is the next one");
-        assert!(!passed(4, 6, 5), "it was passed before");
-        assert!(passed(0xffff, 0, 0xfff0));
-        assert!(passed(0, 1, 0xffff));
-        assert!(!passed(9, 7, 7), "nothing new");
     }
 }

@@ -10,10 +10,11 @@
 
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 
+use abi::virtio::{Descriptor, flags, passed};
 use shmem::SharedSlice;
 
 use super::inflight::SplitJournal;
-use super::ring::{Chain, Descriptor, MAX_CHAIN, Parts, Piece, Pieces, Ring, flags, passed};
+use super::ring::{Chain, MAX_CHAIN, Parts, Piece, Pieces, Ring};
 use super::{Fault, Features, Inflight, QueueError};
 use crate::walk;
 
@@ -135,7 +136,7 @@ impl Split {
 impl Ring for Split {
     fn new(mut parts: Parts) -> Result<Self, QueueError> {
         let layout = parts.layout;
-        layout.check_size(false)?;
+        super::check_size(&layout, false)?;
         let size = usize::from(layout.size);
         let events = usize::from(parts.has(Features::EVENT_IDX));
         let event_at = layout.device.wrapping_add(4 + 8 * size as u64);

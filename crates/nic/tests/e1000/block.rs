@@ -1,6 +1,6 @@
 //! The shared status block, both versions, between the model and a driver that goes by it.
 
-use nic::csb::driver::{Block, Queue};
+use driver::csb::{Block, Queue};
 use nic::csb::{NONE, Version, Way};
 use nic::e1000::Chip;
 use port::Nanos;

@@ -4,10 +4,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use card::Direct;
+use driver::e1000::{Config, E1000Driver, Interrupts, Request};
+use driver::{Dma, Trapping, Traps};
 use frame::{Mac, Offload};
 use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
-use nic::driver::{Direct, Dma, Trapping, Traps};
-use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
 use nic::e1000::{self, Chip, Registers};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Mapping, Shared};

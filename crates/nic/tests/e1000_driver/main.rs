@@ -6,11 +6,11 @@ mod recovery;
 mod threads;
 
 use bench::{Bench, CHIPS, Seen, mac, pattern};
+use driver::e1000::{Config, Doorbells, Interrupts, Moderation, Request};
 use frame::Offload;
 use nic::csb::Version;
 use nic::device::Combining;
 use nic::e1000::Chip;
-use nic::e1000::driver::{Config, Doorbells, Interrupts, Moderation, Request};
 
 /// Every way to ring and be rung that a chip has.
 fn modes(chip: Chip) -> Vec<Config> {

@@ -1,8 +1,8 @@
 //! Checksums, segments and tags: what a driver asks for is what a receiver gets.
 
+use driver::e1000::{Config, Interrupts, Request};
 use frame::{Offload, checksum};
 use nic::e1000::Chip;
-use nic::e1000::driver::{Config, Interrupts, Request};
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
     EthernetFrame, Ipv4Packet, Ipv4Repr, Ipv6Packet, TcpPacket, TcpRepr, UdpPacket,

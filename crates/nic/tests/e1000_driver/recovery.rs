@@ -1,8 +1,8 @@
 //! Resets and deaths in the middle of traffic.
 
+use driver::Regs;
+use driver::e1000::{Config, Doorbells, Interrupts};
 use nic::csb::{CSBAH, CSBAL};
-use nic::driver::Regs;
-use nic::e1000::driver::{Config, Doorbells, Interrupts};
 use proptest::prelude::*;
 
 use crate::bench::{BASE, Bench, CHIPS, pattern};

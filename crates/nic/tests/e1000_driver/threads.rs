@@ -6,9 +6,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use driver::e1000::{Config, E1000Driver, Interrupts, Request};
+use driver::{Dma, Regs};
 use nic::device::Model;
-use nic::driver::{Dma, Regs};
-use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 
 use crate::all_modes;

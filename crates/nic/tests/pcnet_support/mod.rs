@@ -5,9 +5,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use card::Direct;
+use driver::pcnet::{Driver, Sizes};
+use driver::{Dma, Regs};
 use nic::device::{Combining, DeviceConfig, Model};
-use nic::driver::{Direct, Dma, Regs};
-use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{self, Chip, Registers};
 use port::{EgressCounters, FrameIdx, Limits, Mac, MapGuard, Nanos, Scratch};
 use shmem::{GuestMemory, GuestRange, Mapping, Shared};

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use nic::virtio::driver::{Buffer, Driver, layout_at};
+use driver::virtio::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueConfig, QueueLayout, QueueState, Receive, Transmit};
 use port::{
     Delivered, Effects, Egress, EgressCounters, FrameIdx, Ingress, IngressCounters, Limits,

@@ -7,12 +7,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use dataplane::vfio::{Card, Interrupt};
+use card::vfio::{Card, Interrupt};
+use driver::Dma;
+use driver::e1000::{Config, E1000Driver, Interrupts, Request};
 use frame::{ETHERNET_HEADER, Mac};
-use nic::driver::Dma;
 use nic::e1000::Chip;
-use nic::e1000::driver::{Config, E1000Driver, Interrupts, Request};
-use nic::pcnet;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec};
 use shmem::{Memfd, Pages};
 
@@ -30,7 +29,7 @@ const AT: u64 = 2 << 20;
 /// Requests that wait for their replies at a time.
 const WINDOW: usize = 32;
 /// A PCnet's descriptors, as powers of two.
-const SIZES: pcnet::driver::Sizes = pcnet::driver::Sizes { transmit: 6, receive: 7 };
+const SIZES: driver::pcnet::Sizes = driver::pcnet::Sizes { transmit: 6, receive: 7 };
 /// How long a link may take to come up and somebody to answer, how often it is tried, and how long replies
 /// may take then: whoever answers may share its processors with much else.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -108,7 +107,7 @@ impl std::fmt::Display for Report {
 #[derive(Debug)]
 enum Driver {
     E1000(Box<E1000Driver<Card>>),
-    Pcnet(Box<pcnet::driver::Driver<Card>>),
+    Pcnet(Box<driver::pcnet::Driver<Card>>),
 }
 
 /// Interrupts, register reads and writes.
@@ -134,7 +133,7 @@ impl Driver {
             card.signal(kind, &calls.iter().map(AsFd::as_fd).collect::<Vec<_>>())?;
         }
         let Some(chip) = chip else {
-            let mut driver = pcnet::driver::Driver::new(card, &mut dma, SIZES)?;
+            let mut driver = driver::pcnet::Driver::new(card, &mut dma, SIZES)?;
             driver.start(interrupts, false)?;
             return Ok((name, Self::Pcnet(Box::new(driver)), calls));
         };

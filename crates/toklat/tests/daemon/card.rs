@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
-use dataplane::attach::card::client::{Client, ClientError, Registers};
+use card::vfio_user::{Client, ClientError, Registers};
 use dataplane::attach::card::migration::DeviceState;
+use driver::Dma;
+use driver::e1000::{Config, Doorbells, E1000Driver, Interrupts, Request};
+use driver::one_access::Driver as OneAccessDriver;
+use driver::pcnet::{Driver as PcnetDriver, Sizes};
 use nic::csb::Version;
-use nic::driver::Dma;
 use nic::e1000::Chip;
-use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Request};
-use nic::pcnet::driver::{Driver as PcnetDriver, Sizes};
-use nic::template::driver::Driver as OneAccessDriver;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::Mapping;
 

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dataplane::attach::virtio::message::{self, code};
-use nic::virtio::driver::{Buffer, Driver, layout_at};
+use driver::virtio::{Buffer, Driver, layout_at};
 use nic::virtio::{Features, QueueLayout};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;

@@ -7,60 +7,19 @@
 //! Everything is in the byte order of the machine. A message whose header says where the next one begins is answered,
 //! with an error number if its body is not of the form that its command says; anything else ends the session.
 
+pub use abi::vfio_user::{
+    Fields, HEADER, MAX_MESSAGE, command, flags, irq, longs, words, write_header,
+};
 use jail::strangers::TooMany;
 use rustix::io::Errno;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-/// Bytes of a header.
-pub const HEADER: usize = 16;
-/// Most bytes of a message, header and body.
-pub const MAX_MESSAGE: usize = 8000;
 /// Most descriptors with a message. Front ends are told of 16: QEMU refuses to hear of more.
 pub const MAX_FDS: usize = 32;
 /// Most bytes of a read of configuration space.
 pub const MAX_READ: usize = nic::pci::EXTENDED_SIZE;
 /// Bytes of a write in a message of several.
 pub const MULTI: usize = 24;
-
-/// What messages ask for.
-pub mod command {
-    #![allow(missing_docs, reason = "the names are the protocol's")]
-    pub const VERSION: u16 = 1;
-    pub const DMA_MAP: u16 = 2;
-    pub const DMA_UNMAP: u16 = 3;
-    pub const DEVICE_GET_INFO: u16 = 4;
-    pub const DEVICE_GET_REGION_INFO: u16 = 5;
-    pub const DEVICE_GET_IRQ_INFO: u16 = 7;
-    pub const DEVICE_SET_IRQS: u16 = 8;
-    pub const REGION_READ: u16 = 9;
-    pub const REGION_WRITE: u16 = 10;
-    pub const DMA_READ: u16 = 11;
-    pub const DMA_WRITE: u16 = 12;
-    pub const DEVICE_RESET: u16 = 13;
-    pub const REGION_WRITE_MULTI: u16 = 15;
-    pub const DEVICE_FEATURE: u16 = 16;
-    pub const MIG_DATA_READ: u16 = 17;
-    pub const MIG_DATA_WRITE: u16 = 18;
-}
-
-/// Bits of a header's flags.
-pub mod flags {
-    #![allow(missing_docs, reason = "the names are the protocol's")]
-    pub const REPLY: u32 = 1;
-    pub const NO_REPLY: u32 = 1 << 4;
-    pub const ERROR: u32 = 1 << 5;
-}
-
-/// Bits of `SET_IRQS`: what comes with it, and what is to be done.
-pub mod irq {
-    #![allow(missing_docs, reason = "the names are VFIO's")]
-    pub const DATA_NONE: u32 = 1;
-    pub const DATA_BOOL: u32 = 2;
-    pub const DATA_EVENTFD: u32 = 4;
-    pub const MASK: u32 = 8;
-    pub const UNMASK: u32 = 16;
-    pub const TRIGGER: u32 = 32;
-}
 
 /// Why a session ends.
 #[derive(Debug, thiserror::Error)]
@@ -115,48 +74,6 @@ pub enum ProtocolError {
     /// The worker's part failed.
     #[error("The device model failed")]
     Failed,
-}
-
-/// Fields of a message, in order; zero where it ends.
-#[derive(Clone, Copy, Debug)]
-pub struct Fields<'a>(pub &'a [u8]);
-
-impl Fields<'_> {
-    fn take<const N: usize>(&mut self) -> [u8; N] {
-        let Some((field, rest)) = self.0.split_first_chunk::<N>() else {
-            self.0 = &[];
-            return [0; N];
-        };
-        self.0 = rest;
-        *field
-    }
-
-    /// A 16-bit field.
-    pub fn u16(&mut self) -> u16 {
-        u16::from_ne_bytes(self.take())
-    }
-
-    /// A 32-bit field.
-    pub fn u32(&mut self) -> u32 {
-        u32::from_ne_bytes(self.take())
-    }
-
-    /// A 64-bit field.
-    pub fn u64(&mut self) -> u64 {
-        u64::from_ne_bytes(self.take())
-    }
-}
-
-/// 32-bit fields, one behind the other.
-#[must_use]
-pub fn words(words: &[u32]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_ne_bytes()).collect()
-}
-
-/// 64-bit fields, likewise.
-#[must_use]
-pub fn longs(longs: &[u64]) -> Vec<u8> {
-    longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
 }
 
 /// A header.
@@ -471,20 +388,10 @@ pub fn finish_reply(bytes: &mut Vec<u8>, header: Header, done: Result<(), Errno>
     room[12..].copy_from_slice(&error.to_ne_bytes());
 }
 
-/// Appends a header of a message whose body has so many bytes.
-pub fn write_header(to: &mut Vec<u8>, id: u16, command: u16, body: usize, flags: u32) {
-    to.extend(id.to_ne_bytes());
-    to.extend(command.to_ne_bytes());
-    to.extend(((HEADER + body) as u32).to_ne_bytes());
-    to.extend(flags.to_ne_bytes());
-    to.extend([0; 4]);
-}
-
 /// What a version is said to be like: 0.0, and what there is.
 #[must_use]
 pub fn version(capabilities: &Value) -> Vec<u8> {
-    let text = json!({ "capabilities": capabilities }).to_string();
-    [&[0; 4], text.as_bytes(), &[0]].concat()
+    abi::vfio_user::version(&capabilities.to_string())
 }
 
 #[cfg(test)]

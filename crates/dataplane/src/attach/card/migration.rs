@@ -18,9 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use super::message::{Fields, longs, words};
 use super::models::Card;
+pub use abi::vfio_user::{DeviceState, MAX_TRANSFER};
+use abi::vfio_user::{feature, flag};
 
-/// Most bytes of a message's data.
-pub const MAX_TRANSFER: u32 = 4096;
 /// Bytes of a state's header.
 pub const HEADER: usize = 32;
 
@@ -29,50 +29,11 @@ const MAGIC: u64 = u64::from_be_bytes(*b"toklatVM");
 /// Changes with what lies in [`nic::e1000::Registers`] and [`nic::pcnet::Registers`], and how.
 const VERSION: u32 = 1;
 
-/// Bits of a feature's flags: its number, and what is to be done.
-pub(super) mod flag {
-    pub const NUMBER: u32 = 0xffff;
-    pub const GET: u32 = 1 << 16;
-    pub const SET: u32 = 1 << 17;
-    pub const PROBE: u32 = 1 << 18;
-}
-
-/// Features: their numbers.
-pub(super) mod feature {
-    pub const MIGRATION: u32 = 1;
-    pub const DEVICE_STATE: u32 = 2;
-}
-
 /// Features that there are, and what can be done with them.
 const FEATURES: [(u32, u32); 2] =
     [(feature::MIGRATION, flag::GET), (feature::DEVICE_STATE, flag::GET | flag::SET)];
 /// Of [`feature::MIGRATION`]: a state can be read while the device stands still.
 const STOP_COPY: u64 = 1;
-
-/// Where a device is in its move.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[repr(u32)]
-pub enum DeviceState {
-    /// What it was given was no state: it is to be reset.
-    Error = 0,
-    /// It stands still.
-    Stop = 1,
-    /// It is as ever.
-    #[default]
-    Running = 2,
-    /// It stands still, and its state can be read.
-    StopCopy = 3,
-    /// It stands still, and is given a state.
-    Resuming = 4,
-}
-
-impl DeviceState {
-    /// The state of this number, unless nobody can ask for it.
-    fn wanted(number: u32) -> Option<Self> {
-        let all = [Self::Stop, Self::Running, Self::StopCopy, Self::Resuming];
-        all.into_iter().find(|state| *state as u32 == number)
-    }
-}
 
 /// Why something is no state of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

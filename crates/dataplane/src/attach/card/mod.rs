@@ -21,7 +21,6 @@
 //! A front end that breaks the protocol is taken leave of, and its port waits for the next one. A guest
 //! that breaks its device finds it stopped, which is said once.
 
-pub mod client;
 mod courier;
 mod line;
 #[cfg(test)]

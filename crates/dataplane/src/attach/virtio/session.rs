@@ -272,7 +272,7 @@ impl Session {
         let Some(ring) = self.rings.get(queue as usize).filter(idle) else {
             return Ok(Answer::Done);
         };
-        let checked = self.layout(ring).check_areas(&self.memory, self.features());
+        let checked = nic::virtio::check_areas(&self.layout(ring), &self.memory, self.features());
         checked.map(|()| Answer::Done).map_err(|why| Refused::Address { queue, why })
     }
 

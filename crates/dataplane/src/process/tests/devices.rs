@@ -11,10 +11,10 @@ use rustix::net::SocketAddrUnix;
 use shmem::Mapping;
 
 use super::*;
-use crate::attach::card::client::{Client, ClientError};
 use crate::attach::card::message::{HEADER, command, flags, irq, longs, words};
 use crate::attach::card::migration::DeviceState;
 use crate::config::{Doorbell, NicConfig, NicModel};
+use card::vfio_user::{Client, ClientError};
 
 mod forms;
 mod limits;

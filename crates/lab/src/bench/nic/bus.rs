@@ -1,15 +1,15 @@
 //! Between the thread of a driver and that of a model: register accesses one way, interrupts the other.
 //!
 //! Writes are posted, and pass each other never; reads wait for their answer. Nobody makes a system call:
-//! what a way out of a virtual machine costs is added by [`nic::driver::Trapping`].
+//! what a way out of a virtual machine costs is added by [`driver::Trapping`].
 
 use std::hint::spin_loop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 
+use driver::Regs;
+use driver::e1000::regs;
 use nic::device::Device;
-use nic::driver::Regs;
-use nic::e1000::driver::regs;
 use port::Nanos;
 
 /// Accesses under way at most.
@@ -248,9 +248,9 @@ impl<R: Regs> Regs for Doorbelled<R> {
 
 #[cfg(test)]
 mod tests {
-    use nic::driver::Trapping;
+    use driver::Trapping;
+    use driver::e1000::Config;
     use nic::e1000::Chip;
-    use nic::e1000::driver::Config;
 
     use super::*;
     use crate::bench::nic::machine::model;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-use dataplane::attach::card::client::{Client, Registers, Traps};
+use card::vfio_user::{Client, Registers, Traps};
+use driver::Dma;
+use driver::e1000::{E1000Driver, Interrupts, Request};
 use frame::Mac;
-use nic::driver::Dma;
 use nic::e1000::Chip;
-use nic::e1000::driver::{E1000Driver, Interrupts, Request};
 use rustix::event::EventfdFlags;
 use rustix::fs::MemfdFlags;
 use shmem::Mapping;

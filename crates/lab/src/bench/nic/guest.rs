@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use nic::driver::Regs;
-use nic::e1000::driver::{E1000Driver, Request};
+use driver::Regs;
+use driver::e1000::{E1000Driver, Request};
 
 /// Bytes of a short frame, without its check sequence.
 pub const SHORT: u32 = 60;

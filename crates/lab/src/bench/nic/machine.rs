@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use driver::e1000::{Config, Doorbells, E1000Driver, Interrupts, Moderation};
+use driver::{Dma, Trapping};
 use frame::Mac;
 use nic::csb::Version;
 use nic::device::{Combining, DeviceConfig, InterruptMode, Model};
-use nic::driver::{Dma, Trapping};
-use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts, Moderation};
 use nic::e1000::{self, Chip};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Mapping, Shared};

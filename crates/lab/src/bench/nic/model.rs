@@ -5,10 +5,11 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use card::Direct;
+use driver::e1000::{Config, Doorbells, E1000Driver, Interrupts};
+use driver::{Batched, Dma};
 use nic::device::Model;
-use nic::driver::{Batched, Direct, Dma};
 use nic::e1000::Chip;
-use nic::e1000::driver::{Config, Doorbells, E1000Driver, Interrupts};
 use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::Bytes;
 

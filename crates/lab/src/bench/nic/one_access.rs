@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use card::Direct;
+use driver::one_access::Driver;
+use driver::{Batched, Dma, Trapping};
 use nic::device::{DeviceConfig, Model};
-use nic::driver::{Batched, Direct, Dma, Trapping};
-use nic::template::{self, driver::Driver};
+use nic::template;
 use port::{Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};
 

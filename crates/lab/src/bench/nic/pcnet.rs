@@ -6,10 +6,11 @@ use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use card::Direct;
+use driver::Dma;
+use driver::pcnet::{Driver, Sizes};
 use nic::csb::Version;
 use nic::device::{Combining, DeviceConfig, Model};
-use nic::driver::{Direct, Dma};
-use nic::pcnet::driver::{Driver, Sizes};
 use nic::pcnet::{self, Chip, Class, Registers};
 use port::{Nanos, Scratch};
 use shmem::{GuestMemory, Mapping, Shared};

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use driver::e1000::Doorbells;
 use nic::csb::Version;
 use nic::e1000::Chip;
-use nic::e1000::driver::Doorbells;
 
 use super::cards;
 use super::guest;

@@ -4,8 +4,10 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
 
-use super::super::packed::{WRAP, advance, distance};
-use super::super::ring::{Chain, Descriptor};
+use abi::virtio::Descriptor;
+use abi::virtio::packed::{WRAP, advance, distance};
+
+use super::super::ring::Chain;
 use super::{INFLIGHT, Inflight, VERSION, fields, word};
 
 /// Keeps the area of a packed queue.

@@ -1,7 +1,7 @@
-//! What user-space drivers of the models share: how they reach registers and memory.
+//! User-space drivers of NICs: e1000, PCnet, virtio's queues, one-access. They drive models, and cards.
 //!
 //! ```text
-//!   driver --> Regs: Direct (a model in this process), vfio-user, VFIO;  Trapping<R> makes each access cost
+//!   driver --> Regs (`card`: VFIO, vfio-user, a model in this process);  Trapping<R> makes each access cost
 //!     |
 //!     +-----> Dma: memory by addresses as the device has them
 //! ```
@@ -9,13 +9,21 @@
 //! A driver has no clock and no thread of its own, allocates nothing after it was made, and uses nothing of
 //! the standard library that `core` and `alloc` have not.
 
+#![no_std]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
+
+extern crate alloc;
+
 mod batched;
-mod direct;
+pub mod csb;
 mod dma;
+pub mod e1000;
+pub mod one_access;
+pub mod pcnet;
 mod trapping;
+pub mod virtio;
 
 pub use batched::Batched;
-pub use direct::Direct;
 pub use dma::{Buffers, Chunk, Dma, Slots};
 pub use trapping::{Trapping, Traps};
 

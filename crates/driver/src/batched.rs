@@ -1,7 +1,7 @@
 //! Drivers of either family a batch at a time, for instruments.
 
-use super::Regs;
-use crate::e1000::driver::{E1000Driver, Request};
+use crate::Regs;
+use crate::e1000::{E1000Driver, Request};
 use crate::pcnet;
 
 /// What a driver that polls does with a batch.
@@ -34,7 +34,7 @@ impl<R: Regs> Batched for E1000Driver<R> {
     }
 }
 
-impl<R: Regs> Batched for pcnet::driver::Driver<R> {
+impl<R: Regs> Batched for pcnet::Driver<R> {
     fn send_batch(&mut self, frame: &[u8], count: usize) -> bool {
         let sent = (0..count).all(|_| self.send(frame, frame.len()));
         self.demand();

@@ -1,11 +1,13 @@
 //! The transmit ring: frames into descriptors, and back.
 
+use alloc::boxed::Box;
+use alloc::vec;
 use core::sync::atomic::Ordering;
 
 use shmem::Bytes;
 
 use super::regs::tx;
-use crate::driver::{Buffers, Dma, Slots};
+use crate::{Buffers, Dma, Slots};
 
 /// What a NIC is to do with a frame before it goes on the wire. Offsets are from the frame's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

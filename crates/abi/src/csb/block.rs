@@ -1,6 +1,8 @@
 //! The words of a block, and the protocol over the words of one queue: what runs under loom.
 
 use shmem::Shareable;
+#[cfg(not(loom))]
+use shmem::SharedSlice;
 use shmem::sync::{AtomicU32, Ordering, fence};
 
 #[cfg(not(loom))]
@@ -9,13 +11,13 @@ use super::{NONE, QUEUES};
 
 /// A 32-bit word of a block, little endian.
 ///
-/// # Protocol: status block (`nic::csb`): tails
+/// # Protocol: status block (`abi::csb`): tails
 /// - Writer: driver
 /// - Reader: worker, holder of a receive queue's lock
 /// - Ordering: store release, `SeqCst` fence before the device's flag is looked at / load acquire
 /// - Partner: descriptors before it; `ask`
 /// - Without it: a doorbell is left out, and the device sleeps
-/// - Shown by: loom (`nic`) `no_doorbell_is_left_out_that_is_needed`,
+/// - Shown by: loom (`abi`) `no_doorbell_is_left_out_that_is_needed`,
 ///   `without_the_drivers_fence_a_wake_up_is_lost`
 ///
 /// # Protocol: status block: heads
@@ -33,7 +35,7 @@ use super::{NONE, QUEUES};
 ///   load acquire after the reader's `SeqCst` fence
 /// - Partner: tail, head
 /// - Without it: a side sleeps for ever
-/// - Shown by: loom (`nic`) `no_doorbell_...`, `no_interrupt_is_left_out_that_is_needed`,
+/// - Shown by: loom (`abi`) `no_doorbell_...`, `no_interrupt_is_left_out_that_is_needed`,
 ///   `a_doorbell_at_an_index_...`
 #[derive(Debug)]
 #[repr(transparent)]
@@ -76,7 +78,7 @@ impl Word {
 /// Bytes that nobody reads.
 #[derive(Debug)]
 #[repr(transparent)]
-pub struct Pad<const N: usize>([std::sync::atomic::AtomicU8; N]);
+pub struct Pad<const N: usize>([core::sync::atomic::AtomicU8; N]);
 
 /// The block of 2013 (see [the table](super)).
 #[derive(Debug)]
@@ -186,7 +188,7 @@ mod shareable {
 
 #[cfg(not(loom))]
 const _: () = {
-    use std::mem::offset_of;
+    use core::mem::offset_of;
     assert!(size_of::<V1>() == 0x80);
     assert!(offset_of!(V1, guest_csb_on) == 0x0c && offset_of!(V1, guest_use_msix) == 0x18);
     assert!(offset_of!(V1, host_tdh) == 0x40 && offset_of!(V1, host_rdh) == 0x50);
@@ -226,7 +228,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// As [`crate::device::Device::fault`] has it.
+    /// As `nic::device::Device::fault` has it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -482,8 +484,36 @@ impl<'b> Lane<'b> {
 
 /// True if what a driver wrote at set-up is a v2 block.
 #[cfg(not(loom))]
-pub(super) fn is_two(magic: u32, version: u32) -> bool {
+#[must_use]
+pub fn is_two(magic: u32, version: u32) -> bool {
     magic == MAGIC && version >= 2
+}
+
+/// A block's page, by its version.
+#[cfg(not(loom))]
+#[derive(Clone, Debug)]
+pub enum Page {
+    /// The block of 2013.
+    One(SharedSlice<V1>),
+    /// Ours.
+    Two(SharedSlice<V2>),
+}
+
+#[cfg(not(loom))]
+impl Page {
+    /// The words of a queue, if the block has them.
+    #[inline]
+    #[must_use]
+    pub fn lane(&self, way: Way, queue: usize) -> Option<Lane<'_>> {
+        match self {
+            Self::One(page) => page.first().filter(|_| queue == 0).map(|page| Lane::one(page, way)),
+            Self::Two(page) => {
+                let page = page.first()?;
+                let queues = if way == Way::Send { &page.send } else { &page.receive };
+                queues.get(queue).map(Lane::two)
+            }
+        }
+    }
 }
 
 #[cfg(loom)]
@@ -492,7 +522,7 @@ mod made {
 
     impl<const N: usize> Pad<N> {
         fn new() -> Self {
-            Self([const { std::sync::atomic::AtomicU8::new(0) }; N])
+            Self([const { core::sync::atomic::AtomicU8::new(0) }; N])
         }
     }
 

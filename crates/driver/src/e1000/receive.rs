@@ -1,11 +1,12 @@
 //! The receive ring: buffers out, frames in.
 
+use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
 
 use shmem::Bytes;
 
 use super::regs::rx;
-use crate::driver::{Buffers, Dma, Slots};
+use crate::{Buffers, Dma, Slots};
 
 /// Most descriptors that a frame may take: 16 KiB in buffers of 256 bytes, and the frame check sequence.
 const MAX_PIECES: usize = 65;

@@ -1,13 +1,14 @@
 //! A user-space driver of the PCnet family: brings the chip up as Linux's pcnet32 does, with descriptors
 //! of software style 2, and counts what it costs.
 
-use std::sync::atomic::{AtomicU32, Ordering, fence};
+use core::sync::atomic::{AtomicU32, Ordering, fence};
 
-use port::Mac;
+use abi::csb::{NONE, PAGE, Version, Way};
+use frame::Mac;
 use shmem::{Bytes, SharedSlice};
 
-use crate::csb::{self, NONE, Version, Way};
-use crate::driver::{Buffers, Chunk, Dma, Regs};
+use crate::csb;
+use crate::{Buffers, Chunk, Dma, Regs};
 
 /// Bytes of a buffer, as pcnet32 has them.
 pub const BUFFER: u32 = 1544;
@@ -169,17 +170,17 @@ impl Ring {
 #[derive(Debug)]
 struct Block {
     page: u64,
-    block: csb::driver::Block,
-    send: csb::driver::Queue,
-    receive: csb::driver::Queue,
+    block: csb::Block,
+    send: csb::Queue,
+    receive: csb::Queue,
 }
 
 impl Block {
     fn new(dma: &mut Dma, version: Version, sizes: Sizes) -> Option<Self> {
-        let page = dma.take(csb::PAGE as usize, csb::PAGE as usize)?;
+        let page = dma.take(PAGE as usize, PAGE as usize)?;
         let block = match version {
-            Version::One => csb::driver::Block::one(page.words(1)?, 1, false),
-            Version::Two => csb::driver::Block::two(page.words(1)?, 1, 1, 0),
+            Version::One => csb::Block::one(page.words(1)?, 1, false),
+            Version::Two => csb::Block::two(page.words(1)?, 1, 1, 0),
         };
         let send = block.queue(Way::Send, 0, 1 << sizes.transmit)?;
         let receive = block.queue(Way::Receive, 0, 1 << sizes.receive)?;

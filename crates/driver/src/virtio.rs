@@ -4,15 +4,15 @@
 //!   add, add, publish --> the device --> used, used
 //! ```
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
 
+use abi::virtio::packed::{self, advance};
+use abi::virtio::{Descriptor, Features, QueueLayout, Word, flags, passed};
 use shmem::{GuestMemory, SharedSlice};
-
-use super::packed::{self, advance};
-use super::ring::{Descriptor, Word, flags, passed};
-use super::{Features, QueueLayout};
 
 /// A buffer of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,7 @@ impl Driver {
             return None;
         }
         let head = *self.free.front()?;
-        let mut taken = std::mem::take(&mut self.chains[usize::from(head)]);
+        let mut taken = core::mem::take(&mut self.chains[usize::from(head)]);
         taken.extend(self.free.drain(..buffers.len()));
         for (i, buffer) in buffers.iter().enumerate() {
             let descriptor = &self.descriptors[usize::from(taken[i])];
@@ -213,7 +213,7 @@ impl Driver {
 
     /// Makes what was added available; true if the device wants a kick.
     pub fn publish(&mut self) -> bool {
-        let old = std::mem::replace(&mut self.published, self.next);
+        let old = core::mem::replace(&mut self.published, self.next);
         match &self.ring {
             Kind::Split { driver, device, event, .. } => {
                 driver[1].store(self.next.to_le(), Ordering::Release);

@@ -4,9 +4,8 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use abi::vfio_user::irq;
 use shmem::Mapping;
-
-use crate::attach::card::message::irq;
 
 /// `VFIO_TYPE1v2_IOMMU`.
 pub const TYPE1V2: libc::c_ulong = 3;

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use nic::driver::Regs;
+use driver::Regs;
 use shmem::{Mapping, Mmio};
 
 use self::kernel::{DeviceInfo, GroupStatus, IrqInfo, MapMemory, RegionInfo, SetIrqs, TYPE1V2};

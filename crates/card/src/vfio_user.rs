@@ -1,5 +1,5 @@
-//! The other end of the protocol, for tests, benchmarks and drivers in processes of their own: what a
-//! front end does, without a virtual machine.
+//! A client of vfio-user, for tests, benchmarks and drivers in processes of their own: what a front end
+//! does, without a virtual machine.
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -10,7 +10,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nic::driver::Regs;
+use abi::vfio_user::{
+    DeviceState, Fields, HEADER, MAX_MESSAGE, MAX_TRANSFER, command, feature, flag, flags, irq,
+    longs, version, words, write_header,
+};
+use driver::Regs;
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
@@ -19,11 +23,6 @@ use rustix::net::{
 use serde_json::json;
 use shmem::sync::AtomicU32;
 use shmem::{Mapping, Shared};
-
-use super::message::{
-    Fields, HEADER, MAX_MESSAGE, command, flags, irq, longs, version, words, write_header,
-};
-use super::migration::{DeviceState, MAX_TRANSFER, feature, flag};
 
 /// How long a reply may take: what QEMU waits.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -102,7 +101,7 @@ impl Client {
             failed: None,
         };
         let capabilities = json!({ "max_msg_fds": 16, "write_multiple": true, "migration": {} });
-        client.ask(command::VERSION, &version(&capabilities), &[])?;
+        client.ask(command::VERSION, &version(&capabilities.to_string()), &[])?;
         Ok(client)
     }
 

@@ -1,9 +1,7 @@
 //! The driver's end of a block.
 
+use abi::csb::{Lane, MAGIC, NONE, Page, QUEUES, V1, V2, Way};
 use shmem::SharedSlice;
-
-use super::device::Page;
-use super::{Lane, MAGIC, NONE, QUEUES, V1, V2, Way};
 
 /// A block, as its driver has it. Announcing it is the driver's, by its registers.
 #[derive(Clone, Debug)]
@@ -53,7 +51,7 @@ impl Block {
         }
     }
 
-    /// Why the device has stopped, as a number of [`super::Fault`]; 0 if it runs, or is one of v1.
+    /// Why the device has stopped, as a number of [`abi::csb::Fault`]; 0 if it runs, or is one of v1.
     #[must_use]
     pub fn fault(&self) -> u32 {
         match &self.0 {

@@ -1,7 +1,7 @@
 //! Memory that driver and device share, by the addresses that the device has for it.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use alloc::sync::Arc;
+use core::sync::atomic::AtomicU64;
 
 use shmem::{Bytes, Mapping, Shareable, SharedSlice};
 

@@ -25,9 +25,10 @@ use self::regs::cause;
 pub use self::setup::SetupError;
 pub use self::transmit::Request;
 use self::transmit::Transmit;
-use super::Chip;
-use crate::csb::{self, NONE, Version, Way};
-use crate::driver::{Chunk, Regs};
+use crate::csb;
+use crate::{Chunk, Regs};
+use abi::csb::{NONE, Version, Way};
+pub use abi::e1000::Chip;
 
 /// How the NIC hears of new descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,10 +169,10 @@ enum Combining {
 /// The queues of a status block, and the block.
 #[derive(Debug)]
 struct Shared {
-    block: csb::driver::Block,
+    block: csb::Block,
     page: Chunk,
-    send: csb::driver::Queue,
-    receive: csb::driver::Queue,
+    send: csb::Queue,
+    receive: csb::Queue,
 }
 
 /// A driver of an 82540EM or 82574L.
@@ -487,9 +488,9 @@ fn share(page: Chunk, config: &Config, version: Version) -> Option<Shared> {
     let block = match version {
         Version::One => {
             let msix = config.interrupts == Interrupts::Msix;
-            csb::driver::Block::one(page.words(1)?, config.spin_us.saturating_add(1), msix)
+            csb::Block::one(page.words(1)?, config.spin_us.saturating_add(1), msix)
         }
-        Version::Two => csb::driver::Block::two(page.words(1)?, 1, 1, config.spin_us),
+        Version::Two => csb::Block::two(page.words(1)?, 1, 1, config.spin_us),
     };
     let send = block.queue(Way::Send, 0, config.transmit)?;
     let receive = block.queue(Way::Receive, 0, config.receive)?;

@@ -1,8 +1,33 @@
-//! A driver for the template.
+//! A driver of Denali's one-access NIC.
 
-use super::registers::{AREA, BUFFER, ENABLE, FRAMES, ID, INTERRUPT, PROMISCUOUS, RESET, reg};
-use crate::driver::{Batched, Chunk, Dma, Regs};
 use shmem::Bytes;
+
+use crate::{Batched, Chunk, Dma, Regs};
+
+/// Buffers in each direction.
+const FRAMES: u32 = 256;
+/// Bytes of a buffer.
+const BUFFER: u32 = 2048;
+/// Bytes of the area: the buffers to send from, then those to receive into.
+const AREA: u64 = 2 * FRAMES as u64 * BUFFER as u64;
+/// What ID reads as: "ONE1".
+const ID: u32 = u32::from_le_bytes(*b"ONE1");
+/// CONTROL.
+const ENABLE: u32 = 1 << 0;
+const INTERRUPT: u32 = 1 << 1;
+const PROMISCUOUS: u32 = 1 << 2;
+const RESET: u32 = 1 << 31;
+
+/// Offsets in base address register 0 (docs/registers.md).
+mod reg {
+    pub const ID: u64 = 0x00;
+    pub const CONTROL: u64 = 0x08;
+    pub const AREA_LOW: u64 = 0x0c;
+    pub const AREA_HIGH: u64 = 0x10;
+    pub const SEND: u64 = 0x1c;
+    pub const RECEIVE: u64 = 0x20;
+    pub const SENT: u64 = 0x24;
+}
 
 /// Why a device is not driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,7 +128,7 @@ impl<R: Regs> Batched for Driver<R> {
     }
 
     fn reclaim_batch(&mut self) -> usize {
-        let before = std::mem::replace(&mut self.done, self.regs.read32(0, reg::SENT));
+        let before = core::mem::replace(&mut self.done, self.regs.read32(0, reg::SENT));
         self.done.wrapping_sub(before) as usize
     }
 

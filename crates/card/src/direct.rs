@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
+use driver::Regs;
+use nic::device::Device;
 use port::Nanos;
-
-use super::Regs;
-use crate::device::Device;
 
 /// A model's registers by direct call. `clock` says what time it is. What is to be raised after a write is
 /// the caller's to ask: [`Device::interrupt`].

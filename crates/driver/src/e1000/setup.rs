@@ -8,9 +8,9 @@ use super::transmit::Transmit;
 use super::{
     Combining, Config, Counts, Doorbells, E1000Driver, Interrupts, Moderation, regs, share,
 };
-use crate::csb::{CSBAH, CSBAL, NONE, PAGE};
-use crate::driver::{Dma, Regs};
-use crate::e1000::Chip;
+use crate::{Dma, Regs};
+use abi::csb::{CSBAH, CSBAL, NONE, PAGE};
+use abi::e1000::Chip;
 
 /// Times that a driver asks whether a NIC is done.
 const TRIES: usize = 1000;

@@ -3,9 +3,9 @@
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
+use abi::csb::{Lane, NONE, QueueLines, V1, Way};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
-use nic::csb::{Lane, NONE, QueueLines, V1, Way};
 
 const SIZE: u32 = 8;
 

@@ -1,0 +1,105 @@
+//! The shared status block: a page of the guest's memory where driver and device tell each other where
+//! they are, so that neither needs a trap or an interrupt while the other is awake.
+//!
+//! ```text
+//!   driver                                             device
+//!     tail = n;  fence;  ask armed?  -> doorbell         tail != head: work;  head = n, once a batch
+//!     ring full, or dry:                                 nothing to do:
+//!       want armed;  fence;  head, DD once more            ask armed;  fence;  tail once more;  sleep
+//!     interrupt  <-------------- fence;  want armed? ----  after each batch
+//! ```
+//!
+//! One piece for any NIC with rings. There are two versions:
+//!
+//! - **v1** is the block of the paravirtual e1000 (2013), to the byte: one pair of queues, its flags are
+//!   booleans, words of both directions share lines.
+//! - **v2** is ours: up to [`QUEUES`] pairs, each word has one writer, each side's words of each queue
+//!   have lines of their own, every arming of a flag has a number, so that it is answered once.
+//!
+//! All words are 32 bits, little endian, at their natural alignment.
+//!
+//! | v1 at | name | writer | v1 at | name | writer |
+//! |---|---|---|---|---|---|
+//! | 00 | `guest_tdt` | driver | 40 | `host_tdh` | device |
+//! | 04 | `guest_need_txkick` | driver | 44 | `host_need_txkick` | device; preset by the driver |
+//! | 08 | `guest_need_rxkick` | driver | 48 | `host_txcycles_lim` | driver, read at set-up |
+//! | 0C | `guest_csb_on` | driver | 4C | `host_txcycles` | device, for information |
+//! | 10 | `guest_rdt` | driver | 50 | `host_rdh` | device |
+//! | 14 | `guest_txkick_at` | driver | 54 | `host_need_rxkick` | device |
+//! | 18 | `guest_use_msix` | driver, read at set-up | 58 | `host_isr` | device |
+//! | | | | 5C | `host_rxkick_at` | device |
+//!
+//! | v2 at | name | writer | meaning |
+//! |---|---|---|---|
+//! | 00-1B | zero | driver | what a device that knows only v1 takes for a block that is off |
+//! | 1C | `magic` | driver | [`MAGIC`] |
+//! | 20 | `version` | driver | the highest it knows: 2 |
+//! | 24 | `features` | driver | bits it would like; none are defined |
+//! | 28 | `queues` | driver | transmit queues, receive queues << 16 |
+//! | 2C | `spin_us` | driver | how long the device should look on before it sleeps; it has a limit of its own |
+//! | 80 | `magic` | device | [`MAGIC`]: it understood; written last |
+//! | 84 | `version` | device | what it speaks: 2 |
+//! | 88 | `features` | device | bits of the driver's that it has |
+//! | 8C | `queues` | device | how many of the driver's it serves, as above |
+//! | 90 | `spin_us` | device | what it does of that |
+//! | 94 | `fault` | device | why it has stopped: [`Fault`]; 0 while it runs |
+//! | 400 + 100q | transmit queue q: `tail`, `want`, `want_at`, `on` | driver | |
+//! | 480 + 100q | transmit queue q: `head`, `ask`, `ask_at` | device | |
+//! | 800 + 100q | receive queue q: `tail`, `want`, `want_at`, `on` | driver | |
+//! | 880 + 100q | receive queue q: `head`, `ask`, `ask_at` | device | |
+//!
+//! - `tail`, `head`: indices into the ring, as its registers have them: descriptors from `head` up to,
+//!   not including, `tail` are the device's. v1's `guest_rdt` is such a tail too: drivers that store the
+//!   index refilled last keep that one buffer back.
+//! - `on`: the queue goes by the block. While 0 it goes by its registers, and `tail` may be stored anyway.
+//! - `want`: the driver sleeps, interrupt it. `want_at`: when `head` comes to this index or passes it;
+//!   [`NONE`]: at once. v1 has the index for transmit queues only.
+//! - `ask`: the device sleeps, ring its doorbell (any write to the tail's register; its value does not
+//!   count while the queue is on). `ask_at`: when `tail` comes to this index or passes it; [`NONE`]: at
+//!   once. v1 has the index for receive queues only.
+//! - v1's flags are 0 or not. v2's are armed while odd, and each arming is one more than the last; who
+//!   answers remembers which arming he has answered.
+//!
+//! # Order of things
+//!
+//! Set-up: the driver has a page, all zero, aligned to 4 KiB; fills in its part; writes the page's
+//! guest-physical address, **high half first**: the low half makes the device look. Address 0 takes the
+//! block away. Then it reads v2's answer at 80: no magic, no v2. A queue is turned on by storing `tail`,
+//! then `on`, then ringing its doorbell once; it is turned off by `on` = 0, then the tail's register.
+//!
+//! A reset by the driver leaves address and `on` as they are; heads become 0, everything is asked for, and
+//! the driver stores its tails before it enables the rings again. Power-on forgets the block.
+//!
+//! # What both sides must do
+//!
+//! Whoever is about to sleep: flag, **full fence**, look once more. Whoever has made work: index, **full
+//! fence**, look at the flag. Drivers of v1 that leave their fence out lose wake-ups; for them the device
+//! looks again a moment after it fell asleep (`nic::csb::QueueHost::look_again_at`).
+//!
+//! Everything in the block may change at any time, to anything. Each word is read once a decision, and an
+//! index beyond its ring stops the device ([`Fault`]); what the device itself has to know, it does not
+//! read back from the block.
+
+mod block;
+
+pub use block::{
+    Fault, GuestLine, GuestSetup, HostLine, HostSetup, Lane, Pad, QueueLines, V1, V2, Version, Way,
+    Word,
+};
+#[cfg(not(loom))]
+pub use block::{Page, is_two};
+
+/// Offset of the register with the low half of the block's address, in e1000 NICs.
+pub const CSBAL: u64 = 0x2830;
+/// Offset of the register with the high half.
+pub const CSBAH: u64 = 0x2834;
+/// PCI subsystem id that says: this NIC has the registers for a block.
+pub const SUBSYSTEM: u16 = 0x1101;
+/// "CSB2", where v1 has padding.
+pub const MAGIC: u32 = 0x3242_5343;
+/// No index: a flag is to be answered at once.
+pub const NONE: u32 = u32::MAX;
+/// Queues of each direction in a v2 block.
+pub const QUEUES: usize = 4;
+/// Bytes of a block, and its alignment.
+pub const PAGE: u32 = 4096;

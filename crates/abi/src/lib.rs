@@ -1,0 +1,26 @@
+//! What a NIC and its driver agree on: what lies in memory that both use, and what they say to each other.
+//!
+//! ```text
+//!   nic (models)  --+                 +--  driver, card
+//!                   +-->   abi   <----+
+//!   dataplane     --+
+//! ```
+//!
+//! - [`csb`]: the shared status block, for any NIC with rings.
+//! - [`virtio`]: descriptors, positions and events of virtio's queues, and its features.
+//! - [`vfio_user`]: the messages of a bus between processes.
+//! - [`e1000`]: the members of the family.
+//!
+//! `no_std`. Nothing here decides what a side does; each end is written in its own crate.
+#![cfg_attr(not(any(test, loom)), no_std)]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+extern crate alloc;
+
+pub mod csb;
+#[cfg(not(loom))]
+pub mod e1000;
+#[cfg(not(loom))]
+pub mod vfio_user;
+#[cfg(not(loom))]
+pub mod virtio;

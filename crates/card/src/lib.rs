@@ -1,0 +1,17 @@
+//! Devices that a process drives itself.
+//!
+//! ```text
+//!                      +--> vfio::Card: a card of this machine, by the kernel's VFIO
+//!   driver --> Regs ---+--> vfio_user::Registers: a device of another process, by vfio-user
+//!                      +--> Direct: a model in this process
+//! ```
+//!
+//! None of it is in the confined process: `dataplane` knows nothing of it.
+#![allow(unsafe_code, reason = "VFIO is asked by ioctls, and the kernel's structures are its own")]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+mod direct;
+pub mod vfio;
+pub mod vfio_user;
+
+pub use direct::Direct;
