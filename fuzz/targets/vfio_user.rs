@@ -71,7 +71,7 @@ struct Port {
 
 /// The card that the first byte of an input picks.
 fn plug(choice: u8) -> Plug {
-    let models = [NicModel::I82540em, NicModel::I82574l, NicModel::Am79c970a, NicModel::Am79c973];
+    let models = [NicModel::I82540EM, NicModel::I82574L, NicModel::AM79C970A, NicModel::AM79C973];
     let nic = NicConfig {
         model: models[usize::from(choice) % 4],
         csb: true,

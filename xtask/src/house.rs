@@ -22,12 +22,16 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("nic", &["abi", "frame", "port", "shmem"]),
     ("driver", &["abi", "frame", "shmem"]),
     ("card", &["abi", "driver", "nic", "port", "shmem"]),
+    ("topology", &["fabric", "frame", "link", "nic"]),
     ("netmap", &["netring", "shmem"]),
     ("preload", &["netmap"]),
     ("capi", &["frame", "netring", "shmem"]),
-    ("dataplane", &["abi", "fabric", "frame", "jail", "link", "nic", "port", "netring", "shmem"]),
+    (
+        "dataplane",
+        &["abi", "fabric", "frame", "jail", "link", "nic", "port", "netring", "shmem", "topology"],
+    ),
     ("vm", &["dataplane", "frame", "jail"]),
-    ("control", &["dataplane", "fabric", "frame", "jail", "netring"]),
+    ("control", &["dataplane", "fabric", "frame", "jail", "netring", "topology"]),
     (
         "lab",
         &[
@@ -62,6 +66,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "nic",
             "port",
             "shmem",
+            "topology",
             "vm",
         ],
     ),

@@ -34,190 +34,16 @@ pub use routes::{Operation, ROUTES, Route};
 pub use sflow::{Collector, SflowInfo};
 pub use stats::{PortStats, Stats, SwitchStats, WorkerStats};
 
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use dataplane::config::{NicConfig, Policy, PortId, SwitchConfig};
+use dataplane::config::{PortId, SwitchConfig};
 use dataplane::state::MappedMemory;
-use frame::Vni;
 use jail::Walls;
 use serde::{Deserialize, Serialize};
-
-use crate::users;
+pub use topology::{PortKind, PortSpec, SwitchSpec, Topology};
 
 /// Name of the control socket in the runtime directory.
 pub const SOCKET: &str = "control.sock";
-
-/// Everything as configured: the topology file. Ports that clients made by opening them do not
-/// belong to it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Topology {
-    /// What users may hold.
-    #[serde(default, skip_serializing_if = "Quotas::is_default")]
-    pub quota: Quotas,
-    /// Switches by name.
-    #[serde(default)]
-    pub switch: BTreeMap<String, SwitchSpec>,
-}
-
-/// A switch as configured. Its settings stand at the same level as `owner` and `port`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct SwitchSpec {
-    /// Its settings.
-    #[serde(flatten)]
-    pub config: SwitchConfig,
-    /// The only user, beside root and the daemon's, who may open ports that name no owner; `None`
-    /// for everybody who may use the attach socket. A name or a uid; read back as a uid.
-    #[serde(default, deserialize_with = "users::optional_uid")]
-    pub owner: Option<u32>,
-    /// The tenant whose switch it is, as `owner` for all of its ports: none of them may be another
-    /// user's.
-    #[serde(default, deserialize_with = "users::optional_uid")]
-    pub user: Option<u32>,
-    /// Where samples of its traffic are sent by sFlow, version 5; `None` for nowhere.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sflow: Option<Collector>,
-    /// One in so many frames is sampled, 1 to 16,777,216; `None` for 10,000.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sflow_rate: Option<u32>,
-    /// Seconds from one report of the ports' counters to the next, 1 to 3600; `None` for 20.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub sflow_polling_s: Option<u32>,
-    /// Its ports by name.
-    #[serde(default)]
-    pub port: BTreeMap<String, PortSpec>,
-}
-
-/// A port as configured. Its policy stands at the same level as `kind`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PortSpec {
-    /// What it is attached to.
-    #[serde(default)]
-    pub kind: PortKind,
-    /// The worker that serves it; `None` for the least loaded.
-    #[serde(default)]
-    pub worker: Option<u16>,
-    /// The only user, beside root and the daemon's, who may open it; `None` for the switch's. A name
-    /// or a uid; read back as a uid.
-    #[serde(default, deserialize_with = "users::optional_uid")]
-    pub owner: Option<u32>,
-    /// Its rules.
-    #[serde(flatten)]
-    pub policy: Policy,
-}
-
-/// What a configured port is attached to.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case", deny_unknown_fields)]
-pub enum PortKind {
-    /// Whoever opens it by its name.
-    #[default]
-    Ring,
-    /// A tap interface, made by the daemon (CAP_NET_ADMIN).
-    Tap {
-        /// Name of the interface.
-        ifname: String,
-        /// The network namespace it is in: a name in /run/netns, a process id or an absolute path;
-        /// `None` for the daemon's.
-        #[serde(default)]
-        netns: Option<String>,
-        /// Its queues, 1 to 8.
-        #[serde(default = "one_queue")]
-        queues: u16,
-    },
-    /// Frames from a pcap or pcapng file.
-    PcapRead {
-        /// The file.
-        path: String,
-        /// Start again at its end.
-        #[serde(default)]
-        repeat: bool,
-        /// Percent of the recorded pace (200: twice as fast); 0 for as fast as possible.
-        #[serde(default = "recorded_pace")]
-        speed_percent: u32,
-    },
-    /// Frames into a pcapng file.
-    PcapWrite {
-        /// The file; it is made, or emptied.
-        path: String,
-    },
-    /// Takes everything and sends nothing.
-    Null,
-    /// Frames over a stream socket, each after its length (QEMU's `-netdev stream`, passt).
-    Stream {
-        /// A Unix socket's path, or an address and port of this machine (`127.0.0.1:5000`) for TCP;
-        /// `None` for `SWITCH-PORT.sock` in the runtime directory.
-        #[serde(default)]
-        address: Option<String>,
-        /// Connect to the peer, which listens, instead of listening for it.
-        #[serde(default)]
-        client: bool,
-    },
-    /// Frames in datagrams (QEMU's `-netdev dgram`): between two Unix sockets, or by UDP between two ports
-    /// of this machine.
-    Dgram {
-        /// Our socket's path, or address and port.
-        local: String,
-        /// The peer's.
-        remote: String,
-    },
-    /// A VXLAN tunnel to other hosts (RFC 7348), of which each is named. What they send is learned.
-    Vxlan {
-        /// The segment: 1 to 16,777,215. One port of a host's, at each address, is in it.
-        vni: Vni,
-        /// Our address in the network between the hosts.
-        local: IpAddr,
-        /// The other hosts' addresses there, 1 to 1,024.
-        peers: Vec<IpAddr>,
-        /// The UDP port of all of them.
-        #[serde(default = "vxlan_port")]
-        port: u16,
-        /// The network namespace of that network: a name in /run/netns or a process id; `None` for the daemon's.
-        #[serde(default)]
-        netns: Option<String>,
-    },
-    /// A virtual machine's network card, by the vhost-user protocol (QEMU, Cloud Hypervisor, DPDK).
-    VhostUser {
-        /// The socket; `None` for `SWITCH-PORT.sock` in the runtime directory.
-        #[serde(default)]
-        path: Option<String>,
-        /// Connect to the front end, which listens, instead of listening for it.
-        #[serde(default)]
-        client: bool,
-        /// Most pairs of queues (1 to 16); the front end says how many it uses.
-        #[serde(default = "all_queues")]
-        queues: u16,
-    },
-    /// A virtual machine's emulated network card, by the vfio-user protocol (QEMU since 10.1, Cloud
-    /// Hypervisor).
-    VfioUser {
-        /// The socket on which the front end is waited for; `None` for `SWITCH-PORT.sock` in the runtime
-        /// directory.
-        #[serde(default)]
-        path: Option<String>,
-        /// What the guest sees, and how it is to be.
-        nic: NicConfig,
-    },
-}
-
-const fn all_queues() -> u16 {
-    dataplane::state::RINGS as u16
-}
-
-const fn vxlan_port() -> u16 {
-    frame::VXLAN_PORT
-}
-
-const fn one_queue() -> u16 {
-    1
-}
-
-const fn recorded_pace() -> u32 {
-    100
-}
 
 /// A switch to be added.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -467,6 +293,7 @@ pub struct Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use topology::Policy;
 
     const NET: &str = r#"
         [switch.vale0]

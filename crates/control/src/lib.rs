@@ -11,10 +11,10 @@ pub mod name;
 pub mod table;
 pub mod tap;
 pub mod units;
-pub mod users;
 
 pub use self::client::{Client, ClientError};
 pub use self::global::{Global, print_json};
+pub use topology::users;
 
 use anyhow::Context as _;
 use rustix::thread::CpuSet;

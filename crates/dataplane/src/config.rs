@@ -1,90 +1,15 @@
 //! What a switch and its ports are asked to be. The same types are the topology file, the control
 //! API and the messages to a data process.
 
-mod bytes;
-mod policy;
-
 use frame::OffloadSet;
 use netring::layout::{Geometry, RingSpec};
-use nic::kind::{self, Kind};
 use serde::{Deserialize, Serialize};
 
-pub use self::bytes::{NoBytes, parse_bytes};
-pub use self::policy::{Interrupts, Policy};
 pub use crate::attach::vxlan::VxlanConfig;
-
-/// A port's number in its switch: its place in every table of it.
-pub type PortId = u16;
-
-/// What a worker does when there is nothing to do.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Idle {
-    /// Spins up to 50 us after the last frame (500 us after an access to a card's registers), as long as that
-    /// pays, then sleeps; naps where owners share its CPU and would wake it for every frame.
-    #[default]
-    Auto,
-    /// Spins for ever.
-    Poll,
-    /// Sleeps at once.
-    Sleep,
-}
-
-/// A worker thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct WorkerConfig {
-    /// The CPU it runs on; `None` for any.
-    pub cpu: Option<u16>,
-}
-
-/// A switch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct SwitchConfig {
-    /// Most ports (at most 16,384).
-    pub max_ports: u16,
-    /// Its workers; at least one.
-    pub workers: Vec<WorkerConfig>,
-    /// What they do when idle.
-    pub idle: Idle,
-    /// Most frames a port hands in per turn (1 to 1,024).
-    pub batch: u16,
-    /// Entries of the forwarding table.
-    pub fdb_entries: u32,
-    /// Seconds after which a learned address is forgotten; 0 for never.
-    pub fdb_ageing_s: u32,
-    /// The stall time, in milliseconds: a sender waits for a lossless port while that frees any slot within it. Then the port
-    /// is stalled, and drops at once until there is room.
-    pub stall_timeout_ms: u32,
-    /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
-    #[serde(with = "bytes")]
-    pub max_guest_memory: u64,
-    /// Most bytes that are mapped for all ports together; never more than half of the addresses that a process
-    /// has. Half of it is guaranteed to ports, in equal parts.
-    #[serde(with = "bytes")]
-    pub max_mapped_memory: u64,
-    /// Most bytes of a region with rings, but of root's and the daemon's user's.
-    #[serde(with = "bytes")]
-    pub max_region_memory: u64,
-}
-
-impl Default for SwitchConfig {
-    fn default() -> Self {
-        Self {
-            max_ports: 4096,
-            workers: vec![WorkerConfig::default()],
-            idle: Idle::Auto,
-            batch: 64,
-            fdb_entries: 8192,
-            fdb_ageing_s: 300,
-            stall_timeout_ms: 200,
-            max_guest_memory: 4 << 40,
-            max_mapped_memory: 64 << 40,
-            max_region_memory: 256 << 20,
-        }
-    }
-}
+pub use topology::{
+    Combine, Doorbell, Idle, Interrupts, NicConfig, NicModel, NoBytes, Policy, PortId,
+    SwitchConfig, WorkerConfig, parse_bytes,
+};
 
 /// A region's rings as a data process is told of them; checked again when mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -114,84 +39,6 @@ impl From<&netring::Rings> for RingAttach {
         let netring::Rings { geometry, tx, rx, buf_usable, offloads, .. } = *rings;
         Self { geometry, tx, rx, buf_usable, supervised: false, offloads }
     }
-}
-
-/// An emulated network card.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NicModel {
-    /// Intel 82540EM: the `e1000` of most guests.
-    #[serde(rename = "82540em")]
-    I82540em,
-    /// Intel 82574L: `e1000e`.
-    #[serde(rename = "82574l")]
-    I82574l,
-    /// AMD Am79C970A, PCnet-PCI II: `pcnet32`.
-    #[serde(rename = "am79c970a")]
-    Am79c970a,
-    /// AMD Am79C973, PCnet-FAST III.
-    #[serde(rename = "am79c973")]
-    Am79c973,
-    /// Denali's one-access NIC, the template for others: no guest has a driver for it.
-    #[serde(rename = "one-access")]
-    OneAccess,
-    /// One that sends back what its driver says, for tests.
-    #[cfg(test)]
-    #[serde(rename = "loopback")]
-    Loopback,
-}
-
-impl NicModel {
-    /// Its row in the table of NICs.
-    #[must_use]
-    pub fn kind(self) -> &'static Kind {
-        match self {
-            Self::I82540em => &kind::I82540EM,
-            Self::I82574l => &kind::I82574L,
-            Self::Am79c970a => &kind::AM79C970A,
-            Self::Am79c973 => &kind::AM79C973,
-            Self::OneAccess => &kind::ONE_ACCESS,
-            #[cfg(test)]
-            Self::Loopback => &crate::attach::card::LOOPBACK,
-        }
-    }
-}
-
-/// Doorbells that are held back while traffic is heavy, for one to do the work of several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Combine {
-    /// Frames that are enough.
-    pub frames: u16,
-    /// Most microseconds that a frame waits.
-    pub delay_us: u16,
-}
-
-/// How doorbells reach an emulated network card.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Doorbell {
-    /// As messages, of which a worker hears even asleep.
-    #[default]
-    Trap,
-    /// As memory that the worker looks at. (e1000 family.)
-    Shared,
-}
-
-/// An emulated network card, and how it is to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct NicConfig {
-    /// What the guest sees.
-    pub model: NicModel,
-    /// It offers a shared status block to drivers that know of it.
-    #[serde(default)]
-    pub csb: bool,
-    /// Doorbells that are held back.
-    #[serde(default)]
-    pub combine: Option<Combine>,
-    /// How doorbells reach it.
-    #[serde(default)]
-    pub doorbell: Doorbell,
 }
 
 /// What a port is attached to. The descriptors that go with it are named in order.

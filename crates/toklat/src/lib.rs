@@ -5,4 +5,5 @@ pub mod daemon;
 pub mod integration;
 pub mod tools;
 
-pub use control::{api, users};
+pub use control::api;
+pub use topology::users;

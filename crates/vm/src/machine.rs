@@ -116,10 +116,10 @@ impl Model {
     pub const fn emulated(self) -> Option<NicModel> {
         match self {
             Self::Virtio | Self::E1000 | Self::E1000e | Self::Pcnet => None,
-            Self::I82540em => Some(NicModel::I82540em),
-            Self::I82574l => Some(NicModel::I82574l),
-            Self::Am79c970a => Some(NicModel::Am79c970a),
-            Self::Am79c973 => Some(NicModel::Am79c973),
+            Self::I82540em => Some(NicModel::I82540EM),
+            Self::I82574l => Some(NicModel::I82574L),
+            Self::Am79c970a => Some(NicModel::AM79C970A),
+            Self::Am79c973 => Some(NicModel::AM79C973),
         }
     }
 

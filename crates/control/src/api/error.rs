@@ -63,6 +63,12 @@ pub struct ApiError {
     pub remedy: String,
 }
 
+impl From<topology::Wrong> for ApiError {
+    fn from(wrong: topology::Wrong) -> Self {
+        Self::new(ErrorCode::BadRequest, wrong.reason, wrong.remedy)
+    }
+}
+
 impl ApiError {
     /// A refusal.
     #[must_use]

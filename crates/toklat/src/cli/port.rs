@@ -12,6 +12,7 @@ use frame::VlanId;
 use hyper::Method;
 use link::{Impairment, RateLimiter};
 use serde_json::json;
+use topology::VfioUser;
 
 use super::port_options::{KindOptions, PolicyOptions};
 use crate::api::{PortInfo, PortKind, PortSpec, PortState, SwitchInfo, TunnelInfo};
@@ -117,12 +118,12 @@ impl PortCommand {
             }
             Self::Reattach { name, qmp, id, force } => {
                 let info: PortInfo = Client::connect(global)?.get(&name.path())?;
-                let PortKind::VfioUser { path, nic } = &info.spec.kind else {
+                let PortKind::VfioUser(VfioUser { path, nic }) = &info.spec.kind else {
                     return Err(
                         UsageError("only emulated cards (--nic) are plugged in again").into()
                     );
                 };
-                if nic.model == NicModel::I82574l && !force {
+                if nic.model == NicModel::I82574L && !force {
                     bail!(
                         "QEMU up to 11.1 ends itself when a vfio-user device with MSI-X is unplugged; restart \
                          the virtual machine, or say --force where a later QEMU does better"
@@ -252,32 +253,9 @@ fn kind(info: &PortInfo) -> String {
     if let Some(of) = &info.monitors {
         return format!("monitor of {of}");
     }
-    match &info.spec.kind {
-        PortKind::Ring => "ring".into(),
-        PortKind::Tap { ifname, netns: None, .. } => format!("tap {ifname}"),
-        PortKind::Tap { ifname, netns: Some(netns), .. } => format!("tap {ifname} in {netns}"),
-        PortKind::PcapRead { path, .. } => format!("reads {path}"),
-        PortKind::PcapWrite { path } => format!("writes {path}"),
-        PortKind::Null => "null".into(),
-        PortKind::Stream { address, client } => {
-            let place = address.as_deref().unwrap_or("the default socket");
-            format!("stream{} {place}", if *client { ", connects to" } else { " at" })
-        }
-        PortKind::Dgram { local, remote } => format!("datagrams, {local} to {remote}"),
-        PortKind::Vxlan { vni, local, peers, .. } => {
-            let mtu = info.tunnel.as_ref().and_then(|tunnel| tunnel.inner_mtu);
-            let mtu = mtu.map_or(String::new(), |mtu| format!(", inner MTU {mtu}"));
-            format!("VXLAN {vni} at {local}, {} peers{mtu}", peers.len())
-        }
-        PortKind::VfioUser { path, nic } => {
-            let place = path.as_deref().unwrap_or("the default socket");
-            format!("{} at {place}", nic.model.kind().title)
-        }
-        PortKind::VhostUser { path, client, .. } => {
-            let place = path.as_deref().unwrap_or("the default socket");
-            format!("vhost-user{} {place}", if *client { ", connects to" } else { " at" })
-        }
-    }
+    let mtu = info.tunnel.as_ref().and_then(|tunnel| tunnel.inner_mtu);
+    let mtu = mtu.map_or_else(String::new, |mtu| format!(", inner MTU {mtu}"));
+    format!("{}{mtu}", info.spec.kind)
 }
 
 fn vlan(mode: &VlanMode) -> String {

@@ -9,7 +9,7 @@ use hyper::Method;
 
 use crate::api::{Action, Applied, Change, Topology};
 use crate::daemon::apply::name_of;
-use crate::daemon::topology::parse;
+use crate::daemon::file::parse;
 use control::Client;
 use control::print_json;
 use control::table::Table;

@@ -6,9 +6,12 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use topology::{check, check_each};
+
+use super::change::{check_cpus, needs_restart};
 use super::configure::spec_of;
+use super::store::Configured;
 use super::supervisor::Supervisor;
-use super::topology::{Configured, check, check_cpus, check_each, needs_restart};
 use crate::api::{Action, ApiError, Applied, Change, ErrorCode, Quotas, SwitchSpec, Topology};
 
 /// How a topology is applied.
@@ -258,7 +261,7 @@ fn halfway(error: ApiError, done: &[Change]) -> ApiError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::daemon::topology::parse;
+    use crate::daemon::file::parse;
 
     #[test]
     fn what_is_elsewhere_stays_in_what_there_will_be() {

@@ -22,8 +22,8 @@ use super::pipes::{End, EndRings, PipeLayout, PipeName};
 use super::quota::Item;
 use super::seqpacket::{Listener, Message, Seqpacket};
 use super::supervisor::Supervisor;
-use super::topology::{PORT_NAME, SWITCH_NAME, check_name};
 use crate::api::{ApiError, Client, ErrorCode};
+use topology::{PORT_NAME, SWITCH_NAME, check_name};
 
 /// How long a client may take to ask, and to take its reply.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use topology::{
+    PORT_NAME, SWITCH_NAME, check_claims, check_name, check_owner, check_port, check_switch,
+};
 
-use super::endpoints::Written;
+use super::change::check_cpus;
+use super::open::Written;
 use super::sflow;
 use super::supervisor::{Handle, Supervisor, restart};
 use super::switch::Access;
-use super::topology::{
-    PORT_NAME, SWITCH_NAME, check_claims, check_cpus, check_name, check_owner, check_port,
-    check_switch,
-};
 use crate::api::{
     ApiError, ErrorCode, NewPort, NewSwitch, PortInfo, PortSpec, Quota, QuotaInfo, Quotas,
     SwitchInfo, SwitchSpec, Topology,
@@ -337,7 +337,7 @@ fn not_configured(name: &str) -> ApiError {
 fn check_with(now: &Topology, name: (&str, &str), spec: &PortSpec) -> Result<(), ApiError> {
     let mut with = now.clone();
     spec_of(&mut with, name.0)?.port.insert(name.1.into(), spec.clone());
-    check_claims(&with)
+    Ok(check_claims(&with)?)
 }
 
 /// `old` with the settings that `patch` names.

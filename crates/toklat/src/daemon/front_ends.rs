@@ -1,11 +1,9 @@
 //! Where ports wait for whoever is at the other end of a socket: the front end of a virtual machine
 //! (vhost-user), or a peer that exchanges frames (streams). They listen, or connect until somebody is
-//! there; either way, when one has gone the next may come. Datagram sockets have nobody to wait for: they
-//! are pointed at their peer again and again.
+//! there; either way, when one has gone the next may come.
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
@@ -20,14 +18,15 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
+use topology::Place;
 
 use super::bound::BoundFile;
-use super::endpoints::Users;
+use super::open::Users;
 use super::{descriptors, group_number, locked, system};
 use crate::api::{ApiError, Client, ErrorCode};
 
 /// How long to wait between attempts to connect: at first, and at most.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+pub(super) const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Front ends that have come and whose ports are busy.
 pub const MAX_ARRIVALS: usize = 64;
 
@@ -55,7 +54,7 @@ pub enum Rights {
 
 impl Rights {
     /// Makes a socket so, before anybody else can have it.
-    fn make(self, socket: impl AsFd) {
+    pub(super) fn make(self, socket: impl AsFd) {
         if self == Self::Refused {
             strangers::refuse(socket);
         }
@@ -89,11 +88,16 @@ impl Drop for Waiting {
 
 /// Why a port that is to connect to somebody does not, and since when.
 #[derive(Clone, Debug, Default)]
-struct Trouble(Arc<Mutex<Option<(String, Instant)>>>);
+pub(super) struct Trouble(Arc<Mutex<Option<(String, Instant)>>>);
 
 impl Trouble {
     /// It failed, once more; said in the log when the reason is new.
-    fn meet(&self, place: &dyn fmt::Display, (switch, port): &(String, String), error: &io::Error) {
+    pub(super) fn meet(
+        &self,
+        place: &dyn fmt::Display,
+        (switch, port): &(String, String),
+        error: &io::Error,
+    ) {
         let mut known = locked(&self.0);
         let reason = error.to_string();
         if known.as_ref().is_none_or(|(known, _)| *known != reason) {
@@ -104,41 +108,8 @@ impl Trouble {
     }
 
     /// It is over.
-    fn end(&self) {
+    pub(super) fn end(&self) {
         *locked(&self.0) = None;
-    }
-}
-
-/// Where a socket is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// A Unix socket.
-    Path(PathBuf),
-    /// TCP or UDP.
-    Inet(SocketAddr),
-}
-
-impl Place {
-    /// An address and port, else a path.
-    #[must_use]
-    pub fn of(text: &str) -> Self {
-        text.parse().map_or_else(|_| Self::Path(text.into()), Self::Inet)
-    }
-
-    /// Where a port's socket is: as named, else in the runtime directory.
-    #[must_use]
-    pub fn of_port(dir: &Path, switch: &str, port: &str, named: Option<&str>) -> Self {
-        let default = || Self::Path(dir.join(format!("{switch}-{port}.sock")));
-        named.map_or_else(default, Self::of)
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path(path) => path.display().fmt(f),
-            Self::Inet(address) => address.fmt(f),
-        }
     }
 }
 
@@ -156,7 +127,8 @@ pub fn peer(socket: &Descriptor) -> io::Result<Option<Client>> {
 }
 
 impl Waiting {
-    fn new(
+    /// Waits in the task that `wait` starts. `made` is the socket that was made, and its inode.
+    pub(super) fn new(
         made: Option<(PathBuf, u64)>,
         wait: impl FnOnce(u64, Arc<watch::Sender<bool>>, Trouble) -> JoinHandle<()>,
     ) -> Self {
@@ -250,65 +222,12 @@ impl Waiting {
     }
 }
 
-/// Points a datagram socket at the peer that is at `remote`, now and every second: the one there may be
-/// another one by now. Removes the socket at `local`, which this one is bound to, in the end.
+/// Has a socket send to, and receive from, the one at `remote` alone.
 ///
 /// # Errors
 /// What the kernel said.
-pub fn redirect(
-    name: (String, String),
-    socket: &Descriptor,
-    local: &Path,
-    remote: PathBuf,
-) -> io::Result<Waiting> {
-    let socket = socket.try_clone()?;
-    let inode = std::fs::symlink_metadata(local)?.ino();
-    let made = Some((local.to_owned(), inode));
-    Ok(Waiting::new(made, |_, _, trouble| {
-        tokio::spawn(async move {
-            loop {
-                match point_at(&socket, &remote) {
-                    Ok(()) => trouble.end(),
-                    Err(error) => trouble.meet(&remote.display(), &name, &error),
-                }
-                tokio::time::sleep(RETRY.1).await;
-            }
-        })
-    }))
-}
-
-fn point_at(socket: impl AsFd, remote: &Path) -> io::Result<()> {
+pub(super) fn point_at(socket: impl AsFd, remote: &Path) -> io::Result<()> {
     Ok(rustix::net::connect(socket, &SocketAddrUnix::new(remote)?)?)
-}
-
-/// A datagram socket at `local` for the frames of a peer at `remote`, who need not be there yet if both
-/// are Unix sockets, for the same users as [`Waiting::listen`].
-///
-/// # Errors
-/// The socket cannot be made there.
-pub fn datagrams(
-    local: &Place,
-    remote: &Place,
-    (owner, group): Users<'_>,
-) -> Result<OwnedFd, ApiError> {
-    let failed = |e| system(&format!("Cannot use datagrams from {local} to {remote}"), e);
-    match (local, remote) {
-        (Place::Path(local), Place::Path(remote)) => {
-            make_room(local, SocketType::DGRAM)?;
-            let socket = std::os::unix::net::UnixDatagram::bind(local).map_err(failed)?;
-            Rights::Refused.make(&socket);
-            share(&socket, local, owner, group)?;
-            // Tried again from time to time.
-            let _ = point_at(&socket, remote);
-            Ok(socket.into())
-        }
-        (Place::Inet(local), Place::Inet(remote)) => {
-            let socket = std::net::UdpSocket::bind(local).map_err(failed)?;
-            socket.connect(remote).map_err(failed)?;
-            Ok(socket.into())
-        }
-        _ => Err(failed(io::Error::other("one is a path, the other is not"))),
-    }
 }
 
 enum Listener {
@@ -397,7 +316,7 @@ fn connect(path: &Path, kind: SocketType, rights: Rights) -> io::Result<Descript
 }
 
 /// Removes a socket that nobody listens on any more; anything else stays.
-fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
+pub(super) fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
     let shown = path.display();
     let failed = |e| system(&format!("Cannot listen on {shown}"), e);
     let found = match std::fs::symlink_metadata(path) {
@@ -417,7 +336,7 @@ fn make_room(path: &Path, kind: SocketType) -> Result<(), ApiError> {
 }
 
 /// Lets the port's owner and the group that may open ports use the socket; the inode of its file.
-fn share(
+pub(super) fn share(
     socket: impl AsFd,
     path: &Path,
     owner: Option<u32>,

@@ -14,17 +14,20 @@ mod api_server;
 pub mod apply;
 pub mod attach;
 mod bound;
+mod change;
 mod clients;
 mod configure;
 mod descriptors;
 mod directory;
-pub(crate) mod endpoints;
+pub mod file;
 mod front_ends;
 mod hangups;
 mod log;
 mod metrics;
 mod mistake;
+mod namespace;
 mod netmap;
+pub(crate) mod open;
 mod openapi;
 mod pipes;
 mod process;
@@ -32,9 +35,9 @@ mod quota;
 mod seqpacket;
 mod sflow;
 mod shape;
+mod store;
 mod supervisor;
 mod switch;
-pub mod topology;
 mod tunnels;
 
 use std::io::{self, Read};
@@ -59,9 +62,9 @@ use self::bound::BoundFile;
 use self::directory::Directory;
 use self::hangups::Hangups;
 use self::quota::{Ledger, Machine};
+use self::store::Configured;
 use self::supervisor::Supervisor;
 use self::switch::Environment;
-use self::topology::Configured;
 use crate::api::{self, Quota, Stop, system};
 
 /// How the daemon runs.
@@ -262,9 +265,7 @@ fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::
     })?;
     match (saved, &options.topology) {
         (Some(saved), _) => Ok(saved),
-        (None, Some(file)) => {
-            Ok(Configured::made(topology::read_file(file)?, &apply::name_of(file)))
-        }
+        (None, Some(file)) => Ok(Configured::made(file::read_file(file)?, &apply::name_of(file))),
         (None, None) => Ok(Configured::default()),
     }
 }
@@ -273,7 +274,7 @@ fn wanted_topology(supervisor: &Supervisor, options: &DaemonOptions) -> anyhow::
 /// stays as long as the file is the same, or empty.
 async fn apply_changed_file(supervisor: &Supervisor, file: &Path) {
     let name = apply::name_of(file);
-    let wanted = match topology::read_file(file) {
+    let wanted = match file::read_file(file) {
         Ok(wanted) => wanted,
         // What was saved runs on.
         Err(error) => return tracing::error!(%name, %error, "the topology file was not applied"),

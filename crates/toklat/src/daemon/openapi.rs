@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value, json};
 
-use super::topology::{PORT_NAME, SWITCH_NAME};
+use topology::{PORT_NAME, SWITCH_NAME};
 
 use crate::api::{ROUTES, Route};
 

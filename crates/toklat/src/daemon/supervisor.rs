@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use dataplane::config::SwitchConfig;
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 
-use super::endpoints::Written;
 use super::front_ends::Arrival;
 use super::hangups::{Gone, WatchId};
 use super::mistake;
 use super::netmap::{self, Netmap};
+use super::open::Written;
 use super::pipes::Pipes;
 use super::sflow;
+use super::store::{Configured, Store};
 use super::switch::{Access, Environment, Switch};
-use super::topology::{Configured, Store};
 use super::{DaemonOptions, locked, system};
 use crate::api::{
     ApiError, ErrorCode, PipeInfo, PortKind, Stats, Status, Stop, Upgraded, UpgradedSwitch,

@@ -9,6 +9,7 @@ use std::io::Read;
 use anyhow::{Context, anyhow, bail, ensure};
 use frame::Mac;
 use roxmltree::{Document, Node};
+use topology::VhostUser;
 
 use super::ports::{self, Found, Wanted};
 use crate::api::PortKind;
@@ -180,7 +181,7 @@ impl<'a, 'input> Interface<'a, 'input> {
                 mode.unwrap_or_default()
             ),
         };
-        Ok(PortKind::VhostUser { path: Some(path.into()), client, queues: self.queues()? })
+        Ok(VhostUser { path: Some(path.into()), client, queues: self.queues()? }.into())
     }
 
     /// Pairs of queues; one where the interface says nothing, as QEMU has it.
@@ -219,7 +220,7 @@ mod tests {
         let [port] = wanted.as_slice() else { panic!("{wanted:?}") };
         assert_eq!(port.name.to_string(), "vale0:web1");
         let path = Some("/run/toklat/web1.sock".into());
-        assert_eq!(port.kind, PortKind::VhostUser { path, client: false, queues: 2 });
+        assert_eq!(port.kind, VhostUser { path, client: false, queues: 2 }.into());
         assert_eq!(port.rules["macs"], json!(["52:54:00:00:00:01"]));
         assert_eq!((&port.rules["owner"], &port.rules["guard"]), (&json!(0), &json!(true)));
         assert!(port.rules.contains_key("tx_rate_limiter"));

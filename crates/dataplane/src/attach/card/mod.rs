@@ -526,7 +526,7 @@ mod tests {
         let file = Memfd::create("doorbells", 128 << 10, Pages::Small).unwrap();
         let mapping = file.map().unwrap();
         let doorbells = file.as_fd().try_clone_to_owned().unwrap();
-        let (model, doorbell) = (NicModel::I82574l, Doorbell::Shared);
+        let (model, doorbell) = (NicModel::I82574L, Doorbell::Shared);
         let nic = NicConfig { model, csb: false, combine: None, doorbell };
         let interrupts = Interrupts::default();
         let plug = Plug { nic, mac: Mac::local(1), link: true, interrupts };

@@ -100,7 +100,7 @@ impl Host {
 
     fn add(&mut self, id: PortId, resume: bool) {
         let nic = NicConfig {
-            model: NicModel::Loopback,
+            model: NicModel::add(&crate::attach::card::LOOPBACK),
             csb: false,
             combine: None,
             doorbell: Doorbell::Trap,

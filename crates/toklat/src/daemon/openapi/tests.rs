@@ -12,6 +12,7 @@ use fabric::VlanMode;
 use frame::{Mac, VlanId, Vni};
 use link::{Impairment, RateLimiter, TokenBucket};
 use serde::Serialize;
+use topology::{Dgram, PcapRead, PcapWrite, Stream, Tap, VfioUser, VhostUser, Vxlan};
 
 fn shape(name: &str) -> &'static Shape {
     let found = TYPES.iter().find(|(known, _)| *known == name);
@@ -120,25 +121,26 @@ fn switch() -> SwitchSpec {
     let path = || "/x".to_owned();
     let combine = Some(Combine { frames: 1, delay_us: 1 });
     let nic =
-        NicConfig { model: NicModel::I82540em, csb: true, combine, doorbell: Doorbell::Shared };
+        NicConfig { model: NicModel::I82540EM, csb: true, combine, doorbell: Doorbell::Shared };
     let kinds = [
         (PortKind::Ring, VlanMode::Unaware),
-        (PortKind::Tap { ifname: "tap0".into(), netns: None, queues: 2 }, VlanMode::Access(vlan)),
-        (PortKind::PcapRead { path: path(), repeat: true, speed_percent: 1 }, trunk),
-        (PortKind::PcapWrite { path: path() }, VlanMode::Unaware),
+        (Tap::called("tap0").into(), VlanMode::Access(vlan)),
+        (PcapRead { path: path(), repeat: true, speed_percent: 1 }.into(), trunk),
+        (PcapWrite { path: path() }.into(), VlanMode::Unaware),
         (PortKind::Null, VlanMode::Unaware),
-        (PortKind::VhostUser { path: Some(path()), client: true, queues: 1 }, VlanMode::Unaware),
-        (PortKind::VfioUser { path: Some(path()), nic }, VlanMode::Unaware),
-        (PortKind::Stream { address: Some(path()), client: true }, VlanMode::Unaware),
-        (PortKind::Dgram { local: path(), remote: path() }, VlanMode::Unaware),
+        (VhostUser { path: Some(path()), client: true, queues: 1 }.into(), VlanMode::Unaware),
+        (VfioUser { path: Some(path()), nic }.into(), VlanMode::Unaware),
+        (Stream { address: Some(path()), client: true }.into(), VlanMode::Unaware),
+        (Dgram { local: path(), remote: path() }.into(), VlanMode::Unaware),
         (
-            PortKind::Vxlan {
+            Vxlan {
                 vni: Vni::new(1).unwrap(),
                 local: [127, 0, 0, 1].into(),
                 peers: vec![[127, 0, 0, 2].into()],
                 port: 1,
                 netns: Some(path()),
-            },
+            }
+            .into(),
             VlanMode::Unaware,
         ),
     ];

@@ -2,9 +2,9 @@
 
 use dataplane::config::PortId;
 
-use super::super::endpoints::Written;
+use super::super::open::{self, Written};
 use super::{Port, Switch};
-use crate::api::{ApiError, ErrorCode, PortKind, SwitchSpec};
+use crate::api::{ApiError, ErrorCode, SwitchSpec};
 use crate::users;
 
 /// Who may open a switch's ports, beside root and the daemon's user.
@@ -70,7 +70,7 @@ impl Switch {
     /// Makes the socket that a port waits at anew, for those who may use it now.
     pub(super) async fn listen_anew(&mut self, id: PortId) -> Result<(), ApiError> {
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
-        if let PortKind::Dgram { .. } = port.spec.kind {
+        if open::of(&port.spec.kind).is_for_users() {
             let spec = port.spec.clone();
             return self.replace_port(id, spec, Written::Kept).await;
         }

@@ -6,14 +6,15 @@ use dataplane::config::{Attachment, PortId};
 use dataplane::control::Command;
 use jail::strangers::Descriptor;
 use serde_json::Value;
+use topology::Place;
 
-use super::super::endpoints;
-use super::super::front_ends::{self, Arrival, Place, Rights, Waiting};
+use super::super::front_ends::{self, Arrival, Waiting};
 use super::super::hangups::Gone;
+use super::super::open::{self, Socket};
 use super::super::process::MAX_PENDING;
 use super::super::{locked, system};
 use super::{Port, Switch};
-use crate::api::{ApiError, ErrorCode, PortKind};
+use crate::api::{ApiError, ErrorCode};
 
 impl Switch {
     /// Listens, or connects, for who is to be at the other end of a port's socket, if it has one;
@@ -24,23 +25,13 @@ impl Switch {
         occupied: bool,
     ) -> Result<Option<Waiting>, ApiError> {
         let name = (self.name.clone(), port.name.clone());
-        let (named, client) = match &port.spec.kind {
-            PortKind::VhostUser { path, client, .. } => (path, client),
-            PortKind::VfioUser { path, .. } => (path, &false),
-            PortKind::Stream { address, client } => (address, client),
-            PortKind::Dgram { local, remote } => {
-                return point_datagrams(name, port, (local, remote));
-            }
-            _ => return Ok(None),
+        let kind = open::of(&port.spec.kind);
+        let Some(Socket { named, client, rights }) = kind.socket() else {
+            return kind.follow(name, &port.fds);
         };
         let to = self.environment.arrivals.clone();
-        let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named.as_deref());
-        // Front ends send memory and eventfds; frames come without descriptors.
-        let rights = match port.spec.kind {
-            PortKind::Stream { .. } => Rights::Refused,
-            _ => Rights::Accepted,
-        };
-        let waiting = if *client {
+        let place = Place::of_port(&self.environment.dir, &self.name, &port.name, named);
+        let waiting = if client {
             Waiting::connect(name, place, to, (occupied, rights))
         } else {
             let owner = self.access.to(port.spec.owner);
@@ -101,14 +92,9 @@ impl Switch {
         let watch = self.environment.hangups.watch(&socket, gone);
         let watch = watch.map_err(|e| system("Cannot watch a front end", e))?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
-        let doorbells = endpoints::doorbells(&port.spec.kind)?;
-        port.attachment = match port.spec.kind {
-            PortKind::VhostUser { queues, .. } => Attachment::VhostUser { queue_pairs: queues },
-            PortKind::VfioUser { nic, .. } => Attachment::VfioUser(nic),
-            PortKind::Stream { .. } => Attachment::Stream,
-            _ => return Ok(()),
-        };
-        port.fds = std::iter::once(socket).chain(doorbells.map(Descriptor::ours)).collect();
+        let (attachment, beside) = open::of(&port.spec.kind).connected()?;
+        port.attachment = attachment;
+        port.fds = std::iter::once(socket).chain(beside.map(Descriptor::ours)).collect();
         (port.client, port.watch) = (client, Some(watch));
         (port.failure, port.quarantined) = (None, false);
         port.charges.take(charge, None);
@@ -145,21 +131,6 @@ impl Switch {
             things.append(new);
             *new = things;
         }
-    }
-}
-
-/// Keeps a port's datagram socket pointed at its peer.
-fn point_datagrams(
-    name: (String, String),
-    port: &Port,
-    (local, remote): (&str, &str),
-) -> Result<Option<Waiting>, ApiError> {
-    match (Place::of(local), Place::of(remote), port.fds.first()) {
-        (Place::Path(local), Place::Path(remote), Some(socket)) => {
-            let waiting = front_ends::redirect(name, socket, &local, remote);
-            waiting.map(Some).map_err(|e| system(&format!("Cannot use {}", local.display()), e))
-        }
-        _ => Ok(None),
     }
 }
 

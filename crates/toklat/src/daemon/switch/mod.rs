@@ -6,6 +6,7 @@
 
 mod access;
 mod charges;
+mod clients;
 mod guests;
 mod port;
 mod quarantine;
@@ -30,7 +31,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use self::access::Access;
-pub use self::port::{Attach, Port};
+pub use self::clients::Attach;
+pub use self::port::Port;
 use self::quarantine::{Quarantine, Who};
 use self::watchdog::Watchdog;
 use super::front_ends::Arrival;
@@ -39,7 +41,7 @@ use super::process::{AskError, DataProcess, Keeper, check_version, socket_path};
 use super::quota::{Charge, Ledger};
 use super::sflow::{Agents, Export};
 use super::tunnels::Tunnels;
-use super::{locked, system, topology};
+use super::{change, locked, system};
 use crate::api::{ApiError, ErrorCode, SwitchState};
 
 /// The longest pause before a data process is started again.
@@ -466,7 +468,7 @@ impl Switch {
     /// They need a new data process while clients have ports open, or it refused. If there is no data
     /// process afterwards, the caller has one started.
     pub async fn set_config(&mut self, config: SwitchConfig) -> Result<(), ApiError> {
-        if topology::needs_restart(&self.config, &config) {
+        if change::needs_restart(&self.config, &config) {
             return self.rebuild(config).await;
         }
         if self.config != config {

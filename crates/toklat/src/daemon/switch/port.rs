@@ -8,16 +8,15 @@ use dataplane::config::{Attachment, PortConfig, PortId};
 use dataplane::control::{Answer, Command};
 use jail::strangers::Descriptor;
 
-use super::super::endpoints::{self, Written};
 use super::super::front_ends::Waiting;
-use super::super::hangups::{self, Gone, WatchId};
+use super::super::hangups::{Gone, WatchId};
+use super::super::locked;
+use super::super::open::{self, Opened, Opening, Written};
 use super::super::process::{FoundPort, MAX_PENDING};
-use super::super::quota::Charge;
 use super::super::tunnels::Tunnel;
-use super::super::{locked, system};
 use super::charges::Charges;
-use super::{Access, Switch, tunnel};
-use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
+use super::{Access, Switch};
+use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec};
 
 /// A port and what is kept for it: at most a memory file and a token.
 #[derive(Debug)]
@@ -115,26 +114,6 @@ impl Port {
     }
 }
 
-/// What a port is attached to, and what is kept for it.
-pub(super) type Opened = (Attachment, Vec<Descriptor>, Option<Tunnel>);
-
-/// A client's side of a port: what it sent, and where its hang-up is seen.
-#[derive(Debug)]
-pub struct Attach {
-    /// Ring or monitor.
-    pub attachment: Attachment,
-    /// The region.
-    pub memory: Descriptor,
-    /// The switch's end of the token.
-    pub token: Descriptor,
-    /// Who it is.
-    pub client: Client,
-    /// What the client is charged with for the region.
-    pub lent: Charge,
-    /// How the port is, if there is none of this name yet.
-    pub spec: PortSpec,
-}
-
 impl Switch {
     /// Records a port that a data process which outlived its supervisor has.
     pub(super) fn take_over(&mut self, found: FoundPort) -> io::Result<()> {
@@ -227,7 +206,7 @@ impl Switch {
     }
 
     /// The lowest number that is free.
-    fn next_id(&self) -> Result<PortId, ApiError> {
+    pub(super) fn next_id(&self) -> Result<PortId, ApiError> {
         let taken = self.ports.keys().copied();
         let id = (0..).zip(taken).find(|(id, taken)| id != taken).map(|(id, _)| id);
         let id = id.unwrap_or(self.ports.len() as PortId);
@@ -279,7 +258,8 @@ impl Switch {
         let id = self.next_id()?;
         let opened = self.open(name, &spec, written).await?;
         let mut port = Port::new(id, name, spec, true);
-        (port.attachment, port.fds, port.tunnel) = opened;
+        (port.attachment, port.fds) = (opened.attachment, opened.fds);
+        port.tunnel = opened.tunnel;
         port.waiting = self.wait_for_front_end(&port, false)?;
         self.insert(port).await
     }
@@ -301,15 +281,14 @@ impl Switch {
         spec: &PortSpec,
         written: Written,
     ) -> Result<Opened, ApiError> {
-        if let PortKind::Vxlan { .. } = spec.kind {
-            return self.open_tunnel(name, &spec.kind).await;
-        }
-        let users = (self.access.to(spec.owner), self.environment.group.as_deref());
-        let opened = endpoints::open(&spec.kind, spec.policy.mtu, written, users).await;
-        // A datagram socket's queue holds what its peer sends.
-        let stranger = matches!(spec.kind, PortKind::Dgram { .. });
-        let keep = |fd| if stranger { Descriptor::from(fd) } else { Descriptor::ours(fd) };
-        opened.map(|(attachment, fds)| (attachment, fds.into_iter().map(keep).collect(), None))
+        let at = Opening {
+            name: (&self.name, name),
+            mtu: spec.policy.mtu,
+            written,
+            users: (self.access.to(spec.owner), self.environment.group.as_deref()),
+            tunnels: &self.environment.tunnels,
+        };
+        open::of(&spec.kind).open(at).await
     }
 
     async fn insert(&mut self, port: Port) -> Result<(), ApiError> {
@@ -333,18 +312,7 @@ impl Switch {
     pub async fn claim_port(&mut self, name: &str, spec: PortSpec) -> Result<(), ApiError> {
         let port = self.port_mut(name)?;
         port.configured = true;
-        let same = matches!(
-            (&spec.kind, &port.attachment),
-            (PortKind::Ring, Attachment::Ring(_) | Attachment::Vacant)
-                | (PortKind::Tap { .. }, Attachment::Tap { .. })
-                | (PortKind::PcapRead { .. }, Attachment::PcapRead { .. })
-                | (PortKind::PcapWrite { .. }, Attachment::PcapWrite)
-                | (PortKind::Null, Attachment::Null)
-                | (PortKind::VhostUser { .. }, Attachment::VhostUser { .. } | Attachment::Vacant)
-                | (PortKind::VfioUser { .. }, Attachment::VfioUser(_) | Attachment::Vacant)
-                | (PortKind::Stream { .. }, Attachment::Stream | Attachment::Vacant)
-                | (PortKind::Dgram { .. }, Attachment::Dgram)
-        ) || tunnel::is_same(&spec.kind, &port.attachment);
+        let same = open::of(&spec.kind).is(&port.attachment);
         if same {
             port.spec.kind = spec.kind.clone();
         }
@@ -388,7 +356,7 @@ impl Switch {
             return self.replace_port(id, spec, written).await;
         }
         if old.policy.mtu != spec.policy.mtu {
-            endpoints::set_mtu(&spec.kind, spec.policy.mtu).await?;
+            open::of(&spec.kind).set_mtu(spec.policy.mtu).await?;
         }
         if old.policy != spec.policy {
             let policy = spec.policy.clone();
@@ -413,7 +381,7 @@ impl Switch {
         written: Written,
     ) -> Result<(), ApiError> {
         let name = self.ports.get(&id).map(|port| port.name.clone()).unwrap_or_default();
-        let (attachment, fds, tunnel) = self.open(&name, &spec, written).await?;
+        let Opened { attachment, fds, tunnel } = self.open(&name, &spec, written).await?;
         self.vacate(id).await?;
         let Some(port) = self.ports.get_mut(&id) else { return Ok(()) };
         // Its socket may be at the place of the new one.
@@ -436,7 +404,7 @@ impl Switch {
 
     /// As `vacate`, for many; many are on their way at a time, so that the data process removes them
     /// together.
-    async fn vacate_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
+    pub(super) async fn vacate_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
         let mut done = Ok(());
         for ids in ids.chunks(MAX_PENDING) {
             let remove = |id: &PortId| (Command::RemovePort { id: *id }, Vec::new());
@@ -511,7 +479,7 @@ impl Switch {
     }
 
     /// As `remove_port`, for many.
-    async fn remove_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
+    pub(super) async fn remove_all(&mut self, ids: &[PortId]) -> Result<(), ApiError> {
         let watches =
             |p: &&Port| matches!(p.attachment, Attachment::Monitor { of, .. } if ids.contains(&of));
         let monitors = self.ports.values().filter(watches).map(|p| p.id);
@@ -519,109 +487,6 @@ impl Switch {
         all.extend(ids);
         let done = self.vacate_all(&all).await;
         all.into_iter().for_each(|id| self.forget(id));
-        done
-    }
-
-    /// Gives a port, which is made if there is none of this name, to a client; returns its number
-    /// and its largest frame.
-    ///
-    /// # Errors
-    /// The port is open already or no ring port, or the data process refused.
-    pub async fn attach(&mut self, name: &str, attach: Attach) -> Result<(u32, u32), ApiError> {
-        self.can_attach()?;
-        self.check_quarantine(name, attach.client.uid)?;
-        self.drop_hung_up(name).await?;
-        let known = match self.port(name) {
-            Ok(port) if port.spec.kind != PortKind::Ring || port.is_open() => {
-                let reason = format!("{}:{name} is in use", self.name);
-                return Err(ApiError::new(ErrorCode::Busy, reason, "open another port"));
-            }
-            Ok(port) => Some(port.id),
-            Err(_) => None,
-        };
-        let charge = self.charge(known, attach.client.uid)?;
-        let id = match known {
-            Some(id) => {
-                self.vacate(id).await?;
-                id
-            }
-            None => self.next_id()?,
-        };
-        let gone = Gone::Client { switch: self.name.clone(), port: name.into() };
-        let watch = self.environment.hangups.watch(&attach.token, gone);
-        let watch = watch.map_err(|e| system("Cannot watch a token", e))?;
-        let mut port =
-            self.ports.remove(&id).unwrap_or_else(|| Port::new(id, name, attach.spec, false));
-        (port.attachment, port.fds) = (attach.attachment, vec![attach.memory, attach.token]);
-        (port.client, port.watch) = (Some(attach.client), Some(watch));
-        (port.failure, port.quarantined) = (None, false);
-        port.charges.take(charge, Some(attach.lent));
-        let largest = port.spec.policy.rules().max_frame() as u32;
-        let configured = port.configured;
-        self.names.insert(name.into(), id);
-        self.ports.insert(id, port);
-        if let Err(error) = self.tell_port(id).await {
-            self.detach(id);
-            if configured {
-                self.tell_port(id).await?
-            } else {
-                self.forget(id)
-            }
-            return Err(error);
-        }
-        Ok((u32::from(id), largest))
-    }
-
-    pub(super) fn can_attach(&self) -> Result<(), ApiError> {
-        match (&self.state, &self.failure) {
-            (SwitchState::Failed, Some(failure)) => Err(ApiError::new(
-                ErrorCode::DataProcess,
-                format!("{} is out of service", self.name),
-                failure.as_str(),
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    /// A name whose client has just died is free at once.
-    pub(super) async fn drop_hung_up(&mut self, name: &str) -> Result<(), ApiError> {
-        let Ok(port) = self.port(name) else { return Ok(()) };
-        let (Some(watch), Some(token)) = (port.watch, port.hangup_fd()) else { return Ok(()) };
-        if hangups::has_hung_up(token) {
-            self.clients_gone(&[(name.to_owned(), watch)]).await
-        } else {
-            Ok(())
-        }
-    }
-
-    /// Takes a port from its client, as if that had closed it. There may be none of this name.
-    ///
-    /// # Errors
-    /// As [`clients_gone`](Self::clients_gone).
-    pub async fn close_port(&mut self, name: &str) -> Result<(), ApiError> {
-        match self.port(name).ok().and_then(|port| port.watch) {
-            Some(watch) => self.clients_gone(&[(name.to_owned(), watch)]).await,
-            None => Ok(()),
-        }
-    }
-
-    /// Clients closed their last tokens: their ports go, or wait for the next ones.
-    ///
-    /// # Errors
-    /// The data process refused; the others went.
-    pub async fn clients_gone(&mut self, gone: &[(String, WatchId)]) -> Result<(), ApiError> {
-        let theirs = |(name, watch): &(String, WatchId)| {
-            self.port(name).ok().filter(|port| port.watch == Some(*watch))
-        };
-        let (stay, go): (Vec<_>, Vec<_>) =
-            gone.iter().filter_map(theirs).partition(|p| p.configured);
-        let ids = |ports: Vec<&Port>| ports.iter().map(|port| port.id).collect::<Vec<_>>();
-        let (stay, go) = (ids(stay), ids(go));
-        let mut done = self.remove_all(&go).await.and(self.vacate_all(&stay).await);
-        self.recharge_switch();
-        for id in stay {
-            done = done.and(self.tell_port(id).await);
-        }
         done
     }
 

@@ -5,12 +5,13 @@ use dataplane::control::Command;
 use dataplane::state::{Standing, State};
 use frame::{Mac, VlanId};
 
+use super::super::open;
 use super::super::process::DataProcess;
 use super::super::supervisor::monotonic_ns;
 use super::{Port, Switch};
 use crate::api::{
-    ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortKind, PortState, PortStats,
-    SwitchInfo, SwitchStats,
+    ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, PortStats, SwitchInfo,
+    SwitchStats,
 };
 
 impl Switch {
@@ -104,7 +105,7 @@ impl Switch {
 
     /// Why a port's file is not written any more, if it is not.
     fn unwritten(&self, port: &Port) -> Option<String> {
-        let PortKind::PcapWrite { path } = &port.spec.kind else { return None };
+        let path = open::of(&port.spec.kind).file()?;
         let error = self.view.port(port.id).filter(|_| port.known)?.write_error()?;
         Some(format!(
             "Cannot write {path}: {error}; it ends behind the last whole frame. Free space, then toklat upgrade {}",

@@ -6,9 +6,8 @@ use dataplane::config::Attachment;
 use jail::strangers::Descriptor;
 
 use super::super::tunnels::Tunnel;
-use super::port::Opened;
 use super::{Port, Switch};
-use crate::api::{ApiError, PortKind, TunnelInfo};
+use crate::api::TunnelInfo;
 
 impl Port {
     /// The hosts behind it, if it is a tunnel.
@@ -19,17 +18,6 @@ impl Port {
 }
 
 impl Switch {
-    /// Opens what a tunnel called `name` is attached to.
-    pub(super) async fn open_tunnel(
-        &self,
-        name: &str,
-        kind: &PortKind,
-    ) -> Result<Opened, ApiError> {
-        let owner = format!("{}:{name}", self.name);
-        let (attachment, fds, tunnel) = self.environment.tunnels.open(kind, &owner).await?;
-        Ok((attachment, fds.into_iter().map(Descriptor::ours).collect(), Some(tunnel)))
-    }
-
     /// Takes over what a tunnel shares with others, if the port is one.
     pub(super) fn take_over_tunnel(&self, port: &mut Port) {
         let Attachment::Vxlan(config) = &port.attachment else { return };
@@ -50,15 +38,4 @@ impl Switch {
             Err(error) => tracing::error!(port = owner, %error, "a tunnel was not taken over"),
         }
     }
-}
-
-/// True if a tunnel that was taken over is the one that is configured.
-pub(super) fn is_same(kind: &PortKind, attachment: &Attachment) -> bool {
-    let (PortKind::Vxlan { vni, local, peers, port, netns }, Attachment::Vxlan(tunnel)) =
-        (kind, attachment)
-    else {
-        return false;
-    };
-    (vni, local, port) == (&tunnel.vni, &tunnel.local, &tunnel.port)
-        && (peers, netns) == (&tunnel.peers, &tunnel.netns)
 }

@@ -15,12 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use dataplane::attach::vxlan::{self, PeerCounters, VxlanConfig};
+use dataplane::attach::vxlan::{PeerCounters, VxlanConfig};
 use dataplane::config::Attachment;
 use shmem::{Memfd, Pages, SharedSlice};
+use topology::Vxlan;
 
-use super::{endpoints, locked, system};
-use crate::api::{ApiError, ErrorCode, PeerInfo, PortKind, TunnelInfo};
+use super::{locked, namespace, system};
+use crate::api::{ApiError, ErrorCode, PeerInfo, TunnelInfo};
 
 /// Bytes of the outer headers and the inner Ethernet header, beside the outer IP header.
 const OVERHEAD: u16 = 8 + frame::VXLAN_HEADER as u16 + frame::ETHERNET_HEADER as u16;
@@ -79,14 +80,12 @@ impl Tunnels {
     ///
     /// # Errors
     /// Its segment is in use, or its sockets cannot be made.
-    pub async fn open(self: &Arc<Self>, kind: &PortKind, owner: &str) -> Result<Opened, ApiError> {
-        let PortKind::Vxlan { vni, local, peers, port, netns } = kind else {
-            return Err(system("Cannot open a tunnel", io::ErrorKind::Unsupported.into()));
-        };
+    pub async fn open(self: &Arc<Self>, kind: &Vxlan, owner: &str) -> Result<Opened, ApiError> {
+        let Vxlan { vni, local, peers, port, netns } = kind;
         let (tunnels, owner) = (Arc::clone(self), owner.to_owned());
         let (local, port, peers, netns) = (*local, *port, peers.clone(), netns.clone());
         let config = VxlanConfig { vni: *vni, local, port, peers, netns: netns.clone(), mtu: None };
-        endpoints::in_namespace(netns, move || tunnels.open_here(config, owner)).await
+        namespace::in_namespace(netns, move || tunnels.open_here(config, owner)).await
     }
 
     /// As `open`, in the namespace that this thread is in.
@@ -331,9 +330,6 @@ fn hex(octets: &[u8]) -> String {
     let words = octets.as_chunks::<4>().0.iter();
     words.map(|word| format!("{:08X}", u32::from_ne_bytes(*word))).collect()
 }
-
-/// Most peers of a tunnel.
-pub const MAX_PEERS: usize = vxlan::MAX_PEERS;
 
 #[cfg(test)]
 mod tests {

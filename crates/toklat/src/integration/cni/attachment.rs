@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use frame::Mac;
+use topology::{Tap, VhostUser};
 
 use super::config::{Attach, Config};
 use super::{Code, Failure};
@@ -125,7 +126,7 @@ pub fn kind(config: &Config, container: &Container, port: &PortName) -> Result<P
     match config.attach {
         Attach::Tap => {
             let (ifname, netns) = (container.ifname.clone(), Some(container.netns.clone()));
-            Ok(PortKind::Tap { ifname, netns, queues: config.queues })
+            Ok(Tap { ifname, netns, queues: config.queues }.into())
         }
         Attach::VhostUser => {
             let path = socket(config, port).into_os_string().into_string();
@@ -136,11 +137,8 @@ pub fn kind(config: &Config, container: &Container, port: &PortName) -> Result<P
                     "name another",
                 )
             };
-            Ok(PortKind::VhostUser {
-                path: Some(path.map_err(wrong)?),
-                client: false,
-                queues: config.queues,
-            })
+            let path = Some(path.map_err(wrong)?);
+            Ok(VhostUser { path, client: false, queues: config.queues }.into())
         }
     }
 }

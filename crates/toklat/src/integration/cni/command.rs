@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
+use topology::VhostUser;
 
 use super::attachment::{self, Container, variable};
 use super::config::{self, Attach, Config};
@@ -115,7 +116,7 @@ impl Network {
     ) -> Value {
         let mut interface =
             json!({ "name": container.ifname, "mac": mac, "sandbox": container.netns });
-        if let PortKind::VhostUser { path, .. } = kind {
+        if let PortKind::VhostUser(VhostUser { path, .. }) = kind {
             interface["socketPath"] = json!(path);
         }
         let mut answer =

@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::Context;
 use dataplane::config::Policy;
 use hyper::Method;
+use topology::VhostUser;
 
 use super::{Demo, Outcome};
-use crate::api::{NewPort, PortInfo, PortKind, PortSpec};
+use crate::api::{NewPort, PortInfo, PortSpec};
 use control::table::bps;
 use control::units::interrupts;
 use lab::{Between, Bridge, Pair};
@@ -54,7 +55,7 @@ fn on_switch(demo: &mut Demo) -> anyhow::Result<Between> {
     let interrupts = interrupts(usual).map_err(anyhow::Error::msg)?;
     for (name, socket) in &sockets {
         let path = Some(socket.to_string_lossy().into_owned());
-        let kind = PortKind::VhostUser { path, client: false, queues: 1 };
+        let kind = VhostUser { path, client: false, queues: 1 }.into();
         let policy = Policy { interrupts, ..Policy::default() };
         let spec = PortSpec { kind, policy, ..PortSpec::default() };
         let port = NewPort { name: (*name).to_owned(), spec };

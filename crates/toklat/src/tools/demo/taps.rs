@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hyper::Method;
+use topology::Tap;
 
 use super::processes::{Process, output};
 use super::{Demo, Outcome};
-use crate::api::{NewPort, PortInfo, PortKind, PortSpec};
+use crate::api::{NewPort, PortInfo, PortSpec};
 
 /// CAP_NET_ADMIN and CAP_SYS_ADMIN (to make network namespaces), as bits of `CapEff`.
 const NEEDED: u64 = 1 << 12 | 1 << 21;
@@ -89,7 +90,7 @@ pub fn run(demo: &mut Demo, duration: Duration) -> anyhow::Result<Vec<Outcome>> 
         let space = Namespace::add(format!("{}{side}", namespaces()), &stop)?;
         let ifname = format!("tk{side}{pid}");
         let netns = Some(space.name.clone());
-        let kind = PortKind::Tap { ifname: ifname.clone(), netns, queues: 1 };
+        let kind = Tap { netns, ..Tap::called(&ifname) }.into();
         let spec = PortSpec { kind, ..PortSpec::default() };
         let port = NewPort { name: format!("tap-{side}"), spec };
         let _: PortInfo = demo

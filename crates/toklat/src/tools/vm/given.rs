@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::bail;
 use clap::ValueEnum;
 use frame::Mac;
+use topology::{VfioUser, VhostUser};
 
 use crate::api::{ErrorCode, PortInfo, PortKind, PortState};
 use ::vm::Model;
@@ -39,11 +40,11 @@ impl Given {
             found => found?,
         };
         let (path, model, queues) = match info.spec.kind {
-            PortKind::VhostUser { client: true, .. } => bail!(
+            PortKind::VhostUser(VhostUser { client: true, .. }) => bail!(
                 "{port} connects to its front end, and so does the QEMU that this would run; make it without --client"
             ),
-            PortKind::VhostUser { path, queues, .. } => (path, Model::Virtio, queues),
-            PortKind::VfioUser { path, nic } => {
+            PortKind::VhostUser(VhostUser { path, queues, .. }) => (path, Model::Virtio, queues),
+            PortKind::VfioUser(VfioUser { path, nic }) => {
                 let model =
                     Model::value_variants().iter().find(|m| m.emulated() == Some(nic.model));
                 let Some(model) = model else { bail!("No QEMU is known that runs {port}'s NIC") };

@@ -19,11 +19,11 @@ use crate::config::{Doorbell, Interrupts, NicConfig, NicModel, SwitchConfig};
 use crate::state::State;
 
 const MODELS: [NicModel; 5] = [
-    NicModel::I82540em,
-    NicModel::I82574l,
-    NicModel::Am79c970a,
-    NicModel::Am79c973,
-    NicModel::OneAccess,
+    NicModel::I82540EM,
+    NicModel::I82574L,
+    NicModel::AM79C970A,
+    NicModel::AM79C973,
+    NicModel::ONE_ACCESS,
 ];
 /// Of so many bits, one is flipped; of each card, others.
 const STRIDE: usize = 7;
@@ -80,7 +80,7 @@ impl Bed {
         let poke = |at: u32, value: u64| {
             bed.memory.bytes(at as usize, 8).unwrap().write(0, value);
         };
-        if matches!(model, NicModel::I82540em | NicModel::I82574l) {
+        if [NicModel::I82540EM, NicModel::I82574L].contains(&model) {
             let set = |at: u64, value: u32| write(at, &value.to_le_bytes());
             for (ring, at) in [(0x2800, RX), (0x3800, TX)] {
                 set(ring, at);
@@ -96,7 +96,7 @@ impl Bed {
             set(0x0400, 2);
             set(0x00d0, 0x9d);
             set(0x2820, 100);
-        } else if model == NicModel::OneAccess {
+        } else if model == NicModel::ONE_ACCESS {
             let set = |at: u64, value: u32| write(at, &value.to_le_bytes());
             set(nic::template::reg::AREA_LOW, 0x1000);
             set(nic::template::reg::CONTROL, 3);
@@ -303,7 +303,7 @@ fn a_state_of_another_card_is_refused_and_that_is_said() {
 fn states_follow_each_other_as_the_specification_says() {
     let all = [Stop, Running, StopCopy, Resuming];
     for (from, to) in all.iter().flat_map(|from| all.map(|to| (*from, to))) {
-        let mut bed = Bed::in_use(NicModel::I82540em, false);
+        let mut bed = Bed::in_use(NicModel::I82540EM, false);
         let size = bed.save().len() as u32;
         bed.to(from).unwrap();
         let read = bed.ask(Request::StateRead { room: 16, size: 8 });
@@ -315,7 +315,7 @@ fn states_follow_each_other_as_the_specification_says() {
         assert_eq!(bed.state(), if good { to } else { Error } as u32);
         assert!(size > 1000);
     }
-    let mut bed = Bed::in_use(NicModel::I82540em, false);
+    let mut bed = Bed::in_use(NicModel::I82540EM, false);
     for wrong in [0, 5, 6, 7, 8, u32::MAX] {
         let (flags, data) = (flag::SET | feature::DEVICE_STATE, words(&[wrong, 0]));
         assert_eq!(bed.ask(Request::Feature { room: 16, flags, data }), Err(Errno::INVAL));
@@ -325,7 +325,7 @@ fn states_follow_each_other_as_the_specification_says() {
 
 #[test]
 fn transfers_are_as_large_as_was_agreed_at_most() {
-    let mut bed = Bed::in_use(NicModel::Am79c973, false);
+    let mut bed = Bed::in_use(NicModel::AM79C973, false);
     for (theirs, most) in [(1 << 20, MAX_TRANSFER), (512, 512)] {
         bed.server.session.migration.agree(theirs);
         bed.to(StopCopy).unwrap();
@@ -347,7 +347,7 @@ fn transfers_are_as_large_as_was_agreed_at_most() {
 
 #[test]
 fn features_are_probed_got_and_set_as_they_can_be() {
-    let mut bed = Bed::new(plug(NicModel::I82574l, false, Mac::local(1)));
+    let mut bed = Bed::new(plug(NicModel::I82574L, false, Mac::local(1)));
     let mut ask = |flags: u32| bed.ask(Request::Feature { room: 16, flags, data: Vec::new() });
     let (get, set, probe) = (flag::GET, flag::SET, flag::PROBE);
     for flags in [probe | 1, probe | get | 1, probe | 2, probe | get | set | 2] {
@@ -369,8 +369,8 @@ fn features_are_probed_got_and_set_as_they_can_be() {
 /// What is kept of a session that is on the move is enough for a successor.
 #[test]
 fn a_successor_goes_on_with_the_move() {
-    let state = Bed::in_use(NicModel::Am79c970a, true).save();
-    let mut bed = Bed::new(plug(NicModel::Am79c970a, true, Mac::local(1)));
+    let state = Bed::in_use(NicModel::AM79C970A, true).save();
+    let mut bed = Bed::new(plug(NicModel::AM79C970A, true, Mac::local(1)));
     bed.to(Resuming).unwrap();
     for part in state.chunks(700) {
         bed.ask(Request::StateWrite(part.to_vec())).unwrap();

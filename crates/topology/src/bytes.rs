@@ -24,11 +24,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, NoBytes> {
     bytes.ok_or_else(|| NoBytes(text.into()))
 }
 
-pub fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
+pub(crate) fn serialize<S: Serializer>(bytes: &u64, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(*bytes)
 }
 
-pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
     struct Reader;
 
     impl Visitor<'_> for Reader {
@@ -57,7 +57,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::SwitchConfig;
+    use crate::SwitchConfig;
 
     #[test]
     fn bytes_have_units() {

@@ -1,0 +1,106 @@
+//! Frames in datagrams. A socket of datagrams has nobody to wait for: it is pointed at its peer again and again.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use dataplane::config::Attachment;
+use jail::strangers::Descriptor;
+use rustix::net::SocketType;
+use topology::{Dgram, Place};
+
+use super::super::front_ends::{RETRY, Rights, Waiting, make_room, point_at, share};
+use super::super::system;
+use super::{Future, Open, Opened, Opening, Users};
+use crate::api::ApiError;
+
+impl Open for Dgram {
+    fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
+        let socket = datagrams(&Place::of(&self.local), &Place::of(&self.remote), at.users);
+        Box::pin(async move {
+            // Its queue holds what its peer sends.
+            let fds = vec![Descriptor::from(socket?)];
+            Ok(Opened { attachment: Attachment::Dgram, fds, tunnel: None })
+        })
+    }
+
+    fn is(&self, attachment: &Attachment) -> bool {
+        matches!(attachment, Attachment::Dgram)
+    }
+
+    fn follow(
+        &self,
+        name: (String, String),
+        fds: &[Descriptor],
+    ) -> Result<Option<Waiting>, ApiError> {
+        match (Place::of(&self.local), Place::of(&self.remote), fds.first()) {
+            (Place::Path(local), Place::Path(remote), Some(socket)) => {
+                let waiting = redirect(name, socket, &local, remote);
+                waiting.map(Some).map_err(|e| system(&format!("Cannot use {}", local.display()), e))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    fn is_for_users(&self) -> bool {
+        true
+    }
+}
+
+/// Points a datagram socket at the peer that is at `remote`, now and every second: the one there may be
+/// another one by now. Removes the socket at `local`, which this one is bound to, in the end.
+///
+/// # Errors
+/// What the kernel said.
+fn redirect(
+    name: (String, String),
+    socket: &Descriptor,
+    local: &Path,
+    remote: PathBuf,
+) -> io::Result<Waiting> {
+    let socket = socket.try_clone()?;
+    let inode = std::fs::symlink_metadata(local)?.ino();
+    let made = Some((local.to_owned(), inode));
+    Ok(Waiting::new(made, |_, _, trouble| {
+        tokio::spawn(async move {
+            loop {
+                match point_at(&socket, &remote) {
+                    Ok(()) => trouble.end(),
+                    Err(error) => trouble.meet(&remote.display(), &name, &error),
+                }
+                tokio::time::sleep(RETRY.1).await;
+            }
+        })
+    }))
+}
+
+/// A datagram socket at `local` for the frames of a peer at `remote`, who need not be there yet if both
+/// are Unix sockets, for the same users as [`Waiting::listen`].
+///
+/// # Errors
+/// The socket cannot be made there.
+fn datagrams(
+    local: &Place,
+    remote: &Place,
+    (owner, group): Users<'_>,
+) -> Result<OwnedFd, ApiError> {
+    let failed = |e| system(&format!("Cannot use datagrams from {local} to {remote}"), e);
+    match (local, remote) {
+        (Place::Path(local), Place::Path(remote)) => {
+            make_room(local, SocketType::DGRAM)?;
+            let socket = std::os::unix::net::UnixDatagram::bind(local).map_err(failed)?;
+            Rights::Refused.make(&socket);
+            share(&socket, local, owner, group)?;
+            // Tried again from time to time.
+            let _ = point_at(&socket, remote);
+            Ok(socket.into())
+        }
+        (Place::Inet(local), Place::Inet(remote)) => {
+            let socket = std::net::UdpSocket::bind(local).map_err(failed)?;
+            socket.connect(remote).map_err(failed)?;
+            Ok(socket.into())
+        }
+        _ => Err(failed(io::Error::other("one is a path, the other is not"))),
+    }
+}

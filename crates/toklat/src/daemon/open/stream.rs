@@ -1,0 +1,25 @@
+//! Frames over a stream socket.
+
+use std::os::fd::OwnedFd;
+
+use dataplane::config::Attachment;
+use topology::Stream;
+
+use super::super::front_ends::Rights;
+use super::{Open, Socket};
+use crate::api::ApiError;
+
+impl Open for Stream {
+    fn is(&self, attachment: &Attachment) -> bool {
+        matches!(attachment, Attachment::Stream | Attachment::Vacant)
+    }
+
+    fn socket(&self) -> Option<Socket<'_>> {
+        let Self { address, client } = self;
+        Some(Socket { named: address.as_deref(), client: *client, rights: Rights::Refused })
+    }
+
+    fn connected(&self) -> Result<(Attachment, Option<OwnedFd>), ApiError> {
+        Ok((Attachment::Stream, None))
+    }
+}

@@ -1,0 +1,113 @@
+//! Tap interfaces.
+#![allow(unsafe_code, reason = "offloads of a tap are set by ioctls")]
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use control::tap::{Field, ifreq_ioctl, open_queue, privileged};
+use dataplane::config::Attachment;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+use topology::Tap;
+
+use super::super::namespace::in_namespace;
+use super::{Future, Open, Opened, Opening};
+use crate::api::ApiError;
+
+const _: () = assert!(Tap::MAX_QUEUES as usize == dataplane::attach::buffered::tap::MAX_QUEUES);
+
+impl Open for Tap {
+    fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
+        let Self { ifname, netns, queues } = self.clone();
+        Box::pin(async move {
+            let (uso, fds) = open_tap(ifname, netns, queues, at.mtu).await?;
+            Ok(Opened::ours(Attachment::Tap { uso }, fds))
+        })
+    }
+
+    fn is(&self, attachment: &Attachment) -> bool {
+        matches!(attachment, Attachment::Tap { .. })
+    }
+
+    fn set_mtu(&self, mtu: u16) -> Future<'_, ()> {
+        let Self { ifname, netns, .. } = self.clone();
+        Box::pin(in_namespace(netns, move || {
+            let failed = |e| privileged(&format!("Cannot set the MTU of {ifname}"), e);
+            let socket = datagram_socket().map_err(failed)?;
+            let mtu = Field::Number(i32::from(mtu));
+            ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, &ifname, mtu).map_err(failed)
+        }))
+    }
+}
+
+/// Offloads that a tap is told we take (`linux/if_tun.h`): checksums, TCP in IPv4 and IPv6 with ECN.
+const TUN_OFFLOADS: libc::c_ulong = 0x01 | 0x02 | 0x04 | 0x08;
+/// UDP in IPv4 and IPv6, since Linux 6.2.
+const TUN_USO: libc::c_ulong = 0x20 | 0x40;
+/// Bytes of the virtio-net header before each frame.
+static VNET_HEADER: libc::c_int = frame::OFFLOAD_HEADER as libc::c_int;
+
+/// Makes the interface in its namespace, sets its MTU and brings it up. Returns whether it takes UDP that
+/// is to be segmented, and its queues.
+async fn open_tap(
+    ifname: String,
+    netns: Option<String>,
+    queues: u16,
+    mtu: u16,
+) -> Result<(bool, Vec<OwnedFd>), ApiError> {
+    in_namespace(netns, move || {
+        let failed = |what: &str| {
+            let what = format!("Cannot {what} tap interface {ifname}");
+            move |e: io::Error| privileged(&what, e)
+        };
+        let queue = |_| open_queue(&ifname, queues > 1).map_err(failed("make"));
+        let fds = (0..queues).map(queue).collect::<Result<Vec<_>, _>>()?;
+        let uso = set_offloads(&fds).map_err(failed("set the offloads of"))?;
+        let socket = datagram_socket().map_err(failed("reach"))?;
+        let mtu = Field::Number(i32::from(mtu));
+        ifreq_ioctl(&socket, libc::SIOCSIFMTU as _, &ifname, mtu)
+            .map_err(failed("set the MTU of"))?;
+        let up = Field::Flags((libc::IFF_UP | libc::IFF_RUNNING) as i16);
+        ifreq_ioctl(&socket, libc::SIOCSIFFLAGS as _, &ifname, up).map_err(failed("bring up"))?;
+        Ok((uso, fds))
+    })
+    .await
+}
+
+/// Has the kernel hand out packets that are to be segmented; true if UDP is among them and taken.
+fn set_offloads(queues: &[OwnedFd]) -> io::Result<bool> {
+    let mut uso = true;
+    for queue in queues {
+        let queue = queue.as_raw_fd();
+        // SAFETY: this request reads an int, which lives for ever.
+        if unsafe { libc::ioctl(queue, libc::TUNSETVNETHDRSZ, &raw const VNET_HEADER) } == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: this request takes a number.
+        let set = |offloads: libc::c_ulong| unsafe { libc::ioctl(queue, libc::TUNSETOFFLOAD, offloads) } == 0;
+        uso = uso && set(TUN_OFFLOADS | TUN_USO);
+        if !uso && !set(TUN_OFFLOADS) {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(uso)
+}
+
+fn datagram_socket() -> io::Result<OwnedFd> {
+    let (family, datagram) = (AddressFamily::INET, SocketType::DGRAM);
+    Ok(rustix::net::socket_with(family, datagram, SocketFlags::CLOEXEC, None)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::ErrorCode;
+
+    #[tokio::test]
+    async fn a_namespace_that_does_not_exist_is_named() {
+        let tap = |netns: &str| Tap { netns: Some(netns.into()), ..Tap::called("tap-toklat") };
+        let missing = tap("no-such-namespace").open(Opening::of_test()).await.unwrap_err();
+        assert_eq!(missing.code, ErrorCode::NotFound, "{missing}");
+        let path = tap("../self").open(Opening::of_test()).await.unwrap_err();
+        assert_eq!(path.code, ErrorCode::BadRequest, "{path}");
+    }
+}

@@ -1,0 +1,27 @@
+//! Tunnels to other hosts.
+
+use dataplane::config::Attachment;
+use jail::strangers::Descriptor;
+use topology::Vxlan;
+
+use super::{Future, Open, Opened, Opening};
+
+const _: () = assert!(Vxlan::MAX_PEERS == dataplane::attach::vxlan::MAX_PEERS);
+
+impl Open for Vxlan {
+    fn open<'a>(&'a self, at: Opening<'a>) -> Future<'a, Opened> {
+        Box::pin(async move {
+            let owner = format!("{}:{}", at.name.0, at.name.1);
+            let (attachment, fds, tunnel) = at.tunnels.open(self, &owner).await?;
+            let fds = fds.into_iter().map(Descriptor::ours).collect();
+            Ok(Opened { attachment, fds, tunnel: Some(tunnel) })
+        })
+    }
+
+    fn is(&self, attachment: &Attachment) -> bool {
+        let Attachment::Vxlan(tunnel) = attachment else { return false };
+        let Self { vni, local, peers, port, netns } = self;
+        (vni, local, port) == (&tunnel.vni, &tunnel.local, &tunnel.port)
+            && (peers, netns) == (&tunnel.peers, &tunnel.netns)
+    }
+}

@@ -1,0 +1,173 @@
+//! What is configured, and where it is kept.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::ops::{Deref, DerefMut};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::api::{Action, Change, Topology};
+
+/// What is configured, and where it came from: what is kept over restarts.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Configured {
+    /// All of it.
+    topology: Topology,
+    /// By name (`vale0`, `vale0:p1`, `quota`): the file that made it. What commands made has none.
+    #[serde(default)]
+    pub made_by: BTreeMap<String, String>,
+    /// By file: what it said when it was applied last.
+    #[serde(default)]
+    pub applied: BTreeMap<String, Topology>,
+}
+
+impl Configured {
+    /// All of a file's making.
+    #[must_use]
+    pub fn made(topology: Topology, file: &str) -> Self {
+        let mut made = Self::from(topology);
+        let switches = made.switch.iter().flat_map(|(name, spec)| {
+            let ports = spec.port.keys().map(move |port| format!("{name}:{port}"));
+            std::iter::once(name.clone()).chain(ports)
+        });
+        let names: Vec<_> = switches.chain(["quota".to_owned()]).collect();
+        made.made_by = names.into_iter().map(|name| (name, file.to_owned())).collect();
+        made.applied = [(file.to_owned(), made.topology.clone())].into();
+        made
+    }
+
+    /// Changes with every change: an HTTP entity tag.
+    #[must_use]
+    pub fn tag(&self) -> String {
+        let text = serde_json::to_string(&self.topology).unwrap_or_default();
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        format!("\"{:016x}\"", hasher.finish())
+    }
+
+    /// Takes note of a step that was done for a file.
+    pub fn note(&mut self, change: &Change, file: &str) {
+        match change.action {
+            Action::Removed => drop(self.made_by.remove(&change.name)),
+            Action::Changed if change.name != "quota" => {}
+            Action::Replaced => {}
+            _ => drop(self.made_by.insert(change.name.clone(), file.to_owned())),
+        }
+    }
+
+    /// Forgets who made what is not there any more.
+    pub fn tidy(&mut self) {
+        let topology = &self.topology;
+        self.made_by.retain(|name, _| match name.split_once(':') {
+            _ if name == "quota" => true,
+            None => topology.switch.contains_key(name),
+            Some((switch, port)) => {
+                topology.switch.get(switch).is_some_and(|switch| switch.port.contains_key(port))
+            }
+        });
+    }
+}
+
+impl From<Topology> for Configured {
+    fn from(topology: Topology) -> Self {
+        Self { topology, ..Self::default() }
+    }
+}
+
+impl Deref for Configured {
+    type Target = Topology;
+
+    fn deref(&self) -> &Topology {
+        &self.topology
+    }
+}
+
+impl DerefMut for Configured {
+    fn deref_mut(&mut self) -> &mut Topology {
+        &mut self.topology
+    }
+}
+
+/// The file that what was applied is kept in.
+#[derive(Debug)]
+pub struct Store {
+    path: PathBuf,
+}
+
+impl Store {
+    /// The store in directory `dir`.
+    #[must_use]
+    pub fn new(dir: &Path) -> Self {
+        Self { path: dir.join("topology.json") }
+    }
+
+    /// What was saved last, if anything was.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn load(&self) -> io::Result<Option<Configured>> {
+        match fs::read(&self.path) {
+            Ok(bytes) => {
+                let saved: serde_json::Value = serde_json::from_slice(&bytes)?;
+                // Earlier versions kept the topology alone.
+                let alone = saved.get("topology").is_none();
+                Ok(Some(if alone {
+                    Configured::from(serde_json::from_value::<Topology>(saved)?)
+                } else {
+                    serde_json::from_value(saved)?
+                }))
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Saves: whoever reads finds the old one or the new one, whole.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn save(&self, configured: &Configured) -> io::Result<()> {
+        let fresh = self.path.with_extension("json.new");
+        let mut file = fs::File::create(&fresh)?;
+        file.write_all(&serde_json::to_vec_pretty(configured)?)?;
+        file.sync_all()?;
+        fs::rename(&fresh, &self.path)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::file::parse;
+    use super::*;
+
+    #[test]
+    fn what_was_saved_is_loaded() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::new(dir.path());
+        assert_eq!(store.load().unwrap(), None);
+        let topology = parse("[switch.v.port.p]\nlossless = true").unwrap();
+        let made = Configured::made(topology.clone(), "/etc/net.toml");
+        store.save(&made).unwrap();
+        assert_eq!(store.load().unwrap(), Some(made.clone()));
+        // What is gone was made by no file.
+        let mut without = made.clone();
+        without.switch.get_mut("v").unwrap().port.clear();
+        without.tidy();
+        assert_ne!(without.tag(), made.tag());
+        store.save(&without).unwrap();
+        assert!(!store.load().unwrap().unwrap().made_by.contains_key("v:p"));
+        // As version 0.1 saved it.
+        std::fs::write(store.path(), serde_json::to_vec(&topology).unwrap()).unwrap();
+        assert_eq!(store.load().unwrap(), Some(Configured::from(topology)));
+    }
+}

@@ -1,0 +1,132 @@
+//! Clients of a switch's ports: how each comes, and goes.
+
+use dataplane::config::Attachment;
+use jail::strangers::Descriptor;
+
+use super::super::hangups::{self, Gone, WatchId};
+use super::super::quota::Charge;
+use super::super::system;
+use super::{Port, Switch};
+use crate::api::{ApiError, Client, ErrorCode, PortKind, PortSpec, SwitchState};
+
+/// A client's side of a port: what it sent, and where its hang-up is seen.
+#[derive(Debug)]
+pub struct Attach {
+    /// Ring or monitor.
+    pub attachment: Attachment,
+    /// The region.
+    pub memory: Descriptor,
+    /// The switch's end of the token.
+    pub token: Descriptor,
+    /// Who it is.
+    pub client: Client,
+    /// What the client is charged with for the region.
+    pub lent: Charge,
+    /// How the port is, if there is none of this name yet.
+    pub spec: PortSpec,
+}
+
+impl Switch {
+    /// Gives a port, which is made if there is none of this name, to a client; returns its number
+    /// and its largest frame.
+    ///
+    /// # Errors
+    /// The port is open already or no ring port, or the data process refused.
+    pub async fn attach(&mut self, name: &str, attach: Attach) -> Result<(u32, u32), ApiError> {
+        self.can_attach()?;
+        self.check_quarantine(name, attach.client.uid)?;
+        self.drop_hung_up(name).await?;
+        let known = match self.port(name) {
+            Ok(port) if port.spec.kind != PortKind::Ring || port.is_open() => {
+                let reason = format!("{}:{name} is in use", self.name);
+                return Err(ApiError::new(ErrorCode::Busy, reason, "open another port"));
+            }
+            Ok(port) => Some(port.id),
+            Err(_) => None,
+        };
+        let charge = self.charge(known, attach.client.uid)?;
+        let id = match known {
+            Some(id) => {
+                self.vacate(id).await?;
+                id
+            }
+            None => self.next_id()?,
+        };
+        let gone = Gone::Client { switch: self.name.clone(), port: name.into() };
+        let watch = self.environment.hangups.watch(&attach.token, gone);
+        let watch = watch.map_err(|e| system("Cannot watch a token", e))?;
+        let mut port =
+            self.ports.remove(&id).unwrap_or_else(|| Port::new(id, name, attach.spec, false));
+        (port.attachment, port.fds) = (attach.attachment, vec![attach.memory, attach.token]);
+        (port.client, port.watch) = (Some(attach.client), Some(watch));
+        (port.failure, port.quarantined) = (None, false);
+        port.charges.take(charge, Some(attach.lent));
+        let largest = port.spec.policy.rules().max_frame() as u32;
+        let configured = port.configured;
+        self.names.insert(name.into(), id);
+        self.ports.insert(id, port);
+        if let Err(error) = self.tell_port(id).await {
+            self.detach(id);
+            if configured {
+                self.tell_port(id).await?
+            } else {
+                self.forget(id)
+            }
+            return Err(error);
+        }
+        Ok((u32::from(id), largest))
+    }
+
+    pub(super) fn can_attach(&self) -> Result<(), ApiError> {
+        match (&self.state, &self.failure) {
+            (SwitchState::Failed, Some(failure)) => Err(ApiError::new(
+                ErrorCode::DataProcess,
+                format!("{} is out of service", self.name),
+                failure.as_str(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// A name whose client has just died is free at once.
+    pub(super) async fn drop_hung_up(&mut self, name: &str) -> Result<(), ApiError> {
+        let Ok(port) = self.port(name) else { return Ok(()) };
+        let (Some(watch), Some(token)) = (port.watch, port.hangup_fd()) else { return Ok(()) };
+        if hangups::has_hung_up(token) {
+            self.clients_gone(&[(name.to_owned(), watch)]).await
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Takes a port from its client, as if that had closed it. There may be none of this name.
+    ///
+    /// # Errors
+    /// As [`clients_gone`](Self::clients_gone).
+    pub async fn close_port(&mut self, name: &str) -> Result<(), ApiError> {
+        match self.port(name).ok().and_then(|port| port.watch) {
+            Some(watch) => self.clients_gone(&[(name.to_owned(), watch)]).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Clients closed their last tokens: their ports go, or wait for the next ones.
+    ///
+    /// # Errors
+    /// The data process refused; the others went.
+    pub async fn clients_gone(&mut self, gone: &[(String, WatchId)]) -> Result<(), ApiError> {
+        let theirs = |(name, watch): &(String, WatchId)| {
+            self.port(name).ok().filter(|port| port.watch == Some(*watch))
+        };
+        let (stay, go): (Vec<_>, Vec<_>) =
+            gone.iter().filter_map(theirs).partition(|p| p.configured);
+        let ids = |ports: Vec<&Port>| ports.iter().map(|port| port.id).collect::<Vec<_>>();
+        let (stay, go) = (ids(stay), ids(go));
+        let mut done = self.remove_all(&go).await.and(self.vacate_all(&stay).await);
+        self.recharge_switch();
+        for id in stay {
+            done = done.and(self.tell_port(id).await);
+        }
+        done
+    }
+}

@@ -1,0 +1,228 @@
+//! What settings may be.
+
+use std::collections::BTreeMap;
+
+use fabric::VlanMode;
+use link::{Impairment, RateLimiter};
+
+use crate::{Policy, PortSpec, SwitchConfig, SwitchSpec, Topology, Wrong, users};
+
+/// Bytes of a switch's name: its socket's path must fit a socket address.
+pub const SWITCH_NAME: usize = 15;
+/// Bytes of a port's name: with its switch's it fits netmap's 64.
+pub const PORT_NAME: usize = 31;
+/// Most workers of a switch.
+pub const MAX_WORKERS: usize = 64;
+
+/// Checks a name of a switch (`max` [`SWITCH_NAME`]) or port ([`PORT_NAME`]).
+///
+/// # Errors
+/// Says what a name may be.
+pub fn check_name(name: &str, max: usize) -> Result<(), Wrong> {
+    let letter = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let good = (1..=max).contains(&name.len())
+        && name.chars().all(letter)
+        && name.starts_with(|c: char| c.is_ascii_alphanumeric());
+    if good {
+        return Ok(());
+    }
+    Err(Wrong::new(
+        format!("{name:?} is not a name"),
+        format!(
+            "use 1 to {max} of the characters a-z, A-Z, 0-9, '-', '_' and '.', and start with a \
+             letter or digit"
+        ),
+    ))
+}
+
+/// Checks a whole topology.
+///
+/// # Errors
+/// Names the first setting that cannot be.
+pub fn check(topology: &Topology) -> Result<(), Wrong> {
+    check_each(topology)?;
+    check_claims(topology)
+}
+
+/// Checks each setting by itself.
+///
+/// # Errors
+/// Names the first that cannot be.
+pub fn check_each(topology: &Topology) -> Result<(), Wrong> {
+    for (name, spec) in &topology.switch {
+        check_name(name, SWITCH_NAME)?;
+        check_switch(name, spec)?;
+    }
+    Ok(())
+}
+
+/// Checks that no two ports claim the same thing, and that those whose names are used are there.
+///
+/// # Errors
+/// Names both.
+pub fn check_claims(topology: &Topology) -> Result<(), Wrong> {
+    let mut claims = BTreeMap::new();
+    for (switch, spec) in &topology.switch {
+        for (port, port_spec) in &spec.port {
+            let name = format!("{switch}:{port}");
+            for (what, remedy) in claims_of(switch, port_spec) {
+                if let Some(other) = claims.insert(what.clone(), name.clone()) {
+                    return Err(Wrong::new(
+                        format!("{what} is used twice: by {other} and {name}"),
+                        remedy,
+                    ));
+                }
+            }
+            let mirrors = [&port_spec.policy.mirror_ingress, &port_spec.policy.mirror_egress];
+            let missing = mirrors.into_iter().flatten().find(|to| !spec.port.contains_key(*to));
+            if let Some(to) = missing {
+                let reason = format!("{name} is mirrored to {switch}:{to}, which is not there");
+                return Err(Wrong::new(
+                    reason,
+                    format!("add it before: toklat port add {switch}:{to}"),
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What only one port may have, in words, and what to do if two want it.
+fn claims_of(switch: &str, spec: &PortSpec) -> Vec<(String, &'static str)> {
+    // An address may be at another port in another VLAN: tables are looked up by both.
+    let place = match &spec.policy.vlan {
+        VlanMode::Unaware => Some(switch.to_owned()),
+        VlanMode::Access(id) => Some(format!("{switch}, VLAN {id}")),
+        VlanMode::Trunk { .. } => None,
+    };
+    let macs = place.into_iter().flat_map(|place| {
+        let claim = move |mac: &frame::Mac| format!("Address {mac} on {place}");
+        spec.policy.macs.iter().map(claim)
+    });
+    let remedy = "give each port an address of its own: --mac";
+    let mut claims: Vec<_> = macs.map(|claim| (claim, remedy)).collect();
+    let kind = spec.kind.settings().claim();
+    claims.extend(kind.map(|claim| (claim.what, claim.remedy)));
+    claims
+}
+
+/// Checks a switch and its ports.
+///
+/// # Errors
+/// Names the first setting that cannot be.
+pub fn check_switch(name: &str, spec: &SwitchSpec) -> Result<(), Wrong> {
+    check_config(name, &spec.config)?;
+    check_owner(name, spec.owner, spec.user)?;
+    for (what, value, most) in
+        [("sflow_rate", spec.sflow_rate, 1 << 24), ("sflow_polling_s", spec.sflow_polling_s, 3600)]
+    {
+        check_range(name, what, value.unwrap_or(1).into(), 1, most)?;
+    }
+    if spec.port.len() > usize::from(spec.config.max_ports) {
+        let reason = format!("{name} has {} ports", spec.port.len());
+        return Err(Wrong::new(reason, format!("raise max_ports from {}", spec.config.max_ports)));
+    }
+    for (port, port_spec) in &spec.port {
+        check_name(port, PORT_NAME)?;
+        let name = format!("{name}:{port}");
+        check_port(&name, port_spec, &spec.config)?;
+        check_owner(&name, port_spec.owner, spec.user)?;
+    }
+    Ok(())
+}
+
+/// Checks that what a tenant's switch has is the tenant's; `name` is for the message.
+///
+/// # Errors
+/// Its owner is another user.
+pub fn check_owner(name: &str, owner: Option<u32>, user: Option<u32>) -> Result<(), Wrong> {
+    match (owner, user) {
+        (Some(owner), Some(user)) if owner != user => {
+            let (owner, user) = (users::name(owner), users::name(user));
+            let reason = format!("{name} belongs to {owner}, and its switch is {user}'s");
+            Err(Wrong::new(reason, "leave the owner out, or add a switch for each user"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn check_config(name: &str, config: &SwitchConfig) -> Result<(), Wrong> {
+    let workers = config.workers.len();
+    let ranges = [
+        ("max_ports", u64::from(config.max_ports), 1, 16_384),
+        ("workers", workers as u64, 1, MAX_WORKERS as u64),
+        ("batch", u64::from(config.batch), 1, 1024),
+        ("fdb_entries", u64::from(config.fdb_entries), 16, 1 << 22),
+        ("stall_timeout_ms", u64::from(config.stall_timeout_ms), 0, 10_000),
+        ("max_guest_memory", config.max_guest_memory, 1 << 20, i64::MAX as u64),
+        ("max_mapped_memory", config.max_mapped_memory, 1 << 30, i64::MAX as u64),
+        ("max_region_memory", config.max_region_memory, 4096, i64::MAX as u64),
+    ];
+    for (what, value, least, most) in ranges {
+        check_range(name, what, value, least, most)?;
+    }
+    let mut cpus: Vec<_> = config.workers.iter().filter_map(|worker| worker.cpu).collect();
+    cpus.sort_unstable();
+    if let Some(pair) = cpus.windows(2).find(|pair| pair[0] == pair[1]) {
+        let reason = format!("{name}: two workers are to run on CPU {}", pair[0]);
+        return Err(Wrong::new(reason, "name each CPU once"));
+    }
+    Ok(())
+}
+
+pub(crate) fn check_range(
+    name: &str,
+    what: &str,
+    value: u64,
+    least: u64,
+    most: u64,
+) -> Result<(), Wrong> {
+    if (least..=most).contains(&value) {
+        return Ok(());
+    }
+    Err(Wrong::new(format!("{name}: {what} is {value}"), format!("use {least} to {most}")))
+}
+
+/// Checks a port; `name` is for the message.
+///
+/// # Errors
+/// Names the first setting that cannot be.
+pub fn check_port(name: &str, spec: &PortSpec, config: &SwitchConfig) -> Result<(), Wrong> {
+    let mtu = u64::from(spec.policy.mtu);
+    check_range(name, "mtu", mtu, 68, u64::from(Policy::MAX_MTU))?;
+    let last = config.workers.len().saturating_sub(1) as u64;
+    check_range(name, "worker", u64::from(spec.worker.unwrap_or(0)), 0, last)?;
+    let limiters = [&spec.policy.tx_rate_limiter, &spec.policy.rx_rate_limiter];
+    if let Err(error) = limiters.into_iter().flatten().try_for_each(RateLimiter::check) {
+        return Err(Wrong::new(format!("{name}: {error}"), "see --tx-limit and --rx-limit"));
+    }
+    let impairments = [&spec.policy.tx_impairment, &spec.policy.rx_impairment];
+    if let Err(error) = impairments.into_iter().flatten().try_for_each(Impairment::check) {
+        return Err(Wrong::new(format!("{name}: {error}"), "see --tx-impair and --rx-impair"));
+    }
+    if let Some(mac) = spec.policy.macs.iter().find(|mac| mac.is_group()) {
+        let remedy = "a port's own addresses are unicast: the first octet is even";
+        return Err(Wrong::new(format!("{name}: {mac} is a group address"), remedy));
+    }
+    if spec.policy.guard && spec.policy.macs.is_empty() {
+        let reason = format!("{name} is to be guarded, and has no address of its own");
+        return Err(Wrong::new(reason, "give it one: --mac, or macs in the topology"));
+    }
+    if let VlanMode::Trunk { allowed, native: Some(native) } = &spec.policy.vlan
+        && !allowed.is_empty()
+        && !allowed.contains(native)
+    {
+        let reason = format!("{name}: its native VLAN {native} is none of the trunk's");
+        return Err(Wrong::new(reason, "allow it, or leave it out"));
+    }
+    if !spec.policy.link && !spec.kind.settings().is_guest() {
+        let reason = format!("{name}: only a guest's port may have its link down");
+        return Err(Wrong::new(reason, "remove the port instead"));
+    }
+    let own = name.rsplit(':').next();
+    let mirrors = [&spec.policy.mirror_ingress, &spec.policy.mirror_egress];
+    if mirrors.into_iter().any(|m| m.as_deref() == own) {
+        return Err(Wrong::new(format!("{name} is mirrored to itself"), "name another port"));
+    }
+    spec.kind.settings().check(name, &spec.policy)
+}

@@ -1,0 +1,49 @@
+//! Frames in datagrams.
+
+use serde::{Deserialize, Serialize};
+
+use crate::place::{self, Place};
+use crate::{Claim, Kind, Policy, Wrong};
+
+/// Exchanges frames in datagrams (QEMU's `-netdev dgram`), between two Unix sockets or two UDP ports of this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Dgram {
+    /// Our end: a path, or 127.0.0.1:PORT.
+    #[cfg_attr(feature = "clap", arg(id = "dgram", long = "dgram", value_name = "PLACE"))]
+    #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::AnyPath))]
+    pub local: String,
+    /// The other end.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "PLACE"))]
+    #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::AnyPath))]
+    pub remote: String,
+}
+
+impl Kind for Dgram {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+        let Self { local, remote } = self;
+        place::check(port, local)?;
+        place::check(port, remote)?;
+        let is_path = |text: &str| matches!(Place::of(text), Place::Path(_));
+        if is_path(local) == is_path(remote) && local != remote {
+            return Ok(());
+        }
+        let reason = format!("{port}: no datagrams go from {local:?} to {remote:?}");
+        Err(Wrong::new(reason, "give two paths, or two addresses with their ports"))
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        Some(Claim::socket(&self.local))
+    }
+
+    fn describe(&self) -> String {
+        format!("datagrams, {} to {}", self.local, self.remote)
+    }
+
+    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
+        place::make_whole(&mut self.local)?;
+        place::make_whole(&mut self.remote)
+    }
+}

@@ -1,0 +1,206 @@
+//! The kinds of ports there are, and what each tells of itself.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Dgram, PcapRead, PcapWrite, Policy, Stream, Tap, VfioUser, VhostUser, Vxlan, Wrong};
+
+/// Hands the list of kinds to a macro: those without settings, and those with a struct of settings.
+#[macro_export]
+macro_rules! with_kinds {
+    ($with:ident) => {
+        $with! {
+            plain {
+                #[doc = "A program, or another client, that opens the port by its name."]
+                #[default]
+                Ring "ring",
+                #[doc = "Takes everything and sends nothing."]
+                Null "null",
+            }
+            set {
+                Tap "tap",
+                PcapRead "pcap_read",
+                PcapWrite "pcap_write",
+                VhostUser "vhost_user",
+                VfioUser "vfio_user",
+                Stream "stream",
+                Dgram "dgram",
+                Vxlan "vxlan",
+            }
+        }
+    };
+}
+
+/// What each kind of port tells of its settings.
+pub trait Kind: std::fmt::Debug {
+    /// Checks them; `port` and `policy` are the name and the rules of the port.
+    ///
+    /// # Errors
+    /// Names the first that cannot be.
+    fn check(&self, port: &str, policy: &Policy) -> Result<(), Wrong> {
+        let _ = (port, policy);
+        Ok(())
+    }
+
+    /// What no other port may have, too.
+    fn claim(&self) -> Option<Claim> {
+        None
+    }
+
+    /// In a few words, for tables.
+    fn describe(&self) -> String;
+
+    /// A guest sees the port as its network card, whose cable may be unplugged.
+    fn is_guest(&self) -> bool {
+        false
+    }
+
+    /// Fills in what the command line leaves out. `port` is the port's name without its switch.
+    ///
+    /// # Errors
+    /// A path has no absolute form, or an address is none.
+    fn complete(&mut self, port: &str) -> Result<(), Wrong> {
+        let _ = port;
+        Ok(())
+    }
+}
+
+/// What only one port may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// In words, as the beginning of a sentence.
+    pub what: String,
+    /// What to do if two want it.
+    pub remedy: &'static str,
+}
+
+impl Claim {
+    /// A socket of ours at `path`.
+    pub(crate) fn socket(path: &str) -> Self {
+        Self { what: format!("The socket {path}"), remedy: "give each port a socket of its own" }
+    }
+}
+
+/// A kind without settings.
+#[derive(Debug)]
+struct Plain(&'static str);
+
+impl Kind for Plain {
+    fn describe(&self) -> String {
+        self.0.into()
+    }
+}
+
+macro_rules! define {
+    (
+        plain { $(#[doc = $about:literal] $(#[$default:meta])? $Plain:ident $plain:literal,)* }
+        set { $($Set:ident $set:literal,)* }
+    ) => {
+        /// What a configured port is attached to.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(deny_unknown_fields)]
+        pub enum PortKind {
+            $(
+                #[doc = $about]
+                $(#[$default])?
+                #[serde(rename = $plain)]
+                $Plain,
+            )*
+            $(
+                #[doc = concat!("A [`", stringify!($Set), "`].")]
+                #[serde(rename = $set)]
+                $Set($Set),
+            )*
+        }
+
+        impl PortKind {
+            /// The word for it in files and in the API.
+            #[must_use]
+            pub const fn word(&self) -> &'static str {
+                match self {
+                    $(Self::$Plain => $plain,)*
+                    $(Self::$Set(_) => $set,)*
+                }
+            }
+
+            /// What it tells of itself.
+            #[must_use]
+            pub fn settings(&self) -> &dyn Kind {
+                match self {
+                    $(Self::$Plain => &Plain($plain),)*
+                    $(Self::$Set(settings) => settings,)*
+                }
+            }
+
+            /// Fills in what the command line leaves out: see [`Kind::complete`].
+            ///
+            /// # Errors
+            /// As there.
+            pub fn complete(&mut self, port: &str) -> Result<(), Wrong> {
+                match self {
+                    $(Self::$Plain => Ok(()),)*
+                    $(Self::$Set(settings) => settings.complete(port),)*
+                }
+            }
+        }
+
+        $(
+            impl From<$Set> for PortKind {
+                fn from(settings: $Set) -> Self {
+                    Self::$Set(settings)
+                }
+            }
+        )*
+    };
+}
+with_kinds!(define);
+
+impl fmt::Display for PortKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.settings().describe())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    #[test]
+    fn words_and_settings_are_as_they_were() {
+        for (text, kind) in [
+            (json!("ring"), PortKind::Ring),
+            (json!("null"), PortKind::Null),
+            (json!({"tap": {"ifname": "t"}}), Tap::called("t").into()),
+            (
+                json!({"pcap_read": {"path": "/a"}}),
+                PcapRead { path: "/a".into(), repeat: false, speed_percent: 100 }.into(),
+            ),
+            (json!({"pcap_write": {"path": "/a"}}), PcapWrite { path: "/a".into() }.into()),
+            (json!({"stream": {}}), Stream { address: None, client: false }.into()),
+            (json!({"vhost_user": {}}), VhostUser { path: None, client: false, queues: 16 }.into()),
+            (
+                json!({"dgram": {"local": "/a", "remote": "/b"}}),
+                Dgram { local: "/a".into(), remote: "/b".into() }.into(),
+            ),
+        ] {
+            assert_eq!(serde_json::from_value::<PortKind>(text.clone()).unwrap(), kind, "{text}");
+            let written = serde_json::to_value(&kind).unwrap();
+            let word = match &written {
+                Value::String(word) => word,
+                object => object.as_object().unwrap().keys().next().unwrap(),
+            };
+            assert_eq!(word, kind.word());
+            assert_eq!(serde_json::from_value::<PortKind>(written).unwrap(), kind);
+        }
+        for wrong in [
+            json!("tun"),
+            json!({"tap": {}}),
+            json!({"tap": {"ifname": "t", "mtu": 1}}),
+            json!({"tap": {"ifname": "t"}, "stream": {}}),
+        ] {
+            assert!(serde_json::from_value::<PortKind>(wrong.clone()).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! What a switch and each kind of port is made of, written once.
+//!
+//! The same types are the topology file, the control API, and most of the messages to a data process. Each kind of port
+//! is a struct in a file of its own. Its fields are the settings. Their documentation is what the command line's help, the
+//! API's schema and the manual say of them (features `clap` and `schemars`). [`Kind`] says what else is told of a kind.
+//! `docs/adding-a-port-kind.md` names the steps to a new one.
+
+mod bytes;
+mod check;
+#[cfg(feature = "clap")]
+pub mod flags;
+mod kind;
+mod nic;
+mod place;
+mod policy;
+mod quota;
+mod sflow;
+mod spec;
+mod switch;
+pub mod users;
+
+mod dgram;
+mod pcap_read;
+mod pcap_write;
+mod stream;
+mod tap;
+mod vfio_user;
+mod vhost_user;
+mod vxlan;
+
+pub use self::bytes::{NoBytes, parse_bytes};
+pub use self::check::{
+    MAX_WORKERS, PORT_NAME, SWITCH_NAME, check, check_claims, check_each, check_name, check_owner,
+    check_port, check_switch,
+};
+pub use self::dgram::Dgram;
+pub use self::kind::{Claim, Kind, PortKind};
+pub use self::nic::{Combine, Doorbell, NicConfig, NicModel};
+pub use self::pcap_read::PcapRead;
+pub use self::pcap_write::PcapWrite;
+pub use self::place::Place;
+pub use self::policy::{Interrupts, Policy};
+pub use self::quota::{Limit, NoLimit, Quota, Quotas};
+pub use self::sflow::Collector;
+pub use self::spec::{PortSpec, SwitchSpec, Topology};
+pub use self::stream::Stream;
+pub use self::switch::{Idle, SwitchConfig, WorkerConfig};
+pub use self::tap::Tap;
+pub use self::vfio_user::VfioUser;
+pub use self::vhost_user::VhostUser;
+pub use self::vxlan::Vxlan;
+
+/// A port's number in its switch: its place in every table of it.
+pub type PortId = u16;
+
+/// A setting that cannot be, and what to do about it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}; {remedy}")]
+pub struct Wrong {
+    /// What is wrong, with the value.
+    pub reason: String,
+    /// What to do next.
+    pub remedy: String,
+}
+
+impl Wrong {
+    /// Such a setting.
+    #[must_use]
+    pub fn new(reason: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { reason: reason.into(), remedy: remedy.into() }
+    }
+}

@@ -1,0 +1,118 @@
+//! Where a socket is.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use crate::Wrong;
+
+/// Bytes of the longest path of a socket: `sun_path`, and the zero byte after it.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Where a socket is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// A Unix socket.
+    Path(PathBuf),
+    /// TCP or UDP.
+    Inet(SocketAddr),
+}
+
+impl Place {
+    /// An address and port, else a path.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        text.parse().map_or_else(|_| Self::Path(text.into()), Self::Inet)
+    }
+
+    /// Where a port's socket is: as named, else in the runtime directory.
+    #[must_use]
+    pub fn of_port(dir: &Path, switch: &str, port: &str, named: Option<&str>) -> Self {
+        let default = || Self::Path(dir.join(format!("{switch}-{port}.sock")));
+        named.map_or_else(default, Self::of)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path(path) => path.display().fmt(f),
+            Self::Inet(address) => address.fmt(f),
+        }
+    }
+}
+
+/// Checks a socket's path, or an address and port. An address is this machine's: frames come in
+/// without any check of who sends them, and go out in the clear.
+pub(crate) fn check(port: &str, place: &str) -> Result<(), Wrong> {
+    match Place::of(place) {
+        Place::Path(_) => check_socket_path(port, place),
+        Place::Inet(address) if address.ip().is_loopback() && address.port() != 0 => Ok(()),
+        Place::Inet(address) => {
+            let reason = format!("{port}: {address} is no address and port of this machine's own");
+            let remedy = "use 127.0.0.1 or [::1], and a tunnel such as ssh -L to go further";
+            Err(Wrong::new(reason, remedy))
+        }
+    }
+}
+
+/// Checks a socket's path, if there is one.
+pub(crate) fn check_named(port: &str, path: Option<&String>) -> Result<(), Wrong> {
+    path.map_or(Ok(()), |path| check_socket_path(port, path))
+}
+
+fn check_socket_path(port: &str, path: &str) -> Result<(), Wrong> {
+    check_absolute(port, path)?;
+    if path.len() > MAX_SOCKET_PATH || path.contains('\0') {
+        let reason = format!("{port}: {path:?} is no path of a socket");
+        return Err(Wrong::new(reason, format!("use at most {MAX_SOCKET_PATH} bytes")));
+    }
+    Ok(())
+}
+
+/// Checks that a path is absolute.
+pub(crate) fn check_absolute(port: &str, path: &str) -> Result<(), Wrong> {
+    if Path::new(path).is_absolute() {
+        return Ok(());
+    }
+    let reason = format!("{port}: {path:?} is a relative path");
+    Err(Wrong::new(reason, "the daemon runs elsewhere: give the whole path"))
+}
+
+/// Makes a path absolute: the daemon opens it, and runs elsewhere.
+pub(crate) fn make_absolute(path: &mut String) -> Result<(), Wrong> {
+    let wrong = |why: String| Wrong::new(format!("{path:?} is no path: {why}"), "name a file");
+    let absolute = std::path::absolute(&*path).map_err(|error| wrong(error.to_string()))?;
+    let absolute = absolute.into_os_string().into_string();
+    *path = absolute.map_err(|_| wrong("the directory's name is not UTF-8".into()))?;
+    Ok(())
+}
+
+/// Makes it absolute if it is a path.
+pub(crate) fn make_whole(place: &mut String) -> Result<(), Wrong> {
+    if place.parse::<SocketAddr>().is_ok() {
+        return Ok(());
+    }
+    if is_meant_as_an_address(place) {
+        let reason = format!("{place} is no address with a port");
+        return Err(Wrong::new(reason, format!("use 127.0.0.1:PORT, or a path: ./{place}")));
+    }
+    make_absolute(place)
+}
+
+/// True for an IP address with something after it that is no port, which would be a strange name of a file.
+fn is_meant_as_an_address(text: &str) -> bool {
+    let host = text.rsplit_once(':').map_or(text, |(host, _)| host);
+    host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok() || host == "localhost"
+}
+
+/// " in NAME" for a network namespace.
+pub(crate) fn in_namespace(netns: Option<&String>) -> String {
+    netns.map_or_else(String::new, |netns| format!(" in {netns}"))
+}
+
+/// A socket in words: which end waits, and where.
+pub(crate) fn describe(protocol: &str, path: Option<&String>, client: bool) -> String {
+    let place = path.map_or("the default socket", String::as_str);
+    format!("{protocol}{} {place}", if client { ", connects to" } else { " at" })
+}

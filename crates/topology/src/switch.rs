@@ -1,0 +1,73 @@
+//! A switch.
+
+use serde::{Deserialize, Serialize};
+
+/// What a worker does when there is nothing to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Idle {
+    /// Spins up to 50 us after the last frame (500 us after an access to a card's registers), as long as that
+    /// pays, then sleeps; naps where owners share its CPU and would wake it for every frame.
+    #[default]
+    Auto,
+    /// Spins for ever.
+    Poll,
+    /// Sleeps at once.
+    Sleep,
+}
+
+/// A worker thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WorkerConfig {
+    /// The CPU it runs on; `None` for any.
+    pub cpu: Option<u16>,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SwitchConfig {
+    /// Most ports (at most 16,384).
+    pub max_ports: u16,
+    /// Its workers; at least one.
+    pub workers: Vec<WorkerConfig>,
+    /// What they do when idle.
+    pub idle: Idle,
+    /// Most frames a port hands in per turn (1 to 1,024).
+    pub batch: u16,
+    /// Entries of the forwarding table.
+    pub fdb_entries: u32,
+    /// Seconds after which a learned address is forgotten; 0 for never.
+    pub fdb_ageing_s: u32,
+    /// The stall time, in milliseconds: a sender waits for a lossless port while that frees any slot within it. Then the port
+    /// is stalled, and drops at once until there is room.
+    pub stall_timeout_ms: u32,
+    /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
+    #[serde(with = "crate::bytes")]
+    pub max_guest_memory: u64,
+    /// Most bytes that are mapped for all ports together; never more than half of the addresses that a process
+    /// has. Half of it is guaranteed to ports, in equal parts.
+    #[serde(with = "crate::bytes")]
+    pub max_mapped_memory: u64,
+    /// Most bytes of a region with rings, but of root's and the daemon's user's.
+    #[serde(with = "crate::bytes")]
+    pub max_region_memory: u64,
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        Self {
+            max_ports: 4096,
+            workers: vec![WorkerConfig::default()],
+            idle: Idle::Auto,
+            batch: 64,
+            fdb_entries: 8192,
+            fdb_ageing_s: 300,
+            stall_timeout_ms: 200,
+            max_guest_memory: 4 << 40,
+            max_mapped_memory: 64 << 40,
+            max_region_memory: 256 << 20,
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Emulated network cards, by vfio-user.
+
+use serde::{Deserialize, Serialize};
+
+use crate::check::check_range;
+use crate::place::{self, make_absolute};
+use crate::{Claim, Combine, Doorbell, Kind, NicConfig, Policy, Wrong};
+
+/// A virtual machine's emulated network card, by the vfio-user protocol (QEMU since 10.1, Cloud Hypervisor).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct VfioUser {
+    /// The socket that its front end connects to. Without, SWITCH-PORT.sock in the runtime directory.
+    #[serde(default)]
+    #[cfg_attr(feature = "clap", arg(id = "socket", long = "socket", value_name = "SOCKET"))]
+    #[cfg_attr(feature = "clap", arg(value_hint = clap::ValueHint::AnyPath))]
+    pub path: Option<String>,
+    /// What the guest sees, and how it is to be.
+    #[cfg_attr(feature = "clap", command(flatten))]
+    pub nic: NicConfig,
+}
+
+impl Kind for VfioUser {
+    fn check(&self, port: &str, _: &Policy) -> Result<(), Wrong> {
+        place::check_named(port, self.path.as_ref())?;
+        let nic = &self.nic;
+        let kind = nic.model.kind();
+        if nic.csb && !kind.csb {
+            let reason = format!("{port}: {} has no status block", kind.title);
+            return Err(Wrong::new(reason, "leave --csb out"));
+        }
+        if nic.doorbell == Doorbell::Shared && kind.shared_pages.is_none() {
+            let reason = format!("{port}: doorbells of {} cannot be shared", kind.title);
+            return Err(Wrong::new(reason, "take 82574l, or leave them as they are"));
+        }
+        let Some(combine) = nic.combine else { return Ok(()) };
+        let (frames, delay_us) = (combine.frames.into(), combine.delay_us.into());
+        check_range(port, "frames to combine", frames, 1, Combine::MAX_FRAMES.into())?;
+        check_range(port, "delay_us", delay_us, 1, Combine::MAX_DELAY_US.into())
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        self.path.as_ref().map(|path| Claim::socket(path))
+    }
+
+    fn describe(&self) -> String {
+        let place = self.path.as_deref().unwrap_or("the default socket");
+        format!("{} at {place}", self.nic.model.kind().title)
+    }
+
+    fn is_guest(&self) -> bool {
+        true
+    }
+
+    fn complete(&mut self, _: &str) -> Result<(), Wrong> {
+        self.path.as_mut().map_or(Ok(()), make_absolute)
+    }
+}

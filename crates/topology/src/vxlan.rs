@@ -1,0 +1,94 @@
+//! Tunnels to other hosts.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use frame::Vni;
+use serde::{Deserialize, Serialize};
+
+use crate::check::check_range;
+use crate::place::in_namespace;
+use crate::{Claim, Kind, Policy, Wrong};
+
+/// A VXLAN tunnel (RFC 7348) to other hosts: toklat, the Linux kernel, or any other end of VXLAN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "clap", derive(clap::Args))]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Vxlan {
+    /// The segment, 1 to 16,777,215; a host has one port in it at each local address.
+    #[cfg_attr(feature = "clap", arg(id = "vxlan", long = "vxlan", value_name = "VNI"))]
+    pub vni: Vni,
+    /// This host's address in the network between the hosts.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "IP"))]
+    pub local: IpAddr,
+    /// The other hosts' addresses there, 1 to 1,024; on the command line, give it once for each host.
+    #[cfg_attr(feature = "clap", arg(long = "peer", value_name = "IP", required = true))]
+    #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = Vxlan::MAX_PEERS)))]
+    pub peers: Vec<IpAddr>,
+    /// The UDP port of all of them.
+    #[serde(default = "vxlan_port")]
+    #[cfg_attr(feature = "clap", arg(id = "vxlan_port", long = "vxlan-port", value_name = "PORT"))]
+    #[cfg_attr(feature = "clap", arg(default_value_t = vxlan_port()))]
+    #[cfg_attr(feature = "clap", arg(value_parser = clap::value_parser!(u16).range(1..)))]
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 65_535)))]
+    pub port: u16,
+    /// The network namespace it is in: a name in /run/netns, a process id or an absolute path. Without, the daemon's.
+    #[serde(default)]
+    #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
+    pub netns: Option<String>,
+}
+
+const fn vxlan_port() -> u16 {
+    frame::VXLAN_PORT
+}
+
+impl Vxlan {
+    /// Most other hosts.
+    pub const MAX_PEERS: usize = 1024;
+
+    fn check_peers(&self, port: &str) -> Result<(), Wrong> {
+        let mut seen = BTreeSet::from([self.local]);
+        for peer in &self.peers {
+            if peer.is_ipv4() != self.local.is_ipv4() {
+                let reason = format!("{port}: {peer} and {} are not of one IP version", self.local);
+                let remedy = "use IPv4 for all hosts of a tunnel, or IPv6 for all";
+                return Err(Wrong::new(reason, remedy));
+            }
+            if !seen.insert(*peer) {
+                let what = if *peer == self.local { "this host" } else { "named twice" };
+                let reason = format!("{port}: the peer {peer} is {what}");
+                return Err(Wrong::new(reason, "name each of the other hosts once"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Kind for Vxlan {
+    fn check(&self, port: &str, policy: &Policy) -> Result<(), Wrong> {
+        if policy.lossless {
+            let reason = format!("{port}: a tunnel cannot be lossless");
+            let remedy = "leave lossless out: the network between the hosts loses frames";
+            return Err(Wrong::new(reason, remedy));
+        }
+        check_range(port, "peers", self.peers.len() as u64, 1, Self::MAX_PEERS as u64)?;
+        check_range(port, "port", self.port.into(), 1, u16::MAX.into())?;
+        let wrong = |ip: &&IpAddr| ip.is_unspecified() || ip.is_multicast();
+        if let Some(ip) = std::iter::once(&self.local).chain(&self.peers).find(wrong) {
+            let reason = format!("{port}: {ip} is no address of one host");
+            return Err(Wrong::new(reason, "name each host by its own address"));
+        }
+        self.check_peers(port)
+    }
+
+    fn claim(&self) -> Option<Claim> {
+        let at = SocketAddr::new(self.local, self.port);
+        let what = format!("VNI {} at {at}{}", self.vni, in_namespace(self.netns.as_ref()));
+        Some(Claim { what, remedy: "give each tunnel a VNI of its own" })
+    }
+
+    fn describe(&self) -> String {
+        format!("VXLAN {} at {}, {} peers", self.vni, self.local, self.peers.len())
+    }
+}
