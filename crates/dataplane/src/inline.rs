@@ -17,7 +17,7 @@ use std::ops::Range;
 use fabric::{Fdb, Filter, Monitor, PortSpec, Ports, VlanMode};
 use frame::Mac;
 use netring::Rings;
-use port::{MapGuard, Nanos};
+use port::{MapGuard, Nanos, Sole};
 
 use crate::attach::{self, AttachError, Attached, Exit};
 use crate::config::{Policy, PortId, SwitchConfig};
@@ -65,6 +65,8 @@ impl Inline {
         let fdb = state.open_fdb().ok_or(AttachError::Descriptors { expected })?;
         let timeout = u64::from(config.stall_timeout_ms) * Nanos::MILLI;
         let recorder = state.recorder().clone();
+        // SAFETY: this switch's egresses are reached through it alone, by a turn, which borrows it.
+        let sole = unsafe { Sole::new() };
         Ok(Self {
             state,
             fdb,
@@ -72,7 +74,7 @@ impl Inline {
             members: Vec::new(),
             served: Vec::new(),
             turns: 0,
-            tools: Tools::new(config.batch, timeout, true, recorder),
+            tools: Tools::new(config.batch, timeout, Some(sole), recorder),
             instances: 0,
             ageing_s: config.fdb_ageing_s,
         })

@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use fabric::{Fdb, Forwarder, PortMemory, Ports, Recorder, Sender, Sending, StallTime, Turn};
 use link::{Channel, Impairment, Limiter, Tally};
-use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch};
+use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch, Sole};
 use shmem::Shared;
 
 use crate::attach::{Exit, Heard, Source};
@@ -80,29 +80,33 @@ pub(crate) struct Tools {
     batch: usize,
     /// Nanoseconds a sender waits for a lossless receiver.
     pub stall_timeout: u64,
-    /// No other worker serves this switch.
-    only: bool,
     /// Where frames are recorded for who observes the switch.
     recorder: Shared<Recorder>,
 }
 
 impl Tools {
-    pub fn new(batch: u16, stall_timeout: u64, only: bool, recorder: Shared<Recorder>) -> Self {
+    /// Tools for batches of this size; `sole` is for the only worker of its switch.
+    pub fn new(
+        batch: u16,
+        stall_timeout: u64,
+        sole: Option<Sole>,
+        recorder: Shared<Recorder>,
+    ) -> Self {
         let batch = usize::from(batch.clamp(1, 1024));
         Self {
-            forwarder: Forwarder::new(batch).only(only).recording(recorder.clone()),
+            forwarder: Forwarder::new(batch).with_sole(sole).recording(recorder.clone()),
             scratch: Box::new(Scratch::new(batch)),
             spare: Vec::new(),
             batch,
             stall_timeout,
-            only,
             recorder,
         }
     }
 
     /// Uses batches of this size, and waits this long, from now on.
     pub fn set(&mut self, batch: u16, stall_timeout: u64) {
-        *self = Self::new(batch, stall_timeout, self.only, self.recorder.clone());
+        let sole = self.forwarder.take_sole();
+        *self = Self::new(batch, stall_timeout, sole, self.recorder.clone());
     }
 
     /// Starts with clean tools, after a panic has left them in doubt.

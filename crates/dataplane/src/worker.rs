@@ -31,7 +31,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use fabric::Recorder;
-use port::{Effects, MapGuard, Nanos};
+use port::{Effects, MapGuard, Nanos, Sole};
 use rustix::event::{Timespec, epoll};
 use shmem::Shared;
 
@@ -121,7 +121,9 @@ impl Worker {
         // Refused here, if at all: by an old kernel, or by somebody's filter of system calls.
         let mut space = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
         epoll::wait(&epoll, &mut space, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))?;
-        let (now, only) = (clock(), common.workers.len() == 1);
+        let now = clock();
+        // SAFETY: workers alone deliver to the ports of their switch, and this is the only one.
+        let sole = (common.workers.len() == 1).then(|| unsafe { Sole::new() });
         Ok(Self {
             common,
             number,
@@ -134,7 +136,7 @@ impl Worker {
             timers: Vec::new(),
             far: Vec::new(),
             late: Vec::new(),
-            tools: Tools::new(batch, stall_timeout, only, recorder),
+            tools: Tools::new(batch, stall_timeout, sole, recorder),
             idle,
             patience: Patience::default(),
             measure: None,

@@ -10,7 +10,7 @@
 //! several receivers (flooded, mirrored) are lossy; a unicast frame that a lossless receiver refuses
 //! stays with its sender as *stalled* and is tried again.
 
-use port::{Batch, DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, histogram_bucket};
+use port::{Batch, DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, Sole, histogram_bucket};
 
 use crate::ports::{Manner, PortEntry, QueueIdx};
 use crate::sender::{Stalled, Wait};
@@ -97,8 +97,6 @@ pub struct Forwarder {
     touched: Touched,
     /// Frames that are tried again; empty between calls.
     waiting: Vec<Stalled>,
-    /// Nobody else delivers to the same ports meanwhile.
-    only: bool,
 }
 
 impl Forwarder {
@@ -110,10 +108,16 @@ impl Forwarder {
         new
     }
 
-    /// With `only`, the caller says that no other forwarder delivers to the same ports at the same time.
+    /// With the token of a switch's only worker, it delivers without locks where it can.
     #[must_use]
-    pub fn only(self, only: bool) -> Self {
-        Self { only, ..self }
+    pub fn with_sole(mut self, sole: Option<Sole>) -> Self {
+        self.touched.sole = sole;
+        self
+    }
+
+    /// Gives the token back, for the forwarder that takes this one's place.
+    pub fn take_sole(&mut self) -> Option<Sole> {
+        self.touched.sole.take()
     }
 
     /// Makes room, so that the path itself allocates nothing.
@@ -158,7 +162,7 @@ impl Forwarder {
         from.gathered = frames;
         from.gathered_at = now;
         from.completed = 0;
-        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0, via: 0 };
+        let mut way = Way { ports, port, from, map, now, deliveries: 0, via: 0 };
         self.touched.recording.begin(now);
         let uniform = if scratch.any_offload() {
             self.classify_requests(&mut way, memory, fdb, scratch)
@@ -188,9 +192,9 @@ impl Forwarder {
             self.queues.clear();
             let list = List::plain(&ALL[..frames]);
             self.touched.queues.push(queue);
-            way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
+            way.send(&scratch.batch(map), queue, list, &mut self.touched);
         } else {
-            self.deliver_sorted(&mut way, scratch, frames);
+            self.send_sorted(&mut way, scratch, frames);
         }
         way.finish()
     }
@@ -216,7 +220,7 @@ impl Forwarder {
         }
         std::mem::swap(&mut from.stalled, &mut self.waiting);
         self.touched.recording.begin(now);
-        let mut way = Way { ports, port, from, map, now, only: self.only, deliveries: 0, via: 0 };
+        let mut way = Way { ports, port, from, map, now, deliveries: 0, via: 0 };
         for run in self.waiting.chunk_by(|a, b| (a.port, a.queue) == (b.port, b.queue)) {
             let to = ports.get(run[0].port).filter(|to| to.instance == run[0].instance);
             let Some(to) = to.filter(|to| u32::from(run[0].queue) < to.reach.queues) else {
@@ -233,7 +237,7 @@ impl Forwarder {
             let origins = Some(&self.origins[..]);
             let list = List { frames: &self.list, origins, destinations: &[], segments };
             self.touched.queues.push(queue);
-            way.deliver(&scratch.batch(map), queue, list, &mut self.touched);
+            way.send(&scratch.batch(map), queue, list, &mut self.touched);
         }
         self.waiting.clear();
         let dropped = way.give_up_waiting(stall, &scratch.batch(map), &self.touched);
@@ -274,9 +278,11 @@ pub struct StallTime {
     pub renewed: bool,
 }
 
-/// What deliveries leave behind.
+/// What deliveries need, and leave behind.
 #[derive(Debug, Default)]
 struct Touched {
+    /// No other forwarder delivers to the same ports.
+    sole: Option<Sole>,
     /// Queues to settle.
     queues: Vec<QueueIdx>,
     /// For receivers that do not take offload requests; made when there is the first.
@@ -291,8 +297,6 @@ struct Way<'a, E> {
     from: &'a mut Sender,
     map: &'a MapGuard<'a>,
     now: Nanos,
-    /// As [`Forwarder::only`].
-    only: bool,
     deliveries: usize,
     /// The host behind the port that sent the present frame, if the port is a tunnel.
     via: u16,

@@ -5,7 +5,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, MapGuard,
-    Nanos, OffloadSet, Picked, Scratch, Software,
+    Nanos, OffloadSet, Scratch, Software,
 };
 use shmem::Shared;
 
@@ -125,10 +125,6 @@ impl<E: Egress> Egress for Impaired<E> {
             inner.channel.admit(batch.pick(*i), (batch.offload(*i), 0), batch.now());
         }
         Delivered { finished: list.len() }
-    }
-
-    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _only: bool) -> bool {
-        false
     }
 
     /// Nothing: what is handed on later settles by itself.

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Limits, Nanos,
-    OffloadSet, Picked, Software,
+    OffloadSet, Software,
 };
 use shmem::Shared;
 
@@ -48,10 +48,6 @@ impl<E: Egress> Egress for Limited<E> {
             finished = list.len();
         }
         Delivered { finished }
-    }
-
-    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _only: bool) -> bool {
-        false
     }
 
     fn settle(&self, now: Nanos) -> Effects {

@@ -8,7 +8,10 @@
 //!
 //! Directions are named from the switch's side: an *ingress* hands frames in, an *egress* hands them
 //! out. Per batch, never per frame: virtual calls, fences, locks, clock reads, kicks.
-#![allow(unsafe_code, reason = "MapGuard is where the promise that mappings stay is made")]
+#![allow(
+    unsafe_code,
+    reason = "MapGuard and Sole are where promises about mappings and threads are made"
+)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod batch;
@@ -21,4 +24,4 @@ pub use counters::{
     histogram_bucket,
 };
 pub use frame::{Mac, Offload, OffloadSet, VlanId};
-pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos};
+pub use traits::{Delivered, Effects, Egress, Ingress, Limits, Nanos, Sole};

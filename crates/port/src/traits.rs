@@ -73,6 +73,21 @@ pub struct Delivered {
     pub finished: usize,
 }
 
+/// The right to deliver to a switch's egresses without their locks: the token of the only worker of its switch.
+#[derive(Debug)]
+pub struct Sole(());
+
+impl Sole {
+    /// The token for a switch with one worker.
+    ///
+    /// # Safety
+    /// As long as the token is used, no other thread delivers to an egress of the same switch.
+    #[must_use]
+    pub const unsafe fn new() -> Self {
+        Self(())
+    }
+}
+
 /// Where a port's owner hands frames in: one per send queue. Owned by one worker at a time.
 pub trait Ingress: Send {
     /// Takes up to `max` frames that the owner has published into `scratch`, counts them, and returns
@@ -93,9 +108,9 @@ pub trait Egress: Send + Sync {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered;
 
     /// Delivers and publishes a frame that comes alone and has no offload request, if that is simple; false, with nothing
-    /// delivered, if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such. `only` is the caller's
-    /// word that nobody else delivers here meanwhile: there is nothing to lock.
-    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _only: bool) -> bool {
+    /// delivered, if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such. With a token from
+    /// the owner of a switch with one worker there is nothing to lock.
+    fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _sole: Option<&Sole>) -> bool {
         false
     }
 
@@ -132,8 +147,8 @@ impl<E: Egress + ?Sized> Egress for Arc<E> {
     }
 
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
-        (**self).deliver_one(frame, limits, only)
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&Sole>) -> bool {
+        (**self).deliver_one(frame, limits, sole)
     }
 
     #[inline(always)]

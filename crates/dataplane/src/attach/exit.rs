@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use port::{
-    Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Picked, Software,
+    Batch, Delivered, Effects, Egress, FrameIdx, Limits, Nanos, OffloadSet, Picked, Software, Sole,
 };
 
 use super::ring::ReceiveQueue;
@@ -70,8 +70,8 @@ impl Egress for Exit {
     }
 
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
-        each!(self, egress => egress.deliver_one(frame, limits, only))
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&Sole>) -> bool {
+        each!(self, egress => egress.deliver_one(frame, limits, sole))
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 //! Pass 2: frames to their queues, in order, in the form in which they leave.
 
-use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch};
+use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch, Sole};
 
 use super::finish::{Delivery, Finisher, Handed};
 use super::{DROP, Destination, FLOOD, Forwarder, TAGGED, Tag, Touched, UNTAGGED, Way};
@@ -22,17 +22,18 @@ pub(super) struct Chain {
 /// Delivers frames that come alone for their queue, if that is simple; the other queues are left to `others`. By
 /// itself, so that all that the loop goes by is in registers.
 #[inline(never)]
-fn deliver_alone<E: Egress, const ONLY: bool>(
+fn send_singles<'t, E: Egress>(
     way: &mut Way<'_, E>,
     batch: &Batch<'_>,
     queues: &[QueueIdx],
     (chains, others): (&mut [Chain], &mut Vec<QueueIdx>),
+    sole: impl Fn() -> Option<&'t Sole>,
 ) {
     let ports = way.ports;
     for queue in queues {
         let (to, chain) = (ports.queue(*queue), &mut chains[*queue as usize]);
         let simple = chain.count == 1 && to.mirrors.is_empty();
-        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, ONLY) {
+        if simple && to.egress.deliver_one(batch.pick(chain.first), to.limits, sole()) {
             chain.count = 0;
         } else {
             others.push(*queue);
@@ -54,7 +55,7 @@ impl Chain {
 
 impl Forwarder {
     /// Pass 2 for batches that go several ways.
-    pub(super) fn deliver_sorted<E: Egress>(
+    pub(super) fn send_sorted<E: Egress>(
         &mut self,
         way: &mut Way<'_, E>,
         scratch: &mut Scratch,
@@ -67,7 +68,7 @@ impl Forwarder {
             (0..frames).for_each(|i| self.origins[i] = i as FrameIdx);
         }
         if !self.floods.is_empty() {
-            self.deliver_floods(way, scratch, aware);
+            self.send_floods(way, scratch, aware);
             // They took along what else was for their receivers.
             let chains = &self.chains;
             self.queues.retain(|queue| chains[*queue as usize].count > 0);
@@ -80,16 +81,16 @@ impl Forwarder {
                 while let Some(frame) = chain.pop(&self.next) {
                     self.push_in_form(way, scratch, queue, frame);
                 }
-                self.deliver_list(way, scratch, queue);
+                self.send_list(way, scratch, queue);
             }
         } else {
-            self.deliver_plain(way, &scratch.batch(way.map));
+            self.send_unchanged(way, &scratch.batch(way.map));
         }
     }
 
     /// Delivers what is left for each queue, as it came in.
     #[inline(never)]
-    fn deliver_plain<E: Egress>(&mut self, way: &mut Way<'_, E>, batch: &Batch<'_>) {
+    fn send_unchanged<E: Egress>(&mut self, way: &mut Way<'_, E>, batch: &Batch<'_>) {
         let Self { queues, others, chains, next, list, touched, .. } = self;
         touched.queues.extend_from_slice(queues);
         for soon in queues.chunks(AHEAD) {
@@ -98,9 +99,12 @@ impl Forwarder {
                 true => soon,
                 false => {
                     others.clear();
-                    match way.only {
-                        true => deliver_alone::<_, true>(way, batch, soon, (chains, others)),
-                        false => deliver_alone::<_, false>(way, batch, soon, (chains, others)),
+                    // Whether there are locks is known to the compiler in either loop.
+                    match &touched.sole {
+                        Some(sole) => {
+                            send_singles(way, batch, soon, (chains, others), || Some(sole));
+                        }
+                        None => send_singles(way, batch, soon, (chains, others), || None),
                     }
                     &others[..]
                 }
@@ -109,7 +113,7 @@ impl Forwarder {
                 let mut chain = std::mem::take(&mut chains[*queue as usize]);
                 list.clear();
                 list.extend(std::iter::from_fn(|| chain.pop(next)));
-                way.deliver(batch, *queue, List::plain(list), touched);
+                way.send(batch, *queue, List::plain(list), touched);
             }
         }
     }
@@ -144,12 +148,7 @@ impl Forwarder {
     }
 
     /// Delivers floods to every member, each merged in order with the unicasts to the same queue.
-    fn deliver_floods<E: Egress>(
-        &mut self,
-        way: &mut Way<'_, E>,
-        scratch: &mut Scratch,
-        aware: bool,
-    ) {
+    fn send_floods<E: Egress>(&mut self, way: &mut Way<'_, E>, scratch: &mut Scratch, aware: bool) {
         let filter = if aware { Filter::MAX } else { 0 };
         self.reached.fill(false);
         let members = way.ports.flood_members(filter);
@@ -166,7 +165,7 @@ impl Forwarder {
             let queue = to.reach.queue_for(way.port, way.from.queue, || &[]);
             if aware || self.chains[queue as usize].count > 0 {
                 deliveries += self.merge(way, scratch, to, queue, aware);
-                self.deliver_list(way, scratch, queue);
+                self.send_list(way, scratch, queue);
             } else {
                 // Nothing else goes there: the same list for all of them.
                 reach_somebody = true;
@@ -174,7 +173,7 @@ impl Forwarder {
                 let (frames, destinations) = (&self.floods[..], &self.destinations[..]);
                 let list = List { frames, origins: None, destinations, segments: 0 };
                 self.touched.queues.push(queue);
-                way.deliver(&scratch.batch(way.map), queue, list, &mut self.touched);
+                way.send(&scratch.batch(way.map), queue, list, &mut self.touched);
             }
         }
         if reach_somebody {
@@ -190,12 +189,7 @@ impl Forwarder {
     }
 
     /// Delivers what `list` holds.
-    fn deliver_list<E: Egress>(
-        &mut self,
-        way: &mut Way<'_, E>,
-        scratch: &Scratch,
-        queue: QueueIdx,
-    ) {
+    fn send_list<E: Egress>(&mut self, way: &mut Way<'_, E>, scratch: &Scratch, queue: QueueIdx) {
         if self.list.is_empty() {
             return;
         }
@@ -203,7 +197,7 @@ impl Forwarder {
         let destinations = &self.destinations;
         let list = List { frames: &self.list, origins, destinations, segments: 0 };
         self.touched.queues.push(queue);
-        way.deliver(&scratch.batch(way.map), queue, list, &mut self.touched);
+        way.send(&scratch.batch(way.map), queue, list, &mut self.touched);
     }
 
     /// Puts the floods that may reach `to` and the unicasts to `queue` into `list`, by number.
@@ -322,7 +316,7 @@ impl<'a> List<'a> {
 impl<E: Egress> Way<'_, E> {
     /// Hands `list` to `queue`, which the caller has noted as touched; keeps what a lossless receiver refuses.
     #[inline(always)]
-    pub(super) fn deliver(
+    pub(super) fn send(
         &mut self,
         batch: &Batch<'_>,
         queue: QueueIdx,
@@ -330,7 +324,7 @@ impl<E: Egress> Way<'_, E> {
         touched: &mut Touched,
     ) {
         if touched.recording.drops {
-            return self.deliver_recorded(batch, queue, list, touched);
+            return self.send_recorded(batch, queue, list, touched);
         }
         let to = self.ports.queue(queue);
         let handed = self.hand_out(batch, to, (list.frames, list.segments), to.limits, touched);
@@ -429,7 +423,7 @@ impl Touched {
     #[inline(never)]
     fn finish(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
         let finisher = self.finisher.get_or_insert_with(|| Box::new(Finisher::new()));
-        finisher.deliver(delivery, segments)
+        finisher.deliver_finished(delivery, segments)
     }
 }
 

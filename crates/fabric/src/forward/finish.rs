@@ -88,7 +88,7 @@ impl Finisher {
 
     /// Delivers the frames of a batch with requests; of the first one, `segments` have been delivered
     /// before.
-    pub fn deliver(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
+    pub fn deliver_finished(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
         let Delivery { to, batch, list, limits, .. } = *delivery;
         let takes = to.takes();
         let mut handed = Handed { segments, ..Handed::default() };
@@ -197,8 +197,8 @@ impl Finisher {
         handed.copies += count;
         // A receiver that completes checksums itself gets segments without them.
         software.checksums += if takes.checksum { 0 } else { done as u64 };
-        // A frame that is begun here and ended later counts as much less then.
-        software.segments = software.segments.wrapping_add(done as u64).wrapping_sub(frames as u64);
+        // What a frame became beyond itself: one that ends here has at least its last piece here.
+        software.segments += (done - frames) as u64;
         done == count
     }
 }

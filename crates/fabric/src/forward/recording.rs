@@ -146,10 +146,10 @@ impl<E: Egress> Way<'_, E> {
         }
     }
 
-    /// As [`deliver`](Self::deliver), a frame at a time, so that it shows which of them the receiver drops: what its
+    /// As [`send`](Self::send), a frame at a time, so that it shows which of them the receiver drops: what its
     /// counters say. Other workers that deliver to the same queue wait meanwhile.
     #[cold]
-    pub(super) fn deliver_recorded(
+    pub(super) fn send_recorded(
         &mut self,
         batch: &Batch<'_>,
         queue: QueueIdx,
@@ -162,7 +162,7 @@ impl<E: Egress> Way<'_, E> {
         let mut finished = 0;
         for frame in list.frames {
             let segments = if finished == 0 { list.segments } else { 0 };
-            let alone = received.filter(|_| !self.only).map(|received| &received.alone);
+            let alone = received.filter(|_| touched.sole.is_none()).map(|received| &received.alone);
             let alone = alone.map(|alone| alone.lock().unwrap_or_else(PoisonError::into_inner));
             let before = received.map(|received| drops(&received.counters));
             let one = (slice::from_ref(frame), segments);

@@ -8,7 +8,7 @@ use netring::layout::{
 };
 use port::{
     Batch, Delivered, DropReason, Effects, Egress, FrameIdx, Limits, Nanos, Offload, OffloadSet,
-    Picked, Software,
+    Picked, Software, Sole,
 };
 use shmem::{Buffers, Pool, Shared, SharedSlice, Windows};
 use spin::mutex::SpinMutex;
@@ -389,8 +389,8 @@ impl Egress for ReceiveQueue {
 
     /// That another ring of the port is at fault, or its memory failed, is seen when buffers are taken back.
     #[inline(always)]
-    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, only: bool) -> bool {
-        let _filling = (!only).then(|| self.filling.lock());
+    fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&Sole>) -> bool {
+        let _filling = sole.is_none().then(|| self.filling.lock());
         if self.out() >= self.warm.into() && !self.has_warm_buffers() {
             return false;
         }
