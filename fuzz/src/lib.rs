@@ -92,8 +92,9 @@ pub fn reading<T>(most: impl FnOnce(&T) -> u64, work: impl FnOnce() -> T) -> T {
 pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
     let mut scratch = Scratch::new(64);
     attached.source.disarm();
+    let _ = attached.source.attend(now);
     for queue in (0..attached.source.queues()).rev() {
-        let ingress = attached.source.queue(queue);
+        let Some(ingress) = attached.source.queue(queue) else { continue };
         let frames = ingress.gather(&mut scratch, 64, now);
         ingress.complete(frames);
         let _ = ingress.settle(now);
@@ -105,7 +106,7 @@ pub fn serve(attached: &mut Attached, frames_come: bool, now: Nanos) {
         }
         let _ = egress.settle(now);
     }
-    let _ = (attached.source.arm(), attached.source.deadline());
+    let _ = (attached.source.arm(now), attached.source.deadline(now));
 }
 
 /// Throws replies away: that nobody reads them would be the end of a connection.

@@ -94,11 +94,11 @@ impl Source for Queue {
         self.0.len()
     }
 
-    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
-        &mut self.0[queue]
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress> {
+        Some(self.0.get_mut(queue)?)
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _now: Nanos) -> bool {
         self.0.iter_mut().any(|queue| queue.0.arm())
     }
 

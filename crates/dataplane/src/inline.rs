@@ -216,7 +216,7 @@ impl Inline {
         let ports = self.served.len().max(1);
         if let Some(served) = self.served.get_mut(self.turns % ports) {
             // Where an owner that wants its port reset is heard.
-            served.source.disarm();
+            served.disarm();
         }
         frames
     }
@@ -238,6 +238,7 @@ impl Inline {
         let switch = Switch { ports, fdb, map: &map, now, draining: false, sleepless: true };
         let mut frames = 0;
         for served in self.served.get_mut(range).unwrap_or_default() {
+            let _ = served.attend(switch);
             frames += served.turn(&mut self.tools, switch, |_, _, _| ());
             if served.has_far_queues() {
                 frames += served.flush(&map, now, |_, _, _| ());

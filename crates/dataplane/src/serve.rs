@@ -8,7 +8,7 @@ use link::{Channel, Impairment, Limiter, Tally};
 use port::{DropReason, Effects, IngressCounters, MapGuard, Nanos, Scratch, Sole};
 use shmem::Shared;
 
-use crate::attach::{Exit, Heard, Source};
+use crate::attach::{Attended, Exit, Heard, Source};
 use crate::config::Policy;
 use crate::port_link::{self, Change, FarQueue};
 use crate::user::{Payer, excused};
@@ -46,8 +46,8 @@ pub(crate) struct Served {
     pub hot: bool,
     /// Its worker does not arm it before: its owner, whose traffic is heavy, is woken then.
     pub held_back_until: Nanos,
-    /// Its owner says things that are no frames.
-    listens: bool,
+    /// There is more to do than to move frames: when next, if ever.
+    attend_at: Option<Nanos>,
     pub counters: Shared<IngressCounters>,
     #[cfg(debug_assertions)]
     mishap: Option<fn()>,
@@ -137,7 +137,7 @@ impl Served {
     ) -> Self {
         let queues = (0..source.queues()).map(|queue| Queue::new(id, queue)).collect();
         let memory = PortMemory::default();
-        let listens = source.listens();
+        let attend_at = source.attends().then_some(Nanos(0));
         Self {
             id,
             source,
@@ -151,7 +151,7 @@ impl Served {
             busy_at: now,
             hot: false,
             held_back_until: now,
-            listens,
+            attend_at,
             counters,
             #[cfg(debug_assertions)]
             mishap: None,
@@ -224,14 +224,16 @@ impl Served {
 
     /// Asks its owner to wake us; as [`Source::arm`].
     #[inline]
-    pub fn arm(&mut self) -> bool {
-        self.touch(|source| source.arm())
+    pub fn arm(&mut self, now: Nanos) -> bool {
+        self.touch(|source| source.arm(now))
     }
 
     /// Takes that back.
     #[inline]
     pub fn disarm(&mut self) {
         self.touch(|source| source.disarm());
+        // Whatever it was woken for is done at the next turn.
+        self.attend_at = self.attend_at.map(|_| Nanos(0));
     }
 
     fn look_for_impediments(&mut self) {
@@ -318,14 +320,30 @@ impl Served {
         self.queues.iter().any(|queue| queue.sender.is_stalled())
     }
 
-    /// What its owner said in the last turn that was no frame.
+    /// Before a turn: does what sockets, registers and timers bring, if it is time. Returns what its owner
+    /// said that is no frame.
     #[inline]
-    pub fn heard(&mut self, now: Nanos) -> Option<Heard> {
-        let heard = if self.listens { self.source.heard() } else { None };
+    pub fn attend(&mut self, switch: Switch<'_>) -> Option<Heard> {
+        let Some(at) = self.attend_at else { return None };
+        if at > switch.now || switch.draining && !self.impeded {
+            return None;
+        }
+        self.attend_now(switch.now)
+    }
+
+    #[inline(never)]
+    fn attend_now(&mut self, now: Nanos) -> Option<Heard> {
+        let Attended { again, heard } = self.touch(|source| source.attend(now));
+        self.attend_at = Some(again);
         if heard.is_some() {
             self.busy_at = now;
         }
         heard
+    }
+
+    /// When it has work of its own accord, though it is armed.
+    pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.source.deadline(now).into_iter().chain(self.due()).min()
     }
 
     /// Gives up the frames that wait for a lossless receiver: the port goes.
@@ -382,7 +400,8 @@ impl Served {
         let frames = if self.impeded {
             self.gather_impeded(queue, tools, switch, effect)
         } else {
-            self.source.queue(queue).gather(&mut tools.scratch, tools.batch, switch.now)
+            let ingress = self.source.queue(queue);
+            ingress.map_or(0, |q| q.gather(&mut tools.scratch, tools.batch, switch.now))
         };
         if frames == 0 {
             return 0;
@@ -447,12 +466,16 @@ impl Served {
         let scratch = &mut tools.scratch;
         self.touch(|source| {
             copy(channel, scratch, switch);
-            source.queue(queue).complete(sent);
+            if let Some(ingress) = source.queue(queue) {
+                ingress.complete(sent);
+            }
         });
         self.count(channel.take_tally());
         if !switch.sleepless {
             fence(Ordering::SeqCst);
-            let effects = self.touch(|source| source.queue(queue).settle(switch.now));
+            let effects = self.touch(|source| {
+                source.queue(queue).map_or(Effects::default(), |q| q.settle(switch.now))
+            });
             if effects != Effects::default() {
                 effect(self.id, Side::Ingress(queue as u16), effects);
             }
@@ -475,7 +498,8 @@ impl Served {
                 max.min(limiter.allowance())
             }
         };
-        let frames = self.touch(|source| source.queue(queue).gather(scratch, max, now));
+        let frames =
+            self.touch(|source| source.queue(queue).map_or(0, |q| q.gather(scratch, max, now)));
         if let Some(limiter) = &mut self.limiter {
             limiter.charge_allowed(frames, scratch.bytes());
         }
@@ -493,7 +517,7 @@ impl Served {
         switch: Switch<'_>,
         effect: &mut impl FnMut(u16, Side, Effects),
     ) {
-        let ingress = self.source.queue(queue);
+        let Some(ingress) = self.source.queue(queue) else { return };
         let Queue { channel, lent_by_channel, .. } = &mut self.queues[queue];
         // Its owner has them back since they were admitted.
         let channel = channel.as_deref_mut().filter(|_| *lent_by_channel);

@@ -219,11 +219,11 @@ impl Worker {
                     wake_owner(table, state, late, (id, side), now);
                 }
             };
-            let turn = || port.turn(tools, switch, wake);
+            let turn = || (port.attend(switch), port.turn(tools, switch, wake));
             match catch_unwind(AssertUnwindSafe(turn)) {
-                Ok(gathered) => {
+                Ok((heard, gathered)) => {
                     frames += gathered;
-                    if let Some(heard) = port.heard(now) {
+                    if let Some(heard) = heard {
                         self.busy_at = now;
                         self.patience.heard(heard);
                     }
@@ -425,7 +425,7 @@ impl Worker {
     /// Arms the port at `hot[at]`, unless it has work.
     fn arm(&mut self, at: usize, now: Nanos) -> bool {
         let Some(port) = port_at(&mut self.ports, self.hot[at]) else { return false };
-        let has_work = self.unwatched.contains(&port.id) || port.arm();
+        let has_work = self.unwatched.contains(&port.id) || port.arm(now);
         // What it would send waits for tokens; what else it has to do, if anything, does not wait as long.
         let limit = port.opens_at(now).map(|at| at.min(now + LIMITED_NS)).filter(|_| has_work);
         if has_work && limit.is_none() {
@@ -433,8 +433,7 @@ impl Worker {
             return false;
         }
         port.hot = false;
-        let due = port.due();
-        if let Some(deadline) = port.source.deadline().into_iter().chain(limit).chain(due).min() {
+        if let Some(deadline) = port.deadline(now).into_iter().chain(limit).min() {
             let id = port.id;
             self.timers.retain(|(_, timer)| *timer != id);
             self.timers.push((deadline, id));

@@ -206,11 +206,12 @@ fn senders_wait_for_a_lossless_peer() {
 /// Everything that a source has, as whole frames of these lengths.
 fn gathered(source: &mut dyn Source, lens: &mut Vec<usize>) {
     let mut scratch = Scratch::new(8);
-    let frames = source.queue(0).gather(&mut scratch, 8, Nanos(u64::MAX));
+    let _ = source.attend(Nanos(u64::MAX));
+    let frames = source.queue(0).unwrap().gather(&mut scratch, 8, Nanos(u64::MAX));
     let mut all = vec![0; frames];
     scratch.judge(&guard(), &mut all, |_, len| len);
     lens.extend(all);
-    source.queue(0).complete(frames);
+    source.queue(0).unwrap().complete(frames);
 }
 
 fn guard() -> MapGuard<'static> {
@@ -276,10 +277,11 @@ fn regression_output_that_begins_to_wait_wakes_an_armed_stream() {
     let port = stream::attach(OwnedFd::from(ours).into(), &state.port(0).unwrap(), false).unwrap();
     let (mut source, egress) = (port.source, &port.egresses[0]);
     let turn = |source: &mut dyn Source, now| {
-        assert_eq!(source.queue(0).gather(&mut Scratch::new(1), 1, now), 0);
+        let _ = source.attend(now);
+        assert_eq!(source.queue(0).unwrap().gather(&mut Scratch::new(1), 1, now), 0);
     };
     turn(&mut *source, Nanos(0));
-    assert!(!source.arm());
+    assert!(!source.arm(Nanos(0)));
     let is_woken = |source: &dyn Source| {
         let fds = source.wake_fds();
         let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();

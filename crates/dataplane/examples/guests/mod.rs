@@ -105,8 +105,8 @@ impl Source for Queue {
         self.0.len()
     }
 
-    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
-        &mut self.0[queue]
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress> {
+        Some(self.0.get_mut(queue)?)
     }
 }
 

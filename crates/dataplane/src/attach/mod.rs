@@ -33,15 +33,35 @@ pub enum Heard {
     Asked,
 }
 
-/// A port's sending side as its home worker sees it: one ingress per send queue, and how to sleep.
+/// What [`Source::attend`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a port is attended again when it says"]
+pub struct Attended {
+    /// When to come again, while the port is polled. A port that was armed and woken is not asked.
+    pub again: Nanos,
+    /// What its owner said, if it said something: it is about to say more.
+    pub heard: Option<Heard>,
+}
+
+impl Attended {
+    /// Come again at the next turn.
+    #[inline]
+    pub const fn next_turn(now: Nanos) -> Self {
+        Self { again: now, heard: None }
+    }
+}
+
+/// A port's sending side as its home worker sees it: one ingress per send queue, what else is to be
+/// done, and how to sleep.
 pub trait Source: Send {
     /// Send queues.
     fn queues(&self) -> usize;
 
-    /// Send queue `queue`, which is below [`queues`](Self::queues).
-    fn queue(&mut self, queue: usize) -> &mut dyn Ingress;
+    /// Send queue `queue`; there is one below [`queues`](Self::queues).
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress>;
 
-    /// The descriptors of which one becomes readable, or is signalled anew, when an armed port has work.
+    /// The descriptors of which one becomes readable, or is signalled again, when an armed port has
+    /// work.
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -49,14 +69,24 @@ pub trait Source: Send {
     /// A worker serves the port from now on: what happened while none did is to be looked at.
     fn begin(&mut self) {}
 
+    /// True if there is more to do than to move frames: [`attend`](Self::attend) does it. Asked once.
+    fn attends(&self) -> bool {
+        false
+    }
+
+    /// Does what sockets, registers and timers bring beside frames.
+    fn attend(&mut self, _now: Nanos) -> Attended {
+        Attended { again: Nanos(u64::MAX), heard: None }
+    }
+
     /// Asks the owner to wake us. True if there is work already, or became while we asked: then the
     /// port is not armed.
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _now: Nanos) -> bool {
         false
     }
 
     /// When an armed port has work of its own accord.
-    fn deadline(&self) -> Option<Nanos> {
+    fn deadline(&self, _now: Nanos) -> Option<Nanos> {
         None
     }
 
@@ -65,13 +95,8 @@ pub trait Source: Send {
         true
     }
 
-    /// Takes that back, and whatever made the descriptor readable.
+    /// Takes [`arm`](Self::arm) back, and whatever made the descriptor readable.
     fn disarm(&mut self) {}
-
-    /// Its owner says things that are no frames, of which [`heard`](Self::heard) tells.
-    fn listens(&self) -> bool {
-        false
-    }
 
     /// True if its owner can send no more before it is served.
     fn is_full(&self) -> bool {
@@ -80,11 +105,6 @@ pub trait Source: Send {
 
     /// The port's user is at fault, of this: tells the owner, without a wake-up.
     fn give_up(&mut self, _fault: Fault) {}
-
-    /// What its owner said last, if it did since this was asked last: it is about to say more.
-    fn heard(&mut self) -> Option<Heard> {
-        None
-    }
 }
 
 /// A port's two halves, made of an attachment.

@@ -120,13 +120,13 @@ impl Process {
         }
         device.is_quiet();
         let down = self.state.port(id).and_then(|state| null::down(&state).ok());
-        self.install(id, down.unwrap_or_else(null::vacant), 0);
+        self.install(id, down.unwrap_or_else(null::vacant));
     }
 
     /// Makes a device's halves anew.
     fn rouse(&mut self, id: PortId, device: &mut Server) {
         match device.halves(clock()) {
-            Ok(attached) => self.install(id, attached, device.transmit_queues()),
+            Ok(attached) => self.install(id, attached),
             Err(error) => {
                 self.say(id, "disconnected", format_args!("disconnected its front end: {error}"));
                 device.end();

@@ -164,20 +164,20 @@ impl Process {
         }
         let state = self.state.port(id)?;
         if guest.live {
-            self.install(id, null::down(&state).ok()?, 0);
+            self.install(id, null::down(&state).ok()?);
         }
         if state.has_failed() {
             guest.begin_at_bases();
             return None;
         }
         let (attached, refused) = guest.halves().ok()?;
-        self.install(id, attached, guest.transmit_queues());
+        self.install(id, attached);
         refused
     }
 
-    /// Replaces a port's halves by those of a guest that has so many transmit queues; returns when no
-    /// worker uses the old ones, which are dropped. One whose code panicked gets none.
-    pub(super) fn install(&mut self, id: PortId, attached: Attached, transmit_queues: u16) {
+    /// Replaces a port's halves; returns when no worker uses the old ones, which are dropped. One whose
+    /// code panicked gets none.
+    pub(super) fn install(&mut self, id: PortId, attached: Attached) {
         let Some(worker) = self.record(id).ok().map(|record| record.worker) else { return };
         let began = clock();
         let old = self.release(id, worker);
@@ -191,7 +191,7 @@ impl Process {
         let instance = self.instances;
         let Ok(record) = self.record(id) else { return };
         record.spec.instance = instance;
-        record.spec.send_queues = transmit_queues;
+        record.spec.send_queues = source.queues() as u16;
         record.bells = bells;
         let ring = record.bells.clone();
         let counters = record.spec.counters.clone();

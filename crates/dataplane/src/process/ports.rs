@@ -100,7 +100,6 @@ impl Process {
         let Halves { attached, monitor, guest, device, tunnel } =
             halves.map_err(|e| explain(&e))?;
         let Attached { source, egresses, bells } = attached;
-        let send_queues = device.as_ref().map(|device| device.transmit_queues());
         let counters = state.ingress().ok_or("The port's counters are missing")?;
         let worker = self.choose_worker(config.worker);
         self.instances += 1;
@@ -111,7 +110,7 @@ impl Process {
             instance: self.instances,
             name: config.name.clone(),
             rules: config.policy.rules(),
-            send_queues: send_queues.unwrap_or_else(|| source.queues() as u16),
+            send_queues: source.queues() as u16,
             counters: counters.clone(),
             linked: receiving.exits,
             egresses,

@@ -36,8 +36,8 @@ impl Source for Broken {
         1
     }
 
-    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
-        self
+    fn queue(&mut self, _queue: usize) -> Option<&mut dyn Ingress> {
+        Some(self)
     }
 }
 

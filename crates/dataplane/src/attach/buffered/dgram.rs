@@ -12,15 +12,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use fabric::Rules;
 use jail::strangers::{Descriptor, Inlet};
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
-    IngressCounters, Limits, Nanos, Scratch, Software,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, IngressCounters,
+    Limits, Nanos, Scratch, Software,
 };
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SocketType};
 use shmem::{Bytes, Shared};
 
-use crate::attach::{AttachError, Attached, Bells, Source};
+use super::{Buffered, Dry, Reader, is_readable};
+use crate::attach::{AttachError, Attached, Bells};
 use crate::state::PortState;
 use crate::user::Payer;
 
@@ -30,8 +30,6 @@ const AT_ONCE: usize = 64;
 const MAX_FRAME: usize = Rules::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
 /// Distance of the buffers for frames that are received.
 const STRIDE: usize = MAX_FRAME.next_multiple_of(64);
-/// How long a socket found empty is not read again, unless epoll says that there is something.
-const DRY_NS: u64 = 20_000;
 
 /// Attaches a datagram socket.
 ///
@@ -51,9 +49,9 @@ pub fn attach(socket: Descriptor, state: &PortState) -> Result<Attached, AttachE
     let (socket, payer) = (Arc::clone(&socket), state.payer().clone());
     let egress = DgramEgress { socket: Arc::clone(&socket), payer: payer.clone(), sending };
     let (counters, buffers) = (ingress, Box::default());
-    let source = DgramIngress { socket, payer, counters, buffers, dry_at: None };
+    let source = DgramIngress { socket, payer, counters, buffers, dry: Dry::default() };
     Ok(Attached {
-        source: Box::new(source),
+        source: Box::new(Buffered::new([source])),
         egresses: vec![Arc::new(egress).into()],
         bells: Bells::None,
     })
@@ -66,16 +64,14 @@ struct DgramIngress {
     /// [`STRIDE`] bytes per frame of a batch, once there was one. Not touched between gathering frames
     /// and completing them.
     buffers: Box<[u8]>,
-    /// When the socket was found empty.
-    dry_at: Option<Nanos>,
+    dry: Dry,
 }
 
-impl Ingress for DgramIngress {
-    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
-        if max == 0 || self.dry_at.is_some_and(|at| now - at < DRY_NS) {
+impl Reader for DgramIngress {
+    fn read(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        if max == 0 || self.dry.is_recent(now) {
             return 0;
         }
-        self.dry_at = None;
         if self.buffers.is_empty() {
             self.buffers = vec![0; AT_ONCE * STRIDE].into();
         }
@@ -88,7 +84,7 @@ impl Ingress for DgramIngress {
         });
         let Ok(got) = got else {
             // Nothing there, or a peer that is not there.
-            self.dry_at = Some(now);
+            self.dry.set(now);
             return 0;
         };
         let (mut too_long, mut too_long_bytes) = (0, 0);
@@ -107,39 +103,16 @@ impl Ingress for DgramIngress {
         got - too_long as usize
     }
 
-    /// Nobody waits for buffers: the next batch may use them.
-    fn complete(&mut self, _frames: usize) {}
-
-    fn settle(&mut self, _now: Nanos) -> Effects {
-        Effects::default()
-    }
-}
-
-impl Source for DgramIngress {
-    fn queues(&self) -> usize {
-        1
-    }
-
-    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
-        self
-    }
-
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.socket.as_fd()]
     }
 
-    fn arm(&mut self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
-        let work = polled.is_ok() && fds[0].revents().contains(PollFlags::IN);
-        if work {
-            self.dry_at = None;
-        }
-        work
+    fn has_frames(&mut self) -> bool {
+        is_readable(&*self.socket)
     }
 
-    fn disarm(&mut self) {
-        self.dry_at = None;
+    fn read_again(&mut self) {
+        self.dry.clear();
     }
 }
 

@@ -1,6 +1,151 @@
 //! Ports whose frames come by system calls, into a buffer of the port's own.
+//!
+//! Nobody waits for such a buffer: a frame lies in it until the next batch is read, so there is
+//! nothing to give back and no owner to wake. What differs is a [`Reader`].
 
 pub mod dgram;
 pub mod pcap;
 pub mod stream;
 pub mod tap;
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use port::{Effects, Ingress, Nanos, Scratch};
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::{Attended, Source};
+
+/// How long a descriptor found empty is not read again, unless epoll says that there is something.
+const DRY_NS: u64 = 20_000;
+
+/// Where frames come from, and the buffer that they are read into.
+trait Reader: Send {
+    /// Reads up to `max` frames into `scratch`, counts them, and returns how many.
+    fn read(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize;
+
+    /// What becomes readable when there is something to read.
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    /// True if there is something to read now.
+    fn has_frames(&mut self) -> bool;
+
+    /// The descriptor was found empty; it is to be read again all the same.
+    fn read_again(&mut self) {}
+
+    /// When a frame is due that no descriptor tells of.
+    fn deadline(&self, _now: Nanos) -> Option<Nanos> {
+        None
+    }
+
+    /// True if it has something to [write](Self::write) at times.
+    fn writes(&self) -> bool {
+        false
+    }
+
+    /// Writes what waits.
+    fn write(&mut self, _now: Nanos) {}
+}
+
+/// A port of such readers, one for each send queue.
+struct Buffered<R>(Vec<Queue<R>>);
+
+impl<R: Reader> Buffered<R> {
+    fn new(readers: impl IntoIterator<Item = R>) -> Self {
+        Self(readers.into_iter().map(Queue).collect())
+    }
+}
+
+impl<R: Reader> Source for Buffered<R> {
+    fn queues(&self) -> usize {
+        self.0.len()
+    }
+
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress> {
+        Some(self.0.get_mut(queue)?)
+    }
+
+    fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.0.iter().flat_map(|queue| queue.0.wake_fds()).collect()
+    }
+
+    fn attends(&self) -> bool {
+        self.0.iter().any(|queue| queue.0.writes())
+    }
+
+    fn attend(&mut self, now: Nanos) -> Attended {
+        self.0.iter_mut().for_each(|queue| queue.0.write(now));
+        Attended::next_turn(now)
+    }
+
+    fn arm(&mut self, _now: Nanos) -> bool {
+        // Every queue is asked: one that has frames must not be thought dry.
+        let mut work = false;
+        for Queue(reader) in &mut self.0 {
+            if reader.has_frames() {
+                reader.read_again();
+                work = true;
+            }
+        }
+        work
+    }
+
+    fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.0.iter().filter_map(|queue| queue.0.deadline(now)).min()
+    }
+
+    fn disarm(&mut self) {
+        self.0.iter_mut().for_each(|queue| queue.0.read_again());
+    }
+}
+
+/// A send queue: one buffer.
+struct Queue<R>(R);
+
+impl<R: Reader> Ingress for Queue<R> {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        self.0.read(scratch, max, now)
+    }
+
+    /// Nobody waits for the buffer: the next batch may use it.
+    fn complete(&mut self, _frames: usize) {}
+
+    fn settle(&mut self, _now: Nanos) -> Effects {
+        Effects::default()
+    }
+}
+
+/// When a descriptor was found empty, if it was.
+#[derive(Debug, Default)]
+pub(super) struct Dry(Option<Nanos>);
+
+impl Dry {
+    /// True if it was found empty a moment ago.
+    pub fn is_recent(&mut self, now: Nanos) -> bool {
+        self.0 = self.0.filter(|at| now - *at < DRY_NS);
+        self.0.is_some()
+    }
+
+    /// True if it was found empty, and nothing was heard of it since.
+    pub fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// It is empty.
+    pub fn set(&mut self, now: Nanos) {
+        self.0 = Some(now);
+    }
+
+    /// There may be something.
+    pub fn clear(&mut self) {
+        self.0 = None;
+    }
+}
+
+/// True if a descriptor has something to read.
+pub(super) fn is_readable(fd: &impl AsFd) -> bool {
+    let mut fds = [PollFd::new(fd, PollFlags::IN)];
+    let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
+    polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
+}

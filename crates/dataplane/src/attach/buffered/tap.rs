@@ -16,15 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use frame::OFFLOAD_HEADER;
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
-    IngressCounters, Limits, Nanos, Offload, OffloadSet, Scratch, Software,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, IngressCounters,
+    Limits, Nanos, Offload, OffloadSet, Scratch, Software,
 };
-use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use shmem::{Bytes, Shared, Span};
 
-use crate::attach::{AttachError, Attached, Bells, Exit, Source};
+use super::{Buffered, Dry, Reader, is_readable};
+use crate::attach::{AttachError, Attached, Bells, Exit};
 use crate::state::PortState;
 
 /// Most queues of a tap.
@@ -35,8 +35,6 @@ const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLA
 const BUFFER: usize = OFFLOAD_HEADER + MAX_FRAME + 1;
 /// Bytes of frames that are gathered at a time.
 const BUFFERS: usize = 16 * BUFFER;
-/// How long a queue found empty is not read again, unless epoll says that there is something.
-const DRY_NS: u64 = 20_000;
 
 /// Attaches a tap by its queues. `uso` says that the kernel takes UDP to be segmented.
 ///
@@ -61,9 +59,9 @@ pub fn attach(queues: Vec<OwnedFd>, uso: bool, state: &PortState) -> Result<Atta
         let egress = TapEgress { tap: Arc::clone(&tap), takes, writing };
         egresses.push(Arc::new(egress).into());
         let counters = counters.clone();
-        ingresses.push(TapIngress { tap, counters, buffers: Vec::new(), dry_at: None });
+        ingresses.push(TapIngress { tap, counters, buffers: Vec::new(), dry: Dry::default() });
     }
-    let source = Box::new(TapSource { queues: ingresses });
+    let source = Box::new(Buffered::new(ingresses));
     Ok(Attached { source, egresses, bells: Bells::None })
 }
 
@@ -136,16 +134,14 @@ struct TapIngress {
     /// Frames of the last batch, one after the other. Not touched between gathering frames and
     /// completing them.
     buffers: Vec<u8>,
-    /// When the queue was found empty.
-    dry_at: Option<Nanos>,
+    dry: Dry,
 }
 
-impl Ingress for TapIngress {
-    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
-        if self.tap.is_gone() || self.dry_at.is_some_and(|at| now - at < DRY_NS) {
+impl Reader for TapIngress {
+    fn read(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+        if self.tap.is_gone() || self.dry.is_recent(now) {
             return 0;
         }
-        self.dry_at = None;
         if self.buffers.is_empty() {
             self.buffers = vec![0; BUFFERS];
         }
@@ -166,7 +162,7 @@ impl Ingress for TapIngress {
                     too_long_bytes += len as u64;
                 }
                 Got::Nothing => {
-                    self.dry_at = Some(now);
+                    self.dry.set(now);
                     break;
                 }
             }
@@ -177,53 +173,16 @@ impl Ingress for TapIngress {
         frames
     }
 
-    /// Nobody waits for buffers: the next batch may use them.
-    fn complete(&mut self, _frames: usize) {}
-
-    fn settle(&mut self, _now: Nanos) -> Effects {
-        Effects::default()
-    }
-}
-
-struct TapSource {
-    queues: Vec<TapIngress>,
-}
-
-impl Source for TapSource {
-    fn queues(&self) -> usize {
-        self.queues.len()
-    }
-
-    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
-        &mut self.queues[queue]
-    }
-
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
-        self.queues.iter().map(|queue| queue.tap.queue.as_fd()).collect()
+        vec![self.tap.queue.as_fd()]
     }
 
-    fn arm(&mut self) -> bool {
-        // Every queue is asked: one that has frames must not be thought dry.
-        self.queues.iter_mut().map(TapIngress::has_frames).filter(|work| *work).count() > 0
-    }
-
-    fn disarm(&mut self) {
-        self.queues.iter_mut().for_each(|queue| queue.dry_at = None);
-    }
-}
-
-impl TapIngress {
     fn has_frames(&mut self) -> bool {
-        if self.tap.is_gone() {
-            return false;
-        }
-        let mut fds = [PollFd::new(&self.tap.queue, PollFlags::IN)];
-        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
-        let work = polled.is_ok() && fds[0].revents().contains(PollFlags::IN);
-        if work {
-            self.dry_at = None;
-        }
-        work
+        !self.tap.is_gone() && is_readable(&self.tap.queue)
+    }
+
+    fn read_again(&mut self) {
+        self.dry.clear();
     }
 }
 

@@ -100,7 +100,6 @@ pub struct Server {
     shown: bool,
     /// The device of the present halves.
     device: Option<Arc<dyn Device>>,
-    transmit_queues: u16,
     /// What the keeper has.
     pub kept: Kept,
     ended: bool,
@@ -180,7 +179,6 @@ impl Server {
             doorbells: doorbells.map(Arc::new),
             shown: kept.is_some(),
             device: None,
-            transmit_queues: 0,
             kept: kept.unwrap_or_default(),
             ended: false,
             said: (false, None),
@@ -301,12 +299,6 @@ impl Server {
         self.device = None;
     }
 
-    /// Its transmit queues.
-    #[must_use]
-    pub fn transmit_queues(&self) -> u16 {
-        self.transmit_queues
-    }
-
     /// Plugs the cable in, or pulls it; for a time when no worker uses its registers.
     pub fn set_link(&mut self, up: bool, now: Nanos) {
         self.plug.link = up;
@@ -357,7 +349,6 @@ impl Server {
         let nudge = nudge.map_err(|_| AttachError::Descriptors { expected })?;
         let vectors = vectors.counted(counters.clone()).moderated(moderation).nudging(nudge);
         let vectors = Arc::new(vectors);
-        self.transmit_queues = transmit.len() as u16;
         self.device = Some(Arc::clone(&device));
         let wire = Arc::clone(&self.wire);
         let (config, interrupts) = (Arc::clone(&self.config), (Arc::clone(&vectors), pin));
@@ -391,7 +382,7 @@ impl Server {
         let vectors = Vectors::new(Arc::clone(&device), self.session.mode(), [].into(), line);
         let (wire, config) = (Arc::clone(&self.wire), Arc::clone(&self.config));
         let counters = self.state.bus().ok_or_else(missing)?;
-        (self.device, self.transmit_queues) = (Some(Arc::clone(&device)), 0);
+        self.device = Some(Arc::clone(&device));
         let bus = Bus::new(wire, (device, Vec::new()), config, (Arc::new(vectors), pin), counters);
         Ok(Attached { source: Box::new(bus), ..null::down(&self.state)? })
     }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use jail::strangers::Descriptor;
 use nic::device::{Device, Identity, Transmit};
 use nic::pci::Config;
-use port::{Effects, Ingress, Nanos, Scratch};
+use port::{Ingress, Nanos};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use shmem::Shared;
@@ -23,10 +23,9 @@ use super::message::{self, Access, HEADER, Header, MAX_READ, MULTI, ProtocolErro
 use super::mirror::Mirror;
 use super::session::{CONFIG, region_size};
 use crate::attach::guest::vectors::{Pin, Vectors};
-use crate::attach::{Heard, Source};
+use crate::attach::{Attended, Heard, Source};
 use crate::config::PortId;
 use crate::state::BusCounters;
-use crate::worker::clock;
 
 /// How often the socket of a port that is polled is read, and after something came.
 const READ_NS: (u64, u64) = (20_000, 4_000);
@@ -136,7 +135,7 @@ impl Wire {
     }
 }
 
-/// A device's registers, behind a socket: an ingress that never has a frame.
+/// A device's registers, behind a socket.
 struct Registers {
     wire: Arc<Wire>,
     device: Arc<dyn Device>,
@@ -206,14 +205,12 @@ impl Bus {
 
 impl Source for Bus {
     fn queues(&self) -> usize {
-        self.transmit.len() + 1
+        self.transmit.len()
     }
 
-    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
-        match self.transmit.get_mut(queue) {
-            Some(transmit) => &mut **transmit,
-            None => &mut self.registers,
-        }
+    #[inline]
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress> {
+        Some(&mut **self.transmit.get_mut(queue)?)
     }
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
@@ -226,10 +223,16 @@ impl Source for Bus {
         self.registers.ask_at = Some(Nanos(0));
     }
 
-    fn arm(&mut self) -> bool {
-        if self.registers.courier.is_some() {
-            self.registers.send_courier(clock());
-        }
+    fn attends(&self) -> bool {
+        true
+    }
+
+    fn attend(&mut self, now: Nanos) -> Attended {
+        self.registers.attend(now)
+    }
+
+    fn arm(&mut self, now: Nanos) -> bool {
+        self.registers.send_courier(now);
         // What changes the socket from here on is seen by whoever waits for it.
         let work = self.registers.is_rung()
             || self.transmit.iter_mut().any(|t| t.arm())
@@ -240,51 +243,50 @@ impl Source for Bus {
         work
     }
 
-    fn deadline(&self) -> Option<Nanos> {
+    fn deadline(&self, now: Nanos) -> Option<Nanos> {
         let frames = self.transmit.iter().filter_map(|transmit| transmit.deadline());
         let registers = &self.registers;
-        frames.chain(registers.ask_at).chain(registers.look_at()).chain(registers.carry_at()).min()
+        let looks = [registers.ask_at, registers.look_at(now), registers.carry_at(now)];
+        frames.chain(looks.into_iter().flatten()).min()
     }
 
     fn disarm(&mut self) {
         self.transmit.iter_mut().for_each(|transmit| transmit.disarm());
         self.registers.read_at = Nanos(0);
     }
-
-    fn listens(&self) -> bool {
-        true
-    }
-
-    fn heard(&mut self) -> Option<Heard> {
-        self.registers.heard.take()
-    }
 }
 
-impl Ingress for Registers {
-    #[inline]
-    fn gather(&mut self, _scratch: &mut Scratch, _max: usize, now: Nanos) -> usize {
+impl Registers {
+    /// Reads the socket, looks at doorbells and asks for interrupts, each when it is time.
+    fn attend(&mut self, now: Nanos) -> Attended {
         if self.ask_at.is_some_and(|at| at <= now) {
             self.ask_at = self.vectors.ask(now).due;
         }
         if self.mirror.as_ref().is_some_and(Mirror::is_rung) {
             self.be_rung(now);
         }
-        let gap = if now - self.heard_at < LIVELY_NS { READ_NS.1 } else { READ_NS.0 };
-        if now - self.read_at >= gap && !self.wire.is_parked() {
+        if now - self.read_at >= self.gap(now) && !self.wire.is_parked() {
             self.read_at = now;
             self.read(now);
         }
-        0
+        Attended { again: self.again(now), heard: self.heard.take() }
     }
 
-    fn complete(&mut self, _frames: usize) {}
-
-    fn settle(&mut self, _now: Nanos) -> Effects {
-        Effects::default()
+    /// Nanoseconds between two looks at the socket.
+    fn gap(&self, now: Nanos) -> u64 {
+        if now - self.heard_at < LIVELY_NS { READ_NS.1 } else { READ_NS.0 }
     }
-}
 
-impl Registers {
+    /// When there may be something to do, while the port is polled. Doorbells in memory are looked at
+    /// every turn.
+    fn again(&self, now: Nanos) -> Nanos {
+        if self.mirror.is_some() {
+            return now;
+        }
+        let read_at = self.read_at + self.gap(now);
+        self.ask_at.map_or(read_at, |at| at.min(read_at))
+    }
+
     /// True if a doorbell in memory was rung. Called before it sleeps: each time it was not, the next sleep
     /// is longer.
     fn is_rung(&mut self) -> bool {
@@ -294,8 +296,8 @@ impl Registers {
     }
 
     /// When to look at doorbells that wake nobody.
-    fn look_at(&self) -> Option<Nanos> {
-        self.mirror.as_ref().map(|_| clock() + self.nap)
+    fn look_at(&self, now: Nanos) -> Option<Nanos> {
+        self.mirror.as_ref().map(|_| now + self.nap)
     }
 
     fn be_rung(&mut self, now: Nanos) {
@@ -356,9 +358,9 @@ impl Registers {
     }
 
     /// When the courier is to have its turn, asleep.
-    fn carry_at(&self) -> Option<Nanos> {
+    fn carry_at(&self, now: Nanos) -> Option<Nanos> {
         // While it is the control thread's, nothing can be done; and who gives it back wakes us.
-        self.courier.as_ref().filter(|_| !self.wire.is_parked())?.deadline(clock())
+        self.courier.as_ref().filter(|_| !self.wire.is_parked())?.deadline(now)
     }
 
     /// As `read`; false if the rest is the control thread's.

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use jail::strangers::{Descriptor, Inlet};
 use netring::layout::{Control, Fault, RESERVED_BUFFERS, RingMemory, SlotWord};
-use port::{Counter, Ingress, OffloadSet};
+use port::{Counter, Ingress, Nanos, OffloadSet};
 use shmem::budget::Account;
 use shmem::{Buffers, LentWindow, Mapping, Memfd, Pool, Shared, Windows};
 
@@ -124,15 +124,16 @@ impl Source for RingPort {
         self.senders.len()
     }
 
-    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
-        &mut self.senders[queue]
+    #[inline]
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress> {
+        Some(self.senders.get_mut(queue)?)
     }
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.health.token.iter().map(|token| token.as_fd()).collect()
     }
 
-    fn arm(&mut self) -> bool {
+    fn arm(&mut self, _now: Nanos) -> bool {
         self.reset_if_wanted();
         self.senders.iter_mut().for_each(SendRing::check_memory);
         self.controls().for_each(|control| control.core_flags.0.wake.arm());

@@ -5,7 +5,7 @@
 //!   front end ---- socket: messages, descriptors ----> FrontEnd (control thread): Session, its rings
 //!       |                                                     | halves(): made anew when rings change
 //!   guest memory, mapped by both                              v
-//!       +---- queues, kicks (eventfds) ----> worker: Guest (Source, Transmit), Receive (Egress)
+//!       +---- queues, kicks (eventfds) ----> worker: Queues (Source, Transmit), Receive (Egress)
 //! ```
 //!
 //! Workers see ingresses and egresses only, and these only queues that run. Whatever a queue depends on
@@ -35,7 +35,7 @@ use shmem::budget::Account;
 
 use self::message::{ProtocolError, Receiver};
 use self::session::{Changes, Offer, Refused, Session};
-use self::source::{Announcement, Guest, Queue, Unplugged};
+use self::source::{Announcement, Queue, Queues, Unplugged};
 use super::guest::kept::Kept;
 use super::guest::moderation::Moved;
 use super::{AttachError, Attached, Bell, Bells, Exit, null};
@@ -263,12 +263,6 @@ impl FrontEnd {
         self.queue_pairs as u16
     }
 
-    /// Transmit queues that run.
-    #[must_use]
-    pub fn transmit_queues(&self) -> u16 {
-        (0..self.queue_pairs).filter(|pair| self.is_running(2 * pair + 1)).count() as u16
-    }
-
     /// Whom the queues of the present halves wake.
     #[must_use]
     pub fn bells(&self) -> Bells {
@@ -335,7 +329,7 @@ impl FrontEnd {
         let mut attached = null::down(&self.state)?;
         let announcement = self.announce.take().zip(self.state.ingress());
         let announcement = announcement.map(|(mac, counters)| Announcement::new(mac, counters));
-        attached.source = Box::new(Guest { queues, announcement });
+        attached.source = Box::new(Queues { queues, announcement });
         attached.bells = self.bells();
         if self.link && !receivers.is_empty() {
             attached.egresses = receivers.into_iter().map(Exit::from).collect();

@@ -16,9 +16,9 @@ use crate::user::Waker;
 const UNPLUGGED_BATCH: usize = 64;
 
 /// A guest's running transmit queues.
-pub struct Guest {
+pub struct Queues {
     pub queues: Vec<Queue>,
-    /// A last ingress, which sends one frame.
+    /// Takes the first queue's place, or that of one that does not run, until it is sent.
     pub announcement: Option<Announcement>,
 }
 
@@ -31,25 +31,28 @@ pub struct Queue {
     pub unplugged: Option<Unplugged>,
 }
 
-impl Source for Guest {
+impl Source for Queues {
     fn queues(&self) -> usize {
-        self.queues.len() + usize::from(self.announcement.is_some())
+        self.queues.len().max(usize::from(self.announcement.is_some()))
     }
 
-    fn queue(&mut self, queue: usize) -> &mut dyn Ingress {
-        match (self.queues.get_mut(queue), &mut self.announcement) {
-            (Some(queue), _) => queue,
-            (None, Some(announcement)) => announcement,
-            (None, None) => unreachable!("queue {queue} of a guest is below its number of queues"),
+    #[inline]
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress> {
+        if let Some(announcement) = &mut self.announcement
+            && queue == 0
+            && announcement.step != Step::Done
+        {
+            return Some(announcement);
         }
+        Some(self.queues.get_mut(queue)?)
     }
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.queues.iter().map(|queue| queue.kick.as_fd()).collect()
     }
 
-    fn arm(&mut self) -> bool {
-        let unsent = self.announcement.as_ref().is_some_and(|announcement| !announcement.sent);
+    fn arm(&mut self, _now: Nanos) -> bool {
+        let unsent = self.announcement.as_ref().is_some_and(|frame| frame.step != Step::Done);
         let work = unsent || self.queues.iter_mut().any(|queue| queue.transmit.arm());
         if work {
             self.disarm();
@@ -118,7 +121,15 @@ impl Unplugged {
 pub struct Announcement {
     frame: Box<[u8; Self::LEN]>,
     counters: Shared<IngressCounters>,
-    sent: bool,
+    step: Step,
+}
+
+/// How far an announcement is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Unsent,
+    Gathered,
+    Done,
 }
 
 impl Announcement {
@@ -133,23 +144,27 @@ impl Announcement {
         frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
         frame[22..28].copy_from_slice(&mac);
         frame[32..38].copy_from_slice(&mac);
-        Self { frame, counters, sent: false }
+        Self { frame, counters, step: Step::Unsent }
     }
 }
 
 impl Ingress for Announcement {
-    fn gather(&mut self, scratch: &mut Scratch, _max: usize, _now: Nanos) -> usize {
-        if self.sent {
+    fn gather(&mut self, scratch: &mut Scratch, max: usize, _now: Nanos) -> usize {
+        if max == 0 || self.step != Step::Unsent {
             return 0;
         }
-        self.sent = true;
+        self.step = Step::Gathered;
         self.counters.frames.add(1);
         self.counters.bytes.add(Self::LEN as u64);
         scratch.push(Bytes::of(&mut self.frame[..]).span());
         1
     }
 
-    fn complete(&mut self, _frames: usize) {}
+    fn complete(&mut self, frames: usize) {
+        if frames > 0 {
+            self.step = Step::Done;
+        }
+    }
 
     fn settle(&mut self, _now: Nanos) -> Effects {
         Effects::default()

@@ -6,17 +6,14 @@ use std::sync::Arc;
 
 use frame::{ETHERNET_HEADER, NoVxlan};
 use port::{DropReason, Effects, Ingress, IngressCounters, Nanos, Scratch};
-use rustix::event::{PollFd, PollFlags, Timespec};
 use shmem::{Bytes, Shared};
 
 use super::answers::Answer;
 use super::coalesce::{Coalescer, Part};
 use super::socket::{Arrived, Inbox};
 use super::{MAX_FRAME, Tunnel};
-use crate::attach::Source;
-
-/// How long a socket found empty is not read again, unless epoll says that there is something.
-const DRY_NS: u64 = 20_000;
+use crate::attach::buffered::{Dry, is_readable};
+use crate::attach::{Attended, Source};
 
 /// A tunnel's sending side, as its home worker sees it.
 pub(super) struct VxlanSource {
@@ -34,13 +31,13 @@ pub(super) struct VxlanSource {
     last: Option<(IpAddr, Option<u16>)>,
     /// What was said to senders in the last turn.
     answers: Vec<Answer>,
-    /// When the socket was found empty.
-    dry_at: Option<Nanos>,
+    /// Whether the socket was found empty.
+    dry: Dry,
 }
 
 impl VxlanSource {
     pub fn new(tunnel: Arc<Tunnel>, socket: OwnedFd, counters: Shared<IngressCounters>) -> Self {
-        let (inbox, next, last, dry_at) = (None, (0, 0), None, None);
+        let (inbox, next, last, dry) = (None, (0, 0), None, Dry::default());
         let coalescer = Box::new(Coalescer::new());
         Self {
             tunnel,
@@ -52,7 +49,7 @@ impl VxlanSource {
             coalescer,
             last,
             answers: Vec::new(),
-            dry_at,
+            dry,
         }
     }
 
@@ -61,10 +58,9 @@ impl VxlanSource {
         if self.next.0 < self.next.1 {
             return true;
         }
-        if self.dry_at.is_some_and(|at| now - at < DRY_NS) {
+        if self.dry.is_recent(now) {
             return false;
         }
-        self.dry_at = None;
         let inbox = self.inbox.get_or_insert_with(|| Box::new(Inbox::new()));
         match inbox.receive(self.socket.as_fd()) {
             Ok(count) if count > 0 => {
@@ -73,7 +69,7 @@ impl VxlanSource {
             }
             // Nothing there. An error of the socket's is one of its peers', and is gone once it was told.
             _ => {
-                self.dry_at = Some(now);
+                self.dry.set(now);
                 false
             }
         }
@@ -129,12 +125,6 @@ impl VxlanSource {
             scratch.set_via(*via);
         }
     }
-
-    fn is_readable(&self) -> bool {
-        let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-        let polled = rustix::event::poll(&mut fds, Some(&Timespec::default()));
-        polled.is_ok() && fds[0].revents().contains(PollFlags::IN)
-    }
 }
 
 /// The peer with this address; `last` is the one that was looked up last.
@@ -183,7 +173,6 @@ fn count_dropped(counters: &IngressCounters, reason: DropReason, (frames, bytes)
 
 impl Ingress for VxlanSource {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
-        self.tunnel.replicate();
         if max == 0 {
             return 0;
         }
@@ -216,25 +205,34 @@ impl Source for VxlanSource {
         1
     }
 
-    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
-        self
+    fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress> {
+        (queue == 0).then_some(self as _)
+    }
+
+    fn attends(&self) -> bool {
+        true
+    }
+
+    fn attend(&mut self, now: Nanos) -> Attended {
+        self.tunnel.replicate();
+        Attended::next_turn(now)
     }
 
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.socket.as_fd(), self.tunnel.bell.as_fd()]
     }
 
-    fn arm(&mut self) -> bool {
-        let work = self.tunnel.arm() || self.next.0 < self.next.1 || self.is_readable();
+    fn arm(&mut self, _now: Nanos) -> bool {
+        let work = self.tunnel.arm() || self.next.0 < self.next.1 || is_readable(&self.socket);
         if work {
             self.tunnel.disarm();
-            self.dry_at = None;
+            self.dry.clear();
         }
         work
     }
 
     fn disarm(&mut self) {
         self.tunnel.disarm();
-        self.dry_at = None;
+        self.dry.clear();
     }
 }

@@ -3,11 +3,12 @@
 use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 
-use port::{Effects, Ingress, IngressCounters, Nanos, Scratch};
+use port::{IngressCounters, Nanos, Scratch};
 use shmem::{Bytes, Shared, Span};
 
 use super::recording::{MAX_FILE, PcapError, Recording, parse};
-use crate::attach::{AttachError, Attached, Source};
+use crate::attach::buffered::{Buffered, Reader};
+use crate::attach::{AttachError, Attached};
 use crate::state::{PortState, SendState};
 
 /// Nanoseconds between the rounds of a recording of one frame.
@@ -44,7 +45,11 @@ fn play(
     let position = state.send(0).ok_or_else(missing)?;
     let next = if resume { position.taken.own() as usize } else { 0 };
     let player = Player::new(recording, repeat, speed_percent, (counters, position), next);
-    Ok(Attached { source: Box::new(player), egresses: Vec::new(), bells: Default::default() })
+    Ok(Attached {
+        source: Box::new(Buffered::new([player])),
+        egresses: Vec::new(),
+        bells: Default::default(),
+    })
 }
 
 /// The file's bytes. Its offset is shared with duplicates of the descriptor and stays as it is.
@@ -151,8 +156,8 @@ impl Player {
     }
 }
 
-impl Ingress for Player {
-    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
+impl Reader for Player {
+    fn read(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         let mut frames = 0;
         while frames < max && scratch.has_room() {
             let Some(due) = self.due(now).filter(|due| *due <= now) else { break };
@@ -171,36 +176,20 @@ impl Ingress for Player {
         frames
     }
 
-    /// The recording is never written: frames need not be given back.
-    fn complete(&mut self, _frames: usize) {}
-
-    fn settle(&mut self, _now: Nanos) -> Effects {
-        Effects::default()
-    }
-}
-
-impl Source for Player {
-    fn queues(&self) -> usize {
-        1
-    }
-
-    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
-        self
-    }
-
-    fn arm(&mut self) -> bool {
+    fn has_frames(&mut self) -> bool {
         let begun = self.since.is_some() && self.speed_percent != 0;
         self.next < self.frames.len() && !begun
     }
 
-    fn deadline(&self) -> Option<Nanos> {
-        self.due(Nanos(0))
+    fn deadline(&self, now: Nanos) -> Option<Nanos> {
+        self.due(now)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attach::Source;
     use crate::config::SwitchConfig;
     use crate::state::State;
     use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
@@ -223,23 +212,23 @@ mod tests {
 
     fn gathered(source: &mut dyn Source, now: u64) -> usize {
         let mut scratch = Scratch::new(8);
-        source.queue(0).gather(&mut scratch, 8, Nanos(now))
+        source.queue(0).unwrap().gather(&mut scratch, 8, Nanos(now))
     }
 
     #[test]
     fn frames_come_at_the_recorded_pace() {
         for (speed, factor) in [(100, 1000), (200, 500), (10, 10_000)] {
             let (_state, mut source) = player(&[5, 5, 6, 9], false, speed);
-            assert!(source.arm(), "the first frame is due at once");
+            assert!(source.arm(Nanos(0)), "the first frame is due at once");
             let start = 1_000_000;
             assert_eq!(gathered(&mut *source, start), 2);
-            assert!(!source.arm());
-            assert_eq!(source.deadline(), Some(Nanos(start + factor)));
+            assert!(!source.arm(Nanos(0)));
+            assert_eq!(source.deadline(Nanos(0)), Some(Nanos(start + factor)));
             assert_eq!(gathered(&mut *source, start + factor - 1), 0);
             assert_eq!(gathered(&mut *source, start + factor), 1);
-            assert_eq!(source.deadline(), Some(Nanos(start + 4 * factor)));
+            assert_eq!(source.deadline(Nanos(0)), Some(Nanos(start + 4 * factor)));
             assert_eq!(gathered(&mut *source, start + 100 * factor), 1, "late is not lost");
-            assert_eq!((source.deadline(), source.arm()), (None, false), "the end");
+            assert_eq!((source.deadline(Nanos(0)), source.arm(Nanos(0))), (None, false), "the end");
             assert_eq!(gathered(&mut *source, u64::MAX), 0);
         }
     }
@@ -251,17 +240,17 @@ mod tests {
         assert_eq!(times, [0, 1, 4, 6, 7, 10, 12, 13]);
         let (_state, mut source) = player(&[3], true, 100);
         assert_eq!(gathered(&mut *source, 7), 1);
-        assert_eq!(source.deadline(), Some(Nanos(7 + ROUND_NS)));
+        assert_eq!(source.deadline(Nanos(0)), Some(Nanos(7 + ROUND_NS)));
     }
 
     #[test]
     fn without_a_pace_all_is_due_at_once() {
         let (_state, mut source) = player(&[0, 1_000_000_000], false, 0);
         assert_eq!(gathered(&mut *source, 0), 2);
-        assert!(!source.arm());
+        assert!(!source.arm(Nanos(0)));
         let (_state, mut source) = player(&[0, 1_000_000_000], true, 0);
         assert_eq!((gathered(&mut *source, 0), gathered(&mut *source, 0)), (8, 8));
-        assert!(source.arm(), "there is always work");
+        assert!(source.arm(Nanos(0)), "there is always work");
     }
 
     #[test]

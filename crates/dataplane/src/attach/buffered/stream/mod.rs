@@ -22,15 +22,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use jail::strangers::{Descriptor, Inlet};
 use port::{
-    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, Ingress,
-    IngressCounters, Limits, Nanos, Scratch, Software,
+    Batch, Delivered, DropReason, Effects, Egress, EgressCounters, FrameIdx, IngressCounters,
+    Limits, Nanos, Scratch, Software,
 };
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketType};
 use shmem::{Bytes, Shared};
 
-use crate::attach::{AttachError, Attached, Bells, Source};
+use super::{Buffered, Dry, Reader};
+use crate::attach::{AttachError, Attached, Bells};
 use crate::state::PortState;
 use crate::user::Payer;
 
@@ -40,8 +41,6 @@ pub use fifo::Fifo;
 const PREFIX: usize = 4;
 /// Bytes of the longest frame: `NET_BUFSIZE` of QEMU.
 const MAX_FRAME: usize = (4 << 10) + (64 << 10);
-/// How long a socket found empty is not read again, unless epoll says that there is something.
-const DRY_NS: u64 = 20_000;
 /// How soon, and how late at most, a full socket is tried again.
 const RETRY_NS: (u64, u64) = (100_000, 10 * Nanos::MILLI);
 
@@ -84,11 +83,12 @@ pub fn attach(
         stream: Arc::clone(&stream),
         counters: ingress,
         inbox,
-        dry_at: None,
+        dry: Dry::default(),
         retry_at: None,
         backoff: RETRY_NS.0,
     };
-    Ok(Attached { source: Box::new(source), egresses: vec![stream.into()], bells: Bells::None })
+    let source = Box::new(Buffered::new([source]));
+    Ok(Attached { source, egresses: vec![stream.into()], bells: Bells::None })
 }
 
 /// What the two directions share.
@@ -228,8 +228,7 @@ struct StreamIngress {
     stream: Arc<Stream>,
     counters: Shared<IngressCounters>,
     inbox: Fifo,
-    /// When the socket was found empty.
-    dry_at: Option<Nanos>,
+    dry: Dry,
     /// When a full socket is tried again.
     retry_at: Option<Nanos>,
     backoff: u64,
@@ -283,7 +282,7 @@ impl StreamIngress {
         match got {
             Ok(0) => self.stream.close(),
             Ok(bytes) => self.inbox.fill(bytes),
-            Err(Errno::AGAIN | Errno::INTR) => self.dry_at = Some(now),
+            Err(Errno::AGAIN | Errno::INTR) => self.dry.set(now),
             Err(_) => self.stream.close(),
         }
         self.inbox.settle();
@@ -303,21 +302,15 @@ impl StreamIngress {
     }
 }
 
-impl Ingress for StreamIngress {
-    fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
-        if self.stream.waits.load(Ordering::Relaxed) {
-            self.flush(now);
-        }
+impl Reader for StreamIngress {
+    fn read(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         if self.stream.is_closed() {
             return 0;
         }
         let mut frames = self.take(scratch, max);
-        let dry = self.dry_at.is_some_and(|at| now - at < DRY_NS);
-        if frames == 0 && max > 0 && !dry && !self.stream.is_closed() {
-            self.dry_at = None;
-            if self.receive(now) {
-                frames = self.take(scratch, max);
-            }
+        let reads = frames == 0 && max > 0 && !self.dry.is_recent(now);
+        if reads && !self.stream.is_closed() && self.receive(now) {
+            frames = self.take(scratch, max);
         }
         if frames > 0 {
             // Before they are delivered: none is delivered twice.
@@ -328,49 +321,40 @@ impl Ingress for StreamIngress {
         frames
     }
 
-    /// Nobody waits for the buffer: the next batch may use it.
-    fn complete(&mut self, _frames: usize) {}
-
-    fn settle(&mut self, _now: Nanos) -> Effects {
-        Effects::default()
-    }
-}
-
-impl Source for StreamIngress {
-    fn queues(&self) -> usize {
-        1
-    }
-
-    fn queue(&mut self, _queue: usize) -> &mut dyn Ingress {
-        self
-    }
-
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         vec![self.stream.socket.as_fd(), self.stream.doorbell.as_fd()]
     }
 
     /// Epoll tells of what comes, not that there is room again: what waits is tried by the clock.
-    fn arm(&mut self) -> bool {
+    fn has_frames(&mut self) -> bool {
         if self.stream.waits.load(Ordering::Relaxed) && self.retry_at.is_none() {
             return true;
         }
         if self.stream.is_closed() {
             return false;
         }
-        self.dry_at.is_none() || {
+        !self.dry.is_set() || {
             let mut byte = [0];
             let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-            let work = !matches!(self.stream.socket.recv(&mut byte, flags), Err(Errno::AGAIN));
-            self.dry_at = self.dry_at.filter(|_| !work);
-            work
+            !matches!(self.stream.socket.recv(&mut byte, flags), Err(Errno::AGAIN))
         }
     }
 
-    fn deadline(&self) -> Option<Nanos> {
+    fn read_again(&mut self) {
+        self.dry.clear();
+    }
+
+    fn deadline(&self, _now: Nanos) -> Option<Nanos> {
         self.retry_at.filter(|_| self.stream.waits.load(Ordering::Relaxed))
     }
 
-    fn disarm(&mut self) {
-        self.dry_at = None;
+    fn writes(&self) -> bool {
+        true
+    }
+
+    fn write(&mut self, now: Nanos) {
+        if self.stream.waits.load(Ordering::Relaxed) {
+            self.flush(now);
+        }
     }
 }

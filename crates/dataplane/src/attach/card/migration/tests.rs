@@ -173,7 +173,8 @@ impl Bed {
         for state in [Error, Stop, Running, StopCopy, Resuming] {
             assert_eq!(self.to(state), Err(Errno::INVAL));
         }
-        assert!(self.server.halves(Nanos(1)).is_ok() && self.server.transmit_queues() == 0);
+        let halves = self.server.halves(Nanos(1));
+        assert!(halves.is_ok_and(|attached| attached.source.queues() == 0));
         self.ask(Request::Reset).unwrap();
         assert_eq!(self.state(), Running as u32);
         false
@@ -187,8 +188,8 @@ impl Bed {
         #[allow(unsafe_code, reason = "a test's promise about its own memory")]
         let map = unsafe { MapGuard::assume_mapped() };
         for now in [2, 3_000_000_000].map(Nanos) {
-            for queue in 0..attached.source.queues().saturating_sub(1) {
-                let ingress = attached.source.queue(queue);
+            for queue in 0..attached.source.queues() {
+                let ingress = attached.source.queue(queue).unwrap();
                 let frames = ingress.gather(&mut scratch, 64, now);
                 scratch.judge(&map, &mut [(); 64], |_, _| ());
                 ingress.complete(frames);
@@ -211,7 +212,7 @@ impl Bed {
             for at in (0..32).step_by(2).chain((0..0x6000).step_by(4)) {
                 device.read(0, at, &mut [0; 4][..if at < 32 { 2 } else { 4 }], now);
             }
-            let _ = (attached.source.arm(), attached.source.deadline());
+            let _ = (attached.source.arm(now), attached.source.deadline(now));
             attached.source.disarm();
         }
         drop(attached);
