@@ -255,11 +255,26 @@ fn regression_what_a_supervisor_did_not_take_in_time_is_kept_once_it_does() {
 fn regression_an_announcement_is_no_queue_of_the_guest() {
     let mut process = process(SwitchConfig { max_ports: 1, ..SwitchConfig::default() });
     let front_end = add_guest(&mut process, false);
-    message::send(&front_end, message::code::SEND_RARP, false, &[2; 8], &[]).unwrap();
-    process.serve_guest(0);
-    let record = process.ports[0].as_ref().unwrap();
-    assert!(record.guest.as_ref().unwrap().live, "it is announced");
-    assert_eq!(record.spec.send_queues, 0);
+    let mut say = |code, words: &[u64], fds: &[BorrowedFd<'_>]| {
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        message::send(&front_end, code, false, &bytes, fds).unwrap();
+        process.serve_guest(0);
+        let record = process.ports[0].as_ref().unwrap();
+        (record.guest.as_ref().unwrap().live, record.spec.send_queues)
+    };
+    // Whether a queue runs or not.
+    let announce = [u64::from_ne_bytes([2; 8])];
+    assert_eq!(say(message::code::SEND_RARP, &announce, &[]), (true, 1), "it is announced");
+    let memory = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::fs::ftruncate(&memory, 1 << 16).unwrap();
+    let kick = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
+    say(message::code::SET_FEATURES, &[1 << 32], &[]);
+    say(message::code::SET_MEM_TABLE, &[1, 0, 1 << 16, 1 << 40, 0], &[memory.as_fd()]);
+    say(message::code::SET_VRING_NUM, &[1 | 8 << 32], &[]);
+    let [descriptors, used, available] = [0, 1 << 12, 2 << 12].map(|at| (1 << 40) + at);
+    say(message::code::SET_VRING_ADDR, &[1, descriptors, used, available, 0], &[]);
+    assert_eq!(say(message::code::SET_VRING_KICK, &[1], &[kick.as_fd()]), (true, 1), "it runs");
+    assert_eq!(say(message::code::SEND_RARP, &announce, &[]), (true, 1), "and is announced");
     process.finish();
 }
 
