@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 
 use crate::tool::{self, cargo};
-use crate::{atomics, house, perf, size};
+use crate::{atomics, house, perf, registers, size};
 
 const AARCH64: &str = "aarch64-unknown-linux-gnu";
 /// Targets without an operating system, and the crates that are built for them.
@@ -36,6 +36,7 @@ pub fn run() -> Result<()> {
     }
     must("sizes", size::report());
     must("atomics", atomics::check());
+    must("registers", registers::check());
     must("rules of the house", house::check());
     if has_target(AARCH64) {
         let target = ["check", "--workspace", "--quiet", "--target", AARCH64];

@@ -13,6 +13,7 @@ mod guest;
 mod house;
 mod perf;
 mod qemu;
+mod registers;
 mod schemathesis;
 mod setup;
 mod size;
@@ -35,6 +36,7 @@ usage: cargo xtask COMMAND
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
   atomics          makes docs/atomics.md from the documentation of the atomics
+  registers        makes docs/registers.md from the tables of the device models
   perf             instructions per frame against bench/budgets.toml (valgrind)
   ab BASE [ROW...] benchmarks of a commit (or program) BASE and of what is here by turns, in eleven pairs: each row's ratio; the
                    lower end of its interval must reach 0.95. On a machine that does nothing else
@@ -67,6 +69,7 @@ fn main() -> ExitCode {
         ["miri"] => test::miri(),
         ["perf"] => perf::run(),
         ["atomics"] => atomics::write(),
+        ["registers"] => registers::write(),
         ["ab", base, rows @ ..] => ab::run(base, rows),
         ["capi", rest @ ..] => capi::run(rest),
         ["deb"] => deb::run(),

@@ -8,3 +8,9 @@ pub enum Chip {
     /// 82574L (8086:10D3), driver e1000e: two queues each way, MSI-X.
     L82574 = 1,
 }
+
+impl From<Chip> for usize {
+    fn from(chip: Chip) -> Self {
+        chip as Self
+    }
+}

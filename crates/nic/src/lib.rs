@@ -4,17 +4,15 @@
 //! an argument, kicks go out as effects.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
-mod combine;
 pub mod csb;
-pub mod device;
 pub mod e1000;
-pub mod kind;
-pub mod pci;
+pub mod model;
 pub mod pcnet;
-pub mod remote;
 pub mod template;
 pub mod virtio;
-mod walk;
+
+pub(crate) use model::{combine, walk};
+pub use model::{device, kind, pci, remote};
 
 #[cfg(debug_assertions)]
-pub use walk::{descriptors_read, most_descriptors};
+pub use model::walk::{descriptors_read, most_descriptors};

@@ -166,7 +166,7 @@ fn memory_that_is_not_there_stops_the_chip_until_it_is_started_anew() {
         raw.bench.gather();
         raw.bench.deliver(&[to(raw.bench.mac, 60, 1)]);
         assert_eq!(raw.bench.registers.fault(), Some(fault));
-        assert_eq!(raw.bench.model.device.fault(), Some(fault.text()));
+        assert_eq!(raw.bench.model.device.fault(), Some(fault.sentence()));
         assert_eq!(raw.csr(0) & (TXON | RXON | MERR), MERR);
         assert!(raw.bench.level());
         assert_eq!(raw.bench.deliver(&[to(raw.bench.mac, 60, 1)]), 1);

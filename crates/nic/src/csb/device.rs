@@ -3,6 +3,8 @@
 use port::Nanos;
 use shmem::{GuestMemory, SharedSlice};
 
+use crate::model::ring::Place;
+
 use super::{Fault, Lane, MAGIC, NONE, PAGE, Page, QUEUES, V1, V2, Version, Way, is_two};
 
 /// Most microseconds that a driver can have a device look on before it sleeps.
@@ -241,7 +243,7 @@ impl QueueHost {
         if head >= size || tail >= size {
             return Err(Fault::Index);
         }
-        let left = if tail >= head { tail - head } else { tail + (size - head) };
+        let left = Place { at: head, len: size }.distance(tail);
         let missing = size - 1 - left;
         let step = (1 + missing / 4 * 3 + missing % 4 * 3 / 4).min(missing).max(1);
         let room = size - tail;

@@ -126,7 +126,7 @@ impl Core {
     fn reset_words(&self, all: bool) {
         let registers = &self.registers;
         self.change_filters(|| {
-            for (row, first) in table::rows().filter(|(row, _)| all || !row.survives) {
+            for (row, first) in table::rows().filter(|(row, _)| all || row.survives == 0) {
                 let value = row.reset[self.chip as usize];
                 (0..usize::from(row.count)).for_each(|i| registers.set(first + i, value));
             }

@@ -20,18 +20,6 @@ pub(super) struct E1000Device(pub Arc<Core>);
 
 /// Bytes of BAR 0.
 const MEMORY_BAR: u32 = 128 << 10;
-/// The pages of the rings' registers.
-pub const SHARED: SharedPages = SharedPages {
-    bar: 0,
-    pages: &[0x2000, 0x3000],
-    registers: &[
-        0x2160, 0x2168, 0x2170, 0x2800, 0x2804, 0x2808, 0x2820, 0x2828, 0x282c, 0x2834, 0x2830,
-        0x2900, 0x2904, 0x2908, 0x2928, 0x2c00, 0x3800, 0x3804, 0x3808, 0x3820, 0x3828, 0x382c,
-        0x3840, 0x3900, 0x3904, 0x3908, 0x3928, 0x3940,
-    ],
-    heads: &[0x2810, 0x2910, 0x3810, 0x3910],
-    tails: &[0x2818, 0x2918, 0x3818, 0x3918],
-};
 /// Bits of RAH: the address, which address it is, and that it is valid.
 pub(super) const RAH: u32 = 0x8003_ffff;
 /// Bits of the offset that the I/O window shows.
@@ -60,7 +48,7 @@ impl Core {
             _ => {}
         }
         match register.access {
-            Access::ReadWrite | Access::ReadOnly => registers.get(word),
+            Access::ReadWrite | Access::Halted | Access::ReadOnly => registers.get(word),
             Access::ReadClear => registers.take(word),
             Access::WriteOnly => 0,
         }
@@ -93,9 +81,7 @@ impl Core {
         let registers = &self.registers;
         let kept = value & register.mask;
         match register.effect {
-            Effect::None | Effect::Throttle | Effect::Tctl | Effect::Extcnf | Effect::Swsm => {
-                registers.set(word, kept);
-            }
+            Effect::None | Effect::Swsm => registers.set(word, kept),
             Effect::Ctrl => self.write_control(value, kept),
             Effect::CtrlExt => self.write_extended_control(value, word, kept),
             Effect::Eecd => self.eeprom.write_wires(&registers.shifter, value),
@@ -311,7 +297,7 @@ impl Device for E1000Device {
     }
 
     fn shared_pages(&self) -> Option<SharedPages> {
-        Some(SHARED)
+        Some(table::shared_pages(self.0.chip))
     }
 
     fn remote(&self) -> Option<&dyn Remote> {
@@ -319,6 +305,6 @@ impl Device for E1000Device {
     }
 
     fn fault(&self) -> Option<&'static str> {
-        self.0.registers.fault().map(super::Fault::text)
+        self.0.registers.fault().map(super::Fault::sentence)
     }
 }

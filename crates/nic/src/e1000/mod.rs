@@ -46,9 +46,9 @@ use crate::device::{DeviceConfig, Model, Transmit as Transmitting};
 
 pub use abi::e1000::Chip;
 
-pub use self::device::{SHARED, identity};
+pub use self::device::identity;
 pub use self::registers::{Fault, Registers};
-pub use self::table::{Access, Effect, Members, Register, TABLE};
+pub use self::table::{Access, Effect, Members, Register, TABLE, shared_pages};
 
 /// Interrupt causes that a chip has.
 const fn causes(chip: Chip) -> u32 {

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shmem::Shareable;
 
 use super::table::{self, WORDS};
+use crate::model::fault::faults;
 
 /// A device's registers and what else must survive. All zero is one that was never powered on.
 #[derive(Debug)]
@@ -173,56 +174,23 @@ unsafe impl Shareable for Registers {}
 
 const _: () = assert!(size_of::<Registers>() <= 16 << 10);
 
-/// What a driver did wrong, and stopped its NIC by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[repr(u32)]
-pub enum Fault {
-    /// A ring that does not lie in guest memory.
-    #[error("a descriptor ring does not lie in guest memory")]
-    BadRing = 1,
-    /// A head or tail beyond the ring's end.
-    #[error("a head or tail is beyond its ring's end")]
-    BadIndex = 2,
-    /// A buffer outside of guest memory.
-    #[error("a buffer does not lie in guest memory")]
-    BadAddress = 3,
-    /// A full ring, or 256 descriptors, without the end of a frame.
-    #[error("a frame has no end")]
-    EndlessFrame = 4,
-    /// A shared status block that is not there, or says nonsense.
-    #[error("the shared status block is malformed")]
-    BadCsb = 5,
-    /// Guest memory that has failed: its file was truncated, or a page was lost.
-    #[error("guest memory has failed")]
-    Memory = 6,
-    /// Guest memory that could not be read or written by message.
-    #[error("guest memory cannot be reached by messages")]
-    Unreachable = 7,
-}
-
-impl Fault {
-    pub(super) const ALL: [Self; 7] = [
-        Self::BadRing,
-        Self::BadIndex,
-        Self::BadAddress,
-        Self::EndlessFrame,
-        Self::BadCsb,
-        Self::Memory,
-        Self::Unreachable,
-    ];
-
-    /// Its sentence.
-    pub(super) const fn text(self) -> &'static str {
-        match self {
-            Self::BadRing => "a descriptor ring does not lie in guest memory",
-            Self::BadIndex => "a head or tail is beyond its ring's end",
-            Self::BadAddress => "a buffer does not lie in guest memory",
-            Self::EndlessFrame => "a frame has no end",
-            Self::BadCsb => "the shared status block is malformed",
-            Self::Memory => "guest memory has failed",
-            Self::Unreachable => "guest memory cannot be reached by messages",
-        }
+faults! {
+    /// What a driver did wrong, and stopped its NIC by.
+    Fault {
+        /// A ring that does not lie in guest memory.
+        BadRing = 1, "a descriptor ring does not lie in guest memory";
+        /// A head or tail beyond the ring's end.
+        BadIndex = 2, "a head or tail is beyond its ring's end";
+        /// A buffer outside of guest memory.
+        BadAddress = 3, "a buffer does not lie in guest memory";
+        /// A full ring, or 256 descriptors, without the end of a frame.
+        EndlessFrame = 4, "a frame has no end";
+        /// A shared status block that is not there, or says nonsense.
+        BadCsb = 5, "the shared status block is malformed";
+        /// Guest memory that has failed: its file was truncated, or a page was lost.
+        Memory = 6, "guest memory has failed";
+        /// Guest memory that could not be read or written by message.
+        Unreachable = 7, "guest memory cannot be reached by messages";
     }
 }
 
@@ -310,10 +278,7 @@ impl Registers {
     pub(super) fn fault(&self) -> Option<Fault> {
         match self.fault.load(Ordering::Relaxed) {
             0 => None,
-            number => {
-                let known = Fault::ALL.into_iter().find(|fault| *fault as u32 == number);
-                Some(known.unwrap_or(Fault::Memory))
-            }
+            number => Some(Fault::of(number).unwrap_or(Fault::Memory)),
         }
     }
 

@@ -24,6 +24,7 @@ use super::ring::{DESCRIPTOR, rx, tx};
 use super::table::{self, cause, rctl, tctl};
 use super::transmit::data_len;
 use crate::csb::Way;
+use crate::model::ring::Place;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
 /// Most descriptors of a transmit queue, or of a receive queue, that are fetched together.
@@ -91,18 +92,8 @@ impl Ring {
         self.base + u64::from(place) * u64::from(DESCRIPTOR)
     }
 
-    /// Descriptors from one place to another, as far as they lie one behind the other.
-    fn run(self, from: u32, to: u32) -> u32 {
-        if to >= from { to - from } else { self.size - from }
-    }
-
-    /// Descriptors from one place to another.
-    fn distance(self, from: u32, to: u32) -> u32 {
-        (to + self.size - from) % self.size
-    }
-
-    fn after(self, place: u32, count: u32) -> u32 {
-        (place + count) % self.size
+    fn place(self, at: u32) -> Place {
+        Place { at, len: self.size }
     }
 }
 
@@ -212,12 +203,12 @@ impl Core {
             inner.lost[way as usize][queue] = None;
             return;
         };
-        let run = ring.run(at, head).min(RECEIVED);
+        let run = ring.place(at).run(head).min(RECEIVED);
         let Want::Here(bytes) = held.want_run(ring.at(at), (run * DESCRIPTOR) as usize) else {
             return;
         };
         let descriptors = self::words(bytes);
-        let next = ring.after(at, descriptors.len() as u32);
+        let next = ring.place(at).after(descriptors.len() as u32);
         inner.lost[way as usize][queue] = Some(next).filter(|next| *next != head);
         let mut filling = self.lock(queue);
         filling.notice_filters(self);
@@ -225,7 +216,7 @@ impl Core {
         let status = if way == Way::Receive && (extended || split) { 0 } else { 32 };
         let tail = self.registers.observe(words.tail).min(ring.size - 1);
         // Drivers write the one at the tail, too.
-        let is_offered = |at: u32| ring.distance(head, at) <= ring.distance(head, tail);
+        let is_offered = |at: u32| ring.place(head).distance(at) <= ring.place(head).distance(tail);
         for (at, [first, second]) in (at..).zip(descriptors) {
             let is_done = second >> status & u64::from(rx::DD) != 0;
             let done = match way {
@@ -233,7 +224,7 @@ impl Core {
                 Way::Send if second & (tx::RS | tx::RPS) == 0 => continue,
                 Way::Send => [first, second | tx::DD],
                 // Of a pair, the first says it all.
-                Way::Receive if split && ring.distance(at, head) % 2 == 1 => continue,
+                Way::Receive if split && ring.place(at).distance(head) % 2 == 1 => continue,
                 Way::Receive => [if status == 0 { 0 } else { first }, filling.damaged()],
             };
             inner.mended[way as usize][queue].push_back((ring.at(at), done));
@@ -260,11 +251,11 @@ impl Core {
         // What is wrong is the model's to find.
         let Some(ring) = ring else { return copied.show(way, queue, tail) };
         let pushed = copied.pushed(way, queue).load(Relaxed).min(ring.size);
-        if ring.distance(pushed, at) >= AHEAD {
+        if ring.place(pushed).distance(at) >= AHEAD {
             return;
         }
         let most = if way == Way::Send { SENT } else { RECEIVED };
-        let run = ring.run(at, tail).min(most);
+        let run = ring.place(at).run(tail).min(most);
         let Want::Here(bytes) = held.want_run(ring.at(at), (run * DESCRIPTOR) as usize) else {
             return;
         };
@@ -285,7 +276,7 @@ impl Core {
         for (n, words) in (0..).zip(&words[..count]) {
             self.memory.put(ring.at(at + n), words.map(u64::to_le_bytes).as_flattened());
         }
-        copied.show(way, queue, ring.after(at, count as u32));
+        copied.show(way, queue, ring.place(at).after(count as u32));
     }
 
     /// True if a way is on, and memory may be used.
@@ -305,7 +296,7 @@ impl Core {
         let mut causes = 0;
         while pushed.load(Relaxed) != head && out.has_room() {
             let at = pushed.load(Relaxed);
-            let count = ring.run(at, head).min(RECEIVED);
+            let count = ring.place(at).run(head).min(RECEIVED);
             let bytes = self.read_ring(ring, at, count);
             let is_done = |[_, second]: &Words| second & tx::DD != 0;
             let done = words(&bytes).iter().rposition(is_done).map_or(0, |last| last + 1);
@@ -313,7 +304,7 @@ impl Core {
                 out.write(ring.at(at), &bytes[..done * DESCRIPTOR as usize]);
                 causes |= self.moved_causes(Way::Send, queue);
             }
-            pushed.store(ring.after(at, count), Relaxed);
+            pushed.store(ring.place(at).after(count), Relaxed);
         }
         causes
     }
@@ -327,7 +318,7 @@ impl Core {
         let mut causes = 0;
         while pushed.load(Relaxed) != head && out.has_room() {
             let at = pushed.load(Relaxed);
-            let bytes = self.read_ring(ring, at, ring.run(at, head).min(RECEIVED));
+            let bytes = self.read_ring(ring, at, ring.place(at).run(head).min(RECEIVED));
             let written = words(&bytes);
             let offered = inner.offered[queue].get(at as usize..).unwrap_or_default();
             let mut count = 0;
@@ -353,7 +344,7 @@ impl Core {
             }
             out.write(ring.at(at), bytes);
             causes |= self.moved_causes(Way::Receive, queue);
-            pushed.store(ring.after(at, count as u32), Relaxed);
+            pushed.store(ring.place(at).after(count as u32), Relaxed);
         }
         causes
     }

@@ -6,19 +6,9 @@
 
 use super::Chip;
 use crate::csb::Way;
-
-/// What an access does to a register, beside its effect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Keeps what was written, as far as the mask says.
-    ReadWrite,
-    /// Writes are ignored.
-    ReadOnly,
-    /// A statistic: reading takes it back to zero.
-    ReadClear,
-    /// Reads as zero.
-    WriteOnly,
-}
+use crate::device::SharedPages;
+use crate::model::regs::{self, Row, Shared};
+pub use crate::model::regs::{Access, Members};
 
 /// What an access does beyond its own word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,16 +35,12 @@ pub enum Effect {
     Ims,
     /// Mask: write one to clear.
     Imc,
-    /// Moderation intervals.
-    Throttle,
     /// Receive control: filters and buffers.
     Rctl,
     /// Receive filters.
     Filter,
     /// Receive addresses: of every second word, some bits are reserved.
     Address,
-    /// Transmit control.
-    Tctl,
     /// Where a receive ring lies and stands.
     RxRing(u8),
     /// Up to where a receive ring has buffers.
@@ -72,70 +58,32 @@ pub enum Effect {
     /// Software semaphore: reading takes it. The 82540EM has none; boot loaders take one all the same, and go on when they
     /// read what they wrote.
     Swsm,
-    /// Ownership of the PHY and EEPROM.
-    Extcnf,
     /// Address of a shared status block: high word.
     CsbHigh,
     /// Address of a shared status block: low word, which maps it.
     CsbLow,
 }
 
-/// Who has a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Members(u8);
-
-/// Both members.
-pub const BOTH: Members = Members(3);
-/// The 82540EM only.
-pub const EM: Members = Members(1);
-/// The 82574L only.
-pub const L: Members = Members(2);
-
-impl Members {
-    /// True if `chip` is one of them.
+impl Effect {
+    /// As documentation names it.
     #[must_use]
-    pub const fn has(self, chip: Chip) -> bool {
-        self.0 & (1 << chip as u8) != 0
+    pub fn text(self) -> String {
+        if self == Self::None { String::new() } else { format!("{self:?}") }
     }
 }
 
-/// A register, or several in a row.
-#[derive(Clone, Copy, Debug)]
-pub struct Register {
-    /// Offset in BAR 0.
-    pub at: u32,
-    /// How many, four bytes apart.
-    pub count: u16,
-    /// Its name in the manuals.
-    pub name: &'static str,
-    /// What an access does to it.
-    pub access: Access,
-    /// Bits that can be written.
-    pub mask: u32,
-    /// Its value after a reset, by chip.
-    pub reset: [u32; 2],
-    /// Who has it.
-    pub members: Members,
-    /// What an access does beyond.
-    pub effect: Effect,
-    /// A reset by CTRL.RST leaves it as it is.
-    pub survives: bool,
-}
+/// The 82540EM only.
+pub const EM: Members = Members::of(1 << Chip::Em82540 as u8);
+/// The 82574L only.
+pub const L: Members = Members::of(1 << Chip::L82574 as u8);
+
+/// A register, or several in a row: `at` is an offset in BAR 0.
+pub type Register = Row<Effect>;
 
 const ALL: u32 = u32::MAX;
 
 const fn rw(at: u32, name: &'static str, mask: u32, reset: u32) -> Register {
-    Register {
-        at,
-        count: 1,
-        name,
-        access: Access::ReadWrite,
-        mask,
-        reset: [reset; 2],
-        members: BOTH,
-        effect: Effect::None,
-        survives: false,
-    }
+    Row::new(at, name, mask, reset, Effect::None)
 }
 
 const fn ro(at: u32, name: &'static str, reset: u32) -> Register {
@@ -168,11 +116,16 @@ impl Register {
     }
 
     const fn survives(self) -> Self {
-        Self { survives: true, ..self }
+        Self { survives: u32::MAX, ..self }
+    }
+
+    const fn shared(self, shared: Shared) -> Self {
+        Self { shared: Some(shared), ..self }
     }
 }
 
 use Effect as E;
+use Shared::{Head, Last, Setup, Tail};
 
 /// All registers, by offset.
 pub const TABLE: &[Register] = &[
@@ -189,26 +142,26 @@ pub const TABLE: &[Register] = &[
     rw(0x0030, "FCT", 0xffff, 0),
     rw(0x0038, "VET", 0xffff, 0x8100).effect(E::Filter),
     rw(0x00c0, "ICR", 0, 0).effect(E::Icr),
-    rw(0x00c4, "ITR", 0xffff, 0).effect(E::Throttle),
+    rw(0x00c4, "ITR", 0xffff, 0),
     rw(0x00c8, "ICS", 0, 0).effect(E::Ics),
     rw(0x00d0, "IMS", 0, 0).effect(E::Ims),
     rw(0x00d8, "IMC", 0, 0).write_only().effect(E::Imc),
     rw(0x00dc, "EIAC", 0x01f0_0000, 0).of(L),
     rw(0x00e0, "IAM", ALL, 0).of(L),
-    rw(0x00e4, "IVAR", 0x800f_ffff, 0).of(L).effect(E::Throttle),
-    rw(0x00e8, "EITR", 0xffff, 0).count(5).of(L).effect(E::Throttle),
+    rw(0x00e4, "IVAR", 0x800f_ffff, 0).of(L),
+    rw(0x00e8, "EITR", 0xffff, 0).count(5).of(L),
     rw(0x0100, "RCTL", 0x06ff_fffe, 0).effect(E::Rctl),
     rw(0x0160, "FCRTL0", ALL, 0).of(EM),
     rw(0x0168, "FCRTH0", ALL, 0).of(EM),
     rw(0x0170, "FCTTV", 0xffff, 0),
     rw(0x0178, "TXCW", ALL, 0),
     ro(0x0180, "RXCW", 0),
-    rw(0x0400, "TCTL", ALL, 0).effect(E::Tctl),
+    rw(0x0400, "TCTL", ALL, 0),
     rw(0x0404, "TCTL_EXT", ALL, 0).of(L),
     rw(0x0410, "TIPG", ALL, 0),
     rw(0x0458, "AIT", 0xffff, 0),
     rw(0x0e00, "LEDCTL", ALL, 0x602),
-    rw(0x0f00, "EXTCNF_CTRL", ALL, 0).of(L).effect(E::Extcnf),
+    rw(0x0f00, "EXTCNF_CTRL", ALL, 0).of(L),
     rw(0x0f08, "EXTCNF_SIZE", ALL, 0).of(L),
     rw(0x0f10, "POEMB", ALL, 0).of(L),
     rw(0x1000, "PBA", ALL, 0).reset(0x0010_0030, 0x0014_0014),
@@ -217,31 +170,31 @@ pub const TABLE: &[Register] = &[
     rw(0x1010, "EEMNGCTL", ALL, 0).reset(0, 0x8004_0000).of(L),
     rw(0x102c, "EEWR", ALL, 0).reset(0, 2).of(L),
     rw(0x103c, "FLOP", ALL, 0).of(L),
-    rw(0x2160, "FCRTL", ALL, 0),
-    rw(0x2168, "FCRTH", ALL, 0),
-    rw(0x2170, "PSRCTL", ALL, 0x0004_0402).of(L).effect(E::Rctl),
+    rw(0x2160, "FCRTL", ALL, 0).shared(Setup),
+    rw(0x2168, "FCRTH", ALL, 0).shared(Setup),
+    rw(0x2170, "PSRCTL", ALL, 0x0004_0402).of(L).effect(E::Rctl).shared(Setup),
     rw(0x2410, "RDFH", 0xffff, 0),
     rw(0x2418, "RDFT", 0xffff, 0),
     rw(0x2420, "RDFHS", 0xffff, 0),
     rw(0x2428, "RDFTS", 0xffff, 0),
     rw(0x2430, "RDFPC", 0xffff, 0),
-    rw(0x2800, "RDBAL", 0xffff_fff0, 0).effect(E::RxRing(0)),
-    rw(0x2804, "RDBAH", ALL, 0).effect(E::RxRing(0)),
-    rw(0x2808, "RDLEN", 0x000f_ff80, 0).effect(E::RxRing(0)),
-    rw(0x2810, "RDH", 0xffff, 0).effect(E::RxRing(0)),
-    rw(0x2818, "RDT", 0xffff, 0).effect(E::RxTail(0)),
-    rw(0x2820, "RDTR", 0xffff, 0).effect(E::Rdtr),
-    rw(0x2828, "RXDCTL", ALL, 0),
-    rw(0x282c, "RADV", 0xffff, 0),
-    rw(0x2830, "CSBAL", ALL, 0).effect(E::CsbLow).survives(),
-    rw(0x2834, "CSBAH", ALL, 0).effect(E::CsbHigh).survives(),
-    rw(0x2900, "RDBAL1", 0xffff_fff0, 0).of(L).effect(E::RxRing(1)),
-    rw(0x2904, "RDBAH1", ALL, 0).of(L).effect(E::RxRing(1)),
-    rw(0x2908, "RDLEN1", 0x000f_ff80, 0).of(L).effect(E::RxRing(1)),
-    rw(0x2910, "RDH1", 0xffff, 0).of(L).effect(E::RxRing(1)),
-    rw(0x2918, "RDT1", 0xffff, 0).of(L).effect(E::RxTail(1)),
-    rw(0x2928, "RXDCTL1", ALL, 0).of(L),
-    rw(0x2c00, "RSRPD", 0x0fff, 0),
+    rw(0x2800, "RDBAL", 0xffff_fff0, 0).effect(E::RxRing(0)).shared(Setup),
+    rw(0x2804, "RDBAH", ALL, 0).effect(E::RxRing(0)).shared(Setup),
+    rw(0x2808, "RDLEN", 0x000f_ff80, 0).effect(E::RxRing(0)).shared(Setup),
+    rw(0x2810, "RDH", 0xffff, 0).effect(E::RxRing(0)).shared(Head),
+    rw(0x2818, "RDT", 0xffff, 0).effect(E::RxTail(0)).shared(Tail),
+    rw(0x2820, "RDTR", 0xffff, 0).effect(E::Rdtr).shared(Setup),
+    rw(0x2828, "RXDCTL", ALL, 0).shared(Setup),
+    rw(0x282c, "RADV", 0xffff, 0).shared(Setup),
+    rw(0x2830, "CSBAL", ALL, 0).effect(E::CsbLow).survives().shared(Last),
+    rw(0x2834, "CSBAH", ALL, 0).effect(E::CsbHigh).survives().shared(Setup),
+    rw(0x2900, "RDBAL1", 0xffff_fff0, 0).of(L).effect(E::RxRing(1)).shared(Setup),
+    rw(0x2904, "RDBAH1", ALL, 0).of(L).effect(E::RxRing(1)).shared(Setup),
+    rw(0x2908, "RDLEN1", 0x000f_ff80, 0).of(L).effect(E::RxRing(1)).shared(Setup),
+    rw(0x2910, "RDH1", 0xffff, 0).of(L).effect(E::RxRing(1)).shared(Head),
+    rw(0x2918, "RDT1", 0xffff, 0).of(L).effect(E::RxTail(1)).shared(Tail),
+    rw(0x2928, "RXDCTL1", ALL, 0).of(L).shared(Setup),
+    rw(0x2c00, "RSRPD", 0x0fff, 0).shared(Setup),
     rw(0x2c08, "RAID", ALL, 0).of(L),
     rw(0x3000, "TXDMAC", ALL, 0),
     rw(0x3410, "TDFH", 0xffff, 0),
@@ -249,22 +202,22 @@ pub const TABLE: &[Register] = &[
     rw(0x3420, "TDFHS", 0xffff, 0),
     rw(0x3428, "TDFTS", 0xffff, 0),
     rw(0x3430, "TDFPC", 0xffff, 0),
-    rw(0x3800, "TDBAL", 0xffff_fff0, 0).effect(E::TxRing(0)),
-    rw(0x3804, "TDBAH", ALL, 0).effect(E::TxRing(0)),
-    rw(0x3808, "TDLEN", 0x000f_ff80, 0).effect(E::TxRing(0)),
-    rw(0x3810, "TDH", 0xffff, 0).effect(E::TxRing(0)),
-    rw(0x3818, "TDT", 0xffff, 0).effect(E::TxTail(0)),
-    rw(0x3820, "TIDV", 0xffff, 0),
-    rw(0x3828, "TXDCTL", ALL, 0),
-    rw(0x382c, "TADV", 0xffff, 0),
-    rw(0x3840, "TARC0", ALL, 0x0000_0403).of(L),
-    rw(0x3900, "TDBAL1", 0xffff_fff0, 0).of(L).effect(E::TxRing(1)),
-    rw(0x3904, "TDBAH1", ALL, 0).of(L).effect(E::TxRing(1)),
-    rw(0x3908, "TDLEN1", 0x000f_ff80, 0).of(L).effect(E::TxRing(1)),
-    rw(0x3910, "TDH1", 0xffff, 0).of(L).effect(E::TxRing(1)),
-    rw(0x3918, "TDT1", 0xffff, 0).of(L).effect(E::TxTail(1)),
-    rw(0x3928, "TXDCTL1", ALL, 0).of(L),
-    rw(0x3940, "TARC1", ALL, 0x0000_0403).of(L),
+    rw(0x3800, "TDBAL", 0xffff_fff0, 0).effect(E::TxRing(0)).shared(Setup),
+    rw(0x3804, "TDBAH", ALL, 0).effect(E::TxRing(0)).shared(Setup),
+    rw(0x3808, "TDLEN", 0x000f_ff80, 0).effect(E::TxRing(0)).shared(Setup),
+    rw(0x3810, "TDH", 0xffff, 0).effect(E::TxRing(0)).shared(Head),
+    rw(0x3818, "TDT", 0xffff, 0).effect(E::TxTail(0)).shared(Tail),
+    rw(0x3820, "TIDV", 0xffff, 0).shared(Setup),
+    rw(0x3828, "TXDCTL", ALL, 0).shared(Setup),
+    rw(0x382c, "TADV", 0xffff, 0).shared(Setup),
+    rw(0x3840, "TARC0", ALL, 0x0000_0403).of(L).shared(Setup),
+    rw(0x3900, "TDBAL1", 0xffff_fff0, 0).of(L).effect(E::TxRing(1)).shared(Setup),
+    rw(0x3904, "TDBAH1", ALL, 0).of(L).effect(E::TxRing(1)).shared(Setup),
+    rw(0x3908, "TDLEN1", 0x000f_ff80, 0).of(L).effect(E::TxRing(1)).shared(Setup),
+    rw(0x3910, "TDH1", 0xffff, 0).of(L).effect(E::TxRing(1)).shared(Head),
+    rw(0x3918, "TDT1", 0xffff, 0).of(L).effect(E::TxTail(1)).shared(Tail),
+    rw(0x3928, "TXDCTL1", ALL, 0).of(L).shared(Setup),
+    rw(0x3940, "TARC1", ALL, 0x0000_0403).of(L).shared(Setup),
     counter(0x4000, "CRCERRS"),
     counter(0x4004, "ALGNERRC"),
     counter(0x4008, "SYMERRS"),
@@ -373,6 +326,38 @@ pub const TABLE: &[Register] = &[
     rw(0xb634, "RXMTRL", ALL, 0).of(L),
     rw(0xb638, "RXUDP", ALL, 0).of(L),
 ];
+
+/// What a driver sets up in pages that need no trap.
+const SETUP: &[Shared] = &[Setup, Last];
+
+/// The pages of the rings' registers, as far as a chip has them.
+macro_rules! shared_pages {
+    ($chip:expr) => {{
+        const CHIP: usize = $chip as usize;
+        const SETUPS: [u32; regs::count_shared(TABLE, CHIP, SETUP)] =
+            regs::shared(TABLE, CHIP, SETUP);
+        const HEADS: [u32; regs::count_shared(TABLE, CHIP, &[Head])] =
+            regs::shared(TABLE, CHIP, &[Head]);
+        const TAILS: [u32; regs::count_shared(TABLE, CHIP, &[Tail])] =
+            regs::shared(TABLE, CHIP, &[Tail]);
+        SharedPages {
+            bar: 0,
+            pages: &[0x2000, 0x3000],
+            registers: &SETUPS,
+            heads: &HEADS,
+            tails: &TAILS,
+        }
+    }};
+}
+
+/// Registers of a chip that its driver may write as plain memory.
+#[must_use]
+pub const fn shared_pages(chip: Chip) -> SharedPages {
+    match chip {
+        Chip::Em82540 => shared_pages!(Chip::Em82540),
+        Chip::L82574 => shared_pages!(Chip::L82574),
+    }
+}
 
 /// Which of the counters of sizes a frame of `len` bytes, without its check sequence, is counted in.
 #[inline(always)]

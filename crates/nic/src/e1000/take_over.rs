@@ -71,7 +71,7 @@ impl Registers {
             Impossible::check(what, word.load(Relaxed), (0u32, bits))?;
         }
         Impossible::check("power", self.powered.load(Relaxed), (1u32, 0u32))?;
-        Impossible::limit("the fault", self.fault.load(Relaxed), Fault::ALL.len() as u32)?;
+        Impossible::limit("the fault", self.fault.load(Relaxed), Fault::LAST)?;
         Impossible::limit("the interrupts' mode", interrupts.mode.load(Relaxed), 2)?;
         Impossible::limit("the EEPROM's bits", shifter.bits_in.load(Relaxed), COMMAND_BITS + 1)?;
         for queue in &self.tx {

@@ -22,10 +22,11 @@ use port::Nanos;
 
 use super::core::Core;
 use super::registers::{APROMWE, DWIO, bcr, board, csr, status};
-use super::table::{self, Chip, Class, Effect, Register, View, When};
+use super::table::{self, Chip, Class, Effect, Register, View};
 use super::{Registers, mii};
 use crate::csb;
 use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
+use crate::model::regs::Access;
 use crate::remote::Remote;
 
 /// Bytes of either window.
@@ -96,7 +97,7 @@ impl PcnetDevice {
             Port::Data => {
                 let row = self.csr(rap as usize);
                 let value = self.read_register(row, false);
-                if row.is_some_and(|row| row.view == View::ChipId) {
+                if row.is_some_and(|row| row.effect.view == View::ChipId) {
                     return registers.csr_pair(rap as usize);
                 }
                 value
@@ -113,14 +114,14 @@ impl PcnetDevice {
             registers.count(Class::Latch);
             return 0;
         };
-        registers.count(row.read);
-        let number = usize::from(row.number);
+        registers.count(row.effect.read);
+        let number = row.at as usize;
         let stored = if is_bcr { registers.bcr(number) } else { registers.csr(number) };
         let ring = |base, len| (registers.csr_pair(base), registers.ring_len(len));
         let size = if registers.bcr(bcr::STYLE) & 0x100 == 0 { 8 } else { 16 };
         let half = |word: u32, half: u8| (word >> (16 * u32::from(half))) as u16;
         let (receiving, sending) = (registers.receive.at(), registers.position().at);
-        match row.view {
+        match row.effect.view {
             View::Latch | View::ChipId => stored,
             View::Status => self.read_status(),
             View::Csr(other) => registers.csr(other.into()),
@@ -188,15 +189,16 @@ impl PcnetDevice {
 
     /// The CSR of this number, if there is one.
     fn csr(&self, number: usize) -> Option<&'static Register> {
-        let of_block = |row: &Register| matches!(row.effect, Effect::Block | Effect::BlockAddress);
+        let of_block =
+            |row: &Register| matches!(row.effect.effect, Effect::Block | Effect::BlockAddress);
         table::csr(number, self.0.chip).filter(|row| self.0.csb || !of_block(row))
     }
 
     fn may_write(&self, row: &Register) -> bool {
-        match row.when {
-            When::Always => true,
-            When::Never => false,
-            When::Halted => {
+        match row.access {
+            Access::ReadWrite | Access::WriteOnly => true,
+            Access::ReadOnly | Access::ReadClear => false,
+            Access::Halted => {
                 let registers = self.registers();
                 registers.status() & status::STOP != 0 || registers.is_suspended()
             }
@@ -208,16 +210,16 @@ impl PcnetDevice {
         let Some(row) = self.csr(number).filter(|row| self.may_write(row)) else {
             return registers.count(Class::Latch);
         };
-        let mut class = row.write;
-        match row.effect {
+        let ((mask, _), mut class) = (row.bits(), row.effect.write);
+        match row.effect.effect {
             Effect::Control => class = self.0.write_status(value),
-            Effect::Events(events) => self.0.store_events(number, value, row.mask, events),
-            Effect::Features(events) => self.0.write_features(value, row.mask, events),
-            Effect::Suspend(events) => self.0.write_extended(value, row.mask, events),
+            Effect::Events(events) => self.0.store_events(number, value, mask, events),
+            Effect::Features(events) => self.0.write_features(value, mask, events),
+            Effect::Suspend(events) => self.0.write_extended(value, mask, events),
             Effect::Csr(other) => return self.write_csr(other.into(), value),
             Effect::Bcr(other) => return self.write_bcr(other.into(), value),
             effect => {
-                registers.set_csr(number, registers.csr(number) & !row.mask | value & row.mask);
+                registers.set_csr(number, registers.csr(number) & !mask | value & mask);
                 match effect {
                     Effect::Config => registers.changed(),
                     Effect::Block => self.0.announce_block(),
@@ -233,9 +235,10 @@ impl PcnetDevice {
         let Some(row) = table::bcr(number, self.0.chip).filter(|row| self.may_write(row)) else {
             return registers.count(Class::Latch);
         };
-        registers.count(row.write);
-        let value = registers.bcr(number) & !row.mask | value & row.mask;
-        let value = match row.effect {
+        registers.count(row.effect.write);
+        let (mask, _) = row.bits();
+        let value = registers.bcr(number) & !mask | value & mask;
+        let value = match row.effect.effect {
             Effect::Style => style_bits(value),
             Effect::Eeprom => value & !PREAD,
             Effect::Phy => {
@@ -247,7 +250,7 @@ impl PcnetDevice {
             _ => value,
         };
         registers.set_bcr(number, value);
-        if matches!(row.effect, Effect::Style | Effect::Config) {
+        if matches!(row.effect.effect, Effect::Style | Effect::Config) {
             registers.changed();
         }
     }
@@ -375,6 +378,6 @@ impl Device for PcnetDevice {
     }
 
     fn fault(&self) -> Option<&'static str> {
-        self.registers().fault().map(super::Fault::text)
+        self.registers().fault().map(super::Fault::sentence)
     }
 }

@@ -43,6 +43,7 @@ use shmem::Shared;
 use crate::device::{DeviceConfig, Model};
 
 pub use registers::{Accesses, Fault, Registers};
+pub(crate) use table::tables;
 pub use table::{Chip, Class, Described, describe};
 
 /// The model of a chip over its registers. All-zero registers are powered on.

@@ -6,6 +6,7 @@ use port::Counter;
 use shmem::Shareable;
 
 use super::table::{self, Chip, Class};
+use crate::model::fault::faults;
 
 /// CSR0, the controller's status (Am79C970A, "CSR0").
 pub(super) mod status {
@@ -125,57 +126,23 @@ pub(super) mod board {
 /// No place in a ring: nothing of it was sent ever.
 pub(super) const NOT_SENT: u32 = u32::MAX;
 
-/// What its driver did that stopped it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[repr(u32)]
-pub enum Fault {
-    /// The initialization block does not lie in guest memory.
-    #[error("the initialization block is not in the guest's memory")]
-    InitBlock = 1,
-    /// A descriptor ring does not lie in guest memory, in one piece.
-    #[error("a descriptor ring is not in the guest's memory, in one piece")]
-    Ring = 2,
-    /// A buffer does not lie in guest memory.
-    #[error("a buffer is not in the guest's memory")]
-    Buffer = 3,
-    /// Guest memory that has failed: its file was truncated, or a page was lost.
-    #[error("the guest's memory has failed")]
-    Memory = 4,
-    /// The shared status block does not lie in guest memory, or not in a page.
-    #[error("the status block is not a page of the guest's memory")]
-    Block = 5,
-    /// An index in the status block is beyond its ring's end.
-    #[error("an index in the status block is beyond the ring's end")]
-    BlockIndex = 6,
-    /// Guest memory that could not be read or written by message.
-    #[error("the guest's memory cannot be reached by messages")]
-    Unreachable = 7,
-}
-
-impl Fault {
-    pub(super) const ALL: [Self; 7] = [
-        Self::InitBlock,
-        Self::Ring,
-        Self::Buffer,
-        Self::Memory,
-        Self::Block,
-        Self::BlockIndex,
-        Self::Unreachable,
-    ];
-
-    /// As [`crate::device::Device::fault`] says it.
-    #[must_use]
-    pub fn text(self) -> &'static str {
-        match self {
-            Self::InitBlock => "the initialization block is not in the guest's memory",
-            Self::Ring => "a descriptor ring is not in the guest's memory, in one piece",
-            Self::Buffer => "a buffer is not in the guest's memory",
-            Self::Memory => "the guest's memory has failed",
-            Self::Block => "the status block is not a page of the guest's memory",
-            Self::BlockIndex => "an index in the status block is beyond the ring's end",
-            Self::Unreachable => "the guest's memory cannot be reached by messages",
-        }
+faults! {
+    /// What its driver did that stopped it.
+    Fault {
+        /// The initialization block does not lie in guest memory.
+        InitBlock = 1, "the initialization block is not in the guest's memory";
+        /// A descriptor ring does not lie in guest memory, in one piece.
+        Ring = 2, "a descriptor ring is not in the guest's memory, in one piece";
+        /// A buffer does not lie in guest memory.
+        Buffer = 3, "a buffer is not in the guest's memory";
+        /// Guest memory that has failed: its file was truncated, or a page was lost.
+        Memory = 4, "the guest's memory has failed";
+        /// The shared status block does not lie in guest memory, or not in a page.
+        Block = 5, "the status block is not a page of the guest's memory";
+        /// An index in the status block is beyond its ring's end.
+        BlockIndex = 6, "an index in the status block is beyond the ring's end";
+        /// Guest memory that could not be read or written by message.
+        Unreachable = 7, "the guest's memory cannot be reached by messages";
     }
 }
 
@@ -334,8 +301,7 @@ impl Registers {
     /// What stopped it.
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {
-        let number = self.fault.load(Ordering::Relaxed);
-        Fault::ALL.into_iter().find(|fault| *fault as u32 == number)
+        Fault::of(self.fault.load(Ordering::Relaxed))
     }
 
     pub(super) fn set_fault(&self, fault: Option<Fault>) {
@@ -485,8 +451,8 @@ impl Registers {
     /// As after power-on or H_RESET. What the board is connected to stays.
     pub(super) fn hard_reset(&self, chip: Chip, mac: [u8; 6]) {
         self.csr.iter().chain(&self.bcr).for_each(|word| word.store(0, Ordering::Relaxed));
-        for register in table::bcrs().filter(|register| register.chips.include(chip)) {
-            self.set_bcr(register.number.into(), register.reset);
+        for register in table::bcrs().filter(|register| register.members.has(chip)) {
+            self.set_bcr(register.at as usize, register.bits().1);
         }
         self.write_prom(&table::address_prom(mac));
         super::mii::reset(self);
@@ -496,10 +462,10 @@ impl Registers {
     /// S_RESET.
     pub(super) fn soft_reset(&self, chip: Chip) {
         self.rap.store(0, Ordering::Relaxed);
-        for register in table::csrs().filter(|register| register.chips.include(chip)) {
-            let number = register.number.into();
-            let kept = self.csr(number) & register.kept;
-            self.set_csr(number, kept | register.reset);
+        for register in table::csrs().filter(|register| register.members.has(chip)) {
+            let number = register.at as usize;
+            let kept = self.csr(number) & register.survives as u16;
+            self.set_csr(number, kept | register.bits().1);
         }
         let (low, high) = chip.id();
         self.set_csr(88, low);

@@ -4,6 +4,8 @@
 //! Numbers, bits and reset values: Am79C970A data sheet (19436), "Control and Status Registers" and "Bus
 //! Configuration Registers"; for the Am79C973 its own (21510), the same chapters.
 
+use crate::model::regs::{Access, Members, Row, Table};
+
 /// CSRs that can be addressed: RAP has seven bits.
 pub(super) const CSRS: usize = 128;
 /// BCRs that are kept; those beyond read zero.
@@ -38,19 +40,14 @@ impl Chip {
     }
 }
 
-/// Which members have a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Chips {
-    All,
-    /// The Am79C973.
-    Fast,
-}
-
-impl Chips {
-    pub fn include(self, chip: Chip) -> bool {
-        self == Self::All || chip == Chip::Am79C973
+impl From<Chip> for usize {
+    fn from(chip: Chip) -> Self {
+        chip as Self
     }
 }
+
+/// The Am79C973.
+const FAST: Members = Members::of(1 << Chip::Am79C973 as u8);
 
 /// What an access costs, as VMware's paper sorts them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -81,15 +78,6 @@ impl Class {
             Self::Network => "network",
         }
     }
-}
-
-/// When software may write a register.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum When {
-    Always,
-    /// While STOP or SPND is set.
-    Halted,
-    Never,
 }
 
 /// What a read gives.
@@ -151,20 +139,12 @@ pub(super) enum Effect {
     Block,
 }
 
-/// A row of either table.
+/// What accesses do, and cost.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Register {
-    pub number: u8,
-    pub name: &'static str,
-    pub chips: Chips,
-    pub when: When,
-    /// Bits that a write stores.
-    pub mask: u16,
-    /// Bits that S_RESET keeps; of BCRs, all.
-    pub kept: u16,
-    /// Value after a reset: of CSRs S_RESET, of BCRs H_RESET.
-    pub reset: u16,
+pub(super) struct Act {
+    /// What a read gives.
     pub view: View,
+    /// What a write does beyond the latch.
     pub effect: Effect,
     /// What a read costs.
     pub read: Class,
@@ -172,40 +152,45 @@ pub(super) struct Register {
     pub write: Class,
 }
 
+impl Act {
+    const LATCH: Self =
+        Self { view: View::Latch, effect: Effect::None, read: Class::Latch, write: Class::Latch };
+
+    /// As documentation names it.
+    fn text(self) -> String {
+        let view = (self.view != View::Latch).then(|| format!("reads {:?}", self.view));
+        let effect = (self.effect != Effect::None).then(|| format!("writes {:?}", self.effect));
+        view.into_iter().chain(effect).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// A row of either table: `at` is a number; `reset`, of CSRs, what S_RESET gives, of BCRs, H_RESET; `survives`, what
+/// S_RESET keeps: of BCRs, all.
+pub(super) type Register = Row<Act>;
+
 const KEEP: u16 = 0xffff;
 
 /// A latch that software may write at any time.
 const fn latch(number: u8, name: &'static str, kept: u16, reset: u16) -> Register {
-    Register {
-        number,
-        name,
-        chips: Chips::All,
-        when: When::Always,
-        mask: 0xffff,
-        kept,
-        reset,
-        view: View::Latch,
-        effect: Effect::None,
-        read: Class::Latch,
-        write: Class::Latch,
-    }
+    let row = Row::new(number as u32, name, 0xffff, reset as u32, Act::LATCH);
+    Register { survives: kept as u32, ..row }
 }
 
 impl Register {
-    const fn on(self, chips: Chips) -> Self {
-        Self { chips, ..self }
+    const fn on(self, members: Members) -> Self {
+        Self { members, ..self }
     }
 
     const fn halted(self) -> Self {
-        Self { when: When::Halted, ..self }
+        Self { access: Access::Halted, ..self }
     }
 
     const fn fixed(self) -> Self {
-        Self { when: When::Never, ..self }
+        Self { access: Access::ReadOnly, ..self }
     }
 
     const fn stores(self, mask: u16) -> Self {
-        Self { mask, ..self }
+        Self { mask: mask as u32, ..self }
     }
 
     const fn shows(self, view: View) -> Self {
@@ -213,7 +198,7 @@ impl Register {
             View::Latch => Class::Latch,
             _ => Class::Computed,
         };
-        Self { view, read, ..self }
+        Self { effect: Act { view, read, ..self.effect }, ..self }
     }
 
     const fn does(self, effect: Effect) -> Self {
@@ -221,7 +206,13 @@ impl Register {
             Effect::None => Class::Latch,
             _ => Class::Local,
         };
-        Self { effect, write, ..self }
+        Self { effect: Act { effect, write, ..self.effect }, ..self }
+    }
+
+    /// Bits that a write stores, and those after a reset, of the sixteen that there are.
+    #[inline(always)]
+    pub fn bits(&self) -> (u16, u16) {
+        (self.mask as u16, self.reset[0] as u16)
     }
 }
 
@@ -244,7 +235,7 @@ const CSR: &[Register] = &[
     latch(4, "features", 0, 0x0115).stores(0xfd15).does(Effect::Features(0x026a)),
     latch(5, "extended", 0, 0).stores(0xc54f).does(Effect::Suspend(0x0a90)),
     latch(6, "TLEN/RLEN", 0, 0).fixed(),
-    latch(7, "extended 2", 0, 0).stores(0xf555).does(Effect::Events(0x0aaa)).on(Chips::Fast),
+    latch(7, "extended 2", 0, 0).stores(0xf555).does(Effect::Events(0x0aaa)).on(FAST),
     config(8, "LADRF0", 0, 0),
     config(9, "LADRF1", 0, 0),
     config(10, "LADRF2", 0, 0),
@@ -285,8 +276,8 @@ const CSR: &[Register] = &[
     working(45, "NRST"),
     working(46, "TXPOLL"),
     config(47, "TXPOLLINT", KEEP, 0),
-    working(48, "RXPOLL").on(Chips::Fast),
-    working(49, "RXPOLLINT").on(Chips::Fast),
+    working(48, "RXPOLL").on(FAST),
+    working(49, "RXPOLLINT").on(FAST),
     latch(58, "SWS alias", 0, 0).shows(View::Bcr(20)).does(Effect::Bcr(20)),
     working(60, "PXDAL"),
     working(61, "PXDAU"),
@@ -318,10 +309,10 @@ const CSR: &[Register] = &[
     latch(103, "reserved", 0, 0x0105).fixed(),
     latch(112, "missed frames", 0, 0).halted(),
     latch(114, "receive collisions", 0, 0).halted(),
-    latch(116, "OnNow", 0, 0).on(Chips::Fast),
+    latch(116, "OnNow", 0, 0).on(FAST),
     latch(122, "receive alignment", 0, 0).stores(1),
     latch(124, "test", 0, 0).halted(),
-    latch(125, "IPG/IFS", 0, 0x603c).on(Chips::Fast),
+    latch(125, "IPG/IFS", 0, 0x603c).on(FAST),
 ];
 
 /// The bus configuration registers.
@@ -334,31 +325,31 @@ const BCR: &[Register] = &[
     latch(6, "LED2", KEEP, 0x0088).shows(View::Led),
     latch(7, "LED3", KEEP, 0x0090).shows(View::Led),
     latch(9, "duplex", KEEP, 0),
-    latch(16, "I/O base low", KEEP, 0).on(Chips::Fast),
-    latch(17, "I/O base high", KEEP, 0).on(Chips::Fast),
+    latch(16, "I/O base low", KEEP, 0).on(FAST),
+    latch(17, "I/O base high", KEEP, 0).on(FAST),
     // DWIO is set by a 32-bit write to RDP, and by that alone.
     latch(18, "bus", KEEP, 0x9001).stores(0xff7f),
     latch(19, "EEPROM", KEEP, 0x0002).does(Effect::Eeprom),
     latch(20, "software style", KEEP, 0x0200).halted().does(Effect::Style),
-    latch(21, "interrupt control", KEEP, 0).on(Chips::Fast),
+    latch(21, "interrupt control", KEEP, 0).on(FAST),
     latch(22, "PCI latency", KEEP, 0xff06),
-    latch(23, "subsystem vendor", KEEP, 0).on(Chips::Fast).fixed(),
-    latch(24, "subsystem id", KEEP, 0).on(Chips::Fast).fixed(),
-    latch(25, "SRAM size", KEEP, 0x0018).on(Chips::Fast),
-    latch(26, "SRAM boundary", KEEP, 0).on(Chips::Fast),
-    latch(27, "SRAM interface", KEEP, 0).on(Chips::Fast),
-    latch(28, "expansion address low", KEEP, 0).on(Chips::Fast),
-    latch(29, "expansion address high", KEEP, 0).on(Chips::Fast),
-    latch(30, "expansion data", KEEP, 0).on(Chips::Fast),
-    latch(31, "software timer", KEEP, 0xffff).on(Chips::Fast),
-    latch(32, "MII control", KEEP, 0x0400).on(Chips::Fast),
-    latch(33, "MII address", KEEP, super::mii::ADDRESS << 5).on(Chips::Fast).stores(0x03ff),
-    latch(34, "MII data", KEEP, 0).on(Chips::Fast).shows(View::Phy).does(Effect::Phy),
-    latch(35, "PCI vendor", KEEP, 0x1022).on(Chips::Fast).fixed(),
-    latch(36, "power capabilities", KEEP, 0xc811).on(Chips::Fast).fixed(),
-    latch(45, "pattern 1", KEEP, 0).on(Chips::Fast),
-    latch(46, "pattern 2", KEEP, 0).on(Chips::Fast),
-    latch(47, "pattern 3", KEEP, 0).on(Chips::Fast),
+    latch(23, "subsystem vendor", KEEP, 0).on(FAST).fixed(),
+    latch(24, "subsystem id", KEEP, 0).on(FAST).fixed(),
+    latch(25, "SRAM size", KEEP, 0x0018).on(FAST),
+    latch(26, "SRAM boundary", KEEP, 0).on(FAST),
+    latch(27, "SRAM interface", KEEP, 0).on(FAST),
+    latch(28, "expansion address low", KEEP, 0).on(FAST),
+    latch(29, "expansion address high", KEEP, 0).on(FAST),
+    latch(30, "expansion data", KEEP, 0).on(FAST),
+    latch(31, "software timer", KEEP, 0xffff).on(FAST),
+    latch(32, "MII control", KEEP, 0x0400).on(FAST),
+    latch(33, "MII address", KEEP, super::mii::ADDRESS << 5).on(FAST).stores(0x03ff),
+    latch(34, "MII data", KEEP, 0).on(FAST).shows(View::Phy).does(Effect::Phy),
+    latch(35, "PCI vendor", KEEP, 0x1022).on(FAST).fixed(),
+    latch(36, "power capabilities", KEEP, 0xc811).on(FAST).fixed(),
+    latch(45, "pattern 1", KEEP, 0).on(FAST),
+    latch(46, "pattern 2", KEEP, 0).on(FAST),
+    latch(47, "pattern 3", KEEP, 0).on(FAST),
 ];
 
 /// No row: reads zero, writes go nowhere.
@@ -368,7 +359,7 @@ const fn places<const N: usize>(table: &[Register]) -> [u8; N] {
     let mut places = [NONE; N];
     let mut row = 0;
     while row < table.len() {
-        places[table[row].number as usize] = row as u8;
+        places[table[row].at as usize] = row as u8;
         row += 1;
     }
     places
@@ -381,14 +372,14 @@ static BCR_PLACES: [u8; BCRS] = places(BCR);
 #[inline]
 pub(super) fn csr(number: usize, chip: Chip) -> Option<&'static Register> {
     let place = CSR_PLACES.get(number)?;
-    CSR.get(usize::from(*place)).filter(|register| register.chips.include(chip))
+    CSR.get(usize::from(*place)).filter(|register| register.members.has(chip))
 }
 
 /// The BCR of this number, if the chip has it.
 #[inline]
 pub(super) fn bcr(number: usize, chip: Chip) -> Option<&'static Register> {
     let place = BCR_PLACES.get(number)?;
-    BCR.get(usize::from(*place)).filter(|register| register.chips.include(chip))
+    BCR.get(usize::from(*place)).filter(|register| register.members.has(chip))
 }
 
 /// All CSRs.
@@ -419,16 +410,27 @@ pub struct Described {
 /// The registers of a chip: CSRs, then BCRs.
 pub fn describe(chip: Chip) -> impl Iterator<Item = Described> {
     let described = |bcr| {
-        move |&Register { number, name, read, write, .. }: &Register| Described {
-            bcr,
-            number,
-            name,
-            read,
-            write,
+        move |row: &Register| {
+            let Act { read, write, .. } = row.effect;
+            Described { bcr, number: row.at as u8, name: row.name, read, write }
         }
     };
-    let mine = move |register: &&Register| register.chips.include(chip);
+    let mine = move |register: &&Register| register.members.has(chip);
     csrs().filter(mine).map(described(false)).chain(bcrs().filter(mine).map(described(true)))
+}
+
+/// Both tables, for documentation.
+pub fn tables() -> [Table; 2] {
+    let table = |title, rows: &[Register]| Table {
+        title,
+        chips: &["Am79C970A", "Am79C973"],
+        step: 1,
+        rows: rows.iter().map(|row| row.described(Act::text)).collect(),
+    };
+    [
+        table("AMD PCnet: control and status registers", CSR),
+        table("AMD PCnet: bus configuration registers", BCR),
+    ]
 }
 
 /// What is in the address PROM (Am79C970A, "Address PROM Space").
@@ -451,14 +453,14 @@ mod tests {
     fn every_row_is_found_under_its_number_and_there_is_one_each() {
         for (rows, table) in [(CSR, true), (BCR, false)] {
             for row in rows {
-                let number = usize::from(row.number);
+                let number = row.at as usize;
                 let found = match table {
                     true => csr(number, Chip::Am79C973),
                     false => bcr(number, Chip::Am79C973),
                 };
                 assert_eq!(found.unwrap().name, row.name, "{number}");
                 let old = [csr, bcr][usize::from(!table)](number, Chip::Am79C970A);
-                assert_eq!(old.is_some(), row.chips == Chips::All, "{number}");
+                assert_eq!(old.is_some(), row.members == Members::ALL, "{number}");
             }
         }
         assert!(csr(104, Chip::Am79C973).is_none());
@@ -469,8 +471,18 @@ mod tests {
     #[test]
     fn what_only_latches_is_of_the_class_of_memory() {
         for row in csrs().chain(bcrs()) {
-            assert_eq!(row.read == Class::Latch, row.view == View::Latch, "{}", row.name);
-            assert_eq!(row.write == Class::Latch, row.effect == Effect::None, "{}", row.name);
+            assert_eq!(
+                row.effect.read == Class::Latch,
+                row.effect.view == View::Latch,
+                "{}",
+                row.name
+            );
+            assert_eq!(
+                row.effect.write == Class::Latch,
+                row.effect.effect == Effect::None,
+                "{}",
+                row.name
+            );
         }
     }
 

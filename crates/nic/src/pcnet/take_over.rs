@@ -5,8 +5,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use super::device::style_bits;
 use super::mii;
 use super::registers::{Fault, Registers, bcr, board, csr, status};
-use super::table::{self, Chip, Effect, Register, When};
+use super::table::{self, Chip, Effect, Register};
 use crate::device::Impossible;
+use crate::model::regs::Access;
 
 /// The most descriptors of a ring.
 const LONGEST_RING: u32 = 0x1_0000;
@@ -18,15 +19,16 @@ const STOPPED: u16 = status::INIT | status::STRT | status::TXON | status::RXON;
 impl Register {
     /// Bits that may differ from the reset value. Aliases are latches elsewhere.
     fn settable(&self, csb: bool) -> u16 {
-        match self.effect {
+        let (mask, _) = self.bits();
+        match self.effect.effect {
             Effect::Control => STATUS,
             Effect::Csr(_) | Effect::Bcr(_) => 0,
             Effect::Block | Effect::BlockAddress if !csb => 0,
             Effect::Events(events) | Effect::Features(events) | Effect::Suspend(events) => {
-                self.mask | events
+                mask | events
             }
-            _ if self.when == When::Never => 0,
-            _ => self.mask,
+            _ if self.access == Access::ReadOnly => 0,
+            _ => mask,
         }
     }
 }
@@ -44,7 +46,7 @@ impl Registers {
                 csr::LENGTHS => (0, u16::MAX),
                 88 => (id.0, 0),
                 89 => (id.1, 0),
-                _ => row.map_or((0, 0), |row| (row.reset, row.settable(csb))),
+                _ => row.map_or((0, 0), |row| (row.bits().1, row.settable(csb))),
             };
             Impossible::check(row.map_or("a CSR", |row| row.name), self.csr(number), bits)?;
         }
@@ -53,7 +55,7 @@ impl Registers {
             let bits = match number {
                 bcr::STYLE => (style_bits(value), 0),
                 bcr::BUS => (0, u16::MAX),
-                _ => row.map_or((0, 0), |row| (row.reset, row.settable(csb))),
+                _ => row.map_or((0, 0), |row| (row.bits().1, row.settable(csb))),
             };
             Impossible::check(row.map_or("a BCR", |row| row.name), value, bits)?;
         }
@@ -77,7 +79,7 @@ impl Registers {
         let position = self.position();
         for (what, value, most) in [
             ("RAP", self.rap.load(Relaxed), table::CSRS as u32 - 1),
-            ("the fault", self.fault.load(Relaxed), Fault::ALL.len() as u32),
+            ("the fault", self.fault.load(Relaxed), Fault::LAST),
             ("the demands", self.demands(), i32::MAX as u32),
             ("the transmitter's place", position.at, LONGEST_RING - 1),
             ("what is lent", position.lent, LONGEST_RING),

@@ -31,6 +31,7 @@ use shmem::{GuestMemory, Shared};
 
 pub use self::device::identity;
 use self::receive::Receive;
+pub(crate) use self::registers::table;
 pub use self::registers::{AREA, BUFFER, FRAMES, Fault, REGISTERS, Register, Registers, reg};
 use self::transmit::Transmit;
 use crate::device::{DeviceConfig, Model};

@@ -6,6 +6,8 @@ use shmem::Shareable;
 
 use super::Core;
 use crate::device::Impossible;
+use crate::model::fault::faults;
+use crate::model::regs::{Access, Row, Table};
 
 /// Buffers in each direction.
 pub const FRAMES: u32 = 256;
@@ -43,105 +45,133 @@ const SETTABLE: u32 = ENABLE | INTERRUPT | PROMISCUOUS;
 /// CONTROL, written: as after power-on.
 pub const RESET: u32 = 1 << 31;
 
-/// A register: where it is, what it is called, and what accesses do.
-pub struct Register {
-    /// Its offset.
-    pub at: u64,
-    /// Its name, in traces and documents.
-    pub name: &'static str,
+/// What accesses do.
+#[derive(Clone, Copy)]
+pub struct Act {
     /// What a read gives; `None` where it reads as 0.
     read: Option<fn(&Core) -> u32>,
     /// What a write does; `None` where it does nothing.
     write: Option<fn(&Core, u32)>,
 }
 
-impl Register {
-    const fn new(at: u64, name: &'static str) -> Self {
-        Self { at, name, read: None, write: None }
-    }
-
-    const fn reads(self, read: fn(&Core) -> u32) -> Self {
-        Self { read: Some(read), ..self }
-    }
-
-    const fn writes(self, write: fn(&Core, u32)) -> Self {
-        Self { write: Some(write), ..self }
+impl std::fmt::Debug for Act {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Act(reads: {}, writes: {})", self.read.is_some(), self.write.is_some())
     }
 }
 
-impl std::fmt::Debug for Register {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} at {:#x}", self.name, self.at)
-    }
+/// A register: `at` is an offset.
+pub type Register = Row<Act>;
+
+/// One that is read.
+const fn ro(at: u64, name: &'static str, read: fn(&Core) -> u32) -> Register {
+    let row = Row::new(at as u32, name, 0, 0, Act { read: Some(read), write: None });
+    Register { access: Access::ReadOnly, ..row }
+}
+
+/// One that is read and written, as far as `mask` says.
+const fn rw(
+    at: u64,
+    name: &'static str,
+    mask: u32,
+    read: fn(&Core) -> u32,
+    write: fn(&Core, u32),
+) -> Register {
+    Row::new(at as u32, name, mask, 0, Act { read: Some(read), write: Some(write) })
 }
 
 /// All registers, in order.
 pub const REGISTERS: &[Register] = &[
-    Register::new(reg::ID, "ID").reads(|_| ID),
-    Register::new(reg::STATUS, "STATUS").reads(Core::status),
-    Register::new(reg::CONTROL, "CONTROL")
-        .reads(|core| core.registers.control.load(Ordering::Relaxed))
-        .writes(Core::set_control),
-    Register::new(reg::AREA_LOW, "AREA_LOW")
-        .reads(|core| core.registers.area[0].load(Ordering::Relaxed))
-        .writes(|core, value| core.set_area(0, value)),
-    Register::new(reg::AREA_HIGH, "AREA_HIGH")
-        .reads(|core| core.registers.area[1].load(Ordering::Relaxed))
-        .writes(|core, value| core.set_area(1, value)),
-    Register::new(reg::MAC_LOW, "MAC_LOW").reads(|core| core.mac_word(0)),
-    Register::new(reg::MAC_HIGH, "MAC_HIGH").reads(|core| core.mac_word(4)),
-    Register::new(reg::SEND, "SEND").writes(Core::send),
-    Register::new(reg::RECEIVE, "RECEIVE").reads(Core::receive),
-    Register::new(reg::SENT, "SENT").reads(|core| core.registers.sent_done.load(Ordering::Relaxed)),
+    Register { reset: [ID; 2], ..ro(reg::ID, "ID", |_| ID) },
+    ro(reg::STATUS, "STATUS", Core::status),
+    rw(
+        reg::CONTROL,
+        "CONTROL",
+        SETTABLE | RESET,
+        |core| core.registers.control.load(Ordering::Relaxed),
+        Core::set_control,
+    ),
+    rw(
+        reg::AREA_LOW,
+        "AREA_LOW",
+        u32::MAX,
+        |core| core.registers.area[0].load(Ordering::Relaxed),
+        |core, value| core.set_area(0, value),
+    ),
+    rw(
+        reg::AREA_HIGH,
+        "AREA_HIGH",
+        u32::MAX,
+        |core| core.registers.area[1].load(Ordering::Relaxed),
+        |core, value| core.set_area(1, value),
+    ),
+    ro(reg::MAC_LOW, "MAC_LOW", |core| core.mac_word(0)),
+    ro(reg::MAC_HIGH, "MAC_HIGH", |core| core.mac_word(4)),
+    Register {
+        access: Access::WriteOnly,
+        ..Row::new(
+            reg::SEND as u32,
+            "SEND",
+            u32::MAX,
+            0,
+            Act { read: None, write: Some(Core::send) },
+        )
+    },
+    ro(reg::RECEIVE, "RECEIVE", Core::receive),
+    ro(reg::SENT, "SENT", |core| core.registers.sent_done.load(Ordering::Relaxed)),
 ];
+
+/// The table, for documentation.
+pub(crate) fn table() -> Table {
+    let text = |name: &str| match name {
+        "ID" => "says what it is",
+        "STATUS" => "bit 0: the cable is connected; bit 1: frames wait; bit 2: a fault",
+        "CONTROL" => {
+            "bit 0: on; bit 1: the pin tells of frames; bit 2: promiscuous; bit 31: resets"
+        }
+        "AREA_LOW" | "AREA_HIGH" => "moves the area",
+        "MAC_LOW" | "MAC_HIGH" => "the station address",
+        "SEND" => "sends the buffer of this number (low half), of this length (high half)",
+        "RECEIVE" => {
+            "gives the next frame's buffer and length, or 0, and takes back the one before"
+        }
+        _ => "frames that are done",
+    };
+    Table {
+        title: "One-access NIC: offsets in base address register 0",
+        chips: &["one-access"],
+        step: 4,
+        rows: REGISTERS.iter().map(|row| row.described(|_| text(row.name).to_owned())).collect(),
+    }
+}
 
 /// Reads the register at an offset; 0 where there is none.
 pub(super) fn read(core: &Core, at: u64) -> u32 {
     let register = REGISTERS.get((at / 4) as usize);
-    register.and_then(|register| register.read).map_or(0, |read| read(core))
+    register.and_then(|register| register.effect.read).map_or(0, |read| read(core))
 }
 
 /// Writes it.
 pub(super) fn write(core: &Core, at: u64, value: u32) {
     let register = REGISTERS.get((at / 4) as usize);
-    if let Some(write) = register.and_then(|register| register.write) {
+    if let Some(write) = register.and_then(|register| register.effect.write) {
         write(core, value);
     }
 }
 
-/// What its driver can do wrong. The device stops, until the driver resets it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Fault {
-    /// A length or a place.
-    Send = 1,
-    /// More frames than there are buffers.
-    Overrun,
-    /// An area outside of its memory.
-    Area,
-    /// Pages of its memory are gone.
-    Memory,
-    /// Its memory comes by messages.
-    Copy,
-}
-
-impl Fault {
-    const ALL: [Self; 5] = [Self::Send, Self::Overrun, Self::Area, Self::Memory, Self::Copy];
-
-    pub(super) fn of(number: u32) -> Option<Self> {
-        Self::ALL.into_iter().find(|fault| *fault as u32 == number)
-    }
-
-    /// What happened, in a sentence.
-    #[must_use]
-    pub const fn sentence(self) -> &'static str {
-        match self {
-            Self::Send => "SEND names another buffer than the next, or a length that no frame has",
-            Self::Overrun => "SEND was written with all buffers in flight",
-            Self::Area => "the area lies outside of the guest's memory",
-            Self::Memory => "the guest's memory was taken away",
-            Self::Copy => "the guest's memory comes by messages, which this NIC does not do",
-        }
+faults! {
+    /// What its driver can do wrong. The device stops, until the driver resets it.
+    Fault {
+        /// A length or a place.
+        Send = 1, "SEND names another buffer than the next, or a length that no frame has";
+        /// More frames than there are buffers.
+        Overrun = 2, "SEND was written with all buffers in flight";
+        /// An area outside of its memory.
+        Area = 3, "the area lies outside of the guest's memory";
+        /// Pages of its memory are gone.
+        Memory = 4, "the guest's memory was taken away";
+        /// Its memory comes by messages.
+        Copy = 5, "the guest's memory comes by messages, which this NIC does not do";
     }
 }
 
@@ -235,7 +265,7 @@ impl Registers {
     pub fn take_over(&self) -> Result<(), Impossible> {
         let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
         Impossible::check("CONTROL", word(&self.control), (0u64, u64::from(SETTABLE)))?;
-        Impossible::limit("the fault", word(&self.fault), Fault::ALL.len() as u32)?;
+        Impossible::limit("the fault", word(&self.fault), Fault::LAST)?;
         let ahead = |of: &AtomicU32, what| word(of).wrapping_sub(word(what));
         Impossible::limit("frames in flight", ahead(&self.sent, &self.sent_done), FRAMES)?;
         Impossible::limit("frames gathered", ahead(&self.sent_taken, &self.sent_done), FRAMES)?;

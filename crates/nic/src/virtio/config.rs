@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use shmem::{Cursor, DirtyLog, GuestMemory, Shareable, Shared};
 
 use super::{Features, Inflight, QueueLayout};
+use crate::model::fault::faults;
 
 /// Most entries of a queue (virtio 1.2, 2.6 and 2.8).
 const MAX_SIZE: u16 = 32_768;
@@ -63,56 +64,27 @@ pub enum QueueError {
     Inflight,
 }
 
-/// What a driver did wrong, and stopped its queue by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-#[repr(u32)]
-pub enum Fault {
-    /// More buffers made available than the queue has, or fewer than before.
-    #[error("the available index ran ahead of the queue's size, or backwards")]
-    BadIndex = 1,
-    /// A descriptor number beyond the queue's or table's end.
-    #[error("a descriptor number is beyond the table's end")]
-    BadDescriptor = 2,
-    /// A chain longer than the queue, which is how a loop looks, or than 1,024 descriptors.
-    #[error("a chain of descriptors is longer than the queue, or than 1024")]
-    EndlessChain = 3,
-    /// A buffer outside of guest memory.
-    #[error("a buffer does not lie in guest memory")]
-    BadAddress = 4,
-    /// A buffer for the device to write in a transmit chain, or to read in a receive chain.
-    #[error("a buffer is of the wrong direction")]
-    BadDirection = 5,
-    /// An indirect table that is empty, not whole, nested, too long, or was not negotiated.
-    #[error("a table of indirect descriptors is malformed")]
-    BadIndirect = 6,
-    /// A chain that is shorter than the header before a frame.
-    #[error("a chain of descriptors has no room for the frame's header")]
-    BadLength = 7,
-    /// An offload request that makes no sense, or was not negotiated.
-    #[error("a frame's offload request is malformed")]
-    BadOffload = 8,
-    /// Guest memory that has failed: its file was truncated, or a page was lost.
-    #[error("guest memory has failed")]
-    Memory = 9,
-}
-
-impl Fault {
-    /// The fault of this number.
-    #[must_use]
-    pub fn from_number(number: u32) -> Option<Self> {
-        const ALL: [Fault; 9] = [
-            Fault::BadIndex,
-            Fault::BadDescriptor,
-            Fault::EndlessChain,
-            Fault::BadAddress,
-            Fault::BadDirection,
-            Fault::BadIndirect,
-            Fault::BadLength,
-            Fault::BadOffload,
-            Fault::Memory,
-        ];
-        ALL.into_iter().find(|fault| *fault as u32 == number)
+faults! {
+    /// What a driver did wrong, and stopped its queue by.
+    Fault {
+        /// More buffers made available than the queue has, or fewer than before.
+        BadIndex = 1, "the available index ran ahead of the queue's size, or backwards";
+        /// A descriptor number beyond the queue's or table's end.
+        BadDescriptor = 2, "a descriptor number is beyond the table's end";
+        /// A chain longer than the queue, which is how a loop looks, or than 1,024 descriptors.
+        EndlessChain = 3, "a chain of descriptors is longer than the queue, or than 1024";
+        /// A buffer outside of guest memory.
+        BadAddress = 4, "a buffer does not lie in guest memory";
+        /// A buffer for the device to write in a transmit chain, or to read in a receive chain.
+        BadDirection = 5, "a buffer is of the wrong direction";
+        /// An indirect table that is empty, not whole, nested, too long, or was not negotiated.
+        BadIndirect = 6, "a table of indirect descriptors is malformed";
+        /// A chain that is shorter than the header before a frame.
+        BadLength = 7, "a chain of descriptors has no room for the frame's header";
+        /// An offload request that makes no sense, or was not negotiated.
+        BadOffload = 8, "a frame's offload request is malformed";
+        /// Guest memory that has failed: its file was truncated, or a page was lost.
+        Memory = 9, "guest memory has failed";
     }
 }
 
@@ -181,7 +153,7 @@ impl QueueState {
     pub fn fault(&self) -> Option<Fault> {
         match self.fault.load(Ordering::Relaxed) {
             0 => None,
-            number => Some(Fault::from_number(number).unwrap_or(Fault::Memory)),
+            number => Some(Fault::of(number).unwrap_or(Fault::Memory)),
         }
     }
 

@@ -113,7 +113,7 @@ fn registers_are_as_the_table_says() {
         for row in TABLE.iter().filter(|row| row.effect == nic::e1000::Effect::None) {
             let want = match row.access {
                 Access::WriteOnly | Access::ReadClear => 0,
-                Access::ReadWrite if row.survives => row.mask,
+                Access::ReadWrite if row.survives != 0 => row.mask,
                 _ => row.reset[chip as usize],
             };
             let want = if row.members.has(chip) { want } else { 0 };
@@ -121,6 +121,22 @@ fn registers_are_as_the_table_says() {
         }
         bed.model.device.reset(bed.now);
         assert_eq!(bed.read(reg::MTA), 0);
+    }
+}
+
+#[test]
+fn shared_pages_have_what_the_chip_has() {
+    for (chip, count) in [(Chip::Em82540, 17), (Chip::L82574, 28)] {
+        let pages = nic::e1000::shared_pages(chip);
+        let parts = [pages.registers, pages.heads, pages.tails];
+        for at in parts.concat() {
+            let row = TABLE.iter().find(|row| row.at == at).unwrap();
+            assert!(row.members.has(chip), "{} of {chip:?}", row.name);
+            assert!(pages.pages.contains(&u64::from(at & !0xfff)), "{}", row.name);
+        }
+        assert_eq!(pages.registers.len(), count, "{chip:?}");
+        assert_eq!(pages.registers.last(), Some(&0x2830), "what maps the block comes last");
+        assert_eq!(pages.heads.len(), pages.tails.len());
     }
 }
 

@@ -14,6 +14,7 @@ use crate::e1000::filter::{Filter, destination};
 use crate::e1000::registers::{Fault, Registers};
 use crate::e1000::ring::{self, rx};
 use crate::e1000::table;
+use crate::model::ring::Place;
 use crate::walk;
 
 /// Descriptors looked at together.
@@ -133,7 +134,7 @@ impl Filling {
         if tail >= self.size {
             return Err(Fault::BadIndex);
         }
-        let ahead = if tail >= self.head { tail - self.head } else { tail + self.size - self.head };
+        let ahead = Place { at: self.head, len: self.size }.distance(tail);
         Ok(ahead.saturating_sub(self.filled.len() as u32))
     }
 

@@ -12,6 +12,7 @@ use crate::e1000::offload::{Context, Request};
 use crate::e1000::registers::Fault;
 use crate::e1000::ring::{Descriptor, tx};
 use crate::e1000::table::{self, ctrl};
+use crate::model::ring::Place;
 use crate::walk::{self, Allowance};
 
 /// Frames looked at together.
@@ -253,8 +254,7 @@ impl Transmit {
             self.lend(contexts_end);
             return Ok(Step::Frame);
         }
-        let waiting =
-            if tail >= self.next { tail - self.next } else { tail + self.size - self.next };
+        let waiting = Place { at: self.next, len: self.size }.distance(tail);
         if endless || waiting + 1 >= self.size {
             return Err(Fault::EndlessFrame);
         }

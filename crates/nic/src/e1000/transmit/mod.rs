@@ -30,6 +30,7 @@ use crate::combine::Combine;
 use crate::csb::Host;
 use crate::csb::Way;
 use crate::device::{Combining, Transmit as Transmitting};
+use crate::model::ring::Place;
 
 /// Frames that may be lent at a time; a power of two.
 const LENT: usize = 2048;
@@ -236,7 +237,7 @@ impl Transmit {
     /// True if frames up to `tail` are to wait for more. A ring that is half full waits for nothing.
     fn holds_back(&mut self, tail: u32, now: Nanos) -> bool {
         let (size, next) = (self.size, self.next);
-        let waiting = if tail >= next { tail - next } else { tail + size - next };
+        let waiting = Place { at: next, len: size }.distance(tail);
         waiting < size / 2 && !self.combine.is_due(waiting, now)
     }
 

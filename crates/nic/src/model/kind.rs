@@ -6,6 +6,7 @@ use shmem::{Mapping, Shareable, Shared};
 
 use crate::device::{DeviceConfig, Identity, Impossible, Model, SharedPages};
 use crate::e1000;
+use crate::model::regs::Table;
 use crate::pcnet;
 use crate::template;
 
@@ -66,7 +67,7 @@ pub static I82540EM: Kind = Kind {
     state_size: size_of::<e1000::Registers>(),
     identity: |csb| e1000::identity(e1000::Chip::Em82540, csb),
     csb: true,
-    shared_pages: Some(e1000::SHARED),
+    shared_pages: Some(e1000::shared_pages(e1000::Chip::Em82540)),
     make: |room, config| room.model(|state| e1000::model(e1000::Chip::Em82540, state, config)),
     take_over: |room, csb| {
         room.check(|r: &e1000::Registers| r.take_over(e1000::Chip::Em82540, csb))
@@ -80,7 +81,7 @@ pub static I82574L: Kind = Kind {
     state_size: size_of::<e1000::Registers>(),
     identity: |csb| e1000::identity(e1000::Chip::L82574, csb),
     csb: true,
-    shared_pages: Some(e1000::SHARED),
+    shared_pages: Some(e1000::shared_pages(e1000::Chip::L82574)),
     make: |room, config| room.model(|state| e1000::model(e1000::Chip::L82574, state, config)),
     take_over: |room, csb| room.check(|r: &e1000::Registers| r.take_over(e1000::Chip::L82574, csb)),
 };
@@ -127,3 +128,18 @@ pub static ONE_ACCESS: Kind = Kind {
 
 /// All kinds there are.
 pub static KINDS: [&Kind; 5] = [&I82540EM, &I82574L, &AM79C970A, &AM79C973, &ONE_ACCESS];
+
+/// The tables of registers of all kinds, for documentation.
+#[must_use]
+pub fn tables() -> Vec<Table> {
+    let e1000 = Table {
+        title: "Intel 82540EM and 82574L: offsets in base address register 0",
+        chips: &["82540EM", "82574L"],
+        step: 4,
+        rows: e1000::TABLE.iter().map(|row| row.described(e1000::Effect::text)).collect(),
+    };
+    let mut tables = vec![e1000];
+    tables.extend(pcnet::tables());
+    tables.push(template::table());
+    tables
+}

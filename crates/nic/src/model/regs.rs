@@ -1,0 +1,170 @@
+//! One row for each register, whatever the family: decoding, masks, resets, documentation and names in traces come
+//! from it.
+//!
+//! A family gives its rows an effect type of its own: what an access does beyond the register's word.
+
+/// What an access does to a register, beside its effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Keeps what was written, as far as the mask says.
+    ReadWrite,
+    /// As above, while the device is stopped; else writes are ignored.
+    Halted,
+    /// Writes are ignored.
+    ReadOnly,
+    /// A statistic: reading takes it back to zero.
+    ReadClear,
+    /// Reads as zero.
+    WriteOnly,
+}
+
+/// Which chips of a family have a register.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Members(u8);
+
+impl Members {
+    /// All chips.
+    pub const ALL: Self = Self(u8::MAX);
+
+    /// Those whose numbers are bits in `chips`.
+    #[must_use]
+    pub const fn of(chips: u8) -> Self {
+        Self(chips)
+    }
+
+    /// True if the chip of this number is one of them.
+    #[inline]
+    #[must_use]
+    pub const fn has_number(self, chip: usize) -> bool {
+        self.0 >> chip & 1 != 0
+    }
+
+    /// True if `chip` is one of them.
+    #[inline]
+    #[must_use]
+    pub fn has(self, chip: impl Into<usize>) -> bool {
+        self.has_number(chip.into())
+    }
+}
+
+/// What a register in a page that the driver may write without a trap is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shared {
+    /// The driver sets something up by it.
+    Setup,
+    /// As above, by what was written to others before.
+    Last,
+    /// The device says where it is.
+    Head,
+    /// A doorbell.
+    Tail,
+}
+
+/// A register, or several in a row, whose accesses do `E`.
+#[derive(Clone, Copy, Debug)]
+pub struct Row<E> {
+    /// Its place: an offset, or a number.
+    pub at: u32,
+    /// How many, one behind the other.
+    pub count: u16,
+    /// Its name in the manuals.
+    pub name: &'static str,
+    /// What an access does to it.
+    pub access: Access,
+    /// Bits that can be written.
+    pub mask: u32,
+    /// Its value after a reset, by chip.
+    pub reset: [u32; 2],
+    /// Which chips have it.
+    pub members: Members,
+    /// What an access does beyond.
+    pub effect: E,
+    /// Bits that a reset by the driver leaves as they are.
+    pub survives: u32,
+    /// It lies in a page that the driver may write without a trap.
+    pub shared: Option<Shared>,
+}
+
+impl<E: Copy> Row<E> {
+    /// A register that keeps what is written to `mask`.
+    #[must_use]
+    pub const fn new(at: u32, name: &'static str, mask: u32, reset: u32, effect: E) -> Self {
+        Self {
+            at,
+            count: 1,
+            name,
+            access: Access::ReadWrite,
+            mask,
+            reset: [reset; 2],
+            members: Members::ALL,
+            effect,
+            survives: 0,
+            shared: None,
+        }
+    }
+
+    /// The same, with its effect in words.
+    pub fn described(&self, effect: impl FnOnce(E) -> String) -> Row<String> {
+        let Self { at, count, name, access, mask, reset, members, survives, shared, .. } = *self;
+        let effect = effect(self.effect);
+        Row { at, count, name, access, mask, reset, members, effect, survives, shared }
+    }
+}
+
+/// How many of `rows` a chip shares with its driver for one of `wanted`.
+#[must_use]
+pub const fn count_shared<E: Copy>(rows: &[Row<E>], chip: usize, wanted: &[Shared]) -> usize {
+    let (mut count, mut which) = (0, 0);
+    while which < wanted.len() {
+        let mut row = 0;
+        while row < rows.len() {
+            count += is_shared(&rows[row], chip, wanted[which]) as usize;
+            row += 1;
+        }
+        which += 1;
+    }
+    count
+}
+
+/// Their places, in the order of `wanted`.
+#[must_use]
+pub const fn shared<E: Copy, const N: usize>(
+    rows: &[Row<E>],
+    chip: usize,
+    wanted: &[Shared],
+) -> [u32; N] {
+    let mut places = [0; N];
+    let (mut count, mut which) = (0, 0);
+    while which < wanted.len() {
+        let mut row = 0;
+        while row < rows.len() {
+            if is_shared(&rows[row], chip, wanted[which]) {
+                places[count] = rows[row].at;
+                count += 1;
+            }
+            row += 1;
+        }
+        which += 1;
+    }
+    places
+}
+
+const fn is_shared<E: Copy>(row: &Row<E>, chip: usize, wanted: Shared) -> bool {
+    match row.shared {
+        Some(shared) => shared as u8 == wanted as u8 && row.members.has_number(chip),
+        None => false,
+    }
+}
+
+/// A table of registers, as documentation shows it.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Whose they are, and how they are reached.
+    pub title: &'static str,
+    /// The chips, by number.
+    pub chips: &'static [&'static str],
+    /// From one of several in a row to the next.
+    pub step: u32,
+    /// Its rows.
+    pub rows: Vec<Row<String>>,
+}

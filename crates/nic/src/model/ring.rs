@@ -1,0 +1,44 @@
+//! Places in a ring of descriptors.
+
+/// A place in a ring of `len` descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Which descriptor: less than `len`.
+    pub at: u32,
+    /// Descriptors of the ring.
+    pub len: u32,
+}
+
+impl Place {
+    /// Descriptors from here to `to`, around the end if need be.
+    #[inline(always)]
+    pub const fn distance(self, to: u32) -> u32 {
+        if to >= self.at { to - self.at } else { to + self.len - self.at }
+    }
+
+    /// Those of them that lie one behind the other.
+    #[inline(always)]
+    pub const fn run(self, to: u32) -> u32 {
+        if to >= self.at { to - self.at } else { self.len - self.at }
+    }
+
+    /// The place `count` descriptors on: at most a round.
+    #[inline(always)]
+    pub const fn after(self, count: u32) -> u32 {
+        let after = self.at.wrapping_add(count);
+        if after >= self.len { after.wrapping_sub(self.len) } else { after }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_go_around_the_end() {
+        let from = |at| Place { at, len: 8 };
+        assert_eq!([from(2).distance(5), from(6).distance(1), from(3).distance(3)], [3, 3, 0]);
+        assert_eq!([from(2).run(5), from(6).run(1), from(6).run(0)], [3, 2, 2]);
+        assert_eq!([from(2).after(3), from(6).after(2), from(6).after(8)], [5, 0, 6]);
+    }
+}
