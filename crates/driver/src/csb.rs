@@ -62,16 +62,16 @@ impl Block {
 
     /// A queue with a ring of `size` descriptors, whose tail is at 0.
     #[must_use]
-    pub fn queue(&self, way: Way, queue: usize, size: u32) -> Option<Queue> {
+    pub fn queue(&self, way: Way, queue: usize, size: u32) -> Option<BlockQueue> {
         let lane = self.0.lane(way, queue)?;
         let wanted = lane.wanted();
-        Some(Queue { page: self.0.clone(), way, queue, size, tail: 0, wanted, answered: 0 })
+        Some(BlockQueue { page: self.0.clone(), way, queue, size, tail: 0, wanted, answered: 0 })
     }
 }
 
 /// One queue of a block, as its driver uses it.
 #[derive(Debug)]
-pub struct Queue {
+pub struct BlockQueue {
     page: Page,
     way: Way,
     queue: usize,
@@ -84,7 +84,7 @@ pub struct Queue {
     answered: u32,
 }
 
-impl Queue {
+impl BlockQueue {
     #[inline]
     fn lane(&self) -> Option<Lane<'_>> {
         self.page.lane(self.way, self.queue)

@@ -171,8 +171,8 @@ impl Ring {
 struct Block {
     page: u64,
     block: csb::Block,
-    send: csb::Queue,
-    receive: csb::Queue,
+    send: csb::BlockQueue,
+    receive: csb::BlockQueue,
 }
 
 impl Block {

@@ -2,7 +2,7 @@
 #![allow(clippy::print_stdout, reason = "it is what this program is for")]
 
 use nic::kind::tables;
-use nic::model::regs::{Access, Row, Shared, Table};
+use nic::model::regs::{Access, PageUse, RegisterTable, Row};
 
 const INTRODUCTION: &str = "# Registers
 
@@ -21,14 +21,14 @@ fn main() {
     tables().iter().for_each(print_table);
 }
 
-fn print_table(table: &Table) {
+fn print_table(table: &RegisterTable) {
     println!("\n## {}\n", table.title);
     println!("| at | name | chips | access | mask | after a reset | effect | survives | no trap |");
     println!("|---|---|---|---|---|---|---|---|---|");
     table.rows.iter().for_each(|row| print_row(table, row));
 }
 
-fn print_row(table: &Table, row: &Row<String>) {
+fn print_row(table: &RegisterTable, row: &Row<String>) {
     let has = |number: &usize| row.members.has_number(*number);
     let numbers: Vec<_> = (0..table.chips.len()).filter(has).collect();
     let chips: Vec<_> = match numbers.len() == table.chips.len() {
@@ -51,7 +51,7 @@ fn print_row(table: &Table, row: &Row<String>) {
     );
 }
 
-fn place(table: &Table, row: &Row<String>) -> String {
+fn place(table: &RegisterTable, row: &Row<String>) -> String {
     let last = row.at + table.step * u32::from(row.count - 1);
     match (table.step, row.count) {
         (1, _) => row.at.to_string(),
@@ -74,12 +74,12 @@ fn access(access: Access) -> &'static str {
     }
 }
 
-fn shared(shared: Option<Shared>) -> &'static str {
+fn shared(shared: Option<PageUse>) -> &'static str {
     match shared {
         None => "",
-        Some(Shared::Setup) => "set-up",
-        Some(Shared::Last) => "set-up, last",
-        Some(Shared::Head) => "head",
-        Some(Shared::Tail) => "doorbell",
+        Some(PageUse::Setup) => "set-up",
+        Some(PageUse::Last) => "set-up, last",
+        Some(PageUse::Head) => "head",
+        Some(PageUse::Tail) => "doorbell",
     }
 }

@@ -44,7 +44,7 @@ impl Guest {
     }
 
     /// Both ends of the first queue of a kind, on.
-    fn queue(&self, version: Version, way: Way) -> (driver::Queue, QueueHost) {
+    fn queue(&self, version: Version, way: Way) -> (driver::BlockQueue, QueueHost) {
         let driver = self.announce(version).queue(way, 0, SIZE).unwrap();
         let device = self.map().queue(way, 0).unwrap();
         driver.turn(true);

@@ -171,8 +171,8 @@ enum Combining {
 struct Shared {
     block: csb::Block,
     page: Chunk,
-    send: csb::Queue,
-    receive: csb::Queue,
+    send: csb::BlockQueue,
+    receive: csb::BlockQueue,
 }
 
 /// A driver of an 82540EM or 82574L.

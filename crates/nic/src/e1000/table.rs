@@ -7,7 +7,7 @@
 use super::Chip;
 use crate::csb::Way;
 use crate::device::SharedPages;
-use crate::model::regs::{self, Row, Shared};
+use crate::model::regs::{self, PageUse, Row};
 pub use crate::model::regs::{Access, Members};
 
 /// What an access does beyond its own word.
@@ -119,13 +119,13 @@ impl Register {
         Self { survives: u32::MAX, ..self }
     }
 
-    const fn shared(self, shared: Shared) -> Self {
+    const fn shared(self, shared: PageUse) -> Self {
         Self { shared: Some(shared), ..self }
     }
 }
 
 use Effect as E;
-use Shared::{Head, Last, Setup, Tail};
+use PageUse::{Head, Last, Setup, Tail};
 
 /// All registers, by offset.
 pub const TABLE: &[Register] = &[
@@ -328,7 +328,7 @@ pub const TABLE: &[Register] = &[
 ];
 
 /// What a driver sets up in pages that need no trap.
-const SETUP: &[Shared] = &[Setup, Last];
+const SETUP: &[PageUse] = &[Setup, Last];
 
 /// The pages of the rings' registers, as far as a chip has them.
 macro_rules! shared_pages {

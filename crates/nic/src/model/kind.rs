@@ -6,7 +6,7 @@ use shmem::{Mapping, Shareable, Shared};
 
 use crate::device::{DeviceConfig, Identity, Impossible, Model, SharedPages};
 use crate::e1000;
-use crate::model::regs::Table;
+use crate::model::regs::RegisterTable;
 use crate::pcnet;
 use crate::template;
 
@@ -131,8 +131,8 @@ pub static KINDS: [&Kind; 5] = [&I82540EM, &I82574L, &AM79C970A, &AM79C973, &ONE
 
 /// The tables of registers of all kinds, for documentation.
 #[must_use]
-pub fn tables() -> Vec<Table> {
-    let e1000 = Table {
+pub fn tables() -> Vec<RegisterTable> {
+    let e1000 = RegisterTable {
         title: "Intel 82540EM and 82574L: offsets in base address register 0",
         chips: &["82540EM", "82574L"],
         step: 4,

@@ -49,7 +49,7 @@ impl Members {
 
 /// What a register in a page that the driver may write without a trap is there for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shared {
+pub enum PageUse {
     /// The driver sets something up by it.
     Setup,
     /// As above, by what was written to others before.
@@ -82,7 +82,7 @@ pub struct Row<E> {
     /// Bits that a reset by the driver leaves as they are.
     pub survives: u32,
     /// It lies in a page that the driver may write without a trap.
-    pub shared: Option<Shared>,
+    pub shared: Option<PageUse>,
 }
 
 impl<E: Copy> Row<E> {
@@ -113,7 +113,7 @@ impl<E: Copy> Row<E> {
 
 /// How many of `rows` a chip shares with its driver for one of `wanted`.
 #[must_use]
-pub const fn count_shared<E: Copy>(rows: &[Row<E>], chip: usize, wanted: &[Shared]) -> usize {
+pub const fn count_shared<E: Copy>(rows: &[Row<E>], chip: usize, wanted: &[PageUse]) -> usize {
     let (mut count, mut which) = (0, 0);
     while which < wanted.len() {
         let mut row = 0;
@@ -131,7 +131,7 @@ pub const fn count_shared<E: Copy>(rows: &[Row<E>], chip: usize, wanted: &[Share
 pub const fn shared<E: Copy, const N: usize>(
     rows: &[Row<E>],
     chip: usize,
-    wanted: &[Shared],
+    wanted: &[PageUse],
 ) -> [u32; N] {
     let mut places = [0; N];
     let (mut count, mut which) = (0, 0);
@@ -149,7 +149,7 @@ pub const fn shared<E: Copy, const N: usize>(
     places
 }
 
-const fn is_shared<E: Copy>(row: &Row<E>, chip: usize, wanted: Shared) -> bool {
+const fn is_shared<E: Copy>(row: &Row<E>, chip: usize, wanted: PageUse) -> bool {
     match row.shared {
         Some(shared) => shared as u8 == wanted as u8 && row.members.has_number(chip),
         None => false,
@@ -158,7 +158,7 @@ const fn is_shared<E: Copy>(row: &Row<E>, chip: usize, wanted: Shared) -> bool {
 
 /// A table of registers, as documentation shows it.
 #[derive(Clone, Debug)]
-pub struct Table {
+pub struct RegisterTable {
     /// Whose they are, and how they are reached.
     pub title: &'static str,
     /// The chips, by number.

@@ -184,7 +184,7 @@ impl Filling {
         batch: &Batch<'_>,
         list: &'l [FrameIdx],
         limits: Limits,
-        tally: &mut Tally,
+        tally: &mut Outcomes,
     ) -> Result<&'l [FrameIdx], Fault> {
         let strip = core.registers.csr(csr::FEATURES) & features::ASTRP_RCV != 0;
         let mut left = list;
@@ -389,7 +389,7 @@ fn miss(core: &Core, frames: u16) {
 
 /// What became of a list of frames.
 #[derive(Debug, Default)]
-struct Tally {
+struct Outcomes {
     frames: Wrapping<u64>,
     bytes: Wrapping<u64>,
     runts: Wrapping<u64>,
@@ -407,7 +407,7 @@ pub(super) struct Receive {
 }
 
 impl Receive {
-    fn count(&self, tally: &Tally) {
+    fn count(&self, tally: &Outcomes) {
         let Some(counters) = &self.counters else { return };
         counters.frames.add(tally.frames.0);
         counters.bytes.add(tally.bytes.0);
@@ -442,7 +442,7 @@ impl Egress for Receive {
             self.drop_down(list);
             return all;
         }
-        let mut tally = Tally::default();
+        let mut tally = Outcomes::default();
         let filled = filling.refresh(core).and_then(|()| {
             if self.is_open(filling) {
                 filling.fill(core, batch, list, limits, &mut tally).map(Some)

@@ -4,7 +4,7 @@
 //! Numbers, bits and reset values: Am79C970A data sheet (19436), "Control and Status Registers" and "Bus
 //! Configuration Registers"; for the Am79C973 its own (21510), the same chapters.
 
-use crate::model::regs::{Access, Members, Row, Table};
+use crate::model::regs::{Access, Members, RegisterTable, Row};
 
 /// CSRs that can be addressed: RAP has seven bits.
 pub(super) const CSRS: usize = 128;
@@ -420,8 +420,8 @@ pub fn describe(chip: Chip) -> impl Iterator<Item = Described> {
 }
 
 /// Both tables, for documentation.
-pub fn tables() -> [Table; 2] {
-    let table = |title, rows: &[Register]| Table {
+pub fn tables() -> [RegisterTable; 2] {
+    let table = |title, rows: &[Register]| RegisterTable {
         title,
         chips: &["Am79C970A", "Am79C973"],
         step: 1,

@@ -7,7 +7,7 @@ use shmem::Shareable;
 use super::Core;
 use crate::device::Impossible;
 use crate::model::fault::faults;
-use crate::model::regs::{Access, Row, Table};
+use crate::model::regs::{Access, RegisterTable, Row};
 
 /// Buffers in each direction.
 pub const FRAMES: u32 = 256;
@@ -122,7 +122,7 @@ pub const REGISTERS: &[Register] = &[
 ];
 
 /// The table, for documentation.
-pub(crate) fn table() -> Table {
+pub(crate) fn table() -> RegisterTable {
     let text = |name: &str| match name {
         "ID" => "says what it is",
         "STATUS" => "bit 0: the cable is connected; bit 1: frames wait; bit 2: a fault",
@@ -137,7 +137,7 @@ pub(crate) fn table() -> Table {
         }
         _ => "frames that are done",
     };
-    Table {
+    RegisterTable {
         title: "One-access NIC: offsets in base address register 0",
         chips: &["one-access"],
         step: 4,

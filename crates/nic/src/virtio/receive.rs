@@ -37,8 +37,8 @@ impl Receive {
         let packed = config.features.contains(Features::RING_PACKED);
         let parts = Parts::new(config, Direction::ToGuest);
         Ok(Self(match packed {
-            false => Box::new(Queue::<Split>::new(parts, counters)?),
-            true => Box::new(Queue::<Packed>::new(parts, counters)?),
+            false => Box::new(ReceiveQueue::<Split>::new(parts, counters)?),
+            true => Box::new(ReceiveQueue::<Packed>::new(parts, counters)?),
         }))
     }
 }
@@ -67,7 +67,7 @@ impl Egress for Receive {
 
 /// A receive queue over a ring.
 #[derive(Debug)]
-struct Queue<R> {
+struct ReceiveQueue<R> {
     filling: Mutex<Filling<R>>,
     interrupts: Interrupts,
     /// The position up to which the driver was notified, if need was, or [`NEVER`].
@@ -116,13 +116,13 @@ struct Stuck {
 
 /// What became of a list of frames.
 #[derive(Debug, Default)]
-struct Tally {
+struct Delivery {
     frames: u64,
     bytes: u64,
     too_long: u64,
 }
 
-impl<R: Ring> Queue<R> {
+impl<R: Ring> ReceiveQueue<R> {
     fn new(parts: Parts, counters: Shared<EgressCounters>) -> Result<Self, QueueError> {
         let (features, size) = (parts.features, usize::from(parts.layout.size));
         let (memory, dirty) = (Arc::clone(&parts.memory), parts.dirty.clone());
@@ -168,7 +168,7 @@ impl<R: Ring> Queue<R> {
         if self.state.fault().is_some() {
             return down(list);
         }
-        let mut tally = Tally::default();
+        let mut tally = Delivery::default();
         let (left, fault) = filling.fill(batch, list, limits, &mut tally);
         filling.ring.publish();
         counters.frames.add(tally.frames);
@@ -197,7 +197,7 @@ impl<R: Ring> Filling<R> {
         batch: &Batch<'_>,
         list: &'l [FrameIdx],
         limits: Limits,
-        tally: &mut Tally,
+        tally: &mut Delivery,
     ) -> (&'l [FrameIdx], Option<Fault>) {
         let mut left = list;
         if let Err(fault) = self.watch.check(&self.memory) {
@@ -236,7 +236,7 @@ impl<R: Ring> Filling<R> {
         list: &[FrameIdx],
         frames: impl ExactSizeIterator<Item = Picked<'b>> + Clone,
         limits: Limits,
-        tally: &mut Tally,
+        tally: &mut Delivery,
     ) -> Result<usize, Fault> {
         // While pages are logged, all frames go the long way.
         if self.dirty.is_some() {
@@ -297,7 +297,7 @@ impl<R: Ring> Filling<R> {
         batch: &Batch<'_>,
         i: FrameIdx,
         limits: Limits,
-        tally: &mut Tally,
+        tally: &mut Delivery,
         allowance: &mut Allowance,
     ) -> Result<bool, Fault> {
         let (frame, offload) = (batch.pick(i), batch.offload(i));
@@ -456,9 +456,9 @@ enum Room {
     TooShort,
 }
 
-impl<R: Ring> Receiving for Queue<R> {}
+impl<R: Ring> Receiving for ReceiveQueue<R> {}
 
-impl<R: Ring> Egress for Queue<R> {
+impl<R: Ring> Egress for ReceiveQueue<R> {
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered {
         Delivered { finished: self.deliver_locked(&mut self.lock(), batch, list, limits) }
     }

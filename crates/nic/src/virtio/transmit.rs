@@ -40,8 +40,8 @@ impl Transmit {
         let packed = config.features.contains(Features::RING_PACKED);
         let parts = Parts::new(config, Direction::FromGuest);
         Ok(Self(match packed {
-            false => Box::new(Queue::<Split>::new(parts, counters)?),
-            true => Box::new(Queue::<Packed>::new(parts, counters)?),
+            false => Box::new(TransmitQueue::<Split>::new(parts, counters)?),
+            true => Box::new(TransmitQueue::<Packed>::new(parts, counters)?),
         }))
     }
 
@@ -86,7 +86,7 @@ impl Ingress for Transmit {
 
 /// A transmit queue over a ring.
 #[derive(Debug)]
-struct Queue<R: Ring> {
+struct TransmitQueue<R: Ring> {
     ring: R,
     interrupts: Interrupts,
     /// The position up to which the driver was notified, if need was.
@@ -110,7 +110,7 @@ struct Queue<R: Ring> {
     pieces: Pieces,
 }
 
-impl<R: Ring> Queue<R> {
+impl<R: Ring> TransmitQueue<R> {
     fn new(parts: Parts, counters: Shared<IngressCounters>) -> Result<Self, QueueError> {
         let (memory, state) = (Arc::clone(&parts.memory), parts.state.clone());
         let (features, size) = (parts.features, usize::from(parts.layout.size));
@@ -321,7 +321,7 @@ impl<R: Ring> Queue<R> {
     }
 }
 
-impl<R: Ring> Sending for Queue<R> {
+impl<R: Ring> Sending for TransmitQueue<R> {
     fn has_work(&self) -> bool {
         self.state.fault().is_none() && self.ring.has_work()
     }
@@ -354,7 +354,7 @@ impl<R: Ring> Sending for Queue<R> {
     }
 }
 
-impl<R: Ring> Ingress for Queue<R> {
+impl<R: Ring> Ingress for TransmitQueue<R> {
     fn gather(&mut self, scratch: &mut Scratch, max: usize, _now: Nanos) -> usize {
         if !self.has_work() {
             return 0;
@@ -392,7 +392,7 @@ impl<R: Ring> Ingress for Queue<R> {
     }
 }
 
-impl<R: Ring> Drop for Queue<R> {
+impl<R: Ring> Drop for TransmitQueue<R> {
     fn drop(&mut self) {
         if self.state.fault().is_none() {
             self.complete(self.gathered - self.completed);

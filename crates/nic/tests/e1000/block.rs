@@ -1,6 +1,6 @@
 //! The shared status block, both versions, between the model and a driver that goes by it.
 
-use driver::csb::{Block, Queue};
+use driver::csb::{Block, BlockQueue};
 use nic::csb::{NONE, Version, Way};
 use nic::e1000::Chip;
 use port::Nanos;
@@ -12,8 +12,8 @@ const PAGE: u64 = 0x5000;
 struct Rig {
     bed: Bed,
     block: Block,
-    send: Queue,
-    receive: Queue,
+    send: BlockQueue,
+    receive: BlockQueue,
 }
 
 fn announce(bed: &Bed, at: u64) {

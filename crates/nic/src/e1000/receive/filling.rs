@@ -7,7 +7,7 @@ use port::{Batch, FrameIdx, Limits};
 use shmem::{Bytes, Near};
 
 use super::spread::{FromBatch, SHORTEST, Shape, Source};
-use super::{Filling, Met, Tally};
+use super::{Filling, Met, Statistics};
 use crate::csb::Way;
 use crate::e1000::core::Core;
 use crate::e1000::filter::{Filter, destination};
@@ -198,7 +198,7 @@ impl Filling {
         batch: &Batch<'_>,
         list: &'l [FrameIdx],
         limits: Limits,
-        tally: &mut Tally,
+        tally: &mut Statistics,
     ) -> Result<&'l [FrameIdx], (Fault, &'l [FrameIdx])> {
         let mut left = list;
         while !left.is_empty() {
@@ -224,7 +224,7 @@ impl Filling {
         batch: &Batch<'_>,
         list: &[FrameIdx],
         limits: Limits,
-        tally: &mut Tally,
+        tally: &mut Statistics,
     ) -> Result<usize, Fault> {
         if self.filter.split.is_some() {
             return Ok(0);
@@ -295,7 +295,7 @@ impl Filling {
         batch: &Batch<'_>,
         i: FrameIdx,
         limits: Limits,
-        tally: &mut Tally,
+        tally: &mut Statistics,
     ) -> Result<bool, Fault> {
         if batch.wire_len(i) > limits.max_frame as usize {
             tally.too_long += 1;
@@ -313,7 +313,7 @@ impl Filling {
         &mut self,
         core: &Core,
         source: &impl Source,
-        tally: &mut Tally,
+        tally: &mut Statistics,
     ) -> Result<Met, Fault> {
         let (head, len) = (source.head(), source.len());
         let destination = destination(head);

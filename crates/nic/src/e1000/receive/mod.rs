@@ -61,7 +61,7 @@ pub(super) struct Filling {
 
 /// What became of a list of frames.
 #[derive(Debug, Default)]
-struct Tally {
+struct Statistics {
     frames: u64,
     bytes: u64,
     multicast: u32,
@@ -83,7 +83,7 @@ pub(super) enum Met {
     TooLong,
 }
 
-impl Tally {
+impl Statistics {
     #[inline(always)]
     fn add(&mut self, len: usize, destination: u64, small: usize) {
         self.frames = self.frames.wrapping_add(1);
@@ -137,7 +137,7 @@ impl Receive {
             Err(fault) => return fail(fault, list.len()),
         }
         let before = filling.available(core).unwrap_or(0);
-        let mut tally = Tally::default();
+        let mut tally = Statistics::default();
         let filled = filling.fill(core, batch, list, limits, &mut tally);
         let lost = match &filled {
             Ok(left) if !limits.lossless => left.len(),
@@ -157,7 +157,7 @@ impl Receive {
         }
     }
 
-    fn count(&self, tally: &Tally, lost: usize) {
+    fn count(&self, tally: &Statistics, lost: usize) {
         let counters = &self.counters;
         counters.frames.add(tally.frames);
         counters.bytes.add(tally.bytes);
@@ -175,7 +175,7 @@ impl Receive {
 
 impl Core {
     /// Statistics and causes of what was received, but for RXT0, which waits for the time to be known.
-    fn note_received(&self, queue: usize, tally: &Tally, lost: usize, crossed: bool) {
+    fn note_received(&self, queue: usize, tally: &Statistics, lost: usize, crossed: bool) {
         let registers = &self.registers;
         let frames = tally.frames as u32;
         if frames > 0 {
@@ -226,7 +226,7 @@ impl Core {
     /// A frame that the device itself sends back to its guest. Counted as received.
     pub fn loop_back(&self, frame: &mut [u8]) -> Result<Met, Fault> {
         let mut filling = self.lock(0);
-        let mut tally = Tally::default();
+        let mut tally = Statistics::default();
         let met = match filling.prepare(self) {
             Ok(true) => filling.receive_one(self, &Private(frame), &mut tally),
             Ok(false) => Ok(Met::Dropped),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use port::{MAX_SEGS, Scratch};
 use shmem::{Bytes, Near, Span};
 
-use super::{LENT, Tally, Transmit, flag};
+use super::{Gathered, LENT, Transmit, flag};
 use crate::e1000::core::Core;
 use crate::e1000::filter::{Class, class};
 use crate::e1000::offload::{Context, Request};
@@ -349,7 +349,7 @@ impl Transmit {
     }
 }
 
-impl Tally {
+impl Gathered {
     #[inline(always)]
     fn add(&mut self, len: usize) {
         let class = &mut self.sizes[table::size_class(len)];

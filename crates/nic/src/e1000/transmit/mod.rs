@@ -69,7 +69,7 @@ pub(super) struct Transmit {
     unfinished: Option<u32>,
     headers: Headers,
     combine: Combine,
-    tally: Tally,
+    tally: Gathered,
     /// A frame that comes back.
     looped: Vec<u8>,
     /// Its part of the shared status block.
@@ -81,7 +81,7 @@ pub(super) struct Transmit {
 
 /// What was gathered.
 #[derive(Debug, Default)]
-struct Tally {
+struct Gathered {
     frames: u32,
     bytes: u64,
     sizes: [u32; 6],
@@ -116,7 +116,7 @@ impl Transmit {
             unfinished: None,
             headers: Headers::new(),
             combine: Combine::new(combining),
-            tally: Tally::default(),
+            tally: Gathered::default(),
             looped: Vec::new(),
             host: Host::default(),
             now: Nanos(0),
