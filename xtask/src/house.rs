@@ -24,7 +24,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("card", &["abi", "driver", "nic", "port", "shmem"]),
     ("topology", &["fabric", "frame", "link", "nic"]),
     ("netmap", &["netring", "shmem"]),
-    ("preload", &["netmap"]),
+    ("pcap", &["netring", "shmem"]),
+    ("preload", &["netmap", "netring", "pcap", "shmem"]),
     ("capi", &["frame", "netring", "shmem"]),
     (
         "dataplane",

@@ -10,6 +10,7 @@
 //! | open a port or a monitor | memory file | token |
 //! | make a pipe | memory file | token, own eventfd, peer's eventfd |
 //! | open the other end of a pipe | - | token, own eventfd, peer's eventfd, memory file |
+//! | name the next port | - | - |
 
 use std::path::PathBuf;
 
@@ -44,6 +45,9 @@ pub mod op {
     pub const MAKE_PIPE: u16 = 3;
     /// A message of netmap's interface, which is not a [`super::Request`]: see crate `netmap`.
     pub const NETMAP: u16 = 4;
+    /// Name the port that comes after this one, by switch and name; status `ENOENT` after the last. The
+    /// reply's message is the name.
+    pub const NEXT: u16 = 5;
 }
 
 /// How it is opened.
@@ -140,6 +144,14 @@ impl Reply {
     pub fn refused(errno: i32, message: &str) -> Self {
         let mut reply = Self { version: VERSION, status: errno, ..Self::new_zeroed() };
         copy_text(&mut reply.message, message);
+        reply
+    }
+
+    /// The name of a port.
+    #[must_use]
+    pub fn named(name: &str) -> Self {
+        let mut reply = Self { version: VERSION, ..Self::new_zeroed() };
+        copy_text(&mut reply.message, name);
         reply
     }
 

@@ -48,6 +48,17 @@ impl Doorbell {
         Ok(Self::Pipe { own, peer, token })
     }
 
+    /// Gives its descriptors other numbers.
+    pub(crate) fn map_descriptors(self, mut to: impl FnMut(OwnedFd) -> OwnedFd) -> Self {
+        match self {
+            Self::Token(token) => Self::Token(to(token)),
+            Self::Pipe { own, peer, token } => {
+                Self::Pipe { own: to(own), peer: to(peer), token: token.map(to) }
+            }
+            Self::Inline(silent) => Self::Inline(silent),
+        }
+    }
+
     /// Wakes the other side.
     #[cold]
     pub(crate) fn kick(&self) -> Result<(), PortError> {

@@ -57,7 +57,7 @@ mod send;
 
 #[doc(hidden)]
 pub use hostile::drive_hostile_pipe;
-pub use open::{Monitor, Open, OpenError};
+pub use open::{Monitor, Open, OpenError, ports};
 pub use pipe::{PARTS_BYTES, PartsError, PipeConfig, pipe};
 pub use port::{Interest, Port, PortError, Queue, Readiness, Rings};
 pub use receive::{Incoming, Received, ReceivedSlot};

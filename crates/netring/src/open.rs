@@ -421,6 +421,30 @@ impl Opened {
     }
 }
 
+/// The names of all ports of the daemon's switches, in order.
+///
+/// # Errors
+/// There is no daemon, or it may not be asked.
+pub fn ports(directory: &Path) -> Result<Vec<String>, OpenError> {
+    let socket = connect(&directory.join(SOCKET))?;
+    let mut names: Vec<String> = Vec::new();
+    let parts = |name: &str| name.split_once(':').map(|(s, p)| (s.to_owned(), p.to_owned()));
+    loop {
+        let last = names.last().map_or("", String::as_str);
+        match ask_on(&socket, &Request::new(op::NEXT, last), &[]) {
+            // A daemon that does not go on would be asked for ever.
+            Ok((reply, _)) if parts(reply.message()) > parts(last) => {
+                names.push(reply.message().to_owned())
+            }
+            Err(OpenError::Refused { errno, .. }) if errno == Errno::NOENT.raw_os_error() => {
+                return Ok(names);
+            }
+            Ok(_) => return Err(OpenError::Malformed("the order of ports")),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
 /// How long the daemon may take to answer.
 const ANSWER_TIME: Duration = Duration::from_secs(10);
 /// Most descriptors of a reply.
@@ -432,19 +456,27 @@ fn ask(
     request: &Request,
     fds: &[BorrowedFd<'_>],
 ) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
-    let socket = connect(&directory.join(SOCKET))?;
+    ask_on(&connect(&directory.join(SOCKET))?, request, fds)
+}
+
+/// As [`ask`], on a connection that is used again.
+fn ask_on(
+    socket: &OwnedFd,
+    request: &Request,
+    fds: &[BorrowedFd<'_>],
+) -> Result<(Reply, Vec<OwnedFd>), OpenError> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
         control.push(SendAncillaryMessage::ScmRights(fds));
     }
     let bytes = [rustix::io::IoSlice::new(request.as_bytes())];
-    match rustix::net::sendmsg(&socket, &bytes, &mut control, SendFlags::NOSIGNAL) {
+    match rustix::net::sendmsg(socket, &bytes, &mut control, SendFlags::NOSIGNAL) {
         // One that has no room for the connection answers before it is asked.
         Ok(_) | Err(Errno::PIPE) => (),
         Err(error) => return Err(OpenError::Io(error)),
     }
-    let (reply, fds) = receive_reply(&socket)?;
+    let (reply, fds) = receive_reply(socket)?;
     if reply.version != VERSION {
         return Err(OpenError::Malformed("version"));
     }

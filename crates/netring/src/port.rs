@@ -1,7 +1,7 @@
 //! A port: its rings, and how its owner waits for them.
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -238,6 +238,18 @@ impl Port {
     #[must_use]
     pub fn region(&self) -> Option<&Arc<Region>> {
         self.memory.region.as_ref()
+    }
+
+    /// Gives the port's descriptors other numbers: `to` gets each, and returns it or a duplicate. For
+    /// libraries in programs that close what they do not know.
+    ///
+    /// # Errors
+    /// The system has no descriptor left; the port is as it was.
+    pub fn map_descriptors(&mut self, to: impl FnMut(OwnedFd) -> OwnedFd) -> Result<(), PortError> {
+        let spare = Doorbell::inline().map_err(PortError::Io)?;
+        let doorbell = std::mem::replace(&mut self.doorbell, spare);
+        self.doorbell = doorbell.map_descriptors(to);
+        Ok(())
     }
 
     /// Takes one of the extra buffers the port was opened with.

@@ -6,9 +6,9 @@ use std::os::fd::RawFd;
 use libc::{c_int, epoll_event, pollfd, sigset_t};
 use rustix::io::Errno;
 
-use crate::lock::Lock;
 use crate::poll::{self, Until, Wanted};
 use crate::{fds, real};
+use pcap::lock::Lock;
 
 /// What is in which set.
 pub static SETS: Lock<BTreeMap<RawFd, Vec<Member>>> = Lock::new(BTreeMap::new());

@@ -8,8 +8,8 @@ use netmap::abi::PoolsInfo;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
-use crate::lock::Lock;
 use crate::{fds, real};
+use pcap::lock::Lock;
 
 /// The name of such a file, as `/proc/self/maps` shows it.
 const NAME: &str = "toklat-extmem";

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::process::{Resource, getrlimit};
 
 use crate::device::Device;
-use crate::lock::Lock;
+use pcap::lock::Lock;
 
 /// Descriptors with higher numbers are never netmap's.
 const MOST: usize = 1 << 16;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{epoll, fds, poll};
+use crate::{capture, epoll, fds, poll};
 
 /// The process that the library's tables belong to.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -18,9 +18,11 @@ extern "C" fn prepare() {
     fds::TABLE.hold();
     epoll::SETS.hold();
     poll::WAITERS.hold();
+    capture::hold();
 }
 
 extern "C" fn parent() {
+    capture::release();
     poll::WAITERS.release();
     epoll::SETS.release();
     fds::TABLE.release();
@@ -44,3 +46,15 @@ extern "C" fn load() {
 #[used]
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
+
+/// The program ends: what it sent goes out.
+extern "C" fn unload() {
+    if !is_borrowing() {
+        let _ = std::panic::catch_unwind(capture::finish_all);
+    }
+}
+
+/// Called when the program ends by itself.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static UNLOAD: extern "C" fn() = unload;

@@ -30,6 +30,7 @@ macro_rules! export {
         pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $result $body
     )*};
 }
+pub(crate) use export;
 
 /// Opens the device, or what else is named.
 unsafe fn open_path(path: *const c_char, flags: c_int, real: impl FnOnce() -> c_int) -> c_int {

@@ -9,6 +9,7 @@
 //! | `hooks` | the functions that the library exports |
 //! | `real` | those of the C library |
 //! | `fds` | which descriptors are netmap's, or ours |
+//! | `capture` | libpcap's calls, for handles of ours |
 //! | `device`, `extmem` | open, ioctl, mmap; memory of the program's own |
 //! | `poll`, `select`, `epoll` | waiting for netmap's descriptors and others at once |
 //! | `user` | the program's memory, read and written so that a bad address is an error |
@@ -19,13 +20,14 @@
     reason = "functions of the C library take and hand over raw pointers and descriptors"
 )]
 
+mod capture;
 mod device;
 mod epoll;
 mod extmem;
 mod fds;
 mod fork;
 mod hooks;
-mod lock;
+
 mod poll;
 mod real;
 mod select;

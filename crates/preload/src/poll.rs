@@ -16,9 +16,9 @@ use netmap::client::{Ready, Waiter};
 use rustix::io::Errno;
 
 use crate::device::Device;
-use crate::lock::Lock;
 use crate::user::Memory;
 use crate::{fds, real};
+use pcap::lock::Lock;
 
 /// Epoll sets without a waiting thread.
 pub static WAITERS: Lock<Vec<Waiter>> = Lock::new(Vec::new());

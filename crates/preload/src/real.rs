@@ -1,11 +1,15 @@
 //! The C library's functions, found when they are first needed.
 
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
     epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval,
 };
+
+use crate::capture::hooks::Callback;
+use crate::capture::list::Entry;
+use crate::capture::{Header, Program, Stats};
 
 /// Finds the next function of this name after ours.
 fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
@@ -14,9 +18,30 @@ fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
         return known;
     }
     // SAFETY: a name that ends with zero.
-    let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
+    let is_libpcap =
+        || [&b"pcap_"[..], b"bpf_"].iter().any(|start| name.to_bytes().starts_with(start));
+    if found.is_null() && is_libpcap() {
+        found = find_in_libpcap(name);
+    }
     place.store(found, Ordering::Relaxed);
     found
+}
+
+/// A function of a libpcap that the program has loaded for itself alone, or that it is yet to load.
+fn find_in_libpcap(name: &CStr) -> *mut c_void {
+    let names = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
+    let open = |flags| {
+        // SAFETY: a name that ends with zero. The library stays loaded.
+        names
+            .iter()
+            .map(move |name| unsafe { libc::dlopen(name.as_ptr(), flags | libc::RTLD_LAZY) })
+    };
+    let mut loaded = open(libc::RTLD_NOLOAD).chain(open(0)).filter(|library| !library.is_null());
+    // SAFETY: a library that is loaded, and a name.
+    loaded
+        .next()
+        .map_or(std::ptr::null_mut(), |library| unsafe { libc::dlsym(library, name.as_ptr()) })
 }
 
 macro_rules! functions {
@@ -65,6 +90,63 @@ functions! {
     dup2(fd: c_int, to: c_int) -> c_int, else -1;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int, else -1;
     fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int, else -1;
+}
+
+type Pcap = *mut c_void;
+
+// libpcap's.
+functions! {
+    pcap_create(name: *const c_char, message: *mut c_char) -> Pcap, else std::ptr::null_mut();
+    pcap_open_live(name: *const c_char, snapshot: c_int, promiscuous: c_int, timeout: c_int,
+        message: *mut c_char) -> Pcap, else std::ptr::null_mut();
+    pcap_open_dead(link: c_int, snapshot: c_int) -> Pcap, else std::ptr::null_mut();
+    pcap_open_dead_with_tstamp_precision(link: c_int, snapshot: c_int, precision: u32) -> Pcap,
+        else std::ptr::null_mut();
+    pcap_activate(key: Pcap) -> c_int, else -1;
+    pcap_close(key: Pcap) -> (), else ();
+    pcap_set_snaplen(key: Pcap, snapshot: c_int) -> c_int, else -1;
+    pcap_set_timeout(key: Pcap, timeout: c_int) -> c_int, else -1;
+    pcap_set_buffer_size(key: Pcap, size: c_int) -> c_int, else -1;
+    pcap_set_promisc(key: Pcap, promiscuous: c_int) -> c_int, else -1;
+    pcap_set_immediate_mode(key: Pcap, immediate: c_int) -> c_int, else -1;
+    pcap_set_protocol_linux(key: Pcap, protocol: c_int) -> c_int, else -1;
+    pcap_set_rfmon(key: Pcap, radio: c_int) -> c_int, else -1;
+    pcap_can_set_rfmon(key: Pcap) -> c_int, else -1;
+    pcap_set_tstamp_type(key: Pcap, kind: c_int) -> c_int, else -1;
+    pcap_set_tstamp_precision(key: Pcap, precision: c_int) -> c_int, else -1;
+    pcap_get_tstamp_precision(key: Pcap) -> c_int, else 0;
+    pcap_snapshot(key: Pcap) -> c_int, else -1;
+    pcap_bufsize(key: Pcap) -> c_int, else -1;
+    pcap_loop(key: Pcap, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int, else -1;
+    pcap_dispatch(key: Pcap, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int, else -1;
+    pcap_next_ex(key: Pcap, header: *mut *mut Header, bytes: *mut *const c_uchar) -> c_int, else -1;
+    pcap_next(key: Pcap, header: *mut Header) -> *const c_uchar, else std::ptr::null();
+    pcap_breakloop(key: Pcap) -> (), else ();
+    pcap_inject(key: Pcap, frame: *const c_void, len: size_t) -> c_int, else -1;
+    pcap_sendpacket(key: Pcap, frame: *const c_uchar, len: c_int) -> c_int, else -1;
+    pcap_compile(key: Pcap, program: *mut Program, text: *const c_char, optimize: c_int, mask: u32)
+        -> c_int, else -1;
+    pcap_setfilter(key: Pcap, program: *const Program) -> c_int, else -1;
+    pcap_setdirection(key: Pcap, direction: c_int) -> c_int, else -1;
+    pcap_setnonblock(key: Pcap, nonblocking: c_int, message: *mut c_char) -> c_int, else -1;
+    pcap_getnonblock(key: Pcap, message: *mut c_char) -> c_int, else -1;
+    pcap_get_selectable_fd(key: Pcap) -> c_int, else -1;
+    pcap_fileno(key: Pcap) -> c_int, else -1;
+    pcap_get_required_select_timeout(key: Pcap) -> *const timeval, else std::ptr::null();
+    pcap_stats(key: Pcap, stats: *mut Stats) -> c_int, else -1;
+    pcap_geterr(key: Pcap) -> *mut c_char, else c"libpcap is not there".as_ptr().cast_mut();
+    pcap_dump_open(key: Pcap, path: *const c_char) -> *mut c_void, else std::ptr::null_mut();
+    pcap_dump_fopen(key: Pcap, file: *mut c_void) -> *mut c_void, else std::ptr::null_mut();
+    pcap_dump_open_append(key: Pcap, path: *const c_char) -> *mut c_void, else std::ptr::null_mut();
+    pcap_list_tstamp_types(key: Pcap, types: *mut *mut c_int) -> c_int, else -1;
+    pcap_list_datalinks(key: Pcap, links: *mut *mut c_int) -> c_int, else -1;
+    pcap_set_datalink(key: Pcap, link: c_int) -> c_int, else -1;
+    pcap_lookupnet(name: *const c_char, net: *mut u32, mask: *mut u32, message: *mut c_char)
+        -> c_int, else -1;
+    pcap_findalldevs(first: *mut *mut Entry, message: *mut c_char) -> c_int, else -1;
+    bpf_validate(code: *const c_void, len: c_int) -> c_int, else 0;
+    bpf_filter(code: *const c_void, frame: *const c_uchar, len: c_uint, kept: c_uint) -> c_uint,
+        else 0;
 }
 
 /// The system call itself: allocators call `mmap` before anything can be found.

@@ -68,6 +68,11 @@ pub enum Ask {
         /// The region.
         memory: Lent,
     },
+    /// Name the port that comes after this one.
+    Next {
+        /// The one before, or nothing.
+        after: String,
+    },
     /// Open an end of a pipe.
     OpenPipe {
         /// Its name.
@@ -114,6 +119,7 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
     let name = request.name().ok_or_else(|| bad("The name is no text", "use switch:port"))?;
     match request.op {
         op::OPEN => parse_open(&request, name, fds),
+        op::NEXT if fds.is_empty() => Ok(Ask::Next { after: name.to_owned() }),
         op::MAKE_PIPE => {
             let (name, end) = parse_pipe_name(name)?;
             let memory = one_memory(fds)?;
@@ -351,6 +357,11 @@ async fn answer(
             let opened = supervisor.make_pipe(client, (name, end), (layout, memory)).await?;
             describe_pipe(&mut reply, &opened.layout, end);
             Ok((reply, opened.fds))
+        }
+        Ask::Next { after } => {
+            let next = supervisor.next_port(&after).await;
+            let none = || ApiError::new(ErrorCode::NotFound, "It was the last port", "stop here");
+            Ok((Reply::named(&next.ok_or_else(none)?), Vec::new()))
         }
         Ask::OpenPipe { name, end, offloads } => {
             let opened = supervisor.open_pipe(client, (name, end), offloads)?;

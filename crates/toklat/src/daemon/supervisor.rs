@@ -92,6 +92,20 @@ impl Supervisor {
         locked(&self.switches).values().cloned().collect()
     }
 
+    /// The name of the port after this one, in the order of switches' names and ports'.
+    pub async fn next_port(&self, after: &str) -> Option<String> {
+        let after @ (switch, _) = after.split_once(':').unwrap_or_default();
+        let later: Vec<Handle> =
+            locked(&self.switches).range(switch.to_owned()..).map(|(_, h)| Arc::clone(h)).collect();
+        for handle in later {
+            let next = handle.lock().await.next_port(after);
+            if next.is_some() {
+                return next;
+            }
+        }
+        None
+    }
+
     /// The switch of this name.
     #[must_use]
     pub fn handle(&self, name: &str) -> Option<Handle> {

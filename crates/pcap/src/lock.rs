@@ -15,6 +15,7 @@ pub struct Lock<T> {
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {
+    /// A lock that is free.
     pub const fn new(value: T) -> Self {
         Self { held: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
@@ -39,6 +40,7 @@ impl<T> Lock<T> {
 }
 
 /// The value, until it is dropped.
+#[derive(Debug)]
 pub struct Guard<'a, T>(&'a Lock<T>);
 
 impl<T> Deref for Guard<'_, T> {

@@ -1,0 +1,385 @@
+//! libpcap's handle of a port: what `pcap_create` makes and the other calls change.
+//!
+//! No lock is held while a program's callback runs: it may call whatever it wants, also for the same handle.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+
+use crate::interface::{Bell, Counts, Filter, Interface, Reader, Sleeper};
+use crate::lock::Lock;
+use crate::name::Device;
+use crate::queue::{Frame, Queue};
+
+/// What libpcap's calls return for a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Code {
+    /// `PCAP_ERROR`: the message says it.
+    Error = -1,
+    /// `PCAP_ERROR_BREAK`: `pcap_breakloop` was called.
+    Break = -2,
+    /// `PCAP_ERROR_NOT_ACTIVATED`.
+    NotActivated = -3,
+    /// `PCAP_ERROR_ACTIVATED`.
+    Activated = -4,
+    /// `PCAP_ERROR_NO_SUCH_DEVICE`.
+    NoSuchDevice = -5,
+    /// `PCAP_ERROR_RFMON_NOTSUP`.
+    NoRadio = -6,
+    /// `PCAP_ERROR_PERM_DENIED`.
+    PermissionDenied = -8,
+    /// `PCAP_ERROR_CANTSET_TSTAMP_TYPE`.
+    NoTimestampType = -10,
+    /// `PCAP_ERROR_TSTAMP_PRECISION_NOTSUP`.
+    NoPrecision = -12,
+}
+
+/// Why a call did not do what it was asked to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// For callers of libpcap.
+    pub code: Code,
+    /// For callers of the system.
+    pub errno: Errno,
+    /// For people.
+    pub message: String,
+}
+
+impl Failure {
+    /// A failure.
+    #[must_use]
+    pub fn new(code: Code, errno: Errno, message: impl Into<String>) -> Self {
+        Self { code, errno, message: message.into() }
+    }
+
+    fn not_activated() -> Self {
+        Self::new(Code::NotActivated, Errno::INVAL, "The capture is not activated yet")
+    }
+
+    /// `pcap_breakloop` ended the call.
+    #[must_use]
+    pub fn stopped() -> Self {
+        Self::new(Code::Break, Errno::CANCELED, "")
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What is set before a capture is activated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Bytes of a frame that are kept.
+    pub snapshot: u32,
+    /// How long a call waits for a frame; `None` for no limit.
+    pub timeout: Option<Duration>,
+    /// Bytes of memory for frames that wait.
+    pub buffer: usize,
+    /// Timestamps in nanoseconds, not microseconds.
+    pub nanoseconds: bool,
+}
+
+/// libpcap's largest snapshot length, and that of a capture that does not set any.
+pub const LONGEST_SNAPSHOT: u32 = 262_144;
+/// libpcap's buffer on Linux.
+const BUFFER: usize = 2 << 20;
+
+impl Default for Settings {
+    fn default() -> Self {
+        let snapshot = LONGEST_SNAPSHOT;
+        Self { snapshot, timeout: None, buffer: BUFFER, nanoseconds: false }
+    }
+}
+
+/// What a call that waits for one frame found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// A frame.
+    Frame,
+    /// Nothing: the time is over.
+    Timeout,
+}
+
+/// How long a call that hands over many frames goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// Until what was there is handed over, or the time is over: `pcap_dispatch`.
+    Empty,
+    /// Until it has handed over as many as it was asked for: `pcap_loop`.
+    Full,
+}
+
+/// A panic is an error. What the program's callback does is not caught: a thread that is cancelled, or an
+/// exception, unwinds through.
+fn calm<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let failed = || Failure::new(Code::Error, Errno::IO, "The library failed; close the capture");
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(failed()))
+}
+
+/// A capture.
+#[derive(Debug)]
+pub struct Capture {
+    device: Device,
+    state: Lock<State>,
+    /// `pcap_breakloop` was called.
+    stop: AtomicBool,
+    nonblocking: AtomicBool,
+    /// Of a capture that is activated.
+    sleeper: OnceLock<Sleeper>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    settings: Settings,
+    reader: Option<Reader>,
+}
+
+impl State {
+    fn reader(&mut self) -> Result<&mut Reader, Failure> {
+        self.reader.as_mut().ok_or_else(Failure::not_activated)
+    }
+}
+
+impl Capture {
+    /// A capture that is not activated.
+    #[must_use]
+    pub fn new(device: Device) -> Self {
+        Self {
+            device,
+            state: Lock::new(State::default()),
+            stop: AtomicBool::new(false),
+            nonblocking: AtomicBool::new(false),
+            sleeper: OnceLock::new(),
+        }
+    }
+
+    /// What it captures from.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// What is set.
+    #[must_use]
+    pub fn settings(&self) -> Settings {
+        self.state.lock().settings
+    }
+
+    /// Changes what is set.
+    ///
+    /// # Errors
+    /// It is activated.
+    pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
+        let mut state = self.state.lock();
+        if state.reader.is_some() {
+            let said = "The capture is activated already";
+            return Err(Failure::new(Code::Activated, Errno::INVAL, said));
+        }
+        change(&mut state.settings);
+        Ok(())
+    }
+
+    /// Opens the port and begins.
+    ///
+    /// # Errors
+    /// It is activated, or the port cannot be opened.
+    pub fn activate(
+        &self,
+        open: impl FnOnce(&Device) -> Result<Arc<Interface>, Failure>,
+    ) -> Result<(), Failure> {
+        self.set(|_| ())?;
+        let interface = open(&self.device)?;
+        let mut state = self.state.lock();
+        let Settings { snapshot, buffer, .. } = state.settings;
+        let mut reader = Reader::new(&interface, snapshot as usize, buffer)?;
+        // The port wakes us from the first frame on.
+        reader.fetch()?;
+        let _ = self.sleeper.set(reader.sleeper());
+        state.reader = Some(reader);
+        Ok(())
+    }
+
+    /// True from [`activate`](Self::activate) on.
+    #[must_use]
+    pub fn is_activated(&self) -> bool {
+        self.sleeper.get().is_some()
+    }
+
+    fn sleeper(&self) -> Result<&Sleeper, Failure> {
+        self.sleeper.get().ok_or_else(Failure::not_activated)
+    }
+
+    /// The port.
+    ///
+    /// # Errors
+    /// It is not activated.
+    pub fn interface(&self) -> Result<&Interface, Failure> {
+        self.sleeper().map(Sleeper::interface)
+    }
+
+    /// Ends the call that waits, or the next one. A signal handler may call it.
+    pub fn stop(&self) {
+        self.stop.store(true, Ordering::SeqCst);
+        if let Some(bell) = self.sleeper.get().map(Sleeper::bell) {
+            Bell::ring(bell);
+        }
+    }
+
+    /// Calls do not wait from now on, or do again.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Ordering::Relaxed);
+    }
+
+    /// True if calls do not wait.
+    #[must_use]
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Ordering::Relaxed)
+    }
+
+    /// Frames that do not pass are not handed over.
+    ///
+    /// # Errors
+    /// It is not activated.
+    pub fn set_filter(&self, filter: Option<Filter>) -> Result<(), Failure> {
+        self.state.lock().reader()?.set_filter(filter);
+        Ok(())
+    }
+
+    /// What it got and lost.
+    ///
+    /// # Errors
+    /// It is not activated.
+    pub fn counts(&self) -> Result<Counts, Failure> {
+        self.state.lock().reader().map(|reader| reader.counts())
+    }
+
+    /// A descriptor that is readable when there are frames.
+    ///
+    /// # Errors
+    /// It is not activated, or the system has no descriptor left.
+    pub fn descriptor(&self) -> Result<i32, Failure> {
+        use std::os::fd::AsRawFd;
+        self.state.lock().reader()?.descriptor().map(|fd| fd.as_raw_fd())
+    }
+
+    /// Hands over one frame: it stays where it is until the next call for this capture.
+    ///
+    /// # Errors
+    /// It is not activated, was stopped, or the port is gone.
+    pub fn next(&self, take: impl FnOnce(Frame<'_>)) -> Result<Next, Failure> {
+        let until = self.deadline(Until::Empty);
+        loop {
+            self.check_stop()?;
+            let mut state = self.state.lock();
+            let reader = state.reader()?;
+            if reader.fetch()? {
+                if let Some(frame) = reader.next() {
+                    take(frame);
+                }
+                reader.settle_after_one();
+                return Ok(Next::Frame);
+            }
+            drop(state);
+            if !self.wait(until)? {
+                self.state.lock().reader()?.settle();
+                return Ok(Next::Timeout);
+            }
+        }
+    }
+
+    /// Hands over frames, `most` at most (0 for no limit); returns how many.
+    ///
+    /// # Errors
+    /// It is not activated, was stopped before there was a frame, or the port is gone.
+    pub fn run(
+        &self,
+        most: usize,
+        until: Until,
+        mut each: impl FnMut(Frame<'_>),
+    ) -> Result<usize, Failure> {
+        let deadline = self.deadline(until);
+        let is_full = |count| most > 0 && count >= most;
+        let mut count = 0;
+        loop {
+            let is_over = is_full(count) || (until == Until::Empty && count > 0);
+            let Some(mut queue) = calm(|| self.step(is_over, count > 0, deadline))? else {
+                return Ok(count);
+            };
+            while !is_full(count)
+                && !self.stop.load(Ordering::Relaxed)
+                && let Some(frame) = queue.pop()
+            {
+                count += 1;
+                each(frame);
+            }
+            calm(|| self.state.lock().reader().map(|reader| reader.take_back(queue)))?;
+        }
+    }
+
+    /// Frames to be handed over, perhaps none; `None` if there is no more to do.
+    fn step(
+        &self,
+        is_over: bool,
+        has_some: bool,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Queue>, Failure> {
+        if is_over || self.stop.load(Ordering::Relaxed) {
+            if !has_some {
+                self.check_stop()?;
+            }
+            self.state.lock().reader()?.settle();
+            return Ok(None);
+        }
+        let mut state = self.state.lock();
+        let reader = state.reader()?;
+        if reader.fetch()? {
+            return Ok(Some(reader.lend()));
+        }
+        drop(state);
+        if self.wait(deadline)? {
+            return Ok(Some(Queue::default()));
+        }
+        self.state.lock().reader()?.settle();
+        Ok(None)
+    }
+
+    fn check_stop(&self) -> Result<(), Failure> {
+        if self.stop.load(Ordering::Relaxed) && self.stop.swap(false, Ordering::SeqCst) {
+            return Err(Failure::stopped());
+        }
+        Ok(())
+    }
+
+    /// When a call ends that finds nothing; `None` for never.
+    fn deadline(&self, until: Until) -> Option<Instant> {
+        let timeout = self.settings().timeout.filter(|_| until == Until::Empty)?;
+        Instant::now().checked_add(timeout)
+    }
+
+    /// Waits; false if it does not wait, or the time is over.
+    fn wait(&self, deadline: Option<Instant>) -> Result<bool, Failure> {
+        if self.is_nonblocking() {
+            return Ok(false);
+        }
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        if left == Some(Duration::ZERO) {
+            return Ok(false);
+        }
+        self.sleeper()?.wait(left)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

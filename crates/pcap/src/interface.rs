@@ -1,0 +1,644 @@
+//! One port, shared by all that a process captures from it and sends to it.
+
+use std::fmt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use netring::layout::MAX_FRAGS;
+use netring::{Interest, Monitor, Open, OpenError, Port, PortError, Received};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+use rustix::time::ClockId;
+use shmem::Bytes;
+
+use crate::capture::{Code, Failure};
+use crate::lock::Lock;
+use crate::name::Device;
+use crate::queue::{Frame, Queue};
+
+/// Decides whether a reader gets a frame: its bytes where they lie, in memory that others may change.
+pub type Filter = Box<dyn Fn(Bytes<'_>) -> bool + Send>;
+
+/// Frames that are taken from the port at a time.
+const BATCH: usize = 256;
+/// So long it is waited before it is slept: waking a sleeper takes longer.
+const AWAKE: Duration = Duration::from_micros(20);
+/// The longest that a frame waits for room in the port.
+const ROOM_TIME: Duration = Duration::from_secs(1);
+/// How long the switch may take for what was sent before the port is closed.
+const LAST_TIME: Duration = Duration::from_millis(200);
+/// The first of the numbers that interfaces get: the kernel's are small.
+const FIRST_INDEX: u32 = 0x7e00_0000;
+
+/// What becomes of descriptors, which a program does not know and must not close.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptors {
+    /// Keeps one from the program.
+    pub raise: fn(OwnedFd) -> OwnedFd,
+    /// Lets it be closed.
+    pub lower: fn(RawFd),
+}
+
+/// The ports that this process has open, and the numbers of those it has named.
+#[derive(Debug, Default)]
+pub struct Interfaces {
+    open: Vec<Weak<Interface>>,
+    named: Vec<Device>,
+}
+
+impl Interfaces {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { open: Vec::new(), named: Vec::new() }
+    }
+
+    /// The number of a port: always the same in a process.
+    pub fn index(&mut self, device: &Device) -> u32 {
+        let at = self.named.iter().position(|named| named == device).unwrap_or_else(|| {
+            self.named.push(device.clone());
+            self.named.len() - 1
+        });
+        FIRST_INDEX + at as u32
+    }
+
+    /// The port of a number.
+    #[must_use]
+    pub fn named(&self, index: u32) -> Option<&Device> {
+        self.named.get(index.checked_sub(FIRST_INDEX)? as usize)
+    }
+
+    /// All ports that the process has named.
+    #[must_use]
+    pub fn names(&self) -> &[Device] {
+        &self.named
+    }
+
+    /// Those that are open.
+    pub fn opened(&self) -> impl Iterator<Item = Arc<Interface>> + '_ {
+        self.open.iter().filter_map(Weak::upgrade)
+    }
+
+    /// The port, opened if it is not open yet. One that somebody else has is opened as a monitor of it.
+    ///
+    /// # Errors
+    /// There is no daemon, no right to use it, or it refuses.
+    pub fn open(
+        &mut self,
+        device: &Device,
+        descriptors: Descriptors,
+    ) -> Result<Arc<Interface>, Failure> {
+        self.open.retain(|known| known.strong_count() > 0);
+        let known = self.opened().find(|known| known.device == *device);
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        self.index(device);
+        let opened = Arc::new(Interface::open(device.clone(), descriptors)?);
+        self.open.push(Arc::downgrade(&opened));
+        Ok(opened)
+    }
+}
+
+/// An open port.
+pub struct Interface {
+    device: Device,
+    token: RawFd,
+    descriptors: Descriptors,
+    /// Where what is sent is to be waited for: the slots of its send ring.
+    room: usize,
+    sends: bool,
+    inner: Lock<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    port: Port,
+    places: Vec<Place>,
+    next: u64,
+    /// The port was told to wake us.
+    armed: bool,
+    gone: Option<Failure>,
+}
+
+/// What a reader has in its interface.
+struct Place {
+    id: u64,
+    queue: Queue,
+    filter: Option<Filter>,
+    keep: usize,
+    limit: usize,
+    counts: Counts,
+    bell: Arc<Bell>,
+}
+
+/// What a reader got and lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Frames that passed its filter.
+    pub received: u64,
+    /// Of them, those for which its queue had no room.
+    pub dropped: u64,
+}
+
+impl fmt::Debug for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { id, queue, counts, .. } = self;
+        let mut place = f.debug_struct("Place");
+        place.field("id", id).field("queue", queue).field("counts", counts).finish_non_exhaustive()
+    }
+}
+
+/// Wakes a reader that sleeps; may be rung by a signal handler.
+#[derive(Debug)]
+pub struct Bell {
+    fd: OwnedFd,
+    rung: AtomicBool,
+}
+
+impl Bell {
+    fn new() -> Result<Self, Failure> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
+        Ok(Self { fd, rung: AtomicBool::new(false) })
+    }
+
+    /// Makes its descriptor readable.
+    pub fn ring(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        // A count that is full is readable as well.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+
+    fn still(&self) {
+        if self.rung.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+        }
+    }
+}
+
+fn io(errno: Errno) -> Failure {
+    Failure::new(Code::Error, errno, format!("The system refused something: {errno}"))
+}
+
+fn broken(error: PortError) -> Failure {
+    let errno = match error {
+        PortError::Gone => Errno::NETDOWN,
+        PortError::Io(errno) => errno,
+        _ => Errno::IO,
+    };
+    Failure::new(Code::Error, errno, error.to_string())
+}
+
+fn refused(device: &Device, error: &OpenError) -> Failure {
+    let source = std::error::Error::source(error).map(|source| format!(": {source}"));
+    let said = format!("{error}{}", source.unwrap_or_default());
+    let (code, errno) = match error {
+        OpenError::Denied { .. } => (Code::PermissionDenied, Errno::ACCESS),
+        OpenError::NoDaemon { .. } => (Code::NoSuchDevice, Errno::NETDOWN),
+        OpenError::Name(_) => {
+            let said = format!("{device} is no port; write switch:port, such as vale0:p1");
+            return Failure::new(Code::NoSuchDevice, Errno::NODEV, said);
+        }
+        OpenError::Refused { errno, .. } => {
+            (Code::NoSuchDevice, Errno::from_raw_os_error((*errno).clamp(1, 4095)))
+        }
+        _ => (Code::Error, Errno::IO),
+    };
+    Failure::new(code, errno, said)
+}
+
+/// Opens the port, or a monitor of it if it is somebody's; true if it sends.
+fn open_port(device: &Device) -> Result<(Port, bool), Failure> {
+    let open = || Open::new(device.port());
+    match open().open() {
+        Ok(port) => {
+            let sends = port.queues().0 > 0;
+            Ok((port, sends))
+        }
+        Err(OpenError::Refused { errno, .. })
+            if errno == Errno::BUSY.raw_os_error() && !device.is_pipe() =>
+        {
+            let opened = open().monitor(Monitor::Both).open();
+            Ok((opened.map_err(|error| refused(device, &error))?, false))
+        }
+        Err(error) => Err(refused(device, &error)),
+    }
+}
+
+impl Interface {
+    fn open(device: Device, descriptors: Descriptors) -> Result<Self, Failure> {
+        let (port, sends) = open_port(&device)?;
+        Ok(Self::over(device, port, sends, descriptors))
+    }
+
+    /// An interface over a port that is open already.
+    #[must_use]
+    pub fn over(device: Device, mut port: Port, sends: bool, descriptors: Descriptors) -> Self {
+        // What cannot be moved stays where it is.
+        let _ = port.map_descriptors(descriptors.raise);
+        let (token, room) = (port.as_raw_fd(), port.send(usize::MAX).room());
+        let inner = Inner { port, places: Vec::new(), next: 0, armed: false, gone: None };
+        Self { device, token, descriptors, room, sends, inner: Lock::new(inner) }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn token(&self) -> BorrowedFd<'_> {
+        // SAFETY: the port's own descriptor, which stays open as long as the port that is in `inner`.
+        unsafe { BorrowedFd::borrow_raw(self.token) }
+    }
+
+    /// Keeps it from changing, over a fork.
+    pub fn hold(&self) {
+        self.inner.hold();
+    }
+
+    /// Ends what [`hold`](Self::hold) began.
+    pub fn release(&self) {
+        self.inner.release();
+    }
+
+    /// Sends a frame, and waits for room if there is none.
+    ///
+    /// # Errors
+    /// `EMSGSIZE` for what is no frame, `EBUSY` for a monitor, `ENOBUFS` if the switch takes nothing,
+    /// `ENETDOWN` if it is gone.
+    pub fn send(&self, frame: &[u8]) -> Result<(), Failure> {
+        if !self.sends {
+            let said = format!(
+                "{} belongs to another program, so frames are only copied from it; name another port \
+                 of the switch to send",
+                self.device
+            );
+            return Err(Failure::new(Code::Error, Errno::BUSY, said));
+        }
+        let started = Instant::now();
+        loop {
+            let mut inner = self.inner.lock();
+            if frame.is_empty() || frame.len() > inner.port.max_frame() {
+                let most = inner.port.max_frame();
+                let said = format!("A frame has 1 to {most} bytes, not {}", frame.len());
+                return Err(Failure::new(Code::Error, Errno::MSGSIZE, said));
+            }
+            let is_in = inner.port.send(MAX_FRAGS).push(frame);
+            inner.flush()?;
+            if is_in {
+                return Ok(());
+            }
+            let waited = started.elapsed();
+            if waited > ROOM_TIME {
+                let said = format!("The switch takes no frames from {}", self.device);
+                return Err(Failure::new(Code::Error, Errno::NOBUFS, said));
+            }
+            if waited > AWAKE {
+                inner.wait_for_room();
+                drop(inner);
+                self.sleep(None, Some(Duration::from_millis(1)))?;
+            } else {
+                drop(inner);
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Waits, for a moment at most, until the switch has taken what was sent.
+    pub fn finish(&self) {
+        let started = Instant::now();
+        while self.sends && started.elapsed() < LAST_TIME {
+            let mut inner = self.inner.lock();
+            if inner.flush().is_err() || inner.port.send(usize::MAX).room() >= self.room {
+                return;
+            }
+            drop(inner);
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+
+    /// Sleeps until the port or the bell wakes it, or the time is over.
+    fn sleep(&self, bell: Option<&Bell>, time: Option<Duration>) -> Result<(), Failure> {
+        let token = self.token();
+        let mut fds = vec![PollFd::new(&token, PollFlags::IN)];
+        fds.extend(bell.map(|bell| PollFd::new(&bell.fd, PollFlags::IN)));
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        match rustix::event::poll(&mut fds, time.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(errno) => Err(io(errno)),
+        }
+    }
+}
+
+impl Drop for Interface {
+    fn drop(&mut self) {
+        self.finish();
+        let lower = self.descriptors.lower;
+        let mut inner = self.inner.lock();
+        let _ = inner.port.map_descriptors(|fd| {
+            lower(fd.as_raw_fd());
+            fd
+        });
+    }
+}
+
+impl fmt::Debug for Interface {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Interface").field("device", &self.device).finish_non_exhaustive()
+    }
+}
+
+impl Inner {
+    /// Publishes; a port that is in its error state is put in order, and what was in it is lost.
+    fn flush(&mut self) -> Result<(), Failure> {
+        let done = match self.port.flush() {
+            Err(PortError::Fault(_)) => self.port.reset(),
+            done => done,
+        };
+        done.map_err(|error| self.fails(error))
+    }
+
+    /// The port is of no use any more.
+    fn fails(&mut self, error: PortError) -> Failure {
+        let failure = broken(error);
+        self.gone.get_or_insert_with(|| failure.clone());
+        // All readers are told.
+        self.places.iter().for_each(|place| place.bell.ring());
+        failure
+    }
+
+    fn wait_for_room(&mut self) {
+        if self.places.is_empty() {
+            // What no reader empties would keep the sender from sleeping.
+            let _ = self.port.disarm();
+        }
+        let _ = self.port.arm(Interest::WRITE);
+    }
+
+    /// Hands what has come to all readers. If nothing has, the port is told to wake us; false then.
+    fn take(&mut self, own: u64) -> Result<bool, Failure> {
+        if let Some(gone) = &self.gone {
+            return Err(gone.clone());
+        }
+        loop {
+            if std::mem::take(&mut self.armed) {
+                self.port.disarm().map_err(|error| self.fails(error))?;
+            }
+            let time = rustix::time::clock_gettime(ClockId::Realtime);
+            let time = Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32);
+            let Self { port, places, .. } = self;
+            let mut came = false;
+            for frame in port.receive(BATCH) {
+                came = true;
+                places.iter_mut().for_each(|place| place.offer(&frame, time, own));
+            }
+            self.flush()?;
+            if came {
+                return Ok(true);
+            }
+            self.armed = true;
+            if !self.port.arm(Interest::READ).readable {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// Copies a frame that passes the filter.
+    fn offer(&mut self, frame: &Received<'_>, time: Duration, own: u64) {
+        if let Some(filter) = &self.filter {
+            let passes = if frame.slot_count() == 1 {
+                filter(frame.window())
+            } else {
+                filter(Bytes::of(&mut frame.to_vec()))
+            };
+            if !passes {
+                return;
+            }
+        }
+        self.counts.received += 1;
+        let (was_empty, keep) = (self.queue.is_empty(), self.keep.min(frame.len()));
+        if !was_empty && self.queue.size() + keep > self.limit {
+            self.counts.dropped += 1;
+            return;
+        }
+        self.queue.push(frame, keep, time);
+        if was_empty && self.id != own {
+            self.bell.ring();
+        }
+    }
+}
+
+/// Waits for the frames of a reader, in the thread that has no hold of the reader itself.
+#[derive(Clone, Debug)]
+pub struct Sleeper {
+    interface: Arc<Interface>,
+    bell: Arc<Bell>,
+}
+
+impl Sleeper {
+    /// The reader's port.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Wakes it.
+    #[must_use]
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Waits for a frame, the bell or a signal, `time` at most. The reader has fetched, and found nothing.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn wait(&self, time: Option<Duration>) -> Result<(), Failure> {
+        let started = Instant::now();
+        while started.elapsed() < AWAKE.min(time.unwrap_or(AWAKE)) {
+            std::thread::yield_now();
+            if self.bell.rung.load(Ordering::SeqCst) {
+                self.bell.still();
+                return Ok(());
+            }
+            if self.interface.inner.lock().port.ready().readable {
+                return Ok(());
+            }
+        }
+        self.interface.sleep(Some(&self.bell), time)?;
+        self.bell.still();
+        Ok(())
+    }
+}
+
+/// One that gets the frames of an interface.
+#[derive(Debug)]
+pub struct Reader {
+    interface: Arc<Interface>,
+    id: u64,
+    bell: Arc<Bell>,
+    /// What it has taken over from its place.
+    current: Queue,
+    /// Its descriptor for others' loops: an epoll set.
+    watched: Option<OwnedFd>,
+}
+
+impl Reader {
+    /// Reads from an interface: at most `keep` bytes of each frame, and `limit` bytes of memory for those that
+    /// wait.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new(interface: &Arc<Interface>, keep: usize, limit: usize) -> Result<Self, Failure> {
+        let mut bell = Bell::new()?;
+        bell.fd = (interface.descriptors.raise)(bell.fd);
+        let bell = Arc::new(bell);
+        let mut inner = interface.inner.lock();
+        let id = inner.next;
+        inner.next += 1;
+        inner.places.push(Place {
+            id,
+            queue: Queue::default(),
+            filter: None,
+            keep,
+            limit,
+            counts: Counts::default(),
+            bell: Arc::clone(&bell),
+        });
+        drop(inner);
+        let interface = Arc::clone(interface);
+        Ok(Self { interface, id, bell, current: Queue::default(), watched: None })
+    }
+
+    /// The port it reads from.
+    #[must_use]
+    pub fn interface(&self) -> &Arc<Interface> {
+        &self.interface
+    }
+
+    /// Wakes it.
+    #[must_use]
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+
+    fn in_place<T>(&self, with: impl FnOnce(&mut Place) -> T) -> Option<T> {
+        let mut inner = self.interface.inner.lock();
+        inner.places.iter_mut().find(|place| place.id == self.id).map(with)
+    }
+
+    /// Frames that the filter lets pass, from now on: those that came before are forgotten, as
+    /// they passed another one.
+    pub fn set_filter(&mut self, filter: Option<Filter>) {
+        self.current.clear();
+        self.in_place(|place| {
+            place.filter = filter;
+            place.queue.clear();
+        });
+    }
+
+    /// What it got and lost.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.in_place(|place| place.counts).unwrap_or_default()
+    }
+
+    /// Looks whether there is a frame for [`next`](Self::next). If not, what it waits with is woken by the
+    /// next one.
+    ///
+    /// # Errors
+    /// The port is gone.
+    pub fn fetch(&mut self) -> Result<bool, Failure> {
+        while self.current.is_empty() {
+            self.current.clear();
+            let mut inner = self.interface.inner.lock();
+            let Inner { places, .. } = &mut *inner;
+            let place = places.iter_mut().find(|place| place.id == self.id);
+            if let Some(place) = place.filter(|place| !place.queue.is_empty()) {
+                std::mem::swap(&mut place.queue, &mut self.current);
+            } else if !inner.take(self.id)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next frame that [`fetch`](Self::fetch) found.
+    pub fn next(&mut self) -> Option<Frame<'_>> {
+        self.current.pop()
+    }
+
+    /// What it waits with.
+    #[must_use]
+    pub fn sleeper(&self) -> Sleeper {
+        Sleeper { interface: Arc::clone(&self.interface), bell: Arc::clone(&self.bell) }
+    }
+
+    /// The frames that [`fetch`](Self::fetch) found, for [`take_back`](Self::take_back).
+    pub(crate) fn lend(&mut self) -> Queue {
+        std::mem::take(&mut self.current)
+    }
+
+    /// Puts back what is left of them, before what was fetched meanwhile.
+    pub(crate) fn take_back(&mut self, mut left: Queue) {
+        if !self.current.is_empty() {
+            while let Some(frame) = self.current.pop() {
+                left.put(frame);
+            }
+        }
+        self.current = left;
+    }
+
+    /// A descriptor that is readable when there is something to be read, or to be told.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>, Failure> {
+        if self.watched.is_none() {
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io)?;
+            for fd in [self.interface.token(), self.bell.fd.as_fd()] {
+                let data = epoll::EventData::new_u64(0);
+                epoll::add(&set, fd, data, epoll::EventFlags::IN).map_err(io)?;
+            }
+            self.watched = Some((self.interface.descriptors.raise)(set));
+            self.settle();
+        }
+        self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| io(Errno::BADF))
+    }
+
+    /// As [`settle`](Self::settle) after one frame: what it gave stays where it is.
+    pub(crate) fn settle_after_one(&mut self) {
+        if self.watched.is_some() {
+            // The next call looks further, and finds out if there was no more.
+            self.bell.ring();
+        }
+    }
+
+    /// Makes the descriptor tell what is to be read. Call it when the program goes back to its loop.
+    pub fn settle(&mut self) {
+        if self.watched.is_none() {
+            return;
+        }
+        self.bell.still();
+        if !matches!(self.fetch(), Ok(false)) {
+            self.bell.ring();
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut inner = self.interface.inner.lock();
+        inner.places.retain(|place| place.id != self.id);
+        drop(inner);
+        let lower = self.interface.descriptors.lower;
+        lower(self.bell.fd.as_raw_fd());
+        if let Some(watched) = &self.watched {
+            lower(watched.as_raw_fd());
+        }
+    }
+}

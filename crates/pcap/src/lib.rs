@@ -1,0 +1,33 @@
+//! What a program that knows libpcap or packet sockets finds behind the name of a port, without hooks.
+//!
+//! ```text
+//!   Capture (pcap_t) --+
+//!   Capture (pcap_t) --+-- Reader: filter, queue --+-- Interface --- netring::Port --- the switch
+//!   a packet socket  --+                           |
+//!                      send ------------------------
+//! ```
+//!
+//! An [`Interface`] is one port of this process, which several captures and sockets share, as they share a
+//! network card: programs such as arping receive by libpcap and send by a socket. Each [`Reader`] has a queue
+//! and a filter of its own; a frame is filtered where it lies and copied once, so what a program gets
+//! pointers to is memory that no other process reaches.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`name`] | which names are ports |
+//! | [`interface`], `queue` | one port for many readers and senders |
+//! | [`capture`] | libpcap's handle: settings, states, error codes |
+//! | [`lock`] | a lock that can be held over a fork |
+#![allow(unsafe_code, reason = "the lock hands out what it guards")]
+#![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
+
+pub mod capture;
+pub mod interface;
+pub mod lock;
+pub mod name;
+mod queue;
+
+pub use capture::{Capture, Code, Failure, Next};
+pub use interface::{Descriptors, Filter, Interface, Interfaces, Reader};
+pub use name::Device;
+pub use queue::Frame;

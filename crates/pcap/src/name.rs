@@ -1,0 +1,98 @@
+//! Names of devices: which of them are ports.
+
+use std::fmt;
+
+/// The longest name of a port, with its switch and suffix.
+const LONGEST: usize = netring::attach::NAME - 1;
+/// What tells names of ours from those of interfaces, and is not a part of the port's.
+const PREFIXES: [&str; 2] = ["toklat:", "netmap:"];
+
+/// The name of a port: `vale0:p1`, `netmap:vale0:p1`, `toklat:lan:p1`; with `/t`, `/r` or `/rt` for a monitor,
+/// or `{` and `}` for the end of a pipe.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Device(String);
+
+impl Device {
+    /// The port that a device's name means; `None` for a name that is for others.
+    #[must_use]
+    pub fn parse(name: &str) -> Option<Self> {
+        let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
+        let is_ours = bare.is_some() || name.starts_with("vale");
+        let port = bare.unwrap_or(name);
+        let fits = port.len() <= LONGEST && !port.contains('\0');
+        // `vale0.x` is a tap, and `valencia` somebody's interface.
+        let is_port = port.split_once(':').is_some_and(|(switch, port)| {
+            !switch.is_empty() && !port.is_empty() && !switch.contains('/')
+        });
+        (is_ours && fits && (is_port || bare.is_some())).then(|| Self(port.to_owned()))
+    }
+
+    /// As [`parse`](Self::parse), of bytes up to the first zero, as C has them.
+    #[must_use]
+    pub fn parse_bytes(name: &[u8]) -> Option<Self> {
+        let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
+        Self::parse(std::str::from_utf8(name.get(..end)?).ok()?)
+    }
+
+    /// `switch:port`, with the suffix.
+    #[must_use]
+    pub fn port(&self) -> &str {
+        &self.0
+    }
+
+    /// True for the end of a pipe, which has no monitors.
+    #[must_use]
+    pub fn is_pipe(&self) -> bool {
+        self.0.contains(['{', '}'])
+    }
+
+    /// An Ethernet address that is always the same for a name, and locally administered.
+    #[must_use]
+    pub fn address(&self) -> [u8; 6] {
+        // FNV-1a: no secret, but the same in every process.
+        let hash = self.0.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        let [a, b, c, d, e, ..] = hash.to_le_bytes();
+        [0x02, a, b, c, d, e]
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str) -> Option<String> {
+        Device::parse(name).map(|device| device.port().to_owned())
+    }
+
+    #[test]
+    fn ports_are_told_from_interfaces() {
+        assert_eq!(port("vale0:1").as_deref(), Some("vale0:1"));
+        assert_eq!(port("vale0:1/rt").as_deref(), Some("vale0:1/rt"));
+        assert_eq!(port("netmap:vale0:a{1").as_deref(), Some("vale0:a{1"));
+        assert_eq!(port("toklat:lan:p").as_deref(), Some("lan:p"));
+        // A card is for us to refuse: libpcap would try to open the kernel's netmap.
+        assert_eq!(port("netmap:eth0").as_deref(), Some("eth0"));
+        for name in ["eth0", "eth0:1", "any", "vale0", "vale0.x", "valencia", "", "vale0:", ":1"] {
+            assert_eq!(port(name), None, "{name}");
+        }
+        assert_eq!(port(&format!("vale0:{}", "p".repeat(60))), None, "too long");
+        assert_eq!(Device::parse_bytes(b"vale0:1\0junk"), Device::parse("vale0:1"));
+        assert_eq!(Device::parse_bytes(b"vale0:\xff"), None);
+    }
+
+    #[test]
+    fn addresses_are_local_and_differ() {
+        let address = |name| Device::parse(name).unwrap().address();
+        assert_eq!(address("vale0:1"), address("netmap:vale0:1"));
+        assert_ne!(address("vale0:1"), address("vale0:2"));
+        assert_eq!(address("vale0:1")[0] & 3, 2, "no group's, and locally administered");
+    }
+}

@@ -1,0 +1,74 @@
+//! Frames of one reader, copied one after the other.
+
+use std::time::Duration;
+
+use netring::Received;
+
+/// A frame as a reader gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// What is kept of it: at most the reader's snapshot length.
+    pub bytes: &'a [u8],
+    /// Bytes it had.
+    pub len: u32,
+    /// When it was taken from the port, since 1970.
+    pub time: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    start: usize,
+    kept: u32,
+    len: u32,
+    time: Duration,
+}
+
+/// Frames in the order in which they came.
+#[derive(Debug, Default)]
+pub(crate) struct Queue {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    next: usize,
+}
+
+impl Queue {
+    /// Bytes of memory that its frames take.
+    pub fn size(&self) -> usize {
+        self.bytes.len() + self.entries.len() * size_of::<Entry>()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.next == self.entries.len()
+    }
+
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+        self.next = 0;
+    }
+
+    /// Copies a frame in, up to `most` bytes.
+    pub fn push(&mut self, frame: &Received<'_>, most: usize, time: Duration) {
+        let (start, kept) = (self.bytes.len(), frame.len().min(most));
+        self.bytes.resize(start + kept, 0);
+        let kept = frame.copy_out(&mut self.bytes[start..]);
+        self.bytes.truncate(start + kept);
+        self.entries.push(Entry { start, kept: kept as u32, len: frame.len() as u32, time });
+    }
+
+    /// Copies a frame of another queue in.
+    pub fn put(&mut self, frame: Frame<'_>) {
+        let Frame { bytes, len, time } = frame;
+        let (start, kept) = (self.bytes.len(), bytes.len() as u32);
+        self.bytes.extend_from_slice(bytes);
+        self.entries.push(Entry { start, kept, len, time });
+    }
+
+    /// The next frame.
+    pub fn pop(&mut self) -> Option<Frame<'_>> {
+        let entry = *self.entries.get(self.next)?;
+        self.next += 1;
+        let bytes = self.bytes.get(entry.start..entry.start + entry.kept as usize)?;
+        Some(Frame { bytes, len: entry.len, time: entry.time })
+    }
+}

@@ -1,0 +1,60 @@
+//! `pcap_findalldevs`: the daemon's ports stand after the system's interfaces.
+
+use std::ffi::{CString, c_char, c_uint, c_void};
+
+/// `struct pcap_if`.
+#[derive(Debug)]
+#[repr(C)]
+pub struct Entry {
+    next: *mut Entry,
+    name: *mut c_char,
+    description: *mut c_char,
+    addresses: *mut c_void,
+    flags: c_uint,
+}
+
+/// `PCAP_IF_UP | PCAP_IF_RUNNING | PCAP_IF_CONNECTION_STATUS_CONNECTED`.
+const UP: c_uint = 0x2 | 0x4 | 0x10;
+
+/// A string that `pcap_freealldevs` frees.
+fn text(text: &str) -> Option<*mut c_char> {
+    let text = CString::new(text).ok()?;
+    // SAFETY: a string.
+    let copy = unsafe { libc::strdup(text.as_ptr()) };
+    (!copy.is_null()).then_some(copy)
+}
+
+fn entry(name: &str) -> Option<*mut Entry> {
+    let name = text(name)?;
+    let description = text("toklat port").unwrap_or(std::ptr::null_mut());
+    // SAFETY: zero bytes are an entry, too; the memory is libc's, as libpcap frees it.
+    let made: *mut Entry = unsafe { libc::calloc(1, size_of::<Entry>()) }.cast();
+    // SAFETY: null, or the memory that was just made.
+    let Some(entry) = (unsafe { made.as_mut() }) else { return None };
+    (entry.name, entry.description, entry.flags) = (name, description, UP);
+    Some(made)
+}
+
+/// Appends the daemon's ports to a list. Without a daemon there are none.
+///
+/// # Safety
+/// `first` is where a list of libpcap's begins.
+pub unsafe fn append(first: *mut *mut Entry) {
+    let mut end = first;
+    // SAFETY: the caller's; a list ends with null.
+    while let Some(entry) = unsafe { end.as_mut().and_then(|at| at.as_mut()) } {
+        end = &raw mut entry.next;
+    }
+    let Ok(ports) = netring::ports(&netring::attach::runtime_directory()) else { return };
+    // Switches of other names are reached with a prefix.
+    let name = |port: String| {
+        if port.starts_with("vale") { port } else { format!("toklat:{port}") }
+    };
+    for made in ports.into_iter().map(name).filter_map(|name| entry(&name)) {
+        // SAFETY: the end of the list, and the entry that was just made.
+        unsafe {
+            end.write(made);
+            end = &raw mut (*made).next;
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! libpcap's handles that are ours.
+//!
+//! A handle is a real one of `pcap_open_dead`: calls that are not taken over, such as `pcap_compile` and
+//! `pcap_dump`, work with it as with any other. What is behind it stands in a table.
+
+pub mod hooks;
+pub mod list;
+
+use std::cell::UnsafeCell;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+use pcap::lock::Lock;
+use pcap::{Capture, Code, Descriptors, Device, Failure, Frame, Interface, Interfaces};
+use rustix::io::Errno;
+
+use crate::{fds, real};
+
+/// `pcap_t`.
+pub type Pcap = *mut c_void;
+
+/// `struct pcap_pkthdr`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Header {
+    time: libc::timeval,
+    kept: u32,
+    len: u32,
+}
+
+/// `struct bpf_program`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Program {
+    len: c_uint,
+    code: *const u64,
+}
+
+/// `struct pcap_stat`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Stats {
+    received: c_uint,
+    dropped: c_uint,
+    dropped_by_card: c_uint,
+}
+
+/// `PCAP_ERRBUF_SIZE`.
+const MESSAGE: usize = 256;
+/// `DLT_EN10MB`.
+const ETHERNET: c_int = 1;
+
+/// All ports that the program uses.
+pub static INTERFACES: Lock<Interfaces> = Lock::new(Interfaces::new());
+
+/// How the library keeps its descriptors from the program.
+pub const DESCRIPTORS: Descriptors = Descriptors { raise: fds::raise, lower: lower_one };
+
+fn lower_one(fd: std::os::fd::RawFd) {
+    fds::OURS.clear(fd);
+}
+
+/// Opens a port, or finds it open.
+pub fn open(device: &Device) -> Result<Arc<Interface>, Failure> {
+    INTERFACES.lock().open(device, DESCRIPTORS)
+}
+
+/// Has the switch take what was sent, before the program ends.
+pub fn finish_all() {
+    let open: Vec<_> = INTERFACES.lock().opened().collect();
+    open.iter().for_each(|interface| interface.finish());
+}
+
+/// What is behind a handle.
+#[derive(Debug)]
+pub struct Handle {
+    capture: Capture,
+    /// What `pcap_geterr` says.
+    message: UnsafeCell<[c_char; MESSAGE]>,
+    /// The last failure was libpcap's own.
+    is_its: AtomicBool,
+    /// Of the frame that `pcap_next` gave last.
+    header: UnsafeCell<Header>,
+}
+
+impl Handle {
+    fn new(device: Device) -> Box<Self> {
+        let time = libc::timeval { tv_sec: 0, tv_usec: 0 };
+        Box::new(Self {
+            capture: Capture::new(device),
+            message: UnsafeCell::new([0; MESSAGE]),
+            is_its: AtomicBool::new(false),
+            header: UnsafeCell::new(Header { time, kept: 0, len: 0 }),
+        })
+    }
+
+    /// Keeps a failure for `pcap_geterr`; what the call returns.
+    fn tell(&self, failure: &Failure) -> c_int {
+        self.is_its.store(false, Ordering::Relaxed);
+        // SAFETY: the handle's, and a program uses a handle in one thread at a time.
+        unsafe { write_message(self.message.get().cast(), &failure.message) };
+        failure.code as c_int
+    }
+
+    /// Carries out a call: its result, or the failure's code. A panic is a failure.
+    fn returned(&self, call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
+        match catch_unwind(AssertUnwindSafe(call)) {
+            Ok(Ok(value)) => value,
+            Ok(Err(failure)) => self.tell(&failure),
+            Err(_) => {
+                let said = "The library failed; close the capture";
+                self.tell(&Failure::new(Code::Error, Errno::IO, said))
+            }
+        }
+    }
+
+    /// The header of a frame.
+    fn header(&self, frame: &Frame<'_>, nanoseconds: bool) -> Header {
+        let Frame { bytes, len, time } = *frame;
+        let fraction = if nanoseconds { time.subsec_nanos() } else { time.subsec_micros() };
+        let time = libc::timeval { tv_sec: time.as_secs().cast_signed(), tv_usec: fraction.into() };
+        Header { time, kept: bytes.len() as u32, len }
+    }
+}
+
+/// Writes a message into a place of [`MESSAGE`] bytes, cut at its end.
+///
+/// # Safety
+/// `to` is null, or has so many writable bytes.
+unsafe fn write_message(to: *mut c_char, message: &str) {
+    if to.is_null() {
+        return;
+    }
+    let bytes = message.bytes().filter(|byte| *byte != 0).take(MESSAGE - 1);
+    let mut at = 0;
+    for byte in bytes {
+        // SAFETY: the caller's: `at` stays below the size.
+        unsafe { to.add(at).write(byte.cast_signed()) };
+        at += 1;
+    }
+    // SAFETY: as above.
+    unsafe { to.add(at).write(0) };
+}
+
+/// Handles that a program may have at a time.
+const MOST: usize = 1024;
+
+/// The handles: read without a lock, also by signal handlers.
+///
+/// # Protocol: `Place.key`, `Place.handle`
+/// `handle` is stored before `key` (release), and `key` is cleared first: one that finds its key has the handle.
+/// A handle is freed by `pcap_close`, after which a program does not use it.
+struct Place {
+    key: AtomicPtr<c_void>,
+    handle: AtomicPtr<Handle>,
+}
+
+static PLACES: [Place; MOST] = [const {
+    Place {
+        key: AtomicPtr::new(std::ptr::null_mut()),
+        handle: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; MOST];
+/// Places from this one on were never used.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Held while a place is taken.
+static TAKING: Lock<()> = Lock::new(());
+
+fn place(key: Pcap) -> Option<&'static Place> {
+    if key.is_null() {
+        return None;
+    }
+    let used = PLACES.get(..USED.load(Ordering::Acquire))?;
+    used.iter().find(|place| place.key.load(Ordering::Acquire) == key)
+}
+
+/// What is behind a handle that is ours.
+fn find<'a>(key: Pcap) -> Option<&'a Handle> {
+    let handle = place(key)?.handle.load(Ordering::Acquire);
+    // SAFETY: boxed, and freed by `pcap_close` only.
+    unsafe { handle.as_ref() }
+}
+
+/// Keeps a handle; gives it back if there are too many.
+fn keep(key: Pcap, handle: Box<Handle>) -> Result<(), Box<Handle>> {
+    let _taking = TAKING.lock();
+    let Some(at) = PLACES.iter().position(|place| place.key.load(Ordering::Relaxed).is_null())
+    else {
+        return Err(handle);
+    };
+    let Some(place) = PLACES.get(at) else { return Err(handle) };
+    place.handle.store(Box::into_raw(handle), Ordering::Release);
+    place.key.store(key, Ordering::Release);
+    USED.fetch_max(at + 1, Ordering::AcqRel);
+    Ok(())
+}
+
+/// Forgets a handle, and hands over what was behind it.
+fn forget(key: Pcap) -> Option<Box<Handle>> {
+    let place = place(key)?;
+    place.key.store(std::ptr::null_mut(), Ordering::Release);
+    let handle = place.handle.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: made by `keep`; nothing else has it, as the program closes it.
+    (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
+}
+
+/// Held over a fork, with what [`release`] gives back: what they guard is whole in the child.
+pub fn hold() {
+    TAKING.hold();
+    INTERFACES.hold();
+}
+
+/// Ends what [`hold`] began.
+pub fn release() {
+    INTERFACES.release();
+    TAKING.release();
+}
+
+/// The device that a C string names, if it is ours.
+///
+/// # Safety
+/// `name` is null or a string.
+unsafe fn device(name: *const c_char) -> Option<Device> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's.
+    Device::parse(unsafe { CStr::from_ptr(name) }.to_str().ok()?)
+}
+
+/// A filter that libpcap runs.
+///
+/// # Safety
+/// `program` is null, or has as many instructions as it says.
+unsafe fn filter(program: *const Program) -> Result<pcap::Filter, Failure> {
+    let invalid = |said| Failure::new(Code::Error, Errno::INVAL, said);
+    // SAFETY: the caller's.
+    let given = unsafe { program.as_ref() }.filter(|given| !given.code.is_null() && given.len > 0);
+    let given = given.ok_or_else(|| invalid("No filter was given"))?;
+    // SAFETY: the caller's.
+    if unsafe { real::bpf_validate(given.code.cast(), given.len as c_int) } == 0 {
+        return Err(invalid("The filter is no valid program"));
+    }
+    // SAFETY: the caller's: so many instructions of eight bytes.
+    let code = unsafe { std::slice::from_raw_parts(given.code, given.len as usize) }.to_vec();
+    let run = move |frame: shmem::Bytes<'_>| {
+        let len = frame.len() as c_uint;
+        // SAFETY: a program that was found valid, and a window of so many bytes; libpcap reads within them
+        // whatever they hold.
+        unsafe { real::bpf_filter(code.as_ptr().cast(), frame.as_ptr(), len, len) != 0 }
+    };
+    Ok(Box::new(run))
+}
