@@ -604,7 +604,8 @@ impl Reader {
                 let data = epoll::EventData::new_u64(0);
                 epoll::add(&set, fd, data, epoll::EventFlags::IN).map_err(io)?;
             }
-            self.watched = Some((self.interface.descriptors.raise)(set));
+            // It stays where it is: programs put it into the sets of `select`, which have 1,024 places.
+            self.watched = Some(set);
             self.settle();
         }
         self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| io(Errno::BADF))
@@ -637,8 +638,5 @@ impl Drop for Reader {
         drop(inner);
         let lower = self.interface.descriptors.lower;
         lower(self.bell.fd.as_raw_fd());
-        if let Some(watched) = &self.watched {
-            lower(watched.as_raw_fd());
-        }
     }
 }

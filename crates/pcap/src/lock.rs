@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A value that one thread at a time has, for moments.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Lock<T> {
     held: AtomicBool,
     value: UnsafeCell<T>,

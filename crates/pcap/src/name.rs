@@ -8,7 +8,7 @@ const LONGEST: usize = netring::attach::NAME - 1;
 const PREFIXES: [&str; 2] = ["toklat:", "netmap:"];
 
 /// The name of a port: `vale0:p1`, `netmap:vale0:p1`, `toklat:lan:p1`; with `/t`, `/r` or `/rt` for a monitor,
-/// or `{` and `}` for the end of a pipe.
+/// or `{` and `}` for the end of a pipe. Programs that take a colon for an interface's alias say `vale0.p1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device(String);
 
@@ -19,8 +19,10 @@ impl Device {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
         let is_ours = bare.is_some() || name.starts_with("vale");
         let port = bare.unwrap_or(name);
+        let dotted = (bare.is_none() && !port.contains(':')).then(|| port.replacen('.', ":", 1));
+        let port = dotted.as_deref().unwrap_or(port);
         let fits = port.len() <= LONGEST && !port.contains('\0');
-        // `vale0.x` is a tap, and `valencia` somebody's interface.
+        // `valencia` is somebody's interface.
         let is_port = port.split_once(':').is_some_and(|(switch, port)| {
             !switch.is_empty() && !port.is_empty() && !switch.contains('/')
         });
@@ -38,6 +40,12 @@ impl Device {
     #[must_use]
     pub fn port(&self) -> &str {
         &self.0
+    }
+
+    /// Its name as an interface: without a colon, and cut to what interfaces' names have.
+    #[must_use]
+    pub fn interface(&self) -> String {
+        self.0.replacen(':', ".", 1).chars().take(15).collect()
     }
 
     /// True for the end of a pipe, which has no monitors.
@@ -78,9 +86,11 @@ mod tests {
         assert_eq!(port("vale0:1/rt").as_deref(), Some("vale0:1/rt"));
         assert_eq!(port("netmap:vale0:a{1").as_deref(), Some("vale0:a{1"));
         assert_eq!(port("toklat:lan:p").as_deref(), Some("lan:p"));
+        assert_eq!(port("vale0.1").as_deref(), Some("vale0:1"));
+        assert_eq!(Device::parse("vale0:1").unwrap().interface(), "vale0.1");
         // A card is for us to refuse: libpcap would try to open the kernel's netmap.
         assert_eq!(port("netmap:eth0").as_deref(), Some("eth0"));
-        for name in ["eth0", "eth0:1", "any", "vale0", "vale0.x", "valencia", "", "vale0:", ":1"] {
+        for name in ["eth0", "eth0:1", "any", "vale0", "lan.x", "valencia", "", "vale0:", ":1"] {
             assert_eq!(port(name), None, "{name}");
         }
         assert_eq!(port(&format!("vale0:{}", "p".repeat(60))), None, "too long");

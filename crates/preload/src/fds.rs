@@ -20,7 +20,8 @@ const OWN: u64 = 200;
 pub struct Bits([AtomicU64; MOST / 64]);
 
 impl Bits {
-    const fn new() -> Self {
+    /// No bits set.
+    pub const fn new() -> Self {
         Self([const { AtomicU64::new(0) }; MOST / 64])
     }
 

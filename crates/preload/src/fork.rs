@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::{capture, epoll, fds, poll};
+use crate::{capture, epoll, fds, packet, poll};
 
 /// The process that the library's tables belong to.
 static OWNER: AtomicU32 = AtomicU32::new(0);
@@ -18,11 +18,15 @@ extern "C" fn prepare() {
     fds::TABLE.hold();
     epoll::SETS.hold();
     poll::WAITERS.hold();
+    packet::hold();
+    packet::route::hold();
     capture::hold();
 }
 
 extern "C" fn parent() {
     capture::release();
+    packet::route::release();
+    packet::release();
     poll::WAITERS.release();
     epoll::SETS.release();
     fds::TABLE.release();

@@ -10,6 +10,7 @@
 )]
 
 use std::ffi::{c_char, c_int, c_uint, c_ulong, c_void};
+use std::os::fd::IntoRawFd;
 
 use libc::{
     epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval,
@@ -34,6 +35,12 @@ pub(crate) use export;
 
 /// Opens the device, or what else is named.
 unsafe fn open_path(path: *const c_char, flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's.
+    if unsafe { crate::packet::hooks::is_list(path) }
+        && let Ok(list) = crate::packet::names::interfaces()
+    {
+        return list.into_raw_fd();
+    }
     if device::is_device(path) { returned(|| device::open(flags)) } else { real() }
 }
 
@@ -110,6 +117,10 @@ export! {
             if is_ours {
                 return done;
             }
+        } else if crate::packet::names::is_request(request)
+            && let Some(done) = crate::packet::names::request(request, arg)
+        {
+            return returned(|| done);
         } else if fds::NETMAP.has(fd) && !is_general(request) {
             set_errno(Errno::OPNOTSUPP);
             return -1;
@@ -315,11 +326,17 @@ export! {
     }
 }
 
+/// True if there is more to a descriptor than the kernel knows.
+fn is_known(fd: c_int) -> bool {
+    fds::NETMAP.has(fd) || fds::EPOLL.has(fd) || crate::packet::PACKET.has(fd)
+}
+
 /// A descriptor is about to be closed. The child of a `vfork` has its parent's tables, and lets them be.
 fn closing(fd: c_int) {
-    if (fds::NETMAP.has(fd) || fds::EPOLL.has(fd)) && !crate::fork::is_borrowing() {
+    if is_known(fd) && !crate::fork::is_borrowing() {
         let _ = returned(|| {
             fds::forget(fd);
+            crate::packet::forget(fd);
             Ok(0)
         });
     }
@@ -327,7 +344,8 @@ fn closing(fd: c_int) {
 
 /// A descriptor has another number, too.
 fn copied(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && (fds::NETMAP.has(from) || fds::EPOLL.has(from)) && !crate::fork::is_borrowing() {
+    if to >= 0 && is_known(from) && !crate::fork::is_borrowing() {
+        crate::packet::copied(from, to);
         if let Some(device) = fds::get(from) {
             fds::insert(to, device);
         }
@@ -359,6 +377,7 @@ export! {
         }
         fds::NETMAP.between(first, last).into_iter().for_each(closing);
         fds::EPOLL.between(first, last).into_iter().for_each(closing);
+        crate::packet::between(first, last).into_iter().for_each(closing);
         let mut from = first;
         for ours in fds::OURS.between(first, last) {
             let ours = ours.cast_unsigned();
@@ -429,7 +448,7 @@ unsafe fn dup_to(fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
     closing(to);
     match device {
         Some(_) => copied(fd, to),
-        None if fds::EPOLL.has(fd) => copied(fd, to),
+        None if is_known(fd) => copied(fd, to),
         None => done,
     }
 }

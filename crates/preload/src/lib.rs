@@ -10,6 +10,7 @@
 //! | `real` | those of the C library |
 //! | `fds` | which descriptors are netmap's, or ours |
 //! | `capture` | libpcap's calls, for handles of ours |
+//! | `packet` | packet sockets on ports, and ports by the names of interfaces |
 //! | `device`, `extmem` | open, ioctl, mmap; memory of the program's own |
 //! | `poll`, `select`, `epoll` | waiting for netmap's descriptors and others at once |
 //! | `user` | the program's memory, read and written so that a bad address is an error |
@@ -28,6 +29,7 @@ mod fds;
 mod fork;
 mod hooks;
 
+mod packet;
 mod poll;
 mod real;
 mod select;

@@ -4,7 +4,8 @@ use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{
-    epoll_event, fd_set, mode_t, nfds_t, off_t, pollfd, sigset_t, size_t, timespec, timeval,
+    epoll_event, fd_set, mode_t, msghdr, nfds_t, off_t, pollfd, sigset_t, size_t, sockaddr,
+    socklen_t, ssize_t, timespec, timeval,
 };
 
 use crate::capture::hooks::Callback;
@@ -90,6 +91,25 @@ functions! {
     dup2(fd: c_int, to: c_int) -> c_int, else -1;
     dup3(fd: c_int, to: c_int, flags: c_int) -> c_int, else -1;
     fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int, else -1;
+    socket(family: c_int, kind: c_int, protocol: c_int) -> c_int, else -1;
+    bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int, else -1;
+    send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t, else -1;
+    sendto(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int, address: *const sockaddr,
+        address_len: socklen_t) -> ssize_t, else -1;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t, else -1;
+    write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t, else -1;
+    recvfrom(fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr,
+        address_len: *mut socklen_t) -> ssize_t, else -1;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t, else -1;
+    getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int, else -1;
+    getsockopt(fd: c_int, level: c_int, option: c_int, value: *mut c_void, len: *mut socklen_t)
+        -> c_int, else -1;
+    setsockopt(fd: c_int, level: c_int, option: c_int, value: *const c_void, len: socklen_t)
+        -> c_int, else -1;
+    if_nametoindex(name: *const c_char) -> c_uint, else 0;
+    if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char, else std::ptr::null_mut();
+    fopen(path: *const c_char, mode: *const c_char) -> *mut c_void, else std::ptr::null_mut();
+    fopen64(path: *const c_char, mode: *const c_char) -> *mut c_void, else std::ptr::null_mut();
 }
 
 type Pcap = *mut c_void;

@@ -45,12 +45,17 @@ pub unsafe fn append(first: *mut *mut Entry) {
     while let Some(entry) = unsafe { end.as_mut().and_then(|at| at.as_mut()) } {
         end = &raw mut entry.next;
     }
-    let Ok(ports) = netring::ports(&netring::attach::runtime_directory()) else { return };
+    let ports = netring::ports(&netring::attach::runtime_directory()).unwrap_or_default();
     // Switches of other names are reached with a prefix.
     let name = |port: String| {
         if port.starts_with("vale") { port } else { format!("toklat:{port}") }
     };
-    for made in ports.into_iter().map(name).filter_map(|name| entry(&name)) {
+    // Programs look for the name that they were given, of a port that is yet to be opened.
+    let given = crate::packet::names::named().iter().map(|known| known.name.clone());
+    let mut names: Vec<_> = given.chain(ports.into_iter().map(name)).collect();
+    names.sort();
+    names.dedup();
+    for made in names.iter().filter_map(|name| entry(name)) {
         // SAFETY: the end of the list, and the entry that was just made.
         unsafe {
             end.write(made);

@@ -1,0 +1,251 @@
+//! Packet sockets (AF_PACKET) on ports.
+//!
+//! A socket stays the kernel's until it is bound to a port; then one end of a pair of Unix sockets takes the
+//! place of its number, so that everything that waits for it or reads it works as it is, filters included. A
+//! thread carries what comes from the port to the other end. What the program sends goes to the port at
+//! once. A user who may have no packet socket gets such a pair from the start.
+
+pub mod hooks;
+pub mod names;
+mod pump;
+pub mod route;
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use libc::{c_int, sockaddr_ll};
+use pcap::lock::Lock;
+use pcap::{Device, Interface};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType};
+
+use crate::capture::{self, INTERFACES};
+use crate::fds::Bits;
+use crate::real;
+
+/// Packet sockets.
+pub static PACKET: Bits = Bits::new();
+static TABLE: Lock<BTreeMap<RawFd, Arc<Packet>>> = Lock::new(BTreeMap::new());
+
+/// Held over a fork, with what [`release`] gives back.
+pub fn hold() {
+    TABLE.hold();
+}
+
+/// Ends what [`hold`] began.
+pub fn release() {
+    TABLE.release();
+}
+
+/// A packet socket of the program's.
+#[derive(Debug)]
+pub struct Packet {
+    /// The protocol it was made with, as it travels.
+    protocol: u16,
+    /// Frames without their headers (`SOCK_DGRAM`).
+    cooked: bool,
+    /// The user may not have one of the kernel's.
+    is_ours: bool,
+    /// The other end, until a thread has it.
+    far: Lock<Option<OwnedFd>>,
+    /// Its classic filter.
+    filter: Lock<Vec<u64>>,
+    /// The ports it sends to.
+    opened: Lock<Vec<(u32, Arc<Interface>)>>,
+    /// The number of the port it is bound to; 0 for none.
+    bound: AtomicU32,
+}
+
+/// The packet socket behind a descriptor.
+pub fn find(fd: RawFd) -> Option<Arc<Packet>> {
+    if !PACKET.has(fd) {
+        return None;
+    }
+    TABLE.lock().get(&fd).cloned()
+}
+
+/// A descriptor is about to be closed.
+pub fn forget(fd: RawFd) {
+    if PACKET.clear(fd) {
+        let before = TABLE.lock().remove(&fd);
+        drop(before);
+    }
+}
+
+/// A descriptor has another number, too.
+pub fn copied(from: RawFd, to: RawFd) {
+    if let Some(packet) = find(from) {
+        insert(to, packet);
+    }
+}
+
+fn insert(fd: RawFd, packet: Arc<Packet>) {
+    if PACKET.set(fd) {
+        let before = TABLE.lock().insert(fd, packet);
+        drop(before);
+    }
+}
+
+/// The descriptors from `first` to `last` that are packet sockets.
+pub fn between(first: u32, last: u32) -> Vec<RawFd> {
+    PACKET.between(first, last)
+}
+
+fn pair(flags: c_int) -> Result<(OwnedFd, OwnedFd), Errno> {
+    let close = SocketFlags::CLOEXEC;
+    let (near, far) =
+        rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, close, None)?;
+    if flags & libc::SOCK_CLOEXEC == 0 {
+        rustix::io::fcntl_setfd(&near, rustix::io::FdFlags::empty())?;
+    }
+    if flags & libc::SOCK_NONBLOCK != 0 {
+        rustix::io::ioctl_fionbio(&near, true)?;
+    }
+    Ok((near, far))
+}
+
+/// Makes a packet socket: the kernel's, or a pair for a user who may not have one.
+pub fn socket(kind: c_int, protocol: c_int) -> Result<RawFd, Errno> {
+    // SAFETY: the program's call.
+    let made = crate::result(unsafe { real::socket(libc::AF_PACKET, kind, protocol) });
+    let (fd, far) = match made {
+        Ok(fd) => (fd, None),
+        Err(Errno::PERM | Errno::ACCESS | Errno::AFNOSUPPORT) => {
+            let (near, far) = pair(kind)?;
+            (std::os::fd::IntoRawFd::into_raw_fd(near), Some(far))
+        }
+        Err(errno) => return Err(errno),
+    };
+    let is_ours = far.is_some();
+    let packet = Packet {
+        protocol: protocol as u16,
+        cooked: kind & 0xf == libc::SOCK_DGRAM,
+        is_ours,
+        far: Lock::new(far.map(crate::fds::raise)),
+        filter: Lock::default(),
+        opened: Lock::default(),
+        bound: AtomicU32::new(0),
+    };
+    insert(fd, Arc::new(packet));
+    Ok(fd)
+}
+
+/// The port of a number, if it is one.
+pub fn device(index: c_int) -> Option<Device> {
+    INTERFACES.lock().named(index.cast_unsigned()).cloned()
+}
+
+impl Packet {
+    /// The number of the port it is bound to.
+    pub fn port(&self) -> Option<u32> {
+        Some(self.bound.load(Ordering::Acquire)).filter(|index| *index != 0)
+    }
+
+    /// The port of a number, opened if it is not.
+    fn interface(&self, index: u32) -> Result<Arc<Interface>, Errno> {
+        let known = self.opened.lock().iter().find(|(of, _)| *of == index).map(|(_, i)| i.clone());
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let device = device(index.cast_signed()).ok_or(Errno::NODEV)?;
+        let opened = capture::open(&device).map_err(|failure| failure.errno)?;
+        self.opened.lock().push((index, Arc::clone(&opened)));
+        Ok(opened)
+    }
+
+    /// Binds it to a port: what comes to that can be read from now on.
+    pub fn bind(&self, fd: RawFd, to: &sockaddr_ll) -> Result<(), Errno> {
+        let index = to.sll_ifindex.cast_unsigned();
+        let interface = self.interface(index)?;
+        let protocol = if to.sll_protocol == 0 { self.protocol } else { to.sll_protocol };
+        if self.port() == Some(index) {
+            return Ok(());
+        }
+        let far = self.far.lock().take();
+        let far = match far {
+            Some(far) => far,
+            None if self.port().is_none() => self.replace(fd)?,
+            // Its thread reads from the port that it was bound to first.
+            None => return Err(Errno::INVAL),
+        };
+        self.bound.store(index, Ordering::Release);
+        // Protocol 0 receives nothing.
+        if protocol == 0 {
+            *self.far.lock() = Some(far);
+            return Ok(());
+        }
+        let wanted = pump::Wanted { protocol: u16::from_be(protocol), cooked: self.cooked };
+        pump::start(&interface, far, wanted).map_err(|failure| failure.errno)
+    }
+
+    /// Puts one end of a pair in the place of the kernel's socket; returns the other.
+    fn replace(&self, fd: RawFd) -> Result<OwnedFd, Errno> {
+        let (near, far) = pair(0)?;
+        let far = crate::fds::raise(far);
+        let filter = self.filter.lock().clone();
+        if !filter.is_empty() {
+            attach(near.as_raw_fd(), &filter)?;
+        }
+        // SAFETY: descriptors that are open; flags are taken over from the one that is replaced.
+        unsafe {
+            let flags = real::fcntl(fd, libc::F_GETFL, std::ptr::null_mut());
+            let close = real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut());
+            let flags = std::ptr::with_exposed_provenance_mut(flags as usize);
+            real::fcntl(near.as_raw_fd(), libc::F_SETFL, flags);
+            let close = if close & libc::FD_CLOEXEC != 0 { libc::O_CLOEXEC } else { 0 };
+            crate::result(real::dup3(near.as_raw_fd(), fd, close))?;
+        }
+        Ok(far)
+    }
+
+    /// Sends a frame to a port.
+    pub fn send(&self, to: &Destination, bytes: &[u8]) -> Result<usize, Errno> {
+        let interface = self.interface(to.index)?;
+        let done = if self.cooked {
+            let mut frame = Vec::with_capacity(14 + bytes.len());
+            frame.extend_from_slice(&to.address);
+            frame.extend_from_slice(&interface.device().address());
+            frame.extend_from_slice(&to.protocol.to_ne_bytes());
+            frame.extend_from_slice(bytes);
+            interface.send(&frame)
+        } else {
+            interface.send(bytes)
+        };
+        done.map(|()| bytes.len()).map_err(|failure| failure.errno)
+    }
+
+    /// Where a call without an address sends.
+    fn bound_to(&self) -> Option<Destination> {
+        let (index, protocol) = (self.port()?, self.protocol);
+        Some(Destination { index, protocol, address: [0xff; 6] })
+    }
+}
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Destination {
+    index: u32,
+    /// As it travels.
+    protocol: u16,
+    address: [u8; 6],
+}
+
+impl Destination {
+    fn of(to: &sockaddr_ll) -> Self {
+        let [a, b, c, d, e, f, ..] = to.sll_addr;
+        let protocol = to.sll_protocol;
+        Self { index: to.sll_ifindex.cast_unsigned(), protocol, address: [a, b, c, d, e, f] }
+    }
+}
+
+/// Has the kernel run a filter at a socket.
+fn attach(fd: RawFd, filter: &[u64]) -> Result<(), Errno> {
+    let program =
+        libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut().cast() };
+    let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
+    let (at, len) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
+    // SAFETY: a program of so many instructions, which lives as long as the call.
+    crate::result(unsafe { real::setsockopt(fd, level, option, at, len) }).map(drop)
+}

@@ -1,0 +1,113 @@
+//! The thread between a port and the far end of a packet socket.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use pcap::{Failure, Interface, Reader};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+/// Bytes of a frame that are handed on.
+const LONGEST: usize = 65_536;
+/// Bytes of memory for frames that wait.
+const MEMORY: usize = 1 << 20;
+/// `ETH_P_ALL`.
+const ALL: u16 = 3;
+/// Bytes of an Ethernet header.
+const HEADER: usize = 14;
+
+/// Which frames a socket gets, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted {
+    /// The Ethernet type, or [`ALL`].
+    pub protocol: u16,
+    /// Without headers.
+    pub cooked: bool,
+}
+
+impl Wanted {
+    /// What of a frame is handed on.
+    fn part<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
+        let kind = frame.get(12..HEADER).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));
+        let passes = self.protocol == ALL || kind == Some(self.protocol);
+        let part = if self.cooked { frame.get(HEADER..)? } else { frame };
+        // A message of no bytes would be an end.
+        passes.then_some(part).filter(|part| !part.is_empty())
+    }
+}
+
+/// Starts one. It ends when the program has closed its socket.
+///
+/// # Errors
+/// There is no thread or descriptor left.
+pub fn start(interface: &Arc<Interface>, far: OwnedFd, wanted: Wanted) -> Result<(), Failure> {
+    let mut reader = Reader::new(interface, LONGEST, MEMORY)?;
+    reader.descriptor()?;
+    let run = move || {
+        run(&mut reader, &far, wanted);
+        crate::fds::lower(std::iter::once(&far));
+    };
+    let started = quietly(|| std::thread::Builder::new().name("toklat-packets".into()).spawn(run));
+    let failed = |_| Failure::new(pcap::Code::Error, Errno::AGAIN, "No thread can be started");
+    started.map(drop).map_err(failed)
+}
+
+/// Starts a thread that gets none of the program's signals.
+fn quietly<T>(start: impl FnOnce() -> T) -> T {
+    // SAFETY: sets of ours; the thread's mask is put back.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let started = start();
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        started
+    }
+}
+
+fn run(reader: &mut Reader, far: &OwnedFd, wanted: Wanted) {
+    let mut frame = vec![MaybeUninit::uninit(); LONGEST];
+    loop {
+        let Ok(descriptor) = reader.descriptor() else { return };
+        let mut fds = [PollFd::new(&descriptor, PollFlags::IN), PollFd::new(far, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => (),
+            Err(_) => return,
+        }
+        let from_program = !fds[1].revents().is_empty();
+        if from_program && !send_on(reader.interface(), far, &mut frame) {
+            return;
+        }
+        loop {
+            match reader.fetch() {
+                Ok(true) => (),
+                Ok(false) => break,
+                Err(_) => return,
+            }
+            while let Some(frame) = reader.next() {
+                let Some(part) = wanted.part(frame.bytes) else { continue };
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                match rustix::net::send(far.as_fd(), part, flags) {
+                    // A program that does not read loses frames, as with the kernel.
+                    Ok(_) | Err(Errno::AGAIN | Errno::NOBUFS | Errno::INTR) => (),
+                    Err(_) => return,
+                }
+            }
+        }
+        reader.settle();
+    }
+}
+
+/// Sends what another process of the program wrote to its end. False if the program has closed it.
+fn send_on(interface: &Interface, far: &OwnedFd, room: &mut [MaybeUninit<u8>]) -> bool {
+    match rustix::net::recv(far.as_fd(), room, RecvFlags::DONTWAIT) {
+        Ok(((bytes, _), _)) if !bytes.is_empty() => {
+            let _ = interface.send(bytes);
+            true
+        }
+        Err(Errno::AGAIN | Errno::INTR) => true,
+        Ok(_) | Err(_) => false,
+    }
+}

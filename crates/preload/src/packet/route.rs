@@ -1,0 +1,107 @@
+//! Routes through ports: nmap asks the kernel which way a target is, by netlink.
+//!
+//! A question about the way through a port, or to an address in a port's network, is answered here: the target
+//! is on that port.
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::os::fd::RawFd;
+
+use pcap::Device;
+use pcap::lock::Lock;
+
+use super::names;
+use crate::capture::INTERFACES;
+use crate::fds::Bits;
+
+/// Sockets with an answer of ours.
+pub static ASKED: Bits = Bits::new();
+static ANSWERS: Lock<BTreeMap<RawFd, Vec<u8>>> = Lock::new(BTreeMap::new());
+
+/// Bytes of `struct nlmsghdr` and `struct rtmsg`.
+const HEADER: usize = 16 + 12;
+const RTM_NEWROUTE: u16 = 24;
+const RTM_GETROUTE: u16 = 26;
+const RTA_DST: u16 = 1;
+const RTA_OIF: u16 = 4;
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+}
+
+/// The value of an attribute of four bytes.
+fn attribute(question: &[u8], wanted: u16) -> Option<u32> {
+    let mut at = HEADER;
+    while let (Some(len), Some(kind)) = (u16_at(question, at), u16_at(question, at + 2)) {
+        if kind == wanted && len == 8 {
+            return u32_at(question, at + 4);
+        }
+        at += usize::from(len.max(4)).next_multiple_of(4);
+    }
+    None
+}
+
+/// The port that a question is about.
+fn port(question: &[u8]) -> Option<u32> {
+    let is_route = u16_at(question, 4)? == RTM_GETROUTE && question.len() >= HEADER;
+    let flags = u16_at(question, 6)?;
+    // A dump of all routes is the kernel's.
+    if !is_route || flags & 0x300 != 0 {
+        return None;
+    }
+    if let Some(index) = attribute(question, RTA_OIF) {
+        return super::device(index.cast_signed()).map(|_| index);
+    }
+    let target = Ipv4Addr::from(attribute(question, RTA_DST)?.to_ne_bytes());
+    let is_near = |device: &Device| {
+        names::address(device).is_some_and(|(own, mask)| own & mask == target & mask)
+    };
+    let device = names::named().iter().map(|known| &known.device).find(|device| is_near(device))?;
+    Some(INTERFACES.lock().index(device))
+}
+
+fn push(answer: &mut Vec<u8>, kind: u16, value: u32) {
+    answer.extend_from_slice(&8_u16.to_ne_bytes());
+    answer.extend_from_slice(&kind.to_ne_bytes());
+    answer.extend_from_slice(&value.to_ne_bytes());
+}
+
+/// Keeps an answer to a question for the next call that receives; false if it is the kernel's to answer.
+pub fn asked(fd: RawFd, question: &[u8]) -> bool {
+    let Some(index) = port(question) else { return false };
+    let mut answer = question.get(..HEADER).map(<[u8]>::to_vec).unwrap_or_default();
+    answer[4..6].copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
+    answer[6..8].fill(0);
+    // Scope: on the link.
+    answer[16 + 6] = 253;
+    if let Some(target) = attribute(question, RTA_DST) {
+        push(&mut answer, RTA_DST, target);
+    }
+    push(&mut answer, RTA_OIF, index);
+    let len = answer.len() as u32;
+    answer[..4].copy_from_slice(&len.to_ne_bytes());
+    ANSWERS.lock().insert(fd, answer);
+    ASKED.set(fd)
+}
+
+/// The answer that is kept for a socket.
+pub fn answer(fd: RawFd) -> Option<Vec<u8>> {
+    if !ASKED.clear(fd) {
+        return None;
+    }
+    ANSWERS.lock().remove(&fd)
+}
+
+/// Held over a fork, with what [`release`] gives back.
+pub fn hold() {
+    ANSWERS.hold();
+}
+
+/// Ends what [`hold`] began.
+pub fn release() {
+    ANSWERS.release();
+}
