@@ -82,6 +82,27 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of captures by Wireshark",
         tests: true,
     },
+    Package {
+        name: "libpcap-dev",
+        program: "/usr/include/pcap/pcap.h",
+        what_for: "tests of programs that use libpcap",
+        tests: true,
+    },
+    Package { name: "tcpdump", program: "tcpdump", what_for: "tests of libpcap", tests: true },
+    Package { name: "arping", program: "arping", what_for: "tests of packet sockets", tests: true },
+    Package { name: "nmap", program: "nmap", what_for: "tests of packet sockets", tests: true },
+    Package {
+        name: "python3-scapy",
+        program: "/usr/lib/python3/dist-packages/scapy/all.py",
+        what_for: "tests of packet sockets",
+        tests: true,
+    },
+    Package {
+        name: "tcpreplay",
+        program: "tcpreplay",
+        what_for: "tests of packet sockets",
+        tests: true,
+    },
     Package { name: "lintian", program: "lintian", what_for: "cargo xtask deb", tests: false },
     Package {
         name: "dpdk-dev",

@@ -3,6 +3,7 @@
 
 use std::fs::OpenOptions;
 use std::io;
+use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -93,6 +94,8 @@ pub enum Field {
     Flags(i16),
     /// A number, such as an MTU.
     Number(i32),
+    /// An address, or the mask of a network.
+    Address(Ipv4Addr),
 }
 
 /// Sends a request about an interface (netdevice(7)).
@@ -115,6 +118,14 @@ pub fn ifreq_ioctl(
     match field {
         Field::Flags(flags) => ifreq.ifr_ifru.ifru_flags = flags,
         Field::Number(number) => ifreq.ifr_ifru.ifru_mtu = number,
+        Field::Address(address) => {
+            let mut place = [0; 14];
+            for (to, from) in place[2..6].iter_mut().zip(address.octets()) {
+                *to = from as libc::c_char;
+            }
+            let sa_family = libc::AF_INET as libc::sa_family_t;
+            ifreq.ifr_ifru.ifru_addr = libc::sockaddr { sa_family, sa_data: place };
+        }
     }
     // SAFETY: these requests take a pointer to a struct ifreq, which lives during the call.
     match unsafe { libc::ioctl(fd.as_raw_fd(), request, &raw mut ifreq) } {

@@ -60,6 +60,9 @@ pub mod flags {
     pub const EXCLUSIVE: u32 = 0x800;
     /// A port of a switch that is there: none is made.
     pub const EXISTING: u32 = 0x1000;
+    /// A port that is made for this client forwards as VALE does: no limit of floods, addresses or length
+    /// but the switch's own.
+    pub const UNLIMITED: u32 = 0x2000;
 }
 
 /// A request: 152 bytes.

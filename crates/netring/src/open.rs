@@ -111,6 +111,7 @@ pub struct Open {
     exclusive: bool,
     existing: bool,
     offloads: OffloadSet,
+    unlimited: bool,
 }
 
 type MakeRegion = fn(RegionConfig) -> Result<Arc<Region>, RegionError>;
@@ -149,6 +150,7 @@ impl Open {
             exclusive: false,
             existing: false,
             offloads: OffloadSet::NONE,
+            unlimited: false,
         }
     }
 
@@ -221,6 +223,13 @@ impl Open {
         Self { offloads, ..self }
     }
 
+    /// A port that is made for this client has no limits of floods, addresses and length but the switch's
+    /// own, as VALE's have none: for programs that send what they were told to send.
+    #[must_use]
+    pub fn unlimited(self) -> Self {
+        Self { unlimited: true, ..self }
+    }
+
     /// Opens it.
     ///
     /// # Errors
@@ -259,7 +268,10 @@ impl Open {
             Some(Monitor::Both) => flags::MONITOR_TX | flags::MONITOR_RX,
         };
         let when = |is_so, flag| if is_so { flag } else { 0 };
-        monitor | when(self.exclusive, flags::EXCLUSIVE) | when(self.existing, flags::EXISTING)
+        monitor
+            | when(self.exclusive, flags::EXCLUSIVE)
+            | when(self.existing, flags::EXISTING)
+            | when(self.unlimited, flags::UNLIMITED)
     }
 
     fn opened(&self) -> Opened {

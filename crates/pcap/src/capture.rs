@@ -10,10 +10,11 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::interface::{Bell, Counts, Filter, Interface, Reader, Sleeper};
+use crate::interface::{Counts, Filter, Interface};
 use crate::lock::Lock;
 use crate::name::Device;
 use crate::queue::{Frame, Queue};
+use crate::reader::{Bell, Reader, Sleeper};
 
 /// What libpcap's calls return for a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -283,7 +284,7 @@ impl Capture {
             let mut state = self.state.lock();
             let reader = state.reader()?;
             if reader.fetch()? {
-                if let Some(frame) = reader.next() {
+                if let Some(frame) = reader.take() {
                     take(frame);
                 }
                 reader.settle_after_one();
@@ -312,7 +313,8 @@ impl Capture {
         let mut count = 0;
         loop {
             let is_over = is_full(count) || (until == Until::Empty && count > 0);
-            let Some(mut queue) = calm(|| self.step(is_over, count > 0, deadline))? else {
+            let was_told = until == Until::Full || count == 0;
+            let Some(mut queue) = calm(|| self.step(is_over, was_told, deadline))? else {
                 return Ok(count);
             };
             while !is_full(count)
@@ -330,11 +332,11 @@ impl Capture {
     fn step(
         &self,
         is_over: bool,
-        has_some: bool,
+        tell_stop: bool,
         deadline: Option<Instant>,
     ) -> Result<Option<Queue>, Failure> {
         if is_over || self.stop.load(Ordering::Relaxed) {
-            if !has_some {
+            if tell_stop && !is_over {
                 self.check_stop()?;
             }
             self.state.lock().reader()?.settle();

@@ -1,14 +1,13 @@
 //! One port, shared by all that a process captures from it and sends to it.
 
 use std::fmt;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use netring::layout::MAX_FRAGS;
 use netring::{Interest, Monitor, Open, OpenError, Port, PortError, Received};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, epoll, eventfd};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use rustix::time::ClockId;
 use shmem::Bytes;
@@ -16,7 +15,8 @@ use shmem::Bytes;
 use crate::capture::{Code, Failure};
 use crate::lock::Lock;
 use crate::name::Device;
-use crate::queue::{Frame, Queue};
+use crate::queue::Queue;
+use crate::reader::Bell;
 
 /// Decides whether a reader gets a frame: its bytes where they lie, in memory that others may change.
 pub type Filter = Box<dyn Fn(Bytes<'_>) -> bool + Send>;
@@ -24,7 +24,7 @@ pub type Filter = Box<dyn Fn(Bytes<'_>) -> bool + Send>;
 /// Frames that are taken from the port at a time.
 const BATCH: usize = 256;
 /// So long it is waited before it is slept: waking a sleeper takes longer.
-const AWAKE: Duration = Duration::from_micros(20);
+pub(crate) const AWAKE: Duration = Duration::from_micros(20);
 /// The longest that a frame waits for room in the port.
 const ROOM_TIME: Duration = Duration::from_secs(1);
 /// How long the switch may take for what was sent before the port is closed.
@@ -106,32 +106,32 @@ impl Interfaces {
 pub struct Interface {
     device: Device,
     token: RawFd,
-    descriptors: Descriptors,
+    pub(crate) descriptors: Descriptors,
     /// Where what is sent is to be waited for: the slots of its send ring.
     room: usize,
     sends: bool,
-    inner: Lock<Inner>,
+    pub(crate) inner: Lock<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    port: Port,
-    places: Vec<Place>,
-    next: u64,
+pub(crate) struct Inner {
+    pub port: Port,
+    pub places: Vec<Place>,
+    pub next: u64,
     /// The port was told to wake us.
     armed: bool,
     gone: Option<Failure>,
 }
 
 /// What a reader has in its interface.
-struct Place {
-    id: u64,
-    queue: Queue,
-    filter: Option<Filter>,
-    keep: usize,
-    limit: usize,
-    counts: Counts,
-    bell: Arc<Bell>,
+pub(crate) struct Place {
+    pub id: u64,
+    pub queue: Queue,
+    pub filter: Option<Filter>,
+    pub keep: usize,
+    pub limit: usize,
+    pub counts: Counts,
+    pub bell: Arc<Bell>,
 }
 
 /// What a reader got and lost.
@@ -151,41 +151,14 @@ impl fmt::Debug for Place {
     }
 }
 
-/// Wakes a reader that sleeps; may be rung by a signal handler.
-#[derive(Debug)]
-pub struct Bell {
-    fd: OwnedFd,
-    rung: AtomicBool,
-}
-
-impl Bell {
-    fn new() -> Result<Self, Failure> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
-        Ok(Self { fd, rung: AtomicBool::new(false) })
-    }
-
-    /// Makes its descriptor readable.
-    pub fn ring(&self) {
-        self.rung.store(true, Ordering::SeqCst);
-        // A count that is full is readable as well.
-        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
-    }
-
-    fn still(&self) {
-        if self.rung.swap(false, Ordering::SeqCst) {
-            let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
-        }
-    }
-}
-
-fn io(errno: Errno) -> Failure {
+pub(crate) fn io(errno: Errno) -> Failure {
     Failure::new(Code::Error, errno, format!("The system refused something: {errno}"))
 }
 
-fn broken(error: PortError) -> Failure {
+fn broken(error: &PortError) -> Failure {
     let errno = match error {
         PortError::Gone => Errno::NETDOWN,
-        PortError::Io(errno) => errno,
+        PortError::Io(errno) => *errno,
         _ => Errno::IO,
     };
     Failure::new(Code::Error, errno, error.to_string())
@@ -211,7 +184,7 @@ fn refused(device: &Device, error: &OpenError) -> Failure {
 
 /// Opens the port, or a monitor of it if it is somebody's; true if it sends.
 fn open_port(device: &Device) -> Result<(Port, bool), Failure> {
-    let open = || Open::new(device.port());
+    let open = || Open::new(device.port()).unlimited();
     match open().open() {
         Ok(port) => {
             let sends = port.queues().0 > 0;
@@ -249,7 +222,7 @@ impl Interface {
         &self.device
     }
 
-    fn token(&self) -> BorrowedFd<'_> {
+    pub(crate) fn token(&self) -> BorrowedFd<'_> {
         // SAFETY: the port's own descriptor, which stays open as long as the port that is in `inner`.
         unsafe { BorrowedFd::borrow_raw(self.token) }
     }
@@ -321,10 +294,10 @@ impl Interface {
     }
 
     /// Sleeps until the port or the bell wakes it, or the time is over.
-    fn sleep(&self, bell: Option<&Bell>, time: Option<Duration>) -> Result<(), Failure> {
+    pub(crate) fn sleep(&self, bell: Option<&Bell>, time: Option<Duration>) -> Result<(), Failure> {
         let token = self.token();
         let mut fds = vec![PollFd::new(&token, PollFlags::IN)];
-        fds.extend(bell.map(|bell| PollFd::new(&bell.fd, PollFlags::IN)));
+        fds.extend(bell.map(|bell| PollFd::new(bell, PollFlags::IN)));
         let time = time.and_then(|time| Timespec::try_from(time).ok());
         match rustix::event::poll(&mut fds, time.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -358,11 +331,11 @@ impl Inner {
             Err(PortError::Fault(_)) => self.port.reset(),
             done => done,
         };
-        done.map_err(|error| self.fails(error))
+        done.map_err(|error| self.fails(&error))
     }
 
     /// The port is of no use any more.
-    fn fails(&mut self, error: PortError) -> Failure {
+    fn fails(&mut self, error: &PortError) -> Failure {
         let failure = broken(error);
         self.gone.get_or_insert_with(|| failure.clone());
         // All readers are told.
@@ -379,13 +352,13 @@ impl Inner {
     }
 
     /// Hands what has come to all readers. If nothing has, the port is told to wake us; false then.
-    fn take(&mut self, own: u64) -> Result<bool, Failure> {
+    pub(crate) fn take(&mut self, own: u64) -> Result<bool, Failure> {
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
         }
         loop {
             if std::mem::take(&mut self.armed) {
-                self.port.disarm().map_err(|error| self.fails(error))?;
+                self.port.disarm().map_err(|error| self.fails(&error))?;
             }
             let time = rustix::time::clock_gettime(ClockId::Realtime);
             let time = Duration::new(time.tv_sec.cast_unsigned(), time.tv_nsec as u32);
@@ -430,213 +403,5 @@ impl Place {
         if was_empty && self.id != own {
             self.bell.ring();
         }
-    }
-}
-
-/// Waits for the frames of a reader, in the thread that has no hold of the reader itself.
-#[derive(Clone, Debug)]
-pub struct Sleeper {
-    interface: Arc<Interface>,
-    bell: Arc<Bell>,
-}
-
-impl Sleeper {
-    /// The reader's port.
-    #[must_use]
-    pub fn interface(&self) -> &Interface {
-        &self.interface
-    }
-
-    /// Wakes it.
-    #[must_use]
-    pub fn bell(&self) -> &Bell {
-        &self.bell
-    }
-
-    /// Waits for a frame, the bell or a signal, `time` at most. The reader has fetched, and found nothing.
-    ///
-    /// # Errors
-    /// The system refuses.
-    pub fn wait(&self, time: Option<Duration>) -> Result<(), Failure> {
-        let started = Instant::now();
-        while started.elapsed() < AWAKE.min(time.unwrap_or(AWAKE)) {
-            std::thread::yield_now();
-            if self.bell.rung.load(Ordering::SeqCst) {
-                self.bell.still();
-                return Ok(());
-            }
-            if self.interface.inner.lock().port.ready().readable {
-                return Ok(());
-            }
-        }
-        self.interface.sleep(Some(&self.bell), time)?;
-        self.bell.still();
-        Ok(())
-    }
-}
-
-/// One that gets the frames of an interface.
-#[derive(Debug)]
-pub struct Reader {
-    interface: Arc<Interface>,
-    id: u64,
-    bell: Arc<Bell>,
-    /// What it has taken over from its place.
-    current: Queue,
-    /// Its descriptor for others' loops: an epoll set.
-    watched: Option<OwnedFd>,
-}
-
-impl Reader {
-    /// Reads from an interface: at most `keep` bytes of each frame, and `limit` bytes of memory for those that
-    /// wait.
-    ///
-    /// # Errors
-    /// The system has no descriptor left.
-    pub fn new(interface: &Arc<Interface>, keep: usize, limit: usize) -> Result<Self, Failure> {
-        let mut bell = Bell::new()?;
-        bell.fd = (interface.descriptors.raise)(bell.fd);
-        let bell = Arc::new(bell);
-        let mut inner = interface.inner.lock();
-        let id = inner.next;
-        inner.next += 1;
-        inner.places.push(Place {
-            id,
-            queue: Queue::default(),
-            filter: None,
-            keep,
-            limit,
-            counts: Counts::default(),
-            bell: Arc::clone(&bell),
-        });
-        drop(inner);
-        let interface = Arc::clone(interface);
-        Ok(Self { interface, id, bell, current: Queue::default(), watched: None })
-    }
-
-    /// The port it reads from.
-    #[must_use]
-    pub fn interface(&self) -> &Arc<Interface> {
-        &self.interface
-    }
-
-    /// Wakes it.
-    #[must_use]
-    pub fn bell(&self) -> Arc<Bell> {
-        Arc::clone(&self.bell)
-    }
-
-    fn in_place<T>(&self, with: impl FnOnce(&mut Place) -> T) -> Option<T> {
-        let mut inner = self.interface.inner.lock();
-        inner.places.iter_mut().find(|place| place.id == self.id).map(with)
-    }
-
-    /// Frames that the filter lets pass, from now on: those that came before are forgotten, as
-    /// they passed another one.
-    pub fn set_filter(&mut self, filter: Option<Filter>) {
-        self.current.clear();
-        self.in_place(|place| {
-            place.filter = filter;
-            place.queue.clear();
-        });
-    }
-
-    /// What it got and lost.
-    #[must_use]
-    pub fn counts(&self) -> Counts {
-        self.in_place(|place| place.counts).unwrap_or_default()
-    }
-
-    /// Looks whether there is a frame for [`next`](Self::next). If not, what it waits with is woken by the
-    /// next one.
-    ///
-    /// # Errors
-    /// The port is gone.
-    pub fn fetch(&mut self) -> Result<bool, Failure> {
-        while self.current.is_empty() {
-            self.current.clear();
-            let mut inner = self.interface.inner.lock();
-            let Inner { places, .. } = &mut *inner;
-            let place = places.iter_mut().find(|place| place.id == self.id);
-            if let Some(place) = place.filter(|place| !place.queue.is_empty()) {
-                std::mem::swap(&mut place.queue, &mut self.current);
-            } else if !inner.take(self.id)? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The next frame that [`fetch`](Self::fetch) found.
-    pub fn next(&mut self) -> Option<Frame<'_>> {
-        self.current.pop()
-    }
-
-    /// What it waits with.
-    #[must_use]
-    pub fn sleeper(&self) -> Sleeper {
-        Sleeper { interface: Arc::clone(&self.interface), bell: Arc::clone(&self.bell) }
-    }
-
-    /// The frames that [`fetch`](Self::fetch) found, for [`take_back`](Self::take_back).
-    pub(crate) fn lend(&mut self) -> Queue {
-        std::mem::take(&mut self.current)
-    }
-
-    /// Puts back what is left of them, before what was fetched meanwhile.
-    pub(crate) fn take_back(&mut self, mut left: Queue) {
-        if !self.current.is_empty() {
-            while let Some(frame) = self.current.pop() {
-                left.put(frame);
-            }
-        }
-        self.current = left;
-    }
-
-    /// A descriptor that is readable when there is something to be read, or to be told.
-    ///
-    /// # Errors
-    /// The system has no descriptor left.
-    pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>, Failure> {
-        if self.watched.is_none() {
-            let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io)?;
-            for fd in [self.interface.token(), self.bell.fd.as_fd()] {
-                let data = epoll::EventData::new_u64(0);
-                epoll::add(&set, fd, data, epoll::EventFlags::IN).map_err(io)?;
-            }
-            // It stays where it is: programs put it into the sets of `select`, which have 1,024 places.
-            self.watched = Some(set);
-            self.settle();
-        }
-        self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| io(Errno::BADF))
-    }
-
-    /// As [`settle`](Self::settle) after one frame: what it gave stays where it is.
-    pub(crate) fn settle_after_one(&mut self) {
-        if self.watched.is_some() {
-            // The next call looks further, and finds out if there was no more.
-            self.bell.ring();
-        }
-    }
-
-    /// Makes the descriptor tell what is to be read. Call it when the program goes back to its loop.
-    pub fn settle(&mut self) {
-        if self.watched.is_none() {
-            return;
-        }
-        self.bell.still();
-        if !matches!(self.fetch(), Ok(false)) {
-            self.bell.ring();
-        }
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        let mut inner = self.interface.inner.lock();
-        inner.places.retain(|place| place.id != self.id);
-        drop(inner);
-        let lower = self.interface.descriptors.lower;
-        lower(self.bell.fd.as_raw_fd());
     }
 }

@@ -15,7 +15,8 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`name`] | which names are ports |
-//! | [`interface`], `queue` | one port for many readers and senders |
+//! | [`interface`] | one port for many readers and senders |
+//! | `reader`, `queue` | what gets its frames, and waits for them |
 //! | [`capture`] | libpcap's handle: settings, states, error codes |
 //! | [`lock`] | a lock that can be held over a fork |
 #![allow(unsafe_code, reason = "the lock hands out what it guards")]
@@ -26,8 +27,10 @@ pub mod interface;
 pub mod lock;
 pub mod name;
 mod queue;
+mod reader;
 
 pub use capture::{Capture, Code, Failure, Next};
-pub use interface::{Descriptors, Filter, Interface, Interfaces, Reader};
+pub use interface::{Counts, Descriptors, Filter, Interface, Interfaces};
 pub use name::Device;
 pub use queue::Frame;
+pub use reader::{Bell, Reader, Sleeper};

@@ -113,6 +113,9 @@ functions! {
 }
 
 type Pcap = *mut c_void;
+/// What functions without a result return.
+type Nothing = ();
+const NOTHING: Nothing = ();
 
 // libpcap's.
 functions! {
@@ -123,7 +126,7 @@ functions! {
     pcap_open_dead_with_tstamp_precision(link: c_int, snapshot: c_int, precision: u32) -> Pcap,
         else std::ptr::null_mut();
     pcap_activate(key: Pcap) -> c_int, else -1;
-    pcap_close(key: Pcap) -> (), else ();
+    pcap_close(key: Pcap) -> Nothing, else NOTHING;
     pcap_set_snaplen(key: Pcap, snapshot: c_int) -> c_int, else -1;
     pcap_set_timeout(key: Pcap, timeout: c_int) -> c_int, else -1;
     pcap_set_buffer_size(key: Pcap, size: c_int) -> c_int, else -1;
@@ -141,7 +144,7 @@ functions! {
     pcap_dispatch(key: Pcap, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int, else -1;
     pcap_next_ex(key: Pcap, header: *mut *mut Header, bytes: *mut *const c_uchar) -> c_int, else -1;
     pcap_next(key: Pcap, header: *mut Header) -> *const c_uchar, else std::ptr::null();
-    pcap_breakloop(key: Pcap) -> (), else ();
+    pcap_breakloop(key: Pcap) -> Nothing, else NOTHING;
     pcap_inject(key: Pcap, frame: *const c_void, len: size_t) -> c_int, else -1;
     pcap_sendpacket(key: Pcap, frame: *const c_uchar, len: c_int) -> c_int, else -1;
     pcap_compile(key: Pcap, program: *mut Program, text: *const c_char, optimize: c_int, mask: u32)

@@ -8,28 +8,9 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
-use std::sync::OnceLock;
 
+use daemon::programs::library;
 use daemon::{Daemon, PATIENCE, kill_process, wait};
-
-/// The library for `LD_PRELOAD`, which is built if it is not there.
-fn library() -> &'static Path {
-    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        let directory = Path::new(env!("CARGO_BIN_EXE_toklat")).parent().unwrap();
-        let profile = match directory.file_name().unwrap().to_str().unwrap() {
-            "debug" => "dev",
-            other => other,
-        };
-        let target = directory.parent().unwrap();
-        let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "--offline", "--package", "toklat-preload", "--profile", profile]);
-        build.arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
-        let built = build.output().unwrap();
-        assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-        directory.join("libtoklat_preload.so")
-    })
-}
 
 /// A program of `tests/netmap`, compiled with these options.
 fn compile(name: &str, directory: &Path, options: &[&str]) -> PathBuf {

@@ -98,10 +98,7 @@ export! {
         on!(key, handle => handle.capture.activate(open).map(|()| 0), else real::pcap_activate(key))
     }
     fn pcap_close(key: Pcap) -> () {
-        match std::panic::catch_unwind(|| forget(key)) {
-            Ok(Some(handle)) => drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(handle)))),
-            Ok(None) | Err(_) => {}
-        }
+        let _ = std::panic::catch_unwind(|| drop(forget(key)));
         // SAFETY: the caller's.
         unsafe { real::pcap_close(key) };
     }

@@ -30,7 +30,7 @@ fn entry(name: &str) -> Option<*mut Entry> {
     // SAFETY: zero bytes are an entry, too; the memory is libc's, as libpcap frees it.
     let made: *mut Entry = unsafe { libc::calloc(1, size_of::<Entry>()) }.cast();
     // SAFETY: null, or the memory that was just made.
-    let Some(entry) = (unsafe { made.as_mut() }) else { return None };
+    let entry = (unsafe { made.as_mut() })?;
     (entry.name, entry.description, entry.flags) = (name, description, UP);
     Some(made)
 }

@@ -177,7 +177,7 @@ unsafe fn tell(fd: c_int, bytes: &[u8], address: *mut c_void, len: &mut socklen_
             [0xff, 0xff, 0xff, 0xff, 0xff, 0xff] => libc::PACKET_BROADCAST,
             [first, ..] if first & 1 != 0 => libc::PACKET_MULTICAST,
             _ => libc::PACKET_HOST,
-        } as u8;
+        };
     }
     let room = size_of_val(&from).min(*len as usize);
     // SAFETY: the caller's: `len` writable bytes.

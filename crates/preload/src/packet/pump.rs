@@ -86,7 +86,7 @@ fn run(reader: &mut Reader, far: &OwnedFd, wanted: Wanted) {
                 Ok(false) => break,
                 Err(_) => return,
             }
-            while let Some(frame) = reader.next() {
+            while let Some(frame) = reader.take() {
                 let Some(part) = wanted.part(frame.bytes) else { continue };
                 let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
                 match rustix::net::send(far.as_fd(), part, flags) {

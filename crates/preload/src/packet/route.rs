@@ -23,7 +23,10 @@ const HEADER: usize = 16 + 12;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
+const RTA_SRC: u16 = 2;
 const RTA_OIF: u16 = 4;
+const RTA_PREFSRC: u16 = 7;
+const RTA_TABLE: u16 = 15;
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
@@ -76,12 +79,19 @@ pub fn asked(fd: RawFd, question: &[u8]) -> bool {
     let mut answer = question.get(..HEADER).map(<[u8]>::to_vec).unwrap_or_default();
     answer[4..6].copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
     answer[6..8].fill(0);
-    // Scope: on the link.
-    answer[16 + 6] = 253;
+    // `struct rtmsg`: of the main table, on the link, to one target.
+    (answer[16 + 4], answer[16 + 6], answer[16 + 7]) = (254, 253, 1);
     if let Some(target) = attribute(question, RTA_DST) {
         push(&mut answer, RTA_DST, target);
     }
     push(&mut answer, RTA_OIF, index);
+    let own = super::device(index.cast_signed()).and_then(|device| names::address(&device));
+    let own = own.map(|(address, _)| u32::from_ne_bytes(address.octets()));
+    if let Some(source) = attribute(question, RTA_SRC).or(own) {
+        push(&mut answer, RTA_PREFSRC, source);
+    }
+    // nmap 7 reads four bytes too few of what comes: nothing that matters is last.
+    push(&mut answer, RTA_TABLE, 254);
     let len = answer.len() as u32;
     answer[..4].copy_from_slice(&len.to_ne_bytes());
     ANSWERS.lock().insert(fd, answer);

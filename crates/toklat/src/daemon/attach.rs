@@ -111,7 +111,11 @@ pub fn parse_request(bytes: &[u8], fds: Vec<Descriptor>) -> Result<Ask, ApiError
         let reason = format!("Version {} of the attach protocol is not {VERSION}", request.version);
         return Err(bad(reason, "use the client library of this version of toklat"));
     }
-    let known = flags::MONITOR_TX | flags::MONITOR_RX | flags::EXCLUSIVE | flags::EXISTING;
+    let known = flags::MONITOR_TX
+        | flags::MONITOR_RX
+        | flags::EXCLUSIVE
+        | flags::EXISTING
+        | flags::UNLIMITED;
     let unknown = request.offloads & !u32::from(OffloadSet::ALL.bits()) != 0;
     if request.flags & !known != 0 || unknown {
         return Err(bad("Unknown flags are set", "set the flags of netring::attach::flags only"));
@@ -173,7 +177,7 @@ fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask
     let offloads = carried(offloads(request), buf_usable, &rx);
     let ring = RingAttach { geometry, tx, rx, buf_usable, supervised: false, offloads };
     let existing = request.flags & flags::EXISTING != 0;
-    let how = How { watch, existing, netmap: false };
+    let how = How { watch, existing, netmap: request.flags & flags::UNLIMITED != 0 };
     Ok(Ask::Open { switch: switch.into(), port: port.into(), how, ring, memory })
 }
 

@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -16,17 +17,28 @@ use self::elf::Linking;
 use control::{Global, Result};
 
 mod elf;
+mod netns;
 
 /// The library that is loaded into the program.
 const LIBRARY: &str = "libtoklat_preload.so";
 /// Where it is, from the directory of this program on.
 const PLACES: [&str; 4] = ["", "../lib/toklat", "../lib", "../lib64/toklat"];
+/// Tells the library the ports that the program knows.
+const PORTS: &str = "TOKLAT_PORTS";
 /// Names another place.
 const VARIABLE: &str = "TOKLAT_PRELOAD";
 
 /// Options of `toklat run`.
 #[derive(Debug, clap::Args)]
 pub struct RunProgramArgs {
+    /// A port that the program knows as an interface, and its address there (repeatable): programs that list
+    /// interfaces or ask for routes find it
+    #[arg(long = "port", value_name = "PORT[=ADDRESS/BITS]", value_parser = parse_port)]
+    ports: Vec<String>,
+    /// Run it in a network namespace of its own, with a tap for each --port, such as vale0.p1: for programs that no
+    /// library can be loaded into. Needs no rights
+    #[arg(long)]
+    netns: bool,
     /// The program and its arguments, after `--`: toklat run -- pkt-gen -i vale0:1 -f tx
     #[arg(
         required = true,
@@ -35,6 +47,25 @@ pub struct RunProgramArgs {
         value_name = "PROGRAM"
     )]
     program: Vec<OsString>,
+}
+
+/// Checks `vale0:p1=10.0.0.1/24`.
+fn parse_port(text: &str) -> std::result::Result<String, String> {
+    let (name, address) = text.split_once('=').map_or((text, None), |(n, a)| (n, Some(a)));
+    let is_name = name.split_once(':').is_some_and(|(s, p)| !s.is_empty() && !p.is_empty());
+    if !is_name || name.contains(',') {
+        return Err(format!("`{name}` is no port; write switch:port, such as vale0:p1"));
+    }
+    let is_address = |address: &str| {
+        let (address, bits) = address.split_once('/').unwrap_or((address, "32"));
+        address.parse::<Ipv4Addr>().is_ok() && bits.parse::<u32>().is_ok_and(|bits| bits <= 32)
+    };
+    match address {
+        Some(address) if !is_address(address) => {
+            Err(format!("`{address}` is no address; write it with its network: 10.0.0.1/24"))
+        }
+        _ => Ok(text.to_owned()),
+    }
 }
 
 /// Runs the program in the place of this one.
@@ -46,6 +77,9 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
     let [name, arguments @ ..] = &args.program[..] else { bail!("No program was named") };
     let directory = global.dir();
     find_daemon(&directory)?;
+    if args.netns {
+        return netns::run(name, arguments, &args.ports, &directory);
+    }
     let library = find_library()?;
     let program = find_program(name)?;
     check_program(&program)?;
@@ -57,6 +91,7 @@ pub fn run(args: &RunProgramArgs, global: &Global) -> Result {
     let error = Command::new(&program)
         .arg0(name)
         .args(arguments)
+        .env(PORTS, args.ports.join(","))
         .env("LD_PRELOAD", preload)
         .env("TOKLAT_DIR", directory)
         .exec();
@@ -126,20 +161,21 @@ fn check_program(path: &Path) -> Result {
     if is_privileged(&file.metadata()?) {
         bail!(
             "{what} runs with the rights of its owner (setuid, setgid), and the system loads no \
-             library into such a program; copy it, or run it as the user that it needs: \
-             `sudo toklat run -- ...`"
+             library into such a program; run it with `toklat run --netns`, or as the user that it \
+             needs: `sudo toklat run -- ...`"
         );
     }
     match elf::linking(&file) {
         Linking::Static => bail!(
-            "{what} is linked statically, so no library can be loaded into it; build it with \
-             shared libraries"
+            "{what} is linked statically, so no library can be loaded into it; run it with \
+             `toklat run --netns`, or build it with shared libraries"
         ),
         Linking::OtherMachine => {
             bail!("{what} is for another kind of machine than toklat itself; build it for this one")
         }
         Linking::Musl => bail!(
-            "{what} is made for musl's C library, and {LIBRARY} for glibc's; build it with glibc"
+            "{what} is made for musl's C library, and {LIBRARY} for glibc's; run it with \
+             `toklat run --netns`, or build it with glibc"
         ),
         Linking::Dynamic | Linking::NoElf => Ok(()),
     }

@@ -19,6 +19,7 @@ pub mod front_end;
 pub mod guests;
 pub mod namespace;
 pub mod passt;
+pub mod programs;
 pub mod stack;
 pub mod strangers;
 pub mod underlay;

@@ -66,7 +66,10 @@ const EXAMPLES: &[(&str, &str)] = &[
     ),
     (
         "toklat-run",
-        "A generator and a receiver of netmap's, unmodified:\n  toklat run -- pkt-gen -i vale0:1 -f tx\n  toklat run -- pkt-gen -i vale0:2 -f rx",
+        "A generator and a receiver of netmap's, unmodified:\n  toklat run -- pkt-gen -i vale0:1 -f tx\n  toklat run -- pkt-gen -i vale0:2 -f rx\n\
+         Watch a port, and scan from another:\n  toklat run -- tcpdump -i vale0:1\n  \
+         toklat run --port vale0:me=10.0.0.9/24 -- nmap --send-eth -sS 10.0.0.2\n\
+         A static program, with a tap:\n  toklat run --netns --port vale0:me=10.0.0.9/24 -- ping 10.0.0.2",
     ),
     ("toklat-demo", "  toklat demo"),
     ("toklat-vm", "  toklat vm run --switch vale0 --image debian.qcow2 --uplink"),

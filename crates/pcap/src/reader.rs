@@ -1,0 +1,254 @@
+//! What gets the frames of an interface, and waits for them.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::io::Errno;
+
+use crate::capture::Failure;
+use crate::interface::{AWAKE, Counts, Filter, Inner, Interface, Place, io};
+use crate::queue::{Frame, Queue};
+
+/// Wakes a reader that sleeps; may be rung by a signal handler.
+#[derive(Debug)]
+pub struct Bell {
+    fd: OwnedFd,
+    rung: AtomicBool,
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Bell {
+    fn new() -> Result<Self, Failure> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(io)?;
+        Ok(Self { fd, rung: AtomicBool::new(false) })
+    }
+
+    /// Makes its descriptor readable.
+    pub fn ring(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        // A count that is full is readable as well.
+        let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
+    }
+
+    fn still(&self) {
+        if self.rung.swap(false, Ordering::SeqCst) {
+            let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
+        }
+    }
+}
+
+/// Waits for the frames of a reader, in the thread that has no hold of the reader itself.
+#[derive(Clone, Debug)]
+pub struct Sleeper {
+    interface: Arc<Interface>,
+    bell: Arc<Bell>,
+}
+
+impl Sleeper {
+    /// The reader's port.
+    #[must_use]
+    pub fn interface(&self) -> &Interface {
+        &self.interface
+    }
+
+    /// Wakes it.
+    #[must_use]
+    pub fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
+    /// Waits for a frame, the bell or a signal, `time` at most. The reader has fetched, and found nothing.
+    ///
+    /// # Errors
+    /// The system refuses.
+    pub fn wait(&self, time: Option<Duration>) -> Result<(), Failure> {
+        let started = Instant::now();
+        while started.elapsed() < AWAKE.min(time.unwrap_or(AWAKE)) {
+            std::thread::yield_now();
+            if self.bell.rung.load(Ordering::SeqCst) {
+                self.bell.still();
+                return Ok(());
+            }
+            if self.interface.inner.lock().port.ready().readable {
+                return Ok(());
+            }
+        }
+        self.interface.sleep(Some(&self.bell), time)?;
+        self.bell.still();
+        Ok(())
+    }
+}
+
+/// One that gets the frames of an interface.
+#[derive(Debug)]
+pub struct Reader {
+    interface: Arc<Interface>,
+    id: u64,
+    bell: Arc<Bell>,
+    /// What it has taken over from its place.
+    current: Queue,
+    /// Its descriptor for others' loops: an epoll set.
+    watched: Option<OwnedFd>,
+}
+
+impl Reader {
+    /// Reads from an interface: at most `keep` bytes of each frame, and `limit` bytes of memory for those that
+    /// wait.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn new(interface: &Arc<Interface>, keep: usize, limit: usize) -> Result<Self, Failure> {
+        let mut bell = Bell::new()?;
+        bell.fd = (interface.descriptors.raise)(bell.fd);
+        let bell = Arc::new(bell);
+        let mut inner = interface.inner.lock();
+        let id = inner.next;
+        inner.next += 1;
+        inner.places.push(Place {
+            id,
+            queue: Queue::default(),
+            filter: None,
+            keep,
+            limit,
+            counts: Counts::default(),
+            bell: Arc::clone(&bell),
+        });
+        drop(inner);
+        let interface = Arc::clone(interface);
+        Ok(Self { interface, id, bell, current: Queue::default(), watched: None })
+    }
+
+    /// The port it reads from.
+    #[must_use]
+    pub fn interface(&self) -> &Arc<Interface> {
+        &self.interface
+    }
+
+    /// Wakes it.
+    #[must_use]
+    pub fn bell(&self) -> Arc<Bell> {
+        Arc::clone(&self.bell)
+    }
+
+    fn in_place<T>(&self, with: impl FnOnce(&mut Place) -> T) -> Option<T> {
+        let mut inner = self.interface.inner.lock();
+        inner.places.iter_mut().find(|place| place.id == self.id).map(with)
+    }
+
+    /// Frames that the filter lets pass, from now on: those that came before are forgotten, as
+    /// they passed another one.
+    pub fn set_filter(&mut self, filter: Option<Filter>) {
+        self.current.clear();
+        self.in_place(|place| {
+            place.filter = filter;
+            place.queue.clear();
+        });
+    }
+
+    /// What it got and lost.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.in_place(|place| place.counts).unwrap_or_default()
+    }
+
+    /// Looks whether there is a frame for [`take`](Self::take). If not, what it waits with is woken by the
+    /// next one.
+    ///
+    /// # Errors
+    /// The port is gone.
+    pub fn fetch(&mut self) -> Result<bool, Failure> {
+        while self.current.is_empty() {
+            self.current.clear();
+            let mut inner = self.interface.inner.lock();
+            let Inner { places, .. } = &mut *inner;
+            let place = places.iter_mut().find(|place| place.id == self.id);
+            if let Some(place) = place.filter(|place| !place.queue.is_empty()) {
+                std::mem::swap(&mut place.queue, &mut self.current);
+            } else if !inner.take(self.id)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// The next frame that [`fetch`](Self::fetch) found.
+    pub fn take(&mut self) -> Option<Frame<'_>> {
+        self.current.pop()
+    }
+
+    /// What it waits with.
+    #[must_use]
+    pub fn sleeper(&self) -> Sleeper {
+        Sleeper { interface: Arc::clone(&self.interface), bell: Arc::clone(&self.bell) }
+    }
+
+    /// The frames that [`fetch`](Self::fetch) found, for [`take_back`](Self::take_back).
+    pub(crate) fn lend(&mut self) -> Queue {
+        std::mem::take(&mut self.current)
+    }
+
+    /// Puts back what is left of them, before what was fetched meanwhile.
+    pub(crate) fn take_back(&mut self, mut left: Queue) {
+        if !self.current.is_empty() {
+            while let Some(frame) = self.current.pop() {
+                left.put(frame);
+            }
+        }
+        self.current = left;
+    }
+
+    /// A descriptor that is readable when there is something to be read, or to be told.
+    ///
+    /// # Errors
+    /// The system has no descriptor left.
+    pub fn descriptor(&mut self) -> Result<BorrowedFd<'_>, Failure> {
+        if self.watched.is_none() {
+            let set = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(io)?;
+            for fd in [self.interface.token(), self.bell.fd.as_fd()] {
+                let data = epoll::EventData::new_u64(0);
+                epoll::add(&set, fd, data, epoll::EventFlags::IN).map_err(io)?;
+            }
+            // It stays where it is: programs put it into the sets of `select`, which have 1,024 places.
+            self.watched = Some(set);
+            self.settle();
+        }
+        self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| io(Errno::BADF))
+    }
+
+    /// As [`settle`](Self::settle) after one frame: what it gave stays where it is.
+    pub(crate) fn settle_after_one(&mut self) {
+        if self.watched.is_some() {
+            // The next call looks further, and finds out if there was no more.
+            self.bell.ring();
+        }
+    }
+
+    /// Makes the descriptor tell what is to be read. Call it when the program goes back to its loop.
+    pub fn settle(&mut self) {
+        if self.watched.is_none() {
+            return;
+        }
+        self.bell.still();
+        if !matches!(self.fetch(), Ok(false)) {
+            self.bell.ring();
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        let mut inner = self.interface.inner.lock();
+        inner.places.retain(|place| place.id != self.id);
+        drop(inner);
+        let lower = self.interface.descriptors.lower;
+        lower(self.bell.fd.as_raw_fd());
+    }
+}
