@@ -11,6 +11,7 @@ mod inline;
 mod isolated;
 mod lab;
 mod life;
+mod netmap;
 mod nic;
 mod peer;
 mod pipe;
@@ -37,6 +38,8 @@ pub enum BenchCommand {
     Switch(RowsArgs),
     /// Measure virtual machines: vhost-user ports, Linux guests
     Vm(RowsArgs),
+    /// Measure unmodified programs that know netmap or libpcap, through the library of `toklat run`
+    Netmap(RowsArgs),
     /// Measure emulated network cards: models, drivers, Linux guests
     Nic(RowsArgs),
 }
@@ -70,6 +73,7 @@ impl BenchCommand {
     pub fn run(&self, global: &Global) -> Result {
         match self {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
+            Self::Netmap(args) => args.run(&[netmap::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
                 use nic::rows::{ALONE, BY_SOCKET, ONE_ACCESS, PCNET, TABLE};

@@ -4,6 +4,7 @@ mod daemon;
 
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
@@ -293,4 +294,129 @@ fn what_a_program_sent_last_arrives() {
     let end = daemon.output_of(&["--", program.to_str().unwrap(), "leaves"]);
     assert!(end.status.success(), "{end:?}");
     (0..500).for_each(|_| assert_eq!(receive(&mut port)[12..14], [0x88, 0xb5]));
+}
+
+/// True if this process may make namespaces and taps; else the test is skipped.
+fn may_have_namespaces(test: &str) -> bool {
+    let probe = ["--net", "sh", "-c", "ip tuntap add probe mode tap"];
+    let made = Command::new("unshare").args(probe).output();
+    let may = made.is_ok_and(|made| made.status.success());
+    if !may {
+        skip(test, "network namespaces or taps are refused here");
+    }
+    may
+}
+
+#[test]
+fn a_static_program_reaches_the_switch_by_a_tap_of_its_namespace() {
+    let test = "a_static_program_reaches_the_switch_by_a_tap_of_its_namespace";
+    if !may_have_namespaces(test) {
+        return;
+    }
+    let daemon = Daemon::start();
+    let _stack = stack(&daemon);
+    let source = daemon.dir().join("fetch.c");
+    std::fs::write(&source, FETCH).unwrap();
+    let program = daemon.dir().join("fetch");
+    let mut cc = Command::new("cc");
+    let built = cc.args(["-static", "-w", "-o"]).arg(&program).arg(&source).output().unwrap();
+    assert!(built.status.success(), "{built:?}");
+    let program = program.to_str().unwrap();
+    let refused = daemon.output_of(&["--", program]);
+    assert!(said(&refused).contains("--netns"), "{refused:?}");
+    let run = ["--netns", "--port", "vale0:me=10.0.0.9/24", "--", program];
+    let end = daemon.output_of(&run);
+    assert!(end.status.success() && said(&end).contains("page"), "{end:?}");
+}
+
+/// Fetches a page from port 80 of 10.0.0.2.
+const FETCH: &str = r#"
+#include <arpa/inet.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int main(void)
+{
+	struct sockaddr_in to = {AF_INET, htons(80), {htonl(0x0a000002)}};
+	char text[4096];
+	int fd = socket(AF_INET, SOCK_STREAM, 0), got;
+	if (connect(fd, (void *)&to, sizeof(to)))
+		return perror("connect"), 1;
+	if (write(fd, "GET / HTTP/1.0\r\n\r\n", 18) != 18)
+		return 2;
+	while ((got = read(fd, text, sizeof(text))) > 0)
+		fwrite(text, 1, got, stdout);
+	return 0;
+}
+"#;
+
+#[test]
+fn a_program_in_a_namespace_ends_as_it_ended_and_its_port_goes() {
+    let test = "a_program_in_a_namespace_ends_as_it_ended_and_its_port_goes";
+    if !may_have_namespaces(test) {
+        return;
+    }
+    let mut daemon = Daemon::start();
+    let script = "ip -o link show vale0.me && exit 7";
+    let end = daemon.output_of(&["--netns", "--port", "vale0:me", "--", "sh", "-c", script]);
+    assert_eq!(end.status.code(), Some(7), "{end:?}");
+    assert!(said(&end).contains("vale0.me"), "{end:?}");
+    daemon.wait_for("the switch to go", |daemon| {
+        daemon.get("/v1/switches").as_array().is_some_and(Vec::is_empty)
+    });
+    let long = "vale0:a-name-that-is-too-long";
+    let refused = daemon.output_of(&["--netns", "--port", long, "--", "true"]);
+    assert!(said(&refused).contains("15 characters"), "{refused:?}");
+}
+
+#[test]
+fn an_ordinary_user_needs_no_rights_for_a_namespace() {
+    let test = "an_ordinary_user_needs_no_rights_for_a_namespace";
+    if !daemon::users::may_be_others(test) || !may_have_namespaces(test) {
+        return;
+    }
+    let daemon = Daemon::start_for_all(&[]);
+    let run = ["--netns", "--port", "vale0:me=10.0.0.9/24", "--", "sh", "-c", "id -u; ip link"];
+    let mut command = daemon.run_program(&run);
+    command.uid(65534).gid(daemon::users::GROUP);
+    let output = command.output().unwrap();
+    let text = said(&output);
+    if text.contains("user namespaces may be switched off") {
+        return skip(test, "user namespaces are switched off here");
+    }
+    assert!(
+        output.status.success() && text.starts_with('0') && text.contains("vale0.me"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_ordinary_user_may_have_packet_sockets_on_ports_alone() {
+    let test = "an_ordinary_user_may_have_packet_sockets_on_ports_alone";
+    if !daemon::users::may_be_others(test) {
+        return;
+    }
+    let daemon = Daemon::start_for_all(&[]);
+    let mut port = daemon.open("vale0:peer").unwrap();
+    let script = r#"
+import socket
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+try:
+    s.bind(("lo", 0))
+except OSError:
+    print("not lo")
+s.bind(("vale0.me", 0))
+print(s.getsockname()[0], flush=True)
+s.send(b"\xff" * 6 + b"\x02" * 6 + b"\x88\xb5" + b"x" * 46)
+frame, address = s.recvfrom(2000)
+print(len(frame), address[0], hex(address[1]), address[2])
+"#;
+    let mut command = daemon.run_program(&["--", "/usr/bin/python3", "-c", script]);
+    command.uid(65534).gid(daemon::users::GROUP);
+    let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let child = child.spawn().unwrap();
+    assert_eq!(receive(&mut port)[12..15], [0x88, 0xb5, b'x']);
+    send(&mut port, &frame(1));
+    let text = said(&end_of(child));
+    assert!(text.contains("not lo\nvale0.me\n60 vale0.me 0x88b5 1"), "{text}");
 }

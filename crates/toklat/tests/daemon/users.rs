@@ -10,7 +10,7 @@ use rustix::thread::{set_thread_res_gid, set_thread_res_uid};
 use super::{Daemon, skip, small};
 
 /// The group that all users of a test's daemon have.
-const GROUP: u32 = 65534;
+pub const GROUP: u32 = 65534;
 
 /// Whether the test may become other users; it says so if not.
 pub fn may_be_others(test: &str) -> bool {

@@ -76,6 +76,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-bench", "  toklat bench switch"),
     ("toklat-bench-switch", "  toklat bench switch\n  toklat bench switch --json"),
     ("toklat-bench-vm", "  toklat bench vm"),
+    ("toklat-bench-netmap", "  toklat bench netmap"),
     ("toklat-bench-nic", "  toklat bench nic"),
     ("toklat-man", "  toklat man /usr/local/share/man/man1"),
 ];
