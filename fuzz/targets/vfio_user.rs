@@ -20,7 +20,8 @@ use dataplane::attach::card::message::{
     Fields, HEADER, ProtocolError, command, words, write_header,
 };
 use dataplane::attach::card::migration::{DeviceState, MAX_TRANSFER};
-use dataplane::attach::card::{Plug, Server, Summons};
+use dataplane::attach::card::{Plug, Summons, VfioUser};
+use dataplane::attach::guest::FrontEnd as _;
 use dataplane::config::{Combine, Doorbell, Interrupts, NicConfig, NicModel};
 use dataplane::state::PortState;
 use jail::strangers::Descriptor;
@@ -64,7 +65,7 @@ struct Port {
     plug: Plug,
     state: PortState,
     summons: Arc<Summons>,
-    server: Server,
+    server: VfioUser,
     attached: Option<Attached>,
     now: Nanos,
 }
@@ -102,7 +103,7 @@ impl Port {
             registers.try_clone().ok().map(Descriptor::ours),
         );
         let server =
-            Server::new(fds, plug, (0, &state, &Account::unlimited()), None, Arc::clone(&summons));
+            VfioUser::new(fds, plug, (0, &state, &Account::unlimited()), None, Arc::clone(&summons));
         let (server, now) = (server.expect("a port"), Nanos(1));
         let mut port = Self {
             theirs,
@@ -297,7 +298,7 @@ impl Port {
         let account = Account::unlimited();
         let state = (0, &self.state, &account);
         let server =
-            Server::new(fds, self.plug, state, Some(kept.clone()), Arc::clone(&self.summons));
+            VfioUser::new(fds, self.plug, state, Some(kept.clone()), Arc::clone(&self.summons));
         self.server = server.expect("a port");
         if self.server.has_ended() {
             assert!(

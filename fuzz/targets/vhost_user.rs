@@ -11,7 +11,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use dataplane::attach::Attached;
-use dataplane::attach::virtio::FrontEnd;
+use dataplane::attach::guest::FrontEnd as _;
+use dataplane::attach::virtio::VhostUser;
 use dataplane::attach::virtio::message::{self, ProtocolError};
 use dataplane::attach::virtio::session::{Answer, Offer, Session};
 use dataplane::state::PortState;
@@ -38,7 +39,7 @@ struct Port {
     /// What the keeper has.
     ours: OwnedFd,
     state: PortState,
-    front_end: FrontEnd,
+    front_end: VhostUser,
     attached: Option<Attached>,
     now: Nanos,
 }
@@ -47,7 +48,7 @@ impl Port {
     fn new() -> Option<Self> {
         let (theirs, ours) = connection().ok()?;
         let (memory, state) = (Memory::new().ok()?, port_state());
-        let front_end = FrontEnd::new(
+        let front_end = VhostUser::new(
             Descriptor::ours(ours.try_clone().ok()?),
             OFFER,
             (&state, &Account::unlimited()),
@@ -121,7 +122,7 @@ impl Port {
     /// Makes the halves anew.
     fn remake(&mut self) {
         self.attached = None;
-        self.attached = self.front_end.halves().ok().map(|(attached, _)| attached);
+        self.attached = self.front_end.make_halves().ok().map(|(attached, _)| attached);
     }
 
     /// Serves the queues that run.
@@ -129,7 +130,7 @@ impl Port {
         self.now = self.now + 1_000_000;
         let Some(attached) = &mut self.attached else { return };
         serve(attached, deliver_frames, self.now);
-        let _ = self.front_end.new_faults();
+        let _ = self.front_end.news();
     }
 
     /// As a successor of a process that died.
@@ -138,7 +139,7 @@ impl Port {
         self.attached = None;
         let socket = Descriptor::ours(self.ours.try_clone().expect("a descriptor"));
         self.front_end =
-            FrontEnd::new(socket, OFFER, (&self.state, &Account::unlimited()), Some(kept))
+            VhostUser::new(socket, OFFER, (&self.state, &Account::unlimited()), Some(kept))
                 .expect("a socket");
         self.remake();
     }

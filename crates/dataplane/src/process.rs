@@ -3,9 +3,9 @@
 //! It listens on a socket that the supervisor made, does what [`Command`]s say, and is the only one
 //! that maps, attaches, detaches and unmaps. It may block; workers never wait for it.
 
-mod devices;
 mod error;
 mod guests;
+mod kept;
 mod kinds;
 mod memory;
 mod ports;
@@ -31,12 +31,12 @@ use shmem::budget::{Account, Budget};
 
 pub use self::error::ProcessError;
 use self::error::system;
-use self::guests::Restored;
+use self::kept::Restored;
 use self::ports::{AddedPort, RemovedPort};
 use self::remakes::Remakes;
 use self::watch::Told;
-use crate::attach::card::{Server, Summons};
-use crate::attach::virtio::FrontEnd;
+use crate::attach::card::Summons;
+use crate::attach::guest::Guest;
 use crate::attach::vxlan::Membership;
 use crate::attach::{Bells, Exit};
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};
@@ -103,9 +103,7 @@ struct Record {
     /// How much of this thread's time its front end has had.
     remakes: Remakes,
     /// The front end of a guest's port.
-    guest: Option<Box<FrontEnd>>,
-    /// The emulated network card of a guest's port, and its front end.
-    device: Option<Box<Server>>,
+    guest: Option<Guest>,
     /// Which VLANs it is in, if it is a tunnel.
     tunnel: Option<Arc<Membership>>,
 }
@@ -278,7 +276,7 @@ impl Process {
                 self.look_after_users();
             }
             if summoned {
-                self.serve_devices();
+                self.serve_summoned();
             }
             self.state.switch().control.rest();
             let mut ready = ready[..others].iter().copied();
@@ -327,7 +325,7 @@ impl Process {
             record.spec.egresses.clear();
             record.spec.linked.clear();
             // Its front end would wait for answers for ever.
-            record.device.iter_mut().for_each(|device| device.end());
+            record.guest.iter_mut().for_each(|guest| guest.front_end_mut().lost_worker());
             if let Some(state) = self.state.port(*id) {
                 state.set_failed(true);
             }

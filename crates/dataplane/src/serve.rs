@@ -324,7 +324,7 @@ impl Served {
     /// said that is no frame.
     #[inline]
     pub fn attend(&mut self, switch: Switch<'_>) -> Option<Heard> {
-        let Some(at) = self.attend_at else { return None };
+        let at = self.attend_at?;
         if at > switch.now || switch.draining && !self.impeded {
             return None;
         }
@@ -474,7 +474,7 @@ impl Served {
         if !switch.sleepless {
             fence(Ordering::SeqCst);
             let effects = self.touch(|source| {
-                source.queue(queue).map_or(Effects::default(), |q| q.settle(switch.now))
+                source.queue(queue).map(|q| q.settle(switch.now)).unwrap_or_default()
             });
             if effects != Effects::default() {
                 effect(self.id, Side::Ingress(queue as u16), effects);

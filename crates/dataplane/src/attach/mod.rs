@@ -139,6 +139,9 @@ pub enum AttachError {
         /// What was expected.
         expected: &'static str,
     },
+    /// The state memory has no counters for the port.
+    #[error("The switch's state has no counters for the port")]
+    Counters,
     /// A monitor with send rings.
     #[error("A monitor sends nothing; open it without send rings")]
     MonitorSends,

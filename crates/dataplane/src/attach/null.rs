@@ -39,8 +39,7 @@ fn silent<E: Egress + 'static>(
     state: &PortState,
     egress: impl FnOnce(Mutex<Shared<EgressCounters>>) -> E,
 ) -> Result<Attached, AttachError> {
-    let expected = "counters in the state memory";
-    let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
+    let counters = state.egress(0).ok_or(AttachError::Counters)?;
     let egresses = vec![Arc::new(egress(Mutex::new(counters))).into()];
     Ok(Attached { source: Box::new(Silent), egresses, bells: Bells::None })
 }

@@ -9,8 +9,7 @@ use shmem::budget::Account;
 
 use super::remakes::Remakes;
 use super::{Process, Record, kinds};
-use crate::attach::card::Server;
-use crate::attach::virtio::FrontEnd;
+use crate::attach::guest::Guest;
 use crate::attach::vxlan::{self, Membership};
 use crate::attach::{AttachError, Attached, Exit};
 use crate::config::{Attachment, Policy, PortConfig, PortId};
@@ -30,16 +29,14 @@ struct Halves {
     /// What it watches.
     monitor: Option<Monitor>,
     /// Its front end.
-    guest: Option<Box<FrontEnd>>,
-    /// Its device, and the front end of that.
-    device: Option<Box<Server>>,
+    guest: Option<Guest>,
     /// Which VLANs it is in, if it is a tunnel.
     tunnel: Option<Arc<Membership>>,
 }
 
 impl Halves {
     fn new(attached: Attached) -> Self {
-        Self { attached, monitor: None, guest: None, device: None, tunnel: None }
+        Self { attached, monitor: None, guest: None, tunnel: None }
     }
 }
 
@@ -97,8 +94,7 @@ impl Process {
             duplicate(&descriptors).map_err(|e| format!("Cannot duplicate descriptors: {e}"))?;
         let account = self.open_account(config.uid);
         let halves = self.attach((id, &account), &config, descriptors, &state, resume);
-        let Halves { attached, monitor, guest, device, tunnel } =
-            halves.map_err(|e| explain(&e))?;
+        let Halves { attached, monitor, guest, tunnel } = halves.map_err(|e| explain(&e))?;
         let Attached { source, egresses, bells } = attached;
         let counters = state.ingress().ok_or("The port's counters are missing")?;
         let worker = self.choose_worker(config.worker);
@@ -139,18 +135,8 @@ impl Process {
         };
         let descriptors = kept;
         let remakes = Remakes::default();
-        let record = Record {
-            config,
-            spec,
-            descriptors,
-            bells,
-            worker,
-            account,
-            remakes,
-            guest,
-            device,
-            tunnel,
-        };
+        let record =
+            Record { config, spec, descriptors, bells, worker, account, remakes, guest, tunnel };
         self.ports[usize::from(id)] = Some(record);
         self.note_memory(id);
         Ok((worker, Box::new(served)))
@@ -165,18 +151,9 @@ impl Process {
         state: &PortState,
         resume: bool,
     ) -> Result<Halves, AttachError> {
-        if let Attachment::VhostUser { queue_pairs } = config.attachment {
-            let socket = kinds::one(descriptors, "a socket to a front end")?;
-            let (attached, guest) = self.attach_guest(port, config, socket, queue_pairs, resume)?;
+        if let Attachment::VhostUser { .. } | Attachment::VfioUser(_) = config.attachment {
+            let (attached, guest) = self.attach_guest(port, config, descriptors, resume)?;
             return Ok(Halves { guest: Some(guest), ..Halves::new(attached) });
-        }
-        if let Attachment::VfioUser(nic) = config.attachment {
-            let mut descriptors = descriptors.into_iter();
-            let expected = "a socket to a front end";
-            let socket = descriptors.next().ok_or(AttachError::Descriptors { expected })?;
-            let files = (socket, descriptors.next());
-            let (attached, device) = self.attach_device(port, config, files, nic, resume)?;
-            return Ok(Halves { device: Some(device), ..Halves::new(attached) });
         }
         if let Attachment::Vxlan(tunnel) = &config.attachment {
             let descriptors = descriptors.into_iter().map(Descriptor::into_ours).collect();
@@ -245,8 +222,8 @@ impl Process {
             spec.egresses.iter().for_each(Exit::return_buffers);
         }
         // Only now, with no worker in its rings, is the port's memory unmapped.
-        if let Some(mut device) = record.and_then(|record| record.device) {
-            device.end();
+        if let Some(mut guest) = record.and_then(|record| record.guest) {
+            guest.front_end_mut().lost_worker();
         }
         if let Some(state) = self.state.port(id) {
             state.retire(self.state.switch());
@@ -278,8 +255,7 @@ impl Process {
         if policy.vlan != earlier.vlan {
             self.common.fdb.flush(Some(id), None);
         }
-        self.reoffer(id);
-        self.replug(id);
+        self.tell_guest(id);
         Ok(Answer::Done)
     }
 

@@ -260,7 +260,7 @@ fn regression_an_announcement_is_no_queue_of_the_guest() {
         message::send(&front_end, code, false, &bytes, fds).unwrap();
         process.serve_guest(0);
         let record = process.ports[0].as_ref().unwrap();
-        (record.guest.as_ref().unwrap().live, record.spec.send_queues)
+        (record.guest.as_ref().unwrap().front_end().is_live(), record.spec.send_queues)
     };
     // Whether a queue runs or not.
     let announce = [u64::from_ne_bytes([2; 8])];

@@ -36,9 +36,8 @@ const STRIDE: usize = MAX_FRAME.next_multiple_of(64);
 /// # Errors
 /// [`AttachError::Descriptors`] when it is no datagram socket, or counters are missing.
 pub fn attach(socket: Descriptor, state: &PortState) -> Result<Attached, AttachError> {
-    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
-    let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
-    let counters = egress.ok_or_else(missing)?;
+    let (ingress, egress) = (state.ingress().ok_or(AttachError::Counters)?, state.egress(0));
+    let counters = egress.ok_or(AttachError::Counters)?;
     match rustix::net::sockopt::socket_type(&socket) {
         Ok(SocketType::DGRAM) => (),
         _ => return Err(AttachError::Descriptors { expected: "a datagram socket" }),

@@ -46,15 +46,15 @@ pub fn attach(queues: Vec<OwnedFd>, uso: bool, state: &PortState) -> Result<Atta
     if queues.is_empty() || queues.len() > MAX_QUEUES {
         return Err(AttachError::Descriptors { expected });
     }
-    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
-    let counters = state.ingress().ok_or_else(missing)?;
+    let counters = state.ingress().ok_or(AttachError::Counters)?;
     let takes = OffloadSet { uso, ..OffloadSet::ALL };
     let (mut ingresses, mut egresses) = (Vec::new(), Vec::<Exit>::new());
     for (number, queue) in queues.into_iter().enumerate() {
         check(&queue).map_err(|_| AttachError::Descriptors { expected })?;
         let tap = Arc::new(Tap { queue, gone: AtomicBool::new(false) });
         let bytes = vec![0; OFFLOAD_HEADER + MAX_FRAME].into();
-        let writing = Writing { counters: state.egress(number).ok_or_else(missing)?, bytes };
+        let writing =
+            Writing { counters: state.egress(number).ok_or(AttachError::Counters)?, bytes };
         let writing = Mutex::new(writing);
         let egress = TapEgress { tap: Arc::clone(&tap), takes, writing };
         egresses.push(Arc::new(egress).into());

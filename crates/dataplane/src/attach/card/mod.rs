@@ -6,7 +6,7 @@
 //!       |                                             |          |  Device, Transmit: Ingress
 //!       | memory, eventfds                            |          |
 //!       v                                             v          v
-//!   guest memory, mapped by both           control thread: Server, Session     any worker: Egress, Vectors
+//!   guest memory, mapped by both           control thread: VfioUser, Session     any worker: Egress, Vectors
 //! ```
 //!
 //! A port's home worker reads the socket and answers register accesses at once. Whatever else is said is
@@ -57,6 +57,7 @@ use self::models::{Card, Room};
 use self::session::Session;
 use self::source::{Bus, Wire};
 use self::stopped::Stopped;
+use super::guest::FrontEnd;
 use super::guest::kept::Kept;
 use super::guest::moderation::{Moderation, Moved};
 use super::guest::vectors::Vectors;
@@ -85,7 +86,7 @@ pub struct Plug {
 }
 
 /// A device and its front end, in the hands of the control thread.
-pub struct Server {
+pub struct VfioUser {
     socket: Arc<Descriptor>,
     wire: Arc<Wire>,
     session: Session,
@@ -101,16 +102,16 @@ pub struct Server {
     /// The device of the present halves.
     device: Option<Arc<dyn Device>>,
     /// What the keeper has.
-    pub kept: Kept,
+    kept: Kept,
     ended: bool,
     /// What was said of it.
     said: (bool, Option<&'static str>),
     said_over_budget: bool,
 }
 
-impl std::fmt::Debug for Server {
+impl std::fmt::Debug for VfioUser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Server").field("plug", &self.plug).field("ended", &self.ended).finish()
+        f.debug_struct("VfioUser").field("plug", &self.plug).field("ended", &self.ended).finish()
     }
 }
 
@@ -130,7 +131,7 @@ impl Message {
     }
 }
 
-impl Server {
+impl VfioUser {
     /// A device on a connected socket; `kept` is what a predecessor's session was.
     ///
     /// # Errors
@@ -269,29 +270,10 @@ impl Server {
         self.wire.unpark();
     }
 
-    /// What a successor of this process needs to go on with the session.
-    #[must_use]
-    pub fn to_keep(&self) -> Kept {
-        self.session.kept()
-    }
-
-    /// Takes leave of the front end. The supervisor, which has a duplicate of the socket, sees it hang up.
-    pub fn end(&mut self) {
-        if !std::mem::replace(&mut self.ended, true) {
-            self.socket.take_leave();
-        }
-    }
-
     /// True once it [ended](Self::end).
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended
-    }
-
-    /// True if the port has halves of a device.
-    #[must_use]
-    pub fn is_live(&self) -> bool {
-        self.device.is_some()
     }
 
     /// The halves are taken away.
@@ -318,11 +300,30 @@ impl Server {
         std::mem::replace(&mut self.plug.interrupts, interrupts) != interrupts
     }
 
-    /// Makes halves of the device; no others may use its registers.
-    ///
-    /// # Errors
-    /// [`AttachError`] when counters are missing.
-    pub fn halves(&mut self, now: Nanos) -> Result<Attached, AttachError> {
+    fn courier(&self, device: &Arc<dyn Device>) -> Courier {
+        let (transfer, last) = (self.session.migration.transfer(), self.wire.line().asked());
+        Courier::new(Arc::clone(device), transfer, last)
+    }
+
+    /// Those of a device that stands still: configuration space is there.
+    fn stopped(&mut self) -> Result<Attached, AttachError> {
+        let device: Arc<dyn Device> = Arc::new(Stopped(self.identity));
+        let pin = Arc::clone(self.session.pin());
+        let line = (Arc::clone(&pin), Arc::clone(&self.config));
+        let vectors = Vectors::new(Arc::clone(&device), self.session.mode(), [].into(), line);
+        let (wire, config) = (Arc::clone(&self.wire), Arc::clone(&self.config));
+        let counters = self.state.bus().ok_or(AttachError::Counters)?;
+        self.device = Some(Arc::clone(&device));
+        let bus = Bus::new(wire, (device, Vec::new()), config, (Arc::new(vectors), pin), counters);
+        Ok(Attached { source: Box::new(bus), ..null::down(&self.state)? })
+    }
+}
+
+impl FrontEnd for VfioUser {
+    fn halves(&mut self, now: Nanos) -> Result<Attached, AttachError> {
+        if self.ended {
+            return null::down(&self.state);
+        }
         if self.session.migration.state() != DeviceState::Running {
             return self.stopped();
         }
@@ -340,7 +341,7 @@ impl Server {
         let mode = self.session.mode();
         let line = (Arc::clone(&pin), Arc::clone(&self.config));
         let vectors = Vectors::new(Arc::clone(&device), mode, eventfds, line);
-        let counters = self.state.bus().ok_or_else(missing)?;
+        let counters = self.state.bus().ok_or(AttachError::Counters)?;
         let received = (0..RECEIVE_QUEUES).filter_map(|queue| self.state.egress(queue)).collect();
         let moved = Moved { sent: self.state.ingress(), received, only_sent: false };
         let moderation = Moderation::new(self.plug.interrupts, moved);
@@ -369,27 +370,31 @@ impl Server {
         Ok(Attached { source: Box::new(bus), egresses, bells })
     }
 
-    fn courier(&self, device: &Arc<dyn Device>) -> Courier {
-        let (transfer, last) = (self.session.migration.transfer(), self.wire.line().asked());
-        Courier::new(Arc::clone(device), transfer, last)
+    fn is_live(&self) -> bool {
+        self.device.is_some()
     }
 
-    /// Those of a device that stands still: configuration space is there.
-    fn stopped(&mut self) -> Result<Attached, AttachError> {
-        let device: Arc<dyn Device> = Arc::new(Stopped(self.identity));
-        let pin = Arc::clone(self.session.pin());
-        let line = (Arc::clone(&pin), Arc::clone(&self.config));
-        let vectors = Vectors::new(Arc::clone(&device), self.session.mode(), [].into(), line);
-        let (wire, config) = (Arc::clone(&self.wire), Arc::clone(&self.config));
-        let counters = self.state.bus().ok_or_else(missing)?;
-        self.device = Some(Arc::clone(&device));
-        let bus = Bus::new(wire, (device, Vec::new()), config, (Arc::new(vectors), pin), counters);
-        Ok(Attached { source: Box::new(bus), ..null::down(&self.state)? })
+    fn end(&mut self) {
+        if !std::mem::replace(&mut self.ended, true) {
+            self.socket.take_leave();
+        }
     }
 
-    /// What is new to say of the guest and its memory.
-    pub fn news(&mut self) -> Vec<String> {
-        let mut news = Vec::new();
+    /// Its worker reads the socket.
+    fn lost_worker(&mut self) {
+        self.end();
+    }
+
+    fn to_keep(&self) -> Kept {
+        self.session.kept()
+    }
+
+    fn kept(&mut self) -> &mut Kept {
+        &mut self.kept
+    }
+
+    fn news(&mut self) -> Vec<(&'static str, String)> {
+        let mut news: Vec<String> = Vec::new();
         if let Some(why) = self.session.migration.refused.take() {
             news.push(format!("refused a state that the device was to go on with: {why}"));
         }
@@ -418,7 +423,7 @@ impl Server {
             news.push(format!("the device stopped: {fault}"));
         }
         self.said = (lacks || self.said.0, fault);
-        news
+        news.into_iter().map(|news| ("news", news)).collect()
     }
 }
 
@@ -470,11 +475,6 @@ fn finish(line: &mut Line, session: &Session) -> Result<(), ProtocolError> {
     line.take()
 }
 
-/// Counters are not where they should be.
-fn missing() -> AttachError {
-    AttachError::Descriptors { expected: "counters in the state memory" }
-}
-
 /// Makes a model.
 fn model(
     plug: &Plug,
@@ -486,7 +486,7 @@ fn model(
     let config = DeviceConfig {
         memory,
         mac: plug.mac,
-        ingress: state.ingress().ok_or_else(missing)?,
+        ingress: state.ingress().ok_or(AttachError::Counters)?,
         egress: (0..RECEIVE_QUEUES).filter_map(|queue| state.egress(queue)).collect(),
         link: plug.link,
         combining: plug.nic.combine.map(combine),
@@ -524,7 +524,7 @@ mod tests {
         let summons = Arc::new(Summons::new().unwrap());
         let files = (std::os::fd::OwnedFd::from(socket).into(), Some(doorbells.into()));
         let mut server =
-            Server::new(files, plug, (0, &state, &Account::unlimited()), None, summons).unwrap();
+            VfioUser::new(files, plug, (0, &state, &Account::unlimited()), None, summons).unwrap();
         let _halves = server.halves(Nanos(1)).unwrap();
         for (at, power_on) in [(0x2170, 0x0004_0402), (0x3840, 0x0000_0403)] {
             let shared: Shared<AtomicU32> = mapping.shared(at).unwrap();

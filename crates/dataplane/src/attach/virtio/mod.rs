@@ -2,7 +2,7 @@
 //! ...): the port of a virtual machine.
 //!
 //! ```text
-//!   front end ---- socket: messages, descriptors ----> FrontEnd (control thread): Session, its rings
+//!   front end ---- socket: messages, descriptors ----> VhostUser (control thread): Session, its rings
 //!       |                                                     | halves(): made anew when rings change
 //!   guest memory, mapped by both                              v
 //!       +---- queues, kicks (eventfds) ----> worker: Queues (Source, Transmit), Receive (Egress)
@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 use frame::Mac;
 use jail::strangers::Descriptor;
-use nic::virtio::{Fault, Features, QueueConfig, QueueError, QueueState, Receive, Transmit};
-use port::Egress;
+use nic::virtio::{Features, QueueConfig, QueueError, QueueState, Receive, Transmit};
+use port::{Egress, Nanos};
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use shmem::Shared;
@@ -36,6 +36,7 @@ use shmem::budget::Account;
 use self::message::{ProtocolError, Receiver};
 use self::session::{Changes, Offer, Refused, Session};
 use self::source::{Announcement, Queue, Queues, Unplugged};
+use super::guest::FrontEnd;
 use super::guest::kept::Kept;
 use super::guest::moderation::Moved;
 use super::{AttachError, Attached, Bell, Bells, Exit, null};
@@ -48,7 +49,7 @@ const ANSWERING: &str = "~answering";
 const MAX_UNSENT: usize = 64 << 10;
 
 /// A front end, in the hands of the control thread.
-pub struct FrontEnd {
+pub struct VhostUser {
     socket: Descriptor,
     receiver: Receiver,
     /// What was agreed on.
@@ -65,22 +66,24 @@ pub struct FrontEnd {
     /// The guest's address, to be told to the network.
     announce: Option<Mac>,
     /// What the keeper has.
-    pub kept: Kept,
+    kept: Kept,
     /// It is disconnected.
     ended: bool,
     /// The port has halves in which queues run.
-    pub live: bool,
+    live: bool,
     /// Queues whose fault was said.
     said: Box<[bool]>,
+    /// What could not be made of the first halves.
+    refused: Option<Refused>,
 }
 
-impl std::fmt::Debug for FrontEnd {
+impl std::fmt::Debug for VhostUser {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FrontEnd").field("live", &self.live).field("ended", &self.ended).finish()
+        f.debug_struct("VhostUser").field("live", &self.live).field("ended", &self.ended).finish()
     }
 }
 
-impl FrontEnd {
+impl VhostUser {
     /// A front end on a connected socket, whose memory is charged to an account; `kept` is what a predecessor's
     /// session was.
     ///
@@ -122,6 +125,7 @@ impl FrontEnd {
             ended: false,
             live: false,
             said: vec![false; 2 * queue_pairs].into(),
+            refused: None,
         };
         if this.kept.is_empty() {
             (0..2 * queue_pairs).filter_map(|queue| this.queue(queue)).for_each(|q| q.start_at(0));
@@ -130,12 +134,6 @@ impl FrontEnd {
             this.end();
         }
         Ok(this)
-    }
-
-    /// Where to wait for it, and whether for room to send; `None` once it is disconnected.
-    #[must_use]
-    pub fn waits(&self) -> Option<(BorrowedFd<'_>, bool)> {
-        (!self.ended).then(|| (self.socket.as_fd(), !self.unsent.is_empty()))
     }
 
     /// The next message, if one is all there.
@@ -148,16 +146,6 @@ impl FrontEnd {
         }
         self.flush()?;
         self.state.payer().call(|| self.receiver.receive(&self.socket))
-    }
-
-    /// What a successor of this process needs to go on with the session.
-    #[must_use]
-    pub fn to_keep(&self) -> Kept {
-        let mut kept = self.session.kept();
-        if self.answering || !self.unsent.is_empty() {
-            kept.insert(ANSWERING.into(), Default::default());
-        }
-        kept
     }
 
     /// The message that was received last is carried out, and what is to be kept of it is kept.
@@ -209,13 +197,6 @@ impl FrontEnd {
             }
         }
         Ok(())
-    }
-
-    /// Disconnects it: its queues stop when their halves are made anew. The supervisor, which has a
-    /// duplicate of the socket, sees it hang up.
-    pub fn end(&mut self) {
-        self.ended = true;
-        self.socket.hang_up();
     }
 
     /// True if any queue is to run, or something is to be sent for the guest.
@@ -306,7 +287,7 @@ impl FrontEnd {
     ///
     /// # Errors
     /// [`AttachError`] when counters are missing.
-    pub fn halves(&mut self) -> Result<(Attached, Option<Refused>), AttachError> {
+    pub fn make_halves(&mut self) -> Result<(Attached, Option<Refused>), AttachError> {
         self.begin_at_bases();
         let _ = self.take_changes();
         self.live = self.wants_halves();
@@ -385,19 +366,53 @@ impl FrontEnd {
             error.into_iter().for_each(|error| self.state.payer().eventfd(error).wake());
         }
     }
+}
 
-    /// Queues whose guest broke them since the last call: tells the front end, and returns what is to be
-    /// said of each.
-    pub fn new_faults(&mut self) -> Vec<(usize, Fault)> {
-        let mut faults = Vec::new();
+impl FrontEnd for VhostUser {
+    fn waits(&self) -> Option<(BorrowedFd<'_>, bool)> {
+        (!self.ended).then(|| (self.socket.as_fd(), !self.unsent.is_empty()))
+    }
+
+    fn halves(&mut self, _now: Nanos) -> Result<Attached, AttachError> {
+        let (attached, refused) = self.make_halves()?;
+        self.refused = refused;
+        Ok(attached)
+    }
+
+    fn is_live(&self) -> bool {
+        self.live
+    }
+
+    /// Its queues stop when their halves are made again.
+    fn end(&mut self) {
+        self.ended = true;
+        self.socket.hang_up();
+    }
+
+    fn to_keep(&self) -> Kept {
+        let mut kept = self.session.kept();
+        if self.answering || !self.unsent.is_empty() {
+            kept.insert(ANSWERING.into(), Default::default());
+        }
+        kept
+    }
+
+    fn kept(&mut self) -> &mut Kept {
+        &mut self.kept
+    }
+
+    /// The front end is told of queues that their guest broke, too.
+    fn news(&mut self) -> Vec<(&'static str, String)> {
+        let refused = self.refused.take().map(|refused| ("refused", refused.to_string()));
+        let mut news: Vec<_> = refused.into_iter().collect();
         for queue in 0..2 * self.queue_pairs {
             let fault = self.queue(queue).and_then(|state| state.fault());
             let Some(fault) = fault.filter(|_| !self.said[queue]) else { continue };
             self.said[queue] = true;
             let error = self.session.rings().get(queue).and_then(|ring| ring.error.clone());
             error.into_iter().for_each(|error| self.state.payer().eventfd(error).wake());
-            faults.push((queue, fault));
+            news.push(("stopped", format!("queue {queue} stopped: {fault}")));
         }
-        faults
+        news
     }
 }

@@ -165,7 +165,6 @@ pub(crate) fn attach(
     membership: Arc<Membership>,
 ) -> Result<Attached, AttachError> {
     let wrong = || AttachError::Descriptors { expected: "2 to 17 UDP sockets and counters" };
-    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
     let memory = descriptors.pop().ok_or_else(wrong)?;
     let is_udp =
         |fd: &OwnedFd| matches!(rustix::net::sockopt::socket_type(fd), Ok(SocketType::DGRAM));
@@ -174,8 +173,8 @@ pub(crate) fn attach(
     }
     let receiver = descriptors.remove(0);
     let peers = Peers::new(&config.peers, config.port, memory)?;
-    let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
-    let sending = Mutex::new(Sending::new(egress.ok_or_else(missing)?, peers.count()));
+    let (ingress, egress) = (state.ingress().ok_or(AttachError::Counters)?, state.egress(0));
+    let sending = Mutex::new(Sending::new(egress.ok_or(AttachError::Counters)?, peers.count()));
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let no_bell = |_| AttachError::Descriptors { expected: "room for an eventfd" };
     let tunnel = Arc::new(Tunnel {

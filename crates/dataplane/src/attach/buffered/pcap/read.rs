@@ -40,9 +40,8 @@ fn play(
     state: &PortState,
     resume: bool,
 ) -> Result<Attached, AttachError> {
-    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
-    let counters = state.ingress().ok_or_else(missing)?;
-    let position = state.send(0).ok_or_else(missing)?;
+    let counters = state.ingress().ok_or(AttachError::Counters)?;
+    let position = state.send(0).ok_or(AttachError::Counters)?;
     let next = if resume { position.taken.own() as usize } else { 0 };
     let player = Player::new(recording, repeat, speed_percent, (counters, position), next);
     Ok(Attached {

@@ -45,8 +45,7 @@ const BLOCK: usize = 32;
 pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError> {
     let end = super::ordinary(&file)? as u64;
     state.set_write_error(None);
-    let expected = "counters in the state memory";
-    let counters = state.egress(0).ok_or(AttachError::Descriptors { expected })?;
+    let counters = state.egress(0).ok_or(AttachError::Counters)?;
     let mut bytes = Vec::with_capacity(BUFFER);
     begin_section(&mut bytes).map_err(|e| PcapError::File(std::io::Error::other(e)))?;
     let spooled =

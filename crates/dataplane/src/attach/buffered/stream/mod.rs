@@ -53,9 +53,8 @@ pub fn attach(
     state: &PortState,
     resume: bool,
 ) -> Result<Attached, AttachError> {
-    let missing = || AttachError::Descriptors { expected: "counters in the state memory" };
-    let (ingress, egress) = (state.ingress().ok_or_else(missing)?, state.egress(0));
-    let counters = egress.ok_or_else(missing)?;
+    let (ingress, egress) = (state.ingress().ok_or(AttachError::Counters)?, state.egress(0));
+    let counters = egress.ok_or(AttachError::Counters)?;
     match rustix::net::sockopt::socket_type(&socket) {
         Ok(SocketType::STREAM) => (),
         _ => return Err(AttachError::Descriptors { expected: "a connected stream socket" }),
@@ -65,7 +64,7 @@ pub fn attach(
     let both = |resume| open(0, resume).zip(open(fifo::MEMORY, resume));
     let known = both(resume);
     let lost = known.is_none();
-    let (inbox, bytes) = known.or_else(|| both(false)).ok_or_else(missing)?;
+    let (inbox, bytes) = known.or_else(|| both(false)).ok_or(AttachError::Counters)?;
     let doorbell = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let expected = "a descriptor to spare for an eventfd";
     let stream = Arc::new(Stream {

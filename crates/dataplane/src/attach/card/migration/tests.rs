@@ -12,9 +12,10 @@ use shmem::budget::Account;
 
 use super::super::message::{HEADER as MESSAGE, Request};
 use super::super::message::{Header, command};
-use super::super::{Message, Plug, Server, Summons};
+use super::super::{Message, Plug, Summons, VfioUser};
 use super::DeviceState::{Error, Resuming, Running, Stop, StopCopy};
 use super::*;
+use crate::attach::guest::FrontEnd;
 use crate::config::{Doorbell, Interrupts, NicConfig, NicModel, SwitchConfig};
 use crate::state::State;
 
@@ -35,7 +36,7 @@ const INIT: u32 = 0x400;
 
 /// A server whose front end is the test; no thread serves it.
 struct Bed {
-    server: Server,
+    server: VfioUser,
     memory: Arc<Mapping>,
     _front_end: UnixStream,
 }
@@ -52,7 +53,7 @@ impl Bed {
         let config = SwitchConfig { max_ports: 1, fdb_entries: 16, ..SwitchConfig::default() };
         let state = State::private(&config).unwrap().port(0).unwrap();
         let summons = Arc::new(Summons::new().unwrap());
-        let server = Server::new(
+        let server = VfioUser::new(
             (OwnedFd::from(socket).into(), None),
             plug,
             (0, &state, &Account::unlimited()),
@@ -379,7 +380,7 @@ fn a_successor_goes_on_with_the_move() {
         let socket = bed.server.socket.try_clone().unwrap();
         let (plug, port) = (bed.server.plug, bed.server.state.clone());
         let summons = Arc::new(Summons::new().unwrap());
-        bed.server = Server::new(
+        bed.server = VfioUser::new(
             (socket, None),
             plug,
             (0, &port, &Account::unlimited()),
@@ -390,5 +391,5 @@ fn a_successor_goes_on_with_the_move() {
         assert!(!bed.server.has_ended());
     }
     bed.to(Running).unwrap();
-    assert_eq!(bed.server.news(), Vec::<String>::new());
+    assert!(bed.server.news().is_empty());
 }

@@ -1,0 +1,131 @@
+//! Front ends that speak vfio-user, of emulated network cards.
+//!
+//! The socket is read by one thread at a time: the port's worker, until it finds a message that is not its
+//! to carry out; then this one, until it finds one that is.
+
+use std::sync::Arc;
+
+use frame::Mac;
+use jail::strangers::Descriptor;
+use shmem::budget::Account;
+
+use crate::attach::card::message::ProtocolError;
+use crate::attach::card::{Plug, VfioUser};
+use crate::attach::guest::FrontEnd;
+use crate::attach::guest::kept::Kept;
+use crate::attach::{AttachError, null};
+use crate::config::{NicConfig, Policy, PortConfig, PortId};
+use crate::process::Process;
+use crate::state::PortState;
+use crate::worker::{Job, clock};
+
+/// Most messages that are taken of a front end before others have their turn.
+const MESSAGES: usize = 64;
+
+impl Process {
+    /// A session on a connected socket; `kept` is what a predecessor's was.
+    pub(super) fn new_card(
+        &self,
+        port: (PortId, &PortState, &Arc<Account>),
+        config: &PortConfig,
+        descriptors: Vec<Descriptor>,
+        nic: NicConfig,
+        kept: Option<Kept>,
+    ) -> Result<VfioUser, AttachError> {
+        let mut descriptors = descriptors.into_iter();
+        let expected = "a socket to a front end";
+        let socket = descriptors.next().ok_or(AttachError::Descriptors { expected })?;
+        let files = (socket, descriptors.next());
+        let mac = config.policy.macs.first().copied();
+        let mac = mac.unwrap_or_else(|| Mac::of_name(&format!("{}:{}", self.switch, config.name)));
+        let (link, interrupts) = (config.policy.link, config.policy.interrupts);
+        let plug = Plug { nic, mac, link, interrupts };
+        VfioUser::new(files, plug, port, kept, Arc::clone(&self.summons))
+    }
+
+    /// Does what a front end asks, and gives its socket back to the worker.
+    pub(super) fn serve_card(&mut self, id: PortId, card: &mut VfioUser) {
+        match self.talk(id, card) {
+            Ok(true) => {}
+            // The rest has its turn after others.
+            Ok(false) => return self.summons.ask(id),
+            Err(error) => {
+                if !matches!(error, ProtocolError::Closed) {
+                    self.say(
+                        id,
+                        "disconnected",
+                        format_args!("disconnected its front end: {error}"),
+                    );
+                }
+                self.hush(id, card);
+                card.end();
+            }
+        }
+        self.say_news(id, card.news());
+        if card.has_ended() {
+            return;
+        }
+        if !card.is_live() {
+            self.rouse(id, card);
+        }
+        card.unpark();
+        if let Ok(record) = self.record(id) {
+            let worker = usize::from(record.worker);
+            self.common.workers[worker].send(Job::Wake(id));
+        }
+    }
+
+    /// Carries messages out; false if there may be more.
+    fn talk(&mut self, id: PortId, card: &mut VfioUser) -> Result<bool, ProtocolError> {
+        for _ in 0..MESSAGES {
+            let Some(message) = card.next_message()? else { return Ok(true) };
+            if message.needs_quiet() {
+                self.hush(id, card);
+            }
+            let done = card.handle(message)?;
+            // What is answered for must outlive this process; if it dies before, its successor finds
+            // the message again.
+            self.keep(id, card);
+            card.done(&done)?;
+        }
+        Ok(false)
+    }
+
+    /// Takes a device's halves out of service; returns when no worker uses them, nor guest memory.
+    fn hush(&mut self, id: PortId, card: &mut VfioUser) {
+        if !card.is_live() {
+            return;
+        }
+        card.is_quiet();
+        let down = self.state.port(id).and_then(|state| null::down(&state).ok());
+        self.install(id, down.unwrap_or_else(null::vacant));
+    }
+
+    /// Makes a device's halves anew.
+    fn rouse(&mut self, id: PortId, card: &mut VfioUser) {
+        match card.halves(clock()) {
+            Ok(attached) => self.install(id, attached),
+            Err(error) => {
+                self.say(id, "disconnected", format_args!("disconnected its front end: {error}"));
+                card.end();
+            }
+        }
+    }
+
+    /// Tells a card of new rules.
+    pub(super) fn replug(&mut self, id: PortId, card: &mut VfioUser, policy: &Policy) {
+        if card.set_interrupts(policy.interrupts) && card.is_live() {
+            self.hush(id, card);
+            self.rouse(id, card);
+        }
+        if policy.link == card.has_link() {
+            return;
+        }
+        let Ok(worker) = self.record(id).map(|record| record.worker) else { return };
+        let served = self.release(id, worker);
+        card.set_link(policy.link, clock());
+        if let Some(served) = served {
+            self.common.workers[usize::from(worker)].send(Job::Serve(served));
+        }
+    }
+}

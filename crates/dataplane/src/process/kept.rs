@@ -1,0 +1,87 @@
+//! What the supervisor keeps of front ends' sessions, so that a successor of this process continues them.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use jail::strangers::Descriptor;
+use rustix::io::Errno;
+
+use super::Process;
+use crate::attach::guest::FrontEnd;
+use crate::attach::guest::kept::Kept;
+use crate::config::PortId;
+use crate::control::{self, Answer, ChannelError};
+
+/// What is kept for ports that are about to be added again.
+pub(super) type Restored = HashMap<PortId, Kept>;
+
+impl Process {
+    /// Keeps what a successor of this process needs of a session where it outlives this process.
+    pub(super) fn keep(&mut self, id: PortId, guest: &mut dyn FrontEnd) {
+        let Some(supervisor) = self.supervisor.as_ref().filter(|_| !self.behind) else { return };
+        let now = guest.to_keep();
+        match tell_changes(supervisor.as_fd(), id, guest.kept(), &now) {
+            Ok(()) => *guest.kept() = now,
+            // It is slow, or stopped: no other port waits for it.
+            Err(ChannelError::Io(Errno::AGAIN | Errno::TOOMANYREFS)) => self.behind = true,
+            // The next supervisor asks for everything.
+            Err(_) => self.supervisor = None,
+        }
+    }
+
+    /// Sends a supervisor everything that is kept.
+    pub(super) fn list_kept(&mut self, to: BorrowedFd<'_>) -> Result<(), ChannelError> {
+        let records = self.ports.iter_mut().enumerate();
+        for (id, record) in records.filter_map(|(id, record)| Some((id, record.as_mut()?))) {
+            if let Some(guest) = &mut record.guest {
+                let guest = guest.front_end_mut();
+                let kept = guest.to_keep();
+                tell_changes(to, id as PortId, &Kept::new(), &kept)?;
+                *guest.kept() = kept;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes back what a port's predecessor kept.
+    pub(super) fn restore(
+        &mut self,
+        id: PortId,
+        uid: u32,
+        (key, value): (String, serde_json::Value),
+        mut descriptors: Vec<Descriptor>,
+    ) -> Result<Answer, String> {
+        let kept = self.restored.entry(id).or_default();
+        let descriptor = descriptors.pop().map(|descriptor| descriptor.charged_to(uid));
+        kept.insert(key, (value, descriptor.map(Arc::new)));
+        Ok(Answer::Done)
+    }
+}
+
+/// Tells the keeper what of a port's things is new, other, or not needed any more.
+fn tell_changes(
+    to: BorrowedFd<'_>,
+    id: PortId,
+    old: &Kept,
+    new: &Kept,
+) -> Result<(), ChannelError> {
+    let same = |a: &Option<Arc<Descriptor>>, b: &Option<Arc<Descriptor>>| match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    };
+    let changed = new.iter().filter(|(key, (value, fd))| {
+        old.get(*key).is_none_or(|(old_value, old_fd)| old_value != value || !same(old_fd, fd))
+    });
+    // "session", which names the others, comes behind them in their order.
+    for (key, (value, fd)) in changed {
+        let uid = fd.as_ref().map_or(0, |fd| fd.uid());
+        let keep = Answer::Keep { id, uid, key: key.clone(), value: value.clone() };
+        let fds: Vec<_> = fd.iter().map(|fd| fd.as_fd()).collect();
+        control::send(to, &keep, &fds)?;
+    }
+    for key in old.keys().filter(|key| !new.contains_key(*key)) {
+        control::send(to, &Answer::Forget { id, key: key.clone() }, &[])?;
+    }
+    Ok(())
+}
