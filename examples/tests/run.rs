@@ -8,7 +8,8 @@ use frame::Mac;
 use netring::{Open, Port};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A program that ends with the test: asked to, as the daemon's switches outlive one that is killed.
+/// A program that ends with the test: asked to, as the daemon's switches outlive one that is
+/// killed.
 struct Running(Child);
 
 impl Drop for Running {
@@ -107,7 +108,8 @@ fn the_bridge_joins_two_switches_and_keeps_local_traffic_local() {
         send(&mut b, &to_a);
         receive(&mut a).contains(&to_a.to_vec()).then_some(())
     });
-    // Station 30 is on the left, as 10 is: what 10 sends there is the bridge's to drop. The frame behind it crosses.
+    // Station 30 is on the left, as 10 is: what 10 sends there is the bridge's to drop. The frame
+    // behind it crosses.
     send(&mut a, &frame(20, 30));
     send(&mut a, &frame(30, 10));
     send(&mut a, &frame(20, 31));

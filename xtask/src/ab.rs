@@ -1,8 +1,9 @@
-//! Two commits beside each other: `toklat bench` of both by turns, in eleven pairs, and the ratio of each row.
+//! Two commits beside each other: `toklat bench` of both by turns, in eleven pairs, and the ratio
+//! of each row.
 //!
-//! A pair's programs run one right after the other, and which comes first alternates, so that what the machine does
-//! besides falls on both. Of eleven ratios the second lowest and the second highest bound the median with a confidence of
-//! 98.8 % (binomial, whatever their distribution).
+//! A pair's programs run one right after the other, and which comes first alternates, so that what
+//! the machine does besides falls on both. Of eleven ratios the second lowest and the second
+//! highest bound the median with a confidence of 98.8 % (binomial, whatever their distribution).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,8 @@ const ROWS: [&str; 7] = [
     "switch.rtt.pipe",
 ];
 const PAIRS: usize = 11;
-/// Repetitions of a row in a run, of which the median counts: two cores that share more than they say make some twice as fast.
+/// Repetitions of a row in a run, of which the median counts: two cores that share more than they
+/// say make some twice as fast.
 const REPS: &str = "5";
 /// What the ratio's lower end must reach.
 const BAR: f64 = 0.95;
@@ -124,7 +126,8 @@ fn value(program: &Path, id: &str) -> Result<(f64, String)> {
 }
 
 impl Row {
-    /// Ours in terms of the base's, in ascending order: above 1 is better, also where less is better.
+    /// Ours in terms of the base's, in ascending order: above 1 is better, also where less is
+    /// better.
     fn ratios(&self) -> Vec<f64> {
         let rate = self.unit == "Mpps" || self.unit == "Gb/s";
         let ratio = |[base, ours]: &[f64; 2]| if rate { ours / base } else { base / ours };

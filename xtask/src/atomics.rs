@@ -1,7 +1,7 @@
 //! `docs/atomics.md`, from the documentation of the atomics themselves.
 //!
-//! A field's documentation may have sections `# Protocol: NAME`, each a list of who writes and reads it, in which
-//! order, with which partner, what breaks without that, and what shows it.
+//! A field's documentation may have sections `# Protocol: NAME`, each a list of who writes and
+//! reads it, in which order, with which partner, what breaks without that, and what shows it.
 
 use std::fmt::Write as _;
 use std::fs;

@@ -1,7 +1,8 @@
 //! Installs the library for programs in C: `cargo xtask capi [--prefix DIR] [--dev]`.
 //!
-//! The shared library is linked here from the static one, as rustc passes the linker a version script without versions and linkers
-//! refuse a second one. `crates/capi/toklat.map` lists what it exports.
+//! The shared library is linked here from the static one, as rustc passes the linker a version
+//! script without versions and linkers refuse a second one. `crates/capi/toklat.map` lists what it
+//! exports.
 
 use std::fs;
 use std::os::unix::fs::symlink;

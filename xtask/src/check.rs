@@ -21,20 +21,15 @@ pub fn run() -> Result<()> {
         }
     };
     must("format", tool::run(&mut cargo(&["fmt", "--all", "--check"])));
-    let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-Dwarnings"];
-    must("clippy", tool::run(&mut cargo(&clippy)));
-    let mut doc =
-        cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
-    // The pages are for those who work on it: they show, and link to, what is private.
-    let flags = "-Dwarnings -Arustdoc::private-intra-doc-links";
-    must("docs", tool::run(doc.env("RUSTDOCFLAGS", flags)));
+    must("clippy", clippy());
+    must("docs", docs());
     if tool::installed("c++") {
         // Not of the workspace, which it would break unseen; libFuzzer is C++.
         must("fuzz targets", fuzz_targets());
     } else {
         skipped.push("fuzz targets (cargo xtask setup, for g++)");
     }
-    must("sizes", size::report());
+    must("sizes", size::check());
     must("atomics", atomics::check());
     must("registers", registers::check());
     must("rules of the house", house::check());
@@ -50,14 +45,7 @@ pub fn run() -> Result<()> {
         skipped.push("bare targets (rustup target add x86_64-unknown-none aarch64-unknown-none)");
     }
     if tool::has_subcommand("", "deny") {
-        let mut deny = vec!["deny", "--workspace", "check", "--hide-inclusion-graph"];
-        deny.extend(["bans", "licenses", "sources"]);
-        if tool::succeeds(&mut cargo(&["deny", "fetch", "db"])) {
-            deny.push("advisories");
-        } else {
-            skipped.push("advisories (their database cannot be fetched)");
-        }
-        must("dependencies", tool::run(&mut cargo(&deny)));
+        must("dependencies", dependencies(&mut skipped));
     } else {
         skipped.push("dependencies (cargo install cargo-deny)");
     }
@@ -74,6 +62,31 @@ pub fn run() -> Result<()> {
     }
     println!("all checks passed");
     Ok(())
+}
+
+fn clippy() -> Result<()> {
+    let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-Dwarnings"];
+    tool::run(&mut cargo(&clippy))
+}
+
+fn docs() -> Result<()> {
+    let mut doc =
+        cargo(&["doc", "--workspace", "--no-deps", "--document-private-items", "--quiet"]);
+    // The pages are for those who work on it: they show, and link to, what is private.
+    let flags = "-Dwarnings -Arustdoc::private-intra-doc-links";
+    tool::run(doc.env("RUSTDOCFLAGS", flags))
+}
+
+/// Versions, licences and sources of dependencies, and advisories where they can be fetched.
+fn dependencies(skipped: &mut Vec<&'static str>) -> Result<()> {
+    let mut deny = vec!["deny", "--workspace", "check", "--hide-inclusion-graph"];
+    deny.extend(["bans", "licenses", "sources"]);
+    if tool::succeeds(&mut cargo(&["deny", "fetch", "db"])) {
+        deny.push("advisories");
+    } else {
+        skipped.push("advisories (their database cannot be fetched)");
+    }
+    tool::run(&mut cargo(&deny))
 }
 
 /// They compile, with the versions that are written down.

@@ -1,4 +1,5 @@
-//! Packages: the program describes itself (manual pages, completions), cargo-deb and cargo-generate-rpm pack.
+//! Packages: the program describes itself (manual pages, completions), cargo-deb and
+//! cargo-generate-rpm pack.
 
 use std::fs;
 use std::path::{Path, PathBuf};

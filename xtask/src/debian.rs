@@ -1,7 +1,7 @@
 //! Debian packages, fetched and unpacked as an ordinary user; nothing is installed.
 //!
-//! [`Apt`] is `apt-get` with lists in a directory of our own, either of the machine's own sources or of another release of
-//! Debian, from the mirror that the machine's sources name.
+//! [`Apt`] is `apt-get` with lists in a directory of our own, either of the machine's own sources
+//! or of another release of Debian, from the mirror that the machine's sources name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -76,7 +76,8 @@ impl Apt {
         self.run(&download, dir).with_context(|| unavailable(&names.join(", ")))
     }
 
-    /// Downloads a package of the last of the releases, with all that it depends on, and tells where they all are.
+    /// Downloads a package of the last of the releases, with all that it depends on, and tells
+    /// where they all are.
     pub fn download_all(&self, name: &str) -> Result<Vec<PathBuf>> {
         self.update_once()?;
         let release = self.suites.last().copied().unwrap_or_default();
@@ -165,7 +166,8 @@ pub fn unpack(package: &Path, root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fetches packages, and those they depend on whose names begin as `taken` says, that are not in `dir` yet.
+/// Fetches packages, and those they depend on whose names begin as `taken` says, that are not in
+/// `dir` yet.
 pub fn fetch(apt: &Apt, dir: &Path, names: &[&str], taken: &[&str]) -> Result<Vec<PathBuf>> {
     let mut wanted: BTreeSet<String> = names.iter().copied().map(str::to_owned).collect();
     let mut packages: BTreeMap<String, PathBuf> = BTreeMap::new();
@@ -189,7 +191,8 @@ pub fn fetch(apt: &Apt, dir: &Path, names: &[&str], taken: &[&str]) -> Result<Ve
     Ok(packages.into_values().collect())
 }
 
-/// The packages of a `Depends` field that are taken: of alternatives, the first; none that is there for compilers.
+/// The packages of a `Depends` field that are taken: of alternatives, the first; none that is there
+/// for compilers.
 fn dependencies(field: &str, taken: &[&str]) -> impl Iterator<Item = String> {
     let names = field.split(',').filter_map(|clause| clause.split_whitespace().next());
     let names = names.map(|name| name.split(':').next().unwrap_or(name));

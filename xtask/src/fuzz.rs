@@ -10,7 +10,8 @@ pub fn run(seconds: u64) -> Result<()> {
         println!("skipped: fuzz (rustup toolchain install nightly; cargo install cargo-fuzz)");
         return Ok(());
     }
-    // Time that one target needs to be built is none of another's, and who does not build found nothing.
+    // Time that one target needs to be built is none of another's, and who does not build found
+    // nothing.
     tool::run(&mut cargo(&["+nightly", "fuzz", "build"])).context("a target does not build")?;
     let mut failed = Vec::new();
     for target in targets()? {
@@ -48,8 +49,8 @@ pub struct Seeds {
     pub found: Result<(), String>,
 }
 
-/// Runs each target over the seeds that are checked in, once, on the pinned toolchain: without the sanitizer,
-/// with every oracle. `None` where there is no C++ compiler, which libFuzzer needs.
+/// Runs each target over the seeds that are checked in, once, on the pinned toolchain: without the
+/// sanitizer, with every oracle. `None` where there is no C++ compiler, which libFuzzer needs.
 pub fn seeds() -> Result<Option<Vec<Seeds>>> {
     if !tool::installed("c++") {
         return Ok(None);

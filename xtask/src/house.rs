@@ -1,13 +1,16 @@
-//! Rules of the house that a program can check: arrows between crates, tables, subjects of commits.
+//! Rules of the house that a program can check: arrows between crates, circles of files, tables,
+//! width of comments, subjects of commits.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::tool;
+use crate::{circles, tool};
 
-/// What each crate may depend on, as ARCHITECTURE.md draws it. `toklat` may use all that are listed before it.
+/// What each crate may depend on, as ARCHITECTURE.md draws it. `toklat` may use all that are listed
+/// before it.
 const ARROWS: &[(&str, &[&str])] = &[
     ("shmem", &[]),
     ("frame", &[]),
@@ -78,6 +81,37 @@ const CELL: usize = 160;
 const SUBJECT: usize = 72;
 /// Commits that are looked at.
 const COMMITS: &str = "-8";
+/// Older ones are from before the rules.
+const SINCE: &str = "--since=2026-11-25T01:30:00Z";
+/// Columns of a comment.
+const COMMENT: usize = 100;
+/// Folders that have wider comments from before the rule, and how many. A number may only fall.
+const WIDE: &[(&str, usize)] = &[
+    ("crates/abi", 36),
+    ("crates/card", 25),
+    ("crates/control", 18),
+    ("crates/dataplane", 420),
+    ("crates/driver", 55),
+    ("crates/fabric", 70),
+    ("crates/frame", 48),
+    ("crates/guest", 60),
+    ("crates/jail", 78),
+    ("crates/netmap", 42),
+    ("crates/netring", 95),
+    ("crates/nic", 365),
+    ("crates/port", 30),
+    ("crates/preload", 18),
+    ("crates/shmem", 80),
+    ("crates/toklat", 340),
+    ("crates/topology", 45),
+    ("fuzz/src", 5),
+    ("fuzz/targets", 38),
+];
+/// Words that end as an imperative does not, and are one all the same.
+const IMPERATIVES: &[&str] = &[
+    "access", "address", "bring", "bypass", "compress", "discuss", "embed", "feed", "focus",
+    "guess", "pass", "ping", "press", "process", "ring", "seed", "shed", "speed", "string",
+];
 
 /// Names what breaks a rule, and fails if anything does.
 pub fn check() -> Result<()> {
@@ -89,6 +123,8 @@ pub fn check() -> Result<()> {
         }));
     }
     broken.extend(subjects()?);
+    broken.extend(wide_comments()?);
+    broken.extend(circles::unknown()?);
     if broken.is_empty() {
         return Ok(());
     }
@@ -140,15 +176,59 @@ fn long_cells(text: &str) -> impl Iterator<Item = usize> + '_ {
     text.lines().enumerate().filter(move |(_, line)| is_long(line)).map(|(at, _)| at + 1)
 }
 
-/// Subjects of the last commits that are too long or do not begin with where they belong.
+/// Subjects of the last commits that are too long, or do not say what the commit is to do.
 fn subjects() -> Result<Vec<String>> {
-    let log = tool::command("git", &["log", COMMITS, "--no-merges", "--format=%s"]).output();
+    let log = tool::command("git", &["log", COMMITS, SINCE, "--no-merges", "--format=%s"]).output();
     let log = log.context("git log")?;
     let text = String::from_utf8_lossy(&log.stdout);
-    let long = text.lines().filter(|subject| subject.chars().count() > SUBJECT);
-    Ok(long
-        .map(|subject| format!("a commit's subject has more than {SUBJECT} characters: {subject}"))
-        .collect())
+    let wrong = |subject: &str| wrong_subject(subject).map(|why| format!("{why}: {subject}"));
+    Ok(text.lines().filter_map(wrong).collect())
+}
+
+/// What is wrong with the subject of a commit.
+fn wrong_subject(subject: &str) -> Option<String> {
+    if subject.chars().count() > SUBJECT {
+        return Some(format!("a commit's subject has more than {SUBJECT} characters"));
+    }
+    let Some((_, summary)) = subject.split_once(": ") else {
+        return Some("a commit's subject does not begin with a crate or an area".into());
+    };
+    let first = summary.split_whitespace().next().unwrap_or_default();
+    (!is_imperative(first)).then(|| format!("a commit's subject begins with {first:?}, not a verb"))
+}
+
+/// Whether a word may be an imperative: none ends as other forms of verbs, and as plurals, do.
+fn is_imperative(word: &str) -> bool {
+    let articles = ["a", "an", "the", "no", "one", "two"];
+    let other_form = ["ed", "ing", "s"].iter().any(|end| word.ends_with(end));
+    IMPERATIVES.contains(&word) || !(other_form || articles.contains(&word))
+}
+
+/// Comments wider than the rule, folder by folder, where there are more than before it.
+fn wide_comments() -> Result<Vec<String>> {
+    let listed = tool::command("git", &["ls-files", "*.rs"]).output().context("git ls-files")?;
+    let mut folders: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in String::from_utf8_lossy(&listed.stdout).lines() {
+        // A file may be gone that git still lists.
+        let Ok(text) = fs::read_to_string(tool::root().join(file)) else { continue };
+        let folder = file.splitn(3, '/').take(2).collect::<Vec<_>>().join("/");
+        let wide = text.lines().enumerate().filter(|(_, line)| is_wide(line));
+        let wide = wide.map(|(at, _)| format!("{file}:{}: a comment is too wide", at + 1));
+        folders.entry(folder).or_default().extend(wide);
+    }
+    let allowed = |folder: &str| {
+        WIDE.iter().find(|(known, _)| *known == folder).map_or(0, |(_, allowed)| *allowed)
+    };
+    let too_many = folders.into_iter().filter(|(folder, wide)| wide.len() > allowed(folder));
+    Ok(too_many.flat_map(|(_, wide)| wide).collect())
+}
+
+/// Whether a line is a comment of prose that is too wide. Tables and drawings may be wider.
+fn is_wide(line: &str) -> bool {
+    let Some(comment) = line.trim_start().strip_prefix("//") else { return false };
+    let text = comment.trim_start_matches(['/', '!']);
+    let prose = !text.trim_start().starts_with('|') && !text.contains("  ");
+    prose && line.chars().count() > COMMENT
 }
 
 #[cfg(test)]
@@ -164,6 +244,28 @@ mod tests {
             "z".repeat(100)
         );
         assert_eq!(long_cells(&text).collect::<Vec<_>>(), [3]);
+    }
+
+    #[test]
+    fn subjects_begin_with_an_area_and_a_verb() {
+        for good in ["nic: remove unused import", "docs: address readers", "a, b: pass it on"] {
+            assert_eq!(wrong_subject(good), None);
+        }
+        let long = format!("nic: {}", "x".repeat(SUBJECT));
+        for bad in ["remove it", "nic: removed it", "nic: removes it", "nic: an import less", &long]
+        {
+            assert!(wrong_subject(bad).is_some(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_prose_is_too_wide() {
+        let words = "word ".repeat(25);
+        assert!(is_wide(&format!("    /// {words}")));
+        for narrow in [format!("// | {words}"), format!("//   {words}"), format!("let x = {words}")]
+        {
+            assert!(!is_wide(&narrow), "{narrow}");
+        }
     }
 
     #[test]

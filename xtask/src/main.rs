@@ -6,6 +6,7 @@ mod ab;
 mod atomics;
 mod capi;
 mod check;
+mod circles;
 mod deb;
 mod debian;
 mod fuzz;
@@ -32,6 +33,7 @@ usage: cargo xtask COMMAND
                    target/guest/dpdk one with DPDK
   qemu             makes a QEMU that speaks vfio-user, unless one is installed (from Debian packages), in target/qemu
   check            format, clippy, docs, sizes, arrows between crates, tables, aarch64, dependencies, instruction budgets
+  house            the part of `check` that takes no compiler: arrows and circles, sizes, comments, tables, subjects
   test [ARGS]      all tests, then loom; with ARGS, `cargo test ARGS` alone; the last line is `N passed, N failed, N skipped`
   loom             models of hand-over and sleep/wake (shmem, nic); a part of `test`
   miri             undefined behaviour in shmem, frame and port (nightly)
@@ -54,15 +56,41 @@ usage: cargo xtask COMMAND
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let done = match args.as_slice() {
+    match run(&args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failed::Usage) => {
+            eprintln!("{HELP}");
+            ExitCode::from(2)
+        }
+        // The tests' own last line stays the last.
+        Err(Failed::Tests) => ExitCode::FAILURE,
+        Err(Failed::Because(error)) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Why a command failed.
+enum Failed {
+    /// There is no such command.
+    Usage,
+    /// Tests failed, and have said so.
+    Tests,
+    /// Anything else.
+    Because(anyhow::Error),
+}
+
+fn run(args: &[&str]) -> Result<(), Failed> {
+    let done = match args {
         ["setup"] => setup::run(false),
         ["setup", "--ci"] => setup::run(true),
         ["guest"] => guest::make(),
         ["qemu"] => qemu::make(),
         ["check"] => check::run(),
+        ["house"] => size::check().and_then(|()| house::check()),
         ["test", rest @ ..] => match test::run(rest) {
-            // The tests' own last line stays the last.
-            Ok(false) => return ExitCode::FAILURE,
+            Ok(false) => return Err(Failed::Tests),
             done => done.map(|_| ()),
         },
         ["loom"] => test::loom(),
@@ -86,16 +114,7 @@ fn main() -> ExitCode {
             println!("{HELP}");
             Ok(())
         }
-        _ => {
-            eprintln!("{HELP}");
-            return ExitCode::from(2);
-        }
+        _ => return Err(Failed::Usage),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("xtask: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    done.map_err(Failed::Because)
 }

@@ -1,9 +1,10 @@
 //! Instructions per frame, counted by callgrind, against the limits of `bench/budgets.toml`.
 //!
-//! `crates/dataplane/examples/budget.rs SCENARIO N` runs a scenario over N frames. What is reported is
-//! (I(2N) - I(N)) / N: start-up and warm-up cancel. Counts are the same on every run and machine,
-//! for one compiler; times are for `toklat bench`. Of `virtio.*`, whose drivers are for tests, only turns of
-//! the switch are counted; of `e1000.*` and `pcnet.*` (`crates/nic/examples/cards.rs`) only those of the model.
+//! `crates/dataplane/examples/budget.rs SCENARIO N` runs a scenario over N frames. What is reported
+//! is (I(2N) - I(N)) / N: start-up and warm-up cancel. Counts are the same on every run and
+//! machine, for one compiler; times are for `toklat bench`. Of `virtio.*`, whose drivers are for
+//! tests, only turns of the switch are counted; of `e1000.*` and `pcnet.*`
+//! (`crates/nic/examples/cards.rs`) only those of the model.
 
 use std::path::Path;
 

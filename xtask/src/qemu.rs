@@ -1,5 +1,5 @@
-//! A QEMU that speaks vfio-user, for machines whose own does not: Debian's, with all its libraries, made as an ordinary user
-//! into `target/qemu`, and a launcher beside it.
+//! A QEMU that speaks vfio-user, for machines whose own does not: Debian's, with all its libraries,
+//! made as an ordinary user into `target/qemu`, and a launcher beside it.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;

@@ -1,5 +1,5 @@
-//! The control API held against its own description, by Schemathesis (from PyPI): requests made of the types that
-//! `/openapi.json` names, good and bad ones, to a daemon of their own.
+//! The control API held against its own description, by Schemathesis (from PyPI): requests made of
+//! the types that `/openapi.json` names, good and bad ones, to a daemon of their own.
 
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -19,8 +19,9 @@ const SECONDS: u32 = 300;
 /// User id of the daemon if root starts it, as requests ask it to write files and to make taps.
 const UNPRIVILEGED: u32 = 65_534;
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Where its daemon ends; and two checks that know too little: that nothing is refused which the types allow (files that cannot
-/// be opened and addresses used twice are), and that all is found in a switch that was made just now (its ports are not).
+/// Where its daemon ends; and two checks that know too little: that nothing is refused which the
+/// types allow (files that cannot be opened and addresses used twice are), and that all is found in
+/// a switch that was made just now (its ports are not).
 const EXCLUDED: &[&str] = &[
     "--exclude-path",
     "/v1/stop",

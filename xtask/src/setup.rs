@@ -1,5 +1,5 @@
-//! Debian packages that tests, demo and benchmarks use, the test guest and a QEMU for it. Building toklat itself needs none of
-//! them.
+//! Debian packages that tests, demo and benchmarks use, the test guest and a QEMU for it. Building
+//! toklat itself needs none of them.
 
 use anyhow::{Result, bail};
 

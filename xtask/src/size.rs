@@ -1,30 +1,67 @@
-//! A report of long files and functions. It names them; people decide.
+//! Long files and functions: a file that is too long fails, and so do too many long functions.
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::tool::{command, root};
 
 const FILE_LINES: usize = 600;
-const FUNCTION_LINES: usize = 50;
+/// What 99 of 100 functions of programs and libraries keep to. A test may tell a longer story.
+const FUNCTION_LINES: usize = 40;
+/// Functions that are longer are named.
+const NAMED_LINES: usize = 50;
+/// Files that are one table each.
+const TABLES: &[&str] = &["crates/nic/src/e1000/table.rs"];
+/// Files that are longer from before the rule, and how long. A number may only fall.
+const LONG: &[(&str, usize)] = &[
+    ("crates/dataplane/src/process/tests/devices.rs", 612),
+    ("crates/dataplane/src/worker.rs", 626),
+    ("crates/toklat/src/daemon/openapi.rs", 655),
+    ("crates/toklat/src/daemon/switch/port.rs", 645),
+    ("crates/toklat/tests/vhost_user.rs", 765),
+];
 
-pub fn report() -> Result<()> {
+/// Measures all of them, and names what is too long.
+pub fn check() -> Result<()> {
     let listed = command("git", &["ls-files", "*.rs"]).output().context("git ls-files")?;
     let names = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let mut lengths = Vec::new();
+    let (mut lengths, mut long) = (Vec::new(), Vec::new());
     for name in names.lines().map(PathBuf::from) {
         let Ok(text) = std::fs::read_to_string(root().join(&name)) else { continue };
         let lines = text.lines().take_while(|l| !is_test_module(l)).count();
-        if lines > FILE_LINES {
-            println!("long file: {} ({lines} lines without tests)", name.display());
+        if lines > most_lines(&name) {
+            long.push(format!("{} has {lines} lines without tests", name.display()));
         }
-        functions(&name, &text, &mut lengths);
+        if is_program(&name) {
+            functions(&name, &text, &mut lengths);
+        }
     }
     lengths.sort_unstable();
     let at = |percent: usize| lengths.get(lengths.len() * percent / 100).copied().unwrap_or(0);
-    println!("functions: {}, median {} lines, p90 {}", lengths.len(), at(50), at(90));
-    Ok(())
+    let [median, p90, p99] = [50, 90, 99].map(at);
+    println!("functions: {}, median {median} lines, p90 {p90}, p99 {p99}", lengths.len());
+    if p99 > FUNCTION_LINES {
+        long.push(format!(
+            "of 100 functions, one has more than {p99} lines; {FUNCTION_LINES} are enough"
+        ));
+    }
+    if long.is_empty() { Ok(()) } else { bail!("{}", long.join("\n")) }
+}
+
+/// How long a file may be.
+fn most_lines(name: &Path) -> usize {
+    if TABLES.iter().any(|table| name == Path::new(table)) {
+        return usize::MAX;
+    }
+    let known = LONG.iter().find(|(file, _)| name == Path::new(file));
+    known.map_or(FILE_LINES, |(_, lines)| *lines)
+}
+
+/// Whether a file is none of a test.
+fn is_program(name: &Path) -> bool {
+    let of_tests = |part: &std::ffi::OsStr| part == "tests" || part == "tests.rs" || part == "fuzz";
+    !name.iter().any(of_tests)
 }
 
 fn is_test_module(line: &str) -> bool {
@@ -41,7 +78,7 @@ fn functions(name: &Path, text: &str, lengths: &mut Vec<usize>) {
             Some((start, depth, what)) if indent == depth && line.trim_start().starts_with('}') => {
                 let lines = at - start + 1;
                 lengths.push(lines);
-                if lines > FUNCTION_LINES {
+                if lines > NAMED_LINES {
                     println!(
                         "long function: {}:{} ({lines} lines) {what}",
                         name.display(),

@@ -15,8 +15,8 @@ use crate::tool::{self, cargo, command};
 const LIMIT: &str = "1500";
 const PROGRAM_LIMIT: &str = "300";
 
-/// Runs an ordinary user's test program. Those with taps and network namespaces get the capabilities for them, in a user
-/// namespace of their own; the others are as the user is.
+/// Runs an ordinary user's test program. Those with taps and network namespaces get the
+/// capabilities for them, in a user namespace of their own; the others are as the user is.
 const IN_NAMESPACE: &str = r#"case "${1##*/}" in
     tap-*|offloads-*|cni-*|vxlan-*|daemon_endpoints-*|vm_every_kind-*|vm_ipxe-*|vm_uplink-*)
         exec unshare --user --map-current-user --keep-caps "$@" ;;
@@ -76,8 +76,8 @@ fn temporary(what: &str) -> PathBuf {
     std::env::temp_dir().join(format!("toklat-{what}-{}", std::process::id()))
 }
 
-/// Runs it to its end and passes on each line of its output, through a file: a pipe would stay open as
-/// long as anything that was started lives.
+/// Runs it to its end and passes on each line of its output, through a file: a pipe would stay open
+/// as long as anything that was started lives.
 fn watch(command: &mut Command, mut heard: impl FnMut(&str)) -> Result<ExitStatus> {
     let path = temporary("output");
     let file = File::create(&path).context("the tests' output has no file")?;
@@ -206,8 +206,8 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// The models: tests of `shmem` and `abi` under `--cfg loom`, in a directory of their own, because all
-/// that is built differs.
+/// The models: tests of `shmem` and `abi` under `--cfg loom`, in a directory of their own, because
+/// all that is built differs.
 fn models() -> Command {
     let packages = ["--package=toklat-shmem", "--package=toklat-abi"];
     let mut loom = cargo(&["test", "--target-dir=target/loom", "--test=loom"]);

@@ -300,8 +300,8 @@ unsafe fn push_any(
     if frame.is_null() || length == 0 {
         return Err(Failure::invalid(c"The frame is null or has no bytes"));
     }
-    // SAFETY: the caller's. The bytes may be a received frame's, which others write to, so they are a
-    // window; it is only read.
+    // SAFETY: the caller's. The bytes may be a received frame's, which others write to, so they are
+    // a window; it is only read.
     let frame = unsafe { Bytes::from_raw(frame.cast_mut().cast(), length) };
     push(handle, queue, frame, offload)?;
     handle.stats.sent_frames += 1;

@@ -76,8 +76,8 @@ impl Options {
             ));
         }
         let mut options = Self::DEFAULT;
-        // SAFETY: `known` bytes are readable and fit, the two do not overlap, and every field may have any
-        // value. What an older program does not have keeps its default.
+        // SAFETY: `known` bytes are readable and fit, the two do not overlap, and every field may
+        // have any value. What an older program does not have keeps its default.
         unsafe {
             ptr::copy_nonoverlapping(at.cast::<u8>(), (&raw mut options).cast(), known);
         }

@@ -1,8 +1,8 @@
-//! `toklat bench`: the figures of this project, each beside a floor or a peer that is measured in the
-//! same run, in turn.
+//! `toklat bench`: the figures of this project, each beside a floor or a peer that is measured in
+//! the same run, in turn.
 //!
-//! What a row measures is in [`rows`]; how samples become a figure in [`figure`]; the floor program and
-//! the runners of peers in [`peer`].
+//! What a row measures is in [`rows`]; how samples become a figure in [`figure`]; the floor program
+//! and the runners of peers in [`peer`].
 
 mod broadcast;
 mod figure;

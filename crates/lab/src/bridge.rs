@@ -1,4 +1,5 @@
-//! What virtual machines are compared with: a Linux bridge between taps, in a network namespace of its own.
+//! What virtual machines are compared with: a Linux bridge between taps, in a network namespace of
+//! its own.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};

@@ -79,8 +79,8 @@ impl Pair {
         report["us_median"].as_f64().with_context(|| line.clone())
     }
 
-    /// What TCP does; `served` tells the processor time of whoever passes their frames on. Call it after
-    /// [`Self::round_trip`], once.
+    /// What TCP does; `served` tells the processor time of whoever passes their frames on. Call it
+    /// after [`Self::round_trip`], once.
     ///
     /// # Errors
     /// If it does nothing.
@@ -110,8 +110,8 @@ impl Pair {
         Ok(Tcp { bits, ns_per_byte, served_ns_per_byte })
     }
 
-    /// Has one send small datagrams to the other as fast as it can for 6 s, and looks on for some of that.
-    /// Call it after [`Self::tcp`], once.
+    /// Has one send small datagrams to the other as fast as it can for 6 s, and looks on for some
+    /// of that. Call it after [`Self::tcp`], once.
     ///
     /// # Errors
     /// If `look_on` fails, or the guests end.

@@ -3,8 +3,8 @@
 use port::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// How much may pass: at most `size` tokens in `refill_time`, on average, and `size` at once. The names are those of
-/// Firecracker's API, where a token is a byte or a frame as well.
+/// How much may pass: at most `size` tokens in `refill_time`, on average, and `size` at once. The
+/// names are those of Firecracker's API, where a token is a byte or a frame as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenBucket {
@@ -13,7 +13,8 @@ pub struct TokenBucket {
     /// Tokens that there are besides, once.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub one_time_burst: u64,
-    /// Milliseconds in which an empty bucket fills, from 1 to [`MAX_REFILL_MS`](Self::MAX_REFILL_MS).
+    /// Milliseconds in which an empty bucket fills, from 1 to
+    /// [`MAX_REFILL_MS`](Self::MAX_REFILL_MS).
     pub refill_time: u64,
 }
 
@@ -98,13 +99,14 @@ impl RateLimiter {
     }
 }
 
-/// A bucket at work. It may go into debt by what passed last: so frames of any size pass a bucket of any size, and the
-/// average holds exactly.
+/// A bucket at work. It may go into debt by what passed last: so frames of any size pass a bucket
+/// of any size, and the average holds exactly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     size: i128,
     refill_ns: i128,
-    /// Tokens, in shares of a token as large as it gets in a nanosecond: `refill_ns` for each token.
+    /// Tokens, in shares of a token as large as it gets in a nanosecond: `refill_ns` for each
+    /// token.
     level: i128,
     burst: u64,
 }

@@ -12,8 +12,8 @@ const MAX_BYTES: usize = 16 << 20;
 /// A buffer that is kept for other frames is no longer.
 const KEPT: usize = 4096;
 
-/// One direction of one queue of a bad link. It copies frames, so that their owner gets them back at once, and lends
-/// out its copies when they are due.
+/// One direction of one queue of a bad link. It copies frames, so that their owner gets them back
+/// at once, and lends out its copies when they are due.
 #[derive(Debug)]
 pub struct Channel {
     config: Impairment,
@@ -49,7 +49,8 @@ pub struct Tally {
     pub duplicated: u64,
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a short generator, so that a seed means the same for good.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a short generator, so that a seed means the
+/// same for good.
 #[derive(Clone, Debug)]
 struct Random(u64);
 
@@ -114,12 +115,13 @@ impl Channel {
         self.under_way.front().map(|frame| frame.due)
     }
 
-    /// Sends a frame on its way, with what travels beside it: its request, and the host behind its port that sent it. For
-    /// as many as there is [`room`](Self::room) for.
+    /// Sends a frame on its way, with what travels beside it: its request, and the host behind its
+    /// port that sent it. For as many as there is [`room`](Self::room) for.
     pub fn admit(&mut self, frame: Picked<'_>, beside: (Offload, u16), now: Nanos) {
         let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } =
             self.config;
-        // Every frame draws all its numbers: what one setting says does not shift the fate that another brings.
+        // Every frame draws all its numbers: what one setting says does not shift the fate that
+        // another brings.
         let lost = self.random.hits(loss_ppm);
         let twice = self.random.hits(duplicate_ppm);
         let overtakes = self.random.hits(reorder_ppm);
@@ -157,8 +159,8 @@ impl Channel {
         }
     }
 
-    /// Lends out the frames that are due, up to `max`; returns how many. Their bytes stay where they are until they are
-    /// [completed](Self::complete) or [put back](Self::put_back).
+    /// Lends out the frames that are due, up to `max`; returns how many. Their bytes stay where
+    /// they are until they are [completed](Self::complete) or [put back](Self::put_back).
     pub fn release(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         let mut released = 0;
         while released < max && scratch.has_room() && self.due().is_some_and(|due| due <= now) {
@@ -200,7 +202,8 @@ impl Channel {
         self.under_way.drain(..).count()
     }
 
-    /// Is as bad as `config` says from now on; `None` harms nothing more, and lets what is under way come at once.
+    /// Is as bad as `config` says from now on; `None` harms nothing more, and lets what is under
+    /// way come at once.
     pub fn set(&mut self, config: Option<Impairment>) {
         match config {
             Some(config) => {

@@ -16,8 +16,8 @@ const BATCH: usize = 64;
 /// Batches that are handed on in one turn.
 const BATCHES: usize = 4;
 
-/// A receive queue at the far end of a [`Channel`]. Deliveries only enter the channel; the port's own worker
-/// [hands on](Self::flush) what is due, so that frames come though nothing more is sent.
+/// A receive queue at the far end of a [`Channel`]. Deliveries only enter the channel; the port's
+/// own worker [hands on](Self::flush) what is due, so that frames come though nothing more is sent.
 #[derive(Debug)]
 pub struct Impaired<E> {
     queue: E,

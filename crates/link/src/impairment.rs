@@ -4,8 +4,8 @@ use serde::{Deserialize, Serialize};
 
 /// How bad one direction of a link is. The default harms nothing.
 ///
-/// Each frame draws its fate from a generator that starts at `seed`: the same frames in the same order meet the same
-/// fate again.
+/// Each frame draws its fate from a generator that starts at `seed`: the same frames in the same
+/// order meet the same fate again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Impairment {
@@ -21,8 +21,9 @@ pub struct Impairment {
     pub delay_us: u32,
     /// Microseconds that a delay is longer or shorter at most, evenly spread; frames stay in order.
     pub jitter_us: u32,
-    /// Frames that are under way in a queue at most, from 1 to [`MAX_FRAMES`](Self::MAX_FRAMES). Beyond it, senders to a
-    /// lossless port wait, as the port itself does in sending; other frames are dropped.
+    /// Frames that are under way in a queue at most, from 1 to [`MAX_FRAMES`](Self::MAX_FRAMES).
+    /// Beyond it, senders to a lossless port wait, as the port itself does in sending; other frames
+    /// are dropped.
     pub limit: u32,
 }
 

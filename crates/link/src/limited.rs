@@ -10,8 +10,9 @@ use shmem::Shared;
 
 use crate::Limiter;
 
-/// A receive queue behind a limit that it shares with the others of its port. What is beyond the limit is dropped and
-/// counted here (`rate_limit`); if the port is lossless, its sender waits instead.
+/// A receive queue behind a limit that it shares with the others of its port. What is beyond the
+/// limit is dropped and counted here (`rate_limit`); if the port is lossless, its sender waits
+/// instead.
 #[derive(Debug)]
 pub struct Limited<E> {
     queue: E,

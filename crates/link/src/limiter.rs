@@ -40,7 +40,8 @@ impl Limiter {
         }
     }
 
-    /// Takes the tokens for a frame of so many bytes; false, with none taken, if it may not pass now.
+    /// Takes the tokens for a frame of so many bytes; false, with none taken, if it may not pass
+    /// now.
     #[inline]
     pub fn admit(&mut self, bytes: usize) -> bool {
         let open = self.buckets().all(|bucket| bucket.is_open());
@@ -71,8 +72,9 @@ impl Limiter {
         }
     }
 
-    /// How many frames may be taken now whose lengths are not known yet: as many as there are tokens for, if they are
-    /// as long as the last ones were, and one at least where both buckets are open.
+    /// How many frames may be taken now whose lengths are not known yet: as many as there are
+    /// tokens for, if they are as long as the last ones were, and one at least where both buckets
+    /// are open.
     #[must_use]
     pub fn allowance(&mut self) -> usize {
         if !self.buckets().all(|bucket| bucket.is_open()) {
@@ -116,8 +118,8 @@ mod tests {
         Limiter::new(&config).unwrap()
     }
 
-    /// Bytes that pass in `seconds` after the first, if frames of `len` bytes are tried every `step` nanoseconds for as
-    /// long as they pass.
+    /// Bytes that pass in `seconds` after the first, if frames of `len` bytes are tried every
+    /// `step` nanoseconds for as long as they pass.
     fn passed(limiter: &mut Limiter, len: usize, step: u64, seconds: u64) -> u64 {
         let mut bytes = 0;
         for now in (0..=(seconds + 1) * Nanos::SECOND).step_by(step as usize) {
@@ -212,7 +214,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is configured and whatever comes: no overflow, and no more than the rate, the bucket and a frame.
+        /// Whatever is configured and whatever comes: no overflow, and no more than the rate, the
+        /// bucket and a frame.
         #[test]
         fn no_more_passes_than_may(
             size in 1..=TokenBucket::MAX_SIZE,

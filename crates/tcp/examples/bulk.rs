@@ -1,10 +1,12 @@
 //! How fast two machines are in one thread: bulk data, and requests over many connections.
 //!
-//! What is measured: both TCP machines, header parsing and writing, checksums where the row says so, the sender's copy
-//! into slots, a switch's copy from slot to slot (`memcpy`, nothing else), and the copies of the applications where the
-//! row says so. What is not: a real switch, rings between cores, wake-ups, system calls. There are none of them here.
-//! All of it runs on one core, so a figure is the sum for both ends. Time is the thread's own time on a core, as the
-//! kernel counts it (`/proc/thread-self/schedstat`), else wall time; neighbours still share caches and memory.
+//! What is measured: both TCP machines, header parsing and writing, checksums where the row says
+//! so, the sender's copy into slots, a switch's copy from slot to slot (`memcpy`, nothing else),
+//! and the copies of the applications where the row says so. What is not: a real switch, rings
+//! between cores, wake-ups, system calls. There are none of them here. All of it runs on one core,
+//! so a figure is the sum for both ends. Time is the thread's own time on a core, as the kernel
+//! counts it (`/proc/thread-self/schedstat`), else wall time; neighbours still share caches and
+//! memory.
 //!
 //! `cargo run --release -p toklat-tcp --example bulk [SECONDS]`
 
@@ -183,8 +185,8 @@ fn bulk(case: &Case, time: Duration) -> (f64, f64) {
     (best * 8.0 / 1e9, 1e9 / best)
 }
 
-/// Nanoseconds a packet: requests of 64 bytes and their answers, over so many connections in turn, up to 32 in
-/// a batch.
+/// Nanoseconds a packet: requests of 64 bytes and their answers, over so many connections in turn,
+/// up to 32 in a batch.
 fn requests(connections: usize, time: Duration) -> f64 {
     let case = Case { slots: 512, ..CASES[0] };
     let mut world = World::new(&case, connections);

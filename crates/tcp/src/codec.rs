@@ -41,8 +41,9 @@ pub fn parse(packet: &[u8], verify: Verify) -> Result<Segment<'_>, Drop> {
     parse_ip(packet, packet.len(), verify).map(|(segment, _)| segment)
 }
 
-/// As [`parse`], of a packet of `len` bytes of which `front` is the beginning, headers included; checksums are not
-/// looked at. Returns the segment, with the payload in `front`, and how many payload bytes follow.
+/// As [`parse`], of a packet of `len` bytes of which `front` is the beginning, headers included;
+/// checksums are not looked at. Returns the segment, with the payload in `front`, and how many
+/// payload bytes follow.
 ///
 /// # Errors
 /// As for [`parse`].
@@ -132,7 +133,8 @@ fn parse_v6(packet: &[u8], len: usize) -> Result<Ip<'_>, Drop> {
     })
 }
 
-/// False for addresses that no peer has: an IPv4 address within IPv6 would pass for IPv4 (RFC 4291, 2.5.5.2).
+/// False for addresses that no peer has: an IPv4 address within IPv6 would pass for IPv4 (RFC 4291,
+/// 2.5.5.2).
 fn is_plausible(ip: &Ip<'_>, tcp: &Tcp) -> bool {
     let peer = match ip.source {
         IpAddr::V4(v4) => !(v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified()),
@@ -147,8 +149,9 @@ fn is_plausible(ip: &Ip<'_>, tcp: &Tcp) -> bool {
     peer && us && tcp.source() != 0 && tcp.destination() != 0
 }
 
-/// Writes the IP and TCP headers of a request to the start of `out`, which has at least [`MAX_HEADERS`] bytes;
-/// returns their length. The payload follows them. `None` if there is no room, or the packet were too long for IP.
+/// Writes the IP and TCP headers of a request to the start of `out`, which has at least
+/// [`MAX_HEADERS`] bytes; returns their length. The payload follows them. `None` if there is no
+/// room, or the packet were too long for IP.
 pub fn write_headers(request: &Request<'_>, out: &mut [u8], summing: Summing) -> Option<usize> {
     let header = &request.header;
     let ip_len = usize::from(header.flow.ip_header_len());
@@ -206,8 +209,8 @@ fn write_tcp(header: &Header, len: usize, out: &mut [u8; Tcp::LEN]) {
     out[16..].fill(0);
 }
 
-/// The offload request of a frame: `link_len` bytes of link header stand before the packet. Its checksum must have
-/// been written as [`Summing::Partial`].
+/// The offload request of a frame: `link_len` bytes of link header stand before the packet. Its
+/// checksum must have been written as [`Summing::Partial`].
 #[must_use]
 pub fn offload(request: &Request<'_>, link_len: u16) -> Offload {
     let header = &request.header;
@@ -228,8 +231,8 @@ pub fn offload(request: &Request<'_>, link_len: u16) -> Offload {
     offload
 }
 
-/// Completes a checksum that was written as [`Summing::Partial`], for a device that does not. `packet` starts with the
-/// IP header.
+/// Completes a checksum that was written as [`Summing::Partial`], for a device that does not.
+/// `packet` starts with the IP header.
 pub fn complete(packet: &mut [u8], flow: &Flow) -> bool {
     let start = flow.ip_header_len();
     let Some(tcp) = packet.get_mut(usize::from(start)..) else { return false };

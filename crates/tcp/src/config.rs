@@ -28,13 +28,15 @@ pub struct KeepAlive {
 /// What can be set for each connection. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Least retransmission time-out. RFC 6298 says 1 s; 5 ms suits a switch, 200 ms other networks.
+    /// Least retransmission time-out. RFC 6298 says 1 s; 5 ms suits a switch, 200 ms other
+    /// networks.
     pub rto_min: u64,
     /// Most, back-off included (RFC 6298, 2.5).
     pub rto_max: u64,
     /// Before a round trip was measured, that is for SYNs (RFC 6298, 2.1).
     pub rto_initial: u64,
-    /// How long an ACK for less than two segments waits for data to travel with (RFC 9293, 3.8.6.3).
+    /// How long an ACK for less than two segments waits for data to travel with (RFC 9293,
+    /// 3.8.6.3).
     pub ack_delay: u64,
     /// How long the peer may delay its ACKs, for tail loss probes (RFC 8985, 7.2).
     pub peer_ack_delay: u64,
@@ -44,7 +46,8 @@ pub struct Tuning {
     pub syn_retries: u8,
     /// How long a connection that the application has closed may still try to deliver.
     pub orphan_timeout: u64,
-    /// Nagle's algorithm: a short segment waits while another is not acknowledged (RFC 9293, 3.7.4).
+    /// Nagle's algorithm: a short segment waits while another is not acknowledged (RFC 9293,
+    /// 3.7.4).
     pub nagle: bool,
     /// The congestion window starts anew after a time-out's length of silence (RFC 5681, 4.1).
     pub restart_after_idle: bool,
@@ -88,7 +91,8 @@ pub struct Config {
     pub max_half_open: usize,
     /// SYNs beyond the SYN queue are answered by cookies (RFC 4987, 3.6), else dropped.
     pub syn_cookies: bool,
-    /// Most entries in TIME-WAIT, 32 bytes each, and 4 bytes of a table from the start. Newer ones replace the oldest.
+    /// Most entries in TIME-WAIT, 32 bytes each, and 4 bytes of a table from the start. Newer ones
+    /// replace the oldest.
     pub max_time_wait: usize,
     /// How long a connection stays in TIME-WAIT: twice the longest life of a segment.
     pub time_wait: u64,
@@ -98,7 +102,8 @@ pub struct Config {
     pub receive_start: u32,
     /// Largest receive window.
     pub receive_max: u32,
-    /// Least that an application may have unacknowledged; more while the congestion window is larger.
+    /// Least that an application may have unacknowledged; more while the congestion window is
+    /// larger.
     pub send_start: u32,
     /// Most that an application may have unacknowledged.
     pub send_max: u32,

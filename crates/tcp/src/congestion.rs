@@ -91,8 +91,8 @@ impl Congestion {
         }
     }
 
-    /// Congestion: sets the threshold, which recovery brings the window down to. `outstanding` is what was not
-    /// acknowledged (RFC 5681, 3.1: FlightSize).
+    /// Congestion: sets the threshold, which recovery brings the window down to. `outstanding` is
+    /// what was not acknowledged (RFC 5681, 3.1: FlightSize).
     pub fn congested(&mut self, outstanding: u32) {
         self.before = (self.window, self.threshold);
         let least = 2 * self.mss;
@@ -145,7 +145,8 @@ impl Cubic {
             (self.reno, self.exact) = (window, window);
             now
         });
-        // `exact` is the window with its fraction. Recovery sets the window itself; then the fraction is stale.
+        // `exact` is the window with its fraction. Recovery sets the window itself; then the
+        // fraction is stale.
         if self.exact - window > 1.0 || window > self.exact {
             self.exact = window;
         }

@@ -1,7 +1,8 @@
 //! SYN cookies: a SYN-ACK whose numbers hold all that must be known (RFC 4987, 3.6).
 //!
-//! The sequence number has 3 bits of MSS and 29 bits of a keyed hash over the flow, the peer's number and the minute.
-//! The low bits of the timestamp, if the peer uses them, hold window scale, SACK and ECN, as Linux has it.
+//! The sequence number has 3 bits of MSS and 29 bits of a keyed hash over the flow, the peer's
+//! number and the minute. The low bits of the timestamp, if the peer uses them, hold window scale,
+//! SACK and ECN, as Linux has it.
 
 use crate::flow::{Flow, Purpose, Secret};
 use crate::seq::Seq;

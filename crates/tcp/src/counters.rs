@@ -102,7 +102,8 @@ pub struct Counters {
     pub accepted: u64,
     /// Entries of TIME-WAIT that made room for newer ones.
     pub time_wait_evicted: u64,
-    /// Connections that the machine has visited to send: the work list, not the number of connections.
+    /// Connections that the machine has visited to send: the work list, not the number of
+    /// connections.
     pub visits: u64,
 }
 

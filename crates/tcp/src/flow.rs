@@ -9,7 +9,8 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 use crate::seq::Seq;
 use crate::time::Nanos;
 
-/// The two ends of a connection, seen from this side. IPv4 addresses are held mapped (RFC 4291, 2.5.5.2).
+/// The two ends of a connection, seen from this side. IPv4 addresses are held mapped (RFC 4291,
+/// 2.5.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
     local: [u8; 16],
@@ -30,7 +31,8 @@ fn unmapped(octets: [u8; 16]) -> IpAddr {
 }
 
 impl Flow {
-    /// The flow between a local and a remote address and port. `None` if one is IPv4 and the other IPv6.
+    /// The flow between a local and a remote address and port. `None` if one is IPv4 and the other
+    /// IPv6.
     #[must_use]
     pub fn new(local: (IpAddr, u16), remote: (IpAddr, u16)) -> Option<Self> {
         let flow = Self {
@@ -168,8 +170,9 @@ impl Secret {
         Seq(clock.wrapping_add(self.mac(Purpose::Isn, flow, 0) as u32))
     }
 
-    /// What is added to the clock of milliseconds in timestamps to this peer (RFC 7323, 5.4). It depends on
-    /// addresses only, so that timestamps grow from one connection to the next (RFC 6191).
+    /// What is added to the clock of milliseconds in timestamps to this peer (RFC 7323, 5.4). It
+    /// depends on addresses only, so that timestamps grow from one connection to the next (RFC
+    /// 6191).
     pub(crate) fn timestamp_offset(&self, flow: &Flow) -> u32 {
         let hosts = Flow { local_port: 0, remote_port: 0, ..*flow };
         self.mac(Purpose::Timestamp, &hosts, 0) as u32

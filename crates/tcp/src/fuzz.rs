@@ -1,4 +1,5 @@
-//! What a fuzzer drives: a machine that gets any segments, close to those that would be right, and any calls.
+//! What a fuzzer drives: a machine that gets any segments, close to those that would be right, and
+//! any calls.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
@@ -191,15 +192,7 @@ impl Driver<'_> {
                 sack: SackBlocks::NONE,
             },
         };
-        let say = |driver: &mut Self, header| {
-            driver.machine.on_segment(
-                &Segment { header, payload: &[] },
-                driver.now,
-                &mut Taking(0),
-            );
-            driver.machine.transmit(driver.now, &mut driver.heard);
-        };
-        say(self, header);
+        self.say(header);
         header.seq += 1;
         header.ack = self.heard.seq + 1;
         header.flags = Flags::ACK;
@@ -209,11 +202,17 @@ impl Driver<'_> {
             ..Options::default()
         };
         self.now = self.now + Nanos::MILLI;
-        say(self, header);
+        self.say(header);
         if let Some(id) = self.listener.and_then(|listener| self.machine.accept(listener)) {
             self.ids.push(id);
             let _ = self.machine.send(id, Bytes::from_static(&[9; 40_000]));
         }
+    }
+
+    /// A segment without payload, and what comes of it.
+    fn say(&mut self, header: Header) {
+        self.machine.on_segment(&Segment { header, payload: &[] }, self.now, &mut Taking(0));
+        self.machine.transmit(self.now, &mut self.heard);
     }
 
     fn options(&mut self) -> Options {

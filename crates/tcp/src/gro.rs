@@ -5,9 +5,9 @@ use crate::segment::{Ecn, Flags, Segment};
 /// Most bytes of a run.
 const MOST: usize = 1 << 18;
 
-/// How many segments at the start of `batch` follow each other, and can be processed as one. The same must hold as
-/// when Linux merges (`net/ipv4/tcp_offload.c`): one flow, no gap, the same acknowledgment, window and options, no
-/// flags but ACK and PSH, which ends a run, as FIN does.
+/// How many segments at the start of `batch` follow each other, and can be processed as one. The
+/// same must hold as when Linux merges (`net/ipv4/tcp_offload.c`): one flow, no gap, the same
+/// acknowledgment, window and options, no flags but ACK and PSH, which ends a run, as FIN does.
 pub(crate) fn run_length(batch: &[Segment<'_>]) -> usize {
     let Some(first) = batch.first().filter(|first| is_plain(first)) else {
         return batch.len().min(1);

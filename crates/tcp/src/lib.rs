@@ -5,9 +5,9 @@
 //!   slots  <- Emit         <- Machine::transmit  <- chunks, referenced <- application
 //! ```
 //!
-//! A turn: parse the packets of a batch ([`Machine::parse`]), hand them in ([`Machine::on_batch`]), let the application
-//! read and send ([`Machine::next_event`]), then send what is due ([`Machine::transmit`]). Sleep until a packet comes or
-//! [`Machine::deadline`].
+//! A turn: parse the packets of a batch ([`Machine::parse`]), hand them in ([`Machine::on_batch`]),
+//! let the application read and send ([`Machine::next_event`]), then send what is due
+//! ([`Machine::transmit`]). Sleep until a packet comes or [`Machine::deadline`].
 //!
 //! ```
 //! use std::net::{IpAddr, Ipv4Addr};
@@ -54,23 +54,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What it follows: RFC 9293 (TCP), 7323 (timestamps, PAWS, window scaling), 2018, 2883 and 6675 (SACK), 8985
-//! (RACK-TLP), 6937 (PRR), 9438 (CUBIC), 5681 and 6582 (Reno, NewReno), 6928 (initial window), 3168 (ECN), 5961 (blind
-//! attacks), 6528 (initial numbers), 6056 (ports), 4987 (SYN cookies), 1337 and 6191 (TIME-WAIT), 1191 and 8201 (path
-//! MTU).
+//! What it follows: RFC 9293 (TCP), 7323 (timestamps, PAWS, window scaling), 2018, 2883 and 6675
+//! (SACK), 8985 (RACK-TLP), 6937 (PRR), 9438 (CUBIC), 5681 and 6582 (Reno, NewReno), 6928 (initial
+//! window), 3168 (ECN), 5961 (blind attacks), 6528 (initial numbers), 6056 (ports), 4987 (SYN
+//! cookies), 1337 and 6191 (TIME-WAIT), 1191 and 8201 (path MTU).
 //!
-//! - **No walk.** Segments find their connection by a keyed hash, deadlines stand in a timer wheel, work in a list.
-//! - **No allocation per segment.** Send buffers refer to the application's memory; what must be copied lies in blocks
-//!   from a pool.
-//! - **Every sender is hostile.** [`Config`] bounds all memory; each drop is counted under a name ([`Drop`]).
+//! - **No walk.** Segments find their connection by a keyed hash, deadlines stand in a timer wheel,
+//!   work in a list.
+//! - **No allocation per segment.** Send buffers refer to the application's memory; what must be
+//!   copied lies in blocks from a pool.
+//! - **Every sender is hostile.** [`Config`] bounds all memory; each drop is counted under a name
+//!   ([`Drop`]).
 //!
 //! ## Not here yet
 //!
-//! The crate uses `core` and `alloc` only, but `frame` and the workspace's `thiserror` use `std`: for a target without
-//! `std` these two must change.
+//! The crate uses `core` and `alloc` only, but `frame` and the workspace's `thiserror` use `std`:
+//! for a target without `std` these two must change.
 //!
-//! Pacing, HyStart, F-RTO (RFC 5682), Fast Open (RFC 7413), the urgent pointer (its data is in the stream), black hole
-//! detection (RFC 4821), AccECN, per-route metrics.
+//! Pacing, HyStart, F-RTO (RFC 5682), Fast Open (RFC 7413), the urgent pointer (its data is in the
+//! stream), black hole detection (RFC 4821), AccECN, per-route metrics.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

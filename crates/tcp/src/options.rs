@@ -126,8 +126,8 @@ impl Options {
         Ok(())
     }
 
-    /// Writes the options, padded to a multiple of 4; returns how many bytes these are. Blocks that do not fit
-    /// are left out.
+    /// Writes the options, padded to a multiple of 4; returns how many bytes these are. Blocks that
+    /// do not fit are left out.
     pub fn write(&self, out: &mut [u8; MAX_OPTIONS]) -> usize {
         let mut writer = Writer { out, at: 0 };
         if let Some(mss) = self.mss {

@@ -1,4 +1,5 @@
-//! RACK: loss found by time (RFC 8985, 5 and 6). The tail loss probe's state is here, too (section 7).
+//! RACK: loss found by time (RFC 8985, 5 and 6). The tail loss probe's state is here, too (section
+//! 7).
 
 use crate::rtt::Rtt;
 use crate::scoreboard::Record;
@@ -43,7 +44,8 @@ impl Rack {
         }
     }
 
-    /// A record was delivered (RFC 8985, 6.2, steps 2 and 3). `echo` is the peer's echo of our clock in milliseconds.
+    /// A record was delivered (RFC 8985, 6.2, steps 2 and 3). `echo` is the peer's echo of our
+    /// clock in milliseconds.
     pub fn delivered(&mut self, record: &Record, rtt: &Rtt, echo: Option<u32>, now: Nanos) {
         let took = now - record.sent;
         if record.retransmitted {
@@ -80,7 +82,8 @@ impl Rack {
         }
     }
 
-    /// The reordering window in nanoseconds. `certain` if the peer holds three segments or loss was found already.
+    /// The reordering window in nanoseconds. `certain` if the peer holds three segments or loss was
+    /// found already.
     pub fn window(&self, rtt: &Rtt, certain: bool) -> u64 {
         if !self.reordered && certain {
             return 0;

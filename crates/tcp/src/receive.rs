@@ -1,7 +1,7 @@
 //! The receive buffer: what came and was not read, and what came out of order.
 //!
-//! It is a window into the stream, laid over blocks. Out-of-order data lies where it belongs at once, so nothing is
-//! copied twice, and overlapping segments need no care.
+//! It is a window into the stream, laid over blocks. Out-of-order data lies where it belongs at
+//! once, so nothing is copied twice, and overlapping segments need no care.
 
 use alloc::collections::VecDeque;
 
@@ -22,7 +22,8 @@ impl ReceiveBuffer {
         self.readable
     }
 
-    /// Writes `bytes` at `offset` from the first unread byte. False, and some may be written, if the pool is empty.
+    /// Writes `bytes` at `offset` from the first unread byte. False, and some may be written, if
+    /// the pool is empty.
     pub fn write(&mut self, offset: usize, mut bytes: &[u8], pool: &mut Pool) -> bool {
         let mut at = self.start + offset;
         while !bytes.is_empty() {
@@ -78,7 +79,8 @@ impl ReceiveBuffer {
         self.skip(n, pool);
     }
 
-    /// Moves over `n` bytes that the application took from the segment itself. Nothing may be readable.
+    /// Moves over `n` bytes that the application took from the segment itself. Nothing may be
+    /// readable.
     pub fn skip(&mut self, n: usize, pool: &mut Pool) {
         self.start += n;
         while self.start >= BLOCK {

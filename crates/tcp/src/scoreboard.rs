@@ -1,7 +1,9 @@
-//! What was sent and is not acknowledged: the SACK scoreboard (RFC 6675, 4) with a send time for each record (RFC 8985).
+//! What was sent and is not acknowledged: the SACK scoreboard (RFC 6675, 4) with a send time for
+//! each record (RFC 8985).
 //!
-//! A record is what was sent at once: a segment, or several in one request. It is split where the peer's SACK blocks
-//! say so, at borders of segments only, so that no peer can make more records than there are segments.
+//! A record is what was sent at once: a segment, or several in one request. It is split where the
+//! peer's SACK blocks say so, at borders of segments only, so that no peer can make more records
+//! than there are segments.
 
 use alloc::collections::VecDeque;
 
@@ -105,8 +107,8 @@ impl Scoreboard {
         self.records.insert(index + 1, tail);
     }
 
-    /// Marks `start..end` as held by the peer; tells of each record that was not before. Where an end lies within a
-    /// segment, that segment is left out.
+    /// Marks `start..end` as held by the peer; tells of each record that was not before. Where an
+    /// end lies within a segment, that segment is left out.
     pub fn sack(&mut self, start: Seq, end: Seq, mss: u32, mut tell: impl FnMut(&Record)) {
         let mut index = self.index_of(start);
         if let Some(record) = self.records.get(index).filter(|r| !r.sacked && r.start.before(start))
@@ -158,8 +160,9 @@ impl Scoreboard {
         self.lost += len;
     }
 
-    /// Marks as lost what was sent before (`sent`, `end`) by more than the reordering window (RFC 8985, 6.2, step 5).
-    /// `limit` is the longest that a segment of then may have been on its way. Returns when to look again.
+    /// Marks as lost what was sent before (`sent`, `end`) by more than the reordering window (RFC
+    /// 8985, 6.2, step 5). `limit` is the longest that a segment of then may have been on its way.
+    /// Returns when to look again.
     pub fn detect_lost(&mut self, sent: Nanos, end: Seq, limit: u64, now: Nanos) -> Option<u64> {
         let mut wait = None;
         for index in 0..self.records.len() {
@@ -190,7 +193,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks all as lost that the peer does not hold (RFC 8985, 6.3). If it went back on its word, all.
+    /// Marks all as lost that the peer does not hold (RFC 8985, 6.3). If it went back on its word,
+    /// all.
     pub fn mark_all_lost(&mut self) {
         if self.records.front().is_some_and(|first| first.sacked) {
             self.sacked = 0;

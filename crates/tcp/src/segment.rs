@@ -125,6 +125,7 @@ pub trait Emit {
     /// Takes a request: writes its headers and gathers its payload.
     ///
     /// # Errors
-    /// [`Full`] if there is no room. The machine stops and offers the same request at its next turn.
+    /// [`Full`] if there is no room. The machine stops and offers the same request at its next
+    /// turn.
     fn emit(&mut self, request: &Request<'_>) -> Result<(), Full>;
 }

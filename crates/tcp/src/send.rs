@@ -100,7 +100,8 @@ impl SendBuffer {
         self.acknowledge(self.len(), pool);
     }
 
-    /// `len` bytes, or as many as there are, from `offset` bytes after the first that is not acknowledged.
+    /// `len` bytes, or as many as there are, from `offset` bytes after the first that is not
+    /// acknowledged.
     pub fn payload(&self, offset: usize, len: usize) -> Payload<'_> {
         let start = (self.front + offset as u64).min(self.end);
         let len = len.min((self.end - start) as usize);
@@ -151,7 +152,8 @@ impl<'a> Payload<'a> {
         })
     }
 
-    /// Copies the payload to the start of `out`, as far as it has room; returns how many bytes these are.
+    /// Copies the payload to the start of `out`, as far as it has room; returns how many bytes
+    /// these are.
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
         let mut at = 0;
         for piece in self.pieces() {

@@ -17,7 +17,8 @@ struct Entry<T> {
 
 /// Values by index, and indexes by hash. An index stays valid until [`remove`](Self::remove).
 pub(crate) struct Table<T> {
-    /// The first entry of each chain plus 1. Zeroed pages, which cost no memory until they are used.
+    /// The first entry of each chain plus 1. Zeroed pages, which cost no memory until they are
+    /// used.
     heads: Vec<u32>,
     pages: Vec<Vec<Entry<T>>>,
     free: u32,

@@ -1,7 +1,7 @@
 //! Connections in TIME-WAIT, 32 bytes each (RFC 9293, 3.6; RFC 1337; RFC 6191).
 //!
-//! All wait equally long, so the entries are a queue: a ring of fixed size whose oldest entry makes room. A flow is
-//! known by its ports and 64 bits of its keyed hash.
+//! All wait equally long, so the entries are a queue: a ring of fixed size whose oldest entry makes
+//! room. A flow is known by its ports and 64 bits of its keyed hash.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -171,7 +171,8 @@ impl TimeWait {
         }
     }
 
-    /// Removes entries that have expired. Each is removed once, so an insertion pays for its removal.
+    /// Removes entries that have expired. Each is removed once, so an insertion pays for its
+    /// removal.
     fn expire(&mut self, now: Nanos) {
         while self.first < self.end {
             let index = (self.first % self.max as u64) as usize;

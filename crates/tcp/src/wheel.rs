@@ -1,7 +1,7 @@
 //! A hierarchical timer wheel (Varghese and Lauck, 1987): deadlines by index, each at most once.
 //!
-//! A tick is 65.5 us. A level has 64 slots; a slot of a level is as long as all of the level below. An entry
-//! moves down a level when its slot comes, so it moves at most five times.
+//! A tick is 65.5 us. A level has 64 slots; a slot of a level is as long as all of the level below.
+//! An entry moves down a level when its slot comes, so it moves at most five times.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,7 +15,8 @@ const SLOTS: usize = 1 << BITS;
 const LEVELS: usize = 6;
 const LAST_TICK: u64 = (1 << (BITS as u64 * LEVELS as u64)) - 1;
 
-/// Fields of a link: next index plus 1, previous index plus 1, slot plus 1. All zero if not scheduled.
+/// Fields of a link: next index plus 1, previous index plus 1, slot plus 1. All zero if not
+/// scheduled.
 type Link = [u32; 3];
 
 pub(crate) struct Wheel {
@@ -106,7 +107,8 @@ impl Wheel {
         Some((level, slot, above | (slot as u64) << shift))
     }
 
-    /// When [`pop`](Self::pop) next has something to do: never later than the first deadline, rounded up.
+    /// When [`pop`](Self::pop) next has something to do: never later than the first deadline,
+    /// rounded up.
     pub fn deadline(&self) -> Option<Nanos> {
         self.first().map(|(.., tick)| Nanos(tick << TICK_SHIFT))
     }

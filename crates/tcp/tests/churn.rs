@@ -1,5 +1,6 @@
-//! Objective: many short connections come and go over a bad channel, with tables that are too small for them.
-//! Steps: a client keeps so many open, each asks for a number of bytes and checks them; in the end nothing is left.
+//! Objective: many short connections come and go over a bad channel, with tables that are too small
+//! for them. Steps: a client keeps so many open, each asks for a number of bytes and checks them;
+//! in the end nothing is left.
 
 mod common;
 
@@ -217,7 +218,8 @@ fn small_tables_and_a_bad_channel_lose_no_byte() {
         let counters = net.b.machine.counters();
         assert!(counters.cookies_in > 10, "{counters:?}");
         println!("done {} failed {} cookies {}", net.a.done, net.a.failed, counters.cookies_in);
-        // A cookie cannot be sent again, and an entry of TIME-WAIT that made room answers no FIN: a few are reset.
+        // A cookie cannot be sent again, and an entry of TIME-WAIT that made room answers no FIN: a
+        // few are reset.
         assert!(net.a.done >= 399, "done {} failed {}", net.a.done, net.a.failed);
     }
 }

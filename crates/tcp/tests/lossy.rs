@@ -1,5 +1,5 @@
-//! Objective: two machines get their bytes across, whatever the channel does.
-//! Steps: a seeded channel in virtual time; both directions are compared byte for byte; nothing is left behind.
+//! Objective: two machines get their bytes across, whatever the channel does. Steps: a seeded
+//! channel in virtual time; both directions are compared byte for byte; nothing is left behind.
 
 mod common;
 

@@ -322,7 +322,8 @@ fn long_data_goes_out_as_one_request() {
     assert_eq!(sent.gso_size, 1448);
     script.send(seg("A", 1).ack(14_481).window(1000));
     script.write(100_000);
-    // Slow start has made the window twice as large; a request is as long as IP allows, in whole segments.
+    // Slow start has made the window twice as large; a request is as long as IP allows, in whole
+    // segments.
     let sent = script.out.pop_front().unwrap();
     assert_eq!((sent.payload.len(), sent.gso_size), (20 * 1448, 1448));
 }

@@ -1,5 +1,5 @@
-//! Objective: another stack understands us, and we it.
-//! Steps: smoltcp's TCP at the other end of the bad channel; both directions are compared byte for byte.
+//! Objective: another stack understands us, and we it. Steps: smoltcp's TCP at the other end of the
+//! bad channel; both directions are compared byte for byte.
 
 mod common;
 

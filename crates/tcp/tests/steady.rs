@@ -1,5 +1,6 @@
-//! Objective: a warm machine allocates nothing, and a segment costs the same beside thousands of idle connections.
-//! Steps: two machines exchange packets through fixed buffers; allocations and visits are counted.
+//! Objective: a warm machine allocates nothing, and a segment costs the same beside thousands of
+//! idle connections. Steps: two machines exchange packets through fixed buffers; allocations and
+//! visits are counted.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -175,7 +176,8 @@ fn a_warm_machine_allocates_nothing() {
     }
 }
 
-/// What a request and its answer cost, among so many connections: entries and timers visited, visits to send.
+/// What a request and its answer cost, among so many connections: entries and timers visited,
+/// visits to send.
 fn cost(connections: usize) -> (f64, f64, f64, u64) {
     const REQUESTS: usize = 2000;
     let mut world = World::new(&Config { gso_max: 65_535, ..Config::default() }, None);

@@ -56,7 +56,8 @@ fn obstacle(cpuinfo: &str, device: Option<std::io::Error>) -> Option<String> {
         };
         return Some(format!("/dev/kvm: {error}{remedy}"));
     }
-    // Kernels exist whose KVM emulates what this processor cannot: an ordinary guest kernel takes minutes to boot there.
+    // Kernels exist whose KVM emulates what this processor cannot: an ordinary guest kernel takes
+    // minutes to boot there.
     let flags = cpuinfo.lines().find_map(|line| line.strip_prefix("flags")?.split_once(':'));
     let virtualizes = flags.is_none_or(|(_, flags)| {
         flags.split_whitespace().any(|flag| ["vmx", "svm"].contains(&flag))

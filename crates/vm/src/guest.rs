@@ -36,7 +36,8 @@ pub fn reach(address: &str) -> String {
     )
 }
 
-/// Finds its directory: `$TOKLAT_GUEST`, `guest` in the build directory that this program is in, or `target/guest` here.
+/// Finds its directory: `$TOKLAT_GUEST`, `guest` in the build directory that this program is in, or
+/// `target/guest` here.
 ///
 /// # Errors
 /// [`Missing`].
@@ -45,14 +46,15 @@ pub fn find() -> Result<PathBuf, Missing> {
     named.into_iter().chain(super::made_by_setup("guest")).find(|dir| is_guest(dir)).ok_or(Missing)
 }
 
-/// True if the guest in `dir` has the driver `guest-driver/linux`: `cargo xtask setup` could build it.
+/// True if the guest in `dir` has the driver `guest-driver/linux`: `cargo xtask setup` could build
+/// it.
 #[must_use]
 pub fn has_driver(dir: &Path) -> bool {
     dir.join("toklat_e1000.ko").is_file()
 }
 
-/// The directory of the same guest with DPDK, if `cargo xtask setup` could make it beside the one in `dir`. Its `testpmd`
-/// takes the card of `eth0` from the kernel.
+/// The directory of the same guest with DPDK, if `cargo xtask setup` could make it beside the one
+/// in `dir`. Its `testpmd` takes the card of `eth0` from the kernel.
 #[must_use]
 pub fn with_dpdk(dir: &Path) -> Option<PathBuf> {
     Some(dir.join("dpdk")).filter(|dir| is_guest(dir))
@@ -62,8 +64,8 @@ fn is_guest(dir: &Path) -> bool {
     dir.join("kernel").is_file() && dir.join("initramfs").is_file()
 }
 
-/// How to boot it: with an address for its NIC, such as `10.0.0.1/24`, and with shell commands to run, after which it powers
-/// off; without any, it is a shell on the console.
+/// How to boot it: with an address for its NIC, such as `10.0.0.1/24`, and with shell commands to
+/// run, after which it powers off; without any, it is a shell on the console.
 ///
 /// # Errors
 /// [`Unsayable`].
@@ -71,8 +73,9 @@ pub fn boot(dir: &Path, address: Option<&str>, commands: Option<&str>) -> Result
     boot_with(dir, address, None, commands)
 }
 
-/// As [`boot`], with more words for the kernel and `xtask/guest/init`: `toklat.driver=toklat` takes the driver
-/// `guest-driver/linux` for NICs that announce a status block, `MODULE.NAME=VALUE` sets a module's parameter.
+/// As [`boot`], with more words for the kernel and `xtask/guest/init`: `toklat.driver=toklat` takes
+/// the driver `guest-driver/linux` for NICs that announce a status block, `MODULE.NAME=VALUE` sets
+/// a module's parameter.
 ///
 /// # Errors
 /// [`Unsayable`].
@@ -102,7 +105,7 @@ pub fn boot_with(
     Ok(Boot::Kernel { kernel: dir.join("kernel"), initrd: Some(dir.join("initramfs")), append })
 }
 
-/// QEMU's exit status as the guest's: it comes through the debug exit device as `(64 + status) * 2 + 1`.
+/// QEMU's exit status as the guest's: the debug exit device sends it as `(64 + status) * 2 + 1`.
 #[must_use]
 pub fn status(qemu: i32) -> Option<u8> {
     let status = (qemu - 1) / 2 - 64;

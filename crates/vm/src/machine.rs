@@ -123,11 +123,13 @@ impl Model {
         }
     }
 
-    /// How far its port holds interrupts back, unless told otherwise, as `toklat port add --interrupts` is told it.
+    /// How far its port holds interrupts back, unless told otherwise, as `toklat port add
+    /// --interrupts` is told it.
     ///
-    /// Each interrupt of an emulated card costs its guest a handful of accesses to registers, which are messages:
-    /// those that only tell of frames that were sent wait. Without KVM, QEMU's main loop passes each on, which
-    /// takes it longer than the switch takes for a batch: under heavy traffic they wait for more.
+    /// Each interrupt of an emulated card costs its guest a handful of accesses to registers, which
+    /// are messages: those that only tell of frames that were sent wait. Without KVM, QEMU's main
+    /// loop passes each on, which takes it longer than the switch takes for a batch: under heavy
+    /// traffic they wait for more.
     #[must_use]
     pub const fn usual_interrupts(self, accelerator: Accelerator) -> Option<&'static str> {
         match (self.kind().plug, accelerator) {
@@ -176,7 +178,8 @@ impl Model {
 pub enum Backend {
     /// A vhost-user back end that listens here.
     VhostUser(PathBuf),
-    /// A vfio-user server that listens here, and is the device; its address is the server's to know.
+    /// A vfio-user server that listens here, and is the device; its address is the server's to
+    /// know.
     VfioUser(PathBuf),
     /// A stream socket that listens here: each frame behind its length.
     Stream(PathBuf),
@@ -319,8 +322,9 @@ impl Nic {
             device += ",mq=on";
         }
         if vhost_user && accelerator == Accelerator::Tcg && version < Version::VECTORS {
-            // Such QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when another process
-            // serves queues that have MSI-X vectors and there is no KVM to route them.
+            // Such QEMU ends with a segmentation fault (7.2: msix_set_vector_notifiers) when
+            // another process serves queues that have MSI-X vectors and there is no KVM to route
+            // them.
             device += ",vectors=0";
         } else if *queues > 1 {
             device += &format!(",vectors={}", 2 * queues + 2);

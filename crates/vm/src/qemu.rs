@@ -50,7 +50,8 @@ pub enum QemuError {
 impl Version {
     /// The oldest that has `-netdev stream`.
     pub const OLDEST: Self = Self(7, 2);
-    /// The oldest whose guests have an interrupt for each queue that another process serves, without KVM to route them.
+    /// The oldest whose guests have an interrupt for each queue that another process serves,
+    /// without KVM to route them.
     pub const VECTORS: Self = Self(10, 0);
     /// The oldest that has `-device vfio-user-pci`.
     pub const VFIO_USER: Self = Self(10, 1);
@@ -65,7 +66,8 @@ impl Qemu {
         Self::at_least(named, Version::OLDEST)
     }
 
-    /// Finds the one for guests of our own: one that has [`Version::VECTORS`] if there is any, else as [`Self::find`].
+    /// Finds the one for guests of our own: one that has [`Version::VECTORS`] if there is any, else
+    /// as [`Self::find`].
     ///
     /// # Errors
     /// If there is none.
@@ -73,9 +75,10 @@ impl Qemu {
         Self::at_least(None, Version::VECTORS).or_else(|_| Self::find(None))
     }
 
-    /// Finds a QEMU of that version or a later one: the program that is `named`, here or by `$TOKLAT_QEMU`; else that for
-    /// this machine's architecture on the path; else, if it is missing there or too old, the one that
-    /// `cargo xtask setup` made, `qemu` in the build directory that this program is in, or `target/qemu` here.
+    /// Finds a QEMU of that version or a later one: the program that is `named`, here or by
+    /// `$TOKLAT_QEMU`; else that for this machine's architecture on the path; else, if it is
+    /// missing there or too old, the one that `cargo xtask setup` made, `qemu` in the build
+    /// directory that this program is in, or `target/qemu` here.
     ///
     /// # Errors
     /// If there is none, or what is named is too old.

@@ -117,7 +117,8 @@ impl Qmp {
     }
 }
 
-/// Sends a command at once: QEMU obeys at its closing brace, and may be gone before the newline comes.
+/// Sends a command at once: QEMU obeys at its closing brace, and may be gone before the newline
+/// comes.
 fn say(mut to: impl Write, command: &Value) -> std::io::Result<()> {
     to.write_all(format!("{command}\n").as_bytes())
 }

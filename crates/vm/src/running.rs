@@ -15,7 +15,8 @@ use super::{Machine, Qemu};
 use anyhow::Result;
 use jail::parent_death;
 
-/// A virtual machine; ended at once when dropped, or when the thread that started it ends, even by SIGKILL.
+/// A virtual machine; ended at once when dropped, or when the thread that started it ends, even by
+/// SIGKILL.
 #[derive(Debug)]
 pub struct Running {
     name: String,

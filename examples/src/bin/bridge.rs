@@ -1,4 +1,5 @@
-//! A learning bridge over two ports: `bridge LEFT RIGHT`. Frames between stations of one side stay there.
+//! A learning bridge over two ports: `bridge LEFT RIGHT`. Frames between stations of one side stay
+//! there.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,7 +15,8 @@ const STATIONS: usize = 4096;
 fn forward(from: &mut Port, to: &mut Port, side: usize, at: &mut HashMap<[u8; 6], usize>) -> usize {
     let mut out = to.send(BATCH);
     let mut moved = 0;
-    // No more than there is room for: the rest stays in the ring, and its sender sees the ring fill.
+    // No more than there is room for: the rest stays in the ring, and its sender sees the ring
+    // fill.
     for frame in from.receive(out.room()) {
         let mut addresses = [[0; 6]; 2];
         frame.copy_out(addresses.as_flattened_mut());

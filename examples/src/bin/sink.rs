@@ -15,7 +15,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     while frames < most {
         // Sleeps until a frame comes. The switch wakes a sleeper once per batch.
         port.wait(Interest::READ, Some(Duration::from_secs(1)))?;
-        // Up to 1,024 frames, lent: their bytes lie in memory that this program and the switch share.
+        // Up to 1,024 frames, lent: their bytes lie in memory that this program and the switch
+        // share.
         for frame in port.receive(1024) {
             frames += 1;
             bytes += frame.len() as u64;

@@ -7,7 +7,8 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const CHARACTER_DEVICE: u32 = 0o020_600;
 
-/// An archive in the making. All belongs to root, and time is 0, so that the same input makes the same bytes.
+/// An archive in the making. All belongs to root, and time is 0, so that the same input makes the
+/// same bytes.
 #[derive(Default)]
 pub struct Archive {
     bytes: Vec<u8>,

@@ -1,5 +1,6 @@
-//! The test guest with DPDK, in `target/guest/dpdk`: the same kernel and initramfs, behind which there is a second archive with
-//! testpmd, the driver of the e1000 family, and the kernel's modules that hand a card to programs.
+//! The test guest with DPDK, in `target/guest/dpdk`: the same kernel and initramfs, behind which
+//! there is a second archive with testpmd, the driver of the e1000 family, and the kernel's modules
+//! that hand a card to programs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,8 @@ use crate::tool::command;
 
 /// Its directory here, and that of DPDK's drivers in the guest.
 pub const NAME: &str = "dpdk";
-/// The package with testpmd. Its libraries name what they depend on, among that drivers that testpmd has commands for.
+/// The package with testpmd. Its libraries name what they depend on, among that drivers that
+/// testpmd has commands for.
 const PACKAGE: &str = "dpdk-dev";
 /// Packages that those depend on are taken if their names begin like this.
 const DEPENDENCIES: [&str; 4] = ["lib", "ibverbs-providers", "zlib1g", "linux-image-"];
@@ -57,7 +59,8 @@ fn fetch(target: &Path) -> Result<Vec<PathBuf>> {
     Ok(fetched)
 }
 
-/// The version of DPDK's binary interface, which its packages have in their names: 23 of `librte-ethdev23_22.11.deb`.
+/// The version of DPDK's binary interface, which its packages have in their names: 23 of
+/// `librte-ethdev23_22.11.deb`.
 fn version(package: &Path) -> Result<String> {
     let name = package.file_name().unwrap_or_default().to_string_lossy();
     let name = name.split('_').next().unwrap_or_default();
@@ -94,7 +97,8 @@ fn archive(root: &Path) -> Result<Vec<u8>> {
     Ok(archive.finish())
 }
 
-/// Files such as `pmds-23.0/librte_net_e1000.so.23`, but not the `librte_net_e1000.so.23.0` behind it.
+/// Files such as `pmds-23.0/librte_net_e1000.so.23`, but not the `librte_net_e1000.so.23.0` behind
+/// it.
 fn drivers(dir: &Path) -> Result<Vec<PathBuf>> {
     let dir = find(dir, "pmds-")?;
     let version = dir.to_string_lossy();
@@ -103,7 +107,8 @@ fn drivers(dir: &Path) -> Result<Vec<PathBuf>> {
     DRIVERS.iter().map(|name| first(&dir, &[&format!("{name}{version}")])).collect()
 }
 
-/// The libraries that a program or a library is linked with, and those that they are: the packages have many more.
+/// The libraries that a program or a library is linked with, and those that they are: the packages
+/// have many more.
 fn needed(root: &Path, object: &Path) -> Result<Vec<PathBuf>> {
     let dirs = ["lib", "usr/lib"].map(|lib| root.join(lib).join("x86_64-linux-gnu"));
     let loader = dirs.iter().map(|dir| dir.join(LOADER)).find(|loader| loader.is_file());

@@ -1,4 +1,5 @@
-//! The Linux driver `guest-driver/linux`, built for the test guest's kernel against Debian's headers.
+//! The Linux driver `guest-driver/linux`, built for the test guest's kernel against Debian's
+//! headers.
 
 use std::fs;
 use std::path::Path;
@@ -24,11 +25,12 @@ pub const SOURCES: [(&str, &str); 11] = [
     ("toklat_e1000.h", include_str!("../../../guest-driver/linux/toklat_e1000.h")),
     ("driver.rs", include_str!("driver.rs")),
 ];
-/// Packages that those with headers depend on and that are taken: the kernel's own tools, and libraries of theirs that are
-/// seldom installed.
+/// Packages that those with headers depend on and that are taken: the kernel's own tools, and
+/// libraries of theirs that are seldom installed.
 const HEADERS: [&str; 5] = ["linux-headers-", "linux-kbuild-", "libelf", "libzstd", "zlib1g"];
 
-/// Builds it in `target` for this release of the kernel, such as `6.1.0-56-amd64`; packages are kept in `packages`.
+/// Builds it in `target` for this release of the kernel, such as `6.1.0-56-amd64`; packages are
+/// kept in `packages`.
 pub fn build(apt: &Apt, target: &Path, packages: &Path, release: &str) -> Result<Vec<u8>> {
     let compiler = compiler()?;
     debian::tools(&["make"])?;

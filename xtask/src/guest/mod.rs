@@ -1,9 +1,9 @@
-//! The test guest: a Debian kernel and an initramfs with busybox (ping), iperf3, ethtool, packet generators and our own
-//! driver, made as an ordinary user into `target/guest`.
+//! The test guest: a Debian kernel and an initramfs with busybox (ping), iperf3, ethtool, packet
+//! generators and our own driver, made as an ordinary user into `target/guest`.
 //!
-//! `apt-get download` fetches the packages (where apt has no lists of its own, with lists in `target/guest/apt`), `dpkg-deb`
-//! unpacks them, and what the guest needs of them goes into an archive. Nothing is installed. [`dpdk`] is the same guest with
-//! one more archive.
+//! `apt-get download` fetches the packages (where apt has no lists of its own, with lists in
+//! `target/guest/apt`), `dpkg-deb` unpacks them, and what the guest needs of them goes into an
+//! archive. Nothing is installed. [`dpdk`] is the same guest with one more archive.
 
 mod cpio;
 mod dpdk;
@@ -22,7 +22,8 @@ use crate::tool::{self, command};
 
 /// What is fetched, with the libraries it depends on.
 const PACKAGES: [&str; 4] = ["linux-image-amd64", "busybox-static", "iperf3", "ethtool"];
-/// Packages that those depend on are taken if their names begin like this: the rest is for installing.
+/// Packages that those depend on are taken if their names begin like this: the rest is for
+/// installing.
 const DEPENDENCIES: [&str; 2] = ["lib", "linux-image-"];
 /// Drivers, with what `modinfo` says they depend on.
 const MODULES: [&str; 9] = [
@@ -45,7 +46,8 @@ const VFIO: &str = include_str!("../../guest/vfio");
 const KERNEL: &str = "vmlinuz-";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// Makes it, unless it is there and as this program would make it; and the one with DPDK, which most tests do without.
+/// Makes it, unless it is there and as this program would make it; and the one with DPDK, which
+/// most tests do without.
 pub fn make() -> Result<()> {
     let target = tool::target().join("guest");
     let recipe = recipe();
@@ -125,8 +127,9 @@ fn quiet(program: &str, args: &[&Path]) -> Command {
     command
 }
 
-/// The kernel as the ELF file that a `vmlinuz` unpacks itself to. QEMU boots that too, and without KVM the unpacking takes
-/// longer than all the rest. `None` if the tool to unpack it is missing, or the compression is another.
+/// The kernel as the ELF file that a `vmlinuz` unpacks itself to. QEMU boots that too, and without
+/// KVM the unpacking takes longer than all the rest. `None` if the tool to unpack it is missing, or
+/// the compression is another.
 fn uncompressed(vmlinuz: &[u8]) -> Option<Vec<u8>> {
     const XZ: &[u8] = b"\xfd7zXZ\0";
     const ZSTD: &[u8] = b"\x28\xb5\x2f\xfd";

@@ -66,8 +66,9 @@ impl Bench {
         Ok(())
     }
 
-    /// The sender's turn. A turn of all ports looks at those that send nothing, too: with 1,024 that is most
-    /// of what a burst to one of them costs, and next to nothing of what a flood costs.
+    /// The sender's turn. A turn of all ports looks at those that send nothing, too: with 1,024
+    /// that is most of what a burst to one of them costs, and next to nothing of what a flood
+    /// costs.
     fn turn(&mut self) -> usize {
         self.switch.turn_of(SENDER, Nanos(self.start.elapsed().as_nanos() as u64))
     }

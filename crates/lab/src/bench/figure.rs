@@ -54,9 +54,9 @@ impl Sample {
     }
 }
 
-/// The narrowest interval of two of `values`, as far from either end of their order, in which the median of all
-/// values that there could be lies with a confidence of 95 %; the lowest and the highest if they are too few
-/// for that. Sorts them.
+/// The narrowest interval of two of `values`, as far from either end of their order, in which the
+/// median of all values that there could be lies with a confidence of 95 %; the lowest and the
+/// highest if they are too few for that. Sorts them.
 fn interval(values: &mut [f64]) -> Option<(f64, f64)> {
     values.sort_unstable_by(f64::total_cmp);
     let from_end = from_end(values.len());
@@ -68,8 +68,9 @@ fn from_end(count: usize) -> usize {
     (1..count / 2).take_while(|outside| confidence(count, *outside) >= 0.95).last().unwrap_or(0)
 }
 
-/// With which confidence the median lies between the values that have `outside` others beyond them at either
-/// end: as seldom as `outside` or fewer of `count` coins show heads, the median lies below the lower one.
+/// With which confidence the median lies between the values that have `outside` others beyond them
+/// at either end: as seldom as `outside` or fewer of `count` coins show heads, the median lies
+/// below the lower one.
 fn confidence(count: usize, outside: usize) -> f64 {
     let (mut ways, mut sum) = (1.0, 1.0);
     for heads in 1..=outside {
@@ -112,11 +113,31 @@ pub struct Figure {
     pub peer_interval: Option<(f64, f64)>,
     /// Ours over the peer's, turned so that more is better.
     pub ratio: Option<f64>,
-    /// The interval of the ratios of repetitions that were measured next to each other, widened to hold
-    /// [`ratio`](Self::ratio).
+    /// The interval of the ratios of repetitions that were measured next to each other, widened to
+    /// hold [`ratio`](Self::ratio).
     pub ratio_of_pairs: Option<(f64, f64)>,
     /// What each core did, and what measured the peer.
     pub how: String,
+}
+
+/// What was done, what was noticed meanwhile, and what could not be measured.
+fn how(row: &Row, ours: &Sample, peers: &[Sample], notes: &[String]) -> String {
+    let mut how = row.how.to_owned();
+    if let Some(command) = row.peer.command() {
+        how += &format!("; peer: {command}");
+    }
+    for note in notes {
+        how += &format!("; {note}");
+    }
+    if let Some(reason) = ours.failure() {
+        how += &format!("; not measured: {reason}");
+    }
+    for (at, peer) in peers.iter().enumerate() {
+        if let Some(reason) = peer.failure() {
+            how += &format!("; peer not measured: {}: {reason}", row.peer.name_of(at));
+        }
+    }
+    how
 }
 
 impl Figure {
@@ -140,21 +161,6 @@ impl Figure {
             let (low, high) = interval(&mut pairs)?;
             Some((low.min(ratio), high.max(ratio)))
         });
-        let mut how = row.how.to_owned();
-        if let Some(command) = row.peer.command() {
-            how += &format!("; peer: {command}");
-        }
-        for note in notes {
-            how += &format!("; {note}");
-        }
-        if let Some(reason) = ours.failure() {
-            how += &format!("; not measured: {reason}");
-        }
-        for (at, peer) in peers.iter().enumerate() {
-            if let Some(reason) = peer.failure() {
-                how += &format!("; peer not measured: {}: {reason}", row.peer.name_of(at));
-            }
-        }
         Self {
             id: row.id,
             value: summary.map(|s| s.0),
@@ -167,7 +173,7 @@ impl Figure {
             peer_interval: peer.map(|p| (p.1, p.2)),
             ratio,
             ratio_of_pairs,
-            how,
+            how: how(row, ours, peers, notes),
         }
     }
 

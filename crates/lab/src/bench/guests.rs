@@ -28,7 +28,8 @@ pub enum Way {
 pub enum What {
     /// TCP, in Gb/s.
     Tcp,
-    /// Processor time of the host outside of virtual processors during TCP, in nanoseconds for each byte.
+    /// Processor time of the host outside of virtual processors during TCP, in nanoseconds for each
+    /// byte.
     HostTime,
     /// UDP round trip, in microseconds.
     RoundTrip,

@@ -49,7 +49,8 @@ pub fn throughput(lab: &Lab, len: usize) -> Result<f64> {
     forward(lab, len, None)
 }
 
-/// The same with both ports limited in both directions, in bytes and frames, by more than can be: ns a frame.
+/// The same with both ports limited in both directions, in bytes and frames, by more than can be:
+/// ns a frame.
 pub fn limited(lab: &Lab) -> Result<f64> {
     let bucket =
         Some(TokenBucket { size: TokenBucket::MAX_SIZE, one_time_burst: 0, refill_time: 1 });

@@ -70,7 +70,8 @@ impl Lab {
         &self.cards
     }
 
-    /// Notes something about the row that is being measured; of several under one name the last counts.
+    /// Notes something about the row that is being measured; of several under one name the last
+    /// counts.
     pub fn note(&self, name: &str, text: String) {
         self.notes.borrow_mut().insert(name.to_owned(), text);
     }

@@ -1,5 +1,5 @@
-//! What a figure is compared with: the floor program, runners of other switches, or toklat itself in a
-//! simpler case. Sources and scripts are in this binary, and unpacked where they are run.
+//! What a figure is compared with: the floor program, runners of other switches, or toklat itself
+//! in a simpler case. Sources and scripts are in this binary, and unpacked where they are run.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;

@@ -44,8 +44,8 @@ pub fn beside_idle(lab: &Lab, idle: u32) -> Result<f64> {
     Ok(1e3 / mpps)
 }
 
-/// Nanoseconds of the switch's core per frame (non-empty passes), from one port to `ports` others with
-/// `addresses` addresses, in an order without pattern.
+/// Nanoseconds of the switch's core per frame (non-empty passes), from one port to `ports` others
+/// with `addresses` addresses, in an order without pattern.
 pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     raise_descriptor_limit();
     let mut topology = POLLED.to_owned();
@@ -78,8 +78,8 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
 }
 
-/// As [`uniform`] with 1,024 ports; notes what the floor program takes for two ports and for one, as its many
-/// stand beside that.
+/// As [`uniform`] with 1,024 ports; notes what the floor program takes for two ports and for one,
+/// as its many stand beside that.
 pub fn uniform_beside_floor(lab: &Lab) -> Result<f64> {
     let two = peer::floor(lab, &["scatter", "ports=2", "addresses=2"])?;
     let pair = peer::floor(lab, &["scatter", "ports=1", "addresses=1"])?;
@@ -88,8 +88,8 @@ pub fn uniform_beside_floor(lab: &Lab) -> Result<f64> {
     uniform(lab, 1024, 8000)
 }
 
-/// Sends to random addresses for `time`; receivers are emptied whenever each has got about one frame,
-/// or a batch is sent.
+/// Sends to random addresses for `time`; receivers are emptied whenever each has got about one
+/// frame, or a batch is sent.
 fn scatter(
     sender: &mut Port,
     receivers: &mut [Port],

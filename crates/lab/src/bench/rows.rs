@@ -73,7 +73,8 @@ pub const fn less(
 pub struct Summary {
     /// Its name: what its parts' begin with.
     pub id: &'static str,
-    /// The rows it is made of. It shows the one with the lowest ratio; the first, if they have none.
+    /// The rows it is made of. It shows the one with the lowest ratio; the first, if they have
+    /// none.
     pub parts: &'static [&'static str],
     /// What it is to reach.
     pub bar: &'static str,

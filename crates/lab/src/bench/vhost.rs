@@ -1,4 +1,5 @@
-//! vhost-user ports with DPDK's virtio-user front ends, which poll: no guest's kernel is in the way.
+//! vhost-user ports with DPDK's virtio-user front ends, which poll: no guest's kernel is in the
+//! way.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What the peer acknowledges (RFC 9293, 3.10.7.4, fifth check), and what it selectively acknowledges.
+//! What the peer acknowledges (RFC 9293, 3.10.7.4, fifth check), and what it selectively
+//! acknowledges.
 
 use crate::connection::{CloseReason, Connection, Events, Marks, Phase, Run, State};
 use crate::counters::Drop;
@@ -110,7 +111,8 @@ impl Connection {
             again |= record.retransmitted;
             once |= !record.retransmitted;
         });
-        // What was sent again may have held up what came after it: that says nothing about the path (Karn).
+        // What was sent again may have held up what came after it: that says nothing about the path
+        // (Karn).
         let rtt = rtt.filter(|_| !again);
         send.expired = 0;
         send.rtt.backoff = if once { 0 } else { send.rtt.backoff.saturating_sub(1) };

@@ -128,7 +128,8 @@ impl Connection {
         self.wake(shared);
     }
 
-    /// The application lets go. Data that was not read is a reason to reset (RFC 9293, 3.6.1; RFC 2525, 2.17).
+    /// The application lets go. Data that was not read is a reason to reset (RFC 9293, 3.6.1; RFC
+    /// 2525, 2.17).
     pub fn release(&mut self, shared: &mut Shared, now: Nanos) {
         self.marks.remove(Marks::OWNED);
         self.listener = 0;

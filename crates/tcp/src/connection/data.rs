@@ -188,7 +188,8 @@ impl Connection {
         }
     }
 
-    /// An ACK at the end of the batch for two segments or more, else a delayed one (RFC 9293, 3.8.6.3).
+    /// An ACK at the end of the batch for two segments or more, else a delayed one (RFC 9293,
+    /// 3.8.6.3).
     fn schedule_ack(&mut self, shared: &mut Shared, len: u32, now: Nanos) {
         let receive = &mut self.receive;
         receive.unacked += len;

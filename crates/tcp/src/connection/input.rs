@@ -194,8 +194,9 @@ impl Connection {
         Err(Drop::UnexpectedSyn)
     }
 
-    /// Sends an ACK that tells the peer where this side stands, but not many (RFC 5961, 7). The limit is the
-    /// connection's own: one of all connections would be a side channel (CVE-2016-5696).
+    /// Sends an ACK that tells the peer where this side stands, but not many (RFC 5961, 7). The
+    /// limit is the connection's own: one of all connections would be a side channel
+    /// (CVE-2016-5696).
     pub(super) fn challenge(&mut self, shared: &mut Shared, now: Nanos) {
         let second = (now.0 / Nanos::SECOND) as u32;
         if self.challenge_second != second {

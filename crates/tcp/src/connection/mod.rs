@@ -38,7 +38,8 @@ const QUICK_ACKS: u8 = 16;
 /// Challenge ACKs a second (RFC 5961, 7).
 const CHALLENGES: u8 = 10;
 
-/// The states of RFC 9293, 3.3.2. LISTEN, SYN-RECEIVED of accepted connections and TIME-WAIT have tables of their own.
+/// The states of RFC 9293, 3.3.2. LISTEN, SYN-RECEIVED of accepted connections and TIME-WAIT have
+/// tables of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A SYN was sent.
@@ -398,8 +399,8 @@ impl Connection {
     }
 }
 
-/// Least payload of a segment that is sent, whatever the peer or the path says (RFC 9293, 3.7.1: 536 is the default;
-/// CVE-2019-11479: tiny ones are an attack).
+/// Least payload of a segment that is sent, whatever the peer or the path says (RFC 9293, 3.7.1:
+/// 536 is the default; CVE-2019-11479: tiny ones are an attack).
 pub(crate) const MIN_MSS: u16 = 88;
 
 impl Sender {

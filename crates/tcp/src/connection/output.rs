@@ -63,7 +63,8 @@ impl Connection {
     fn syn_header(&self, shared: &Shared, now: Nanos) -> Header {
         let config = &shared.config;
         let answer = self.state == State::SynReceived;
-        // A SYN that was sent again asks for less: what is in the way may not know ECN (RFC 3168, 6.1.1.1).
+        // A SYN that was sent again asks for less: what is in the way may not know ECN (RFC 3168,
+        // 6.1.1.1).
         let ecn = match answer {
             true => self.has(Marks::ECN),
             false => config.ecn && self.send.rtt.backoff < 2,
@@ -239,7 +240,8 @@ impl Connection {
         if congestion < mss && window > congestion {
             self.marks |= Marks::LIMITED;
         }
-        // A window that never opens for a segment: half of the largest will do (RFC 9293, 3.8.6.2.1).
+        // A window that never opens for a segment: half of the largest will do (RFC 9293,
+        // 3.8.6.2.1).
         let silly = outstanding > 0 || window < send.max_window / 2 || window == 0;
         let last_resort = Piece { seq: send.nxt, len: window.min(unsent), fin: false };
         (!silly && congestion >= window).then_some(last_resort)
@@ -272,7 +274,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Probes of a closed window and of an idle peer: a number that the peer has, so that it answers.
+    /// Probes of a closed window and of an idle peer: a number that the peer has, so that it
+    /// answers.
     fn send_probe(
         &mut self,
         shared: &mut Shared,
@@ -416,7 +419,8 @@ impl Connection {
         window.min(0xffff) as u16
     }
 
-    /// The right edge to announce: it never moves left, and moves right by no silly steps (RFC 9293, 3.8.6.2.2).
+    /// The right edge to announce: it never moves left, and moves right by no silly steps (RFC
+    /// 9293, 3.8.6.2.2).
     pub(super) fn window_edge(&self) -> Seq {
         let receive = &self.receive;
         let free = receive.limit.saturating_sub(receive.buffer.readable() as u32);

@@ -1,4 +1,5 @@
-//! Loss and congestion: what is sent again, and how large the window is (RFC 5681, 6675, 6937, 8985).
+//! Loss and congestion: what is sent again, and how large the window is (RFC 5681, 6675, 6937,
+//! 8985).
 
 use crate::connection::acknowledgment::Progress;
 use crate::connection::timers::Retransmission;
@@ -139,7 +140,8 @@ impl Connection {
         match self.send.phase {
             Phase::Open | Phase::Loss(_) => {
                 let congestion = &self.send.congestion;
-                // What the application or the peer's window limits says nothing about the path (RFC 7661).
+                // What the application or the peer's window limits says nothing about the path (RFC
+                // 7661).
                 let used = self.marks.contains(Marks::LIMITED)
                     || (congestion.window < congestion.threshold
                         && progress.in_flight >= congestion.window / 2);

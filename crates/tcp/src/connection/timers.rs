@@ -79,7 +79,8 @@ impl Timers {
 }
 
 impl Connection {
-    /// Brings the wheel up to date. An entry that is too early stays: it costs a look, not a move for each ACK.
+    /// Brings the wheel up to date. An entry that is too early stays: it costs a look, not a move
+    /// for each ACK.
     pub fn rearm(&mut self, shared: &mut Shared, now: Nanos) {
         let earliest = self.timers.earliest();
         if earliest < self.timers.scheduled {
@@ -175,7 +176,8 @@ impl Connection {
         self.arm_probe(now);
     }
 
-    /// New data was sent: the probe waits for it, the time-out does not (RFC 6298, 5.1; RFC 8985, 7.2).
+    /// New data was sent: the probe waits for it, the time-out does not (RFC 6298, 5.1; RFC 8985,
+    /// 7.2).
     pub fn arm_for_new_data(&mut self, first: bool, now: Nanos) {
         if first || self.timers.retransmission_is_off() {
             return self.arm_retransmission(now);

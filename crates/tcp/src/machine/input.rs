@@ -1,4 +1,5 @@
-//! Segments come in: merged, then found their connection, half-open connection, TIME-WAIT entry or listener.
+//! Segments come in: merged, then found their connection, half-open connection, TIME-WAIT entry or
+//! listener.
 
 use crate::connection::Run;
 use crate::counters::Drop;
@@ -11,8 +12,9 @@ use crate::time::Nanos;
 use crate::time_wait::Waiting;
 
 impl Machine {
-    /// Processes a batch of segments. Neighbours of one flow that follow each other are processed as one, and `app` may
-    /// take their data from where it lies. Answers wait for [`transmit`](Self::transmit).
+    /// Processes a batch of segments. Neighbours of one flow that follow each other are processed
+    /// as one, and `app` may take their data from where it lies. Answers wait for
+    /// [`transmit`](Self::transmit).
     pub fn on_batch(&mut self, batch: &[Segment<'_>], now: Nanos, app: &mut impl Receive) {
         let mut rest = batch;
         while !rest.is_empty() {

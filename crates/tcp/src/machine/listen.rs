@@ -39,7 +39,8 @@ pub(super) struct HalfOpen {
     retries: u8,
 }
 
-/// After a cookie was sent, what fits none is not answered for so long: the start of the stream may have been lost.
+/// After a cookie was sent, what fits none is not answered for so long: the start of the stream may
+/// have been lost.
 const COOKIE_PATIENCE: u64 = 3 * Nanos::SECOND;
 
 const NO_SCALE: u8 = 15;
@@ -64,7 +65,8 @@ impl HalfOpen {
 }
 
 impl Machine {
-    /// Listens at a port, of one local address or of all. At most `backlog` connections wait to be accepted.
+    /// Listens at a port, of one local address or of all. At most `backlog` connections wait to be
+    /// accepted.
     ///
     /// # Errors
     /// [`OpenError::InUse`] if there is a listener at this port.
@@ -128,7 +130,8 @@ impl Machine {
         }
     }
 
-    /// A segment that belongs to no connection. `least` is the lowest initial number that is allowed.
+    /// A segment that belongs to no connection. `least` is the lowest initial number that is
+    /// allowed.
     pub(super) fn on_listener(
         &mut self,
         run: &Run<'_, '_>,
@@ -150,8 +153,8 @@ impl Machine {
         };
         if let Err(reason) = dropped {
             self.shared.counters.count(reason);
-            // The start of a stream is to be sent again: a place may be free then, and what is behind the end of a
-            // handshake cannot be checked against a cookie, but its start can.
+            // The start of a stream is to be sent again: a place may be free then, and what is
+            // behind the end of a handshake cannot be checked against a cookie, but its start can.
             let again = match reason {
                 Drop::AcceptFull | Drop::ConnectionsFull => true,
                 Drop::BadCookie => self.sent_cookie_within(COOKIE_PATIENCE, now),
@@ -325,7 +328,8 @@ impl Machine {
         let mss = cookie::check(secret, &header.flow, irs, iss, now).ok_or(Drop::BadCookie)?;
         let stamp = header.options.timestamp.filter(|_| self.shared.config.timestamps);
         let remembered = match stamp {
-            // The offset is added to the clock before the bits are put in, so the echo has them as they are.
+            // The offset is added to the clock before the bits are put in, so the echo has them as
+            // they are.
             Some(stamp) => cookie::unstamp(stamp.echo, mss),
             None => Remembered { mss, shift: None, sack: false, ecn: false },
         };
@@ -377,7 +381,8 @@ impl Machine {
             self.check_last_ack(&half, header)?;
             self.complete(listener, &half.agreed(now), run, now, app)?;
         } else if self.on_cookie(listener, run, now, app).is_err() {
-            // A SYN may have come twice, and have been answered by a cookie first. This answers neither.
+            // A SYN may have come twice, and have been answered by a cookie first. This answers
+            // neither.
             if !self.sent_cookie_within(COOKIE_PATIENCE, now) {
                 self.shared.reset_for(header, 0);
             }
@@ -437,7 +442,8 @@ impl Machine {
         self.arm_half_open(index, now);
     }
 
-    /// The handshake is done: a connection enters the accept queue, and processes the segment that has ended it.
+    /// The handshake is done: a connection enters the accept queue, and processes the segment that
+    /// has ended it.
     fn complete(
         &mut self,
         listener: u32,

@@ -1,4 +1,5 @@
-//! The machine: all connections of a host, found by keyed hash, visited by work list and timer wheel.
+//! The machine: all connections of a host, found by keyed hash, visited by work list and timer
+//! wheel.
 
 mod input;
 mod listen;
@@ -24,7 +25,8 @@ use crate::time::Nanos;
 use listen::{HalfOpen, Listener};
 pub(crate) use shared::Shared;
 
-/// A connection's handle. It says nothing any more once the connection was closed by the application.
+/// A connection's handle. It says nothing any more once the connection was closed by the
+/// application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     pub(crate) index: u32,
@@ -32,7 +34,8 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// A small number that no other connection has while this one is open: an index for the application's own table.
+    /// A small number that no other connection has while this one is open: an index for the
+    /// application's own table.
     #[must_use]
     pub const fn index(self) -> usize {
         self.index as usize
@@ -45,7 +48,8 @@ pub struct ListenerId(u32);
 
 /// A reader of data that still lies in the frame.
 pub trait Receive {
-    /// Data came in order. Returns how many bytes were taken; the rest is copied and can be read later.
+    /// Data came in order. Returns how many bytes were taken; the rest is copied and can be read
+    /// later.
     fn receive(&mut self, id: ConnId, data: &[u8]) -> usize;
 }
 
@@ -181,8 +185,8 @@ impl Machine {
         codec::parse(packet, verify).map_err(|reason| self.shared.counters.count(reason)).ok()
     }
 
-    /// Parses the beginning of an IP packet of `len` bytes whose checksums need not be looked at; see
-    /// [`codec::parse_front`]. What is wrong with one is counted.
+    /// Parses the beginning of an IP packet of `len` bytes whose checksums need not be looked at;
+    /// see [`codec::parse_front`]. What is wrong with one is counted.
     pub fn parse_front<'p>(&mut self, front: &'p [u8], len: usize) -> Option<(Segment<'p>, usize)> {
         codec::parse_front(front, len).map_err(|reason| self.shared.counters.count(reason)).ok()
     }
@@ -228,8 +232,8 @@ impl Machine {
         }
     }
 
-    /// Opens a connection from `local`, whose port is chosen if it is 0 (RFC 6056, 3.3.3). `tuning`: `None` for that
-    /// of [`Config`].
+    /// Opens a connection from `local`, whose port is chosen if it is 0 (RFC 6056, 3.3.3).
+    /// `tuning`: `None` for that of [`Config`].
     ///
     /// # Errors
     /// [`OpenError`] if the addresses do not fit, the port is in use, or there is no room.
@@ -300,7 +304,8 @@ impl Machine {
         None
     }
 
-    /// Sends `bytes` without copying them: they are referenced until the peer has acknowledged them.
+    /// Sends `bytes` without copying them: they are referenced until the peer has acknowledged
+    /// them.
     ///
     /// # Errors
     /// [`SendError`] and the bytes, if the connection is closed for sending, or its buffer full.
@@ -319,7 +324,8 @@ impl Machine {
     /// Sends a copy of `bytes`; returns how many found room.
     ///
     /// # Errors
-    /// [`SendError::Closed`] if the connection is closed for sending, [`SendError::Full`] if there was no room at all.
+    /// [`SendError::Closed`] if the connection is closed for sending, [`SendError::Full`] if there
+    /// was no room at all.
     pub fn send_slice(&mut self, id: ConnId, bytes: &[u8]) -> Result<usize, SendError> {
         let result = self.with(id, |connection, shared| {
             connection.can_send().then(|| connection.send_slice(shared, bytes))
@@ -338,8 +344,8 @@ impl Machine {
         self.get(id).filter(open).map_or(0, |c| c.room(&self.shared.config))
     }
 
-    /// Lets `read` have the data that came, piece by piece, until it takes less than a piece. Returns how many bytes it
-    /// took.
+    /// Lets `read` have the data that came, piece by piece, until it takes less than a piece.
+    /// Returns how many bytes it took.
     pub fn receive(&mut self, id: ConnId, read: impl FnMut(&[u8]) -> usize) -> usize {
         self.with(id, |connection, shared| connection.receive(shared, read)).unwrap_or(0)
     }
@@ -378,8 +384,8 @@ impl Machine {
         self.with(id, |connection, shared| connection.shut_down(shared));
     }
 
-    /// Lets go of a connection: its stream ends after what was sent, and the handle says nothing any more. If data was
-    /// not read, or comes later, the peer gets a reset.
+    /// Lets go of a connection: its stream ends after what was sent, and the handle says nothing
+    /// any more. If data was not read, or comes later, the peer gets a reset.
     pub fn close(&mut self, id: ConnId, now: Nanos) {
         self.with(id, |connection, shared| connection.release(shared, now));
     }
@@ -425,8 +431,8 @@ impl Machine {
         });
     }
 
-    /// When [`transmit`](Self::transmit) next has something to do, if no segment comes before. It is 0 while work waits,
-    /// also after a `transmit` that found no room: wait for room then.
+    /// When [`transmit`](Self::transmit) next has something to do, if no segment comes before. It
+    /// is 0 while work waits, also after a `transmit` that found no room: wait for room then.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         match self.shared.ready.is_empty() && self.shared.replies.is_empty() {
@@ -435,8 +441,9 @@ impl Machine {
         }
     }
 
-    /// Runs timers that are due, then sends what is to be sent, until nothing is left or `out` is full. Call it at the
-    /// end of each batch, after the application has answered, and at the [`deadline`](Self::deadline).
+    /// Runs timers that are due, then sends what is to be sent, until nothing is left or `out` is
+    /// full. Call it at the end of each batch, after the application has answered, and at the
+    /// [`deadline`](Self::deadline).
     pub fn transmit(&mut self, now: Nanos, out: &mut impl Emit) {
         self.run_timers(now);
         let _ = self.send_replies(out).and_then(|()| self.visit_ready(now, out));
@@ -488,8 +495,9 @@ impl Machine {
         }
     }
 
-    /// The path to a peer takes packets of `mtu` bytes at most: an ICMP message said so, which quotes a segment with
-    /// number `seq` of this flow (RFC 1191; RFC 8201). One that quotes nothing in flight is counted and ignored.
+    /// The path to a peer takes packets of `mtu` bytes at most: an ICMP message said so, which
+    /// quotes a segment with number `seq` of this flow (RFC 1191; RFC 8201). One that quotes
+    /// nothing in flight is counted and ignored.
     pub fn too_big(&mut self, flow: &Flow, seq: crate::Seq, mtu: u16, now: Nanos) {
         let hash = self.shared.secret.table_hash(flow) as u32;
         // RFC 1191, 3; RFC 8200, 5. Less would be an attack.
@@ -504,8 +512,9 @@ impl Machine {
         }
     }
 
-    /// The peer cannot be reached: an ICMP message said so, which quotes a segment with number `seq` of this flow. It
-    /// ends a connection that is being opened; later it is a passing trouble (RFC 5461, 4; RFC 5927, 5.2).
+    /// The peer cannot be reached: an ICMP message said so, which quotes a segment with number
+    /// `seq` of this flow. It ends a connection that is being opened; later it is a passing trouble
+    /// (RFC 5461, 4; RFC 5927, 5.2).
     pub fn unreachable(&mut self, flow: &Flow, seq: crate::Seq) {
         let hash = self.shared.secret.table_hash(flow) as u32;
         let Some(index) = self.connections.find(hash, |c| c.flow == *flow) else { return };

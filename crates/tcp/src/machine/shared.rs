@@ -55,8 +55,8 @@ impl Shared {
         true
     }
 
-    /// Answers a segment that belongs to nothing by a reset (RFC 9293, 3.10.7.1). `len` is what it takes of the
-    /// sequence.
+    /// Answers a segment that belongs to nothing by a reset (RFC 9293, 3.10.7.1). `len` is what it
+    /// takes of the sequence.
     pub fn reset_for(&mut self, header: &Header, len: u32) {
         if header.flags.contains(Flags::RST) {
             return;

@@ -1,4 +1,5 @@
-//! Machines over a channel in virtual time: it loses, delays, reorders, duplicates and corrupts packets, by a seed.
+//! Machines over a channel in virtual time: it loses, delays, reorders, duplicates and corrupts
+//! packets, by a seed.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod script;
@@ -51,7 +52,8 @@ pub fn pattern(stream: u8, at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ stream
 }
 
-/// Gathers packets, as a NIC without offloads would send them: requests of several segments are cut.
+/// Gathers packets, as a NIC without offloads would send them: requests of several segments are
+/// cut.
 #[derive(Default)]
 pub struct Wire {
     pub packets: VecDeque<Vec<u8>>,
@@ -122,7 +124,8 @@ pub struct Badness {
     pub rate: u64,
     /// Bytes that wait for the rate; more are dropped.
     pub queue: u64,
-    /// Packets that find more than this many bytes waiting are marked, if they are ECN-capable; 0 for never.
+    /// Packets that find more than this many bytes waiting are marked, if they are ECN-capable; 0
+    /// for never.
     pub mark: u64,
     /// Acknowledgments without data are lost, too.
     pub lose_acks: bool,
@@ -254,7 +257,8 @@ impl<A: Host, B: Host> Net<A, B> {
         true
     }
 
-    /// Runs until both are done. Panics if that takes longer than `limit` nanoseconds of virtual time.
+    /// Runs until both are done. Panics if that takes longer than `limit` nanoseconds of virtual
+    /// time.
     pub fn run(&mut self, limit: u64) {
         let end = self.now + limit;
         while !(self.a.is_done() && self.b.is_done()) {

@@ -1,5 +1,5 @@
-//! Packet scripts, as packetdrill has them: segments go in, segments are expected. Numbers are relative: ours to our
-//! SYN, the peer's to its own.
+//! Packet scripts, as packetdrill has them: segments go in, segments are expected. Numbers are
+//! relative: ours to our SYN, the peer's to its own.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::VecDeque;
@@ -268,7 +268,8 @@ impl Script {
         assert!(self.out.is_empty(), "{:?}", self.out);
     }
 
-    /// A connection from the peer, accepted; with timestamps if `stamps`. The round trip takes a millisecond.
+    /// A connection from the peer, accepted; with timestamps if `stamps`. The round trip takes a
+    /// millisecond.
     pub fn accepted(config: toklat_tcp::Config, stamps: bool) -> Self {
         let mut script = Self::new(config);
         script.stamps = stamps.then_some(1000);

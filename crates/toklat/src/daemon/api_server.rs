@@ -118,15 +118,6 @@ fn router(to: Arc<Supervisor>) -> Router {
         let reason = format!("There is no {} {}", request.method(), request.uri().path());
         refusal(&ApiError::new(ErrorCode::NotFound, reason, "see /openapi.json"))
     };
-    let other_method = |request: Request| async move {
-        let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
-        let methods = methods(path);
-        let reason = format!("{} is not for {}", request.method(), request.uri().path());
-        let remedy = format!("it is for {methods}; see /openapi.json");
-        let refused = refusal(&ApiError::new(ErrorCode::MethodNotAllowed, reason, remedy));
-        (HeaderValue::try_from(methods).map(|methods| [(ALLOW, methods)]).ok(), refused)
-            .into_response()
-    };
     let mut router = Router::new();
     for route in ROUTES {
         let operation = route.operation;
@@ -151,9 +142,19 @@ fn router(to: Arc<Supervisor>) -> Router {
     }
     router
         .fallback(nothing)
-        .method_not_allowed_fallback(other_method)
+        .method_not_allowed_fallback(|request: Request| async move { other_method(&request) })
         .layer(DefaultBodyLimit::max(MAX_BODY))
         .with_state(to)
+}
+
+/// Refuses a method that a path does not have, and names those that it has.
+fn other_method(request: &Request) -> Response {
+    let path = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+    let methods = methods(path);
+    let reason = format!("{} is not for {}", request.method(), request.uri().path());
+    let remedy = format!("it is for {methods}; see /openapi.json");
+    let refused = refusal(&ApiError::new(ErrorCode::MethodNotAllowed, reason, remedy));
+    (HeaderValue::try_from(methods).map(|methods| [(ALLOW, methods)]).ok(), refused).into_response()
 }
 
 /// What a request says in its path, its query and its condition.

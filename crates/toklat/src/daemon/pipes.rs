@@ -159,24 +159,23 @@ impl Pipes {
             kicks: [eventfd()?, eventfd()?],
             _charges: charges,
             holders: [None, None],
-            lock: Lock::take(self.dir.join(format!("{}{{{}{SUFFIX}", name.0, name.1))).map_err(
-                |e| {
-                    if e == Errno::WOULDBLOCK {
-                        let remedy = "close what is left of it, or use another name";
-                        return refuse(
-                            ErrorCode::Busy,
-                            &name,
-                            "is from before the daemon started",
-                            remedy,
-                        );
-                    }
-                    system("Cannot lock a pipe's file in the runtime directory", e.into())
-                },
-            )?,
+            lock: self.lock(&name)?,
         };
         let opened = pipe.hand_out(hangups, &name, end, client, false)?;
         pipes.insert(name, pipe);
         Ok(opened)
+    }
+
+    /// Takes the file that shows that a pipe exists.
+    fn lock(&self, name: &PipeName) -> Result<Lock, ApiError> {
+        let path = self.dir.join(format!("{}{{{}{SUFFIX}", name.0, name.1));
+        Lock::take(path).map_err(|e| {
+            if e == Errno::WOULDBLOCK {
+                let remedy = "close what is left of it, or use another name";
+                return refuse(ErrorCode::Busy, name, "is from before the daemon started", remedy);
+            }
+            system("Cannot lock a pipe's file in the runtime directory", e.into())
+        })
     }
 
     /// Opens an end of a pipe that exists.

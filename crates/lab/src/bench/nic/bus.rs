@@ -1,7 +1,8 @@
-//! Between the thread of a driver and that of a model: register accesses one way, interrupts the other.
+//! Between the thread of a driver and that of a model: register accesses one way, interrupts the
+//! other.
 //!
-//! Writes are posted, and pass each other never; reads wait for their answer. Nobody makes a system call:
-//! what a way out of a virtual machine costs is added by [`driver::Trapping`].
+//! Writes are posted, and pass each other never; reads wait for their answer. Nobody makes a system
+//! call: what a way out of a virtual machine costs is added by [`driver::Trapping`].
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -116,7 +117,8 @@ impl Bus {
         }
     }
 
-    /// The device's side does not look any more; true if there is something to look at, then it does.
+    /// The device's side does not look any more; true if there is something to look at, then it
+    /// does.
     pub fn sleep(&self) -> bool {
         self.asleep.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -132,8 +134,8 @@ impl Bus {
         self.asleep.0.store(false, Ordering::Relaxed);
     }
 
-    /// The driver's side: writes a doorbell that is memory; true if the device's side sleeps, and is to be
-    /// told by a trap. Buffers need not be told of: it looks before it receives.
+    /// The driver's side: writes a doorbell that is memory; true if the device's side sleeps, and
+    /// is to be told by a trap. Buffers need not be told of: it looks before it receives.
     fn ring(&self, at: u64, value: u32) -> bool {
         let send = at == DOORBELLS[0];
         self.doorbells.0[usize::from(!send)].store(RUNG | u64::from(value), Ordering::Release);
@@ -207,8 +209,9 @@ pub struct Doorbelled<R> {
 }
 
 impl<R: Regs> Doorbelled<R> {
-    /// Writes a doorbell that is memory, whoever writes it; false if it is none. A sleeper is told by a
-    /// write that says nothing: its value might overtake, or be overtaken by, what is in memory.
+    /// Writes a doorbell that is memory, whoever writes it; false if it is none. A sleeper is told
+    /// by a write that says nothing: its value might overtake, or be overtaken by, what is in
+    /// memory.
     #[inline]
     fn is_memory(&mut self, bar: usize, at: u64, value: u32) -> bool {
         let Some(bus) = self.bus.as_ref().filter(|_| DOORBELLS.contains(&at)) else { return false };
@@ -255,8 +258,8 @@ mod tests {
     use super::*;
     use crate::bench::nic::machine::model;
 
-    /// A doorbell that is memory is heard while the worker is awake, and wakes it when it is not: the
-    /// value is the last one written, whichever way the news came.
+    /// A doorbell that is memory is heard while the worker is awake, and wakes it when it is not:
+    /// the value is the last one written, whichever way the news came.
     #[test]
     fn a_doorbell_in_memory_is_never_lost_and_never_goes_back() {
         let (model, _memory) = model(&Config::stock(Chip::Em82540), None).expect("a model");

@@ -1,5 +1,5 @@
-//! Drivers of emulated network cards in this process, by vfio-user, through an isolated switch: real traps
-//! (a message each), no virtual machine.
+//! Drivers of emulated network cards in this process, by vfio-user, through an isolated switch:
+//! real traps (a message each), no virtual machine.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -76,8 +76,8 @@ impl Card {
         Ok(())
     }
 
-    /// Looks at what was done and received, as the driver does: while it is awake it needs no interrupt if
-    /// it has a status block. Returns how many frames came.
+    /// Looks at what was done and received, as the driver does: while it is awake it needs no
+    /// interrupt if it has a status block. Returns how many frames came.
     fn look(&mut self) -> Result<u64> {
         if self.driver.uses_block() {
             self.driver.reclaim();
@@ -195,7 +195,8 @@ pub fn trips(lab: &Lab, variant: Variant) -> Result<(f64, f64)> {
     })
 }
 
-/// Frames a second that one card's driver sends and another's receives, and what that took, in words.
+/// Frames a second that one card's driver sends and another's receives, and what that took, in
+/// words.
 pub fn rate(lab: &Lab, variant: Variant, len: usize) -> Result<(f64, String)> {
     let (time, daemon) = (lab.duration(), lab.daemon(POLLED)?);
     let mut traps = Traps::default();

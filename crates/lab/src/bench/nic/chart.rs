@@ -97,6 +97,12 @@ fn panel(bars: &[&Bar<'_>], top: f64) -> String {
             bar.cost, bar.name, bar.value, bar.unit
         );
     }
+    svg + &legend(&names, top)
+}
+
+/// What the colours mean.
+fn legend(names: &[&str], top: f64) -> String {
+    let mut svg = String::new();
     for (i, name) in names.iter().enumerate() {
         let (x, y) = (LEFT + WIDTH + 10.0, top + 16.0 * i as f64);
         let colour = COLOURS[i % COLOURS.len()];

@@ -25,8 +25,8 @@ impl<F: FnMut() -> u32> Raised for F {
     }
 }
 
-/// Handles what was raised, as a stock driver's interrupt does: all that is done is taken back, all that
-/// was received looked at. Returns how many frames were received.
+/// Handles what was raised, as a stock driver's interrupt does: all that is done is taken back, all
+/// that was received looked at. Returns how many frames were received.
 #[inline]
 pub fn interrupt<R: Regs>(driver: &mut E1000Driver<R>, raised: &mut dyn Raised) -> u64 {
     let vectors = raised.take();
@@ -53,8 +53,8 @@ pub fn prepare<R: Regs>(driver: &E1000Driver<R>, frame: &[u8]) {
     });
 }
 
-/// Sends frames of `len` bytes for `time`, each as a stack hands it over: one at a time, and told to the
-/// NIC at once. Returns how many the NIC is done with, a second.
+/// Sends frames of `len` bytes for `time`, each as a stack hands it over: one at a time, and told
+/// to the NIC at once. Returns how many the NIC is done with, a second.
 pub fn send<R: Regs>(
     driver: &mut E1000Driver<R>,
     raised: &mut dyn Raised,

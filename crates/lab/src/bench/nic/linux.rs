@@ -1,5 +1,5 @@
-//! A Linux guest with a network card, and a program at the other end of its wire: what goes through, and what
-//! the card cost the guest. It boots once for a sample of every figure.
+//! A Linux guest with a network card, and a program at the other end of its wire: what goes
+//! through, and what the card cost the guest. It boots once for a sample of every figure.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -58,7 +58,8 @@ pub enum What {
     Burst,
     /// Such datagrams that the guest receives of a flood, thousands a second.
     Receive,
-    /// Round trip from the far end through the guest's UDP, in microseconds: half of them, and 99 % of them.
+    /// Round trip from the far end through the guest's UDP, in microseconds: half of them, and 99 %
+    /// of them.
     RoundTrip,
     /// As before.
     RoundTrip99,

@@ -44,8 +44,8 @@ pub enum Variant {
     Combining,
     /// Both.
     Both,
-    /// Interrupts have a distance, and the host holds doorbells back for more of them: no trap less, but
-    /// less to do for each.
+    /// Interrupts have a distance, and the host holds doorbells back for more of them: no trap
+    /// less, but less to do for each.
     Held,
     /// A shared status block, and moderation.
     Block(Version),
@@ -287,8 +287,8 @@ fn trap_clock() -> u64 {
 /// What a guest does with its driver, and where its interrupts come from.
 pub type Measure<'a> = Box<dyn FnOnce(&mut Guest, &mut dyn Raised) -> Result<f64> + Send + 'a>;
 
-/// Runs `guest` on core 0 against an 82540EM whose worker is on core 1. Each access costs `trap`, and so
-/// does each interrupt (its delivery and its end).
+/// Runs `guest` on core 0 against an 82540EM whose worker is on core 1. Each access costs `trap`,
+/// and so does each interrupt (its delivery and its end).
 pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> Result<Outcome> {
     let config = variant.config(Chip::Em82540);
     let bus = Bus::new();

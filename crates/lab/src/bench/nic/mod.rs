@@ -5,8 +5,8 @@
 //!        <-------------------------- interrupts -------------------------
 //! ```
 //!
-//! Guests' sides ([`guest`]) are written for any registers: those of a model in this process, and those of
-//! one behind a socket. [`linux`] is another matter: whole Linux guests in QEMU.
+//! Guests' sides ([`guest`]) are written for any registers: those of a model in this process, and
+//! those of one behind a socket. [`linux`] is another matter: whole Linux guests in QEMU.
 
 mod bus;
 mod cards;

@@ -42,8 +42,8 @@ fn alone(chip: Chip, doorbells: Doorbells) -> Result<Alone> {
 /// Turns to do for nothing first.
 const WARM: u32 = 1000;
 
-/// Runs `turn`, which says how long it took for a batch, for `time`: nanoseconds a frame, the median of
-/// turns.
+/// Runs `turn`, which says how long it took for a batch, for `time`: nanoseconds a frame, the
+/// median of turns.
 fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<f64> {
     for _ in 0..WARM {
         turn()?;

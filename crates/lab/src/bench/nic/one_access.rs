@@ -1,4 +1,5 @@
-//! The template: its model alone, and what a frame costs its driver in register accesses, which are counted.
+//! The template: its model alone, and what a frame costs its driver in register accesses, which are
+//! counted.
 
 use std::sync::Arc;
 use std::time::Duration;

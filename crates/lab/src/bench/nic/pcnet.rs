@@ -1,5 +1,5 @@
-//! PCnet: its model alone, and what a frame costs its driver in register accesses, sorted as VMware's paper
-//! sorts them. Accesses are counted: there is no clock in that.
+//! PCnet: its model alone, and what a frame costs its driver in register accesses, sorted as
+//! VMware's paper sorts them. Accesses are counted: there is no clock in that.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -86,8 +86,8 @@ pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
     receiving(&model, &mut driver, len, time)
 }
 
-/// A worker that serves one card in the driver's thread: it looks once every [`GAP`], sleeps when nothing
-/// came for [`LOOK_ON`], and is woken by a demand or by its deadline.
+/// A worker that serves one card in the driver's thread: it looks once every [`GAP`], sleeps when
+/// nothing came for [`LOOK_ON`], and is woken by a demand or by its deadline.
 struct Worker {
     guest: Alone,
     scratch: Scratch,
@@ -153,8 +153,8 @@ impl Worker {
     }
 }
 
-/// Register accesses a frame of a driver that sends bursts of a frame every microsecond and is interrupted as
-/// pcnet32 is, with rings as pcnet32 has them; and the same in words.
+/// Register accesses a frame of a driver that sends bursts of a frame every microsecond and is
+/// interrupted as pcnet32 is, with rings as pcnet32 has them; and the same in words.
 pub fn accesses(way: Way) -> Result<(f64, String)> {
     let (mut worker, frame, mut now) = (Worker::new(way)?, frame(60), Nanos(0));
     // As many bursts go before, so that demands have a rhythm.

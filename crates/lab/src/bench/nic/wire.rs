@@ -1,5 +1,5 @@
-//! The far end of a virtual machine's NIC: a program that gets its frames and sends it some, over a port of
-//! the switch, a stream socket or a tap, in as few calls as each allows.
+//! The far end of a virtual machine's NIC: a program that gets its frames and sends it some, over a
+//! port of the switch, a stream socket or a tap, in as few calls as each allows.
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -92,8 +92,8 @@ impl Wire {
         }
     }
 
-    /// Sends a frame so many times; what a full receiver does not take is lost, but for a stream, which
-    /// waits.
+    /// Sends a frame so many times; what a full receiver does not take is lost, but for a stream,
+    /// which waits.
     pub fn send(&mut self, frame: &[u8], times: usize) -> Result<()> {
         match self {
             Self::Port(port) => {

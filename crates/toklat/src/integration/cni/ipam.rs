@@ -84,6 +84,11 @@ fn run(cni_command: &str, plugin: &str, config: &Map<String, Value>) -> Result<A
         };
         return Ok(Answer::Done(answer.map_err(no_json)?));
     }
+    refused(plugin, text)
+}
+
+/// What a plugin says that refuses: an error of the specification, in JSON.
+fn refused(plugin: &str, text: &[u8]) -> Result<Answer, Failure> {
     let said: Value = serde_json::from_slice(text).unwrap_or_default();
     let word = |field: &str| said[field].as_str().unwrap_or_default().to_owned();
     let code = said["code"].as_u64();

@@ -300,13 +300,7 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     let mut options = kind_options(&machine.nic);
     options.extend(args.port_options(&machine.nic, machine.accelerator)?);
     if args.print {
-        let options = quoted(options.iter().map(OsString::as_os_str));
-        let first = match &given {
-            Some(_) => format!("# {port} is there"),
-            None => format!("# toklat port add {port} {options}"),
-        };
-        writeln!(std::io::stdout().lock(), "{first}\n{line}")?;
-        return Ok(());
+        return print(&port, given.is_some(), &options, &line);
     }
     let stop = session::stop_on_signals()?;
     if given.is_none() {
@@ -321,6 +315,18 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     let status = wait(&mut child, &stop)?;
     drop(watcher);
     ended(status, args.boot.run.is_some())
+}
+
+/// Prints how its port is made, and QEMU's command line.
+fn print(port: &PortName, is_given: bool, options: &[OsString], line: &str) -> Result {
+    let options = quoted(options.iter().map(OsString::as_os_str));
+    let first = if is_given {
+        format!("# {port} is there")
+    } else {
+        format!("# toklat port add {port} {options}")
+    };
+    writeln!(std::io::stdout().lock(), "{first}\n{line}")?;
+    Ok(())
 }
 
 /// The options of `toklat port add` that make its port.
