@@ -44,6 +44,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "dataplane",
             "driver",
             "frame",
+            "guest",
             "jail",
             "link",
             "netring",

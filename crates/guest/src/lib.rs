@@ -35,6 +35,7 @@
 //! | `nic` | [`Nic`], and a ring port as one: [`RingNic`] |
 //! | `input`, `link` | the ways in and out below TCP: ARP, IPv4, ICMP, UDP |
 //! | `stack` | [`Stack`]: a host without an application; a turn is [`poll`](Stack::poll) |
+//! | [`apps`] | applications that examples, benchmarks and fuzz targets share |
 //! | `app`, `guest` | [`App`]: callbacks for each connection; [`Guest`]: a stack that runs one |
 //!
 //! - **Time is an argument.** A turn reads no clock and does not block; [`Guest::run`] is the loop that does both.
@@ -59,6 +60,7 @@
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 mod app;
+pub mod apps;
 mod counters;
 mod guest;
 mod input;

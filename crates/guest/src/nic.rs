@@ -35,7 +35,7 @@ impl<'f> Frame<'f> {
 
     /// Its bytes in one piece.
     #[must_use]
-    pub fn to_vec(&self) -> Vec<u8> {
+    pub fn to_vec(self) -> Vec<u8> {
         let mut bytes = self.front.to_vec();
         self.rest.iter().for_each(|piece| bytes.extend_from_slice(piece));
         bytes
@@ -244,7 +244,9 @@ impl Nic for RingNic {
         const PADDING: [u8; MIN_FRAME] = [0; MIN_FRAME];
         let len = head.len() + payload.len;
         let padding = &PADDING[..MIN_FRAME.saturating_sub(len)];
-        let pieces = std::iter::once(head).chain(payload.pieces.map(|piece| piece));
+        // As long as both live.
+        let shorter = |piece: &'p [u8]| -> &[u8] { piece };
+        let pieces = std::iter::once(head).chain(payload.pieces.map(shorter));
         let slots = len.div_ceil(self.slot_bytes());
         let mut out = self.port.send(slots);
         let pieces = pieces.chain(std::iter::once(padding));

@@ -9,11 +9,9 @@ use netring::Port;
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
-#[path = "../examples/httpd/site.rs"]
-mod site;
 mod world;
 
-use site::Site;
+use guest::apps::site::Site;
 use world::{CLIENT, SERVER, World};
 
 /// What an attacker sends: nonsense, or something that nearly makes sense.

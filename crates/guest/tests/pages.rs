@@ -6,14 +6,10 @@ use frame::OffloadSet;
 use guest::{App, Bytes, Guest, Io, Nanos, RingNic};
 use link::Impairment;
 
-#[path = "../examples/http-load/load.rs"]
-mod load;
-#[path = "../examples/httpd/site.rs"]
-mod site;
 mod world;
 
-use load::{Fetch, Load};
-use site::Site;
+use guest::apps::load::{Fetch, Load};
+use guest::apps::site::Site;
 use world::{CLIENT, SERVER, World};
 
 const WEB: SocketAddrV4 = SocketAddrV4::new(SERVER, 80);

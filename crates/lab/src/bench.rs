@@ -17,6 +17,9 @@ mod peer;
 mod pipe;
 mod ports;
 mod rows;
+mod stacks;
+mod stacks_linux;
+mod stacks_rows;
 mod traffic;
 mod vhost;
 mod vm_rows;
@@ -42,6 +45,8 @@ pub enum BenchCommand {
     Netmap(RowsArgs),
     /// Measure emulated network cards: models, drivers, Linux guests
     Nic(RowsArgs),
+    /// Measure light guests: TCP and web, beside Linux's stack
+    Guest(RowsArgs),
 }
 
 /// Which rows to measure, and how often.
@@ -74,6 +79,7 @@ impl BenchCommand {
         match self {
             Self::Switch(args) => args.run(&[rows::ROWS], global),
             Self::Netmap(args) => args.run(&[netmap::ROWS], global),
+            Self::Guest(args) => args.run(&[stacks_rows::ROWS], global),
             Self::Vm(args) => args.run(&[vm_rows::ROWS], global),
             Self::Nic(args) => {
                 use nic::rows::{ALONE, BY_SOCKET, ONE_ACCESS, PCNET, TABLE};

@@ -13,9 +13,8 @@ use guest::{Guest, Nanos};
 
 #[path = "../host/mod.rs"]
 mod host;
-mod load;
 
-use load::{Fetch, Load};
+use guest::apps::load::{Fetch, Load};
 
 /// Latencies in microseconds.
 fn percentiles(load: &Load) -> String {

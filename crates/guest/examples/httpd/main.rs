@@ -12,9 +12,8 @@ use guest::{Bytes, Guest};
 
 #[path = "../host/mod.rs"]
 mod host;
-mod site;
 
-use site::Site;
+use guest::apps::site::Site;
 
 /// Adds what is in a directory and below it.
 fn read(site: &mut Site, directory: &Path, prefix: &str) -> std::io::Result<()> {

@@ -17,13 +17,8 @@ use frame::Mac;
 use guest::{Bytes, Config, Guest, Nanos, RingNic, Stack};
 use netring::{Port, Region, RegionConfig};
 
-#[path = "../http-load/load.rs"]
-mod load;
-#[path = "../httpd/site.rs"]
-mod site;
-
-use load::{Fetch, Load};
-use site::Site;
+use guest::apps::load::{Fetch, Load};
+use guest::apps::site::Site;
 
 const SLOTS: u32 = 256;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);

@@ -78,5 +78,6 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("toklat-bench-vm", "  toklat bench vm"),
     ("toklat-bench-netmap", "  toklat bench netmap"),
     ("toklat-bench-nic", "  toklat bench nic"),
+    ("toklat-bench-guest", "  toklat bench guest --row guest.tcp"),
     ("toklat-man", "  toklat man /usr/local/share/man/man1"),
 ];

@@ -1,11 +1,14 @@
 //! A load generator for HTTP: each connection sends its next request when the last answer is whole (closed loop).
 
-use guest::{App, Bytes, CloseReason, Io, Nanos};
 use hdrhistogram::Histogram;
+use tcp::{Bytes, CloseReason, Nanos};
+
+use crate::app::{App, Io};
 
 const MAX_HEADERS: usize = 32;
 
 /// The generator, and what it has measured.
+#[derive(Debug)]
 pub struct Load {
     request: Bytes,
     /// Nanoseconds from the turn that sent a request to the turn in which its answer was whole.
@@ -23,7 +26,7 @@ pub struct Load {
 }
 
 /// A connection: when its request was sent, and how much of the answer's body is still to come.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Fetch {
     sent: Nanos,
     body: Option<(bool, u64)>,
@@ -31,6 +34,11 @@ pub struct Fetch {
 
 impl Load {
     /// Asks for `path` of `host`, again and again.
+    ///
+    /// # Panics
+    /// Never: the histogram's bounds are right.
+    #[expect(clippy::expect_used, reason = "constants")]
+    #[must_use]
     pub fn new(host: &str, path: &str) -> Self {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
         // Three digits; up to a minute.

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 
-use guest::{App, Bytes, Io};
+use tcp::Bytes;
+
+use crate::app::{App, Io};
 
 /// Most bytes of a request's head.
 const MAX_HEAD: usize = 8 << 10;
@@ -12,6 +14,7 @@ const MAX_HEADERS: usize = 64;
 const MAX_QUEUED: usize = 1 << 20;
 
 /// A document, and the heads that do not depend on the request.
+#[derive(Debug)]
 struct Document {
     body: Bytes,
     etag: String,
@@ -23,7 +26,7 @@ struct Document {
 }
 
 /// The server: documents by path.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Site {
     documents: HashMap<String, Document>,
     /// Requests that were answered.
@@ -31,7 +34,7 @@ pub struct Site {
 }
 
 /// What a connection has come to.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Session {
     /// The last answer was sent.
     done: bool,

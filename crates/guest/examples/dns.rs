@@ -1,0 +1,37 @@
+//! A DNS responder on a port of a switch: names and addresses from the command line.
+//!
+//!     cargo run --release -p toklat-guest --example dns vale0:dns 10.0.0.5/24 web.example=10.0.0.2 kv.example=10.0.0.4
+
+use std::error::Error;
+
+use guest::apps::dns::Zone;
+
+#[path = "host/mod.rs"]
+mod host;
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let usage = "usage: dns SWITCH:PORT ADDRESS/PREFIX NAME=ADDRESS...";
+    let (port, address) = args.next().zip(args.next()).ok_or(usage)?;
+    let mut zone = Zone::new(60);
+    for word in args {
+        let (name, address) = word.split_once('=').ok_or(usage)?;
+        if !zone.add(name, address.parse()?) {
+            return Err(format!("`{name}` is not a name").into());
+        }
+    }
+    let mut stack = host::open(&port, &address)?;
+    let socket = stack.udp_bind(53)?;
+    println!("{} port 53", stack.address());
+    host::serve(&mut stack, |stack, now| {
+        let mut served = false;
+        while let Some((from, query)) = stack.udp_receive(socket) {
+            if let Some(answer) = zone.answer(&query) {
+                // What finds no room is lost, as datagrams may be.
+                let _ = stack.udp_send(socket, from, &answer, now);
+            }
+            served = true;
+        }
+        (served, None)
+    })
+}

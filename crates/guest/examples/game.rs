@@ -1,0 +1,73 @@
+//! The load of a game: a server that sends the state of the world to all players fifty times a second, or so many players.
+//!
+//!     cargo run --release -p toklat-guest --example game vale0:game 10.0.0.6/24
+//!     cargo run --release -p toklat-guest --example game vale0:players 10.0.0.7/24 10.0.0.6:26000 [PLAYERS [SECONDS]]
+
+use std::error::Error;
+use std::net::SocketAddrV4;
+
+use guest::apps::game::{Client, Server, TICK};
+use guest::{Nanos, RingNic, Stack};
+
+#[path = "host/mod.rs"]
+mod host;
+
+const PORT: u16 = 26000;
+
+type Fallible = Result<(), Box<dyn Error>>;
+
+fn server(stack: &mut Stack<RingNic>) -> Fallible {
+    let (mut server, socket) = (Server::default(), stack.udp_bind(PORT)?);
+    println!("{} port {PORT}", stack.address());
+    host::serve(stack, |stack, now| {
+        let mut came = false;
+        while let Some((from, input)) = stack.udp_receive(socket) {
+            server.input(from, &input, now);
+            came = true;
+        }
+        let due = server.tick(now, |to, update| {
+            // What finds no room is lost, as datagrams may be.
+            let _ = stack.udp_send(socket, to, update, now);
+        });
+        (came, Some(due))
+    })
+}
+
+fn players(stack: &mut Stack<RingNic>, to: SocketAddrV4, count: u16, seconds: u64) -> Fallible {
+    let sockets: Result<Vec<_>, _> = (0..count).map(|i| stack.udp_bind(1024 + i)).collect();
+    let sockets = sockets?;
+    let mut players: Vec<Client> = (0..count).map(|_| Client::default()).collect();
+    let (mut due, mut end) = (Nanos(0), None);
+    host::serve_until(stack, |stack, now| {
+        let mut came = false;
+        for (player, socket) in players.iter_mut().zip(&sockets) {
+            while let Some((_, update)) = stack.udp_receive(*socket) {
+                came |= player.update(&update, now);
+            }
+            if due <= now {
+                let _ = stack.udp_send(*socket, to, &player.input(now), now);
+            }
+        }
+        due = if due <= now { now + TICK } else { due };
+        let end = *end.get_or_insert(now + seconds * Nanos::SECOND);
+        (came, Some(due.min(end)), now >= end)
+    })?;
+    let sum = |of: fn(&Client) -> u64| players.iter().map(of).sum::<u64>();
+    let mut delays: Vec<u64> = players.iter().map(|player| player.delay).collect();
+    delays.sort_unstable();
+    let median = delays.get(delays.len() / 2).map_or(0, |delay| delay / 1000);
+    let (updates, missed) = (sum(|player| player.updates), sum(|player| player.missed));
+    println!("{count} players: {updates} updates, {missed} missed, input to update {median} us");
+    Ok(())
+}
+
+fn main() -> Fallible {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let usage = "usage: game SWITCH:PORT ADDRESS/PREFIX [SERVER:PORT [PLAYERS [SECONDS]]]";
+    let [port, address, rest @ ..] = &args[..] else { return Err(usage.into()) };
+    let mut stack = host::open(port, address)?;
+    let Some(to) = rest.first() else { return server(&mut stack) };
+    let count = rest.get(1).map_or(Ok(64), |word| word.parse())?;
+    let seconds = rest.get(2).map_or(Ok(5), |word| word.parse())?;
+    players(&mut stack, to.parse()?, count, seconds)
+}

@@ -1,0 +1,81 @@
+//! Bulk data over TCP: a source that always has more, and a sink that counts.
+
+use tcp::{Bytes, CloseReason};
+
+use crate::app::{App, Io};
+
+/// Bytes that the source sends at once.
+const PIECE: usize = 64 << 10;
+
+/// What an end of a bulk transfer does with data.
+#[derive(Debug, Default)]
+pub struct Bulk {
+    /// What the source sends, again and again; empty in a sink.
+    piece: Bytes,
+    /// Where the application's copy of received data goes, if it makes one.
+    buffer: Vec<u8>,
+    /// The source copies each piece, as a program does that writes from a buffer of its own.
+    copies: bool,
+    /// Bytes that came.
+    pub received: u64,
+    /// Connections that were made.
+    pub made: u64,
+    /// Connections that ended.
+    pub lost: u64,
+}
+
+impl Bulk {
+    /// A source. With `copies`, each piece is copied into a new buffer first.
+    #[must_use]
+    pub fn source(copies: bool) -> Self {
+        Self { piece: vec![0x5a; PIECE].into(), copies, ..Self::default() }
+    }
+
+    /// A sink. With `copies`, it copies what comes into a buffer of its own.
+    #[must_use]
+    pub fn sink(copies: bool) -> Self {
+        Self { buffer: vec![0; PIECE], copies, ..Self::default() }
+    }
+
+    fn send(&self, io: &mut Io<'_>) {
+        match self.copies {
+            true => io.send(Bytes::copy_from_slice(&self.piece)),
+            false => io.send(self.piece.clone()),
+        }
+    }
+}
+
+impl App for Bulk {
+    type Conn = ();
+
+    fn accepted(&mut self, io: &mut Io<'_>) {
+        self.connected(&mut (), io);
+    }
+
+    fn connected(&mut self, _: &mut (), io: &mut Io<'_>) {
+        self.made += 1;
+        if !self.piece.is_empty() {
+            self.send(io);
+        }
+    }
+
+    fn data(&mut self, _: &mut (), _: &mut Io<'_>, data: &[u8]) -> usize {
+        if self.copies {
+            for piece in data.chunks(self.buffer.len().max(1)) {
+                if let Some(place) = self.buffer.get_mut(..piece.len()) {
+                    place.copy_from_slice(piece);
+                }
+            }
+        }
+        self.received += data.len() as u64;
+        data.len()
+    }
+
+    fn drained(&mut self, _: &mut (), io: &mut Io<'_>) {
+        self.send(io);
+    }
+
+    fn closed(&mut self, _: (), _: Option<CloseReason>) {
+        self.lost += 1;
+    }
+}

@@ -1,0 +1,8 @@
+//! Applications that programs, benchmarks and fuzz targets share; the examples run them.
+
+pub mod bulk;
+pub mod dns;
+pub mod game;
+pub mod kv;
+pub mod load;
+pub mod site;

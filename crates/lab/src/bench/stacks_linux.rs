@@ -1,0 +1,223 @@
+//! What light guests are compared with: Linux's own stack, between two network namespaces at a bridge.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use jail::parent_death;
+use rustix::process::{Pid, Signal, kill_process};
+
+use super::lab::Lab;
+
+/// Two namespaces with an interface each, and one with the bridge between them; gone when dropped.
+struct Hosts {
+    name: String,
+    algorithm: String,
+}
+
+/// A program that ends with the measurement.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+fn done(command: &mut Command) -> Result<Output> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.with_context(|| format!("{name} is missing"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{name} failed: {}", said.trim());
+    Ok(output)
+}
+
+fn ip(words: &str) -> Result<Output> {
+    done(Command::new("ip").args(words.split(' ')))
+}
+
+impl Hosts {
+    /// Hosts 10.9.0.1 and 10.9.0.2, with offloads or without. They use cubic, as the guests do.
+    fn new(offloads: bool) -> Result<Self> {
+        ensure!(rustix::process::geteuid().is_root(), "network namespaces are root's to make");
+        let name = format!("toklat-peer-{}", std::process::id());
+        let mut hosts = Self { name: name.clone(), algorithm: String::new() };
+        for end in ["a", "b", "br"] {
+            ip(&format!("netns add {name}-{end}"))?;
+        }
+        let br = format!("{name}-br");
+        ip(&format!("-n {br} link add br0 type bridge stp_state 0"))?;
+        ip(&format!("-n {br} link set br0 up"))?;
+        for (end, host) in [("a", 1), ("b", 2)] {
+            let of = format!("{name}-{end}");
+            ip(&format!("-n {br} link add {end}0 type veth peer name eth0 netns {of}"))?;
+            ip(&format!("-n {br} link set {end}0 master br0 up"))?;
+            ip(&format!("-n {of} addr add 10.9.0.{host}/24 dev eth0"))?;
+            ip(&format!("-n {of} link set eth0 up"))?;
+            ip(&format!("-n {of} link set lo up"))?;
+            hosts.algorithm = hosts.use_cubic(end)?;
+            if !offloads {
+                hosts.without_offloads(end, "eth0")?;
+                hosts.without_offloads("br", &format!("{end}0"))?;
+            }
+        }
+        // Until the other host answers.
+        let answers = || done(&mut hosts.run("a", "ping -c 1 -W 1 10.9.0.2")).is_ok();
+        ensure!((0..10).any(|_| answers()), "the hosts do not reach each other");
+        Ok(hosts)
+    }
+
+    /// A command in a namespace.
+    fn run(&self, end: &str, words: &str) -> Command {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &format!("{}-{end}", self.name)]);
+        command.args(words.split(' ')).stdin(Stdio::null());
+        command
+    }
+
+    fn start(&self, end: &str, words: &str) -> Result<Running> {
+        let mut command = self.run(end, words);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = parent_death::signal(&mut command, Signal::TERM).spawn()?;
+        Ok(Running(child))
+    }
+
+    /// Returns what is used: where cubic is not there, another.
+    fn use_cubic(&self, end: &str) -> Result<String> {
+        const NAME: &str = "net.ipv4.tcp_congestion_control";
+        let _ = done(&mut self.run(end, &format!("sysctl -qw {NAME}=cubic")));
+        let used = done(&mut self.run(end, &format!("sysctl -n {NAME}")))?;
+        Ok(String::from_utf8_lossy(&used.stdout).trim().to_owned())
+    }
+
+    fn without_offloads(&self, end: &str, device: &str) -> Result<()> {
+        done(&mut self.run(end, &format!("ethtool -K {device} tso off gso off gro off tx off")))?;
+        Ok(())
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for end in ["a", "b", "br"] {
+            let _ = ip(&format!("netns del {}-{end}", self.name));
+        }
+    }
+}
+
+/// Gb/s of iperf3, a second of its two ends' time on a core; both are on core 0.
+fn iperf3(lab: &Lab, offloads: bool) -> Result<f64> {
+    lab.once_missing("iperf3", || {
+        let hosts = Hosts::new(offloads)?;
+        lab.note("congestion", format!("iperf3 over veth and bridge, {}", hosts.algorithm));
+        let _server = hosts.start("b", "taskset -c 0 iperf3 -s -1")?;
+        std::thread::sleep(Duration::from_millis(300));
+        let client = format!("taskset -c 0 iperf3 -c 10.9.0.2 -J -t {}", time(lab));
+        let told = done(&mut hosts.run("a", &client))?;
+        let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
+        let end = &told["end"];
+        let number = |value: &serde_json::Value| value.as_f64().context("iperf3 says no number");
+        let bits = number(&end["sum_received"]["bits_per_second"])?;
+        let cpu = &end["cpu_utilization_percent"];
+        let percent = number(&cpu["host_total"])? + number(&cpu["remote_total"])?;
+        ensure!(percent > 0.0, "iperf3 says that it took no time");
+        Ok(bits / 1e9 * 100.0 / percent)
+    })
+}
+
+/// Whole seconds of a peer's run.
+fn time(lab: &Lab) -> u64 {
+    if lab.seconds() < 0.5 { 1 } else { 2 }
+}
+
+/// With segmentation, checksum and merging by the kernel.
+pub fn offloads(lab: &Lab) -> Result<f64> {
+    iperf3(lab, true)
+}
+
+/// Without.
+pub fn plain(lab: &Lab) -> Result<f64> {
+    iperf3(lab, false)
+}
+
+/// Seconds that the processes of a namespace's nginx workers have had, in user and kernel.
+fn cpu_of(pids: &[u32]) -> f64 {
+    let ticks = |pid: &u32| -> Option<u64> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        let rest = stat.rsplit_once(')')?.1;
+        let mut words = rest.split_whitespace().skip(11);
+        Some(words.next()?.parse::<u64>().ok()? + words.next()?.parse::<u64>().ok()?)
+    };
+    pids.iter().filter_map(ticks).sum::<u64>() as f64 / 100.0
+}
+
+/// Seconds that children of this process that have ended have had.
+fn cpu_of_children() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks =
+        rest.split_whitespace().skip(13).take(2).filter_map(|word| word.parse::<u64>().ok());
+    ticks.sum::<u64>() as f64 / 100.0
+}
+
+/// nginx with documents of one length in memory.
+struct Nginx {
+    hosts: Hosts,
+    _server: Running,
+    workers: Vec<u32>,
+    _dir: tempfile::TempDir,
+}
+
+impl Nginx {
+    fn start(lab: &Lab, len: usize) -> Result<Self> {
+        let hosts = Hosts::new(true)?;
+        let dir = tempfile::Builder::new().prefix("nginx").tempdir_in(lab.dir())?;
+        let path = |name: &str| -> PathBuf { dir.path().join(name) };
+        std::fs::write(path("page"), vec![b'x'; len])?;
+        let (root, pid) = (dir.path().display(), path("pid"));
+        let text = format!(
+            "user root; worker_processes 1; worker_cpu_affinity 10; daemon off; pid {};\n\
+             error_log {root}/errors; events {{ worker_connections 1024; }}\n\
+             http {{ sendfile on; tcp_nopush on; tcp_nodelay on; access_log off;\n\
+             keepalive_requests 100000000; open_file_cache max=100; open_file_cache_valid 600s;\n\
+             server {{ listen 10.9.0.2:80; root {root}; }} }}\n",
+            pid.display()
+        );
+        std::fs::write(path("nginx.conf"), text)?;
+        let config = path("nginx.conf");
+        let server = hosts.start("b", &format!("nginx -c {}", config.display()))?;
+        let asked = || done(&mut hosts.run("a", "curl -sf -o /dev/null http://10.9.0.2/page"));
+        let mut tries = 0;
+        while let Err(error) = asked() {
+            tries += 1;
+            ensure!(tries < 50, "nginx is missing, or does not answer: {error}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let master = std::fs::read_to_string(&pid)?.trim().to_owned();
+        let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children"))?;
+        let workers = children.split_whitespace().filter_map(|pid| pid.parse().ok()).collect();
+        Ok(Self { hosts, _server: server, workers, _dir: dir })
+    }
+
+    /// Pages a second that nginx and wrk have at full load of the busier one's core.
+    fn pages(&self, lab: &Lab, connections: usize) -> Result<f64> {
+        let (before, children) = (cpu_of(&self.workers), cpu_of_children());
+        let time = time(lab);
+        let words = format!("taskset -c 0 wrk -t1 -c{connections} -d{time} http://10.9.0.2/page");
+        let told = done(&mut self.hosts.run("a", &words))?;
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let requests = told.lines().find_map(|line| line.trim().split_once(" requests in "));
+        let requests: f64 = requests.context("wrk says no number")?.0.trim().parse()?;
+        let (server, load) = (cpu_of(&self.workers) - before, cpu_of_children() - children);
+        lab.note("nginx", format!("nginx had {server:.2} s, wrk {load:.2} s on their cores"));
+        ensure!(server.max(load) > 0.0, "neither took any time");
+        Ok(requests / server.max(load))
+    }
+}
+
+/// Pages of `len` bytes a second, from nginx on core 1 to wrk on core 0.
+pub fn pages(lab: &Lab, len: usize) -> Result<f64> {
+    lab.once_missing("nginx", || Nginx::start(lab, len)?.pages(lab, 16))
+}
