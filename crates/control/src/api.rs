@@ -19,6 +19,7 @@
 //! ```
 
 mod change;
+mod drops;
 mod error;
 mod fdb;
 mod quota;
@@ -27,6 +28,7 @@ mod sflow;
 mod stats;
 
 pub use change::{Action, Change, Setting};
+pub use drops::{Dropped, DroppedFrame};
 pub use error::{ApiError, ErrorCode, system};
 pub use fdb::{FdbEntry, FdbFlush, NewFdbEntry};
 pub use quota::{Limit, Limits, NoLimit, Quota, QuotaInfo, Quotas, Usage, UserQuota};

@@ -291,6 +291,20 @@ impl Observer {
         Self { recorder, which, next, unfinished: None, missed: 0 }
     }
 
+    /// An observer that goes on where one was that said this of its [place](Self::place).
+    #[must_use]
+    pub fn resume(recorder: Shared<Recorder>, which: Recorded, place: u64) -> Self {
+        let next = place >> 1;
+        let unfinished = (place & 1 != 0).then_some(next);
+        Self { recorder, which, next, unfinished, missed: 0 }
+    }
+
+    /// Where it is, for one that goes on later.
+    #[must_use]
+    pub fn place(&self) -> u64 {
+        self.next << 1 | u64::from(self.unfinished == Some(self.next))
+    }
+
     /// Hands every new record to `to`, at most [`RECORDS`] of them.
     pub fn read(&mut self, mut to: impl FnMut(Record)) {
         let ring = self.recorder.ring(self.which);

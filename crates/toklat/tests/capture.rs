@@ -2,10 +2,12 @@
 
 mod daemon;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use daemon::frames::{frame, send, until_traffic_flows};
 use daemon::{Daemon, skip, wait};
 use toklat::tools::pcap;
 
@@ -176,4 +178,65 @@ fn tshark_captures_at_a_port() {
         "{lines} {}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+/// Objective: frames that are dropped are captured, each with the reason as its comment, and nothing else is.
+///
+/// Steps: `cap --drops` watches a switch; a port that reads nothing gets more than its ring holds; a port sends to itself and
+/// what it may not; tshark reads the comments.
+#[test]
+fn dropped_frames_are_captured_with_their_reason() {
+    if Command::new("tshark").arg("--version").output().is_err() {
+        return skip(
+            "dropped_frames_are_captured_with_their_reason",
+            "tshark is missing; as root: apt-get install tshark",
+        );
+    }
+    let mut daemon = Daemon::start();
+    daemon.apply(
+        "[switch.vale0.port.a]\n[switch.vale0.port.b]\n[switch.vale0.port.c.vlan]\naccess = 5",
+    );
+    let (mut a, mut b) = (daemon.open("vale0:a").unwrap(), daemon.open("vale0:b").unwrap());
+    let mut c = daemon.open("vale0:c").unwrap();
+    let mut number = 0;
+    until_traffic_flows(&mut a, &mut b, &mut number);
+    let file = daemon.dir().join("drops.pcapng");
+    let mut cap = daemon.tool(&["cap", "vale0", "--drops", "--count", "8", "-w"]);
+    cap.arg(&file);
+    let mut child = cap.stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
+    said.find(|line| line.as_ref().unwrap().contains("capturing what is dropped"))
+        .unwrap()
+        .unwrap();
+    // To itself, and what is too short: before any receiver.
+    send(&mut a, &frame(1, 1, 0));
+    send(&mut a, &[0; 13]);
+    let tagged: Vec<u8> = [&frame(3, 1, 0)[..12], &[0x81, 0, 0, 7], &frame(3, 1, 0)[12..]].concat();
+    send(&mut c, &tagged);
+    // More than the receiver's ring holds.
+    let full = |daemon: &Daemon| daemon.counters("b")["out_drops"]["full"].as_u64().unwrap_or(0);
+    daemon.wait_for("a full ring", |daemon| {
+        let missing = 5u64.saturating_sub(full(daemon));
+        for n in 0..missing {
+            send(&mut a, &frame(1, 2, n));
+        }
+        missing == 0
+    });
+    let status = wait(&mut child, daemon::PATIENCE).expect("cap ends after eight frames");
+    assert!(status.success());
+    let read = ["-T", "fields", "-e", "frame.comment", "-e", "frame.len", "-r"];
+    let output = Command::new("tshark").args(read).arg(&file).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 8, "{text}");
+    for line in [
+        "dropped: same_port, from vale0:a\t64",
+        "dropped: runt, from vale0:a\t13",
+        "dropped: vlan, from vale0:c\t68",
+        "dropped: full at vale0:b, from vale0:a\t64",
+    ] {
+        assert!(lines.contains(&line), "no {line:?} in {text}");
+    }
+    // What is delivered is no drop: the ring's own frames are not among them.
+    assert_eq!(lines.iter().filter(|line| line.contains("full")).count(), 5, "{text}");
 }

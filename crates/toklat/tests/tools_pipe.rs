@@ -164,7 +164,9 @@ fn capture(frames: usize, gap: Duration) -> Recording {
     for i in 0..frames {
         let (at, len) = (Duration::from_secs(1_000_000) + gap * i as u32, 60 + i);
         let bytes = &vec![i as u8; len];
-        writer.frame(&Captured { at, direction: Direction::Sent, len, bytes }).unwrap();
+        writer
+            .frame(&Captured { at, direction: Direction::Sent, len, bytes, comment: None })
+            .unwrap();
     }
     pcap::read(&file[..]).unwrap()
 }

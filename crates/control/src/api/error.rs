@@ -38,14 +38,14 @@ impl ErrorCode {
     pub const fn status(self) -> u16 {
         match self {
             Self::BadRequest => 400,
-            Self::Forbidden | Self::NeedsPrivilege => 403,
+            Self::Forbidden | Self::NeedsPrivilege | Self::Limit => 403,
             Self::NotFound => 404,
             Self::MethodNotAllowed => 405,
             Self::TooLarge => 413,
             Self::Exists | Self::Busy => 409,
             Self::Stale => 412,
             Self::System => 500,
-            Self::Limit | Self::DataProcess => 503,
+            Self::DataProcess => 503,
         }
     }
 }

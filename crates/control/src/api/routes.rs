@@ -38,6 +38,9 @@ pub enum Operation {
     FlushFdb,
     /// Removes one address; `?vlan=` names its VLAN.
     DeleteFdb,
+    /// Frames that were dropped since `?since=`, or from now on: replies `Dropped`. They are recorded for five seconds after
+    /// each such question.
+    ListDrops,
     /// Counters of all switches, or of `?switch=`: replies `Stats`.
     GetStats,
     /// Replies a list of `PipeInfo`.
@@ -109,6 +112,8 @@ routes! {
     POST "/v1/switches/{switch}/fdb/flush" FlushFdb ("FdbFlush") -> "" false
         "Forgets learned addresses.";
     DELETE "/v1/switches/{switch}/fdb/{mac}" DeleteFdb ("") -> "" false "Removes an address.";
+    GET "/v1/switches/{switch}/drops" ListDrops ("") -> "Dropped" false
+        "Frames that were dropped since a place (`?since=`), with the reason; recorded while somebody asks.";
     GET "/v1/stats" GetStats ("") -> "Stats" false "Counters of switches, ports and workers.";
     GET "/v1/pipes" ListPipes ("") -> "PipeInfo" true "All pipes.";
     GET "/v1/quotas" GetQuotas ("") -> "QuotaInfo" false "What users hold, and may hold.";

@@ -247,6 +247,10 @@ async fn answer(
             let vlan = params.get("vlan").map(|vlan| number(vlan)).transpose()?;
             done(to.switch(switch)?.lock().await.delete_fdb(mac, vlan).await)
         }
+        Operation::ListDrops => {
+            let since = params.get("since").map(|since| number(since)).transpose()?;
+            reply(&to.switch(switch)?.lock().await.dropped(since))
+        }
         Operation::GetStats => reply(&to.stats(params.get("switch").map(String::as_str)).await?),
         Operation::ListPipes => reply(&to.list_pipes()),
         Operation::GetQuotas => reply(&to.quotas()),

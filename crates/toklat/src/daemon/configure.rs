@@ -136,7 +136,7 @@ impl Supervisor {
     /// There is none, the patch makes no sense, or the change needs clients to be gone.
     pub async fn patch_switch(&self, name: &str, patch: &Value) -> Result<SwitchInfo, ApiError> {
         let mut topology = self.topology.lock().await;
-        let old = configured_switch(&topology, name)?;
+        let old = configured_switch(&topology, name, self.handle(name).is_some())?;
         let spec: SwitchSpec = merged(&SwitchSpec { port: BTreeMap::new(), ..old.clone() }, patch)?;
         if !spec.port.is_empty() {
             let reason = "Ports are not changed with their switch";
@@ -206,7 +206,8 @@ impl Supervisor {
     pub async fn add_port(&self, switch: &str, new: NewPort) -> Result<PortInfo, ApiError> {
         check_name(&new.name, PORT_NAME)?;
         let mut topology = self.topology.lock().await;
-        let SwitchSpec { config, user, .. } = configured_switch(&topology, switch)?;
+        let SwitchSpec { config, user, .. } =
+            configured_switch(&topology, switch, self.handle(switch).is_some())?;
         let name = format!("{switch}:{}", new.name);
         check_port(&name, &new.spec, config)?;
         check_owner(&name, new.spec.owner, *user)?;
@@ -317,18 +318,28 @@ impl Supervisor {
     }
 }
 
-fn configured_switch<'t>(topology: &'t Topology, name: &str) -> Result<&'t SwitchSpec, ApiError> {
-    topology.switch.get(name).ok_or_else(|| not_configured(name))
+/// A switch as configured; `runs` if there is one of that name, which clients may have made.
+fn configured_switch<'t>(
+    topology: &'t Topology,
+    name: &str,
+    runs: bool,
+) -> Result<&'t SwitchSpec, ApiError> {
+    topology.switch.get(name).ok_or_else(|| not_configured(name, runs))
 }
 
 pub(super) fn spec_of<'t>(
     topology: &'t mut Topology,
     name: &str,
 ) -> Result<&'t mut SwitchSpec, ApiError> {
-    topology.switch.get_mut(name).ok_or_else(|| not_configured(name))
+    topology.switch.get_mut(name).ok_or_else(|| not_configured(name, false))
 }
 
-fn not_configured(name: &str) -> ApiError {
+fn not_configured(name: &str, runs: bool) -> ApiError {
+    if runs {
+        let reason = format!("{name} is there only as long as programs have ports of it open");
+        let remedy = format!("keep it: toklat switch add {name}; then say this again");
+        return ApiError::new(ErrorCode::NotFound, reason, remedy);
+    }
     let reason = format!("No switch {name} is configured");
     ApiError::new(ErrorCode::NotFound, reason, format!("add it: toklat switch add {name}"))
 }

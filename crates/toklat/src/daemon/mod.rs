@@ -29,6 +29,7 @@ mod namespace;
 mod netmap;
 pub(crate) mod open;
 mod openapi;
+mod overview;
 mod pipes;
 mod process;
 mod quota;

@@ -294,6 +294,26 @@ const TYPES: &[(&str, Shape)] = &[
     ),
     ("NewFdbEntry", Object(&[("mac", "Mac"), ("vlan?", "Vlan?"), ("port", "string")])),
     ("FdbFlush", Object(&[("port?", "string?"), ("vlan?", "Vlan?")])),
+    (
+        "Dropped",
+        Object(&[
+            ("next", "integer"),
+            ("missed", "integer"),
+            ("now_ns", "integer"),
+            ("frames", "[DroppedFrame]"),
+        ]),
+    ),
+    (
+        "DroppedFrame",
+        Object(&[
+            ("at_ns", "integer"),
+            ("from", "string"),
+            ("by", "string?"),
+            ("reason", "string"),
+            ("len", "integer"),
+            ("head", "string"),
+        ]),
+    ),
     ("Stats", Object(&[("at_ns", "integer"), ("switches", "[SwitchStats]")])),
     (
         "SwitchStats",

@@ -16,6 +16,7 @@ use super::hangups::{Gone, WatchId};
 use super::mistake;
 use super::netmap::{self, Netmap};
 use super::open::Written;
+use super::overview::Overview;
 use super::pipes::Pipes;
 use super::sflow;
 use super::store::{Configured, Store};
@@ -38,6 +39,7 @@ pub struct Supervisor {
     pub(super) topology: AsyncMutex<Configured>,
     store: Store,
     switches: Mutex<BTreeMap<String, Handle>>,
+    pub(super) overviews: Mutex<BTreeMap<String, Overview>>,
     pub(super) pipes: Pipes,
     pub(super) netmap: Netmap,
     stop: watch::Sender<Option<Stop>>,
@@ -56,6 +58,7 @@ impl Supervisor {
             environment: Arc::new(environment),
             topology: AsyncMutex::default(),
             switches: Mutex::default(),
+            overviews: Mutex::default(),
             pipes,
             netmap: Netmap::default(),
             stop: watch::Sender::new(None),
@@ -104,6 +107,12 @@ impl Supervisor {
             }
         }
         None
+    }
+
+    /// All switches, with their names.
+    fn named_handles(&self) -> Vec<(String, Handle)> {
+        let switches = locked(&self.switches);
+        switches.iter().map(|(name, handle)| (name.clone(), Arc::clone(handle))).collect()
     }
 
     /// The switch of this name.
@@ -262,6 +271,7 @@ impl Supervisor {
     pub(super) async fn drop_switch(&self, switch: &mut Switch) {
         switch.remove().await;
         locked(&self.switches).remove(&switch.name);
+        locked(&self.overviews).remove(&switch.name);
     }
 
     async fn data_process_gone(&self, name: &str, watch: WatchId) {
@@ -307,12 +317,12 @@ impl Supervisor {
     /// There is no such switch.
     pub async fn stats(&self, only: Option<&str>) -> Result<Stats, ApiError> {
         let handles = match only {
-            Some(name) => vec![self.switch(name)?],
-            None => self.handles(),
+            Some(name) => vec![(name.to_owned(), self.switch(name)?)],
+            None => self.named_handles(),
         };
         let mut switches = Vec::new();
-        for handle in handles {
-            switches.push(handle.lock().await.stats());
+        for (name, handle) in handles {
+            switches.push(self.overview(&name, &handle).await.stats());
         }
         Ok(Stats { at_ns: monotonic_ns(), switches })
     }
@@ -320,9 +330,9 @@ impl Supervisor {
     /// What the daemon says of itself.
     pub async fn status(&self) -> Status {
         let mut ports = 0;
-        let handles = self.handles();
-        for handle in &handles {
-            ports += handle.lock().await.ports().len();
+        let handles = self.named_handles();
+        for (name, handle) in &handles {
+            ports += self.overview(name, handle).await.ports.len();
         }
         Status {
             version: env!("CARGO_PKG_VERSION").into(),

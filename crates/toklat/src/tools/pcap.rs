@@ -42,6 +42,8 @@ pub struct Captured<'a> {
     pub len: usize,
     /// As many of them as are at hand.
     pub bytes: &'a [u8],
+    /// What is to be said of it.
+    pub comment: Option<&'a str>,
 }
 
 /// Where captured frames go.
@@ -100,12 +102,14 @@ impl<W: Write> Output for CaptureWriter<W> {
             Direction::Received => 1,
             Direction::Sent => 2,
         };
+        let comment = frame.comment.into_iter();
+        let comment = comment.map(|text| EnhancedPacketOption::Comment(text.into()));
         let packet = EnhancedPacketBlock {
             interface_id: 0,
             timestamp: frame.at,
             original_len: frame.len as u32,
             data: Cow::Borrowed(&frame.bytes[..frame.bytes.len().min(self.snaplen)]),
-            options: vec![EnhancedPacketOption::Flags(flags)],
+            options: comment.chain([EnhancedPacketOption::Flags(flags)]).collect(),
         };
         self.writer.write_pcapng_block(packet).map(drop).map_err(into_io)
     }
@@ -141,7 +145,9 @@ mod tests {
         for (at, len) in [(0, 60), (7, 61), (1_000_000_007, 1514)] {
             let at = START + Duration::from_nanos(at);
             let bytes = &vec![len as u8; len];
-            writer.frame(&Captured { at, direction: Direction::Sent, len, bytes }).unwrap();
+            writer
+                .frame(&Captured { at, direction: Direction::Sent, len, bytes, comment: None })
+                .unwrap();
         }
         let recording = read(&file[..]).unwrap();
         let at = |i| recording.frame(i).0.as_nanos();
@@ -156,7 +162,7 @@ mod tests {
         let mut writer = CaptureWriter::new(&mut file, "x", 64).unwrap();
         for len in [1514, 60] {
             let (at, direction, bytes) = (START, Direction::Received, &vec![1; len]);
-            writer.frame(&Captured { at, direction, len, bytes }).unwrap();
+            writer.frame(&Captured { at, direction, len, bytes, comment: None }).unwrap();
         }
         let recording = read(&file[..]).unwrap();
         assert_eq!((recording.len(), recording.skipped()), (1, 1));

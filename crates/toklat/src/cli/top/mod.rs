@@ -107,6 +107,7 @@ fn press(view: &mut View, key: KeyEvent) -> bool {
         KeyCode::Char('/') => view.begin_filter(),
         KeyCode::Char('r') => view.sort_by(Sort::Rate),
         KeyCode::Char('s') => view.sort_next(),
+        KeyCode::Char('g') | KeyCode::Enter => view.graph(),
         KeyCode::Char('p' | ' ') => view.pause(),
         KeyCode::Up | KeyCode::Char('k') => view.scroll(-1),
         KeyCode::Down | KeyCode::Char('j') => view.scroll(1),

@@ -1,5 +1,7 @@
 //! What `top` shows: the screen, made of rates. No terminal, no daemon, no clock.
 
+mod history;
+
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -9,6 +11,7 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Paragraph, Row, Table};
 
+use self::history::History;
 use super::super::rates::{Flow, PortRates, Rates, WorkerRates};
 use super::super::stats::drop_rates;
 use crate::api::PortState;
@@ -87,14 +90,19 @@ pub struct View {
     typing: bool,
     /// The keys are shown.
     help: bool,
+    /// What ports did.
+    history: History,
+    /// That of the first port of the list is shown.
+    graphs: bool,
 }
 
 /// What keys do.
-const HELP: [(&str, &str); 9] = [
+const HELP: [(&str, &str); 10] = [
     ("q, Esc", "quit"),
     ("s", "sort by the next of: in, out, drops, name, rate (in and out)"),
     ("r", "sort by rate"),
     ("/", "show only ports with this in their names; Esc shows all"),
+    ("g, enter", "the history of the first port of the list; always there if only one is shown"),
     ("p, space", "pause, and go on"),
     ("arrows, j, k", "move the list of ports"),
     ("PgUp, PgDn", "move it by a page"),
@@ -116,12 +124,15 @@ impl View {
             filter: String::new(),
             typing: false,
             help: false,
+            history: History::new(),
+            graphs: false,
         }
     }
 
     /// Shows these rates, unless it is paused.
     pub fn update(&mut self, mut rates: Rates) {
         self.failure = None;
+        self.history.add(&rates);
         if !self.paused {
             self.sort.sort(&mut rates.ports);
             self.rates = Some(rates);
@@ -149,6 +160,11 @@ impl View {
     /// Shows what keys do, or leaves that.
     pub const fn help(&mut self) {
         self.help = !self.help;
+    }
+
+    /// Shows the history of the first port of the list, or leaves that.
+    pub const fn graph(&mut self) {
+        self.graphs = !self.graphs;
     }
 
     /// True while keys leave the help.
@@ -219,10 +235,12 @@ impl View {
         let none = Rates::default();
         let shown = rates.as_ref().unwrap_or(&none);
         let workers = worker_lines(shown, area.height);
-        let [head, worker_area, port_area, foot] = Layout::vertical([
+        let graphs = (self.graphs || self.count(shown) == 1) && area.height >= 14 && !self.help;
+        let [head, worker_area, port_area, graph_area, foot] = Layout::vertical([
             Constraint::Length(if area.height >= 6 { 2 } else { 1 }),
             Constraint::Length(workers),
             Constraint::Fill(1),
+            Constraint::Length(if graphs { 5 } else { 0 }),
             Constraint::Length(u16::from(area.height >= 4)),
         ])
         .areas(area);
@@ -237,7 +255,11 @@ impl View {
         } else {
             let ports = shown.ports.iter().filter(|port| self.shows(port));
             let ports = ports.skip(self.first_row).take(self.rows);
-            frame.render_widget(port_table(ports, port_area), port_area);
+            frame.render_widget(port_table(ports.clone(), port_area), port_area);
+            if let Some(port) = ports.clone().next().filter(|_| graphs) {
+                let lines = self.history.lines(port, graph_area.width);
+                frame.render_widget(Paragraph::new(lines), graph_area);
+            }
         }
         frame.render_widget(Paragraph::new(self.footline(shown)), foot);
         self.rates = rates;

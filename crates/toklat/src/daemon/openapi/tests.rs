@@ -209,6 +209,16 @@ fn the_table_of_types_is_what_the_types_are() {
     full("Applied", Applied { changes: vec![change] });
     let client = Client { pid: 1, uid: 2 };
     full("SflowInfo", sflow());
+    let frame = DroppedFrame {
+        at_ns: 1,
+        from: name(),
+        by: Some(name()),
+        reason: name(),
+        len: 60,
+        head: name(),
+    };
+    full("DroppedFrame", frame.clone());
+    full("Dropped", Dropped { next: 1, missed: 1, now_ns: 1, frames: vec![frame] });
     full(
         "SwitchInfo",
         SwitchInfo {

@@ -6,13 +6,11 @@ use dataplane::state::{Standing, State};
 use frame::{Mac, VlanId};
 
 use super::super::open;
+use super::super::overview::Overview;
 use super::super::process::DataProcess;
 use super::super::supervisor::monotonic_ns;
 use super::{Port, Switch};
-use crate::api::{
-    ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, PortStats, SwitchInfo,
-    SwitchStats,
-};
+use crate::api::{ApiError, ErrorCode, FdbFlush, NewFdbEntry, PortInfo, PortState, SwitchInfo};
 
 impl Switch {
     /// Forgets learned addresses.
@@ -153,20 +151,15 @@ impl Switch {
         }
     }
 
-    /// What the API counts of it.
+    /// What readers of its counters need.
     #[must_use]
-    pub fn stats(&self) -> SwitchStats {
-        let ports = self.ports.values().map(|port| PortStats {
-            name: port.name.clone(),
-            id: port.id,
-            state: self.state_of(port),
-            counters: self.view.port(port.id).map(|p| p.snapshot()).unwrap_or_default(),
-        });
-        SwitchStats {
+    pub fn overview(&self) -> Overview {
+        let ports = self.ports.values();
+        Overview {
             name: self.name.clone(),
-            totals: self.view.switch().snapshot(),
-            ports: ports.collect(),
-            workers: self.view.workers(self.config.workers.len()),
+            view: self.view.clone(),
+            ports: ports.map(|port| (port.name.clone(), port.id, self.state_of(port))).collect(),
+            workers: self.config.workers.len(),
         }
     }
 }

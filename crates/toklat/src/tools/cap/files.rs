@@ -207,7 +207,13 @@ mod tests {
             if files.is_complete(at) {
                 break;
             }
-            let frame = Captured { at, direction: Direction::Sent, len: 1000, bytes: &[1; 1000] };
+            let frame = Captured {
+                at,
+                direction: Direction::Sent,
+                len: 1000,
+                bytes: &[1; 1000],
+                comment: None,
+            };
             files.frame(&frame).unwrap();
         }
         files.flush().unwrap();

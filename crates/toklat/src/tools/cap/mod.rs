@@ -1,5 +1,6 @@
 //! `toklat cap`: captures what a port sends and receives.
 
+mod drops;
 pub mod extcap;
 mod files;
 
@@ -18,6 +19,7 @@ use self::files::Files;
 pub use self::files::Rotation;
 use super::pcap::{CaptureWriter, Captured, Direction, Output};
 use super::session::{Idler, Meter, RunArgs, Session, Volume, now};
+use control::name::Name;
 use control::{Global, UsageError};
 
 /// Options of `toklat cap`.
@@ -27,11 +29,15 @@ use control::{Global, UsageError};
     after_help = "Examples:\n  \
         toklat cap vale0:p1 -w - | wireshark -k -i -\n  \
         toklat cap vale0:p1 -w ring.pcapng -C 100 -W 10\n  \
-        toklat cap vale0:p1 -w vale0-%Y%m%d-%H%M%S.pcapng -G 3600"
+        toklat cap vale0:p1 -w vale0-%Y%m%d-%H%M%S.pcapng -G 3600\n  \
+        toklat cap vale0 --drops"
 )]
 pub struct CapArgs {
-    /// The port to watch, such as vale0:p1
+    /// The port to watch, such as vale0:p1; with --drops a switch, too
     port: String,
+    /// Frames that were dropped, each with the reason: the first 128 bytes of them
+    #[arg(long)]
+    drops: bool,
     /// Write pcapng to this file, or with - to standard output; else print a line for each frame
     #[arg(short, long, value_name = "FILE")]
     write: Option<PathBuf>,
@@ -58,11 +64,19 @@ const SLOTS: u32 = 4096;
 /// # Errors
 /// If the port cannot be watched, or the file cannot be written.
 pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
-    let to_stdout = args.write.as_ref().is_some_and(|path| path.as_os_str() == "-");
     ensure!(
-        !to_stdout || !args.rotation.is_wanted(),
+        !is_to_stdout(args) || !args.rotation.is_wanted(),
         UsageError("-C and -G begin new files; name one with -w, not standard output")
     );
+    ensure!(
+        args.drops || !matches!(args.port.parse(), Ok(Name::Switch(_))),
+        UsageError("a whole switch is watched with --drops; else name a port, such as vale0:p1")
+    );
+    if args.drops {
+        let frames = drops::capture(args, global, || output(args))?;
+        eprintln!("{frames} dropped frames captured at {}", args.port);
+        return Ok(());
+    }
     let monitor = match (args.tx, args.rx) {
         (true, _) => Monitor::Sent,
         (_, true) => Monitor::Received,
@@ -70,25 +84,35 @@ pub fn run(args: &CapArgs, global: &Global) -> anyhow::Result<()> {
     };
     let open = netring::Open::new(&args.port).slots(SLOTS).directory(global.dir()).monitor(monitor);
     let mut port = open.open().with_context(|| format!("Cannot watch {}", args.port))?;
-    let to: Box<dyn Output> = match &args.write {
-        None => Box::new(Lines::new(std::io::stdout().lock())),
-        Some(_) if to_stdout => {
-            Box::new(CaptureWriter::new(std::io::stdout().lock(), &args.port, args.snaplen)?)
-        }
-        Some(path) if args.rotation.is_wanted() => {
-            Box::new(Files::new(&args.rotation, path, &args.port, args.snaplen))
-        }
-        Some(path) => {
-            let file =
-                File::create(path).with_context(|| format!("Cannot write {}", path.display()))?;
-            Box::new(CaptureWriter::new(BufWriter::new(file), &args.port, args.snaplen)?)
-        }
-    };
+    let to = output(args)?;
     // A line for each frame is progress enough.
     let run = RunArgs { quiet: args.run.quiet || args.write.is_none(), ..args.run.clone() };
     let frames = capture(&run, args.snaplen, &mut port, to)?;
     eprintln!("{frames} frames captured at {}", args.port);
     Ok(())
+}
+
+fn is_to_stdout(args: &CapArgs) -> bool {
+    args.write.as_ref().is_some_and(|path| path.as_os_str() == "-")
+}
+
+/// Where captured frames go.
+fn output(args: &CapArgs) -> anyhow::Result<Box<dyn Output + '_>> {
+    let of = &args.port;
+    Ok(match &args.write {
+        None => Box::new(Lines::new(std::io::stdout().lock())),
+        Some(_) if is_to_stdout(args) => {
+            Box::new(CaptureWriter::new(std::io::stdout().lock(), of, args.snaplen)?)
+        }
+        Some(path) if args.rotation.is_wanted() => {
+            Box::new(Files::new(&args.rotation, path, of, args.snaplen))
+        }
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("Cannot write {}", path.display()))?;
+            Box::new(CaptureWriter::new(BufWriter::new(file), of, args.snaplen)?)
+        }
+    })
 }
 
 /// Captures until it is time to end; returns how many frames.
@@ -147,7 +171,13 @@ pub fn take(
         let sent = frame.flags() & TXMON != 0;
         let direction = if sent { Direction::Sent } else { Direction::Received };
         let kept = frame.copy_out(buffer);
-        to.frame(&Captured { at, direction, len: frame.len(), bytes: &buffer[..kept] })?;
+        to.frame(&Captured {
+            at,
+            direction,
+            len: frame.len(),
+            bytes: &buffer[..kept],
+            comment: None,
+        })?;
         volume += Volume { frames: 1, bytes: frame.len() as u64 };
     }
     Ok(volume)
@@ -179,6 +209,9 @@ impl<W: Write> Output for Lines<W> {
         // Writing to a string does not fail.
         let _ = write!(self.line, "{h:02}:{m:02}:{s:02}.{nanos:09} {arrow} ");
         describe(frame.bytes, frame.len, &mut self.line);
+        if let Some(comment) = frame.comment {
+            let _ = write!(self.line, ", {comment}");
+        }
         self.line.push('\n');
         self.to.write_all(self.line.as_bytes())
     }
@@ -313,7 +346,9 @@ mod tests {
         let mut lines = Lines::new(&mut out);
         let at = Duration::new(86_400 + 3_723, 42);
         for direction in [Direction::Sent, Direction::Received] {
-            lines.frame(&Captured { at, direction, len: 60, bytes: &[0; 60] }).unwrap();
+            lines
+                .frame(&Captured { at, direction, len: 60, bytes: &[0; 60], comment: None })
+                .unwrap();
         }
         lines.flush().unwrap();
         drop(lines);

@@ -145,3 +145,33 @@ fn a_daemon_that_went_away_is_said() {
     view.update(Rates::default());
     assert!(screen(&mut view, 80, 10)[0].starts_with(" no ports"));
 }
+
+#[test]
+fn a_ports_history_is_a_bar_for_each_reading() {
+    let mut view = View::new(Sort::Name, Duration::from_secs(1));
+    for (second, frames) in [0, 1000, 3000, 3000, 11_000].windows(2).enumerate() {
+        let second = second as u64;
+        let names = ["p1", "p2"];
+        let before = stats(second, &names, frames[0]);
+        view.update(Rates::between(&before, &stats(second + 1, &names, frames[1])));
+    }
+    let shown = |view: &mut View| {
+        let lines = screen(view, 80, 20);
+        lines
+            .iter()
+            .position(|line| line.contains("in the last"))
+            .map(|at| lines[at..at + 4].to_vec())
+    };
+    assert_eq!(shown(&mut view), None, "until it is asked for");
+    view.graph();
+    let lines = shown(&mut view).unwrap();
+    assert_eq!(lines[0], " vale0:p1 in the last 4 readings");
+    assert!(lines[1].starts_with(" in ") && lines[1].ends_with(" ▁▂ █"), "{lines:?}");
+    assert!(lines[2].starts_with(" out ") && lines[3].starts_with(" dropped "), "{lines:?}");
+    view.graph();
+    "p2".chars().for_each(|typed| view.filter(Some(typed)));
+    let lines = shown(&mut view).unwrap();
+    assert!(lines[0].starts_with(" vale0:p2"), "the only one that is shown: {lines:?}");
+    // A small screen has no room for it.
+    assert!(screen(&mut view, 80, 13).iter().all(|line| !line.contains("in the last")));
+}

@@ -1,0 +1,62 @@
+//! What readers of counters need of a switch, without its lock.
+//!
+//! A switch is locked while its data process is asked, which may take long. Counters lie in state memory, which anybody may
+//! read; only names and states of ports are the switch's. A reader that finds the switch locked takes those as they were
+//! when it was last free.
+
+use dataplane::config::PortId;
+use dataplane::state::State;
+
+use super::locked;
+use super::supervisor::{Handle, Supervisor};
+use crate::api::{PortState, PortStats, SwitchStats};
+
+/// A switch as it was when it was last free.
+#[derive(Clone, Debug)]
+pub struct Overview {
+    /// Its name.
+    pub name: String,
+    /// Its counters, as they are.
+    pub view: State,
+    /// Its ports.
+    pub ports: Vec<(String, PortId, PortState)>,
+    /// How many workers it has.
+    pub workers: usize,
+}
+
+impl Overview {
+    /// What is counted.
+    pub fn stats(&self) -> SwitchStats {
+        let ports = self.ports.iter().map(|(name, id, state)| PortStats {
+            name: name.clone(),
+            id: *id,
+            state: *state,
+            counters: self.view.port(*id).map(|port| port.snapshot()).unwrap_or_default(),
+        });
+        SwitchStats {
+            name: self.name.clone(),
+            totals: self.view.switch().snapshot(),
+            ports: ports.collect(),
+            workers: self.view.workers(self.workers),
+        }
+    }
+}
+
+impl Supervisor {
+    /// A switch as readers see it. Waits for its lock only if it was never seen free.
+    pub(super) async fn overview(&self, name: &str, handle: &Handle) -> Overview {
+        let known = || locked(&self.overviews).get(name).cloned();
+        let overview = match handle.try_lock() {
+            Ok(switch) => switch.overview(),
+            Err(_) => match known() {
+                Some(known) => return known,
+                None => handle.lock().await.overview(),
+            },
+        };
+        // One that is gone meanwhile is not kept.
+        if self.handle(name).is_some() {
+            locked(&self.overviews).insert(name.into(), overview.clone());
+        }
+        overview
+    }
+}
