@@ -218,20 +218,7 @@ const TYPES: &[(&str, Shape)] = &[
             ("config", "SwitchSpec"),
         ]),
     ),
-    (
-        "SflowInfo",
-        Object(&[
-            ("collector", "string"),
-            ("rate", "integer"),
-            ("polling_s", "integer"),
-            ("sub_agent", "integer"),
-            ("samples", "integer"),
-            ("missed", "integer"),
-            ("datagrams", "integer"),
-            ("refused", "integer"),
-            ("failure?", "string?"),
-        ]),
-    ),
+    ("SflowInfo", Object(observed::SFLOW_INFO)),
     ("Walls", Object(&[("standing", "[string]"), ("refused", "[RefusedWall]")])),
     ("RefusedWall", Object(&[("wall", "string"), ("reason", "string")])),
     ("SwitchState", Words(&["running", "restarting", "failed"])),
@@ -294,26 +281,8 @@ const TYPES: &[(&str, Shape)] = &[
     ),
     ("NewFdbEntry", Object(&[("mac", "Mac"), ("vlan?", "Vlan?"), ("port", "string")])),
     ("FdbFlush", Object(&[("port?", "string?"), ("vlan?", "Vlan?")])),
-    (
-        "Dropped",
-        Object(&[
-            ("next", "integer"),
-            ("missed", "integer"),
-            ("now_ns", "integer"),
-            ("frames", "[DroppedFrame]"),
-        ]),
-    ),
-    (
-        "DroppedFrame",
-        Object(&[
-            ("at_ns", "integer"),
-            ("from", "string"),
-            ("by", "string?"),
-            ("reason", "string"),
-            ("len", "integer"),
-            ("head", "string"),
-        ]),
-    ),
+    ("Dropped", Object(observed::DROPPED)),
+    ("DroppedFrame", Object(observed::DROPPED_FRAME)),
     ("Stats", Object(&[("at_ns", "integer"), ("switches", "[SwitchStats]")])),
     (
         "SwitchStats",
@@ -669,5 +638,6 @@ fn name_pattern(max: usize) -> Value {
     json!({ "type": "string", "pattern": format!("^[A-Za-z0-9][A-Za-z0-9._-]{{0,{}}}$", max - 1) })
 }
 
+mod observed;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,32 @@
+//! The types of what is observed of a switch: samples and drops.
+
+/// What was sent to a collector.
+pub(super) const SFLOW_INFO: &[(&str, &str)] = &[
+    ("collector", "string"),
+    ("rate", "integer"),
+    ("polling_s", "integer"),
+    ("sub_agent", "integer"),
+    ("samples", "integer"),
+    ("missed", "integer"),
+    ("datagrams", "integer"),
+    ("refused", "integer"),
+    ("failure?", "string?"),
+];
+
+/// Frames that were dropped.
+pub(super) const DROPPED: &[(&str, &str)] = &[
+    ("next", "integer"),
+    ("missed", "integer"),
+    ("now_ns", "integer"),
+    ("frames", "[DroppedFrame]"),
+];
+
+/// One of them.
+pub(super) const DROPPED_FRAME: &[(&str, &str)] = &[
+    ("at_ns", "integer"),
+    ("from", "string"),
+    ("by", "string?"),
+    ("reason", "string"),
+    ("len", "integer"),
+    ("head", "string"),
+];
