@@ -12,6 +12,30 @@ use crate::tool;
 
 /// Circles that are known, each by the files in it. One that grows is a new one.
 const KNOWN: &[(&str, &[&str])] = &[
+    ("dataplane", &["attach::guest", "attach::virtio"]),
+    ("pcap", &["capture", "interface", "reader"]),
+    (
+        "preload",
+        &[
+            "capture",
+            "capture::hooks",
+            "capture::list",
+            "device",
+            "epoll",
+            "extmem",
+            "fds",
+            "fork",
+            "hooks",
+            "packet",
+            "packet::hooks",
+            "packet::names",
+            "packet::route",
+            "poll",
+            "real",
+            "select",
+            "user",
+        ],
+    ),
     (
         "dataplane",
         &[

@@ -1,5 +1,5 @@
-//! The rows of `toklat bench netmap`: programs that know netmap's or libpcap's interface alone, through the
-//! library of `toklat run`.
+//! The rows of `toklat bench netmap`: programs that know netmap's or libpcap's interface alone,
+//! through the library of `toklat run`.
 
 use std::path::PathBuf;
 use std::process::Command;
