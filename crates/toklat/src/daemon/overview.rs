@@ -7,8 +7,6 @@
 use dataplane::config::PortId;
 use dataplane::state::State;
 
-use super::locked;
-use super::supervisor::{Handle, Supervisor};
 use crate::api::{PortState, PortStats, SwitchStats};
 
 /// A switch as it was when it was last free.
@@ -39,24 +37,5 @@ impl Overview {
             ports: ports.collect(),
             workers: self.view.workers(self.workers),
         }
-    }
-}
-
-impl Supervisor {
-    /// A switch as readers see it. Waits for its lock only if it was never seen free.
-    pub(super) async fn overview(&self, name: &str, handle: &Handle) -> Overview {
-        let known = || locked(&self.overviews).get(name).cloned();
-        let overview = match handle.try_lock() {
-            Ok(switch) => switch.overview(),
-            Err(_) => match known() {
-                Some(known) => return known,
-                None => handle.lock().await.overview(),
-            },
-        };
-        // One that is gone meanwhile is not kept.
-        if self.handle(name).is_some() {
-            locked(&self.overviews).insert(name.into(), overview.clone());
-        }
-        overview
     }
 }

@@ -346,6 +346,39 @@ impl Supervisor {
         }
     }
 
+    /// A switch as readers see it. Waits for its lock only if it was never seen free.
+    pub(super) async fn overview(&self, name: &str, handle: &Handle) -> Overview {
+        let known = || locked(&self.overviews).get(name).cloned();
+        let overview = match handle.try_lock() {
+            Ok(switch) => switch.overview(),
+            Err(_) => match known() {
+                Some(known) => return known,
+                None => handle.lock().await.overview(),
+            },
+        };
+        // One that is gone meanwhile is not kept.
+        if self.handle(name).is_some() {
+            locked(&self.overviews).insert(name.into(), overview.clone());
+        }
+        overview
+    }
+
+    /// Sends samples for ever; sleeps while no switch is sampled.
+    pub async fn export_samples(self: Arc<Self>) {
+        let agents = Arc::clone(&self.environment.agents);
+        loop {
+            let mut any = false;
+            for handle in self.handles() {
+                // One that is locked now has its turn at the next look.
+                any |= handle.try_lock().map_or(true, |mut switch| switch.send_samples());
+            }
+            match any {
+                true => tokio::time::sleep(sflow::PAUSE).await,
+                false => agents.wake.notified().await,
+            }
+        }
+    }
+
     /// Asks the daemon to stop.
     pub fn ask_to_stop(&self, how: Stop) {
         self.stop.send_replace(Some(how));

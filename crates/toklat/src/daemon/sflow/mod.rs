@@ -18,11 +18,10 @@ use tokio::sync::Notify;
 
 use self::datagram::{CountersSample, Datagram, FlowSample, output};
 use super::locked;
-use super::supervisor::Supervisor;
 use crate::api::{Collector, SflowInfo, SwitchSpec};
 
 /// How often samples are sent; the specification asks for a second at most.
-const PAUSE: Duration = Duration::from_millis(100);
+pub const PAUSE: Duration = Duration::from_millis(100);
 /// After an error, the socket is made again after so long.
 const RETRY: Duration = Duration::from_secs(1);
 /// Bits of an interface's number that are its port's.
@@ -53,7 +52,7 @@ impl Settings {
 #[derive(Debug, Default)]
 pub struct Agents {
     numbers: Mutex<BTreeMap<String, u32>>,
-    wake: Notify,
+    pub(super) wake: Notify,
 }
 
 impl Agents {
@@ -302,22 +301,4 @@ fn connect(collector: Collector) -> io::Result<UdpSocket> {
     socket.set_nonblocking(true)?;
     socket.connect(collector.0)?;
     Ok(socket)
-}
-
-impl Supervisor {
-    /// Sends samples for ever; sleeps while no switch is sampled.
-    pub async fn export_samples(self: Arc<Self>) {
-        let agents = Arc::clone(&self.environment.agents);
-        loop {
-            let mut any = false;
-            for handle in self.handles() {
-                // One that is locked now has its turn at the next look.
-                any |= handle.try_lock().map_or(true, |mut switch| switch.send_samples());
-            }
-            match any {
-                true => tokio::time::sleep(PAUSE).await,
-                false => agents.wake.notified().await,
-            }
-        }
-    }
 }
