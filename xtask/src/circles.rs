@@ -72,6 +72,7 @@ const KNOWN: &[(&str, &[&str])] = &[
             "daemon::attach",
             "daemon::hangups",
             "daemon::netmap",
+            "daemon::overview",
             "daemon::pipes",
             "daemon::sflow",
             "daemon::supervisor",

@@ -1,4 +1,5 @@
-//! Light guests: two TCP/IP stacks, their applications and an inline switch in one thread, on its own time.
+//! Light guests: two TCP/IP stacks, their applications and an inline switch in one thread, on its
+//! own time.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
@@ -55,8 +56,8 @@ impl<S: App, C: App> World<S, C> {
             let policy = Policy { macs: vec![mac], tx_impairment: impairment, ..Policy::default() };
             switch.add_rings(&format!("p{number}"), policy, &port.rings())?;
             #[allow(unsafe_code, reason = "the switch runs in this thread")]
-            // SAFETY: the region is private and its port's own; the switch writes to it in `turn` only, which runs
-            // between the stacks' turns.
+            // SAFETY: the region is private and its port's own; the switch writes to it in `turn`
+            // only, which runs between the stacks' turns.
             let nic = unsafe { RingNic::in_place(port) };
             Ok(Stack::new(nic, &Config::new(mac, address, 24)))
         };

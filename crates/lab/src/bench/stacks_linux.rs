@@ -1,4 +1,5 @@
-//! What light guests are compared with: Linux's own stack, between two network namespaces at a bridge.
+//! What light guests are compared with: Linux's own stack, between two network namespaces at a
+//! bridge.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
