@@ -103,6 +103,15 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of packet sockets",
         tests: true,
     },
+    Package { name: "nginx-light", program: "nginx", what_for: "bench guest", tests: false },
+    Package { name: "wrk", program: "wrk", what_for: "bench guest", tests: false },
+    Package { name: "ethtool", program: "ethtool", what_for: "bench guest", tests: false },
+    Package {
+        name: "libmemcached-tools",
+        program: "memccp",
+        what_for: "tests of the light guests' cache",
+        tests: true,
+    },
     Package { name: "lintian", program: "lintian", what_for: "cargo xtask deb", tests: false },
     Package {
         name: "dpdk-dev",

@@ -155,3 +155,28 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     let out = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.contains("3 received"), "{out}");
 }
+
+/// libmemcached's tools are a client that knows nothing of this server.
+#[test]
+fn a_memcached_client_stores_and_finds_values_in_kv() {
+    let test = "a_memcached_client_stores_and_finds_values_in_kv";
+    if Command::new("memccat").arg("--version").output().is_err() {
+        return skip(test, "memccat is missing (libmemcached-tools)");
+    }
+    let Some(house) = House::new(test, "kv") else { return };
+    let file = house.dir.path().join("value");
+    let value: Vec<u8> = (0..100_000u32).map(|i| b'a' + (i * 7 % 26) as u8).collect();
+    std::fs::write(&file, &value).unwrap();
+    let file = file.to_str().unwrap();
+    let servers = "--servers=10.9.0.2";
+    wait_for("cache", || {
+        house.namespace.run(&["memccp", servers, file]).status.success().then_some(())
+    });
+    let out = house.namespace.run(&["memccat", servers, "value"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(out.stdout.starts_with(&value), "{} bytes", out.stdout.len());
+    let removed = house.namespace.run(&["memcrm", servers, "value"]);
+    assert!(removed.status.success(), "{}", String::from_utf8_lossy(&removed.stderr));
+    let out = house.namespace.run(&["memccat", servers, "value"]);
+    assert!(!out.stdout.starts_with(b"a"), "it is gone");
+}
