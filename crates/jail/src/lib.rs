@@ -2,13 +2,15 @@
 //!
 //! Every child of the supervisor passes through here: the data process, passt, and those to come. A child says what is to
 //! confine it in a [`Jail`], which is data, and [enters](Jail::enter) it before it starts a thread; it is told which [`Walls`]
-//! stand. A wall that the kernel or a container refuses is left out, with the reason.
+//! stand. A wall that the kernel or a container refuses is left out, with the reason. How children are started, and what they
+//! inherit, is in [`child`].
 #![allow(
     unsafe_code,
     reason = "socket options that rustix does not name, and a descriptor moved out of its owner"
 )]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
+pub mod child;
 mod fork;
 mod landlock;
 mod namespaces;

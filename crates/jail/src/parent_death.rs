@@ -4,20 +4,22 @@ use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Has the kernel send `signal` to the process that `command` will start, as soon as the thread that starts it ends: start it
 /// from one that stays. A process that changes its user is spared.
 #[expect(unsafe_code, reason = "a process can ask for this signal only by itself")]
 pub fn signal(command: &mut Command, signal: Signal) -> &mut Command {
     let parent = getpid();
-    let ask = move || {
-        set_parent_process_death_signal(Some(signal))?;
-        // If the parent died before, no signal will come.
-        if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-    };
     // SAFETY: between fork and exec there are two system calls, which allocate nothing and take no lock; nor do these errors.
-    unsafe { command.pre_exec(ask) }
+    unsafe { command.pre_exec(move || ask(signal, parent)) }
+}
+
+/// Asks for the signal, for this process, which `parent` has started.
+pub(crate) fn ask(signal: Signal, parent: Pid) -> io::Result<()> {
+    set_parent_process_death_signal(Some(signal))?;
+    // If the parent died before, no signal will come.
+    if getppid() == Some(parent) { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
 }
 
 /// What ends the terminal, or the processes in its foreground, does not end this command's process, not even as it starts:
@@ -31,8 +33,6 @@ pub fn in_its_own_session(command: &mut Command) -> &mut Command {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::Pid;
-
     use super::*;
 
     #[test]

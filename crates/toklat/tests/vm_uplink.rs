@@ -28,6 +28,20 @@ fn passts(uplink: &Child) -> Vec<i32> {
     children.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// A passt gains no privilege, leaves no core, and has nothing of the uplink's port.
+fn assert_confined(passt: i32) {
+    let of = |file: &str| std::fs::read_to_string(format!("/proc/{passt}/{file}")).unwrap();
+    assert!(of("status").contains("NoNewPrivs:\t1"), "{}", of("status"));
+    let core = of("limits").lines().find(|line| line.starts_with("Max core")).unwrap().to_owned();
+    assert_eq!(core.split_whitespace().filter(|word| *word == "0").count(), 2, "{core}");
+    let descriptors = std::fs::read_dir(format!("/proc/{passt}/fd")).unwrap();
+    let leads = |fd: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_link(fd.unwrap().path()).unwrap().to_string_lossy().into_owned()
+    };
+    let memory: Vec<_> = descriptors.map(leads).filter(|to| to.contains("memfd")).collect();
+    assert!(memory.is_empty(), "{memory:?}");
+}
+
 fn answer(mut stream: TcpStream) {
     let mut asked = [0; 4096];
     if stream.read(&mut asked).is_ok() {
@@ -105,6 +119,7 @@ fn guests_get_addresses_and_a_way_out_by_one_command() {
     });
     let before = passts(&out);
     assert_eq!(before.len(), 2);
+    before.iter().for_each(|passt| assert_confined(*passt));
     kill_process(before[0]);
     daemon.wait_for("another passt", |_| {
         let now = passts(&out);

@@ -12,6 +12,7 @@ use std::time::Duration;
 use dataplane::config::{PortConfig, PortId, SwitchConfig};
 use dataplane::control::{Answer, Command, VERSION};
 use jail::Walls;
+use jail::child::Outfit;
 use jail::strangers::Descriptor;
 use rustix::net::Shutdown;
 use shmem::Memfd;
@@ -351,22 +352,17 @@ fn spawn(
     listener: &OwnedFd,
     memory: BorrowedFd<'_>,
 ) -> io::Result<tokio::process::Child> {
-    let inherited = |fd: BorrowedFd<'_>| -> io::Result<OwnedFd> {
-        let copy = fd.try_clone_to_owned()?;
-        // Seen by no other child: this thread alone starts processes, and not before this one runs.
-        rustix::io::fcntl_setfd(&copy, rustix::io::FdFlags::empty())?;
-        Ok(copy)
-    };
-    let (listener, memory) = (inherited(listener.as_fd())?, inherited(memory)?);
-    tokio::process::Command::new(exe)
+    let mut command = tokio::process::Command::new(exe);
+    command
         .args(["data-process", "--switch", switch])
         .args(["--config", &serde_json::to_string(config)?])
         .args(["--listener", &listener.as_raw_fd().to_string()])
         .args(["--state", &memory.as_raw_fd().to_string()])
         .args(require_walls.then_some("--require-walls"))
         .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .spawn()
+        .stdout(Stdio::null());
+    Outfit::new().with(listener.as_fd()).with(memory).equip(command.as_std_mut());
+    command.spawn()
 }
 
 /// Has the kernel end others first when memory runs out. It counts the pages of guests that a process has

@@ -4,11 +4,13 @@ use std::ffi::OsString;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::Context;
+use jail::child::{Child, Outfit};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::pipe::PipeFlags;
+use rustix::process::Signal;
 
 /// Bytes of a frame's length, before it (QEMU's `-netdev stream`), most significant first.
 const PREFIX: usize = 4;
@@ -16,10 +18,12 @@ const PREFIX: usize = 4;
 const MAX_FRAME: usize = 65_550;
 /// Bytes that may wait to be sent. What is beyond is lost, as at any full queue.
 const MAX_WAITING: usize = 1 << 20;
+/// Sockets and more that it may have: one for each of its guest's connections.
+const MAX_DESCRIPTORS: u64 = 16_384;
 /// Bytes read at once.
 const READ: usize = 1 << 18;
 
-/// A passt that runs. Dropped, it ends: its socket does.
+/// A passt that runs, confined by what it inherits ([`jail::child`]) and by its own namespaces. Dropped, it ends.
 #[derive(Debug)]
 pub struct Passt {
     child: Child,
@@ -103,8 +107,7 @@ impl Passt {
 
     /// Waits for its end, which it has announced, and says why.
     pub fn end(mut self) -> String {
-        let _ = self.child.kill();
-        let status = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        let status = self.child.end().map_or_else(|e| e.to_string(), |status| status.to_string());
         let mut bytes = [0; 4096];
         let said = rustix::io::read(&self.words, &mut bytes).unwrap_or(0);
         let said = String::from_utf8_lossy(&bytes[..said]);
@@ -135,14 +138,6 @@ impl AsFd for Passt {
     }
 }
 
-impl Drop for Passt {
-    fn drop(&mut self) {
-        // The end of its socket would be enough; a passt that hangs is ended as well.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 /// Starts it with its end of the socket, which is to be open there alone.
 fn spawn(
     program: &str,
@@ -154,9 +149,8 @@ fn spawn(
     command.args(["--foreground", "--quiet", "--fd"]).arg(theirs.as_raw_fd().to_string());
     command.args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(said);
-    // This process has one thread: nothing else is started meanwhile, with a descriptor that it should not have.
-    rustix::io::fcntl_setfd(theirs, rustix::io::FdFlags::empty())?;
-    command.spawn().with_context(|| {
+    let outfit = Outfit::new().with(theirs).with_descriptors(MAX_DESCRIPTORS);
+    Child::start(&mut command, &outfit.ending_by(Signal::KILL)).with_context(|| {
         format!("Cannot start {program}; install it (apt install passt, https://passt.top)")
     })
 }

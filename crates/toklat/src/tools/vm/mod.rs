@@ -28,6 +28,7 @@ use crate::cli::port_options::{KindOptions, PolicyOptions};
 use crate::tools::{session, uplink};
 use control::name::{PortName, SwitchName};
 use control::{Client, ClientError, Global, Result, UsageError};
+use jail::child::Outfit;
 use jail::parent_death;
 
 /// How long QEMU may take to end when it is told to.
@@ -309,8 +310,10 @@ fn run(args: &RunArgs, global: &Global) -> Result {
     let mut watcher = Watcher::start(global, &port, given.is_some())?;
     let _uplink = if args.uplink { Uplink::start(global, &port.switch)? } else { None };
     eprintln!("toklat: {line}");
-    let mut child =
-        command.spawn().with_context(|| format!("Cannot start {}", qemu.program.display()))?;
+    let mut child = Outfit::new()
+        .equip(&mut command)
+        .spawn()
+        .with_context(|| format!("Cannot start {}", qemu.program.display()))?;
     watcher.watch(&child)?;
     let status = wait(&mut child, &stop)?;
     drop(watcher);

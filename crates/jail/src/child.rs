@@ -1,0 +1,211 @@
+//! Processes that this one starts: what each is given, what it cannot do, and how it ends.
+//!
+//! A program of our own [enters](crate::Jail::enter) its jail by itself. One of others' (passt, QEMU) is confined between
+//! fork and exec, by what it inherits and cannot take back; namespaces and Landlock are for it to choose, since it
+//! has its own.
+#![allow(unsafe_code, reason = "what a child is to be without, it can only give up by itself")]
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitStatus};
+
+use rustix::io::FdFlags;
+use rustix::process::{Resource, Rlimit, Signal, getpid, setrlimit};
+
+use crate::parent_death;
+
+/// Most descriptors that may be handed over.
+const MOST_GIVEN: usize = 8;
+
+/// What a child is given, and what it cannot do. Of this process's descriptors it gets the three standard streams as
+/// the command says, and those that are handed over, under the numbers that they have here. None of its programs gains
+/// a privilege (`PR_SET_NO_NEW_PRIVS`), and it leaves no core file.
+#[derive(Clone, Debug, Default)]
+pub struct Outfit {
+    given: [RawFd; MOST_GIVEN],
+    count: usize,
+    /// What ends it when the thread that starts it ends, if something does.
+    ends_by: Option<Signal>,
+    /// Most descriptors that it may have.
+    descriptors: Option<u64>,
+}
+
+impl Outfit {
+    /// Nothing but the standard streams; it outlives this process.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Hands a descriptor over.
+    ///
+    /// # Panics
+    /// More than eight are handed over.
+    #[must_use]
+    pub fn with(mut self, fd: BorrowedFd<'_>) -> Self {
+        assert!(self.count < MOST_GIVEN, "a child is handed eight descriptors at most");
+        self.given[self.count] = fd.as_raw_fd();
+        self.count += 1;
+        self
+    }
+
+    /// Has this signal end it with the thread that starts it, however that ends: start it from one that stays. A
+    /// process that changes its user is spared by the kernel.
+    #[must_use]
+    pub fn ending_by(self, signal: Signal) -> Self {
+        Self { ends_by: Some(signal), ..self }
+    }
+
+    /// It may have so many descriptors at most.
+    #[must_use]
+    pub fn with_descriptors(self, most: u64) -> Self {
+        Self { descriptors: Some(most), ..self }
+    }
+
+    /// Gives it to what `command` will start. The descriptors that are handed over must be open until then.
+    pub fn equip<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        let (outfit, parent) = (self.clone(), getpid());
+        let put_on = move || {
+            if let Some(signal) = outfit.ends_by {
+                parent_death::ask(signal, parent)?;
+            }
+            outfit.limit()?;
+            outfit.hand_over()
+        };
+        // SAFETY: between fork and exec there are system calls alone, which allocate nothing and take no lock; nor do
+        // these errors.
+        unsafe { command.pre_exec(put_on) }
+    }
+
+    fn limit(&self) -> io::Result<()> {
+        rustix::thread::set_no_new_privs(true)?;
+        setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
+        if let Some(most) = self.descriptors {
+            // No more than it has anyhow.
+            let has = rustix::process::getrlimit(Resource::Nofile);
+            let most = Some(has.maximum.map_or(most, |maximum| maximum.min(most)));
+            setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })?;
+        }
+        Ok(())
+    }
+
+    /// All descriptors but the standard streams are closed by exec, with which std tells of a failure until then; those
+    /// that are handed over are not.
+    fn hand_over(&self) -> io::Result<()> {
+        // SAFETY: it closes nothing yet.
+        let marked = unsafe {
+            libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        };
+        if marked != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for fd in &self.given[..self.count] {
+            // SAFETY: open, as `equip` asks for.
+            rustix::io::fcntl_setfd(unsafe { BorrowedFd::borrow_raw(*fd) }, FdFlags::empty())?;
+        }
+        Ok(())
+    }
+}
+
+/// A child that ends at once when this is dropped, if it has not by then.
+#[derive(Debug)]
+pub struct Child(std::process::Child);
+
+impl Child {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn start(command: &mut Command, outfit: &Outfit) -> io::Result<Self> {
+        outfit.equip(command).spawn().map(Self)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Ends it; how it ended.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn end(&mut self) -> io::Result<ExitStatus> {
+        // Fails only if it is dead already.
+        let _ = self.0.kill();
+        self.0.wait()
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::process::Stdio;
+
+    use super::*;
+
+    /// What a child that is fitted out so says.
+    fn said(outfit: &Outfit, script: &str) -> String {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::null());
+        let output = outfit.equip(&mut command).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// A descriptor that every child would inherit.
+    fn leaky() -> std::os::fd::OwnedFd {
+        let fd = rustix::pipe::pipe().unwrap().0;
+        rustix::io::fcntl_setfd(&fd, FdFlags::empty()).unwrap();
+        fd
+    }
+
+    #[test]
+    fn a_child_has_the_descriptors_that_it_was_handed_and_no_others() {
+        let (stranger, given) = (leaky(), leaky());
+        let script = "readlink /proc/$$/fd/*";
+        let has = |said: String| {
+            let has = |fd: &std::os::fd::OwnedFd| {
+                let pipe = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+                let pipe = pipe.unwrap().to_str().unwrap().to_owned();
+                said.lines().any(|line| line == pipe)
+            };
+            (has(&stranger), has(&given))
+        };
+        assert_eq!(has(said(&Outfit::new().with(given.as_fd()), script)), (false, true));
+        assert_eq!(has(said(&Outfit::new(), script)), (false, false));
+    }
+
+    #[test]
+    fn a_child_gains_no_privilege_and_leaves_no_core_and_has_few_descriptors() {
+        let status =
+            said(&Outfit::new(), "grep NoNewPrivs /proc/self/status; ulimit -c; ulimit -Hc");
+        let words: Vec<_> = status.split_whitespace().collect();
+        assert_eq!(words, ["NoNewPrivs:", "1", "0", "0"]);
+        let outfit = Outfit::new().with_descriptors(64);
+        assert_eq!(said(&outfit, "ulimit -n; ulimit -Hn"), "64\n64");
+    }
+
+    #[test]
+    fn a_child_ends_with_the_thread_that_started_it_and_when_it_is_dropped() {
+        let outfit = Outfit::new().ending_by(Signal::KILL);
+        let sleep = move || {
+            let mut command = Command::new("sleep");
+            command.arg("1000").stdin(Stdio::null());
+            Child::start(&mut command, &outfit).unwrap()
+        };
+        let mut orphan = std::thread::spawn(sleep.clone()).join().unwrap();
+        let status = orphan.0.wait().unwrap();
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(9));
+        let child = sleep();
+        let pid = rustix::process::Pid::from_raw(child.id() as i32).unwrap();
+        drop(child);
+        assert!(rustix::process::test_kill_process(pid).is_err(), "it is gone");
+    }
+}
