@@ -1,6 +1,10 @@
-//! What several targets need: the steps of an input, a guest's memory, cards and frames for them, and what
-//! front ends send.
+//! What several targets need: the steps of an input, a guest's memory, cards and frames for them, what front ends
+//! send, and what no input may cost.
 
+mod costs;
+
+use std::cell::RefCell;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -12,8 +16,10 @@ use frame::Mac;
 use nic::device::{Combining, DeviceConfig};
 use port::{Egress, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use rustix::event::EventfdFlags;
-use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, sockopt};
 use shmem::{GuestMemory, GuestRange, Mapping};
+
+pub use self::costs::{Costs, Scribbler};
 
 /// The address of cards.
 pub const MAC: Mac = Mac::local(1);
@@ -123,21 +129,25 @@ pub fn take<'a>(bytes: &mut &'a [u8], n: usize) -> &'a [u8] {
 }
 
 /// The memory of a front end's guest: a file that it may send, write and cut short.
-pub struct Memory(OwnedFd);
+pub struct Memory {
+    file: OwnedFd,
+    /// While they are there, closing a lingering socket waits.
+    peers: RefCell<Vec<TcpStream>>,
+}
 
 impl Memory {
     pub fn new() -> rustix::io::Result<Self> {
         let file = rustix::fs::memfd_create("fuzz", rustix::fs::MemfdFlags::CLOEXEC)?;
         rustix::fs::ftruncate(&file, FILE)?;
-        Ok(Self(file))
+        Ok(Self { file, peers: RefCell::default() })
     }
 
     /// Writes `bytes`, or, if there are none, has the file end at `at`.
     pub fn write(&self, at: u16, bytes: &[u8]) {
         // What cannot be written is not.
         let _ = match bytes {
-            [] => rustix::fs::ftruncate(&self.0, at.into()),
-            bytes => rustix::io::pwrite(&self.0, bytes, at.into()).map(|_| ()),
+            [] => rustix::fs::ftruncate(&self.file, at.into()),
+            bytes => rustix::io::pwrite(&self.file, bytes, at.into()).map(|_| ()),
         };
     }
 
@@ -145,7 +155,7 @@ impl Memory {
     pub fn read(&self, at: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         // What cannot be read is not there.
-        let _ = rustix::io::pread(&self.0, &mut bytes[..], at);
+        let _ = rustix::io::pread(&self.file, &mut bytes[..], at);
         bytes
     }
 
@@ -155,11 +165,32 @@ impl Memory {
     }
 
     fn descriptor(&self, kind: u8) -> Option<OwnedFd> {
-        match kind % 4 {
+        match kind % 8 {
             0 | 1 => rustix::event::eventfd(0, EventfdFlags::NONBLOCK).ok(),
-            2 => self.0.try_clone().ok(),
-            _ => rustix::pipe::pipe().ok().map(|(end, _)| end),
+            2 => self.file.try_clone().ok(),
+            3 => rustix::pipe::pipe().ok().map(|(end, _)| end),
+            4 => rustix::pipe::pipe().ok().map(|(_, end)| end),
+            5 => self.lingering().ok(),
+            6 => std::fs::File::open("/proc/self/exe").ok().map(Into::into),
+            _ => connection().ok().map(|(end, _)| end),
         }
+    }
+
+    /// A socket with unsent data, whose last close waits for a second. Longer, and a message that
+    /// cannot be sent would have this thread wait.
+    fn lingering(&self) -> std::io::Result<OwnedFd> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let socket = TcpStream::connect(listener.local_addr()?)?;
+        self.peers.borrow_mut().push(listener.accept()?.0);
+        sockopt::set_socket_linger(&socket, Some(std::time::Duration::from_secs(1)))?;
+        socket.set_nonblocking(true)?;
+        while rustix::io::write(&socket, &[0; 65536]).is_ok() {}
+        Ok(socket.into())
+    }
+
+    /// Has a second thread change it while others read, until what this returns is dropped.
+    pub fn scribble(&self, seed: u64) -> Option<Scribbler> {
+        Some(Scribbler::start(self.file.try_clone().ok()?, seed))
     }
 }
 

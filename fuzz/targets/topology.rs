@@ -1,13 +1,50 @@
-//! Topology files: any text is refused with a reason, or is a topology that is the same after a round
-//! trip.
+//! Topology files: any text is refused with a reason, or is a topology that is the same after a round trip, also through
+//! what a restart reads. What the daemon would accept names switches and ports by words that are names in paths and on
+//! screens, and gives no socket, tap or file to two ports; that is looked at here by other means.
 #![no_main]
+
+use std::collections::BTreeSet;
 
 use libfuzzer_sys::fuzz_target;
 use toklat::api::Topology;
+use toklat::daemon::topology::{check, check_each};
 
 fuzz_target!(|text: &str| {
-    if let Ok(net) = toml::from_str::<Topology>(text) {
-        let again = toml::to_string(&net).expect("a topology can be written");
-        assert_eq!(toml::from_str::<Topology>(&again).expect("and read again"), net);
+    let Ok(net) = toml::from_str::<Topology>(text) else { return };
+    let again = toml::to_string(&net).expect("a topology can be written");
+    assert_eq!(toml::from_str::<Topology>(&again).expect("and read again"), net);
+    let saved = serde_json::to_string(&net).expect("a topology can be saved");
+    let restored: Topology = serde_json::from_str(&saved).expect("and restored");
+    assert_eq!(restored, net);
+    if let Err(refused) = check(&net) {
+        assert!(!refused.reason.is_empty() && !refused.remedy.is_empty(), "{refused:?}");
+        return;
     }
+    check(&restored).expect("a restart accepts what was accepted");
+    accepted(net, &saved);
 });
+
+/// What is so of each topology that is accepted.
+fn accepted(mut net: Topology, saved: &str) {
+    let is_name = |name: &String| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !name.is_empty() && name.len() <= 255 && name.chars().all(is_part) && !name.starts_with('.')
+    };
+    let ports = net.switch.values().flat_map(|switch| switch.port.keys());
+    assert!(net.switch.keys().chain(ports).all(is_name), "{net:?}");
+    // Paths that ports were given stand once each.
+    let value: serde_json::Value = serde_json::from_str(saved).expect("it was written");
+    let mut paths = BTreeSet::new();
+    let switches = value["switch"].as_object().into_iter().flat_map(|all| all.values());
+    let ports = switches.filter_map(|switch| switch["port"].as_object()).flat_map(|all| all.values());
+    for kind in ports.filter_map(|port| port["kind"].as_object()).flat_map(|kind| kind.values()) {
+        if let Some(socket) = kind["socket"].as_str() {
+            assert!(paths.insert(socket.to_owned()), "{socket} is used twice");
+        }
+    }
+    // Each part is accepted by itself.
+    while let Some((name, switch)) = net.switch.pop_first() {
+        let part = Topology { switch: [(name, switch)].into(), ..Topology::default() };
+        check_each(&part).expect("a part of what was accepted");
+    }
+}

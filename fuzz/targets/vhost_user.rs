@@ -20,7 +20,7 @@ use jail::strangers::Descriptor;
 use libfuzzer_sys::fuzz_target;
 use port::Nanos;
 use shmem::budget::Account;
-use toklat_fuzz::{Memory, assert_same, connection, drain, port_state, serve, take};
+use toklat_fuzz::{Costs, Memory, Scribbler, assert_same, connection, drain, port_state, serve, take};
 
 const OFFER: Offer = Offer { queue_pairs: 2, mac: None, mtu: 1500, link: true };
 /// A step's flags: the front end wants to hear of it,
@@ -29,6 +29,8 @@ const NEED_REPLY: u8 = 1;
 const DELIVER: u8 = 2;
 /// this process dies after it,
 const RESTART: u8 = 4;
+/// a second thread changes the guest's memory from it on,
+const SCRIBBLE: u8 = 8;
 /// or it is a write.
 const WRITE: u8 = 0x80;
 
@@ -41,6 +43,7 @@ struct Port {
     state: PortState,
     front_end: VhostUser,
     attached: Option<Attached>,
+    scribbler: Option<Scribbler>,
     now: Nanos,
 }
 
@@ -55,7 +58,7 @@ impl Port {
             None,
         );
         let front_end = front_end.expect("a socket");
-        Some(Self { theirs, memory, ours, state, front_end, attached: None, now: Nanos(1) })
+        Some(Self { theirs, memory, ours, state, front_end, attached: None, scribbler: None, now: Nanos(1) })
     }
 
     /// Carries the next step of `bytes` out.
@@ -73,6 +76,9 @@ impl Port {
             let (code, need_reply) = (u32::from(code % 48), flags & NEED_REPLY != 0);
             let _ = message::send(&self.theirs, code, need_reply, payload, &fds);
             self.converse()?;
+        }
+        if flags & SCRIBBLE != 0 && self.scribbler.is_none() {
+            self.scribbler = self.memory.scribble(u64::from(code) << 8 | u64::from(fds));
         }
         if flags & RESTART != 0 {
             self.restart();
@@ -147,10 +153,18 @@ impl Port {
 
 fuzz_target!(|bytes: &[u8]| {
     shmem::guard::install();
+    // What is made once is made.
+    drop(Port::new());
+    let costs = Costs::now();
+    carry_out(bytes);
+    costs.assert_gone();
+});
+
+fn carry_out(bytes: &[u8]) {
     let Some(mut port) = Port::new() else { return };
     let mut rest = bytes;
     while !rest.is_empty() {
-        if port.step(&mut rest).is_err() {
+        if Costs::step(|| port.step(&mut rest)).is_err() {
             port.front_end.end();
             port.remake();
             break;
@@ -160,4 +174,4 @@ fuzz_target!(|bytes: &[u8]| {
     if let Some(restored) = Session::restore(OFFER, &kept, &Account::unlimited()) {
         assert_same(&kept, &restored.kept());
     }
-});
+}

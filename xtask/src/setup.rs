@@ -29,6 +29,12 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of programs in C",
         tests: true,
     },
+    Package {
+        name: "apparmor",
+        program: "apparmor_parser",
+        what_for: "the package's AppArmor profile",
+        tests: true,
+    },
     Package { name: "make", program: "make", what_for: "the test guest's driver", tests: true },
     Package { name: "iproute2", program: "ip", what_for: "tests and demo of taps", tests: true },
     Package {

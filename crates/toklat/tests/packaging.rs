@@ -111,3 +111,25 @@ fn packages_name_files_that_there_are() {
     }
     assert!(seen >= 20, "{seen}");
 }
+
+/// Objective: AppArmor understands the profile, which lets the daemon reach what the unit gives it, and the unit names it.
+#[test]
+fn apparmor_understands_the_profile_that_the_unit_names() {
+    let name = "apparmor_understands_the_profile_that_the_unit_names";
+    let profile = packaged("packaging/apparmor/toklat-daemon");
+    let unit = std::fs::read_to_string(packaged("packaging/systemd/toklat.service")).unwrap();
+    assert!(unit.contains("\nAppArmorProfile=-toklat-daemon\n"), "{unit}");
+    let rules = std::fs::read_to_string(&profile).unwrap();
+    for path in ["/usr/bin/toklat ", "/run/toklat/**", "/var/lib/toklat/**", "/etc/toklat/**"] {
+        assert!(rules.contains(path), "{path}");
+    }
+    assert!(rules.contains("/dev/net/tun rw") && unit.contains("DeviceAllow=/dev/net/tun rw"));
+    // The kernel need not have AppArmor: what it could do is read from a file.
+    let mut parser = Command::new("apparmor_parser");
+    parser.args(["--skip-kernel-load", "--skip-cache", "--warn=all", "--Werror"]);
+    parser.args(["--features-file", "/etc/apparmor.d/abi/3.0"]).arg(&profile);
+    match parser.output() {
+        Err(_) => skip(name, "apparmor_parser is missing; as root: apt-get install apparmor"),
+        Ok(output) => assert!(output.status.success(), "{output:?}"),
+    }
+}

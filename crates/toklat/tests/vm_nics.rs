@@ -54,6 +54,44 @@ fn drivers_of_every_guest_reach_the_switch() {
     }
 }
 
+/// Objective: stock guests of the next Debian release (kernel 6.12 or newer) reach others by virtio and by each card.
+///
+/// Steps: with each NIC, such a guest asks, pings and sends TCP both ways to a guest of this release.
+#[test]
+fn guests_with_newer_kernels_reach_the_switch() {
+    let test = "guests_with_newer_kernels_reach_the_switch";
+    if !can_emulate(test) {
+        return;
+    }
+    let Some(newer) = guest::find().ok().and_then(|dir| guest::with_newer_kernel(&dir)) else {
+        return daemon::skip(
+            test,
+            "the test guest with a newer kernel is missing; cargo xtask setup",
+        );
+    };
+    let daemon = switch();
+    let mut server = Guest::boot(&daemon, "a", 1, &["--nic", "82574l"], guest::SERVE);
+    server.says("toklat-guest: ready");
+    let ask = format!(
+        "{}; echo toklat-guest: Linux $(uname -r); readlink /sys/class/net/eth0/device/driver; \
+         ping -c 3 -s 1400 10.0.0.1 | grep received; \
+         iperf3 -c 10.0.0.1 -t 1 --bidir && echo toklat-guest: over; sleep 1",
+        guest::reach("10.0.0.1")
+    );
+    for (nic, driver) in MODELS.into_iter().chain([("virtio", "/virtio_net")]) {
+        let options = ["--nic", nic];
+        let mut client = Guest::boot_from(Some(&newer), &daemon, nic, 2, &options, &ask);
+        let said = client.says("toklat-guest: Linux ");
+        let release = said.split_once("Linux ").unwrap().1;
+        let numbers: Vec<u32> = release.split('.').map_while(|n| n.parse().ok()).collect();
+        assert!(numbers >= vec![6, 12], "{said}");
+        client.says(driver);
+        client.says(" 0% packet loss");
+        client.says("toklat-guest: over");
+        client.succeeds();
+    }
+}
+
 /// Objective: guests whose frames wait for others (`--combine`) lose none, and their last one goes.
 ///
 /// Steps: with each model, a guest asks another one by one, which has each question wait for others that do not come;

@@ -3,11 +3,13 @@
 //!
 //! `apt-get download` fetches the packages (where apt has no lists of its own, with lists in
 //! `target/guest/apt`), `dpkg-deb` unpacks them, and what the guest needs of them goes into an
-//! archive. Nothing is installed. [`dpdk`] is the same guest with one more archive.
+//! archive. Nothing is installed. [`dpdk`] and [`newer`] are the same
+//! guest with one more archive.
 
 mod cpio;
 mod dpdk;
 mod driver;
+mod newer;
 
 use std::fs;
 use std::io::Write;
@@ -46,8 +48,8 @@ const VFIO: &str = include_str!("../../guest/vfio");
 const KERNEL: &str = "vmlinuz-";
 const LOADER: &str = "ld-linux-x86-64.so.2";
 
-/// Makes it, unless it is there and as this program would make it; and the one with DPDK, which
-/// most tests do without.
+/// Makes it, unless it is there and as this program would make it; and those with DPDK or a
+/// newer kernel, which most tests do without.
 pub fn make() -> Result<()> {
     let target = tool::target().join("guest");
     let recipe = recipe();
@@ -60,6 +62,11 @@ pub fn make() -> Result<()> {
     }
     if let Err(error) = dpdk::make(&target, &recipe) {
         println!("skipped: the test guest with DPDK ({error:#}); tests of it skip themselves");
+    }
+    if let Err(error) = newer::make(&target, &recipe) {
+        println!(
+            "skipped: the test guest with a newer kernel ({error:#}); its tests skip themselves"
+        );
     }
     Ok(())
 }
@@ -93,8 +100,8 @@ fn build(target: &Path) -> Result<()> {
     }
     let initramfs = initramfs(&root, &compile(target)?, module.as_deref().ok())?;
     fs::write(target.join("initramfs"), initramfs)?;
-    // The one with DPDK has modules of the kernel that was there.
-    let _ = fs::remove_dir_all(target.join(dpdk::NAME));
+    // The one with DPDK has modules of the kernel that was there, and both have its initramfs.
+    [dpdk::NAME, newer::NAME].iter().for_each(|name| _ = fs::remove_dir_all(target.join(name)));
     Ok(fs::remove_dir_all(&root)?)
 }
 
