@@ -1,7 +1,7 @@
 //! Device models: what a guest's driver talks to, as ingress and egress of a switch port.
 //!
-//! Pure: no descriptors, no threads, no clock. Guest memory comes in as [`shmem::GuestMemory`], time as
-//! an argument, kicks go out as effects.
+//! This crate opens no file descriptors, starts no threads and reads no clock. Guest memory comes
+//! in as [`shmem::GuestMemory`], time as an argument, and kicks go out as effects.
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 
 pub mod csb;

@@ -7,37 +7,38 @@ use crate::model::ring::Place;
 
 use super::{Fault, Lane, MAGIC, NONE, PAGE, Page, QUEUES, V1, V2, Version, Way, is_two};
 
-/// Most microseconds that a driver can have a device look on before it sleeps.
+/// The longest time, in microseconds, that a driver can make a device poll before it sleeps.
 pub const SPIN_CAP_US: u32 = 50;
-/// How long after it fell asleep a device looks once more at a v1 queue, whose driver may lack a fence.
+/// How long after it fell asleep a device checks a v1 queue again, because its driver may lack a
+/// fence.
 pub const LOOK_AGAIN: u64 = 100_000;
 
 /// Why a block cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// It does not begin at a page's begin.
+    /// It does not start at a page boundary.
     #[error("The status block at {0:#x} is not aligned to 4096 bytes")]
     NotAligned(u64),
-    /// Not all of the page is memory of the guest's.
+    /// Part of the page is not guest memory.
     #[error("The status block at {0:#x} does not lie in guest memory")]
     NotMemory(u64),
 }
 
-/// A block that a driver has announced, mapped. What was set up is read once, here.
+/// A block that a driver has announced, mapped. Its setup fields are read once, here.
 #[derive(Clone, Debug)]
 pub struct Block {
     page: Page,
-    /// Queues of each kind that it has: transmit, receive.
+    /// The number of queues of each kind: transmit, receive.
     queues: [usize; 2],
     spin_us: u32,
     msix: bool,
 }
 
 impl Block {
-    /// The block at guest-physical address `at`, for a device with so many transmit and receive queues;
-    /// `None` for address 0, which takes a block away. Doorbells are asked for from now on. A device that
-    /// is made anew over its registers maps its block anew.
+    /// Maps the block at guest-physical address `at`, for a device with this many transmit and
+    /// receive queues. Address 0 takes a block away and gives `None`. From then on, the block asks
+    /// for doorbells. A device that is rebuilt over its registers maps its block again.
     ///
     /// # Errors
     /// [`MapError`]; then there is no block.
@@ -71,7 +72,7 @@ impl Block {
         let setup = page.first();
         let spin = setup.map_or(0, |page| page.host_txcycles_lim.get());
         let msix = setup.is_some_and(|page| page.guest_use_msix.get() != 0);
-        // One round is none, and a round is about a microsecond.
+        // One round means no spinning, and a round takes about a microsecond.
         let spin_us = spin.saturating_sub(1).min(SPIN_CAP_US);
         Self { page: Page::One(page), queues: [1, 1], spin_us, msix }
     }
@@ -85,7 +86,7 @@ impl Block {
         Self { page: Page::Two(page), queues, spin_us, msix: true }
     }
 
-    /// Says what was understood; the magic last.
+    /// Writes what the device accepted; the magic comes last.
     fn answer(&self) {
         let Page::Two(page) = &self.page else { return };
         let Some(page) = page.first() else { return };
@@ -98,7 +99,7 @@ impl Block {
         host.magic.publish(MAGIC);
     }
 
-    /// Which kind of block it is.
+    /// The version of the block.
     #[must_use]
     pub fn version(&self) -> Version {
         match self.page {
@@ -107,19 +108,19 @@ impl Block {
         }
     }
 
-    /// The driver takes a vector for data, which clears its causes, and one for the rest.
+    /// True if the driver takes one vector for data, which clears its causes, and one for the rest.
     #[must_use]
     pub fn wants_msix(&self) -> bool {
         self.msix
     }
 
-    /// How long the device is to look on before it sleeps.
+    /// How long the device polls before it sleeps.
     #[must_use]
     pub fn spin(&self) -> Spin {
         Spin { limit: u64::from(self.spin_us) * 1000, since: None }
     }
 
-    /// A queue, if the block has it: taken once, by whoever owns the queue. He publishes its head first.
+    /// A queue, if the block has it. The queue's owner takes it once, and publishes its head first.
     #[must_use]
     pub fn queue(&self, way: Way, queue: usize) -> Option<QueueHost> {
         let has = self.queues[usize::from(way == Way::Receive)];
@@ -145,53 +146,53 @@ impl Block {
     }
 }
 
-/// One queue of a block, as its device uses it: whoever owns the queue owns this.
+/// One queue of a block, as its device uses it. The queue's owner owns this too.
 #[derive(Debug)]
 pub struct QueueHost {
     page: Page,
     way: Way,
     queue: usize,
-    /// What the device's flag was set to last.
+    /// The value that the device last wrote to its flag.
     asked: u32,
-    /// The driver's arming that was answered last.
+    /// The driver's last arming that was answered.
     answered: u32,
-    /// Where the head was when an interrupt was decided on last; not known in a device made anew.
+    /// Where the head was at the last interrupt decision; `None` after the device was rebuilt.
     told: Option<u32>,
     rest: Rest,
 }
 
-/// When to look once more at the queue of a driver that may lack a fence.
+/// When to check again the queue of a driver that may lack a fence.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
-    /// The tail it fell asleep at.
+    /// The tail at which it fell asleep.
     at: Option<u32>,
     again: Option<Nanos>,
 }
 
 impl QueueHost {
-    /// Its words. There are: it was made of a lane.
+    /// The queue's words. They always exist, because the queue was made of a lane.
     #[inline]
     fn lane(&self) -> Option<Lane<'_>> {
         self.page.lane(self.way, self.queue)
     }
 
-    /// The queue goes by the block, not by its tail register: to be asked once a decision.
+    /// True if the queue uses the block instead of its tail register. Call it once per decision.
     #[inline]
     #[must_use]
     pub fn is_on(&self) -> bool {
         self.lane().is_some_and(Lane::is_on)
     }
 
-    /// Where the driver's tail is in a ring of `size` descriptors: read once.
+    /// Reads the driver's tail once, in a ring of `size` descriptors.
     ///
     /// # Errors
-    /// [`Fault::Index`]: the device is to stop.
+    /// [`Fault::Index`]: the device must stop.
     #[inline]
     pub fn tail(&self, size: u32) -> Result<u32, Fault> {
         self.lane().ok_or(Fault::Index)?.tail(size)
     }
 
-    /// Says that the device has come to `head`: once a batch, after it wrote the descriptors before it.
+    /// Publishes `head`: once a batch, after the device wrote the descriptors before it.
     #[inline]
     pub fn publish_head(&self, head: u32) {
         if let Some(lane) = self.lane() {
@@ -199,11 +200,12 @@ impl QueueHost {
         }
     }
 
-    /// The device is about to sleep and has seen all up to `seen`. Asks for a doorbell, fences and looks
-    /// once more: true if there is work, and nothing is asked for; the caller goes on.
+    /// Prepares to sleep after the device saw everything up to `seen`. Asks for a doorbell, fences
+    /// and reads the tail again. Returns true if there is work: then it asks for nothing, and the
+    /// caller goes on.
     ///
     /// # Errors
-    /// [`Fault::Index`]: the device is to stop.
+    /// [`Fault::Index`]: the device must stop.
     pub fn sleep(&mut self, seen: u32, size: u32, now: Nanos) -> Result<bool, Fault> {
         let work = self.ask(seen, NONE, size)? != seen;
         let is_one = matches!(self.page, Page::One(_));
@@ -217,7 +219,7 @@ impl QueueHost {
         Ok(work)
     }
 
-    /// The device is awake: nothing is asked for.
+    /// Notes that the device is awake, and asks for no doorbells.
     pub fn wake(&mut self) {
         let mut asked = self.asked;
         if let Some(lane) = self.lane() {
@@ -226,19 +228,19 @@ impl QueueHost {
         self.asked = asked;
     }
 
-    /// While asleep: when to look at the queue without being asked, because a driver of v1 without its
-    /// fence may not have seen the request. Once after each falling asleep, not for ever.
+    /// While asleep: when to check the queue without a doorbell. A v1 driver without a fence may
+    /// not have seen the request. Happens once after each time it falls asleep.
     #[must_use]
     pub fn look_again_at(&self) -> Option<Nanos> {
         self.rest.again
     }
 
-    /// A receive queue has too few buffers left, from `head` up to `tail`. Asks for a doorbell when three
-    /// quarters of what is missing are back, fences and looks once more. If the tail that it returns is
-    /// another, nothing is asked for.
+    /// Handles a receive queue with too few buffers, from `head` up to `tail`. Asks for a doorbell
+    /// when three quarters of the missing buffers are back, fences and reads the tail again. If it
+    /// returns another tail than `tail`, it asks for nothing.
     ///
     /// # Errors
-    /// [`Fault::Index`]: the device is to stop.
+    /// [`Fault::Index`]: the device must stop.
     pub fn starve(&mut self, head: u32, tail: u32, size: u32) -> Result<u32, Fault> {
         if head >= size || tail >= size {
             return Err(Fault::Index);
@@ -251,7 +253,8 @@ impl QueueHost {
         self.ask(tail, at, size)
     }
 
-    /// Asks; takes it back if the tail is not at `seen` any more, and returns where it is.
+    /// Asks for a doorbell, and returns the tail. Withdraws the request if the tail has moved from
+    /// `seen`.
     fn ask(&mut self, seen: u32, at: u32, size: u32) -> Result<u32, Fault> {
         let mut asked = self.asked;
         let lane = self.lane().ok_or(Fault::Index)?;
@@ -263,25 +266,25 @@ impl QueueHost {
         tail
     }
 
-    /// The driver has reset the device: the head is 0, a doorbell is asked for. `on` stays.
+    /// Handles a reset by the driver: the head becomes 0, and a doorbell is asked for. `on` stays.
     pub fn restart(&mut self) {
         (self.told, self.rest) = (None, Rest::default());
         self.publish_head(0);
         self.ask_always();
     }
 
-    /// Asks for a doorbell whatever comes.
+    /// Asks for a doorbell in any case.
     fn ask_always(&mut self) {
         let mut asked = self.asked;
         if let Some(lane) = self.lane() {
-            // Where the tail is does not matter yet.
+            // The tail's position does not matter yet.
             let _ = lane.ask(&mut asked, NONE, 1);
         }
         self.asked = asked;
     }
 
-    /// True if the driver is to be interrupted, now that the head is at `head`. The caller has published
-    /// that and fenced (`SeqCst`), once for many queues.
+    /// True if the driver must be interrupted for the head's move to `head`. The caller has
+    /// published the head and fenced (`SeqCst`), once for many queues.
     #[inline]
     #[must_use]
     pub fn wants_interrupt(&mut self, head: u32, size: u32) -> bool {
@@ -293,8 +296,8 @@ impl QueueHost {
     }
 }
 
-/// How long a device without work looks on before it sleeps: what the driver wished, up to a limit that it
-/// cannot raise.
+/// How long a device without work polls before it sleeps: the driver's wish, up to a limit that the
+/// driver cannot raise.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spin {
     limit: u64,
@@ -308,7 +311,7 @@ impl Spin {
         self.since = None;
     }
 
-    /// There was none: true to look again at once.
+    /// Notes that a poll found no work. True to poll again at once.
     #[inline]
     #[must_use]
     pub fn goes_on(&mut self, now: Nanos) -> bool {

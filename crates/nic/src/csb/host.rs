@@ -1,4 +1,4 @@
-//! A block among a device's halves: announced by a register, taken notice of by the owner of each queue.
+//! A block shared by a device's parts: a register announces it, and each queue's owner notices it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -8,11 +8,11 @@ use shmem::GuestMemory;
 
 use super::{Block, Fault, MapError, QueueHost, Spin, Way};
 
-/// The block that a driver has announced last, if any.
+/// The block that a driver announced last, if any.
 #[derive(Debug, Default)]
 pub struct Announced {
     block: Mutex<Option<Block>>,
-    /// Blocks so far.
+    /// How many blocks were announced or taken away.
     ///
     /// # Protocol: `csb::Announced.count`
     /// - Writer: home worker, when a driver announces a block or takes it away
@@ -20,14 +20,15 @@ pub struct Announced {
     /// - Ordering: add acquire-release, after the block was put under its mutex / load acquire,
     ///   then the mutex
     /// - Partner: the block
-    /// - Without it: a queue goes on by a block that was taken away
+    /// - Without it: a queue keeps using a block that was taken away
     /// - Shown by: `nic` tests `e1000` (`block`), `pcnet_csb`
     count: AtomicU32,
 }
 
 impl Announced {
-    /// Takes the block away and maps the one at guest-physical `at`, if that is not 0. In a copy of the
-    /// guest's memory there is none: its driver finds it unanswered, and rings its doorbells.
+    /// Takes the old block away and maps the one at guest-physical `at`, unless that is 0. In a
+    /// copy of the guest's memory, no block is mapped. Its driver finds it unanswered and rings its
+    /// doorbells.
     ///
     /// # Errors
     /// [`MapError`]; then there is none.
@@ -43,7 +44,7 @@ impl Announced {
         mapped
     }
 
-    /// True if there ever was one.
+    /// True if any block was ever announced.
     #[inline]
     pub fn is_used(&self) -> bool {
         self.count.load(Ordering::Relaxed) != 0
@@ -57,7 +58,7 @@ impl Announced {
     }
 }
 
-/// A queue's part of the block, in the hands of who owns the queue.
+/// A queue's part of the block, held by the queue's owner.
 #[derive(Debug, Default)]
 pub struct Host {
     queue: Option<QueueHost>,
@@ -70,7 +71,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Takes notice of another block, or none; true if there is one that is new.
+    /// Picks up another block, or none. Returns true if there is a new one.
     #[inline]
     pub fn notice(&mut self, announced: &Announced, way: Way, queue: usize) -> bool {
         let count = announced.count.load(Ordering::Acquire);
@@ -86,21 +87,21 @@ impl Host {
         self.queue.is_some()
     }
 
-    /// The queue's part, while it goes by it: asked once a decision.
+    /// The queue's part, while the queue uses it. Call it once per decision.
     #[inline]
     #[must_use]
     pub fn on(&self) -> Option<&QueueHost> {
         self.queue.as_ref().filter(|queue| queue.is_on())
     }
 
-    /// There is a block with this queue in it.
+    /// True if there is a block that contains this queue.
     #[inline]
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.queue.is_some()
     }
 
-    /// The ring begins anew at `head`.
+    /// Restarts the ring at `head`.
     pub fn restart(&mut self, head: u32) {
         if let Some(queue) = &mut self.queue {
             queue.restart();
@@ -109,7 +110,7 @@ impl Host {
         }
     }
 
-    /// The device has come to `head`.
+    /// Publishes the device's head.
     #[inline]
     pub fn publish_head(&self, head: u32) {
         if let Some(queue) = &self.queue {
@@ -117,14 +118,14 @@ impl Host {
         }
     }
 
-    /// True if the driver is to be interrupted; `None` if the queue does not go by the block.
+    /// True if the driver must be interrupted; `None` if the queue does not use the block.
     #[inline]
     pub fn wants_interrupt(&mut self, head: u32, size: u32) -> Option<bool> {
         let queue = self.queue.as_mut().filter(|queue| queue.is_on())?;
         Some(queue.wants_interrupt(head, size))
     }
 
-    /// No doorbells are needed: the device looks by itself.
+    /// Asks for no doorbells: the device polls by itself.
     #[inline]
     pub fn wake(&mut self) {
         if self.asks
@@ -135,9 +136,9 @@ impl Host {
         }
     }
 
-    /// Asks for doorbells and fences. True if the driver's tail is another than the one that was `seen`,
-    /// or, of a device that goes by its ring and looks there once more, has moved meanwhile; then nothing is
-    /// asked for. `None` if the queue does not go by the block.
+    /// Asks for doorbells and fences. Returns true if there is work; then it asks for nothing.
+    /// There is work if the driver's tail is not `seen`, or, without `seen`, if the tail moves during
+    /// the call. `None` if the queue does not use the block.
     pub fn sleep(
         &mut self,
         seen: Option<u32>,
@@ -151,7 +152,7 @@ impl Host {
         Some(work)
     }
 
-    /// While asleep: when to look without being asked.
+    /// While asleep: when to check without a doorbell.
     #[must_use]
     pub fn look_again_at(&self) -> Option<Nanos> {
         self.queue.as_ref()?.look_again_at()

@@ -1,4 +1,4 @@
-//! The device's end of the shared status block ([`abi::csb`] says what it is).
+//! The device's end of the shared status block, which [`abi::csb`] specifies.
 
 mod device;
 mod host;

@@ -23,23 +23,23 @@ pub(super) struct Core {
     pub memory: Arc<GuestMemory>,
     pub eeprom: Eeprom,
     pub mac: Mac,
-    /// It offers a shared status block.
+    /// True if it offers a shared status block.
     pub csb: bool,
-    /// The shared status block that was announced.
+    /// The shared status block that the driver announced.
     pub block: Announced,
-    /// Who holds it decides about interrupts.
+    /// The holder of this lock decides about interrupts.
     ///
     /// # Protocol: e1000: ICR, IMS
     /// - Writer: any thread (set); home worker, by MSI-X also the thread that asks (clear, under
     ///   `deciding`)
-    /// - Reader: the thread that asks what is to be raised, under `deciding`
-    /// - Ordering: or, and the loads that look for what the other side has set: `SeqCst`; and,
-    ///   swap: acquire-release
+    /// - Reader: the thread that asks what to raise, under `deciding`
+    /// - Ordering: or, and the loads that check what the other side has set: `SeqCst`; and,  swap:
+    ///   acquire-release
     /// - Partner: `raised`, `last`, `timers`: under `deciding`
     /// - Without it: a cause is lost between two interrupts
     /// - Shown by: `nic` tests `e1000` (`bringup`, `l82574`, `moderation`)
     pub deciding: Mutex<()>,
-    /// Receive rings, as they are filled.
+    /// The receive rings' filling state.
     pub filling: [Mutex<Filling>; 2],
     /// Counts what changes filters and buffers.
     ///
@@ -48,13 +48,12 @@ pub(super) struct Core {
     /// - Reader: `filters`: receive queues, once a batch; `rings`: transmit queues
     /// - Ordering: add acquire-release / load acquire; `rings`: relaxed, one thread
     /// - Partner: the registers that they count changes of
-    /// - Without it: frames are judged by old filters, or a descriptor of a ring that is no more is
-    ///   written
+    /// - Without it: old filters apply to frames, or a descriptor of an abandoned ring is written
     /// - Shown by: `nic` tests `e1000` (`hostile`)
     pub filters: AtomicU32,
-    /// By transmit queue: counts what moves the ring or takes it away.
+    /// By transmit queue: counts moves and removals of the ring.
     pub rings: [AtomicU32; 2],
-    /// What keeps the memory in step, if it is a copy.
+    /// Keeps the guest's memory in step, if the device's memory is a copy.
     pub copied: Option<Copied>,
 }
 
@@ -63,7 +62,7 @@ impl Core {
         self.filling[queue & 1].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes something that receive queues go by, while none is being filled.
+    /// Changes something that receive queues depend on, while none is being filled.
     pub fn change_filters(&self, change: impl FnOnce()) {
         let _queues = [self.lock(0), self.lock(1)];
         change();
@@ -75,7 +74,7 @@ impl Core {
         self.filters.load(Acquire)
     }
 
-    /// A transmit ring is another one from now on, or stands elsewhere.
+    /// Notes that a transmit ring was replaced, or that its head moved.
     pub fn move_ring(&self, queue: usize) {
         let queue = queue & 1;
         let registers = &self.registers;
@@ -84,7 +83,7 @@ impl Core {
         self.begin_copy(Way::Send, queue);
     }
 
-    /// A receive ring likewise, while `change` is made.
+    /// Does the same for a receive ring, and makes `change` meanwhile.
     pub fn move_receive_ring(&self, queue: usize, change: impl FnOnce()) {
         let mut filling = self.lock(queue);
         change();
@@ -92,8 +91,8 @@ impl Core {
         self.begin_copy(Way::Receive, queue & 1);
     }
 
-    /// Up to where a queue's driver has made descriptors available: those that are in the copy, where memory
-    /// is one.
+    /// How far a queue's driver has made descriptors available. Where memory is a copy, counts only
+    /// those in the copy.
     #[inline]
     pub fn tail(&self, way: Way, queue: usize) -> u32 {
         match &self.copied {
@@ -102,7 +101,7 @@ impl Core {
         }
     }
 
-    /// Switches it on, if it never was.
+    /// Powers the device on, if it never was.
     pub fn power_on(&self) {
         if self.registers.powered.load(Acquire) == 0 {
             self.reset_function();
@@ -118,7 +117,7 @@ impl Core {
         let _ = self.map_block();
     }
 
-    /// A reset by CTRL.RST: the PHY and what the manual says keeps its state do so.
+    /// Resets the device by CTRL.RST. The PHY keeps its state, and so does what the manual exempts.
     pub fn reset_by_driver(&self) {
         self.reset_words(false);
     }

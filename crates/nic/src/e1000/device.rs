@@ -1,4 +1,4 @@
-//! Register accesses: decoded by the table, masked, and what they do beyond.
+//! Register accesses: the table decodes and masks them, and names their side effects.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -20,13 +20,13 @@ pub(super) struct E1000Device(pub Arc<Core>);
 
 /// Bytes of BAR 0.
 const MEMORY_BAR: u32 = 128 << 10;
-/// Bits of RAH: the address, which address it is, and that it is valid.
+/// Bits of RAH: the upper address bytes, the address select, and the valid bit.
 pub(super) const RAH: u32 = 0x8003_ffff;
 /// Bits of the offset that the I/O window shows.
 pub(super) const IO_ADDRESS: u32 = 0x1_fffc;
-/// Set by software that reads the semaphore.
+/// SWSM: set when software reads the semaphore.
 const SMBI: u32 = 1;
-/// RDTR: let what waits be raised now.
+/// RDTR: raise the waiting causes now.
 const FLUSH: u32 = 1 << 31;
 
 impl Core {
@@ -153,14 +153,14 @@ impl Core {
         }
     }
 
-    /// The link went away and is back.
+    /// Handles a link that went down and came back.
     fn negotiated(&self) {
         if self.registers.has_link() {
             let _ = self.raise(cause::LSC);
         }
     }
 
-    /// The window of I/O ports: the first word says which register the second one is.
+    /// The window of I/O ports: the first word selects the register that the second one accesses.
     fn read_io(&self, at: u64) -> u32 {
         match at {
             0 => self.registers.io_address.load(Relaxed),
@@ -198,11 +198,12 @@ impl Core {
 enum Window {
     Memory,
     Io,
-    /// Pending bits of messages, which nobody holds back here, and what does not exist.
+    /// Pending bits of messages, which this model never keeps pending, and registers that do not
+    /// exist.
     None,
 }
 
-/// How it looks on PCI; `csb`: it offers a shared status block.
+/// The device's PCI identity. With `csb`, it offers a shared status block.
 #[must_use]
 pub fn identity(chip: Chip, csb: bool) -> Identity {
     let (device, revision, subsystem) = match chip {
@@ -255,7 +256,7 @@ impl Device for E1000Device {
     }
 
     fn write(&self, bar: usize, at: u64, data: &[u8], _now: Nanos) {
-        // Registers are written whole (82540EM manual, 13.2).
+        // Registers accept only whole words (82540EM manual, 13.2).
         if !matches!(data.len(), 4 | 8) || !at.is_multiple_of(4) {
             return;
         }

@@ -9,7 +9,7 @@ use super::registers::Shifter;
 
 /// Words that it has.
 const WORDS: usize = 64;
-/// What all its words add up to.
+/// The sum of all its words.
 const SUM: u16 = 0xbaba;
 /// Bits of a command: start bit and opcode, then the address.
 pub(super) const COMMAND_BITS: u32 = 9;
@@ -27,7 +27,7 @@ pub(super) mod eecd {
     pub const PRES: u32 = 1 << 8;
     /// 82574L: its contents were loaded.
     pub const AUTO_RD: u32 = 1 << 9;
-    /// What stays as it was written.
+    /// Bits that keep what was written.
     pub const KEPT: u32 = 0x77;
 }
 
@@ -53,7 +53,7 @@ impl Eeprom {
         Self { words, chip }
     }
 
-    /// The map of the 82540EM (manual, 5.6), as far as drivers read it; what is not used is all ones.
+    /// The map of the 82540EM (manual, 5.6), as far as drivers read it. Unused words are all ones.
     fn em82540() -> [u16; WORDS] {
         let mut words = [0xffff; WORDS];
         words[0x03] = 0;
@@ -75,15 +75,15 @@ impl Eeprom {
         words
     }
 
-    /// The word of this number; all ones where there is none.
+    /// The word with this number; all ones where there is none.
     pub fn word(&self, number: u32) -> u16 {
         self.words.get(number as usize).copied().unwrap_or(0xffff)
     }
 
-    /// The answer to a write to EERD, at once done.
+    /// The answer to a write to EERD, which is done at once.
     pub fn read_by_number(&self, request: u32) -> u32 {
-        // The 82540's register has the address in bits 15:8 and says in bit 4 that it is done, later
-        // ones in 15:2 and bit 1.
+        // The 82540 has the address in bits 15:8, and bit 4 says that the read is done. Later chips
+        // use bits 15:2 and bit 1.
         let (address, done) = match self.chip {
             Chip::Em82540 => (request >> 8 & 0xff, 1 << 4),
             Chip::L82574 => (request >> 2 & 0x3fff, 1 << 1),
@@ -131,10 +131,10 @@ impl Eeprom {
     }
 }
 
-/// Takes a bit in; the last one of a command to read starts shifting out.
+/// Shifts a bit in. The last bit of a read command starts shifting out.
 fn shift_in(shifter: &Shifter, bit: bool) {
     let value = shifter.value.load(Relaxed) << 1 & 0xffff | u32::from(bit);
-    // Before the start bit, zeros are no command.
+    // Zeros before the start bit belong to no command.
     let bits = shifter.bits_in.load(Relaxed);
     if bits == 0 && !bit {
         return;

@@ -1,4 +1,4 @@
-//! Which frames a device takes (82540EM manual, 3.2.1 and 9.2), as its registers say at a time.
+//! Which frames a device accepts (82540EM manual, 3.2.1 and 9.2), according to its registers.
 
 use super::Chip;
 use super::registers::Registers;
@@ -10,19 +10,19 @@ const EXACT: usize = 16;
 const VALID: u32 = 1 << 31;
 /// Bits of an address in a word.
 const ADDRESS: u64 = 0xffff_ffff_ffff;
-/// Largest frame with its check sequence, unless long ones are taken.
+/// Longest frame, with its check sequence, unless long packets are enabled.
 const LONGEST: usize = 1522;
-/// Largest frame with its check sequence at all.
+/// Longest frame, with its check sequence, when long packets are enabled.
 const LONGEST_LONG: usize = 16384;
 /// RFCTL: descriptors have the extended form.
 const EXTENDED: u32 = 1 << 15;
 /// RCTL: descriptors have the form of packet split.
 const DTYP_SPLIT: u32 = 1 << 10;
-/// RXCSUM: checksums of TCP and UDP are reported; of IP headers.
+/// RXCSUM: report TCP and UDP checksums; report IP header checksums.
 const REPORT_TRANSPORT: u32 = 1 << 9;
 const REPORT_IP: u32 = 1 << 8;
 
-/// The registers that decide about received frames, taken apart.
+/// The registers that decide about received frames, decoded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filter {
     /// The receiver is on.
@@ -30,7 +30,7 @@ pub(super) struct Filter {
     unicast: bool,
     multicast: bool,
     broadcast: bool,
-    /// Tags are looked at: filtered or taken off.
+    /// True if VLAN tags matter: they are filtered or stripped.
     pub tags: bool,
     vlan: bool,
     pub strip: bool,
@@ -43,25 +43,26 @@ pub(super) struct Filter {
     pub longest: usize,
     /// Bytes of a buffer.
     pub buffer: usize,
-    /// Bytes of the check sequence that are counted.
+    /// Bytes of the check sequence that count towards the length.
     pub fcs: usize,
     /// Descriptors have the extended form.
     pub extended: bool,
-    /// Header and payload go to buffers of their own: their sizes, or all 0.
+    /// With packet split: the sizes of a descriptor's four buffers; a size may be 0.
     pub split: Option<[u32; 4]>,
-    /// Frames up to this many bytes, with check sequence, are a cause of their own; 0: none.
+    /// Frames up to this many bytes, with check sequence, raise a cause of their own; 0: none.
     pub small: usize,
-    /// Checksums are reported of TCP and UDP.
+    /// True if TCP and UDP checksums are reported.
     pub report_transport: bool,
     /// And of IP headers.
     pub report_ip: bool,
-    /// Descriptors that are left when the driver is told so: the ring's size shifted right by so much.
+    /// How far to shift the ring's size right, to get the number of free descriptors at which the
+    /// driver is told.
     pub threshold_shift: u32,
-    /// The second receive queue is used.
+    /// True if the second receive queue is used.
     pub two_queues: bool,
 }
 
-/// A frame's destination is one of these.
+/// The kind of a frame's destination address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
     Unicast,
@@ -69,7 +70,7 @@ pub(super) enum Class {
     Broadcast,
 }
 
-/// The kind of address in the low 48 bits of `destination`.
+/// The kind of the address in the low 48 bits of `destination`.
 #[inline(always)]
 pub(super) fn class(destination: u64) -> Class {
     match destination {
@@ -79,7 +80,7 @@ pub(super) fn class(destination: u64) -> Class {
     }
 }
 
-/// The destination address that a frame starts with, in the low 48 bits.
+/// The destination address at the start of a frame, in the low 48 bits.
 #[inline(always)]
 pub(super) fn destination(head: &[u8]) -> u64 {
     head.first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes) & ADDRESS)
@@ -128,7 +129,7 @@ impl Filter {
         for i in 0..EXACT {
             let (low, high) =
                 (registers.get(table::RAL + 2 * i), registers.get(table::RAL + 2 * i + 1));
-            // Bits 17:16 choose the source address, or nothing that is used.
+            // Bits 17:16 select the source address, or a use that this model lacks.
             if high & VALID != 0 && high >> 16 & 3 == 0 {
                 self.exact[self.exact_count] = u64::from(low) | u64::from(high & 0xffff) << 32;
                 self.exact_count += 1;
@@ -136,12 +137,12 @@ impl Filter {
         }
     }
 
-    /// True if a frame to this address (low 48 bits) is taken.
+    /// True if the device accepts a frame to this address (low 48 bits).
     #[inline(always)]
     pub fn takes(&self, registers: &Registers, destination: u64) -> bool {
         let kind = class(destination);
         if kind == Class::Unicast && (self.unicast || self.exact[0] == destination) {
-            // An unused first entry is all zero, which is nobody's address.
+            // An unused first entry is all zero, which is no station's address.
             return self.unicast || destination != 0;
         }
         if kind == Class::Broadcast && self.broadcast || kind != Class::Unicast && self.multicast {
@@ -158,14 +159,14 @@ impl Filter {
         registers.get(table::MTA + hash / 32) >> (hash % 32) & 1 != 0
     }
 
-    /// The tag of the frame that starts so, if it has one.
+    /// The VLAN tag of the frame that starts with `head`, if it has one.
     #[inline(always)]
     pub fn tag(&self, head: &[u8]) -> Option<u16> {
         let &[a, b, c, d] = head.get(12..16)?.first_chunk()?;
         (u16::from_be_bytes([a, b]) == self.vet).then(|| u16::from_be_bytes([c, d]))
     }
 
-    /// True if a frame with this tag, or without, is taken.
+    /// True if the device accepts a frame with this tag, or without one.
     pub fn takes_tag(&self, registers: &Registers, tag: Option<u16>) -> bool {
         let Some(tag) = tag.filter(|_| self.vlan) else { return true };
         let id = usize::from(tag & 0xfff);
@@ -179,7 +180,7 @@ fn split_sizes(psrctl: u32) -> [u32; 4] {
     [size(0, 128), size(8, 1024), (psrctl >> 16 & 0x3f) * 1024, (psrctl >> 24 & 0x3f) * 1024]
 }
 
-/// True if receive side scaling is on and sends something to the second queue.
+/// True if receive side scaling is on and sends some frames to the second queue.
 fn two_queues(registers: &Registers) -> bool {
     const QUEUES: u32 = 0x8080_8080;
     registers.get(table::MRQC) & 3 == 1

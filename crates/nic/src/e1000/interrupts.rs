@@ -5,8 +5,8 @@
 //!                                                                IMS
 //! ```
 //!
-//! Causes may be set by any worker. What is raised, when, and the delays are decided under one lock, by
-//! whoever asks.
+//! Any worker may set causes. The delays, and what is raised when, are decided under one lock, by
+//! the thread that asks.
 
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{MutexGuard, PoisonError};
@@ -24,13 +24,13 @@ const GAP: u64 = 256;
 /// Nanoseconds in a unit of RDTR, RADV, TIDV and TADV.
 const DELAY: u64 = 1024;
 
-/// Causes that the 82574L sums up as "other". Not RXO, which is in the chip when its packet buffer
-/// overruns: there is none here, and a guest under flood would read ICR for each time it is short of
-/// descriptors (e1000e, in its handler for other causes).
+/// Causes that the 82574L sums up as "other". RXO is not one of them. The chip sets it when its
+/// packet buffer overruns, and the model has no such buffer. A flooded guest would read ICR each
+/// time it runs out of descriptors (e1000e, handler for other causes).
 const OTHERS: u32 = cause::LSC | cause::MDAC | cause::SRPD;
-/// Causes that a receive delay holds back.
+/// Causes that a receive delay defers.
 pub(super) const RX_HELD: u32 = cause::RXT0 | cause::RXQ0 | cause::RXQ1;
-/// Causes that a transmit delay holds back.
+/// Causes that a transmit delay defers.
 pub(super) const TX_HELD: u32 = cause::TXDW | cause::TXQ0 | cause::TXQ1;
 
 impl Core {
@@ -42,7 +42,7 @@ impl Core {
         self.deciding.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sets causes; true if somebody is to ask what is to be raised.
+    /// Sets causes. Returns true if a thread must ask what to raise.
     #[inline]
     pub fn raise(&self, causes: u32) -> bool {
         let other = self.chip == Chip::L82574 && causes & OTHERS != 0;
@@ -51,7 +51,8 @@ impl Core {
         causes & self.registers.look(table::IMS) != 0
     }
 
-    /// Causes that are set and not masked. Who unmasks asks afterwards, who sets one looks at the mask.
+    /// Causes that are set and not masked. A thread that unmasks asks afterwards; one that sets a
+    /// cause reads the mask.
     pub fn pending(&self) -> u32 {
         self.registers.look(table::ICR) & self.registers.look(table::IMS)
     }
@@ -61,31 +62,31 @@ impl Core {
         super::causes(self.chip)
     }
 
-    /// Frames were received on a queue: RXT0, now or later.
+    /// Notes frames received on a queue: sets RXT0 at once or after a delay.
     pub fn received(&self, queue: usize, now: Nanos) -> bool {
         let own = self.received_cause(queue);
         let (delay, most) = (self.registers.get(table::RDTR), self.registers.get(table::RADV));
         self.delay(cause::RXT0 | own, now, (delay, most), (Timer::Rx, Timer::RxAbsolute))
     }
 
-    /// Frames of a queue were sent whose driver wants to know, but may wait.
+    /// Notes sent frames of a queue whose driver wants to know, but may wait.
     pub fn sent_delayed(&self, queue: usize, now: Nanos) -> bool {
         let causes = cause::TXDW | self.sent_cause(queue);
         let (delay, most) = (self.registers.get(table::TIDV), self.registers.get(table::TADV));
         self.delay(causes, now, (delay, most), (Timer::Tx, Timer::TxAbsolute))
     }
 
-    /// The 82574L's own cause of a receive queue.
+    /// The cause that the 82574L gives a receive queue.
     pub fn received_cause(&self, queue: usize) -> u32 {
         if self.chip == Chip::L82574 { cause::RXQ0 << queue } else { 0 }
     }
 
-    /// The 82574L's own cause of a transmit queue.
+    /// The cause that the 82574L gives a transmit queue.
     pub fn sent_cause(&self, queue: usize) -> u32 {
         if self.chip == Chip::L82574 { cause::TXQ0 << queue } else { 0 }
     }
 
-    /// Sets causes after a delay that begins anew each time, but at most so long after the first time.
+    /// Sets causes after a delay that restarts each time, up to a limit after the first time.
     fn delay(
         &self,
         causes: u32,
@@ -105,11 +106,11 @@ impl Core {
         if most != 0 && absolute.load(Relaxed) == 0 {
             absolute.store(now.0.max(1) + DELAY * u64::from(most), Relaxed);
         }
-        // While a timer runs, somebody asks when it is due, and hears when it is due now.
+        // While a timer runs, a thread already asks when it is due, and learns if it is due now.
         was == 0
     }
 
-    /// Lets causes that wait be set at once (RDTR.FPD).
+    /// Sets deferred causes at once (RDTR.FPD).
     pub fn flush_receive_delay(&self) {
         let _deciding = self.decide();
         self.fire(Timer::Rx, RX_HELD);
@@ -117,7 +118,7 @@ impl Core {
 
     fn fire(&self, timer: Timer, causes: u32) {
         let state = self.interrupts();
-        // The relative and the absolute timer end together.
+        // The relative and the absolute timer expire together.
         for timer in [timer as usize, timer as usize + 1] {
             state.timers[timer].store(0, Relaxed);
         }
@@ -125,7 +126,7 @@ impl Core {
         let _ = self.raise(held);
     }
 
-    /// Sets causes whose time has come; returns when the next one is due.
+    /// Sets causes whose time has come. Returns when the next one is due.
     fn fire_timers(&self, now: Nanos) -> Option<Nanos> {
         let state = self.interrupts();
         let mut next: Option<Nanos> = None;
@@ -141,7 +142,7 @@ impl Core {
         next
     }
 
-    /// What is to be raised now.
+    /// What to raise now.
     pub fn interrupt(&self, now: Nanos) -> Interrupt {
         let _deciding = self.decide();
         let mut due = self.fire_timers(now);
@@ -152,7 +153,7 @@ impl Core {
         Interrupt { vectors, due }
     }
 
-    /// The pin, or the one message.
+    /// Decides for the pin, or the single message.
     fn line(&self, now: Nanos, mode: InterruptMode, due: &mut Option<Nanos>) -> u32 {
         let (registers, state) = (&self.registers, self.interrupts());
         if self.pending() == 0 {
@@ -169,7 +170,7 @@ impl Core {
         1
     }
 
-    /// Messages, one for each vector (82574L datasheet, 7.4.2).
+    /// Decides for the messages, one for each vector (82574L datasheet, 7.4.2).
     fn messages(&self, now: Nanos, due: &mut Option<Nanos>) -> u32 {
         let (registers, state) = (&self.registers, self.interrupts());
         let mut vectors = 0;
@@ -195,8 +196,9 @@ impl Core {
         vectors
     }
 
-    /// What a message does to those of its causes that EIAC names: they are cleared, and, unless reading
-    /// ICR masks (IAME), masked (82574L datasheet, 10.2.4.7; Linux goes by it since 2015).
+    /// Applies what a message does to those of its causes that EIAC names. It clears them, and
+    /// masks them unless reading ICR masks (IAME; 82574L datasheet, 10.2.4.7; Linux has relied on
+    /// it since 2015).
     fn acknowledge(&self, causes: u32) {
         let registers = &self.registers;
         let automatic = registers.get(table::EIAC) & causes;
@@ -206,7 +208,7 @@ impl Core {
         }
     }
 
-    /// The causes that a vector stands for (IVAR).
+    /// The causes that map to a vector (IVAR).
     fn causes_of(&self, vector: usize) -> u32 {
         let ivar = self.registers.get(table::IVAR);
         let sources = [cause::RXQ0, cause::RXQ1, cause::TXQ0, cause::TXQ1, cause::OTHER];
@@ -217,7 +219,7 @@ impl Core {
         mine.fold(0, |causes, (_, source)| causes | source)
     }
 
-    /// True, and noted, if the gap after the last time is over.
+    /// True, and noted, if the gap since the vector's last interrupt is over.
     fn may_raise(&self, vector: usize, gap: u32, now: Nanos, due: &mut Option<Nanos>) -> bool {
         let last = &self.interrupts().last[vector];
         let then = last.load(Relaxed);
@@ -230,7 +232,7 @@ impl Core {
         true
     }
 
-    /// ICR is read: everything is cleared, and the 82574L masks what IAM says.
+    /// Reads ICR: clears everything, and on the 82574L masks what IAM says.
     pub fn read_causes(&self) -> u32 {
         let _deciding = self.decide();
         let registers = &self.registers;
@@ -246,7 +248,7 @@ impl Core {
         let message = self.mode() == InterruptMode::Msix;
         let mut clears = causes;
         if message && mask != 0 && !(asserted && masks) {
-            // Queues' causes stay for their own vectors.
+            // The queues' causes stay for their own vectors.
             clears &= !(cause::RXQ0 | cause::RXQ1 | cause::TXQ0 | cause::TXQ1);
         }
         registers.clear_bits(table::ICR, clears);
@@ -257,7 +259,7 @@ impl Core {
         causes | if asserted { cause::ASSERTED } else { 0 }
     }
 
-    /// Causes are taken away by writing.
+    /// Clears the causes that the driver writes.
     pub fn clear_causes(&self, causes: u32) {
         let _deciding = self.decide();
         let registers = &self.registers;
@@ -276,7 +278,7 @@ impl Core {
         self.lower();
     }
 
-    /// Takes down what has no cause any more, so that the next cause raises it anew.
+    /// Lowers vectors without a cause, so that the next cause raises them again.
     fn lower(&self) {
         let pending = self.pending();
         let state = self.interrupts();
@@ -300,7 +302,7 @@ impl Core {
         }
     }
 
-    /// Signals them otherwise from now on.
+    /// Changes how interrupts are signalled.
     pub fn set_mode(&self, mode: InterruptMode) {
         let _deciding = self.decide();
         self.interrupts().mode.store(mode as u32, Relaxed);

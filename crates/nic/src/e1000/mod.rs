@@ -10,9 +10,9 @@
 //! Family of Gigabit Ethernet Controllers Software Developer's Manual* (82540EM) and *82574 GbE
 //! Controller Family Datasheet*.
 //!
-//! Who does what: register accesses and transmit queues are the home worker's; a receive queue is
-//! filled by whoever holds its lock, and registers that change it take that lock; causes are set by
-//! anybody, and raised by whoever asks.
+//! Threads: the home worker does register accesses and transmit queues. A receive queue is filled
+//! under its lock, and registers that change the queue take that lock. Any thread sets causes, and
+//! the thread that asks raises them.
 
 mod block;
 mod core;
@@ -50,7 +50,7 @@ pub use self::device::identity;
 pub use self::registers::{Fault, Registers};
 pub use self::table::{Access, Effect, Members, Register, TABLE, shared_pages};
 
-/// Interrupt causes that a chip has.
+/// The interrupt causes that a chip has.
 const fn causes(chip: Chip) -> u32 {
     match chip {
         Chip::Em82540 => table::cause::EM,
@@ -58,7 +58,7 @@ const fn causes(chip: Chip) -> u32 {
     }
 }
 
-/// Transmit and receive queues of a chip.
+/// How many transmit and receive queues a chip has.
 const fn queues(chip: Chip) -> [usize; 2] {
     match chip {
         Chip::Em82540 => [1, 1],
@@ -66,8 +66,8 @@ const fn queues(chip: Chip) -> [usize; 2] {
     }
 }
 
-/// A device over its registers, which outlive it; they go on where they were. It has as many
-/// receive queues as `config` has counters for, at most those of the chip.
+/// Makes a device over its registers, which outlive it and keep its position. It has as many
+/// receive queues as `config` has counters for, up to the chip's limit.
 #[must_use]
 pub fn model(chip: Chip, registers: Shared<Registers>, config: DeviceConfig) -> Model {
     let copied = config.memory.is_copy().then(Copied::default);
@@ -87,7 +87,7 @@ pub fn model(chip: Chip, registers: Shared<Registers>, config: DeviceConfig) -> 
     });
     core.power_on();
     core.resume_copy();
-    // A block that is not in the memory there is now may be in the next.
+    // A block that is not in the current memory may be in the next.
     let _ = core.map_block();
     let _ = core.set_link(config.link);
     core.resume_receiving();

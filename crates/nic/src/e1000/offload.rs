@@ -1,8 +1,8 @@
-//! What transmit descriptors ask for, and how it becomes a frame's offload request (82540EM manual, 3.3.6
-//! to 3.5).
+//! What transmit descriptors ask for, and how it becomes a frame's offload request (82540EM manual,
+//! 3.3.6 to 3.5).
 //!
-//! Checksums and segments are not made here: they are passed on, in virtio's meaning, on a private copy
-//! of the headers where those must be rewritten for it.
+//! This module computes no checksums or segments where the switch can. It passes requests on, in
+//! virtio's meaning. Headers that must be rewritten for that are a private copy.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -16,16 +16,16 @@ use super::ring::tx;
 
 /// Bytes of a private header.
 const HEADER: usize = 256;
-/// Bytes of a frame that may be copied into it: a tag may be put in.
+/// Bytes of a frame that may be copied into the private header; a tag may be inserted.
 const COPIED: usize = HEADER - TAG;
-/// Most bytes of headers of a frame to be segmented.
+/// Longest headers, in bytes, of a frame with segmentation.
 const SEGMENT_HEADERS: usize = 240;
 /// Private headers.
 const HEADERS: usize = 1024;
-/// Bytes of a VLAN tag, and where it goes.
+/// Bytes of a VLAN tag, and the offset where it is inserted.
 const TAG: usize = 4;
 const TAG_AT: usize = 12;
-/// A kind of segmentation that nobody knows: the switch drops the frame and counts it.
+/// An unknown kind of segmentation: the switch drops the frame and counts it.
 const IMPOSSIBLE: u8 = 0x7f;
 /// In TCP's flags: congestion window reduced.
 const CWR: u8 = 0x80;
@@ -71,8 +71,8 @@ impl Context {
         (self.0[3] >> 16) as u16
     }
 
-    /// True if it says where the headers of a frame of `len` bytes lie: each behind the other, all of them
-    /// within what is copied, and something after them.
+    /// True if the context gives valid header positions for a frame of `len` bytes. Each header
+    /// follows the one before, all lie within the copied bytes, and payload follows them.
     fn fits(&self, len: usize) -> bool {
         let (ip, transport, headers) = (self.ip(), self.transport(), self.header_len());
         let network = if self.is_v4() { 20 } else { 40 };
@@ -86,7 +86,7 @@ impl Context {
             && transport.store + 2 <= headers
     }
 
-    /// The request of a frame with this `header`, which fits.
+    /// The offload request of a frame with this `header`, which fits.
     fn offload(&self, header: &[u8; HEADER]) -> Offload {
         let transport = self.transport();
         let kind = match (self.is_tcp(), self.is_v4()) {
@@ -106,12 +106,12 @@ impl Context {
     }
 }
 
-/// Where a checksum is computed and stored.
+/// Where a checksum is computed, and where it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     start: usize,
     store: usize,
-    /// The last byte that is summed; 0 is the frame's last.
+    /// The last byte of the sum; 0 means the frame's last byte.
     last: usize,
 }
 
@@ -121,7 +121,7 @@ impl Place {
         Self { start: byte(0), store: byte(8), last: (word >> 16) as usize }
     }
 
-    /// The bytes that are summed of a frame of `len`, if all of it makes sense.
+    /// The bytes to sum of a frame of `len` bytes, if the place is valid for it.
     fn range(&self, len: usize) -> Option<std::ops::Range<usize>> {
         let end = if self.last == 0 { len } else { (self.last + 1).min(len) };
         (self.start < end && self.store + 2 <= len).then_some(self.start..end)
@@ -131,22 +131,23 @@ impl Place {
 /// What a frame's descriptors ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// A tag to be put in: its ethertype (VET), then its content.
+    /// A tag to insert: its ethertype (VET), then its content.
     tag: Option<[u8; TAG]>,
-    /// A checksum of the IP header.
+    /// An IP header checksum to insert.
     ip: Option<Place>,
-    /// A checksum of all that follows its start.
+    /// A checksum to insert over everything from its start on.
     transport: Option<Place>,
     /// UDP's checksum is never zero.
     udp: bool,
-    /// Who asks knows where checksums of TCP and UDP are.
+    /// True if the request itself says where TCP and UDP checksums are.
     modern: bool,
     segments: Option<Context>,
 }
 
 impl Request {
-    /// Of a frame whose first and last descriptors' second words these are; `contexts` are those that it
-    /// was begun in: for checksums, and for segments; `vet` is the ethertype of tags, if they are put in.
+    /// Decodes the request. `first` and `last` are the second words of the frame's first and last
+    /// descriptors. `contexts` were current at the frame's start: for checksums, and for
+    /// segmentation. `vet` is the ethertype of tags, if tags are inserted.
     pub fn new(first: u64, last: u64, contexts: &[Context; 2], vet: Option<u16>) -> Self {
         let [c, d] = ((last >> 48) as u16).to_be_bytes();
         let tag = vet.filter(|_| last & tx::VLE != 0).map(|vet| {
@@ -179,19 +180,19 @@ impl Request {
 pub(super) struct Finished {
     /// Its first segment, if that is a private header.
     pub header: Option<Span>,
-    /// Bytes of guest memory that the header stands for.
+    /// Bytes of guest memory that the header replaces.
     pub replaces: usize,
     /// Bytes of the frame.
     pub len: usize,
     pub offload: Option<Offload>,
-    /// Frames that it becomes, and what each has of headers.
+    /// How many frames it becomes, and the bytes of headers in each.
     pub segments: u32,
     pub header_len: u32,
     /// Bytes of the longest of them.
     pub longest: usize,
 }
 
-/// Private headers, used anew for each batch.
+/// Private headers, reused for each batch.
 #[derive(Debug)]
 pub(super) struct Headers {
     memory: Option<Arc<Mapping>>,
@@ -199,12 +200,12 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Memory is only taken when a header is used.
+    /// Allocates no memory until a header is used.
     pub fn new() -> Self {
         Self { memory: Mapping::private(HEADER * HEADERS).ok(), used: 0 }
     }
 
-    /// The frames of the batch before are finished.
+    /// Makes all headers free again: the frames of the previous batch are finished.
     pub fn reuse(&mut self) {
         self.used = 0;
     }
@@ -264,7 +265,7 @@ impl Headers {
         Some(bytes.span())
     }
 
-    /// Puts a frame together in private memory, checksums and all; false if it cannot be done.
+    /// Assembles a frame in private memory, with its checksums; false if that is impossible.
     pub fn assemble(
         &mut self,
         pieces: &[Bytes<'_>],
@@ -290,7 +291,7 @@ impl Headers {
     }
 }
 
-/// Puts a tag into a header of `used` bytes.
+/// Inserts a tag into a header of `used` bytes.
 fn put_tag(header: &mut [u8; HEADER], used: usize, tag: [u8; TAG]) {
     header.copy_within(TAG_AT..used, TAG_AT + TAG);
     header[TAG_AT..TAG_AT + TAG].copy_from_slice(&tag);
@@ -311,7 +312,7 @@ fn rewrite(header: &mut [u8; HEADER], pieces: &[Bytes<'_>], len: usize, request:
     let mut done = Done { copied: 0, offload: None, segments: 1, header_len: 0, longest: len };
     if let Some(place) = request.transport {
         match place.range(len) {
-            // The switch, or who receives, does it.
+            // The switch, or the receiver, computes it.
             Some(range) if request.modern && range.end == len && place.store >= place.start => {
                 done.offload = Some(Offload {
                     flags: Offload::NEEDS_CHECKSUM,
@@ -330,7 +331,8 @@ fn rewrite(header: &mut [u8; HEADER], pieces: &[Bytes<'_>], len: usize, request:
     done
 }
 
-/// Computes a checksum of guest memory and stores it in the private header, if that reaches so far.
+/// Computes a checksum over guest memory and stores it in the private header, if the header reaches
+/// that far.
 fn sum_here(
     header: &mut [u8; HEADER],
     done: &mut Done,
@@ -343,9 +345,9 @@ fn sum_here(
         return;
     }
     if done.copied < place.store + 2 {
-        // What was copied before has been rewritten.
+        // An earlier step has already rewritten the copied bytes.
         let mut fresh = [0; COPIED];
-        // As far as a tag may have to go in, too.
+        // The copy must also reach the place where a tag may be inserted.
         let least = (place.store + 2).max(TAG_AT);
         let wanted = if range.end <= COPIED { range.end.max(least) } else { least };
         let got = copy_out(pieces, &mut fresh[..wanted]);
@@ -375,8 +377,9 @@ fn sum_here(
     }
 }
 
-/// Headers of a frame that is to be segmented, as virtio has them: lengths of the whole, and the
-/// transport checksum's seed with its length. An error if the context makes no sense for the frame.
+/// Rewrites the headers of a frame with segmentation as virtio wants them. Lengths are those of the
+/// whole, and the transport checksum's seed includes its length. An error if the context makes no
+/// sense for the frame.
 fn rewrite_segments(
     header: &mut [u8; HEADER],
     pieces: &[Bytes<'_>],
@@ -401,7 +404,7 @@ fn rewrite_segments(
     })
 }
 
-/// Writes the lengths of the whole packet, of `whole` bytes with its IP header, where they belong.
+/// Writes the length of the whole packet, `whole` bytes with its IP header, into the headers.
 fn write_lengths(header: &mut [u8; HEADER], request: &Request, context: &Context, whole: u16) {
     let (ip, transport) = (context.ip(), context.transport());
     if context.is_v4() {
@@ -429,7 +432,7 @@ fn put(header: &mut [u8; HEADER], at: usize, value: u16) {
     }
 }
 
-/// Copies the start of a frame out of its pieces; returns how much.
+/// Copies the start of a frame out of its pieces. Returns how many bytes it copied.
 fn copy_out(pieces: &[Bytes<'_>], to: &mut [u8]) -> usize {
     let mut done = 0;
     for piece in pieces {

@@ -28,18 +28,17 @@ mod bmcr {
     pub const RESET: u16 = 1 << 15;
     pub const LOOPBACK: u16 = 1 << 14;
     pub const RESTART: u16 = 1 << 9;
-    /// What stays as it was written.
+    /// Bits that keep what was written.
     pub const KEPT: u16 = 0x7dc0;
 }
 
-/// Of each register: its value after a reset and the bits that can be written; `None` where there is
-/// none.
+/// Each register's value after a reset, and its writable bits; `None` where there is no register.
 pub(super) type Row = Option<(u16, u16)>;
 
 const fn rows(chip: Chip) -> [Row; 32] {
     let mut rows: [Row; 32] = [None; 32];
     rows[CONTROL] = Some((0x1140, bmcr::KEPT));
-    // Link and the end of negotiation are added when it is read.
+    // A read adds the link bit and the end of negotiation.
     rows[STATUS] = Some((0x7949, 0));
     rows[2] = Some((0x0141, 0));
     rows[3] = Some((
@@ -64,7 +63,7 @@ const fn rows(chip: Chip) -> [Row; 32] {
     rows[20] = Some((0x0d60, 0xffff));
     rows[21] = Some((0, 0));
     if let Chip::L82574 = chip {
-        // Page, and what its driver's workarounds write.
+        // The page register, and registers that the driver's workarounds write.
         rows[22] = Some((0, 0xffff));
         rows[25] = Some((0, 0xffff));
         rows[26] = Some((0, 0xffff));
@@ -81,22 +80,22 @@ pub(super) fn row(chip: Chip, register: usize) -> Row {
     *ROWS.get(chip as usize)?.get(register)?
 }
 
-/// What a PHY access changed, for the MAC to act upon.
+/// What a PHY access changed, so that the MAC can act on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Changed {
     Nothing,
-    /// Negotiation began anew, and has ended.
+    /// Negotiation restarted and completed.
     Negotiated,
 }
 
-/// Puts all registers into their first state.
+/// Resets all registers.
 pub(super) fn reset(registers: &Registers, chip: Chip) {
     for (number, register) in registers.phy.iter().enumerate() {
         register.store(u32::from(row(chip, number).map_or(0, |row| row.0)), Relaxed);
     }
 }
 
-/// Carries out what was written to MDIC; returns what it reads as from now on.
+/// Carries out a write to MDIC. Returns the new value of MDIC.
 pub(super) fn access(registers: &Registers, chip: Chip, request: u32) -> (u32, Changed) {
     let number = (request >> 16 & 0x1f) as usize;
     let known = row(chip, number).filter(|_| request >> 21 & 0x1f == ADDRESS);
@@ -144,7 +143,7 @@ fn write(registers: &Registers, chip: Chip, number: usize, value: u16, mask: u16
     }
 }
 
-/// True if what the MAC sends comes back.
+/// True if the PHY loops back what the MAC sends.
 pub(super) fn is_loopback(registers: &Registers) -> bool {
     registers.phy[CONTROL].load(Relaxed) as u16 & bmcr::LOOPBACK != 0
 }

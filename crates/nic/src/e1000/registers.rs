@@ -1,4 +1,4 @@
-//! What a device remembers, in memory that outlives the process that models it.
+//! The state that a device keeps in memory that outlives the process running its model.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -7,11 +7,11 @@ use shmem::Shareable;
 use super::table::{self, WORDS};
 use crate::model::fault::faults;
 
-/// A device's registers and what else must survive. All zero is one that was never powered on.
+/// A device's registers and other persistent state. All zero means never powered on.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Registers {
-    /// Not zero once it was powered on.
+    /// Not zero after the first power-on.
     pub(super) powered: AtomicU32,
     /// Why it has stopped: a [`Fault`], or 0.
     pub(super) fault: AtomicU32,
@@ -21,7 +21,7 @@ pub struct Registers {
     pub(super) bus_master: AtomicU32,
     /// The cable is connected.
     pub(super) link: AtomicU32,
-    /// Offset that the I/O window shows.
+    /// Offset that the I/O window gives access to.
     pub(super) io_address: AtomicU32,
     /// Interrupts.
     pub(super) interrupts: InterruptState,
@@ -51,11 +51,13 @@ pub struct Registers {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct InterruptState {
-    /// How they are signalled: an [`InterruptMode`](crate::device::InterruptMode) as a number.
+    /// How interrupts are signalled: an [`InterruptMode`](crate::device::InterruptMode) as a
+    /// number.
     pub mode: AtomicU32,
-    /// Vectors that are up: by pin, the line; by message, sent for causes that are still there.
+    /// Raised vectors. With the pin, the line; with messages, those sent for causes that are still
+    /// set.
     pub raised: AtomicU32,
-    /// By vector: when it was raised last, or 0.
+    /// When each vector was last raised, or 0.
     pub last: [AtomicU64; VECTORS],
     /// Causes that wait for a timer.
     pub held: AtomicU32,
@@ -66,11 +68,11 @@ pub(super) struct InterruptState {
 /// Vectors of the 82574L.
 pub(super) const VECTORS: usize = 5;
 
-/// Delays before a cause is set.
+/// Timers that delay a cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(super) enum Timer {
-    /// RDTR, begun anew by each frame.
+    /// RDTR, restarted by each frame.
     Rx,
     /// RADV, begun by the first.
     RxAbsolute,
@@ -80,33 +82,35 @@ pub(super) enum Timer {
     TxAbsolute,
 }
 
-/// A transmit queue beside its registers. What lies between the head (TDH) and `taken` is lent.
+/// A transmit queue's state beside its registers. Descriptors between the head (TDH) and `taken`
+/// are lent.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct TxState {
     /// Descriptors before it were taken.
     pub taken: AtomicU32,
-    /// What completion is to be said of: bits of [`told`].
+    /// Which completions the driver is still to be told of: bits of [`told`].
     pub told: AtomicU32,
-    /// Contexts: the first for checksums, the second for segmentation; four words each.
+    /// Contexts, four words each: the first for checksums, the second for segmentation.
     pub contexts: [[AtomicU32; 4]; 2],
-    /// Where memory is a copy: descriptors before it have left for the guest's as they are to be; else
-    /// [`NOT_SENT`].
+    /// Where memory is a copy: descriptors before this place have left for the guest's memory in
+    /// their final form. Otherwise [`NOT_SENT`].
     ///
     /// # Protocol: e1000, PCnet: `sent` (state memory)
-    /// - Writer: home worker, after what is before it was sent
-    /// - Reader: a successor, as it starts: what is behind it may have left or not
+    /// - Writer: home worker, after the descriptors before it were sent
+    /// - Reader: a successor, as it starts: later descriptors may have left or not
     /// - Ordering: relaxed: no two processes at a time
     /// - Partner: head
     /// - Without it: after a death the driver waits at a descriptor that the device does not write
-    /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`, `what_died_with_a_copy_is_given_back`, `regression_what_had_left_...`
+    /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`,
+    ///   `what_died_with_a_copy_is_given_back`, `regression_what_had_left_...`
     pub sent: AtomicU32,
 }
 
-/// No place in a ring: nothing of it was sent ever.
+/// Not a place in a ring: nothing of the ring was ever sent.
 pub(super) const NOT_SENT: u32 = u32::MAX;
 
-/// What a transmit queue has to say when it settles.
+/// What a transmit queue reports when it settles.
 pub(super) mod told {
     /// A descriptor is done whose driver wants to know.
     pub const NOW: u32 = 1;
@@ -118,11 +122,11 @@ pub(super) mod told {
     pub const LOW: u32 = 8;
 }
 
-/// A receive queue beside its registers.
+/// A receive queue's state beside its registers.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct RxState {
-    /// Not zero: frames were delivered that nobody has been told of.
+    /// Not zero: frames were delivered, and the driver was not told yet.
     ///
     /// # Protocol: e1000: `RxState.unsettled`, `TxState.told`
     /// - Writer: holder of a receive queue's lock; worker
@@ -132,7 +136,7 @@ pub(super) struct RxState {
     /// - Without it: the driver is not told of a frame; a successor always tells
     /// - Shown by: `nic` tests `e1000` (`bringup`, `l82574`, `moderation`)
     pub unsettled: AtomicU32,
-    /// While descriptors are handed over: one more than where the head is about to go; else 0.
+    /// While descriptors are handed over: the head's new position, plus one. Otherwise 0.
     ///
     /// # Protocol: e1000: `RxState.first`, `moving`; RDH; `TxState.taken`, TDH
     /// - Writer: holder of a receive queue's lock; worker
@@ -140,14 +144,14 @@ pub(super) struct RxState {
     /// - Ordering: `first` (relaxed), then `moving` before the descriptors, RDH and `moving` = 0
     ///   after them; `taken` before frames are lent, TDH after the descriptors: store release /
     ///   load acquire or relaxed, no two processes at a time
-    /// - Partner: the first descriptor's DD; if another than the first is not done after a death,
-    ///   all of them are handed over as damaged
+    /// - Partner: the first descriptor's DD; if a later descriptor is not done after a death, all
+    ///   of them are handed over as damaged
     /// - Without it: after a death the driver waits at a descriptor that the device does not write,
     ///   or frames are sent twice
     /// - Shown by: unit tests `what_was_handed_over_halfway_...`,
     ///   `regression_what_was_not_written_...`, `nic` tests `e1000`
     pub moving: AtomicU32,
-    /// The second word of the first of them, which is written last.
+    /// The second word of the first of these descriptors, which is written last.
     pub first: AtomicU64,
     /// As [`TxState::sent`].
     pub sent: AtomicU32,
@@ -161,8 +165,8 @@ pub(super) struct Shifter {
     pub bits_in: AtomicU32,
     /// What was shifted in.
     pub value: AtomicU32,
-    /// The next data bit to be shifted out, counted from the array's start, plus one; 0 outside of a
-    /// read.
+    /// The index of the next data bit to shift out, counted from the array's start, plus one; 0
+    /// outside of a read.
     pub bit_out: AtomicU32,
     /// The wires as they were.
     pub wires: AtomicU32,
@@ -175,7 +179,7 @@ unsafe impl Shareable for Registers {}
 const _: () = assert!(size_of::<Registers>() <= 16 << 10);
 
 faults! {
-    /// What a driver did wrong, and stopped its NIC by.
+    /// Errors of a driver that stop its NIC.
     Fault {
         /// A ring that does not lie in guest memory.
         BadRing = 1, "a descriptor ring does not lie in guest memory";
@@ -185,11 +189,11 @@ faults! {
         BadAddress = 3, "a buffer does not lie in guest memory";
         /// A full ring, or 256 descriptors, without the end of a frame.
         EndlessFrame = 4, "a frame has no end";
-        /// A shared status block that is not there, or says nonsense.
+        /// A shared status block that is missing or invalid.
         BadCsb = 5, "the shared status block is malformed";
         /// Guest memory that has failed: its file was truncated, or a page was lost.
         Memory = 6, "guest memory has failed";
-        /// Guest memory that could not be read or written by message.
+        /// Guest memory that could not be read or written by messages.
         Unreachable = 7, "guest memory cannot be reached by messages";
     }
 }
@@ -209,7 +213,7 @@ impl Registers {
         }
     }
 
-    /// Sets the word of a register that hands something over to another thread.
+    /// Sets the word of a register that hands data over to another thread.
     #[inline(always)]
     pub(super) fn publish(&self, word: usize, value: u32) {
         if let Some(word) = self.words.get(word) {
@@ -217,20 +221,20 @@ impl Registers {
         }
     }
 
-    /// The word of such a register.
+    /// Reads the word of a register that [`publish`](Self::publish) sets.
     #[inline(always)]
     pub(super) fn observe(&self, word: usize) -> u32 {
         self.words.get(word).map_or(0, |word| word.load(Ordering::Acquire))
     }
 
-    /// Sets bits in the word of a register that several threads write; returns what was there.
+    /// Sets bits in the word of a register that several threads write. Returns the previous value.
     #[inline(always)]
     pub(super) fn set_bits(&self, word: usize, bits: u32) -> u32 {
         self.words.get(word).map_or(0, |word| word.fetch_or(bits, Ordering::SeqCst))
     }
 
-    /// The word of such a register. Of two threads that each set bits in one and then look at the other's,
-    /// one sees what the other has set.
+    /// Reads the word of a register that [`set_bits`](Self::set_bits) sets. If two threads each set
+    /// bits in one word and then read the other's, at least one sees the other's bits.
     #[inline(always)]
     pub(super) fn look(&self, word: usize) -> u32 {
         self.words.get(word).map_or(0, |word| word.load(Ordering::SeqCst))
@@ -242,7 +246,7 @@ impl Registers {
         self.words.get(word).map_or(0, |word| word.fetch_and(!bits, Ordering::AcqRel))
     }
 
-    /// Takes the word of a register that several threads write back to zero; returns what was there.
+    /// Clears the word of a register that several threads write. Returns the previous value.
     pub(super) fn take(&self, word: usize) -> u32 {
         self.words.get(word).map_or(0, |word| word.swap(0, Ordering::AcqRel))
     }
@@ -252,7 +256,7 @@ impl Registers {
         u64::from(self.get(low)) | u64::from(self.get(high)) << 32
     }
 
-    /// Adds to a statistic, which stays at its largest value.
+    /// Adds to a statistic, which saturates.
     #[inline]
     pub(super) fn count(&self, word: usize, n: u32) {
         if n == 0 {
@@ -264,7 +268,7 @@ impl Registers {
         }
     }
 
-    /// Adds to an octet counter, likewise.
+    /// Adds to an octet counter, which saturates.
     #[inline]
     pub(super) fn count_octets(&self, counter: u8, n: u64) {
         if let Some(counter) = self.octets.get(usize::from(counter)) {
@@ -305,7 +309,7 @@ impl Registers {
         let rctl = self.get(table::RCTL);
         let code = rctl >> 16 & 3;
         match (rctl & table::rctl::BSEX != 0, code) {
-            // Reserved: the smallest of those that are not.
+            // A reserved value: taken as the smallest extended size.
             (true, 0) => 4096,
             (true, _) => 32768 >> code,
             (false, _) => 2048 >> code,

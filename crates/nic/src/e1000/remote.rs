@@ -6,10 +6,10 @@
 //!             in the guest's      come
 //! ```
 //!
-//! The model looks at descriptors up to `shown`, wherever its driver's tail is. Transmit rings likewise, whose
-//! buffers are fetched with them. What lies between `sent`, the place in state memory, and the head when a copy
-//! begins was somebody's who is not there any more: it is fetched, and what of it is not done is given back unsent, or as
-//! damaged.
+//! The model looks at descriptors up to `shown`, wherever its driver's tail is. Transmit rings work
+//! the same way, and their buffers are fetched with them. When a copy starts, descriptors between
+//! `sent`, the place in state memory, and the head belonged to a predecessor. They are fetched.
+//! Those that are not done are given back unsent, or as damaged.
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -27,10 +27,10 @@ use crate::csb::Way;
 use crate::model::ring::Place;
 use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
-/// Most descriptors of a transmit queue, or of a receive queue, that are fetched together.
+/// Most descriptors of a transmit or receive queue that are fetched together.
 const SENT: u32 = 32;
 const RECEIVED: u32 = 128;
-/// Longest buffer that a frame can be in.
+/// Length of the longest buffer that can hold a frame.
 const LONGEST: u32 = 0x1_0100;
 
 /// Words of a descriptor.
@@ -39,20 +39,20 @@ type Words = [u64; 2];
 /// How far the copy is.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
-    /// By way and queue: descriptors before it are in the copy, and may be looked at.
+    /// By way and queue: descriptors before it are in the copy, and the model may read them.
     ///
     /// # Protocol: e1000: `Copied.shown`, a tail; PCnet: OWN bits in the copy
-    /// - Writer: home worker, after what they show was laid into the copy
+    /// - Writer: home worker, after the data that they show was laid into the copy
     /// - Reader: holder of a receive queue's lock; worker
     /// - Ordering: store release / load acquire
     /// - Partner: descriptors and buffers in the copy
     /// - Without it: a frame is sent before its bytes are there
     /// - Shown by: `nic` tests `e1000` (`remote`), `pcnet_remote`
     shown: [[AtomicU32; 2]; 2],
-    /// Likewise: descriptors before it were handed to the courier. Those that have left are before the place in
-    /// state memory.
+    /// By way and queue: descriptors before it were handed to the DMA proxy. Those before the place
+    /// in state memory have left.
     pushed: [[AtomicU32; 2]; 2],
-    /// Likewise: counts what moves the ring.
+    /// By way and queue: counts moves of the ring.
     moved: [[AtomicU32; 2]; 2],
     /// All of them were reset.
     reset: AtomicBool,
@@ -62,18 +62,19 @@ pub(super) struct Copied {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// The rings are those of then.
+    /// The values of `moved` for which the copied rings hold.
     moved: [[u32; 2]; 2],
-    /// By way and queue: the next descriptor of those that were somebody's.
+    /// By way and queue: the next of the predecessor's descriptors.
     lost: [[Option<u32>; 2]; 2],
-    /// Likewise: those of them that are to be given back, with their addresses.
+    /// By way and queue: those of the predecessor's descriptors that must be given back, with their
+    /// addresses.
     mended: [[VecDeque<(u64, Words)>; 2]; 2],
-    /// By receive queue and descriptor: as its driver wrote it.
+    /// By receive queue and descriptor: the descriptor as its driver wrote it.
     offered: [Vec<Words>; 2],
 }
 
 impl Inner {
-    /// True if descriptors that were somebody's are not all given back.
+    /// True if some of the predecessor's descriptors are not given back yet.
     fn has_lost(&self, way: Way, queue: usize) -> bool {
         let mended = &self.mended[way as usize][queue];
         self.lost[way as usize][queue].is_some() || !mended.is_empty()
@@ -111,7 +112,7 @@ impl Copied {
         self.shown[way as usize][queue & 1].store(to, Release);
     }
 
-    /// Nothing of a ring from its head on was fetched.
+    /// Marks everything from a ring's head on as not fetched.
     fn restart(&self, way: Way, queue: usize, head: u32) {
         self.show(way, queue, head);
         self.moved[way as usize][queue & 1].fetch_add(1, Relaxed);
@@ -135,7 +136,8 @@ impl Core {
         self.registers.get(table::words(way, queue).head)
     }
 
-    /// A ring is another one, or stands elsewhere: nothing of it was fetched or is to be pushed.
+    /// Handles a ring that was replaced, or whose head moved: nothing of it was fetched, and
+    /// nothing is pushed.
     pub fn begin_copy(&self, way: Way, queue: usize) {
         let Some(copied) = &self.copied else { return };
         let head = self.head(way, queue);
@@ -149,7 +151,8 @@ impl Core {
         self.copied.iter().for_each(|copied| copied.reset.store(true, Relaxed));
     }
 
-    /// Goes on where a predecessor was, whose copy is gone; without a copy, says that nothing is pushed.
+    /// Resumes where a predecessor was, whose copy is gone. Without a copy, records that nothing is
+    /// pushed.
     pub fn resume_copy(&self) {
         let registers = &self.registers;
         for (way, queue) in queues() {
@@ -159,7 +162,7 @@ impl Core {
                 continue;
             };
             if way == Way::Receive {
-                // What was about to be handed over was in the copy that is gone.
+                // What was about to be handed over is gone with the old copy.
                 registers.rx[queue].moving.store(0, Relaxed);
             }
             let taken = registers.tx[queue].taken.load(Relaxed);
@@ -188,14 +191,14 @@ impl Core {
         (size > 0).then_some(Ring { base, size })
     }
 
-    /// The `count` descriptors at a place, as the copy has them.
+    /// The `count` descriptors at `place`, as the copy has them.
     fn read_ring(&self, ring: Ring, place: u32, count: u32) -> Vec<u8> {
         let bytes = self.memory.bytes(ring.at(place), count * DESCRIPTOR);
         bytes.map_or_else(Vec::new, |bytes| bytes.to_vec())
     }
 
-    /// Fetches what lies before the head and may not have left, and finishes what of it is not done. What was done and
-    /// made available again is the driver's.
+    /// Fetches descriptors before the head that may not have left, and finishes those that are not
+    /// done. Descriptors that were done and made available again belong to the driver.
     fn find_lost(&self, inner: &mut Inner, held: &mut Held, (way, queue): (Way, usize), at: u32) {
         let (words, head) = (table::words(way, queue), self.head(way, queue));
         let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && head < ring.size);
@@ -215,7 +218,7 @@ impl Core {
         let (extended, split) = (filling.filter.extended, filling.filter.split.is_some());
         let status = if way == Way::Receive && (extended || split) { 0 } else { 32 };
         let tail = self.registers.observe(words.tail).min(ring.size - 1);
-        // Drivers write the one at the tail, too.
+        // Drivers also write the descriptor at the tail.
         let is_offered = |at: u32| ring.place(head).distance(at) <= ring.place(head).distance(tail);
         for (at, [first, second]) in (at..).zip(descriptors) {
             let is_done = second >> status & u64::from(rx::DD) != 0;
@@ -223,7 +226,7 @@ impl Core {
                 _ if is_done || is_offered(at) => continue,
                 Way::Send if second & (tx::RS | tx::RPS) == 0 => continue,
                 Way::Send => [first, second | tx::DD],
-                // Of a pair, the first says it all.
+                // The first descriptor of a pair describes both.
                 Way::Receive if split && ring.place(at).distance(head) % 2 == 1 => continue,
                 Way::Receive => [if status == 0 { 0 } else { first }, filling.damaged()],
             };
@@ -231,7 +234,7 @@ impl Core {
         }
     }
 
-    /// What tells that a queue has moved.
+    /// The causes that tell the driver that a queue has moved.
     fn moved_causes(&self, way: Way, queue: usize) -> u32 {
         match way {
             Way::Send => cause::TXDW | self.sent_cause(queue),
@@ -239,7 +242,8 @@ impl Core {
         }
     }
 
-    /// Fetches descriptors that the driver has made available, with the buffers of those that are to be sent.
+    /// Fetches descriptors that the driver has made available, with the buffers of those to be
+    /// sent.
     fn fetch_ring(&self, inner: &mut Inner, held: &mut Held, way: Way, queue: usize) {
         let Some(copied) = &self.copied else { return };
         let at = copied.shown(way, queue);
@@ -248,7 +252,7 @@ impl Core {
             return;
         }
         let ring = self.ring_of(way, queue).filter(|ring| at < ring.size && tail < ring.size);
-        // What is wrong is the model's to find.
+        // The model itself reports what is wrong with the ring.
         let Some(ring) = ring else { return copied.show(way, queue, tail) };
         let pushed = copied.pushed(way, queue).load(Relaxed).min(ring.size);
         if ring.place(pushed).distance(at) >= AHEAD {
@@ -279,7 +283,7 @@ impl Core {
         copied.show(way, queue, ring.place(at).after(count as u32));
     }
 
-    /// True if a way is on, and memory may be used.
+    /// True if a direction is enabled, and memory may be used.
     fn is_on(&self, way: Way) -> bool {
         let registers = &self.registers;
         registers.may_access_memory()
@@ -337,7 +341,7 @@ impl Core {
             }
             let bytes = &bytes[..count * DESCRIPTOR as usize];
             if step == 2 {
-                // Lengths first, so that no driver finds them missing.
+                // Lengths go first, so that no driver finds a done descriptor without its length.
                 let mut lengths = bytes.to_vec();
                 lengths.chunks_mut(32).for_each(|pair| pair[8] = 0);
                 out.write(ring.at(at), &lengths);
@@ -351,8 +355,8 @@ impl Core {
 }
 
 impl super::filter::Filter {
-    /// The buffers that a descriptor was filled into, with how many bytes: that of two, as they were offered and
-    /// as they were written, of which the second belongs to it where packets are split.
+    /// The buffers that a descriptor was filled into, with their byte counts. Takes two
+    /// descriptors, as offered and as written. With packet split, the second belongs to the first.
     fn filled(&self, offered: [Words; 2], written: [Words; 2]) -> Vec<(u64, u32)> {
         let [_, second] = written[0];
         let len =
@@ -370,12 +374,12 @@ impl super::filter::Filter {
     }
 }
 
-/// All of them, by way and number.
+/// All queues, by direction and number.
 fn queues() -> impl Iterator<Item = (Way, usize)> {
     [Way::Send, Way::Receive].into_iter().flat_map(|way| [(way, 0), (way, 1)])
 }
 
-/// The buffer of a transmit descriptor, unless it is a context.
+/// The buffer of a transmit descriptor, unless that is a context.
 fn buffer([first, second]: Words) -> Option<(u64, u32)> {
     let is_context = second & (tx::DEXT | tx::DTYP) == tx::DEXT;
     (!is_context).then(|| (first, data_len(second)))
@@ -473,7 +477,7 @@ impl Remote for Core {
             return false;
         }
         queues().for_each(|(way, queue)| copied.restart(way, queue, self.head(way, queue)));
-        // No descriptor is shown: nobody looks at the rest, nor has to wait.
+        // The copy shows no descriptors, so no thread reads the rest or has to wait.
         drop(unused);
         self.memory.discard();
         true

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use shmem::{GuestMemory, Shareable, SharedSlice};
 
-/// A descriptor: an address, and a word that says what it is.
+/// A descriptor: an address, and a word with everything else.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub(super) struct Descriptor {
@@ -21,7 +21,8 @@ pub(super) struct Descriptor {
     /// # Protocol: e1000: a descriptor's second word, with DD
     /// - Writer: holder of a receive queue's lock; worker (transmit: complete)
     /// - Reader: driver
-    /// - Ordering: release; of a batch the first one last, because a driver goes by it
+    /// - Ordering: release; of a batch, the first descriptor comes last, because a driver goes by
+    ///   it
     /// - Partner: the bytes, the other descriptors
     /// - Without it: the driver reads a frame before its bytes, or reaps a frame that is still read
     /// - Shown by: `nic` tests `e1000_driver`
@@ -48,7 +49,7 @@ impl Descriptor {
         self.first.store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Written after everything that it speaks of.
+    /// Writes the second word, after everything that it describes.
     #[inline(always)]
     pub fn publish(&self, second: u64) {
         self.second.store(second.to_le(), Ordering::Release);
@@ -58,7 +59,8 @@ impl Descriptor {
 /// Bytes of a descriptor.
 pub(super) const DESCRIPTOR: u32 = 16;
 
-/// The descriptors of a ring of `bytes` at `base`; `None` if they do not lie in one piece of memory.
+/// The descriptors of a ring of `bytes` bytes at `base`; `None` if they do not lie in one piece of
+/// memory.
 pub(super) fn ring(memory: &GuestMemory, base: u64, bytes: u32) -> Option<SharedSlice<Descriptor>> {
     memory.shared_slice(base, (bytes / DESCRIPTOR) as usize)
 }
@@ -81,7 +83,7 @@ pub(super) mod tx {
     pub const VLE: u64 = 1 << 30;
     /// The interrupt may wait.
     pub const IDE: u64 = 1 << 31;
-    /// With [`DEXT`], of four bits: 0 is a context, 1 is data.
+    /// With [`DEXT`], four bits: 0 means context, 1 means data.
     pub const DTYP: u64 = 0xf << 20;
     /// Data.
     pub const DATA: u64 = 1 << 20;
@@ -89,9 +91,9 @@ pub(super) mod tx {
     pub const DD: u64 = 1 << 32;
     /// All of the status.
     pub const STA: u64 = 0xf << 32;
-    /// Data: complete the IP header's checksum.
+    /// Data: insert the IP header checksum.
     pub const IXSM: u64 = 1 << 40;
-    /// Data: complete the TCP or UDP checksum.
+    /// Data: insert the TCP or UDP checksum.
     pub const TXSM: u64 = 1 << 41;
     /// Context: TCP, else UDP.
     pub const TUCMD_TCP: u32 = 1 << 24;
@@ -107,14 +109,14 @@ pub(super) mod rx {
     pub const EOP: u32 = 1 << 1;
     /// Ignore the checksum bits.
     pub const IXSM: u32 = 1 << 2;
-    /// A VLAN tag was taken off.
+    /// A VLAN tag was stripped.
     pub const VP: u32 = 1 << 3;
-    /// Extended: the UDP checksum was looked at.
+    /// Extended: the UDP checksum was checked.
     pub const UDPCS: u32 = 1 << 4;
-    /// The TCP checksum was looked at; in legacy descriptors, or UDP's.
+    /// The TCP checksum was checked; in legacy descriptors, TCP or UDP.
     pub const TCPCS: u32 = 1 << 5;
-    /// The IP header's checksum was looked at.
+    /// The IP header checksum was checked.
     pub const IPCS: u32 = 1 << 6;
-    /// Among the errors: one of the received data.
+    /// In the error bits: an error in the received data.
     pub const RXE: u32 = 1 << 7;
 }

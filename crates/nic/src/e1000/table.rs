@@ -1,4 +1,4 @@
-//! The register table of the family, which drives decoding, masks, reset values, side effects and tests.
+//! The family's register table. It drives decoding, masks, reset values, side effects and tests.
 //!
 //! Offsets, names and bits are those of the *PCI/PCI-X Family of Gigabit Ethernet Controllers Software
 //! Developer's Manual*, chapter 13, for the 82540EM, and of the *82574 GbE Controller Family Datasheet*,
@@ -10,14 +10,14 @@ use crate::device::SharedPages;
 use crate::model::regs::{self, PageUse, Row};
 pub use crate::model::regs::{Access, Members};
 
-/// What an access does beyond its own word.
+/// What an access does besides reading or writing its word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
     None,
     /// CTRL: resets, link, VLAN mode.
     Ctrl,
-    /// STATUS: put together when it is read.
+    /// STATUS: computed when it is read.
     Status,
     /// The EEPROM's four wires.
     Eecd,
@@ -39,24 +39,24 @@ pub enum Effect {
     Rctl,
     /// Receive filters.
     Filter,
-    /// Receive addresses: of every second word, some bits are reserved.
+    /// Receive addresses: every second word has reserved bits.
     Address,
-    /// Where a receive ring lies and stands.
+    /// Base, length or head of a receive ring.
     RxRing(u8),
-    /// Up to where a receive ring has buffers.
+    /// The tail of a receive ring: how far it has buffers.
     RxTail(u8),
-    /// Where a transmit ring lies and stands.
+    /// Base, length or head of a transmit ring.
     TxRing(u8),
-    /// Up to where a transmit ring has frames: the doorbell.
+    /// The tail of a transmit ring: how far it has frames. A write is the doorbell.
     TxTail(u8),
-    /// Receive delay; bit 31 fires it now.
+    /// Receive delay; bit 31 expires it at once.
     Rdtr,
     /// The low word of an octet counter.
     OctetsLow(u8),
-    /// The high word of an octet counter; reading takes the counter back to zero.
+    /// The high word of an octet counter; reading it resets the counter to zero.
     OctetsHigh(u8),
-    /// Software semaphore: reading takes it. The 82540EM has none; boot loaders take one all the same, and go on when they
-    /// read what they wrote.
+    /// Software semaphore: reading takes it. The 82540EM has none. Boot loaders take one all the
+    /// same, and go on when they read back what they wrote.
     Swsm,
     /// Address of a shared status block: high word.
     CsbHigh,
@@ -327,10 +327,10 @@ pub const TABLE: &[Register] = &[
     rw(0xb638, "RXUDP", ALL, 0).of(L),
 ];
 
-/// What a driver sets up in pages that need no trap.
+/// Setup registers, in pages that need no trap.
 const SETUP: &[PageUse] = &[Setup, Last];
 
-/// The pages of the rings' registers, as far as a chip has them.
+/// The pages of the ring registers that a chip has.
 macro_rules! shared_pages {
     ($chip:expr) => {{
         const CHIP: usize = $chip as usize;
@@ -359,7 +359,7 @@ pub const fn shared_pages(chip: Chip) -> SharedPages {
     }
 }
 
-/// Which of the counters of sizes a frame of `len` bytes, without its check sequence, is counted in.
+/// The size counter for a frame of `len` bytes, without its check sequence.
 #[inline(always)]
 pub fn size_class(len: usize) -> usize {
     match len.wrapping_add(4) {
@@ -380,7 +380,7 @@ pub const TOT: u8 = 3;
 /// Bytes of BAR 0 that the table covers.
 const COVERED: usize = 0x1_0000;
 
-/// Of each row, where its words start; then how many there are.
+/// Where each row's words start; the last entry is the number of words.
 const STARTS: [u16; TABLE.len() + 1] = {
     let mut starts = [0; TABLE.len() + 1];
     let mut row = 0;
@@ -394,7 +394,7 @@ const STARTS: [u16; TABLE.len() + 1] = {
 /// Words that the table needs.
 pub const WORDS: usize = STARTS[TABLE.len()] as usize;
 
-/// By word of BAR 0: one more than the row that it is in.
+/// By word of BAR 0: the number of its row, plus one.
 static ROWS: [u8; COVERED / 4] = {
     let mut rows = [0; COVERED / 4];
     let mut row = 0;
@@ -428,7 +428,7 @@ pub fn rows() -> impl Iterator<Item = (&'static Register, usize)> {
     TABLE.iter().zip(STARTS.iter().map(|start| usize::from(*start)))
 }
 
-/// The word of the register at `at`; there must be one.
+/// The word of the register at `at`, which must exist.
 const fn word(at: u32) -> usize {
     let mut row = 0;
     loop {
@@ -502,7 +502,7 @@ pub mod ctrl {
     pub const GIO_MASTER_DISABLE: u32 = 1 << 2;
     /// Reset.
     pub const RST: u32 = 1 << 26;
-    /// Tags are taken off and put in.
+    /// Strip and insert VLAN tags.
     pub const VME: u32 = 1 << 30;
     /// Resets the PHY.
     pub const PHY_RST: u32 = 1 << 31;
@@ -514,7 +514,7 @@ pub mod status {
     pub const FD: u32 = 1;
     /// Link up.
     pub const LU: u32 = 1 << 1;
-    /// 82574L: bus accesses are going on or allowed.
+    /// 82574L: bus accesses are in progress or allowed.
     pub const GIO_MASTER_ENABLE: u32 = 1 << 19;
 }
 
@@ -522,13 +522,13 @@ pub mod status {
 pub mod ctrl_ext {
     /// Reloads the EEPROM.
     pub const EE_RST: u32 = 1 << 13;
-    /// 82574L: reading ICR masks what IAM says.
+    /// 82574L: reading ICR applies the mask in IAM.
     pub const IAME: u32 = 1 << 27;
 }
 
 /// Interrupt causes: bits of ICR, ICS, IMS and IMC.
 pub mod cause {
-    /// A descriptor that asked for it was sent.
+    /// A descriptor was sent that asked for a report.
     pub const TXDW: u32 = 1;
     /// The transmit ring is empty.
     pub const TXQE: u32 = 1 << 1;
@@ -542,8 +542,9 @@ pub mod cause {
     pub const RXT0: u32 = 1 << 7;
     /// A PHY access is done.
     pub const MDAC: u32 = 1 << 9;
-    /// Few descriptors are left to be sent. Only set while it is unmasked: a driver of later chips switches queues on by a
-    /// bit that is this one's threshold (TXDCTL, 25), and takes the cause for an error.
+    /// Few transmit descriptors are left. Set only while it is unmasked. A driver of later chips
+    /// enables queues with a bit that is this chip's threshold (TXDCTL, 25), and takes the cause
+    /// for an error.
     pub const TXD_LOW: u32 = 1 << 15;
     /// A short frame was received.
     pub const SRPD: u32 = 1 << 16;

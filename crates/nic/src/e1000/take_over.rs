@@ -1,4 +1,4 @@
-//! Registers that come from another machine, where a device of the same chip had them.
+//! Takes over registers of a device of the same chip that ran on another machine.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -10,20 +10,20 @@ use super::table::{self, Access, Effect, Register};
 use super::{Chip, phy};
 use crate::device::Impossible;
 
-/// The most descriptors that a ring has, by its length's bits.
+/// Most descriptors of a ring, by the width of its length register.
 const LONGEST_RING: u32 = 0x000f_ff80 / 16;
 
 impl Register {
-    /// Bits that may differ from the reset value in the `i`th of the row, in one of `chip`.
+    /// Bits of the row's `i`th register that may differ from the reset value, on `chip`.
     fn settable(&self, i: usize, chip: Chip, csb: bool) -> u32 {
         match (self.effect, self.access) {
             _ if !self.members.has(chip) => 0,
             (Effect::CsbLow | Effect::CsbHigh, _) if !csb => 0,
             (Effect::Icr | Effect::Ims, _) => super::causes(chip),
-            // What was read by them stays there.
+            // These keep the last value read.
             (Effect::Eerd | Effect::Mdic, _) | (_, Access::ReadClear) => u32::MAX,
             (Effect::Address, _) if i % 2 == 1 => RAH,
-            // Put together when they are read.
+            // These are computed when they are read.
             (Effect::Eecd | Effect::Ics, _) | (_, Access::ReadOnly | Access::WriteOnly) => 0,
             _ => self.mask,
         }
@@ -31,11 +31,11 @@ impl Register {
 }
 
 impl Registers {
-    /// Takes them over: refuses what no driver of `chip` can have made, and sets the times anew, which
-    /// are by another clock.
+    /// Takes the registers over. Refuses a state that no driver of `chip` can produce. Resets the
+    /// times, because they come from another clock.
     ///
     /// # Errors
-    /// [`Impossible`]: no device is to be made over them.
+    /// [`Impossible`]: no device may be made over these registers.
     pub fn take_over(&self, chip: Chip, csb: bool) -> Result<(), Impossible> {
         for (row, first) in table::rows() {
             for i in 0..usize::from(row.count) {
@@ -44,7 +44,7 @@ impl Registers {
             }
         }
         self.check_others(chip)?;
-        // What waits for a timer is raised at once.
+        // Causes that wait for a timer are raised at once.
         self.interrupts.last.iter().for_each(|last| last.store(0, Relaxed));
         for timer in &self.interrupts.timers {
             timer.store(timer.load(Relaxed).min(1), Relaxed);
@@ -52,8 +52,8 @@ impl Registers {
         Ok(())
     }
 
-    /// What is kept beside the registers of the table. Statistics, and contexts, which are a guest's own
-    /// words, may be anything.
+    /// Checks the state beside the table's registers. Statistics may be anything, and so may
+    /// contexts, which are the guest's own words.
     fn check_others(&self, chip: Chip) -> Result<(), Impossible> {
         let (interrupts, shifter) = (&self.interrupts, &self.shifter);
         let held = (RX_HELD | TX_HELD) & super::causes(chip);

@@ -1,22 +1,23 @@
-//! Send combining on the host's side (VMware, USENIX '01, 4.3): while doorbells come thick and fast, one
-//! look at the ring answers several.
+//! Send combining on the host's side (VMware, USENIX '01, 4.3): while doorbells come in quick
+//! succession, one look at the ring answers several.
 //!
-//! What is counted is PCnet's transmit demands, or the e1000's descriptors before the tail.
+//! The unit is a demand: a transmit demand of PCnet, or a descriptor before the tail of an e1000.
 
 use port::Nanos;
 
 use crate::device::Combining;
 
-/// Demands that the average looks back on, as a power of two.
+/// How many demands the average looks back on, as a power of two.
 const MEMORY: u32 = 3;
-/// A pause counts as no more than so many times what a demand may wait: a quiet time is soon forgotten.
+/// A pause counts as at most this many times the longest wait, so that the average soon forgets a
+/// quiet time.
 const LONGEST_GAP: u64 = 4;
 
 /// Decides when demands are answered.
 #[derive(Debug, Default)]
 pub(crate) struct Combine {
     limits: Option<Combining>,
-    /// Demands of those that wait that were seen before.
+    /// How many of the waiting demands were seen before.
     seen: u32,
     /// When the last was seen.
     last: Nanos,
@@ -36,7 +37,7 @@ impl Combine {
         self.limits.is_some()
     }
 
-    /// True if `demands` that wait are to be answered now.
+    /// True if the `demands` that wait are due for an answer.
     #[inline(always)]
     pub fn is_due(&mut self, demands: u32, now: Nanos) -> bool {
         match self.limits {
@@ -50,7 +51,7 @@ impl Combine {
         let new = demands.saturating_sub(self.seen);
         if new > 0 {
             let gap = ((now - self.last) / u64::from(new)).min(LONGEST_GAP * most);
-            // After a pause, what was before it says nothing.
+            // After a pause, the earlier average says nothing.
             let pause = gap == LONGEST_GAP * most;
             let weight = if pause { 1 << MEMORY } else { new.min(1 << MEMORY) };
             let all = u64::from((1 << MEMORY) - weight);
@@ -58,12 +59,12 @@ impl Combine {
             (self.seen, self.last) = (demands, now);
         }
         let since = *self.since.get_or_insert(now);
-        // Quiet: another one is not to be expected while the first waits.
+        // Quiet: no other demand is likely while the first waits.
         let quiet = self.gap > most;
         quiet || demands >= u32::from(limits.frames) || now - since >= most
     }
 
-    /// All demands were answered; returns how many of them waited for others.
+    /// Notes that all demands were answered. Returns how many of them waited for others.
     pub fn answered(&mut self, demands: u32) -> u32 {
         (self.seen, self.since) = (0, None);
         if self.is_on() { demands.saturating_sub(1) } else { 0 }
@@ -74,14 +75,14 @@ impl Combine {
         self.since.is_some()
     }
 
-    /// When those that wait are answered.
+    /// When the waiting demands are due for an answer.
     pub fn deadline(&self) -> Option<Nanos> {
         let limits = self.limits?;
         Some(self.since? + most(limits))
     }
 }
 
-/// Nanoseconds that a demand waits, at most.
+/// The longest time, in nanoseconds, that a demand waits.
 fn most(limits: Combining) -> u64 {
     u64::from(limits.delay_us) * 1000
 }
@@ -92,7 +93,8 @@ mod tests {
 
     const LIMITS: Combining = Combining { frames: 4, delay_us: 20 };
 
-    /// Has demands come `gap` nanoseconds apart; returns when each was answered, relative to it.
+    /// Makes `count` demands, `gap` nanoseconds apart. Returns when each was answered, relative to
+    /// its arrival.
     fn waits(gap: u64, count: usize) -> Vec<Option<u64>> {
         let mut combine = Combine::new(Some(LIMITS));
         let (mut now, mut waiting) = (Nanos(1_000_000_000), Vec::new());

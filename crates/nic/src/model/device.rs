@@ -1,5 +1,5 @@
-//! What a device model is to whoever carries its registers: a vfio-user server, or a driver in the same
-//! process.
+//! A device model as seen by the code that carries its registers: a vfio-user server, or a driver
+//! in the same process.
 //!
 //! ```text
 //!   bus (vfio-user, direct call)                     switch
@@ -8,13 +8,13 @@
 //!   registers (memory that outlives a data process) <--+-----------------------+
 //! ```
 //!
-//! A model is made over its registers and a guest's memory table, as often as that table changes, and by
-//! every data process anew: what is not in the registers does not survive that. All-zero registers are
-//! those of a device that was never powered on.
+//! A model is made over its registers and a guest's memory table. It is remade whenever that table
+//! changes, and in every new data process: only the registers survive. All-zero registers are those
+//! of a device that was never powered on.
 //!
-//! Who calls what: register accesses and [`Transmit`] are the home worker's, one thread, never while a
-//! batch of that port is gathered and not completed, but for one that is stalled. Egresses and
-//! [`Device::interrupt`] are any worker's.
+//! Threads: the home worker does register accesses and [`Transmit`]. It never does so while a batch
+//! of that port is gathered and not completed, unless the batch is stalled. Any worker may call
+//! egresses and [`Device::interrupt`].
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ use crate::remote::Remote;
 /// A base address register (PCI 3.0, 6.2.5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bar {
-    /// Memory of so many bytes, 32-bit, not prefetchable.
+    /// Memory of this many bytes, 32-bit, not prefetchable.
     Memory(u32),
     /// So many I/O ports.
     Io(u32),
@@ -54,7 +54,7 @@ pub struct Identity {
     pub msix: Option<Msix>,
     /// It has MSI, one vector.
     pub msi: bool,
-    /// It is a PCI Express endpoint.
+    /// True for a PCI Express endpoint.
     pub express: bool,
 }
 
@@ -65,23 +65,23 @@ pub struct Msix {
     pub vectors: u16,
     /// The BAR that holds them.
     pub bar: u8,
-    /// Offset of the table in it.
+    /// Offset of the table in its base address register.
     pub table: u32,
-    /// Offset of the pending bits in it.
+    /// Offset of the pending bits in its base address register.
     pub pending: u32,
 }
 
-/// Whole pages of registers without side effects but for doorbells: they may lie in memory that the driver
-/// writes without a trap, if somebody looks at it.
+/// Whole pages of registers without side effects, doorbells apart. They may lie in memory that the
+/// driver writes without a trap, if a thread polls them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedPages {
     /// The base address register they are in.
     pub bar: usize,
     /// Offsets of the pages, of 4,096 bytes.
     pub pages: &'static [u64],
-    /// Offsets of registers that the driver sets up.
+    /// Offsets of registers that the driver uses for setup.
     pub registers: &'static [u32],
-    /// Those that say where the device is.
+    /// Offsets of registers in which the device reports its position.
     pub heads: &'static [u32],
     /// Doorbells.
     pub tails: &'static [u32],
@@ -103,25 +103,26 @@ pub enum InterruptMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "an interrupt that is not raised is lost"]
 pub struct Interrupt {
-    /// Vectors to signal, a bit each. By message: each is signalled once, and was taken off the device's
-    /// hands. By pin: bit 0 is the level, moderated; it stays until the guest takes the cause away.
+    /// Vectors to signal, one bit each. With messages, signal each once; the device has already
+    /// cleared it. With the pin, bit 0 is the moderated level, which stays until the guest clears
+    /// the cause.
     pub vectors: u32,
-    /// When to ask again: something is held back until then.
+    /// When to ask again: something is deferred until then.
     pub due: Option<Nanos>,
 }
 
-/// Why registers that come from elsewhere are not taken over: no driver's accesses make them so.
+/// Why registers from elsewhere are refused: no driver's accesses can produce them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} cannot be {value:#x}")]
 pub struct Impossible {
-    /// The register, or what is kept beside them.
+    /// The name of the register, or of the state beside the registers.
     pub what: &'static str,
     /// What it is.
     pub value: u64,
 }
 
 impl Impossible {
-    /// Refuses a value that differs from `reset` in other bits than those in `settable`.
+    /// Refuses a value that differs from `reset` in bits outside `settable`.
     pub(crate) fn check(
         what: &'static str,
         value: impl Into<u64>,
@@ -132,7 +133,7 @@ impl Impossible {
         if good { Ok(()) } else { Err(Self { what, value }) }
     }
 
-    /// Refuses one that is more than `most`.
+    /// Refuses a value above `most`.
     pub(crate) fn limit(what: &'static str, value: u32, most: u32) -> Result<(), Self> {
         if value <= most { Ok(()) } else { Err(Self { what, value: value.into() }) }
     }
@@ -143,96 +144,97 @@ pub trait Device: Send + Sync {
     /// How it looks on PCI.
     fn identity(&self) -> Identity;
 
-    /// A read of `data.len()` bytes (1, 2, 4 or 8) at `at` in base address register `bar`. Whatever is
-    /// asked, there is an answer.
+    /// Reads `data.len()` bytes (1, 2, 4 or 8) at `at` in base address register `bar`. Every read
+    /// gets an answer.
     fn read(&self, bar: usize, at: u64, data: &mut [u8], now: Nanos);
 
-    /// A write, likewise. [`interrupt`](Self::interrupt) is to be asked afterwards.
+    /// Writes likewise. Call [`interrupt`](Self::interrupt) afterwards.
     fn write(&self, bar: usize, at: u64, data: &[u8], now: Nanos);
 
     /// Function-level reset: as after power-on.
     fn reset(&self, now: Nanos);
 
-    /// Reads and writes of guest memory are allowed (bit 2 of the command register).
+    /// Allows or forbids reads and writes of guest memory (bit 2 of the command register).
     fn set_bus_master(&self, on: bool);
 
-    /// How it is to interrupt from now on.
+    /// Sets how the device interrupts.
     fn set_interrupt_mode(&self, mode: InterruptMode);
 
     /// Connects or disconnects the cable.
     fn set_link(&self, up: bool, now: Nanos);
 
-    /// What is to be raised now.
+    /// What to raise now.
     fn interrupt(&self, now: Nanos) -> Interrupt;
 
-    /// Registers that a driver may write as plain memory, where that is offered.
+    /// Registers that a driver may write as plain memory, if the device offers that.
     fn shared_pages(&self) -> Option<SharedPages> {
         None
     }
 
-    /// What keeps the guest's memory in step, where [`DeviceConfig::memory`] is a copy of it.
+    /// Keeps the guest's memory in step, if [`DeviceConfig::memory`] is a copy of it.
     fn remote(&self) -> Option<&dyn Remote> {
         None
     }
 
-    /// Frames that its driver can have moved before it must hear of some, lest it run out of descriptors:
-    /// half of the shortest ring. 0 if the driver itself says when it wants to hear.
+    /// How many frames may move before the driver must hear of them: half of the shortest ring.
+    /// Otherwise the driver could run out of descriptors. 0 if the driver itself says when it wants
+    /// to hear.
     fn headroom(&self) -> u32;
 
-    /// Why the device has stopped, if its driver broke it. A reset by the driver heals it.
+    /// Why the device has stopped, if its driver caused a fault. A reset by the driver clears it.
     fn fault(&self) -> Option<&'static str>;
 }
 
-/// A guest's transmit queue. Dropped, it gives nothing back: its position is in the registers.
+/// A guest's transmit queue. Dropping it gives nothing back: its position is in the registers.
 ///
-/// Where nothing was gathered, some frames may be finished all the same (sent without a cable, or come
-/// back in loopback): [`settle`](Ingress::settle) is to be asked then, too, whether to look at the
-/// device's interrupt.
+/// Even where nothing was gathered, frames may be finished: sent without a cable, or looped back.
+/// Call [`settle`](Ingress::settle) then too, to learn whether to check the device's interrupt.
 pub trait Transmit: Ingress {
-    /// Asks the driver for doorbells, where it may leave them out. True if there are frames already.
+    /// Asks the driver for doorbells, if it may leave them out. True if there are frames already.
     fn arm(&mut self) -> bool;
 
     /// Takes that back.
     fn disarm(&mut self);
 
-    /// When frames that are held back, to be more, are to be sent.
+    /// When to send frames that are held back to be combined.
     fn deadline(&self) -> Option<Nanos> {
         None
     }
 }
 
-/// Doorbells that are held back while traffic is heavy, for one to do the work of several (send combining
-/// on the host's side).
+/// Limits for combining doorbells on the host's side: while traffic is heavy, one doorbell does the
+/// work of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Combining {
     /// Frames that are enough.
     pub frames: u16,
-    /// Most microseconds that a frame waits.
+    /// Longest wait of a frame, in microseconds.
     pub delay_us: u16,
 }
 
-/// What every model is made of, beside its registers.
+/// What every model is made of, besides its registers.
 #[derive(Clone, Debug)]
 pub struct DeviceConfig {
-    /// The guest's memory, as far as the device may use it; or a copy of it ([`Remote`]).
+    /// The guest's memory, as far as the device may use it, or a copy of it ([`Remote`]).
     pub memory: Arc<GuestMemory>,
     /// The station address in its EEPROM.
     pub mac: Mac,
     /// Its transmit queues count here.
     pub ingress: Shared<IngressCounters>,
-    /// Each of its receive queues counts in its own.
+    /// Counters, one for each receive queue.
     pub egress: Vec<Shared<EgressCounters>>,
     /// The cable is connected.
     pub link: bool,
     /// Doorbells that are held back.
     pub combining: Option<Combining>,
-    /// It offers a shared status block ([`crate::csb`]).
+    /// True to offer a shared status block ([`crate::csb`]).
     pub csb: bool,
 }
 
 impl DeviceConfig {
-    /// Of a model on its own, as in tests and benchmarks: with so many receive queues, whose counters nobody else
-    /// sees, connected, nothing held back, no status block.
+    /// The configuration of a single model, as in tests and benchmarks. It has this many receive
+    /// queues with private counters, and the link is up. It combines nothing and offers no status
+    /// block.
     ///
     /// # Errors
     /// [`RegionError::Map`] when the kernel refuses memory for counters.
@@ -249,7 +251,7 @@ impl DeviceConfig {
     }
 }
 
-/// A model, ready to be plugged in.
+/// A model, ready to be attached.
 pub struct Model {
     /// Its registers.
     pub device: Arc<dyn Device>,

@@ -1,7 +1,7 @@
-//! What a driver can do wrong: number, name and sentence of each fault, once.
+//! Driver errors: each fault's number, name and sentence in one place.
 
-/// Makes a family's enum of faults. A fault's number is what lies in state memory; its sentence is what
-/// [`crate::device::Device::fault`] says.
+/// Makes a family's enum of faults. State memory holds a fault's number, and
+/// [`crate::device::Device::fault`] gives its sentence.
 macro_rules! faults {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $fault:ident = $number:literal, $sentence:literal;)* }) => {
         $(#[$about])*

@@ -1,4 +1,4 @@
-//! The table of NICs: what a server must know of each to offer it.
+//! The table of NICs: what a server must know of each NIC to offer it.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::model::regs::RegisterTable;
 use crate::pcnet;
 use crate::template;
 
-/// Memory for a device's state: what outlives a data process.
+/// Memory for a device's state, which outlives a data process.
 #[derive(Clone, Copy, Debug)]
 pub struct StateRoom<'a> {
     /// Where it is mapped.
@@ -26,7 +26,7 @@ impl StateRoom<'_> {
         self.mapping.shared(self.at).filter(|_| size_of::<T>() <= self.len)
     }
 
-    /// A model over the state, if that fits.
+    /// Makes a model over the state; `None` if the state does not fit the memory.
     pub fn model<T: Shareable>(self, make: impl FnOnce(Shared<T>) -> Model) -> Option<Model> {
         self.state().map(make)
     }
@@ -42,21 +42,21 @@ impl StateRoom<'_> {
 /// A kind of NIC.
 #[derive(Debug)]
 pub struct Kind {
-    /// What it is called, on the command line and in files.
+    /// Its name on the command line and in files.
     pub name: &'static str,
     /// What its maker calls it.
     pub title: &'static str,
     /// Bytes of its state.
     pub state_size: usize,
-    /// How it looks on PCI, with a shared status block or without.
+    /// Its PCI identity, with or without a shared status block.
     pub identity: fn(csb: bool) -> Identity,
-    /// It can offer a shared status block ([`crate::csb`]).
+    /// True if it can offer a shared status block ([`crate::csb`]).
     pub csb: bool,
     /// Registers that a driver may write as plain memory.
     pub shared_pages: Option<SharedPages>,
-    /// Makes the model over its state; `None` if that does not fit.
+    /// Makes the model over its state; `None` if the state does not fit the memory.
     pub make: fn(StateRoom<'_>, DeviceConfig) -> Option<Model>,
-    /// Refuses a state that was brought from elsewhere and that no driver can have made.
+    /// Refuses a state from elsewhere that no driver can produce.
     pub take_over: fn(StateRoom<'_>, csb: bool) -> Result<(), Impossible>,
 }
 
@@ -129,7 +129,7 @@ pub static ONE_ACCESS: Kind = Kind {
 /// All kinds there are.
 pub static KINDS: [&Kind; 5] = [&I82540EM, &I82574L, &AM79C970A, &AM79C973, &ONE_ACCESS];
 
-/// The tables of registers of all kinds, for documentation.
+/// The register tables of all kinds, for documentation.
 #[must_use]
 pub fn tables() -> Vec<RegisterTable> {
     let e1000 = RegisterTable {

@@ -1,4 +1,4 @@
-//! What all families are made of.
+//! The parts that all families share.
 //!
 //! | file | what it is |
 //! |---|---|

@@ -1,13 +1,13 @@
-//! A device's PCI configuration space (PCI 3.0, 6.1), made of its [`Identity`].
+//! A device's PCI configuration space (PCI 3.0, 6.1), built from its [`Identity`].
 //!
 //! ```text
 //!   00 header: ids, command, BARs, subsystem, interrupt pin
 //!   a0 MSI-X (6.8.2)    d0 MSI (6.8.1)    e0 PCI Express, version 1 (PCIe 1.0a, 7.8)
 //! ```
 //!
-//! 256 bytes, in memory that outlives a data process; a front end reads and writes them as a bus would. What
-//! decides about the device is the command register alone: interrupts are set up by the bus itself, which
-//! says so in its own way.
+//! 256 bytes, in memory that outlives a data process. A front end reads and writes them as a bus
+//! would. Only the command register affects the device: the bus sets up interrupts itself, and
+//! reports that separately.
 
 use std::sync::atomic::Ordering;
 
@@ -18,7 +18,7 @@ use crate::device::{Bar, Identity, Impossible};
 
 /// Bytes of configuration space.
 pub const SIZE: usize = 256;
-/// Bytes of it with room for PCI Express's extended capabilities; those beyond [`SIZE`] are zeros.
+/// Bytes with room for PCI Express's extended capabilities. Those beyond [`SIZE`] are zeros.
 pub const EXTENDED_SIZE: usize = 4096;
 
 /// Its words, as they lie in memory, least significant byte first.
@@ -36,8 +36,8 @@ const BUS_MASTER: u32 = 1 << 2;
 /// Memory and bus master, parity and SERR, interrupt disable; I/O where there are ports.
 const COMMAND_BITS: u32 = 0x0546;
 const INTERRUPT_DISABLE: u32 = 1 << 10;
-/// Status register, in the upper half of its word: the pin is to be raised (whether it may be or not), and
-/// there is a list of capabilities.
+/// Status register, in the upper half of its word: the pin's interrupt is pending, even if it is
+/// disabled. The capability list exists.
 const INTERRUPT_STATUS: u32 = 1 << 19;
 const CAPABILITIES: u32 = 1 << 20;
 
@@ -45,7 +45,7 @@ const CAPABILITIES: u32 = 1 << 20;
 #[derive(Debug)]
 pub struct Config {
     words: Shared<Words>,
-    /// What is there after power-on, and which bits may be written.
+    /// Each word's value after power-on, and its writable bits.
     layout: Box<[(u32, u32); SIZE / 4]>,
 }
 
@@ -53,12 +53,12 @@ pub struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "the device is to be told"]
 pub struct Changed {
-    /// It may use memory from now on, or may not.
+    /// True if it may use memory from now on, false if it may not.
     pub bus_master: Option<bool>,
 }
 
 impl Config {
-    /// The configuration space of a device, as its memory says.
+    /// The configuration space of a device, with its contents in `words`.
     #[must_use]
     pub fn new(identity: &Identity, words: Shared<Words>) -> Self {
         Self { words, layout: layout(identity) }
@@ -71,7 +71,7 @@ impl Config {
         }
     }
 
-    /// Refuses what a bus cannot have made of it.
+    /// Refuses contents that no bus can produce.
     ///
     /// # Errors
     /// [`Impossible`].
@@ -95,8 +95,8 @@ impl Config {
         command.is_some_and(|c| c.load(Ordering::Relaxed) & INTERRUPT_DISABLE != 0)
     }
 
-    /// Reads from byte `at` on; what is beyond the space reads as zeros. `pending` says that the device wants
-    /// its pin raised.
+    /// Reads from byte `at` on; bytes beyond the space are zeros. `pending` says that the device
+    /// wants its pin raised.
     pub fn read(&self, at: usize, data: &mut [u8], pending: bool) {
         for (i, byte) in data.iter_mut().enumerate() {
             let at = at.saturating_add(i);
@@ -107,7 +107,7 @@ impl Config {
         }
     }
 
-    /// Writes from byte `at` on what may be written. For one thread at a time.
+    /// Writes the writable bits from byte `at` on. Only one thread at a time may call it.
     pub fn write(&self, at: usize, data: &[u8]) -> Changed {
         let before = self.bus_master();
         for (i, byte) in data.iter().enumerate() {
@@ -126,7 +126,7 @@ impl Config {
     }
 }
 
-/// Words in the making: value after power-on, and bits that may be written.
+/// Words under construction: value after power-on, and writable bits.
 struct Layout(Box<[(u32, u32); SIZE / 4]>);
 
 impl Layout {

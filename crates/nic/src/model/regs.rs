@@ -1,18 +1,19 @@
-//! One row for each register, whatever the family: decoding, masks, resets, documentation and names in traces come
-//! from it.
+//! One row for each register, whatever the family. Decoding, masks, resets, documentation and names
+//! in traces come from it.
 //!
-//! A family gives its rows an effect type of its own: what an access does beyond the register's word.
+//! Each family gives its rows its own effect type: what an access does besides reading or writing
+//! the register's word.
 
-/// What an access does to a register, beside its effect.
+/// What an access does to a register, apart from its effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Keeps what was written, as far as the mask says.
+    /// Keeps the written bits that are in the mask.
     ReadWrite,
-    /// As above, while the device is stopped; else writes are ignored.
+    /// As [`ReadWrite`](Self::ReadWrite) while the device is stopped; otherwise ignores writes.
     Halted,
     /// Writes are ignored.
     ReadOnly,
-    /// A statistic: reading takes it back to zero.
+    /// A statistic: reading resets it to zero.
     ReadClear,
     /// Reads as zero.
     WriteOnly,
@@ -26,7 +27,7 @@ impl Members {
     /// All chips.
     pub const ALL: Self = Self(u8::MAX);
 
-    /// Those whose numbers are bits in `chips`.
+    /// The chips whose numbers are bits in `chips`.
     #[must_use]
     pub const fn of(chips: u8) -> Self {
         Self(chips)
@@ -47,29 +48,29 @@ impl Members {
     }
 }
 
-/// What a register in a page that the driver may write without a trap is there for.
+/// The use of a register in a page that the driver may write without a trap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageUse {
-    /// The driver sets something up by it.
+    /// The driver sets something up with it.
     Setup,
-    /// As above, by what was written to others before.
+    /// Applies the setup in the registers written before it.
     Last,
-    /// The device says where it is.
+    /// The device reports its position in it.
     Head,
     /// A doorbell.
     Tail,
 }
 
-/// A register, or several in a row, whose accesses do `E`.
+/// A register, or several in a row, with the effect `E`.
 #[derive(Clone, Copy, Debug)]
 pub struct Row<E> {
     /// Its place: an offset, or a number.
     pub at: u32,
-    /// How many, one behind the other.
+    /// The number of consecutive registers.
     pub count: u16,
     /// Its name in the manuals.
     pub name: &'static str,
-    /// What an access does to it.
+    /// What an access does to the register.
     pub access: Access,
     /// Bits that can be written.
     pub mask: u32,
@@ -79,14 +80,14 @@ pub struct Row<E> {
     pub members: Members,
     /// What an access does beyond.
     pub effect: E,
-    /// Bits that a reset by the driver leaves as they are.
+    /// Bits that a reset by the driver keeps.
     pub survives: u32,
-    /// It lies in a page that the driver may write without a trap.
+    /// Its use, if it lies in a page that the driver may write without a trap.
     pub shared: Option<PageUse>,
 }
 
 impl<E: Copy> Row<E> {
-    /// A register that keeps what is written to `mask`.
+    /// A register that keeps the written bits in `mask`.
     #[must_use]
     pub const fn new(at: u32, name: &'static str, mask: u32, reset: u32, effect: E) -> Self {
         Self {
@@ -103,7 +104,7 @@ impl<E: Copy> Row<E> {
         }
     }
 
-    /// The same, with its effect in words.
+    /// The same row, with its effect in words.
     pub fn described(&self, effect: impl FnOnce(E) -> String) -> Row<String> {
         let Self { at, count, name, access, mask, reset, members, survives, shared, .. } = *self;
         let effect = effect(self.effect);
@@ -111,7 +112,7 @@ impl<E: Copy> Row<E> {
     }
 }
 
-/// How many of `rows` a chip shares with its driver for one of `wanted`.
+/// How many registers in `rows` a chip shares with its driver for a use in `wanted`.
 #[must_use]
 pub const fn count_shared<E: Copy>(rows: &[Row<E>], chip: usize, wanted: &[PageUse]) -> usize {
     let (mut count, mut which) = (0, 0);
@@ -126,7 +127,7 @@ pub const fn count_shared<E: Copy>(rows: &[Row<E>], chip: usize, wanted: &[PageU
     count
 }
 
-/// Their places, in the order of `wanted`.
+/// The places of these registers, in the order of `wanted`.
 #[must_use]
 pub const fn shared<E: Copy, const N: usize>(
     rows: &[Row<E>],
@@ -156,14 +157,14 @@ const fn is_shared<E: Copy>(row: &Row<E>, chip: usize, wanted: PageUse) -> bool 
     }
 }
 
-/// A table of registers, as documentation shows it.
+/// A table of registers, for documentation.
 #[derive(Clone, Debug)]
 pub struct RegisterTable {
-    /// Whose they are, and how they are reached.
+    /// The family, and how its registers are reached.
     pub title: &'static str,
     /// The chips, by number.
     pub chips: &'static [&'static str],
-    /// From one of several in a row to the next.
+    /// The distance between consecutive registers of one row.
     pub step: u32,
     /// Its rows.
     pub rows: Vec<Row<String>>,

@@ -1,4 +1,5 @@
-//! Guest memory that a device reaches by messages: what its model then wants of whoever sends them.
+//! Guest memory that a device reaches by messages: what its model wants of the code that sends
+//! them.
 //!
 //! ```text
 //!   guest ---- read ----> Held ---- fetch: buffers first, then what shows them ----> copy <--> model
@@ -6,10 +7,10 @@
 //! ```
 //!
 //! A model works on a [copy](GuestMemory::into_copy) of the guest's memory as on any memory. Its
-//! [`Remote`] part says what is to be read of what its driver made available, lays it into the copy when
-//! all of it is there, and shows it to the model; and says what the model has written. Nothing of it waits:
-//! it is asked again when something has come, a register was written, or frames were delivered. The home
-//! worker asks.
+//! [`Remote`] part names what to read of what the driver made available. Once all of it has come,
+//! it puts it into the copy and shows it to the model. It also names what the model has written.
+//! None of its calls wait: the home worker calls again when data has come, a register was written,
+//! or frames were delivered.
 
 use port::Nanos;
 use shmem::GuestMemory;
@@ -17,51 +18,53 @@ use shmem::GuestMemory;
 /// Most bytes that are held.
 const ROOM: usize = 128 << 10;
 
-/// Most descriptors of a ring that are shown and not pushed: what a front end that answers nothing can have a
-/// model fill.
+/// Most descriptors of a ring that are shown and not pushed. It bounds what a front end that never
+/// answers can have a model fill.
 pub const AHEAD: u32 = 1024;
 
-/// The part of a device that keeps a copy of memory and its driver's own in step.
+/// The part of a device that keeps a copy of memory in step with the driver's memory.
 pub trait Remote {
-    /// Asks `held` for what the driver has made available, and shows the model what of it is there.
+    /// Asks `held` for what the driver has made available, and shows the model the parts that have
+    /// come.
     fn fetch(&self, held: &mut Held, now: Nanos);
 
-    /// Says what the model has written since; returns the causes to [remind](Self::remind) the driver of
-    /// once it is there.
+    /// Reports what the model has written since. Returns the causes to [remind](Self::remind) the
+    /// driver of once the data is there.
     fn push(&self, out: &mut dyn Out) -> u32;
 
-    /// What was pushed with these causes is in the driver's memory: a driver that was told too early is told
-    /// again.
+    /// Notes that what was pushed with these causes is in the driver's memory. Interrupts again a
+    /// driver that was told too early.
     fn remind(&self, causes: u32);
 
-    /// The same of all that a predecessor may have pushed and not reminded of.
+    /// Does the same for everything that a predecessor may have pushed without reminding.
     fn remind_of_all(&self);
 
-    /// What was pushed has left for the driver's memory: a successor need not look after it.
+    /// Notes that everything pushed has left for the driver's memory, so a successor need not check
+    /// it.
     fn note_sent(&self);
 
-    /// When to [fetch](Self::fetch) without being asked to.
+    /// When to [fetch](Self::fetch) without being asked.
     fn look_at(&self) -> Option<Nanos> {
         None
     }
 
-    /// Forgets the copy, if nothing of it is needed or would be missing from the guest's memory: it is
-    /// fetched anew. True if that was so.
+    /// Forgets the copy if none of it is needed or still to be pushed; then it is fetched again.
+    /// True if it was forgotten.
     fn forget(&self) -> bool;
 
-    /// Memory could not be read or written.
+    /// Stops the device, because memory could not be read or written.
     fn fail(&self);
 }
 
 /// Where a device writes guest memory.
 pub trait Out {
-    /// True if more can be taken: all that belongs to a descriptor, and a run of descriptors.
+    /// True if there is room for all that belongs to a descriptor, and for a run of descriptors.
     fn has_room(&self) -> bool;
-    /// These bytes are to be at this address; behind all those before them.
+    /// Writes these bytes to this address, after all bytes of earlier calls.
     fn write(&mut self, at: u64, bytes: &[u8]);
 }
 
-/// What was read of the guest's memory, or is asked for.
+/// Data read from the guest's memory, or asked for.
 #[derive(Debug, Default)]
 pub struct Held {
     pieces: Vec<Piece>,
@@ -77,16 +80,16 @@ struct Piece {
     number: u32,
     at: u64,
     bytes: Vec<u8>,
-    /// Of descriptors: as many as there were when it was asked for first.
+    /// True for descriptors: then the length is that of the first request.
     run: bool,
-    /// Bytes that were asked for, and that have come.
+    /// Bytes asked for, and bytes that have come.
     asked: usize,
     came: usize,
     /// It is still of use.
     wanted: bool,
 }
 
-/// A part of a range, to be read by one message.
+/// A part of a range, to read by one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Its address.
@@ -104,7 +107,7 @@ pub enum Want<'h> {
     Here(&'h [u8]),
     /// It was asked for.
     Coming,
-    /// There is no room for it, until others have gone.
+    /// There is no room for it until other ranges are gone.
     Refused,
 }
 
@@ -114,7 +117,8 @@ impl Held {
         self.look(at, len, false)
     }
 
-    /// The run of descriptors at `at`: `len` bytes, or fewer, if fewer were wanted when that was asked first.
+    /// Asks for the run of descriptors at `at`: `len` bytes, or fewer if the first request was for
+    /// fewer.
     pub fn want_run(&mut self, at: u64, len: usize) -> Want<'_> {
         self.look(at, len, true)
     }
@@ -139,14 +143,14 @@ impl Held {
         Want::Coming
     }
 
-    /// As [`want`](Self::want), of a buffer; those that are not memory, or larger than any frame, are the
-    /// model's to find.
+    /// As [`want`](Self::want), for a buffer. The model itself reports buffers that are not memory,
+    /// or larger than any frame.
     pub fn want_buffer(&mut self, memory: &GuestMemory, at: u64, len: u32, most: u32) -> Want<'_> {
         let is_memory = len > 0 && len <= most && memory.read_each(at, len, |_, _| ());
         if is_memory { self.want(at, len as usize) } else { Want::Here(&[]) }
     }
 
-    /// Lays buffers into the copy, once all that there is room for are there; how many.
+    /// Puts buffers into the copy, once all that fit have come. Returns how many.
     pub fn lay(
         &mut self,
         memory: &GuestMemory,
@@ -174,38 +178,38 @@ impl Held {
         Some(ready)
     }
 
-    /// What is held at an address was made use of: it is asked for anew.
+    /// Notes that the data at an address was used; it must be asked for again.
     pub fn taken(&mut self, at: u64) {
         self.pieces.retain(|piece| piece.at != at);
     }
 
-    /// All of it is of no use any more.
+    /// Forgets all of it.
     pub fn clear(&mut self) {
         self.pieces.clear();
     }
 
-    /// The device was reset: nor is what was pushed.
+    /// Handles a reset of the device: forgets all, pushed data included.
     pub fn begin_anew(&mut self) {
         self.clear();
         self.anew = true;
     }
 
-    /// True if it was since this was asked last.
+    /// True if the device was reset since the last call.
     pub fn began_anew(&mut self) -> bool {
         std::mem::take(&mut self.anew)
     }
 
-    /// The device is about to be asked what it wants.
+    /// Begins a round of asking the device what it wants.
     pub fn begin(&mut self) {
         self.pieces.iter_mut().for_each(|piece| piece.wanted = false);
     }
 
-    /// It was asked: what it does not want any more goes.
+    /// Ends the round: forgets what the device did not ask for.
     pub fn sweep(&mut self) {
         self.pieces.retain(|piece| piece.wanted);
     }
 
-    /// The next part that nobody has asked for, of `most` bytes.
+    /// The next part, of at most `most` bytes, that was not asked for yet.
     #[must_use]
     pub fn next_part(&self, most: usize) -> Option<Part> {
         let piece = self.pieces.iter().find(|piece| piece.asked < piece.bytes.len())?;
@@ -220,7 +224,7 @@ impl Held {
         }
     }
 
-    /// True if a part is still of use.
+    /// True if a part is still wanted.
     #[must_use]
     pub fn has(&self, part: Part) -> bool {
         self.pieces.iter().any(|piece| piece.number == part.piece)

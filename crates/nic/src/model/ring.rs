@@ -10,19 +10,19 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Descriptors from here to `to`, around the end if need be.
+    /// The number of descriptors from here to `to`, with wrap-around.
     #[inline(always)]
     pub const fn distance(self, to: u32) -> u32 {
         if to >= self.at { to - self.at } else { to + self.len - self.at }
     }
 
-    /// Those of them that lie one behind the other.
+    /// How many of them are contiguous.
     #[inline(always)]
     pub const fn run(self, to: u32) -> u32 {
         if to >= self.at { to - self.at } else { self.len - self.at }
     }
 
-    /// The place `count` descriptors on: at most a round.
+    /// The place `count` descriptors on, at most one round.
     #[inline(always)]
     pub const fn after(self, count: u32) -> u32 {
         let after = self.at.wrapping_add(count);

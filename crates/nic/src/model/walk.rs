@@ -1,10 +1,11 @@
-//! What a turn may read of a ring.
+//! How much of a ring one turn may read.
 //!
-//! The driver fills the ring, and a worker that also serves others reads it. So each frame has a fair share of
-//! descriptors, a turn may read a few beyond those shares, and what is left then waits for the next turn. A turn over
-//! `n` frames of `b` bytes reads at most `64 n + b / 16 + 2048` descriptors and those of one more frame.
+//! The driver fills the ring, and the worker that reads it also serves others. So each frame has a
+//! fair share of descriptors, and a turn may read a few beyond those shares. The rest waits for the
+//! next turn. A turn over `n` frames of `b` bytes reads at most `64 n + b / 16 + 2048` descriptors
+//! and those of one more frame.
 
-/// A frame's fair share: descriptors of any frame, and bytes that are worth one more.
+/// A frame's fair share: this many descriptors for any frame, and one more for every 16 bytes.
 const SHARE: usize = 64;
 const BYTES: usize = 16;
 /// Descriptors that a turn may read beyond its frames' fair shares.
@@ -20,7 +21,8 @@ impl Allowance {
         Self(ALLOWANCE)
     }
 
-    /// Charges the descriptors read for a frame of so many bytes; 0 bytes if it was not taken.
+    /// Charges the descriptors read for a frame of `bytes` bytes; 0 bytes if the frame was not
+    /// taken.
     #[inline]
     pub fn charge(&mut self, descriptors: usize, bytes: usize) {
         let share = SHARE + bytes / BYTES;
@@ -34,7 +36,8 @@ impl Allowance {
     }
 }
 
-/// Counts descriptors that this thread has read, for tests and fuzzing: without debug assertions it does nothing.
+/// Counts descriptors that this thread has read, for tests and fuzzing. Does nothing without debug
+/// assertions.
 #[inline(always)]
 pub fn note(descriptors: usize) {
     #[cfg(debug_assertions)]
@@ -43,16 +46,17 @@ pub fn note(descriptors: usize) {
     let _ = descriptors;
 }
 
-/// Descriptors that models on this thread have read so far. Counted with debug assertions only, for tests and
-/// fuzzing.
+/// How many descriptors models on this thread have read so far. Counts only with debug assertions,
+/// for tests and fuzzing.
 #[cfg(debug_assertions)]
 #[must_use]
 pub fn descriptors_read() -> u64 {
     counter::READ.get()
 }
 
-/// Most descriptors that a turn of any model may read for `frames` frames of `bytes` bytes in all: their shares and
-/// what is beyond, the frame that spends the rest (two chains), and a look at a batch's buffers before each frame.
+/// Most descriptors that a turn of any model may read for `frames` frames of `bytes` bytes in all.
+/// It adds up the frames' shares, the allowance, the frame that exceeds it (two chains), and a look
+/// at a batch's buffers before each frame.
 #[cfg(debug_assertions)]
 #[must_use]
 pub fn most_descriptors(frames: usize, bytes: usize) -> u64 {

@@ -1,4 +1,5 @@
-//! The controller: what registers, transmitter and receiver share, and what starts and stops it.
+//! The controller: the state that registers, transmitter and receiver share, and what starts and
+//! stops it.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::device::Combining;
 /// Lowest bit of [`Registers::told`].
 const TOLD: u32 = 1;
 
-/// What the halves of a model share.
+/// State that the parts of a model share.
 #[derive(Debug)]
 pub(super) struct Core {
     pub chip: Chip,
@@ -26,9 +27,9 @@ pub(super) struct Core {
     pub mac: [u8; 6],
     pub csb: bool,
     pub combining: Option<Combining>,
-    /// The shared status block, if its driver has announced one.
+    /// The shared status block, if the driver has announced one.
     pub block: Announced,
-    /// Frames were received by the block, and nobody has decided whether to interrupt.
+    /// Frames were received with the block, and no thread has decided yet whether to interrupt.
     ///
     /// # Protocol: PCnet: `Core.unsettled`
     /// - Writer: holder of the receiver's lock (set; swap, by the worker that settles)
@@ -38,9 +39,9 @@ pub(super) struct Core {
     /// - Without it: the driver is not told of frames; a successor always tells
     /// - Shown by: `nic` tests `pcnet_csb`
     pub unsettled: AtomicBool,
-    /// What keeps the memory in step, if it is a copy.
+    /// Keeps the guest's memory in step, if the device's memory is a copy.
     pub copied: Option<Copied>,
-    /// The receiver. Whatever stops it or changes what it keeps copies of takes the lock.
+    /// The receiver. Code that stops it, or changes what it keeps copies of, takes the lock.
     filling: Mutex<Filling>,
 }
 
@@ -68,10 +69,10 @@ impl Core {
         }
         core.registers.set_board(board::LINK, config.link);
         core.resume_copy();
-        // One that is not in the memory there is now may be in the next.
+        // A block that is not in the current memory may be in the next.
         let mapped = core.map_block() && core.csb && core.registers.block() != 0;
         if mapped && core.registers.status() & status::STRT != 0 {
-            // A predecessor may have moved frames and told nobody.
+            // A predecessor may have moved frames without telling the driver.
             core.registers.raise(status::RINT | status::TINT);
         }
         core
@@ -81,7 +82,7 @@ impl Core {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lowest part of the status block's address was written.
+    /// Handles a write to the lowest part of the status block's address.
     pub fn announce_block(&self) {
         let _stopped = self.lock();
         if !self.map_block() {
@@ -89,71 +90,71 @@ impl Core {
         }
     }
 
-    /// Maps the status block anew; false if there is none at its address.
+    /// Maps the status block again; false if there is none at its address.
     fn map_block(&self) -> bool {
         !self.csb || self.block.map(&self.memory, self.registers.block(), [1, 1]).is_ok()
     }
 
-    /// Stops, and says why in the status block.
+    /// Stops the device, and reports the fault in the status block.
     #[cold]
     pub fn fail_by_block(&self, fault: csb::Fault) {
         self.block.report(fault);
         self.fail(Fault::BlockIndex);
     }
 
-    /// Frames that were received by the status block are settled, as [`Filling::settle`] has it.
+    /// Settles frames that were received with the status block, as [`Filling::settle`] does.
     #[cold]
     pub fn settle_received(&self) {
         let mut filling = self.lock();
         if self.unsettled.swap(false, Ordering::Relaxed) {
             filling.settle(self);
-            // Before it is looked whether the bus knows.
+            // Orders the event before the check whether the bus knows.
             fence(Ordering::SeqCst);
         }
     }
 
-    /// Frames come back to where they came from.
+    /// True if frames come back to the controller that sent them.
     pub fn is_looped(&self) -> bool {
         let looped = self.registers.csr(csr::MODE) & mode::LOOP != 0;
         looped || self.chip == Chip::Am79C973 && mii::is_looped(&self.registers)
     }
 
-    /// Frames do not leave: they come back, or there is no cable.
+    /// True if frames do not leave: they are looped back, or there is no cable.
     pub fn absorbs(&self) -> bool {
         self.is_looped() || !self.registers.has(board::LINK)
     }
 
-    /// The controller is to work and may: `on` (TXON or RXON) is set, it is not suspended, and it may
-    /// read and write memory.
+    /// True if the controller must work and may. `on` (TXON or RXON) is set, it is not suspended,
+    /// and it may read and write memory.
     #[inline(always)]
     pub fn works(&self, on: u16) -> bool {
         let registers = &*self.registers;
         registers.status() & on != 0 && !registers.is_suspended() && registers.has(board::MASTER)
     }
 
-    /// Its driver broke it: both halves stop, and say so with a memory error.
+    /// Handles a fault by the driver: both halves stop, and report a memory error.
     #[cold]
     pub fn fail(&self, fault: Fault) {
         self.registers.set_fault(Some(fault));
         self.registers.change_status(status::TXON | status::RXON, status::MERR);
     }
 
-    /// True if the bus is to look at the interrupt pin. The caller has fenced since events were set.
+    /// True if the bus must check the interrupt pin. The caller has fenced since events were set.
     pub fn wants_kick(&self) -> bool {
         self.registers.told.load(Ordering::Relaxed) & TOLD == 0 && self.registers.level()
     }
 
-    /// The interrupt pin's level, of which the bus is told by this.
+    /// Reads the interrupt pin's level for the bus, and notes that the bus knows it.
     pub fn tell_level(&self) -> bool {
         let told = &self.registers.told;
-        // Who sets an event meanwhile finds this, or the event is found here.
+        // A thread that sets an event meanwhile sees this store, or this thread sees the event.
         let begin = |old: u32| Some((old | TOLD).wrapping_add(1));
         let before = told.fetch_update(Ordering::SeqCst, Ordering::Relaxed, begin);
         let begun = (before.unwrap_or_default() | TOLD).wrapping_add(1);
         fence(Ordering::SeqCst);
         let level = self.registers.level();
         if level {
-            // If another asked meanwhile, it is his answer that counts.
+            // If another thread asked meanwhile, only its answer counts.
             let (done, order) = (begun | TOLD, Ordering::Relaxed);
             let _ = told.compare_exchange(begun, done, Ordering::SeqCst, order);
         }
@@ -165,14 +166,14 @@ impl Core {
         let _stopped = self.lock();
         if hard {
             self.registers.hard_reset(self.chip, self.mac);
-            // Its address is zero: it is gone.
+            // The address is zero: the block is gone.
             let _ = self.map_block();
         } else {
             self.registers.soft_reset(self.chip);
         }
     }
 
-    /// A write to CSR0; returns what it cost.
+    /// Writes CSR0. Returns the access's class.
     pub fn write_status(&self, value: u16) -> Class {
         use status::{EVENTS, IENA, INIT, STOP, STRT, TDMD, TXON};
         let registers = &*self.registers;
@@ -204,7 +205,7 @@ impl Core {
         Class::Network
     }
 
-    /// STOP (Am79C970A, "CSR0"): whatever is in flight is the driver's again.
+    /// STOP (Am79C970A, "CSR0"): everything in flight belongs to the driver again.
     fn stop(&self) {
         let _stopped = self.lock();
         let registers = &*self.registers;
@@ -216,7 +217,7 @@ impl Core {
         registers.begin_anew();
     }
 
-    /// INIT: reads the initialization block, or has it fetched.
+    /// INIT: reads the initialization block, or requests it.
     fn initialize(&self) {
         let registers = &*self.registers;
         {
@@ -231,7 +232,7 @@ impl Core {
         }
     }
 
-    /// The initialization block is there; starts, if that was asked for meanwhile.
+    /// Ends initialization once the block is there. Starts, if that was asked for meanwhile.
     pub fn end_initializing(&self) {
         let starts = self.registers.has(board::STARTING);
         self.load_init_block();
@@ -281,7 +282,7 @@ impl Core {
         self.registers.has(board::MASTER) && self.memory.near().for_each(at.into(), len, visit)
     }
 
-    /// STRT: rings are worked on from their bases (Am79C970A, "Re-Initialization").
+    /// STRT: resets the rings to their bases (Am79C970A, "Re-Initialization").
     fn start(&self) {
         let _stopped = self.lock();
         let registers = &*self.registers;
@@ -302,7 +303,7 @@ impl Core {
         registers.change_status(status::STOP, on);
     }
 
-    /// A write to CSR5, of which `events` are cleared by ones.
+    /// Writes CSR5, where ones clear `events`.
     pub fn write_extended(&self, value: u16, mask: u16, events: u16) {
         let held = self.lock();
         let registers = &*self.registers;
@@ -316,7 +317,7 @@ impl Core {
         }
     }
 
-    /// A write to CSR4, likewise. Software may interrupt itself.
+    /// Writes CSR4, likewise. Software may raise its own interrupt.
     pub fn write_features(&self, value: u16, mask: u16, events: u16) {
         self.store_events(csr::FEATURES, value, mask, events);
         if value & features::UINTCMD != 0 {

@@ -13,7 +13,7 @@
 //! ```
 //!
 //! A 32-bit write to RDP makes the windows 32 bits wide, until H_RESET. Both base address registers
-//! show the same.
+//! show the same windows.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -45,7 +45,7 @@ enum Port {
     Bus,
 }
 
-/// What a read of a nonsense width, or of nothing, gives.
+/// The result of a read with an invalid width or offset.
 const NOTHING: u32 = u32::MAX;
 /// LEDs that show the link, and full duplex.
 const LED_LINK: u16 = 1 << 6;
@@ -54,7 +54,7 @@ const LED_EVENTS: u16 = 0x017f;
 const LED_OUT: u16 = 1 << 15;
 /// BCR9: full duplex.
 const FDEN: u16 = 1;
-/// BCR19: read from or checked against the EEPROM; done at once.
+/// BCR19: read from the EEPROM, or check against it; done at once.
 const PREAD: u16 = 1 << 14;
 
 /// A controller's registers.
@@ -66,7 +66,7 @@ impl PcnetDevice {
         &self.0.registers
     }
 
-    /// What a 16-bit or 32-bit access at this offset beyond the PROM means.
+    /// The port for a 16-bit or 32-bit access at this offset, beyond the PROM.
     fn port(&self, at: u64, width: usize) -> Option<Port> {
         let wide = self.registers().bcr(bcr::BUS) & DWIO != 0;
         let ports = match (wide, width) {
@@ -107,7 +107,7 @@ impl PcnetDevice {
         value.into()
     }
 
-    /// Reads a CSR or BCR by its row.
+    /// Reads the CSR or BCR in a row of the table.
     fn read_register(&self, row: Option<&Register>, is_bcr: bool) -> u16 {
         let registers = self.registers();
         let Some(row) = row else {
@@ -159,7 +159,7 @@ impl PcnetDevice {
         value
     }
 
-    /// An LED is lit if one of the things it is to show is so.
+    /// An LED is lit if any condition that it shows is true.
     fn read_led(&self, stored: u16) -> u16 {
         let registers = self.registers();
         let mut shown = 0;
@@ -279,7 +279,7 @@ impl PcnetDevice {
     }
 }
 
-/// BCR20 with SSIZE32 and CSRPCNET as its software style has them (Am79C970A, "BCR20").
+/// BCR20, with SSIZE32 and CSRPCNET as the software style implies (Am79C970A, "BCR20").
 pub(super) fn style_bits(value: u16) -> u16 {
     match value & 0xff {
         0 => value & !0x0300 | 0x0200,
@@ -291,7 +291,7 @@ pub(super) fn style_bits(value: u16) -> u16 {
 }
 
 impl Chip {
-    /// How it looks on PCI; `csb`: it offers a shared status block.
+    /// The device's PCI identity. With `csb`, it offers a shared status block.
     #[must_use]
     pub fn identity(self, csb: bool) -> Identity {
         let subsystem = if csb { csb::SUBSYSTEM } else { SUBSYSTEM };
@@ -339,7 +339,7 @@ impl Device for PcnetDevice {
             let value = [low, high].map(|byte| byte.copied().unwrap_or_default());
             self.write_port(port, u16::from_le_bytes(value));
         } else if at == PROM && data.len() == 4 {
-            // Not stored: it only makes the windows wide.
+            // The value is not stored: the write only makes the windows wide.
             let registers = self.registers();
             registers.count(Class::Local);
             registers.set_bcr(bcr::BUS, registers.bcr(bcr::BUS) | DWIO);
@@ -362,7 +362,7 @@ impl Device for PcnetDevice {
 
     fn interrupt(&self, now: Nanos) -> Interrupt {
         let vectors = u32::from(self.0.tell_level());
-        // Frames that do not leave are finished by a look at the ring that gathers nothing.
+        // Looking at the ring finishes frames that do not leave, and gathers nothing.
         let finishes = self.0.absorbs() && self.registers().demands() > 0;
         Interrupt { vectors, due: finishes.then_some(now) }
     }

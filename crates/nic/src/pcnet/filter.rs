@@ -1,4 +1,4 @@
-//! Which frames a PCnet takes (Am79C970A, "Address Matching", "CSR8" to "CSR15").
+//! Which frames a PCnet accepts (Am79C970A, "Address Matching", "CSR8" to "CSR15").
 
 use super::registers::{Registers, csr, mode};
 use super::ring::bits;
@@ -35,14 +35,14 @@ pub(super) fn frame_check(frame: &[u8]) -> [u8; 4] {
 pub(super) struct Filter {
     promiscuous: bool,
     broadcast: bool,
-    /// The station address as [`port::Mac::word`] has it, or one that no frame has.
+    /// The station address, as [`port::Mac::word`] gives it, or a value that no frame has.
     station: u64,
     logical: u64,
 }
 
 /// All ones in the low 48 bits.
 const BROADCAST: u64 = 0xffff_ffff_ffff;
-/// No frame's destination: it has more than 48 bits.
+/// A value that matches no destination: it has more than 48 bits.
 const NOBODY: u64 = u64::MAX;
 
 impl Filter {
@@ -61,7 +61,8 @@ impl Filter {
         }
     }
 
-    /// Whether a frame to this address (low 48 bits, first octet lowest) is taken, and by which match.
+    /// Whether the controller accepts a frame to this address, and by which match. The address is
+    /// in the low 48 bits, first octet lowest.
     #[inline(always)]
     pub fn matches(&self, to: u64) -> Option<u16> {
         if to == self.station {

@@ -11,7 +11,7 @@ pub(super) const ADDRESS: u16 = 30;
 const BMCR: usize = 0;
 /// Basic status.
 const BMSR: usize = 1;
-/// What is advertised, and what the partner advertises.
+/// The registers for what the PHY and its partner advertise.
 const ADVERTISED: usize = 4;
 const PARTNER: usize = 5;
 
@@ -31,7 +31,7 @@ struct Row {
     mask: u16,
 }
 
-/// What the PHY has; registers beyond read zero. Its identifier is that of AMD's Am79C874.
+/// The PHY's registers; those beyond read as zero. The identifier is that of AMD's Am79C874.
 const PHY: [Row; 7] = [
     Row { number: BMCR, reset: 0x3100, mask: 0x7d80 },
     Row { number: BMSR, reset: 0x7849, mask: 0 },
@@ -42,7 +42,7 @@ const PHY: [Row; 7] = [
     Row { number: 6, reset: 0, mask: 0 },
 ];
 
-/// Of a register, its value after a reset and the bits that software writes.
+/// A register's value after a reset, and its writable bits.
 pub(super) fn row(number: usize) -> (u16, u16) {
     PHY.iter().find(|row| row.number == number).map_or((0, 0), |row| (row.reset, row.mask))
 }
@@ -59,7 +59,7 @@ fn named(registers: &Registers) -> Option<usize> {
     (address >> 5 & 0x1f == ADDRESS).then_some(usize::from(address & 0x1f))
 }
 
-/// BCR34 is read. Where there is no PHY, the pulled-up line reads ones.
+/// Reads BCR34. For an absent PHY, the pulled-up line reads as ones.
 pub(super) fn read(registers: &Registers) -> u16 {
     let Some(number) = named(registers) else { return 0xffff };
     let stored = registers.phy[number].load(Ordering::Relaxed);
@@ -74,7 +74,7 @@ pub(super) fn read(registers: &Registers) -> u16 {
     }
 }
 
-/// BCR34 is written. True if that changed what becomes of frames.
+/// Writes BCR34. True if that changed what happens to frames.
 pub(super) fn write(registers: &Registers, value: u16) -> bool {
     let Some(number) = named(registers) else { return false };
     let Some(row) = PHY.iter().find(|row| row.number == number) else { return false };
@@ -89,7 +89,7 @@ pub(super) fn write(registers: &Registers, value: u16) -> bool {
     is_looped(registers) != looped
 }
 
-/// The PHY gives back what is sent.
+/// True if the PHY loops back what is sent.
 pub(super) fn is_looped(registers: &Registers) -> bool {
     registers.phy[BMCR].load(Ordering::Relaxed) & LOOPBACK != 0
 }

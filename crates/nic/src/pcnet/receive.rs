@@ -1,8 +1,8 @@
-//! The receiver: where frames are handed out to the guest (Am79C970A, "Receive Operation").
+//! The receiver: delivers frames to the guest (Am79C970A, "Receive Operation").
 //!
-//! A frame is filtered by its destination, padded to what the wire's shortest frame has, and put into as
-//! many buffers as it needs. No descriptor at all is a miss; none for its rest, a buffer error. Its
-//! check sequence is counted and zero: nobody computes it to be looked at by nobody.
+//! It filters a frame by its destination, pads it to the wire's shortest frame, and puts it into as
+//! many buffers as it needs. A frame without any descriptor is a miss; one without descriptors for
+//! its rest is a buffer error. Drivers do not check the FCS, so it is counted and left zero.
 
 use std::num::Wrapping;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(super) const CHECK: usize = 4;
 const MAX_CHAIN: usize = 64;
 /// Message counts have twelve bits.
 const LONGEST: usize = 4095;
-/// 802.3 frames with less than this have padding, which may be stripped.
+/// 802.3 frames with a length below this have padding, which the controller may strip.
 const PADDED_BELOW: usize = 46;
 /// Addresses and length of an 802.3 frame.
 const HEADER: usize = 14;
@@ -38,7 +38,7 @@ const HEADER: usize = 14;
 /// What the receiver's lock protects.
 #[derive(Debug, Default)]
 pub(super) struct Filling {
-    /// The registers that the rest was made of.
+    /// The value of the registers' `config` for which the rest holds.
     config: Option<u32>,
     ring: Option<Ring>,
     filter: Filter,
@@ -47,13 +47,13 @@ pub(super) struct Filling {
     /// Its part of the shared status block.
     host: Host,
     epoch: u32,
-    /// It has begun: what a predecessor was about to give back was looked after.
+    /// True once it has handled what a predecessor was about to give back.
     begun: bool,
 }
 
 /// Where a frame's bytes come from.
 trait Payload: Copy {
-    /// Copies what it has from byte `from` on; returns how many bytes were copied.
+    /// Copies its bytes from offset `from` on. Returns how many bytes were copied.
     fn copy(self, from: usize, to: Bytes<'_>) -> usize;
 }
 
@@ -70,7 +70,7 @@ impl Payload for &[u8] {
     }
 }
 
-/// What is written of a frame: its bytes, zeros up to `padded`, and `check`.
+/// What is written for a frame: its bytes, zeros up to `padded`, and `check`.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     len: usize,
@@ -93,7 +93,7 @@ impl Shape {
         Self { len, padded, check: [0; CHECK], total: padded.wrapping_add(CHECK), matched }
     }
 
-    /// Writes the bytes from `from` on; returns how many.
+    /// Writes the bytes from `from` on. Returns how many.
     #[inline(always)]
     fn write(&self, payload: impl Payload, from: usize, to: Bytes<'_>) -> usize {
         let to = to.prefix(self.total.wrapping_sub(from));
@@ -125,7 +125,7 @@ enum Put {
 }
 
 impl Filling {
-    /// Makes copies of the registers anew if they have changed.
+    /// Updates its copies of the registers if those have changed.
     #[inline(always)]
     fn refresh(&mut self, core: &Core) -> Result<(), Fault> {
         let config = core.registers.config.load(Ordering::Acquire);
@@ -135,7 +135,7 @@ impl Filling {
         if self.host.notice(&core.block, Way::Receive, 0) {
             self.host.publish_head(core.registers.receive.at());
         }
-        // Frames that find no descriptor are not waited for: no doorbells.
+        // Frames without a descriptor are dropped, so the ring needs no doorbells.
         self.host.wake();
         if self.watch.finds_failed(&core.memory) { Err(Fault::Memory) } else { Ok(()) }
     }
@@ -162,7 +162,8 @@ impl Filling {
         Ok(())
     }
 
-    /// Gives back, as broken, what a predecessor that died was about to: its driver waits there.
+    /// Gives back, as broken, what a predecessor was about to give back when it died: the driver
+    /// waits there.
     fn look_after(core: &Core, ring: &Ring) {
         let receive = &core.registers.receive;
         let moving = receive.moving().min(ring.len);
@@ -177,7 +178,7 @@ impl Filling {
         receive.set(receive.at(), 0);
     }
 
-    /// Delivers `list` as far as there are buffers; returns the rest.
+    /// Delivers `list` as far as there are buffers. Returns the rest.
     fn fill<'l>(
         &mut self,
         core: &Core,
@@ -243,7 +244,8 @@ impl Filling {
         Ok(Put::Done)
     }
 
-    /// Puts a frame into several buffers. The first is given back last: who sees it, sees all.
+    /// Puts a frame into several buffers. Gives the first back last, so that a driver that sees it
+    /// sees all.
     #[cold]
     fn put_chain(
         core: &Core,
@@ -292,7 +294,7 @@ impl Filling {
         Ok(if whole { Put::Done } else { Put::Cut })
     }
 
-    /// Nothing is being given back any more; the driver has something to look at.
+    /// Notes that nothing is being given back any more, and sets the event for the driver.
     fn finish(&self, core: &Core) {
         let receive = &core.registers.receive;
         if receive.moving() == 0 {
@@ -307,8 +309,8 @@ impl Filling {
         }
     }
 
-    /// Decides whether a driver that goes by the status block is to be interrupted. The caller has
-    /// fenced since its frames were published.
+    /// Decides whether to interrupt a driver that uses the status block. The caller has fenced
+    /// since its frames were published.
     pub fn settle(&mut self, core: &Core) {
         let Some(ring) = &self.ring else { return };
         if self.host.wants_interrupt(core.registers.receive.at(), ring.len) != Some(false) {
@@ -316,7 +318,8 @@ impl Filling {
         }
     }
 
-    /// A frame of the controller's own comes back to it, with its check sequence. True if it was taken.
+    /// Receives one of the controller's own frames, with its check sequence. True if the filter
+    /// accepted it.
     pub fn loop_back(&mut self, core: &Core, frame: &[u8], check: [u8; CHECK]) -> bool {
         if !core.works(status::RXON) {
             return false;
@@ -342,7 +345,7 @@ impl Filling {
     }
 }
 
-/// Writes `len` bytes of a frame, from its byte `from` on, to a buffer.
+/// Writes `len` bytes of a frame, from offset `from` on, to a buffer.
 #[inline(always)]
 fn write_buffer(
     memory: &GuestMemory,
@@ -376,7 +379,7 @@ fn ethertype(head: &[u8]) -> u16 {
     }
 }
 
-/// Frames that found no descriptor (Am79C970A, "CSR112").
+/// Counts frames that found no descriptor (Am79C970A, "CSR112").
 fn miss(core: &Core, frames: u16) {
     let registers = &*core.registers;
     let (missed, over) = registers.csr(csr::MISSED).overflowing_add(frames);
@@ -387,7 +390,7 @@ fn miss(core: &Core, frames: u16) {
     registers.raise(status::MISS);
 }
 
-/// What became of a list of frames.
+/// Counts for a list of frames.
 #[derive(Debug, Default)]
 struct Outcomes {
     frames: Wrapping<u64>,
@@ -399,7 +402,7 @@ struct Outcomes {
     cut: Wrapping<u64>,
 }
 
-/// A controller's receiver. Shared by all workers.
+/// A controller's receiver. All workers share it.
 #[derive(Debug)]
 pub(super) struct Receive {
     pub core: Arc<Core>,
@@ -428,7 +431,7 @@ impl Receive {
         }
     }
 
-    /// True if frames from outside are taken now.
+    /// True if the controller accepts frames from outside.
     fn is_open(&self, filling: &Filling) -> bool {
         self.core.works(status::RXON) && self.core.registers.has(board::LINK) && !filling.looped
     }
@@ -478,7 +481,7 @@ impl Egress for Receive {
         if self.core.unsettled.load(Ordering::Relaxed) {
             self.core.settle_received();
         }
-        // Where memory is a copy, somebody is to push it.
+        // Where memory is a copy, the home worker must push the frames.
         let kick = self.core.wants_kick() || self.core.copied.is_some();
         if let (true, Some(counters)) = (kick, &self.counters) {
             counters.kicks.add_shared(1);

@@ -1,4 +1,4 @@
-//! What a PCnet is, in memory that outlives whoever runs its model.
+//! A PCnet's state, in memory that outlives the process that runs its model.
 
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 
@@ -26,17 +26,17 @@ pub(super) mod status {
     pub const CERR: u16 = 1 << 13;
     pub const BABL: u16 = 1 << 14;
     pub const ERR: u16 = 1 << 15;
-    /// Written as ones, they are cleared.
+    /// Events, which writing ones clears.
     pub const EVENTS: u16 = 0x7f00;
     /// Those that make [`ERR`].
     pub const ERRORS: u16 = BABL | CERR | MISS | MERR;
-    /// Those that interrupt, unless CSR3 masks them.
+    /// Events that interrupt, unless CSR3 masks them.
     pub const CAUSES: u16 = 0x5f00;
 }
 
 /// CSR3 (Am79C970A, "CSR3").
 pub(super) mod masks {
-    /// A transmitter that finds a frame incomplete goes on with the next.
+    /// A transmitter that finds an incomplete frame goes on with the next.
     pub const DXSUFLO: u16 = 1 << 6;
 }
 
@@ -49,7 +49,7 @@ pub(super) mod features {
     pub const UINTCMD: u16 = 1 << 7;
     pub const UINT: u16 = 1 << 6;
     pub const TXSTRT: u16 = 1 << 3;
-    /// Events whose masks lie one bit lower.
+    /// Events whose masks are one bit lower.
     pub const MASKED: u16 = 0x0115;
     /// Events that STOP clears.
     pub const STOPPED: u16 = 0x02c2;
@@ -60,7 +60,7 @@ pub(super) mod extended {
     pub const TOKINTD: u16 = 1 << 15;
     pub const LTINTEN: u16 = 1 << 14;
     pub const SPND: u16 = 1;
-    /// Events whose enabling bits lie one bit lower.
+    /// Events whose enable bits are one bit lower.
     pub const ENABLED: u16 = 0x0548;
 }
 
@@ -75,7 +75,7 @@ pub(super) mod mode {
     pub const DRX: u16 = 1;
 }
 
-/// CSR numbers that have names elsewhere.
+/// CSR numbers that other files use.
 pub(super) mod csr {
     pub const STATUS: usize = 0;
     pub const INIT_BLOCK: usize = 1;
@@ -95,7 +95,7 @@ pub(super) mod csr {
     pub const MISSED: usize = 112;
 }
 
-/// BCR numbers that have names elsewhere.
+/// BCR numbers that other files use.
 pub(super) mod bcr {
     pub const MISCELLANEOUS: usize = 2;
     pub const DUPLEX: usize = 9;
@@ -117,17 +117,17 @@ pub(super) mod board {
     pub const MASTER: u32 = 2;
     /// The cable is connected.
     pub const LINK: u32 = 4;
-    /// Where memory is a copy: the initialization block is being fetched,
+    /// Where memory is a copy: the initialization block is being fetched.
     pub const INITIALIZING: u32 = 8;
-    /// and it is to be started then.
+    /// Start once the initialization block is there.
     pub const STARTING: u32 = 16;
 }
 
-/// No place in a ring: nothing of it was sent ever.
+/// Not a place in a ring: nothing of the ring was ever sent.
 pub(super) const NOT_SENT: u32 = u32::MAX;
 
 faults! {
-    /// What its driver did that stopped it.
+    /// Errors of a driver that stop the controller.
     Fault {
         /// The initialization block does not lie in guest memory.
         InitBlock = 1, "the initialization block is not in the guest's memory";
@@ -137,26 +137,26 @@ faults! {
         Buffer = 3, "a buffer is not in the guest's memory";
         /// Guest memory that has failed: its file was truncated, or a page was lost.
         Memory = 4, "the guest's memory has failed";
-        /// The shared status block does not lie in guest memory, or not in a page.
+        /// The shared status block does not lie in guest memory, or crosses a page.
         Block = 5, "the status block is not a page of the guest's memory";
         /// An index in the status block is beyond its ring's end.
         BlockIndex = 6, "an index in the status block is beyond the ring's end";
-        /// Guest memory that could not be read or written by message.
+        /// Guest memory that could not be read or written by messages.
         Unreachable = 7, "the guest's memory cannot be reached by messages";
     }
 }
 
-/// A PCnet's registers and positions. All zero is one that was never powered on.
+/// A PCnet's registers and positions. All zero means never powered on.
 ///
-/// Writers: the home worker, but for what is said otherwise. Events in CSR0, CSR4 and CSR5 are set by
-/// whoever delivers or sends, with read-modify-write operations.
+/// The home worker writes them, unless a field says otherwise. Any thread that delivers or sends
+/// sets events in CSR0, CSR4 and CSR5, with read-modify-write operations.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct Registers {
     /// # Protocol: PCnet: events in CSR0, CSR4, CSR5
     /// - Writer: worker that sends, holder of the receiver's lock (set); home worker (set, clear)
     /// - Reader: home worker, the thread that asks for the interrupt
-    /// - Ordering: or, and: acquire-release, after what they tell of
+    /// - Ordering: or, and: acquire-release, after the data that they report
     /// - Partner: `told`
     /// - Without it: an event is lost
     /// - Shown by: `nic` tests `pcnet_registers`, `pcnet_csb`
@@ -168,20 +168,20 @@ pub struct Registers {
     pub(super) board: AtomicU32,
     pub(super) rap: AtomicU32,
     pub(super) fault: AtomicU32,
-    /// Changes with everything that halves keep copies of.
+    /// Changes with every register that the halves keep copies of.
     ///
     /// # Protocol: PCnet: `config`, `epoch`
-    /// - Writer: home worker, under the receiver's lock where that is at work
+    /// - Writer: home worker, under the receiver's lock where that runs
     /// - Reader: both halves, once a batch
     /// - Ordering: add release / load acquire
     /// - Partner: registers that rings and filters are made of
-    /// - Without it: a descriptor of a ring that is no more is given back
+    /// - Without it: a descriptor of an abandoned ring is given back
     /// - Shown by: `nic` tests `pcnet_rings`, `pcnet_hostile`
     pub(super) config: AtomicU32,
-    /// Changes when rings begin anew: what was lent before is the driver's again.
+    /// Changes when rings restart: the driver then owns again what was lent before.
     pub(super) epoch: AtomicU32,
-    /// How often the bus has asked for the interrupt's level, above the lowest bit: it was told that the
-    /// level is high. Written by whoever asks.
+    /// The lowest bit says that the bus was told that the interrupt's level is high. The other bits
+    /// count how often the bus asked. The thread that asks writes it.
     ///
     /// # Protocol: PCnet: `told`
     /// - Writer: the thread that asks for the interrupt's level: first a new number, `SeqCst`
@@ -189,7 +189,7 @@ pub struct Registers {
     /// - Reader: the worker that settles, after a `SeqCst` fence between event and look
     /// - Ordering: the writer's answer holds only if its number is still the latest
     /// - Partner: events
-    /// - Without it: an interrupt is lost: the bus is thought to know
+    /// - Without it: an interrupt is lost, because the model believes that the bus knows
     /// - Shown by: `nic` test `the thread that_settles_kicks_once_until_the_level_was_asked_for`
     pub(super) told: AtomicU32,
     pub(super) transmit: TransmitState,
@@ -215,8 +215,8 @@ pub(super) struct TransmitState {
     position: AtomicU64,
     /// Transmit demands that were not answered yet.
     pub demands: AtomicU32,
-    /// Where memory is a copy: descriptors before it have left for the guest's as they are to be; else
-    /// [`NOT_SENT`].
+    /// Where memory is a copy: descriptors before this place have left for the guest's memory in
+    /// their final form. Otherwise [`NOT_SENT`].
     pub sent: AtomicU32,
 }
 
@@ -224,8 +224,9 @@ pub(super) struct TransmitState {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct ReceiveState {
-    /// The descriptor that is filled next; in the upper half, how many before it are being filled:
-    /// stored before they are given back, so that a successor knows. Written under the receiver's lock.
+    /// The descriptor to fill next. The upper half says how many before it are being filled. It is
+    /// stored before they are given back, so that a successor knows. Written under the receiver's
+    /// lock.
     place: AtomicU32,
     /// As [`TransmitState::sent`].
     pub sent: AtomicU32,
@@ -246,7 +247,7 @@ impl ReceiveState {
     }
 }
 
-/// What was counted; each by the home worker.
+/// Counts, each written by the home worker.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Counts {
@@ -268,14 +269,14 @@ pub(super) struct Position {
     pub lent: u32,
 }
 
-/// Register accesses by what they cost, since power-on, and transmit demands.
+/// Register accesses since power-on, by class, and transmit demands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Accesses {
     /// By [`Class`], in its order.
     pub by_class: [u64; Class::COUNT],
     /// Transmit demands: doorbells.
     pub demands: u64,
-    /// Those of them that waited for others.
+    /// Transmit demands that waited for others.
     pub deferred: u64,
 }
 
@@ -322,7 +323,8 @@ impl Registers {
         self.counts.deferred.add(u64::from(demands));
     }
 
-    /// Transmit demands that were not answered yet; saturates never, for each one is a trap.
+    /// Transmit demands that were not answered yet. The sum cannot saturate, because each demand is
+    /// a trap.
     #[inline(always)]
     pub(super) fn demands(&self) -> u32 {
         self.transmit.demands.load(Ordering::Relaxed)
@@ -368,7 +370,7 @@ impl Registers {
         self.csr[csr::STATUS].load(Ordering::Acquire)
     }
 
-    /// Sets events, after what they tell of.
+    /// Sets events, after the data that they report.
     #[inline(always)]
     pub(super) fn raise(&self, events: u16) {
         self.csr[csr::STATUS].fetch_or(events, Ordering::AcqRel);
@@ -427,12 +429,12 @@ impl Registers {
         self.transmit.position.store(word, Ordering::Release);
     }
 
-    /// Descriptors of the ring whose length stands in this CSR, as two's complement.
+    /// The number of descriptors of the ring whose length is in this CSR, as two's complement.
     pub(super) fn ring_len(&self, number: usize) -> u32 {
         u32::from(self.csr(number).wrapping_neg()).max(1)
     }
 
-    /// Some event asks for an interrupt: INTR of CSR0.
+    /// True if an event asks for an interrupt: INTR of CSR0.
     #[inline]
     pub(super) fn pending(&self) -> bool {
         let (four, five) = (self.csr(csr::FEATURES), self.csr(csr::EXTENDED));
@@ -448,7 +450,7 @@ impl Registers {
         self.status() & status::IENA != 0 && self.pending()
     }
 
-    /// As after power-on or H_RESET. What the board is connected to stays.
+    /// Resets the state as power-on or H_RESET does. The board's connections stay.
     pub(super) fn hard_reset(&self, chip: Chip, mac: [u8; 6]) {
         self.csr.iter().chain(&self.bcr).for_each(|word| word.store(0, Ordering::Relaxed));
         for register in table::bcrs().filter(|register| register.members.has(chip)) {

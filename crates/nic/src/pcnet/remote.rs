@@ -6,9 +6,10 @@
 //!   yet in the guest's
 //! ```
 //!
-//! There are no tails: a descriptor is shown to the model by its OWN bit in the copy, when its buffer is there,
-//! and pushed when the model has cleared it. A transmit demand has the ring read; receive descriptors come back
-//! without a word, so their ring is read again a while after frames were pushed, as long as it is not full.
+//! There are no tails. A descriptor is shown to the model by its OWN bit in the copy, once its
+//! buffer is there. It is pushed when the model has cleared the bit. A transmit demand triggers a
+//! read of the ring. Receive descriptors come back without a notification. So their ring is read
+//! again some time after frames were pushed, as long as it is not full.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -24,8 +25,8 @@ use crate::remote::{AHEAD, Held, Out, Remote, Want};
 
 /// Most descriptors that are fetched together.
 const RUN: u32 = 32;
-/// When a ring is read again that had nothing; the time doubles with each that finds nothing, so many times:
-/// the transmit ring's, of whose frames its driver tells, and the receive ring's.
+/// When to read a ring again that had nothing. The time doubles with each empty read, at most this
+/// many times: for the transmit ring, whose driver announces frames, and for the receive ring.
 const LOOK_NS: u64 = 2 * Nanos::MILLI;
 const MAX_BACKOFF: [u32; 2] = [8, 3];
 /// Longest buffer.
@@ -35,7 +36,7 @@ const WAYS: [Way; 2] = [Way::Send, Way::Receive];
 /// How far the copy is.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
-    /// The driver has told of frames.
+    /// The driver has announced frames.
     demanded: AtomicBool,
     /// The home worker's.
     inner: Mutex<Inner>,
@@ -51,16 +52,17 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Half {
     ring: Option<Ring>,
-    /// Descriptors before it were handed to the courier: those that have left are before the place in state memory.
+    /// Descriptors before it were handed to the DMA proxy. Those before the place in state memory
+    /// have left.
     pushed: u32,
-    /// Descriptors behind it that are shown.
+    /// The number of shown descriptors after it.
     count: u32,
-    /// The next descriptor of those that a predecessor had given back, and may not have pushed.
+    /// The next descriptor that a predecessor had given back and may not have pushed.
     lost: Option<u32>,
-    /// Those of them that are to be given back, with their addresses.
+    /// The predecessor's descriptors to give back, with their addresses.
     mended: VecDeque<(u64, Vec<u8>)>,
-    /// Descriptors are being fetched, and are to be again; if not, when they are to be, 0 being at once, and how
-    /// often there were none.
+    /// True while descriptors are fetched, and are to be fetched again. The next fields say when to
+    /// fetch otherwise (0: at once), and how often there were none.
     asking: bool,
     again: bool,
     look_at: Nanos,
@@ -100,7 +102,7 @@ impl Core {
         }
     }
 
-    /// A model begins: without a copy, nothing is pushed, and nothing is waited for.
+    /// Starts a model. Without a copy, it pushes nothing and waits for nothing.
     pub fn resume_copy(&self) {
         if self.copied.is_none() {
             WAYS.into_iter().for_each(|way| self.sent(way).store(NOT_SENT, Ordering::Relaxed));
@@ -110,21 +112,21 @@ impl Core {
         }
     }
 
-    /// The driver has told of frames.
+    /// Notes that the driver has announced frames.
     pub fn demand_copy(&self) {
         if let Some(copied) = &self.copied {
             copied.demanded.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Rings begin anew: what a copy has of them is the driver's.
+    /// Handles rings that restart: the driver owns what a copy has of them.
     pub fn clear_copy(&self) {
         let rings = WAYS.into_iter().filter(|_| self.copied.is_some());
         rings.filter_map(|way| self.ring_of(way)).for_each(|ring| ring.clear());
         self.demand_copy();
     }
 
-    /// Takes notice of rings that began anew, or are others.
+    /// Notices rings that restarted or were replaced.
     fn notice_rings(&self, inner: &mut Inner, held: &mut Held) {
         let epoch = self.registers.epoch.load(Ordering::Acquire);
         let first = inner.epoch.is_none();
@@ -164,8 +166,8 @@ impl Core {
         }
     }
 
-    /// Fetches what was given back and may not have left, and gives it back. What came back since looks the same: it is
-    /// given back once more.
+    /// Fetches descriptors that were given back and may not have left, and gives them back. A
+    /// descriptor that came back since looks the same, and is given back once more.
     fn find_lost(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, at): (Way, u32)) {
         let end = self.at(way);
         let run = if end > at { end - at } else { ring.len - at }.min(RUN);
@@ -188,7 +190,7 @@ impl Core {
         half.lost = Some(next).filter(|next| *next != end);
     }
 
-    /// Fetches descriptors that may be the controller's, with the buffers of those that are to be sent.
+    /// Fetches descriptors that the controller may own, with the buffers of those to be sent.
     fn fetch_ring(&self, half: &mut Half, ring: &Ring, held: &mut Held, (way, now): (Way, Nanos)) {
         let at = ring.after(half.pushed % ring.len, half.count);
         let run = (ring.len - at).min(ring.len - half.count).min(RUN);
@@ -207,7 +209,7 @@ impl Core {
             Way::Receive => Some(owned.len()),
         };
         let Some(ready) = ready else { return };
-        // The first one last: who sees it, sees all.
+        // The first one comes last, so that a driver that sees it sees all.
         for (place, (bytes, _)) in (at..).zip(&owned[..ready]).collect::<Vec<_>>().into_iter().rev()
         {
             ring.put(place, bytes);
@@ -224,12 +226,12 @@ impl Core {
         }
     }
 
-    /// True if a way's ring is to be read now, or is being read.
+    /// True if a direction's ring is due for a read, or is being read.
     fn is_due(&self, half: &Half, way: Way, now: Nanos) -> bool {
         half.asking || self.looks_at(half, way).is_some_and(|at| at <= now)
     }
 
-    /// When a way's ring is to be read, if it is.
+    /// When to read a direction's ring, if at all.
     fn looks_at(&self, half: &Half, way: Way) -> Option<Nanos> {
         let len = half.ring.as_ref()?.len;
         let on = if way == Way::Send { status::TXON } else { status::RXON };
@@ -265,14 +267,14 @@ impl Core {
             }
             let bytes: Vec<_> = (at..at + run).map(|at| ring.bytes(at)).collect();
             if way == Way::Receive {
-                // Lengths first, so that no driver finds them missing.
+                // Lengths go first, so that no driver finds a descriptor without its length.
                 let owned = bytes.iter().flat_map(|bytes| ring.with_own(bytes)).collect::<Vec<_>>();
                 out.write(ring.address(at), &owned);
             }
             out.write(ring.address(at), &bytes.concat());
             half.pushed = ring.after(at, run);
             half.count -= run;
-            // Descriptors are about to come back.
+            // The driver is about to give descriptors back.
             (half.look_at, half.misses) = (half.look_at.min(Nanos(1)), 0);
             let silent = self.registers.csr(csr::EXTENDED) & extended::TOKINTD != 0;
             causes |= match way {
@@ -283,7 +285,7 @@ impl Core {
         }
     }
 
-    /// Pushes what a received descriptor's buffer has of a frame.
+    /// Pushes the part of a frame that is in a received descriptor's buffer.
     fn push_buffer(&self, half: &mut Half, ring: &Ring, at: u32, out: &mut dyn Out) {
         let Descriptor { address, status, len } = ring.describe(at);
         let last = status & (bits::ENP | bits::ERR) != 0;
@@ -381,7 +383,7 @@ impl Remote for Core {
             half.ring.iter().for_each(Ring::clear);
             *half = Half { ring: half.ring.take(), pushed: half.pushed, ..Half::default() };
         }
-        // No descriptor is shown: nobody looks at the rest, nor has to wait.
+        // The copy shows no descriptors, so no thread reads the rest or has to wait.
         drop(unused);
         self.memory.discard();
         true

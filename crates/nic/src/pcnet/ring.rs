@@ -19,9 +19,9 @@ use super::registers::{Registers, bcr, csr};
 pub(super) mod bits {
     pub const OWN: u16 = 1 << 15;
     pub const ERR: u16 = 1 << 14;
-    /// Transmit: sums are appended though DXMTFCS says otherwise; in style 1, not appended.
+    /// Transmit: append the FCS despite DXMTFCS; in style 1, do not append it.
     pub const ADD_FCS: u16 = 1 << 13;
-    /// Transmit, with LTINTEN: interrupt when it is sent.
+    /// Transmit, with LTINTEN: interrupt when the frame is sent.
     pub const LTINT: u16 = 1 << 12;
     /// Receive: no buffer for the rest of the frame.
     pub const BUFF: u16 = 1 << 10;
@@ -43,17 +43,17 @@ pub(super) mod errors {
 /// How descriptors look (BCR20, SWSTYLE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
-    /// 0: as the LANCE's; 8 bytes, addresses of 24 bits with what CSR2 has above.
+    /// Style 0: as in the LANCE, with 8 bytes and addresses of 24 bits. CSR2 has the upper bits.
     Short {
         /// Bits 31 to 24 of every address.
         high: u32,
     },
     /// 1 and 2: ILACC, PCnet-32.
     Long {
-        /// 1: what style 2 takes for ADD_FCS says not to append.
+        /// Style 1: the bit that style 2 takes for ADD_FCS means not to append.
         ilacc: bool,
     },
-    /// 3: PCnet-PCI, buffers' addresses after their lengths.
+    /// Style 3: PCnet-PCI, with buffers' addresses after their lengths.
     Swapped,
 }
 
@@ -63,7 +63,7 @@ impl Style {
             1 => Self::Long { ilacc: true },
             2 => Self::Long { ilacc: false },
             3 => Self::Swapped,
-            // What is not defined is taken for the style after power-on.
+            // Undefined values mean the style after power-on.
             _ => Self::Short { high: u32::from(registers.csr(csr::INIT_BLOCK + 1) & 0xff00) << 16 },
         }
     }
@@ -74,13 +74,13 @@ impl Style {
         if matches!(self, Self::Short { .. }) { 2 } else { 4 }
     }
 
-    /// Which of them OWN is in.
+    /// The index of the word with OWN.
     #[inline(always)]
     fn status(self) -> usize {
         usize::from(!matches!(self, Self::Short { .. }))
     }
 
-    /// A descriptor whose word with OWN is `word`, and the others as `load` has them.
+    /// Decodes a descriptor. `word` is its word with OWN, and `load` reads the others.
     #[inline(always)]
     fn describe(self, word: u32, load: impl Fn(usize) -> u32) -> Descriptor {
         match self {
@@ -110,14 +110,14 @@ pub(super) struct Descriptor {
 }
 
 impl Descriptor {
-    /// Of a long style: the word with OWN, and the address.
+    /// Decodes a descriptor of a long style from the word with OWN and the address.
     #[inline(always)]
     fn long(word: u32, address: u32) -> Self {
         Self { address, status: (word >> 16) as u16, len: buffer_len(word) }
     }
 }
 
-/// BCNT: two's complement of twelve bits; none of them set is the most there is.
+/// Decodes BCNT: twelve bits of a two's complement; all zero means the longest buffer.
 #[inline(always)]
 fn buffer_len(count: u32) -> u32 {
     4096u32.wrapping_sub(count & 0xfff)
@@ -135,8 +135,8 @@ pub(super) struct Ring {
     ///   again
     /// - Shown by: `nic` tests `pcnet_rings`
     words: SharedSlice<AtomicU32>,
-    /// Words of a descriptor, and which of them OWN is in; of the long styles, the address, too, and what
-    /// [`Ring::other_word`] gives.
+    /// The number of words in a descriptor, and the index of the word with OWN. For the long
+    /// styles, also the index of the address, and of the word that [`Ring::other_word`] gives.
     stride: usize,
     status: usize,
     address: usize,
@@ -147,8 +147,8 @@ pub(super) struct Ring {
 }
 
 impl Ring {
-    /// The ring whose base and length stand in these CSRs; `None` if it is not in guest memory, in one
-    /// piece.
+    /// The ring whose base and length are in these CSRs; `None` if it is not in one piece of guest
+    /// memory.
     pub fn new(
         registers: &Registers,
         memory: &GuestMemory,
@@ -157,7 +157,7 @@ impl Ring {
     ) -> Option<Self> {
         let style = Style::of(registers);
         let (base, len) = (registers.csr_pair(base), registers.ring_len(len));
-        // Rings are aligned to their descriptors; the chip takes no notice of the bits below.
+        // Rings are aligned to their descriptors; the chip ignores the bits below.
         let base = base & !(4 * style.words() as u32 - 1);
         let words = memory.shared_slice(base.into(), len as usize * style.words())?;
         let (address, other) = if style == Style::Swapped { (2, 0) } else { (0, 2) };
@@ -223,12 +223,12 @@ impl Ring {
         u32::from_le(self.word(at, word).load(Ordering::Relaxed))
     }
 
-    /// The descriptor at `at`, whosever it is.
+    /// The descriptor at `at`, whichever side owns it.
     pub fn describe(&self, at: u32) -> Descriptor {
         self.style.describe(self.load(at, self.style.status()), |n| self.load(at, n))
     }
 
-    /// A received frame's length, as its last descriptor says.
+    /// A received frame's length, according to its last descriptor.
     pub fn message(&self, at: u32) -> u32 {
         match self.style {
             Style::Short { .. } => self.load(at, 1) >> 16 & 0xfff,
@@ -246,7 +246,7 @@ impl Ring {
         u64::from(self.base) + u64::from(at * self.size())
     }
 
-    /// A descriptor as it lies in memory, if the controller owns it.
+    /// Decodes a descriptor from its bytes in memory, if the controller owns it.
     pub fn parse(&self, bytes: &[u8]) -> Option<Descriptor> {
         let load = |n: usize| {
             let word = bytes.get(4 * n..).and_then(|rest| rest.first_chunk());
@@ -256,7 +256,7 @@ impl Ring {
         (word >> 31 != 0).then(|| self.style.describe(word, load))
     }
 
-    /// Lays a descriptor into memory, OWN last.
+    /// Writes a descriptor to memory, OWN last.
     pub fn put(&self, at: u32, bytes: &[u8]) {
         let status = self.style.status();
         let words =
@@ -275,7 +275,7 @@ impl Ring {
         (0..self.style.words()).flat_map(word).collect()
     }
 
-    /// The same of one that the controller owns.
+    /// The same bytes, with OWN set.
     pub fn with_own(&self, bytes: &[u8]) -> Vec<u8> {
         let mut bytes = bytes.to_vec();
         bytes[4 * self.style.status() + 3] |= 0x80;
@@ -287,7 +287,7 @@ impl Ring {
         (0..self.len).for_each(|at| self.status_word(at).store(0, Ordering::Release));
     }
 
-    /// Gives the transmit descriptor at `at` back: sent.
+    /// Gives the transmit descriptor at `at` back as sent.
     #[inline(always)]
     pub fn give_back(&self, at: u32) {
         let word = self.status_word(at);
@@ -301,7 +301,7 @@ impl Ring {
         word >> 16 & u32::from(bits::LTINT) != 0
     }
 
-    /// Gives the transmit descriptor at `at` back with what went wrong.
+    /// Gives the transmit descriptor at `at` back with these errors.
     pub fn give_back_failed(&self, at: u32, errors: u16) {
         if let Style::Short { .. } = self.style {
             let count = self.word(at, 1);
@@ -315,14 +315,14 @@ impl Ring {
         word.store((kept | u32::from(bits::ERR) << 16).to_le(), Ordering::Release);
     }
 
-    /// Message count of a receive descriptor, errors of a transmit descriptor, in long styles.
+    /// In long styles: a receive descriptor's message count, or a transmit descriptor's errors.
     #[inline(always)]
     fn other_word(&self, at: u32) -> &AtomicU32 {
         self.word(at, self.other)
     }
 
-    /// Gives the receive descriptor at `at` back with a status and, if it is a frame's last, the frame's
-    /// length.
+    /// Gives the receive descriptor at `at` back with a status. A frame's last descriptor also gets
+    /// the frame's length.
     #[inline(always)]
     pub fn fill(&self, at: u32, status: u16, message: Option<u32>) {
         let word = self.status_word(at);
@@ -344,7 +344,7 @@ impl Ring {
     }
 }
 
-/// What an initialization block says (Am79C970A, "Initialization Block").
+/// The contents of an initialization block (Am79C970A, "Initialization Block").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct InitBlock {
     pub mode: u16,
@@ -388,7 +388,7 @@ impl InitBlock {
         }
     }
 
-    /// Descriptors of a ring with this length code: 512 at most.
+    /// The number of descriptors for this length code: 512 at most.
     pub fn ring_len(code: u16) -> u16 {
         1 << code.min(9)
     }

@@ -1,14 +1,15 @@
-//! The registers of the PCnet family: one table of CSRs, one of BCRs. Decoding, masks, resets, side
-//! effects and access classes are what stands here.
+//! The registers of the PCnet family: one table of CSRs, one of BCRs. They define decoding, masks,
+//! resets, side effects and access classes.
 //!
-//! Numbers, bits and reset values: Am79C970A data sheet (19436), "Control and Status Registers" and "Bus
-//! Configuration Registers"; for the Am79C973 its own (21510), the same chapters.
+//! Numbers, bits and reset values are from the Am79C970A data sheet (19436), "Control and Status
+//! Registers" and "Bus Configuration Registers". Those of the Am79C973 are from its own (21510), in
+//! the same chapters.
 
 use crate::model::regs::{Access, Members, RegisterTable, Row};
 
-/// CSRs that can be addressed: RAP has seven bits.
+/// How many CSRs can be addressed: RAP has seven bits.
 pub(super) const CSRS: usize = 128;
-/// BCRs that are kept; those beyond read zero.
+/// How many BCRs the model stores; those beyond read as zero.
 pub(super) const BCRS: usize = 64;
 
 /// A member of the family.
@@ -49,16 +50,16 @@ impl From<Chip> for usize {
 /// The Am79C973.
 const FAST: Members = Members::of(1 << Chip::Am79C973 as u8);
 
-/// What an access costs, as VMware's paper sorts them.
+/// The cost of an access, classified as in VMware's paper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Memory: a latch is read or written, and nothing else happens.
+    /// Memory: reads or writes a latch, and has no other effect.
     Latch,
-    /// The value read is computed from the state; nothing changes.
+    /// Computes the value read from the state; changes nothing.
     Computed,
-    /// The state changes, and perhaps the interrupt's level. Nobody else is involved.
+    /// Changes the state, and perhaps the interrupt's level. Nothing else is involved.
     Local,
-    /// Frames are asked to be sent.
+    /// Asks the transmitter to send frames.
     Network,
 }
 
@@ -87,15 +88,15 @@ pub(super) enum View {
     Latch,
     /// CSR0: ERR and INTR computed.
     Status,
-    /// CSR88: all 32 bits of the chip id, where the window has room for them.
+    /// CSR88: all 32 bits of the chip id, if the window is wide enough.
     ChipId,
     /// The same as that CSR.
     Csr(u8),
     /// The same as that BCR.
     Bcr(u8),
-    /// Address of the current receive descriptor, half by half.
+    /// Half of the address of the current receive descriptor.
     ReceiveAt(u8),
-    /// Address of the current transmit descriptor, half by half.
+    /// Half of the address of the current transmit descriptor.
     TransmitAt(u8),
     /// Descriptors left in the receive ring, as two's complement.
     ReceiveCount,
@@ -107,7 +108,7 @@ pub(super) enum View {
     Phy,
 }
 
-/// What a write does beyond the latch.
+/// What a write does besides storing to the latch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
@@ -115,13 +116,13 @@ pub(super) enum Effect {
     Control,
     /// Bits in this mask are events, which ones clear.
     Events(u16),
-    /// CSR4: events, and an interrupt at software's wish.
+    /// CSR4: events, and an interrupt that software asks for.
     Features(u16),
     /// CSR5: events, and suspending.
     Suspend(u16),
-    /// The interrupt's level is looked at anew.
+    /// Recomputes the interrupt's level.
     Line,
-    /// Halves of the model keep copies.
+    /// Changes a register that the model's halves keep copies of.
     Config,
     /// The same as that CSR.
     Csr(u8),
@@ -133,9 +134,9 @@ pub(super) enum Effect {
     Eeprom,
     /// BCR34.
     Phy,
-    /// An upper quarter of the shared status block's address.
+    /// One of the upper quarters of the shared status block's address.
     BlockAddress,
-    /// The lowest: the block is looked at.
+    /// The lowest quarter of the address: maps the block.
     Block,
 }
 
@@ -144,11 +145,11 @@ pub(super) enum Effect {
 pub(super) struct Act {
     /// What a read gives.
     pub view: View,
-    /// What a write does beyond the latch.
+    /// What a write does besides storing to the latch.
     pub effect: Effect,
     /// What a read costs.
     pub read: Class,
-    /// What a write costs, if it is not of a higher class for what is written.
+    /// The class of a write, unless the written value raises it.
     pub write: Class,
 }
 
@@ -164,8 +165,8 @@ impl Act {
     }
 }
 
-/// A row of either table: `at` is a number; `reset`, of CSRs, what S_RESET gives, of BCRs, H_RESET; `survives`, what
-/// S_RESET keeps: of BCRs, all.
+/// A row of either table. `at` is the register's number. `reset` is the value after S_RESET for
+/// CSRs, and after H_RESET for BCRs. `survives` are the bits that S_RESET keeps: for BCRs, all.
 pub(super) type Register = Row<Act>;
 
 const KEEP: u16 = 0xffff;
@@ -209,19 +210,19 @@ impl Register {
         Self { effect: Act { effect, write, ..self.effect }, ..self }
     }
 
-    /// Bits that a write stores, and those after a reset, of the sixteen that there are.
+    /// The bits that a write stores, and those after a reset, among the low sixteen.
     #[inline(always)]
     pub fn bits(&self) -> (u16, u16) {
         (self.mask as u16, self.reset[0] as u16)
     }
 }
 
-/// A latch that only matters to debuggers, written while halted.
+/// A latch that only matters to debuggers; written only while stopped.
 const fn working(number: u8, name: &'static str) -> Register {
     latch(number, name, KEEP, 0).halted()
 }
 
-/// As [`working`], for what halves keep copies of.
+/// As [`working`], for a register that the halves keep copies of.
 const fn config(number: u8, name: &'static str, kept: u16, reset: u16) -> Register {
     latch(number, name, kept, reset).halted().does(Effect::Config)
 }
@@ -300,7 +301,8 @@ const CSR: &[Register] = &[
     latch(89, "chip id high", 0, 0).fixed(),
     working(92, "RCON"),
     latch(94, "XMTTDR", 0, 0).fixed(),
-    // Of controllers with a shared status block; unused in silicon. The lowest is written last.
+    // These exist only on controllers with a shared status block; silicon leaves them unused. CSBA0
+    // is written last.
     latch(96, "CSBA0", KEEP, 0).does(Effect::Block),
     latch(97, "CSBA1", KEEP, 0).does(Effect::BlockAddress),
     latch(98, "CSBA2", KEEP, 0).does(Effect::BlockAddress),
@@ -327,7 +329,7 @@ const BCR: &[Register] = &[
     latch(9, "duplex", KEEP, 0),
     latch(16, "I/O base low", KEEP, 0).on(FAST),
     latch(17, "I/O base high", KEEP, 0).on(FAST),
-    // DWIO is set by a 32-bit write to RDP, and by that alone.
+    // Only a 32-bit write to RDP sets DWIO.
     latch(18, "bus", KEEP, 0x9001).stores(0xff7f),
     latch(19, "EEPROM", KEEP, 0x0002).does(Effect::Eeprom),
     latch(20, "software style", KEEP, 0x0200).halted().does(Effect::Style),
@@ -352,7 +354,7 @@ const BCR: &[Register] = &[
     latch(47, "pattern 3", KEEP, 0).on(FAST),
 ];
 
-/// No row: reads zero, writes go nowhere.
+/// No row: the register reads as zero, and writes do nothing.
 const NONE: u8 = u8::MAX;
 
 const fn places<const N: usize>(table: &[Register]) -> [u8; N] {
@@ -395,7 +397,7 @@ pub(super) fn bcrs() -> impl Iterator<Item = &'static Register> {
 /// A register, as documentation and traces name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// It is a BCR, not a CSR.
+    /// True for a BCR, false for a CSR.
     pub bcr: bool,
     /// Its number.
     pub number: u8,
@@ -403,7 +405,7 @@ pub struct Described {
     pub name: &'static str,
     /// What reading it costs.
     pub read: Class,
-    /// What writing it costs at least.
+    /// The lowest class of a write.
     pub write: Class,
 }
 
@@ -433,7 +435,7 @@ pub fn tables() -> [RegisterTable; 2] {
     ]
 }
 
-/// What is in the address PROM (Am79C970A, "Address PROM Space").
+/// The contents of the address PROM (Am79C970A, "Address PROM Space").
 pub(super) fn address_prom(mac: [u8; 6]) -> [u8; 16] {
     let mut prom = [0; 16];
     prom[..6].copy_from_slice(&mac);

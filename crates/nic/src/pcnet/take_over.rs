@@ -1,4 +1,4 @@
-//! Registers that come from another machine, where a chip of the same kind had them.
+//! Takes over registers of a chip of the same kind that ran on another machine.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -11,13 +11,13 @@ use crate::model::regs::Access;
 
 /// The most descriptors of a ring.
 const LONGEST_RING: u32 = 0x1_0000;
-/// What of CSR0 is not computed, nor done at once.
+/// The bits of CSR0 that are stored, neither computed nor carried out at once.
 const STATUS: u16 = status::EVENTS | STOPPED | status::STOP | status::IENA;
-/// What STOP takes away from it.
+/// The bits of CSR0 that STOP clears.
 const STOPPED: u16 = status::INIT | status::STRT | status::TXON | status::RXON;
 
 impl Register {
-    /// Bits that may differ from the reset value. Aliases are latches elsewhere.
+    /// Bits that may differ from the reset value. Aliases are stored elsewhere.
     fn settable(&self, csb: bool) -> u16 {
         let (mask, _) = self.bits();
         match self.effect.effect {
@@ -34,10 +34,10 @@ impl Register {
 }
 
 impl Registers {
-    /// Takes them over: refuses what no driver of `chip` can have made.
+    /// Takes the registers over. Refuses a state that no driver of `chip` can produce.
     ///
     /// # Errors
-    /// [`Impossible`]: no device is to be made over them.
+    /// [`Impossible`]: no device may be made over these registers.
     pub fn take_over(&self, chip: Chip, csb: bool) -> Result<(), Impossible> {
         let id = chip.id();
         for number in 0..self.csr.len() {
@@ -62,7 +62,8 @@ impl Registers {
         self.check_others()
     }
 
-    /// What is kept beside them. Counts, the address PROM, and numbers that only change may be anything.
+    /// Checks the state beside the registers. Counts, the address PROM, and change counters may be
+    /// anything.
     fn check_others(&self) -> Result<(), Impossible> {
         let status = self.status();
         let halted = status & status::STOP == 0 || status & STOPPED == 0;

@@ -1,4 +1,4 @@
-//! Filling a ring: frames into buffers, a run at a time.
+//! Filling a ring: copies frames into buffers, a run at a time.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -25,13 +25,13 @@ impl Filling {
         Self { queue, filled: Vec::with_capacity(2 * CHUNK), ..Self::default() }
     }
 
-    /// The ring is another one from now on, or stands elsewhere.
+    /// Notes that the ring was replaced, or that its head moved.
     pub fn forget_ring(&mut self) {
         self.ring = None;
         self.moved = true;
     }
 
-    /// Looks the filters up, if they have changed.
+    /// Reads the filters again, if they have changed.
     #[inline]
     pub fn notice_filters(&mut self, core: &Core) {
         let filters = core.filters();
@@ -42,7 +42,7 @@ impl Filling {
         }
     }
 
-    /// Looks up what has changed; false if the receiver is off.
+    /// Picks up what has changed. Returns false if the receiver is off.
     #[inline]
     pub(super) fn prepare(&mut self, core: &Core) -> Result<bool, Fault> {
         self.notice_filters(core);
@@ -62,7 +62,7 @@ impl Filling {
         } else if new_block {
             self.host.publish_head(self.head);
         }
-        // Frames that find no buffer are not waited for: no doorbells.
+        // Frames without a buffer are dropped, so the queue needs no doorbells.
         self.host.wake();
         Ok(true)
     }
@@ -75,7 +75,7 @@ impl Filling {
         let tail = core.tail(Way::Receive, self.queue);
         let idle = !self.host.is_there() && tail == self.head;
         if self.size == 0 || idle {
-            // No buffers, wherever they are: it may not be set up yet.
+            // There are no buffers, and the ring's address may not be set up yet.
             self.size = 0;
             return Ok(());
         }
@@ -88,9 +88,10 @@ impl Filling {
         Ok(())
     }
 
-    /// Hands over what a predecessor was about to when it died. Its driver waits at the first descriptor,
-    /// or has found it done, and the others with it. If one of the others is not done, nobody knows what it
-    /// was to say, and which frames are whole: all of them become frames received with an error.
+    /// Finishes handing over what a predecessor had begun when it died. If the first descriptor is
+    /// not done, the driver still waits there; if it is done, the others must be too. If any other
+    /// descriptor is not done, its contents and the frame boundaries are unknown. Then all of them
+    /// become frames received with an error.
     fn finish_moving(&mut self, registers: &Registers) {
         let state = &registers.rx[self.queue & 1];
         let end = state.moving.load(Acquire);
@@ -121,7 +122,7 @@ impl Filling {
         state.moving.store(0, Release);
     }
 
-    /// Descriptors that the driver has made available.
+    /// How many descriptors the driver has made available.
     #[inline(always)]
     pub(super) fn available(&self, core: &Core) -> Result<u32, Fault> {
         if self.size == 0 {
@@ -138,7 +139,7 @@ impl Filling {
         Ok(ahead.saturating_sub(self.filled.len() as u32))
     }
 
-    /// The descriptor `n` after those that are filled.
+    /// The index of the descriptor `n` places after the filled ones.
     #[inline(always)]
     pub(super) fn place(&self, n: usize) -> usize {
         let at = (self.head as usize).wrapping_add(self.filled.len()).wrapping_add(n);
@@ -146,7 +147,8 @@ impl Filling {
         if at >= size { at.wrapping_sub(size) } else { at }
     }
 
-    /// Hands filled descriptors to the driver: the first one last, because a driver goes by it.
+    /// Hands filled descriptors to the driver. The first one comes last, because a driver goes by
+    /// it.
     #[inline(always)]
     pub(super) fn publish(&mut self, registers: &Registers) {
         let (Some(ring), false) = (&self.ring, self.filled.is_empty()) else { return };
@@ -173,13 +175,13 @@ impl Filling {
         self.filled.clear();
     }
 
-    /// The second word of a descriptor whose frame was received with an error (RXE).
+    /// The second word of a descriptor for a frame received with an error (RXE).
     pub fn damaged(&self) -> u64 {
         let errors = rx::RXE << if self.filter.extended { 24 } else { 8 };
         self.word(SHORTEST, rx::DD | rx::EOP | errors, 0)
     }
 
-    /// The second word of a descriptor: of `len` bytes, with this status.
+    /// The second word of a descriptor with `len` bytes and this status.
     #[inline(always)]
     pub(super) fn word(&self, len: usize, status: u32, tag: u16) -> u64 {
         let (len, status, tag) = (len as u64 & 0xffff, u64::from(status), u64::from(tag));

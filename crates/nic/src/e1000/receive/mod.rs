@@ -1,4 +1,4 @@
-//! Receive rings: where frames are handed out to a guest.
+//! Receive rings: they deliver frames to a guest.
 //!
 //! ```text
 //!   head (RDH) ........ tail (RDT)      the device's: an address each
@@ -26,12 +26,12 @@ use super::ring::Descriptor;
 use super::table::{self, cause};
 use crate::csb::Host;
 
-/// Frames were received, of which nobody was told.
+/// Frames were received, and no interrupt cause is set for them yet.
 const RECEIVED: u32 = 1;
 /// Other causes were set.
 const OTHER: u32 = 2;
 
-/// A receive queue. Shared by all workers.
+/// A receive queue. All workers share it.
 #[derive(Debug)]
 pub(super) struct Receive {
     core: Arc<Core>,
@@ -39,34 +39,34 @@ pub(super) struct Receive {
     counters: Shared<EgressCounters>,
 }
 
-/// A receive ring, as it is filled.
+/// The state of filling a receive ring.
 #[derive(Debug, Default)]
 pub(super) struct Filling {
     queue: usize,
     ring: Option<SharedSlice<Descriptor>>,
-    /// It was moved since it was found.
+    /// True if the ring was moved since it was last looked up.
     moved: bool,
     /// Descriptors in it.
     size: u32,
     head: u32,
-    /// Descriptors that are filled and not published: their second words.
+    /// The second words of descriptors that are filled and not published.
     filled: Vec<u64>,
     pub filter: Filter,
-    /// The filters were those of then.
+    /// The value of [`Core::filters`] for which the copied filters hold.
     filters: Option<u32>,
     /// Its part of the shared status block.
     host: Host,
     watch: Watch,
 }
 
-/// What became of a list of frames.
+/// Counts for a list of frames.
 #[derive(Debug, Default)]
 struct Statistics {
     frames: u64,
     bytes: u64,
     multicast: u32,
     broadcast: u32,
-    /// By size, as PRC64 and those after it count.
+    /// Frames by size, as PRC64 and the registers after it count.
     sizes: [u32; 6],
     filtered: u64,
     too_long: u64,
@@ -104,7 +104,7 @@ impl Receive {
         Self { core: Arc::clone(core), queue, counters }
     }
 
-    /// The ring that frames of this queue go to: the driver may use only the first.
+    /// The ring that this queue's frames go to: a driver may use only the first.
     fn ring(&self) -> usize {
         if self.queue == 0 {
             return 0;
@@ -147,7 +147,7 @@ impl Receive {
         self.count(&tally, lost);
         let few = filling.size >> filling.filter.threshold_shift;
         let crossed = before > few && left <= few;
-        // By the block, the driver says itself when it wants to know.
+        // With the block, the driver itself says when it wants to know.
         let crossed = crossed && filling.host.on().is_none();
         core.note_received(filling.queue, &tally, lost, crossed);
         match filled {
@@ -174,7 +174,7 @@ impl Receive {
 }
 
 impl Core {
-    /// Statistics and causes of what was received, but for RXT0, which waits for the time to be known.
+    /// Notes statistics and causes of what was received. RXT0 waits until the time is known.
     fn note_received(&self, queue: usize, tally: &Statistics, lost: usize, crossed: bool) {
         let registers = &self.registers;
         let frames = tally.frames as u32;
@@ -213,7 +213,8 @@ impl Core {
         }
     }
 
-    /// A predecessor may have handed frames over halfway, or wholly, and told nobody.
+    /// Handles frames that a predecessor may have handed over, partly or wholly, without telling
+    /// the driver.
     pub fn resume_receiving(&self) {
         for (queue, state) in self.registers.rx.iter().enumerate() {
             state.unsettled.store(0, Relaxed);
@@ -223,7 +224,7 @@ impl Core {
         }
     }
 
-    /// A frame that the device itself sends back to its guest. Counted as received.
+    /// Receives a frame that the device itself loops back to its guest. It counts as received.
     pub fn loop_back(&self, frame: &mut [u8]) -> Result<Met, Fault> {
         let mut filling = self.lock(0);
         let mut tally = Statistics::default();
@@ -238,14 +239,15 @@ impl Core {
         met
     }
 
-    /// True if the driver goes by the shared status block, and wants no interrupt.
+    /// True if the driver uses the shared status block, and wants no interrupt.
     fn is_not_wanted(&self, queue: usize) -> bool {
         let mut filling = self.lock(queue);
         let (head, size) = (filling.head, filling.size);
         filling.host.wants_interrupt(head, size) == Some(false)
     }
 
-    /// Says what was delivered and not said; true if somebody is to ask what is to be raised.
+    /// Sets causes for what was delivered since the last call. True if a thread must ask what to
+    /// raise.
     pub fn settle_received(&self, queue: usize, now: Nanos) -> bool {
         let unsettled = &self.registers.rx[queue & 1].unsettled;
         if unsettled.load(Relaxed) == 0 {
@@ -256,7 +258,7 @@ impl Core {
             return false;
         }
         let received = told & RECEIVED != 0 && self.received(queue, now);
-        // Where memory is a copy, somebody is to push it.
+        // Where memory is a copy, the home worker must push the frames.
         received || self.pending() != 0 || self.copied.is_some()
     }
 }

@@ -1,4 +1,4 @@
-//! Frames that need more than a copy into one buffer, and what is known of their checksums.
+//! Frames that need more than a copy into one buffer, and the status of their checksums.
 
 use frame::{Ipv4, Layers, Network, Transport};
 use port::Picked;
@@ -11,20 +11,21 @@ use crate::e1000::ring::rx;
 use crate::e1000::table;
 use crate::walk;
 
-/// Most descriptors that are read for a frame: twice as many as the longest one needs of the smallest buffers.
+/// Most descriptors read for a frame: twice as many as the longest frame needs of the smallest
+/// buffers.
 const MAX_SPREAD: u32 = 128;
 /// Shortest frame without its check sequence; shorter ones are padded.
 pub(super) const SHORTEST: usize = 60;
 
-/// A frame that is received: one of a batch, or one that comes back.
+/// A received frame: one of a batch, or one that is looped back.
 pub(super) trait Source {
     /// Its first bytes.
     fn head(&self) -> &[u8];
     /// Bytes of it.
     fn len(&self) -> usize;
-    /// Copies its bytes from `from` on, as many as fit; returns how many.
+    /// Copies its bytes from offset `from`, as many as fit. Returns how many.
     fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize;
-    /// Its checksum is known to be good.
+    /// True if its checksum is known to be good.
     fn is_good(&self) -> bool;
 }
 
@@ -74,8 +75,8 @@ impl Source for Private<'_> {
 }
 
 impl Filling {
-    /// Writes a frame into as many buffers as it takes, or none if there are too few. Buffers at address 0 are passed
-    /// over; a frame that meets too many of them is received with an error.
+    /// Writes a frame into as many buffers as it takes, or into none if there are too few. It skips
+    /// buffers at address 0. A frame that meets too many of them is received with an error.
     pub(super) fn spread(
         &mut self,
         core: &Core,
@@ -118,9 +119,9 @@ impl Filling {
         Ok(Met::TooLong)
     }
 
-    /// Packet split (82574L datasheet, 7.1.10): a descriptor names four buffers and takes two places of the
-    /// ring, which is counted in 16 bytes all the same. Headers are not told apart: a frame fills one
-    /// buffer after the other.
+    /// Packet split (82574L datasheet, 7.1.10). A descriptor names four buffers and takes two
+    /// places of the ring, which is still counted in units of 16 bytes. The model does not separate
+    /// headers: a frame fills one buffer after the other.
     pub(super) fn split(
         &mut self,
         core: &Core,
@@ -139,7 +140,7 @@ impl Filling {
         let buffers = addresses.into_iter().zip(sizes);
         let Some(lengths) = fill_buffers(core, frame, buffers, frame.len() + self.filter.fcs)?
         else {
-            // Longer than all its buffers: lost, as the chip loses it.
+            // The frame is longer than all its buffers: it is lost, as in the chip.
             core.registers.count(table::ROC, 1);
             return Ok(Met::TooLong);
         };
@@ -154,7 +155,7 @@ impl Filling {
         Ok(Met::Delivered)
     }
 
-    /// What is known about the checksums of a frame that was vouched for.
+    /// The checksum status of a frame whose sender vouched for it.
     #[inline(never)]
     pub(super) fn checksum_status(&self, head: &[u8]) -> u32 {
         let filter = &self.filter;
@@ -163,7 +164,7 @@ impl Filling {
         }
         let Some(layers) = Layers::of(head) else { return rx::IXSM };
         let ip = match layers.network {
-            // Whoever vouched did so for what is inside.
+            // The sender vouched for the inner packet.
             Network::Ipv4(_) if filter.report_ip => {
                 let at = if layers.tag.is_some() { 18 } else { 14 };
                 match Ipv4::checksum_ok(head.get(at..).unwrap_or_default()) {
@@ -184,8 +185,8 @@ impl Filling {
     }
 }
 
-/// Copies a frame of `total` bytes into buffers one after the other; what went into each, or nothing if they
-/// are too short. Addresses that are odd are of no buffer.
+/// Copies a frame of `total` bytes into buffers, one after the other. Returns how many bytes went
+/// into each, or nothing if they are too short. Buffers at odd addresses count as absent.
 fn fill_buffers(
     core: &Core,
     frame: &Shape<'_, impl Source>,
@@ -207,7 +208,7 @@ fn fill_buffers(
     Ok((at == total).then_some(lengths))
 }
 
-/// A frame as it is written: without its tag, if that is taken off, and padded.
+/// A frame in the form in which it is written: without a stripped tag, and padded.
 pub(super) struct Shape<'a, S> {
     pub source: &'a S,
     /// Bytes of the tag that are left out.
@@ -222,7 +223,7 @@ impl<S: Source> Shape<'_, S> {
         (self.source.len() - self.cut).max(SHORTEST)
     }
 
-    /// Copies what lies at `from` on; what follows the frame's end is zeros.
+    /// Copies the bytes at `from` and after; bytes beyond the frame's end are zeros.
     fn copy_range(&self, from: usize, to: Bytes<'_>) {
         let mut done = 0;
         if self.cut > 0 && from < TAG {

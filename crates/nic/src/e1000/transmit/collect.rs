@@ -17,26 +17,26 @@ use crate::walk::{self, Allowance};
 
 /// Frames looked at together.
 const CHUNK: usize = 64;
-/// Longest frame that is lent, segments of it included.
+/// Longest frame that can be lent, with all its segments.
 const LONGEST: usize = 0x1_0000 + 256;
-/// Most descriptors that are read for a frame, contexts included; drivers have fewer than 64 of 64 KiB.
+/// Most descriptors read for a frame, contexts included. Drivers use fewer than 64, of 64 KiB.
 const MAX_CHAIN: usize = 256;
-/// Bytes that come back in one turn, and those of one more frame.
+/// Most bytes looped back in one turn; the last frame may exceed it.
 const MAX_LOOPED: usize = 0x1_0000;
 /// The low 48 bits.
 const ADDRESS: u64 = 0xffff_ffff_ffff;
 
-/// A frame in guest memory: its pieces, and what is asked for.
+/// A frame in guest memory: its pieces, and its requests.
 struct Packet<'m> {
     pieces: [Bytes<'m>; MAX_SEGS],
     count: usize,
     len: usize,
-    /// More pieces than a frame may have, or too long.
+    /// Too long, or in more pieces than a frame may have.
     too_much: bool,
-    /// Second words of the first and the last descriptor.
+    /// The second words of the first and the last descriptor.
     first: Option<u64>,
     last: u64,
-    /// Descriptors that were read for it.
+    /// How many descriptors were read for it.
     read: usize,
 }
 
@@ -57,7 +57,7 @@ impl<'m> Packet<'m> {
         if bytes.is_empty() {
             return;
         }
-        // One is kept free for a private header.
+        // One segment stays free for a private header.
         let room = self.count < MAX_SEGS - 1 && self.len + bytes.len() <= LONGEST;
         self.too_much |= !room;
         if room {
@@ -67,11 +67,13 @@ impl<'m> Packet<'m> {
         }
     }
 
-    /// Adds the buffer of a descriptor. Of a frame that is too much already, nothing more is looked up.
+    /// Adds the buffer of a descriptor. Once the frame is too long, further buffers are not looked
+    /// up.
     fn add_data(&mut self, near: &mut Near<'m>, at: u64, len: u32) -> Result<(), Fault> {
         let empty = len == 0 || self.too_much;
         if !empty && !near.for_each(at, len, |bytes| self.add(bytes)) {
-            // Firmware, which may be read; what was added of it before is added again.
+            // The buffer may lie in firmware, which the device may only read. What was added of it
+            // before is replaced.
             let whole = near.bytes_to_read(at, len).ok_or(Fault::BadAddress)?;
             self.add(whole);
         }
@@ -85,19 +87,19 @@ impl<'m> Packet<'m> {
 
 /// What lies at the ring's next place.
 enum Walked {
-    /// A frame, the place after it, and the contexts that it was begun in.
+    /// A frame: the place after it, and the contexts that were current at its start.
     Frame(u32, [Context; 2]),
-    /// No frame's end. Contexts before its beginning end there; it has all the descriptors that it may have, or more
-    /// are missing.
+    /// A frame without an end. Contexts before it end at `contexts_end`. `endless` says that it has
+    /// used up its descriptors; otherwise more are missing.
     Unfinished { contexts_end: u32, endless: bool },
 }
 
 /// What became of the descriptors at the ring's next place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A frame was taken, or what stands for one.
+    /// A frame was taken, or a placeholder for one.
     Frame,
-    /// There is nothing, or no whole frame.
+    /// There is nothing, or no complete frame.
     Nothing,
 }
 
@@ -129,8 +131,8 @@ impl Transmit {
         Ok(())
     }
 
-    /// Gathers frames of one descriptor each that ask for nothing, as far as there are any without the
-    /// ring's end between them.
+    /// Gathers frames of one descriptor each that ask for nothing. Stops at any other frame, and at
+    /// the ring's end.
     #[inline(always)]
     fn collect_plain(
         &mut self,
@@ -174,7 +176,7 @@ impl Transmit {
         self.next = last;
     }
 
-    /// Gathers one frame, whatever it is like, or finds the fault.
+    /// Gathers one frame of any kind, or finds the fault.
     fn collect_packet(
         &mut self,
         core: &Core,
@@ -198,7 +200,7 @@ impl Transmit {
         Ok(Step::Frame)
     }
 
-    /// Reads the descriptors of a frame. Contexts before it are taken.
+    /// Reads the descriptors of a frame. Takes the contexts before it.
     fn walk<'m>(
         &mut self,
         core: &'m Core,
@@ -239,7 +241,8 @@ impl Transmit {
         Ok(Walked::Unfinished { contexts_end, endless: packet.read == MAX_CHAIN })
     }
 
-    /// What follows has no end yet. Contexts at the ring's next place, up to `contexts_end`, are done all the same.
+    /// Handles a frame without an end. Contexts at the ring's next place, up to `contexts_end`, are
+    /// done all the same.
     #[cold]
     fn leave_unfinished(
         &mut self,
@@ -249,7 +252,7 @@ impl Transmit {
         endless: bool,
     ) -> Result<Step, Fault> {
         if contexts_end != self.next {
-            // Something must stand for them, or nobody would be told.
+            // An empty frame must stand for them, or their completion would not be reported.
             scratch.push(Span::EMPTY);
             self.lend(contexts_end);
             return Ok(Step::Frame);
@@ -262,15 +265,15 @@ impl Transmit {
         Ok(Step::Nothing)
     }
 
-    /// Notes that the frame pushed last ends before the descriptor `end`.
+    /// Notes that the last pushed frame ends before the descriptor `end`.
     pub(super) fn lend(&mut self, end: u32) {
         self.ends[self.gathered & (LENT - 1)] = end;
         self.gathered += 1;
         self.next = end;
     }
 
-    /// Adds a frame with what it asks for. One that is nothing, or too much, is left without bytes, so
-    /// that it is counted as a runt.
+    /// Adds a frame with its requests. A frame that is empty or too long gets no bytes, so that it
+    /// counts as a runt.
     fn push(&mut self, scratch: &mut Scratch, packet: &Packet<'_>, request: &Request) {
         if packet.len == 0 || packet.too_much {
             scratch.push(Span::EMPTY);
@@ -307,7 +310,7 @@ impl Transmit {
         }
     }
 
-    /// Sends frames back to their guest; one without bytes stands for them in the batch.
+    /// Loops frames back to their guest. An empty frame stands for each in the batch.
     #[cold]
     pub(super) fn loop_back(
         &mut self,
@@ -358,7 +361,8 @@ impl Gathered {
         self.bytes = self.bytes.wrapping_add(len as u64);
     }
 
-    /// Counts what kind of address frames go to: as it is at this moment, good for nothing else.
+    /// Counts frames by their kind of destination address. The guest may change the address
+    /// meanwhile, so the result serves only statistics.
     #[inline(always)]
     fn add_kind(&mut self, first: Bytes<'_>, frames: u32) {
         match class(first.read::<u64>(0).map_or(0, u64::from_le) & ADDRESS) {
@@ -369,25 +373,25 @@ impl Gathered {
     }
 }
 
-/// The ethertype of tags, if they are put in (CTRL.VME).
+/// The ethertype of inserted tags, if tags are inserted (CTRL.VME).
 fn tags(core: &Core) -> Option<u16> {
     let registers = &core.registers;
     (registers.get(table::CTRL) & ctrl::VME != 0).then(|| registers.get(table::VET) as u16)
 }
 
-/// Bits of a transmit descriptor that are remembered.
+/// The bits of a transmit descriptor that the model remembers.
 #[inline(always)]
 pub(super) fn flags_of(second: u64) -> u8 {
     let report = if second & (tx::RS | tx::RPS) != 0 { flag::REPORT } else { 0 };
     report | if second & tx::IDE != 0 { flag::DELAY } else { 0 }
 }
 
-/// Bytes of the buffer of a descriptor that is no context.
+/// The buffer length of a descriptor that is no context.
 pub(in crate::e1000) fn data_len(second: u64) -> u32 {
     if second & tx::DEXT != 0 { second as u32 & 0xf_ffff } else { second as u32 & 0xffff }
 }
 
-/// The length of a frame of one descriptor that asks for nothing.
+/// The length of a frame of one descriptor that asks for nothing; otherwise `None`.
 #[inline(always)]
 fn is_plain(second: u64, tagged: u64) -> Option<u32> {
     let legacy = second & (tx::DEXT | tx::EOP | tx::IC | tagged) == tx::EOP;

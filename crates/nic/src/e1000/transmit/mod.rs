@@ -1,4 +1,4 @@
-//! Transmit rings: frames that a guest hands in.
+//! Transmit rings: they take frames from a guest.
 //!
 //! ```text
 //!   head (TDH) ....... taken ........ tail (TDT)
@@ -32,10 +32,10 @@ use crate::csb::Way;
 use crate::device::{Combining, Transmit as Transmitting};
 use crate::model::ring::Place;
 
-/// Frames that may be lent at a time; a power of two.
+/// Most frames lent at a time; a power of two.
 const LENT: usize = 2048;
 
-/// What is remembered of a descriptor that is lent.
+/// What the model remembers of a lent descriptor.
 mod flag {
     /// Its driver wants to know when it is done.
     pub const REPORT: u8 = 1;
@@ -50,12 +50,12 @@ pub(super) struct Transmit {
     queue: usize,
     counters: Shared<IngressCounters>,
     ring: Option<SharedSlice<Descriptor>>,
-    /// The ring is that of then.
+    /// The value of the ring's move counter for which `ring` holds.
     moved: u32,
     size: u32,
     /// The next descriptor to be taken.
     next: u32,
-    /// The next one to be given back.
+    /// The next descriptor to give back.
     done: u32,
     /// By descriptor: bits of [`flag`].
     flags: Vec<u8>,
@@ -63,9 +63,9 @@ pub(super) struct Transmit {
     ends: Box<[u32]>,
     gathered: usize,
     completed: usize,
-    /// Lent frames of a ring that is not there any more.
+    /// Lent frames of a ring that was replaced.
     orphans: usize,
-    /// A frame had no end yet when this was the tail.
+    /// The tail at which a frame had no end yet.
     unfinished: Option<u32>,
     headers: Headers,
     combine: Combine,
@@ -74,7 +74,7 @@ pub(super) struct Transmit {
     looped: Vec<u8>,
     /// Its part of the shared status block.
     host: Host,
-    /// When it was looked at last.
+    /// The time of the last look at the ring.
     now: Nanos,
     watch: Watch,
 }
@@ -91,8 +91,8 @@ struct Gathered {
 }
 
 impl Transmit {
-    /// Goes on where the registers say. What a predecessor had taken and not given back is given back
-    /// unsent: it may have been delivered.
+    /// Resumes where the registers say. Descriptors that a predecessor took and did not give back
+    /// are given back unsent, because their frames may have been delivered.
     pub fn new(
         core: &Arc<Core>,
         queue: usize,
@@ -141,7 +141,7 @@ impl Transmit {
             self.next = taken;
             self.give_back_to(taken);
         }
-        // It may have given back and told nobody, too.
+        // The predecessor may also have given descriptors back without telling the driver.
         self.core.registers.tx[self.queue].told.store(0, Relaxed);
         let _ = self.core.raise(cause::TXDW | self.core.sent_cause(self.queue));
     }
@@ -151,7 +151,7 @@ impl Transmit {
         if at + 1 >= self.size { 0 } else { at + 1 }
     }
 
-    /// Takes notice of a ring that was moved: what is lent of the old one is never given back.
+    /// Notices a moved ring. Descriptors lent from the old ring are never given back.
     #[inline]
     fn notice(&mut self) {
         let moved = self.core.rings[self.queue].load(Relaxed);
@@ -178,7 +178,7 @@ impl Transmit {
         self.done = self.next;
         let idle = !self.host.is_there() && core.tail(Way::Send, self.queue) == self.next;
         if self.size == 0 || idle {
-            // Nothing is there to be sent, wherever it is: it may not be set up yet.
+            // There is nothing to send, and the ring's address may not be set up yet.
             self.size = 0;
             return Ok(());
         }
@@ -192,7 +192,7 @@ impl Transmit {
         Ok(())
     }
 
-    /// True if frames may be sent at all.
+    /// True if the device may send frames.
     #[inline(always)]
     fn runs(&self) -> bool {
         let registers = &self.core.registers;
@@ -204,7 +204,7 @@ impl Transmit {
         registers.get(table::RCTL) & rctl::LBM_MAC != 0 || phy::is_loopback(registers)
     }
 
-    /// Up to where there is something, if there is.
+    /// The tail, if there is something to send.
     #[inline]
     fn tail(&mut self) -> Result<Option<u32>, Fault> {
         self.notice();
@@ -234,7 +234,7 @@ impl Transmit {
         self.counters.faults.add(1);
     }
 
-    /// True if frames up to `tail` are to wait for more. A ring that is half full waits for nothing.
+    /// True if frames up to `tail` must wait for more. A ring that is half full waits for nothing.
     fn holds_back(&mut self, tail: u32, now: Nanos) -> bool {
         let (size, next) = (self.size, self.next);
         let waiting = Place { at: next, len: size }.distance(tail);
@@ -243,12 +243,12 @@ impl Transmit {
 
     fn has_work(&mut self) -> bool {
         let work = self.tail();
-        // Without a link, frames stay where they are, as in the chip.
+        // Without a link, frames stay in the ring, as in the chip.
         let up = self.core.registers.has_link() || self.loops_back();
         matches!(work, Ok(Some(_)) | Err(_)) && up
     }
 
-    /// Gives descriptors back up to `end`: the first one last, because a driver goes by it.
+    /// Gives descriptors back up to `end`. The first one comes last, because a driver goes by it.
     #[inline]
     fn give_back_to(&mut self, end: u32) {
         let Some(ring) = &self.ring else { return };
@@ -278,7 +278,8 @@ impl Transmit {
         told.store(told.load(Relaxed) | seen, Relaxed);
     }
 
-    /// Whether fewer descriptors than the driver said (TXDCTL.LWTHRESH) are left to be sent, and were not.
+    /// Returns [`told::LOW`] if the number of unsent descriptors has just fallen below the driver's
+    /// threshold (TXDCTL.LWTHRESH).
     fn runs_low(&self, end: u32) -> u32 {
         let registers = &self.core.registers;
         let threshold = 8 * (registers.get(table::TXDCTL) >> 25);
@@ -328,7 +329,7 @@ impl Ingress for Transmit {
                 return 0;
             }
         };
-        // Frames that are lent keep their headers.
+        // Lent frames keep their private headers.
         if self.gathered != self.completed || self.holds_back(tail, now) {
             return 0;
         }
@@ -400,7 +401,7 @@ impl Transmitting for Transmit {
         if !self.host.is_there() || self.size == 0 || !self.runs() {
             return false;
         }
-        // A driver that asked for it is looked after a little longer.
+        // The device polls a little longer for a driver that asked for it.
         if self.host.on().is_some() && self.host.spin.goes_on(self.now) {
             return true;
         }
@@ -417,7 +418,7 @@ impl Transmitting for Transmit {
     }
 
     fn disarm(&mut self) {
-        // A block that was taken away is not written any more.
+        // The device must not write to a block that was taken away.
         self.notice();
         self.host.wake();
     }
