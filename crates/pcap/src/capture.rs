@@ -1,6 +1,7 @@
 //! libpcap's handle of a port: what `pcap_create` makes and the other calls change.
 //!
-//! No lock is held while a program's callback runs: it may call whatever it wants, also for the same handle.
+//! No lock is held while a program's callback runs: it may call whatever it wants, also for the
+//! same handle.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -120,8 +121,8 @@ pub enum Until {
     Full,
 }
 
-/// A panic is an error. What the program's callback does is not caught: a thread that is cancelled, or an
-/// exception, unwinds through.
+/// A panic is an error. What the program's callback does is not caught: a thread that is cancelled,
+/// or an exception, unwinds through.
 fn calm<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let failed = || Failure::new(Code::Error, Errno::IO, "The library failed; close the capture");
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(failed()))
@@ -133,6 +134,14 @@ pub struct Capture {
     device: Device,
     state: Lock<State>,
     /// `pcap_breakloop` was called.
+    ///
+    /// # Protocol: `Capture.stop`
+    /// - Writer: any thread or signal handler (sets), the call that it ends (clears)
+    /// - Reader: the thread that reads frames
+    /// - Ordering: sequentially consistent, set before the bell is rung
+    /// - Partner: `Bell.rung`
+    /// - Without it: a call that was to end goes back to sleep
+    /// - Shown by: `pcap` test `a_stop_ends_a_loop_that_waits_and_one_that_is_to_come`
     stop: AtomicBool,
     nonblocking: AtomicBool,
     /// Of a capture that is activated.

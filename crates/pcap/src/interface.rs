@@ -18,7 +18,8 @@ use crate::name::Device;
 use crate::queue::Queue;
 use crate::reader::Bell;
 
-/// Decides whether a reader gets a frame: its bytes where they lie, in memory that others may change.
+/// Decides whether a reader gets a frame: its bytes where they lie, in memory that others may
+/// change.
 pub type Filter = Box<dyn Fn(Bytes<'_>) -> bool + Send>;
 
 /// Frames that are taken from the port at a time.
@@ -81,7 +82,8 @@ impl Interfaces {
         self.open.iter().filter_map(Weak::upgrade)
     }
 
-    /// The port, opened if it is not open yet. One that somebody else has is opened as a monitor of it.
+    /// The port, opened if it is not open yet. One that somebody else has is opened as a monitor of
+    /// it.
     ///
     /// # Errors
     /// There is no daemon, no right to use it, or it refuses.
@@ -223,7 +225,8 @@ impl Interface {
     }
 
     pub(crate) fn token(&self) -> BorrowedFd<'_> {
-        // SAFETY: the port's own descriptor, which stays open as long as the port that is in `inner`.
+        // SAFETY: the port's own descriptor, which stays open as long as the port that is in
+        // `inner`.
         unsafe { BorrowedFd::borrow_raw(self.token) }
     }
 
@@ -240,8 +243,8 @@ impl Interface {
     /// Sends a frame, and waits for room if there is none.
     ///
     /// # Errors
-    /// `EMSGSIZE` for what is no frame, `EBUSY` for a monitor, `ENOBUFS` if the switch takes nothing,
-    /// `ENETDOWN` if it is gone.
+    /// `EMSGSIZE` for what is no frame, `EBUSY` for a monitor, `ENOBUFS` if the switch takes
+    /// nothing, `ENETDOWN` if it is gone.
     pub fn send(&self, frame: &[u8]) -> Result<(), Failure> {
         if !self.sends {
             let said = format!(

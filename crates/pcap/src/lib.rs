@@ -1,4 +1,5 @@
-//! What a program that knows libpcap or packet sockets finds behind the name of a port, without hooks.
+//! What a program that knows libpcap or packet sockets finds behind the name of a port, without
+//! hooks.
 //!
 //! ```text
 //!   Capture (pcap_t) --+
@@ -7,10 +8,10 @@
 //!                      send ------------------------
 //! ```
 //!
-//! An [`Interface`] is one port of this process, which several captures and sockets share, as they share a
-//! network card: programs such as arping receive by libpcap and send by a socket. Each [`Reader`] has a queue
-//! and a filter of its own; a frame is filtered where it lies and copied once, so what a program gets
-//! pointers to is memory that no other process reaches.
+//! An [`Interface`] is one port of this process, which several captures and sockets share, as they
+//! share a network card: programs such as arping receive by libpcap and send by a socket. Each
+//! [`Reader`] has a queue and a filter of its own; a frame is filtered where it lies and copied
+//! once, so what a program gets pointers to is memory that no other process reaches.
 //!
 //! | module | what it is |
 //! |---|---|

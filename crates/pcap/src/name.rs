@@ -7,8 +7,9 @@ const LONGEST: usize = netring::attach::NAME - 1;
 /// What tells names of ours from those of interfaces, and is not a part of the port's.
 const PREFIXES: [&str; 2] = ["toklat:", "netmap:"];
 
-/// The name of a port: `vale0:p1`, `netmap:vale0:p1`, `toklat:lan:p1`; with `/t`, `/r` or `/rt` for a monitor,
-/// or `{` and `}` for the end of a pipe. Programs that take a colon for an interface's alias say `vale0.p1`.
+/// The name of a port: `vale0:p1`, `netmap:vale0:p1`, `toklat:lan:p1`; with `/t`, `/r` or `/rt` for
+/// a monitor, or `{` and `}` for the end of a pipe. Programs that take a colon for an interface's
+/// alias say `vale0.p1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device(String);
 

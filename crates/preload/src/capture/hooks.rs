@@ -1,4 +1,5 @@
-//! libpcap's functions that are taken over: for handles and devices of ours; all else is for libpcap.
+//! libpcap's functions that are taken over: for handles and devices of ours; all else is for
+//! libpcap.
 #![allow(
     clippy::missing_safety_doc,
     reason = "what each function demands is what libpcap's of the same name does"

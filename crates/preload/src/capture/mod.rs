@@ -1,7 +1,8 @@
 //! libpcap's handles that are ours.
 //!
-//! A handle is a real one of `pcap_open_dead`: calls that are not taken over, such as `pcap_compile` and
-//! `pcap_dump`, work with it as with any other. What is behind it stands in a table.
+//! A handle is a real one of `pcap_open_dead`: calls that are not taken over, such as
+//! `pcap_compile` and `pcap_dump`, work with it as with any other. What is behind it stands in a
+//! table.
 
 pub mod hooks;
 pub mod list;
@@ -147,12 +148,17 @@ unsafe fn write_message(to: *mut c_char, message: &str) {
 /// Handles that a program may have at a time.
 const MOST: usize = 1024;
 
-/// The handles: read without a lock, also by signal handlers.
-///
-/// # Protocol: `Place.key`, `Place.handle`
-/// `handle` is stored before `key` (release), and `key` is cleared first: one that finds its key has the handle.
-/// A handle is freed by `pcap_close`, after which a program does not use it.
+/// A place for a handle: read without a lock, also by signal handlers.
 struct Place {
+    /// What the program knows.
+    ///
+    /// # Protocol: `Place.key`
+    /// - Writer: `pcap_create` (under `TAKING`), `pcap_close`
+    /// - Reader: all calls on a handle, signal handlers among them
+    /// - Ordering: store release after `handle`, load acquire
+    /// - Partner: `Place.handle`, which is stored first and cleared last
+    /// - Without it: a call finds its key, and nothing behind it
+    /// - Shown by: `toklat` tests `pcap`
     key: AtomicPtr<c_void>,
     handle: AtomicPtr<Handle>,
 }
@@ -247,8 +253,8 @@ unsafe fn filter(program: *const Program) -> Result<pcap::Filter, Failure> {
     let code = unsafe { std::slice::from_raw_parts(given.code, given.len as usize) }.to_vec();
     let run = move |frame: shmem::Bytes<'_>| {
         let len = frame.len() as c_uint;
-        // SAFETY: a program that was found valid, and a window of so many bytes; libpcap reads within them
-        // whatever they hold.
+        // SAFETY: a program that was found valid, and a window of so many bytes; libpcap reads
+        // within them whatever they hold.
         unsafe { real::bpf_filter(code.as_ptr().cast(), frame.as_ptr(), len, len) != 0 }
     };
     Ok(Box::new(run))

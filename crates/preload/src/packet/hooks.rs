@@ -1,4 +1,5 @@
-//! The socket calls that are taken over: for packet sockets on ports; all else is for the C library.
+//! The socket calls that are taken over: for packet sockets on ports; all else is for the C
+//! library.
 #![allow(
     clippy::missing_safety_doc,
     reason = "what each function demands is what the C library's of the same name does"

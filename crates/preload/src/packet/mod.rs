@@ -1,9 +1,10 @@
 //! Packet sockets (AF_PACKET) on ports.
 //!
-//! A socket stays the kernel's until it is bound to a port; then one end of a pair of Unix sockets takes the
-//! place of its number, so that everything that waits for it or reads it works as it is, filters included. A
-//! thread carries what comes from the port to the other end. What the program sends goes to the port at
-//! once. A user who may have no packet socket gets such a pair from the start.
+//! A socket stays the kernel's until it is bound to a port; then one end of a pair of Unix sockets
+//! takes the place of its number, so that everything that waits for it or reads it works as it is,
+//! filters included. A thread carries what comes from the port to the other end. What the program
+//! sends goes to the port at once. A user who may have no packet socket gets such a pair from the
+//! start.
 
 pub mod hooks;
 pub mod names;

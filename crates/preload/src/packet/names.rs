@@ -1,5 +1,5 @@
-//! Ports by the names and numbers of interfaces: the requests `SIOCGIF*`, `/proc/net/dev`, the program's
-//! arguments.
+//! Ports by the names and numbers of interfaces: the requests `SIOCGIF*`, `/proc/net/dev`, the
+//! program's arguments.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::fs::File;

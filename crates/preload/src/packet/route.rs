@@ -1,7 +1,7 @@
 //! Routes through ports: nmap asks the kernel which way a target is, by netlink.
 //!
-//! A question about the way through a port, or to an address in a port's network, is answered here: the target
-//! is on that port.
+//! A question about the way through a port, or to an address in a port's network, is answered here:
+//! the target is on that port.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -73,7 +73,8 @@ fn push(answer: &mut Vec<u8>, kind: u16, value: u32) {
     answer.extend_from_slice(&value.to_ne_bytes());
 }
 
-/// Keeps an answer to a question for the next call that receives; false if it is the kernel's to answer.
+/// Keeps an answer to a question for the next call that receives; false if it is the kernel's to
+/// answer.
 pub fn asked(fd: RawFd, question: &[u8]) -> bool {
     let Some(index) = port(question) else { return false };
     let mut answer = question.get(..HEADER).map(<[u8]>::to_vec).unwrap_or_default();

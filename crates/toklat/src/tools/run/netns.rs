@@ -1,7 +1,8 @@
 //! `toklat run --netns`: a program in a network namespace of its own, whose taps are ports.
 //!
-//! This process makes the namespace (and, without root, a user namespace in which it may), a tap for each port,
-//! and starts the program. Then it carries frames between taps and ports until the program ends.
+//! This process makes the namespace (and, without root, a user namespace in which it may), a tap
+//! for each port, and starts the program. Then it carries frames between taps and ports until the
+//! program ends.
 #![allow(unsafe_code, reason = "unshare changes what this process is in")]
 
 use std::ffi::{OsStr, OsString};
