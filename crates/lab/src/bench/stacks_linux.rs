@@ -112,13 +112,14 @@ impl Drop for Hosts {
 fn iperf3(lab: &Lab, offloads: bool) -> Result<f64> {
     lab.once_missing("iperf3", || {
         let hosts = Hosts::new(offloads)?;
-        lab.note("congestion", format!("iperf3 over veth and bridge, {}", hosts.algorithm));
         let _server = hosts.start("b", "taskset -c 0 iperf3 -s -1")?;
         std::thread::sleep(Duration::from_millis(300));
-        let client = format!("taskset -c 0 iperf3 -c 10.9.0.2 -J -t {}", time(lab));
+        let client = format!("taskset -c 0 iperf3 -c 10.9.0.2 -C cubic -J -t {}", time(lab));
         let told = done(&mut hosts.run("a", &client))?;
         let told: serde_json::Value = serde_json::from_slice(&told.stdout)?;
         let end = &told["end"];
+        let used = end["sender_tcp_congestion"].as_str().unwrap_or("an unknown algorithm");
+        lab.note("congestion", format!("iperf3 over veth and bridge, {used}"));
         let number = |value: &serde_json::Value| value.as_f64().context("iperf3 says no number");
         let bits = number(&end["sum_received"]["bits_per_second"])?;
         let cpu = &end["cpu_utilization_percent"];
@@ -212,7 +213,8 @@ impl Nginx {
         let requests = told.lines().find_map(|line| line.trim().split_once(" requests in "));
         let requests: f64 = requests.context("wrk says no number")?.0.trim().parse()?;
         let (server, load) = (cpu_of(&self.workers) - before, cpu_of_children() - children);
-        lab.note("nginx", format!("nginx had {server:.2} s, wrk {load:.2} s on their cores"));
+        let used = &self.hosts.algorithm;
+        lab.note("nginx", format!("nginx ({used}) had {server:.2} s, wrk {load:.2} s on a core"));
         ensure!(server.max(load) > 0.0, "neither took any time");
         Ok(requests / server.max(load))
     }
