@@ -1,4 +1,4 @@
-//! What a NIC and its driver agree on: what lies in memory that both use, and what they say to each other.
+//! What a NIC and its driver agree on: the layout of memory that both use, and their messages.
 //!
 //! ```text
 //!   nic (models)  --+                 +--  driver, card
@@ -11,7 +11,7 @@
 //! - [`vfio_user`]: the messages of a bus between processes.
 //! - [`e1000`]: the members of the family.
 //!
-//! `no_std`. Nothing here decides what a side does; each end is written in its own crate.
+//! `no_std`. This crate only describes the interface. Each side's behaviour is in its own crate.
 #![cfg_attr(not(any(test, loom)), no_std)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

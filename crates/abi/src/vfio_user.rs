@@ -4,7 +4,7 @@
 //!   id u16 | command u16 | size u32, of all of it | flags u32 | error u32 | body ...
 //! ```
 //!
-//! Everything is in the byte order of the machine.
+//! All fields are in the machine's byte order.
 
 use alloc::format;
 use alloc::vec::Vec;
@@ -44,7 +44,7 @@ pub mod flags {
     pub const ERROR: u32 = 1 << 5;
 }
 
-/// Bits of `SET_IRQS`: what comes with it, and what is to be done.
+/// Bits of `SET_IRQS`: the kind of data, and the action.
 pub mod irq {
     #![allow(missing_docs, reason = "the names are VFIO's")]
     pub const DATA_NONE: u32 = 1;
@@ -55,7 +55,7 @@ pub mod irq {
     pub const TRIGGER: u32 = 32;
 }
 
-/// Bits of a feature's flags: its number, and what is to be done.
+/// Bits of a feature's flags: its number, and the operation.
 pub mod flag {
     #![allow(missing_docs, reason = "the names are the protocol's")]
     pub const NUMBER: u32 = 0xffff;
@@ -71,25 +71,25 @@ pub mod feature {
     pub const DEVICE_STATE: u32 = 2;
 }
 
-/// Where a device is in its move.
+/// The state of a device during migration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u32)]
 pub enum DeviceState {
-    /// What it was given was no state: it is to be reset.
+    /// Its data was no valid state; it must be reset.
     Error = 0,
     /// It stands still.
     Stop = 1,
     /// It is as ever.
     #[default]
     Running = 2,
-    /// It stands still, and its state can be read.
+    /// It is stopped, and its state can be read.
     StopCopy = 3,
-    /// It stands still, and is given a state.
+    /// It is stopped, and receives a state.
     Resuming = 4,
 }
 
 impl DeviceState {
-    /// The state of this number, unless nobody can ask for it.
+    /// The state with this number, if a client may ask for it.
     #[must_use]
     pub fn wanted(number: u32) -> Option<Self> {
         let all = [Self::Stop, Self::Running, Self::StopCopy, Self::Resuming];
@@ -97,7 +97,7 @@ impl DeviceState {
     }
 }
 
-/// Fields of a message, in order; zero where it ends.
+/// The fields of a message, in order; zero after its end.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(pub &'a [u8]);
 
@@ -127,7 +127,7 @@ impl Fields<'_> {
     }
 }
 
-/// 32-bit fields, one behind the other.
+/// Encodes consecutive 32-bit fields.
 #[must_use]
 pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
@@ -139,7 +139,7 @@ pub fn longs(longs: &[u64]) -> Vec<u8> {
     longs.iter().flat_map(|long| long.to_ne_bytes()).collect()
 }
 
-/// Appends a header of a message whose body has so many bytes.
+/// Appends the header of a message with a body of `body` bytes.
 pub fn write_header(to: &mut Vec<u8>, id: u16, command: u16, body: usize, flags: u32) {
     to.extend(id.to_ne_bytes());
     to.extend(command.to_ne_bytes());
@@ -148,7 +148,7 @@ pub fn write_header(to: &mut Vec<u8>, id: u16, command: u16, body: usize, flags:
     to.extend([0; 4]);
 }
 
-/// What a version is said to be like: 0.0, and what there is, as JSON.
+/// Encodes a version reply: 0.0, and the capabilities as JSON.
 #[must_use]
 pub fn version(capabilities: &str) -> Vec<u8> {
     let text = format!("{{\"capabilities\":{capabilities}}}");

@@ -17,9 +17,9 @@ pub struct QueueLayout {
     pub size: u16,
     /// Descriptor table, or the ring of a packed queue.
     pub descriptors: u64,
-    /// What the driver writes: the available ring, or the driver's event suppression.
+    /// The part that the driver writes: the available ring, or the driver's event suppression.
     pub driver: u64,
-    /// What the device writes: the used ring, or the device's event suppression.
+    /// The part that the device writes: the used ring, or the device's event suppression.
     pub device: u64,
 }
 
@@ -31,14 +31,14 @@ pub mod flags {
     pub const WRITE: u16 = 2;
     /// The buffer is a table of descriptors.
     pub const INDIRECT: u16 = 4;
-    /// Packed queues: equals the driver's wrap counter once made available.
+    /// Packed queues: equals the driver's wrap counter when made available.
     pub const AVAILABLE: u16 = 1 << 7;
-    /// Packed queues: equals the other once used.
+    /// Packed queues: equals the other flag when used.
     pub const USED: u16 = 1 << 15;
 }
 
-/// A descriptor as it lies in guest memory: an address, then 32 bits of length and two of 16 bits each:
-/// flags and next in split queues, number and flags in packed ones.
+/// A descriptor in guest memory: an address, 32 bits of length, and two fields of 16 bits. These
+/// are flags and next in split queues, number and flags in packed ones.
 #[derive(Debug)]
 #[repr(C, align(8))]
 pub struct Descriptor {
@@ -58,13 +58,13 @@ impl Descriptor {
         u64::from_le(self.address.load(Ordering::Relaxed))
     }
 
-    /// All but the address, in one load.
+    /// Loads everything but the address, in one load.
     #[inline(always)]
     pub fn word(&self, order: Ordering) -> Word {
         Word(u64::from_le(self.word.load(order)))
     }
 
-    /// Stores all but the address, in one store.
+    /// Stores everything but the address, in one store.
     #[inline(always)]
     pub fn store_word(&self, word: Word, order: Ordering) {
         self.word.store(word.0.to_le(), order);
@@ -107,7 +107,7 @@ impl Word {
         Self(bits)
     }
 
-    /// As it lies in memory, but for its byte order.
+    /// The word as in memory, except for the byte order.
     pub fn bits(self) -> u64 {
         self.0
     }
@@ -119,8 +119,8 @@ impl Word {
     }
 }
 
-/// True if a position that somebody wants to be notified at lies in what was published since `old`, up to
-/// `new` (virtio 1.2, 2.7.10: `vring_need_event`).
+/// True if the position `event`, at which the other side wants a notification, lies in what was
+/// published since `old`, up to `new` (virtio 1.2, 2.7.10: `vring_need_event`).
 #[inline]
 pub fn passed(event: u16, new: u16, old: u16) -> bool {
     new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)

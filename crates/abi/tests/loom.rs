@@ -1,5 +1,5 @@
-//! Models of the shared status block: `cargo xtask loom`. The code under test is the code that ships; only
-//! its atomics are loom's.
+//! Loom models of the shared status block: `cargo xtask loom`. They test the shipped code; only its
+//! atomics are loom's.
 #![cfg(loom)]
 #![allow(missing_docs, reason = "a test")]
 
@@ -9,7 +9,7 @@ use loom::thread;
 
 const SIZE: u32 = 8;
 
-/// What a doorbell or an interrupt rings.
+/// Records doorbells or interrupts.
 struct Bell {
     rung: Mutex<bool>,
     changed: Condvar,
@@ -25,7 +25,7 @@ impl Bell {
         self.changed.notify_one();
     }
 
-    /// Loom reports a deadlock if nobody ever rings.
+    /// Loom reports a deadlock if the bell never rings.
     fn wait(&self) {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
@@ -102,12 +102,13 @@ fn no_doorbell_is_left_out_that_is_needed() {
     race(device, |block, bell| publish_tails(block.lane(Way::Send), bell));
 }
 
-/// A device without buffers asks for a doorbell when two are back: the driver gives them one by one.
+/// A device without buffers asks for a doorbell when two are back. The driver gives them back one
+/// by one.
 #[test]
 fn a_doorbell_at_an_index_is_not_left_out_either() {
     let device = |block: &Block, bell: &Bell| {
         let (lane, mut asked) = (block.lane(Way::Receive), 0);
-        // More than before, or the doorbell, which comes at index 2.
+        // Either more buffers than before, or the doorbell, which comes at index 2.
         if lane.ask(&mut asked, 2, SIZE).unwrap() == 0 {
             bell.wait();
             assert!(lane.tail(SIZE).unwrap() >= 2);
@@ -117,8 +118,8 @@ fn a_doorbell_at_an_index_is_not_left_out_either() {
     race(device, |block, bell| publish_tails(block.lane(Way::Receive), bell));
 }
 
-/// A driver that sleeps whenever it sees nothing new gets all that a device completes in two parts, which
-/// interrupts only when it is wanted.
+/// A driver sleeps whenever it sees nothing new. It gets all that a device completes in two parts,
+/// though the device interrupts only on request.
 #[test]
 fn no_interrupt_is_left_out_that_is_needed() {
     let driver = |block: &Block, bell: &Bell| {
@@ -145,7 +146,7 @@ fn no_interrupt_is_left_out_that_is_needed() {
     });
 }
 
-/// The drivers of 2013 have no fence between index and flag: the device sleeps, and nobody wakes it.
+/// The drivers of 2013 have no fence between index and flag: the device sleeps, and never wakes.
 #[test]
 #[should_panic(expected = "a wake-up was lost")]
 fn without_the_drivers_fence_a_wake_up_is_lost() {

@@ -6,8 +6,8 @@ use driver::Regs;
 use nic::device::Device;
 use port::Nanos;
 
-/// A model's registers by direct call. `clock` says what time it is. What is to be raised after a write is
-/// the caller's to ask: [`Device::interrupt`].
+/// Calls a model's registers directly. `clock` gives the time. After a write, the caller calls
+/// [`Device::interrupt`] to learn what to raise.
 pub struct Direct<C> {
     device: Arc<dyn Device>,
     clock: C,
@@ -25,7 +25,7 @@ impl<C: FnMut() -> Nanos> Direct<C> {
         &self.device
     }
 
-    /// Takes another model in its place: one made anew over the same registers.
+    /// Replaces the model by one made over the same registers.
     pub fn replace(&mut self, device: Arc<dyn Device>) {
         self.device = device;
     }

@@ -6,7 +6,7 @@
 //!                      +--> Direct: a model in this process
 //! ```
 //!
-//! None of it is in the confined process: `dataplane` knows nothing of it.
+//! None of it runs in the confined process: `dataplane` does not depend on it.
 #![allow(unsafe_code, reason = "VFIO is asked by ioctls, and the kernel's structures are its own")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

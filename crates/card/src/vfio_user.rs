@@ -1,5 +1,5 @@
-//! A client of vfio-user, for tests, benchmarks and drivers in processes of their own: what a front end
-//! does, without a virtual machine.
+//! A client of vfio-user, for tests, benchmarks and drivers in their own processes. It does what a
+//! front end does, without a virtual machine.
 
 use std::io::{IoSlice, IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -24,10 +24,10 @@ use serde_json::json;
 use shmem::sync::AtomicU32;
 use shmem::{Mapping, Shared};
 
-/// How long a reply may take: what QEMU waits.
+/// How long to wait for a reply: as long as QEMU waits.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// No command: nothing is waited for.
+/// No command is waiting for a reply.
 const NONE: u16 = 0;
 
 /// Why something was not done.
@@ -40,12 +40,12 @@ pub enum ClientError {
     /// It was refused.
     #[error("The vfio-user server refused")]
     Refused(#[source] Errno),
-    /// The reply is not one to what was asked.
+    /// The reply does not match the request.
     #[error("The vfio-user server's reply is malformed")]
     Malformed,
 }
 
-/// A region's memory, and the parts of it that are registers: offset and bytes.
+/// A region's memory, and those parts of it that hold registers: offset and bytes.
 pub type MappedRegion = (Arc<Mapping>, Vec<(u64, u64)>);
 
 /// A connection to a device.
@@ -54,29 +54,29 @@ pub struct Client {
     socket: UnixStream,
     id: u16,
     buffer: Vec<u8>,
-    /// What came with the last reply.
+    /// File descriptors of the last reply.
     fds: Vec<OwnedFd>,
-    /// Memory without a file, which the device asks for by messages: where it sees it.
+    /// Memory without a file, with its device address. The device accesses it by messages.
     memory: Vec<(u64, Arc<Mapping>)>,
     /// Such messages are answered.
     pub answers: bool,
-    /// The accesses that were made: a real one is a trap.
+    /// How many accesses were made. In a virtual machine, each would be a trap.
     pub traps: Traps,
-    /// What went wrong in accesses whose callers cannot be told.
+    /// The first error of accesses whose callers get no result.
     failed: Option<ClientError>,
 }
 
-/// Register accesses, by what they cost.
+/// Register accesses, by their cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traps {
-    /// Those that wait for an answer.
+    /// Accesses that wait for an answer.
     pub synchronous: u64,
     /// Writes that nobody waits for.
     pub posted: u64,
 }
 
 impl Client {
-    /// Connects, and agrees on the version.
+    /// Connects, and negotiates the version.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -140,7 +140,7 @@ impl Client {
         }
     }
 
-    /// Waits for the reply to the last message; its body.
+    /// Waits for the reply to the last message. Returns its body.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -152,8 +152,8 @@ impl Client {
         }
     }
 
-    /// As `reply`; `None` for one that says again, and shortly, what was answered already: from a server
-    /// that does not know whether its predecessor had answered; and for what is no reply.
+    /// As `reply`, but `None` for what is no reply, and for a short repeat of an earlier reply. A
+    /// server repeats it when it does not know whether its predecessor had answered.
     fn next_reply(&mut self, command: u16) -> Result<Option<Vec<u8>>, ClientError> {
         let header = self.header()?;
         let mut fields = Fields(&header);
@@ -179,7 +179,7 @@ impl Client {
         }
     }
 
-    /// Answers what the device has asked of memory without a file, if it has.
+    /// Answers a request of the device for memory without a file, if there is one.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -193,7 +193,7 @@ impl Client {
         Ok(())
     }
 
-    /// Answers a message of the device's: memory is read, or written.
+    /// Answers a message from the device that reads or writes memory.
     fn answer(&mut self, (id, command): (u16, u16), size: usize) -> Result<(), ClientError> {
         let mut body = vec![0; size.checked_sub(HEADER).ok_or(ClientError::Malformed)?];
         self.socket.read_exact(&mut body)?;
@@ -222,7 +222,7 @@ impl Client {
         Ok(())
     }
 
-    /// A header, and what came with it.
+    /// Reads a header, and the file descriptors that came with it.
     fn header(&mut self) -> Result<[u8; HEADER], ClientError> {
         let mut header = [0; HEADER];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
@@ -243,7 +243,7 @@ impl Client {
         Ok(header)
     }
 
-    /// Maps what of a region may be mapped; nothing if nothing may.
+    /// Maps the parts of a region that can be mapped; `None` if there are none.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -278,7 +278,7 @@ impl Client {
         self.reply(command)
     }
 
-    /// Shows the device `size` bytes of `file` from `offset` on at guest-physical `address`.
+    /// Maps `size` bytes of `file`, from `offset` on, for the device at guest-physical `address`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -294,7 +294,8 @@ impl Client {
         self.ask(command::DMA_MAP, &body, &fds).map(drop)
     }
 
-    /// Shares a mapping that has no file with the device, at `address`: it asks for what it needs of it.
+    /// Shares a mapping without a file with the device, at `address`. The device accesses it by
+    /// messages.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -303,7 +304,7 @@ impl Client {
         self.dma_map(None, (0, address, memory.len() as u64), true)
     }
 
-    /// Takes it back: after the reply, the device does not touch it any more.
+    /// Unmaps it: after the reply, the device does not touch it any more.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -313,8 +314,8 @@ impl Client {
         self.ask(command::DMA_UNMAP, &body, &[]).map(drop)
     }
 
-    /// Has interrupts of a kind (0: pin, 1: MSI, 2: MSI-X) signalled on these eventfds; none disables
-    /// them.
+    /// Signals interrupts of a kind (0: pin, 1: MSI, 2: MSI-X) through these eventfds. No eventfds
+    /// disable them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -325,7 +326,7 @@ impl Client {
         self.ask(command::DEVICE_SET_IRQS, &body, &fds).map(drop)
     }
 
-    /// Says that the pin's interrupt was looked at.
+    /// Unmasks the pin's interrupt after handling it.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -343,7 +344,7 @@ impl Client {
         self.ask(command::DEVICE_RESET, &[], &[]).map(drop)
     }
 
-    /// Where the device is in its move to another server.
+    /// The device's migration state.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -356,7 +357,7 @@ impl Client {
         Ok(Fields(answer.get(8..).unwrap_or_default()).u32())
     }
 
-    /// Has it be in another state.
+    /// Changes the device's migration state.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -383,7 +384,8 @@ impl Client {
         }
     }
 
-    /// Stops the device, and has it go on from a state that was [saved](Self::save), once it is to run.
+    /// Stops the device and loads a state that was [saved](Self::save). The device resumes from it
+    /// once it runs.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -397,7 +399,7 @@ impl Client {
         self.set_device_state(DeviceState::Stop)
     }
 
-    /// Bytes of a region.
+    /// The size of a region in bytes.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -420,7 +422,7 @@ impl Client {
         Ok(())
     }
 
-    /// Writes, and waits until that is done if it is not `posted`.
+    /// Writes. Waits for the reply unless the write is `posted`.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -444,7 +446,7 @@ impl Client {
         self.ask(command::REGION_WRITE, body, &[]).map(drop)
     }
 
-    /// What went wrong in accesses by [`Regs`] since this was asked last.
+    /// The first error of accesses through [`Regs`] since the last call.
     pub fn take_failure(&mut self) -> Option<ClientError> {
         self.failed.take()
     }
@@ -456,20 +458,20 @@ impl Client {
     }
 }
 
-/// Accesses of a driver: writes to memory are posted, those to ports are not, as QEMU has it. An access
-/// that fails reads as all ones.
+/// A driver's register accesses. Writes to memory are posted, those to ports are not, as in QEMU. A
+/// read that fails gives all ones.
 #[derive(Debug)]
 pub struct Registers {
     /// The connection.
     pub client: Client,
-    /// Base address registers that are ports, a bit each.
+    /// Base address registers with I/O ports, a bit each.
     ports: u32,
-    /// Registers of base address register 0 that are memory, and where.
+    /// The memory for registers of base address register 0, if it is shared.
     shared: Option<MappedRegion>,
 }
 
 impl Registers {
-    /// A driver's accesses by a connection, to a device that may use memory from now on.
+    /// Accesses over a connection, to a device that is then allowed to use memory.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -486,7 +488,7 @@ impl Registers {
         Ok(Self { client, ports, shared: None })
     }
 
-    /// Writes by memory what may be written so; false if nothing may.
+    /// Writes registers through shared memory where the device allows it. False if it allows none.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -495,7 +497,7 @@ impl Registers {
         Ok(self.shared.is_some())
     }
 
-    /// The register, if it lies in memory.
+    /// The register, if it lies in shared memory.
     fn word(&self, bar: usize, at: u64) -> Option<Shared<AtomicU32>> {
         let (mapping, areas) = self.shared.as_ref().filter(|_| bar == 0)?;
         let inside = |(from, size): &(u64, u64)| at >= *from && at < from + size;

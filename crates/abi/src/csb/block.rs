@@ -1,4 +1,5 @@
-//! The words of a block, and the protocol over the words of one queue: what runs under loom.
+//! The words of a block, and the protocol over the words of one queue. The protocol is what runs
+//! under loom.
 
 use shmem::Shareable;
 #[cfg(not(loom))]
@@ -14,7 +15,7 @@ use super::{NONE, QUEUES};
 /// # Protocol: status block (`abi::csb`): tails
 /// - Writer: driver
 /// - Reader: worker, holder of a receive queue's lock
-/// - Ordering: store release, `SeqCst` fence before the device's flag is looked at / load acquire
+/// - Ordering: store release, `SeqCst` fence before the device's flag is read / load acquire
 /// - Partner: descriptors before it; `ask`
 /// - Without it: a doorbell is left out, and the device sleeps
 /// - Shown by: loom (`abi`) `no_doorbell_is_left_out_that_is_needed`,
@@ -31,7 +32,7 @@ use super::{NONE, QUEUES};
 /// # Protocol: status block: `ask` (device sleeps), `want` (driver sleeps), with their index
 /// - Writer: the side that sleeps
 /// - Reader: the other
-/// - Ordering: index relaxed, flag release, `SeqCst` fence, the other's index looked at again /
+/// - Ordering: index relaxed, flag release, `SeqCst` fence, then the other's index read again /
 ///   load acquire after the reader's `SeqCst` fence
 /// - Partner: tail, head
 /// - Without it: a side sleeps for ever
@@ -42,7 +43,7 @@ use super::{NONE, QUEUES};
 pub struct Word(AtomicU32);
 
 impl Word {
-    /// A word; in shared memory words are mapped, not made.
+    /// A word. In shared memory, words are mapped, not made.
     #[must_use]
     pub fn new(value: u32) -> Self {
         Self(AtomicU32::new(value.to_le()))
@@ -55,7 +56,7 @@ impl Word {
         u32::from_le(self.0.load(Ordering::Relaxed))
     }
 
-    /// What it says, and with it everything that was written before it was published.
+    /// Reads the word. Everything written before it was published is then visible.
     #[inline]
     #[must_use]
     pub fn observe(&self) -> u32 {
@@ -68,7 +69,7 @@ impl Word {
         self.0.store(value.to_le(), Ordering::Relaxed);
     }
 
-    /// Sets it, after everything that was written before.
+    /// Sets the word, after everything that was written before.
     #[inline]
     pub fn publish(&self, value: u32) {
         self.0.store(value.to_le(), Ordering::Release);
@@ -92,7 +93,7 @@ pub struct V1 {
     pub guest_rdt: Word,
     pub guest_txkick_at: Word,
     pub guest_use_msix: Word,
-    /// Where v2 has its magic; zero here.
+    /// Where v2 has its magic; zero in v1.
     pub magic: Word,
     pub pad: Pad<32>,
     pub host_tdh: Word,
@@ -107,7 +108,7 @@ pub struct V1 {
     pub vnet_ring_low: Word,
 }
 
-/// What a v2 driver says at set-up.
+/// What a v2 driver writes at set-up.
 #[derive(Debug)]
 #[repr(C, align(128))]
 #[allow(missing_docs, reason = "the module's table says what they are")]
@@ -133,7 +134,7 @@ pub struct HostSetup {
     pub fault: Word,
 }
 
-/// What a v2 driver writes of a queue.
+/// What a v2 driver writes for a queue.
 #[derive(Debug)]
 #[repr(C, align(128))]
 #[allow(missing_docs, reason = "the module's table says what they are")]
@@ -144,7 +145,7 @@ pub struct GuestLine {
     pub on: Word,
 }
 
-/// What a device writes of a queue.
+/// What a device writes for a queue.
 #[derive(Debug)]
 #[repr(C, align(128))]
 #[allow(missing_docs, reason = "the module's table says what they are")]
@@ -163,7 +164,7 @@ pub struct QueueLines {
     pub host: HostLine,
 }
 
-/// Our own block (see [the table](super)).
+/// The v2 block (see [the table](super)).
 #[derive(Debug)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the module's table says what they are")]
@@ -208,7 +209,7 @@ pub enum Version {
     Two,
 }
 
-/// Which kind of queue, from the driver's side.
+/// The direction of a queue, from the driver's side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Transmit.
@@ -217,7 +218,7 @@ pub enum Way {
     Receive,
 }
 
-/// What a driver wrote that stops its device.
+/// Errors of a driver that stop its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[repr(u32)]
@@ -237,7 +238,7 @@ impl Fault {
     }
 }
 
-/// True if going from `from` to `to` in a ring of `size` comes to `at` or passes it.
+/// True if a move from `from` to `to`, in a ring of `size`, comes to `at` or passes it.
 #[inline]
 fn passes(from: u32, to: u32, at: u32, size: u32) -> bool {
     let ahead = |index: u32| if index >= from { index - from } else { index + (size - from) };
@@ -259,7 +260,7 @@ pub struct Lane<'b> {
 }
 
 impl<'b> Lane<'b> {
-    /// A queue of a v1 block, which has one of each kind.
+    /// A queue of a v1 block, which has one in each direction.
     #[inline]
     #[must_use]
     pub fn one(block: &'b V1, way: Way) -> Self {
@@ -306,15 +307,15 @@ impl<'b> Lane<'b> {
 
     // --- both ends ---
 
-    /// True if the queue goes by the block.
+    /// True if the queue uses the block.
     #[inline]
     #[must_use]
     pub fn is_on(self) -> bool {
         self.on.get() != 0
     }
 
-    /// Arms `flag`, for when the other's index comes to `at`, in a way that who answers can tell from
-    /// armings before. What it waits for is then looked at once more.
+    /// Arms `flag`, for when the other side's index comes to `at`. The other side can tell this
+    /// arming from earlier ones. The caller then checks again for what it waits for.
     #[inline]
     fn set_flag(self, flag: &Word, index: Option<&Word>, last: &mut u32, at: u32) {
         if let Some(word) = index {
@@ -341,8 +342,8 @@ impl<'b> Lane<'b> {
         flag.set(*last);
     }
 
-    /// True if `flag` is armed and was not answered yet, and the way from `from` to `to` comes by what it
-    /// waits for. Each word is read once.
+    /// True if `flag` is armed and not answered yet, and the move from `from` to `to` reaches the
+    /// index it waits for. Each word is read once.
     #[inline]
     fn is_due(self, flag: &Word, at: Option<&Word>, answered: &mut u32, way: [u32; 3]) -> bool {
         let (value, [from, to, size]) = (flag.observe(), way);
@@ -361,13 +362,13 @@ impl<'b> Lane<'b> {
 
     // --- the device's end ---
 
-    /// What the device's flag says: where a device that is made anew goes on counting its armings.
+    /// The device's flag. A rebuilt device continues to count its armings from there.
     #[must_use]
     pub fn asked(self) -> u32 {
         self.ask.get()
     }
 
-    /// Where the driver's tail is: read once, and within a ring of `size`.
+    /// The driver's tail, read once, and checked against a ring of `size`.
     ///
     /// # Errors
     /// [`Fault::Index`].
@@ -377,15 +378,15 @@ impl<'b> Lane<'b> {
         if tail < size { Ok(tail) } else { Err(Fault::Index) }
     }
 
-    /// Publishes the device's head: once a batch, after what descriptors say.
+    /// Publishes the device's head: once a batch, after the descriptors' contents.
     #[inline]
     pub fn publish_head(self, head: u32) {
         self.head.publish(head);
     }
 
-    /// Asks for a doorbell, and looks once more: where the driver's tail is now. If that is not `seen`, the
-    /// caller has work and [takes the request back](Self::unask). `at`: the index that is worth a doorbell,
-    /// if any.
+    /// Asks for a doorbell, and returns the driver's tail, read afterwards. If that is not `seen`,
+    /// the caller has work and [withdraws the request](Self::unask). `at` is the index that is
+    /// worth a doorbell, if any.
     ///
     /// # Errors
     /// [`Fault::Index`].
@@ -395,15 +396,15 @@ impl<'b> Lane<'b> {
         self.tail(size)
     }
 
-    /// Takes that back: the device is awake.
+    /// Withdraws the request: the device is awake.
     #[inline]
     pub fn unask(self, last: &mut u32) {
         self.clear_flag(self.ask, self.ask_at, last);
     }
 
-    /// True if the driver is to be interrupted, now that the head is at `to`. `told` is where it was when
-    /// that was decided last; `None` if that is not known. The caller has published `to` and fenced
-    /// (`SeqCst`), once for many queues.
+    /// True if the driver must be interrupted for the head's move to `to`. `told` is where the head
+    /// was at the previous decision; `None` if that is not known. The caller has published `to` and
+    /// fenced (`SeqCst`), once for many queues.
     #[inline]
     #[must_use]
     pub fn wants_interrupt(
@@ -422,7 +423,7 @@ impl<'b> Lane<'b> {
         let wants = match (self.version, told) {
             (_, Some(from)) if from == to => false,
             (_, None) => armed,
-            // The flag and the index are apart from each other.
+            // In v1, the flag and the index are independent.
             (Version::One, Some(from)) => armed || passes(from, to, at, size),
             (Version::Two, Some(from)) => armed && (at == NONE || passes(from, to, at, size)),
         };
@@ -434,25 +435,25 @@ impl<'b> Lane<'b> {
 
     // --- the driver's end ---
 
-    /// What the driver's flag says, likewise.
+    /// The driver's flag. A driver continues to count its armings from there.
     #[must_use]
     pub fn wanted(self) -> u32 {
         self.want.get()
     }
 
-    /// Sets the tail while the device does not look at it.
+    /// Sets the tail while the device does not read it.
     pub fn set_tail(self, tail: u32) {
         self.tail.publish(tail);
     }
 
-    /// Turns the queue on or off. On: after [`publish_tail`](Self::publish_tail).
+    /// Turns the queue on or off. Call [`publish_tail`](Self::publish_tail) before turning it on.
     #[inline]
     pub fn turn(self, on: bool) {
         self.on.publish(u32::from(on));
     }
 
-    /// Publishes the driver's tail, which was `from`, and says whether the doorbell must be rung. `answered`
-    /// is the arming that was answered last; 0 at first.
+    /// Publishes the driver's tail, which was `from`, and returns true if the doorbell must be
+    /// rung. `answered` is the arming that was answered last; 0 at first.
     #[inline]
     #[must_use = "a doorbell that is not rung leaves the device asleep"]
     pub fn publish_tail(self, answered: &mut u32, from: u32, to: u32, size: u32) -> bool {
@@ -468,21 +469,21 @@ impl<'b> Lane<'b> {
         self.head.observe()
     }
 
-    /// Asks for an interrupt when the head comes to `at`, or at once ([`NONE`]). The caller then looks at
-    /// the head, or at descriptors, once more.
+    /// Asks for an interrupt when the head comes to `at`, or at once ([`NONE`]). The caller then
+    /// checks the head, or the descriptors, again.
     #[inline]
     pub fn want(self, last: &mut u32, at: u32) {
         self.set_flag(self.want, self.want_at, last, at);
     }
 
-    /// Takes that back: the driver is awake.
+    /// Withdraws the request: the driver is awake.
     #[inline]
     pub fn unwant(self, last: &mut u32) {
         self.clear_flag(self.want, self.want_at, last);
     }
 }
 
-/// True if what a driver wrote at set-up is a v2 block.
+/// True if a driver's set-up is that of a v2 block.
 #[cfg(not(loom))]
 #[must_use]
 pub fn is_two(magic: u32, version: u32) -> bool {
@@ -538,7 +539,7 @@ mod made {
     }
 
     impl V1 {
-        /// As a driver of v1 sets it up.
+        /// A block as a v1 driver sets it up.
         #[must_use]
         #[allow(clippy::new_without_default, reason = "for models only")]
         pub fn new() -> Self {

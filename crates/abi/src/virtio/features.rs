@@ -1,35 +1,34 @@
-//! What device and driver agree on.
+//! The features that device and driver negotiate.
 
 use frame::OffloadSet;
 
 bitflags::bitflags! {
-    /// Feature bits of virtio-net (virtio 1.2, 5.1.3; 1.3 for USO) and of its queues (6), as they are
-    /// negotiated.
+    /// Feature bits of virtio-net (virtio 1.2, 5.1.3; 1.3 for USO) and of its queues (6).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Features: u64 {
-        /// The driver leaves checksums to us.
+        /// The device completes checksums for the driver.
         const CSUM = 1 << 0;
-        /// The driver takes frames whose checksum is not filled in.
+        /// The driver accepts frames without a complete checksum.
         const GUEST_CSUM = 1 << 1;
-        /// The device says which MTU to use.
+        /// The device provides the MTU.
         const MTU = 1 << 3;
-        /// The device says which address to use.
+        /// The device provides the address.
         const MAC = 1 << 5;
-        /// The driver takes TCP over IPv4 segments of up to 64 KiB.
+        /// The driver accepts TCP over IPv4 segments of up to 64 KiB.
         const GUEST_TSO4 = 1 << 7;
-        /// The driver takes TCP over IPv6 segments of up to 64 KiB.
+        /// The driver accepts TCP over IPv6 segments of up to 64 KiB.
         const GUEST_TSO6 = 1 << 8;
-        /// The driver takes such segments with ECN.
+        /// The driver accepts such segments with ECN.
         const GUEST_ECN = 1 << 9;
-        /// The driver leaves segmentation of TCP over IPv4 to us.
+        /// The device segments TCP over IPv4 for the driver.
         const HOST_TSO4 = 1 << 11;
-        /// The driver leaves segmentation of TCP over IPv6 to us.
+        /// The device segments TCP over IPv6 for the driver.
         const HOST_TSO6 = 1 << 12;
-        /// The driver leaves segmentation of TCP with ECN to us.
+        /// The device segments TCP with ECN for the driver.
         const HOST_ECN = 1 << 13;
         /// A received frame may be spread over several buffers.
         const MRG_RXBUF = 1 << 15;
-        /// The device says whether the link is up.
+        /// The device reports whether the link is up.
         const STATUS = 1 << 16;
         /// There is a control queue, which the front end serves.
         const CTRL_VQ = 1 << 17;
@@ -45,7 +44,7 @@ bitflags::bitflags! {
         const CTRL_MAC_ADDR = 1 << 23;
         /// The header may lie anywhere in a chain (before VERSION_1).
         const ANY_LAYOUT = 1 << 27;
-        /// Tables of descriptors outside of the ring.
+        /// Descriptors may refer to tables outside of the ring.
         const INDIRECT_DESC = 1 << 28;
         /// Each side says at which position it wants to be notified.
         const EVENT_IDX = 1 << 29;
@@ -55,21 +54,22 @@ bitflags::bitflags! {
         const RING_PACKED = 1 << 34;
         /// Buffers are used in the order in which they were made available.
         const IN_ORDER = 1 << 35;
-        /// The driver takes UDP over IPv4 segments of up to 64 KiB.
+        /// The driver accepts UDP over IPv4 segments of up to 64 KiB.
         const GUEST_USO4 = 1 << 54;
-        /// The driver takes UDP over IPv6 segments of up to 64 KiB.
+        /// The driver accepts UDP over IPv6 segments of up to 64 KiB.
         const GUEST_USO6 = 1 << 55;
-        /// The driver leaves segmentation of UDP to us.
+        /// The device segments UDP for the driver.
         const HOST_USO = 1 << 56;
     }
 }
 
 impl Features {
-    /// What the queues here can do: what a device may offer, before its maker takes away what it was
-    /// told to.
+    /// The features that these queues support. A device may offer them, except for those that its
+    /// configuration removes.
     pub const OFFERED: Self = Self::all();
 
-    /// What a driver may leave to us: without any of it, the header before a frame says nothing.
+    /// Offloads that a driver may request. Without any of them, the header before a frame is
+    /// meaningless.
     pub const HOST_OFFLOADS: Self = Self::CSUM
         .union(Self::HOST_TSO4)
         .union(Self::HOST_TSO6)
@@ -82,7 +82,7 @@ impl Features {
         if self.intersects(Self::VERSION_1.union(Self::MRG_RXBUF)) { 12 } else { 10 }
     }
 
-    /// Requests that the driver may make of us, for frames that it sends.
+    /// Offloads that the driver may request for frames that it sends.
     #[must_use]
     pub fn host_offloads(self) -> OffloadSet {
         OffloadSet {
@@ -94,7 +94,7 @@ impl Features {
         }
     }
 
-    /// Requests that the driver takes, with frames that it receives.
+    /// Offloads that the driver accepts in frames that it receives.
     #[must_use]
     pub fn guest_offloads(self) -> OffloadSet {
         OffloadSet {

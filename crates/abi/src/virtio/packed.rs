@@ -10,7 +10,7 @@ const DISABLE: u32 = 1 << 16;
 const AT_POSITION: u32 = 2 << 16;
 const EVENT_FLAGS: u32 = 3 << 16;
 
-/// The flags of a descriptor in the round of this wrap counter: available, or used.
+/// The flags of a descriptor that is available, or used, in the round of `position`.
 #[inline(always)]
 pub fn round_flags(position: u16, used: bool) -> u16 {
     let wrap = position & WRAP != 0;
@@ -19,7 +19,7 @@ pub fn round_flags(position: u16, used: bool) -> u16 {
     available | used
 }
 
-/// True if a descriptor says that it is available, or used, in the round of this position.
+/// True if a descriptor's flags make it available, or used, in the round of this position.
 #[inline(always)]
 pub fn is_in_round(word: Word, position: u16, used: bool) -> bool {
     word.fourth() & (flags::AVAILABLE | flags::USED) == round_flags(position, used)
@@ -34,14 +34,15 @@ pub fn advance(position: u16, slots: u16, size: u16) -> u16 {
     if index >= size { (index - size) | (wrap ^ WRAP) } else { index | wrap }
 }
 
-/// Slots from `from` to `to`, which is at most a round later.
+/// The number of slots from `from` to `to`, which is at most a round later.
 #[inline(always)]
 pub fn distance(from: u16, to: u16, size: u16) -> u16 {
     let slots = (to & !WRAP).wrapping_sub(from & !WRAP);
     if (from ^ to) & WRAP == 0 { slots } else { slots.wrapping_add(size) }
 }
 
-/// What a side of a queue writes to be notified, or not; with a position, when that is passed.
+/// The event suppression word with which a side asks for notifications, or for none. With a
+/// position, it asks for one when that is passed.
 pub fn event_word(wanted: bool, position: Option<u16>) -> u32 {
     match (wanted, position) {
         (true, Some(position)) => AT_POSITION | u32::from(position),
@@ -50,7 +51,8 @@ pub fn event_word(wanted: bool, position: Option<u16>) -> u32 {
     }
 }
 
-/// Whether a side that wrote `word` is to be notified of what was published since `old`, up to `new`.
+/// True if the side that wrote `word` wants a notification for what was published since `old`, up
+/// to `new`.
 #[inline(always)]
 pub fn event_wanted(word: u32, old: u16, new: u16, size: u16) -> bool {
     let word = u32::from_le(word);
@@ -60,7 +62,7 @@ pub fn event_wanted(word: u32, old: u16, new: u16, size: u16) -> bool {
     match word & EVENT_FLAGS {
         ENABLE => true,
         AT_POSITION => {
-            // As far from the newest position as their places in the rounds say.
+            // The distance from the newest position, computed from places in the rounds.
             let place = |at: u16| {
                 let index = at & !WRAP;
                 if (at ^ new) & WRAP == 0 { index } else { index.wrapping_sub(size) }

@@ -1,4 +1,4 @@
-//! What the kernel is asked, as `linux/vfio.h` has it.
+//! Requests to the kernel, as in `linux/vfio.h`.
 
 use std::ffi::CString;
 use std::io;
@@ -9,7 +9,7 @@ use shmem::Mapping;
 
 /// `VFIO_TYPE1v2_IOMMU`.
 pub const TYPE1V2: libc::c_ulong = 3;
-/// Most vectors that are set at once.
+/// Most vectors set in one request.
 const VECTORS: usize = 8;
 
 /// `_IO(VFIO_TYPE, VFIO_BASE + number)`.
@@ -32,7 +32,7 @@ pub unsafe trait Question {
     const REQUEST: libc::Ioctl;
 }
 
-/// Asks; what the kernel writes is in the structure afterwards.
+/// Issues the request. Afterwards, the structure holds what the kernel wrote.
 pub fn ask<T: Question>(file: BorrowedFd<'_>, question: &mut T) -> io::Result<libc::c_int> {
     // SAFETY: the structure is the request's (`Question`), and borrowed exclusively for the call.
     said(unsafe { libc::ioctl(file.as_raw_fd(), T::REQUEST, std::ptr::from_mut(question)) })
@@ -55,7 +55,7 @@ pub fn set_container(group: BorrowedFd<'_>, container: BorrowedFd<'_>) -> io::Re
     said(unsafe { libc::ioctl(group.as_raw_fd(), SET_CONTAINER, &raw const container) }).map(drop)
 }
 
-/// The device of a group by its address.
+/// Opens the device of a group by its address.
 pub fn device(group: BorrowedFd<'_>, address: &str) -> io::Result<OwnedFd> {
     let address = CString::new(address)?;
     // SAFETY: the request reads a string, which lives until it is done.
@@ -70,7 +70,7 @@ pub fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
     said(unsafe { libc::ioctl(device.as_raw_fd(), RESET) }).map(drop)
 }
 
-/// Structures in which only the first field, their size, is not zero from the start.
+/// Structures that start as zero, except for the first field, their size.
 macro_rules! sized {
     ($($name:ident)*) => { $(
         impl Default for $name {
@@ -99,13 +99,13 @@ unsafe impl Question for GroupStatus {
 }
 
 impl GroupStatus {
-    /// All its devices are VFIO's, or nobody's.
+    /// True if every device of the group belongs to VFIO, or to no driver.
     pub fn viable(&self) -> bool {
         self.flags & 1 != 0
     }
 }
 
-/// `struct vfio_device_info`, as far as all kernels have it.
+/// `struct vfio_device_info`, with the fields that every kernel has.
 #[derive(Debug)]
 #[repr(C)]
 pub struct DeviceInfo {
@@ -196,8 +196,8 @@ unsafe impl Question for SetIrqs {
 }
 
 impl SetIrqs {
-    /// Signals vectors of kind `index`, from the first on, on these eventfds; none disables them. `None` for
-    /// more than can be set at once.
+    /// Signals vectors of kind `index`, from the first on, through these eventfds. No eventfds
+    /// disable them. `None` for more than one request can set.
     pub fn signal(index: u32, eventfds: &[i32]) -> Option<Self> {
         let data = if eventfds.is_empty() { irq::DATA_NONE } else { irq::DATA_EVENTFD };
         let mut set = Self::with_data(eventfds.len(), index, data | irq::TRIGGER);
@@ -234,7 +234,7 @@ unsafe impl Question for MapMemory {
 }
 
 impl MapMemory {
-    /// Memory that a device is to read and write from its address `device` on.
+    /// Memory that a device may read and write, from its address `device` on.
     pub fn new(memory: &Mapping, device: u64) -> Self {
         let (vaddr, size) = (memory.address(), memory.len());
         let argsz = size_of::<Self>() as u32;

@@ -7,8 +7,9 @@
 //!     +-----> Dma ---> memory that the IOMMU shows the card, and nothing else
 //! ```
 //!
-//! The card's driver in the kernel has to be `vfio-pci`, and it is behind an IOMMU: a card without one could
-//! write anywhere. Its groups and containers are of the kind that every kernel with VFIO has (type 1).
+//! The card's kernel driver must be `vfio-pci`, and the card must be behind an IOMMU: otherwise it
+//! could write anywhere. Groups and containers are of the kind that every kernel with VFIO has
+//! (type 1).
 
 mod kernel;
 mod place;
@@ -28,7 +29,7 @@ use self::kernel::{DeviceInfo, GroupStatus, IrqInfo, MapMemory, RegionInfo, SetI
 use self::place::Place;
 pub use self::place::PlaceError;
 
-/// Base address registers of a function, and the region that is its configuration space.
+/// The number of a function's base address registers, and the region with its configuration space.
 const BARS: u32 = 6;
 const CONFIG: u32 = 7;
 /// Configuration space: the command register with its bits for ports, memory and bus master; the first BAR.
@@ -36,14 +37,14 @@ const COMMAND: u64 = 4;
 const ENABLED: u16 = 7;
 const BUS_MASTER: u16 = 4;
 const FIRST_BAR: u64 = 0x10;
-/// Pauses from here on are slept.
+/// Pauses of at least this length sleep instead of spinning.
 const SLEEP: Duration = Duration::from_micros(100);
 
 /// Why a card cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VfioError {
-    /// It is not there, or not for programs.
+    /// It does not exist, or user space may not use it.
     #[error(transparent)]
     Place(#[from] PlaceError),
     /// A file cannot be opened.
@@ -54,22 +55,22 @@ pub enum VfioError {
         /// What the kernel said.
         source: io::Error,
     },
-    /// Other devices that the IOMMU cannot tell from it are in the kernel's hands.
+    /// The kernel uses other devices that the IOMMU cannot tell from it.
     #[error("The IOMMU does not tell the card from {}; give them to vfio-pci, too, or unbind their drivers", .0.join(", "))]
     Shared(Vec<String>),
-    /// The kernel has no IOMMU of a kind that is known here, or does not trust it.
+    /// The kernel has no IOMMU of a supported kind, or does not trust it.
     #[error(
         "The IOMMU is not to be had (type1v2); modprobe vfio_iommu_type1, and if the kernel log says that \
          interrupts are not remapped, switch that on"
     )]
     Iommu(#[source] io::Error),
-    /// Memory cannot be shown to it.
+    /// Memory cannot be mapped for it.
     #[error(
         "The card cannot be shown {size:#x} bytes of memory at {address:#x}; the limit of locked memory \
          (ulimit -l) may be too low, or the address one that the IOMMU keeps for itself"
     )]
     Memory {
-        /// The address that the card was to have it at.
+        /// The address at which the card should see it.
         address: u64,
         /// Bytes.
         size: usize,
@@ -96,7 +97,7 @@ pub enum VfioError {
     },
 }
 
-/// What is to be done about a file that does not open.
+/// How to fix a file that does not open.
 fn advice(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => "VFIO is not there; as root: modprobe vfio-pci",
@@ -113,7 +114,7 @@ fn refused(what: &'static str) -> impl Fn(io::Error) -> VfioError {
 /// How a card interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interrupt {
-    /// By its pin: masked with each interrupt, until [`Card::unmask`].
+    /// Through its pin, which each interrupt masks until [`Card::unmask`].
     Pin,
     /// By one message.
     Msi,
@@ -121,26 +122,27 @@ pub enum Interrupt {
     MsiX,
 }
 
-/// A base address register, as it is reached.
+/// How to access a base address register.
 #[derive(Debug)]
 enum Bar {
     Mapped(Mmio),
-    /// By the kernel: where it begins in the device's file, and how long it is; 0 if it is not there.
+    /// Through the kernel: its start in the device's file, and its length; 0 if it does not exist.
     Called {
         at: u64,
         size: u64,
     },
 }
 
-/// A card, in the hands of this process. Dropped, it writes no memory any more, and is the kernel's again.
+/// A card that this process controls. When dropped, it stops writing memory and returns to the
+/// kernel.
 #[derive(Debug)]
 pub struct Card {
     bars: Vec<Bar>,
-    /// The first BAR behind 0 that is one of ports; if there is none, a number that no BAR has.
+    /// The first BAR after 0 with I/O ports; if there is none, a number that no BAR has.
     ports: usize,
-    /// Where configuration space begins in the device's file, once that was asked for.
+    /// Where configuration space begins in the device's file, once known.
     config: Option<u64>,
-    // In the order in which they are to be closed; memory is the card's until the container is.
+    // These close in this order: the card may use memory until the container closes.
     device: File,
     _group: File,
     container: File,
@@ -148,7 +150,8 @@ pub struct Card {
 }
 
 impl Card {
-    /// Takes the card at a PCI address such as `0000:03:00.0`, resets it if it can be, and enables it.
+    /// Opens the card at a PCI address such as `0000:03:00.0`, resets it if possible, and enables
+    /// it.
     ///
     /// # Errors
     /// [`VfioError`].
@@ -187,7 +190,7 @@ impl Card {
             kernel::reset(self.device.as_fd()).map_err(refused("DEVICE_RESET"))?;
         }
         self.config = Some(self.region(CONFIG)?.offset);
-        // Registers of memory that is switched off cannot be touched.
+        // Accesses to memory registers fail while they are disabled.
         self.command(|command| command | ENABLED)?;
         for bar in 0..BARS {
             let region = self.region(bar)?;
@@ -206,7 +209,7 @@ impl Card {
         Ok(info)
     }
 
-    /// Some kernels cannot map one with a table of interrupts as a whole.
+    /// Some kernels cannot map all of a BAR that contains an interrupt table.
     fn bar(&self, region: &RegionInfo) -> Bar {
         let (at, size) = (region.offset, region.size);
         let len = usize::try_from(size).ok().filter(|_| region.maps());
@@ -229,7 +232,7 @@ impl Card {
         written.map_err(refused("a write to configuration space"))
     }
 
-    /// Vendor and device, as configuration space has them.
+    /// Vendor and device, from configuration space.
     ///
     /// # Errors
     /// [`VfioError::Refused`].
@@ -238,8 +241,8 @@ impl Card {
         Ok((u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])))
     }
 
-    /// Shows it all of `memory`, whose first byte it has at `address`: below 4 GiB for cards that reach no
-    /// further. The memory stays in place as long as the card is held.
+    /// Maps all of `memory` for the card, with the first byte at `address`. Cards that reach no
+    /// further need one below 4 GiB. The memory stays in place as long as the card is held.
     ///
     /// # Errors
     /// [`VfioError::Memory`].
@@ -252,10 +255,10 @@ impl Card {
         Ok(())
     }
 
-    /// Has interrupts signalled on these eventfds, one for each vector; none disables them.
+    /// Signals interrupts through these eventfds, one for each vector. No eventfds disable them.
     ///
     /// # Errors
-    /// [`VfioError::Interrupts`] if it has not so many, [`VfioError::Refused`].
+    /// [`VfioError::Interrupts`] if the card has fewer vectors, [`VfioError::Refused`].
     pub fn signal(&mut self, kind: Interrupt, calls: &[BorrowedFd<'_>]) -> Result<(), VfioError> {
         let mut info = IrqInfo::of(kind as u32);
         kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_IRQ_INFO"))?;
@@ -265,7 +268,8 @@ impl Card {
         self.set_irqs(set.ok_or(VfioError::Interrupts { kind, has, asked })?)
     }
 
-    /// Says that the pin's interrupt was looked at, and the card lowers it: it may come again.
+    /// Unmasks the pin's interrupt, after the caller has handled the cause and the card has lowered
+    /// it.
     ///
     /// # Errors
     /// [`VfioError::Refused`].
@@ -278,7 +282,7 @@ impl Card {
         done.map(drop).map_err(refused("DEVICE_SET_IRQS"))
     }
 
-    /// Where the kernel reads and writes `len` bytes of a BAR that is not mapped.
+    /// The offset in the device's file of `len` bytes in a BAR that is not mapped.
     fn place(&self, bar: usize, at: u64, len: u64) -> Option<u64> {
         let Bar::Called { at: start, size } = self.bars.get(bar)? else { return None };
         let fits = at.checked_add(len).is_some_and(|end| end <= *size);
@@ -288,7 +292,7 @@ impl Card {
     fn read<const N: usize>(&self, bar: usize, at: u64) -> [u8; N] {
         let mut data = [0xff; N];
         if let Some(place) = self.place(bar, at, N as u64) {
-            // A card that is gone reads as all ones, as it would on its bus.
+            // A card that was removed reads as all ones, as on its bus.
             let _ = self.device.read_exact_at(&mut data, place);
         }
         data
@@ -306,7 +310,7 @@ fn open(path: &Path) -> Result<File, VfioError> {
     opened.map_err(|source| VfioError::Open { path: path.to_owned(), source })
 }
 
-/// Registers that are not there, or a card that is gone, read as all ones.
+/// Missing registers, and those of a card that was removed, read as all ones.
 impl Regs for Card {
     fn read32(&mut self, bar: usize, at: u64) -> u32 {
         match self.bars.get(bar) {
@@ -354,7 +358,8 @@ impl Regs for Card {
 
 impl Drop for Card {
     fn drop(&mut self) {
-        // It is to touch no memory from here on. The kernel resets it, if it can, as its file is closed.
+        // The card must touch no memory from here on. The kernel resets it, if it can, when its
+        // file closes.
         let _ = self.command(|command| command & !BUS_MASTER);
     }
 }

@@ -1,4 +1,5 @@
-//! Where a card is: its group, and who has it, by sysfs (`Documentation/ABI/testing/sysfs-bus-pci`).
+//! Where a card is: its group and its driver, from sysfs
+//! (`Documentation/ABI/testing/sysfs-bus-pci`).
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,14 +7,14 @@ use std::path::Path;
 
 /// The kernel's driver for programs.
 const DRIVER: &str = "vfio-pci";
-/// What a group's name is where there is no IOMMU (`CONFIG_VFIO_NOIOMMU`).
+/// A group's name where there is no IOMMU (`CONFIG_VFIO_NOIOMMU`).
 const UNPROTECTED: &str = "vfio-noiommu";
 
-/// Why a card cannot be had.
+/// Why a card cannot be used.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PlaceError {
-    /// The text is no address on PCI.
+    /// The text is no PCI address.
     #[error("{0:?} is no PCI address such as 0000:03:00.0")]
     Address(String),
     /// Nothing is there.
@@ -25,7 +26,7 @@ pub enum PlaceError {
          kernel (intel_iommu=on)"
     )]
     NoIommu(String),
-    /// Another driver has it, or none.
+    /// Another driver owns it, or none.
     #[error(
         "{} has {address}, not vfio-pci; as root: modprobe vfio-pci; cd /sys/bus/pci/devices/{address}; \
          echo vfio-pci >driver_override; {}echo {address} >/sys/bus/pci/drivers_probe",
@@ -40,7 +41,7 @@ pub enum PlaceError {
     },
 }
 
-/// A card that is for programs.
+/// A card that user space may use.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
     /// In full.
@@ -52,7 +53,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// Finds the card at an address, with the file system that begins at `root`.
+    /// Finds the card at an address, in the file system under `root`.
     pub fn find(root: &Path, address: &str) -> Result<Self, PlaceError> {
         let address = in_full(address).ok_or_else(|| PlaceError::Address(address.to_owned()))?;
         let device = root.join("sys/bus/pci/devices").join(&address);
@@ -76,13 +77,13 @@ impl Place {
     }
 }
 
-/// The last name in what a link says.
+/// The last component of a link's target.
 fn target(link: &Path) -> Option<String> {
     let target = fs::read_link(link).ok()?;
     target.file_name().and_then(OsStr::to_str).map(str::to_owned)
 }
 
-/// The address with its domain; `None` for other texts, which are no names of files.
+/// The address with its domain; `None` for other texts, which must not become file names.
 fn in_full(address: &str) -> Option<String> {
     let full = match address.matches(':').count() {
         1 => format!("0000:{address}"),
@@ -107,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// A card at 0000:03:00.0, with a neighbour in group 7 if it is in one.
+    /// A card at 0000:03:00.0. If it has a group, that is 7, with a neighbour.
     fn machine(driver: Option<&str>, group: Option<&str>) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let device = root.path().join("sys/bus/pci/devices/0000:03:00.0");

@@ -14,7 +14,7 @@ use crate::device::{Bar, Device, Identity, Interrupt, InterruptMode};
 const SHORTEST: u32 = 14;
 const BITS: u32 = registers::ENABLE | INTERRUPT | registers::PROMISCUOUS;
 
-/// How it looks on PCI: an Ethernet controller of no vendor.
+/// Its PCI identity: an Ethernet controller of no vendor.
 #[must_use]
 pub const fn identity() -> Identity {
     Identity {
@@ -32,7 +32,7 @@ pub const fn identity() -> Identity {
 }
 
 impl Core {
-    /// Frames that wait for the driver.
+    /// How many frames wait for the driver.
     fn waiting(&self) -> u32 {
         let read = self.registers.received_taken.load(Ordering::Relaxed);
         self.registers.received.load(Ordering::Acquire).wrapping_sub(read)
@@ -67,8 +67,8 @@ impl Core {
         (0..4).map(octet).fold(0, |word, octet| word | octet)
     }
 
-    /// A frame is to be sent. Buffers are used in order, so a write that names the last one again is the same frame: after
-    /// a death, a write may be carried out twice.
+    /// Sends a frame. Buffers are used in order, so a write that names the last one again means the
+    /// same frame. After a death, a write may be carried out twice.
     pub(super) fn send(&self, value: u32) {
         let registers = &*self.registers;
         let (place, len) = (value & 0xffff, value >> 16);
@@ -87,7 +87,7 @@ impl Core {
         registers.sent.store(sent.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// The place and length of the next received frame, or 0; the one before goes back.
+    /// The place and length of the next received frame, or 0. Gives the previous buffer back.
     pub(super) fn receive(&self) -> u32 {
         let registers = &*self.registers;
         let taken = registers.received_taken.load(Ordering::Relaxed);

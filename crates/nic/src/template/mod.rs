@@ -1,4 +1,6 @@
-//! The smallest NIC that works, and the folder to copy for another one: Denali's network card, on which one register write
+//! The smallest NIC that works, and the folder to copy for a new one. It is Denali's network card:
+//! one register write sends a frame, and one register read receives one (Whitaker, Shaw, Gribble,
+//! OSDI 2002, 3.2).
 //! sends a frame and one register read receives one (Whitaker, Shaw, Gribble, OSDI 2002, 3.2).
 //!
 //! ```text
@@ -6,8 +8,9 @@
 //!     SEND    <- place | length << 16              256 buffers to send from     2,048 bytes each
 //!     RECEIVE -> place | length << 16, or 0        256 buffers to receive into
 //! ```
-//!
-//! There are no descriptors: a register names a buffer, and buffers are used in order. A read of RECEIVE gives the buffer of the read before it back. The
+//! There are no descriptors: a register names a buffer, and buffers are used in order. A read of
+//! RECEIVE gives back the buffer of the previous read. The pin is raised while frames wait, so one
+//! interrupt serves all frames that came before the driver looked.
 //! pin is raised while frames wait, so one interrupt serves all that came before the driver looked.
 //!
 //! | file | what it is |
@@ -36,13 +39,13 @@ pub use self::registers::{AREA, BUFFER, FRAMES, Fault, REGISTERS, Register, Regi
 use self::transmit::Transmit;
 use crate::device::{DeviceConfig, Model};
 
-/// What the parts of a model share.
+/// State that the parts of a model share.
 #[derive(Debug)]
 struct Core {
     registers: Shared<Registers>,
     memory: Arc<GuestMemory>,
     mac: [u8; 6],
-    /// Frames were received since a worker looked whether to interrupt.
+    /// Frames were received since a worker last decided whether to interrupt.
     ///
     /// # Protocol: template: `Core.news`
     /// - Writer: holder of the receive lock (set); the worker that settles (swap)
@@ -52,7 +55,7 @@ struct Core {
     /// - Without it: a driver sleeps beside a full queue
     /// - Shown by: `nic` tests `template`
     news: AtomicBool,
-    /// Held while frames are delivered, and while the driver resets the device or moves its area.
+    /// Locked while frames are delivered, and while the driver resets the device or moves its area.
     receiving: Mutex<()>,
 }
 

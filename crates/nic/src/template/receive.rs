@@ -23,7 +23,7 @@ impl Receive {
         Self { core, counters }
     }
 
-    /// True if the device takes frames to this address.
+    /// True if the device accepts frames to this address.
     fn is_for_us(&self, head: &[u8]) -> bool {
         let promiscuous = self.core.registers.control.load(Ordering::Relaxed) & PROMISCUOUS != 0;
         let Some(destination) = head.first_chunk::<6>() else { return false };
@@ -84,7 +84,7 @@ impl Egress for Receive {
         Delivered { finished }
     }
 
-    /// Whether the bus is to ask for the pin's level.
+    /// Says whether the bus must ask for the pin's level.
     fn settle(&self, _now: Nanos) -> Effects {
         Effects { kick: self.core.news.swap(false, Ordering::AcqRel) }
     }

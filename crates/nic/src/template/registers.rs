@@ -33,11 +33,12 @@ pub mod reg {
 
 /// What ID reads as: "ONE1".
 pub const ID: u32 = u32::from_le_bytes(*b"ONE1");
-/// STATUS: the cable is connected; frames wait; the driver has broken the device.
+/// STATUS: the cable is connected; frames wait; the driver has caused a fault.
 pub const STATUS_LINK: u32 = 1 << 0;
 pub const STATUS_WAITING: u32 = 1 << 1;
 pub const STATUS_FAULT: u32 = 1 << 2;
-/// CONTROL: frames pass; the pin is raised while frames wait; frames for others are received, too.
+/// CONTROL: frames pass; the pin is raised while frames wait; frames for other stations are
+/// received, too.
 pub const ENABLE: u32 = 1 << 0;
 pub const INTERRUPT: u32 = 1 << 1;
 pub const PROMISCUOUS: u32 = 1 << 2;
@@ -48,9 +49,9 @@ pub const RESET: u32 = 1 << 31;
 /// What accesses do.
 #[derive(Clone, Copy)]
 pub struct Act {
-    /// What a read gives; `None` where it reads as 0.
+    /// Gives the value of a read; `None` where it reads as 0.
     read: Option<fn(&Core) -> u32>,
-    /// What a write does; `None` where it does nothing.
+    /// Does what a write does; `None` where that is nothing.
     write: Option<fn(&Core, u32)>,
 }
 
@@ -69,7 +70,7 @@ const fn ro(at: u64, name: &'static str, read: fn(&Core) -> u32) -> Register {
     Register { access: Access::ReadOnly, ..row }
 }
 
-/// One that is read and written, as far as `mask` says.
+/// A register that keeps the written bits in `mask`.
 const fn rw(
     at: u64,
     name: &'static str,
@@ -160,11 +161,11 @@ pub(super) fn write(core: &Core, at: u64, value: u32) {
 }
 
 faults! {
-    /// What its driver can do wrong. The device stops, until the driver resets it.
+    /// Errors of its driver. The device stops until the driver resets it.
     Fault {
         /// A length or a place.
         Send = 1, "SEND names another buffer than the next, or a length that no frame has";
-        /// More frames than there are buffers.
+        /// More frames in flight than there are buffers.
         Overrun = 2, "SEND was written with all buffers in flight";
         /// An area outside of its memory.
         Area = 3, "the area lies outside of the guest's memory";
@@ -185,9 +186,10 @@ pub struct Registers {
     pub(super) fault: AtomicU32,
     pub(super) bus_master: AtomicU32,
     pub(super) link: AtomicU32,
-    /// Counts resets and moves of the area: what was lent before is not given back.
+    /// Counts resets and moves of the area: buffers lent before one are not given back.
     pub(super) epoch: AtomicU32,
-    /// Frames that the driver has sent, that were gathered, that are done; modulo 2^32. One thread's.
+    /// Frames that the driver has sent, that were gathered, and that are done; modulo 2^32. Only
+    /// one thread uses them.
     pub(super) sent: AtomicU32,
     pub(super) sent_taken: AtomicU32,
     pub(super) sent_done: AtomicU32,
@@ -213,9 +215,9 @@ pub struct Registers {
     /// - Without it: a buffer is overwritten that the driver still reads
     /// - Shown by: `nic` tests `template`
     pub(super) received_freed: AtomicU32,
-    /// What SEND was written with, by the number of the frame.
+    /// What the driver wrote to SEND, by frame number.
     pub(super) sends: [AtomicU32; FRAMES as usize],
-    /// Bytes of received frames, by their numbers.
+    /// Lengths of received frames, by frame number.
     pub(super) received_len: [AtomicU32; FRAMES as usize],
 }
 
@@ -233,13 +235,13 @@ impl Registers {
         [&self.control, low, high, &self.fault, sent, taken, done, received, read, freed]
     }
 
-    /// As after power-on. What is lent is lost to the driver.
+    /// Resets the state as power-on does. Lent buffers are lost to the driver.
     pub(super) fn reset(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
         self.cleared().into_iter().for_each(|word| word.store(0, Ordering::Release));
     }
 
-    /// What a predecessor had gathered may have been delivered: it is done.
+    /// A predecessor may have delivered what it gathered, so that counts as done.
     pub(super) fn take_over_lent(&self, link: bool) {
         self.sent_done.store(self.sent_taken.load(Ordering::Relaxed), Ordering::Relaxed);
         self.link.store(u32::from(link), Ordering::Relaxed);
@@ -258,10 +260,10 @@ impl Registers {
         enabled && on(&self.bus_master) && on(&self.link) && !on(&self.fault)
     }
 
-    /// Refuses a state that no driver's accesses can have made.
+    /// Refuses a state that no driver's accesses can produce.
     ///
     /// # Errors
-    /// [`Impossible`] names it.
+    /// [`Impossible`] names the register.
     pub fn take_over(&self) -> Result<(), Impossible> {
         let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
         Impossible::check("CONTROL", word(&self.control), (0u64, u64::from(SETTABLE)))?;

@@ -15,7 +15,7 @@ use crate::device;
 pub(super) struct Transmit {
     core: Arc<Core>,
     counters: Shared<IngressCounters>,
-    /// The epoch in which the frames that are lent were gathered.
+    /// The epoch in which the lent frames were gathered.
     epoch: u32,
 }
 
@@ -25,7 +25,7 @@ impl Transmit {
         Self { core, counters, epoch }
     }
 
-    /// Frames that wait to be gathered.
+    /// How many frames wait to be gathered.
     fn waiting(&self) -> u32 {
         let registers = &self.core.registers;
         let taken = registers.sent_taken.load(Ordering::Relaxed);
@@ -50,7 +50,7 @@ impl Ingress for Transmit {
         while frames < waiting && (frames as usize) < max && scratch.has_room() {
             let slot = taken.wrapping_add(frames) % FRAMES;
             let word = registers.sends[slot as usize].load(Ordering::Relaxed);
-            // Both were checked as SEND was written; a state that was brought here may say anything.
+            // SEND checked both when it was written, but a state from elsewhere may hold anything.
             let (place, len) = (u64::from(word & 0xffff), (word >> 16).min(BUFFER));
             let at = area.wrapping_add(place * u64::from(BUFFER));
             let Some(window) = self.core.memory.bytes_to_read(at, len) else {
@@ -61,7 +61,8 @@ impl Ingress for Transmit {
             frames += 1;
             bytes += u64::from(len);
         }
-        // Before anything is delivered: no frame is delivered twice, whenever the process dies.
+        // Stored before anything is delivered, so that no frame is delivered twice, whenever the
+        // process dies.
         registers.sent_taken.store(taken.wrapping_add(frames), Ordering::Release);
         self.counters.frames.add(u64::from(frames));
         self.counters.bytes.add(bytes);
@@ -76,14 +77,14 @@ impl Ingress for Transmit {
         }
     }
 
-    /// The driver reads SENT when it needs room: it is not interrupted for that.
+    /// The driver reads SENT when it needs room, so sent frames raise no interrupt.
     fn settle(&mut self, _now: Nanos) -> Effects {
         Effects::default()
     }
 }
 
 impl device::Transmit for Transmit {
-    /// Every SEND is a message: there is nothing to ask for.
+    /// Every SEND reaches the device, so there is no doorbell to ask for.
     fn arm(&mut self) -> bool {
         self.waiting() > 0 && self.core.registers.is_ready()
     }

@@ -1,4 +1,4 @@
-//! What a queue is made of, and what stays of it when it stops.
+//! What a queue is made of, and the state that remains when it stops.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -16,21 +16,21 @@ const MAX_SIZE: u16 = 32_768;
 pub struct QueueConfig {
     /// The guest's memory.
     pub memory: Arc<GuestMemory>,
-    /// Where in it the queue lies.
+    /// Where the queue lies in the memory.
     pub layout: QueueLayout,
     /// What was negotiated.
     pub features: Features,
-    /// Where the queue goes on, and where it says how far it came.
+    /// Where the queue resumes, and where it stores its progress.
     pub state: Shared<QueueState>,
-    /// Where pages that the queue writes are logged, while the guest migrates.
+    /// Where the queue logs pages that it writes, while the guest migrates.
     pub dirty: Option<Arc<DirtyLog>>,
-    /// Where buffers that were taken and not used are marked for whoever serves the queue next, if its
-    /// front end wants that.
+    /// Where the queue marks buffers that were taken and not used, for the next process that serves
+    /// it, if the front end wants that.
     pub inflight: Option<Inflight>,
 }
 
 impl QueueConfig {
-    /// A queue of a guest that does not migrate and whose front end wants to know of no buffers in flight.
+    /// A queue of a guest that does not migrate, without marks of buffers in flight.
     #[must_use]
     pub fn new(
         memory: Arc<GuestMemory>,
@@ -46,10 +46,10 @@ impl QueueConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// Its size is out of range.
+    /// The size is out of range.
     #[error("A queue cannot have {0} entries: 1 to 32768, in split queues a power of two")]
     Size(u16),
-    /// One of its parts does not lie in guest memory, or is not aligned.
+    /// A part of the queue does not lie in guest memory, or is not aligned.
     #[error("The queue's {part} at {at:#x} do not lie in guest memory, aligned to {align} bytes")]
     Area {
         /// Which part.
@@ -59,19 +59,19 @@ pub enum QueueError {
         /// Its alignment.
         align: usize,
     },
-    /// Its area for buffers in flight is not one, or has too few entries.
+    /// Its area for buffers in flight is invalid, or has too few entries.
     #[error("The queue's area for buffers in flight is of another size or version")]
     Inflight,
 }
 
 faults! {
-    /// What a driver did wrong, and stopped its queue by.
+    /// Errors of a driver that stop its queue.
     Fault {
-        /// More buffers made available than the queue has, or fewer than before.
+        /// The driver made more buffers available than the queue has, or moved the index back.
         BadIndex = 1, "the available index ran ahead of the queue's size, or backwards";
         /// A descriptor number beyond the queue's or table's end.
         BadDescriptor = 2, "a descriptor number is beyond the table's end";
-        /// A chain longer than the queue, which is how a loop looks, or than 1,024 descriptors.
+        /// A chain longer than the queue, as from a loop, or longer than 1,024 descriptors.
         EndlessChain = 3, "a chain of descriptors is longer than the queue, or than 1024";
         /// A buffer outside of guest memory.
         BadAddress = 4, "a buffer does not lie in guest memory";
@@ -79,20 +79,20 @@ faults! {
         BadDirection = 5, "a buffer is of the wrong direction";
         /// An indirect table that is empty, not whole, nested, too long, or was not negotiated.
         BadIndirect = 6, "a table of indirect descriptors is malformed";
-        /// A chain that is shorter than the header before a frame.
+        /// A chain shorter than the header before a frame.
         BadLength = 7, "a chain of descriptors has no room for the frame's header";
-        /// An offload request that makes no sense, or was not negotiated.
+        /// An invalid offload request, or one that was not negotiated.
         BadOffload = 8, "a frame's offload request is malformed";
         /// Guest memory that has failed: its file was truncated, or a page was lost.
         Memory = 9, "guest memory has failed";
     }
 }
 
-/// Where a queue stands. All zero is a queue that never ran; it lives in memory that outlives whoever
-/// serves the queue.
+/// A queue's position. All zero is a queue that never ran. The state is in memory that outlives the
+/// process that serves the queue.
 ///
-/// A position is an index into the ring; in split queues free-running, 16 bits; in packed ones with the
-/// wrap counter in bit 15.
+/// A position is an index into the ring. Split queues use a free-running 16-bit index; packed
+/// queues have the wrap counter in bit 15.
 #[derive(Debug)]
 #[repr(C)]
 pub struct QueueState {
@@ -109,9 +109,10 @@ pub struct QueueState {
     pub(super) taken: Cursor,
     /// Buffers before it were used.
     pub(super) done: Cursor,
-    /// Where `done` is about to go, stored before the ring says so.
+    /// The next value of `done`, stored before the ring shows it.
     pub(super) moving: Cursor,
-    /// Packed queues: the descriptor at `done` as it will be used, stored before any that follows it.
+    /// Packed queues: the used form of the descriptor at `done`, stored before any descriptor after
+    /// it.
     pub(super) first_put: AtomicU64,
     /// The [`Fault`] that stopped the queue, or 0.
     ///
@@ -129,8 +130,8 @@ pub struct QueueState {
 unsafe impl Shareable for QueueState {}
 
 impl QueueState {
-    /// Starts anew at `base`, as VHOST_USER_SET_VRING_BASE has it: the index; in packed queues with the
-    /// wrap counter in bit 15 (a queue that was never used starts at 0x8000). A fault is forgotten.
+    /// Restarts at `base`, an index as in VHOST_USER_SET_VRING_BASE. For packed queues, bit 15 is
+    /// the wrap counter (a queue that was never used starts at 0x8000). Clears a fault.
     pub fn start_at(&self, base: u32) {
         let at = base & 0xffff;
         for cursor in [&self.taken, &self.done, &self.moving] {
@@ -139,8 +140,8 @@ impl QueueState {
         self.fault.store(0, Ordering::Relaxed);
     }
 
-    /// Where the queue stands, as VHOST_USER_GET_VRING_BASE has it: for packed queues the position of
-    /// used buffers is in the upper half.
+    /// The queue's position, as in VHOST_USER_GET_VRING_BASE. For packed queues, the upper half is
+    /// the position of used buffers.
     #[must_use]
     pub fn base(&self, packed: bool) -> u32 {
         let done = self.done.own();
@@ -162,7 +163,7 @@ impl QueueState {
     }
 }
 
-/// Whether queues may have this size.
+/// Checks that queues may have this size.
 ///
 /// # Errors
 /// [`QueueError::Size`].
@@ -172,7 +173,7 @@ pub fn check_size(layout: &QueueLayout, packed: bool) -> Result<(), QueueError> 
     if good { Ok(()) } else { Err(QueueError::Size(size)) }
 }
 
-/// Whether the queue's parts lie in `memory`: what is refused when a queue is made, before it is to be made.
+/// Checks that the queue's parts lie in `memory`, as making the queue does.
 ///
 /// # Errors
 /// [`QueueError::Area`].

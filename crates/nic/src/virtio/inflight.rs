@@ -1,6 +1,6 @@
-//! What a front end keeps of the buffers that a queue has taken and not used yet (vhost-user, "Inflight I/O
-//! tracking"): whoever serves the queue next, if it is not this data process's successor, learns from it where the
-//! queue stands and which buffers the driver waits for.
+//! The front end's record of buffers that a queue has taken and not used yet (vhost-user, "Inflight
+//! I/O tracking"). A process that serves the queue next, and is no successor of this data process,
+//! learns two things from it: where the queue stands, and which buffers the driver waits for.
 //!
 //! ```text
 //!   split:   features u64 | version, size, last_batch_head, used_idx u16 | per head: inflight u8, -, next u16 | counter u64
@@ -8,12 +8,13 @@
 //!            | per descriptor: inflight u8, -, next, last, num u16 | counter u64 | id, flags u16, len u32 | address u64
 //! ```
 //!
-//! Buffers are used in the order in which they were taken. Those of a transmit queue are marked from the batch that they
-//! are gathered in until that is published. Those of a receive queue are taken and used under one lock: none is in
-//! flight between two deliveries, and none is marked.
+//! Buffers are used in the order in which they were taken. A transmit queue's buffers are marked
+//! from the time they are gathered until their batch is published. A receive queue takes and uses
+//! its buffers under one lock. So none is in flight between two deliveries, and none is marked.
 //!
-//! The area is only written while a queue runs, and what is in it is believed to be what the front end says, not more: it
-//! is read once, checked, when a queue [adopts](Inflight::adopted) it. A queue without an area pays for a branch per batch.
+//! While a queue runs, it only writes the area. It reads the area once, with checks, when it
+//! [adopts](Inflight::adopted) it, because the contents are untrusted input from the front end. A
+//! queue without an area pays for a branch per batch.
 
 mod packed;
 mod split;
@@ -27,9 +28,9 @@ pub(super) use self::packed::{Adopted, Journal as PackedJournal};
 pub(super) use self::split::Journal as SplitJournal;
 
 const VERSION: u16 = 1;
-/// Each queue's area begins at a multiple of so many bytes.
+/// Each queue's area is aligned to this many bytes.
 const ALIGN: usize = 64;
-/// Bytes of a word; all fields lie in such.
+/// Bytes of a word; no field crosses a word.
 const WORD: usize = 8;
 /// The mark of a buffer in flight.
 const INFLIGHT: u64 = 1;
@@ -50,7 +51,7 @@ pub struct Inflight {
     adopt: bool,
 }
 
-/// Words before the entries, and of an entry.
+/// Words before the entries, and words of an entry.
 const fn shape(packed: bool) -> (usize, usize) {
     if packed { (4, 4) } else { (2, 2) }
 }
@@ -63,7 +64,8 @@ impl Inflight {
         ((head + entry * size as usize) * WORD).next_multiple_of(ALIGN)
     }
 
-    /// The area at byte `at` of a mapping; `None` if it does not lie there, or is of another version or size.
+    /// The area at byte `at` of a mapping; `None` if it is not inside, or has another version or
+    /// size.
     #[must_use]
     pub fn new(mapping: &Arc<Mapping>, at: usize, size: u16, packed: bool) -> Option<Self> {
         at.checked_add(Self::bytes(size, packed)).filter(|end| *end <= mapping.len())?;
@@ -71,11 +73,11 @@ impl Inflight {
         let words = mapping.shared_slice(at, head + entry * usize::from(size))?;
         let this = Self { words, size, adopt: false };
         let [version, written, ..] = this.fields(1);
-        // One that nobody used yet is all zero.
+        // A new area, which no process has used yet, is all zero.
         (version == 0 || version == VERSION && written == size).then_some(this)
     }
 
-    /// What is in flight by it is to be given back: it is somebody else's, who served the queue before.
+    /// Marks the area as another process's: the queue must give back what it has in flight.
     #[must_use]
     pub fn adopted(mut self) -> Self {
         self.adopt = true;

@@ -6,13 +6,13 @@
 //!        descriptors snapshotted and checked once; buffers lent as the batch; one copy into the receiver's
 //! ```
 //!
-//! Everything in guest memory is hostile. A queue whose driver breaks the rules stops: a [`Fault`] is in
-//! its [`QueueState`], its counter goes up, frames gathered before it are delivered, frames to it are
-//! dropped as `down`; other queues run on.
+//! Everything in guest memory is hostile. A queue whose driver breaks the rules stops. Its
+//! [`QueueState`] holds the [`Fault`], and its counter goes up. Frames gathered before the fault
+//! are delivered; frames to the queue are dropped as `down`. Other queues keep running.
 //!
-//! A queue's position is in its [`QueueState`], which its maker keeps (in memory that survives a data
-//! process). Stopping a queue: drop its half, when no worker uses it any more; then
-//! [`QueueState::base`] says where it stands, and a new half over the same state goes on there.
+//! A queue's position is in its [`QueueState`], which the code that makes the queue keeps in memory
+//! that survives a data process. To stop a queue, drop its half when no worker uses it any more.
+//! Then [`QueueState::base`] gives its position, and a new half over the same state resumes there.
 
 mod config;
 mod inflight;

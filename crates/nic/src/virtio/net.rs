@@ -7,10 +7,10 @@ use super::Fault;
 
 /// Most bytes of a header.
 pub(super) const MAX_HEADER: usize = 12;
-/// The header of a frame that asks for nothing and lies in one buffer.
+/// The header of a frame in one buffer that requests no offload.
 pub(super) const PLAIN: [u8; MAX_HEADER] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0];
 
-/// Writes the header of a frame that asks for nothing and lies in one buffer.
+/// Writes the header of a frame in one buffer that requests no offload.
 #[inline(always)]
 pub(super) fn write_plain(to: Bytes<'_>, len: usize) {
     if len == MAX_HEADER {
@@ -20,13 +20,14 @@ pub(super) fn write_plain(to: Bytes<'_>, len: usize) {
     }
 }
 
-/// The request in a header from a guest that may make those in `allowed`.
+/// The request in a header from a guest that may make the requests in `allowed`.
 pub(super) fn request(header: Bytes<'_>, allowed: &OffloadSet) -> Result<Offload, Fault> {
     let header = header.read::<[u8; OFFLOAD_HEADER]>(0).ok_or(Fault::BadLength)?;
     Offload::from_header(&header).from_sender(allowed).ok_or(Fault::BadOffload)
 }
 
-/// The header of a frame with this request in so many buffers, for a guest that takes those in `taken`.
+/// The header of a frame with this request in `buffers` buffers, for a guest that accepts the
+/// requests in `taken`.
 pub(super) fn header(offload: &Offload, taken: &OffloadSet, buffers: u16) -> [u8; MAX_HEADER] {
     let mut header = [0; MAX_HEADER];
     if taken.checksum {

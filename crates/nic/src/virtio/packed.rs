@@ -32,7 +32,7 @@ pub(super) struct Packed {
     size: u16,
     taken: u16,
     put: u16,
-    /// The first used descriptor that was not published, which is stored last.
+    /// The first used descriptor that was not published; it is stored last.
     first_put: Option<(u16, Word)>,
 }
 
@@ -62,7 +62,8 @@ impl Packed {
         self.descriptors[usize::from(position & !WRAP)].word(Ordering::Acquire)
     }
 
-    /// The slots of the available chain, or rest of one, that begins at `at`, and its number.
+    /// The number of slots and the id of the available chain that begins at `at`. The chain may be
+    /// the rest of a longer one.
     fn chain_at(&self, mut at: u16) -> Option<(u16, u16)> {
         for slots in 1..=self.size.min(MAX_CHAIN) {
             let word = self.word(at);
@@ -77,8 +78,8 @@ impl Packed {
         None
     }
 
-    /// Slots from `self.put` on whose chains were put, but for the first chain's descriptor, which is
-    /// stored last.
+    /// How many slots from `self.put` on hold chains that were put and not published. The first
+    /// chain's descriptor does not show it, because it is stored last.
     fn unpublished(&self) -> Option<u16> {
         let (first, _) = self.chain_at(self.put)?;
         let mut slots = first;
@@ -88,7 +89,7 @@ impl Packed {
             if !is_in_round(word, at, true) {
                 break;
             }
-            // Of a chain of several descriptors the others are as they were.
+            // In a chain of several descriptors, only the first is overwritten.
             let rest = self.chain_at(advance(at, 1, self.size));
             let rest = rest.filter(|(_, id)| *id == word.third()).map_or(0, |(rest, _)| rest);
             slots = slots.saturating_add(1 + rest);
@@ -96,11 +97,12 @@ impl Packed {
         (first < slots && slots <= self.size).then_some(slots)
     }
 
-    /// Goes on where a predecessor died that had put chains, or had published them and not said so.
+    /// Finishes for a predecessor that died with chains put, or with chains published but not
+    /// recorded.
     fn finish_predecessor(&mut self) {
         let state = &self.parts.state;
         let moving = Self::checked(state.moving.own(), self.size);
-        // Since then the driver may have made it available for the next round.
+        // Since then, the driver may have made the slot available for the next round.
         let used = self.word(self.put).fourth() & flags::USED != 0;
         if moving != self.put && used == (self.put & WRAP != 0) {
             state.done.publish(u32::from(moving));
@@ -114,8 +116,9 @@ impl Packed {
         self.taken = self.put;
     }
 
-    /// Keeps an area for chains in flight from now on. Where somebody else served the queue by it, the
-    /// queue goes on there, and what is in flight is given back: it may have been delivered, or written.
+    /// Starts to keep an area for chains in flight. If another process served the queue with it,
+    /// the queue resumes there. Chains in flight are given back, because they may have been
+    /// delivered or written.
     fn adopt(&mut self, area: Inflight) {
         let is_waiting = |at| is_in_round(self.word(at), at, false);
         let Some(adopted) = PackedJournal::adopt(&area, self.size, is_waiting) else {
@@ -133,7 +136,7 @@ impl Packed {
         self.parts.state.taken.publish(u32::from(self.taken));
     }
 
-    /// A position from the state, if it is one.
+    /// The position from the state, if it is valid.
     fn checked(position: u32, size: u16) -> u16 {
         let position = position as u16;
         if position & !WRAP < size { position } else { WRAP }
@@ -145,7 +148,7 @@ impl Ring for Packed {
         let layout = parts.layout;
         super::check_size(&layout, true)?;
         let size = layout.size;
-        // The driver's event suppression is looked at by `Interrupts`.
+        // `Interrupts` reads the driver's event suppression.
         let descriptors: SharedSlice<Descriptor> =
             parts.area("descriptors", layout.descriptors, usize::from(size))?;
         let done = Self::checked(parts.state.done.own(), size);
@@ -202,7 +205,8 @@ impl Ring for Packed {
         let mut at = self.taken;
         pieces.begin_chain();
         for slots in 1..=free.min(MAX_CHAIN) {
-            // Those after the first were written before it became available, as available too.
+            // The driver wrote the later descriptors as available too, before this one became
+            // available.
             let descriptor = &self.descriptors[usize::from(at & !WRAP)];
             let word = descriptor.word(Ordering::Acquire);
             if !is_in_round(word, at, false) {
@@ -257,7 +261,7 @@ impl Ring for Packed {
         if self.first_put.is_none() {
             let Some(first) = chains.next() else { return };
             let word = used(round_flags(self.put, true), first);
-            // Known to a successor before any other is stored.
+            // A successor must know it before any other descriptor is stored.
             self.parts.state.first_put.store(word.bits(), Ordering::Relaxed);
             fence(Ordering::Release);
             self.first_put = Some((self.put & !WRAP, word));
@@ -314,7 +318,7 @@ impl Ring for Packed {
     }
 }
 
-/// What the driver of a packed queue says about interrupts.
+/// What the driver of a packed queue asks for about interrupts.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     driver: SharedSlice<AtomicU32>,
@@ -327,13 +331,13 @@ impl Interrupts {
         Ok(Self { driver, size: parts.layout.size })
     }
 
-    /// Whether it wants one for what was published since `old`, up to `new`.
+    /// True if the driver wants an interrupt for what was published since `old`, up to `new`.
     #[inline(always)]
     pub fn wanted(&self, old: u16, new: u16) -> bool {
         event_wanted(self.driver[0].load(Ordering::Relaxed), old, new, self.size)
     }
 
-    /// Whether it wants one for anything published in the round before `now`.
+    /// True if it wants an interrupt for anything published in the round before `now`.
     pub fn awaited(&self, now: u16) -> bool {
         self.wanted(now ^ WRAP, now)
     }
@@ -386,8 +390,8 @@ mod tests {
         driver.add(&vec![Buffer { at: 0x8000, len: 100, writable: true }; buffers], None)
     }
 
-    /// A device takes `put` chains, puts them, and dies; before it publishes them, or before it says
-    /// that it did. Its successor goes on so that the driver gets every chain once.
+    /// A device takes chains, puts `put` of them, and dies before it publishes them, or before it
+    /// records that. Its successor resumes so that the driver gets every chain once.
     fn dies(turned: usize, lens: &[usize], put: usize, published: bool) {
         let what = format!("{turned} {lens:?} {put} {published}");
         let (mut driver, device) = queue();
@@ -414,7 +418,7 @@ mod tests {
         if published {
             dead.publish();
             dead.parts.state.done.publish(done);
-            // The driver goes on in the meantime.
+            // The driver works on in the meantime.
             for _ in 0..put {
                 let (number, _) = driver.used().unwrap();
                 assert_eq!(Some(number), numbers.pop_front(), "{what}");

@@ -1,4 +1,4 @@
-//! A guest's receive queue: where frames are handed out to it.
+//! A guest's receive queue: frames are delivered to it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,10 +18,10 @@ use crate::walk::Allowance;
 
 /// Buffers looked at together.
 const CHUNK: usize = 64;
-/// No position: one has 16 bits.
+/// Not a position: those have 16 bits.
 const NEVER: u32 = u32::MAX;
 
-/// A guest's receive queue: where frames are handed out to it. Shared by all workers.
+/// A guest's receive queue: frames are delivered to it. All workers share it.
 #[derive(Debug)]
 pub struct Receive(Box<dyn Receiving>);
 
@@ -29,7 +29,7 @@ pub struct Receive(Box<dyn Receiving>);
 trait Receiving: Egress + std::fmt::Debug {}
 
 impl Receive {
-    /// Goes on where the queue's state says.
+    /// Makes the queue, which resumes where its state says.
     ///
     /// # Errors
     /// [`QueueError`] when the queue does not lie in guest memory.
@@ -70,13 +70,13 @@ impl Egress for Receive {
 struct ReceiveQueue<R> {
     filling: Mutex<Filling<R>>,
     interrupts: Interrupts,
-    /// The position up to which the driver was notified, if need was, or [`NEVER`].
+    /// The position up to which the driver was notified where that was needed, or [`NEVER`].
     ///
     /// # Protocol: `notified` (receive queues)
     /// - Writer: the worker that settles
     /// - Reader: the same
-    /// - Ordering: relaxed: workers that settle at once may interrupt once too often
-    /// - Without it: an interrupt more
+    /// - Ordering: relaxed: two workers that settle at the same time may cause a spurious interrupt
+    /// - Without it: a spurious interrupt
     /// - Shown by: `nic` tests `events`
     notified: AtomicU32,
     state: Shared<QueueState>,
@@ -95,26 +95,26 @@ struct Filling<R> {
     header: u32,
     /// Requests that the driver takes.
     offloads: OffloadSet,
-    /// A frame may go over several chains.
+    /// True if a frame may spread over several chains.
     mergeable: bool,
-    /// Pieces of the chains that a frame goes to, and those chains with the bytes that they hold.
+    /// The pieces of the chains for a frame, and those chains with their byte counts.
     pieces: Pieces,
     chains: Vec<(Chain, u32)>,
-    /// What the last frame met that found no room, while nothing was taken since.
+    /// What the last frame without room found, while nothing was taken since.
     stuck: Option<Stuck>,
 }
 
-/// A frame that found no room: what is read for nothing is not read again for one like it.
+/// A frame that found no room. The queue does not read the same chains again for a similar frame.
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
     /// Bytes of it, header included.
     need: usize,
     room: Room,
-    /// Where the chains end that it could have.
+    /// The end of the chains that it could have used.
     end: u16,
 }
 
-/// What became of a list of frames.
+/// Counts for a list of frames.
 #[derive(Debug, Default)]
 struct Delivery {
     frames: u64,
@@ -129,7 +129,7 @@ impl<R: Ring> ReceiveQueue<R> {
         let state = parts.state.clone();
         let interrupts = Interrupts::new(&parts)?;
         let ring = R::new(parts)?;
-        // Frames that find no buffer are not waited for: no kicks.
+        // Frames without a buffer are dropped, so the queue needs no kicks.
         ring.disarm();
         let offloads = features.guest_offloads();
         let filling = Filling {
@@ -152,7 +152,7 @@ impl<R: Ring> ReceiveQueue<R> {
         self.filling.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Delivers to a queue that runs; returns how many frames are finished.
+    /// Delivers to a running queue. Returns how many frames are finished.
     fn deliver_locked(
         &self,
         filling: &mut Filling<R>,
@@ -190,7 +190,8 @@ impl<R: Ring> ReceiveQueue<R> {
 }
 
 impl<R: Ring> Filling<R> {
-    /// Delivers `list` as far as there are buffers; returns the rest, and what is wrong with the queue.
+    /// Delivers `list` as far as there are buffers. Returns the rest, and the queue's fault if it
+    /// has one.
     #[inline]
     fn fill<'l>(
         &mut self,
@@ -228,7 +229,8 @@ impl<R: Ring> Filling<R> {
         (left, None)
     }
 
-    /// Copies frames into one buffer each, as far as they and the buffers are so; returns how many.
+    /// Copies frames into one buffer each, up to a frame or buffer that needs more. Returns how
+    /// many.
     #[inline(always)]
     fn fill_singles<'b>(
         &mut self,
@@ -238,7 +240,7 @@ impl<R: Ring> Filling<R> {
         limits: Limits,
         tally: &mut Delivery,
     ) -> Result<usize, Fault> {
-        // While pages are logged, all frames go the long way.
+        // While pages are logged, all frames take the slow path.
         if self.dirty.is_some() {
             return Ok(0);
         }
@@ -255,7 +257,7 @@ impl<R: Ring> Filling<R> {
                 && let (Some(next), Some(to)) = (ahead.next(), found.get(filled + 1))
             {
                 next.prefetch_payload();
-                // No further than the buffer: what follows it is somebody else's.
+                // Prefetches no further than the buffer: what follows it is not the queue's.
                 let lines = (128..to.bytes.len().min(header + next.len())).step_by(64);
                 lines.for_each(|line| to.bytes.prefetch_to_write(line));
             }
@@ -281,8 +283,8 @@ impl<R: Ring> Filling<R> {
         Ok(filled)
     }
 
-    /// Writes the header of frame `i` of a batch with offload requests; false if it becomes frames of
-    /// more than `most` bytes.
+    /// Writes the header of frame `i` of a batch with offload requests. Returns false if the frame
+    /// becomes frames of more than `most` bytes.
     #[inline(never)]
     fn write_header(&self, batch: &Batch<'_>, i: FrameIdx, to: Bytes<'_>, most: usize) -> bool {
         let header = net::header(&batch.offload(i), &self.offloads, 1);
@@ -290,8 +292,8 @@ impl<R: Ring> Filling<R> {
         batch.wire_len(i) <= most
     }
 
-    /// Drops frame `i` if it cannot be delivered, or spreads it over several buffers; false if there is
-    /// no room.
+    /// Drops frame `i` if it cannot be delivered, or spreads it over several buffers. Returns false
+    /// if there is no room.
     fn fill_special(
         &mut self,
         batch: &Batch<'_>,
@@ -321,7 +323,7 @@ impl<R: Ring> Filling<R> {
         }
     }
 
-    /// Takes chains for a frame of `need` bytes, or says why there are none, and takes none.
+    /// Takes chains for a frame of `need` bytes, or says why there are none and takes none.
     fn find_room(&mut self, need: usize, allowance: &mut Allowance) -> Result<Room, Fault> {
         if let Some(Stuck { need: least, room, end }) = self.stuck
             && need >= least
@@ -372,7 +374,7 @@ impl<R: Ring> Filling<R> {
             if left == 0 {
                 return Ok(Room::Enough);
             }
-            // A frame in more pieces than a chain may have is too long, as for the kernel's vhost.
+            // A frame in more pieces than a chain may have is too long, as in the kernel's vhost.
             let many = self.pieces.read() >= MAX_CHAIN.into();
             if !self.mergeable || room == 0 || many {
                 return Ok(Room::TooShort);
@@ -385,7 +387,7 @@ impl<R: Ring> Filling<R> {
         let header = net::header(offload, &self.offloads, self.chains.len() as u16);
         let header = &header[..self.header as usize];
         let mut near = self.memory.near();
-        // Where the next byte comes from, in header and frame.
+        // The offset of the next byte, in header and frame together.
         let (mut at, end) = (0, header.len() + frame.len());
         for piece in self.pieces.iter() {
             if at == end {
@@ -426,7 +428,8 @@ impl Default for Found<'_> {
     }
 }
 
-/// Finds the next buffers, at most `most`, as far as each is a chain of its own, and fetches them.
+/// Finds the next buffers, at most `most`, and prefetches them. Stops at a chain of several
+/// buffers.
 #[inline(always)]
 fn find<'m, R: Ring>(
     ring: &mut R,

@@ -10,12 +10,13 @@ use crate::walk;
 
 /// Bytes of a descriptor.
 const DESCRIPTOR: u32 = 16;
-/// Most entries of a table of indirect descriptors, if the queue itself does not have more.
+/// Most entries of a table of indirect descriptors, unless the queue itself has more.
 const MAX_TABLE: u32 = 1024;
-/// Most descriptors of a chain, a table's included. QEMU and the kernel's vhost take no more either.
+/// Most descriptors of a chain, including its table's. QEMU and the kernel's vhost have the same
+/// limit.
 pub(super) const MAX_CHAIN: u16 = 1024;
 
-/// A piece of a chain: a buffer as a descriptor names it.
+/// A piece of a chain: a buffer named by a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
     pub at: u64,
@@ -26,18 +27,18 @@ pub(super) struct Piece {
 #[derive(Debug)]
 pub(super) struct Pieces {
     list: Vec<Piece>,
-    /// Since it was cleared, and in the chain that is read.
+    /// Descriptors read since it was cleared, and those of the current chain.
     read: usize,
     chain: u16,
 }
 
 impl Pieces {
-    /// For a queue of so many entries.
+    /// Makes room for a queue of `size` entries.
     pub fn new(size: usize) -> Self {
         Self { list: Vec::with_capacity(size.min(MAX_CHAIN.into())), read: 0, chain: 0 }
     }
 
-    /// Forgets them, for the next frame.
+    /// Forgets the pieces, for the next frame.
     pub fn clear(&mut self) {
         self.list.clear();
         self.read = 0;
@@ -48,7 +49,7 @@ impl Pieces {
         self.chain = 0;
     }
 
-    /// Descriptors that were read for the frame.
+    /// How many descriptors were read for the frame.
     pub fn read(&self) -> usize {
         self.read
     }
@@ -74,7 +75,7 @@ impl std::ops::Deref for Pieces {
     }
 }
 
-/// What a chain is known by when it is used.
+/// What identifies a chain when it is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Chain {
     /// Its number: the first descriptor's in split queues, the driver's own in packed ones.
@@ -83,7 +84,7 @@ pub(super) struct Chain {
     pub slots: u16,
 }
 
-/// Which way the buffers of a queue go.
+/// The direction of a queue's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// The device reads them.
@@ -93,7 +94,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// The flag that its descriptors have.
+    /// The flag of its descriptors.
     #[inline(always)]
     pub fn flag(self) -> u16 {
         match self {
@@ -103,32 +104,33 @@ impl Direction {
     }
 }
 
-/// The device's side of a queue. Buffers are *taken* in the order in which they were made available,
-/// *put* as used in the same order, and what was put is *published* together.
+/// The device's side of a queue. Buffers are *taken* in the order in which they were made
+/// available, and *put* as used in the same order. Buffers that were put are *published* together.
 pub(super) trait Ring: Send + std::fmt::Debug {
-    /// Goes on where the state says.
+    /// Makes the queue, which resumes where its state says.
     fn new(parts: Parts) -> Result<Self, QueueError>
     where
         Self: Sized;
 
-    /// True if a chain is available that was not taken.
+    /// True if a chain is available and not taken.
     fn has_work(&self) -> bool;
 
-    /// Snapshots chains of one direct descriptor each that were not taken yet, with their numbers: at
-    /// most `most`, up to a chain of another kind or the ring's end. Takes nothing.
+    /// Snapshots chains of one direct descriptor each that were not taken yet, with their numbers.
+    /// Returns at most `most`, up to a chain of another kind or the ring's end. Takes nothing.
     fn singles(&mut self, most: usize) -> Result<impl Iterator<Item = (Piece, u16)>, Fault>;
 
-    /// Takes the first `count` of them.
+    /// Takes the first `count` of these chains.
     fn take(&mut self, count: usize);
 
-    /// Takes the next chain whatever it is, and appends its pieces; `None` if none is available. On a
-    /// fault nothing is taken.
+    /// Takes the next chain of any kind, and appends its pieces; `None` if none is available. Takes
+    /// nothing on a fault.
     fn take_chain(&mut self, pieces: &mut Pieces) -> Result<Option<Chain>, Fault>;
 
-    /// Takes the next chain and reads no more of it than the ring's own entries that it takes.
+    /// Takes the next chain, and reads only the ring entries that it occupies.
     fn pass_chain(&mut self) -> Option<Chain>;
 
-    /// True if nothing is available at `position`, behind all that was when it was looked at last.
+    /// True if nothing is available at `position`, after everything that was available at the last
+    /// look.
     fn ends_at(&self, position: u16) -> bool;
 
     /// The position up to which chains were taken.
@@ -137,16 +139,18 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     /// True if `position` is ahead of what was taken, by at most the queue's size.
     fn is_before(&self, position: u16) -> bool;
 
-    /// Gives back, untaken, what was taken since `to`.
+    /// Undoes taking, back to position `to`.
     fn rewind(&mut self, to: u16);
 
-    /// Puts chains as used, with the bytes written: the oldest that were taken, or are about to be.
+    /// Puts chains as used, with the bytes written. They are the oldest that were taken, or are
+    /// about to be.
     fn put(&mut self, chains: impl Iterator<Item = (Chain, u32)>);
 
-    /// Marks chains that were taken as in flight, where the front end wants that: the next ones that are not.
+    /// Marks taken chains as in flight, if the front end wants that. They are the next unmarked
+    /// ones.
     fn mark(&mut self, chains: &[Chain]);
 
-    /// Hands what was put to the driver.
+    /// Hands the put chains to the driver.
     fn publish(&mut self);
 
     /// Asks the driver to kick when it makes the next chain available.
@@ -156,7 +160,7 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     fn disarm(&self);
 }
 
-/// What a queue's driver says about interrupts, read without the queue's lock.
+/// What a queue's driver asks for about interrupts, read without the queue's lock.
 #[derive(Debug)]
 pub(super) enum Interrupts {
     Split(super::split::Interrupts),
@@ -171,8 +175,8 @@ impl Interrupts {
         })
     }
 
-    /// Whether the driver wants one for what was published since `old`, up to `new`. The caller has
-    /// fenced since.
+    /// True if the driver wants an interrupt for what was published since `old`, up to `new`. The
+    /// caller has fenced since.
     #[inline]
     pub fn wanted(&self, old: u16, new: u16) -> bool {
         match self {
@@ -181,8 +185,8 @@ impl Interrupts {
         }
     }
 
-    /// Whether the driver wants one for anything published before `now`, by what it says now: it has not looked
-    /// at all of it.
+    /// True if the driver wants an interrupt for anything published before `now`, by its current
+    /// setting: then it has not looked at all of it.
     pub fn awaited(&self, now: u16) -> bool {
         match self {
             Self::Split(interrupts) => interrupts.awaited(now),
@@ -191,7 +195,7 @@ impl Interrupts {
     }
 }
 
-/// What rings are made of, and share.
+/// What rings are made of, and have in common.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub memory: Arc<GuestMemory>,
@@ -209,7 +213,7 @@ impl Parts {
         Self { memory, layout, features, state, dirty, direction, inflight }
     }
 
-    /// The area for buffers in flight, which is the ring's from now on.
+    /// Takes the area for buffers in flight; the ring then owns it.
     pub fn take_inflight(&mut self) -> Result<Option<Inflight>, QueueError> {
         let size = self.layout.size;
         match self.inflight.take() {
@@ -233,7 +237,7 @@ impl Parts {
         self.features.contains(feature)
     }
 
-    /// Says that the queue has written there.
+    /// Logs that the queue has written there.
     #[inline(always)]
     pub fn log(&self, at: u64, len: u64) {
         if let Some(dirty) = &self.dirty {
@@ -241,7 +245,8 @@ impl Parts {
         }
     }
 
-    /// Appends a descriptor's piece, if its direction is the queue's; one of no bytes counts and is left out.
+    /// Appends a descriptor's piece, if its direction is the queue's. An empty piece counts but is
+    /// left out.
     #[inline]
     pub fn append(&self, pieces: &mut Pieces, piece: Piece, flags: u16) -> Result<(), Fault> {
         if flags & flags::WRITE != self.direction.flag() {
@@ -254,8 +259,8 @@ impl Parts {
         Ok(())
     }
 
-    /// Reads a table of indirect descriptors: `visit` gets each descriptor's address and word, and says
-    /// which is next.
+    /// Reads a table of indirect descriptors. `visit` gets each descriptor's address and word, and
+    /// returns the next index.
     pub fn walk_table(
         &self,
         table: Piece,
@@ -282,7 +287,7 @@ impl Parts {
     }
 }
 
-/// Notices when guest memory has failed (see [`shmem::guard`]).
+/// Checks whether guest memory has failed (see [`shmem::guard`]).
 #[derive(Debug, Default)]
 pub(super) struct Watch(guard::Watch);
 

@@ -33,7 +33,8 @@ pub(super) struct Split {
     descriptors: SharedSlice<Descriptor>,
     /// The available ring.
     ///
-    /// # Protocol: virtio, split: the available ring's index; packed: a descriptor's flags, in one word with length and number
+    /// # Protocol: virtio, split: the available ring's index; packed: a descriptor's flags, in one
+    /// word with length and number
     /// - Writer: driver
     /// - Reader: worker, holder of the egress lock
     /// - Ordering: load acquire
@@ -41,10 +42,11 @@ pub(super) struct Split {
     /// - Without it: the device reads descriptors that are not written yet
     /// - Shown by: `nic` tests `queues`
     ///
-    /// # Protocol: virtio: what the driver says about interrupts (flags, `used_event`, its event suppression)
+    /// # Protocol: virtio: what the driver says about interrupts (flags, `used_event`, its event
+    /// suppression)
     /// - Writer: driver
     /// - Reader: worker
-    /// - Ordering: relaxed load, after the batch's `SeqCst` fence; once more when a held back
+    /// - Ordering: relaxed load, after the batch's `SeqCst` fence; read again when a deferred
     ///   interrupt for sent frames is due, in case the driver has looked since
     /// - Partner: the used index
     /// - Without it: a guest sleeps beside a full queue
@@ -63,12 +65,13 @@ pub(super) struct Split {
     ///   copied
     /// - Shown by: `nic` tests `queues`
     used: SharedSlice<[AtomicU32; 2]>,
-    /// What follows them, with EVENT_IDX: at which index the device wants a kick.
+    /// The word after the entries, with EVENT_IDX: the index at which the device wants a kick.
     ///
-    /// # Protocol: virtio: what the device says about kicks (flags, `avail_event`, its event suppression)
+    /// # Protocol: virtio: what the device says about kicks (flags, `avail_event`, its event
+    /// suppression)
     /// - Writer: worker
     /// - Reader: driver
-    /// - Ordering: relaxed store, `SeqCst` fence, the ring looked at again
+    /// - Ordering: relaxed store, `SeqCst` fence, then the ring is read again
     /// - Partner: the available index
     /// - Without it: a worker sleeps while frames wait
     /// - Shown by: `nic` tests `events`
@@ -76,7 +79,7 @@ pub(super) struct Split {
     parts: Parts,
     journal: Option<SplitJournal>,
     size: u16,
-    /// The driver's index as it was read last.
+    /// The driver's index, as last read.
     available: u16,
     taken: u16,
     put: u16,
@@ -84,7 +87,7 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Chains that may be taken, at most `most`.
+    /// How many chains may be taken, at most `most`.
     #[inline(always)]
     fn available(&mut self, most: usize) -> Result<usize, Fault> {
         let known = usize::from(self.available.wrapping_sub(self.taken));
@@ -100,8 +103,8 @@ impl Split {
         Ok(most.min(usize::from(count)))
     }
 
-    /// Keeps an area for chains in flight from now on. What somebody else has in flight by it is given
-    /// back: it may have been delivered, or written.
+    /// Starts to keep an area for chains in flight. Chains that another process had in flight are
+    /// given back, because they may have been delivered or written.
     fn adopt(&mut self, area: Inflight) {
         let waiting = self.available(usize::from(self.size)).unwrap_or(0);
         let (journal, adopted) = SplitJournal::new(area, self.put, waiting as u16);
@@ -114,13 +117,13 @@ impl Split {
         self.parts.state.taken.publish(u32::from(self.taken));
     }
 
-    /// The number of the next chain.
+    /// The head of the next chain.
     fn head(&self) -> u16 {
         let at = usize::from(self.taken & (self.size - 1));
         u16::from_le(self.driver[RING + at].load(Ordering::Relaxed))
     }
 
-    /// Appends what a table of indirect descriptors names.
+    /// Appends the buffers in a table of indirect descriptors.
     fn read_table(&self, table: Piece, pieces: &mut Pieces) -> Result<(), Fault> {
         self.parts.walk_table(table, |at, word| {
             let flags = word.third();
@@ -142,7 +145,8 @@ impl Ring for Split {
         let event_at = layout.device.wrapping_add(4 + 8 * size as u64);
         let event = (events > 0).then(|| parts.area("used ring", event_at, 1)).transpose()?;
         let device: SharedSlice<AtomicU16> = parts.area("used ring", layout.device, RING)?;
-        // The ring says itself how far it came; who set the position may not have known.
+        // The ring itself shows its progress; the process that set the position may not have known
+        // it.
         let done = u16::from_le(device[INDEX].load(Ordering::Relaxed));
         let inflight = parts.take_inflight()?;
         let mut this = Self {
@@ -298,7 +302,7 @@ impl Ring for Split {
     }
 
     fn disarm(&self) {
-        // An index that was passed asks for nothing, until 65,536 later.
+        // An index that was passed triggers no kick for the next 65,536.
         if self.event.is_none() {
             self.device[FLAGS].store(NO_NOTIFY.to_le(), Ordering::Relaxed);
             self.parts.log(self.parts.layout.device, 2);
@@ -306,11 +310,11 @@ impl Ring for Split {
     }
 }
 
-/// What the driver of a split queue says about interrupts.
+/// What the driver of a split queue asks for about interrupts.
 #[derive(Debug)]
 pub(super) struct Interrupts {
     driver: SharedSlice<AtomicU16>,
-    /// It says at which index, not just whether.
+    /// True if the driver gives an index, not a flag.
     by_index: bool,
 }
 
@@ -322,7 +326,7 @@ impl Interrupts {
         Ok(Self { driver, by_index })
     }
 
-    /// Whether it wants one for what was published since `old`, up to `new`.
+    /// True if the driver wants an interrupt for what was published since `old`, up to `new`.
     #[inline(always)]
     pub fn wanted(&self, old: u16, new: u16) -> bool {
         if self.by_index {
@@ -334,7 +338,7 @@ impl Interrupts {
         }
     }
 
-    /// Whether it wants one for anything published in the round before `now`.
+    /// True if it wants an interrupt for anything published in the round before `now`.
     pub fn awaited(&self, now: u16) -> bool {
         let size = self.driver.len() - RING - usize::from(self.by_index);
         self.wanted(now.wrapping_sub(size as u16), now)

@@ -17,8 +17,8 @@ use crate::walk::Allowance;
 /// Chains looked at together.
 const CHUNK: usize = 64;
 
-/// A guest's transmit queue: frames it hands in. The guest's buffers are lent as the batch. Dropped, it
-/// gives back what was gathered and not completed.
+/// A guest's transmit queue: frames that the guest hands in. The guest's buffers are lent as the
+/// batch. Dropping the queue gives back what was gathered and not completed.
 #[derive(Debug)]
 pub struct Transmit(Box<dyn Sending>);
 
@@ -31,8 +31,9 @@ trait Sending: Ingress + std::fmt::Debug {
 }
 
 impl Transmit {
-    /// Goes on where the queue's state says. What a predecessor had taken and not given back is given
-    /// back unsent: it may have been delivered. Starts disarmed.
+    /// Makes the queue, which resumes where its state says, and starts disarmed. Buffers that a
+    /// predecessor took and did not give back are given back unsent, because their frames may have
+    /// been delivered.
     ///
     /// # Errors
     /// [`QueueError`] when the queue does not lie in guest memory.
@@ -51,8 +52,8 @@ impl Transmit {
         self.0.has_work()
     }
 
-    /// Asks the driver for a kick when it makes frames available. True if there are some already: then
-    /// it is not armed.
+    /// Asks the driver for a kick when it makes frames available. Returns true if there are frames
+    /// already; then the queue is not armed.
     pub fn arm(&mut self) -> bool {
         self.0.arm()
     }
@@ -62,8 +63,8 @@ impl Transmit {
         self.0.disarm();
     }
 
-    /// True if the driver, as far as it has told, waits for an interrupt for frames that were given back. One that has
-    /// looked at them since is not to be interrupted any more.
+    /// True if the driver, by its current setting, waits for an interrupt for frames that were
+    /// given back. A driver that has looked at them since needs none.
     #[must_use]
     pub fn is_awaited(&self) -> bool {
         self.0.is_awaited()
@@ -89,7 +90,7 @@ impl Ingress for Transmit {
 struct TransmitQueue<R: Ring> {
     ring: R,
     interrupts: Interrupts,
-    /// The position up to which the driver was notified, if need was.
+    /// The position up to which the driver was notified where that was needed.
     notified: Option<u16>,
     memory: Arc<GuestMemory>,
     watch: Watch,
@@ -97,16 +98,16 @@ struct TransmitQueue<R: Ring> {
     counters: Shared<IngressCounters>,
     /// Bytes of the header before each frame.
     header: u32,
-    /// What the driver may leave to us; if nothing, headers are not even read.
+    /// Offloads that the driver may request; if there are none, headers are not even read.
     offloads: OffloadSet,
     reads_headers: bool,
-    /// What is lent is marked for the front end.
+    /// True if lent chains are marked for the front end.
     marks: bool,
-    /// Chains that are lent, by their running number.
+    /// Lent chains, by their running number.
     lent: Lent,
     gathered: usize,
     completed: usize,
-    /// Pieces of a chain that is looked at.
+    /// The pieces of the chain being read.
     pieces: Pieces,
 }
 
@@ -140,7 +141,7 @@ impl<R: Ring> TransmitQueue<R> {
         Ok(queue)
     }
 
-    /// Gives back what a predecessor had taken, up to the position `until`: at most `size` chains.
+    /// Gives back what a predecessor had taken, up to position `until`: at most `size` chains.
     fn give_back(&mut self, until: u16, size: usize) {
         for _ in 0..size {
             if self.state.fault().is_some() || !self.ring.is_before(until) {
@@ -171,7 +172,7 @@ impl<R: Ring> TransmitQueue<R> {
         self.counters.faults.add(1);
     }
 
-    /// Gathers what is available, as far as a turn reads. On a fault, the frames before it stand.
+    /// Gathers available frames, within a turn's limits. On a fault, the frames before it stand.
     #[inline]
     fn collect(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
         let max = max.min(scratch.capacity());
@@ -186,8 +187,8 @@ impl<R: Ring> TransmitQueue<R> {
         Ok(())
     }
 
-    /// Gathers frames that lie in one buffer each, header and all, as far as there are any without the
-    /// ring's end between them.
+    /// Gathers frames that lie in one buffer each, header included. Stops at any other frame, and
+    /// at the ring's end.
     #[inline(always)]
     fn collect_singles(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
         if self.reads_headers {
@@ -207,7 +208,7 @@ impl<R: Ring> TransmitQueue<R> {
         Ok(())
     }
 
-    /// As [`collect_singles`](Self::collect_singles), where headers may say something.
+    /// As [`collect_singles`](Self::collect_singles), for headers that may hold requests.
     #[inline(always)]
     fn collect_requests(&mut self, scratch: &mut Scratch, max: usize) -> Result<(), Fault> {
         let header = self.header as usize;
@@ -245,13 +246,14 @@ impl<R: Ring> TransmitQueue<R> {
         bad
     }
 
-    /// Takes frames that were added to a batch.
+    /// Takes the chains of frames that were added to a batch.
     fn take(&mut self, frames: usize) {
         self.ring.take(frames);
         self.gathered += frames;
     }
 
-    /// Gathers one frame that lies in several buffers, or finds the fault; false if there is none.
+    /// Gathers one frame that lies in several buffers, or finds the fault. Returns false if there
+    /// is none.
     fn collect_chain(
         &mut self,
         scratch: &mut Scratch,
@@ -285,8 +287,8 @@ impl<R: Ring> TransmitQueue<R> {
             scratch.end_frame(frame.count, frame.len);
             return Ok(offload);
         }
-        // Nothing, or more pieces than a frame may have: no bytes are left of it, so that it is
-        // counted as a runt.
+        // An empty frame, or one in more pieces than a frame may have: it gets no bytes, so that it
+        // counts as a runt.
         scratch.abandon_segments(frame.count);
         scratch.push_segment(Span::EMPTY);
         scratch.end_frame(1, 0);
@@ -304,7 +306,7 @@ impl<R: Ring> TransmitQueue<R> {
         let mut near = self.memory.near();
         let mut got = 0;
         for piece in self.pieces.iter() {
-            // Whatever follows, it is no frame.
+            // The frame is invalid already, so the rest does not matter.
             if frame.overflow {
                 break;
             }
@@ -330,7 +332,7 @@ impl<R: Ring> Sending for TransmitQueue<R> {
         if self.state.fault().is_some() {
             return false;
         }
-        // An idle queue may be one whose index is not there any more.
+        // The queue may be idle because the page with its index is gone.
         if let Err(fault) = self.watch.check(&self.memory) {
             self.fail(fault);
             return false;
@@ -400,7 +402,7 @@ impl<R: Ring> Drop for TransmitQueue<R> {
     }
 }
 
-/// What was added of a frame.
+/// The segments added for a frame.
 #[derive(Debug, Default)]
 struct Segments {
     count: usize,
@@ -422,17 +424,17 @@ impl Segments {
     }
 }
 
-/// The chains that are lent, by their running number.
+/// Lent chains, by their running number.
 #[derive(Debug)]
 struct Lent(Box<[Chain]>);
 
 impl Lent {
-    /// Room for `size` chains and more.
+    /// Makes room for at least `size` chains.
     fn new(size: usize) -> Self {
         Self(vec![Chain::default(); size.next_power_of_two()].into())
     }
 
-    /// The places of chain `number` and those after it, up to where they begin anew.
+    /// The slots of chain `number` and later ones, up to the wrap-around.
     #[inline(always)]
     fn run(&mut self, number: usize) -> &mut [Chain] {
         let at = number & (self.0.len() - 1);

@@ -192,7 +192,7 @@ impl Filling {
         }
     }
 
-    /// Delivers `list` as far as there are buffers; returns the rest.
+    /// Delivers `list` as far as there are buffers. Returns the rest.
     #[inline]
     pub(super) fn fill<'l>(
         &mut self,
@@ -218,7 +218,8 @@ impl Filling {
         Ok(left)
     }
 
-    /// Copies frames into one buffer each, as far as they are so; returns how many are finished.
+    /// Copies frames that fit into one buffer each, up to the first that does not. Returns how many
+    /// are finished.
     #[inline(always)]
     fn fill_singles(
         &mut self,
@@ -269,8 +270,8 @@ impl Filling {
         Ok(finished)
     }
 
-    /// Finds the next buffers, at most `most`, as far as each is one whole piece of memory, and fetches
-    /// them.
+    /// Finds the next buffers, at most `most`, and prefetches them. Stops at a buffer that is not
+    /// one piece of memory.
     #[inline(always)]
     fn find<'m>(&self, core: &'m Core, most: usize, found: &mut [Bytes<'m>; CHUNK]) -> usize {
         let Some(ring) = &self.ring else { return 0 };
@@ -290,7 +291,7 @@ impl Filling {
         count
     }
 
-    /// Delivers or drops frame `i` of a batch, whatever it is like; false if there is no room.
+    /// Delivers or drops frame `i` of a batch, of any kind. Returns false if there is no room.
     fn fill_odd(
         &mut self,
         core: &Core,
@@ -325,7 +326,7 @@ impl Filling {
             tally.filtered += 1;
             return Ok(Met::Dropped);
         }
-        // A tag makes the longest frame no longer: 1,522 bytes is with one.
+        // The limit of 1,522 bytes includes a tag, so a tag does not raise it.
         if len > self.filter.longest {
             registers.count(table::ROC, 1);
             tally.too_long += 1;
@@ -385,11 +386,11 @@ mod tests {
         model.device.write(0, at, &value.to_le_bytes(), Nanos(0));
     }
 
-    /// What the descriptors that a predecessor handed over say.
+    /// The second word of descriptors that a predecessor handed over.
     const DONE: u64 = 7 << 32 | 7;
 
-    /// A predecessor died as it handed three frames over at 6, 7 and 0: what its successor makes of the
-    /// descriptors, written from the last to the first, if they said so.
+    /// Models a predecessor that died while it handed three frames over at 6, 7 and 0. `said` are
+    /// the descriptors that it left. Returns what its successor makes of them.
     fn resumed(chip: Chip, said: [u64; 3]) -> ([u64; 3], u32, bool) {
         let mapping = Mapping::private(0x1_0000).unwrap();
         let memory = Arc::new(GuestMemory::of(mapping, 0).unwrap());
@@ -430,7 +431,8 @@ mod tests {
         }
     }
 
-    /// Regression: the others were left as they were, and the driver waited at one of them for ever.
+    /// Regression: the other descriptors were left as they were, and the driver waited at one of
+    /// them for ever.
     #[test]
     fn regression_what_was_not_written_before_the_first_is_handed_over_as_damaged() {
         for (chip, damaged) in [

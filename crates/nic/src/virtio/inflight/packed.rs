@@ -1,5 +1,6 @@
-//! The area of a packed queue. Its entries are a pool of their own: each descriptor that is taken is written to a free
-//! one. What changes is committed by copying the free list's head and the position to their old places.
+//! The area of a packed queue. Its entries are a pool: each taken descriptor is written to a free
+//! entry. A change is committed by copying the free list's head and the position over their old
+//! values.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{Ordering, fence};
@@ -14,22 +15,22 @@ use super::{INFLIGHT, Inflight, VERSION, fields, word};
 #[derive(Debug)]
 pub struct Journal {
     area: Inflight,
-    /// By entry: the next free one. What the front end has is not believed.
+    /// By entry: the next free one. The front end's own list is not trusted.
     next: Box<[u16]>,
     free: u16,
-    /// Chains that are marked, in the order in which they were taken.
+    /// Marked chains, in the order in which they were taken.
     marked: VecDeque<Marked>,
     /// How many of them are being published.
     moving: usize,
     counter: u64,
-    /// Position of what was published, and of what was taken and marked.
+    /// The position of what was published, and of what was taken and marked.
     used: u16,
     taken: u16,
     /// Slots of the queue.
     size: u16,
 }
 
-/// A chain that is marked: the entries of its first and last descriptor.
+/// A marked chain: the entries of its first and last descriptor.
 #[derive(Clone, Copy, Debug)]
 struct Marked {
     first: u16,
@@ -40,11 +41,11 @@ struct Marked {
 /// What an area said.
 #[derive(Debug)]
 pub struct Adopted {
-    /// The area, with those chains marked.
+    /// The area, with the marks of these chains.
     pub journal: Journal,
     /// Where used chains end.
     pub position: u16,
-    /// Chains that are in flight, oldest first.
+    /// Chains in flight, oldest first.
     pub chains: Vec<Chain>,
 }
 
@@ -54,7 +55,7 @@ fn entry(at: u16) -> usize {
 }
 
 impl Journal {
-    /// Begins anew for a queue of `size` slots that stands at `position`.
+    /// Starts over for a queue of `size` slots that stands at `position`.
     pub fn new(area: Inflight, size: u16, position: u16) -> Self {
         let entries = area.size();
         for at in 0..entries {
@@ -75,8 +76,8 @@ impl Journal {
         this
     }
 
-    /// Takes over what an area has in flight; `None` if it says nothing of a queue of `size` slots. `is_waiting` says
-    /// whether the descriptor at a position is not used yet.
+    /// Takes over what an area has in flight; `None` if it fits no queue of `size` slots.
+    /// `is_waiting` says whether the descriptor at a position is not used yet.
     pub fn adopt(area: &Inflight, size: u16, is_waiting: impl Fn(u16) -> bool) -> Option<Adopted> {
         let [_, _, new_free, old_free] = area.fields(1);
         let [new_index, old_index, wraps, _] = area.fields(2);
@@ -87,13 +88,13 @@ impl Journal {
         if !area.is_to_adopt() || !begun || new_index >= size || old_index >= size {
             return None;
         }
-        // The last batch was published, and that was not committed.
+        // The last batch was published, but not committed.
         let committed = new != old && !is_waiting(old);
         let (used, free) = if committed { (new, new_free) } else { (old, old_free) };
         Self::of_lists(area, size, used, free)
     }
 
-    /// Reads the free list and what is in flight.
+    /// Reads the free list and the chains in flight.
     fn of_lists(area: &Inflight, size: u16, used: u16, free: u16) -> Option<Adopted> {
         let entries = area.size();
         let state = |at: u16| fields(area.word(entry(at)));
@@ -126,7 +127,7 @@ impl Journal {
         Some(Adopted { journal, position: used, chains })
     }
 
-    /// Writes the free list's head and the position beside their old values.
+    /// Writes the free list's head and the position, beside their old values.
     fn write_heads(&self, old_free: u16, old_used: u16) {
         let index = |position: u16| position & !WRAP;
         let wrap = |position: u16| u16::from(position & WRAP != 0);
@@ -135,7 +136,7 @@ impl Journal {
         self.area.store(1, word([VERSION, self.area.size(), self.free, old_free]));
     }
 
-    /// A chain was taken: the next one in the ring.
+    /// Marks a taken chain: the next one in the ring.
     pub fn take(&mut self, chain: Chain, ring: &[Descriptor]) {
         let (first, mut last, mut free) = (self.free, self.free, self.free);
         for _ in 0..chain.slots {
@@ -162,7 +163,7 @@ impl Journal {
         self.marked.push_back(Marked { first, last, slots: chain.slots });
     }
 
-    /// The oldest chains, up to position `to`, are about to be published.
+    /// Prepares to publish the oldest chains, up to position `to`.
     pub fn link(&mut self, to: u16) {
         let (old_free, old_used) = (self.free, self.used);
         let mut slots = distance(self.used, to, self.size);

@@ -9,7 +9,7 @@ use super::{INFLIGHT, Inflight, VERSION, fields, word};
 #[derive(Debug)]
 pub struct Journal {
     area: Inflight,
-    /// Heads that are marked, in the order in which they were taken.
+    /// Marked heads, in the order in which they were taken.
     marked: VecDeque<u16>,
     counter: u64,
     /// The head that was used last.
@@ -22,11 +22,12 @@ fn entry(id: u16) -> usize {
 }
 
 impl Journal {
-    /// Begins where the used ring stands at `used`. If somebody else served the queue by the area: the heads that are in
-    /// flight, which are marked already and are to be given back, if the driver can wait for so many.
+    /// Starts with the used ring at `used`. If another process served the queue with this area,
+    /// also returns the heads in flight. They are already marked, and must be given back. There are
+    /// none if they exceed `most`, the number that the driver can wait for.
     pub fn new(area: Inflight, used: u16, most: u16) -> (Self, Option<Vec<u16>>) {
         let found = area.is_to_adopt().then(|| Self::found(&area, used));
-        // More than it waits for: the queue was reset since.
+        // More heads than the driver waits for: the queue was reset since.
         let found = found.map(|f| if f.len() > usize::from(most) { Vec::new() } else { f });
         let counter = found.iter().flatten().last().map_or(0, |(counter, _)| *counter);
         let heads = found.map(|f| f.into_iter().map(|(_, head)| head).collect::<Vec<u16>>());
@@ -44,13 +45,13 @@ impl Journal {
         (this, heads)
     }
 
-    /// The heads that are in flight with their counters, in the order of these.
+    /// The heads in flight with their counters, ordered by counter.
     fn found(area: &Inflight, used: u16) -> Vec<(u64, u16)> {
         let state = |id: u16| area.word(entry(id));
         let mut inflight: Vec<bool> =
             (0..area.size()).map(|id| state(id) & 0xff == INFLIGHT).collect();
         let [_, _, mut last, known] = area.fields(1);
-        // The last batch was published, and its marks are still there.
+        // The last batch was published, but its marks are still there.
         for _ in 0..used.wrapping_sub(known).min(area.size()) {
             let Some(head) = inflight.get_mut(usize::from(last)) else { break };
             *head = false;
@@ -66,7 +67,7 @@ impl Journal {
         self.area.store(1, word([VERSION, self.area.size(), self.last, used]));
     }
 
-    /// The chain of this head was taken.
+    /// Marks the taken chain with this head.
     pub fn take(&mut self, head: u16) {
         self.counter = self.counter.wrapping_add(1);
         self.area.store(entry(head) + 1, self.counter);
@@ -75,7 +76,7 @@ impl Journal {
         self.marked.push_back(head);
     }
 
-    /// The oldest `count` chains are about to be published; the ring stands at `used` until then.
+    /// Prepares to publish the oldest `count` chains; the ring stands at `used` until then.
     pub fn link(&mut self, count: u16, used: u16) {
         for head in self.marked.iter().take(count.into()) {
             self.area.store(entry(*head), INFLIGHT | u64::from(self.last) << 48);
@@ -85,7 +86,7 @@ impl Journal {
         fence(Ordering::Release);
     }
 
-    /// They are published; the ring stands at `used`.
+    /// Removes their marks after they are published; the ring stands at `used`.
     pub fn unmark(&mut self, count: u16, used: u16) {
         fence(Ordering::Release);
         let count = self.marked.len().min(count.into());
