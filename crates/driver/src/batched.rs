@@ -1,17 +1,17 @@
-//! Drivers of either family a batch at a time, for instruments.
+//! Drivers of both families, used a batch at a time by measuring programs.
 
 use crate::Regs;
 use crate::e1000::{E1000Driver, Request};
 use crate::pcnet;
 
-/// What a driver that polls does with a batch.
+/// A driver that polls, as a batch sees it.
 pub trait Batched {
-    /// Hands in `frame` so many times, with one doorbell; false if there is no room for all. An e1000's
-    /// buffers hold it already ([`E1000Driver::place`]).
+    /// Hands in `frame` `count` times, with one doorbell. Returns false if there is no room for
+    /// all. An e1000's buffers already hold the frame ([`E1000Driver::place`]).
     fn send_batch(&mut self, frame: &[u8], count: usize) -> bool;
-    /// Takes back what was sent: how many frames.
+    /// Reclaims sent frames. Returns how many.
     fn reclaim_batch(&mut self) -> usize;
-    /// Takes what was received, and gives the buffers back: how many frames.
+    /// Takes received frames, and gives their buffers back. Returns how many.
     fn receive_batch(&mut self) -> usize;
 }
 

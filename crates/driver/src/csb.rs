@@ -3,13 +3,13 @@
 use abi::csb::{Lane, MAGIC, NONE, Page, QUEUES, V1, V2, Way};
 use shmem::SharedSlice;
 
-/// A block, as its driver has it. Announcing it is the driver's, by its registers.
+/// A block, as its driver uses it. The driver announces it through its own registers.
 #[derive(Clone, Debug)]
 pub struct Block(Page);
 
 impl Block {
-    /// Sets a v1 block up in a page that is all zero; off. `spin`: rounds that the device may look on;
-    /// `msix`: data interrupts have a vector of their own.
+    /// Sets up a v1 block in a zeroed page, with the queues off. `spin` is how many rounds the
+    /// device may poll. With `msix`, data interrupts have a vector of their own.
     #[must_use]
     pub fn one(page: SharedSlice<V1>, spin: u32, msix: bool) -> Self {
         if let Some(block) = page.first() {
@@ -23,7 +23,8 @@ impl Block {
         Self(Page::One(page))
     }
 
-    /// Sets a v2 block up in a page that is all zero, for so many transmit and receive queues; off.
+    /// Sets up a v2 block in a zeroed page, for `send` transmit and `receive` receive queues, which
+    /// are off.
     #[must_use]
     pub fn two(page: SharedSlice<V2>, send: usize, receive: usize, spin_us: u32) -> Self {
         if let Some(block) = page.first() {
@@ -36,8 +37,9 @@ impl Block {
         Self(Page::Two(page))
     }
 
-    /// How many transmit and receive queues the device serves by the block, once it was announced; `None`
-    /// if it did not understand it. A device of v1 says nothing, and serves one each.
+    /// How many transmit and receive queues the device serves with the block, after the
+    /// announcement. `None` if the device did not understand it. A v1 device does not report this,
+    /// and serves one each.
     #[must_use]
     pub fn accepted(&self) -> Option<[usize; 2]> {
         match &self.0 {
@@ -51,7 +53,8 @@ impl Block {
         }
     }
 
-    /// Why the device has stopped, as a number of [`abi::csb::Fault`]; 0 if it runs, or is one of v1.
+    /// The fault that stopped the device, as a number of [`abi::csb::Fault`]. 0 while it runs, and
+    /// for v1 devices.
     #[must_use]
     pub fn fault(&self) -> u32 {
         match &self.0 {
@@ -60,7 +63,7 @@ impl Block {
         }
     }
 
-    /// A queue with a ring of `size` descriptors, whose tail is at 0.
+    /// A queue with a ring of `size` descriptors, and its tail at 0.
     #[must_use]
     pub fn queue(&self, way: Way, queue: usize, size: u32) -> Option<BlockQueue> {
         let lane = self.0.lane(way, queue)?;
@@ -76,11 +79,11 @@ pub struct BlockQueue {
     way: Way,
     queue: usize,
     size: u32,
-    /// The tail that was published last.
+    /// The last published tail.
     tail: u32,
-    /// What the driver's flag was set to last.
+    /// The value that the driver last wrote to its flag.
     wanted: u32,
-    /// The device's arming that was answered last.
+    /// The device's last arming that was answered.
     answered: u32,
 }
 
@@ -90,7 +93,8 @@ impl BlockQueue {
         self.page.lane(self.way, self.queue)
     }
 
-    /// Publishes the tail; true if the doorbell must be rung, by writing its register.
+    /// Publishes the tail. True if the caller must ring the doorbell, by writing the tail's
+    /// register.
     #[inline]
     #[must_use = "a doorbell that is not rung leaves the device asleep"]
     pub fn publish(&mut self, tail: u32) -> bool {
@@ -101,15 +105,15 @@ impl BlockQueue {
         kick
     }
 
-    /// Where the device's head is: descriptors before it are the driver's again.
+    /// The device's head: descriptors before it belong to the driver again.
     #[inline]
     #[must_use]
     pub fn head(&self) -> u32 {
         self.lane().map_or(0, Lane::head)
     }
 
-    /// The driver is about to sleep: it wants an interrupt when the head comes to `at`, or at once
-    /// ([`NONE`]). It is to look once more after this, and may sleep only then.
+    /// Prepares to sleep: asks for an interrupt when the head comes to `at`, or at once ([`NONE`]).
+    /// The driver must then check for work again before it sleeps.
     pub fn sleep(&mut self, at: u32) {
         let mut wanted = self.wanted;
         if let Some(lane) = self.lane() {
@@ -127,14 +131,15 @@ impl BlockQueue {
         self.wanted = wanted;
     }
 
-    /// Goes by the block from now on, or by the registers. The caller writes the tail's register after it.
+    /// Switches the queue to the block, or to the registers. Afterwards, the caller writes the
+    /// tail's register.
     pub fn turn(&self, on: bool) {
         if let Some(lane) = self.lane() {
             lane.turn(on);
         }
     }
 
-    /// The ring begins anew at 0: after a reset, before it is enabled.
+    /// Restarts the ring at 0: after a reset, before it is enabled.
     pub fn restart(&mut self, size: u32) {
         (self.size, self.tail) = (size, 0);
         if let Some(lane) = self.lane() {

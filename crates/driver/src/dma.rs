@@ -1,23 +1,23 @@
-//! Memory that driver and device share, by the addresses that the device has for it.
+//! Memory that driver and device share, with the device's addresses for it.
 
 use alloc::sync::Arc;
 use core::sync::atomic::AtomicU64;
 
 use shmem::{Bytes, Mapping, Shareable, SharedSlice};
 
-/// A piece of a mapping, handed out from its start on; nothing comes back.
+/// A part of a mapping, handed out from its start on. Chunks are never returned.
 #[derive(Clone, Debug)]
 pub struct Dma {
     mapping: Arc<Mapping>,
-    /// Offset in the mapping of what is not handed out yet, and of the end.
+    /// Offset in the mapping of the first free byte, and of the end.
     next: usize,
     end: usize,
-    /// What is to be added to an offset for the device's address, modulo 2^64.
+    /// The difference from an offset to the device's address, modulo 2^64.
     bias: u64,
 }
 
 impl Dma {
-    /// The `len` bytes at `offset` of `mapping`, which the device has at address `device`; `None` if they
+    /// The `len` bytes at `offset` of `mapping`, at address `device` for the device. `None` if they
     /// are not all mapped.
     #[must_use]
     pub fn new(mapping: Arc<Mapping>, offset: usize, len: usize, device: u64) -> Option<Self> {
@@ -26,8 +26,8 @@ impl Dma {
         Some(Self { mapping, next: offset, end: offset + len, bias })
     }
 
-    /// The next `len` bytes, zeroed, whose device address is a multiple of `align` (a power of two);
-    /// `None` if there are not so many left.
+    /// Hands out the next `len` bytes, zeroed, at a device address that is a multiple of `align` (a
+    /// power of two). `None` if too few are left.
     pub fn take(&mut self, len: usize, align: usize) -> Option<Chunk> {
         let device = self.bias.wrapping_add(self.next as u64);
         let skip = device.wrapping_neg() as usize & (align - 1);
@@ -41,7 +41,7 @@ impl Dma {
     }
 }
 
-/// A piece of shared memory that was handed out.
+/// A chunk of shared memory that was handed out.
 #[derive(Clone, Debug)]
 pub struct Chunk {
     mapping: Arc<Mapping>,
@@ -57,14 +57,14 @@ impl Chunk {
         self.device
     }
 
-    /// A window on all of it.
+    /// A view of all of it.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> Bytes<'_> {
         self.mapping.bytes(self.offset, self.len).unwrap_or(Bytes::empty())
     }
 
-    /// The `count` values of `T` at its start; `None` if they are more than it is long, or not aligned.
+    /// The `count` values of `T` at its start; `None` if it is too short or not aligned.
     #[must_use]
     pub fn words<T: Shareable>(&self, count: usize) -> Option<SharedSlice<T>> {
         let fits = count.checked_mul(size_of::<T>())? <= self.len;
@@ -77,7 +77,7 @@ impl Chunk {
 pub struct Slots {
     /// Its descriptors.
     pub words: SharedSlice<[AtomicU64; 2]>,
-    /// The device's address of the first.
+    /// The device's address of the first descriptor.
     pub device: u64,
 }
 
@@ -98,7 +98,7 @@ pub struct Buffers {
 }
 
 impl Buffers {
-    /// `count` buffers of `len` bytes, at distances that spread them over the cache.
+    /// Makes `count` buffers of `len` bytes, spaced so that they spread over the cache.
     pub fn take(dma: &mut Dma, count: u32, len: u32) -> Option<Self> {
         let stride = (len as usize).next_multiple_of(64) + 64;
         let chunk = dma.take(stride * count as usize, 64)?;
@@ -111,13 +111,13 @@ impl Buffers {
         self.len
     }
 
-    /// True if they have no bytes.
+    /// True if the buffers have no bytes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// A window on buffer `i`; on nothing if there is none.
+    /// A view of buffer `i`; an empty one if there is no such buffer.
     #[inline]
     #[must_use]
     pub fn get(&self, i: u32) -> Bytes<'_> {

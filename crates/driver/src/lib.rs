@@ -1,4 +1,5 @@
-//! User-space drivers of NICs: e1000, PCnet, virtio's queues, one-access. They drive models, and cards.
+//! User-space drivers of NICs: e1000, PCnet, virtio's queues, one-access. They drive models and
+//! cards.
 //!
 //! ```text
 //!   driver --> Regs (`card`: VFIO, vfio-user, a model in this process);  Trapping<R> makes each access cost
@@ -6,8 +7,8 @@
 //!     +-----> Dma: memory by addresses as the device has them
 //! ```
 //!
-//! A driver has no clock and no thread of its own, allocates nothing after it was made, and uses nothing of
-//! the standard library that `core` and `alloc` have not.
+//! A driver has no clock and no thread of its own. It allocates nothing after it was made, and
+//! needs only `core` and `alloc`.
 
 #![no_std]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used))]
@@ -29,9 +30,10 @@ pub use trapping::{Trapping, Traps};
 
 /// A device's registers, as its driver reaches them: by direct call, by vfio-user, by VFIO.
 ///
-/// Every access may be a trap: drivers are written to need few.
+/// Every access may be a trap, so drivers are written to need few.
 pub trait Regs {
-    /// A 32-bit read at `at` in base address register `bar`; by I/O where that is one of ports.
+    /// Reads 32 bits at `at` in base address register `bar`; by port I/O where the register has
+    /// ports.
     fn read32(&mut self, bar: usize, at: u64) -> u32;
     /// A 32-bit write.
     fn write32(&mut self, bar: usize, at: u64, value: u32);
@@ -39,16 +41,17 @@ pub trait Regs {
     fn read16(&mut self, bar: usize, at: u64) -> u16;
     /// A 16-bit write.
     fn write16(&mut self, bar: usize, at: u64, value: u16);
-    /// A write to a doorbell: as [`write32`](Self::write32), unless there is a quicker way.
+    /// Writes a doorbell: as [`write32`](Self::write32), unless there is a faster way.
     fn ring32(&mut self, bar: usize, at: u64, value: u32) {
         self.write32(bar, at, value);
     }
-    /// The first base address register behind 0 that is one of ports. The models', as QEMU's, have it at 1;
-    /// cards of an 82540EM, at 2.
+    /// The first base address register after 0 with I/O ports. The models, like QEMU's, have it at
+    /// 1; real 82540EM cards, at 2.
     fn ports(&self) -> usize {
         1
     }
-    /// Waits some microseconds, for what a datasheet says takes time. Models are done at once.
+    /// Waits `micros` microseconds, for an operation that takes time by its datasheet. Models need
+    /// none.
     fn pause(&mut self, micros: u32) {
         let _ = micros;
     }

@@ -29,7 +29,7 @@ mod reg {
     pub const SENT: u64 = 0x24;
 }
 
-/// Why a device is not driven.
+/// Why a device cannot be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
     /// It is another one.
@@ -45,13 +45,14 @@ pub enum DriverError {
 pub struct Driver<R> {
     regs: R,
     area: Chunk,
-    /// Frames that were sent, and that are known to be done; modulo 2^32.
+    /// How many frames were sent, and how many are known to be done; modulo 2^32.
     sent: u32,
     done: u32,
 }
 
 impl<R: Regs> Driver<R> {
-    /// Resets the device and starts it, with interrupts or without; `promiscuous` for frames to any station.
+    /// Resets the device and starts it, with or without interrupts. With `promiscuous`, it receives
+    /// frames for any station.
     ///
     /// # Errors
     /// [`DriverError`].
@@ -86,7 +87,7 @@ impl<R: Regs> Driver<R> {
         self.area.bytes().get(at, len.min(BUFFER as usize)).unwrap_or(Bytes::empty())
     }
 
-    /// Frames that can be sent without asking the device.
+    /// How many frames can be sent without asking the device.
     #[must_use]
     pub fn room(&self) -> u32 {
         FRAMES - self.sent.wrapping_sub(self.done)
@@ -107,11 +108,11 @@ impl<R: Regs> Driver<R> {
         true
     }
 
-    /// Hands frames that came to `visit`, at most `max`; returns how many.
+    /// Shows received frames to `visit`, at most `max`. Returns how many.
     pub fn receive(&mut self, max: usize, mut visit: impl FnMut(Bytes<'_>)) -> usize {
         for count in 0..max {
             match self.regs.read32(0, reg::RECEIVE) {
-                // All ones are what a bus reads where no device answers.
+                // A bus reads as all ones where no device answers.
                 0 | u32::MAX => return count,
                 word => {
                     visit(self.buffer(FRAMES + (word & 0xffff) % FRAMES, (word >> 16) as usize))

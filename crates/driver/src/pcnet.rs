@@ -1,5 +1,5 @@
-//! A user-space driver of the PCnet family: brings the chip up as Linux's pcnet32 does, with descriptors
-//! of software style 2, and counts what it costs.
+//! A user-space driver of the PCnet family. It brings the chip up as Linux's pcnet32 does, with
+//! descriptors of software style 2, and counts its traps.
 
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 
@@ -10,7 +10,7 @@ use shmem::{Bytes, SharedSlice};
 use crate::csb;
 use crate::{Buffers, Chunk, Dma, Regs};
 
-/// Bytes of a buffer, as pcnet32 has them.
+/// Bytes of a buffer, as in pcnet32.
 pub const BUFFER: u32 = 1544;
 /// Bytes of the initialization block and of a descriptor, which are also their alignment.
 const INIT_BLOCK: usize = 28;
@@ -32,7 +32,7 @@ const STOP: u16 = 4;
 const TDMD: u16 = 8;
 const IENA: u16 = 0x40;
 const IDON: u16 = 0x100;
-/// What makes an interrupt of the data path: ERR, MISS to TINT, INTR.
+/// The bits that make an interrupt worth handling: ERR, MISS to TINT, INTR.
 const WORTH_A_LOOK: u16 = 0x8f00;
 /// The lowest quarter of the status block's address.
 const CSBA: u16 = 96;
@@ -51,16 +51,16 @@ const BUS: u64 = 0x16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// Its registers do not behave as a PCnet's after a reset.
+    /// Its registers do not behave like a PCnet's after a reset.
     #[error("There is no PCnet behind these registers: after a reset, CSR0 is {0:#06x}")]
     NotThere(u16),
-    /// It is of another maker or kind.
+    /// Its chip id is of another maker or kind.
     #[error("This is no PCnet: its chip id is {0:#010x}")]
     ChipId(u32),
     /// It did not read the initialization block.
     #[error("The controller does not initialize: CSR0 is {0:#06x}")]
     Init(u16),
-    /// It does not know the shared status block that was asked for.
+    /// It does not support the requested shared status block.
     #[error("The controller does not understand the status block")]
     Block,
     /// There is not enough memory, or not all of it below 4 GiB.
@@ -77,11 +77,11 @@ pub struct Counts {
     pub writes: u64,
     /// Transmit demands.
     pub demands: u64,
-    /// Interrupts that were worth a look.
+    /// Interrupts that were worth handling.
     pub interrupts: u64,
-    /// Transmit demands that the status block made needless.
+    /// Transmit demands that the status block made unnecessary.
     pub left_out: u64,
-    /// Frames that came with an error, and frames that could not be sent.
+    /// Frames received with an error, and frames that could not be sent.
     pub errors: u64,
 }
 
@@ -95,7 +95,7 @@ pub struct Sizes {
 }
 
 impl Default for Sizes {
-    /// Those of pcnet32: 16 and 32.
+    /// The sizes of pcnet32: 16 and 32.
     fn default() -> Self {
         Self { transmit: 4, receive: 5 }
     }
@@ -106,7 +106,7 @@ impl Default for Sizes {
 struct Ring {
     words: SharedSlice<AtomicU32>,
     len: u32,
-    /// The next descriptor to be handed over, and the next to come back; free-running.
+    /// The next descriptor to hand over, and the next to come back; free-running.
     ours: u32,
     back: u32,
     buffers: Buffers,
@@ -120,7 +120,7 @@ impl Ring {
         let chunk = dma.take(DESCRIPTOR * len as usize, DESCRIPTOR)?;
         let words = chunk.words(4 * len as usize)?;
         let buffers = Buffers::take(dma, len, BUFFER)?;
-        // The last buffer lies behind everything else.
+        // The last buffer has the highest address of all.
         u32::try_from(buffers.device(len - 1) + u64::from(BUFFER)).ok()?;
         Some(Self { words, len, ours: 0, back: 0, buffers, device: chunk.device() as u32 })
     }
@@ -133,9 +133,9 @@ impl Ring {
         u32::from_le(self.word(number, 1).load(Ordering::Acquire))
     }
 
-    /// The status of a receive descriptor that came back, with all that it will ever say. QEMU's PCnet gives
-    /// one back before it says how long the frame is, and that it ends there: whoever looks without an
-    /// interrupt may see that. What does not end there says no more when the next one is back, too.
+    /// The complete status of a receive descriptor that came back. QEMU's PCnet gives a descriptor
+    /// back before it writes the frame's length and ENP, so a driver that polls may see it
+    /// incomplete. A status without ENP is final once the next descriptor is back, too.
     fn received(&self, number: u32) -> Option<u32> {
         let status = self.status(number);
         if status & OWN != 0 {
@@ -166,7 +166,7 @@ impl Ring {
     }
 }
 
-/// A shared status block, in a page of the driver's.
+/// A shared status block, in a page of the driver's memory.
 #[derive(Debug)]
 struct Block {
     page: u64,
@@ -188,7 +188,7 @@ impl Block {
     }
 }
 
-/// A driver. Its chip is driven through the I/O window (base address register 0), as pcnet32 does.
+/// A driver that uses the I/O window (base address register 0), as pcnet32 does.
 #[derive(Debug)]
 pub struct Driver<R> {
     regs: R,
@@ -222,7 +222,8 @@ impl<R: Regs> Driver<R> {
         Ok(driver)
     }
 
-    /// Goes by a shared status block from the next [`start`](Self::start) on: for controllers whose
+    /// Uses a shared status block from the next [`start`](Self::start) on. Only for controllers
+    /// whose subsystem id announces one.
     /// subsystem id says that they have one.
     ///
     /// # Errors
@@ -232,7 +233,7 @@ impl<R: Regs> Driver<R> {
         Ok(Self { block: Some(block), ..self })
     }
 
-    /// Shows the controller its status block.
+    /// Announces the status block to the controller.
     fn announce(&mut self) -> Result<(), DriverError> {
         let Some(block) = &mut self.block else { return Ok(()) };
         block.send.restart(self.transmit.len);
@@ -245,7 +246,7 @@ impl<R: Regs> Driver<R> {
         if accepted == Some([1, 1]) { Ok(()) } else { Err(DriverError::Block) }
     }
 
-    /// From now on queues go by the block; the first frame received is worth an interrupt.
+    /// Switches the queues to the block. The first received frame is worth an interrupt.
     fn turn_on(&mut self) {
         let Some(block) = &mut self.block else { return };
         block.send.turn(true);
@@ -254,8 +255,8 @@ impl<R: Regs> Driver<R> {
         self.set_csr(0, IENA | TDMD);
     }
 
-    /// Before it sleeps for want of frames: asks for an interrupt. True if there are frames already;
-    /// then nothing is asked for. Without a status block, interrupts come anyway.
+    /// Prepares to sleep without frames: asks for an interrupt. Returns true if there are frames
+    /// already; then it asks for nothing. Without a status block, interrupts come anyway.
     pub fn wait_for_frames(&mut self) -> bool {
         if let Some(block) = &mut self.block {
             block.receive.sleep(NONE);
@@ -267,8 +268,9 @@ impl<R: Regs> Driver<R> {
         frames
     }
 
-    /// Before it sleeps for want of room: asks for an interrupt when something was sent. True if there
-    /// is room already; then nothing is asked for. Without a status block, interrupts come anyway.
+    /// Prepares to sleep without room: asks for an interrupt when something was sent. Returns true
+    /// if there is room already; then it asks for nothing. Without a status block, interrupts come
+    /// anyway.
     pub fn wait_for_room(&mut self) -> bool {
         if let Some(block) = &mut self.block {
             block.send.sleep(NONE);
@@ -359,7 +361,7 @@ impl<R: Regs> Driver<R> {
         self.read(RESET);
     }
 
-    /// Brings the chip up with empty rings, and has it interrupt if `interrupts`.
+    /// Brings the chip up with empty rings, and with or without interrupts.
     ///
     /// # Errors
     /// [`DriverError::Init`] when it does not read its initialization block.
@@ -400,10 +402,10 @@ impl<R: Regs> Driver<R> {
         self.init_block.bytes().copy_in(&block);
     }
 
-    /// Hands empty buffers over, as many as there are.
+    /// Hands over empty buffers, as many as there are.
     fn refill(&mut self) {
         let ring = &mut self.receive;
-        // With a status block, one stays back: positions must not be ambiguous.
+        // With a status block, one descriptor stays unused: positions must not be ambiguous.
         let spare = u32::from(self.block.is_some());
         while ring.room() > spare {
             ring.give(ring.ours, BUFFER, OWN);
@@ -411,8 +413,9 @@ impl<R: Regs> Driver<R> {
         }
     }
 
-    /// Puts a frame into the transmit ring, in pieces of at most `piece` bytes; false without room, or
-    /// for a frame that is too long. It is not sent before a [demand](Self::demand), or the chip's poll.
+    /// Queues a frame, in pieces of at most `piece` bytes. Returns false without room, or for a
+    /// frame that is too long. The frame leaves at the next [demand](Self::demand), or when the
+    /// chip polls.
     pub fn send(&mut self, frame: &[u8], piece: usize) -> bool {
         let pieces = frame.chunks(piece.clamp(1, BUFFER as usize));
         let (count, ring) = (pieces.len() as u32, &mut self.transmit);
@@ -420,7 +423,7 @@ impl<R: Regs> Driver<R> {
         if count == 0 || count + spare > ring.room() {
             return false;
         }
-        // The first is handed over last.
+        // The first piece is handed over last.
         for (place, piece) in pieces.enumerate().rev() {
             let number = ring.ours.wrapping_add(place as u32);
             ring.buffer(number).copy_in(piece);
@@ -432,8 +435,8 @@ impl<R: Regs> Driver<R> {
         true
     }
 
-    /// Has the chip look at the transmit ring: two traps, unless the status block says that it looks by
-    /// itself.
+    /// Makes the chip look at the transmit ring: two traps, unless the status block says that it
+    /// polls.
     pub fn demand(&mut self) {
         let tail = self.transmit.ours & (self.transmit.len - 1);
         if let Some(block) = &mut self.block {
@@ -448,7 +451,7 @@ impl<R: Regs> Driver<R> {
         self.set_csr(0, IENA | TDMD);
     }
 
-    /// Takes back descriptors that were sent; returns how many.
+    /// Reclaims sent descriptors. Returns how many.
     pub fn reap(&mut self) -> u32 {
         let ring = &mut self.transmit;
         let before = ring.back;
@@ -463,13 +466,13 @@ impl<R: Regs> Driver<R> {
         ring.back.wrapping_sub(before)
     }
 
-    /// Descriptors that the transmit ring has room for.
+    /// How many descriptors of the transmit ring are free.
     pub fn room(&self) -> u32 {
         self.transmit.room().saturating_sub(u32::from(self.block.is_some()))
     }
 
-    /// Shows received frames to `visit`, at most `most`, without their check sequences, and hands their
-    /// buffers over again; returns how many there were.
+    /// Shows received frames to `visit`, at most `most`, without their check sequences. Hands their
+    /// buffers over again. Returns how many frames there were.
     pub fn receive(&mut self, most: usize, mut visit: impl FnMut(Bytes<'_>)) -> usize {
         let mut seen = 0;
         while seen < most {
@@ -489,8 +492,8 @@ impl<R: Regs> Driver<R> {
         seen
     }
 
-    /// As pcnet32's interrupt routine begins: takes causes, and masks all of them until
-    /// [`unmask`](Self::unmask). False if there was nothing.
+    /// Does what pcnet32's interrupt routine does first: takes the causes, and masks all of them
+    /// until [`unmask`](Self::unmask). False if there were none.
     pub fn acknowledge(&mut self) -> bool {
         let status = self.csr(0);
         if status & WORTH_A_LOOK == 0 {

@@ -1,4 +1,4 @@
-//! Accesses that cost what a trap costs.
+//! Register accesses that cost as much as a trap.
 
 use super::Regs;
 
@@ -31,8 +31,8 @@ impl Traps {
     }
 }
 
-/// Registers whose every access costs some time more, as one that leaves a virtual machine does. `clock`
-/// gives nanoseconds.
+/// Registers with a fixed delay for every access, like accesses that leave a virtual machine.
+/// `clock` gives nanoseconds.
 #[derive(Debug)]
 pub struct Trapping<R, C> {
     regs: R,
@@ -42,7 +42,7 @@ pub struct Trapping<R, C> {
 }
 
 impl<R, C: FnMut() -> u64> Trapping<R, C> {
-    /// Accesses to `regs` that take `cost` nanoseconds more; 0 only counts.
+    /// Delays accesses to `regs` by `cost` nanoseconds; 0 only counts them.
     pub fn new(regs: R, cost: u64, clock: C) -> Self {
         Self { regs, clock, cost, traps: Traps::default() }
     }

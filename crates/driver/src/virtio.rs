@@ -1,4 +1,5 @@
-//! The driver's side of a queue: for tests, benchmarks and fuzzing, over the same memory as the device.
+//! The driver's side of a queue, for tests, benchmarks and fuzzing. It uses the same memory as the
+//! device.
 //!
 //! ```text
 //!   add, add, publish --> the device --> used, used
@@ -33,18 +34,18 @@ pub struct Driver {
     size: u16,
     descriptors: SharedSlice<Descriptor>,
     ring: Kind,
-    /// Descriptors, or in packed queues numbers, that are free.
+    /// Free descriptors; in packed queues, free numbers.
     free: VecDeque<u16>,
-    /// By number: what a chain takes.
+    /// By number: the descriptors of a chain.
     chains: Vec<Vec<u16>>,
     /// Slots of the ring that are free.
     room: u16,
-    /// Where the next chain goes, and where the next used one is expected.
+    /// The position of the next chain, and of the next used one.
     next: u16,
     used: u16,
     /// Position that was published last.
     published: u16,
-    /// The first descriptor that was not published, which is stored last.
+    /// The first descriptor that was not published; it is stored last.
     first: Option<(u16, Word)>,
 }
 
@@ -64,7 +65,7 @@ enum Kind {
     },
 }
 
-/// Bytes that a queue of `size` entries takes, laid out from a 64-byte boundary on.
+/// Bytes of a queue with `size` entries, from a 64-byte boundary on.
 #[must_use]
 pub fn queue_bytes(size: u16) -> u64 {
     let size = u64::from(size);
@@ -73,7 +74,7 @@ pub fn queue_bytes(size: u16) -> u64 {
         + (6 + 8 * size).next_multiple_of(64)
 }
 
-/// A queue's parts one after the other, from `at` on, which is a multiple of 64.
+/// A queue's parts one after the other, from `at` on, a multiple of 64.
 #[must_use]
 pub fn layout_at(at: u64, size: u16) -> QueueLayout {
     let driver = at + (16 * u64::from(size)).next_multiple_of(64);
@@ -82,7 +83,7 @@ pub fn layout_at(at: u64, size: u16) -> QueueLayout {
 }
 
 impl Driver {
-    /// A queue in its first state; `None` if it does not lie in memory.
+    /// A new queue; `None` if it does not lie in memory.
     #[must_use]
     pub fn new(memory: &Arc<GuestMemory>, layout: QueueLayout, features: Features) -> Option<Self> {
         let size = usize::from(layout.size);
@@ -120,7 +121,7 @@ impl Driver {
         })
     }
 
-    /// Chains of one buffer that still fit.
+    /// How many chains of one buffer still fit.
     #[must_use]
     pub fn room(&self) -> u16 {
         self.room.min(self.free.len() as u16)
@@ -132,8 +133,8 @@ impl Driver {
         self.free.front().copied().filter(|_| self.room > 0)
     }
 
-    /// Makes a chain of `buffers`, in descriptors of the ring or, with the address of a place for it, in
-    /// an indirect table. Returns its number; `None` without room.
+    /// Makes a chain of `buffers`: in descriptors of the ring, or in an indirect table at `table`.
+    /// Returns its number; `None` without room.
     pub fn add(&mut self, buffers: &[Buffer], table: Option<u64>) -> Option<u16> {
         let Some(table) = table else { return self.add_direct(buffers, 0) };
         for (i, buffer) in buffers.iter().enumerate() {
@@ -147,7 +148,8 @@ impl Driver {
         self.add_direct(&[Buffer { at: table, len, writable: false }], flags::INDIRECT)
     }
 
-    /// A descriptor's word: in split queues with the next descriptor, in packed ones with its number.
+    /// A descriptor's word: with the next descriptor in split queues, with its number in packed
+    /// ones.
     fn word(&self, buffer: &Buffer, id: u16, next: Option<u16>, more: u16) -> Word {
         let write = if buffer.writable { flags::WRITE } else { 0 };
         let goes_on = if next.is_some() { flags::NEXT } else { 0 };
@@ -211,7 +213,7 @@ impl Driver {
         Some(id)
     }
 
-    /// Makes what was added available; true if the device wants a kick.
+    /// Makes the added chains available. True if the device wants a kick.
     pub fn publish(&mut self) -> bool {
         let old = core::mem::replace(&mut self.published, self.next);
         match &self.ring {
@@ -282,7 +284,7 @@ impl Driver {
         }
     }
 
-    /// Asks for an interrupt when the next chain is used, or for none.
+    /// Asks for an interrupt at the next used chain, or for none.
     pub fn want_interrupts(&mut self, wanted: bool) {
         let by_event = self.features.contains(Features::EVENT_IDX);
         match &self.ring {

@@ -6,9 +6,9 @@
 //!   interrupt(vectors) --> look --> rearm
 //! ```
 //!
-//! Bring-up is that of the manuals (8254x: chapter 14; 82574: section 4.6), in the order of stock drivers.
-//! A driver that does without most traps differs from a stock one in few places: how a tail is
-//! published (`flush_tail`), and what it does before it sleeps.
+//! Bring-up follows the manuals (8254x: chapter 14; 82574: section 4.6), in the order of stock
+//! drivers. A driver that avoids most traps differs from a stock one in two places: how it
+//! publishes a tail (`flush_tail`), and what it does before it sleeps.
 
 mod receive;
 pub mod regs;
@@ -30,84 +30,85 @@ use crate::{Chunk, Regs};
 use abi::csb::{NONE, Version, Way};
 pub use abi::e1000::Chip;
 
-/// How the NIC hears of new descriptors.
+/// How the driver tells the NIC about new descriptors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Doorbells {
-    /// By its tail registers, at each flush.
+    /// Through the tail registers, at each flush.
     #[default]
     Each,
-    /// By its tail registers; but while an interrupt is expected, sending waits for that (send combining).
-    /// Needs interrupts.
+    /// Through the tail registers, but while an interrupt is expected, new frames wait for it (send
+    /// combining). Needs interrupts.
     Combined,
     /// By a shared status block.
     Block(Version),
 }
 
-/// How the driver hears of what is done.
+/// How the driver learns of completed work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interrupts {
     /// It looks.
     #[default]
     None,
-    /// By the pin (or one message): causes are read, and cleared, by ICR.
+    /// Through the pin (or one message). The driver reads and clears the causes in ICR.
     Pin,
-    /// By a vector each for receive (0), transmit (1) and the rest (2), which clear their own causes. The
-    /// 82574L's.
+    /// Through one vector each for receive (0), transmit (1) and the rest (2), which clear their
+    /// own causes. 82574L only.
     Msix,
 }
 
-/// Delays of interrupts, in the units of their registers; 0 for none.
+/// Interrupt delays, in the units of their registers; 0 for none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moderation {
-    /// Between two interrupts, in 256 ns (ITR, EITR).
+    /// Least time between two interrupts, in 256 ns (ITR, EITR).
     pub interval: u16,
-    /// After the last frame received, in 1.024 us (RDTR).
+    /// Delay after the last received frame, in 1.024 us (RDTR).
     pub receive: u16,
     /// After the first (RADV).
     pub receive_most: u16,
-    /// After the last frame sent (TIDV).
+    /// Delay after the last sent frame (TIDV).
     pub transmit: u16,
     /// After the first (TADV).
     pub transmit_most: u16,
 }
 
-/// What a driver is to do.
+/// How a driver is configured.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Which NIC.
     pub chip: Chip,
-    /// Descriptors to send with: a multiple of 8.
+    /// Transmit descriptors: a multiple of 8.
     pub transmit: u32,
-    /// Descriptors to receive with: a multiple of 8.
+    /// Receive descriptors: a multiple of 8.
     pub receive: u32,
     /// Bytes of a buffer: 256, 512, 1024, 2048, 4096, 8192 or 16384.
     pub buffer: u32,
-    /// Frames above 1,522 bytes are received, too.
+    /// True to receive frames above 1,522 bytes, too.
     pub long_frames: bool,
-    /// All frames are received, whatever their address.
+    /// True to receive all frames, whatever their address.
     pub promiscuous: bool,
-    /// VLAN tags are taken off and put in.
+    /// True to strip and insert VLAN tags.
     pub vlan: bool,
-    /// Checksums of received frames are looked at.
+    /// True to check checksums of received frames.
     pub checksum: bool,
-    /// 82574L: descriptors to receive with have the extended form.
+    /// 82574L: true to give receive descriptors the extended form.
     pub extended: bool,
-    /// How the NIC hears of new descriptors.
+    /// How the driver tells the NIC about new descriptors.
     pub doorbells: Doorbells,
-    /// How the driver hears of what is done.
+    /// How the driver learns of completed work.
     pub interrupts: Interrupts,
     /// Delays.
     pub moderation: Moderation,
-    /// Buffers that are given back before the NIC is told.
+    /// How many buffers to give back before the driver tells the NIC.
     pub refill: u32,
-    /// Microseconds that the NIC should look on before it sleeps; with a status block.
+    /// With a status block: how long, in microseconds, the NIC should poll before it sleeps.
     pub spin_us: u32,
-    /// After writes that must not be late, a register is read, as stock drivers do.
+    /// True to read a register after writes that must not be late, as stock drivers do.
     pub flush_writes: bool,
 }
 
 impl Config {
-    /// As a stock driver has it: rings of 256, interrupts by what the NIC has best, refills of 16.
+    /// The configuration of a stock driver: rings of 256, the NIC's best kind of interrupt, refills
+    /// of 16.
     #[must_use]
     pub fn stock(chip: Chip) -> Self {
         let is_574 = chip == Chip::L82574;
@@ -136,7 +137,7 @@ impl Config {
 pub struct Counts {
     /// Frames handed to the NIC.
     pub sent: u64,
-    /// Frames that it is done with.
+    /// Frames that completed.
     pub done: u64,
     /// Frames received.
     pub received: u64,
@@ -148,7 +149,7 @@ pub struct Counts {
     pub send_doorbells: u64,
     /// Doorbells rung because of buffers.
     pub receive_doorbells: u64,
-    /// Doorbells that were not needed, or waited.
+    /// Doorbells that were unnecessary, or deferred.
     pub left_out: u64,
     /// Interrupts.
     pub interrupts: u64,
@@ -157,12 +158,12 @@ pub struct Counts {
 /// Sending that waits for an interrupt (send combining).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Combining {
-    /// No interrupt is expected: doorbells are rung.
+    /// No interrupt is expected: the driver rings doorbells.
     #[default]
     Idle,
     /// One is.
     Expected,
-    /// One is, and there is more to send when it comes.
+    /// An interrupt is expected, and there is more to send when it comes.
     Deferred,
 }
 
@@ -207,7 +208,7 @@ impl<R: Regs> E1000Driver<R> {
         self.regs.ring32(0, at, value);
     }
 
-    /// Waits until writes before have arrived, if the driver is one that does.
+    /// Waits until earlier writes have arrived, if the configuration asks for that.
     fn flush_writes(&mut self) {
         if self.config.flush_writes {
             self.get(regs::STATUS);
@@ -222,7 +223,7 @@ impl<R: Regs> E1000Driver<R> {
         self.mac
     }
 
-    /// What it has done so far.
+    /// The driver's counts so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counts
@@ -233,13 +234,13 @@ impl<R: Regs> E1000Driver<R> {
         &mut self.regs
     }
 
-    /// The status block's fault; 0 without one, or without a block. See [`csb::Fault`].
+    /// The status block's fault; 0 if there is no fault or no block. See [`csb::Fault`].
     #[must_use]
     pub fn block_fault(&self) -> u32 {
         self.shared.as_ref().map_or(0, |shared| shared.block.fault())
     }
 
-    /// True if it is a status block by which the queues go.
+    /// True if the queues use a status block.
     #[must_use]
     pub fn uses_block(&self) -> bool {
         self.shared.is_some()
@@ -247,22 +248,23 @@ impl<R: Regs> E1000Driver<R> {
 
     // --- sending ---
 
-    /// Descriptors that are free. A frame takes one for each buffer that it fills, and sometimes one more
-    /// for its request.
+    /// How many descriptors are free. A frame takes one for each buffer that it fills, and
+    /// sometimes one more for its request.
     #[inline]
     #[must_use]
     pub fn room(&self) -> u32 {
         self.transmit.room()
     }
 
-    /// Descriptors of the ring to send with, each with a buffer: all of them can be [placed](Self::place)
-    /// into while nothing is sent.
+    /// How many transmit descriptors the ring has. Each has a buffer, and all can be
+    /// [placed](Self::place) into while nothing is sent.
     #[must_use]
     pub fn places(&self) -> u32 {
         self.transmit.size
     }
 
-    /// Hands a frame in, as a copy; false without room. The NIC is not told before [`flush`](Self::flush).
+    /// Queues a copy of a frame; false without room. The NIC learns of it at the next
+    /// [`flush`](Self::flush).
     #[inline]
     pub fn send(&mut self, frame: &[u8], request: &Request) -> bool {
         let Ok(len) = u32::try_from(frame.len()) else { return false };
@@ -271,8 +273,8 @@ impl<R: Regs> E1000Driver<R> {
         sent
     }
 
-    /// As [`send`](Self::send), a frame of `len` bytes that lies in the buffers of the next descriptors
-    /// already: from earlier, or written to [`place`](Self::place).
+    /// As [`send`](Self::send), for a frame of `len` bytes that is already in the buffers of the
+    /// next descriptors: from earlier, or written to [`place`](Self::place).
     #[inline]
     pub fn send_placed(&mut self, len: u32, request: &Request) -> bool {
         let sent = self.transmit.add_copied(None, len, request);
@@ -280,22 +282,22 @@ impl<R: Regs> E1000Driver<R> {
         sent
     }
 
-    /// The buffer of the next descriptor, `ahead` descriptors further on.
+    /// The buffer of the descriptor `ahead` places after the next one.
     #[inline]
     #[must_use]
     pub fn place(&self, ahead: u32) -> shmem::Bytes<'_> {
         self.transmit.place(ahead)
     }
 
-    /// As [`send`](Self::send), a frame that lies in memory of the caller's: pieces by device address. They
-    /// are the NIC's until the frame is [reclaimed](Self::reclaim).
+    /// As [`send`](Self::send), for a frame in the caller's memory, in pieces by device address.
+    /// The NIC owns them until the frame is [reclaimed](Self::reclaim).
     pub fn send_pieces(&mut self, pieces: &[(u64, u32)], request: &Request) -> bool {
         let sent = self.transmit.add_pieces(pieces, request);
         self.counts.sent += u64::from(sent);
         sent
     }
 
-    /// Makes what was handed in the NIC's, by a doorbell if it must be.
+    /// Hands the queued frames to the NIC, with a doorbell if it needs one.
     #[inline]
     pub fn flush(&mut self) {
         if !self.transmit.unpublished() {
@@ -328,7 +330,7 @@ impl<R: Regs> E1000Driver<R> {
         }
     }
 
-    /// Takes back frames that are sent; returns how many, oldest first.
+    /// Reclaims sent frames. Returns how many, oldest first.
     #[inline]
     pub fn reclaim(&mut self) -> usize {
         let done = match &self.shared {
@@ -339,9 +341,9 @@ impl<R: Regs> E1000Driver<R> {
         done
     }
 
-    /// Before it sleeps for want of room, with all that was handed in flushed: asks for an interrupt when
-    /// half the ring is done, or for many descriptors, when anything is. True if there is room already; then
-    /// nothing is asked for. Without a status block, interrupts come anyway.
+    /// Prepares to sleep without room, after all frames were flushed. Asks for an interrupt when
+    /// half the ring is done, or, for many descriptors, when anything is. Returns true if there is
+    /// room already; then it asks for nothing. Without a status block, interrupts come anyway.
     pub fn wait_for_room(&mut self, descriptors: u32) -> bool {
         let (oldest, size) = (self.transmit.oldest, self.transmit.size);
         if let Some(shared) = &mut self.shared {
@@ -360,7 +362,7 @@ impl<R: Regs> E1000Driver<R> {
         room
     }
 
-    /// Sending did what it could by an interrupt: what waited for that goes out.
+    /// Ends a wait for an interrupt (send combining): deferred frames go out.
     fn combined(&mut self) {
         self.combining = match self.combining {
             Combining::Deferred => {
@@ -373,8 +375,8 @@ impl<R: Regs> E1000Driver<R> {
 
     // --- receiving ---
 
-    /// Shows up to `budget` received frames to `visit`, and gives their buffers back: the NIC is told once
-    /// for [`Config::refill`] of them. Returns how many there were.
+    /// Shows up to `budget` received frames to `visit`, and gives their buffers back. Tells the NIC
+    /// once for [`Config::refill`] buffers. Returns how many frames there were.
     #[inline]
     pub fn receive(&mut self, budget: usize, visit: impl FnMut(Received<'_>)) -> usize {
         let frames = self.receive.poll(budget, visit);
@@ -401,8 +403,8 @@ impl<R: Regs> E1000Driver<R> {
         }
     }
 
-    /// Before it sleeps for want of frames: asks for an interrupt. True if there are frames already; then
-    /// nothing is asked for. Without a status block, interrupts come anyway.
+    /// Prepares to sleep without frames: asks for an interrupt. Returns true if there are frames
+    /// already; then it asks for nothing. Without a status block, interrupts come anyway.
     pub fn wait_for_frames(&mut self) -> bool {
         if let Some(shared) = &mut self.shared {
             shared.receive.sleep(NONE);
@@ -416,9 +418,9 @@ impl<R: Regs> E1000Driver<R> {
 
     // --- interrupts ---
 
-    /// An interrupt has come by `vectors`, a bit each (bit 0 alone, by the pin). Returns the causes, as ICR
-    /// has them; 0 if it was somebody else's. What is masked by this is unmasked by
-    /// [`rearm`](Self::rearm).
+    /// Handles an interrupt on `vectors`, a bit each (for the pin, bit 0 alone). Returns the
+    /// causes, in ICR's format; 0 if another device interrupted. [`rearm`](Self::rearm) unmasks
+    /// what it masks.
     pub fn interrupt(&mut self, vectors: u32) -> u32 {
         self.counts.interrupts += 1;
         let causes = match self.config.interrupts {
@@ -442,14 +444,14 @@ impl<R: Regs> E1000Driver<R> {
         causes
     }
 
-    /// What vectors say, without a read for those of data.
+    /// The causes that vectors stand for. Data vectors need no register read.
     fn message_causes(&mut self, vectors: u32) -> u32 {
         let flag = |vector: u32, cause: u32| if vectors >> vector & 1 != 0 { cause } else { 0 };
         let data = flag(0, cause::RXQ0) | flag(1, cause::TXQ0);
         if vectors >> 2 & 1 != 0 { data | self.get(regs::ICR) } else { data }
     }
 
-    /// Work is done: interrupts may come again. With a status block nothing was masked.
+    /// Allows interrupts again after the work is done. With a status block, nothing was masked.
     pub fn rearm(&mut self) {
         if self.shared.is_some() {
             return;
@@ -464,7 +466,7 @@ impl<R: Regs> E1000Driver<R> {
         }
     }
 
-    /// The causes that it wants to hear of.
+    /// The causes that the driver enables.
     fn causes(&self) -> u32 {
         let link = cause::LSC;
         match self.config.interrupts {
@@ -482,7 +484,7 @@ impl<R: Regs> E1000Driver<R> {
     }
 }
 
-/// Sets a block up anew in a page that no device looks at.
+/// Sets up a new block in a page that no device uses.
 fn share(page: Chunk, config: &Config, version: Version) -> Option<Shared> {
     page.bytes().fill(0);
     let block = match version {

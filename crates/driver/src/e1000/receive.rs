@@ -1,4 +1,4 @@
-//! The receive ring: buffers out, frames in.
+//! The receive ring: empty buffers go out, frames come in.
 
 use alloc::vec::Vec;
 use core::sync::atomic::Ordering;
@@ -8,28 +8,29 @@ use shmem::Bytes;
 use super::regs::rx;
 use crate::{Buffers, Dma, Slots};
 
-/// Most descriptors that a frame may take: 16 KiB in buffers of 256 bytes, and the frame check sequence.
+/// Most descriptors of a frame: 16 KiB in buffers of 256 bytes, and the frame check sequence.
 const MAX_PIECES: usize = 65;
 /// Bytes of the frame check sequence.
 const FCS: usize = 4;
 
-/// What the NIC says of a frame's checksums.
+/// The NIC's report on a frame's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// The IPv4 header's was looked at and is good, or [`errors`](Received::errors) says otherwise.
+    /// The NIC checked the IPv4 header's checksum. It is good unless [`errors`](Received::errors)
+    /// says otherwise.
     pub ip: bool,
     /// TCP's or UDP's, likewise.
     pub transport: bool,
 }
 
-/// A frame that was received. Its buffers are the device's again after it was looked at.
+/// A received frame. The device owns its buffers again after the visit.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// Where it lies, in order.
     pub pieces: &'a [Bytes<'a>],
     /// Its bytes, without the frame check sequence.
     pub len: usize,
-    /// The VLAN tag that was taken off it.
+    /// The VLAN tag that was stripped from it.
     pub vlan: Option<u16>,
     /// What was looked at.
     pub checked: Checked,
@@ -38,7 +39,7 @@ pub struct Received<'a> {
 }
 
 impl Received<'_> {
-    /// The frame in one vector: for tests.
+    /// The frame in one vector, for tests.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
         self.pieces.iter().flat_map(|piece| piece.to_vec()).collect()
@@ -60,13 +61,13 @@ pub(super) struct Receive {
     pub ring: Slots,
     pub buffers: Buffers,
     pub size: u32,
-    /// The next descriptor to be written back.
+    /// The next descriptor that the device will write back.
     pub next: u32,
-    /// Where the device was told that buffers end.
+    /// The tail that the device was last told.
     pub published: u32,
     /// Descriptors have the extended form.
     extended: bool,
-    /// The device leaves the frame check sequence in.
+    /// True if the device keeps the frame check sequence.
     with_fcs: bool,
 }
 
@@ -82,13 +83,13 @@ impl Receive {
         Some(Self { ring, buffers, size, next: 0, published: 0, extended, with_fcs })
     }
 
-    /// Fills the ring anew: the device was reset.
+    /// Refills the ring after a reset of the device.
     pub fn restart(&mut self) {
         (self.next, self.published) = (0, 0);
         (0..self.size).for_each(|i| self.give(i));
     }
 
-    /// Writes descriptor `i`, with its buffer.
+    /// Writes descriptor `i`, with its buffer's address.
     #[inline]
     fn give(&self, i: u32) {
         if let Some([first, second]) = self.ring.words.get(i as usize) {
@@ -97,13 +98,13 @@ impl Receive {
         }
     }
 
-    /// Where buffers end: all that were given, but one.
+    /// The tail: the end of the buffers, less the one that stays back.
     #[inline]
     pub fn tail(&self) -> u32 {
         if self.next == 0 { self.size - 1 } else { self.next - 1 }
     }
 
-    /// Buffers that the device was not told of yet.
+    /// How many buffers the device was not told of yet.
     #[inline]
     pub fn unpublished(&self) -> u32 {
         let tail = self.tail();
@@ -114,7 +115,7 @@ impl Receive {
         }
     }
 
-    /// What descriptor `i` says, if it was written back.
+    /// What descriptor `i` reports, if it was written back.
     #[inline]
     fn done(&self, i: u32) -> Option<Done> {
         let [_, second] = self.ring.words.get(i as usize)?;
@@ -135,7 +136,7 @@ impl Receive {
         (status & rx::DD != 0).then_some(Done { status, errors, len: len.into(), vlan })
     }
 
-    /// True if a descriptor was written back.
+    /// True if the next descriptor was written back.
     #[inline]
     pub fn has_frames(&self) -> bool {
         self.done(self.next).is_some()
@@ -170,7 +171,7 @@ impl Receive {
         Received { pieces, len, vlan, checked, errors: done.errors }
     }
 
-    /// A frame in several buffers; false if it is not all there yet.
+    /// Shows a frame in several buffers. False if it is not complete yet.
     #[cold]
     fn poll_long(&mut self, visit: &mut impl FnMut(Received<'_>)) -> bool {
         let mut pieces = [Bytes::empty(); MAX_PIECES];

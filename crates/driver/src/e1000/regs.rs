@@ -1,6 +1,6 @@
-//! Offsets and bits that drivers use, from the manuals and not from the model: *PCI/PCI-X Family of Gigabit
-//! Ethernet Controllers Software Developer's Manual*, chapter 13; *82574 GbE Controller Family Datasheet*,
-//! chapter 10.
+//! Offsets and bits that drivers use. They are taken from the manuals, independently of the model:
+//! *PCI/PCI-X Family of Gigabit Ethernet Controllers Software Developer's Manual*, chapter 13;
+//! *82574 GbE Controller Family Datasheet*, chapter 10.
 #![allow(missing_docs, reason = "names of the manuals")]
 
 pub const CTRL: u64 = 0x0000;

@@ -12,20 +12,20 @@ use crate::{Dma, Regs};
 use abi::csb::{CSBAH, CSBAL, NONE, PAGE};
 use abi::e1000::Chip;
 
-/// Times that a driver asks whether a NIC is done.
+/// How many times a driver polls a NIC for completion.
 const TRIES: usize = 1000;
 /// The sum of the EEPROM's first 64 words.
 const EEPROM_SUM: u16 = 0xbaba;
 /// The PHY's address on the management bus.
 const PHY: u32 = 1;
-/// The 82540EM's I/O ports: where the register's offset, and its content go.
+/// The 82540EM's I/O ports: one for the register's offset, one for its content.
 const IO: (u64, u64) = (0, 4);
 
 /// Why a NIC was not brought up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
-    /// A ring's size is out of range, or a buffer's.
+    /// The size of a ring or buffer is out of range.
     #[error(
         "Rings have 8 to 4096 descriptors, a multiple of 8; buffers 256 << n bytes, up to 16384"
     )]
@@ -33,7 +33,7 @@ pub enum SetupError {
     /// There is not enough memory for rings and buffers.
     #[error("The device's memory is too small for the rings and buffers that were asked for")]
     Memory,
-    /// It does not come out of its reset.
+    /// It does not complete its reset.
     #[error("The NIC does not come out of its reset")]
     Reset,
     /// The EEPROM does not answer.
@@ -45,14 +45,14 @@ pub enum SetupError {
     /// The PHY does not answer.
     #[error("The NIC's PHY does not answer")]
     Phy,
-    /// It does not know the status block that was asked for.
+    /// It does not support the requested status block.
     #[error("The NIC does not understand the status block")]
     Block,
 }
 
 impl<R: Regs> E1000Driver<R> {
-    /// Brings a NIC up, with rings and buffers in `dma`. Its function is to be enabled on PCI, bus master
-    /// and all.
+    /// Brings a NIC up, with rings and buffers in `dma`. Its PCI function must be enabled, with bus
+    /// mastering.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -90,7 +90,7 @@ impl<R: Regs> E1000Driver<R> {
         Ok(driver)
     }
 
-    /// Reset and what does not change until the next.
+    /// Resets the NIC, and sets what stays until the next reset.
     fn probe(&mut self) -> Result<(), SetupError> {
         self.reset()?;
         let sum =
@@ -103,7 +103,7 @@ impl<R: Regs> E1000Driver<R> {
             bytes.copy_from_slice(&self.read_eeprom(word)?.to_le_bytes());
         }
         self.mac = Mac::new(address);
-        // OUI in the first of two words.
+        // The first of the two identifier words holds the upper OUI bits.
         match self.read_phy(2)? {
             0 | 0xffff => Err(SetupError::Phy),
             _ => Ok(()),
@@ -119,7 +119,7 @@ impl<R: Regs> E1000Driver<R> {
         self.regs.pause(10_000);
         let control = self.get(regs::CTRL) | ctrl::RST;
         match self.config.chip {
-            // An access to memory cannot be acknowledged while it resets: by I/O.
+            // The chip cannot acknowledge a memory access during its reset, so the driver uses I/O.
             Chip::Em82540 => {
                 let (bar, (address, data)) = (self.regs.ports(), IO);
                 self.counts.writes += 2;
@@ -134,7 +134,7 @@ impl<R: Regs> E1000Driver<R> {
             && (self.config.chip == Chip::Em82540
                 || self.until(|driver| driver.get(regs::EECD) & eecd::AUTO_RD != 0));
         if self.config.chip == Chip::Em82540 {
-            // Address resolution is not the NIC's.
+            // The NIC must not answer ARP itself.
             let manage = self.get(regs::MANC) & !(1 << 13);
             self.set(regs::MANC, manage);
         }
@@ -219,7 +219,7 @@ impl<R: Regs> E1000Driver<R> {
 
     // --- rings ---
 
-    /// Brings it up again, as after a reset: what was sent and not done is lost, received frames too.
+    /// Brings it up again, as after a reset. Unfinished frames are lost, and so are received ones.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -274,12 +274,12 @@ impl<R: Regs> E1000Driver<R> {
         self.set(regs::TDBAL, at as u32);
         self.set(regs::TDT, 0);
         self.set(regs::TDH, 0);
-        // For copper, back to back, as the manuals recommend.
+        // Back-to-back gaps for copper, as the manuals recommend.
         self.set(regs::TIPG, 10 | 8 << 10 | 6 << 20);
         let Moderation { transmit, transmit_most, .. } = self.config.moderation;
         self.set(regs::TIDV, transmit.into());
         self.set(regs::TADV, transmit_most.into());
-        // Thresholds in descriptors; each is written back at once.
+        // Thresholds in descriptors; each descriptor is written back at once.
         self.set(regs::TXDCTL, 0x0101_0000);
     }
 
@@ -320,8 +320,8 @@ impl<R: Regs> E1000Driver<R> {
             | flag(chip == Chip::L82574, rctl::SECRC)
     }
 
-    /// Shows the NIC its status block, set up anew: after the reset, before the rings run. A reset leaves
-    /// the one from before where it is, so that it is taken away first.
+    /// Sets up a new status block and announces it to the NIC: after the reset, before the rings
+    /// run. A reset keeps the old block, so the driver takes that away first.
     fn announce(&mut self) -> Result<(), SetupError> {
         let Doorbells::Block(version) = self.config.doorbells else { return Ok(()) };
         self.set(CSBAL, 0);
@@ -332,19 +332,19 @@ impl<R: Regs> E1000Driver<R> {
         let at = shared.page.device();
         self.set(CSBAH, (at >> 32) as u32);
         self.set(CSBAL, at as u32);
-        // Writes may be on their way for long; who is answered knows that they have arrived.
+        // Posted writes may take long to arrive. The answer to a read proves that they have.
         self.get(regs::STATUS);
         let accepted = shared.block.accepted();
         self.shared = Some(shared);
         if accepted == Some([1, 1]) { Ok(()) } else { Err(SetupError::Block) }
     }
 
-    /// From now on queues go by the block.
+    /// Switches the queues to the block.
     fn turn_on(&mut self) {
         let Some(shared) = &mut self.shared else { return };
         shared.send.turn(true);
         shared.receive.turn(true);
-        // Nobody looks yet: the first frame is worth an interrupt.
+        // Nothing polls yet, so the first frame is worth an interrupt.
         shared.receive.sleep(NONE);
         let (send, receive) = (self.transmit.published, self.receive.published);
         self.ring(regs::TDT, send);
@@ -354,11 +354,13 @@ impl<R: Regs> E1000Driver<R> {
     fn open_interrupts(&mut self) {
         if self.config.interrupts == Interrupts::Msix {
             let interval = self.config.moderation.interval;
-            // Receive, transmit, the rest: vectors 0, 1, 2; bit 31: each descriptor that was sent counts.
+            // Vectors 0, 1 and 2: receive, transmit, the rest. Bit 31: each sent descriptor is a
+            // cause.
             self.set(regs::IVAR, 1 << 31 | (8 | 2) << 16 | (8 | 1) << 8 | 8);
             (0..2).for_each(|vector| self.set(regs::EITR + 4 * vector, interval.into()));
-            // Messages mask their causes, as long as it is not reading ICR that masks (82574 datasheet,
-            // 10.2.4.7). With a status block nothing is to be masked: it is the driver's wish that counts.
+            // Messages mask their causes, unless reading ICR does (82574 datasheet, 10.2.4.7). With
+            // a status block, nothing must be masked, because the driver's request in the block
+            // decides.
             let extended = self.get(regs::CTRL_EXT) & !ctrl_ext::IAME;
             let (masks, masked) = match self.shared.is_some() {
                 true => (ctrl_ext::IAME, 0),
@@ -375,7 +377,7 @@ impl<R: Regs> E1000Driver<R> {
         }
     }
 
-    /// Stops the NIC: nothing of its memory is used any more.
+    /// Stops the NIC: afterwards, it uses none of the driver's memory.
     pub fn stop(&mut self) {
         self.set(regs::IMC, u32::MAX);
         self.set(regs::RCTL, 0);

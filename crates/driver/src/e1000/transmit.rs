@@ -1,4 +1,4 @@
-//! The transmit ring: frames into descriptors, and back.
+//! The transmit ring: frames go into descriptors, and are reclaimed.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -9,7 +9,7 @@ use shmem::Bytes;
 use super::regs::tx;
 use crate::{Buffers, Dma, Slots};
 
-/// What a NIC is to do with a frame before it goes on the wire. Offsets are from the frame's start.
+/// What a NIC must do with a frame before it sends it. Offsets are from the frame's start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Request {
     /// Where the IP header starts.
@@ -22,20 +22,20 @@ pub struct Request {
     pub tcp: bool,
     /// Fill in the IPv4 header's checksum; its field is 0.
     pub ip_checksum: bool,
-    /// Complete the TCP or UDP checksum. Its field has the sum of the pseudo header: with the length, or
-    /// without it where `mss` is set.
+    /// Complete the TCP or UDP checksum. Its field holds the pseudo header's sum: with the length,
+    /// or, where `mss` is set, without it.
     pub transport_checksum: bool,
-    /// Cut the payload into segments of so many bytes; 0 for not. TCP only. The IP header's length is 0,
-    /// so is its checksum; both checksums are asked for.
+    /// Cut the payload into segments of this many bytes; 0 for none. TCP only. The IP header's
+    /// length and checksum are 0, and both checksums are requested.
     pub mss: u16,
-    /// Bytes of all headers; for segments only.
+    /// Bytes of all headers; only for segments.
     pub headers: u8,
-    /// A VLAN tag (TCI) to put in.
+    /// A VLAN tag (TCI) to insert.
     pub vlan: Option<u16>,
 }
 
 impl Request {
-    /// The checksum of a TCP or UDP frame over IPv4 without options or tag.
+    /// A request for the checksum of a TCP or UDP frame over IPv4 without options or tag.
     #[must_use]
     pub fn checksum(tcp: bool) -> Self {
         let (ip, transport, ipv4) = (14, 34, true);
@@ -43,7 +43,7 @@ impl Request {
         Self { ip, transport, ipv4, tcp, ..sums }
     }
 
-    /// Segments of `mss` bytes of a TCP frame over IPv4 without options or tag.
+    /// A request for segments of `mss` bytes of a TCP frame over IPv4 without options or tag.
     #[must_use]
     pub fn segments(mss: u16) -> Self {
         Self { mss, headers: 54, ..Self::checksum(true) }
@@ -70,7 +70,7 @@ impl Request {
         [first, payload | command | flag(segment, sizes)]
     }
 
-    /// What data descriptors have of it.
+    /// The request's bits in data descriptors.
     fn options(&self) -> u64 {
         let flag = |on: bool, bit: u64| if on { bit } else { 0 };
         flag(self.ip_checksum, tx::IXSM)
@@ -79,7 +79,7 @@ impl Request {
     }
 }
 
-/// The transmit ring. A buffer belongs to each descriptor, for frames that are copied.
+/// The transmit ring. Each descriptor has a buffer, for frames that are copied.
 #[derive(Debug)]
 pub(super) struct Transmit {
     pub ring: Slots,
@@ -87,15 +87,15 @@ pub(super) struct Transmit {
     pub size: u32,
     /// Where the next descriptor goes.
     pub next: u32,
-    /// Where the device was told that descriptors end.
+    /// The tail that the device was last told.
     pub published: u32,
     /// The oldest descriptor that is not done.
     pub oldest: u32,
     /// By a frame's first descriptor: its last one.
     last: Box<[u32]>,
-    /// The contexts that the device has: without and with segments.
+    /// The contexts that the device holds: without and with segmentation.
     contexts: [Option<[u64; 2]>; 2],
-    /// What all last descriptors have: RS, and IDE if delays are set.
+    /// Bits that all last descriptors have: RS, and IDE if delays are set.
     report: u64,
 }
 
@@ -114,7 +114,7 @@ impl Transmit {
         })
     }
 
-    /// Forgets what is in the ring: the device was reset.
+    /// Forgets the ring's contents after a reset of the device.
     pub fn restart(&mut self) {
         (self.next, self.published, self.oldest) = (0, 0, 0);
         self.contexts = [None; 2];
@@ -132,7 +132,8 @@ impl Transmit {
         if index + 1 == self.size { 0 } else { index + 1 }
     }
 
-    /// Descriptors that are free: one stays, so that a full ring is not an empty one.
+    /// How many descriptors are free. One stays unused, so that a full ring differs from an empty
+    /// one.
     #[inline]
     pub fn room(&self) -> u32 {
         let used = if self.next >= self.oldest {
@@ -143,7 +144,7 @@ impl Transmit {
         self.size - 1 - used
     }
 
-    /// Descriptors that were filled and not published.
+    /// True if some descriptors were filled and not published.
     pub fn unpublished(&self) -> bool {
         self.next != self.published
     }
@@ -156,8 +157,8 @@ impl Transmit {
         self.next = self.after(self.next);
     }
 
-    /// Begins a frame of `len` bytes in `pieces` descriptors: its context, if the device does not have it.
-    /// Returns the first descriptor and what all others have; `None` without room.
+    /// Begins a frame of `len` bytes in `pieces` descriptors. Writes its context if the device
+    /// lacks it. Returns the first descriptor and the bits common to all; `None` without room.
     #[inline]
     fn begin(&mut self, pieces: u32, len: u32, request: &Request) -> Option<(u32, u64)> {
         let (first, room) = (self.next, self.room());
@@ -189,8 +190,8 @@ impl Transmit {
         tx::EOP | self.report | tag
     }
 
-    /// Hands a frame in that lies in the buffers of its descriptors already (see [`place`](Self::place)),
-    /// or, with `bytes`, is copied there.
+    /// Queues a frame. It is already in the buffers of its descriptors (see
+    /// [`place`](Self::place)), or, with `bytes`, is copied there.
     #[inline]
     pub fn add_copied(&mut self, bytes: Option<&[u8]>, len: u32, request: &Request) -> bool {
         let each = self.buffers.len() as u32;
@@ -213,7 +214,7 @@ impl Transmit {
         true
     }
 
-    /// Hands a frame in that lies at these device addresses.
+    /// Queues a frame that is at these device addresses.
     pub fn add_pieces(&mut self, pieces: &[(u64, u32)], request: &Request) -> bool {
         let len = pieces.iter().map(|(_, len)| len).sum();
         let count = pieces.len() as u32;
@@ -226,15 +227,15 @@ impl Transmit {
         count > 0
     }
 
-    /// The buffer of the descriptor that a frame without a context would be put in next, and by `ahead`
-    /// further ones.
+    /// The buffer that the next frame without a context would use first, or the one `ahead` places
+    /// after it.
     #[inline]
     pub fn place(&self, ahead: u32) -> Bytes<'_> {
         let at = self.next + ahead % self.size;
         self.buffers.get(if at >= self.size { at - self.size } else { at })
     }
 
-    /// Takes back frames that are done, as their last descriptors say. Returns how many.
+    /// Reclaims frames whose last descriptors are done. Returns how many.
     #[inline]
     pub fn reclaim(&mut self) -> usize {
         let mut frames = 0;
@@ -250,13 +251,13 @@ impl Transmit {
         frames
     }
 
-    /// Takes back frames that lie before the device's `head`.
+    /// Reclaims frames before the device's `head`.
     #[inline]
     pub fn reclaim_to(&mut self, head: u32) -> usize {
         let distance =
             |from: u32, to: u32| if to >= from { to - from } else { to + self.size - from };
         let done = if head < self.size { distance(self.oldest, head) } else { 0 };
-        // A head beyond what was published is a device that is out of its mind.
+        // A head beyond the published tail means that the device is broken.
         let done = if done <= distance(self.oldest, self.published) { done } else { 0 };
         let (mut frames, mut passed) = (0, 0);
         while self.oldest != self.next {
