@@ -1,12 +1,13 @@
-//! How fast two machines are in one thread: bulk data, and requests over many connections.
+//! Measures the speed of two machines in one thread: bulk data, and requests over many connections.
 //!
-//! What is measured: both TCP machines, header parsing and writing, checksums where the row says
-//! so, the sender's copy into slots, a switch's copy from slot to slot (`memcpy`, nothing else),
-//! and the copies of the applications where the row says so. What is not: a real switch, rings
-//! between cores, wake-ups, system calls. There are none of them here. All of it runs on one core,
-//! so a figure is the sum for both ends. Time is the thread's own time on a core, as the kernel
-//! counts it (`/proc/thread-self/schedstat`), else wall time; neighbours still share caches and
-//! memory.
+//! A figure includes both TCP machines, parsing and writing of headers, the sender's copy into
+//! slots, and a switch's copy from slot to slot (`memcpy` only). Checksums and the copies of the
+//! applications are included where the row says so. There is no real switch, no ring between cores,
+//! no wake-up and no system call.
+//!
+//! All of it runs on one core, so a figure is the sum for both ends. Time is the thread's own time
+//! on a core, as the kernel counts it (`/proc/thread-self/schedstat`), otherwise wall time.
+//! Neighbours still share caches and memory.
 //!
 //! `cargo run --release -p toklat-tcp --example bulk [SECONDS]`
 
@@ -20,7 +21,7 @@ use toklat_tcp::{
 
 const SLOT: usize = 65_536;
 
-/// A ring's slots, filled by one machine and emptied into those of the other.
+/// A ring's slots. One machine fills them; they are then copied to those of the other.
 struct Slots {
     slots: Vec<(usize, Box<[u8]>)>,
     len: usize,
@@ -47,7 +48,7 @@ impl Emit for Slots {
     }
 }
 
-/// What a row of the table is made of.
+/// One row of the table.
 #[derive(Clone, Copy)]
 struct Case {
     name: &'static str,
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// One side sends what it has; the other gets it. Time is read once.
+    /// Lets one side send and the other receive. Time is read once.
     fn turn(&mut self, from: usize) {
         self.now = Nanos(Nanos::SECOND) + self.start.elapsed().as_nanos() as u64;
         let (sent, switched) = (&mut self.sent[from], &mut self.switched[from]);
@@ -149,7 +150,7 @@ impl World {
     }
 }
 
-/// The time that this thread has had on a core.
+/// The time that this thread has spent on a core.
 fn busy(start: Instant) -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = stat.and_then(|stat| stat.split(' ').next()?.parse().ok());
@@ -185,8 +186,8 @@ fn bulk(case: &Case, time: Duration) -> (f64, f64) {
     (best * 8.0 / 1e9, 1e9 / best)
 }
 
-/// Nanoseconds a packet: requests of 64 bytes and their answers, over so many connections in turn,
-/// up to 32 in a batch.
+/// Returns nanoseconds per packet, for requests of 64 bytes and their answers. They go over the
+/// connections in turn, up to 32 in a batch.
 fn requests(connections: usize, time: Duration) -> f64 {
     let case = Case { slots: 512, ..CASES[0] };
     let mut world = World::new(&case, connections);

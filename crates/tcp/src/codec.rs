@@ -1,4 +1,4 @@
-//! IP packets with TCP: parsed to segments, and headers written.
+//! Parses IP packets into TCP segments, and writes the headers of segments.
 
 use core::net::IpAddr;
 
@@ -12,38 +12,40 @@ use crate::options::{MAX_OPTIONS, Options};
 use crate::segment::{Ecn, Flags, Header, Request, Segment};
 use crate::seq::Seq;
 
-/// Most bytes of headers of a packet that is sent: IPv6 and TCP with all options.
+/// Maximum length of the headers of a sent packet, in bytes: IPv6 and TCP with all options.
 pub const MAX_HEADERS: usize = 40 + 20 + MAX_OPTIONS;
 
-/// Whether checksums of packets that come in are looked at.
+/// Says whether the checksums of received packets are verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verify {
-    /// Yes: a wrong one drops the packet.
+    /// Checksums are verified. A packet with a wrong one is dropped.
     Checksums,
-    /// No: the other side of the link is this machine, or a device has looked at them.
+    /// Nothing is verified: the peer runs on this machine, or a device has verified the checksums.
     Nothing,
 }
 
-/// What becomes of the checksum of packets that are sent.
+/// Says how much of the checksum of a sent packet is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Summing {
-    /// It is computed over the payload.
+    /// The whole checksum, payload included.
     Full,
-    /// It holds the sum of the pseudo header; a device completes it (virtio 1.2, 5.1.6.2).
+    /// Only the sum of the pseudo header; a device completes it (virtio 1.2, 5.1.6.2).
     Partial,
 }
 
-/// Parses an IP packet. `local` of the segment's flow is the packet's destination.
+/// Parses an IP packet. The local end of the segment's flow is the packet's destination.
 ///
 /// # Errors
-/// The reason for which the packet is to be dropped.
+/// The reason why the packet must be dropped.
 pub fn parse(packet: &[u8], verify: Verify) -> Result<Segment<'_>, Drop> {
     parse_ip(packet, packet.len(), verify).map(|(segment, _)| segment)
 }
 
-/// As [`parse`], of a packet of `len` bytes of which `front` is the beginning, headers included;
-/// checksums are not looked at. Returns the segment, with the payload in `front`, and how many
-/// payload bytes follow.
+/// Parses a packet of `len` bytes from its first bytes, `front`, which hold all headers. Checksums
+/// are not verified.
+///
+/// Returns the segment, whose payload is the part in `front`, and the number of payload bytes that
+/// follow `front`.
 ///
 /// # Errors
 /// As for [`parse`].
@@ -88,7 +90,7 @@ struct Ip<'p> {
     addresses: &'p [u8],
     class: u8,
     payload: &'p [u8],
-    /// Bytes of the payload that are not there.
+    /// Payload bytes that lie beyond the given part of the packet.
     rest: usize,
 }
 
@@ -133,8 +135,8 @@ fn parse_v6(packet: &[u8], len: usize) -> Result<Ip<'_>, Drop> {
     })
 }
 
-/// False for addresses that no peer has: an IPv4 address within IPv6 would pass for IPv4 (RFC 4291,
-/// 2.5.5.2).
+/// Returns false for addresses that no peer can have. An IPv4-mapped IPv6 address is one: it would
+/// be taken for IPv4 (RFC 4291, 2.5.5.2).
 fn is_plausible(ip: &Ip<'_>, tcp: &Tcp) -> bool {
     let peer = match ip.source {
         IpAddr::V4(v4) => !(v4.is_multicast() || v4.is_broadcast() || v4.is_unspecified()),
@@ -149,9 +151,11 @@ fn is_plausible(ip: &Ip<'_>, tcp: &Tcp) -> bool {
     peer && us && tcp.source() != 0 && tcp.destination() != 0
 }
 
-/// Writes the IP and TCP headers of a request to the start of `out`, which has at least
-/// [`MAX_HEADERS`] bytes; returns their length. The payload follows them. `None` if there is no
-/// room, or the packet were too long for IP.
+/// Writes the IP and TCP headers of a request to the start of `out`; returns their length. The
+/// payload follows them.
+///
+/// `out` should have [`MAX_HEADERS`] bytes. Returns `None` if it is too short, or the packet is too
+/// long for IP.
 pub fn write_headers(request: &Request<'_>, out: &mut [u8], summing: Summing) -> Option<usize> {
     let header = &request.header;
     let ip_len = usize::from(header.flow.ip_header_len());
@@ -209,7 +213,7 @@ fn write_tcp(header: &Header, len: usize, out: &mut [u8; Tcp::LEN]) {
     out[16..].fill(0);
 }
 
-/// The offload request of a frame: `link_len` bytes of link header stand before the packet. Its
+/// Returns the offload request of a frame whose packet follows `link_len` bytes of link header. The
 /// checksum must have been written as [`Summing::Partial`].
 #[must_use]
 pub fn offload(request: &Request<'_>, link_len: u16) -> Offload {
@@ -231,8 +235,8 @@ pub fn offload(request: &Request<'_>, link_len: u16) -> Offload {
     offload
 }
 
-/// Completes a checksum that was written as [`Summing::Partial`], for a device that does not.
-/// `packet` starts with the IP header.
+/// Completes a checksum that was written as [`Summing::Partial`], for devices without checksum
+/// offload. `packet` starts with the IP header.
 pub fn complete(packet: &mut [u8], flow: &Flow) -> bool {
     let start = flow.ip_header_len();
     let Some(tcp) = packet.get_mut(usize::from(start)..) else { return false };

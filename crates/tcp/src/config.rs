@@ -17,39 +17,39 @@ pub enum Algorithm {
 /// Probes of an idle connection (RFC 9293, 3.8.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeepAlive {
-    /// Nanoseconds of silence before the first probe.
+    /// Idle time before the first probe, in nanoseconds.
     pub idle: u64,
     /// Nanoseconds between probes.
     pub interval: u64,
-    /// Probes without an answer after which the connection is gone.
+    /// The connection ends after this many unanswered probes.
     pub probes: u8,
 }
 
-/// What can be set for each connection. Times are in nanoseconds.
+/// Settings of a connection. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
-    /// Least retransmission time-out. RFC 6298 says 1 s; 5 ms suits a switch, 200 ms other
+    /// Minimum retransmission time-out. RFC 6298 says 1 s; 5 ms suits a switch, 200 ms other
     /// networks.
     pub rto_min: u64,
-    /// Most, back-off included (RFC 6298, 2.5).
+    /// Maximum retransmission time-out, back-off included (RFC 6298, 2.5).
     pub rto_max: u64,
-    /// Before a round trip was measured, that is for SYNs (RFC 6298, 2.1).
+    /// Retransmission time-out before the first round trip is measured, so for SYNs (RFC 6298,
+    /// 2.1).
     pub rto_initial: u64,
-    /// How long an ACK for less than two segments waits for data to travel with (RFC 9293,
-    /// 3.8.6.3).
+    /// How long an ACK for less than two segments is delayed, so that it can travel with data (RFC
+    /// 9293, 3.8.6.3).
     pub ack_delay: u64,
-    /// How long the peer may delay its ACKs, for tail loss probes (RFC 8985, 7.2).
+    /// How long the peer may delay its ACKs; tail loss probes allow for it (RFC 8985, 7.2).
     pub peer_ack_delay: u64,
-    /// Time-outs in a row after which the connection is gone.
+    /// The connection ends after this many consecutive time-outs.
     pub retries: u8,
-    /// SYNs and SYN-ACKs that are sent again.
+    /// How often a SYN or SYN-ACK is retransmitted.
     pub syn_retries: u8,
-    /// How long a connection that the application has closed may still try to deliver.
+    /// How long a connection may still deliver data after the application has closed it.
     pub orphan_timeout: u64,
-    /// Nagle's algorithm: a short segment waits while another is not acknowledged (RFC 9293,
-    /// 3.7.4).
+    /// Nagle's algorithm: a short segment waits while another is unacknowledged (RFC 9293, 3.7.4).
     pub nagle: bool,
-    /// The congestion window starts anew after a time-out's length of silence (RFC 5681, 4.1).
+    /// Resets the congestion window after the connection was idle for a time-out (RFC 5681, 4.1).
     pub restart_after_idle: bool,
     /// Congestion control.
     pub congestion: Algorithm,
@@ -76,40 +76,42 @@ impl Default for Tuning {
     }
 }
 
-/// What is set for a machine. Sizes are in bytes, times in nanoseconds.
+/// Settings of a machine. Sizes are in bytes, times in nanoseconds.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// For connections that say nothing else.
+    /// The default for connections without settings of their own.
     pub tuning: Tuning,
-    /// Longest IP packet, at least 576.
+    /// Maximum length of an IP packet, at least 576.
     pub mtu: u16,
-    /// Most payload of a request of several segments (TSO); 0 if the device takes none.
+    /// Maximum payload of a request of several segments (TSO); 0 if the device has no TSO.
     pub gso_max: u32,
-    /// Most connections. Each takes 4 bytes of a table from the start, the rest when it is there.
+    /// Maximum number of connections. Each reserves 4 bytes in a table; the rest is allocated on
+    /// use.
     pub max_connections: usize,
-    /// Most half-open connections: the SYN queue of all listeners, 64 bytes each.
+    /// Maximum number of half-open connections of all listeners (the SYN queue), 64 bytes each.
     pub max_half_open: usize,
-    /// SYNs beyond the SYN queue are answered by cookies (RFC 4987, 3.6), else dropped.
+    /// Answers SYNs by cookies when the SYN queue is full (RFC 4987, 3.6). Otherwise they are
+    /// dropped.
     pub syn_cookies: bool,
-    /// Most entries in TIME-WAIT, 32 bytes each, and 4 bytes of a table from the start. Newer ones
-    /// replace the oldest.
+    /// Maximum number of entries in TIME-WAIT: 32 bytes each, and 4 reserved bytes in a table. New
+    /// entries evict the oldest.
     pub max_time_wait: usize,
-    /// How long a connection stays in TIME-WAIT: twice the longest life of a segment.
+    /// How long a connection stays in TIME-WAIT: twice the maximum segment lifetime.
     pub time_wait: u64,
-    /// Most replies without a connection (resets, SYN-ACKs, challenge ACKs) that wait to be sent.
+    /// Maximum number of queued replies without a connection: resets, SYN-ACKs, challenge ACKs.
     pub max_replies: usize,
     /// Receive window of a new connection.
     pub receive_start: u32,
     /// Largest receive window.
     pub receive_max: u32,
-    /// Least that an application may have unacknowledged; more while the congestion window is
-    /// larger.
+    /// Minimum limit of unacknowledged data of an application. The limit grows with the congestion
+    /// window.
     pub send_start: u32,
-    /// Most that an application may have unacknowledged.
+    /// Maximum limit of unacknowledged data of an application.
     pub send_max: u32,
-    /// Most memory for copied data, of all connections together.
+    /// Maximum memory for copied data, of all connections together.
     pub memory: usize,
-    /// Of it, what is kept when it is free.
+    /// How much of that memory is kept for reuse when it is free.
     pub memory_kept: usize,
     /// Use timestamps (RFC 7323).
     pub timestamps: bool,
@@ -151,7 +153,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The shift of announced windows: the least that can say the largest window (RFC 7323, 2.3).
+    /// Window scale to announce: the smallest that can express the largest window (RFC 7323, 2.3).
     pub(crate) fn window_shift(&self) -> u8 {
         let bits = u32::BITS - self.receive_max.leading_zeros();
         bits.saturating_sub(16).min(14) as u8

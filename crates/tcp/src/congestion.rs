@@ -17,7 +17,7 @@ pub(crate) struct Congestion {
     pub window: u32,
     pub threshold: u32,
     mss: u32,
-    /// Acknowledged bytes that made no whole step yet.
+    /// Acknowledged bytes that have not yet made a whole step of growth.
     credit: u32,
     cubic: Cubic,
     /// Window and threshold before the last reduction, to undo it.
@@ -64,7 +64,7 @@ impl Congestion {
         self.window = self.window.max(self.mss);
     }
 
-    /// Acknowledged `bytes` let the window grow.
+    /// Grows the window for `bytes` acknowledged bytes.
     pub fn acknowledged(&mut self, mut bytes: u32, now: Nanos, rtt: u64) {
         if self.window < self.threshold {
             let step = bytes.min(self.threshold - self.window);
@@ -91,8 +91,8 @@ impl Congestion {
         }
     }
 
-    /// Congestion: sets the threshold, which recovery brings the window down to. `outstanding` is
-    /// what was not acknowledged (RFC 5681, 3.1: FlightSize).
+    /// Reacts to congestion: lowers the threshold, to which recovery brings the window down.
+    /// `outstanding` is the unacknowledged data (RFC 5681, 3.1: FlightSize).
     pub fn congested(&mut self, outstanding: u32) {
         self.before = (self.window, self.threshold);
         let least = 2 * self.mss;
@@ -106,13 +106,13 @@ impl Congestion {
         self.credit = 0;
     }
 
-    /// A time-out: one segment (RFC 5681, 3.1).
+    /// Reacts to a time-out: the window falls to one segment (RFC 5681, 3.1).
     pub fn timed_out(&mut self) {
         self.window = self.mss;
         self.cubic.epoch = None;
     }
 
-    /// The last reduction was for nothing.
+    /// Undoes the last reduction, which proved needless.
     pub fn undo(&mut self) {
         let (window, threshold) = self.before;
         self.window = self.window.max(window);
@@ -120,7 +120,8 @@ impl Congestion {
         self.cubic.epoch = None;
     }
 
-    /// Nothing was sent for long: the window is not to be trusted (RFC 5681, 4.1).
+    /// Restarts after an idle time: the old window says nothing about the path any more (RFC 5681,
+    /// 4.1).
     pub fn idle(&mut self, restart: bool) {
         self.cubic.epoch = None;
         if restart {
@@ -137,7 +138,7 @@ impl Cubic {
         self.epoch = None;
     }
 
-    /// The new window in segments, after `acked` segments (RFC 9438, 4.2 to 4.5).
+    /// Returns the new window in segments, after `acked` segments (RFC 9438, 4.2 to 4.5).
     fn grow(&mut self, window: f64, acked: f64, now: Nanos, rtt: u64) -> f64 {
         let epoch = *self.epoch.get_or_insert_with(|| {
             self.max = if self.max < window { window } else { self.max };
@@ -165,12 +166,12 @@ impl Cubic {
     }
 }
 
-/// The cube root of what is not negative, by Newton's method: `core` has none.
+/// Returns the cube root of a number that is not negative, by Newton's method: `core` has none.
 fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    // A third of the exponent is within a factor of two of the root.
+    // A third of the exponent gives a start within a factor of two of the root.
     let mut root = f64::from_bits(x.to_bits() / 3 + (1023u64 << 52) / 3 * 2);
     for _ in 0..6 {
         root -= (root * root * root - x) / (3.0 * root * root);

@@ -1,16 +1,17 @@
-//! SYN cookies: a SYN-ACK whose numbers hold all that must be known (RFC 4987, 3.6).
+//! SYN cookies: the SYN-ACK carries the state of a half-open connection, so none is stored (RFC
+//! 4987, 3.6).
 //!
 //! The sequence number has 3 bits of MSS and 29 bits of a keyed hash over the flow, the peer's
-//! number and the minute. The low bits of the timestamp, if the peer uses them, hold window scale,
-//! SACK and ECN, as Linux has it.
+//! number and the minute. If the peer uses timestamps, their low bits hold window scale, SACK and
+//! ECN, as in Linux.
 
 use crate::flow::{Flow, Purpose, Secret};
 use crate::seq::Seq;
 use crate::time::Nanos;
 
-/// What 3 bits can say of the peer's MSS.
+/// The values of the peer's MSS that 3 bits can express.
 const SIZES: [u16; 8] = [216, 536, 1220, 1440, 1460, 4312, 8940, 9140];
-/// A cookie is good for one to two periods.
+/// A cookie stays valid for one to two periods.
 pub(crate) const PERIOD: u64 = 60 * Nanos::SECOND;
 /// Bits of a timestamp that hold options.
 const OPTION_BITS: u32 = 6;
@@ -29,13 +30,13 @@ fn mac(secret: &Secret, flow: &Flow, irs: Seq, period: u64) -> u32 {
     secret.mac(Purpose::Cookie, flow, period << 32 | u64::from(irs.0)) as u32 >> 3
 }
 
-/// The sequence number of a SYN-ACK for a SYN with number `irs`.
+/// Returns the sequence number of a SYN-ACK for a SYN with number `irs`.
 pub(crate) fn make(secret: &Secret, flow: &Flow, irs: Seq, mss: u16, now: Nanos) -> Seq {
     let index = SIZES.partition_point(|size| *size <= mss).saturating_sub(1);
     Seq(mac(secret, flow, irs, now.0 / PERIOD) << 3 | index as u32)
 }
 
-/// The MSS in a cookie of ours that is not too old.
+/// Returns the MSS in a cookie, if the cookie is ours and recent enough.
 pub(crate) fn check(
     secret: &Secret,
     flow: &Flow,
@@ -51,7 +52,7 @@ pub(crate) fn check(
     good.then_some(SIZES[cookie.0 as usize & 7])
 }
 
-/// The clock with options in its low bits; never ahead of the clock.
+/// Returns the clock with the options in its low bits. The result is never ahead of the clock.
 pub(crate) fn stamp(clock: u32, remembered: &Remembered) -> u32 {
     let shift = remembered.shift.map_or(NO_SCALE, u32::from);
     let bits = shift | u32::from(remembered.sack) << 4 | u32::from(remembered.ecn) << 5;
@@ -60,7 +61,7 @@ pub(crate) fn stamp(clock: u32, remembered: &Remembered) -> u32 {
     if bits > clock & mask { value.wrapping_sub(1 << OPTION_BITS) } else { value }
 }
 
-/// The options in a stamp that came back.
+/// Returns the options in an echoed timestamp.
 pub(crate) fn unstamp(echo: u32, mss: u16) -> Remembered {
     let shift = echo & 15;
     Remembered {

@@ -1,4 +1,4 @@
-//! What is counted: each segment that is dropped, by reason, and what recovery does.
+//! Counters: each dropped segment by reason, and the actions of loss recovery.
 
 macro_rules! drops {
     ($($variant:ident $name:literal $doc:literal,)*) => {
@@ -66,7 +66,7 @@ pub struct Counters {
     pub runs_in: u64,
     /// Requests that went out.
     pub requests_out: u64,
-    /// Segments that went out: a request of several counts as several.
+    /// Segments that went out. A request of several segments counts each.
     pub segments_out: u64,
     /// Payload bytes that came in order.
     pub bytes_in: u64,
@@ -74,15 +74,15 @@ pub struct Counters {
     pub bytes_lent: u64,
     /// Payload bytes that went out, retransmissions included.
     pub bytes_out: u64,
-    /// Payload bytes that went out again.
+    /// Payload bytes that were retransmitted.
     pub bytes_retransmitted: u64,
     /// Retransmission time-outs.
     pub timeouts: u64,
     /// Tail loss probes (RFC 8985, 7).
     pub probes: u64,
-    /// Times that loss was found by RACK or three duplicate ACKs.
+    /// How often RACK or three duplicate ACKs found a loss.
     pub recoveries: u64,
-    /// Recoveries that turned out needless and were undone (RFC 3708).
+    /// Recoveries that proved needless and were undone (RFC 3708).
     pub undone: u64,
     /// Duplicate SACKs that came in (RFC 2883).
     pub duplicate_sacks: u64,
@@ -100,10 +100,10 @@ pub struct Counters {
     pub opened: u64,
     /// Connections accepted.
     pub accepted: u64,
-    /// Entries of TIME-WAIT that made room for newer ones.
+    /// Entries of TIME-WAIT that newer ones evicted.
     pub time_wait_evicted: u64,
-    /// Connections that the machine has visited to send: the work list, not the number of
-    /// connections.
+    /// Connections that the machine has visited to send. The work list decides this number, not the
+    /// number of open connections.
     pub visits: u64,
 }
 
@@ -114,7 +114,7 @@ impl Counters {
         self.drops[reason as usize]
     }
 
-    /// Reasons and counts of all that was dropped at least once.
+    /// Returns each reason with a count above 0.
     pub fn drops(&self) -> impl Iterator<Item = (Drop, u64)> + '_ {
         Drop::ALL.iter().map(|reason| (*reason, self.dropped(*reason))).filter(|(_, n)| *n > 0)
     }

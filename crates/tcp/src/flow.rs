@@ -9,8 +9,8 @@ use siphasher::sip::{SipHasher13, SipHasher24};
 use crate::seq::Seq;
 use crate::time::Nanos;
 
-/// The two ends of a connection, seen from this side. IPv4 addresses are held mapped (RFC 4291,
-/// 2.5.5.2).
+/// The two ends of a connection, local and remote. IPv4 addresses are stored as IPv4-mapped IPv6
+/// addresses (RFC 4291, 2.5.5.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Flow {
     local: [u8; 16],
@@ -76,12 +76,12 @@ impl Flow {
         if self.is_v4() { 20 } else { 40 }
     }
 
-    /// The local address, as it stands in an IP header.
+    /// The local address in the form of the IP header.
     pub(crate) fn local_octets(&self) -> &[u8] {
         &self.local[if self.is_v4() { 12 } else { 0 }..]
     }
 
-    /// The remote address, as it stands in an IP header.
+    /// The remote address in the form of the IP header.
     pub(crate) fn remote_octets(&self) -> &[u8] {
         &self.remote[if self.is_v4() { 12 } else { 0 }..]
     }
@@ -129,7 +129,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// What a hash is for; a hash of one purpose says nothing about another's.
+/// The purpose of a hash. The hashes of one purpose reveal nothing about those of another.
 #[derive(Clone, Copy)]
 pub(crate) enum Purpose {
     Isn = 1,
@@ -147,7 +147,7 @@ impl Secret {
         bytes
     }
 
-    /// Where a flow stands in a table.
+    /// Returns the hash by which tables find a flow.
     #[inline]
     pub(crate) fn table_hash(&self, flow: &Flow) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(self.0[0], self.0[1]);
@@ -155,7 +155,7 @@ impl Secret {
         hasher.finish()
     }
 
-    /// A number that only a holder of the key can compute.
+    /// Returns a code that only a holder of the key can compute.
     pub(crate) fn mac(&self, purpose: Purpose, flow: &Flow, salt: u64) -> u64 {
         let mut hasher = SipHasher24::new_with_keys(!self.0[0], self.0[1]);
         hasher.write(&Self::bytes(flow));
@@ -164,15 +164,17 @@ impl Secret {
         hasher.finish()
     }
 
-    /// The initial sequence number of a connection: a clock of 4 us and a keyed hash (RFC 6528, 3).
+    /// Returns the initial sequence number: a clock of 4 us plus a keyed hash (RFC 6528, 3).
     pub(crate) fn initial_seq(&self, flow: &Flow, now: Nanos) -> Seq {
         let clock = (now.0 / (4 * Nanos::MICRO)) as u32;
         Seq(clock.wrapping_add(self.mac(Purpose::Isn, flow, 0) as u32))
     }
 
-    /// What is added to the clock of milliseconds in timestamps to this peer (RFC 7323, 5.4). It
-    /// depends on addresses only, so that timestamps grow from one connection to the next (RFC
-    /// 6191).
+    /// Returns the offset that is added to the millisecond clock in timestamps to this peer (RFC
+    /// 7323, 5.4).
+    ///
+    /// It depends on the addresses only, so that timestamps grow from one connection to the next
+    /// (RFC 6191).
     pub(crate) fn timestamp_offset(&self, flow: &Flow) -> u32 {
         let hosts = Flow { local_port: 0, remote_port: 0, ..*flow };
         self.mac(Purpose::Timestamp, &hosts, 0) as u32

@@ -1,5 +1,4 @@
-//! What a fuzzer drives: a machine that gets any segments, close to those that would be right, and
-//! any calls.
+//! The fuzzing harness: drives a machine by nearly correct segments and by arbitrary calls.
 
 use alloc::vec::Vec;
 use core::net::{IpAddr, Ipv4Addr};
@@ -14,7 +13,7 @@ const US: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1));
 const THEM: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 0, 2));
 const MEMORY: usize = 256 << 10;
 
-/// Remembers what the machine has said, so that answers can be nearly right.
+/// Remembers what the machine has sent, so that answers can be nearly right.
 #[derive(Default)]
 struct Heard {
     seq: Seq,
@@ -32,7 +31,7 @@ impl Emit for Heard {
         packet.truncate(len.unwrap_or(0));
         request.payload.pieces().for_each(|piece| packet.extend_from_slice(piece));
         assert!(packet.len() <= 65_535);
-        // What is sent is what would be parsed.
+        // Every sent packet must parse back to what was written.
         if request.gso_size == 0 {
             let parsed =
                 codec::parse(&packet, Verify::Checksums).map(|s| (s.header, s.payload.len()));
@@ -65,7 +64,7 @@ struct Driver<'d> {
     now: Nanos,
 }
 
-/// Drives a machine by `input`. It panics if the machine breaks a promise.
+/// Drives a machine by `input`. Panics if the machine violates an invariant.
 pub fn run(input: &[u8]) {
     let keep_alive = Some(KeepAlive { idle: Nanos::SECOND, interval: Nanos::SECOND, probes: 3 });
     let config = Config {
@@ -98,7 +97,7 @@ impl Driver<'_> {
         *first
     }
 
-    /// A number from two bytes, most often small.
+    /// Reads a number from two bytes; most are small.
     fn number(&mut self) -> u32 {
         let (shift, value) = (self.byte(), self.byte());
         u32::from(value) << (shift % 25)
@@ -173,7 +172,7 @@ impl Driver<'_> {
         self.machine.on_batch(&batch, self.now, &mut app);
     }
 
-    /// A handshake as it should be, and an application that sends.
+    /// Completes a correct handshake, then lets the application send.
     fn greet(&mut self) {
         let flow = self.flow(80);
         let value = u32::from(self.byte());
@@ -209,7 +208,7 @@ impl Driver<'_> {
         }
     }
 
-    /// A segment without payload, and what comes of it.
+    /// Sends a segment without payload, and handles the answers.
     fn say(&mut self, header: Header) {
         self.machine.on_segment(&Segment { header, payload: &[] }, self.now, &mut Taking(0));
         self.machine.transmit(self.now, &mut self.heard);
@@ -281,7 +280,7 @@ impl Driver<'_> {
         self.heard.segments = 0;
     }
 
-    /// All is let go: nothing stays.
+    /// Closes everything, and checks that nothing is left.
     fn end(&mut self) {
         for id in core::mem::take(&mut self.ids) {
             self.machine.close(id, self.now);

@@ -1,13 +1,14 @@
-//! Receive merging: neighbours of one flow in a batch become one segment (GRO).
+//! Receive merging (GRO): consecutive segments of one flow in a batch become one.
 
 use crate::segment::{Ecn, Flags, Segment};
 
 /// Most bytes of a run.
 const MOST: usize = 1 << 18;
 
-/// How many segments at the start of `batch` follow each other, and can be processed as one. The
-/// same must hold as when Linux merges (`net/ipv4/tcp_offload.c`): one flow, no gap, the same
-/// acknowledgment, window and options, no flags but ACK and PSH, which ends a run, as FIN does.
+/// Returns how many segments at the start of `batch` can be processed as one.
+///
+/// The conditions are those of Linux (`net/ipv4/tcp_offload.c`): one flow, no gap, and the same
+/// acknowledgment, window and options. Only ACK and PSH may be set. PSH ends a run, as does FIN.
 pub(crate) fn run_length(batch: &[Segment<'_>]) -> usize {
     let Some(first) = batch.first().filter(|first| is_plain(first)) else {
         return batch.len().min(1);

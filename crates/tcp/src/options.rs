@@ -33,7 +33,7 @@ impl SackBlocks {
     /// No blocks.
     pub const NONE: Self = Self { blocks: [(Seq(0), Seq(0)); 4], len: 0 };
 
-    /// Adds a block; more than four are left out.
+    /// Adds a block. Blocks after the fourth are ignored.
     pub fn push(&mut self, start: Seq, end: Seq) {
         if let Some(place) = self.blocks.get_mut(usize::from(self.len)) {
             *place = (start, end);
@@ -56,10 +56,10 @@ impl SackBlocks {
     }
 }
 
-/// The options of a segment that this crate knows; others are skipped.
+/// The options of a segment that this crate knows. Others are skipped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Largest payload that the sender takes (RFC 9293, 3.7.1).
+    /// Largest payload that the sender accepts (RFC 9293, 3.7.1).
     pub mss: Option<u16>,
     /// Left shift of the sender's windows (RFC 7323, 2).
     pub window_scale: Option<u8>,
@@ -67,22 +67,22 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamp: Option<Timestamp>,
-    /// What the sender holds out of order.
+    /// Ranges that the sender holds out of order.
     pub sack: SackBlocks,
 }
 
-/// An option says a length that cannot be.
+/// An option has an invalid length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadOption;
 
 impl Options {
-    /// Parses the bytes between header and payload.
+    /// Parses the option bytes of a header.
     ///
     /// # Errors
     /// [`BadOption`] if a length is below 2, beyond the end, or wrong for its kind.
     pub fn parse(mut bytes: &[u8]) -> Result<Self, BadOption> {
         let mut options = Self::default();
-        // The usual one: two NOPs and a timestamp (RFC 7323, appendix A).
+        // The common case: two NOPs and a timestamp (RFC 7323, appendix A).
         if let [NOP, NOP, TIMESTAMP, 10, value @ ..] = bytes
             && value.len() == 8
         {
@@ -126,8 +126,8 @@ impl Options {
         Ok(())
     }
 
-    /// Writes the options, padded to a multiple of 4; returns how many bytes these are. Blocks that
-    /// do not fit are left out.
+    /// Writes the options, padded to a multiple of 4; returns their length. Blocks that do not fit
+    /// are left out.
     pub fn write(&self, out: &mut [u8; MAX_OPTIONS]) -> usize {
         let mut writer = Writer { out, at: 0 };
         if let Some(mss) = self.mss {

@@ -1,4 +1,4 @@
-//! Blocks of memory for what must be copied: unread data, out-of-order data, small writes.
+//! Blocks of memory for copied data: unread data, out-of-order data, small writes.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -10,14 +10,14 @@ pub(crate) const BLOCK: usize = 4096;
 /// A block of memory, from the pool.
 pub(crate) type Block = Box<[u8; BLOCK]>;
 
-/// All blocks of a machine: a bound, and those that are free to be used again.
+/// All blocks of a machine: their limit, and the free blocks that are kept for reuse.
 pub(crate) struct Pool {
     free: Vec<Block>,
     /// Blocks in use.
     used: usize,
     /// Most blocks in use.
     max: usize,
-    /// Most free blocks that are kept.
+    /// Maximum number of free blocks to keep.
     keep: usize,
 }
 
@@ -26,7 +26,7 @@ impl Pool {
         Self { free: Vec::new(), used: 0, max: max_bytes / BLOCK, keep: keep_bytes / BLOCK }
     }
 
-    /// A block; `None` if the bound is reached.
+    /// Takes a block; `None` if the limit is reached.
     pub fn take(&mut self) -> Option<Block> {
         if self.used >= self.max {
             return None;

@@ -1,5 +1,5 @@
-//! RACK: loss found by time (RFC 8985, 5 and 6). The tail loss probe's state is here, too (section
-//! 7).
+//! RACK: finds losses by time (RFC 8985, 5 and 6). Also holds the state of tail loss probes
+//! (section 7).
 
 use crate::rtt::Rtt;
 use crate::scoreboard::Record;
@@ -8,7 +8,7 @@ use crate::time::Nanos;
 
 /// Segments that the peer holds out of order before loss is certain (RFC 8985, 3.3: DupThresh).
 pub(crate) const DUP_THRESH: u32 = 3;
-/// Recoveries for which a wider reordering window is kept (RFC 8985, 5.3).
+/// Number of recoveries for which a wider reordering window is kept (RFC 8985, 5.3).
 const PERSIST: u8 = 16;
 
 pub(crate) struct Rack {
@@ -18,12 +18,13 @@ pub(crate) struct Rack {
     pub rtt: u64,
     /// The highest number delivered.
     forward: Seq,
-    /// Segments came out of order and were not lost.
+    /// Reordering was seen: segments came out of order without loss.
     pub reordered: bool,
-    /// Quarters of the least round trip in the reordering window.
+    /// The reordering window, in quarters of the minimum round trip.
     quarters: u8,
     persist: u8,
-    /// A window was widened for a duplicate until this number is acknowledged.
+    /// The window was widened for a duplicate. It is not widened again until this number is
+    /// acknowledged.
     widened_until: Option<Seq>,
     /// Something was delivered since `sent` was set up.
     pub armed: bool,
@@ -44,8 +45,8 @@ impl Rack {
         }
     }
 
-    /// A record was delivered (RFC 8985, 6.2, steps 2 and 3). `echo` is the peer's echo of our
-    /// clock in milliseconds.
+    /// Notes a delivered record (RFC 8985, 6.2, steps 2 and 3). `echo` is the peer's echo of our
+    /// millisecond clock.
     pub fn delivered(&mut self, record: &Record, rtt: &Rtt, echo: Option<u32>, now: Nanos) {
         let took = now - record.sent;
         if record.retransmitted {
@@ -65,7 +66,7 @@ impl Rack {
         }
     }
 
-    /// The peer got something twice: the window was too narrow (RFC 8985, 6.2, step 4).
+    /// Widens the window after the peer reports a duplicate (RFC 8985, 6.2, step 4).
     pub fn duplicate(&mut self, una: Seq, next: Seq) {
         if self.widened_until.is_none_or(|until| !una.before(until)) {
             self.widened_until = Some(next);
@@ -82,8 +83,8 @@ impl Rack {
         }
     }
 
-    /// The reordering window in nanoseconds. `certain` if the peer holds three segments or loss was
-    /// found already.
+    /// Returns the reordering window in nanoseconds. `certain`: the peer holds three segments, or
+    /// loss was already found.
     pub fn window(&self, rtt: &Rtt, certain: bool) -> u64 {
         if !self.reordered && certain {
             return 0;

@@ -12,7 +12,7 @@ pub(crate) const MAX_RANGES: usize = 64;
 struct Range {
     start: Seq,
     end: Seq,
-    /// When it was touched last, by a count.
+    /// The count at the last change; larger is more recent.
     touched: u32,
 }
 
@@ -29,13 +29,13 @@ impl Ranges {
         self.ranges.is_empty()
     }
 
-    /// True if `start..end` can be added.
+    /// Returns true if `start..end` can be added.
     pub fn has_room(&self, start: Seq, end: Seq) -> bool {
         let touches = |r: &Range| !r.end.before(start) && !end.before(r.start);
         self.ranges.len() < MAX_RANGES || self.ranges.iter().any(touches)
     }
 
-    /// Adds a range. True if all of it was there before.
+    /// Adds a range. Returns true if all of it was there before.
     pub fn insert(&mut self, start: Seq, end: Seq) -> bool {
         self.count = self.count.wrapping_add(1);
         let first = self.ranges.partition_point(|r| r.end.before(start));
@@ -56,7 +56,7 @@ impl Ranges {
         duplicate
     }
 
-    /// Takes out what `next` has reached; returns where in-order data ends.
+    /// Removes the ranges that `next` has reached; returns where in-order data ends.
     pub fn advance(&mut self, next: Seq) -> Seq {
         let mut end = next;
         let mut n = 0;
@@ -71,11 +71,11 @@ impl Ranges {
         end
     }
 
-    /// Up to `max` blocks, those first that were touched last (RFC 2018, 4).
+    /// Writes up to `max` blocks, the most recently changed first (RFC 2018, 4).
     pub fn blocks(&self, blocks: &mut SackBlocks, max: usize) {
         let mut before = None::<u32>;
         for _ in 0..max {
-            // The latest that is older than the one before.
+            // The most recent range that is older than the previous one.
             let age = |r: &Range| self.count.wrapping_sub(r.touched);
             let older = |r: &&Range| before.is_none_or(|before| age(r) > before);
             let Some(range) = self.ranges.iter().filter(older).min_by_key(|r| age(r)) else {

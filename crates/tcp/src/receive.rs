@@ -1,7 +1,7 @@
-//! The receive buffer: what came and was not read, and what came out of order.
+//! The receive buffer: unread data and out-of-order data.
 //!
-//! It is a window into the stream, laid over blocks. Out-of-order data lies where it belongs at
-//! once, so nothing is copied twice, and overlapping segments need no care.
+//! It is a window into the stream, laid over blocks. Out-of-order data goes to its final place at
+//! once, so nothing is copied twice, and overlaps need no special case.
 
 use alloc::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use crate::pool::{BLOCK, Block, Pool};
 #[derive(Default)]
 pub(crate) struct ReceiveBuffer {
     blocks: VecDeque<Option<Block>>,
-    /// Where the first unread byte stands in the first block.
+    /// Offset of the first unread byte in the first block.
     start: usize,
     readable: usize,
 }
@@ -22,8 +22,8 @@ impl ReceiveBuffer {
         self.readable
     }
 
-    /// Writes `bytes` at `offset` from the first unread byte. False, and some may be written, if
-    /// the pool is empty.
+    /// Writes `bytes` at `offset` from the first unread byte. Returns false if the pool is empty;
+    /// some bytes may be written even then.
     pub fn write(&mut self, offset: usize, mut bytes: &[u8], pool: &mut Pool) -> bool {
         let mut at = self.start + offset;
         while !bytes.is_empty() {
@@ -44,12 +44,12 @@ impl ReceiveBuffer {
         true
     }
 
-    /// Makes `n` bytes more readable, which were written.
+    /// Makes the next `n` written bytes readable.
     pub fn extend(&mut self, n: usize) {
         self.readable += n;
     }
 
-    /// The first bytes that can be read, as far as they lie in one piece.
+    /// Returns the first contiguous piece of readable data.
     pub fn front(&self) -> &[u8] {
         let end = (self.start + self.readable).min(BLOCK);
         match self.blocks.front() {
@@ -58,7 +58,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Copies readable bytes from `offset` on without consuming them; returns how many these are.
+    /// Copies readable bytes from `offset` on, without consuming them; returns their number.
     pub fn copy_out(&self, offset: usize, out: &mut [u8]) -> usize {
         let total = out.len().min(self.readable.saturating_sub(offset));
         let mut done = 0;
@@ -72,15 +72,14 @@ impl ReceiveBuffer {
         done
     }
 
-    /// Lets go of the first `n` readable bytes.
+    /// Drops the first `n` readable bytes.
     pub fn consume(&mut self, n: usize, pool: &mut Pool) {
         let n = n.min(self.readable);
         self.readable -= n;
         self.skip(n, pool);
     }
 
-    /// Moves over `n` bytes that the application took from the segment itself. Nothing may be
-    /// readable.
+    /// Skips `n` bytes that the application took from the segment itself. Nothing may be readable.
     pub fn skip(&mut self, n: usize, pool: &mut Pool) {
         self.start += n;
         while self.start >= BLOCK {
@@ -95,7 +94,7 @@ impl ReceiveBuffer {
         }
     }
 
-    /// Gives blocks back if nothing is in them. Call it when there is no out-of-order data.
+    /// Returns unused blocks to the pool. Call it only when there is no out-of-order data.
     pub fn shrink(&mut self, pool: &mut Pool) {
         if self.readable == 0 {
             self.clear(pool);

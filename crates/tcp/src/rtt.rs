@@ -1,9 +1,9 @@
-//! Round-trip time and the retransmission time-out (RFC 6298), and the least round trip.
+//! Round-trip time, its minimum, and the retransmission time-out (RFC 6298).
 
 use crate::config::Tuning;
 use crate::time::Nanos;
 
-/// How long a least round trip counts.
+/// Length of the window for the minimum round trip.
 const MIN_WINDOW: u64 = 10 * Nanos::SECOND;
 
 #[derive(Clone, Copy, Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Rtt {
     variation: u64,
     pub backoff: u8,
     min: u64,
-    /// The least of this window; becomes `min` when the window ends.
+    /// The minimum of this window; becomes `min` when the window ends.
     next_min: u64,
     window: Nanos,
 }
@@ -30,7 +30,7 @@ impl Rtt {
         }
     }
 
-    /// Takes a measurement of a segment that was sent once.
+    /// Adds a sample from a segment that was sent once.
     pub fn sample(&mut self, rtt: u64, now: Nanos) {
         let rtt = rtt.max(1);
         if self.smoothed == 0 {
@@ -47,13 +47,13 @@ impl Rtt {
         self.next_min = self.next_min.min(rtt);
     }
 
-    /// The least round trip of the last 10 to 20 seconds; 0 if there was none.
+    /// Returns the minimum round trip of the last 10 to 20 seconds; 0 if there was none.
     #[inline]
     pub fn min(&self) -> u64 {
         if self.min == u64::MAX { 0 } else { self.min }
     }
 
-    /// The retransmission time-out with back-off, in nanoseconds (RFC 6298, 2).
+    /// Returns the retransmission time-out with back-off, in nanoseconds (RFC 6298, 2).
     #[inline]
     pub fn rto(&self, tuning: &Tuning) -> u64 {
         let base = match self.smoothed {

@@ -1,16 +1,16 @@
-//! What was sent and is not acknowledged: the SACK scoreboard (RFC 6675, 4) with a send time for
-//! each record (RFC 8985).
+//! The SACK scoreboard: sent and unacknowledged data (RFC 6675, 4), with a send time for each
+//! record (RFC 8985).
 //!
-//! A record is what was sent at once: a segment, or several in one request. It is split where the
-//! peer's SACK blocks say so, at borders of segments only, so that no peer can make more records
-//! than there are segments.
+//! A record is what was sent at once: a segment, or several in one request. The peer's SACK blocks
+//! split it, but only at segment borders. So no peer can cause more records than there are
+//! segments.
 
 use alloc::collections::VecDeque;
 
 use crate::seq::Seq;
 use crate::time::Nanos;
 
-/// Most records of a connection; no more new data is sent when there are so many.
+/// Maximum number of records of a connection. At the limit, no new data is sent.
 pub(crate) const MAX_RECORDS: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct Record {
     pub end: Seq,
     pub sent: Nanos,
     pub sacked: bool,
-    /// Found lost and not yet sent again.
+    /// Found lost, and not yet retransmitted.
     pub lost: bool,
     pub retransmitted: bool,
 }
@@ -29,7 +29,8 @@ impl Record {
         self.end.since(self.start)
     }
 
-    /// True if this was sent after what was sent at `sent` and ends at `end` (RFC 8985, 5.2).
+    /// Returns true if this record was sent after one that was sent at `sent` and ends at `end`
+    /// (RFC 8985, 5.2).
     pub fn sent_after(&self, sent: Nanos, end: Seq) -> bool {
         self.sent > sent || (self.sent == sent && self.end.after(end))
     }
@@ -41,7 +42,7 @@ pub(crate) struct Scoreboard {
     records: VecDeque<Record>,
     /// Bytes that are sacked.
     pub sacked: u32,
-    /// Bytes that are lost and not sent again.
+    /// Bytes that are lost and not yet retransmitted.
     pub lost: u32,
     /// No lost record starts before this.
     lost_hint: Seq,
@@ -56,7 +57,7 @@ impl Scoreboard {
         self.records.is_empty()
     }
 
-    /// Adds what was just sent. Whole segments of one turn become one record.
+    /// Adds data that was just sent. Whole segments of one turn become one record.
     pub fn push(&mut self, start: Seq, end: Seq, now: Nanos, mss: u32) {
         const MOST: u32 = 1 << 16;
         if let Some(last) = self.records.back_mut()
@@ -73,7 +74,7 @@ impl Scoreboard {
         self.records.push_back(flags);
     }
 
-    /// Takes out all before `una`; tells of each whole record.
+    /// Removes everything before `una`; calls `tell` for each whole record.
     pub fn acknowledge(&mut self, una: Seq, mut tell: impl FnMut(&Record)) {
         while let Some(record) = self.records.front_mut() {
             if !record.start.before(una) {
@@ -91,7 +92,7 @@ impl Scoreboard {
         }
     }
 
-    /// The index of the record that contains `seq`, or of the first after it.
+    /// Returns the index of the record that contains `seq`, or of the first after it.
     fn index_of(&self, seq: Seq) -> usize {
         self.records.partition_point(|record| !record.end.after(seq))
     }
@@ -107,8 +108,8 @@ impl Scoreboard {
         self.records.insert(index + 1, tail);
     }
 
-    /// Marks `start..end` as held by the peer; tells of each record that was not before. Where an
-    /// end lies within a segment, that segment is left out.
+    /// Marks `start..end` as held by the peer; calls `tell` for each newly marked record. A segment
+    /// that the range covers only in part is left out.
     pub fn sack(&mut self, start: Seq, end: Seq, mss: u32, mut tell: impl FnMut(&Record)) {
         let mut index = self.index_of(start);
         if let Some(record) = self.records.get(index).filter(|r| !r.sacked && r.start.before(start))
@@ -160,9 +161,11 @@ impl Scoreboard {
         self.lost += len;
     }
 
-    /// Marks as lost what was sent before (`sent`, `end`) by more than the reordering window (RFC
-    /// 8985, 6.2, step 5). `limit` is the longest that a segment of then may have been on its way.
-    /// Returns when to look again.
+    /// Marks records as lost that were sent before (`sent`, `end`) by more than the reordering
+    /// window (RFC 8985, 6.2, step 5).
+    ///
+    /// `limit` is the longest time that such a segment may be in flight. Returns when to check
+    /// again.
     pub fn detect_lost(&mut self, sent: Nanos, end: Seq, limit: u64, now: Nanos) -> Option<u64> {
         let mut wait = None;
         for index in 0..self.records.len() {
@@ -171,7 +174,7 @@ impl Scoreboard {
                 continue;
             }
             if record.sent_after(sent, end) || (record.sent, record.end) == (sent, end) {
-                // First transmissions are in order of time.
+                // First transmissions are ordered by time.
                 if record.retransmitted {
                     continue;
                 }
@@ -185,7 +188,7 @@ impl Scoreboard {
         wait
     }
 
-    /// Marks the first `len` bytes as lost: for peers without SACK.
+    /// Marks the first `len` bytes as lost, for peers without SACK.
     pub fn mark_first_lost(&mut self, len: u32) {
         if let Some(first) = self.records.front().copied() {
             self.split(0, first.start + len);
@@ -193,8 +196,8 @@ impl Scoreboard {
         }
     }
 
-    /// Marks all as lost that the peer does not hold (RFC 8985, 6.3). If it went back on its word,
-    /// all.
+    /// Marks everything as lost that the peer does not hold (RFC 8985, 6.3). If the peer has
+    /// reneged on its SACKs, this is everything.
     pub fn mark_all_lost(&mut self) {
         if self.records.front().is_some_and(|first| first.sacked) {
             self.sacked = 0;
@@ -225,7 +228,7 @@ impl Scoreboard {
         Some((index, self.records[index]))
     }
 
-    /// The first `len` bytes of record `index` were sent again.
+    /// Notes that the first `len` bytes of record `index` were retransmitted.
     pub fn resent(&mut self, index: usize, len: u32, now: Nanos) {
         let Some(record) = self.records.get(index) else { return };
         let at = record.start + len;
@@ -238,7 +241,7 @@ impl Scoreboard {
         }
     }
 
-    /// Index of the last record, cut to at most `mss` bytes: what a tail loss probe sends again.
+    /// Returns the last record, cut to at most `mss` bytes: a tail loss probe sends it again.
     pub fn split_tail(&mut self, mss: u32) -> Option<(usize, Record)> {
         let last = *self.records.back()?;
         let len = last.len();
@@ -248,7 +251,7 @@ impl Scoreboard {
         Some((self.records.len() - 1, *self.records.back()?))
     }
 
-    /// Bytes in the network, as far as is known (RFC 6675, 4: Pipe).
+    /// Returns the estimated number of bytes in flight (RFC 6675, 4: Pipe).
     #[inline]
     pub fn in_flight(&self) -> u32 {
         let all = match (self.records.front(), self.records.back()) {

@@ -1,4 +1,4 @@
-//! Segments: parsed ones that come in, and requests that go out.
+//! Segments: received ones, and requests to send.
 
 use bitflags::bitflags;
 
@@ -76,7 +76,7 @@ pub struct Header {
     pub options: Options,
 }
 
-/// A segment that came in. It lends its payload from the frame.
+/// A received segment. Its payload is borrowed from the frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'p> {
     /// All but the payload.
@@ -86,7 +86,7 @@ pub struct Segment<'p> {
 }
 
 impl Segment<'_> {
-    /// Numbers that the segment takes: payload, SYN and FIN (RFC 9293, 3.4).
+    /// Returns the segment's length in sequence numbers: payload, SYN and FIN (RFC 9293, 3.4).
     #[must_use]
     pub fn seq_len(&self) -> u32 {
         let control = self.header.flags.intersection(Flags::SYN | Flags::FIN).bits().count_ones();
@@ -94,19 +94,19 @@ impl Segment<'_> {
     }
 }
 
-/// One segment to be sent, or several in one request (TSO).
+/// One segment to send, or several in one request (TSO).
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The header of the (first) segment.
     pub header: Header,
     /// Payload bytes of each segment; 0 if the request is one segment.
     pub gso_size: u16,
-    /// The payload, in pieces that lie where the application left them.
+    /// The payload, in pieces that stay in the application's memory.
     pub payload: Payload<'a>,
 }
 
 impl Request<'_> {
-    /// How many segments the request makes.
+    /// Returns the number of segments in the request.
     #[must_use]
     pub fn segments(&self) -> usize {
         match self.gso_size {
@@ -116,11 +116,11 @@ impl Request<'_> {
     }
 }
 
-/// There is no room for a segment; the machine keeps it and offers it again.
+/// There is no room for a segment. The machine keeps it and offers it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
 
-/// Where segments go: slots of a ring, descriptors of a NIC, or a vector in a test.
+/// A destination of segments: slots of a ring, descriptors of a NIC, or a vector in a test.
 pub trait Emit {
     /// Takes a request: writes its headers and gathers its payload.
     ///

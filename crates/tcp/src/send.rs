@@ -10,7 +10,7 @@ use crate::pool::{BLOCK, Block, Pool};
 enum Data {
     /// Memory of the application's, shared.
     Shared(Bytes),
-    /// Small writes, copied behind each other, and how many bytes these are.
+    /// Small writes, copied one after the other, and their length in bytes.
     Copied(Block, usize),
 }
 
@@ -29,11 +29,11 @@ impl Chunk {
     }
 }
 
-/// What the application has sent and the peer has not acknowledged.
+/// Data that the application has sent and the peer has not acknowledged.
 #[derive(Default)]
 pub(crate) struct SendBuffer {
     chunks: VecDeque<Chunk>,
-    /// Where the first byte that is not acknowledged stands in the stream.
+    /// Position in the stream of the first unacknowledged byte.
     front: u64,
     end: u64,
 }
@@ -82,7 +82,7 @@ impl SendBuffer {
         (self.end - before) as usize
     }
 
-    /// Lets go of the first `n` bytes: they are acknowledged.
+    /// Drops the first `n` bytes, which are acknowledged.
     pub fn acknowledge(&mut self, n: usize, pool: &mut Pool) {
         self.front = (self.front + n as u64).min(self.end);
         while let Some(chunk) = self.chunks.front() {
@@ -100,8 +100,8 @@ impl SendBuffer {
         self.acknowledge(self.len(), pool);
     }
 
-    /// `len` bytes, or as many as there are, from `offset` bytes after the first that is not
-    /// acknowledged.
+    /// Returns `len` bytes, or as many as there are, starting `offset` bytes after the first
+    /// unacknowledged byte.
     pub fn payload(&self, offset: usize, len: usize) -> Payload<'_> {
         let start = (self.front + offset as u64).min(self.end);
         let len = len.min((self.end - start) as usize);
@@ -111,7 +111,7 @@ impl SendBuffer {
     }
 }
 
-/// Payload of a segment, in pieces that lie where the application left them.
+/// Payload of a segment, in pieces that stay in the application's memory.
 #[derive(Clone, Copy)]
 pub struct Payload<'a> {
     chunks: Option<&'a VecDeque<Chunk>>,
@@ -152,8 +152,7 @@ impl<'a> Payload<'a> {
         })
     }
 
-    /// Copies the payload to the start of `out`, as far as it has room; returns how many bytes
-    /// these are.
+    /// Copies as much of the payload as fits to the start of `out`; returns the number of bytes.
     pub fn copy_to(&self, out: &mut [u8]) -> usize {
         let mut at = 0;
         for piece in self.pieces() {

@@ -1,9 +1,10 @@
-//! A bounded table: a slab of pages and chains by hash. Nothing in it moves, and nothing walks it.
+//! A bounded hash table: values in fixed pages, chained by hash. No value moves, and no operation
+//! walks the whole table.
 
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Entries of a page, which is allocated at once and stays where it is.
+/// Number of entries of a page. A page is allocated as a whole and never moves.
 const PAGE: usize = 64;
 /// End of a chain.
 const NONE: u32 = 0;
@@ -17,8 +18,7 @@ struct Entry<T> {
 
 /// Values by index, and indexes by hash. An index stays valid until [`remove`](Self::remove).
 pub(crate) struct Table<T> {
-    /// The first entry of each chain plus 1. Zeroed pages, which cost no memory until they are
-    /// used.
+    /// The first entry of each chain plus 1. Zeroed pages cost no memory until they are used.
     heads: Vec<u32>,
     pages: Vec<Vec<Entry<T>>>,
     free: u32,
@@ -80,7 +80,7 @@ impl<T> Table<T> {
         self.entry_mut(index)?.value.as_mut()
     }
 
-    /// The entry with this hash that `matches`.
+    /// Returns the entry with this hash that `matches`.
     #[inline]
     pub fn find(&mut self, hash: u32, matches: impl Fn(&T) -> bool) -> Option<u32> {
         let mut link = self.heads[self.head_of(hash)];
@@ -99,7 +99,7 @@ impl<T> Table<T> {
         found
     }
 
-    /// Puts a value in, where `find` finds it. Gives it back if the table is full.
+    /// Adds a value, so that `find` finds it. Returns the value if the table is full.
     pub fn insert(&mut self, hash: u32, value: T) -> Result<u32, T> {
         if self.is_full() {
             return Err(value);
@@ -132,7 +132,8 @@ impl<T> Table<T> {
         (self.made - 1) as u32
     }
 
-    /// Takes an entry out of its chain: `find` finds it no more, its index stays valid.
+    /// Unlinks an entry from its chain. `find` does not return it any more, but its index stays
+    /// valid.
     pub fn unlink(&mut self, index: u32) {
         let Some((hash, after)) = self.entry(index).map(|e| (e.hash, e.next)) else { return };
         let head = self.head_of(hash);
@@ -151,7 +152,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Takes out an entry that was [unlinked](Self::unlink).
+    /// Removes an entry that was [unlinked](Self::unlink).
     pub fn remove(&mut self, index: u32) -> Option<T> {
         let free = self.free;
         let entry = self.entry_mut(index)?;
@@ -175,7 +176,7 @@ mod tests {
             let mut table = Table::new(10);
             let mut model = HashMap::new();
             for (step, key) in steps {
-                // Few hashes, so that chains are long.
+                // Few distinct hashes make the chains long.
                 let hash = key % 3;
                 let found = table.find(hash, |v| *v == key);
                 prop_assert_eq!(found, model.get(&key).copied());

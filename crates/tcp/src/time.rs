@@ -1,4 +1,4 @@
-//! Time, which is an argument everywhere.
+//! Time. Functions take it as an argument; none reads a clock.
 
 use core::ops::{Add, Sub};
 
@@ -13,7 +13,7 @@ impl Nanos {
     pub const MILLI: u64 = 1_000_000;
     /// Nanoseconds in a second.
     pub const SECOND: u64 = 1_000_000_000;
-    /// A moment that does not come: the deadline of a timer that is not armed.
+    /// A moment that never comes: the deadline of a timer that is not armed.
     pub const NEVER: Self = Self(u64::MAX);
 
     /// Whole milliseconds since the clock's start, modulo 2^32.

@@ -1,7 +1,7 @@
 //! Connections in TIME-WAIT, 32 bytes each (RFC 9293, 3.6; RFC 1337; RFC 6191).
 //!
-//! All wait equally long, so the entries are a queue: a ring of fixed size whose oldest entry makes
-//! room. A flow is known by its ports and 64 bits of its keyed hash.
+//! All wait equally long, so the entries form a queue: a ring of fixed size that evicts its oldest
+//! entry. A flow is identified by its ports and 64 bits of its keyed hash.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -29,7 +29,7 @@ struct Entry {
 const _: () = assert!(size_of::<Entry>() == 32);
 
 const STAMPED: u32 = 1 << 31;
-/// Of `next`: this entry is out of its chain.
+/// Value of `next` in an entry that is out of its chain.
 const DEAD: u32 = u32::MAX;
 
 /// What is known of a connection in TIME-WAIT.
@@ -42,7 +42,7 @@ pub(crate) struct Waiting {
 
 pub(crate) struct TimeWait {
     heads: Vec<u32>,
-    /// The ring, in pages that are made when they are needed.
+    /// The ring, in pages that are allocated on first use.
     pages: Vec<Vec<Entry>>,
     /// Free-running positions; an entry's place is its position modulo `max`.
     first: u64,
@@ -79,7 +79,7 @@ impl TimeWait {
         (self.end - self.first) as usize
     }
 
-    /// Adds a connection that has just come to its end.
+    /// Adds a connection that has just ended.
     pub fn insert(&mut self, hash: u64, flow: &Flow, waiting: &Waiting, now: Nanos) {
         self.remove(hash, flow);
         self.expire(now);
@@ -110,7 +110,7 @@ impl TimeWait {
         self.end += 1;
     }
 
-    /// What is known of a flow, if it is in TIME-WAIT.
+    /// Returns the entry of a flow, if it is in TIME-WAIT.
     pub fn find(&mut self, hash: u64, flow: &Flow, now: Nanos) -> Option<Waiting> {
         self.expire(now);
         if self.len() == 0 {
@@ -131,7 +131,7 @@ impl TimeWait {
         None
     }
 
-    /// Ends a flow's TIME-WAIT early; its place stays taken until it would have ended.
+    /// Ends a flow's TIME-WAIT early. Its entry stays occupied until its original end.
     pub fn remove(&mut self, hash: u64, flow: &Flow) {
         let mut link = self.heads[self.head_of(hash)];
         while link != 0 {
@@ -171,8 +171,7 @@ impl TimeWait {
         }
     }
 
-    /// Removes entries that have expired. Each is removed once, so an insertion pays for its
-    /// removal.
+    /// Removes expired entries. Each is removed once, so each insertion pays for one removal.
     fn expire(&mut self, now: Nanos) {
         while self.first < self.end {
             let index = (self.first % self.max as u64) as usize;

@@ -1,7 +1,8 @@
-//! A hierarchical timer wheel (Varghese and Lauck, 1987): deadlines by index, each at most once.
+//! A hierarchical timer wheel (Varghese and Lauck, 1987): deadlines by index, at most one per
+//! index.
 //!
-//! A tick is 65.5 us. A level has 64 slots; a slot of a level is as long as all of the level below.
-//! An entry moves down a level when its slot comes, so it moves at most five times.
+//! A tick is 65.5 us. A level has 64 slots, and one slot is as long as the whole level below. An
+//! entry moves down a level when its slot is due, so it moves at most five times.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -11,7 +12,7 @@ use crate::time::Nanos;
 const TICK_SHIFT: u32 = 16;
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
-/// Levels; the wheel turns once in 2^36 ticks, which is 52 days.
+/// Number of levels. The wheel turns once in 2^36 ticks, which is 52 days.
 const LEVELS: usize = 6;
 const LAST_TICK: u64 = (1 << (BITS as u64 * LEVELS as u64)) - 1;
 
@@ -43,8 +44,8 @@ impl Wheel {
         }
     }
 
-    /// Sets the deadline of `index`; a timer that was set is moved. It fires at the first
-    /// [`pop`](Self::pop) at or after `at`, rounded up to a tick, and never at `now`.
+    /// Sets or moves the deadline of `index`. It fires at the first [`pop`](Self::pop) at or after
+    /// `at`, rounded up to a tick, and never at `now`.
     pub fn schedule(&mut self, index: u32, at: Nanos, now: Nanos) {
         self.cancel(index);
         let at = at.0.max(now.0.saturating_add(1));
@@ -52,7 +53,7 @@ impl Wheel {
         self.put(index, tick.max(self.tick + 1));
     }
 
-    /// When the timer of `index` fires, if it is set.
+    /// Returns when the timer of `index` fires, if it is set.
     #[cfg(test)]
     fn scheduled(&self, index: u32) -> Option<Nanos> {
         let set = self.links.get(index as usize)?[2] != 0;
@@ -60,7 +61,7 @@ impl Wheel {
     }
 
     fn put(&mut self, index: u32, tick: u64) {
-        // What is later than a turn of the wheel waits in its last slot and moves on from there.
+        // A deadline beyond one turn of the wheel waits in the last slot and moves on from there.
         let near = tick.clamp(self.tick, self.tick | LAST_TICK);
         let distance = (near ^ self.tick) | 1;
         let level = ((63 - distance.leading_zeros()) / BITS) as usize;
@@ -78,7 +79,7 @@ impl Wheel {
         }
     }
 
-    /// Takes the timer of `index` away, if it is set.
+    /// Cancels the timer of `index`, if it is set.
     pub fn cancel(&mut self, index: u32) {
         let Some(link) = self.links.get_mut(index as usize) else { return };
         let [next, previous, place] = core::mem::take(link);
@@ -107,8 +108,8 @@ impl Wheel {
         Some((level, slot, above | (slot as u64) << shift))
     }
 
-    /// When [`pop`](Self::pop) next has something to do: never later than the first deadline,
-    /// rounded up.
+    /// Returns when [`pop`](Self::pop) next has work: never later than the first deadline, rounded
+    /// up.
     pub fn deadline(&self) -> Option<Nanos> {
         self.first().map(|(.., tick)| Nanos(tick << TICK_SHIFT))
     }
@@ -125,7 +126,7 @@ impl Wheel {
                 self.visited += 1;
                 return Some(index);
             }
-            // All of the slot moves down before anything fires, so that order is kept.
+            // The whole slot moves down before anything fires, so that order is kept.
             while let Some(index) = self.heads[place].checked_sub(1) {
                 self.cancel(index);
                 self.visited += 1;

@@ -1,6 +1,6 @@
-//! Objective: many short connections come and go over a bad channel, with tables that are too small
-//! for them. Steps: a client keeps so many open, each asks for a number of bytes and checks them;
-//! in the end nothing is left.
+//! Objective: many short connections come and go over a bad channel, with undersized tables. Steps:
+//! a client keeps a fixed number open; each asks for some bytes and checks them; nothing is left at
+//! the end.
 
 mod common;
 
@@ -14,7 +14,7 @@ use toklat_tcp::{
 
 #[derive(Default)]
 struct Job {
-    /// The client's: bytes asked for, and got. The server's: bytes to be sent, and sent.
+    /// At the client: bytes requested and received. At the server: bytes to send and sent.
     len: u64,
     at: u64,
     started: bool,
@@ -36,7 +36,7 @@ impl Client {
             let Ok(id) = self.machine.connect((v4(1), 0), (v4(2), 80), None, now) else { return };
             self.left -= 1;
             let len = self.rng.below(20_000);
-            // The request is sent with the handshake's end.
+            // The request travels with the last segment of the handshake.
             assert_eq!(self.machine.send_slice(id, &len.to_be_bytes()), Ok(8));
             self.machine.shut_down(id);
             self.jobs.insert(id, Job { len, ..Job::default() });
@@ -62,7 +62,8 @@ impl Client {
                     assert_eq!(job.at, job.len, "all that was asked for");
                     self.done += 1;
                 }
-                // The server may have given a half-open connection up that we thought open.
+                // The server may have given up a half-open connection that the client takes for
+                // open.
                 Some(_) => self.failed += 1,
             }
             self.jobs.remove(&id);
@@ -212,14 +213,14 @@ fn small_tables_and_a_bad_channel_lose_no_byte() {
         };
         let server =
             Config { max_half_open: 3, max_connections: 24, max_time_wait: 8, ..Config::default() };
-        // Few ports: flows come again while the other side remembers them.
+        // Few ports: flows are reused while the other side remembers them.
         let client = Config { ephemeral: 50_000..=50_200, time_wait: SECOND, ..Config::default() };
         let net = run(client, server, there, 40, 400, seed);
         let counters = net.b.machine.counters();
         assert!(counters.cookies_in > 10, "{counters:?}");
         println!("done {} failed {} cookies {}", net.a.done, net.a.failed, counters.cookies_in);
-        // A cookie cannot be sent again, and an entry of TIME-WAIT that made room answers no FIN: a
-        // few are reset.
+        // A few connections are reset: a cookie cannot be retransmitted, and an evicted TIME-WAIT
+        // entry answers no FIN.
         assert!(net.a.done >= 399, "done {} failed {}", net.a.done, net.a.failed);
     }
 }

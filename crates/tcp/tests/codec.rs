@@ -1,5 +1,5 @@
-//! Objective: packets are parsed as they are written, and what no peer can have sent is refused.
-//! Steps: headers are written, changed, and parsed; smoltcp parses them, too.
+//! Objective: written packets parse back, and packets that no peer can have sent are refused.
+//! Steps: headers are written, changed and parsed, also by smoltcp.
 
 mod common;
 
@@ -72,7 +72,7 @@ fn what_is_wrong_has_a_name() {
 #[test]
 fn a_mapped_address_is_no_ipv4() {
     let mut packet = packets(true).remove(0);
-    // ::ffff:10.0.0.1 would be found among IPv4's connections.
+    // ::ffff:10.0.0.1 would match connections over IPv4.
     packet[8..24].copy_from_slice(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
     assert_eq!(codec::parse(&packet, Verify::Nothing).err(), Some(Drop::BadAddress));
     let mut machine = Machine::new(config(), Secret([1, 2]));
@@ -80,7 +80,7 @@ fn a_mapped_address_is_no_ipv4() {
     assert_eq!(machine.counters().dropped(Drop::BadAddress), 1);
 }
 
-/// Writes packets with their checksums left to be completed, then completes them.
+/// Writes packets with partial checksums, then completes them.
 struct Completing(Vec<Ecn>);
 
 impl Emit for Completing {

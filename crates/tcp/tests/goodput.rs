@@ -1,6 +1,5 @@
-//! Objective: loss costs goodput, but not much: no second of silence after a lost tail. Steps: 20
-//! MB over a line of 10 Gb/s and 50 us, in virtual time, for several seeds; lower bounds of the
-//! mean.
+//! Objective: loss costs little goodput, and a lost tail causes no long silence. Steps: 20 MB over
+//! a line of 10 Gb/s and 50 us, in virtual time, for several seeds; lower bounds of the mean.
 
 mod common;
 

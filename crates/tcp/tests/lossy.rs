@@ -1,5 +1,5 @@
-//! Objective: two machines get their bytes across, whatever the channel does. Steps: a seeded
-//! channel in virtual time; both directions are compared byte for byte; nothing is left behind.
+//! Objective: two machines deliver their bytes whatever the channel does. Steps: a seeded channel
+//! in virtual time; both directions are compared byte for byte; no state is left behind.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn run(
     b.copies = seed.is_multiple_of(2);
     let mut net = Net::new(a, b, there, there, seed);
     net.run(3_000 * SECOND);
-    // Both handles go; TIME-WAIT ends; nothing is left.
+    // Both handles are closed and TIME-WAIT ends; nothing may be left.
     let now = net.now;
     net.a.machine.close(net.a.id.take().unwrap(), now);
     net.b.machine.close(net.b.id.take().unwrap(), now);

@@ -9,7 +9,7 @@ use toklat_tcp::{CloseReason, Config, Drop, Ecn, KeepAlive, SendError, State, Tu
 
 const MSS: usize = 1460;
 
-/// `n` segments are sent and expected.
+/// Sends `n` segments and expects each.
 fn send_segments(script: &mut Script, n: usize) {
     script.write(n * MSS);
     for i in 0..n {
@@ -28,7 +28,7 @@ fn the_initial_window_is_ten_segments() {
     script.write(20 * MSS);
     assert_eq!(script.out.len(), 10);
     script.out.clear();
-    // Slow start: two for each that was acknowledged.
+    // Slow start: each acknowledged segment allows two.
     script.send(seg("A", 1).ack(at(4)).window(1000));
     assert_eq!(script.out.len(), 8);
 }
@@ -61,7 +61,8 @@ fn reordering_is_given_a_quarter_of_a_round_trip() {
     let waited = script.wait_for_segment();
     assert!((MILLI / 4..MILLI / 4 + 70 * MICRO).contains(&waited), "{waited}");
     script.expect("A", 1, None, MSS);
-    // It was only late: a duplicate SACK undoes the reduction, and the window for reordering grows.
+    // The segment was only late: a duplicate SACK undoes the reduction and widens the reordering
+    // window.
     script.wait(MILLI / 10);
     script.send(seg("A", 1).ack(at(2)).window(1000));
     script.send(seg("A", 1).ack(at(10)).window(1000).sack(&[(at(0), at(1))]));
@@ -124,7 +125,7 @@ fn after_a_time_out_the_window_is_one_segment() {
     script.wait_for_segment();
     script.expect("A", 1, None, MSS);
     script.expect_nothing();
-    // All four had arrived: nothing else is sent again.
+    // All four had arrived: nothing more is retransmitted.
     script.send(seg("A", 1).ack(at(4)).window(1000));
     script.expect_nothing();
     assert_eq!(script.machine.path(script.id()).unwrap().in_flight, 0);
@@ -169,7 +170,7 @@ fn blocks_tell_what_came_out_of_order() {
     script.send(seg("A", 111).ack(1).data(10));
     let sent = script.expect("A", 1, Some(1), 0);
     assert_eq!(blocks(&sent), [(101, 121), (201, 211)]);
-    // A duplicate is told first (RFC 2883).
+    // A duplicate is reported first (RFC 2883).
     script.send(seg("A", 201).ack(1).data(10));
     let sent = script.expect("A", 1, Some(1), 0);
     assert_eq!(blocks(&sent)[..2], [(201, 211), (201, 211)]);
@@ -202,7 +203,7 @@ fn old_timestamps_are_refused() {
     script.send(seg("A", 1).ack(1).data(10).stamp(1001));
     let sent = script.expect("A", 1, Some(11), 0);
     assert_eq!(sent.header.options.timestamp.unwrap().echo, 1001);
-    // After 24 days a timestamp says nothing any more.
+    // After 24 days timestamps are not comparable any more.
     script.wait(25 * 24 * 3600 * SECOND);
     script.send(seg("A", 11).ack(1).data(10).stamp(5));
     script.expect("A", 1, Some(21), 0);
@@ -263,7 +264,7 @@ fn acks_come_by_the_batch_or_late() {
     script.expect("A", 1, Some(seq + 10_000), 0);
     script.expect_nothing();
     assert_eq!(script.counters().runs_in, runs + 1, "ten segments are one run");
-    // Less than two segments: the ACK waits for company.
+    // Less than two segments: the ACK is delayed.
     let seq = seq + 10_000;
     script.send(seg("A", seq).ack(1).window(1000).data(100));
     script.expect_nothing();
@@ -285,7 +286,7 @@ fn what_differs_is_not_merged() {
     let s = |i: u32| seg("A", seq + 10 * i).ack(1).window(1000).data(10);
     let mut marked = s(2).marked();
     marked.window = 1000;
-    // Another window, a mark, a gap, another flow's.
+    // Segments that cannot merge: another window, a mark, a gap, another flow.
     script.batch(&[s(0), s(1).window(999), marked, s(4), s(5)]);
     assert_eq!(script.counters().runs_in, runs + 4);
 }
@@ -304,7 +305,7 @@ fn the_window_follows_the_reader() {
     script.send(seg("A", 20_001).ack(1).data(1000));
     script.expect("A", 1, Some(20_001), 0);
     assert_eq!(script.dropped(Drop::BeyondWindow) + script.dropped(Drop::OutOfWindow), 1);
-    // A little room is not told, half of the window is.
+    // A little room is not announced; half of the window is.
     script.machine.receive_slice(script.id(), &mut [0; 1000]);
     script.transmit();
     script.expect_nothing();
@@ -322,8 +323,7 @@ fn long_data_goes_out_as_one_request() {
     assert_eq!(sent.gso_size, 1448);
     script.send(seg("A", 1).ack(14_481).window(1000));
     script.write(100_000);
-    // Slow start has made the window twice as large; a request is as long as IP allows, in whole
-    // segments.
+    // Slow start has doubled the window. A request is as long as IP allows, in whole segments.
     let sent = script.out.pop_front().unwrap();
     assert_eq!((sent.payload.len(), sent.gso_size), (20 * 1448, 1448));
 }
@@ -425,7 +425,7 @@ fn a_narrow_path_gets_shorter_segments() {
     let mut script = Script::accepted(config(), false);
     send_segments(&mut script, 3);
     let flow = script.flow(5000);
-    // One that quotes nothing in flight, and one that asks for silly sizes.
+    // One message quotes nothing in flight; one asks for an absurd size.
     script.machine.too_big(&flow, script.iss + 90_000, 600, script.now);
     script.transmit();
     script.expect_nothing();

@@ -181,7 +181,7 @@ fn an_active_close_waits_and_answers() {
     script.machine.close(id, script.now);
     let usage = script.machine.usage();
     assert_eq!((usage.connections, usage.time_wait, script.machine.state(id)), (0, 1, None));
-    // The FIN again is acknowledged again; a reset is ignored, a plain ACK not answered.
+    // A repeated FIN is acknowledged again. A reset is ignored, and a plain ACK gets no answer.
     script.send(seg("FA", 6).ack(2));
     script.expect("A", 2, Some(7), 0);
     script.send(seg("R", 7));
@@ -191,7 +191,7 @@ fn an_active_close_waits_and_answers() {
         (script.machine.usage().time_wait > 0, script.dropped(Drop::TimeWaitReset)),
         (true, 1)
     );
-    // A newer SYN opens a new connection, with numbers behind the old one's (RFC 6191).
+    // A newer SYN opens a new connection, whose numbers start after the old one's (RFC 6191).
     script.send(seg("S", 7).stamp(1001).options(syn_options()));
     let old = script.iss + 2;
     let answer = script.out.pop_front().unwrap();
@@ -259,7 +259,7 @@ fn a_fin_behind_a_gap_waits_for_it() {
         (script.state(), script.machine.readable(script.id())),
         (Some(State::CloseWait), 20)
     );
-    // The stream has ended: more is not taken.
+    // The stream has ended: more data is refused.
     script.send(seg("A", 22).ack(1).data(10));
     assert_eq!((script.dropped(Drop::AfterClose), script.machine.readable(script.id())), (1, 20));
 }
@@ -354,7 +354,7 @@ fn an_abort_resets() {
     script.transmit();
     script.expect("RA", 11, Some(1), 0);
     assert_eq!((script.machine.usage().connections, script.machine.state(id)), (0, None));
-    // A handle that says nothing any more does no harm.
+    // A stale handle does no harm.
     script.machine.abort(id, script.now);
     assert_eq!(script.machine.send(id, "x".into()).unwrap_err().0, SendError::Closed);
 }
@@ -377,7 +377,7 @@ fn a_full_accept_queue_drops() {
     script.send(seg("S", 0).port(3).options(syn_options()));
     script.expect_nothing();
     assert_eq!((script.machine.waiting(listener), script.dropped(Drop::AcceptFull)), (1, 2));
-    // The second is half-open still, and comes in when there is room.
+    // The second is still half-open, and enters when there is room.
     assert!(script.machine.accept(listener).is_some());
     script.send(seg("A", 1).ack(1).port(2));
     assert!(script.machine.accept(listener).is_some());
@@ -394,7 +394,7 @@ fn a_full_syn_queue_answers_by_cookies() {
     let cookie = script.expect("SAE", 0, Some(1), 0);
     assert!(cookie.header.options.sack_permitted && cookie.header.options.window_scale.is_some());
     assert_eq!((script.machine.usage().half_open, script.machine.usage().connections), (1, 0));
-    // What comes before the start of its stream is dropped for a while, then reset.
+    // Data before the start of its stream is dropped for a while, then reset.
     script.send(seg("A", 10).port(2).ack(1));
     script.expect_nothing();
     let kept = script.last_value;
@@ -403,7 +403,7 @@ fn a_full_syn_queue_answers_by_cookies() {
     script.send(seg("A", 10).port(2).ack(1));
     script.expect("R", 1, None, 0);
     script.last_value = kept;
-    // The right one is a connection with all options, and its data.
+    // The right cookie makes a connection with all options and its data.
     script.send(seg("A", 1).port(2).ack(1).data(20).window(1000));
     let ack = script.expect("A", 1, Some(21), 0);
     assert_eq!(ack.header.options.timestamp.unwrap().echo, 9);

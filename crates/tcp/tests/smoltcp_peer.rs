@@ -1,5 +1,5 @@
-//! Objective: another stack understands us, and we it. Steps: smoltcp's TCP at the other end of the
-//! bad channel; both directions are compared byte for byte.
+//! Objective: another stack and ours understand each other. Steps: smoltcp's TCP at the other end
+//! of the bad channel; both directions are compared byte for byte.
 
 mod common;
 
@@ -128,7 +128,7 @@ impl Smol {
             let bytes: Vec<u8> = (0..len).map(|i| pattern(self.stream, self.sent + i)).collect();
             self.sent += socket.send_slice(&bytes).unwrap() as u64;
         }
-        // In CLOSING smoltcp 0.12 sends no data any more, so it closes when all is acknowledged.
+        // In CLOSING smoltcp 0.12 sends no data, so it closes only when everything is acknowledged.
         if self.sent == self.to_send && socket.may_send() && socket.send_queue() == 0 {
             socket.close();
         }
@@ -215,7 +215,7 @@ proptest! {
         features in (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()),
         gso_max in prop_oneof![Just(0u32), Just(65_535)],
     ) {
-        // smoltcp 0.12 forgets the length of its timestamps and drops what gets too long.
+        // smoltcp 0.12 forgets the length of its timestamps and drops packets that become too long.
         let mtu = if stamps { 1480 } else { 1500 };
         let mut config = Config { gso_max, mtu, ..Config::default() };
         (config.sack, config.timestamps, config.window_scaling, config.ecn) = features;

@@ -40,7 +40,7 @@ static ALLOCATOR: Counting = Counting;
 const SLOTS: usize = 256;
 const DOCUMENT: &[u8] = &[42; 50_000];
 
-/// Slots for packets, filled and emptied in turns. Each so many packets one is lost.
+/// Slots for packets, filled and emptied in turns. Of each `lose_each` packets, one is lost.
 struct Slots {
     slots: Vec<(usize, Box<[u8; 65_536]>)>,
     len: usize,
@@ -156,7 +156,7 @@ fn bulk(config: &Config, lose_each: Option<u64>, warm: usize) -> (u64, u64) {
             while world.a.next_event().is_some_and(|(_, events)| !events.contains(Events::CLOSED)) {
             }
             while world.b.next_event().is_some() {}
-            // What came out of order lies in buffers.
+            // Out-of-order data lies in buffers.
             world.a.receive(id, |data| data.len());
             world.received += world.b.receive(other, |data| data.len()) as u64;
         }
@@ -176,8 +176,8 @@ fn a_warm_machine_allocates_nothing() {
     }
 }
 
-/// What a request and its answer cost, among so many connections: entries and timers visited,
-/// visits to send.
+/// Returns the cost of a request and its answer among `connections` connections: entries and timers
+/// visited, visits to send.
 fn cost(connections: usize) -> (f64, f64, f64, u64) {
     const REQUESTS: usize = 2000;
     let mut world = World::new(&Config { gso_max: 65_535, ..Config::default() }, None);

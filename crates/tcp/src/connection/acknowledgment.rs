@@ -1,5 +1,5 @@
-//! What the peer acknowledges (RFC 9293, 3.10.7.4, fifth check), and what it selectively
-//! acknowledges.
+//! Handles what the peer acknowledges, cumulatively and selectively (RFC 9293, 3.10.7.4, fifth
+//! check).
 
 use crate::connection::{CloseReason, Connection, Events, Marks, Phase, Run, State};
 use crate::counters::Drop;
@@ -13,15 +13,15 @@ use crate::time::Nanos;
 pub(super) struct Progress {
     /// Numbers acknowledged in order.
     pub acked: u32,
-    /// Bytes that are known to have arrived: in order or not.
+    /// Newly delivered bytes: acknowledged, or selectively acknowledged.
     pub delivered: u32,
     /// Bytes in flight before.
     pub in_flight: u32,
-    /// Bytes that were not acknowledged before (RFC 5681, 2: FlightSize).
+    /// Bytes that were unacknowledged before this segment (RFC 5681, 2: FlightSize).
     pub outstanding: u32,
     /// A duplicate SACK came.
     pub duplicate: bool,
-    /// The segment was nothing but an acknowledgment of what was known.
+    /// The segment was a duplicate ACK and carried nothing else.
     pub repeated: bool,
 }
 
@@ -62,7 +62,7 @@ impl Connection {
         Ok(())
     }
 
-    /// False for an acknowledgment of what was acknowledged (RFC 5961, 5).
+    /// Returns false for an acknowledgment of data that was acknowledged before (RFC 5961, 5).
     fn is_plausible(&mut self, shared: &mut Shared, ack: Seq, now: Nanos) -> Result<bool, Drop> {
         let send = &self.send;
         if ack.after(send.nxt) || ack.before(send.una - send.max_window) {
@@ -72,7 +72,7 @@ impl Connection {
         Ok(!ack.before(send.una))
     }
 
-    /// RFC 9293, 3.10.7.4: SND.WND follows the latest segment.
+    /// Updates SND.WND from the latest segment (RFC 9293, 3.10.7.4).
     fn update_window(&mut self, shared: &mut Shared, header: &Header, window: u32) -> bool {
         let send = &mut self.send;
         let newer =
@@ -88,7 +88,7 @@ impl Connection {
         changed
     }
 
-    /// Takes acknowledged data out of the buffer; returns a round-trip time, if one was measured.
+    /// Drops acknowledged data from the buffer; returns a round-trip time, if one was measured.
     fn take_acknowledged(
         &mut self,
         shared: &mut Shared,
@@ -111,8 +111,8 @@ impl Connection {
             again |= record.retransmitted;
             once |= !record.retransmitted;
         });
-        // What was sent again may have held up what came after it: that says nothing about the path
-        // (Karn).
+        // A retransmitted segment may have held up those after it, so their delay says nothing
+        // about the path (Karn).
         let rtt = rtt.filter(|_| !again);
         send.expired = 0;
         send.rtt.backoff = if once { 0 } else { send.rtt.backoff.saturating_sub(1) };
@@ -127,7 +127,8 @@ impl Connection {
         rtt
     }
 
-    /// Marks what the peer holds out of order; returns a round-trip time, if one was measured.
+    /// Marks the data that the peer holds out of order; returns a round-trip time, if one was
+    /// measured.
     fn take_sacked(
         &mut self,
         shared: &mut Shared,
@@ -173,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// States that an acknowledgment ends, and timers.
+    /// Changes the state and the timers after an acknowledgment.
     fn after_ack(&mut self, shared: &mut Shared, now: Nanos) {
         if self.has(Marks::FIN_ACKED) {
             match self.state {
@@ -185,7 +186,7 @@ impl Connection {
         }
     }
 
-    /// The application waits for room, and there is enough to be worth a call.
+    /// Tells an application that waits for room, once there is enough to be worth a call.
     fn tell_room(&mut self, shared: &mut Shared) {
         if self.has(Marks::WANTS_ROOM)
             && self.room(&shared.config) >= self.send_limit(&shared.config) / 2
@@ -195,7 +196,7 @@ impl Connection {
         }
     }
 
-    /// True if this phase has come to its end.
+    /// Returns true if the current congestion phase is over.
     pub(super) fn phase_is_over(&self) -> bool {
         match self.send.phase {
             Phase::Open => false,
@@ -205,7 +206,7 @@ impl Connection {
         }
     }
 
-    /// RFC 3168, 6.1.2: the peer saw congestion marks.
+    /// Reacts to congestion marks that the peer echoes (RFC 3168, 6.1.2).
     pub(super) fn on_echo(&mut self, shared: &mut Shared, header: &Header, progress: &Progress) {
         let echo = self.has(Marks::ECN) && header.flags.contains(Flags::ECE);
         if !echo || self.send.phase != Phase::Open || self.send.board.is_empty() {
@@ -218,7 +219,7 @@ impl Connection {
     }
 }
 
-/// True if the first block tells of something that came twice (RFC 2883, 4).
+/// Returns true if the first block reports data that arrived twice (RFC 2883, 4).
 fn is_duplicate(blocks: &[(Seq, Seq)], ack: Seq) -> bool {
     match blocks {
         [(start, end), ..] if start.before(ack) && !end.after(ack) => true,

@@ -13,7 +13,7 @@ use crate::time::Nanos;
 const MAX_CHUNKS: usize = 16_384;
 
 impl Connection {
-    /// Bytes that may be unacknowledged: twice the congestion window, within bounds.
+    /// Limit of unacknowledged bytes: twice the congestion window, within the configured bounds.
     pub fn send_limit(&self, config: &Config) -> usize {
         let window = self.send.congestion.window.saturating_mul(2);
         window.clamp(config.send_start, config.send_max.max(config.send_start)) as usize
@@ -60,7 +60,7 @@ impl Connection {
         taken
     }
 
-    /// Lets `read` have the data, piece by piece, until it takes less than a piece.
+    /// Passes the readable data to `read`, piece by piece, until it takes less than a whole piece.
     pub fn receive(&mut self, shared: &mut Shared, mut read: impl FnMut(&[u8]) -> usize) -> usize {
         let mut total = 0;
         loop {
@@ -85,7 +85,7 @@ impl Connection {
         self.receive.buffer.copy_out(0, out)
     }
 
-    /// Takes `n` bytes that were peeked at.
+    /// Consumes `n` bytes that were peeked at.
     pub fn consume(&mut self, shared: &mut Shared, n: usize) -> usize {
         let n = n.min(self.receive.buffer.readable());
         self.receive.buffer.consume(n, &mut shared.pool);
@@ -97,7 +97,7 @@ impl Connection {
         if self.receive.ranges.is_empty() {
             self.receive.buffer.shrink(&mut shared.pool);
         }
-        // The peer waits for a window that was closed, or nearly.
+        // The announced window was closed or nearly so: the peer waits for an update.
         let small = self.receive.edge.since(self.receive.nxt) < self.receive.limit / 2;
         if n > 0 && small && self.is_receiving() && self.window_edge().after(self.receive.edge) {
             self.acknowledge_now(shared);
@@ -109,7 +109,8 @@ impl Connection {
         self.receive.buffer.readable()
     }
 
-    /// True if the peer has ended its stream, or no more comes for another reason.
+    /// Returns true if no more data can come: the peer has ended its stream, or the connection is
+    /// closed.
     pub fn is_at_end(&self) -> bool {
         self.state == State::Closed
             || self.receive.fin.is_some_and(|fin| self.receive.nxt.after(fin))
@@ -128,8 +129,8 @@ impl Connection {
         self.wake(shared);
     }
 
-    /// The application lets go. Data that was not read is a reason to reset (RFC 9293, 3.6.1; RFC
-    /// 2525, 2.17).
+    /// Releases the connection when the application closes it. Unread data makes this a reset (RFC
+    /// 9293, 3.6.1; RFC 2525, 2.17).
     pub fn release(&mut self, shared: &mut Shared, now: Nanos) {
         self.marks.remove(Marks::OWNED);
         self.listener = 0;
@@ -138,7 +139,7 @@ impl Connection {
         }
         self.receive.buffer.clear(&mut shared.pool);
         if self.state == State::SynSent && self.send.buffer.len() == 0 {
-            // RFC 9293, 3.10.4: nothing was promised.
+            // RFC 9293, 3.10.4: a connection in SYN-SENT without data is just dropped.
             self.finish(shared, CloseReason::Aborted);
         }
         self.shut_down(shared);
@@ -148,7 +149,7 @@ impl Connection {
         }
     }
 
-    /// True if a segment with this number may be in flight.
+    /// Returns true if a segment with this number may be in flight.
     pub fn is_in_flight(&self, seq: Seq) -> bool {
         let send = &self.send;
         let synchronised =
@@ -156,7 +157,7 @@ impl Connection {
         synchronised && !seq.before(send.una) && seq.before(send.nxt)
     }
 
-    /// True if the SYN has this number and was not answered.
+    /// Returns true if our SYN has this number and is unanswered.
     pub fn is_opening_with(&self, seq: Seq) -> bool {
         self.state == State::SynSent && seq == self.iss
     }
@@ -187,5 +188,5 @@ impl Connection {
     }
 }
 
-/// Most bytes of a send buffer: offsets within it are sequence numbers.
+/// Maximum bytes in a send buffer, so that offsets within it fit in sequence numbers.
 const MAX_QUEUED: usize = 1 << 30;

@@ -1,4 +1,5 @@
-//! Data comes in: lent to the application from the frame, or copied; acknowledged by the batch.
+//! Receives data: lends it to the application from the frame, or copies it. ACKs go out once a
+//! batch.
 
 use crate::connection::{Connection, Events, Marks, QUICK_ACKS, Run, State};
 use crate::counters::Drop;
@@ -7,11 +8,11 @@ use crate::segment::{Ecn, Flags};
 use crate::seq::Seq;
 use crate::time::Nanos;
 
-/// Shortest time over which the rate is measured that sizes the window.
+/// Minimum time over which the receive rate is measured; the rate sizes the window.
 const ROUND: u64 = Nanos::MILLI;
 
 impl Connection {
-    /// Payload, a FIN, or both, at least partly in the window.
+    /// Handles a payload, a FIN, or both, which lie at least partly in the window.
     pub(super) fn on_data(
         &mut self,
         shared: &mut Shared,
@@ -113,7 +114,8 @@ impl Connection {
         Ok(())
     }
 
-    /// What was lost comes again; the FIN, if it was seen, may not stand before what is missing.
+    /// Drops data for lack of memory; the peer retransmits it. A FIN that was seen is forgotten, as
+    /// it must not come before missing data.
     fn out_of_memory(&mut self, shared: &mut Shared) -> Result<(), Drop> {
         if self.receive.fin.is_some_and(|fin| fin.after(self.receive.nxt)) {
             self.receive.fin = None;
@@ -125,7 +127,7 @@ impl Connection {
         Err(Drop::NoMemory)
     }
 
-    /// In-order data may have reached what came earlier.
+    /// Makes out-of-order data readable that the in-order data has reached.
     fn fill_gap(&mut self, shared: &mut Shared) {
         let receive = &mut self.receive;
         if receive.ranges.is_empty() {
@@ -139,7 +141,7 @@ impl Connection {
         receive.buffer.extend(filled as usize);
         receive.nxt = end;
         shared.counters.bytes_in += u64::from(filled);
-        // A gap was filled, or a part of one: the sender wants to know at once (RFC 5681, 4.2).
+        // A gap was filled, at least in part: acknowledge at once (RFC 5681, 4.2).
         receive.quick_acks = QUICK_ACKS;
         self.acknowledge_now(shared);
     }
@@ -188,8 +190,8 @@ impl Connection {
         }
     }
 
-    /// An ACK at the end of the batch for two segments or more, else a delayed one (RFC 9293,
-    /// 3.8.6.3).
+    /// Schedules an ACK: at the end of the batch for two segments or more, otherwise a delayed one
+    /// (RFC 9293, 3.8.6.3).
     fn schedule_ack(&mut self, shared: &mut Shared, len: u32, now: Nanos) {
         let receive = &mut self.receive;
         receive.unacked += len;
@@ -201,7 +203,7 @@ impl Connection {
         }
     }
 
-    /// The window follows bandwidth times delay, measured: it does not grow because it can.
+    /// Sizes the window by the measured bandwidth-delay product, so that it grows only as needed.
     fn tune_window(&mut self, shared: &Shared, len: u32, now: Nanos) {
         let receive = &mut self.receive;
         receive.round_bytes = receive.round_bytes.saturating_add(len);
@@ -223,7 +225,7 @@ impl Connection {
         (receive.round, receive.round_bytes) = (now, 0);
     }
 
-    /// The peer's stream may have come to its end.
+    /// Handles the end of the peer's stream, if all data before it has arrived.
     fn on_stream_end(&mut self, shared: &mut Shared, now: Nanos) {
         if self.receive.fin != Some(self.receive.nxt) || !self.is_receiving() {
             return;
@@ -239,7 +241,8 @@ impl Connection {
         }
     }
 
-    /// Both streams have ended, this side's first: from here on, an entry of 32 bytes answers.
+    /// Moves the connection to TIME-WAIT: both streams have ended. A 32-byte entry answers from
+    /// here on.
     pub(super) fn enter_time_wait(&mut self, shared: &mut Shared, now: Nanos) {
         let ts_recent = self.has(Marks::TIMESTAMPS).then_some(self.receive.ts_recent);
         shared.enter_time_wait(&self.flow, self.send.nxt, self.receive.nxt, ts_recent, now);

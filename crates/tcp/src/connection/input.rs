@@ -1,4 +1,4 @@
-//! A segment comes in (RFC 9293, 3.10.7).
+//! Handles received segments (RFC 9293, 3.10.7).
 
 use crate::connection::{
     Agreed, CHALLENGES, CloseReason, Connection, Events, MIN_MSS, Marks, State,
@@ -9,10 +9,10 @@ use crate::segment::{Flags, Header, Segment};
 use crate::seq::Seq;
 use crate::time::Nanos;
 
-/// After so long a timestamp says nothing (RFC 7323, 5.5).
+/// Idle time after which timestamps are not comparable any more (RFC 7323, 5.5).
 const PAWS_IDLE: u64 = 24 * 24 * 3600 * Nanos::SECOND;
 
-/// Neighbouring segments of one flow, which are processed as one (GRO).
+/// Consecutive segments of one flow that are processed as one (GRO).
 #[derive(Clone, Copy)]
 pub(crate) struct Run<'r, 'p> {
     parts: &'r [Segment<'p>],
@@ -21,7 +21,7 @@ pub(crate) struct Run<'r, 'p> {
 }
 
 impl<'r, 'p> Run<'r, 'p> {
-    /// `parts` follow each other without gaps; there is at least one.
+    /// Makes a run of `parts`, which must follow each other without gaps and not be empty.
     pub fn new(parts: &'r [Segment<'p>]) -> Self {
         let len = parts.iter().map(|part| part.payload.len() as u32).sum();
         let fin = parts.last().is_some_and(|part| part.header.flags.contains(Flags::FIN));
@@ -39,7 +39,7 @@ impl<'r, 'p> Run<'r, 'p> {
         self.header().seq + self.len + u32::from(self.fin) + syn
     }
 
-    /// The payload without its first `skip` bytes, at most `keep` of them.
+    /// Returns the payload without its first `skip` bytes, at most `keep` bytes of it.
     pub fn pieces(
         &self,
         mut skip: usize,
@@ -138,7 +138,7 @@ impl Connection {
         }
     }
 
-    /// Is any of it in the window? (RFC 9293, 3.10.7.4, first check)
+    /// Checks that a part of the run lies in the window (RFC 9293, 3.10.7.4, first check).
     fn check_window(
         &mut self,
         shared: &mut Shared,
@@ -158,7 +158,7 @@ impl Connection {
             return Err(Drop::BadReset);
         }
         if late && run.len > 0 {
-            // A retransmission that was not needed: say so (RFC 2883), and at once.
+            // The peer retransmitted needlessly: report the duplicate at once (RFC 2883).
             receive.duplicate = Some((seq, seq + run.len));
             self.acknowledge_now(shared);
             return Err(Drop::Duplicate);
@@ -178,7 +178,8 @@ impl Connection {
         Ok(())
     }
 
-    /// RFC 5961, 4; in SYN-RECEIVED the peer has not seen the SYN-ACK.
+    /// Answers a SYN on a connection (RFC 5961, 4). In SYN-RECEIVED the peer has missed our
+    /// SYN-ACK.
     fn on_unexpected_syn(
         &mut self,
         shared: &mut Shared,
@@ -194,8 +195,9 @@ impl Connection {
         Err(Drop::UnexpectedSyn)
     }
 
-    /// Sends an ACK that tells the peer where this side stands, but not many (RFC 5961, 7). The
-    /// limit is the connection's own: one of all connections would be a side channel
+    /// Sends a challenge ACK, which tells the peer our state (RFC 5961, 7).
+    ///
+    /// Each connection has its own rate limit: a shared one would be a side channel
     /// (CVE-2016-5696).
     pub(super) fn challenge(&mut self, shared: &mut Shared, now: Nanos) {
         let second = (now.0 / Nanos::SECOND) as u32;
@@ -211,7 +213,7 @@ impl Connection {
         self.acknowledge_now(shared);
     }
 
-    /// The ACK of our SYN, in SYN-RECEIVED.
+    /// Handles the ACK of our SYN in SYN-RECEIVED.
     fn establish(&mut self, shared: &mut Shared, header: &Header) -> Result<(), Drop> {
         if header.ack != self.send.nxt {
             shared.reset_for(header, 0);
@@ -228,7 +230,7 @@ impl Connection {
         Ok(())
     }
 
-    /// The application may have ended its stream before the handshake was done.
+    /// Returns the state after the handshake: the application may have ended its stream already.
     fn state_of_open(&self) -> State {
         if self.has(Marks::FIN_QUEUED) { State::FinWait1 } else { State::Established }
     }
@@ -265,7 +267,7 @@ impl Connection {
         if acks {
             self.on_syn_ack(shared, header, now);
         } else {
-            // Simultaneous open: the SYN is sent again, with an ACK.
+            // Simultaneous open: the SYN is retransmitted, with an ACK.
             self.state = State::SynReceived;
             self.marks |= Marks::SYN_DUE;
             self.wake(shared);
@@ -276,7 +278,7 @@ impl Connection {
     fn agree_with(&mut self, shared: &Shared, header: &Header, acks: bool, now: Nanos) {
         let options = &header.options;
         let config = &shared.config;
-        // A SYN asks by both flags, a SYN-ACK agrees by ECE alone (RFC 3168, 6.1.1).
+        // A SYN asks for ECN by both flags; a SYN-ACK agrees by ECE alone (RFC 3168, 6.1.1).
         let ecn = header.flags & (Flags::ECE | Flags::CWR);
         let agreed = Agreed {
             iss: self.iss,

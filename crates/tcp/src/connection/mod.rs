@@ -1,10 +1,10 @@
-//! A connection: its state, and what changes it.
+//! A connection: its state, and the events that change it.
 //!
 //! ```text
-//!   segments -> input -> acknowledgment -> recovery    what the peer says
-//!                     -> data                          what the peer sends
-//!   timers   -> timers                                 what did not come
-//!   application, all of the above -> output            what is sent, when the work list has come to this connection
+//!   segments -> input -> acknowledgment -> recovery    acknowledgments of the peer
+//!                     -> data                          data of the peer
+//!   timers   -> timers                                 expired deadlines
+//!   application, all of the above -> output            sends, when the work list reaches this connection
 //! ```
 
 mod acknowledgment;
@@ -33,13 +33,13 @@ use crate::time::Nanos;
 pub(crate) use input::Run;
 pub(crate) use timers::Timers;
 
-/// Segments in a row that are acknowledged at once, so that a window in slow start grows.
+/// Number of segments in a row that are acknowledged at once. It lets the peer's slow start grow.
 const QUICK_ACKS: u8 = 16;
-/// Challenge ACKs a second (RFC 5961, 7).
+/// Rate limit of challenge ACKs, per second (RFC 5961, 7).
 const CHALLENGES: u8 = 10;
 
-/// The states of RFC 9293, 3.3.2. LISTEN, SYN-RECEIVED of accepted connections and TIME-WAIT have
-/// tables of their own.
+/// The states of RFC 9293, 3.3.2. Three have tables elsewhere: LISTEN, SYN-RECEIVED of accepted
+/// connections, and TIME-WAIT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// A SYN was sent.
@@ -54,11 +54,11 @@ pub enum State {
     FinWait2,
     /// The peer has ended its stream.
     CloseWait,
-    /// Both have, at the same time.
+    /// Both sides have ended their streams at the same time.
     Closing,
     /// Both have, the peer first.
     LastAck,
-    /// No segment belongs to this connection any more. Data that came can still be read.
+    /// Closed: segments are not accepted any more. Received data can still be read.
     Closed,
 }
 
@@ -76,7 +76,7 @@ pub enum CloseReason {
     TimedOut,
     /// A router or the peer's host said that the peer cannot be reached.
     Unreachable,
-    /// The application has aborted it, or has gone while data came.
+    /// The application has aborted it, or closed it before all data was read.
     Aborted,
 }
 
@@ -88,7 +88,7 @@ bitflags! {
         const CONNECTED = 1;
         /// There is data to be read.
         const READABLE = 2;
-        /// There is room again, after a send was refused.
+        /// The send buffer has room again, after a send was refused.
         const WRITABLE = 4;
         /// The peer has ended its stream.
         const PEER_CLOSED = 8;
@@ -106,27 +106,27 @@ bitflags! {
         const TOLD = 1 << 1;
         /// The application has its handle.
         const OWNED = 1 << 2;
-        /// In the table: segments find it.
+        /// The connection is in the table, so segments find it.
         const LINKED = 1 << 3;
-        /// The application sends no more: a FIN follows the data.
+        /// The application has ended its stream: a FIN follows the data.
         const FIN_QUEUED = 1 << 4;
         const FIN_SENT = 1 << 5;
         const FIN_ACKED = 1 << 6;
-        /// The SYN, or SYN-ACK, is to be sent.
+        /// The SYN or SYN-ACK must be sent.
         const SYN_DUE = 1 << 7;
         const ACK_DUE = 1 << 8;
-        /// A window probe or keep-alive probe is to be sent.
+        /// A window probe or keep-alive probe must be sent.
         const PROBE_DUE = 1 << 9;
-        /// A tail loss probe is to be sent.
+        /// A tail loss probe must be sent.
         const TAIL_PROBE_DUE = 1 << 10;
         const SACK = 1 << 11;
         const TIMESTAMPS = 1 << 12;
         const ECN = 1 << 13;
-        /// Congestion marks came: ACKs say so until the peer's CWR (RFC 3168, 6.1.3).
+        /// Congestion marks arrived: ACKs carry ECE until the peer's CWR (RFC 3168, 6.1.3).
         const ECE = 1 << 14;
-        /// The window was reduced: the next data segment says so (RFC 3168, 6.1.2).
+        /// The window was reduced: the next data segment carries CWR (RFC 3168, 6.1.2).
         const CWR_DUE = 1 << 15;
-        /// The congestion window kept data back.
+        /// The congestion window limits sending.
         const LIMITED = 1 << 16;
         /// A send was refused.
         const WANTS_ROOM = 1 << 17;
@@ -139,7 +139,7 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Open,
-    /// Lost segments are sent again, until this number is acknowledged.
+    /// Lost segments are retransmitted, until this number is acknowledged.
     Recovery(Seq),
     /// After a time-out, until this number is acknowledged.
     Loss(Seq),
@@ -156,7 +156,7 @@ pub(crate) struct Prr {
     start: u32,
 }
 
-/// A tail loss probe that is not answered (RFC 8985, 7.4).
+/// A tail loss probe that is unanswered (RFC 8985, 7.4).
 #[derive(Clone, Copy, Debug)]
 struct TailProbe {
     end: Seq,
@@ -165,17 +165,18 @@ struct TailProbe {
 
 /// What this side sends.
 pub(crate) struct Sender {
-    /// First number that is not acknowledged; number of the next byte.
+    /// SND.UNA, the first unacknowledged number, and SND.NXT, the next to send.
     una: Seq,
     nxt: Seq,
-    /// The peer's window in bytes, and the largest of them.
+    /// The peer's window in bytes, and the largest that it has announced.
     window: u32,
     max_window: u32,
-    /// Number and acknowledgment of the segment that set the window (RFC 9293, 3.3.1: WL1, WL2).
+    /// Sequence and acknowledgment number of the segment that set the window (RFC 9293, 3.3.1: WL1,
+    /// WL2).
     wl1: Seq,
     wl2: Seq,
     shift: u8,
-    /// Largest payload without options, of peer and path.
+    /// Largest payload without options that peer and path allow.
     mss: u16,
     buffer: SendBuffer,
     board: Scoreboard,
@@ -185,12 +186,12 @@ pub(crate) struct Sender {
     phase: Phase,
     prr: Prr,
     tail_probe: Option<TailProbe>,
-    /// Bytes sent again in this recovery that no duplicate SACK has told of.
+    /// Bytes retransmitted in this recovery that no duplicate SACK has reported.
     undo: Option<u32>,
     duplicate_acks: u32,
-    /// Time-outs since the peer last acknowledged something.
+    /// Time-outs since the peer's last new acknowledgment.
     expired: u8,
-    /// Probes since the peer was last heard.
+    /// Probes since the last segment from the peer.
     unanswered: u8,
     last_sent: Nanos,
 }
@@ -198,7 +199,7 @@ pub(crate) struct Sender {
 /// What the peer sends.
 pub(crate) struct Receiver {
     nxt: Seq,
-    /// The right edge of the window that was announced: it never moves left.
+    /// The right edge of the announced window; it never moves left.
     edge: Seq,
     shift: u8,
     buffer: ReceiveBuffer,
@@ -211,12 +212,12 @@ pub(crate) struct Receiver {
     ts_recent: u32,
     ts_recent_at: Nanos,
     last_ack: Seq,
-    /// What came twice, to be told (RFC 2883).
+    /// A duplicate range to report (RFC 2883).
     duplicate: Option<(Seq, Seq)>,
     unacked: u32,
     quick_acks: u8,
     last_heard: Nanos,
-    /// Bytes since `round`, for the size of the window.
+    /// Bytes received since `round`; they size the window.
     round_bytes: u32,
     round: Nanos,
 }
@@ -225,7 +226,7 @@ pub(crate) struct Connection {
     pub flow: Flow,
     pub index: u32,
     pub generation: u32,
-    /// The listener that it came by, plus 1.
+    /// The listener that accepted the connection, plus 1.
     pub listener: u32,
     pub state: State,
     pub marks: Marks,
@@ -251,12 +252,12 @@ pub(crate) struct Agreed {
     pub sack: bool,
     pub ecn: bool,
     pub ts_recent: Option<u32>,
-    /// Nanoseconds from SYN-ACK to ACK; 0 if not known.
+    /// Nanoseconds from SYN-ACK to ACK; 0 if unknown.
     pub rtt: u64,
 }
 
 impl Connection {
-    /// A connection in SYN-SENT, whose SYN is due.
+    /// Makes a connection in SYN-SENT, whose SYN is due.
     pub fn connect(
         flow: Flow,
         generation: u32,
@@ -270,7 +271,7 @@ impl Connection {
         this
     }
 
-    /// A connection whose handshake is done, from the SYN queue or a cookie.
+    /// Makes a connection whose handshake is done, from the SYN queue or a cookie.
     pub fn accept(
         flow: Flow,
         generation: u32,
@@ -320,7 +321,7 @@ impl Connection {
         }
     }
 
-    /// Takes over what the handshake says. The peer's SYN is at `irs`.
+    /// Applies the result of the handshake. The peer's SYN is at `irs`.
     fn agree(&mut self, config: &Config, agreed: &Agreed, now: Nanos) {
         self.send.mss = self.send.mss.min(agreed.mss.max(MIN_MSS));
         self.marks.set(Marks::SACK, agreed.sack && config.sack);
@@ -378,7 +379,7 @@ impl Connection {
         self.wake(shared);
     }
 
-    /// Ends the connection: nothing is sent, nothing is expected.
+    /// Ends the connection: nothing is sent or accepted after this.
     pub fn finish(&mut self, shared: &mut Shared, reason: CloseReason) {
         if self.state == State::Closed {
             return;
@@ -393,14 +394,14 @@ impl Connection {
         self.tell(shared, Events::CLOSED);
     }
 
-    /// The connection is in a state in which data is taken from the peer.
+    /// Returns true in the states that accept data from the peer.
     fn is_receiving(&self) -> bool {
         matches!(self.state, State::Established | State::FinWait1 | State::FinWait2)
     }
 }
 
-/// Least payload of a segment that is sent, whatever the peer or the path says (RFC 9293, 3.7.1:
-/// 536 is the default; CVE-2019-11479: tiny ones are an attack).
+/// Minimum payload of a sent segment, whatever the peer or the path asks for. RFC 9293, 3.7.1 has a
+/// default of 536; tiny segments are an attack (CVE-2019-11479).
 pub(crate) const MIN_MSS: u16 = 88;
 
 impl Sender {
@@ -430,7 +431,7 @@ impl Sender {
         }
     }
 
-    /// Where the data ends that the application has sent; the FIN's number.
+    /// The number after the application's data, which is the FIN's.
     fn data_end(&self) -> Seq {
         self.una + self.buffer.len() as u32
     }

@@ -1,4 +1,4 @@
-//! What is sent: SYNs, data, data again, probes, ACKs (RFC 9293, 3.8).
+//! Sends SYNs, data, retransmissions, probes and ACKs (RFC 9293, 3.8).
 
 use crate::connection::timers::Retransmission;
 use crate::connection::{Connection, Marks, State};
@@ -9,7 +9,7 @@ use crate::send::Payload;
 use crate::seq::Seq;
 use crate::time::Nanos;
 
-/// Payload bytes of one visit, so that connections take turns.
+/// Maximum payload bytes of one visit, so that connections take turns.
 const QUANTUM: u32 = 128 << 10;
 
 /// A piece of the stream that may be sent.
@@ -21,10 +21,10 @@ struct Piece {
 }
 
 impl Connection {
-    /// Sends what is due. True if there is more than one visit may send.
+    /// Sends what is due. Returns true if more is due than one visit may send.
     ///
     /// # Errors
-    /// [`Full`] if `out` has no room: what was not taken is due still.
+    /// [`Full`] if `out` has no room. What was not sent stays due.
     pub fn transmit(
         &mut self,
         shared: &mut Shared,
@@ -63,8 +63,8 @@ impl Connection {
     fn syn_header(&self, shared: &Shared, now: Nanos) -> Header {
         let config = &shared.config;
         let answer = self.state == State::SynReceived;
-        // A SYN that was sent again asks for less: what is in the way may not know ECN (RFC 3168,
-        // 6.1.1.1).
+        // A retransmitted SYN does not ask for ECN: a middlebox may have dropped the first for it
+        // (RFC 3168, 6.1.1.1).
         let ecn = match answer {
             true => self.has(Marks::ECN),
             false => config.ecn && self.send.rtt.backoff < 2,
@@ -135,7 +135,8 @@ impl Connection {
         }
     }
 
-    /// Sends one lost record again, or as much of it as the window lets. Returns how many bytes.
+    /// Retransmits one lost record, or as much of it as the window allows. Returns the number of
+    /// bytes.
     fn send_again(
         &mut self,
         shared: &mut Shared,
@@ -168,7 +169,7 @@ impl Connection {
         let data = self.send.data_end().since(piece.seq).min(numbers);
         piece.fin = data < numbers;
         piece.len = data;
-        // Data that is sent again is never ECN-capable (RFC 3168, 6.1.5).
+        // Retransmitted data is never ECN-capable (RFC 3168, 6.1.5).
         self.emit_data(shared, piece, mss, Ecn::NotCapable, now, out)?;
         self.send.board.resent(index, numbers, now);
         self.count_sent(numbers);
@@ -182,7 +183,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Sends new data, up to one request. Returns how many numbers.
+    /// Sends new data, at most one request. Returns how many sequence numbers it takes.
     fn send_new(
         &mut self,
         shared: &mut Shared,
@@ -217,7 +218,7 @@ impl Connection {
         Ok(numbers)
     }
 
-    /// The next piece that was never sent, if windows and Nagle let it go.
+    /// Returns the next unsent piece, if the windows and Nagle's algorithm allow it.
     fn next_new(&mut self, shared: &Shared, mss: u32) -> Option<Piece> {
         if self.has(Marks::FIN_SENT) || self.send.board.is_full() {
             return None;
@@ -240,14 +241,15 @@ impl Connection {
         if congestion < mss && window > congestion {
             self.marks |= Marks::LIMITED;
         }
-        // A window that never opens for a segment: half of the largest will do (RFC 9293,
-        // 3.8.6.2.1).
+        // The window may never open for a whole segment: half of the largest window suffices (RFC
+        // 9293, 3.8.6.2.1).
         let silly = outstanding > 0 || window < send.max_window / 2 || window == 0;
         let last_resort = Piece { seq: send.nxt, len: window.min(unsent), fin: false };
         (!silly && congestion >= window).then_some(last_resort)
     }
 
-    /// A tail loss probe: new data if there is any, else the last segment again (RFC 8985, 7.3).
+    /// Sends a tail loss probe: new data if there is any, otherwise the last segment (RFC 8985,
+    /// 7.3).
     fn send_tail_probe(
         &mut self,
         shared: &mut Shared,
@@ -274,8 +276,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Probes of a closed window and of an idle peer: a number that the peer has, so that it
-    /// answers.
+    /// Probes a closed window or an idle peer. The probe's number is one that the peer has
+    /// received, so it must answer.
     fn send_probe(
         &mut self,
         shared: &mut Shared,
@@ -291,7 +293,8 @@ impl Connection {
         let window = self.send.window.saturating_sub(outstanding);
         let mss = self.segment_payload();
         if blocked && outstanding == 0 && window > 0 {
-            // The window is open, but for less than a segment: time is up.
+            // The window is open for less than a segment, and the timer has expired: send that
+            // much.
             let len = self.send.data_end().since(self.send.nxt).min(window).min(mss);
             self.send_piece(shared, Piece { seq: self.send.nxt, len, fin: false }, mss, now, out)?;
         } else {
@@ -363,7 +366,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A segment with an ACK was sent.
+    /// Notes that a segment with an ACK was sent.
     fn acknowledged(&mut self, header: &Header) {
         let receive = &mut self.receive;
         let edge = receive.nxt + (u32::from(header.window) << receive.shift);
@@ -377,7 +380,7 @@ impl Connection {
         self.timers.ack = Nanos::NEVER;
     }
 
-    /// A header with the present acknowledgment, window and options.
+    /// Makes a header with the current acknowledgment, window and options.
     pub(super) fn header(&self, seq: Seq, flags: Flags, now: Nanos) -> Header {
         let mut flags = flags;
         flags.set(Flags::ECE, self.has(Marks::ECE));
@@ -419,8 +422,8 @@ impl Connection {
         window.min(0xffff) as u16
     }
 
-    /// The right edge to announce: it never moves left, and moves right by no silly steps (RFC
-    /// 9293, 3.8.6.2.2).
+    /// Returns the right edge to announce. It never moves left, and moves right only in large
+    /// steps, which avoids silly windows (RFC 9293, 3.8.6.2.2).
     pub(super) fn window_edge(&self) -> Seq {
         let receive = &self.receive;
         let free = receive.limit.saturating_sub(receive.buffer.readable() as u32);
@@ -430,7 +433,7 @@ impl Connection {
         if edge.before(old + step) { old } else { edge }
     }
 
-    /// Payload of a full segment, beside the options that are due.
+    /// Returns the payload of a full segment that carries the options that are due.
     fn segment_payload(&self) -> u32 {
         let blocks = if self.receive.ranges.is_empty() && self.receive.duplicate.is_none() {
             0

@@ -1,4 +1,4 @@
-//! Loss and congestion: what is sent again, and how large the window is (RFC 5681, 6675, 6937,
+//! Loss and congestion: decides what to retransmit, and sizes the window (RFC 5681, 6675, 6937,
 //! 8985).
 
 use crate::connection::acknowledgment::Progress;
@@ -43,13 +43,13 @@ impl Connection {
         }
     }
 
-    /// RACK (RFC 8985, 6.2, step 5); returns how long until more may be found.
+    /// Finds lost records by RACK (RFC 8985, 6.2, step 5). Returns the time until the next check.
     pub(super) fn detect_lost(&mut self, now: Nanos) -> Option<u64> {
         let send = &mut self.send;
         if !self.marks.contains(Marks::SACK) || !send.rack.armed {
             return None;
         }
-        // Nothing is missing before what was delivered.
+        // Nothing was delivered out of order, so nothing can be missing.
         if send.board.sacked == 0 && send.phase == Phase::Open {
             return None;
         }
@@ -59,7 +59,7 @@ impl Connection {
         send.board.detect_lost(send.rack.sent, send.rack.end, limit, now)
     }
 
-    /// Peers without SACK: three duplicate ACKs, then NewReno (RFC 5681, 3.2; RFC 6582, 3.2).
+    /// For peers without SACK: three duplicate ACKs, then NewReno (RFC 5681, 3.2; RFC 6582, 3.2).
     fn count_duplicates(&mut self, progress: &Progress) {
         let mss = self.payload_max();
         let send = &mut self.send;
@@ -73,7 +73,7 @@ impl Connection {
         }
     }
 
-    /// RFC 8985, 7.4: did the probe repair a loss?
+    /// Checks whether a tail loss probe repaired a loss (RFC 8985, 7.4).
     fn check_tail_probe(&mut self, progress: &Progress) {
         let Some(probe) = self.send.tail_probe else { return };
         if self.send.una.before(probe.end) {
@@ -90,10 +90,10 @@ impl Connection {
         }
     }
 
-    /// The reordering window has ended, and something is missing.
+    /// Handles the end of the reordering window: missing records are lost.
     pub(super) fn lost_by_time(&mut self, shared: &mut Shared) {
         self.enter_recovery(shared, self.send.nxt.since(self.send.una));
-        // No acknowledgment came to say how much may be sent: one segment (RFC 6937, 3.1).
+        // Without an acknowledgment to clock the sending, allow one segment (RFC 6937, 3.1).
         self.reduce_in_proportion(&Progress::default());
     }
 
@@ -110,7 +110,7 @@ impl Connection {
         self.send.tail_probe = None;
     }
 
-    /// Congestion: the threshold falls, and the window goes down to it step by step.
+    /// Reacts to congestion: the threshold falls, and the window follows step by step.
     pub(super) fn reduce(&mut self, outstanding: u32) {
         let send = &mut self.send;
         send.congestion.congested(outstanding);
@@ -126,7 +126,8 @@ impl Connection {
         (send.phase, send.undo) = (Phase::Open, None);
     }
 
-    /// All that was sent again had arrived before: nothing was lost (RFC 3708).
+    /// Undoes the reduction if all retransmitted data had arrived before: nothing was lost (RFC
+    /// 3708).
     fn undo_if_needless(&mut self, shared: &mut Shared) {
         let send = &mut self.send;
         if send.undo == Some(0) && send.prr.out > 0 && matches!(send.phase, Phase::Recovery(_)) {
@@ -140,8 +141,8 @@ impl Connection {
         match self.send.phase {
             Phase::Open | Phase::Loss(_) => {
                 let congestion = &self.send.congestion;
-                // What the application or the peer's window limits says nothing about the path (RFC
-                // 7661).
+                // If the application or the peer's window limits the rate, it says nothing about
+                // the path (RFC 7661).
                 let used = self.marks.contains(Marks::LIMITED)
                     || (congestion.window < congestion.threshold
                         && progress.in_flight >= congestion.window / 2);
@@ -174,14 +175,14 @@ impl Connection {
         send.congestion.window = pipe + quota.max(first);
     }
 
-    /// Data was sent while the window shrinks.
+    /// Counts data that is sent while the window shrinks.
     pub(super) fn count_sent(&mut self, len: u32) {
         if matches!(self.send.phase, Phase::Recovery(_) | Phase::Reducing(_)) {
             self.send.prr.out = self.send.prr.out.saturating_add(len);
         }
     }
 
-    /// The time-out: all in flight is taken for lost (RFC 6298, 5.4 to 5.6; RFC 8985, 6.3).
+    /// Handles a time-out: all data in flight counts as lost (RFC 6298, 5.4 to 5.6; RFC 8985, 6.3).
     pub(super) fn on_timeout(&mut self, shared: &mut Shared, now: Nanos) {
         shared.counters.timeouts += 1;
         let send = &mut self.send;
@@ -198,7 +199,7 @@ impl Connection {
         self.wake(shared);
     }
 
-    /// The tail loss probe's time has come (RFC 8985, 7.3).
+    /// Handles the probe timer: a tail loss probe is due (RFC 8985, 7.3).
     pub(super) fn on_probe_timeout(&mut self, shared: &mut Shared, now: Nanos) {
         shared.counters.probes += 1;
         self.marks |= Marks::TAIL_PROBE_DUE;
@@ -207,13 +208,14 @@ impl Connection {
         self.wake(shared);
     }
 
-    /// A tail loss probe was sent.
+    /// Notes that a tail loss probe was sent.
     pub(super) fn probed(&mut self, retransmission: bool) {
         self.marks.remove(Marks::TAIL_PROBE_DUE);
         self.send.tail_probe = Some(TailProbe { end: self.send.nxt, retransmission });
     }
 
-    /// The path takes packets of `mtu` bytes at most (RFC 1191, 6.3; RFC 8201, 5.2).
+    /// Lowers the segment size to `mss`, after the path refused larger packets (RFC 1191, 6.3; RFC
+    /// 8201, 5.2).
     pub fn on_too_big(&mut self, shared: &mut Shared, mss: u16, now: Nanos) {
         if mss >= self.send.mss {
             return;
@@ -221,7 +223,7 @@ impl Connection {
         self.send.mss = mss;
         let payload = self.payload_max();
         self.send.congestion.set_mss(payload);
-        // What is too long will not arrive. That is no congestion: the window stays.
+        // Segments that are too long will not arrive. That is not congestion, so the window stays.
         self.send.board.mark_long_lost(payload);
         self.arm_retransmission(now);
         self.wake(shared);

@@ -21,13 +21,13 @@ pub(crate) enum Retransmission {
 #[derive(Debug)]
 pub(crate) struct Timers {
     retransmission: Nanos,
-    /// When the time-out comes, whatever else the timer waits for before.
+    /// When the retransmission time-out expires. The timer may wait for something earlier.
     timeout: Nanos,
     kind: Retransmission,
     /// The delayed ACK.
     pub ack: Nanos,
     keep_alive: Nanos,
-    /// When the machine gives a connection up that the application has closed.
+    /// When the machine gives up a connection that the application has closed.
     orphan: Nanos,
     /// What the wheel has.
     scheduled: Nanos,
@@ -72,15 +72,15 @@ impl Timers {
         self.retransmission.min(self.ack).min(self.keep_alive).min(self.orphan)
     }
 
-    /// The wheel has no entry any more.
+    /// Notes that the wheel has no entry for this connection any more.
     pub fn popped(&mut self) {
         self.scheduled = Nanos::NEVER;
     }
 }
 
 impl Connection {
-    /// Brings the wheel up to date. An entry that is too early stays: it costs a look, not a move
-    /// for each ACK.
+    /// Updates the entry in the wheel. An entry that is too early stays: one needless visit costs
+    /// less than a move on each ACK.
     pub fn rearm(&mut self, shared: &mut Shared, now: Nanos) {
         let earliest = self.timers.earliest();
         if earliest < self.timers.scheduled {
@@ -160,14 +160,14 @@ impl Connection {
         }
     }
 
-    /// The peer does not answer any more.
+    /// Gives up the connection: the peer does not answer.
     fn give_up(&mut self, shared: &mut Shared, now: Nanos) {
         let reset = self.header(self.send.nxt, Flags::RST | Flags::ACK, now);
         shared.reply(reset);
         self.finish(shared, CloseReason::TimedOut);
     }
 
-    /// Restarts the timer: something was acknowledged, or sent again (RFC 6298, 5.3).
+    /// Restarts the timer, after an acknowledgment or a retransmission (RFC 6298, 5.3).
     pub fn arm_retransmission(&mut self, now: Nanos) {
         if self.send.board.is_empty() {
             return self.timers.stop_retransmission();
@@ -176,8 +176,8 @@ impl Connection {
         self.arm_probe(now);
     }
 
-    /// New data was sent: the probe waits for it, the time-out does not (RFC 6298, 5.1; RFC 8985,
-    /// 7.2).
+    /// Arms the timer after new data was sent. Each send postpones the probe, but not the time-out
+    /// (RFC 6298, 5.1; RFC 8985, 7.2).
     pub fn arm_for_new_data(&mut self, first: bool, now: Nanos) {
         if first || self.timers.retransmission_is_off() {
             return self.arm_retransmission(now);
@@ -187,7 +187,7 @@ impl Connection {
         }
     }
 
-    /// A probe comes before the time-out, where that can help.
+    /// Arms a tail loss probe before the time-out, where a probe can help.
     fn arm_probe(&mut self, now: Nanos) {
         let (send, timeout) = (&self.send, self.timers.timeout);
         let probes = self.has(Marks::SACK)
@@ -206,7 +206,7 @@ impl Connection {
         self.timers.set_retransmission(Retransmission::Timeout, timeout);
     }
 
-    /// Starts or stops probes of a closed window.
+    /// Starts or stops the probes of a closed window.
     pub fn arm_window_probe(&mut self, blocked: bool, now: Nanos) {
         if !blocked || !self.send.board.is_empty() {
             return self.timers.stop_window_probes();
@@ -233,7 +233,7 @@ impl Connection {
             return;
         };
         let due = self.receive.last_heard + keep_alive.idle;
-        // What is in flight is its own probe.
+        // Data in flight acts as a probe itself.
         if now < due || !self.send.board.is_empty() || self.state == State::SynSent {
             self.timers.keep_alive = due.max(now + keep_alive.interval);
             return;
@@ -247,7 +247,7 @@ impl Connection {
         self.wake(shared);
     }
 
-    /// The application has gone: what is left has this long.
+    /// Starts the deadline for delivering what is left, after the application has closed.
     pub fn arm_orphan(&mut self, now: Nanos) {
         self.timers.orphan = now + self.tuning.orphan_timeout;
     }

@@ -1,5 +1,5 @@
-//! Segments come in: merged, then found their connection, half-open connection, TIME-WAIT entry or
-//! listener.
+//! Receives segments: merges them, then finds their connection, half-open connection, TIME-WAIT
+//! entry or listener.
 
 use crate::connection::Run;
 use crate::counters::Drop;
@@ -12,9 +12,10 @@ use crate::time::Nanos;
 use crate::time_wait::Waiting;
 
 impl Machine {
-    /// Processes a batch of segments. Neighbours of one flow that follow each other are processed
-    /// as one, and `app` may take their data from where it lies. Answers wait for
-    /// [`transmit`](Self::transmit).
+    /// Processes a batch of segments. Consecutive segments of one flow are processed as one. `app`
+    /// may read their data in place.
+    ///
+    /// Answers are queued until [`transmit`](Self::transmit).
     pub fn on_batch(&mut self, batch: &[Segment<'_>], now: Nanos, app: &mut impl Receive) {
         let mut rest = batch;
         while !rest.is_empty() {
@@ -53,7 +54,7 @@ impl Machine {
         }
     }
 
-    /// A segment of a connection in TIME-WAIT.
+    /// Handles a segment of a connection in TIME-WAIT.
     fn on_time_wait(&mut self, waiting: &Waiting, hash: u64, run: &Run<'_, '_>, now: Nanos) {
         let header = run.header();
         if header.flags.contains(Flags::RST) {
@@ -62,17 +63,17 @@ impl Machine {
         }
         if header.flags & (Flags::SYN | Flags::ACK) == Flags::SYN && is_newer(waiting, header) {
             self.shared.time_wait.remove(hash, &header.flow);
-            // The new connection's numbers lie behind all of the old one's.
+            // The new connection's numbers start after all of the old one's.
             let least = waiting.send_next + 0xffff + 2;
             self.on_listener(run, Some(least), now, &mut super::Buffered);
             return;
         }
         if header.flags.contains(Flags::FIN) {
-            // The peer has not seen our ACK: the wait begins again.
+            // The peer has missed our ACK: restart the wait.
             self.shared.time_wait.insert(hash, &header.flow, waiting, now);
         }
         if run.end() == header.seq {
-            // An answer to a plain ACK would be answered, without end, by a peer in TIME-WAIT.
+            // A plain ACK gets no answer: two peers in TIME-WAIT would answer each other forever.
             self.shared.counters.count(Drop::AfterClose);
             return;
         }
@@ -92,7 +93,7 @@ impl Machine {
     }
 }
 
-/// A SYN that can only be of a new connection (RFC 9293, 3.6.1; RFC 6191, 2).
+/// Returns true for a SYN that must belong to a new connection (RFC 9293, 3.6.1; RFC 6191, 2).
 fn is_newer(waiting: &Waiting, header: &Header) -> bool {
     let seq: Seq = header.seq;
     match (waiting.ts_recent, header.options.timestamp) {

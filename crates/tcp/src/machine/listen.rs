@@ -24,14 +24,14 @@ pub(super) struct Listener {
     tuning: Tuning,
 }
 
-/// A SYN was answered, the answer not acknowledged. With what the table adds, it takes 64 bytes.
+/// A connection whose SYN-ACK is unacknowledged. It takes 64 bytes in the table.
 #[derive(Clone, Copy)]
 pub(super) struct HalfOpen {
     pub flow: Flow,
     iss: Seq,
     irs: Seq,
     ts_recent: u32,
-    /// When the SYN-ACK was sent first, in microseconds.
+    /// When the SYN-ACK was first sent, in microseconds.
     sent: u32,
     mss: NonZeroU16,
     /// Window scale in the low four bits, 15 for none; then [`SACK`], [`ECN`], [`STAMPED`].
@@ -39,8 +39,8 @@ pub(super) struct HalfOpen {
     retries: u8,
 }
 
-/// After a cookie was sent, what fits none is not answered for so long: the start of the stream may
-/// have been lost.
+/// For this long after a cookie was sent, segments that match none get no reset: the segment with
+/// the cookie may be lost or late.
 const COOKIE_PATIENCE: u64 = 3 * Nanos::SECOND;
 
 const NO_SCALE: u8 = 15;
@@ -65,8 +65,8 @@ impl HalfOpen {
 }
 
 impl Machine {
-    /// Listens at a port, of one local address or of all. At most `backlog` connections wait to be
-    /// accepted.
+    /// Listens at a port, on one local address or on all. At most `backlog` connections wait for
+    /// [`accept`](Self::accept).
     ///
     /// # Errors
     /// [`OpenError::InUse`] if there is a listener at this port.
@@ -93,7 +93,7 @@ impl Machine {
         Ok(ListenerId(index as u32))
     }
 
-    /// The oldest connection of a listener whose handshake is done.
+    /// Accepts the listener's oldest connection whose handshake is done.
     pub fn accept(&mut self, id: ListenerId) -> Option<ConnId> {
         let listener = self.listeners.get_mut(id.0 as usize)?.as_mut()?;
         let index = listener.queue.pop_front()?;
@@ -101,13 +101,13 @@ impl Machine {
         connection.marks |= Marks::OWNED;
         connection.listener = 0;
         self.shared.counters.accepted += 1;
-        // Data may have come, or the connection may have ended, before it had an owner.
+        // Data may have come, or the connection may have ended, before it was accepted.
         let events = connection.events;
         connection.tell(&mut self.shared, events);
         Some(ConnId { index, generation: connection.generation })
     }
 
-    /// How many connections of a listener wait to be accepted.
+    /// Returns how many connections of a listener wait to be accepted.
     #[must_use]
     pub fn waiting(&self, id: ListenerId) -> usize {
         let listener = self.listeners.get(id.0 as usize).and_then(Option::as_ref);
@@ -130,8 +130,8 @@ impl Machine {
         }
     }
 
-    /// A segment that belongs to no connection. `least` is the lowest initial number that is
-    /// allowed.
+    /// Handles a segment that belongs to no connection. `least` is the lowest allowed initial
+    /// number.
     pub(super) fn on_listener(
         &mut self,
         run: &Run<'_, '_>,
@@ -153,8 +153,9 @@ impl Machine {
         };
         if let Err(reason) = dropped {
             self.shared.counters.count(reason);
-            // The start of a stream is to be sent again: a place may be free then, and what is
-            // behind the end of a handshake cannot be checked against a cookie, but its start can.
+            // No reset where the peer may retransmit the start of its stream. There may be room by
+            // then. And a segment from later in the stream matches no cookie, but the first one
+            // does.
             let again = match reason {
                 Drop::AcceptFull | Drop::ConnectionsFull => true,
                 Drop::BadCookie => self.sent_cookie_within(COOKIE_PATIENCE, now),
@@ -219,7 +220,7 @@ impl Machine {
         Ok(())
     }
 
-    /// What the peer's SYN offers and we take.
+    /// Returns the options that the peer's SYN offers and this side accepts.
     fn offered(&self, header: &Header) -> Remembered {
         let (options, config) = (&header.options, &self.shared.config);
         let asks = Flags::ECE | Flags::CWR;
@@ -239,7 +240,7 @@ impl Machine {
             mss: agreed.mss,
             shift: agreed.shift,
             sack: agreed.sack,
-            // A SYN-ACK that was sent again: what is in the way may not know ECN.
+            // A retransmitted SYN-ACK does not agree to ECN: a middlebox may drop such packets.
             ecn: agreed.ecn,
         };
         let clock = now.millis().wrapping_add(self.shared.secret.timestamp_offset(&half.flow));
@@ -284,7 +285,7 @@ impl Machine {
         }
     }
 
-    /// The SYN queue is full: nothing is kept.
+    /// Answers a SYN by a cookie: the SYN queue is full, so nothing is stored.
     fn send_cookie(
         &mut self,
         header: &Header,
@@ -310,7 +311,7 @@ impl Machine {
         Ok(())
     }
 
-    /// An ACK to a listener: it may answer a cookie.
+    /// Handles an ACK to a listener, which may answer a cookie.
     fn on_cookie(
         &mut self,
         listener: u32,
@@ -321,15 +322,16 @@ impl Machine {
         let header = run.header();
         let (irs, iss) = (header.seq - 1, header.ack - 1);
         let secret = &self.shared.secret;
-        // A guess is worth nothing while no cookies were sent.
+        // Cookies are accepted only while some may be out, so that guessing is useless at other
+        // times.
         if !self.sent_cookie_within(2 * cookie::PERIOD, now) {
             return Err(Drop::ListenNoSyn);
         }
         let mss = cookie::check(secret, &header.flow, irs, iss, now).ok_or(Drop::BadCookie)?;
         let stamp = header.options.timestamp.filter(|_| self.shared.config.timestamps);
         let remembered = match stamp {
-            // The offset is added to the clock before the bits are put in, so the echo has them as
-            // they are.
+            // The timestamp offset was added before the option bits were put in, so the echo holds
+            // the bits unchanged.
             Some(stamp) => cookie::unstamp(stamp.echo, mss),
             None => Remembered { mss, shift: None, sack: false, ecn: false },
         };
@@ -348,7 +350,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A segment of a half-open connection.
+    /// Handles a segment of a half-open connection.
     pub(super) fn on_half_open(
         &mut self,
         index: u32,
@@ -381,8 +383,8 @@ impl Machine {
             self.check_last_ack(&half, header)?;
             self.complete(listener, &half.agreed(now), run, now, app)?;
         } else if self.on_cookie(listener, run, now, app).is_err() {
-            // A SYN may have come twice, and have been answered by a cookie first. This answers
-            // neither.
+            // The SYN may have come twice, and the first may have been answered by a cookie. This
+            // segment answers neither.
             if !self.sent_cookie_within(COOKIE_PATIENCE, now) {
                 self.shared.reset_for(header, 0);
             }
@@ -392,7 +394,7 @@ impl Machine {
         Ok(())
     }
 
-    /// A reset, or the SYN again.
+    /// Handles a reset or a repeated SYN.
     fn control_half_open(
         &mut self,
         index: u32,
@@ -406,7 +408,7 @@ impl Machine {
             }
             self.forget_half_open(index);
         } else if header.seq == half.irs {
-            // The peer has not seen the SYN-ACK; its timer goes on.
+            // The peer has missed the SYN-ACK; its timer keeps running.
             self.send_syn_ack(index, now);
         } else {
             return Err(Drop::UnexpectedSyn);
@@ -414,7 +416,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Does this segment, which acknowledges our SYN, end the handshake?
+    /// Checks that this segment, which acknowledges our SYN, completes the handshake.
     fn check_last_ack(&self, half: &HalfOpen, header: &Header) -> Result<(), Drop> {
         let window = self.shared.config.receive_start.min(0xffff);
         if header.seq.since(half.irs + 1) > window {
@@ -442,8 +444,8 @@ impl Machine {
         self.arm_half_open(index, now);
     }
 
-    /// The handshake is done: a connection enters the accept queue, and processes the segment that
-    /// has ended it.
+    /// Completes the handshake: the connection enters the accept queue, and processes the segment
+    /// that completed it.
     fn complete(
         &mut self,
         listener: u32,

@@ -25,8 +25,7 @@ use crate::time::Nanos;
 use listen::{HalfOpen, Listener};
 pub(crate) use shared::Shared;
 
-/// A connection's handle. It says nothing any more once the connection was closed by the
-/// application.
+/// A connection's handle. It becomes stale when the application closes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnId {
     pub(crate) index: u32,
@@ -34,8 +33,8 @@ pub struct ConnId {
 }
 
 impl ConnId {
-    /// A small number that no other connection has while this one is open: an index for the
-    /// application's own table.
+    /// Returns a small number that is unique among open connections: an index for the application's
+    /// own table.
     #[must_use]
     pub const fn index(self) -> usize {
         self.index as usize
@@ -48,8 +47,8 @@ pub struct ListenerId(u32);
 
 /// A reader of data that still lies in the frame.
 pub trait Receive {
-    /// Data came in order. Returns how many bytes were taken; the rest is copied and can be read
-    /// later.
+    /// Receives data in order. Returns how many bytes were taken; the rest is copied and can be
+    /// read later.
     fn receive(&mut self, id: ConnId, data: &[u8]) -> usize;
 }
 
@@ -59,7 +58,7 @@ impl<F: FnMut(ConnId, &[u8]) -> usize> Receive for F {
     }
 }
 
-/// Takes nothing: all data is copied, to be read by [`Machine::receive`].
+/// A reader that takes nothing: all data is copied, for [`Machine::receive`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Buffered;
 
@@ -82,7 +81,7 @@ pub enum OpenError {
     /// No port of the ephemeral range is free for this peer.
     #[error("All ports of the ephemeral range are in use")]
     NoPort,
-    /// There are as many connections as are allowed.
+    /// The number of connections has reached its limit.
     #[error("The limit of connections is reached; raise Config::max_connections")]
     Full,
 }
@@ -111,7 +110,7 @@ pub struct Machine {
     ports: BTreeMap<u16, u32>,
     generation: u32,
     next_port: u64,
-    /// When a SYN cookie was sent last.
+    /// When the last SYN cookie was sent.
     last_cookie: Option<Nanos>,
 }
 
@@ -125,10 +124,10 @@ impl fmt::Debug for Machine {
     }
 }
 
-/// How much there is of what is bounded.
+/// Usage of the bounded resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Connections, closed ones included that the application has not let go.
+    /// Connections, including closed ones that the application has not released.
     pub connections: usize,
     /// Half-open connections.
     pub half_open: usize,
@@ -143,7 +142,8 @@ pub struct Usage {
 }
 
 impl Machine {
-    /// A machine without connections. `secret` must be random, and different for each machine.
+    /// Makes a machine without connections. `secret` must be random, and different for each
+    /// machine.
     #[must_use]
     pub fn new(config: Config, secret: Secret) -> Self {
         let (connections, half_open) = (config.max_connections, config.max_half_open);
@@ -167,7 +167,7 @@ impl Machine {
         counters
     }
 
-    /// How much there is of what is bounded, and what was visited.
+    /// Returns the usage of the bounded resources, and the counts of visited entries.
     #[must_use]
     pub fn usage(&self) -> Usage {
         Usage {
@@ -180,13 +180,13 @@ impl Machine {
         }
     }
 
-    /// Parses an IP packet; what is wrong with one is counted.
+    /// Parses an IP packet. A packet that is dropped is counted.
     pub fn parse<'p>(&mut self, packet: &'p [u8], verify: Verify) -> Option<Segment<'p>> {
         codec::parse(packet, verify).map_err(|reason| self.shared.counters.count(reason)).ok()
     }
 
-    /// Parses the beginning of an IP packet of `len` bytes whose checksums need not be looked at;
-    /// see [`codec::parse_front`]. What is wrong with one is counted.
+    /// Parses a packet of `len` bytes from its first bytes, without verifying checksums; see
+    /// [`codec::parse_front`]. A packet that is dropped is counted.
     pub fn parse_front<'p>(&mut self, front: &'p [u8], len: usize) -> Option<(Segment<'p>, usize)> {
         codec::parse_front(front, len).map_err(|reason| self.shared.counters.count(reason)).ok()
     }
@@ -197,7 +197,7 @@ impl Machine {
         self.connections.get(id.index).filter(owned)
     }
 
-    /// Does `work` on a connection and sees to what follows from it.
+    /// Runs `work` on a connection, then handles what follows from it.
     fn with<T>(
         &mut self,
         id: ConnId,
@@ -212,7 +212,7 @@ impl Machine {
         Some(result)
     }
 
-    /// Frees what a connection that has ended does not need any more.
+    /// Frees what a connection that has ended no longer needs.
     fn settle(&mut self, index: u32) {
         let Some(connection) = self.connections.get_mut(index) else { return };
         if connection.state != State::Closed {
@@ -226,17 +226,17 @@ impl Machine {
             connection.timers = crate::connection::Timers::new();
             self.connections.unlink(index);
         }
-        // One in an accept queue waits there for the application.
+        // A connection in an accept queue stays until the application accepts it.
         if !marks.contains(Marks::OWNED) && !queued {
             self.connections.remove(index);
         }
     }
 
-    /// Opens a connection from `local`, whose port is chosen if it is 0 (RFC 6056, 3.3.3).
-    /// `tuning`: `None` for that of [`Config`].
+    /// Opens a connection from `local`. If its port is 0, one is chosen (RFC 6056, 3.3.3). Without
+    /// `tuning`, that of [`Config`] applies.
     ///
     /// # Errors
-    /// [`OpenError`] if the addresses do not fit, the port is in use, or there is no room.
+    /// [`OpenError`] if the address families differ, the port is in use, or there is no room.
     pub fn connect(
         &mut self,
         local: (IpAddr, u16),
@@ -290,7 +290,7 @@ impl Machine {
         Err(OpenError::NoPort)
     }
 
-    /// The next connection that something has happened to, and what.
+    /// Returns the next connection with events, and the events.
     pub fn next_event(&mut self) -> Option<(ConnId, Events)> {
         while let Some((index, generation)) = self.shared.events.pop_front() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
@@ -321,7 +321,7 @@ impl Machine {
         result.unwrap_or_else(|| Err((SendError::Closed, kept.unwrap_or_default())))
     }
 
-    /// Sends a copy of `bytes`; returns how many found room.
+    /// Sends a copy of `bytes`; returns how many bytes found room.
     ///
     /// # Errors
     /// [`SendError::Closed`] if the connection is closed for sending, [`SendError::Full`] if there
@@ -337,32 +337,32 @@ impl Machine {
         }
     }
 
-    /// Bytes that the send buffer has room for.
+    /// Returns how many bytes the send buffer has room for.
     #[must_use]
     pub fn send_room(&self, id: ConnId) -> usize {
         let open = |c: &&Connection| c.can_send();
         self.get(id).filter(open).map_or(0, |c| c.room(&self.shared.config))
     }
 
-    /// Lets `read` have the data that came, piece by piece, until it takes less than a piece.
+    /// Passes received data to `read`, piece by piece, until it takes less than a whole piece.
     /// Returns how many bytes it took.
     pub fn receive(&mut self, id: ConnId, read: impl FnMut(&[u8]) -> usize) -> usize {
         self.with(id, |connection, shared| connection.receive(shared, read)).unwrap_or(0)
     }
 
-    /// Copies data that came to `out`, and takes it; returns how many bytes.
+    /// Moves received data to `out`; returns how many bytes.
     pub fn receive_slice(&mut self, id: ConnId, out: &mut [u8]) -> usize {
         let n = self.peek(id, out);
         self.with(id, |connection, shared| connection.consume(shared, n)).unwrap_or(0)
     }
 
-    /// Copies data that came to `out` without taking it; returns how many bytes.
+    /// Copies received data to `out` without consuming it; returns how many bytes.
     #[must_use]
     pub fn peek(&self, id: ConnId, out: &mut [u8]) -> usize {
         self.get(id).map_or(0, |connection| connection.peek(out))
     }
 
-    /// Takes `n` bytes that were peeked at; returns how many there were.
+    /// Consumes `n` bytes that were peeked at; returns how many there were.
     pub fn consume(&mut self, id: ConnId, n: usize) -> usize {
         self.with(id, |connection, shared| connection.consume(shared, n)).unwrap_or(0)
     }
@@ -373,24 +373,24 @@ impl Machine {
         self.get(id).map_or(0, Connection::readable)
     }
 
-    /// True if no data follows what can be read.
+    /// Returns true if no more data follows the readable data.
     #[must_use]
     pub fn is_at_end(&self, id: ConnId) -> bool {
         self.get(id).is_none_or(Connection::is_at_end)
     }
 
-    /// Ends this side's stream after what was sent; data can still be read.
+    /// Ends this side's stream after the queued data; data can still be read.
     pub fn shut_down(&mut self, id: ConnId) {
         self.with(id, |connection, shared| connection.shut_down(shared));
     }
 
-    /// Lets go of a connection: its stream ends after what was sent, and the handle says nothing
-    /// any more. If data was not read, or comes later, the peer gets a reset.
+    /// Closes a connection: its stream ends after the queued data, and the handle becomes stale. If
+    /// data is unread or comes later, the peer gets a reset.
     pub fn close(&mut self, id: ConnId, now: Nanos) {
         self.with(id, |connection, shared| connection.release(shared, now));
     }
 
-    /// Resets a connection and lets go of it.
+    /// Resets a connection and releases it.
     pub fn abort(&mut self, id: ConnId, now: Nanos) {
         self.with(id, |connection, shared| {
             connection.abort(shared, now);
@@ -398,7 +398,7 @@ impl Machine {
         });
     }
 
-    /// The state of a connection; `None` if the handle says nothing any more.
+    /// Returns the state of a connection; `None` if the handle is stale.
     #[must_use]
     pub fn state(&self, id: ConnId) -> Option<State> {
         self.get(id).map(|connection| connection.state)
@@ -422,7 +422,7 @@ impl Machine {
         self.get(id).map(Connection::path)
     }
 
-    /// Changes what can be set for a connection. The congestion algorithm stays.
+    /// Changes a connection's settings. The congestion algorithm stays.
     pub fn set_tuning(&mut self, id: ConnId, tuning: Tuning, now: Nanos) {
         self.with(id, |connection, shared| {
             connection.tuning = tuning;
@@ -431,8 +431,10 @@ impl Machine {
         });
     }
 
-    /// When [`transmit`](Self::transmit) next has something to do, if no segment comes before. It
-    /// is 0 while work waits, also after a `transmit` that found no room: wait for room then.
+    /// Returns when [`transmit`](Self::transmit) next has work, if no segment comes before.
+    ///
+    /// It is 0 while work is queued, also after a `transmit` that found no room. In that case, wait
+    /// for room first.
     #[must_use]
     pub fn deadline(&self) -> Option<Nanos> {
         match self.shared.ready.is_empty() && self.shared.replies.is_empty() {
@@ -441,8 +443,9 @@ impl Machine {
         }
     }
 
-    /// Runs timers that are due, then sends what is to be sent, until nothing is left or `out` is
-    /// full. Call it at the end of each batch, after the application has answered, and at the
+    /// Runs the timers that are due, then sends until nothing is left or `out` is full.
+    ///
+    /// Call it at the end of each batch, after the application has answered, and at the
     /// [`deadline`](Self::deadline).
     pub fn transmit(&mut self, now: Nanos, out: &mut impl Emit) {
         self.run_timers(now);
@@ -459,7 +462,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Each connection on the work list sends, in turn.
+    /// Lets each connection on the work list send, in turn.
     fn visit_ready(&mut self, now: Nanos, out: &mut impl Emit) -> Result<(), Full> {
         while let Some(index) = self.shared.ready.pop_front() {
             let Some(connection) = self.connections.get_mut(index) else { continue };
@@ -495,12 +498,13 @@ impl Machine {
         }
     }
 
-    /// The path to a peer takes packets of `mtu` bytes at most: an ICMP message said so, which
-    /// quotes a segment with number `seq` of this flow (RFC 1191; RFC 8201). One that quotes
-    /// nothing in flight is counted and ignored.
+    /// Handles an ICMP message that a packet was too big (RFC 1191; RFC 8201). `mtu` is the path's
+    /// limit, `seq` the number of the segment that the message quotes.
+    ///
+    /// A message that quotes nothing in flight is counted and ignored.
     pub fn too_big(&mut self, flow: &Flow, seq: crate::Seq, mtu: u16, now: Nanos) {
         let hash = self.shared.secret.table_hash(flow) as u32;
-        // RFC 1191, 3; RFC 8200, 5. Less would be an attack.
+        // RFC 1191, 3; RFC 8200, 5. A smaller MTU would be an attack.
         let (least, headers) = if flow.is_v4() { (552, 40) } else { (1280, 60) };
         let found = self.connections.find(hash, |c| c.flow == *flow);
         let connection = found.and_then(|index| self.connections.get_mut(index));
@@ -512,9 +516,11 @@ impl Machine {
         }
     }
 
-    /// The peer cannot be reached: an ICMP message said so, which quotes a segment with number
-    /// `seq` of this flow. It ends a connection that is being opened; later it is a passing trouble
-    /// (RFC 5461, 4; RFC 5927, 5.2).
+    /// Handles an ICMP message that the peer cannot be reached. `seq` is the number of the segment
+    /// that the message quotes.
+    ///
+    /// It ends a connection that is being opened. Later it counts as a passing failure (RFC 5461,
+    /// 4; RFC 5927, 5.2).
     pub fn unreachable(&mut self, flow: &Flow, seq: crate::Seq) {
         let hash = self.shared.secret.table_hash(flow) as u32;
         let Some(index) = self.connections.find(hash, |c| c.flow == *flow) else { return };
@@ -526,7 +532,7 @@ impl Machine {
         self.settle(index);
     }
 
-    /// Connections wait in this machine for `transmit`: replies or work.
+    /// Returns true if replies or connections wait for `transmit`.
     #[must_use]
     pub fn has_work(&self) -> bool {
         !(self.shared.ready.is_empty() && self.shared.replies.is_empty())

@@ -1,4 +1,4 @@
-//! What all connections of a machine use.
+//! State that all connections of a machine share.
 
 use alloc::collections::VecDeque;
 
@@ -18,11 +18,11 @@ pub(crate) struct Shared {
     pub secret: Secret,
     pub counters: Counters,
     pub pool: Pool,
-    /// Timers of connections by index; those of half-open ones come behind.
+    /// Timers by connection index; those of half-open connections follow.
     pub wheel: Wheel,
     /// Connections that have something to send.
     pub ready: VecDeque<u32>,
-    /// Connections that something has happened to.
+    /// Connections with events for the application.
     pub events: VecDeque<(u32, u32)>,
     /// Segments without a payload that wait to be sent.
     pub replies: VecDeque<Header>,
@@ -44,7 +44,7 @@ impl Shared {
         }
     }
 
-    /// Queues a segment without a payload. False, and counted, if too many wait.
+    /// Queues a segment without a payload. If the queue is full, counts the drop and returns false.
     pub fn reply(&mut self, header: Header) -> bool {
         if self.replies.len() >= self.config.max_replies {
             self.counters.count(Drop::RepliesFull);
@@ -55,8 +55,8 @@ impl Shared {
         true
     }
 
-    /// Answers a segment that belongs to nothing by a reset (RFC 9293, 3.10.7.1). `len` is what it
-    /// takes of the sequence.
+    /// Resets the sender of a segment that belongs to no connection (RFC 9293, 3.10.7.1). `len` is
+    /// the segment's length in sequence numbers.
     pub fn reset_for(&mut self, header: &Header, len: u32) {
         if header.flags.contains(Flags::RST) {
             return;

@@ -1,5 +1,5 @@
-//! Machines over a channel in virtual time: it loses, delays, reorders, duplicates and corrupts
-//! packets, by a seed.
+//! Machines over a simulated channel in virtual time. The channel loses, delays, reorders,
+//! duplicates and corrupts packets, as a seed decides.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 pub mod script;
@@ -52,7 +52,7 @@ pub fn pattern(stream: u8, at: u64) -> u8 {
     (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8 ^ stream
 }
 
-/// Gathers packets, as a NIC without offloads would send them: requests of several segments are
+/// Collects packets as a NIC without offloads would send them: requests of several segments are
 /// cut.
 #[derive(Default)]
 pub struct Wire {
@@ -82,7 +82,7 @@ impl Emit for Wire {
 }
 
 impl Wire {
-    /// What the switch does with an offload request: validates it, and cuts the frame.
+    /// Treats an offload request as the switch does: validates it, then cuts the frame.
     fn cut(&mut self, request: &Request<'_>) {
         let mut frame = vec![0; ETHERNET_HEADER + MAX_HEADERS];
         let kind = if request.header.flow.is_v4() { EtherType::IPV4 } else { EtherType::IPV6 };
@@ -109,7 +109,7 @@ impl Wire {
     }
 }
 
-/// How bad a channel is. Probabilities are in a million.
+/// Impairments of a channel. Probabilities are in parts per million.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Badness {
     pub loss: u32,
@@ -118,14 +118,13 @@ pub struct Badness {
     pub corrupt: u32,
     /// Nanoseconds, one way.
     pub delay: u64,
-    /// Most nanoseconds that a reordered packet is late.
+    /// Maximum delay of a reordered packet, in nanoseconds.
     pub late: u64,
-    /// Bytes a second; 0 for no limit.
+    /// Rate in bytes per second; 0 for no limit.
     pub rate: u64,
-    /// Bytes that wait for the rate; more are dropped.
+    /// Queue limit in bytes; packets beyond it are dropped.
     pub queue: u64,
-    /// Packets that find more than this many bytes waiting are marked, if they are ECN-capable; 0
-    /// for never.
+    /// Queue length in bytes above which ECN-capable packets are marked; 0 for never.
     pub mark: u64,
     /// Acknowledgments without data are lost, too.
     pub lose_acks: bool,
@@ -206,7 +205,7 @@ impl Channel {
         self.flying.first_key_value().map(|((at, _), _)| Nanos(*at))
     }
 
-    /// What has arrived, at most a batch.
+    /// Takes the packets that have arrived, at most a batch.
     pub fn take(&mut self, now: Nanos) -> Vec<Vec<u8>> {
         let mut batch = Vec::new();
         while batch.len() < 64 && self.next().is_some_and(|at| at <= now) {
@@ -216,9 +215,9 @@ impl Channel {
     }
 }
 
-/// Something at an end of a channel.
+/// A host at one end of a channel.
 pub trait Host {
-    /// Packets arrive; the application works; what is to be sent is returned.
+    /// Takes the packets that arrived, lets the application work, and returns the packets to send.
     fn turn(&mut self, batch: &[Vec<u8>], now: Nanos) -> Vec<Vec<u8>>;
     fn deadline(&self) -> Option<Nanos>;
     fn is_done(&self) -> bool;
@@ -295,15 +294,15 @@ impl<A: Host, B: Host> Net<A, B> {
 pub enum Reading {
     /// From the frame.
     Lent,
-    /// From the frame, but only a part at a time; the rest later.
+    /// From the frame, but only in part; the rest later.
     Partly,
     /// From the buffer.
     Buffered,
-    /// From the buffer, and only after a pause of so many nanoseconds.
+    /// From the buffer, after a pause of this many nanoseconds.
     Slow(u64),
 }
 
-/// A machine with an application that sends a stream and checks the one that it gets.
+/// A machine whose application sends one stream and checks the other.
 pub struct Peer {
     pub machine: Machine,
     pub id: Option<ConnId>,
@@ -320,13 +319,13 @@ pub struct Peer {
     pub last_byte: Option<Nanos>,
     pub closed: bool,
     pub room: Option<usize>,
-    /// End the stream only after the peer has ended its own.
+    /// Ends its stream only after the peer has ended its own.
     pub closes_last: bool,
     /// Compare each byte.
     pub check: bool,
     next_read: Nanos,
     stream: u8,
-    /// A chunk and where it stands in the stream, when bytes are not compared.
+    /// A chunk that is sent repeatedly when bytes are not compared.
     cached: Option<Bytes>,
     rng: Rng,
 }

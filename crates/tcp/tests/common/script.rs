@@ -1,5 +1,5 @@
-//! Packet scripts, as packetdrill has them: segments go in, segments are expected. Numbers are
-//! relative: ours to our SYN, the peer's to its own.
+//! Packet scripts, like packetdrill's: segments go in, segments are expected. Numbers are relative:
+//! ours to our SYN, the peer's to its own.
 #![allow(dead_code, reason = "each test file uses a part")]
 
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ impl Emit for Capture {
     }
 }
 
-/// A segment of the peer's, to be built.
+/// Builds a segment of the peer.
 #[derive(Clone)]
 pub struct In {
     pub flags: Flags,
@@ -129,7 +129,7 @@ pub struct Script {
     pub iss: Seq,
     pub local_port: u16,
     pub remote_port: u16,
-    /// The connection uses timestamps, and the peer's clock says this.
+    /// The peer's timestamp clock, if the connection uses timestamps.
     pub stamps: Option<u32>,
     pub last_value: u32,
     pub listener: Option<ListenerId>,
@@ -199,7 +199,7 @@ impl Script {
         }
     }
 
-    /// The peer sends segments, in one batch.
+    /// Sends segments of the peer, in one batch.
     pub fn batch(&mut self, segments: &[In]) {
         let headers: Vec<_> = segments.iter().map(|s| self.header(s)).collect();
         let batch: Vec<_> = segments
@@ -221,7 +221,7 @@ impl Script {
         self.out = capture.0;
     }
 
-    /// Time passes; timers run when they are due.
+    /// Lets time pass; timers run when they are due.
     pub fn wait(&mut self, nanos: u64) {
         let end = self.now + nanos;
         while let Some(at) = self.machine.deadline().filter(|at| *at <= end) {
@@ -232,7 +232,7 @@ impl Script {
         self.transmit();
     }
 
-    /// Time passes until something is sent; returns how much.
+    /// Lets time pass until something is sent; returns how much.
     pub fn wait_for_segment(&mut self) -> u64 {
         let from = self.now;
         while self.out.is_empty() {
@@ -244,7 +244,7 @@ impl Script {
         self.now - from
     }
 
-    /// The next segment that was sent: its flags, relative numbers and payload's length.
+    /// Checks the next segment that was sent: its flags, relative numbers and payload length.
     #[track_caller]
     pub fn expect(&mut self, flags: &str, seq: u32, ack: Option<u32>, len: usize) -> Sent {
         let sent = self.out.pop_front().expect("a segment was sent");
@@ -268,8 +268,8 @@ impl Script {
         assert!(self.out.is_empty(), "{:?}", self.out);
     }
 
-    /// A connection from the peer, accepted; with timestamps if `stamps`. The round trip takes a
-    /// millisecond.
+    /// Opens a connection from the peer and accepts it, with timestamps if `stamps`. The round trip
+    /// takes a millisecond.
     pub fn accepted(config: toklat_tcp::Config, stamps: bool) -> Self {
         let mut script = Self::new(config);
         script.stamps = stamps.then_some(1000);
@@ -290,7 +290,7 @@ impl Script {
         self.transmit();
     }
 
-    /// Data goes both ways until ACKs are delayed.
+    /// Exchanges data both ways until ACKs are delayed.
     pub fn settled(config: toklat_tcp::Config, stamps: bool) -> (Self, u32) {
         let mut script = Self::accepted(config, stamps);
         let mut seq = 1;
