@@ -5,9 +5,9 @@ use crate::ip::Protocol;
 /// A running one's complement sum over pieces of any length.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Sum of the data's 16-bit words in the order of this machine.
+    /// Sum of the data's 16-bit words, in this machine's byte order.
     words: u64,
-    /// An odd number of bytes came so far: the next piece starts in the middle of a word.
+    /// True after an odd number of bytes: the next piece starts in the middle of a word.
     odd: bool,
 }
 
@@ -18,7 +18,7 @@ impl Sum {
         Self { words: 0, odd: false }
     }
 
-    /// With `bytes` added, which follow what was added before.
+    /// Adds `bytes`, which follow what was added before.
     #[must_use]
     pub fn with(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
@@ -34,8 +34,8 @@ impl Sum {
         }
     }
 
-    /// With the pseudo header of a UDP or TCP packet of `len` bytes added; `addresses` are source and
-    /// destination as they stand in the IP header (RFC 768; RFC 8200, 8.1).
+    /// Adds the pseudo header of a UDP or TCP packet of `len` bytes. `addresses` are source and
+    /// destination, as in the IP header (RFC 768; RFC 8200, 8.1).
     #[must_use]
     pub fn with_pseudo_header(self, addresses: &[u8], protocol: Protocol, len: u32) -> Self {
         self.with(addresses).with(&u32::from(protocol.0).to_be_bytes()).with(&len.to_be_bytes())
@@ -57,15 +57,15 @@ fn fold(sum: u64) -> u16 {
     (sum as u16).wrapping_add((sum >> 16) as u16)
 }
 
-/// The checksum of `bytes`. Zero if they contain their own correct checksum.
+/// The checksum of `bytes`; zero if they contain their own correct checksum.
 #[must_use]
 pub fn checksum(bytes: &[u8]) -> u16 {
     Sum::new().with(bytes).checksum()
 }
 
-/// The checksum after the 16-bit word `old` of the data became `new` (RFC 1624, equation 3).
+/// The checksum after the data's 16-bit word `old` became `new` (RFC 1624, equation 3).
 ///
-/// It equals the checksum in full, unless all of the data is zero now.
+/// It equals the full checksum, unless all of the data is now zero.
 #[must_use]
 pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     let sum = u32::from(!checksum) + u32::from(!old) + u32::from(new);
@@ -73,8 +73,8 @@ pub fn update(checksum: u16, old: u16, new: u16) -> u16 {
     !(((sum >> 16) + (sum & 0xffff)) as u16)
 }
 
-/// As [`update`], for several words: `old` and `new` are the same even number of bytes at an even
-/// distance from the start of the data.
+/// As [`update`], for several words. `old` and `new` are the same even number of bytes, at an even
+/// offset in the data.
 #[must_use]
 pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     let word = |w: &[u8; 2]| u16::from_be_bytes(*w);
@@ -82,11 +82,12 @@ pub fn update_bytes(checksum: u16, old: &[u8], new: &[u8]) -> u16 {
     pairs.fold(checksum, |sum, (old, new)| update(sum, word(old), word(new)))
 }
 
-/// Completes a checksum that was left for others: the sum of all from `start` on, which contains the
-/// pseudo header's sum where the checksum is to be, `offset` bytes from `start`. False, and nothing
-/// is changed, if that is not within `bytes`.
+/// Completes a partial checksum. Sums everything from `start` on, and stores the result `offset`
+/// bytes from `start`, where the pseudo header's sum already is. Returns false and changes nothing
+/// if the place is not within `bytes`.
 ///
-/// Zero is stored as 0xffff, which is the same number: in UDP it means that there is no checksum.
+/// A zero result is stored as 0xffff, which is the same number: in UDP, zero means that there is no
+/// checksum.
 pub fn complete(bytes: &mut [u8], start: u16, offset: u16) -> bool {
     let Some(covered) = bytes.get_mut(usize::from(start)..) else { return false };
     let sum = checksum(covered);
@@ -101,7 +102,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// RFC 1071 read literally: the oracle.
+    /// The literal algorithm of RFC 1071, as the oracle.
     fn by_the_book(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {

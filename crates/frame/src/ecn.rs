@@ -3,11 +3,11 @@
 use crate::checksum;
 use crate::{ETHERNET_HEADER, EtherType, Ethernet, VLAN_TAG};
 
-/// What the two bits say (RFC 3168, 5).
+/// The ECN codepoint: two bits (RFC 3168, 5).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Ecn {
-    /// Not of a transport that knows of it.
+    /// The transport does not support ECN.
     #[default]
     NotEct = 0,
     /// ECT(1).
@@ -19,7 +19,7 @@ pub enum Ecn {
 }
 
 impl Ecn {
-    /// Of a type of service or traffic class: its low two bits.
+    /// The codepoint in a type of service or traffic class: its low two bits.
     #[must_use]
     pub const fn of_tos(tos: u8) -> Self {
         match tos & 3 {
@@ -30,14 +30,14 @@ impl Ecn {
         }
     }
 
-    /// The codepoint that the outer header of this inner one gets (RFC 6040, 4.1, normal mode): the same.
+    /// The outer header's codepoint for this inner one (RFC 6040, 4.1, normal mode): the same.
     #[must_use]
     pub const fn outer(self) -> u8 {
         self as u8
     }
 }
 
-/// Where the IP header of a frame begins, and whether it is of IPv4; `None` for other frames.
+/// Where a frame's IP header begins, and true if it is IPv4; `None` for other frames.
 fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
     let (ethernet, _) = Ethernet::parse(frame)?;
     let (mut at, mut ethertype) = (ETHERNET_HEADER, ethernet.ethertype());
@@ -56,7 +56,7 @@ fn ip_header(frame: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// What a frame's IP header says; [`Ecn::NotEct`] for frames without one.
+/// The codepoint in a frame's IP header; [`Ecn::NotEct`] for frames without one.
 #[must_use]
 pub fn ecn_of(frame: &[u8]) -> Ecn {
     match ip_header(frame) {
@@ -66,8 +66,9 @@ pub fn ecn_of(frame: &[u8]) -> Ecn {
     }
 }
 
-/// Combines the outer codepoint with a frame's own, as it leaves the tunnel (RFC 6040, 4.2). False for a frame that
-/// must be dropped: congestion was experienced, and its transport would not hear of it.
+/// Combines the outer codepoint with the frame's own as it leaves the tunnel (RFC 6040, 4.2).
+/// Returns false for a frame that must be dropped: it experienced congestion, but its transport
+/// would not learn of it.
 #[must_use]
 pub fn leave_tunnel(frame: &mut [u8], outer: Ecn) -> bool {
     if matches!(outer, Ecn::NotEct | Ecn::Ect0) {

@@ -61,7 +61,7 @@ impl Ethernet {
         Mac::new(self.source)
     }
 
-    /// What follows, or a length if below 0x600.
+    /// The type of the payload, or a length if below 0x600.
     #[must_use]
     pub fn ethertype(&self) -> EtherType {
         EtherType(self.ethertype.get())
@@ -111,7 +111,7 @@ impl Tag {
     }
 }
 
-/// What an ARP packet asks or says (RFC 826).
+/// The operation of an ARP packet: request or reply (RFC 826).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArpOperation(pub u16);
 
@@ -140,14 +140,14 @@ pub struct Arp {
 }
 
 impl Arp {
-    /// "`mac` has `ip`", asked by nobody (gratuitous ARP; RFC 5227, 3): with an `ip` of 0.0.0.0 it
-    /// says no more than that `mac` is here.
+    /// An unsolicited "`mac` has `ip`" (gratuitous ARP; RFC 5227, 3). With an `ip` of 0.0.0.0, it
+    /// only announces `mac`.
     #[must_use]
     pub fn announcement(mac: Mac, ip: Ipv4Addr) -> Self {
         Self::new(ArpOperation::REQUEST, (mac, ip), (Mac::from_word(0), ip))
     }
 
-    /// A packet that asks or says this.
+    /// A packet with this operation.
     #[must_use]
     pub fn new(operation: ArpOperation, sender: (Mac, Ipv4Addr), target: (Mac, Ipv4Addr)) -> Self {
         Self {
@@ -191,8 +191,8 @@ impl Arp {
     }
 }
 
-/// Writes a broadcast frame that tells switches where `mac` is; returns its length (60), or `None` if
-/// `frame` is shorter.
+/// Writes a broadcast frame that tells switches where `mac` is. Returns its length (60), or `None`
+/// if `frame` is shorter.
 #[must_use]
 pub fn write_announcement(mac: Mac, ip: Ipv4Addr, frame: &mut [u8]) -> Option<usize> {
     let frame = frame.get_mut(..crate::MIN_FRAME)?;

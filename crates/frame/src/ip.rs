@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::checksum::checksum;
 
-/// What an IP packet carries (IANA protocol numbers).
+/// The protocol that an IP packet carries (IANA protocol numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Protocol(pub u8);
 
@@ -53,8 +53,8 @@ impl Ipv4 {
 
     const DONT_FRAGMENT: u16 = 0x4000;
 
-    /// A header without options, TTL 64, not to be fragmented, its checksum filled in, for
-    /// `payload_len` bytes that follow.
+    /// A header without options for `payload_len` bytes that follow: TTL 64, "don't fragment", and
+    /// a valid checksum.
     #[must_use]
     pub fn new(
         source: Ipv4Addr,
@@ -79,9 +79,9 @@ impl Ipv4 {
     }
 
     /// The header at the start of `bytes`, and what follows its options, up to the packet's length
-    /// or as far as there is: `bytes` may be the head of a longer packet. `None` if the header is cut
-    /// short, of another version, or says lengths that contradict each other. The checksum is not
-    /// looked at; see [`checksum_ok`](Self::checksum_ok).
+    /// or the end of `bytes`, which may be the head of a longer packet. `None` if the header is cut
+    /// short, of another version, or has contradictory lengths. The checksum is not checked; see
+    /// [`checksum_ok`](Self::checksum_ok).
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, _) = Self::ref_from_prefix(bytes).ok()?;
@@ -146,7 +146,7 @@ impl Ipv4 {
         self.destination.into()
     }
 
-    /// Source and destination as they stand in the header, for pseudo headers.
+    /// Source and destination as in the header, for pseudo headers.
     #[must_use]
     pub fn addresses(&self) -> &[u8] {
         &self.as_bytes()[12..20]
@@ -165,8 +165,8 @@ impl Ipv4 {
         len.and_then(|len| bytes.get(..len)).is_some_and(|header| checksum(header) == 0)
     }
 
-    /// Sets the identification and the packet's length, and corrects the checksum (RFC 1624): what
-    /// segmentation changes from segment to segment.
+    /// Sets the identification and the packet's length, and updates the checksum (RFC 1624).
+    /// Segmentation changes these from segment to segment.
     pub fn set_id_and_len(&mut self, id: u16, total_len: u16) {
         let sum = crate::checksum::update(self.checksum.get(), self.id.get(), id);
         let sum = crate::checksum::update(sum, self.total_len.get(), total_len);
@@ -190,7 +190,7 @@ pub struct Ipv6 {
     destination: [u8; 16],
 }
 
-/// Most extension headers that are looked through.
+/// Most extension headers that are parsed.
 const MAX_EXTENSIONS: usize = 8;
 
 impl Ipv6 {
@@ -215,8 +215,8 @@ impl Ipv6 {
         }
     }
 
-    /// The header at the start of `bytes` and what follows it, up to the packet's length or as far as
-    /// there is. `None` if it is cut short or of another version.
+    /// The header at the start of `bytes` and what follows it, up to the packet's length or the end
+    /// of `bytes`. `None` if it is cut short or of another version.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, rest) = Self::ref_from_prefix(bytes).ok()?;
@@ -224,8 +224,8 @@ impl Ipv6 {
         (header.version_class_flow.get() >> 28 == 6).then_some((header, &rest[..len]))
     }
 
-    /// What the packet carries behind its extension headers, and the bytes of it. `None` for
-    /// fragments, for more than 8 extension headers, and when one is cut short.
+    /// The protocol and payload after the extension headers. `None` for fragments, for more than 8
+    /// extension headers, and if one is cut short.
     #[must_use]
     pub fn upper_layer<'a>(&self, payload: &'a [u8]) -> Option<(Protocol, &'a [u8])> {
         let (mut next, mut rest) = (Protocol(self.next_header), payload);
@@ -255,7 +255,7 @@ impl Ipv6 {
         self.hop_limit
     }
 
-    /// What follows directly: a protocol or an extension header.
+    /// The type of what follows directly: a protocol or an extension header.
     #[must_use]
     pub fn next_header(&self) -> Protocol {
         Protocol(self.next_header)
@@ -273,7 +273,7 @@ impl Ipv6 {
         self.destination.into()
     }
 
-    /// Source and destination as they stand in the header, for pseudo headers.
+    /// Source and destination as in the header, for pseudo headers.
     #[must_use]
     pub fn addresses(&self) -> &[u8] {
         &self.as_bytes()[8..40]

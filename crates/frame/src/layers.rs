@@ -1,4 +1,4 @@
-//! A frame taken apart, and the hash of its flow.
+//! A parsed frame, and the hash of its flow.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -6,7 +6,7 @@ use crate::ethernet::{Arp, EtherType, Ethernet, Tag};
 use crate::ip::{Ipv4, Ipv6, Protocol};
 use crate::transport::{Icmp, Tcp, Udp};
 
-/// A frame's headers, as far as they are known and whole.
+/// A frame's headers, up to the first that is unknown or incomplete.
 #[derive(Clone, Copy, Debug)]
 pub struct Layers<'a> {
     /// The Ethernet header.
@@ -19,7 +19,7 @@ pub struct Layers<'a> {
     pub network: Network<'a>,
     /// What the IP packet carries.
     pub transport: Transport<'a>,
-    /// What follows the last header that was understood.
+    /// What follows the last header that was parsed.
     pub payload: &'a [u8],
 }
 
@@ -45,16 +45,16 @@ pub enum Transport<'a> {
     Tcp(&'a Tcp),
     /// ICMP or ICMPv6.
     Icmp(&'a Icmp),
-    /// A fragment, another protocol, not whole, or no IP packet.
+    /// A fragment, another protocol, an incomplete header, or no IP packet.
     Other,
 }
 
-/// Most VLAN tags that are looked through.
+/// Most VLAN tags that are parsed.
 const MAX_TAGS: usize = 2;
 
 impl<'a> Layers<'a> {
-    /// The headers of `frame`, which may be the head of a longer one; `None` if not even the Ethernet
-    /// header is whole.
+    /// Parses the headers of `frame`, which may be the head of a longer one. `None` if not even the
+    /// Ethernet header is complete.
     #[must_use]
     pub fn of(frame: &'a [u8]) -> Option<Self> {
         let (ethernet, mut rest) = Ethernet::parse(frame)?;
@@ -77,8 +77,8 @@ impl<'a> Layers<'a> {
 }
 
 impl<'a> Network<'a> {
-    /// The header of type `ethertype` that starts `bytes`, what it carries (unless that is unknown or
-    /// a fragment), and the rest.
+    /// Parses the header of type `ethertype` at the start of `bytes`. Returns it, the protocol it
+    /// carries (unless that is unknown or a fragment), and the rest.
     fn of(ethertype: EtherType, bytes: &'a [u8]) -> (Self, Option<Protocol>, &'a [u8]) {
         let known = match ethertype {
             EtherType::IPV4 => Ipv4::parse(bytes).map(|(header, rest)| {
@@ -112,14 +112,14 @@ impl<'a> Transport<'a> {
     }
 }
 
-/// Source and destination port, as they start the headers of UDP, TCP and SCTP.
+/// Source and destination port: the first four bytes of a UDP, TCP or SCTP header.
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Ports([u8; 4]);
 
-/// A number that is the same for all frames of a flow: from IP addresses and ports, without ports for
-/// fragments and other protocols, from MAC addresses for frames that are not IP. Not the same in both
-/// directions. For any bytes; `head` need not be the whole frame.
+/// A number that is the same for all frames of a flow, but differs between its directions. It comes
+/// from IP addresses and ports; for fragments and other protocols, from IP addresses alone; for
+/// other frames, from MAC addresses. Any bytes have a hash, and `head` need not be the whole frame.
 #[must_use]
 pub fn flow_hash(head: &[u8]) -> u32 {
     let Some((ethernet, mut rest)) = Ethernet::parse(head) else { return 0 };
@@ -150,7 +150,7 @@ pub fn flow_hash(head: &[u8]) -> u32 {
     (mix(hash, ports) >> 32) as u32
 }
 
-/// The eight bytes at `at` of `bytes`, zero beyond its end.
+/// The eight bytes at `at` of `bytes`, with zeros beyond its end.
 fn word(bytes: &[u8], at: usize) -> u64 {
     bytes.get(at..at + 8).and_then(|b| b.try_into().ok()).map_or(0, u64::from_le_bytes)
 }

@@ -1,11 +1,14 @@
-//! What an Ethernet frame is made of: addresses, VLAN tags, headers, checksums and offload requests.
+//! The parts of an Ethernet frame: addresses, VLAN tags, headers, checksums and offload requests.
 //!
-//! Safe and pure: no I/O, no shared memory, no clock. Callers parse the private copy of a frame's head.
+//! Safe and pure: no I/O, no shared memory, no clock. Callers parse a private copy of a frame's
+//! head.
 //!
-//! A header is a struct that lies as its standard says: `parse` checks and lends it from bytes, `new`
-//! makes one, `zerocopy::IntoBytes` writes it. [`Layers`] takes a whole frame apart.
+//! A header is a struct with the layout of its standard. `parse` checks bytes and borrows the
+//! header from them, `new` makes one, and `zerocopy::IntoBytes` writes it. [`Layers`] parses a
+//! whole frame.
 //!
-//! `no_std`, with `alloc`: drivers and library operating systems use it without an operating system below.
+//! `no_std`, with `alloc`: drivers and library operating systems use it without an operating
+//! system.
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]

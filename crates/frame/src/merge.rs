@@ -1,8 +1,9 @@
-//! Receive coalescing: TCP segments that follow one another become one long frame with an offload request (GRO).
+//! Receive coalescing: consecutive TCP segments become one long frame with an offload request
+//! (GRO).
 //!
-//! The reverse of [`Segments`](crate::Segments): what is merged here and cut again there is what it was, but for IPv4
-//! identifications of packets that are not fragmented, which mean nothing (RFC 6864, 4.1). Checksums are verified
-//! before: a segment whose checksum is wrong stays alone, and wrong.
+//! It is the reverse of [`Segments`](crate::Segments), which restores the original segments. Only
+//! IPv4 identifications of unfragmented packets may differ, which are meaningless (RFC 6864, 4.1).
+//! Checksums are verified first: a segment with a wrong checksum is not merged and stays wrong.
 
 use core::ops::Range;
 
@@ -12,7 +13,7 @@ use crate::{
     ETHERNET_HEADER, EtherType, Ethernet, Ipv4, Ipv6, MAX_HEADERS, Offload, Protocol, Tcp,
 };
 
-/// Where the parts of a TCP segment without VLAN tags, IP options and extension headers lie.
+/// The layout of a TCP segment without VLAN tags, IP options and extension headers.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     v6: bool,
@@ -22,7 +23,7 @@ struct Layout {
 }
 
 impl Layout {
-    /// Of a segment with payload whose lengths agree and whose checksum is right.
+    /// The layout of a segment with payload, consistent lengths and a correct checksum.
     fn of(frame: &[u8]) -> Option<Self> {
         let (ethernet, packet) = Ethernet::parse(frame)?;
         let (v6, network, len) = match ethernet.ethertype() {
@@ -74,7 +75,8 @@ impl Layout {
         frame[self.transport + 13]
     }
 
-    /// True if two segments of this layout have the same headers, but for what differs between segments of a flow.
+    /// True if two segments of this layout have the same headers, apart from fields that differ
+    /// within a flow.
     fn is_alike(&self, a: &[u8], b: &[u8]) -> bool {
         let same = |range: Range<usize>| a[range.clone()] == b[range];
         let (ip, tcp) = (ETHERNET_HEADER, self.transport);
@@ -92,7 +94,7 @@ impl Layout {
         same(0..ip) && network && transport
     }
 
-    /// The IPv4 identification, if it counts: the packet may be fragmented.
+    /// The IPv4 identification, if it is significant: the packet may be fragmented.
     fn id(&self, frame: &[u8]) -> Option<u16> {
         const DONT_FRAGMENT: u8 = 0x40;
         let counts = !self.v6 && frame[ETHERNET_HEADER + 6] & DONT_FRAGMENT == 0;
@@ -100,7 +102,7 @@ impl Layout {
     }
 }
 
-/// Segments of a flow, one behind the other, of which all but the last are as long.
+/// Consecutive segments of a flow. All but the last have the same length.
 #[derive(Clone, Copy, Debug)]
 pub struct Run {
     layout: Layout,
@@ -116,7 +118,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run of one segment; `None` for frames that none can follow.
+    /// Begins a run with one segment; `None` for frames that no other can follow.
     #[must_use]
     pub fn begin(frame: &[u8]) -> Option<Self> {
         let layout = Layout::of(frame)?;
@@ -130,8 +132,8 @@ impl Run {
         Some(Self { layout, size: payload, payload, segments: 1, sequence, flags, open })
     }
 
-    /// Takes a segment that follows; `first` is the run's first frame. Returns where its payload lies; `None`, and the run
-    /// is as before, if it does not follow.
+    /// Adds the next segment. `first` is the run's first frame. Returns where the segment's payload
+    /// is. If the segment does not follow, returns `None` and leaves the run unchanged.
     pub fn push(&mut self, first: &[u8], frame: &[u8]) -> Option<Range<usize>> {
         let Layout { transport, headers, .. } = self.layout;
         let payload =
@@ -164,20 +166,20 @@ impl Run {
         self.segments
     }
 
-    /// Bytes of the frame that it is.
+    /// Bytes of the merged frame.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.layout.headers + self.payload
     }
 
-    /// True for a run of no bytes, which there is not.
+    /// True for a run of no bytes, which does not occur.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Makes the headers of the first frame those of all of them, and says what is to be asked for. Of one segment
-    /// alone, nothing is changed and nothing asked.
+    /// Turns the first frame's headers into those of the merged frame, and returns its offload
+    /// request. A single segment stays unchanged, and requests nothing.
     #[must_use]
     pub fn finish(&self, first: &mut [u8]) -> Offload {
         let Layout { v6, transport, headers } = self.layout;
@@ -217,7 +219,7 @@ mod tests {
 
     const MSS: usize = 100;
 
-    /// A long frame with a request, as a guest hands it out.
+    /// A long frame with a request, as a guest sends it.
     fn long(v6: bool, payload: usize, flags: u8) -> (Vec<u8>, Offload) {
         let mut frame = vec![2; 12];
         let tcp = 32;
@@ -252,7 +254,7 @@ mod tests {
         (frame, request)
     }
 
-    /// What a long frame is cut into.
+    /// The segments of a long frame.
     fn cut(frame: &[u8], request: &Offload) -> Vec<Vec<u8>> {
         let segments = request.segments(frame, frame.len()).unwrap();
         let piece = |i| {
@@ -266,7 +268,8 @@ mod tests {
         (0..segments.count()).map(piece).collect()
     }
 
-    /// Merges frames from the front; the frame that they become, its request, and how many they are.
+    /// Merges frames from the front. Returns the merged frame, its request, and how many frames it
+    /// replaces.
     fn merge(frames: &[Vec<u8>]) -> Option<(Vec<u8>, Offload, usize)> {
         let mut run = Run::begin(&frames[0])?;
         let mut whole = frames[0].clone();
@@ -311,7 +314,7 @@ mod tests {
             frame
         };
         assert_eq!(merge(&[pieces[0].clone(), fix(pieces[1].clone())]).unwrap().2, 2);
-        // Any byte of the headers that is not a sequence number, a length or a checksum, changed; and a wrong sum.
+        // Changes any header byte that is no sequence number, length or checksum; then a checksum.
         for at in (0..12).chain([15, 20, 22, 26, 30, 34, 37, 41, 43, 46, 47, 49, 53, 57, 65]) {
             let mut other = pieces[1].clone();
             other[at] ^= 1;
@@ -350,7 +353,7 @@ mod tests {
         let (frame, request) = long(false, 60_000, 0x10);
         let mut pieces = cut(&frame, &request);
         let next = |frame: &mut Vec<u8>| {
-            // 60,000 bytes behind what it was.
+            // 60,000 bytes before the original.
             let sequence = u32::from_be_bytes(frame[38..42].try_into().unwrap());
             let old = frame[38..42].to_vec();
             let new = sequence.wrapping_add(60_000).to_be_bytes();

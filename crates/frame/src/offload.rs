@@ -1,4 +1,4 @@
-//! What a sender left for others to do: checksum and segmentation requests.
+//! Work that a sender leaves to others: checksum and segmentation requests.
 
 use crate::ethernet::{EtherType, Ethernet, Tag};
 use crate::ip::{Ipv4, Ipv6, Protocol};
@@ -6,9 +6,10 @@ use crate::segment::Segments;
 use crate::transport::{Tcp, Udp};
 use crate::{ETHERNET_HEADER, VLAN_TAG};
 
-/// An offload request in virtio-net's meaning (virtio 1.2, 5.1.6): all zero asks for nothing.
+/// An offload request in virtio-net's meaning (virtio 1.2, 5.1.6). All zero requests nothing.
 ///
-/// As it comes in it may say anything; what [`validate`](Self::validate) has accepted holds.
+/// A request from outside may hold anything; one that [`validate`](Self::validate) accepted is
+/// consistent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offload {
     /// [`NEEDS_CHECKSUM`](Self::NEEDS_CHECKSUM), [`DATA_VALID`](Self::DATA_VALID).
@@ -16,7 +17,8 @@ pub struct Offload {
     /// [`GSO_NONE`](Self::GSO_NONE), [`GSO_TCP4`](Self::GSO_TCP4), [`GSO_TCP6`](Self::GSO_TCP6) or
     /// [`GSO_UDP`](Self::GSO_UDP); [`GSO_ECN`](Self::GSO_ECN).
     pub gso_type: u8,
-    /// Bytes of headers up to the payload: a hint; of frames to be segmented exact, once validated.
+    /// Bytes of headers up to the payload. It is a hint, but exact for validated frames with
+    /// segmentation.
     pub header_len: u16,
     /// Payload bytes of each segment.
     pub gso_size: u16,
@@ -26,11 +28,11 @@ pub struct Offload {
     pub checksum_offset: u16,
 }
 
-/// Why an offload request cannot be met: the sender is wrong, or asks for what was never offered.
+/// Why an offload request cannot be met: it is invalid, or was never offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OffloadError {
-    /// Neither TCP nor UDP segments, such as the long-gone UFO.
+    /// Neither TCP nor UDP segments, such as the obsolete UFO.
     #[error("The kind of segmentation is unknown")]
     Kind,
     /// Segments of no bytes.
@@ -39,17 +41,17 @@ pub enum OffloadError {
     /// More than [`MAX_SEGMENTS`], or a packet that is too long for IP.
     #[error("The frame is too long, or makes too many segments")]
     Length,
-    /// The checksum lies outside of the frame, or in a header that is not its own.
+    /// The checksum lies outside of the frame, or in the wrong header.
     #[error("The checksum is not where the headers say")]
     Checksum,
-    /// The headers are cut short, too long, of another protocol than was said, or of a fragment.
+    /// The headers are cut short, too long, not of the requested protocol, or those of a fragment.
     #[error("The headers are not what the request says")]
     Headers,
 }
 
-/// Most bytes of headers of a frame that is to be segmented.
+/// Most bytes of headers of a frame with segmentation.
 pub const MAX_HEADERS: usize = 124;
-/// Most segments that a frame is cut into: full frames (64 KiB) into segments of 64 bytes.
+/// Most segments of a frame: a full frame (64 KiB) in segments of 64 bytes.
 pub const MAX_SEGMENTS: usize = 1024;
 /// Bytes of a virtio-net header without `num_buffers`.
 pub const OFFLOAD_HEADER: usize = 10;
@@ -64,9 +66,9 @@ impl Offload {
         checksum_start: 0,
         checksum_offset: 0,
     };
-    /// Flag: the checksum holds the sum of the pseudo header only and is to be completed.
+    /// Flag: the checksum holds only the pseudo header's sum, and must be completed.
     pub const NEEDS_CHECKSUM: u8 = 1;
-    /// Flag: the checksum was looked at and is good.
+    /// Flag: the checksum was verified.
     pub const DATA_VALID: u8 = 2;
     /// Not to be segmented.
     pub const GSO_NONE: u8 = 0;
@@ -79,8 +81,8 @@ impl Offload {
     /// Beside a TCP kind: the sender uses ECN.
     pub const GSO_ECN: u8 = 0x80;
 
-    /// The request of a virtio-net header (little-endian, as virtio 1 has it and tap on every machine
-    /// that this runs on).
+    /// The request in a virtio-net header (little-endian, as in virtio 1, and as tap uses it on
+    /// every supported machine).
     #[must_use]
     pub fn from_header(bytes: &[u8; OFFLOAD_HEADER]) -> Self {
         let [flags, gso_type, a, b, c, d, e, f, g, h] = *bytes;
@@ -116,7 +118,7 @@ impl Offload {
             | (self.checksum_offset as u64) << 48
     }
 
-    /// The request in a word of [`to_word`](Self::to_word)'s.
+    /// The request in a word from [`to_word`](Self::to_word).
     #[inline]
     #[must_use]
     pub const fn from_word(word: u64) -> Self {
@@ -130,8 +132,8 @@ impl Offload {
         }
     }
 
-    /// The request of a sender that may make those in `allowed`; `None` if it makes another. What a
-    /// sender says about its own checksum is not known, and not passed on.
+    /// The request of a sender that may make those in `allowed`; `None` if it makes another. Drops
+    /// the sender's claim that its own checksum is good, because it is unverified.
     #[inline]
     #[must_use]
     pub fn from_sender(self, allowed: &OffloadSet) -> Option<Self> {
@@ -140,21 +142,21 @@ impl Offload {
         good.then_some(asked)
     }
 
-    /// True if a checksum is to be completed.
+    /// True if a checksum must be completed.
     #[inline]
     #[must_use]
     pub const fn needs_checksum(&self) -> bool {
         self.flags & Self::NEEDS_CHECKSUM != 0
     }
 
-    /// True if the frame is to be segmented.
+    /// True if the frame must be segmented.
     #[inline]
     #[must_use]
     pub const fn is_segmented(&self) -> bool {
         self.gso_type != Self::GSO_NONE
     }
 
-    /// Bytes of the longest frame that one of `len` bytes becomes on a wire, once validated.
+    /// Bytes of the longest frame on the wire for a validated frame of `len` bytes.
     #[inline]
     #[must_use]
     pub fn wire_len(&self, len: usize) -> usize {
@@ -165,16 +167,15 @@ impl Offload {
         }
     }
 
-    /// Checks what the sender of a frame of `len` bytes asked for against the private copy of its
-    /// `head`, and puts it into its simplest form: unknown flags are gone, the header length is exact,
-    /// and a frame that makes one segment asks for a checksum only. Returns
-    /// [`wire_len`](Self::wire_len).
+    /// Checks the sender's request for a frame of `len` bytes against the private copy of its
+    /// `head`, and simplifies it. Unknown flags are cleared, the header length becomes exact, and a
+    /// frame of one segment requests only a checksum. Returns [`wire_len`](Self::wire_len).
     ///
-    /// The headers that a switch has judged stay what they are: a checksum lies in the transport
-    /// header or behind it, never in the Ethernet, VLAN or IP header.
+    /// The headers on which a switch has decided stay unchanged: a checksum lies in the transport
+    /// header or after it, never in the Ethernet, VLAN or IP header.
     ///
     /// # Errors
-    /// [`OffloadError`]: the frame is to be dropped.
+    /// [`OffloadError`]: drop the frame.
     #[inline]
     pub fn validate(&mut self, head: &[u8], len: usize) -> Result<usize, OffloadError> {
         self.flags &= Self::NEEDS_CHECKSUM | Self::DATA_VALID;
@@ -240,22 +241,22 @@ impl Offload {
         Ok(self.wire_len(len))
     }
 
-    /// How a frame of `len` bytes with this request, which was validated, is cut; `None` if it is not
-    /// to be segmented.
+    /// How to cut a frame of `len` bytes with this validated request; `None` if it needs no
+    /// segmentation.
     #[must_use]
     pub fn segments(&self, head: &[u8], len: usize) -> Option<Segments> {
         let headers = Headers::find(head).filter(|_| self.is_segmented())?;
         Segments::new(self, headers.network, headers.version? == Version::V6, len)
     }
 
-    /// What is left to ask for when the frame has been cut into segments.
+    /// The remaining request of each segment after the frame was cut.
     #[must_use]
     pub const fn of_segment(&self) -> Self {
         Self { gso_type: Self::GSO_NONE, gso_size: 0, header_len: 0, ..*self }
     }
 
-    /// The request of the same frame after `bytes` were put in (negative: taken out) before its
-    /// network header.
+    /// The request of the same frame after `bytes` were inserted before its network header
+    /// (negative: removed).
     #[must_use]
     pub fn shifted(&self, bytes: i16) -> Self {
         let shift =
@@ -268,18 +269,18 @@ impl Offload {
     }
 }
 
-/// The requests that a receiver takes as they are.
+/// The requests that a receiver accepts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OffloadSet {
-    /// Checksums that are to be completed. Without it no request is taken.
+    /// Accepts partial checksums. Without it, no request is accepted.
     pub checksum: bool,
-    /// TCP in IPv4 that is to be segmented.
+    /// Accepts TCP over IPv4 that needs segmentation.
     pub tso4: bool,
-    /// TCP in IPv6 that is to be segmented.
+    /// Accepts TCP over IPv6 that needs segmentation.
     pub tso6: bool,
     /// Such TCP with ECN.
     pub ecn: bool,
-    /// UDP, in IPv4 and IPv6, that is to be segmented.
+    /// Accepts UDP over IPv4 and IPv6 that needs segmentation.
     pub uso: bool,
 }
 
@@ -300,7 +301,7 @@ impl OffloadSet {
             | (self.uso as u8) << 4
     }
 
-    /// The set of these [`bits`](Self::bits); unknown ones ask for nothing.
+    /// The set with these [`bits`](Self::bits); unknown bits are ignored.
     #[must_use]
     pub const fn from_bits(bits: u8) -> Self {
         Self {
@@ -312,8 +313,8 @@ impl OffloadSet {
         }
     }
 
-    /// True if a receiver takes a frame with this request as it is. One that asks for nothing is
-    /// taken by all: that its checksum is known to be good need not interest.
+    /// True if a receiver accepts a frame with this request as it is. Every receiver accepts an
+    /// empty request, with or without the flag for a verified checksum.
     #[inline]
     #[must_use]
     pub const fn takes(&self, offload: &Offload) -> bool {
@@ -337,19 +338,19 @@ enum Version {
     V6,
 }
 
-/// Where the headers of a frame lie.
+/// Where a frame's headers are.
 struct Headers {
     /// The network header's start.
     network: usize,
     version: Option<Version>,
-    /// The transport header's start; of what is no IP packet, the same as `network`.
+    /// The transport header's start; for other than IP packets, the same as `network`.
     transport: usize,
-    /// `None` for fragments and what is no IP packet.
+    /// `None` for fragments, and for other than IP packets.
     protocol: Option<Protocol>,
 }
 
 impl Headers {
-    /// `None` if a header that must be known is cut short or contradicts itself.
+    /// `None` if a required header is cut short or inconsistent.
     fn find(head: &[u8]) -> Option<Self> {
         let mut ethertype = Ethernet::parse(head)?.0.ethertype();
         let mut network = ETHERNET_HEADER;
@@ -376,7 +377,7 @@ impl Headers {
         Some(Self { network, version, transport: network + header_len, protocol })
     }
 
-    /// The end of the transport header, if it is TCP's or UDP's and whole.
+    /// The end of the transport header, if it is a complete TCP or UDP header.
     fn end(&self, head: &[u8]) -> Option<usize> {
         let bytes = head.get(self.transport..)?;
         let len = match self.protocol? {

@@ -39,8 +39,8 @@ impl UdpFrame {
     /// Bytes of the headers without a tag.
     pub const HEADERS: usize = crate::ETHERNET_HEADER + Ipv4::LEN + Udp::LEN;
 
-    /// A frame between two addresses without a tag, with IPv4 addresses 10.x.y.z made from their last
-    /// three octets, from and to the discard port (9).
+    /// An untagged frame between two addresses. Its IPv4 addresses 10.x.y.z come from their last
+    /// three octets; both ports are the discard port (9).
     #[must_use]
     pub fn between(source: Mac, destination: Mac) -> Self {
         let ip = |mac: Mac| {
@@ -64,8 +64,8 @@ impl UdpFrame {
         Self::HEADERS + if self.vlan.is_some() { crate::VLAN_TAG } else { 0 }
     }
 
-    /// Writes the headers of a frame that is as long as `frame`, and returns where the payload
-    /// starts; `None` if there is no room for them, or IPv4 cannot say the length.
+    /// Writes the headers of a frame of `frame`'s length. Returns where the payload starts; `None`
+    /// if there is no room, or the length exceeds IPv4's.
     #[must_use]
     pub fn write(&self, frame: &mut [u8]) -> Option<usize> {
         let at = self.header_len();
@@ -87,8 +87,8 @@ impl UdpFrame {
     }
 }
 
-/// What a test frame says, in the first 18 bytes of its payload, so that a frame of 60 bytes has room
-/// for it. What follows is a pattern made from it: every byte can be checked.
+/// The contents of a test frame, in the first 18 bytes of its payload, so that they fit into a
+/// frame of 60 bytes. A pattern derived from them follows, so every byte can be checked.
 ///
 /// ```text
 ///    0       2        4                          10                   18
@@ -99,20 +99,20 @@ impl UdpFrame {
 /// payload as a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// Which stream it belongs to; sequence numbers count per stream.
+    /// Its stream; sequence numbers count per stream.
     pub stream: u16,
     /// Its number in the stream, from 0.
     pub sequence: u64,
-    /// When it was sent, in nanoseconds of the sender's choice of clock, modulo 2^47 (39 hours).
+    /// When it was sent: nanoseconds of any clock of the sender, modulo 2^47 (39 hours).
     pub time: u64,
-    /// The rest of the payload is the pattern; else it is whatever was in the buffer.
+    /// True if the rest of the payload is the pattern; else it is whatever the buffer held.
     pub filled: bool,
 }
 
-/// Why a payload is not the probe it should be.
+/// Why a payload is not the expected probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProbeError {
-    /// Shorter than a probe, or without its check word: somebody else's frame, or a broken one.
+    /// Shorter than a probe, or without its check word: an unrelated frame, or a damaged one.
     #[error("Not a probe")]
     NotAProbe,
     /// A byte of the pattern is wrong.
@@ -130,7 +130,7 @@ impl Probe {
     pub const TIME_MASK: u64 = (1 << 47) - 1;
     const FILLED: u64 = 1 << 47;
 
-    /// The two words it consists of.
+    /// The two words of the probe.
     fn words(self) -> (u64, u64) {
         let filled = if self.filled { Self::FILLED } else { 0 };
         (u64::from(self.stream) << 48 | filled | self.time & Self::TIME_MASK, self.sequence)
@@ -145,7 +145,7 @@ impl Probe {
         (first.wrapping_add(second) >> 48) as u16
     }
 
-    /// Writes the probe alone, as it is; false if `payload` is too short.
+    /// Writes only the probe; false if `payload` is too short.
     #[inline]
     pub fn write_head(self, payload: &mut [u8]) -> bool {
         let Some(head) = payload.first_chunk_mut::<{ Self::LEN }>() else { return false };
@@ -156,7 +156,8 @@ impl Probe {
         true
     }
 
-    /// Writes the probe as filled, and its pattern to the rest of `payload`; false if it is too short.
+    /// Writes the probe as filled, and its pattern into the rest of `payload`; false if that is too
+    /// short.
     #[inline]
     pub fn write(self, payload: &mut [u8]) -> bool {
         if !(Self { filled: true, ..self }).write_head(payload) {
@@ -172,7 +173,7 @@ impl Probe {
         true
     }
 
-    /// Reads a probe without looking at its pattern.
+    /// Reads a probe without checking its pattern.
     ///
     /// # Errors
     /// [`ProbeError::NotAProbe`].
@@ -220,7 +221,7 @@ impl Probe {
     }
 }
 
-/// The words of a pattern: an odd step through all of them.
+/// The words of a pattern, which differ by an odd step.
 struct Pattern(u64);
 
 impl Pattern {

@@ -1,10 +1,10 @@
 //! Segmentation in software: one long TCP or UDP packet becomes many (TSO, USO).
 //!
-//! The caller copies the frame's headers and a piece of its payload for each segment;
-//! [`Segments::write_headers`] then makes the copy of the headers right. What differs from segment to
-//! segment is what Linux makes differ (`net/ipv4/tcp_offload.c`, `udp_offload.c`): lengths, the
-//! IPv4 identification, TCP's sequence number; FIN and PSH are on the last segment only, CWR on the
-//! first only (RFC 3168, 6.1.2).
+//! For each segment, the caller copies the frame's headers and a piece of its payload. Then
+//! [`Segments::write_headers`] corrects the copy of the headers. It changes the same fields as
+//! Linux (`net/ipv4/tcp_offload.c`, `udp_offload.c`): lengths, the IPv4 identification, and TCP's
+//! sequence number. FIN and PSH are only on the last segment, CWR only on the first (RFC 3168,
+//! 6.1.2).
 
 use core::ops::Range;
 
@@ -29,7 +29,7 @@ pub struct Segments {
 }
 
 impl Segments {
-    /// Of a request that was validated; `None` if it was not.
+    /// For a validated request; `None` for others.
     pub(crate) fn new(offload: &Offload, network: usize, v6: bool, len: usize) -> Option<Self> {
         let transport = usize::from(offload.checksum_start);
         let headers = usize::from(offload.header_len);
@@ -53,7 +53,7 @@ impl Segments {
         .filter(|this| this.checksum + 2 <= headers)
     }
 
-    /// Bytes of the headers, which every segment has.
+    /// Bytes of the headers, the same in every segment.
     #[must_use]
     pub fn header_len(&self) -> usize {
         self.headers
@@ -71,7 +71,7 @@ impl Segments {
         self.headers + self.size.min(self.payload)
     }
 
-    /// Which bytes of the frame are the payload of segment `i`.
+    /// The range of the frame that is the payload of segment `i`.
     #[must_use]
     pub fn payload(&self, i: usize) -> Range<usize> {
         let start = (i * self.size).min(self.payload);
@@ -79,9 +79,9 @@ impl Segments {
         self.headers + start..self.headers + end
     }
 
-    /// Makes a copy of the frame's headers, followed by the payload of segment `i`, into that segment.
-    /// Its checksum is that of the pseudo header, left to be
-    /// [completed](crate::checksum::complete). Bytes that are too few are left as they are.
+    /// Turns a copy of the frame's headers, followed by the payload of segment `i`, into that
+    /// segment. Its checksum is the pseudo header's sum, to be
+    /// [completed](crate::checksum::complete). A piece that is too short stays unchanged.
     pub fn write_headers(&self, i: usize, piece: &mut [u8]) {
         let len = piece.len();
         if len < self.headers {
@@ -103,7 +103,7 @@ impl Segments {
             let not_last = if last { 0 } else { tcp_flags::FIN | tcp_flags::PSH };
             transport[13] &= !(not_first | not_last);
         }
-        // The pseudo header's sum has the packet's length in it.
+        // The pseudo header's sum includes the packet's length.
         let whole = self.headers + self.payload - self.transport;
         let seed = u16::from_be_bytes([piece[self.checksum], piece[self.checksum + 1]]);
         let seed = !update(!seed, whole as u16, (len - self.transport) as u16);

@@ -1,44 +1,45 @@
-//! What a guest must not pretend to be: another station, a DHCP server, a router.
+//! Identities that a guest must not assume: another station, a DHCP server, a router.
 //!
-//! [`spoof`] looks at the head of a frame. What it cannot read there, and what could hide such a message from
-//! it, is refused: a fragment that cuts headers apart, extension headers beyond the head, tags upon tags.
-//! Segments of a guarded port are those of an ordinary host, which sends none of that.
+//! [`spoof`] inspects the head of a frame. It refuses everything that it cannot read there, or that
+//! could hide such a message: a fragment that splits headers, extension headers beyond the head,
+//! nested tags. Ordinary hosts, for which guarded ports are meant, send none of that.
 
 use crate::{ETHERNET_HEADER, Mac, VLAN_TAG};
 
-/// Most VLAN tags that are looked through.
+/// Most VLAN tags that are parsed.
 const MAX_TAGS: usize = 2;
 /// Protocol numbers (IANA, "Assigned Internet Protocol Numbers").
 const UDP: u8 = 17;
 const ICMP_V6: u8 = 58;
-/// IPv6 extension headers that another header follows, of which each says its length in 8 octets (RFC 8200, 4).
+/// IPv6 extension headers with a following header, which give their length in units of 8 octets
+/// (RFC 8200, 4).
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const DESTINATION: u8 = 60;
 const FRAGMENT: u8 = 44;
-/// It says its length in 4 octets (RFC 4302, 2.2).
+/// This one gives its length in units of 4 octets (RFC 4302, 2.2).
 const AUTHENTICATION: u8 = 51;
 /// UDP ports of DHCP servers (RFC 2131, 4.1; RFC 8415, 7.2).
 const DHCP_SERVER: u16 = 67;
 const DHCP_V6_SERVER: u16 = 547;
 
-/// What a frame pretends to be.
+/// What a frame forges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Spoof {
-    /// ARP or RARP with another sender than the port's, or malformed.
+    /// ARP or RARP with a sender address that is not the port's, or malformed.
     Arp,
-    /// Neighbour discovery that names another link-layer address, or in fragments (RFC 6980).
+    /// Neighbour discovery with another link-layer address, or in fragments (RFC 6980).
     Neighbour,
     /// A message of a DHCP server.
     DhcpServer,
     /// A router's advertisement or redirect.
     Router,
-    /// Headers that cannot be judged, as they lie beyond the head or in pieces.
+    /// Headers that cannot be checked, because they lie beyond the head or in fragments.
     Hidden,
 }
 
-/// What the frame that begins with `head` pretends to be, if it does. `is_own` tells whether an address is one of
-/// the port's; the frame's own source address is not looked at.
+/// What the frame that begins with `head` forges, if anything. `is_own` says whether an address
+/// belongs to the port. The frame's own source address is not checked.
 #[must_use]
 pub fn spoof(head: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
     let mut at = 12;
@@ -54,7 +55,7 @@ pub fn spoof(head: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
     Some(Spoof::Hidden)
 }
 
-/// True for the types that a VLAN tag begins with.
+/// True for the types with which a VLAN tag begins.
 #[must_use]
 pub const fn is_tag(ethertype: u16) -> bool {
     matches!(ethertype, 0x8100 | 0x88a8 | 0x9100)
@@ -72,7 +73,7 @@ fn mac(bytes: &[u8], at: usize) -> Option<Mac> {
     Some(Mac::new(bytes.get(at..at + 6)?.try_into().ok()?))
 }
 
-/// RFC 826, RFC 903: Ethernet and IPv4 alone, from the port's own address.
+/// RFC 826, RFC 903: only Ethernet and IPv4, and only the port's own address as sender.
 fn arp(packet: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
     let is_ethernet = packet.get(..6) == Some(&[0, 1, 8, 0, 6, 4]);
     let own = mac(packet, 8).is_some_and(is_own);
@@ -93,7 +94,7 @@ fn ipv4(packet: &[u8]) -> Option<Spoof> {
     let header = usize::from(first & 0xf) * 4;
     match be16(packet, header) {
         Some(DHCP_SERVER) => Some(Spoof::DhcpServer),
-        // A first piece without the whole UDP header, the rest of which would come by itself.
+        // A first fragment without the whole UDP header, whose rest would come in the next one.
         _ if more && packet.len() < header + 8 => Some(Spoof::Hidden),
         Some(_) => None,
         None => Some(Spoof::Hidden),
@@ -117,7 +118,7 @@ fn ipv6(packet: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
             FRAGMENT => {
                 let Some(offset) = be16(rest, 2) else { return Some(Spoof::Hidden) };
                 if offset & 0xfff8 != 0 {
-                    // Without its first piece, which was judged, it means nothing.
+                    // It is useless without the first fragment, which was checked.
                     return None;
                 }
                 fragmented = true;
@@ -140,10 +141,10 @@ fn ipv6(packet: &[u8], is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
     }
 }
 
-/// RFC 4861: messages of neighbour discovery, and their options (4.6.1).
+/// RFC 4861: neighbour discovery messages, and their options (4.6.1).
 fn icmp_v6(message: &[u8], fragmented: bool, is_own: impl Fn(Mac) -> bool) -> Option<Spoof> {
     let Some(kind) = message.first() else { return Some(Spoof::Hidden) };
-    // Where options begin, and the one that says the sender's address.
+    // Where options begin, and the option with the sender's address.
     let (options, sender) = match kind {
         133 => (8, 1),
         134 | 137 => return Some(Spoof::Router),
@@ -167,7 +168,7 @@ fn icmp_v6(message: &[u8], fragmented: bool, is_own: impl Fn(Mac) -> bool) -> Op
     None
 }
 
-/// The smallest head that tells all: tags, an IPv6 header, and a message with its option.
+/// The smallest head that suffices: tags, an IPv6 header, and a message with its option.
 const _: () = assert!(ETHERNET_HEADER + MAX_TAGS * VLAN_TAG + 40 + 24 + 8 <= 128);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! "Packet too big", said for a tunnel: by the packet's destination, as Linux's tunnels have it, since a switch has no
-//! address (`net/ipv4/ip_tunnel_core.c`).
+//! "Packet too big" messages for a tunnel. A switch has no address, so they come from the packet's
+//! destination, as in Linux's tunnels (`net/ipv4/ip_tunnel_core.c`).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -15,9 +15,9 @@ const FRAGMENTATION_NEEDED: [u8; 2] = [3, 4];
 /// Packet too big (RFC 4443, 3.2).
 const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 
-/// The frame that tells a packet's sender the largest packet that fits, `mtu` bytes. `head` is the start of the frame.
-/// `None` where none may be sent: for other frames than IP, packets that may be fragmented, groups, and ICMP errors
-/// (RFC 1122, 3.2.2; RFC 4443, 2.4).
+/// A frame that tells a packet's sender the largest packet that fits, `mtu` bytes. `head` is the
+/// start of the frame. `None` where the RFCs allow no answer: for frames other than IP, packets
+/// that may be fragmented, groups, and ICMP errors (RFC 1122, 3.2.2; RFC 4443, 2.4).
 #[must_use]
 pub fn packet_too_big(head: &[u8], mtu: u16) -> Option<Vec<u8>> {
     let (ethernet, _) = Ethernet::parse(head)?;
@@ -54,7 +54,7 @@ fn too_big_v4(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
     if is_error || may_be_cut || header.is_fragment() || no_sender || group {
         return None;
     }
-    // As much as is needed to know the flow (RFC 792).
+    // Enough to identify the flow (RFC 792).
     let quoted = &packet[..packet.len().min(header.header_len() + 8)];
     let len = u16::try_from(ERROR + quoted.len()).ok()?;
     let ip = Ipv4::new(header.destination(), header.source(), Protocol::ICMP, len);
@@ -149,7 +149,7 @@ mod tests {
             [(0, 0xff), (6, 3), (20, 0), (20, 0x20), (21, 1), (30, 224), (13, 6), (23, 1)]
         {
             let mut frame = ipv4();
-            // What an ICMP error begins with.
+            // The first byte of an ICMP error.
             frame[34] = 3;
             frame[at] = byte;
             assert!(packet_too_big(&frame, 1450).is_none(), "byte {at}");

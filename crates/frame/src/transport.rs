@@ -18,10 +18,10 @@ pub struct Udp {
 impl Udp {
     /// Bytes of the header.
     pub const LEN: usize = size_of::<Self>();
-    /// Where its checksum stands, from its start.
+    /// Offset of its checksum in the header.
     pub const CHECKSUM: u16 = 6;
 
-    /// A header for `payload_len` bytes that follow; without a checksum, which IPv4 allows.
+    /// A header for `payload_len` bytes that follow, without a checksum, which IPv4 allows.
     #[must_use]
     pub fn new(source: u16, destination: u16, payload_len: u16) -> Self {
         Self {
@@ -32,8 +32,8 @@ impl Udp {
         }
     }
 
-    /// The header at the start of `bytes` and what follows it, up to the datagram's length or as far
-    /// as there is. `None` if it is cut short or says less than its own length.
+    /// The header at the start of `bytes` and what follows it, up to the datagram's length or the
+    /// end of `bytes`. `None` if it is cut short, or its length is too small.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, rest) = Self::ref_from_prefix(bytes).ok()?;
@@ -65,7 +65,7 @@ impl Udp {
         self.checksum.get()
     }
 
-    /// Sets the checksum; one that is 0 is stored as 0xffff, for 0 means "none".
+    /// Sets the checksum; 0 is stored as 0xffff, because 0 means "none".
     pub fn set_checksum(&mut self, checksum: u16) {
         self.checksum = U16::new(if checksum == 0 { 0xffff } else { checksum });
     }
@@ -110,11 +110,11 @@ pub mod tcp_flags {
 impl Tcp {
     /// Bytes of a header without options.
     pub const LEN: usize = size_of::<Self>();
-    /// Where its checksum stands, from its start.
+    /// Offset of its checksum in the header.
     pub const CHECKSUM: u16 = 16;
 
-    /// The header at the start of `bytes`, and what follows its options. `None` if it is cut short or
-    /// says less than its own length.
+    /// The header at the start of `bytes`, and what follows its options. `None` if it is cut short,
+    /// or its length is too small.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<(&Self, &[u8])> {
         let (header, _) = Self::ref_from_prefix(bytes).ok()?;
@@ -140,13 +140,13 @@ impl Tcp {
         self.destination.get()
     }
 
-    /// The number of the first byte.
+    /// The sequence number of the first byte.
     #[must_use]
     pub fn sequence(&self) -> u32 {
         self.sequence.get()
     }
 
-    /// The number of the byte expected next.
+    /// The sequence number expected next.
     #[must_use]
     pub fn acknowledgment(&self) -> u32 {
         self.acknowledgment.get()
@@ -170,7 +170,7 @@ impl Tcp {
         self.checksum.get()
     }
 
-    /// Sets the number of the first byte.
+    /// Sets the sequence number of the first byte.
     pub fn set_sequence(&mut self, sequence: u32) {
         self.sequence = U32::new(sequence);
     }

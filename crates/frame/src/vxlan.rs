@@ -4,7 +4,8 @@
 //!   | flags | reserved 3 | VNI 3 | reserved 1 | inner Ethernet frame |
 //! ```
 //!
-//! The outer headers are the kernel's. Only the header and the inner frame are here.
+//! The kernel makes the outer headers. This module handles only the VXLAN header and the inner
+//! frame.
 
 use core::fmt;
 use core::str::FromStr;
@@ -84,7 +85,7 @@ impl fmt::Display for Vni {
     }
 }
 
-/// Why a datagram is no frame of a segment.
+/// Why a datagram holds no frame of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoVxlan {
     /// Shorter than a header, or its header names no segment.
@@ -102,7 +103,7 @@ pub fn vxlan_header(vni: Vni) -> [u8; VXLAN_HEADER] {
     [VALID_VNI, 0, 0, 0, a, b, c, 0]
 }
 
-/// The number that a datagram's header names. Reserved bits are ignored (RFC 7348, 5).
+/// The VNI in a datagram's header. Reserved bits are ignored (RFC 7348, 5).
 #[must_use]
 pub fn vni_of(datagram: &[u8]) -> Option<u32> {
     let header: &[u8; VXLAN_HEADER] = datagram.first_chunk()?;
@@ -110,7 +111,7 @@ pub fn vni_of(datagram: &[u8]) -> Option<u32> {
     (flags & VALID_VNI != 0).then(|| u32::from_be_bytes([0, a, b, c]))
 }
 
-/// Where the inner frame of a datagram begins, if that is of segment `vni`.
+/// The offset of the inner frame, if the datagram belongs to segment `vni`.
 ///
 /// # Errors
 /// [`NoVxlan`].

@@ -1,9 +1,9 @@
-//! What memory that others lend may cost this process: address space, and mappings.
+//! Limits on what lent memory may cost this process: address space and mappings.
 //!
-//! A peer says how much is mapped, and a process has only so much: 128 TiB of addresses on most machines,
-//! `vm.max_map_count` mappings, one entry of the [guard](crate::guard)'s table each. So every mapping of lent
-//! memory, and every reservation made for a peer's sake, is charged to the [`Account`] of a port, and given
-//! back when it is unmapped.
+//! A peer decides how much is mapped, but a process has limited room. Most machines have 128 TiB of
+//! addresses and `vm.max_map_count` mappings, and each mapping takes an entry of the
+//! [guard](crate::guard)'s table. So every mapping of lent memory, and every reservation for a
+//! peer, is charged to the [`Account`] of a port. Unmapping it returns the charge.
 //!
 //! ```text
 //!                      Budget: all that may be mapped
@@ -13,19 +13,21 @@
 //!     an account takes its own share first,         then here: at most half of it for one user
 //! ```
 //!
-//! Three limits hold at once: of a port, of a user, of all together. A port is sure of its share whatever
-//! others have, so a guest of usual size is served beside any number of greedy ones.
+//! Three limits hold at once: of a port, of a user, and of all together. A port always gets its
+//! share, so a guest of usual size is served despite any number of greedy ones.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Of two bytes of the budget, one is guaranteed to ports.
+/// Part of the bytes that is guaranteed to ports: one half.
 const GUARANTEED_BYTES: (u64, u64) = (1, 2);
-/// Of four mappings, three are: a guest has a few, whatever its size.
+/// Part of the mappings that is guaranteed: three quarters, because a guest needs a few, whatever
+/// its size.
 const GUARANTEED_MAPPINGS: (u64, u64) = (3, 4);
-/// Most of what is shared that one user may take, but where limits of users say otherwise.
+/// The part of the shared budget that one user may take, unless user limits say otherwise: one
+/// half.
 const USERS_PART: u64 = 2;
 
 /// Bytes of address space, and mappings.
@@ -68,7 +70,7 @@ impl Extent {
     }
 }
 
-/// What there is not enough of.
+/// The resource that ran out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// Bytes of address space.
@@ -152,12 +154,12 @@ pub struct Limits {
     pub port: Extent,
     /// Of all together.
     pub all: Extent,
-    /// How many ports there may be: so many shares are guaranteed.
+    /// Most ports; each is guaranteed a share.
     pub ports: u64,
 }
 
 impl Limits {
-    /// What a port is sure of.
+    /// The share that a port is guaranteed.
     #[must_use]
     pub fn guaranteed(&self) -> Extent {
         let share = |all: u64, (part, of): (u64, u64)| all / of * part / self.ports.max(1);
@@ -167,7 +169,7 @@ impl Limits {
         }
     }
 
-    /// What ports take beyond their guaranteed shares, all together.
+    /// What all ports together may take beyond their guaranteed shares.
     #[must_use]
     pub fn shared(&self) -> Extent {
         let rest = |all: u64, (part, of): (u64, u64)| all - all / of * part;
@@ -181,13 +183,13 @@ impl Limits {
 /// What users may have mapped, in bytes; [`u64::MAX`] for no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UserLimits {
-    /// Every user who is not named; `None` for a part of what is shared.
+    /// The limit of every user who is not named; `None` for a part of what is shared.
     pub each: Option<u64>,
     /// Users who are.
     pub named: HashMap<u32, Option<u64>>,
 }
 
-/// What a process has mapped for all ports, and may.
+/// What a process has mapped for all ports, and its limits.
 #[derive(Debug)]
 pub struct Budget(Mutex<Books>);
 
@@ -208,7 +210,7 @@ struct User {
 }
 
 impl Budget {
-    /// A budget of which nothing is taken.
+    /// An unused budget.
     #[must_use]
     pub fn new(limits: Limits) -> Arc<Self> {
         let user_limits = UserLimits::default();
@@ -216,7 +218,7 @@ impl Budget {
         Arc::new(Self(Mutex::new(Books { limits, user_limits, shared, users })))
     }
 
-    /// Changes the limits. What exceeds them stays mapped; more is refused.
+    /// Changes the limits. Mappings above them stay, but further ones are refused.
     pub fn set_limits(&self, limits: Limits) {
         self.books().limits = limits;
     }
@@ -231,13 +233,13 @@ impl Budget {
     }
 }
 
-/// Each change under these locks is done at once, so that a panic leaves none half done.
+/// A change under these locks cannot panic halfway, so poisoning is harmless.
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Books {
-    /// What an account that has `used` would take of what is shared, and whether it may have that.
+    /// What an account that has `used` would take from the shared part, if it may take `more`.
     fn check(&self, uid: u32, used: Extent, more: Extent) -> Result<Extent, OverBudget> {
         let over = |whose, used: Extent, most: Extent| {
             move |what: What| {
@@ -279,7 +281,7 @@ pub struct Account {
     shared_bytes: AtomicU64,
     shared_mappings: AtomicU64,
     refused: AtomicU64,
-    /// Whose limit was in the way the last time.
+    /// The limit that caused the last refusal.
     refused_by: Mutex<Option<Whose>>,
 }
 
@@ -299,7 +301,7 @@ impl Account {
         })
     }
 
-    /// One without limits, in a budget of its own.
+    /// An account without limits, in a budget of its own.
     #[must_use]
     pub fn unlimited() -> Arc<Self> {
         let limits = Limits { port: Extent::MAX, all: Extent::MAX, ports: 1 };
@@ -315,22 +317,22 @@ impl Account {
         Extent { bytes: bytes.load(Ordering::Relaxed), mappings: mappings.load(Ordering::Relaxed) }
     }
 
-    /// How often a mapping was refused.
+    /// How many mappings were refused.
     #[must_use]
     pub fn refused(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
-    /// Whose limit was in the way the last time.
+    /// The limit that caused the last refusal.
     #[must_use]
     pub fn refused_by(&self) -> Option<Whose> {
         *locked(&self.refused_by)
     }
 
-    /// Charges one mapping of so many bytes.
+    /// Charges one mapping of `bytes` bytes.
     ///
     /// # Errors
-    /// [`OverBudget`]: it may not be made.
+    /// [`OverBudget`]: do not make the mapping.
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<Charge, OverBudget> {
         let more = Extent { bytes, mappings: 1 };
         let mut books = self.budget.books();
@@ -362,7 +364,7 @@ impl Account {
     fn give_back(&self, less: Extent) {
         let mut books = self.budget.books();
         let used = self.used().minus(less);
-        // Limits may have changed since: no more is given back than was taken.
+        // Limits may have changed since: return no more than was taken.
         let beyond = used.minus(books.limits.guaranteed());
         let shared = self.shared().each(beyond, u64::min);
         let returned = self.shared().minus(shared);
@@ -377,7 +379,7 @@ impl Account {
     }
 }
 
-/// A mapping that is charged for: given back when dropped.
+/// The charge for a mapping. Dropping it returns the charge.
 #[derive(Debug)]
 pub struct Charge {
     account: Arc<Account>,
@@ -394,7 +396,7 @@ impl Drop for Charge {
 mod tests {
     use super::*;
 
-    /// Four ports that are sure of 10 bytes and 3 mappings each; 40 bytes and 4 mappings are shared.
+    /// Four ports are guaranteed 10 bytes and 3 mappings each; 40 bytes and 4 mappings are shared.
     fn budget() -> Arc<Budget> {
         let port = Extent { bytes: 35, mappings: 6 };
         Budget::new(Limits { port, all: Extent { bytes: 80, mappings: 16 }, ports: 4 })
@@ -419,11 +421,11 @@ mod tests {
         let charges: Vec<_> = (0..5).map(|_| account.charge(1).unwrap()).collect();
         assert_eq!((charges.len(), account.refused()), (5, 3));
         assert_eq!(account.refused_by(), Some(Whose::Port));
-        // Three of its own, two of the four that are shared: half of them.
+        // Three of its own, and two of the four shared ones: half of them.
         assert_eq!(over(account.charge(1)), (Whose::User, What::Mappings));
     }
 
-    /// What a front end of largest size leaves is what others are sure of.
+    /// A front end of the largest size leaves the others their guaranteed shares.
     #[test]
     fn what_is_guaranteed_is_there_whatever_others_take() {
         let budget = budget();

@@ -18,8 +18,8 @@ pub fn prefetch(at: *const u8) {
     let _ = at;
 }
 
-/// As [`prefetch`], for a line that is about to be written: fetched once, as the writer's own, where a
-/// line that is fetched to be read and written then crosses between the cores twice.
+/// As [`prefetch`], for a line that is about to be written. The line arrives in the writer's
+/// exclusive state, so it crosses between the cores once instead of twice.
 #[inline(always)]
 pub fn prefetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -40,8 +40,8 @@ pub fn prefetch_all<T>(value: &T) {
     (0..size_of::<T>()).step_by(64).for_each(|i| prefetch(at.wrapping_add(i)));
 }
 
-/// Copies exactly `len` bytes. Overlapping last pieces instead of a tail loop: as fast as copying
-/// rounded up, without leaking a neighbour's bytes.
+/// Copies exactly `len` bytes. The last pieces overlap instead of a tail loop. That is as fast as
+/// copying a rounded-up length, and leaks no neighbour's bytes.
 ///
 /// # Safety
 /// Both ranges must be mapped for `len` bytes and must not overlap each other.
@@ -66,7 +66,7 @@ unsafe fn copy_exact(from: *const u8, to: *mut u8, len: usize) {
                 piece::<32>(from, to, 0);
                 piece::<32>(from, to, len - 32);
             }
-            // The C library's copy uses what vectors the machine has, which pays from here on.
+            // The C library's copy uses the machine's vectors, which pays off from here on.
             256.. => ptr::copy_nonoverlapping(from, to, len),
             65.. => {
                 let mut at = 0;
@@ -91,10 +91,11 @@ unsafe fn copy_exact(from: *const u8, to: *mut u8, len: usize) {
     }
 }
 
-/// A window on shared bytes: inside its mapping by construction, so copying is all one can do wrong.
+/// A checked window on shared bytes. It lies inside its mapping by construction, and allows only
+/// copying.
 ///
-/// The other side may write while a copy runs; what arrives is then a mixture, never undefined: treat
-/// a copy as opaque bytes and parse the private copy.
+/// The other side may write while a copy runs. The result is then a mixture of old and new, but
+/// never undefined. Treat a copy as opaque bytes, and parse the private copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes<'m> {
     at: *mut u8,
@@ -131,14 +132,14 @@ impl<'m> Bytes<'m> {
         Self { at: ptr::dangling_mut(), len: 0, mapping: PhantomData }
     }
 
-    /// A window on private memory, for parties that live in this process.
+    /// A window on private memory, for code in this process.
     #[inline]
     #[must_use]
     pub fn of(private: &'m mut [u8]) -> Self {
         Self { at: private.as_mut_ptr(), len: private.len(), mapping: PhantomData }
     }
 
-    /// The bytes themselves, for memory that is shared with nobody for now.
+    /// The bytes themselves, for memory that is not shared at the time.
     ///
     /// # Safety
     /// For `'m`, nobody else may read or write them: no other window, process or system call.
@@ -178,7 +179,7 @@ impl<'m> Bytes<'m> {
         Self { len: len.min(self.len), ..self }
     }
 
-    /// What follows the first `at` bytes (nothing, if there are fewer).
+    /// The window after the first `at` bytes; empty if there are fewer.
     #[inline]
     #[must_use]
     pub fn suffix(self, at: usize) -> Self {
@@ -210,7 +211,7 @@ impl<'m> Bytes<'m> {
     pub fn copy_to(self, to: Bytes<'_>) -> usize {
         let len = self.len.min(to.len);
         if self.at.addr().abs_diff(to.at.addr()) < len {
-            // One owner lent the same buffer twice. Its bytes, its mixture; but defined.
+            // One owner lent the same buffer twice. The result may be a mixture, but is defined.
             // SAFETY: both ranges are mapped; `copy` allows overlap.
             unsafe { ptr::copy(self.at, to.at, len) };
         } else {
@@ -220,7 +221,8 @@ impl<'m> Bytes<'m> {
         len
     }
 
-    /// True if the window holds exactly `bytes`, as far as can be said of what the other side may be writing to.
+    /// True if the window held exactly `bytes` when each of its words was read. The other side may
+    /// change them meanwhile.
     #[inline]
     #[must_use]
     pub fn equals(self, bytes: &[u8]) -> bool {
@@ -232,8 +234,8 @@ impl<'m> Bytes<'m> {
             self.copy_out(&mut few);
             return few[..bytes.len()] == *bytes;
         };
-        // By words, read into registers: the C library's comparison may read a byte twice, and trips over changes. The
-        // last word may overlap the one before.
+        // Compares words that were read into registers. The C library's comparison may read a byte
+        // twice, and fails on changes. The last word may overlap the one before.
         let differs = |at: usize, ours: &[u8; 8]| {
             // SAFETY: the window has as many bytes as `bytes`, which has eight at `at`.
             let theirs = unsafe { ptr::read_unaligned(self.at.add(at).cast::<[u8; 8]>()) };
@@ -282,7 +284,7 @@ impl<'m> Bytes<'m> {
         prefetch(self.at);
     }
 
-    /// Fetches the line at byte `at`, whether it is in the window or not: only a hint.
+    /// Fetches the line at byte `at`, even outside the window: it is only a hint.
     #[inline(always)]
     pub fn prefetch_at(self, at: usize) {
         prefetch(self.at.wrapping_add(at));
@@ -302,8 +304,8 @@ impl<'m> Bytes<'m> {
     }
 }
 
-/// A window whose mapping is vouched for elsewhere (by the map epochs of `dataplane`): what frames in
-/// a batch are made of. Windows of 4 GiB and more do not occur in frames.
+/// A window without a lifetime: `dataplane`'s map epochs vouch for its mapping. Frames in a batch
+/// are made of these. Frames contain no windows of 4 GiB or more.
 #[derive(Clone, Copy, Debug)]
 pub struct Span {
     at: *mut u8,

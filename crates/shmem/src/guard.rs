@@ -1,17 +1,17 @@
-//! The SIGBUS guard: memory that fails under us fails one port, not the process.
+//! The SIGBUS guard: memory that fails takes down one port, not the process.
 //!
-//! Sealed memory files do not shrink; but a huge page may be missing when it is first touched, a file
-//! system or a device may lose a page, and memory itself may be damaged. The kernel then sends SIGBUS to
-//! the thread that touches it. The handler looks the address up among the mappings of files, puts zeros
-//! where the page was, marks the mapping as failed and goes on; its owner finds the mark. Any other
-//! SIGBUS ends the process as it always did.
+//! Sealed memory files do not shrink. But a huge page may be missing when it is first touched, a
+//! file system or a device may lose a page, and memory itself may be damaged. The kernel then sends
+//! SIGBUS to the thread that touches the page. The handler looks the address up among the mappings
+//! of files. It replaces the page by zeros, marks the mapping as failed and resumes; the mapping's
+//! owner finds the mark. Any other SIGBUS ends the process as usual.
 //!
-//! A mapping's first fault replaces one page, so that what can still be said to the other side is said;
-//! the second replaces the whole mapping, so that no peer can make us take a fault, and keep an entry in
-//! the kernel's table of mappings, for each of many pages. While [`MAX_SPLIT`] mappings have a page
-//! replaced, the first fault of another one replaces all of it.
+//! A mapping's first fault replaces one page, so that data in its other pages still reaches the
+//! other side. The second replaces the whole mapping. Otherwise a peer could cause a fault for each
+//! of many pages, each with an entry in the kernel's table of mappings. While [`MAX_SPLIT`]
+//! mappings have a page replaced, the first fault of another one replaces all of it.
 //!
-//! All that the handler touches is the table below: fixed, without locks, never freed. A mapping for which
+//! The handler touches only the table below: fixed, without locks, never freed. A mapping for which
 //! it has no room is refused ([`crate::RegionError::Unguarded`]).
 
 use std::ops::Range;
@@ -25,7 +25,7 @@ use crate::place::Place;
 
 /// Most mappings of files at once: 16 for each of 4,096 ports.
 pub const MAPPINGS: usize = 1 << 16;
-/// Most mappings of which one page is replaced: each is then three to the kernel.
+/// Most mappings with one replaced page: the kernel counts each as three.
 pub const MAX_SPLIT: u32 = 1024;
 const HUGE_PAGE: usize = 2 << 20;
 
@@ -49,34 +49,34 @@ struct Entry {
 static TABLE: [Entry; MAPPINGS] =
     [const { Entry { place: Place::free(), faults: AtomicU32::new(0), split: AtomicU32::new(0) } };
         MAPPINGS];
-/// Where a free entry may be: a hint, for ports by the thousand to come in linear time.
+/// Where a free entry may be. The hint keeps the time to add thousands of ports linear.
 static HINT: AtomicUsize = AtomicUsize::new(0);
-/// Entries that were ever used lie below it.
+/// All entries that were ever used are below this index.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Mappings of which one page is replaced.
+/// How many mappings have one replaced page.
 static SPLIT: AtomicU32 = AtomicU32::new(0);
 /// Faults in all mappings ever.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Bytes of a page of this system.
 static PAGE: AtomicUsize = AtomicUsize::new(4096);
 
-/// Faults in all mappings since the process started: while it stays the same, no mapping has failed
-/// that had not failed before; who sees it change sees which one has.
+/// Faults in all mappings since the process started. While it stays the same, no further mapping
+/// has failed. A caller that sees it change must check its own mappings.
 #[inline(always)]
 #[must_use]
 pub fn faults() -> u64 {
     FAULTS.load(Ordering::Acquire)
 }
 
-/// Notices when a guest's memory has failed: one load as long as none has.
+/// Notices when a guest's memory has failed. It costs one load until the first failure.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// Faults in all memory when it was looked at last.
+    /// Faults in all memory at the last check.
     seen: u64,
 }
 
 impl Watch {
-    /// True if some of `memory` has failed since this was asked last: to be asked once a batch.
+    /// True if some of `memory` has failed since the last call. Call it once a batch.
     #[inline(always)]
     #[must_use]
     pub fn finds_failed(&mut self, memory: &GuestMemory) -> bool {
@@ -89,7 +89,7 @@ impl Watch {
     }
 }
 
-/// Sets up the guard for this process. More than once does nothing more.
+/// Installs the guard for this process. Further calls do nothing.
 pub fn install() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
@@ -105,7 +105,7 @@ pub fn install() {
     });
 }
 
-/// A mapping's place in the table; free again when dropped.
+/// A mapping's entry in the table; dropping it frees the entry.
 #[derive(Debug)]
 pub(crate) struct Guarded(Option<&'static Entry>);
 
@@ -116,7 +116,7 @@ impl std::fmt::Debug for Entry {
 }
 
 impl Guarded {
-    /// Enters the mapping of `len` bytes at `start`; `None` if the table is full.
+    /// Adds the mapping of `len` bytes at `start`; `None` if the table is full.
     pub fn new(start: *const u8, len: usize) -> Option<Self> {
         let range = start.addr()..start.addr() + len;
         let from = HINT.load(Ordering::Relaxed).min(MAPPINGS);
@@ -132,7 +132,7 @@ impl Guarded {
         Self(None)
     }
 
-    /// One load as long as no memory has failed.
+    /// Costs one load until the first failure of any memory.
     #[inline(always)]
     pub fn has_failed(&self) -> bool {
         faults() != 0 && self.0.is_some_and(|entry| entry.faults.load(Ordering::Relaxed) != 0)
@@ -142,7 +142,7 @@ impl Guarded {
 impl Drop for Guarded {
     fn drop(&mut self) {
         let Some(entry) = self.0 else { return };
-        // Before another mapping can have the entry.
+        // Before another mapping can take the entry.
         entry.faults.store(0, Ordering::Relaxed);
         if entry.split.swap(0, Ordering::Relaxed) != 0 {
             SPLIT.fetch_sub(1, Ordering::Relaxed);
@@ -174,7 +174,7 @@ extern "C" fn on_sigbus(
     }
 }
 
-/// Puts zeros where `address` is, if it lies in a guarded mapping.
+/// Replaces the page at `address` by zeros, if it lies in a guarded mapping.
 fn replace(address: usize) -> bool {
     let used = USED.load(Ordering::Acquire).min(MAPPINGS);
     let found = TABLE[..used].iter().find_map(|entry| {
@@ -187,7 +187,7 @@ fn replace(address: usize) -> bool {
     earlier == 0 && replace_page(entry, address, &range) || map_zeros(range.start, range.len())
 }
 
-/// Puts zeros where the page of `address` is, if so many mappings may be split.
+/// Replaces the page at `address` by zeros, if the limit on split mappings allows it.
 fn replace_page(entry: &Entry, address: usize, range: &Range<usize>) -> bool {
     if SPLIT.fetch_add(1, Ordering::Relaxed) >= MAX_SPLIT {
         SPLIT.fetch_sub(1, Ordering::Relaxed);
@@ -195,14 +195,14 @@ fn replace_page(entry: &Entry, address: usize, range: &Range<usize>) -> bool {
     }
     entry.split.store(1, Ordering::Relaxed);
     let small = PAGE.load(Ordering::Relaxed);
-    // The last page of a mapping is its own, also beyond its length.
+    // The last page of a mapping belongs to it, even beyond its length.
     let mapping = range.start..range.end.next_multiple_of(small);
     let page = |size| page_at(address, size, &mapping).is_some_and(|at| map_zeros(at, size));
     // Part of a huge page cannot be replaced.
     page(small) || page(HUGE_PAGE)
 }
 
-/// Where the page of `size` bytes starts that `address` is in, if all of it lies in `mapping`.
+/// Where the page of `size` bytes around `address` starts, if all of it lies in `mapping`.
 fn page_at(address: usize, size: usize, mapping: &Range<usize>) -> Option<usize> {
     let at = address & !(size - 1);
     (at >= mapping.start && mapping.end.checked_sub(at)? >= size).then_some(at)
@@ -230,7 +230,7 @@ mod tests {
     const CHILD: &str = "TOKLAT_GUARD_TEST_CHILD";
     const PAGES: usize = 64;
 
-    /// Runs the test of this name again, in a process of its own.
+    /// Runs the test with this name again, in its own process.
     fn in_child(test: &str) -> ExitStatus {
         let name = format!("guard::tests::{test}");
         let mut child = Command::new(std::env::current_exe().unwrap());
@@ -272,7 +272,7 @@ mod tests {
         assert!(!again.has_failed(), "an entry is used anew");
     }
 
-    /// Each first fault makes three mappings of one, as far as the kernel is concerned.
+    /// Each first fault splits a mapping into three, as the kernel counts them.
     #[test]
     fn first_faults_split_so_many_mappings() {
         if !is_child() {

@@ -1,4 +1,5 @@
-//! A guest's memory: ranges of guest-physical addresses over mappings, and the log of pages written.
+//! A guest's memory: ranges of guest-physical addresses over mappings, and the log of written
+//! pages.
 //!
 //! ```text
 //!   guest-physical   0 ........ 2 GiB      4 GiB ..... 6 GiB
@@ -7,14 +8,14 @@
 //!   mappings         Mapping A + offset    Mapping B + offset
 //! ```
 //!
-//! An address that a guest names is looked up and checked here, once; what comes out is a window that
-//! lies in a mapping. Another memory table is another [`GuestMemory`].
+//! An address from a guest is looked up and checked here, once. The result is a window inside a
+//! mapping. A changed memory table is a new [`GuestMemory`].
 //!
-//! Ranges that a device may read and not write (vfio-user: firmware) are found by
-//! [`GuestMemory::bytes_to_read`] and [`Near::bytes_to_read`] alone.
+//! Only [`GuestMemory::bytes_to_read`] and [`Near::bytes_to_read`] find ranges that a device may
+//! read and not write (vfio-user: firmware).
 //!
-//! A table may be a [copy](GuestMemory::into_copy): memory of ours at the guest's addresses, which somebody keeps in step
-//! with what the guest has there.
+//! A table may be a [copy](GuestMemory::into_copy): private memory at the guest's addresses, which
+//! its owner keeps in step with the guest's memory.
 
 use alloc::boxed::Box;
 use alloc::sync::Arc;
@@ -32,22 +33,21 @@ const LOG_PAGE: u64 = 4096;
 pub struct GuestRange {
     /// Guest-physical address of its first byte.
     pub guest: u64,
-    /// Where the guest's front end has it in its own address space; the same as `guest` if nobody
-    /// names such addresses.
+    /// Its address in the guest's front end; the same as `guest` if no such addresses are used.
     pub user: u64,
     /// Bytes.
     pub size: u64,
     /// What it lies in.
     pub mapping: Arc<Mapping>,
-    /// Where in the mapping it starts.
+    /// Its offset in the mapping.
     pub offset: usize,
 }
 
-/// Why ranges are no memory table.
+/// Why ranges do not make a memory table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GuestMemoryError {
-    /// Two ranges share addresses, guest-physical or the front end's.
+    /// Two ranges share guest-physical or front-end addresses.
     #[error(
         "Guest memory at {first:#x} and at {second:#x} overlap; each address may lie in one range"
     )]
@@ -65,7 +65,7 @@ pub enum GuestMemoryError {
         /// Its bytes.
         size: u64,
     },
-    /// A range goes beyond the end of its mapping.
+    /// A range exceeds its mapping.
     #[error(
         "Guest memory at {guest:#x} goes beyond its file; the file is smaller than the table says"
     )]
@@ -75,18 +75,18 @@ pub enum GuestMemoryError {
     },
 }
 
-/// A guest's memory table: immutable, ranges apart from each other.
+/// A guest's memory table: immutable, with disjoint ranges.
 #[derive(Debug, Default)]
 pub struct GuestMemory {
     /// By guest-physical address.
     ranges: Box<[Entry]>,
-    /// Likewise, those that are not to be written.
+    /// The ranges that must not be written.
     read_only: Box<[Entry]>,
     /// It is ours alone.
     copy: bool,
 }
 
-/// A checked range. What lookups need comes first, in one cache line.
+/// A checked range. The fields that lookups need come first, in one cache line.
 #[derive(Debug)]
 #[repr(C)]
 struct Entry {
@@ -104,7 +104,7 @@ unsafe impl Send for Entry {}
 // SAFETY: as above.
 unsafe impl Sync for Entry {}
 
-/// A range, as a copy: the one that an address was found in last, where the next lookup starts.
+/// A copy of the range in which the last address was found. The next lookup starts there.
 #[derive(Clone, Copy, Debug)]
 pub struct Near<'m> {
     guest: u64,
@@ -127,15 +127,15 @@ impl<'m> Near<'m> {
         Some(unsafe { Bytes::from_raw(self.at.add(from as usize), len as usize) })
     }
 
-    /// As [`bytes`](Self::bytes), for bytes that are not to be written.
+    /// As [`bytes`](Self::bytes), for bytes that are only read.
     #[inline]
     #[must_use]
     pub fn bytes_to_read(&mut self, at: u64, len: u32) -> Option<Bytes<'m>> {
         self.bytes(at, len).or_else(|| self.memory.read_only_bytes(at, len))
     }
 
-    /// Shows the `len` bytes at guest-physical `at` to `visit`, in as many windows as there are ranges
-    /// that they lie in. False if some of them are not memory; those before are shown.
+    /// Shows the `len` bytes at guest-physical `at` to `visit`, one window for each range. Returns
+    /// false if some of them are not memory; the windows before them are shown.
     pub fn for_each(
         &mut self,
         mut at: u64,
@@ -148,11 +148,11 @@ impl<'m> Near<'m> {
                 return true;
             }
             let Some(entry) = self.memory.entry(at) else { return false };
-            // Less than `len`, or it would have been found whole.
+            // Less than `len`, because a lookup of all of it failed.
             let left = (entry.size - (at - entry.guest)) as u32;
             let Some(piece) = entry.bytes(at, left) else { return false };
             visit(piece);
-            // A range ends before the last address.
+            // This cannot overflow: a range ends before the last address.
             (at, len) = (at + u64::from(left), len - left);
         }
     }
@@ -175,7 +175,7 @@ impl GuestMemory {
         Self::with_read_only(ranges, Vec::new())
     }
 
-    /// The whole of a mapping, at guest-physical `guest`.
+    /// A table of one whole mapping, at guest-physical `guest`.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -184,10 +184,10 @@ impl GuestMemory {
         Self::new(vec![GuestRange { guest, user: guest, size, mapping, offset: 0 }])
     }
 
-    /// As [`new`](Self::new), with ranges that are not to be written.
+    /// As [`new`](Self::new), with ranges that must not be written.
     ///
     /// # Errors
-    /// As `new`; overlaps of both kinds are errors, too.
+    /// As `new`; overlaps between both kinds are errors, too.
     pub fn with_read_only(
         ranges: Vec<GuestRange>,
         read_only: Vec<GuestRange>,
@@ -209,7 +209,7 @@ impl GuestMemory {
         Ok(Self { ranges: ranges.into(), read_only: read_only.into(), copy: false })
     }
 
-    /// The same, of private memory that is a copy of the guest's.
+    /// Marks the table's private memory as a copy of the guest's.
     #[must_use]
     pub fn into_copy(self) -> Self {
         Self { copy: true, ..self }
@@ -222,15 +222,15 @@ impl GuestMemory {
         self.copy
     }
 
-    /// Forgets what a copy has: all of it is zeroed. Of memory that is shared, nothing.
+    /// Zeroes all of a copy. Does nothing to shared memory.
     pub fn discard(&self) {
         let copied = self.ranges.iter().chain(&self.read_only).filter(|_| self.copy);
         copied.for_each(|entry| entry.mapping.discard());
     }
 
-    /// Shows the `len` bytes at guest-physical `at`, which a device may read, to `visit`, with their
-    /// addresses, in as many windows as there are ranges. False if some of them are not memory; those before
-    /// are shown.
+    /// Shows the `len` bytes at guest-physical `at`, which a device may read, to `visit`, with
+    /// their addresses, one window for each range. Returns false if some of them are not memory;
+    /// the windows before them are shown.
     pub fn read_each(&self, at: u64, len: u32, mut visit: impl FnMut(u64, Bytes<'_>)) -> bool {
         if let Some(whole) = self.bytes_to_read(at, len) {
             visit(at, whole);
@@ -243,7 +243,7 @@ impl GuestMemory {
         })
     }
 
-    /// Lays what the guest has at `at` into its copy, as far as that is memory.
+    /// Writes the guest's bytes at `at` into the copy, as far as that is memory.
     pub fn put(&self, at: u64, bytes: &[u8]) {
         if self.copy {
             self.read_each(at, bytes.len() as u32, |address, window| {
@@ -258,7 +258,7 @@ impl GuestMemory {
         self.entry(at)?.bytes(at, len)
     }
 
-    /// As [`bytes`](Self::bytes), for bytes that are not to be written.
+    /// As [`bytes`](Self::bytes), for bytes that are only read.
     #[must_use]
     pub fn bytes_to_read(&self, at: u64, len: u32) -> Option<Bytes<'_>> {
         self.bytes(at, len).or_else(|| self.read_only_bytes(at, len))
@@ -269,7 +269,7 @@ impl GuestMemory {
         find(&self.read_only, at)?.bytes(at, len)
     }
 
-    /// For many lookups in a row, of which most find the range that the one before found.
+    /// For many lookups in a row, most of them in the same range as the one before.
     #[inline]
     #[must_use]
     pub fn near(&self) -> Near<'_> {
@@ -280,8 +280,8 @@ impl GuestMemory {
         Near { guest, size, at, memory: self }
     }
 
-    /// The `count` values of `T` at guest-physical `at`; `None` if they do not lie in one range, or are
-    /// not aligned in this process.
+    /// The `count` values of `T` at guest-physical `at`. `None` if they do not lie in one range, or
+    /// are not aligned in this process.
     #[must_use]
     pub fn shared_slice<T: Shareable>(&self, at: u64, count: usize) -> Option<SharedSlice<T>> {
         let entry = self.entry(at)?;
@@ -290,7 +290,8 @@ impl GuestMemory {
         entry.mapping.shared_slice(entry.offset + usize::try_from(at - entry.guest).ok()?, count)
     }
 
-    /// The guest-physical address of what the front end has at `user` (ring addresses of vhost-user).
+    /// The guest-physical address for the front end's address `user` (ring addresses of
+    /// vhost-user).
     #[must_use]
     pub fn guest_address(&self, user: u64) -> Option<u64> {
         let inside = |entry: &&Entry| user.wrapping_sub(entry.user) < entry.size;
@@ -339,8 +340,8 @@ impl Entry {
     }
 }
 
-/// The log of pages written while a guest migrates: a bit for each page of 4 KiB, by guest-physical
-/// address, which the front end reads and clears (vhost-user, "Migration").
+/// The log of pages written while a guest migrates (vhost-user, "Migration"). It has one bit for
+/// each 4 KiB page, by guest-physical address. The front end reads and clears it.
 #[derive(Debug)]
 pub struct DirtyLog {
     /// # Protocol: `DirtyLog`
@@ -354,23 +355,23 @@ pub struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// The log in the `len` bytes at `offset` of `mapping`; `None` if they are not all mapped or not
-    /// whole 64-bit words.
+    /// The log in the `len` bytes at `offset` of `mapping`. `None` if they are not all mapped, or
+    /// not whole 64-bit words.
     #[must_use]
     pub fn new(mapping: &Arc<Mapping>, offset: usize, len: usize) -> Option<Self> {
         let words = mapping.shared_slice(offset, len / 8).filter(|_| len.is_multiple_of(8))?;
         Some(Self { words })
     }
 
-    /// Says that the `len` bytes at guest-physical `at` were written, after they were. Pages beyond the
-    /// log's end are not in it.
+    /// Logs the `len` bytes at guest-physical `at`, after they were written. Pages beyond the log's
+    /// end are skipped.
     pub fn mark(&self, at: u64, len: u64) {
         let Some(end) = len.checked_sub(1).and_then(|last| at.checked_add(last)) else { return };
         let pages = 64 * self.words.len() as u64;
         for page in at / LOG_PAGE..(end / LOG_PAGE + 1).min(pages) {
             let bit = (1u64 << (page % 64)).to_le();
-            // Not looked at first: a bit seen set could have been cleared, and the page copied, before
-            // the write became visible.
+            // The bit is set without reading it first. The front end could clear a set bit and copy
+            // the page before the write became visible.
             self.words[(page / 64) as usize].fetch_or(bit, Ordering::SeqCst);
         }
     }
@@ -482,7 +483,8 @@ mod tests {
         }
     }
 
-    /// Whatever a guest's addresses are: no byte beside the log is written, and no page is missing in it.
+    /// Whatever a guest's addresses are, no byte outside the log is written, and the log misses no
+    /// page.
     #[test]
     fn a_log_is_written_within_its_bounds() {
         const AT: usize = 4096 - 24;
@@ -500,7 +502,7 @@ mod tests {
                 let is_marked = |page: u64| bytes[AT + page as usize / 8] >> (page % 8) & 1 == 1;
                 for page in 0..PAGES {
                     let (from, to) = (page * LOG_PAGE, (page + 1) * LOG_PAGE);
-                    // What ends beyond the last address is no range.
+                    // Bytes beyond the last address are no range.
                     let last = len.checked_sub(1).and_then(|last| at.checked_add(last));
                     let wanted = last.is_some_and(|last| at < to && from <= last);
                     assert_eq!(is_marked(page), wanted, "page {page} of {at:#x} {len:#x}");

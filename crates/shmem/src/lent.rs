@@ -1,8 +1,8 @@
 //! A window of a file that a peer lends.
 //!
-//! The peer says where in the file its memory starts, and may say any number: what lies before is not
-//! mapped. The window is mapped in whole pages of the file, because pages of hugetlbfs are mapped and
-//! unmapped as a whole.
+//! The peer says where in the file its memory starts, and may give any number; what lies before is
+//! not mapped. The window is mapped in whole pages of the file, because hugetlbfs maps and unmaps
+//! only whole pages.
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use crate::budget::Account;
 use crate::{Mapping, RegionError};
 
-/// Sizes of a file's pages that are believed.
+/// Accepted sizes of a file's pages.
 const PAGES: std::ops::RangeInclusive<u64> = 4096..=16 << 30;
 
-/// A mapped window, and where in its file it starts.
+/// A mapped window, and its offset in the file.
 #[derive(Clone, Debug)]
 pub struct LentWindow {
     mapping: Arc<Mapping>,
@@ -23,12 +23,12 @@ pub struct LentWindow {
 }
 
 impl LentWindow {
-    /// Maps the `len` bytes at `offset` of a file, charged to `account`. The [guard](crate::guard) is
-    /// installed before, or the file is sealed.
+    /// Maps the `len` bytes at `offset` of a file, charged to `account`. Install the
+    /// [guard](crate::guard) first, unless the file is sealed.
     ///
     /// # Errors
-    /// [`RegionError::OverBudget`] before anything is mapped; [`RegionError::Map`] when the kernel refuses,
-    /// or there are no such bytes.
+    /// [`RegionError::OverBudget`] before anything is mapped; [`RegionError::Map`] when the kernel
+    /// refuses, or the bytes do not exist.
     pub fn map(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -52,7 +52,8 @@ impl LentWindow {
         &self.mapping
     }
 
-    /// Where in the mapping the `len` bytes at `offset` of the file are; `None` if they are not all there.
+    /// The mapping's offset of the `len` bytes at `offset` of the file; `None` if they are not all
+    /// there.
     #[must_use]
     pub fn position(&self, offset: u64, len: u64) -> Option<usize> {
         let at = usize::try_from(offset.checked_sub(self.from)?).ok()?;
@@ -112,7 +113,7 @@ mod tests {
                 drop(window);
                 assert_eq!(account.used().bytes, 0);
             }
-            // None is free: they are reserved as they are mapped.
+            // No addresses are free, because mappings reserve them.
             Err(RegionError::Map { source, .. }) => assert_eq!(source, Errno::NOMEM),
             Err(error) => panic!("{error}"),
         }

@@ -7,16 +7,16 @@
 //! ```
 //!
 //! Invariants:
-//! - A mapped [`Memfd`] can neither shrink nor grow (sealed), so no access to it raises SIGBUS, but for
-//!   lost pages; for those there is the [`guard`].
-//! - Nobody gets a `&[u8]` to shared memory. Bytes are copied in or out through [`Bytes`]; words that
-//!   both sides write are atomics with a named ordering ([`Cursor`], [`WakeFlag`]).
+//! - A mapped [`Memfd`] can neither shrink nor grow (sealed). So access to it raises SIGBUS only
+//!   for lost pages, which the [`guard`] handles.
+//! - No code gets a `&[u8]` to shared memory. Bytes are copied in or out through [`Bytes`]; words
+//!   that both sides write are atomics with a named ordering ([`Cursor`], [`WakeFlag`]).
 //!
-//! The memory `unsafe` of toklat lives here. What it does not do: allocate inside a region (that is
-//! `netring`), or decide when a mapping may go away (that is `dataplane`).
+//! toklat's `unsafe` code for memory is in this crate. It does not allocate inside a region
+//! (`netring` does), or decide when to unmap (`dataplane` does).
 //!
-//! Without the feature `std`, there are windows, words and tables of guest memory over memory that something
-//! else maps ([`Mapping::raw`]): what drivers on a bare machine use.
+//! Without the feature `std`, it offers windows, words and tables of guest memory over memory that
+//! something else maps ([`Mapping::raw`]). Drivers on a bare machine use that.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![allow(unsafe_code, reason = "this crate is where toklat touches memory that others may write")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
@@ -58,7 +58,7 @@ pub use place::Place;
 pub use region::{Memfd, Pages, RegionError};
 pub use wake::{Cursor, WakeFlag};
 
-/// The size of a cache line, and the distance at which two sides' words are kept apart.
+/// The size of a cache line. Words of different sides are this far apart.
 pub const CACHE_LINE: usize = 64;
 
 /// Types that live in shared memory and may be written by the other side at any time.

@@ -1,4 +1,4 @@
-//! Mapped memory, and what is lent of it: windows, words that both sides use, pools of buffers.
+//! Mapped memory, and what it is divided into: windows, words that both sides use, buffer pools.
 
 use alloc::sync::Arc;
 use core::fmt;
@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use crate::region::Backing;
 use crate::{Bytes, Shareable};
 
-/// What memory is that no operating system has mapped: it stays, and does not fail.
+/// Memory that no operating system has mapped: it stays, and does not fail.
 #[cfg(not(feature = "std"))]
 #[derive(Debug)]
 pub(crate) struct Backing;
@@ -32,7 +32,7 @@ impl Backing {
     pub fn release(&mut self, _memory: Bytes<'_>) {}
 }
 
-/// A mapped range; unmapped when the last holder lets go.
+/// A mapped range. It is unmapped when its last holder drops it.
 pub struct Mapping {
     pub(crate) at: NonNull<u8>,
     pub(crate) len: usize,
@@ -55,7 +55,8 @@ impl Mapping {
         Arc::new(Self { at, len, backing: Backing::none() })
     }
 
-    /// Zeroes memory that is private to this process: of a mapping without a file, all pages go back.
+    /// Zeroes memory that is private to this process. A mapping without a file returns its pages to
+    /// the system.
     pub fn discard(&self) {
         self.backing.discard(self.all());
     }
@@ -72,13 +73,14 @@ impl Mapping {
         self.len == 0
     }
 
-    /// Where it is in this process, for a kernel that is told so.
+    /// Its address in this process, for requests to the kernel.
     #[must_use]
     pub fn address(&self) -> usize {
         self.at.addr().get()
     }
 
-    /// True if the memory has failed: some of it is zeros that nobody shares. See `guard`.
+    /// True if the memory has failed: some of it is zeros that the other side does not see. See
+    /// `guard`.
     #[inline(always)]
     #[must_use]
     pub fn has_failed(&self) -> bool {
@@ -101,8 +103,8 @@ impl Mapping {
         self.all().get(at, len)
     }
 
-    /// The `T` at byte `at`, kept mapped as long as it is held; `None` if it is misaligned or does
-    /// not lie within the mapping.
+    /// The `T` at byte `at`, which keeps the mapping. `None` if it is misaligned or does not lie
+    /// within the mapping.
     #[must_use]
     pub fn shared<T: Shareable>(self: &Arc<Self>, at: usize) -> Option<Shared<T>> {
         let slice = self.shared_slice::<T>(at, 1)?;
@@ -152,7 +154,7 @@ impl<T> Shared<T> {
 }
 
 impl<T: Shareable> Shared<T> {
-    /// A part of it, which keeps the whole mapped.
+    /// A part of it, which also keeps the mapping.
     #[must_use]
     pub fn part<U: Shareable>(&self, of: impl FnOnce(&T) -> &U) -> Shared<U> {
         Shared { at: NonNull::from(of(self)), mapping: Arc::clone(&self.mapping) }
@@ -186,7 +188,7 @@ impl<T: Shareable + fmt::Debug> fmt::Debug for Shared<T> {
     }
 }
 
-/// Several shared `T` in a row.
+/// Consecutive shared values of `T`.
 pub struct SharedSlice<T> {
     at: NonNull<T>,
     count: usize,
@@ -272,8 +274,8 @@ impl Pool {
     }
 }
 
-/// The buffers of a pool, for loops: where they are is known to be the same all the time, whatever is
-/// written to them.
+/// The buffers of a pool, as a copy for loops. The compiler then knows that writes to buffers do
+/// not change where the buffers are.
 #[derive(Clone, Copy, Debug)]
 pub struct Buffers<'p> {
     at: *mut u8,
@@ -283,7 +285,7 @@ pub struct Buffers<'p> {
 }
 
 impl<'p> Buffers<'p> {
-    /// Windows on the first `len` bytes of each, or `None` if they are shorter.
+    /// Windows on the first `len` bytes of each buffer, or `None` if the buffers are shorter.
     #[inline(always)]
     #[must_use]
     pub fn windows(self, len: u32) -> Option<Windows<'p>> {
@@ -298,7 +300,7 @@ impl<'p> Buffers<'p> {
     }
 }
 
-/// The first bytes of each buffer of a pool, as many of all of them.
+/// Windows of the same length on the start of each buffer of a pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Windows<'p> {
     buffers: Buffers<'p>,
@@ -313,7 +315,7 @@ impl<'p> Windows<'p> {
         self.len
     }
 
-    /// That on buffer `index`, or `None` if there is no such buffer.
+    /// The window on buffer `index`, or `None` if there is no such buffer.
     #[inline(always)]
     #[must_use]
     pub fn get(self, index: u32) -> Option<Bytes<'p>> {

@@ -8,16 +8,17 @@ use crate::Mapping;
 #[cfg(feature = "std")]
 use crate::RegionError;
 
-/// Registers in memory. Each access is one of its width, little-endian, in the program's order with all
-/// other accesses to registers; the device finds in memory what was written there before.
+/// Memory-mapped registers. Each access has its own width, is little-endian, and stays in program
+/// order with other register accesses. The device sees everything that was written to memory
+/// before.
 ///
-/// Registers of a device that is gone, or has its memory switched off, fault: it is the
-/// `guard` that keeps this process alive then.
+/// Registers of a device that is gone, or has its memory disabled, fault. The `guard` then keeps
+/// this process alive.
 #[derive(Debug)]
 pub struct Mmio(Arc<Mapping>);
 
 impl Mmio {
-    /// Registers that lie in `mapping`, from its first byte on.
+    /// Registers in `mapping`, from its first byte on.
     #[must_use]
     pub fn over(mapping: Arc<Mapping>) -> Self {
         Self(mapping)
@@ -32,19 +33,19 @@ impl Mmio {
         Mapping::file_at(device, offset, len).map(Self)
     }
 
-    /// The 32 bits at `at`; `None` if they are not all mapped, or `at` is no multiple of four.
+    /// Reads 32 bits at `at`; `None` if they are not all mapped, or `at` is no multiple of four.
     #[must_use]
     pub fn read32(&self, at: u64) -> Option<u32> {
         self.read(at).map(u32::from_le)
     }
 
-    /// The 16 bits at `at`, likewise.
+    /// Reads 16 bits at `at`, likewise.
     #[must_use]
     pub fn read16(&self, at: u64) -> Option<u16> {
         self.read(at).map(u16::from_le)
     }
 
-    /// Writes 32 bits at `at`; false if they cannot be read, either.
+    /// Writes 32 bits at `at`; false where [`read32`](Self::read32) would fail, too.
     pub fn write32(&self, at: u64, value: u32) -> bool {
         self.write(at, value.to_le())
     }
@@ -77,7 +78,7 @@ impl Mmio {
     }
 }
 
-/// What the device wrote to memory before it answered is seen by what is read from now on.
+/// Later reads see what the device wrote to memory before it answered.
 #[inline(always)]
 fn after_read() {
     #[cfg(target_arch = "aarch64")]
@@ -89,7 +90,7 @@ fn after_read() {
     core::sync::atomic::fence(core::sync::atomic::Ordering::Acquire);
 }
 
-/// What was written to memory until now is seen by the device that hears of it next.
+/// The device sees all earlier writes to memory when it receives the next register write.
 #[inline(always)]
 fn before_write() {
     #[cfg(target_arch = "aarch64")]

@@ -1,30 +1,30 @@
-//! Where a mapping is, for a reader that takes no lock: the SIGBUS handler.
+//! The address range of a mapping, for a reader that takes no lock: the SIGBUS handler.
 //!
-//! An entry of the guard's table is used again and again, each time for one *life*. The handler must never
-//! pair the start of one life with the end of another: the range between the two would take in memory of
-//! other mappings, which it would replace by zeros.
+//! An entry of the guard's table is reused, each time for one *life*. The handler must never pair
+//! the start of one life with the end of another. The range between them could contain other
+//! mappings, which the handler would replace by zeros.
 //!
 //! ```text
 //!   life   4n: free  --claim-->  4n + 1: being filled in  --publish-->  4n + 2: valid  --leave-->  4n + 4: free
 //! ```
 //!
-//! A reader loads `life` before and after the range, and believes the range if both loads found the same
-//! valid life (a sequence lock). It never waits: an entry that changes cannot be the one it looks for,
-//! because the thread that faults keeps its own mapping, and so that mapping's entry.
+//! A reader loads `life` before and after the range. It trusts the range if both loads gave the
+//! same valid life (a sequence lock). It never waits. A changing entry cannot be the one it looks
+//! for, because the faulting thread keeps its own mapping, and so that mapping's entry.
 
 use std::ops::Range;
 
 use crate::sync::{AtomicU64, Ordering, fence};
 
-/// What the two lowest bits of a life say.
+/// The two lowest bits of a life, which hold its state.
 const STATE: u64 = 0b11;
 const FREE: u64 = 0;
 const CLAIMED: u64 = 1;
 const VALID: u64 = 2;
-/// From a life to the next.
+/// The distance from one life to the next.
 const NEXT: u64 = 4;
 
-/// An address range that is entered by one side and looked at by another.
+/// An address range that one side enters and the other reads.
 #[derive(Debug)]
 pub struct Place {
     /// # Protocol: an entry of the `guard` table (`place::Place`: `life`, start, end)
@@ -54,7 +54,7 @@ impl Place {
         Self { life: AtomicU64::new(FREE), start: AtomicU64::new(0), end: AtomicU64::new(0) }
     }
 
-    /// Enters a range; false if this place is taken.
+    /// Enters a range; false if the entry is taken.
     pub fn enter(&self, range: &Range<usize>) -> bool {
         let free = self.life.load(Ordering::Relaxed);
         let claimed = free | CLAIMED;
@@ -72,13 +72,13 @@ impl Place {
         true
     }
 
-    /// Makes it free. Only for the side that entered the range.
+    /// Frees the entry. Only the side that entered the range may call it.
     pub fn leave(&self) {
         let life = self.life.load(Ordering::Relaxed);
         self.life.store((life & !STATE) + NEXT, Ordering::Release);
     }
 
-    /// The range of one life; `None` if there is none, or it changes.
+    /// The range of the current life; `None` if there is none, or it is changing.
     pub fn range(&self) -> Option<Range<usize>> {
         let life = self.life.load(Ordering::Acquire);
         if life & STATE != VALID {

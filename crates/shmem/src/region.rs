@@ -1,4 +1,4 @@
-//! Sealed memory files, and what is mapped by the kernel.
+//! Sealed memory files, and the kernel's mappings of them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -12,7 +12,7 @@ use crate::budget::{Account, Charge, OverBudget};
 use crate::guard::{Guarded, MAPPINGS};
 use crate::{Bytes, Mapping, Shareable, Shared};
 
-/// Why a region could not be made, taken over or mapped.
+/// Why a region could not be made, adopted or mapped.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegionError {
@@ -25,7 +25,7 @@ pub enum RegionError {
         #[source]
         source: Errno,
     },
-    /// A peer's file could still be truncated, which would raise SIGBUS here.
+    /// A peer could still truncate the file, which would raise SIGBUS here.
     #[error("The memory file is not sealed against shrinking and growing; seal it first")]
     NotSealed,
     /// The kernel refused to map the file.
@@ -37,7 +37,7 @@ pub enum RegionError {
         #[source]
         source: Errno,
     },
-    /// What is to lie in memory does not fit there.
+    /// The memory is too small for its contents.
     #[error("What is laid out here does not fit in {len} bytes of shared memory")]
     TooSmall {
         /// Bytes that there are.
@@ -46,10 +46,10 @@ pub enum RegionError {
     /// The file's size or seals could not be read.
     #[error("Cannot inspect the memory file")]
     Inspect(#[source] Errno),
-    /// There is no room in the guard's table, and a fault in an unguarded mapping would end the process.
+    /// The guard's table is full, and a fault in an unguarded mapping would end the process.
     #[error("This process has {MAPPINGS} mappings of files already, and guards no more")]
     Unguarded,
-    /// More is mapped for a peer than may be.
+    /// The mapping exceeds a peer's budget.
     #[error(transparent)]
     OverBudget(#[from] OverBudget),
 }
@@ -59,7 +59,7 @@ pub enum RegionError {
 pub enum Pages {
     /// The system's base pages, committed when first touched.
     Small,
-    /// 2 MiB pages, committed at once, when the system has enough of them free; else base pages.
+    /// 2 MiB pages, committed at once, if the system has enough free ones; else base pages.
     #[default]
     HugeIfFree,
 }
@@ -92,7 +92,7 @@ impl Memfd {
     fn create_huge(name: &str, len: usize) -> Result<Self, Errno> {
         let len = len.next_multiple_of(HUGE_PAGE);
         let memfd = Self::create_with(name, len, MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB)?;
-        // Reserved now: a huge page that is missing later would be a SIGBUS.
+        // Reserves the pages now: a huge page that is missing later would raise SIGBUS.
         rustix::fs::fallocate(&memfd.file, FallocateFlags::empty(), 0, len as u64)?;
         Ok(memfd)
     }
@@ -105,7 +105,7 @@ impl Memfd {
         Ok(Self { file, len })
     }
 
-    /// Takes over a file that came from elsewhere.
+    /// Adopts a file from another process.
     ///
     /// # Errors
     /// [`RegionError::NotSealed`] if its size could still change.
@@ -114,8 +114,8 @@ impl Memfd {
         Ok(Self { file, len })
     }
 
-    /// The size of a file that came from elsewhere, if it is fixed. Never waits: what is no memory is
-    /// refused before anything else is asked of it.
+    /// The size of a file from another process, if it is fixed. Never blocks: a file that is no
+    /// memory is refused before any other request.
     ///
     /// # Errors
     /// [`RegionError::NotSealed`] if its size could still change.
@@ -147,7 +147,7 @@ impl Memfd {
         Mapping::shared_file(self.file.as_fd(), self.len)
     }
 
-    /// Gives the pages of `len` bytes at `at` back; they read as zero afterwards.
+    /// Gives the pages of `len` bytes at `at` back to the system; they read as zero afterwards.
     ///
     /// # Errors
     /// What the kernel said.
@@ -171,10 +171,10 @@ impl AsFd for Memfd {
 
 /// What stands behind a mapping.
 pub(crate) struct Backing {
-    /// The kernel mapped it, and it is ours to give back.
+    /// True if the kernel mapped it, so that it must be unmapped.
     is_kernels: bool,
     guarded: Guarded,
-    /// Whose it is, if a peer had it made.
+    /// The budget's charge, if a peer caused the mapping.
     charge: Option<Charge>,
 }
 
@@ -183,7 +183,7 @@ impl Backing {
         Self { is_kernels: true, guarded: Guarded::not_needed(), charge: None }
     }
 
-    /// Of memory that something else has mapped.
+    /// The backing of memory that something else has mapped.
     pub const fn none() -> Self {
         Self { is_kernels: false, guarded: Guarded::not_needed(), charge: None }
     }
@@ -206,9 +206,9 @@ impl Backing {
         let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), memory.len(), advice) };
     }
 
-    /// Gives `memory` back, which nothing uses any more.
+    /// Unmaps `memory`, which nothing uses any more.
     pub fn release(&mut self, memory: Bytes<'_>) {
-        // Out of the table first: the addresses may soon be another mapping's.
+        // The guard's entry goes first: another mapping may soon reuse the addresses.
         self.guarded = Guarded::not_needed();
         if self.is_kernels {
             // SAFETY: the range is ours, and `Mapping::drop` vouches that nothing uses it. Failure would
@@ -219,8 +219,8 @@ impl Backing {
 }
 
 impl Mapping {
-    /// Maps `len` bytes of a file that its owner may truncate. Then it is the [guard](crate::guard)
-    /// that keeps this process alive: install it before.
+    /// Maps `len` bytes of a file that its owner may truncate. Install the [guard](crate::guard)
+    /// first: it keeps this process alive in that case.
     ///
     /// # Errors
     /// [`RegionError::Map`] when the kernel refuses.
@@ -228,9 +228,9 @@ impl Mapping {
         Self::shared_file(file, len)
     }
 
-    /// Maps `len` bytes at `offset` of a file that somebody else lends, charged to `account`, as
-    /// [`unsealed`](Self::unsealed) otherwise. It is in no core dump of this process. Both are whole pages of
-    /// the file: see [`LentWindow`](crate::LentWindow).
+    /// Maps `len` bytes at `offset` of a file that a peer lends, charged to `account`; otherwise
+    /// like [`unsealed`](Self::unsealed). Core dumps leave it out. Both numbers are multiples of
+    /// the file's page size: see [`LentWindow`](crate::LentWindow).
     pub(crate) fn lent(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -244,7 +244,7 @@ impl Mapping {
         Ok(Arc::new(mapping))
     }
 
-    /// Maps a file that somebody else holds, all of it.
+    /// Maps all of a file from another process.
     ///
     /// # Errors
     /// As [`Memfd::sealed_len`], and [`RegionError::Map`] when the kernel refuses.
@@ -256,7 +256,8 @@ impl Mapping {
         Self::file_at(file, 0, len)
     }
 
-    /// Maps `len` bytes at `offset` of a file that may fault, as [`unsealed`](Self::unsealed) ones do.
+    /// Maps `len` bytes at `offset` of a file that may fault, as those of
+    /// [`unsealed`](Self::unsealed) can.
     pub(crate) fn file_at(
         file: BorrowedFd<'_>,
         offset: u64,
@@ -275,13 +276,13 @@ impl Mapping {
         let at =
             NonNull::new(at.map_err(failed)?.cast::<u8>()).ok_or_else(|| failed(Errno::NOMEM))?;
         let mut mapping = Self { at, len, backing: Backing::kernel() };
-        // Without an entry it is unmapped again.
+        // Without an entry in the guard's table, it is unmapped again.
         let guarded = Guarded::new(at.as_ptr(), len).ok_or(RegionError::Unguarded)?;
         mapping.backing.guarded = guarded;
         Ok(mapping)
     }
 
-    /// Zeroed memory of this process alone: the regions of an inline switch and of tests.
+    /// Zeroed memory of this process alone, for inline switches and tests.
     ///
     /// # Errors
     /// [`RegionError::Map`] when the kernel refuses.
@@ -289,8 +290,8 @@ impl Mapping {
         Self::anonymous(len, MapFlags::PRIVATE).map(Arc::new)
     }
 
-    /// As [`private`](Self::private), of which few pages are ever touched, one by one: no others are
-    /// accounted for.
+    /// As [`private`](Self::private), for memory of which few pages are ever touched. The kernel
+    /// only accounts for those.
     ///
     /// # Errors
     /// As there.
@@ -298,8 +299,8 @@ impl Mapping {
         Self::new_sparse(len).map(Arc::new)
     }
 
-    /// As [`sparse`](Self::sparse), to hold what a peer has in memory that it does not lend: the addresses
-    /// are charged to `account`. It is in no core dump.
+    /// As [`sparse`](Self::sparse), for a copy of peer memory that is not lent. The addresses are
+    /// charged to `account`. Core dumps leave it out.
     ///
     /// # Errors
     /// As there; [`RegionError::OverBudget`] before anything is mapped.
@@ -333,14 +334,14 @@ impl Mapping {
     }
 }
 
-/// What the kernel maps for `len` bytes.
+/// The bytes that the kernel maps for `len` bytes.
 fn whole_pages(len: usize) -> Result<usize, RegionError> {
     let failed = RegionError::Map { len, source: Errno::NOMEM };
     len.checked_next_multiple_of(4096).ok_or(failed)
 }
 
 impl<T: Shareable> Shared<T> {
-    /// One of this process alone, all zero.
+    /// A `T` that only this process sees, all zero.
     ///
     /// # Errors
     /// [`RegionError::Map`] when the kernel refuses.

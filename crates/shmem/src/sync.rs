@@ -1,5 +1,5 @@
-//! The atomics this crate is built on: the language's, or loom's under `--cfg loom`, so that
-//! the model checker runs the very code that ships.
+//! The atomics of this crate: the language's, or loom's under `--cfg loom`. So the model checker
+//! runs the shipped code.
 
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};

@@ -1,6 +1,6 @@
-//! Words that two sides use to hand work over and to wake each other.
+//! Words with which two sides hand work over and wake each other.
 //!
-//! The protocol of every hand-over in toklat, in both directions:
+//! This is the protocol of every hand-over in toklat, in both directions:
 //!
 //! ```text
 //!   producer                                  consumer
@@ -26,35 +26,36 @@ pub struct Cursor(AtomicU32);
 unsafe impl Shareable for Cursor {}
 
 impl Cursor {
-    /// A cursor at `at`; in shared memory cursors are mapped, not made.
+    /// A cursor at `at`. In shared memory, cursors are mapped, not made.
     #[must_use]
     pub fn new(at: u32) -> Self {
         Self(AtomicU32::new(at))
     }
 
-    /// Makes everything written before visible to whoever observes `at`. For the writing side only.
+    /// Publishes `at`. A side that observes it sees everything written before. Only the writing
+    /// side calls this.
     #[inline]
     pub fn publish(&self, at: u32) {
         self.0.store(at, Ordering::Release);
     }
 
-    /// The position the other side published, and with it all that it wrote before.
+    /// The position that the other side published. Everything it wrote before is then visible.
     #[inline]
     pub fn observe(&self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// The position as the writing side itself last stored it.
+    /// The position that the writing side itself stored last.
     #[inline]
     pub fn own(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// "Wake me": armed by a side that is about to sleep, looked at by the side that has made work.
+/// "Wake me": a side that is about to sleep arms it, and the side that has made work reads it.
 ///
-/// An even value is unarmed, an odd one armed; every arming has a value of its own, so that the other
-/// side, which never writes here, can tell an arming it has answered from a new one: one kick each.
+/// An even value is unarmed, an odd one armed. Every arming has its own value. The other side never
+/// writes here, so it compares values to answer each arming with one kick.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct WakeFlag(AtomicU32);
@@ -63,14 +64,14 @@ pub struct WakeFlag(AtomicU32);
 unsafe impl Shareable for WakeFlag {}
 
 impl WakeFlag {
-    /// An unarmed flag; in shared memory flags are mapped, not made.
+    /// An unarmed flag. In shared memory, flags are mapped, not made.
     #[must_use]
     #[expect(clippy::new_without_default, reason = "a default would hide which state it is in")]
     pub fn new() -> Self {
         Self(AtomicU32::new(0))
     }
 
-    /// Asks to be kicked, once. The caller looks for work once more before it sleeps.
+    /// Asks for one kick. The caller checks for work again before it sleeps.
     #[inline]
     pub fn arm(&self) {
         let value = self.0.load(Ordering::Relaxed);
@@ -78,15 +79,16 @@ impl WakeFlag {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes the request back: the caller is awake.
+    /// Withdraws the request: the caller is awake.
     #[inline]
     pub fn disarm(&self) {
         let value = self.0.load(Ordering::Relaxed);
         self.0.store(value.wrapping_add(value & 1), Ordering::Relaxed);
     }
 
-    /// True if the other side sleeps and must be kicked. Fences first, so call it after publishing.
-    /// `answered` is the caller's memory of the arming it kicked for last (0 at first).
+    /// True if the other side sleeps and must be kicked. It fences first, so call it after
+    /// publishing. In `answered`, the caller keeps the arming for which it kicked last (0 at
+    /// first).
     #[inline]
     pub fn must_kick(&self, answered: &mut u32) -> bool {
         fence(Ordering::SeqCst);

@@ -1,7 +1,7 @@
-//! Models of what two sides race on: `cargo xtask loom`.
+//! Loom models of races between two sides: `cargo xtask loom`.
 //!
-//! Loom runs every interleaving, and every value that the memory model lets a load return. The code
-//! under test is the code that ships; only its atomics are loom's.
+//! Loom runs every interleaving, and every value that the memory model lets a load return. It tests
+//! the shipped code; only the atomics are loom's.
 #![cfg(loom)]
 #![allow(unsafe_code, reason = "loom's cells check the accesses that these blocks make")]
 #![allow(missing_docs, reason = "a test")]
@@ -12,7 +12,7 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use toklat_shmem::{Cursor, Place, WakeFlag};
 
-/// What a kick rings: a token with a byte on it, or an eventfd.
+/// What a kick rings: a token with a byte in it, or an eventfd.
 struct Doorbell {
     rung: Mutex<bool>,
     changed: Condvar,
@@ -28,7 +28,7 @@ impl Doorbell {
         self.changed.notify_one();
     }
 
-    /// Sleeps until it was rung; loom reports a deadlock if nobody ever does.
+    /// Sleeps until the bell was rung. Loom reports a deadlock if it never is.
     fn wait(&self) {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
@@ -38,8 +38,8 @@ impl Doorbell {
     }
 }
 
-/// A consumer that sleeps whenever it finds nothing gets everything that is published, in two parts,
-/// by a producer that kicks only when the flag says so.
+/// The consumer sleeps whenever it finds nothing, and the producer kicks only when the flag says
+/// so. The consumer still gets all that the producer publishes in two parts.
 #[test]
 fn wake_up_is_never_lost() {
     loom::model(|| {
@@ -71,8 +71,8 @@ fn wake_up_is_never_lost() {
     });
 }
 
-/// The protocol is needed: with the same stores and loads but without the two fences, the consumer
-/// sleeps and nobody kicks it.
+/// The fences are needed: without them, the same stores and loads let the consumer sleep without a
+/// kick.
 #[test]
 #[should_panic(expected = "a wake-up was lost")]
 fn without_fences_a_wake_up_is_lost() {
@@ -92,8 +92,8 @@ fn without_fences_a_wake_up_is_lost() {
     });
 }
 
-/// A ring of one usable slot, used twice, so that it is handed over and given back: neither side ever
-/// touches a slot that is the other's (loom fails on such an access), and contents arrive whole.
+/// A ring of one usable slot, used twice, so that it is handed over and given back. Neither side
+/// touches a slot that the other owns (loom fails on such an access), and contents arrive whole.
 #[test]
 fn published_slots_are_seen_whole() {
     loom::model(|| {
@@ -127,8 +127,8 @@ fn published_slots_are_seen_whole() {
     });
 }
 
-/// One worker publishes to two owners, fences once for both and looks at their flags: as pass two
-/// does for a batch. Both owners sleep; both wake.
+/// One worker publishes to two owners, fences once for both and then reads their flags, as the
+/// second pass does for a batch. Both owners sleep; both wake.
 #[test]
 fn one_fence_serves_all_the_egresses_of_a_batch() {
     loom::model(|| {
@@ -160,8 +160,8 @@ fn one_fence_serves_all_the_egresses_of_a_batch() {
     });
 }
 
-/// The SIGBUS handler beside a mapping that goes and another that takes its entry: what it finds is the range
-/// of one of them, never the start of one with the end of the other.
+/// The SIGBUS handler runs beside a mapping that goes and another that takes its entry. It finds
+/// the range of one of them, never the start of one with the end of the other.
 #[test]
 fn a_range_is_of_one_mapping() {
     let (low, high) = (4096..8192, 1 << 20..2 << 20);
@@ -183,7 +183,7 @@ fn a_range_is_of_one_mapping() {
     });
 }
 
-/// Of two mappings that want one entry, one gets it.
+/// Of two mappings that compete for one entry, one gets it.
 #[test]
 fn an_entry_is_taken_once() {
     loom::model(|| {

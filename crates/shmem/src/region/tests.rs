@@ -55,7 +55,7 @@ fn what_is_lent_is_charged_for_and_not_dumped() {
     assert!(matches!(lent(0, usize::MAX), Err(RegionError::Map { .. })));
 }
 
-/// What the kernel says of a mapping.
+/// The flags that the kernel reports for a mapping.
 fn flags_of(mapping: &Mapping) -> Vec<String> {
     let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let start = format!("{:x}-", mapping.address());
