@@ -1,16 +1,16 @@
-//! Token buckets: what is configured, and the arithmetic.
+//! Token buckets: their configuration and arithmetic.
 
 use port::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// How much may pass: at most `size` tokens in `refill_time`, on average, and `size` at once. The
-/// names are those of Firecracker's API, where a token is a byte or a frame as well.
+/// A rate limit: on average `size` tokens per `refill_time`, and `size` at once. The names are
+/// those of Firecracker's API, where a token is also a byte or a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenBucket {
-    /// Tokens that it holds, from 1 to [`MAX_SIZE`](Self::MAX_SIZE).
+    /// The bucket's size in tokens, from 1 to [`MAX_SIZE`](Self::MAX_SIZE).
     pub size: u64,
-    /// Tokens that there are besides, once.
+    /// Additional tokens, available once.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub one_time_burst: u64,
     /// Milliseconds in which an empty bucket fills, from 1 to
@@ -23,7 +23,7 @@ fn is_none_left(tokens: &u64) -> bool {
     *tokens == 0
 }
 
-/// What limits one direction of a port; the default is no limit.
+/// The limits of one direction of a port; the default is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimiter {
@@ -51,10 +51,10 @@ impl TokenBucket {
     pub const MAX_SIZE: u64 = 1 << 40;
     /// The longest time to fill, in milliseconds: an hour.
     pub const MAX_REFILL_MS: u64 = 3_600_000;
-    /// Milliseconds in which buckets for a plain rate fill.
+    /// The refill time, in milliseconds, of buckets for a plain rate.
     const USUAL_REFILL_MS: u64 = 100;
 
-    /// The bucket for `rate` tokens a second: a tenth of them at once, and one at least.
+    /// The bucket for `rate` tokens a second. Its size is a tenth of them, and at least one.
     #[must_use]
     pub fn per_second(rate: u64) -> Self {
         let refill_time = Self::USUAL_REFILL_MS;
@@ -90,7 +90,7 @@ impl RateLimiter {
         *self == Self::default()
     }
 
-    /// Looks whether the buckets can be made.
+    /// Checks that the values are in range.
     ///
     /// # Errors
     /// A size or a time is out of range.
@@ -99,14 +99,14 @@ impl RateLimiter {
     }
 }
 
-/// A bucket at work. It may go into debt by what passed last: so frames of any size pass a bucket
-/// of any size, and the average holds exactly.
+/// A bucket in use. The last frame may put it into debt. So frames of any size pass a bucket of any
+/// size, and the average holds exactly.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bucket {
     size: i128,
     refill_ns: i128,
-    /// Tokens, in shares of a token as large as it gets in a nanosecond: `refill_ns` for each
-    /// token.
+    /// The fill level, in units so small that the bucket gains one whole number of them each
+    /// nanosecond. A token has `refill_ns` units.
     level: i128,
     burst: u64,
 }
@@ -130,14 +130,14 @@ impl Bucket {
         self.burst > 0 || self.level > 0
     }
 
-    /// Takes tokens, more than there are if need be.
+    /// Takes tokens, even more than there are.
     pub fn take(&mut self, tokens: u64) {
         let from_burst = tokens.min(self.burst);
         self.burst -= from_burst;
         self.level -= i128::from(tokens - from_burst) * self.refill_ns;
     }
 
-    /// Gives back tokens that were taken for what did not pass.
+    /// Returns tokens that were taken for a frame that did not pass.
     pub fn put_back(&mut self, tokens: u64) {
         self.level += i128::from(tokens) * self.refill_ns;
     }

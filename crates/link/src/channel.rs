@@ -1,4 +1,4 @@
-//! A bad link at work: the frames that are under way on it.
+//! An impaired link in operation: the frames in flight on it.
 
 use std::collections::VecDeque;
 
@@ -7,26 +7,26 @@ use shmem::Bytes;
 
 use crate::Impairment;
 
-/// Bytes under way at most, but for the batch that crosses this.
+/// Most bytes in flight, apart from the batch that crosses this limit.
 const MAX_BYTES: usize = 16 << 20;
-/// A buffer that is kept for other frames is no longer.
+/// A buffer that is kept for reuse is no longer than this.
 const KEPT: usize = 4096;
 
-/// One direction of one queue of a bad link. It copies frames, so that their owner gets them back
-/// at once, and lends out its copies when they are due.
+/// One direction of one queue of an impaired link. It copies frames, so that their owner gets them
+/// back at once. It lends its copies out when they are due.
 #[derive(Debug)]
 pub struct Channel {
     config: Impairment,
     queue: usize,
     random: Random,
-    /// By when they are due; those that overtake are put in front.
+    /// Frames in flight, ordered by due time; reordered ones go in front.
     under_way: VecDeque<Copied>,
-    /// Lent out and not yet completed.
+    /// Frames lent out and not yet completed.
     lent: VecDeque<Copied>,
     spare: Vec<Vec<u8>>,
     /// Bytes of both.
     bytes: usize,
-    /// When the latest frame in order is due.
+    /// When the latest frame that is not reordered is due.
     latest: Nanos,
     tally: Tally,
 }
@@ -40,7 +40,7 @@ struct Copied {
     bytes: Vec<u8>,
 }
 
-/// What became of frames since it was [asked](Channel::take_tally) last.
+/// Counts of frames since the last [`take_tally`](Channel::take_tally).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Frames that were lost.
@@ -49,8 +49,8 @@ pub struct Tally {
     pub duplicated: u64,
 }
 
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a short generator, so that a seed means the
-/// same for good.
+/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014): a short generator that never changes, so a seed
+/// always means the same sequence.
 #[derive(Clone, Debug)]
 struct Random(u64);
 
@@ -71,14 +71,14 @@ impl Random {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
 
-    /// True for so many of a million.
+    /// Returns true with a probability of `ppm` parts per million.
     fn hits(&mut self, ppm: u32) -> bool {
         self.below(u64::from(Impairment::ALL)) < u64::from(ppm)
     }
 }
 
 impl Channel {
-    /// A channel for queue number `queue` of a port: each has random numbers of its own.
+    /// A channel for queue number `queue` of a port. Each queue has its own random numbers.
     #[must_use]
     pub fn new(config: Impairment, queue: usize) -> Self {
         Self {
@@ -115,13 +115,12 @@ impl Channel {
         self.under_way.front().map(|frame| frame.due)
     }
 
-    /// Sends a frame on its way, with what travels beside it: its request, and the host behind its
-    /// port that sent it. For as many as there is [`room`](Self::room) for.
+    /// Puts a frame in flight, with `beside` it: its request, and the host behind its port that
+    /// sent it. Call it for at most [`room`](Self::room) frames.
     pub fn admit(&mut self, frame: Picked<'_>, beside: (Offload, u16), now: Nanos) {
         let Impairment { loss_ppm, duplicate_ppm, reorder_ppm, delay_us, jitter_us, .. } =
             self.config;
-        // Every frame draws all its numbers: what one setting says does not shift the fate that
-        // another brings.
+        // Every frame draws all its numbers, so one setting does not change the outcome of another.
         let lost = self.random.hits(loss_ppm);
         let twice = self.random.hits(duplicate_ppm);
         let overtakes = self.random.hits(reorder_ppm);
@@ -159,8 +158,8 @@ impl Channel {
         }
     }
 
-    /// Lends out the frames that are due, up to `max`; returns how many. Their bytes stay where
-    /// they are until they are [completed](Self::complete) or [put back](Self::put_back).
+    /// Lends out the frames that are due, up to `max`. Returns how many. Their bytes stay in place
+    /// until they are [completed](Self::complete) or [put back](Self::put_back).
     pub fn release(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize {
         let mut released = 0;
         while released < max && scratch.has_room() && self.due().is_some_and(|due| due <= now) {
@@ -178,7 +177,7 @@ impl Channel {
         released
     }
 
-    /// Takes back the oldest frames that were lent out: they are delivered.
+    /// Takes back the oldest frames that were lent out, after their delivery.
     pub fn complete(&mut self, frames: usize) {
         for frame in self.lent.drain(..frames.min(self.lent.len())) {
             self.bytes -= frame.bytes.len();
@@ -188,22 +187,22 @@ impl Channel {
         }
     }
 
-    /// Takes back all frames that are lent out: they are due as before.
+    /// Takes back all frames that are lent out; they stay due.
     pub fn put_back(&mut self) {
         while let Some(frame) = self.lent.pop_back() {
             self.under_way.push_front(frame);
         }
     }
 
-    /// Gives up the frames under way that are not lent out; returns how many.
+    /// Drops the frames in flight that are not lent out. Returns how many.
     pub fn abandon(&mut self) -> usize {
         let lent: usize = self.lent.iter().map(|frame| frame.bytes.len()).sum();
         self.bytes = lent;
         self.under_way.drain(..).count()
     }
 
-    /// Is as bad as `config` says from now on; `None` harms nothing more, and lets what is under
-    /// way come at once.
+    /// Applies `config` to later frames. With `None`, the link is perfect again, and the frames in
+    /// flight are due at once.
     pub fn set(&mut self, config: Option<Impairment>) {
         match config {
             Some(config) => {
@@ -229,7 +228,7 @@ impl Channel {
         self.config.is_off() && self.is_empty()
     }
 
-    /// What became of frames since this was asked last.
+    /// Returns the counts of frames since the last call.
     pub fn take_tally(&mut self) -> Tally {
         std::mem::take(&mut self.tally)
     }

@@ -1,4 +1,4 @@
-//! A bad link in front of a receive queue.
+//! An impaired link in front of a receive queue.
 
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,13 +11,14 @@ use shmem::Shared;
 
 use crate::{Channel, Impairment, Tally};
 
-/// Frames that are handed on at once.
+/// Most frames in a batch that is handed on.
 const BATCH: usize = 64;
-/// Batches that are handed on in one turn.
+/// Most batches handed on in one turn.
 const BATCHES: usize = 4;
 
-/// A receive queue at the far end of a [`Channel`]. Deliveries only enter the channel; the port's
-/// own worker [hands on](Self::flush) what is due, so that frames come though nothing more is sent.
+/// A receive queue at the far end of a [`Channel`]. Deliveries only put frames into the channel.
+/// The port's own worker [hands on](Self::flush) what is due, so frames arrive even if no more are
+/// sent.
 #[derive(Debug)]
 pub struct Impaired<E> {
     queue: E,
@@ -29,7 +30,7 @@ pub struct Impaired<E> {
 struct Inner {
     channel: Channel,
     scratch: Box<Scratch>,
-    /// What the last delivery was limited by.
+    /// The limits of the last delivery.
     limits: Limits,
 }
 
@@ -39,9 +40,9 @@ struct Inner {
 pub struct Flushed {
     /// Frames that were handed on.
     pub frames: usize,
-    /// What became of those that entered.
+    /// Counts of the frames that entered.
     pub tally: Tally,
-    /// What is to be done for the queue's owner.
+    /// What the worker must do for the queue's owner.
     pub effects: Effects,
 }
 
@@ -74,13 +75,13 @@ impl<E: Egress> Impaired<E> {
         self.inner().channel.hurry();
     }
 
-    /// Gives up what is under way; returns how many frames, and what became of others.
+    /// Drops the frames in flight. Returns how many, and the counts of the others.
     pub fn abandon(&self) -> (usize, Tally) {
         let mut inner = self.inner();
         (inner.channel.abandon(), inner.channel.take_tally())
     }
 
-    /// Hands on what is due, a few batches at most.
+    /// Hands on due frames, a few batches at most.
     pub fn flush(&self, map: &MapGuard<'_>, now: Nanos) -> Flushed {
         let mut inner = self.inner();
         let Inner { channel, scratch, limits } = &mut *inner;
@@ -127,7 +128,7 @@ impl<E: Egress> Egress for Impaired<E> {
         Delivered { finished: list.len() }
     }
 
-    /// Nothing: what is handed on later settles by itself.
+    /// Does nothing: [`flush`](Impaired::flush) settles what it hands on.
     fn settle(&self, _now: Nanos) -> Effects {
         Effects::default()
     }

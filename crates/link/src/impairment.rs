@@ -1,36 +1,36 @@
-//! What a bad link does to frames: what is configured.
+//! The configuration of an impaired link.
 
 use serde::{Deserialize, Serialize};
 
-/// How bad one direction of a link is. The default harms nothing.
+/// The impairments of one direction of a link. The default has none.
 ///
-/// Each frame draws its fate from a generator that starts at `seed`: the same frames in the same
-/// order meet the same fate again.
+/// A generator that starts at `seed` decides about each frame: the same frames in the same order
+/// get the same treatment again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Impairment {
     /// Where the random numbers start.
     pub seed: u64,
-    /// Frames that are lost, of a million.
+    /// Lost frames, in parts per million.
     pub loss_ppm: u32,
-    /// Frames that are delivered twice, of a million.
+    /// Frames delivered twice, in parts per million.
     pub duplicate_ppm: u32,
-    /// Frames that are not delayed and so overtake the others, of a million. Needs a delay.
+    /// Frames that skip the delay and so overtake others, in parts per million. Needs a delay.
     pub reorder_ppm: u32,
-    /// Microseconds that a frame is under way, up to [`MAX_DELAY_US`](Self::MAX_DELAY_US).
+    /// Delay of a frame in microseconds, up to [`MAX_DELAY_US`](Self::MAX_DELAY_US).
     pub delay_us: u32,
-    /// Microseconds that a delay is longer or shorter at most, evenly spread; frames stay in order.
+    /// Most that a delay varies, up or down, in microseconds, evenly spread. Frames stay in order.
     pub jitter_us: u32,
-    /// Frames that are under way in a queue at most, from 1 to [`MAX_FRAMES`](Self::MAX_FRAMES).
-    /// Beyond it, senders to a lossless port wait, as the port itself does in sending; other frames
-    /// are dropped.
+    /// Most frames in flight in a queue, from 1 to [`MAX_FRAMES`](Self::MAX_FRAMES). Beyond it,
+    /// senders to a lossless port wait, and so does the port itself when it sends. Other frames are
+    /// dropped.
     pub limit: u32,
 }
 
 /// An impairment that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImpairmentError {
-    /// A share is more than everything.
+    /// A share exceeds a million parts.
     #[error("{0} of an impairment is at most 1000000 of a million frames, not {1}")]
     Share(&'static str, u32),
     /// The delay is too long.
@@ -76,14 +76,14 @@ impl Impairment {
     /// The limit by default.
     pub const USUAL_FRAMES: u32 = 1000;
 
-    /// True if frames pass as they are.
+    /// True if frames pass unchanged.
     #[must_use]
     pub fn is_off(&self) -> bool {
         let Self { loss_ppm, duplicate_ppm, delay_us, .. } = *self;
         (loss_ppm, duplicate_ppm, delay_us) == (0, 0, 0)
     }
 
-    /// Looks whether a link can be so bad.
+    /// Checks that the values are in range.
     ///
     /// # Errors
     /// Names the first value that is out of range.

@@ -1,16 +1,16 @@
-//! The link between a port and its switch: what may happen to a frame on its way, in either
-//! direction.
+//! The link between a port and its switch: limits and impairments for frames in either direction.
 //!
 //! ```text
 //!   owner  ->  ring  -- sent: a frame waits in the ring until there are tokens -->  switch
 //!   owner  <-  ring  <-- received: a frame beyond the limit is lost, or its sender waits --  switch
 //! ```
 //!
-//! A [`RateLimiter`] limits what passes; an [`Impairment`] loses, delays, reorders and duplicates,
-//! by a seed. What is limited waits where it is; what is delayed is copied into a bounded pool.
+//! A [`RateLimiter`] limits the rate; an [`Impairment`] loses, delays, reorders and duplicates
+//! frames, by a seed. Limited frames wait where they are; delayed frames are copied into a bounded
+//! pool.
 //!
-//! Everything here is pure: time is an argument. A limit allocates nothing once it is made, an
-//! impairment nothing once its pool has grown. A port without either has no link; its turn looks
+//! The crate does no I/O: time is an argument. A limit allocates nothing once it is made, an
+//! impairment nothing once its pool has grown. A port without either has no link; its turn checks
 //! for one, which takes two instructions.
 
 mod bucket;

@@ -10,8 +10,8 @@ use shmem::Shared;
 
 use crate::Limiter;
 
-/// A receive queue behind a limit that it shares with the others of its port. What is beyond the
-/// limit is dropped and counted here (`rate_limit`); if the port is lossless, its sender waits
+/// A receive queue behind a limit that it shares with the port's other queues. It drops frames
+/// beyond the limit and counts them (`rate_limit`). If the port is lossless, the sender waits
 /// instead.
 #[derive(Debug)]
 pub struct Limited<E> {

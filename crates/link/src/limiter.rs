@@ -1,13 +1,13 @@
-//! A limit at work, in one direction of a port.
+//! A limit in operation, in one direction of a port.
 
 use port::Nanos;
 
 use crate::bucket::Bucket;
 use crate::{RateLimiter, TokenBucket};
 
-/// The length that a frame is thought to have before one was seen, in bytes.
+/// The assumed length of a frame, in bytes, before one was seen.
 const FIRST_GUESS: u64 = 1500;
-/// A new length counts for one in so many in the average.
+/// The weight of a new length in the average: one in this many.
 const SMOOTHING: u64 = 8;
 
 /// The buckets of one direction of a port.
@@ -16,7 +16,7 @@ pub struct Limiter {
     bandwidth: Option<Bucket>,
     ops: Option<Bucket>,
     refilled_at: Option<Nanos>,
-    /// Bytes of a frame, on average.
+    /// The average length of a frame in bytes.
     usual_len: u64,
 }
 
@@ -30,7 +30,7 @@ impl Limiter {
         (!config.is_off()).then_some(Self { bandwidth, ops, refilled_at: None, usual_len })
     }
 
-    /// Adds the tokens that time has brought.
+    /// Adds the tokens for the time that has passed.
     #[inline]
     pub fn refill(&mut self, now: Nanos) {
         let ns = self.refilled_at.map_or(0, |then| now - then);
@@ -40,8 +40,8 @@ impl Limiter {
         }
     }
 
-    /// Takes the tokens for a frame of so many bytes; false, with none taken, if it may not pass
-    /// now.
+    /// Takes the tokens for a frame of `bytes` bytes. Returns false, and takes none, if it may not
+    /// pass yet.
     #[inline]
     pub fn admit(&mut self, bytes: usize) -> bool {
         let open = self.buckets().all(|bucket| bucket.is_open());
@@ -62,7 +62,7 @@ impl Limiter {
         }
     }
 
-    /// Gives back the tokens for frames that did not pass after all.
+    /// Returns the tokens of frames that did not pass after all.
     pub fn refund(&mut self, frames: usize, bytes: u64) {
         if let Some(bandwidth) = &mut self.bandwidth {
             bandwidth.put_back(bytes);
@@ -72,9 +72,8 @@ impl Limiter {
         }
     }
 
-    /// How many frames may be taken now whose lengths are not known yet: as many as there are
-    /// tokens for, if they are as long as the last ones were, and one at least where both buckets
-    /// are open.
+    /// How many frames of unknown length may be taken now: as many as there are tokens for, if they
+    /// have the average length. It is at least one while both buckets are open.
     #[must_use]
     pub fn allowance(&mut self) -> usize {
         if !self.buckets().all(|bucket| bucket.is_open()) {
@@ -94,7 +93,7 @@ impl Limiter {
         }
     }
 
-    /// When a frame may pass: not later than `now` if one may already.
+    /// When a frame may pass; `now` or earlier if one may pass at once.
     #[must_use]
     pub fn opens_at(&self, now: Nanos) -> Nanos {
         let buckets = self.bandwidth.iter().chain(&self.ops);
@@ -118,8 +117,8 @@ mod tests {
         Limiter::new(&config).unwrap()
     }
 
-    /// Bytes that pass in `seconds` after the first, if frames of `len` bytes are tried every
-    /// `step` nanoseconds for as long as they pass.
+    /// Tries a frame of `len` bytes every `step` nanoseconds, for as long as frames pass. Returns
+    /// the bytes that pass in `seconds` after the first.
     fn passed(limiter: &mut Limiter, len: usize, step: u64, seconds: u64) -> u64 {
         let mut bytes = 0;
         for now in (0..=(seconds + 1) * Nanos::SECOND).step_by(step as usize) {
@@ -135,7 +134,7 @@ mod tests {
     fn rates_hold_to_half_a_percent_from_a_megabit_to_forty_gigabits() {
         for bits in [1_000_000, 9_999_999, 100_000_000, 1_000_000_000, 40_000_000_000] {
             for (len, step) in [(64, 50_000), (1514, 1_234_567), (65_000, 999_999)] {
-                // What is in flight at the ends is a frame's worth.
+                // The error at both ends is one frame.
                 let seconds = (len as u64 * 8 * 400 / bits).max(1);
                 let is = passed(&mut limiter(Some(bits / 8), None), len, step, seconds);
                 let wanted = bits / 8 * seconds;
@@ -214,8 +213,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is configured and whatever comes: no overflow, and no more than the rate, the
-        /// bucket and a frame.
+        /// Any configuration and any traffic: no overflow, and no more than the rate, the bucket
+        /// and one frame.
         #[test]
         fn no_more_passes_than_may(
             size in 1..=TokenBucket::MAX_SIZE,

@@ -9,22 +9,22 @@ use shmem::{Bytes, Span};
 pub use self::lent::{Batch, Picked};
 use crate::{Nanos, Offload};
 
-/// Bytes of a frame that are copied into private memory before anything is decided.
+/// Bytes of a frame that are copied into private memory before any decision.
 pub const HEAD: usize = 128;
 /// Most segments a frame may consist of; also netmap's `NETMAP_MAX_FRAGS`.
 pub const MAX_SEGS: usize = 64;
-/// Frames in a scratch for each that can be gathered: itself, tagged, untagged, tagged anew.
+/// Frames in a scratch for each gathered frame: itself, tagged, untagged, retagged.
 const VARIANTS: usize = 4;
 /// A frame's place in its batch.
 pub type FrameIdx = u16;
 
-/// The private copy of a frame's first bytes: what was looked at is what is delivered.
+/// The private copy of a frame's first bytes: the bytes that were checked are the bytes delivered.
 #[derive(Clone, Debug)]
 #[repr(C, align(16))]
 pub struct Head([u8; HEAD]);
 
-/// A frame with its head and where its bytes begin, side by side: all there is to one that lies in one
-/// piece.
+/// A frame with its head and the start of its bytes, side by side. A frame in one piece needs
+/// nothing else.
 #[derive(Clone, Debug)]
 #[repr(C)]
 struct Lane {
@@ -34,7 +34,7 @@ struct Lane {
 }
 
 impl Lane {
-    /// The frame's segments; those of a frame in several pieces lie in `segs`.
+    /// The frame's segments; those of a frame in several pieces are in `segs`.
     fn segments<'s>(&'s self, segs: &'s [Span]) -> &'s [Span] {
         let Frame { first_seg, segs: count, .. } = self.frame;
         match count {
@@ -45,7 +45,7 @@ impl Lane {
 }
 
 impl Head {
-    /// All its bytes; those beyond the frame's end are stale.
+    /// All bytes of the head; those beyond the frame's end are stale.
     #[inline(always)]
     #[must_use]
     pub fn bytes(&self) -> &[u8; HEAD] {
@@ -53,7 +53,7 @@ impl Head {
     }
 
     /// The destination and the source address, each in the low 48 bits of its word, first octet
-    /// lowest (as [`crate::Mac::word`]).
+    /// lowest (as in [`crate::Mac::word`]).
     #[inline(always)]
     #[must_use]
     pub fn addresses(&self) -> (u64, u64) {
@@ -65,7 +65,8 @@ impl Head {
         (word(0) & 0xffff_ffff_ffff, word(4) >> 16)
     }
 
-    /// Both addresses as they lie there, in twelve bytes: to compare them with those of another frame.
+    /// Both addresses as they are in the frame, in twelve bytes, to compare them with another
+    /// frame's.
     #[inline(always)]
     #[must_use]
     pub fn both_addresses(&self) -> (u64, u32) {
@@ -83,7 +84,7 @@ impl Head {
     }
 }
 
-/// A frame of a batch: its head, and where the rest of its bytes lie.
+/// A frame of a batch: its head, and where its other bytes are.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Frame {
@@ -91,10 +92,11 @@ pub struct Frame {
     len: u32,
     /// How many segments.
     segs: u16,
-    /// Bytes of it that are in its head, once it was taken: all, if there are no more than 64.
+    /// How many of its bytes are in its head, once that was copied; all of them, if there are no
+    /// more than 64.
     head: u8,
-    /// Bytes of its segments that the head stands for (differs from `head` after a tag was added or
-    /// removed).
+    /// Bytes of its segments that the head replaces. Differs from `head` after a tag was added or
+    /// removed.
     covered: u8,
     /// Its first segment in the scratch, if it has several.
     first_seg: u32,
@@ -114,7 +116,7 @@ impl Frame {
         self.len == 0
     }
 
-    /// Bytes of it that are in its head.
+    /// How many of its bytes are in its head.
     #[inline(always)]
     #[must_use]
     pub fn head_len(&self) -> usize {
@@ -122,7 +124,7 @@ impl Frame {
     }
 }
 
-/// Proof that the memory which frames point to stays mapped for `'a`: for a turn, which knows its time.
+/// Proof that the memory of frames stays mapped for `'a`: for one turn, whose time it holds.
 #[derive(Debug)]
 pub struct MapGuard<'a> {
     now: Nanos,
@@ -141,14 +143,15 @@ impl MapGuard<'_> {
         Self { now: Nanos(0), mapped: PhantomData }
     }
 
-    /// The same, for a turn at `now`.
+    /// The same guard, for a turn at `now`.
     #[must_use]
     pub fn at(self, now: Nanos) -> Self {
         Self { now, ..self }
     }
 }
 
-/// Where gathered frames stay until they are completed. Allocated once, used for many batches.
+/// Storage for gathered frames until they are completed. It is allocated once and used for many
+/// batches.
 ///
 /// Frames `0..gathered` are as they came in. The fabric may append *variants*: frames with another
 /// head (a VLAN tag added or removed) over the same payload.
@@ -161,12 +164,12 @@ pub struct Scratch {
     used_segs: usize,
     bytes: u64,
     any_offload: bool,
-    /// By which host behind its port each gathered frame came; only ports that are tunnels say so.
+    /// The host behind its port that each gathered frame came from; only tunnel ports set it.
     vias: Box<[u16]>,
 }
 
 impl Scratch {
-    /// Room for `batch` frames (at most 1,024) and three variants of each.
+    /// Makes room for `batch` frames (at most 1,024) and three variants of each.
     #[must_use]
     pub fn new(batch: usize) -> Self {
         let batch = batch.clamp(1, 1024);
@@ -184,7 +187,7 @@ impl Scratch {
         }
     }
 
-    /// The most frames it takes, without variants.
+    /// Most frames that it takes, without variants.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.lanes.len() / VARIANTS
@@ -227,8 +230,8 @@ impl Scratch {
         self.used_frames < self.capacity() && self.used_segs + MAX_SEGS <= self.segs.len()
     }
 
-    /// Adds frames that lie in one piece each, where `window` says of each of `items`, as long as it does
-    /// so, until there are `max` in all or no room is left.
+    /// Adds frames of one piece each. `window` gives the bytes for each of `items`. Stops when it
+    /// gives `None`, at `max` frames in all, or without room.
     #[inline(always)]
     pub fn push_all<'m, T>(
         &mut self,
@@ -254,7 +257,7 @@ impl Scratch {
         self.bytes += bytes;
     }
 
-    /// Adds a frame that lies in one piece, if there is room.
+    /// Adds a frame of one piece, if there is room.
     pub fn push(&mut self, bytes: Span) {
         bytes.prefetch();
         self.push_segment(bytes);
@@ -284,12 +287,12 @@ impl Scratch {
         }
     }
 
-    /// Takes back the last `segs` segments: their frame was malformed.
+    /// Removes the last `segs` segments: their frame was malformed.
     pub fn abandon_segments(&mut self, segs: usize) {
         self.used_segs = self.used_segs.saturating_sub(segs);
     }
 
-    /// Sets the offload request of the frame pushed last.
+    /// Sets the offload request of the last pushed frame.
     pub fn set_offload(&mut self, offload: Offload) {
         if !self.any_offload {
             let gathered = self.capacity();
@@ -301,7 +304,8 @@ impl Scratch {
         }
     }
 
-    /// Says by which host behind its port the frame pushed last came. A port that says so says it of every frame.
+    /// Sets the host behind its port that the last pushed frame came from. A port that does so does
+    /// it for every frame.
     pub fn set_via(&mut self, via: u16) {
         if self.vias.is_empty() {
             self.vias = vec![0; self.capacity()].into();
@@ -311,8 +315,8 @@ impl Scratch {
         }
     }
 
-    /// By which host each gathered frame came, to be looked at while the frames are judged, and
-    /// [given back](Self::give_vias). One word for each frame that can be gathered.
+    /// Takes the hosts that gathered frames came from, to read while the frames are judged; [give
+    /// them back](Self::give_vias) afterwards. One word for each frame that can be gathered.
     #[must_use]
     pub fn take_vias(&mut self) -> Box<[u16]> {
         match std::mem::take(&mut self.vias) {
@@ -326,8 +330,8 @@ impl Scratch {
         self.vias = vias;
     }
 
-    /// Copies every frame's head into private memory and has `judge` decide on it and the frame's
-    /// length; what it says of frame i goes to `verdicts[i]`.
+    /// Copies every frame's head into private memory, and calls `judge` with the head and the
+    /// frame's length. Its result for frame i goes to `verdicts[i]`.
     #[inline(always)]
     pub fn judge<V>(
         &mut self,
@@ -356,10 +360,10 @@ impl Scratch {
         self.any_offload
     }
 
-    /// As [`judge`](Self::judge), for batches with offload requests, which are checked against the heads
-    /// and simplified. The length given to `judge` is that of the longest frame that a frame becomes on a
-    /// wire; 0 for one whose request cannot be met, of which `refused` is said and which keeps no
-    /// request.
+    /// As [`judge`](Self::judge), for batches with offload requests. Checks the requests against
+    /// the heads, and simplifies them. `judge` gets the length of the longest frame on the wire. If
+    /// a request cannot be met, the length is 0, the verdict is `refused`, and the request is
+    /// dropped.
     pub fn judge_requests<V: Copy>(
         &mut self,
         map: &MapGuard<'_>,
@@ -381,7 +385,7 @@ impl Scratch {
         }
     }
 
-    /// Has `judge` decide once more on every frame, by its head, its length and what was said of it before.
+    /// Calls `judge` again for every frame, with its head, its length and its previous verdict.
     #[inline(always)]
     pub fn judge_again<V: Copy>(
         &self,
@@ -393,7 +397,7 @@ impl Scratch {
         }
     }
 
-    /// Takes the head of a frame, whatever its length.
+    /// Copies the head of a frame of any length.
     #[inline(never)]
     fn take_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
         let want = (lane.frame.len as usize).min(HEAD);
@@ -405,7 +409,7 @@ impl Scratch {
         }
     }
 
-    /// Takes the head of a frame whose first piece does not hold all of it.
+    /// Copies the head of a frame whose first piece does not hold all of it.
     #[inline(never)]
     fn gather_head(lane: &mut Lane, segs: &[Span], map: &MapGuard<'_>) -> usize {
         let mut head = [0; HEAD];
@@ -425,8 +429,8 @@ impl Scratch {
         &self.lanes[i].head
     }
 
-    /// Adds a variant of frame `of` with a VLAN tag of this content (TCI) after its addresses, and
-    /// returns its place; `None` if there is no room.
+    /// Adds a variant of frame `of` with a VLAN tag after its addresses. `tci` is the tag's
+    /// content. Returns its place; `None` if there is no room.
     pub fn with_tag(&mut self, of: usize, tci: u16) -> Option<FrameIdx> {
         let Lane { frame, mut head, first } = self.lanes[of].clone();
         let kept = frame.head_len().min(HEAD - 4);
@@ -439,7 +443,7 @@ impl Scratch {
         self.shift_offload(of, variant, 4)
     }
 
-    /// Adds a variant of frame `of` without the VLAN tag it has.
+    /// Adds a variant of frame `of` without its VLAN tag.
     pub fn without_tag(&mut self, of: usize) -> Option<FrameIdx> {
         let Lane { frame, mut head, first } = self.lanes[of].clone();
         let len = frame.head_len();
@@ -452,7 +456,7 @@ impl Scratch {
         self.shift_offload(of, variant, -4)
     }
 
-    /// Gives a variant of frame `of` its request, which moves with the headers.
+    /// Gives a variant of frame `of` the frame's request, shifted with the headers.
     fn shift_offload(&mut self, of: usize, variant: Option<FrameIdx>, by: i16) -> Option<FrameIdx> {
         let variant = variant?;
         if self.any_offload {
@@ -482,8 +486,9 @@ impl Scratch {
     }
 }
 
-/// True for the lengths that are copied inline, in two pieces that overlap if they must: those of
-/// acknowledgements and of requests. Others are copied out of line, which costs them little.
+/// True for the short lengths that are copied inline, in two pieces that may overlap. They are
+/// those of acknowledgements and of requests. Longer frames are copied out of line, where the call
+/// costs little.
 #[inline(always)]
 fn is_short(len: usize) -> bool {
     (32..=64).contains(&len)

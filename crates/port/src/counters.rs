@@ -1,4 +1,4 @@
-//! What a port counts, laid out so that it can live in memory that survives a data process.
+//! A port's counters, laid out for memory that survives a data process.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,13 +26,13 @@ impl Counter {
         Self(AtomicU64::new(0))
     }
 
-    /// Adds `n`. Not a read-modify-write: there is one writer.
+    /// Adds `n`, without a read-modify-write, because there is one writer.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Adds `n` where several threads may count at once (rare events only).
+    /// Adds `n`, for rare events that several threads may count at once.
     #[inline]
     pub fn add_shared(&self, n: u64) {
         self.0.fetch_add(n, Ordering::Relaxed);
@@ -45,13 +45,13 @@ impl Counter {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Sets the value: when a port slot is used anew.
+    /// Sets the value, when a port slot is reused.
     pub fn set(&self, value: u64) {
         self.0.store(value, Ordering::Relaxed);
     }
 }
 
-/// Why a frame was not delivered.
+/// Why a frame was dropped.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
@@ -62,15 +62,15 @@ pub enum DropReason {
     Runt,
     /// Longer than the port's MTU allows.
     TooLong,
-    /// To 01:80:C2:00:00:0X, which bridges keep in.
+    /// To 01:80:C2:00:00:0X, which bridges do not forward.
     LinkLocal,
-    /// Its destination is the port it came from.
+    /// Its destination is the port that sent it.
     SamePort,
     /// Nobody to deliver it to.
     NoDestination,
-    /// Between two protected ports, or from a tunnel to a tunnel.
+    /// Between two protected ports, or from one tunnel to another.
     Protected,
-    /// From a source address that the port may not use.
+    /// From a source address that is not allowed at the port.
     PortSecurity,
     /// In a VLAN that the port is not a member of.
     Vlan,
@@ -78,11 +78,11 @@ pub enum DropReason {
     RateLimit,
     /// The receiver's queue was full.
     Full,
-    /// The receiver of a lossless port did not make room in time.
+    /// The receiver on a lossless port did not make room in time.
     StallTimeout,
     /// The receiving port is down or in its error state.
     Down,
-    /// Asks for an offload that cannot be done.
+    /// Requests an offload that cannot be done.
     Offload,
     /// In flight when its port was removed or reset.
     Detached,
@@ -90,38 +90,39 @@ pub enum DropReason {
     Restart,
     /// The operating system refused it (tap, file).
     Io,
-    /// The receiving NIC's address or VLAN filter does not take it.
+    /// The receiving NIC's address or VLAN filter rejects it.
     Filtered,
     /// Beyond the port's flood rate limit.
     FloodLimit,
-    /// Would leave without its VLAN tag and begin with another one: it would be in another VLAN.
+    /// It would leave without its VLAN tag and begin with another one, and so change its VLAN.
     DoubleTag,
-    /// ARP of another sender than the guarded port's own.
+    /// ARP with a sender other than the guarded port's own.
     ArpSpoof,
-    /// Neighbour discovery that names another station than the guarded port's own.
+    /// Neighbour discovery for a station other than the guarded port's own.
     NdSpoof,
     /// A DHCP server's message from a guarded port.
     DhcpServer,
     /// A router's advertisement or redirect from a guarded port.
     RouterAdvert,
-    /// From a guarded port, with headers that cannot be judged.
+    /// From a guarded port, with headers that cannot be checked.
     HiddenHeaders,
     /// Lost by the impairment of its port's link, on its way in or out.
     Impaired,
-    /// Came to a tunnel with the number of a segment that is not its.
+    /// Came to a tunnel with another segment's number.
     UnknownVni,
-    /// Came to a tunnel from a host that is none of its peers.
+    /// Came to a tunnel from a host that is not one of its peers.
     UnknownPeer,
-    /// Came to a tunnel without the header of its encapsulation.
+    /// Came to a tunnel without a valid encapsulation header.
     Encapsulation,
-    /// The tunnel's path was congested, and the frame's transport would not hear of it (RFC 6040, 4.2).
+    /// The tunnel's path was congested, and the frame's transport does not support ECN (RFC 6040,
+    /// 4.2).
     Congestion,
 }
 
 impl DropReason {
     /// How many reasons there are.
     pub const COUNT: usize = 29;
-    /// The first so many can be met where frames go out; the others only where they come in.
+    /// The first reasons, this many, can occur at egresses; the others only at ingresses.
     pub const AT_EGRESS: usize = 17;
 
     /// All of them, in the order of their numbers.
@@ -197,17 +198,17 @@ impl DropReason {
 /// Buckets of the batch-size histogram: bucket i counts batches of 2^i to 2^(i+1)-1 frames.
 pub const HISTOGRAM_BUCKETS: usize = 11;
 
-/// The bucket of a batch of `frames` (at least 1).
+/// The bucket for a batch of `frames` frames (at least 1).
 #[inline]
 #[must_use]
 pub fn histogram_bucket(frames: usize) -> usize {
     (frames.max(1).ilog2() as usize).min(HISTOGRAM_BUCKETS - 1)
 }
 
-/// What is counted where frames come in; written by the port's home worker.
+/// Counters of an ingress, written by the port's home worker.
 ///
-/// The sum rule of a switch, over all its ports: `frames + copies` at the ingresses plus `segments` at
-/// the egresses equals `frames` at the egresses plus `drops` at both.
+/// The sum rule of a switch, over all its ports: `frames + copies` at the ingresses plus `segments`
+/// at the egresses equals `frames` at the egresses plus `drops` at both.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct IngressCounters {
@@ -215,28 +216,29 @@ pub struct IngressCounters {
     pub frames: Counter,
     /// Their bytes.
     pub bytes: Counter,
-    /// Deliveries begun beyond one per frame: floods and mirrors.
+    /// Deliveries beyond the first per frame: floods and mirrors.
     pub copies: Counter,
     /// Frames dropped before they reached an egress, by reason.
     pub drops: [Counter; DropReason::COUNT],
     /// Batches by size.
     pub batches: [Counter; HISTOGRAM_BUCKETS],
-    /// Times the worker told the owner that sent frames are done.
+    /// How often the worker told the owner that sent frames are done.
     pub kicks: Counter,
-    /// Times the owner woke the worker.
+    /// How often the owner woke the worker.
     pub wakeups: Counter,
     /// Malformed descriptors, each of which put the port into its error state.
     pub faults: Counter,
     /// Source addresses that moved too often and were not learned.
     pub flaps: Counter,
-    /// Source addresses that were not learned, because the table or the share of the port or its user was full.
+    /// Source addresses that were not learned, because the table, or the share of the port or its
+    /// user, was full.
     pub unlearned: Counter,
 }
 
 // SAFETY: counters only; padding at the end is never read.
 unsafe impl Shareable for IngressCounters {}
 
-/// What is counted where frames go out; written under the egress's lock.
+/// Counters of an egress, written under its lock.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct EgressCounters {
@@ -250,22 +252,22 @@ pub struct EgressCounters {
     pub kicks: Counter,
     /// Malformed descriptors, each of which put the port into its error state.
     pub faults: Counter,
-    /// Frames that were segmented in software, because the owner does not take them whole.
+    /// Frames segmented in software, because the owner does not accept them whole.
     pub segmented: Counter,
-    /// Segments that they became beyond one each.
+    /// Further segments of these frames, beyond one each.
     pub segments: Counter,
-    /// Checksums that were computed for the owner.
+    /// Checksums computed for the owner.
     pub checksums: Counter,
-    /// Times that its senders waited in vain for the stall time.
+    /// How often senders waited the whole stall time in vain.
     pub stalls: Counter,
-    /// Frames that had been delivered when that happened last, and one more; 0 before.
+    /// The number of delivered frames at the last stall, plus one; 0 before any.
     stalled_at: Counter,
 }
 
 // SAFETY: counters only.
 unsafe impl Shareable for EgressCounters {}
 
-/// What a switch did in software for a receiver that does not take offload requests.
+/// Work done in software for a receiver that does not accept offload requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Software {
     /// Frames segmented.
@@ -285,7 +287,8 @@ impl IngressCounters {
 }
 
 impl EgressCounters {
-    /// Senders have waited in vain: until frames are delivered again, nobody waits for this receiver.
+    /// Notes that senders waited in vain. Until frames are delivered again, no sender waits for
+    /// this receiver.
     pub fn stall(&self) {
         self.stalls.add_shared(1);
         self.stalled_at.set(self.frames.get() + 1);
@@ -303,7 +306,7 @@ impl EgressCounters {
         self.stalled_at.set(0);
     }
 
-    /// Counts what was done in software: by any worker, not under the egress's lock.
+    /// Counts work done in software. Any worker may call it, without the egress's lock.
     pub fn add_software(&self, done: Software) {
         self.segmented.add_shared(done.segmented);
         self.segments.add_shared(done.segments);

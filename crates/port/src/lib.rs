@@ -1,4 +1,4 @@
-//! The contract between a switch and what plugs into it.
+//! The interface between a switch and what is attached to it.
 //!
 //! ```text
 //!   Ingress::gather --> Scratch (frames, private heads) --> the fabric decides --> Egress::deliver
@@ -6,8 +6,8 @@
 //!        +---------------- complete, settle --> Effects <-- settle ---------------------+
 //! ```
 //!
-//! Directions are named from the switch's side: an *ingress* hands frames in, an *egress* hands them
-//! out. Per batch, never per frame: virtual calls, fences, locks, clock reads, kicks.
+//! Directions are named from the switch's side: an *ingress* hands frames in, an *egress* hands
+//! them out. Virtual calls, fences, locks, clock reads and kicks happen per batch, never per frame.
 #![allow(
     unsafe_code,
     reason = "MapGuard and Sole are where promises about mappings and threads are made"

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::{Batch, FrameIdx, OffloadSet, Picked, Scratch, Software};
 
-/// A moment on the monotonic clock, in nanoseconds; read once per turn and passed in.
+/// A time of the monotonic clock, in nanoseconds. Each turn reads it once and passes it on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(pub u64);
 
@@ -47,7 +47,7 @@ impl Sub for Nanos {
     }
 }
 
-/// What is to be done for a port after a batch; the worker does it.
+/// What the worker must do for a port after a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "effects are executed by the worker"]
 pub struct Effects {
@@ -55,12 +55,12 @@ pub struct Effects {
     pub kick: bool,
 }
 
-/// What an egress may do with a list of frames.
+/// Limits on how an egress may treat a list of frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the largest frame on a wire ([`Batch::wire_len`]); longer ones are dropped and counted.
     pub max_frame: u32,
-    /// Without room, stall instead of dropping.
+    /// True to stall without room, instead of dropping.
     pub lossless: bool,
 }
 
@@ -68,12 +68,13 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "stalled frames must be kept"]
 pub struct Delivered {
-    /// How many of the list, from its start, are finished: delivered, or dropped and counted by the
-    /// egress. The rest is stalled, which only a lossless egress does.
+    /// How many frames, from the list's start, are finished: delivered, or dropped and counted by
+    /// the egress. The rest is stalled; only a lossless egress does that.
     pub finished: usize,
 }
 
-/// The right to deliver to a switch's egresses without their locks: the token of the only worker of its switch.
+/// The right to deliver to a switch's egresses without their locks. The switch's only worker holds
+/// it.
 #[derive(Debug)]
 pub struct Sole(());
 
@@ -88,46 +89,49 @@ impl Sole {
     }
 }
 
-/// Where a port's owner hands frames in: one per send queue. Owned by one worker at a time.
+/// Takes frames from a port's owner: one per send queue. One worker at a time owns it.
 pub trait Ingress: Send {
-    /// Takes up to `max` frames that the owner has published into `scratch`, counts them, and returns
-    /// how many. Every descriptor is read once and checked. The bytes stay lent until completed.
+    /// Takes up to `max` frames that the owner has published into `scratch`, and counts them.
+    /// Returns how many. Every descriptor is read once and checked. The bytes stay lent until
+    /// completed.
     fn gather(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize;
 
-    /// Gives the oldest `frames` gathered frames back to the owner: one publish.
+    /// Gives the oldest `frames` gathered frames back to the owner, and publishes once.
     fn complete(&mut self, frames: usize);
 
-    /// Looks whether the owner must be woken. The caller has fenced, as for [`Egress::settle`].
+    /// Says whether the owner must be woken. The caller has fenced, as for [`Egress::settle`].
     fn settle(&mut self, now: Nanos) -> Effects;
 }
 
-/// Where a switch hands frames out to a port's owner: one per receive queue. Shared by all workers;
-/// it locks itself for a batch.
+/// Delivers a switch's frames to a port's owner: one per receive queue. All workers share it; it
+/// locks itself for a batch.
 pub trait Egress: Send + Sync {
-    /// Copies the frames of `list` out, in order, and publishes them once.
+    /// Copies the frames of `list` to the owner, in order, and publishes them once.
     fn deliver(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> Delivered;
 
-    /// Delivers and publishes a frame that comes alone and has no offload request, if that is simple; false, with nothing
-    /// delivered, if it is for [`deliver`](Self::deliver). Traffic to many receivers is made of such. With a token from
-    /// the owner of a switch with one worker there is nothing to lock.
+    /// Delivers and publishes a single frame without an offload request, if that is simple. Returns
+    /// false, with nothing delivered, if it needs [`deliver`](Self::deliver). Traffic to many
+    /// receivers consists of such frames. With the token of a switch's only worker, it takes no
+    /// lock.
     fn deliver_one(&self, _frame: Picked<'_>, _limits: Limits, _sole: Option<&Sole>) -> bool {
         false
     }
 
-    /// Looks whether the owner must be woken. The caller has fenced (`SeqCst`) after the deliveries,
+    /// Says whether the owner must be woken. The caller has fenced (`SeqCst`) after the deliveries,
     /// once for all the egresses of a batch.
     fn settle(&self, now: Nanos) -> Effects;
 
-    /// The offload requests that its receiver takes. Frames that ask for more are finished in software
-    /// before they are delivered here: once for each receiver that needs it.
+    /// The offload requests that its receiver accepts. Frames that request more are finished in
+    /// software before delivery, once for each receiver that needs it.
     fn takes(&self) -> OffloadSet {
         OffloadSet::NONE
     }
 
-    /// Counts what was done in software for its receiver.
+    /// Counts work done in software for its receiver.
     fn count_software(&self, _done: Software) {}
 
-    /// True while it takes no frames though there may be room: a limit has no tokens for them. That is no stall.
+    /// True while it accepts no frames though there may be room, because a limit lacks tokens. That
+    /// is no stall.
     fn is_held_back(&self, _now: Nanos) -> bool {
         false
     }
@@ -135,8 +139,8 @@ pub trait Egress: Send + Sync {
     /// Fetches what [`prefetch`](Self::prefetch) reads.
     fn prefetch_self(&self) {}
 
-    /// Fetches what `deliver` will touch, for batches to many receivers: called for many of them, one after the
-    /// other, so that their waits overlap.
+    /// Prefetches what `deliver` will touch. For a batch to many receivers, it is called for all of
+    /// them first, so that their cache misses overlap.
     fn prefetch(&self) {}
 }
 

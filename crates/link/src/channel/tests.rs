@@ -1,4 +1,4 @@
-//! What a channel does, frame by frame, in virtual time.
+//! A channel's behaviour, frame by frame, in virtual time.
 #![allow(unsafe_code, reason = "the tests vouch for the memory of their frames")]
 
 use super::*;
@@ -124,7 +124,7 @@ fn a_seed_decides_and_each_queue_draws_its_own() {
     assert_eq!(fate(1, 0), fate(1, 0));
     assert_ne!(fate(1, 0), fate(2, 0));
     assert_ne!(fate(1, 0), fate(1, 1));
-    // A setting leaves the fate that another brings alone.
+    // One setting does not change the outcome of another.
     let with_delay = || {
         let config = Impairment {
             seed: 1,

@@ -1,11 +1,11 @@
-//! A batch as egresses see it: what is delivered, and copied.
+//! A batch as egresses see it: frames to deliver by copying.
 
 use shmem::{Bytes, Span};
 
 use super::{Frame, FrameIdx, HEAD, Lane, MapGuard, bytes_of, is_short};
 use crate::{Nanos, Offload};
 
-/// Lines of payload that are fetched ahead.
+/// How many lines of payload to prefetch.
 const PAYLOAD_LINES: usize = 4;
 
 /// Frames as egresses see them: heads private, payload lent.
@@ -14,7 +14,7 @@ pub struct Batch<'a> {
     pub(super) lanes: &'a [Lane],
     pub(super) offloads: &'a [Offload],
     pub(super) segs: &'a [Span],
-    /// On average, its frames are longer than their heads.
+    /// True if its frames are, on average, longer than their heads.
     pub(super) long: bool,
     pub(super) map: &'a MapGuard<'a>,
 }
@@ -27,7 +27,7 @@ impl Batch<'_> {
         &self.lanes[usize::from(i)].frame
     }
 
-    /// When it is delivered: the time of the turn.
+    /// The time of the delivery: that of the turn.
     #[inline]
     #[must_use]
     pub fn now(&self) -> Nanos {
@@ -41,8 +41,8 @@ impl Batch<'_> {
         Picked { lane: &self.lanes[usize::from(i)], batch: self }
     }
 
-    /// The frames of `list`, if they lie one after the other, as those of a batch that all goes one way
-    /// do: quicker to go through than by their numbers.
+    /// The frames of `list`, if they are consecutive, as in a batch that all goes one way. Going
+    /// through them is faster than by index.
     #[inline(always)]
     #[must_use]
     pub fn consecutive(
@@ -58,14 +58,14 @@ impl Batch<'_> {
         Some(lanes.iter().map(|lane| Picked { lane, batch: self }))
     }
 
-    /// True if it pays to fetch payloads ahead of copying them.
+    /// True if it pays to prefetch payloads before copying them.
     #[inline(always)]
     #[must_use]
     pub fn is_long(&self) -> bool {
         self.long
     }
 
-    /// Its head: the first [`Frame::head_len`] bytes of it.
+    /// Its head: its first [`Frame::head_len`] bytes.
     #[inline(always)]
     #[must_use]
     pub fn head(&self, i: FrameIdx) -> &[u8] {
@@ -73,15 +73,15 @@ impl Batch<'_> {
         &head.0[..frame.head_len()]
     }
 
-    /// True if a frame has an offload request. An [`Egress`](crate::Egress) gets only those that it
-    /// [takes](crate::Egress::takes).
+    /// True if any frame has an offload request. An [`Egress`](crate::Egress) gets only requests
+    /// that it [takes](crate::Egress::takes).
     #[inline(always)]
     #[must_use]
     pub fn any_offload(&self) -> bool {
         !self.offloads.is_empty()
     }
 
-    /// Bytes of the longest frame that frame `i` becomes on a wire: what an MTU limits.
+    /// Bytes of the longest frame on the wire for frame `i`: an MTU limits it.
     #[inline(always)]
     #[must_use]
     pub fn wire_len(&self, i: FrameIdx) -> usize {
@@ -89,7 +89,7 @@ impl Batch<'_> {
         if self.any_offload() { self.offload(i).wire_len(len) } else { len }
     }
 
-    /// Its offload request, which was validated.
+    /// Its validated offload request.
     #[inline]
     #[must_use]
     pub fn offload(&self, i: FrameIdx) -> Offload {
@@ -151,8 +151,8 @@ impl Picked<'_> {
         self.copy_range(0, to)
     }
 
-    /// Fetches where the payload starts, while other frames are copied; the processor follows from
-    /// there by itself.
+    /// Prefetches the start of the payload, while other frames are copied. The processor prefetches
+    /// the rest by itself.
     #[inline(always)]
     pub fn prefetch_payload(self) {
         if self.len() > HEAD {
@@ -163,12 +163,13 @@ impl Picked<'_> {
         }
     }
 
-    /// Copies the frame's bytes from `from` on to `to`, as many as fit; returns how many.
+    /// Copies the frame's bytes from `from` on to `to`, as many as fit. Returns how many.
     pub fn copy_range(self, from: usize, to: Bytes<'_>) -> usize {
         let Lane { frame, head, .. } = self.lane;
         let head = &head.0[..frame.head_len()];
         let mut done = head.get(from..).map_or(0, |rest| to.copy_in(rest));
-        // What lies in the segments starts at byte `head_len` of the frame, `covered` of the segments.
+        // The segments continue at byte `head_len` of the frame, which is byte `covered` of the
+        // segments.
         let mut skip = usize::from(frame.covered) + from.saturating_sub(head.len());
         for seg in self.lane.segments(self.batch.segs) {
             let seg = bytes_of(*seg, self.batch.map);
