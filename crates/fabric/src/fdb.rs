@@ -1,21 +1,22 @@
-//! The forwarding table: where addresses are.
+//! The forwarding table: it maps addresses to ports.
 //!
 //! ```text
-//!   (filter, MAC) --hash--> a bucket of four entries, a cache line; another one for those it has no room for
+//!   (filter, MAC) --hash--> a bucket of four entries, a cache line; a second one when that is full
 //! ```
 //!
-//! Looked up without a lock by every worker (a sequence number per bucket tells torn reads), changed
-//! under one mutex: learning a *new* or *moved* address is rare, and refreshing a known one is a plain
-//! store of the second it was seen. The table lives in memory that outlives a data process.
+//! Every worker looks addresses up without a lock; a sequence number per bucket detects torn reads.
+//! Changes take one mutex, because learning a *new* or *moved* address is rare. Refreshing a known
+//! one is a plain store of the second in which it was seen. The table is in memory that outlives a
+//! data process.
 //!
-//! A *filter* is the domain in which addresses are looked up: 0 for ports that know nothing of VLANs,
+//! A *filter* is the domain in which addresses are looked up: 0 for ports that are not VLAN-aware,
 //! else the VLAN id (IEEE 802.1Q, 8.8: independent learning).
 //!
-//! The hash is keyed by a random number that lies in the table, so that nobody can choose addresses
-//! that fill the two buckets of somebody else's.
+//! A random key in the table seeds the hash. So no sender can choose addresses that fill the two
+//! buckets of another address.
 //!
-//! Who may learn how many addresses, whose give way in a full table, and where an address stays that moves too
-//! often, the [`ledger`] says.
+//! The [`ledger`] says how many addresses each port and user may learn, whose are evicted from a
+//! full table, and where an address stays that moves too often.
 
 mod entries;
 mod ledger;
@@ -35,28 +36,29 @@ use self::entries::{Bucket, WAYS, seed_of};
 use self::ledger::{Ledger, Moved};
 pub use self::station::{Origin, Station};
 
-/// Buckets that are looked through for an entry that gives way to another user's.
+/// How many buckets are searched for an entry to evict in favour of another user's.
 const SWEEP: u32 = 64;
-/// Set in every key, so that none is 0.
+/// Set in every key, so that no key is 0.
 const USED: u64 = 1 << 63;
 
-/// What became of a source address.
+/// The result of learning a source address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// It is in the table, at this port.
     Known,
-    /// It moved too often lately and is where it was before; or an origin with precedence says it is elsewhere.
+    /// It moved too often lately and stays where it was, or an origin with precedence says it is
+    /// elsewhere.
     Refused,
-    /// The table, or the share of it of the port, its user or the origin, is full.
+    /// The table is full, or the share of the port, its user or the origin is used up.
     NoRoom,
 }
 
-/// An entry as it is shown.
+/// An entry for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FdbEntry {
     /// The address.
     pub mac: Mac,
-    /// Its VLAN, if its port knows of VLANs.
+    /// Its VLAN, if its port is VLAN-aware.
     pub vlan: Option<VlanId>,
     /// The port's number.
     pub port: u16,
@@ -64,7 +66,7 @@ pub struct FdbEntry {
     pub via: u16,
     /// How the table knows.
     pub origin: Origin,
-    /// Seconds since a frame from it was seen.
+    /// Seconds since the last frame from it.
     pub age_s: u32,
 }
 
@@ -74,14 +76,14 @@ pub struct Fdb {
     entries: Entries,
     limit: u32,
     writer: Mutex<Ledger>,
-    /// Counted up whenever entries move or go, so that ports forget whom they saw last.
+    /// Increases whenever entries move or go, so that senders forget the source they saw last.
     ///
     /// # Protocol: `Fdb.generation`
     /// - Writer: the holder of the lock
     /// - Reader: workers, once a turn
     /// - Ordering: add release / load acquire
     /// - Partner: the entry
-    /// - Without it: a sender that is the only one not to know goes on unlearned for a second
+    /// - Without it: a sender keeps its old source for up to a second, and is not learned meanwhile
     /// - Shown by: `fdb`, `switch` tests
     generation: AtomicU64,
 }
@@ -95,7 +97,7 @@ pub(crate) fn key_of(filter: Filter, mac: u64) -> u64 {
     mac | u64::from(filter) << 48
 }
 
-/// The same as it is in the table.
+/// The key as stored in the table.
 #[inline(always)]
 fn entry_of(filter: Filter, mac: u64) -> u64 {
     key_of(filter, mac) | USED
@@ -107,26 +109,26 @@ fn filter_in(key: u64) -> Filter {
 }
 
 impl Fdb {
-    /// Bytes of memory for a table of `entries`.
+    /// Bytes of memory for a table of `entries` entries.
     #[must_use]
     pub fn bytes(entries: u32) -> usize {
         Self::bucket_count(entries) as usize * size_of::<Bucket>()
     }
 
-    /// Half full at its limit, at most: then an address finds no room about never, as entries can move.
+    /// The table stays at most half full, so a move almost always finds a slot.
     fn bucket_count(entries: u32) -> u32 {
         (entries.clamp(16, 1 << 20) / 2).next_power_of_two()
     }
 
-    /// The table at byte `at` of a mapping; entries that are there already are kept. `None` if it
-    /// does not fit there.
+    /// Opens the table at byte `at` of a mapping, and keeps the entries that are there. `None` if
+    /// it does not fit there.
     #[must_use]
     pub fn open(mapping: &Arc<Mapping>, at: usize, entries: u32, ports: usize) -> Option<Self> {
         let count = Self::bucket_count(entries);
         let buckets = mapping.shared_slice::<Bucket>(at, count as usize)?;
         let mut writer = Ledger::new(ports, entries);
         for bucket in buckets.iter() {
-            // A writer that died half-way left this bucket in doubt.
+            // A writer died halfway, so the bucket's contents are unreliable.
             if bucket.sequence.load(Ordering::Relaxed) & 1 != 0 {
                 bucket.keys.iter().for_each(|key| key.store(0, Ordering::Relaxed));
                 bucket.sequence.store(0, Ordering::Release);
@@ -144,7 +146,7 @@ impl Fdb {
         })
     }
 
-    /// A table in memory of its own, for inline switches and tests.
+    /// A table in private memory, for inline switches and tests.
     ///
     /// # Errors
     /// [`shmem::RegionError`] when there is no memory.
@@ -154,14 +156,14 @@ impl Fdb {
         Self::open(&mapping, 0, entries, ports).ok_or(too_small)
     }
 
-    /// Counts moves and removals; compare to tell whether cached results still hold.
+    /// Counts moves and removals. Compare it to tell whether cached results are still valid.
     #[inline]
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The entries, to look addresses up without the rest of the table.
+    /// The entries, for lookups without the rest of the table.
     #[must_use]
     pub fn entries(&self) -> &Entries {
         &self.entries
@@ -174,20 +176,20 @@ impl Fdb {
         self.entries.lookup(filter, mac)
     }
 
-    /// Where an address is looked up first; fetches what is there.
+    /// The place where an address is looked up first; prefetches it.
     #[inline(always)]
     pub(crate) fn fetch(&self, filter: Filter, mac: u64) -> Place {
         self.entries.fetch(filter, mac)
     }
 
-    /// As [`lookup`](Self::lookup), of an address whose place is known.
+    /// As [`lookup`](Self::lookup), for an address whose place is known.
     #[inline(always)]
     pub(crate) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<Station> {
         self.entries.lookup_at(place, filter, mac)
     }
 
-    /// Notes that a frame from `mac` came from `there`. `limit` bounds the addresses of the port; `guard` refuses
-    /// to move an address that moves too often.
+    /// Notes that a frame from `mac` came from `there`. `limit` bounds the addresses of the port.
+    /// With `guard`, an address that moves too often stays where it is.
     pub fn learn(
         &self,
         filter: Filter,
@@ -208,7 +210,7 @@ impl Fdb {
         }
     }
 
-    /// Adds or moves an entry, under the lock: what was found without it may have changed.
+    /// Adds or moves an entry under the lock. What was found without the lock may have changed.
     #[cold]
     fn learn_slowly(
         &self,
@@ -238,13 +240,13 @@ impl Fdb {
         }
     }
 
-    /// Writes an entry where its key is, or where there is room.
+    /// Writes an entry over the one with its key, or where there is room.
     fn put(&self, writer: &mut Ledger, key: u64, station: Station, now: Nanos) -> Learned {
         if let Some((bucket, way, earlier)) = self.entries.find(key) {
             writer.count(earlier, -1);
             writer.count(station, 1);
             bucket.write(way, key, station, now.seconds() as u16);
-            // Whoever saw the address last must learn it again if it comes back.
+            // Senders that saw the address last must learn it again if it comes back.
             self.generation.fetch_add(1, Ordering::Release);
             return Learned::Known;
         }
@@ -258,8 +260,9 @@ impl Fdb {
         Learned::Known
     }
 
-    /// Removes a learned entry of the user who has most, if that has more than the one of `station`'s port;
-    /// false if none was found. What is looked through is bounded; the next call goes on from there.
+    /// Evicts a learned entry of the user who has the most, if that is more than the user of
+    /// `station`'s port has. Returns false if it found none. It searches a bounded number of
+    /// buckets; the next call continues there.
     fn evict(&self, writer: &mut Ledger, station: Station) -> bool {
         let Some(heaviest) = writer.heavier_than(station) else { return false };
         for _ in 0..SWEEP.min(self.entries.mask + 1) {
@@ -283,21 +286,21 @@ impl Fdb {
         bucket.clear(way);
     }
 
-    /// Bounds the entries of an origin.
+    /// Limits the number of entries of an origin.
     pub fn set_capacity(&self, origin: Origin, entries: u32) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.set_capacity(origin, entries);
     }
 
-    /// Says for which user a port works, and how many addresses that may learn over all of its ports: `None` for the
-    /// table's share, half of it.
+    /// Sets the user of a port, and how many addresses that user may learn over all ports. `None`
+    /// means the default share, half of the table.
     pub fn set_user(&self, port: u16, user: u32, quota: Option<u32>) {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.set_user(port, user, quota.unwrap_or(self.limit / 2));
     }
 
-    /// A free way for `key`: in its first bucket, else in its second, else where an entry can move to its other
-    /// one.
+    /// Finds a free way for `key`: in its first bucket, else in its second, else by moving an entry
+    /// to that entry's other bucket.
     fn make_room(&self, key: u64) -> Option<(&Bucket, usize)> {
         let hash = self.entries.hash(key);
         let buckets = [self.entries.first(Place::of(hash)), self.entries.second(hash)];
@@ -307,8 +310,8 @@ impl Fdb {
         free.or_else(|| buckets.into_iter().flat_map(ways).find(movable))
     }
 
-    /// Moves an entry to its other bucket; false if that is full. Whoever looks for it meanwhile may
-    /// miss it, and floods until it looks again.
+    /// Moves an entry to its other bucket; false if that is full. A concurrent lookup may miss it;
+    /// then the frame is flooded.
     fn move_away(&self, bucket: &Bucket, way: usize) -> bool {
         let (key, station, seen) = bucket.entry(way);
         let hash = self.entries.hash(key);
@@ -320,14 +323,14 @@ impl Fdb {
         true
     }
 
-    /// Adds an entry that stays until it is removed, or makes one of a learned one; false if there is
-    /// no room, or if no port can be at `mac`: a group address, or zero.
+    /// Adds a static entry, which stays until it is removed, or makes a learned one static. Returns
+    /// false if there is no room, or if `mac` is a group address or zero, which no port can have.
     pub fn add_static(&self, filter: Filter, mac: Mac, port: u16, now: Nanos) -> bool {
         self.enter(filter, mac, Station::at(port, Origin::Static), now) == Learned::Known
     }
 
-    /// Adds an entry that no frame made, or replaces one of the same or of less precedence.
-    /// [`Learned::Refused`] if no station can be at `mac`: a group address, or zero.
+    /// Adds an entry that no frame made, or replaces one of the same or lower precedence. Returns
+    /// [`Learned::Refused`] if `mac` is a group address or zero, which no station can have.
     pub fn enter(&self, filter: Filter, mac: Mac, station: Station, now: Nanos) -> Learned {
         if mac.is_group() || mac.word() == 0 {
             return Learned::Refused;
@@ -351,7 +354,7 @@ impl Fdb {
         true
     }
 
-    /// Forgets learned addresses: all, or those at `port`, or those of `filter`. Others stay.
+    /// Forgets learned addresses: all, or those at `port`, or those of `filter`. Static ones stay.
     pub fn flush(&self, port: Option<u16>, filter: Option<Filter>) -> u32 {
         self.remove_where(|key, known, _| {
             known.origin().is_dynamic()
@@ -360,14 +363,14 @@ impl Fdb {
         })
     }
 
-    /// Forgets everything at `port`, static entries too: the port is gone.
+    /// Forgets everything at `port`, static entries too, because the port is gone.
     pub fn detach(&self, port: u16) -> u32 {
         self.remove_where(|_, known, _| known.port() == port)
     }
 
-    /// Forgets learned addresses that were not seen for `seconds` (at most 32,766; 0: none). To be
-    /// called often: ages wrap after 65,536 seconds, and the later half of them is taken for the
-    /// future, in which an address lies that was seen after `now` was read.
+    /// Forgets learned addresses that were not seen for `seconds` (at most 32,766; 0: none). Call
+    /// it often: ages wrap after 65,536 seconds. Ages in the upper half count as the future,
+    /// because an address may have been seen after `now` was read.
     pub fn age(&self, seconds: u32, now: Nanos) -> u32 {
         let now = now.seconds() as u16;
         let limit = seconds.min(32_766) as i16;
@@ -409,8 +412,8 @@ impl Fdb {
         self.len() == 0
     }
 
-    /// The entries of the table at byte `at` of a mapping, in no order, for somebody who only looks.
-    /// May miss or repeat one that moves meanwhile. `None` if no such table fits there.
+    /// Reads the entries of the table at byte `at` of a mapping, in no order, for an observer. May
+    /// miss or repeat an entry that moves meanwhile. `None` if no such table fits there.
     #[must_use]
     pub fn read(
         mapping: &Arc<Mapping>,

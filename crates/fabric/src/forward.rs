@@ -1,4 +1,4 @@
-//! The way of a batch through the switch, in two passes.
+//! How a batch goes through the switch, in two passes.
 //!
 //! ```text
 //!   pass 1, per frame:        copy the head; policy; learn the source; look the destination up
@@ -6,9 +6,9 @@
 //!   settle:                   one fence; then every egress that got frames looks whether to wake
 //! ```
 //!
-//! A frame's destination is one word: a receive queue, or flood, or a reason to drop it. Frames to
-//! several receivers (flooded, mirrored) are lossy; a unicast frame that a lossless receiver refuses
-//! stays with its sender as *stalled* and is tried again.
+//! A frame's destination is one word: a receive queue, or flood, or a reason to drop it. Delivery
+//! of frames to several receivers (flooded, mirrored) is lossy. A unicast frame that a lossless
+//! receiver refuses stays with its sender as *stalled* and is retried.
 
 use port::{Batch, DropReason, Egress, FrameIdx, MapGuard, Nanos, Scratch, Sole, histogram_bucket};
 
@@ -30,7 +30,7 @@ type Destination = u32;
 const DROP: Destination = 0xffff_0000;
 const FLOOD: Destination = 0xffff_ff00;
 
-/// Places of the variants of a frame in [`Forwarder::variants`].
+/// Indices of a frame's variants in [`Forwarder::variants`].
 const TAGGED: usize = 0;
 const UNTAGGED: usize = 1;
 
@@ -38,7 +38,7 @@ const fn drop_for(reason: DropReason) -> Destination {
     DROP | reason as u32
 }
 
-/// The frames of a batch in order, for batches that all go one way.
+/// The frames of a batch in order, for batches with a single destination.
 const fn identity() -> [FrameIdx; 1024] {
     let mut list = [0; 1024];
     let mut i = 0;
@@ -50,13 +50,13 @@ const fn identity() -> [FrameIdx; 1024] {
 }
 static ALL: [FrameIdx; 1024] = identity();
 
-/// The VLAN tag that a frame came with.
+/// The VLAN tag of a frame as it came in.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tag {
-    /// What it says (TCI: priority and VLAN id), if there is one.
+    /// The tag's content (TCI: priority and VLAN id), if there is a tag.
     tci: Option<u16>,
-    /// What follows it, or the addresses if there is none, is a tag as well: without the first one the frame
-    /// would be in the VLAN of the second.
+    /// True if another tag follows, or the addresses if there is none. Without the first tag, the
+    /// frame would be in the second's VLAN.
     hides_another: bool,
 }
 
@@ -64,43 +64,45 @@ struct Tag {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "completed frames must be given back"]
 pub struct Turn {
-    /// Frames, oldest first, that are finished and can be given back to the sender.
+    /// Frames, oldest first, that are finished and can be returned to the sender.
     pub completed: usize,
-    /// Copies that were begun: what the sender's turn cost the others.
+    /// Copies that were begun: the cost of the sender's turn for others.
     pub deliveries: usize,
-    /// Frames that were dropped because the sender's port is not there, for the caller to count.
+    /// Frames dropped because the sender's port is gone, for the caller to count.
     pub detached: usize,
 }
 
-/// A worker's tools for forwarding, allocated once.
+/// The state with which a worker forwards, allocated once.
 #[derive(Debug, Default)]
 pub struct Forwarder {
     destinations: Vec<Destination>,
     filters: Vec<Filter>,
-    /// VLAN tags as frames came in, for ports that look at them.
+    /// VLAN tags of frames as they came in, for VLAN-aware ports.
     tags: Vec<Tag>,
-    /// Variants already made of a frame: tagged, untagged.
+    /// Variants made of a frame so far: tagged, untagged.
     variants: Vec<[Option<FrameIdx>; 2]>,
-    /// The gathered frame that a variant was made of.
+    /// The gathered frame from which a variant was made.
     origins: Vec<FrameIdx>,
     /// The frames of this batch for each queue; empty between batches.
     chains: Vec<Chain>,
-    /// The frame that follows each in its chain, and a place for the frame that follows none.
+    /// The next frame in the chain of each frame. The last place serves frames without a
+    /// predecessor.
     next: Vec<FrameIdx>,
-    /// Queues with frames in this batch, until the next is sorted; none if it goes one way.
+    /// Queues with frames in this batch, until the next is sorted; none if all frames have one
+    /// destination.
     queues: Vec<QueueIdx>,
-    /// Those among some of them with several frames, or not as simple as most.
+    /// Those of the queues that have several frames, or need more than the simple path.
     others: Vec<QueueIdx>,
     floods: Vec<FrameIdx>,
     reached: Vec<bool>,
     list: Vec<FrameIdx>,
     touched: Touched,
-    /// Frames that are tried again; empty between calls.
+    /// Frames to retry; empty between calls.
     waiting: Vec<Stalled>,
 }
 
 impl Forwarder {
-    /// Tools for batches of up to `batch` frames.
+    /// Allocates the state for batches of up to `batch` frames.
     #[must_use]
     pub fn new(batch: usize) -> Self {
         let mut new = Self::default();
@@ -108,19 +110,19 @@ impl Forwarder {
         new
     }
 
-    /// With the token of a switch's only worker, it delivers without locks where it can.
+    /// With the token of a switch's only worker, delivers without locks where possible.
     #[must_use]
     pub fn with_sole(mut self, sole: Option<Sole>) -> Self {
         self.touched.sole = sole;
         self
     }
 
-    /// Gives the token back, for the forwarder that takes this one's place.
+    /// Returns the token, for the forwarder that replaces this one.
     pub fn take_sole(&mut self) -> Option<Sole> {
         self.touched.sole.take()
     }
 
-    /// Makes room, so that the path itself allocates nothing.
+    /// Makes room, so that the data path itself allocates nothing.
     fn reserve(&mut self, batch: usize, queues: usize) {
         self.destinations.resize(batch, 0);
         self.filters.resize(batch, 0);
@@ -138,8 +140,8 @@ impl Forwarder {
         }
     }
 
-    /// Forwards the frames that `from` has gathered into `scratch`. Call
-    /// [`settle`](Self::settle) afterwards.
+    /// Forwards the frames gathered from `from` into `scratch`. Call [`settle`](Self::settle)
+    /// afterwards.
     pub fn forward<E: Egress>(
         &mut self,
         ports: &Ports<E>,
@@ -199,9 +201,10 @@ impl Forwarder {
         way.finish()
     }
 
-    /// Tries the stalled frames of `from` again, which are still in `scratch`. A sender waits while its receiver frees any
-    /// slot within the stall time; then the receiver is stalled, its frames are dropped and counted, and others' at once,
-    /// until it has room again (what a PFC watchdog does; IEEE 802.1Q, 36).
+    /// Retries the stalled frames of `from`, which are still in `scratch`. A sender waits as long
+    /// as its receiver frees a slot within the stall time. After that, the receiver counts as
+    /// stalled. Its frames are dropped and counted until it has room again, as by a PFC watchdog
+    /// (IEEE 802.1Q, 36).
     pub fn retry<E: Egress>(
         &mut self,
         ports: &Ports<E>,
@@ -246,7 +249,7 @@ impl Forwarder {
     }
 
     /// Asks every egress that got frames since the last call whether its owner must be woken, after
-    /// one fence for all of them; `effect` gets the port's number and the queue's at it.
+    /// one fence for all of them. `effect` gets the number of the port and of its queue.
     pub fn settle<E: Egress>(
         &mut self,
         ports: &Ports<E>,
@@ -263,7 +266,7 @@ impl Forwarder {
         }
     }
 
-    /// Instead of [`settle`](Self::settle), where no owner ever sleeps.
+    /// Replaces [`settle`](Self::settle) where no owner ever sleeps.
     pub fn skip_settling(&mut self) {
         self.touched.queues.clear();
     }
@@ -274,23 +277,23 @@ impl Forwarder {
 pub struct StallTime {
     /// Nanoseconds.
     pub ns: u64,
-    /// Any slot that the receiver frees starts the time again.
+    /// True if each slot that the receiver frees restarts the time.
     pub renewed: bool,
 }
 
-/// What deliveries need, and leave behind.
+/// State that deliveries need, and that they leave for later.
 #[derive(Debug, Default)]
 struct Touched {
-    /// No other forwarder delivers to the same ports.
+    /// Set if no other forwarder delivers to the same ports.
     sole: Option<Sole>,
     /// Queues to settle.
     queues: Vec<QueueIdx>,
-    /// For receivers that do not take offload requests; made when there is the first.
+    /// For receivers that do not accept offload requests; made when the first appears.
     finisher: Option<Box<Finisher>>,
     recording: Recording,
 }
 
-/// One batch on its way: what both passes look at.
+/// A batch on its way: the state that both passes read.
 struct Way<'a, E> {
     ports: &'a Ports<E>,
     port: &'a PortEntry,
@@ -298,12 +301,13 @@ struct Way<'a, E> {
     map: &'a MapGuard<'a>,
     now: Nanos,
     deliveries: usize,
-    /// The host behind the port that sent the present frame, if the port is a tunnel.
+    /// The host behind the port that sent the current frame, if the port is a tunnel.
     via: u16,
 }
 
 impl<E: Egress> Way<'_, E> {
-    /// Drops the frames for receivers that have freed nothing for the stall time, and marks those; returns how many frames.
+    /// Drops the frames for receivers that freed nothing during the stall time, and marks those
+    /// receivers. Returns how many frames it dropped.
     fn give_up_waiting(&mut self, stall: StallTime, batch: &Batch<'_>, touched: &Touched) -> usize {
         let Self { ports, from, now, .. } = self;
         let Sender { stalled, waits, gathered_at, .. } = &mut **from;
@@ -328,7 +332,7 @@ impl<E: Egress> Way<'_, E> {
                 wait.since = *now;
             }
             wait.frames = frames;
-            // One at a time: a second one has its turn at the next look.
+            // One receiver at a time: the next call handles a second one.
             if dead.is_none() && *now - wait.since >= stall.ns {
                 received.into_iter().for_each(|received| received.counters.stall());
                 dead = Some((port, queue));
@@ -349,7 +353,7 @@ impl<E: Egress> Way<'_, E> {
         before - stalled.len()
     }
 
-    /// How far the sender's frames are finished.
+    /// How many of the sender's frames are finished.
     fn finish(self) -> Turn {
         let until = self.from.stalled.iter().map(|s| usize::from(s.frame)).min();
         let until = until.unwrap_or(self.from.gathered);

@@ -1,6 +1,6 @@
 //! The learning switch: table, policies, two-pass batched forwarding, statistics.
 //!
-//! Pure: no thread, no file descriptor, no clock. Time comes in as [`port::Nanos`].
+//! The crate has no threads, file descriptors or clock. Time comes in as [`port::Nanos`].
 #![allow(unsafe_code, reason = "the table is marked Shareable here")]
 #![cfg_attr(not(test), warn(clippy::unwrap_used, clippy::expect_used, clippy::panic))]
 

@@ -1,5 +1,5 @@
-//! The ports of a switch as the forwarding path sees them: an immutable table, built anew for every
-//! change and swapped in whole.
+//! The ports of a switch as the forwarding path sees them: an immutable table. Every change builds
+//! a new table and swaps it in.
 
 use std::sync::{Arc, Mutex};
 
@@ -12,12 +12,12 @@ use crate::{Filter, Rules, VlanMode};
 /// A receive queue's place in [`Ports`].
 pub(crate) type QueueIdx = u32;
 
-/// What somebody plugs into a switch. The control side keeps these and builds [`Ports`] from them.
+/// A port to attach to a switch. The control side keeps these and builds [`Ports`] from them.
 #[derive(Clone)]
 pub struct PortSpec<E = Arc<dyn Egress>> {
     /// Its number.
     pub id: u16,
-    /// Tells this port from an earlier one with the same number.
+    /// Distinguishes this port from earlier ones with the same number.
     pub instance: u32,
     /// Its name, to which mirrors refer.
     pub name: String,
@@ -27,15 +27,15 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     pub send_queues: u16,
     /// Where its counters are.
     pub counters: Shared<IngressCounters>,
-    /// Its receive queues; none for a port that is not attached to anything.
+    /// Its receive queues; none for a port that is not attached.
     pub egresses: Vec<E>,
-    /// The same behind the port's link; none if nothing happens there.
+    /// The same queues behind the port's link; empty if the link does nothing.
     pub linked: Vec<E>,
-    /// What is counted at each of them, for a port that may be lossless.
+    /// The counters of each queue, for a port that may be lossless.
     pub received: Vec<Shared<EgressCounters>>,
-    /// Set for a monitor, which is no member of the switch.
+    /// Set for a monitor, which is not a member of the switch.
     pub monitor: Option<Monitor>,
-    /// Other hosts are behind it, each by its own [`via`](crate::Station::via).
+    /// True if other hosts are behind it, each with its own [`via`](crate::Station::via).
     pub tunnel: bool,
 }
 
@@ -64,33 +64,33 @@ pub(crate) struct Queue<E> {
     /// Its number at its port.
     pub number: u16,
     pub limits: Limits,
-    /// Queues that get copies of what this one receives.
+    /// Queues that get copies of the frames to this one.
     pub mirrors: Vec<QueueIdx>,
 }
 
-/// Ports that talk to no other of them.
+/// The group of protected ports, which do not talk to each other.
 const PROTECTED: u8 = 1;
-/// Tunnels: what came from one host's peers goes to none of them again, as they have it already.
+/// The group of tunnels. A frame from one never goes to another, because its peers already have it.
 const TUNNEL: u8 = 2;
 
-/// What is asked of a port that a frame goes to.
+/// The properties of a port that matter for a frame to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reach {
     pub first_queue: QueueIdx,
-    /// None if it is not there or not attached.
+    /// Number of queues; 0 if the port does not exist or is not attached.
     pub queues: u32,
-    /// The groups that it is in: [`PROTECTED`], [`TUNNEL`]. Two ports of a group do not talk to each other.
+    /// Its groups: [`PROTECTED`], [`TUNNEL`]. Two ports of a group do not talk to each other.
     pub apart: u8,
     /// It knows of VLANs.
     pub aware: bool,
-    /// One queue, in no group, knows nothing of VLANs: ports that know nothing of them either may send to it.
+    /// True for one queue, no group, and no VLANs: other ports without VLANs may send to it.
     pub simple: bool,
 }
 
-/// How to reach a port that is not there.
+/// The reach of a port that does not exist.
 static NOWHERE: Reach = Reach { first_queue: 0, queues: 0, apart: 0, aware: false, simple: false };
 
-/// A port, its rules ready for use.
+/// A port, with its rules prepared for use.
 pub(crate) struct PortEntry {
     pub id: u16,
     pub instance: u32,
@@ -99,9 +99,9 @@ pub(crate) struct PortEntry {
     pub send_queues: u16,
     pub manner: Manner,
     pub vlan: Vlan,
-    /// The only source addresses it may use, if it is locked to some.
+    /// The only allowed source addresses, if it is locked to some.
     pub allowed: Option<Vec<u64>>,
-    /// What it says of itself is judged, too.
+    /// True to check the addresses in its messages, too.
     pub guard: bool,
     pub mac_limit: u32,
     pub flap_guard: bool,
@@ -109,30 +109,31 @@ pub(crate) struct PortEntry {
     pub max_frame: usize,
     /// Its receive queues' counters.
     pub received: Vec<Received>,
-    /// Queues that get copies of what this port sends.
+    /// Queues that get copies of the frames from this port.
     pub mirrors: Vec<QueueIdx>,
 }
 
-/// What is counted at a receive queue.
+/// The counters of a receive queue.
 pub(crate) struct Received {
     pub counters: Shared<EgressCounters>,
-    /// Held while a frame is delivered whose fate is recorded, so that the counters tell of it alone.
+    /// Held while a frame whose fate is recorded is delivered, so that the counters show that frame
+    /// alone.
     pub alone: Mutex<()>,
 }
 
-/// How the frames of a port are looked at.
+/// How to inspect the frames of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// They need no look at tags and no source check.
+    /// Frames need no check of tags or source.
     Plain,
     /// They do.
     Policed,
-    /// They do, and each comes from a host of its own.
+    /// Frames need both checks, and each comes from its own host.
     Tunnel,
 }
 
 impl PortEntry {
-    /// True if frames need no look at tags and no source check.
+    /// True if frames need no check of tags or source.
     #[inline(always)]
     pub fn is_plain(&self) -> bool {
         self.manner == Manner::Plain
@@ -206,13 +207,14 @@ impl Vlan {
     }
 
     /// The filter of a frame that came in with this tag (its VLAN id, if it has one), or `None` if
-    /// it may not.
+    /// the frame is not allowed.
     pub fn classify(&self, tag: Option<u16>) -> Option<Filter> {
         // A tag with id 0 carries a priority only (802.1Q, 9.6).
         let tag = tag.filter(|id| *id != 0);
         match self {
             Self::Unaware => Some(0),
-            // Its own number, too: what is behind such a tag would come to lie in front (802.1Q, 6.9.1).
+            // Tags with its own number are refused, too: a nested tag would become the outer one
+            // (802.1Q, 6.9.1).
             Self::Access(id) => tag.is_none().then_some(*id),
             Self::Trunk { native, .. } => {
                 tag.or(*native).filter(|id| *id < 4095 && self.allows(*id))
@@ -224,10 +226,10 @@ impl Vlan {
 /// All ports of a switch.
 pub struct Ports<E = Arc<dyn Egress>> {
     slots: Vec<Option<PortEntry>>,
-    /// Of every port, side by side: traffic to many ports looks at nothing else of them.
+    /// Of every port, side by side. Traffic to many ports reads nothing else of them.
     reach: Vec<Reach>,
     queues: Vec<Queue<E>>,
-    /// Members that know nothing of VLANs, and those that do.
+    /// Members that are not VLAN-aware, and those that are.
     unaware: Vec<u16>,
     aware: Vec<u16>,
 }
@@ -324,7 +326,8 @@ impl<E: Egress + Clone> Ports<E> {
         });
     }
 
-    /// Resolves who gets copies of what: monitors watch by number, mirrors go to a name.
+    /// Resolves which queues get which copies: monitors watch a port by number, mirrors name their
+    /// target.
     fn connect_mirrors<'a>(&mut self, specs: impl Iterator<Item = &'a PortSpec<E>> + Clone)
     where
         E: 'a,
@@ -378,7 +381,7 @@ impl<E: Egress> Ports<E> {
         &self.queues[queue as usize]
     }
 
-    /// Fetches what deliveries to these queues will touch.
+    /// Prefetches what deliveries to these queues will touch.
     #[inline(always)]
     pub(crate) fn prefetch(&self, queues: impl Iterator<Item = QueueIdx> + Clone) {
         for queue in queues.clone() {

@@ -1,12 +1,13 @@
-//! Records of frames for an observer in another process: samples of what comes in, and frames that were dropped.
+//! Records of frames for an observer in another process: samples of incoming frames, and dropped
+//! frames.
 //!
 //! ```text
-//!   worker:    claim a place, copy the frame's head and what became of it      (no call, no lock)
-//!   observer:  read the places that are new, twice, and keep what did not change meanwhile
+//!   worker:    claim a slot, copy the frame's head and fate                    (no system call, no lock)
+//!   observer:  read the new slots twice, and keep those that did not change meanwhile
 //! ```
 //!
-//! The observer asks for records by one word, so a switch that is not observed pays for one load a batch. A ring that is
-//! not read in time loses its oldest records; the observer counts them.
+//! The observer asks for records through one word, so an unobserved switch pays for one load a
+//! batch. A ring that is not read in time loses its oldest records; the observer counts them.
 
 use std::sync::atomic::{Ordering, fence};
 
@@ -16,15 +17,15 @@ use shmem::{Shareable, Shared};
 
 /// Records that a ring keeps.
 pub const RECORDS: usize = 1024;
-/// Words of a record: when, who, how long, head.
+/// Words of a record: time, port and fate, length, head.
 const WORDS: usize = 3 + HEAD / 8;
 
-/// What workers record, and for whom.
+/// What workers record, and until when.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Recorder {
-    /// The low half: one in so many frames is sampled, 0 for none. The high half: dropped frames are recorded until this
-    /// second of the monotonic clock.
+    /// The low half: one frame in this many is sampled; 0 for none. The high half: dropped frames
+    /// are recorded until this second of the monotonic clock.
     ///
     /// # Protocol: `Recorder.wanted`
     /// - Writer: supervisor
@@ -53,12 +54,13 @@ struct Ring {
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Slot {
-    /// Twice the number of the record that is here, and two; one less while it is written; 0 before any.
+    /// Twice the record's number, plus two; one less while the record is written; 0 before any.
     ///
     /// # Protocol: `record::Slot.sequence`
     /// - Writer: the worker that made it odd by compare-and-exchange
     /// - Reader: observers
-    /// - Ordering: release after the words, acquire before them, with a fence before the second look
+    /// - Ordering: release after the words, acquire before them, with a fence before the second
+    ///   read
     /// - Partner: `Slot.words`
     /// - Without it: a record is half of one frame, half of another
     /// - Shown by: `record` tests
@@ -66,18 +68,18 @@ struct Slot {
     words: [AtomicU64; WORDS],
 }
 
-/// What became of a recorded frame.
+/// What happened to a recorded frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
     /// It goes to this port.
     To(u16),
     /// It goes to all ports of its VLAN.
     Flooded,
-    /// It was dropped: before it reached a receiver, or by the one that is named.
+    /// It was dropped: by the named receiver, or before it reached one.
     Dropped(DropReason, Option<u16>),
 }
 
-/// A frame as it was recorded.
+/// A recorded frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// When: the monotonic clock's time of the turn.
@@ -88,7 +90,7 @@ pub struct Record {
     pub fate: Fate,
     /// Bytes of the whole frame.
     pub len: u32,
-    /// Its first bytes, as many as there are in `head_len`.
+    /// Its first bytes; `head_len` says how many.
     head: [u8; HEAD],
     head_len: u8,
 }
@@ -130,7 +132,7 @@ impl Record {
         words
     }
 
-    /// What these words say; they may be anything.
+    /// Decodes these words, which may hold anything.
     fn of(words: &[u64; WORDS]) -> Option<Self> {
         let to = (words[1] >> 16) as u16;
         let reason = || DropReason::ALL.get((words[1] >> 32) as usize & 0xff).copied();
@@ -152,7 +154,7 @@ impl Record {
 }
 
 impl Ring {
-    /// Keeps a record, unless another thread is at its place.
+    /// Stores a record, unless another thread is writing to its slot.
     fn push(&self, record: &Record) {
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
         let slot = &self.slots[number as usize % RECORDS];
@@ -174,13 +176,13 @@ impl Ring {
         slot.sequence.store(mine.wrapping_add(1), Ordering::Release);
     }
 
-    /// True if record `number` was begun and is not there yet.
+    /// True if record `number` was begun but is not complete.
     fn is_unfinished(&self, number: u64) -> bool {
         let sequence = self.slots[number as usize % RECORDS].sequence.load(Ordering::Acquire);
         sequence < number.wrapping_mul(2).wrapping_add(2)
     }
 
-    /// Record `number`, if it is whole and still there.
+    /// Record `number`, if it is complete and still there.
     fn get(&self, number: u64) -> Option<Record> {
         let slot = &self.slots[number as usize % RECORDS];
         let whole = number.wrapping_mul(2).wrapping_add(2);
@@ -193,9 +195,9 @@ impl Ring {
         same.then(|| Record::of(&words)).flatten()
     }
 
-    /// Forgets all records, and who was at work at one. Nobody else may be.
+    /// Forgets all records, unfinished ones too. No other thread may use them.
     fn clear(&self) {
-        // Memory that was never used is not touched.
+        // Memory that was never used stays untouched.
         if self.begun.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -214,19 +216,19 @@ pub enum Recorded {
 }
 
 impl Recorder {
-    /// Has one in `rate` frames sampled from now on; 0 for none.
+    /// Samples one frame in `rate` from now on; 0 for none.
     pub fn set_rate(&self, rate: u32) {
         let with = |wanted: u64| Some(wanted >> 32 << 32 | u64::from(rate));
-        // Fails only where the closure gives up.
+        // Fails only if the closure returns `None`.
         let _ = self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
     }
 
-    /// Has dropped frames recorded for `seconds` from `now` on.
+    /// Records dropped frames for `seconds`, starting at `now`.
     pub fn record_drops(&self, now: Nanos, seconds: u32) {
         let until = u64::from(now.seconds() as u32).saturating_add(seconds.into());
         let until = until.min(u32::MAX.into()) << 32;
         let with = |wanted: u64| Some(wanted & 0xffff_ffff | until.max(wanted >> 32 << 32));
-        // Fails only where the closure gives up.
+        // Fails only if the closure returns `None`.
         let _ = self.wanted.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
     }
 
@@ -237,13 +239,13 @@ impl Recorder {
         self.wanted.load(Ordering::Relaxed) != 0
     }
 
-    /// One in so many frames is sampled; 0 for none.
+    /// The sampling rate: one frame in this many; 0 for none.
     #[must_use]
     pub fn rate(&self) -> u32 {
         self.wanted.load(Ordering::Relaxed) as u32
     }
 
-    /// True if frames that are dropped `now` are to be recorded.
+    /// True if frames dropped at `now` must be recorded.
     #[must_use]
     pub fn wants_drops(&self, now: Nanos) -> bool {
         let until = self.wanted.load(Ordering::Relaxed) >> 32;
@@ -263,7 +265,7 @@ impl Recorder {
         self.ring(which).push(record);
     }
 
-    /// Forgets all records: for a data process before its workers start.
+    /// Forgets all records. A data process calls it before its workers start.
     pub fn clear(&self) {
         self.samples.clear();
         self.drops.clear();
@@ -277,21 +279,21 @@ pub struct Observer {
     which: Recorded,
     /// The next record.
     next: u64,
-    /// A record that was not finished at the last look; one that is not by the next is given up.
+    /// A record that was unfinished at the last read. It is given up if it still is at the next.
     unfinished: Option<u64>,
-    /// Records that were gone before they were read.
+    /// Records that were overwritten before they were read.
     pub missed: u64,
 }
 
 impl Observer {
-    /// An observer of what is recorded from now on.
+    /// An observer of records from now on.
     #[must_use]
     pub fn new(recorder: Shared<Recorder>, which: Recorded) -> Self {
         let next = recorder.ring(which).begun.load(Ordering::Relaxed);
         Self { recorder, which, next, unfinished: None, missed: 0 }
     }
 
-    /// An observer that goes on where one was that said this of its [place](Self::place).
+    /// An observer that resumes at another one's [place](Self::place).
     #[must_use]
     pub fn resume(recorder: Shared<Recorder>, which: Recorded, place: u64) -> Self {
         let next = place >> 1;
@@ -299,17 +301,17 @@ impl Observer {
         Self { recorder, which, next, unfinished, missed: 0 }
     }
 
-    /// Where it is, for one that goes on later.
+    /// Its position, to [resume](Self::resume) later.
     #[must_use]
     pub fn place(&self) -> u64 {
         self.next << 1 | u64::from(self.unfinished == Some(self.next))
     }
 
-    /// Hands every new record to `to`, at most [`RECORDS`] of them.
+    /// Passes every new record to `to`, at most [`RECORDS`] of them.
     pub fn read(&mut self, mut to: impl FnMut(Record)) {
         let ring = self.recorder.ring(self.which);
         let begun = ring.begun.load(Ordering::Acquire);
-        // After a restart numbers begin again; anything may be there if the data process lies.
+        // After a restart, numbers start over. A compromised data process may write anything here.
         let new = begun.checked_sub(self.next).unwrap_or_else(|| {
             self.next = 0;
             begun

@@ -1,4 +1,4 @@
-//! What the switch goes by at a port: data that the control side edits and the forwarding path reads.
+//! The rules of a port: the control side edits them, and the forwarding path reads them.
 
 use frame::{Mac, VlanId};
 use serde::{Deserialize, Serialize};
@@ -7,21 +7,21 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum VlanMode {
-    /// Knows nothing of VLANs: tags are payload. Talks to other such ports only.
+    /// Not VLAN-aware: tags are payload. Talks only to other such ports.
     #[default]
     Unaware,
-    /// Member of one VLAN; its frames carry no tag, or one with a priority only.
+    /// Member of one VLAN; its frames have no tag, or only a priority tag.
     Access(VlanId),
-    /// Member of several VLANs; its frames carry tags, but for those of the native VLAN.
+    /// Member of several VLANs; its frames are tagged, except for those of the native VLAN.
     Trunk {
         /// The VLANs it is a member of; empty for all.
         allowed: Vec<VlanId>,
-        /// The VLAN of frames without a tag; without one they are dropped.
+        /// The VLAN of untagged frames; `None` drops them.
         native: Option<VlanId>,
     },
 }
 
-/// What the switch goes by at a port. The default is an ordinary lossy port with the flood limit and the MAC-flap
+/// The rules of a port. The default is an ordinary lossy port with the flood limit and the MAC-flap
 /// guard on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
@@ -29,39 +29,39 @@ pub struct Rules {
     pub protected: bool,
     /// VLAN membership.
     pub vlan: VlanMode,
-    /// Addresses that are always at this port and never learned elsewhere: in its VLAN, or in all of
-    /// its `allowed` ones; on a trunk to all VLANs in the native one only.
+    /// Addresses that are always at this port and never learned elsewhere. They hold in the port's
+    /// VLAN, or in all of its `allowed` ones; on a trunk to all VLANs, only in the native one.
     pub macs: Vec<Mac>,
-    /// Port security: only `macs` (or, if there are none, the first address seen) may be source
-    /// addresses.
+    /// Port security: only `macs` may be source addresses or, if there are none, only the first
+    /// address seen.
     pub locked: bool,
-    /// Anti-spoofing: only `macs`, of which there is one at least, may be source addresses and senders of ARP,
-    /// RARP and neighbour discovery; DHCP servers and routers are not heard. What could hide such a message
-    /// is dropped.
+    /// Anti-spoofing: only `macs`, at least one, may be source addresses and senders of ARP, RARP
+    /// and neighbour discovery. Messages of DHCP servers and routers are dropped, and so are frames
+    /// that could hide such a message.
     pub guard: bool,
-    /// Most addresses that are learned at this port.
+    /// Most addresses that the port may learn.
     pub mac_limit: u32,
-    /// Most flooded frames a second (unknown, multicast, broadcast); `None` for no limit.
+    /// Most flooded frames per second (unknown, multicast, broadcast); `None` for no limit.
     pub flood_limit: Option<u32>,
     /// Refuse to learn addresses that move too often.
     pub flap_guard: bool,
     /// Largest payload of a frame, without Ethernet header and tag, in bytes.
     pub mtu: u16,
-    /// A sender to this port waits while any slot was freed within the stall time. Then the port is stalled, visibly, and
-    /// drops at once, counted as such (`stall_timeout`), until there is room.
+    /// Senders to this port wait, as long as it frees a slot within the stall time. After that, the
+    /// port is shown as stalled. It drops frames at once (`stall_timeout`) until there is room.
     pub lossless: bool,
-    /// Copies of what this port sends go to the port of this name too, as they came: also of what the
-    /// switch refuses, but for frames beyond the MTU.
+    /// The name of a port that gets copies of the frames from this port, as they came in. That
+    /// includes frames that the switch refuses, except those beyond the MTU.
     pub mirror_ingress: Option<String>,
-    /// Copies of what goes to this port go to the port of this name too: also of what is lost because
-    /// its queue is full, but for frames beyond the MTU.
+    /// The name of a port that gets copies of the frames to this port. That includes frames lost
+    /// because its queue is full, except those beyond the MTU.
     pub mirror_egress: Option<String>,
 }
 
 impl Rules {
-    /// Flooded frames a second by default.
+    /// The default limit on flooded frames per second.
     pub const FLOOD_LIMIT: u32 = 100_000;
-    /// Addresses learned at a port by default: half of a table of the default size.
+    /// The default limit on learned addresses: half of a table of the default size.
     pub const MAC_LIMIT: u32 = 4096;
     /// MTU by default, in bytes.
     pub const MTU: u16 = 1500;

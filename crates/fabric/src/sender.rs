@@ -1,17 +1,17 @@
-//! What the switch remembers about a port that sends, and about each of its send queues, between
-//! batches.
+//! What the switch remembers between batches about a sending port, and about each of its send
+//! queues.
 
 use port::{FrameIdx, Nanos};
 
 use crate::Fdb;
 
-/// The source seen last, before any was.
+/// The value of the last source before there is any.
 const NOBODY: u64 = u64::MAX;
 
-/// Receivers that a batch waits for at once, as a rule: more take memory.
+/// Usual number of receivers that a batch waits for at once. More of them need an allocation.
 const WAITS: usize = 16;
 
-/// A port's memory, for rules that hold over all its send queues: owned by the worker that serves it.
+/// State of a port that holds for all its send queues. The worker that serves the port owns it.
 #[derive(Debug, Default)]
 pub struct PortMemory {
     /// The one source of a locked port without configured addresses.
@@ -20,35 +20,35 @@ pub struct PortMemory {
 }
 
 impl PortMemory {
-    /// How many of `frames` flooded frames may pass at a limit of `rate` a second.
+    /// How many of `frames` flooded frames may pass, at a limit of `rate` per second.
     pub(crate) fn admit_floods(&mut self, frames: usize, rate: u32, now: Nanos) -> usize {
         self.flood.take(frames, rate, now)
     }
 }
 
-/// A send queue's memory: owned by the worker that serves it.
+/// State of a send queue. The worker that serves the queue owns it.
 #[derive(Debug)]
 pub struct Sender {
     /// The port's number.
     pub(crate) port: u16,
-    /// The send queue's number in it.
+    /// The send queue's number in its port.
     pub(crate) queue: u16,
-    /// The source seen last with its filter, so that a run of frames from one address is learned once.
+    /// The last source, with its filter, so that a run of frames from one address is learned once.
     pub(crate) last_source: u64,
     fdb_generation: u64,
     second: u64,
     pub(crate) stalled: Vec<Stalled>,
-    /// The receive queues for which they wait.
+    /// The receive queues that stalled frames wait for.
     pub(crate) waits: Vec<Wait>,
-    /// When the batch that is stalled was gathered.
+    /// When the stalled batch was gathered.
     pub(crate) gathered_at: Nanos,
-    /// Gathered frames of the batch that is stalled.
+    /// How many frames of the stalled batch were gathered.
     pub(crate) gathered: usize,
-    /// Frames of it that were completed.
+    /// How many of its frames were completed.
     pub(crate) completed: usize,
 }
 
-/// Who sends: a port, and which of its send queues.
+/// A sender: a port, and one of its send queues.
 #[derive(Debug)]
 pub struct Sending<'a> {
     /// The port's memory.
@@ -62,28 +62,28 @@ pub struct Sending<'a> {
 pub(crate) struct Stalled {
     /// The gathered frame.
     pub frame: FrameIdx,
-    /// What is to be delivered: the frame or a variant of it.
+    /// What to deliver: the frame or a variant of it.
     pub variant: FrameIdx,
     pub port: u16,
     pub instance: u32,
     pub queue: u16,
-    /// Segments of it that were delivered already.
+    /// How many of its segments are already delivered.
     pub segments: u16,
 }
 
-/// How a receive queue moves for which frames wait.
+/// The progress of a receive queue for which frames wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wait {
     pub port: u16,
     pub queue: u16,
-    /// Frames that it had got when it was looked at last.
+    /// How many frames it had received at the last check.
     pub frames: u64,
-    /// Since when it has got no more.
+    /// Since when that number has not changed.
     pub since: Nanos,
 }
 
 impl Sender {
-    /// The memory of send queue `queue` of port `port`.
+    /// The state of send queue `queue` of port `port`.
     #[must_use]
     pub fn new(port: u16, queue: u16) -> Self {
         Self {
@@ -100,27 +100,27 @@ impl Sender {
         }
     }
 
-    /// True while frames of the last batch wait for a lossless receiver: keep its scratch, gather
-    /// nothing, and retry.
+    /// True while frames of the last batch wait for a lossless receiver. Then keep its scratch,
+    /// gather nothing, and retry.
     #[inline]
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         !self.stalled.is_empty()
     }
 
-    /// Gives up the stalled frames; returns how many, for the caller to count.
+    /// Drops the stalled frames. Returns how many, for the caller to count.
     pub fn abandon(&mut self) -> usize {
         self.waits.clear();
         self.stalled.drain(..).len()
     }
 
-    /// Forgets the source seen last: it may be elsewhere.
+    /// Forgets the last source: it may be elsewhere.
     pub(crate) fn forget_source(&mut self) {
         self.last_source = NOBODY;
     }
 
-    /// Forgets the source seen last when the table dropped entries, and once a second, so that the
-    /// table knows that the address is alive.
+    /// Forgets the last source when the table dropped entries, and once a second, so that the table
+    /// learns that the address is alive.
     #[inline]
     pub(crate) fn refresh(&mut self, fdb: &Fdb, now: Nanos) {
         let (generation, second) = (fdb.generation(), now.seconds());

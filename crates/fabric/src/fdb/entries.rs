@@ -1,4 +1,4 @@
-//! The entries of a forwarding table, as all look addresses up in them.
+//! The entries of a forwarding table, and lookups in them.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -15,19 +15,19 @@ const NO_WORD: u32 = u32::MAX;
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct Bucket {
-    /// Odd while a writer is at work.
+    /// Odd while a writer changes the bucket.
     ///
     /// # Protocol: `Bucket.sequence` (forwarding table)
     /// - Writer: the holder of the table's lock: odd, the entry, even
     /// - Reader: workers, which look up without it
     /// - Ordering: odd: relaxed store, fence release; even: store release / load acquire, the
     ///   entry, fence acquire, load relaxed
-    /// - Partner: `keys`, `words` of the bucket (relaxed); a writer that died is found by
-    ///   `Fdb::open`
-    /// - Without it: an address is found at the port of another that took its place
+    /// - Partner: `keys`, `words` of the bucket (relaxed); `Fdb::open` finds a writer that died
+    /// - Without it: a lookup finds an address at the port of another that took its place
     /// - Shown by: `fdb` test `a_read_beside_a_write_is_of_one_entry`
     pub(super) sequence: AtomicU32,
-    /// In the first two buckets: the halves of the hash's key; 0 in both before the first use.
+    /// The first two buckets hold the halves of the hash's key here; both are 0 before the first
+    /// use.
     ///
     /// # Protocol: `Bucket.seed` (forwarding table)
     /// - Writer: data process, at the table's first use
@@ -36,7 +36,7 @@ pub(super) struct Bucket {
     /// - Without it: entries are not found again
     /// - Shown by: `fdb` tests
     pub(super) seed: AtomicU32,
-    /// MAC in the low 48 bits, filter above, the highest bit set; 0 is no entry.
+    /// MAC in the low 48 bits, filter above, the highest bit set; 0 means no entry.
     pub(super) keys: [AtomicU64; WAYS],
     /// Each a [`Station`].
     pub(super) words: [AtomicU32; WAYS],
@@ -56,7 +56,7 @@ unsafe impl Shareable for Bucket {}
 
 const _: () = assert!(size_of::<Bucket>() == 64);
 
-/// Where an address is looked up first: the lower half of its hash.
+/// The bucket in which an address is looked up first: the lower half of its hash.
 #[derive(Clone, Copy)]
 pub(crate) struct Place(pub u32);
 
@@ -67,7 +67,7 @@ impl Place {
     }
 }
 
-/// The entries of a table, to look addresses up.
+/// The entries of a table, for lookups.
 #[derive(Clone, Debug)]
 pub struct Entries {
     pub(super) buckets: SharedSlice<Bucket>,
@@ -83,13 +83,13 @@ impl Entries {
         fold(hash ^ self.seed.rotate_left(32), 0xbf58_476d_1ce4_e5b9)
     }
 
-    /// The bucket in which a key of this place is, if that had room for it.
+    /// The first bucket for a key with this place.
     #[inline(always)]
     pub(super) fn first(&self, place: Place) -> &Bucket {
         &self.buckets[(place.0 & self.mask) as usize]
     }
 
-    /// The bucket in which it is else.
+    /// The bucket for keys that had no room in their first one.
     #[inline(always)]
     pub(super) fn second(&self, hash: u64) -> &Bucket {
         let other = (hash >> 32) as u32 & self.mask | 1;
@@ -103,13 +103,13 @@ impl Entries {
         self.lookup_at(self.place(filter, mac), filter, mac)
     }
 
-    /// Where an address is looked up first.
+    /// The place where an address is looked up first.
     #[inline(always)]
     pub(super) fn place(&self, filter: Filter, mac: u64) -> Place {
         Place::of(self.hash(entry_of(filter, mac)))
     }
 
-    /// Where an address is looked up first; fetches what is there.
+    /// The place where an address is looked up first; prefetches it.
     #[inline(always)]
     pub(super) fn fetch(&self, filter: Filter, mac: u64) -> Place {
         let place = self.place(filter, mac);
@@ -117,7 +117,7 @@ impl Entries {
         place
     }
 
-    /// As [`lookup`](Self::lookup), of an address whose place is known.
+    /// As [`lookup`](Self::lookup), for an address whose place is known.
     #[inline(always)]
     pub(super) fn lookup_at(&self, place: Place, filter: Filter, mac: u64) -> Option<Station> {
         let key = entry_of(filter, mac);
@@ -143,14 +143,14 @@ impl Entries {
     }
 }
 
-/// The two halves of a product, folded: every bit of it depends on all of `word`.
+/// Folds the two halves of a product: every bit of the result depends on all of `word`.
 #[inline(always)]
 fn fold(word: u64, by: u64) -> u64 {
     let product = u128::from(word) * u128::from(by);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// The key of a table's hash, made at its first use, when it has no entries.
+/// The key of a table's hash. It is made at the first use, when the table is empty.
 pub(super) fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
     let halves = [low, high].map(|bucket| u64::from(bucket.seed.load(Ordering::Relaxed)));
     if halves != [0, 0] {
@@ -163,8 +163,8 @@ pub(super) fn seed_of(low: &Bucket, high: &Bucket) -> u64 {
 }
 
 impl Bucket {
-    /// The way that holds `key`, and what it says; reads again if a writer was at work. Which way it is is chance, which no
-    /// processor guesses: all are compared, without a branch.
+    /// The way that holds `key`, and its station. Reads again if a writer was active. The way is
+    /// random, so no processor predicts it: all ways are compared, without a branch.
     #[inline(always)]
     pub(super) fn find(&self, key: u64) -> Option<(usize, Station)> {
         loop {
@@ -192,19 +192,19 @@ impl Bucket {
         (0..WAYS).filter(|way| self.keys[*way].load(Ordering::Relaxed) != 0)
     }
 
-    /// The key of an entry, what it says, and the second in which the address was seen.
+    /// The key of an entry, its station, and the second in which the address was seen.
     pub(super) fn entry(&self, way: usize) -> (u64, Station, u16) {
         let key = self.keys[way].load(Ordering::Relaxed);
         let word = self.words[way].load(Ordering::Relaxed);
         (key, Station::of_word(word), self.seen[way].load(Ordering::Relaxed))
     }
 
-    /// Makes a way free; the caller holds the writer's lock.
+    /// Frees a way. The caller holds the writer's lock.
     pub(super) fn clear(&self, way: usize) {
         self.write(way, 0, Station::of_word(0), 0);
     }
 
-    /// Replaces an entry; the caller holds the writer's lock.
+    /// Replaces an entry. The caller holds the writer's lock.
     pub(super) fn write(&self, way: usize, key: u64, station: Station, seen: u16) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);

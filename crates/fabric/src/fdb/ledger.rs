@@ -1,7 +1,8 @@
-//! What the table's writer knows beside the entries: who has how many, and where addresses that move are at home.
+//! What the table's writer knows besides the entries: how many each user has, and the home of
+//! addresses that move.
 //!
-//! It is the data process's own memory. A successor counts the entries again, and takes every address to be at
-//! home where it finds it.
+//! The ledger is private memory of the data process. A successor counts the entries again, and
+//! takes each address's current place as its home.
 
 use std::collections::HashMap;
 
@@ -9,11 +10,11 @@ use port::Nanos;
 
 use super::{Origin, Station};
 
-/// Moves of an address without this much rest between them are one spell of flapping.
+/// Moves of an address with less time than this between them belong to one spell of flapping.
 const CALM_NS: u64 = 8 * Nanos::SECOND;
-/// More moves than this in a spell are a loop or an attack.
+/// More moves than this in a spell indicate a loop or an attack.
 const MAX_MOVES: u32 = 4;
-/// The user of ports that none was said of.
+/// The user of ports for which none was set.
 const NO_USER: u32 = u32::MAX;
 
 /// A port's entries.
@@ -24,7 +25,7 @@ struct Share {
     user: u32,
 }
 
-/// A user's learned addresses, over all of its ports.
+/// A user's learned addresses, over all ports.
 #[derive(Clone, Copy, Debug)]
 struct User {
     uid: u32,
@@ -37,16 +38,16 @@ struct User {
 struct Spell {
     home: Station,
     moves: u32,
-    /// The last move, or attempt at one.
+    /// The last move, or attempted move.
     last: Nanos,
 }
 
-/// What becomes of an address that is heard at another port than it was.
+/// What to do with an address that is heard at another port than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
     /// It moves.
     There,
-    /// It moved too often: it is to be at this place, where it was before it began to.
+    /// It moved too often: it goes back to this place, where it was before the spell.
     Home(Station),
 }
 
@@ -54,13 +55,13 @@ pub(super) enum Moved {
 #[derive(Debug)]
 pub(super) struct Ledger {
     entries: u32,
-    /// By origin: how many there are, and how many there may be.
+    /// By origin: the number of entries, and the limit.
     origins: [(u32, u32); Origin::COUNT],
     ports: Vec<Share>,
     users: Vec<User>,
-    /// By key, for addresses in the table alone: at most as many as it has entries.
+    /// By key, only for addresses in the table, so it is no larger than the table.
     spells: HashMap<u64, Spell>,
-    /// The bucket that eviction looks at next.
+    /// The bucket at which the next eviction starts.
     hand: u32,
 }
 
@@ -128,7 +129,7 @@ impl Ledger {
         }
     }
 
-    /// False if such an entry is one too many for its origin or its port's user.
+    /// False if one more such entry would exceed the limit of its origin or its port's user.
     pub fn may_add(&mut self, station: Station) -> bool {
         let (there, capacity) = self.origins[station.origin() as usize];
         let uid = self.user_of(station);
@@ -137,7 +138,8 @@ impl Ledger {
         there < capacity && in_quota
     }
 
-    /// The user who has most learned addresses, if another one gains by taking one away.
+    /// The user with the most learned addresses, if evicting one of them for `station`'s user makes
+    /// the shares more equal.
     pub fn heavier_than(&mut self, station: Station) -> Option<u32> {
         let uid = self.user_of(station);
         let dynamic = station.origin().is_dynamic();
@@ -151,7 +153,7 @@ impl Ledger {
         self.hand
     }
 
-    /// An address that is at `from` is heard at `to`.
+    /// Decides about an address that is at `from` and heard at `to`.
     pub fn moves(&mut self, key: u64, from: Station, to: Station, now: Nanos) -> Moved {
         let begins = Spell { home: from, moves: 0, last: now };
         let spell = self.spells.entry(key).or_insert(begins);
@@ -163,7 +165,7 @@ impl Ledger {
             return Moved::Home(spell.home);
         }
         spell.moves += 1;
-        // Who comes home and stays has not moved.
+        // An address that returns home and stays has not moved.
         debug_assert!(!from.is_same_place(to), "that is no move");
         Moved::There
     }

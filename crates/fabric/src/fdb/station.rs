@@ -1,4 +1,4 @@
-//! Where an address is, and how that is known: an entry's word.
+//! The word of an entry: where an address is, and how the table knows.
 //!
 //! ```text
 //!   31        19 18    16 15          0
@@ -10,10 +10,10 @@ use serde::{Deserialize, Serialize};
 const ORIGIN_AT: u32 = 16;
 const VIA_AT: u32 = 19;
 const ORIGIN: u32 = 0b111;
-/// The bits that say where an address is: port and via.
+/// The bits with an address's place: port and via.
 const PLACE: u32 = !(ORIGIN << ORIGIN_AT);
 
-/// How an address came into the table. The numbers are those of the entry's word.
+/// How an address came into the table. The numbers are those in the entry's word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
@@ -22,9 +22,9 @@ pub enum Origin {
     Learned = 0,
     /// It was configured.
     Static = 1,
-    /// Another host says that it never moves.
+    /// Another host reports it as an address that never moves.
     Sticky = 2,
-    /// Another host says that it is there.
+    /// Another host reports that it is there.
     Remote = 3,
     /// A tunnel brought a frame from it.
     Tunnel = 4,
@@ -50,7 +50,7 @@ impl Origin {
         }
     }
 
-    /// Which of two origins holds an address: the one with the higher precedence, and the later of equal ones.
+    /// The precedence of an origin. The higher one holds an address; among equals, the later one.
     #[must_use]
     pub const fn precedence(self) -> u8 {
         match self {
@@ -62,14 +62,15 @@ impl Origin {
         }
     }
 
-    /// True if frames made the entry: it ages, can be flushed, and counts towards its port's and user's share.
+    /// True for entries made by frames. They age, can be flushed, and count towards the share of
+    /// their port and user.
     #[must_use]
     pub const fn is_dynamic(self) -> bool {
         matches!(self, Self::Learned | Self::Tunnel)
     }
 }
 
-/// Where the table says that an address is.
+/// Where the table places an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Station(u32);
 
@@ -83,7 +84,7 @@ impl Station {
         Self(port as u32 | (origin as u32) << ORIGIN_AT)
     }
 
-    /// Behind `port`, by way of the destination `via` there, from 1 to [`MAX_VIA`](Self::MAX_VIA).
+    /// Behind `port`, through its destination `via`, from 1 to [`MAX_VIA`](Self::MAX_VIA).
     #[must_use]
     pub const fn behind(port: u16, via: u16, origin: Origin) -> Self {
         let via = if via > Self::MAX_VIA { Self::MAX_VIA } else { via };
@@ -131,7 +132,7 @@ impl Station {
         (self.0 ^ other.0) & PLACE == 0
     }
 
-    /// True if this holds an address that `other` says is elsewhere.
+    /// True if this holds an address against `other`, which places it elsewhere.
     pub(super) const fn outranks(self, other: Self) -> bool {
         self.origin().precedence() > other.origin().precedence()
     }

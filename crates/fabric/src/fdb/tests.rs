@@ -1,4 +1,4 @@
-//! The table, rule by rule, and against a map.
+//! Tests of the table: rule by rule, and against a map.
 
 use super::*;
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn learn(fdb: &Fdb, mac: u64, port: u16, seconds: u64) -> Learned {
 
 #[test]
 fn a_full_table_finds_room_for_all_its_entries() {
-    // Several, as each has its own hash.
+    // Several tables, because each has its own hash.
     for _ in 0..8 {
         let fdb = Fdb::private(8192, 1024).unwrap();
         for i in 0..8192u32 {
@@ -70,7 +70,7 @@ fn an_address_seen_after_the_clock_was_read_is_young() {
 fn regression_an_address_that_flaps_goes_back_to_where_it_was() {
     let fdb = Fdb::private(64, 8).unwrap();
     learn(&fdb, 2, 1, 0);
-    // Two thieves take it by turns; its owner is silent.
+    // Two thieves take turns; the owner is silent.
     for turn in 0..4 {
         assert_eq!(learn(&fdb, 2, 5 + turn % 2, 16), Learned::Known, "a move may be one");
     }
@@ -94,7 +94,7 @@ fn an_address_that_flaps_moves_on_where_nobody_guards() {
     }
 }
 
-/// Objective: a user who takes all addresses takes them from nobody else.
+/// Objective: a user who takes all addresses takes none from another user.
 ///
 /// Steps: one user's ports learn more addresses than the table has; others learn theirs, and keep them.
 #[test]
@@ -134,7 +134,7 @@ fn a_user_has_a_quota_over_all_its_ports_and_static_entries_do_not_count() {
     assert_eq!(all[3..], [Learned::NoRoom; 2]);
     fdb.detach(1);
     assert_eq!(learn(&fdb, Mac::local(7).word(), 2, 0), Learned::Known, "room again");
-    // The number's next holder is another user's.
+    // The next holder of the number belongs to another user.
     fdb.set_user(1, 2000, Some(1));
     assert_eq!(learn(&fdb, Mac::local(8).word(), 1, 0), Learned::Known);
     assert_eq!(learn(&fdb, Mac::local(9).word(), 1, 0), Learned::NoRoom);
@@ -154,16 +154,17 @@ fn a_static_address_is_not_learned_elsewhere() {
 fn an_address_that_became_static_meanwhile_is_not_moved_and_its_port_is_not_counted_twice() {
     let fdb = Fdb::private(64, 4).unwrap();
     assert!(fdb.add_static(0, Mac::from_word(2), 1, Nanos(0)));
-    // What a learner does that had looked before the entry was there.
+    // What a learner does that searched before the entry was there.
     let late = |port| fdb.learn_slowly(entry_of(0, 2), here(port), u32::MAX, true, Nanos(0));
     assert_eq!((late(3), late(1)), (Learned::Refused, Learned::Known));
     fdb.flush(None, None);
     assert_eq!((at(&fdb, 2), fdb.len()), (Some(1), 1), "still static");
 }
 
-/// Objective: what says where an address is, is believed by its precedence, whatever came first.
+/// Objective: of several places for an address, the one with the highest precedence holds, in any
+/// order of arrival.
 ///
-/// Steps: each of two origins, in both orders, names a place of its own.
+/// Steps: each of two origins, in both orders, names its own place.
 #[test]
 fn an_address_is_where_the_origin_with_precedence_says() {
     let mac = Mac::from_word(2);
@@ -312,7 +313,8 @@ proptest! {
     }
 }
 
-/// Two addresses take turns in one place, each with a port of its own; nobody sees one at the other's.
+/// Two addresses take turns in one place, each with its own port. No reader sees one at the other's
+/// port.
 #[test]
 fn a_read_beside_a_write_is_of_one_entry() {
     let fdb = Fdb::private(16, 4).unwrap();

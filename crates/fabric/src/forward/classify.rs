@@ -1,4 +1,4 @@
-//! Pass 1: what becomes of each frame.
+//! Pass 1: decides about each frame.
 
 use frame::Spoof;
 use port::{DropReason, Egress, HEAD, Head, Scratch};
@@ -8,19 +8,19 @@ use crate::fdb::{Place, key_of};
 use crate::ports::{Manner, QueueIdx, Reach};
 use crate::{Fdb, Filter, Learned, Origin, PortMemory, Station};
 
-/// How frames are looked at, as a constant of the code that does it: [`Manner`].
+/// How to inspect frames, as a constant of the code that does it: [`Manner`].
 pub(super) const PLAIN: u8 = Manner::Plain as u8;
 pub(super) const POLICED: u8 = Manner::Policed as u8;
 pub(super) const TUNNEL: u8 = Manner::Tunnel as u8;
 
-/// The addresses of no frame, as those of the frame before the first.
+/// Addresses that no frame has, to compare the first frame with.
 const NOBODY: (u64, u64) = (0, u64::MAX);
 
-/// After a batch to more queues than this, what the next one looks up is worth fetching before.
+/// After a batch to more queues than this, prefetching the lookups of the next batch pays.
 const SCATTERED: usize = 8;
 
 impl Forwarder {
-    /// Pass 1. Returns the queue that all frames go to, if it is one.
+    /// Pass 1. Returns the queue for all frames, if there is only one.
     #[inline(never)]
     pub(super) fn classify<E: Egress, const MANNER: u8, const REQUESTS: bool>(
         &mut self,
@@ -31,7 +31,7 @@ impl Forwarder {
     ) -> Option<QueueIdx> {
         let frames = scratch.len();
         let vias = if MANNER == TUNNEL { scratch.take_vias() } else { Box::default() };
-        // Who sent the frame before to whom, in which filter, and where it went.
+        // The previous frame's addresses, filter and destination.
         let (mut last, mut last_found) = (NOBODY, DROP);
         let mut i = 0;
         let (tags, filters) = (&mut self.tags, &mut self.filters);
@@ -80,8 +80,8 @@ impl Forwarder {
         one.filter(|_| MANNER == PLAIN)
     }
 
-    /// Pass 1 of a batch without offload requests from a plain port, if its frames go as many ways as those of the
-    /// batch before: what is looked up is fetched for all of them, before anything is decided.
+    /// Pass 1 of a batch without offload requests from a plain port, if the previous batch had many
+    /// destinations. It prefetches the lookups of all frames before it decides about any.
     #[inline(never)]
     pub(super) fn classify_scattered<E: Egress>(
         &mut self,
@@ -105,12 +105,12 @@ impl Forwarder {
         self.conclude(way, memory, frames)
     }
 
-    /// True if the batch before went so many ways that this one will.
+    /// True if the previous batch had so many destinations that this one likely has, too.
     pub(super) fn is_scattered(&self) -> bool {
         self.queues.len() > SCATTERED
     }
 
-    /// The end of pass 1. Returns the queue that all frames go to, if it is one.
+    /// Ends pass 1. Returns the queue for all frames, if there is only one.
     #[inline(always)]
     fn conclude<E: Egress>(
         &mut self,
@@ -164,7 +164,7 @@ impl Forwarder {
     }
 }
 
-/// Neither too short nor too long, in one comparison.
+/// True if neither too short nor too long, in one comparison.
 #[inline(always)]
 fn fits(len: usize, longest: usize) -> bool {
     len.wrapping_sub(frame::ETHERNET_HEADER) <= longest - frame::ETHERNET_HEADER
@@ -181,7 +181,7 @@ fn too_short_or_long(len: usize, longest: usize) -> Option<DropReason> {
 }
 
 impl<E: Egress> Way<'_, E> {
-    /// Whether a frame may come in, its filter, and its tag.
+    /// Whether a frame may enter, with its filter and its tag.
     fn police(
         &self,
         memory: &mut PortMemory,
@@ -212,7 +212,7 @@ impl<E: Egress> Way<'_, E> {
         (refused, filter, tag)
     }
 
-    /// Why a frame of a guarded port is dropped.
+    /// Why to drop a frame of a guarded port, if it forges anything.
     #[cold]
     fn spoofs(&self, head: &Head, len: usize) -> Option<DropReason> {
         let own = self.port.allowed.as_deref().unwrap_or_default();
@@ -227,7 +227,7 @@ impl<E: Egress> Way<'_, E> {
         })
     }
 
-    /// Notes by which host behind the port the next frame came.
+    /// Notes the host behind the port that sent the next frame.
     fn came_by(&mut self, via: u16) {
         if self.via != via {
             self.via = via;
@@ -235,7 +235,7 @@ impl<E: Egress> Way<'_, E> {
         }
     }
 
-    /// Learns the source, unless it is the one seen last.
+    /// Learns the source, unless it equals the last one.
     #[inline(always)]
     fn learn<const MANNER: u8>(&mut self, fdb: &Fdb, filter: Filter, source: u64) {
         if self.from.last_source != key_of(filter, source) {
@@ -261,7 +261,8 @@ impl<E: Egress> Way<'_, E> {
         }
     }
 
-    /// Where a frame to `to` goes, and whether that holds for the next frame between the same addresses.
+    /// Where a frame to `to` goes, and whether the same holds for the next frame between these
+    /// addresses.
     #[inline(always)]
     fn find(
         &self,

@@ -1,4 +1,4 @@
-//! Pass 2: frames to their queues, in order, in the form in which they leave.
+//! Pass 2: delivers frames to their queues, in order, in the form in which they leave.
 
 use port::{Batch, DropReason, Egress, FrameIdx, Limits, Scratch, Sole};
 
@@ -8,10 +8,10 @@ use crate::Filter;
 use crate::ports::{Form, PortEntry, Queue, QueueIdx, Reach};
 use crate::sender::Stalled;
 
-/// Deliveries whose memory is fetched at once.
+/// How many deliveries to prefetch at once.
 const AHEAD: usize = 32;
 
-/// The frames of a batch that go to one queue, in order: each frame's successor is in a table of its own.
+/// The frames of a batch for one queue, in order. Each frame's successor is in a separate table.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Chain {
     first: FrameIdx,
@@ -19,8 +19,9 @@ pub(super) struct Chain {
     count: u16,
 }
 
-/// Delivers frames that come alone for their queue, if that is simple; the other queues are left to `others`. By
-/// itself, so that all that the loop goes by is in registers.
+/// Delivers frames that are the only ones for their queue, where the simple path serves. Leaves the
+/// other queues to `others`. It is a function of its own so that the loop's state stays in
+/// registers.
 #[inline(never)]
 fn send_singles<'t, E: Egress>(
     way: &mut Way<'_, E>,
@@ -54,7 +55,7 @@ impl Chain {
 }
 
 impl Forwarder {
-    /// Pass 2 for batches that go several ways.
+    /// Pass 2 for batches with several destinations.
     pub(super) fn send_sorted<E: Egress>(
         &mut self,
         way: &mut Way<'_, E>,
@@ -69,7 +70,7 @@ impl Forwarder {
         }
         if !self.floods.is_empty() {
             self.send_floods(way, scratch, aware);
-            // They took along what else was for their receivers.
+            // The floods have delivered these receivers' other frames, too.
             let chains = &self.chains;
             self.queues.retain(|queue| chains[*queue as usize].count > 0);
         }
@@ -88,7 +89,7 @@ impl Forwarder {
         }
     }
 
-    /// Delivers what is left for each queue, as it came in.
+    /// Delivers the rest for each queue, unchanged.
     #[inline(never)]
     fn send_unchanged<E: Egress>(&mut self, way: &mut Way<'_, E>, batch: &Batch<'_>) {
         let Self { queues, others, chains, next, list, touched, .. } = self;
@@ -99,7 +100,7 @@ impl Forwarder {
                 true => soon,
                 false => {
                     others.clear();
-                    // Whether there are locks is known to the compiler in either loop.
+                    // In each loop, the compiler knows whether there are locks.
                     match &touched.sole {
                         Some(sole) => {
                             send_singles(way, batch, soon, (chains, others), || Some(sole));
@@ -118,8 +119,9 @@ impl Forwarder {
         }
     }
 
-    /// Sorts the batch by queue, keeping order within each; collects floods; counts drops. Whether a queue has
-    /// frames already is chance in traffic to many: chains grow without a branch.
+    /// Sorts the batch by queue and keeps the order within each; collects floods; counts drops.
+    /// Whether a queue already has frames is random in traffic to many. So chains grow without a
+    /// branch.
     fn sort<E: Egress>(&mut self, way: &Way<'_, E>, frames: usize) {
         self.floods.clear();
         self.queues.resize(frames, 0);
@@ -132,7 +134,7 @@ impl Forwarder {
                 queue if queue < DROP => {
                     let chain = &mut chains[queue as usize];
                     let begins = chain.count == 0;
-                    // The place behind all frames is nobody's.
+                    // The place after all frames belongs to no frame.
                     let before = if begins { frames } else { usize::from(chain.last) };
                     next[before] = i as FrameIdx;
                     chain.first = if begins { i as FrameIdx } else { chain.first };
@@ -147,7 +149,7 @@ impl Forwarder {
         self.queues.truncate(begun);
     }
 
-    /// Delivers floods to every member, each merged in order with the unicasts to the same queue.
+    /// Delivers floods to every member, merged in order with the unicasts to the same queue.
     fn send_floods<E: Egress>(&mut self, way: &mut Way<'_, E>, scratch: &mut Scratch, aware: bool) {
         let filter = if aware { Filter::MAX } else { 0 };
         self.reached.fill(false);
@@ -167,7 +169,7 @@ impl Forwarder {
                 deliveries += self.merge(way, scratch, to, queue, aware);
                 self.send_list(way, scratch, queue);
             } else {
-                // Nothing else goes there: the same list for all of them.
+                // No unicasts go there, so the same list serves all of them.
                 reach_somebody = true;
                 deliveries += self.floods.len();
                 let (frames, destinations) = (&self.floods[..], &self.destinations[..]);
@@ -200,7 +202,7 @@ impl Forwarder {
         way.send(&scratch.batch(way.map), queue, list, &mut self.touched);
     }
 
-    /// Puts the floods that may reach `to` and the unicasts to `queue` into `list`, by number.
+    /// Merges the floods that may reach `to` and the unicasts to `queue` into `list`, by number.
     /// Returns how many are floods.
     fn merge<E: Egress>(
         &mut self,
@@ -233,8 +235,8 @@ impl Forwarder {
         floods
     }
 
-    /// Appends frame `i` to `list` as it must leave through `queue`: itself, or a variant with
-    /// another tag.
+    /// Appends frame `i` to `list` in the form in which it leaves through `queue`: unchanged, or as
+    /// a variant with another tag.
     fn push_in_form<E: Egress>(
         &mut self,
         way: &Way<'_, E>,
@@ -263,7 +265,7 @@ impl Forwarder {
             (Form::AsItCame, _) => Some(i),
             (Form::Untagged, tag) => bare(tag),
             (Form::Tagged, Some(tci)) if tci & 0xfff == filter => Some(i),
-            // Without a tag, or with one that carries a priority only, which the new one takes over.
+            // Untagged, or with a priority tag, whose priority the new tag takes over.
             (Form::Tagged, tag) => bare(tag).and_then(|bare| {
                 let tci = tag.unwrap_or(0) & 0xf000 | filter;
                 let tagged = || scratch.with_tag(usize::from(bare), tci);
@@ -283,7 +285,7 @@ impl Forwarder {
     }
 }
 
-/// A variant made once a batch.
+/// A variant that is made once a batch.
 fn kept(
     variant: &mut Option<FrameIdx>,
     make: impl FnOnce() -> Option<FrameIdx>,
@@ -298,11 +300,11 @@ fn kept(
 #[derive(Clone, Copy)]
 pub(super) struct List<'a> {
     pub frames: &'a [FrameIdx],
-    /// The gathered frame that each variant was made of; `None` if there are no variants.
+    /// The gathered frame from which each variant was made; `None` if there are no variants.
     pub origins: Option<&'a [FrameIdx]>,
     /// By gathered frame; empty if none of them is a flood.
     pub destinations: &'a [Destination],
-    /// Segments of the first frame that were delivered before.
+    /// Segments of the first frame that are already delivered.
     pub segments: usize,
 }
 
@@ -314,7 +316,8 @@ impl<'a> List<'a> {
 }
 
 impl<E: Egress> Way<'_, E> {
-    /// Hands `list` to `queue`, which the caller has noted as touched; keeps what a lossless receiver refuses.
+    /// Delivers `list` to `queue`, which the caller has marked as touched. Keeps frames that a
+    /// lossless receiver refuses.
     #[inline(always)]
     pub(super) fn send(
         &mut self,
@@ -340,8 +343,8 @@ impl<E: Egress> Way<'_, E> {
         }
     }
 
-    /// Has the egress of `to` copy frames, of the first of which `segments` have been delivered; offload
-    /// requests that it does not take are met before.
+    /// Delivers frames through the egress of `to`. Of the first frame, `segments` segments are
+    /// already delivered. Offload requests that the egress does not accept are carried out first.
     #[inline(always)]
     pub(super) fn hand_out(
         &self,
@@ -359,8 +362,8 @@ impl<E: Egress> Way<'_, E> {
         Handed { finished, segments: 0, copies: list.len() }
     }
 
-    /// Keeps the unicast frames of `list`, which were not finished; floods are lossy, and so is a receiver that is
-    /// stalled.
+    /// Keeps the unfinished unicast frames of `list` for a retry. Floods are lossy, and so is a
+    /// stalled receiver.
     #[cold]
     pub(super) fn stall(
         &mut self,
@@ -394,8 +397,8 @@ impl<E: Egress> Way<'_, E> {
         }
     }
 
-    /// Copies `list` to every queue of `to`, lossily, but for frames longer than the watched port may
-    /// send or receive.
+    /// Copies `list` to every queue of `to`, lossily. Leaves out frames longer than the watched
+    /// port may send or receive.
     #[inline(never)]
     pub(super) fn mirror(
         &mut self,

@@ -1,8 +1,8 @@
-//! Offload requests that a receiver does not take are met in software, as its frames are delivered.
+//! Carries out offload requests that a receiver does not accept, in software, on delivery.
 //!
-//! A long packet is cut, and checksums are computed, in memory of the worker's own: what has been
-//! summed up is what is delivered, whatever the sender does to its payload meanwhile. Frames that
-//! the receiver takes as they are pass untouched, and order is kept.
+//! Long packets are cut and checksums computed in the worker's private memory. So the delivered
+//! bytes are those that were summed, whatever the sender does to its payload meanwhile. Other
+//! frames pass unchanged, and the order is kept.
 
 use frame::{Offload, Segments, checksum};
 use port::{Batch, Egress, FrameIdx, Limits, MapGuard, OffloadSet, Scratch, Software};
@@ -10,39 +10,39 @@ use shmem::Bytes;
 
 use super::ALL;
 
-/// Pieces that are delivered together at most.
+/// Most pieces delivered together.
 const PIECES: usize = 64;
-/// Bytes of pieces that are delivered together at most; one piece may be longer.
+/// Most bytes of pieces delivered together; a single piece may be longer.
 const BYTES: usize = 128 << 10;
 
-/// How far a list of frames was handed out.
+/// How much of a list of frames was delivered.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Handed {
     /// Frames that are finished; the rest is stalled.
     pub finished: usize,
-    /// Segments of the first stalled frame that were delivered.
+    /// Delivered segments of the first stalled frame.
     pub segments: usize,
-    /// Frames and pieces that were copied.
+    /// Frames and pieces copied.
     pub copies: usize,
 }
 
-/// Makes of frames what a receiver takes. Allocated once, when a worker first needs it.
+/// Turns frames into what a receiver accepts. Allocated when a worker first needs it.
 #[derive(Debug)]
 pub(super) struct Finisher {
     bytes: Vec<u8>,
-    /// The pieces that lie in `bytes`.
+    /// The pieces in `bytes`.
     pieces: Scratch,
     /// Bytes in use.
     used: usize,
-    /// Of each piece: where it comes from.
+    /// For each piece: which frame it comes from.
     origins: [Origin; PIECES],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Origin {
-    /// Which segment of its frame it is.
+    /// The segment's number in its frame.
     segment: usize,
-    /// It is the last one of its frame.
+    /// True for the last segment of its frame.
     last: bool,
 }
 
@@ -55,7 +55,7 @@ pub(super) struct Delivery<'a> {
     pub map: &'a MapGuard<'a>,
 }
 
-/// A frame that is cut into pieces.
+/// A frame that is being cut into pieces.
 struct Cut {
     offload: Offload,
     segments: Option<Segments>,
@@ -86,8 +86,8 @@ impl Finisher {
         }
     }
 
-    /// Delivers the frames of a batch with requests; of the first one, `segments` have been delivered
-    /// before.
+    /// Delivers the frames of a batch with requests. Of the first frame, `segments` segments are
+    /// already delivered.
     pub fn deliver_finished(&mut self, delivery: &Delivery<'_>, segments: usize) -> Handed {
         let Delivery { to, batch, list, limits, .. } = *delivery;
         let takes = to.takes();
@@ -116,8 +116,8 @@ impl Finisher {
         handed
     }
 
-    /// Fills in pieces of the frames at the start of `list` that the receiver does not take, from
-    /// `segment` of the first one on.
+    /// Makes pieces of those frames at the start of `list` that the receiver does not accept.
+    /// Starts at `segment` of the first frame.
     fn fill(&mut self, batch: &Batch<'_>, list: &[FrameIdx], takes: OffloadSet, segment: usize) {
         self.pieces.clear();
         self.used = 0;
@@ -167,7 +167,7 @@ impl Finisher {
             checksum::complete(piece, left.checksum_start, left.checksum_offset);
         }
         self.pieces.push(Bytes::of(piece).span());
-        // What was summed up here is known to be good: NICs say so to their guests.
+        // A checksum computed here is known to be good. NICs report that to their guests.
         let good = Offload { flags: Offload::DATA_VALID, ..Offload::NONE };
         self.pieces.set_offload(if takes.takes(&left) { left } else { good });
         self.used += len;
@@ -175,7 +175,7 @@ impl Finisher {
         true
     }
 
-    /// Delivers the pieces that are filled in; false if some are refused.
+    /// Delivers the finished pieces; false if some are refused.
     fn hand_out(
         &mut self,
         delivery: &Delivery<'_>,
@@ -195,9 +195,10 @@ impl Finisher {
         }
         handed.finished += frames;
         handed.copies += count;
-        // A receiver that completes checksums itself gets segments without them.
+        // A receiver that completes checksums itself gets segments with partial checksums.
         software.checksums += if takes.checksum { 0 } else { done as u64 };
-        // What a frame became beyond itself: one that ends here has at least its last piece here.
+        // Counts segments beyond one per frame. A frame that ends here has at least its last piece
+        // here.
         software.segments += (done - frames) as u64;
         done == count
     }

@@ -1,4 +1,4 @@
-//! What a batch leaves in the records, while somebody observes the switch.
+//! Records of a batch, while the switch is observed.
 
 use std::slice;
 use std::sync::PoisonError;
@@ -11,7 +11,7 @@ use super::{DROP, Destination, FLOOD, Forwarder, Touched, Way};
 use crate::ports::QueueIdx;
 use crate::record::{Fate, Record, Recorded, Recorder};
 
-/// What is recorded of the present batch.
+/// The recording state of the current batch.
 #[derive(Debug, Default)]
 pub(super) struct Recording {
     recorder: Option<Shared<Recorder>>,
@@ -21,19 +21,19 @@ pub(super) struct Recording {
     pub drops: bool,
     /// Frames before the next sample.
     skip: u32,
-    /// The state of a generator of gaps between samples (xorshift).
+    /// The state of an xorshift generator for gaps between samples.
     random: u32,
 }
 
 impl Recording {
-    /// Records into `recorder`, if somebody asks for it there.
+    /// Records into `recorder`, if that asks for records.
     pub fn of(recorder: Shared<Recorder>) -> Self {
-        // Workers begin at different places, whatever they do.
+        // Workers start with different states.
         let random = std::ptr::from_ref(&recorder).addr() as u32 | 1;
         Self { recorder: Some(recorder), random, ..Self::default() }
     }
 
-    /// Looks what is wanted of a batch.
+    /// Reads which records of a batch are wanted.
     #[inline(always)]
     pub fn begin(&mut self, now: Nanos) {
         (self.wanted, self.drops) = (false, false);
@@ -45,7 +45,7 @@ impl Recording {
         }
     }
 
-    /// Frames from one sample to the next: `rate` on average, and not to be foretold by a sender.
+    /// The number of frames to the next sample: `rate` on average, and unpredictable for a sender.
     fn gap(&mut self, rate: u32) -> u32 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 17;
@@ -65,14 +65,14 @@ impl Recording {
 }
 
 impl Forwarder {
-    /// Records into `recorder` what is asked for there.
+    /// Records into `recorder`, as far as that asks for records.
     #[must_use]
     pub fn recording(mut self, recorder: Shared<Recorder>) -> Self {
         self.touched.recording = Recording::of(recorder);
         self
     }
 
-    /// Records samples of the frames in `scratch`, and those that pass 1 dropped.
+    /// Records samples of the frames in `scratch`, and frames that pass 1 dropped.
     #[cold]
     pub(super) fn record<E: Egress>(
         &mut self,
@@ -85,7 +85,7 @@ impl Forwarder {
         let rate = recording.recorder.as_ref().map_or(0, |recorder| recorder.rate());
         let fate = |frame: u32| way.fate(uniform.unwrap_or(self.destinations[frame as usize]));
         if rate > 0 {
-            // The rate may have been another until now.
+            // The rate may have changed since the gap was drawn.
             recording.skip = recording.skip.min(rate.saturating_mul(2));
             while recording.skip < frames {
                 let frame = recording.skip;
@@ -146,8 +146,8 @@ impl<E: Egress> Way<'_, E> {
         }
     }
 
-    /// As [`send`](Self::send), a frame at a time, so that it shows which of them the receiver drops: what its
-    /// counters say. Other workers that deliver to the same queue wait meanwhile.
+    /// As [`send`](Self::send), one frame at a time, so that the egress's counters show which
+    /// frames it drops. Other workers that deliver to the same queue wait meanwhile.
     #[cold]
     pub(super) fn send_recorded(
         &mut self,
@@ -191,7 +191,7 @@ impl<E: Egress> Way<'_, E> {
     }
 }
 
-/// What a receive queue has dropped, by reason.
+/// How many frames a receive queue has dropped, by reason.
 fn drops(counters: &EgressCounters) -> [u64; DropReason::AT_EGRESS] {
     std::array::from_fn(|reason| counters.drops[reason].get())
 }
