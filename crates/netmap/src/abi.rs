@@ -1,17 +1,17 @@
-//! netmap's numbers and structures, API 14 and 15 (netmap-abi.md section 1).
+//! netmap's constants and structures, API 14 and 15 (netmap-abi.md section 1).
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// `NETMAP_API`.
 pub const API: u16 = 14;
-/// Versions of `nmreq_header` that are understood.
+/// Supported versions of `nmreq_header`.
 pub const VERSIONS: std::ops::RangeInclusive<u16> = 14..=15;
 
 /// Requests of `ioctl`.
 pub mod ioctl {
-    /// Legacy: port information, list of a switch's ports.
+    /// Legacy: describes a port, or lists the ports of a switch.
     pub const NIOCGINFO: u32 = 0xc03c_6991;
-    /// Legacy: bind a port, control a switch.
+    /// Legacy: binds a port, or controls a switch.
     pub const NIOCREGIF: u32 = 0xc03c_6992;
     /// Sync send rings.
     pub const NIOCTXSYNC: u32 = 0x6994;
@@ -22,7 +22,7 @@ pub mod ioctl {
     /// Everything of the new interface.
     pub const NIOCCTRL: u32 = 0xc058_6997;
 
-    /// True for requests that a netmap descriptor understands.
+    /// Returns true for requests that a netmap descriptor supports.
     #[must_use]
     pub const fn is_netmap(request: u32) -> bool {
         matches!(request, NIOCGINFO | NIOCREGIF | NIOCTXSYNC | NIOCRXSYNC | NIOCCONFIG | NIOCCTRL)
@@ -33,15 +33,15 @@ pub mod ioctl {
 pub mod reqtype {
     /// Bind a port.
     pub const REGISTER: u16 = 1;
-    /// What a port is made of.
+    /// Describes the rings and the region of a port.
     pub const PORT_INFO_GET: u16 = 2;
-    /// Put a port into a switch.
+    /// Attaches a port to a switch.
     pub const VALE_ATTACH: u16 = 3;
     /// Take it out.
     pub const VALE_DETACH: u16 = 4;
     /// Ports of switches.
     pub const VALE_LIST: u16 = 5;
-    /// Set the length of the virtio-net header.
+    /// Sets the length of the virtio-net header.
     pub const PORT_HDR_SET: u16 = 6;
     /// Get it.
     pub const PORT_HDR_GET: u16 = 7;
@@ -49,20 +49,20 @@ pub mod reqtype {
     pub const VALE_NEWIF: u16 = 8;
     /// Remove it.
     pub const VALE_DELIF: u16 = 9;
-    /// Poll a NIC from a kernel thread.
+    /// Starts to poll a NIC from a kernel thread.
     pub const VALE_POLLING_ENABLE: u16 = 10;
     /// Stop that.
     pub const VALE_POLLING_DISABLE: u16 = 11;
-    /// How a port's region is divided.
+    /// Describes the layout of a port's region.
     pub const POOLS_INFO_GET: u16 = 12;
-    /// Sync rings in the calling thread.
+    /// Syncs rings in the calling thread.
     pub const SYNC_KLOOP_START: u16 = 13;
     /// Stop that.
     pub const SYNC_KLOOP_STOP: u16 = 14;
-    /// Cursors in blocks of the program's.
+    /// Keeps cursors in blocks of the program (CSB).
     pub const CSB_ENABLE: u16 = 15;
 
-    /// Bytes of a request's body; `None` for numbers that are no request.
+    /// Returns the length of a request's body; `None` for unknown requests.
     #[must_use]
     pub const fn body_size(reqtype: u16) -> Option<usize> {
         Some(match reqtype {
@@ -86,13 +86,13 @@ pub mod option {
     pub const EXTMEM: u32 = 1;
     /// Event descriptors of a sync loop.
     pub const SYNC_KLOOP_EVENTFDS: u32 = 2;
-    /// Cursors in blocks of the program's.
+    /// Cursors in blocks of the program (CSB).
     pub const CSB: u32 = 3;
     /// How a sync loop works.
     pub const SYNC_KLOOP_MODE: u32 = 4;
-    /// Frames that do not start where their buffers do.
+    /// Frames that start at an offset in their buffers.
     pub const OFFSETS: u32 = 5;
-    /// The first number that is none.
+    /// The first unused number.
     pub const MAX: u32 = 6;
 }
 
@@ -110,7 +110,7 @@ pub mod mode {
     pub const PIPE_MASTER: u32 = 5;
     /// Legacy: a pipe's `}` end.
     pub const PIPE_SLAVE: u32 = 6;
-    /// No port: rings and buffers in a region that is there.
+    /// No port: only rings and buffers in an existing region.
     pub const NULL: u32 = 7;
     /// One pair of host rings.
     pub const ONE_SW: u32 = 8;
@@ -118,11 +118,11 @@ pub mod mode {
 
 /// `nr_flags`.
 pub mod flags {
-    /// A monitor of what the port sends.
+    /// Monitors what the port sends.
     pub const MONITOR_TX: u64 = 0x100;
-    /// A monitor of what it receives.
+    /// Monitors what the port receives.
     pub const MONITOR_RX: u64 = 0x200;
-    /// A monitor that gets the buffers themselves.
+    /// Monitors without copying: gets the buffers themselves.
     pub const ZCOPY_MON: u64 = 0x400;
     /// No other descriptor may bind these rings.
     pub const EXCLUSIVE: u64 = 0x800;
@@ -138,7 +138,7 @@ pub mod flags {
     pub const NO_TX_POLL: u64 = 0x2_0000;
 }
 
-/// Bytes of a name in the new interface.
+/// Length of a name in the new interface, in bytes.
 pub const NAME: usize = 64;
 
 /// `struct nmreq_header`.
@@ -169,7 +169,7 @@ pub struct OptionHeader {
     pub reqtype: u32,
     /// 0, or an error number.
     pub status: u32,
-    /// Bytes, for those that have no fixed size.
+    /// Size in bytes, for options without a fixed size.
     pub size: u64,
 }
 
@@ -179,7 +179,7 @@ pub struct OptionHeader {
 )]
 #[repr(C)]
 pub struct Register {
-    /// Of the `netmap_if` in the region.
+    /// Offset of the `netmap_if` in the region.
     pub offset: u64,
     /// Bytes of the region.
     pub memsize: u64,
@@ -203,7 +203,7 @@ pub struct Register {
     pub mode: u32,
     /// Buffers in no ring.
     pub extra_bufs: u32,
-    /// Padding, as the compiler lays it.
+    /// Padding, as in the C structure.
     pub pad: u32,
     /// [`flags`].
     pub flags: u64,
@@ -263,7 +263,7 @@ pub struct ValeList {
     pub bridge: u16,
     /// Padding.
     pub pad: u16,
-    /// Number of the port in it.
+    /// Number of the port in its switch.
     pub port: u32,
 }
 
@@ -327,7 +327,7 @@ pub struct PoolsInfo {
     pub buf_size: u32,
 }
 
-/// The option of offsets, after its header.
+/// Body of the offsets option, after its header.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Offsets {
@@ -335,7 +335,7 @@ pub struct Offsets {
     pub max: u64,
     /// The first one.
     pub initial: u64,
-    /// Bits of `ptr` that hold it; 0 for all.
+    /// Number of bits of `ptr` that hold the offset; 0 for all.
     pub bits: u32,
     /// Alignment of what is sent.
     pub tx_align: u32,
@@ -343,7 +343,7 @@ pub struct Offsets {
     pub min_gap: u64,
 }
 
-/// `struct nmreq`, of the legacy interface.
+/// `struct nmreq` of the legacy interface.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Legacy {
@@ -351,7 +351,7 @@ pub struct Legacy {
     pub name: [u8; 16],
     /// `nr_version`.
     pub version: u32,
-    /// Of the `netmap_if` in the region.
+    /// Offset of the `netmap_if` in the region.
     pub offset: u32,
     /// Bytes of the region.
     pub memsize: u32,
@@ -363,7 +363,7 @@ pub struct Legacy {
     pub tx_rings: u16,
     /// Receive rings.
     pub rx_rings: u16,
-    /// Which ring, and bits of the oldest interface.
+    /// Ring number, and flags of the oldest interface.
     pub ringid: u16,
     /// What is asked for.
     pub cmd: u16,
@@ -388,14 +388,14 @@ const _: () = assert!(size_of::<PoolsInfo>() == 64);
 const _: () = assert!(size_of::<Offsets>() == 32);
 const _: () = assert!(size_of::<Legacy>() == 60);
 
-/// The text of a name that ends with a zero byte, or where its array ends.
+/// Returns the text up to the first zero byte, or to the end of the array.
 #[must_use]
 pub fn text(bytes: &[u8]) -> Option<&str> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     std::str::from_utf8(&bytes[..end]).ok()
 }
 
-/// A name in an array, padded with zeros; cut so that a zero is left at its end.
+/// Returns a name padded with zeros, truncated so that a zero remains at the end.
 #[must_use]
 pub fn name_of(text: &str) -> [u8; NAME] {
     let mut name = [0; NAME];

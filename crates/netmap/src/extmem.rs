@@ -1,14 +1,14 @@
-//! Memory of the program's own, to be divided as a region (option EXTMEM; netmap-abi.md 2.6, 5.6).
+//! Memory of the program as a region (option EXTMEM; netmap-abi.md 2.6, 5.6).
 //!
-//! The library puts a memory file in the place of the pages, so that the daemon and the data process can
-//! have it; both sides find out with [`geometry`] how it is divided.
+//! The library replaces the program's pages by a memory file, so that the daemon and the data
+//! process can map it. Both sides compute the layout with [`geometry`].
 
 use netring::layout::{Geometry, RESERVED_BUFFERS};
 use rustix::io::Errno;
 
 use crate::abi::PoolsInfo;
 
-/// What there is at least of each, where the program does not say.
+/// Minimum of each kind, where the program does not specify it.
 const LEAST: Geometry = Geometry {
     if_size: 1024,
     if_num: 2,
@@ -20,10 +20,11 @@ const LEAST: Geometry = Geometry {
 /// Most buffers of a region.
 const MOST_BUFFERS: u64 = 1_000_000;
 
-/// How memory is divided, of which the program says how much there is; what is left over is buffers.
+/// Returns the layout of memory for the numbers that the program wants. The remaining space becomes
+/// buffers.
 ///
 /// # Errors
-/// `EINVAL` for a size out of range, `ENOMEM` if there is not enough of it.
+/// `EINVAL` for a size out of range, `ENOMEM` if there is not enough memory.
 pub fn geometry(wanted: &PoolsInfo) -> Result<Geometry, Errno> {
     let or = |value: u32, least: u32| if value == 0 { least } else { value };
     let size = |value: u32, least: u32, step: u32| {

@@ -23,7 +23,7 @@ use crate::abi::{MOST_BODY, NAME, Offsets, PoolsInfo, option};
 
 /// Version of these messages: that of the attach protocol.
 pub const VERSION: u16 = netring::attach::VERSION;
-/// What tells an [`Ask`] from other requests of the attach socket.
+/// Operation code that distinguishes an [`Ask`] from other requests of the attach socket.
 pub const OP: u16 = netring::attach::op::NETMAP;
 
 /// What is asked for.
@@ -32,17 +32,17 @@ pub mod kind {
     pub const OPEN: u16 = 1;
     /// A request of the new interface.
     pub const CONTROL: u16 = 2;
-    /// What a token is bound to.
+    /// Asks what a token is bound to.
     pub const IDENTIFY: u16 = 3;
 }
 
-/// Whose rings a bound descriptor has.
+/// Kinds of ports, by the owner of their rings.
 pub mod port {
-    /// Those of a port of a switch.
+    /// A port of a switch.
     pub const SWITCHED: u32 = 1;
-    /// Those of an end of a pipe.
+    /// An end of a pipe.
     pub const PIPE: u32 = 2;
-    /// Those of a port that leads nowhere: what is sent is gone, and nothing comes.
+    /// A port without a peer: sent frames are dropped, and none arrive.
     pub const SILENT: u32 = 3;
 }
 
@@ -56,21 +56,21 @@ pub struct Options {
     pub reserved: u32,
     /// Offsets.
     pub offsets: Offsets,
-    /// How memory of the program's is to be divided.
+    /// Requested layout of the program's memory.
     pub extmem: PoolsInfo,
-    /// What each option came to, by its number: 0 or an error number.
+    /// Result of each option, by its number: 0 or an error number.
     pub status: [u32; option::MAX as usize],
 }
 
 impl Options {
-    /// None given; each that would be is not supported.
+    /// Returns options of which none is given, with status "not supported".
     #[must_use]
     pub fn none() -> Self {
         let not_supported = rustix::io::Errno::OPNOTSUPP.raw_os_error().unsigned_abs();
         Self { status: [not_supported; option::MAX as usize], ..Self::new_zeroed() }
     }
 
-    /// True if this option was given.
+    /// Returns true if this option was given.
     #[must_use]
     pub fn has(&self, option: u32) -> bool {
         self.given >> option & 1 != 0
@@ -98,7 +98,7 @@ pub struct Ask {
 }
 
 impl Ask {
-    /// A question of zeros but for what is said.
+    /// Makes a question with this kind and type; everything else is zero.
     #[must_use]
     pub fn new(kind: u16, reqtype: u16) -> Self {
         let options = Options::none();
@@ -118,16 +118,16 @@ pub struct Answer {
     pub status: i32,
     /// `nr_name`, which some requests write.
     pub name: [u8; NAME],
-    /// The body, as it is to be written back.
+    /// The body to write back.
     pub body: [u8; MOST_BODY],
     /// The options, likewise.
     pub options: Options,
-    /// What the descriptor is bound to; all zero if it is not.
+    /// The descriptor's binding; all zero if there is none.
     pub bound: Bound,
 }
 
 impl Answer {
-    /// The answer to `ask` that changes nothing.
+    /// Makes an answer to `ask` that changes nothing.
     #[must_use]
     pub fn to(ask: &Ask) -> Self {
         let Ask { name, body, options, .. } = *ask;
@@ -149,13 +149,13 @@ pub struct Bound {
     pub tx: RingSpec,
     /// Likewise.
     pub rx: RingSpec,
-    /// Pipes: receive rings of the other end, the twins of `tx`.
+    /// For pipes: receive rings of the other end, the twins of `tx`.
     pub twin_rx: RingSpec,
-    /// Pipes: send rings of the other end, the twins of `rx`.
+    /// For pipes: send rings of the other end, the twins of `rx`.
     pub twin_tx: RingSpec,
     /// Zero.
     pub reserved: u32,
-    /// Of `nr_flags`: what matters to syncs.
+    /// The bits of `nr_flags` that affect syncs.
     pub flags: u64,
 }
 

@@ -1,4 +1,5 @@
-//! What can be bound: ports of switches, persistent ports, ends of pipes, monitors, rings without a port.
+//! Adapters, which descriptors bind to: ports of switches, persistent ports, ends of pipes,
+//! monitors, rings without a port.
 
 use std::ops::Range;
 use std::os::fd::OwnedFd;
@@ -9,23 +10,25 @@ use super::region::Shape;
 use crate::abi::{Register, flags, mode};
 use rustix::io::Errno;
 
-/// What an adapter is, and what is its own for that.
+/// The kind of an adapter, and the state that only this kind has.
 #[derive(Debug)]
 pub(super) enum Kind {
-    /// A port of a switch, made by the request that names it, gone with its last descriptor.
+    /// A port of a switch. The request that names it makes it, and closing its last descriptor
+    /// removes it.
     Ephemeral,
-    /// A port that was made by `VALE_NEWIF`, or for its pipes (`auto`): then it goes with the last of them.
+    /// A port made by `VALE_NEWIF`, or for its pipes (`auto`). The latter is removed with its last
+    /// pipe.
     Persistent { auto: bool },
     /// An end of a pipe.
     Pipe {
-        /// The adapter whose region it is in.
+        /// The adapter whose region the pipe uses.
         parent: String,
         /// The other end.
         twin: String,
         /// What wakes this end.
         wake: OwnedFd,
     },
-    /// Gets copies of what another one sends, receives.
+    /// Gets copies of what another adapter sends or receives.
     Monitor {
         /// Which.
         parent: String,
@@ -56,9 +59,9 @@ pub(super) struct Adapter {
     pub(super) kind: Kind,
     pub(super) region: u16,
     pub(super) shape: Shape,
-    /// The switch it is, or is to be, in, and its name there.
+    /// The switch to which the adapter belongs, and its name there.
     pub(super) place: Option<(String, String)>,
-    /// There while a descriptor is bound, for pipes while one is bound to either end.
+    /// The rings. They exist while a descriptor is bound; for pipes, to either end.
     pub(super) rings: Option<Rings>,
     /// Bound descriptors.
     pub(super) bindings: u32,
@@ -86,7 +89,7 @@ impl Adapter {
         Self { kind, region, shape, place, rings: None, bindings: 0, token: None, uses }
     }
 
-    /// Which rings a request is about.
+    /// Returns the rings that a request selects.
     pub(super) fn choose(&self, request: &Register) -> Result<Choice, Errno> {
         let Shape { tx_rings, rx_rings, .. } = self.shape;
         let one = u32::from(request.ringid);
@@ -96,7 +99,7 @@ impl Adapter {
             mode::NULL if matches!(self.kind, Kind::Null) => (0..tx_rings, 0..rx_rings),
             mode::ONE_NIC if one >= tx_rings && one >= rx_rings => return Err(Errno::INVAL),
             mode::ONE_NIC => {
-                // A direction that has no such ring uses its first one.
+                // A direction without a ring of this number uses its first one.
                 let pick = |rings: u32| if one < rings { one..one + 1 } else { 0..rings.min(1) };
                 (pick(tx_rings), pick(rx_rings))
             }
@@ -134,7 +137,7 @@ impl Adapter {
         for (uses, range) in self.uses.iter_mut().zip([&choice.tx, &choice.rx]) {
             for ring in &mut uses[range.start as usize..range.end as usize] {
                 ring.descriptors = ring.descriptors.saturating_sub(1);
-                // Who has a ring exclusively is the only one that has it.
+                // An exclusive descriptor is the ring's only one, so the flag goes with it.
                 ring.exclusive &= ring.descriptors > 0;
             }
         }

@@ -1,8 +1,8 @@
-//! Which interfaces, rings and buffers of a region are taken. Pure: no memory, no files.
+//! Tracks which interfaces, rings and buffers of a region are allocated. Pure: no memory, no files.
 
 use netring::layout::RESERVED_BUFFERS;
 
-/// Numbers `0..len`, each free or taken.
+/// The numbers `0..len`, each free or allocated.
 #[derive(Debug)]
 pub(super) struct Numbers {
     taken: Vec<bool>,
@@ -21,7 +21,7 @@ impl Numbers {
         self.take_run(1)
     }
 
-    /// Takes `count` consecutive numbers; returns the first.
+    /// Allocates `count` consecutive numbers; returns the first.
     pub(super) fn take_run(&mut self, count: u32) -> Option<u32> {
         let count = count as usize;
         if self.free < count {
@@ -37,7 +37,7 @@ impl Numbers {
         Some(first as u32)
     }
 
-    /// Gives a number back; false if it was not taken.
+    /// Frees a number; returns false if it was not allocated.
     pub(super) fn give(&mut self, number: u32) -> bool {
         let was_taken = self.taken.get_mut(number as usize).is_some_and(std::mem::take);
         self.free += usize::from(was_taken);
@@ -49,7 +49,7 @@ impl Numbers {
     }
 }
 
-/// What is taken of a region.
+/// What is allocated in a region.
 #[derive(Debug)]
 pub(super) struct Books {
     pub(super) interfaces: Numbers,
@@ -58,7 +58,7 @@ pub(super) struct Books {
 }
 
 impl Books {
-    /// Nothing but the reserved buffers is taken.
+    /// Starts with only the reserved buffers allocated.
     pub(super) fn new(geometry: &netring::layout::Geometry) -> Self {
         let mut buffers = Numbers::new(geometry.buf_num);
         buffers.take_run(RESERVED_BUFFERS);
@@ -80,7 +80,7 @@ impl Books {
         self.take_buffers(count).unwrap_or_default()
     }
 
-    /// Gives a buffer back; false if it was not taken, or is reserved.
+    /// Frees a buffer; returns false if it was not allocated, or is reserved.
     pub(super) fn give_buffer(&mut self, number: u32) -> bool {
         number >= RESERVED_BUFFERS && self.buffers.give(number)
     }

@@ -1,4 +1,4 @@
-//! Numbers of switches and of their ports, as `VALE_LIST` walks them.
+//! Numbers of switches and of their ports, in the order in which `VALE_LIST` returns them.
 
 use rustix::io::Errno;
 
@@ -16,7 +16,7 @@ struct Switch {
     ports: Vec<Option<String>>,
 }
 
-/// The first place that is free, which is made if there is none.
+/// Puts `value` at the first free place, or appends it; returns the index.
 fn place<T>(places: &mut Vec<Option<T>>, value: T) -> usize {
     let at = places.iter().position(Option::is_none).unwrap_or(places.len());
     if at == places.len() {
@@ -36,7 +36,7 @@ impl List {
         switch.ports.iter().position(|p| p.as_deref() == Some(port))
     }
 
-    /// A port is in a switch from now on; returns its number there.
+    /// Adds a port to a switch; returns its number there.
     pub(super) fn add(&mut self, switch: &str, port: &str) -> u32 {
         let at = self.position(switch).unwrap_or_else(|| {
             place(&mut self.switches, Switch { name: switch.into(), ports: Vec::new() })
@@ -46,7 +46,7 @@ impl List {
         known.unwrap_or_else(|| place(&mut switch.ports, port.to_owned())) as u32
     }
 
-    /// A port left its switch; returns the number it had. A switch without ports is gone.
+    /// Removes a port from its switch; returns its number. A switch without ports is removed.
     pub(super) fn remove(&mut self, switch: &str, port: &str) -> Option<u32> {
         let at = self.position(switch)?;
         let number = self.port(at, port)?;
@@ -59,13 +59,13 @@ impl List {
         Some(number as u32)
     }
 
-    /// The numbers of a switch and a port.
+    /// Returns the numbers of a switch and a port.
     pub(super) fn find(&self, switch: &str, port: &str) -> Result<(u16, u32), Errno> {
         let at = self.position(switch).ok_or(Errno::NOENT)?;
         Ok((at as u16, self.port(at, port).map_or(NO_PORT, |number| number as u32)))
     }
 
-    /// The first port at or after these numbers, and its name.
+    /// Returns the first port at or after these numbers, and its name.
     pub(super) fn next(&self, bridge: u16, port: u32) -> Option<(u16, u32, String)> {
         let from = usize::from(bridge);
         let switches = self.switches.iter().enumerate().skip(from);

@@ -1,4 +1,4 @@
-//! The daemon's side: which names, regions and descriptors there are, and what requests make of them.
+//! The daemon's side of netmap: manages names, regions and descriptors, and carries out requests.
 //!
 //! ```text
 //!   descriptor (by its cookie) --bound to--> adapter (by its name) --in--> region (by its number)
@@ -7,7 +7,7 @@
 //!                                            Switches: a port of a switch, while a descriptor is bound
 //! ```
 //!
-//! All requests run one after the other. What they ask of switches goes through [`Switches`].
+//! Requests run one after the other. Their effects on switches go through [`Switches`].
 
 mod adapter;
 mod books;
@@ -32,7 +32,7 @@ use self::region::Region;
 use crate::abi::{reqtype, text};
 use crate::wire::{Answer, Ask, Bound, Options, port};
 
-/// Bytes of the largest region of a user other than root: its pages are written, and freed, in one go.
+/// Limit of a region's size for users other than root: its pages are written, and freed, in one go.
 const MOST_MEMORY: u64 = 256 << 20;
 
 /// Who asks.
@@ -44,7 +44,7 @@ pub struct Who {
     pub pid: u32,
 }
 
-/// A port that is to be put into a switch.
+/// A port to attach to a switch.
 #[derive(Clone, Copy, Debug)]
 pub struct NewPort<'a> {
     /// Whose it is.
@@ -53,7 +53,7 @@ pub struct NewPort<'a> {
     pub switch: &'a str,
     /// The port.
     pub port: &'a str,
-    /// Not the port itself, but a monitor of it: of what it sends, of what it receives.
+    /// If set, attaches a monitor of the port: of what it sends, of what it receives.
     pub watch: Option<(bool, bool)>,
     /// The region.
     pub memory: BorrowedFd<'a>,
@@ -65,19 +65,19 @@ pub struct NewPort<'a> {
     pub rx: RingSpec,
 }
 
-/// What a region costs its user, until it is dropped.
+/// A user's charge for a region. Dropping it ends the charge.
 pub type Charge = Box<dyn Send + Sync>;
 
 /// Switches that have ports.
 pub trait Switches: Send + Sync {
-    /// Charges a user with a region's memory before anything is written there.
+    /// Charges a user for a region's memory before anything is written there.
     ///
     /// # Errors
-    /// The error number for the program: it has too much already.
+    /// The error number for the program: the user's quota is exhausted.
     fn charge(&self, uid: u32, memory: BorrowedFd<'_>) -> Result<Charge, Errno>;
 
-    /// Puts a port into a switch, which is made if there is none; returns the client's end of its token,
-    /// and the port's name, which is not the one that was asked for if it is a monitor.
+    /// Attaches a port to a switch, which is made if there is none. Returns the client's end of the
+    /// port's token, and the port's name. A monitor's name differs from the requested one.
     ///
     /// # Errors
     /// The error number for the program.
@@ -86,11 +86,11 @@ pub trait Switches: Send + Sync {
         port: NewPort<'_>,
     ) -> impl Future<Output = Result<(OwnedFd, String), Errno>> + Send;
 
-    /// Takes a port out of its switch. When it is done, the buffers of its rings are all in slots.
+    /// Detaches a port from its switch. Afterwards the buffers of its rings are all in slots.
     fn detach(&self, switch: &str, port: &str) -> impl Future<Output = ()> + Send;
 }
 
-/// A descriptor that a program has.
+/// An open descriptor of a program.
 #[derive(Debug)]
 struct Opened {
     uid: u32,
@@ -116,10 +116,10 @@ pub struct Broker<S> {
     list: List,
 }
 
-/// What is answered, and the descriptors that go with it.
+/// An answer, and the descriptors that are sent with it.
 pub type Reply = (Answer, Vec<OwnedFd>);
 
-/// What a request may look at, and what it writes.
+/// A request in progress: its input, and its answer.
 struct Call<'a> {
     cookie: u64,
     /// The user who opened the descriptor.
@@ -154,18 +154,18 @@ impl<S: Switches> Broker<S> {
         Self { switches, opened, adapters, regions, list }
     }
 
-    /// A program of this user has a new descriptor.
+    /// Registers a new descriptor of a program of this user.
     pub fn open(&mut self, cookie: u64, uid: u32) {
         self.opened.insert(cookie, Opened { uid, binding: None });
     }
 
-    /// How many descriptors the programs of a user have.
+    /// Returns how many descriptors the programs of a user have.
     #[must_use]
     pub fn opened_by(&self, uid: u32) -> usize {
         self.opened.values().filter(|opened| opened.uid == uid).count()
     }
 
-    /// Carries out a request of a process, with memory of the program's if it came with some.
+    /// Carries out a request of a process, which may pass memory of its own.
     pub async fn control(
         &mut self,
         (cookie, pid): (u64, u32),
@@ -197,13 +197,13 @@ impl<S: Switches> Broker<S> {
             reqtype::VALE_DELIF => self.vale_delif(&call),
             reqtype::PORT_HDR_SET => self.port_header_set(&call),
             reqtype::PORT_HDR_GET => self.port_header_get(call),
-            // Only NICs in a switch are polled, and there are none.
+            // Only NICs in a switch can be polled, and there are none.
             reqtype::VALE_POLLING_ENABLE | reqtype::VALE_POLLING_DISABLE => Err(Errno::OPNOTSUPP),
             _ => Err(Errno::INVAL),
         }
     }
 
-    /// What a descriptor is bound to.
+    /// Answers what a descriptor is bound to.
     #[must_use]
     pub fn identify(&self, cookie: u64, ask: &Ask) -> Reply {
         let mut answer = Answer::to(ask);
@@ -213,7 +213,7 @@ impl<S: Switches> Broker<S> {
         self.describe(cookie, answer)
     }
 
-    /// The answer, with what the descriptor is bound to.
+    /// Completes the answer by what the descriptor is bound to.
     fn describe(&self, cookie: u64, mut answer: Answer) -> Reply {
         let binding = self.opened.get(&cookie).and_then(|opened| opened.binding.as_ref());
         let Some((bound, fds)) = binding.and_then(|binding| self.bound(binding)) else {
@@ -259,7 +259,7 @@ impl<S: Switches> Broker<S> {
         Some((bound, fds))
     }
 
-    /// The last copy of a descriptor was closed.
+    /// Unbinds and forgets a descriptor whose last copy was closed.
     pub async fn close(&mut self, cookie: u64) {
         let Some(Opened { binding: Some(binding), .. }) = self.opened.remove(&cookie) else {
             return;
@@ -268,7 +268,7 @@ impl<S: Switches> Broker<S> {
         self.collect(&binding.adapter).await;
     }
 
-    /// The region's number for a new port: the one that is asked for, or one of its own.
+    /// Returns the region for a new port: the requested one, or one of its own.
     fn region_for(
         &mut self,
         uid: u32,
@@ -288,7 +288,7 @@ impl<S: Switches> Broker<S> {
         Ok(id)
     }
 
-    /// Takes a new region in, which its user is charged with.
+    /// Adds a new region, and charges its user for it.
     fn admit(&mut self, mut region: Region) -> Result<(), Errno> {
         let most = if region.uid == 0 { u64::MAX } else { MOST_MEMORY };
         if region.geometry.file_size() > most {
@@ -303,7 +303,7 @@ impl<S: Switches> Broker<S> {
         (region::GLOBAL + 1..u16::MAX).find(|id| !self.regions.contains_key(id))
     }
 
-    /// Removes an adapter that is not needed any more, and what is not needed without it.
+    /// Removes an adapter that is not needed any more, and what only it needed.
     async fn collect(&mut self, name: &str) {
         let mut next = Some(name.to_owned());
         while let Some(name) = next.take() {
@@ -337,7 +337,7 @@ impl<S: Switches> Broker<S> {
         })
     }
 
-    /// Forgets an adapter, and its region if no other is in that.
+    /// Removes an adapter, and its region if no other adapter uses it.
     fn remove_adapter(&mut self, name: &str) {
         let Some(adapter) = self.adapters.remove(name) else { return };
         if let Some((switch, port)) = &adapter.place
@@ -348,14 +348,15 @@ impl<S: Switches> Broker<S> {
         self.drop_region(adapter.region);
     }
 
-    /// Drops a region that no adapter is in.
+    /// Drops a region that no adapter uses.
     fn drop_region(&mut self, id: u16) {
         if !self.adapters.values().any(|other| other.region == id) {
             self.regions.remove(&id);
         }
     }
 
-    /// Takes an adapter's rings away. Those of a pipe's receive rings have the buffers of its send rings.
+    /// Removes an adapter's rings. A pipe's receive rings share the buffers of the twin's send
+    /// rings.
     fn remove_rings(&mut self, name: &str) {
         let Some(adapter) = self.adapters.get_mut(name) else { return };
         let own = !matches!(adapter.kind, Kind::Pipe { .. });

@@ -1,4 +1,4 @@
-//! What a name means (netmap-abi.md 2.7).
+//! Parses the names of ports (netmap-abi.md 2.7).
 
 use rustix::io::Errno;
 
@@ -22,11 +22,11 @@ pub(super) enum Name {
     Plain(String),
 }
 
-/// The first letters of switches' names, as far as they are looked at.
+/// The prefix of switches' names, as far as netmap compares it.
 const PREFIX: &str = "val";
-/// Bytes of a name that the kernel looks for the colon in, and of what follows from it on.
+/// Limit in bytes of the part before the colon, and of the part from the colon on.
 const PART: usize = 16;
-/// Bytes of the name of a persistent port, without the zero at its end.
+/// Limit in bytes of the name of a persistent port, without the zero at its end.
 const PLAIN: usize = 15;
 
 impl Name {
@@ -38,7 +38,7 @@ impl Name {
             if base.is_empty() || id.is_empty() || id.contains(['{', '}', '/']) {
                 return Err(Errno::INVAL);
             }
-            // What is before the brace must be a name by itself.
+            // The part before the brace must itself be a valid name.
             Self::parse(base)?;
             return Ok(Self::Pipe { base: base.into(), brace, id: id.into() });
         }
@@ -59,7 +59,7 @@ impl Name {
         Ok(Self::Vale { switch: switch.into(), port: port.into() })
     }
 
-    /// True for what is, or would be, a port of a switch.
+    /// Returns true for names of ports of switches, existing or not.
     pub(super) fn is_switched(text: &str) -> bool {
         text.starts_with(PREFIX)
     }

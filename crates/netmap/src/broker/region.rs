@@ -1,6 +1,7 @@
-//! A region: its memory file, who has what of it, and what is written into it for programs to find.
+//! A region: its memory file, the allocations in it, and the structures that programs read there.
 //!
-//! The file is written and read, never mapped: programs that have it mapped may write to it at any time.
+//! The broker reads and writes the file but never maps it: programs may change mapped memory at any
+//! time.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -15,24 +16,24 @@ use zerocopy::IntoBytes;
 use super::books::Books;
 use crate::abi::{API, PoolsInfo};
 
-/// Slots of a ring where a program does not say.
+/// Default number of slots of a ring.
 pub(super) const SLOTS: u32 = 1024;
 /// Most slots of a ring.
 pub(super) const MOST_SLOTS: u32 = 4096;
-/// Most rings of a port in each direction.
+/// Maximum number of rings of a port in each direction.
 pub(super) const MOST_RINGS: u32 = 16;
-/// Host rings that every interface has entries for, though a VALE port or a pipe has none.
+/// Host rings for which each interface has entries, though VALE ports and pipes have no such rings.
 const FAKE_HOST_RINGS: u32 = 1;
-/// Pipes that a port's region has room for.
+/// Number of pipes for which a port's region has room.
 const PIPES: u32 = 2;
 /// `NI_PRIV_MEM`.
 const PRIVATE: u32 = 1;
-/// Of the region that NICs share.
+/// Number of the region that NICs share.
 pub(super) const GLOBAL: u16 = 1;
 /// Where `ni_bufs_head` is in `netmap_if`.
 const BUFS_HEAD: u64 = 32;
 
-/// Rings of a port, in both directions.
+/// The rings of a port, in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) tx_rings: u32,
@@ -42,7 +43,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// What a request asks for; 0 is the default, and what is too large the largest there is.
+    /// Returns the requested shape: 0 means the default, and too large values are clamped.
     pub(super) fn asked(tx: (u16, u32), rx: (u16, u32)) -> Self {
         let rings = |n: u16| u32::from(n.max(1)).min(MOST_RINGS);
         let slots = |n: u32| if n == 0 { SLOTS } else { n.clamp(2, MOST_SLOTS) };
@@ -51,8 +52,8 @@ impl Shape {
         Self { tx_rings, rx_rings, tx_slots, rx_slots }
     }
 
-    /// How a region for one port of this shape is divided (netmap-abi.md 2.6). Interfaces and rings are
-    /// cheap, as no page is there before it is written: there are more of them than netmap has.
+    /// Returns the layout of a region for one port of this shape (netmap-abi.md 2.6). Pages that
+    /// are not written cost nothing, so there are more interfaces and rings than in netmap.
     pub(super) fn geometry(&self, extra: u32) -> Geometry {
         let [tx, rx] = [self.tx_rings, self.rx_rings].map(|rings| rings + FAKE_HOST_RINGS);
         let slots = self.tx_slots.max(self.rx_slots);
@@ -69,7 +70,7 @@ impl Shape {
     }
 }
 
-/// How the region that NICs share is divided.
+/// Returns the layout of the region that NICs share.
 pub(super) fn global() -> Geometry {
     Geometry {
         if_size: 1024,
@@ -81,7 +82,7 @@ pub(super) fn global() -> Geometry {
     }
 }
 
-/// How a geometry is told to programs.
+/// Converts a layout to the form that programs get.
 pub(super) fn pools(geometry: &Geometry, id: u16) -> PoolsInfo {
     PoolsInfo {
         memsize: geometry.region_size(),
@@ -99,7 +100,7 @@ pub(super) fn pools(geometry: &Geometry, id: u16) -> PoolsInfo {
     }
 }
 
-/// Which buffers the slots of new rings get.
+/// The buffers that the slots of new rings get.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fill {
     /// Buffers of their own.
@@ -108,14 +109,14 @@ pub(super) enum Fill {
     TwinOf(RingSpec),
 }
 
-/// Which way a ring goes; as netmap numbers it.
+/// Direction of a ring, in netmap's numbering.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Send = 0,
     Receive = 1,
 }
 
-/// An interface that is to be written: its rings, and which of them its descriptor syncs.
+/// An interface to write: its rings, and which of them its descriptor syncs.
 #[derive(Clone, Debug)]
 pub(super) struct Interface<'a> {
     pub(super) name: &'a str,
@@ -124,10 +125,10 @@ pub(super) struct Interface<'a> {
     pub(super) bound: [Range<u32>; 2],
 }
 
-/// A memory file, and who closes it.
+/// A memory file, and the owner that closes it.
 pub type File = Box<dyn AsFd + Send + Sync>;
 
-/// What a memory file is known by.
+/// Returns what identifies a memory file: device and inode number.
 pub(super) fn identity_of(file: BorrowedFd<'_>) -> Result<(u64, u64), Errno> {
     let stat = rustix::fs::fstat(file)?;
     Ok((stat.st_dev, stat.st_ino))
@@ -140,12 +141,12 @@ pub(super) struct Region {
     pub(super) uid: u32,
     pub(super) geometry: Geometry,
     file: File,
-    /// What the file is known by, if a program made it.
+    /// Identity of the file, if a program made it.
     identity: Option<(u64, u64)>,
     books: Books,
-    /// What its user is charged with.
+    /// The charge to its user.
     pub(super) charge: Option<super::Charge>,
-    /// Bound descriptors. When the last is gone, everything is free again.
+    /// Number of bound descriptors. When the last is unbound, everything in the region is freed.
     users: u32,
 }
 
@@ -163,7 +164,7 @@ impl Region {
         Ok(Self::over(id, uid, geometry, (Box::new(file), None)))
     }
 
-    /// A region in a memory file that a program made, whose size is fixed.
+    /// Makes a region in a memory file from a program. The file's size is fixed.
     pub(super) fn adopt(id: u16, uid: u32, geometry: Geometry, file: File) -> Result<Self, Errno> {
         let len = Memfd::sealed_len(file.as_fd()).map_err(|_| Errno::INVAL)?;
         geometry.check(len).map_err(|_| Errno::INVAL)?;
@@ -181,7 +182,7 @@ impl Region {
         Self { id, uid, geometry, file, identity, books, charge: None, users: 0 }
     }
 
-    /// True if it is in this file.
+    /// Returns true if the region lies in this file.
     pub(super) fn is_in(&self, identity: (u64, u64)) -> bool {
         self.identity == Some(identity)
     }
@@ -204,7 +205,7 @@ impl Region {
         self.users += 1;
     }
 
-    /// One descriptor less; after the last, what was leaked is free again.
+    /// Removes a user. After the last, everything that was leaked is freed.
     pub(super) fn leave(&mut self) {
         self.users = self.users.saturating_sub(1);
         if self.users == 0 {
@@ -212,7 +213,7 @@ impl Region {
         }
     }
 
-    /// Makes consecutive rings and writes them: empty, with all slots filled with buffers.
+    /// Allocates consecutive rings and writes them: empty, with a buffer in each slot.
     pub(super) fn add_rings(
         &mut self,
         way: Way,
@@ -242,7 +243,8 @@ impl Region {
         Ok(spec)
     }
 
-    /// Takes rings away. Their buffers go with `buffers`: those of a ring whose slots all hold its own.
+    /// Frees rings. With `with_buffers`, their buffers too: for rings whose slots all hold their
+    /// own.
     pub(super) fn remove_rings(&mut self, spec: RingSpec, with_buffers: bool) {
         for ring in spec.first..spec.first + spec.rings {
             if !self.books.rings.give(ring) || !with_buffers {
@@ -275,7 +277,7 @@ impl Region {
         self.write(geometry.control_offset(ring), &[0; size_of::<Control>()])
     }
 
-    /// The buffers that the slots of a ring hold.
+    /// Returns the buffers in the slots of a ring.
     fn buffers_in(&self, ring: u32, slots: u32) -> Result<Vec<u32>, Errno> {
         let mut bytes = vec![0; slots as usize * size_of::<Slot>()];
         self.read(self.geometry.ring_offset(ring) + RING_HEADER as u64, &mut bytes)?;
@@ -283,8 +285,8 @@ impl Region {
         Ok(bytes.chunks_exact(size_of::<Slot>()).map(buffer).collect())
     }
 
-    /// Makes an interface with a list of up to `extra` buffers in no ring; returns its number, and how
-    /// many there are.
+    /// Allocates an interface with a list of up to `extra` buffers outside of rings. Returns its
+    /// number, and the number of these buffers.
     pub(super) fn add_interface(
         &mut self,
         interface: &Interface<'_>,
@@ -333,11 +335,11 @@ impl Region {
         fits.then_some(bytes).ok_or(Errno::NOMEM)
     }
 
-    /// Takes an interface away, with the extra buffers that its program has left in its list.
+    /// Frees an interface, with the extra buffers that its program has left in its list.
     pub(super) fn remove_interface(&mut self, number: u32) {
         let head = self.read_u32(self.interface_offset(number) + BUFS_HEAD);
         let mut next = head.unwrap_or(0);
-        // A buffer that is not taken ends the list: one that loops ends where it began.
+        // The list ends at a buffer that is not allocated. So a loop ends where it began.
         while self.books.give_buffer(next) {
             next = self.read_u32(self.buffer_offset(next)).unwrap_or(0);
         }

@@ -1,4 +1,4 @@
-//! Binding descriptors: `NETMAP_REQ_REGISTER`, and what undoes it.
+//! Binds descriptors (`NETMAP_REQ_REGISTER`), and unbinds them.
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -10,17 +10,17 @@ use super::region::{Fill, Interface, Region, Shape, Way, identity_of};
 use super::{Binding, Broker, Call, NewPort, Switches, Who};
 use crate::abi::{Register, flags, mode, option};
 
-/// Most buffers that a port of a switch may have beside those of its rings.
+/// Maximum number of extra buffers of a port of a switch, outside of its rings.
 const MOST_EXTRA: u32 = 128 * 4096;
 
-/// What a request wants of the names of pipes and ports.
+/// Returns the rings that a request asks for.
 fn shape_of(request: &Register) -> Shape {
     let Register { tx_rings, rx_rings, tx_slots, rx_slots, .. } = *request;
     Shape::asked((tx_rings, tx_slots), (rx_rings, rx_slots))
 }
 
 impl<S: Switches> Broker<S> {
-    /// Binds a descriptor, or changes nothing.
+    /// Binds a descriptor. On failure, nothing is changed.
     pub(super) async fn register(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
         let mut request: Register = call.body()?;
         let opened = self.opened.get(&call.cookie).ok_or(Errno::NXIO)?;
@@ -40,7 +40,8 @@ impl<S: Switches> Broker<S> {
         done
     }
 
-    /// Binds a descriptor to what is named, which must be in memory of the program's if that gave some.
+    /// Binds a descriptor to the named adapter. If the program passed memory, the adapter must use
+    /// it.
     async fn register_in(
         &mut self,
         call: &mut Call<'_>,
@@ -67,7 +68,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// The region in memory of the program's, if the request came with some.
+    /// Makes a region in the program's memory, if the request came with some.
     fn adopt_memory(&mut self, call: &mut Call<'_>) -> Result<Option<u16>, Errno> {
         if !call.options.has(option::EXTMEM) {
             return Ok(None);
@@ -98,7 +99,7 @@ impl<S: Switches> Broker<S> {
         Ok(id)
     }
 
-    /// Takes a binding back at once.
+    /// Undoes a binding that was just made.
     async fn undo(&mut self, cookie: u64) {
         let binding = self.opened.get_mut(&cookie).and_then(|opened| opened.binding.take());
         if let Some(binding) = binding {
@@ -107,7 +108,7 @@ impl<S: Switches> Broker<S> {
         }
     }
 
-    /// The adapter that a request is about, made if it is one that requests make.
+    /// Returns the adapter that a request names. Makes it if its kind is made on request.
     fn find_or_make(
         &mut self,
         call: &Call<'_>,
@@ -144,7 +145,7 @@ impl<S: Switches> Broker<S> {
         self.make_vale(call.uid, (switch, port), request)
     }
 
-    /// The adapter that is this port of a switch.
+    /// Returns the adapter of this port of a switch.
     pub(super) fn find_vale(&self, switch: &str, port: &str) -> Result<Option<String>, Errno> {
         let name = format!("{switch}:{port}");
         if self.adapters.contains_key(&name) {
@@ -217,7 +218,8 @@ impl<S: Switches> Broker<S> {
         Ok(name)
     }
 
-    /// An end of a pipe. Both ends are made at once, and the port that they belong to if there is none.
+    /// Returns an end of a pipe. Both ends are made at once, with their parent port if there is
+    /// none.
     fn pipe(
         &mut self,
         uid: u32,
@@ -227,7 +229,7 @@ impl<S: Switches> Broker<S> {
         if !matches!(request.mode, mode::ALL_NIC | mode::ONE_NIC) {
             return Err(Errno::INVAL);
         }
-        // First what may fail without leaving anything behind.
+        // Steps that can fail come first, so that a failure leaves nothing behind.
         let new_wake = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wakes = [new_wake()?, new_wake()?];
         let parent = self.pipe_parent(uid, base)?;
@@ -257,7 +259,7 @@ impl<S: Switches> Broker<S> {
         Ok(name(brace))
     }
 
-    /// The port that pipes of this name belong to.
+    /// Returns the parent port of pipes of this name.
     fn pipe_parent(&mut self, uid: u32, base: &str) -> Result<String, Errno> {
         match Name::parse(base)? {
             Name::Pipe { .. } => Err(Errno::INVAL),
@@ -275,7 +277,7 @@ impl<S: Switches> Broker<S> {
         }
     }
 
-    /// Makes a port that is in no switch.
+    /// Makes a persistent port, which is in no switch.
     pub(super) fn make_persistent(
         &mut self,
         uid: u32,
@@ -289,7 +291,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// Binds a descriptor to an adapter, and says so in the request.
+    /// Binds a descriptor to an adapter, and fills in the request's reply fields.
     async fn bind(
         &mut self,
         call: &Call<'_>,
@@ -328,7 +330,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// Writes what a new binding needs into the region.
+    /// Writes the structures for a new binding into the region.
     fn lay_out(
         &mut self,
         binding: &mut Binding,
@@ -359,7 +361,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// Makes the rings of an adapter, and of its twin if it is an end of a pipe, unless they are there.
+    /// Makes the rings of an adapter, and of its twin if it is an end of a pipe, unless they exist.
     fn make_rings(&mut self, key: &str) -> Result<(), Errno> {
         let adapter = self.adapters.get(key).ok_or(Errno::NXIO)?;
         if adapter.rings.is_some() {
@@ -379,7 +381,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// Puts an adapter that belongs into a switch there, unless it is there.
+    /// Attaches an adapter to its switch, if it belongs to one and is not attached.
     pub(super) async fn enter_switch(&mut self, who: Who, key: &str) -> Result<(), Errno> {
         let Some(adapter) = self.adapters.get(key) else { return Err(Errno::NXIO) };
         let (Some((switch, port)), Some(rings), None) =
@@ -392,7 +394,7 @@ impl<S: Switches> Broker<S> {
             Kind::Monitor { tx, rx, .. } => (Some((tx, rx)), rings.tx),
             _ => (None, rings.tx),
         };
-        // A monitor's send ring is there for programs to find, and leads nowhere.
+        // A monitor's send ring exists because programs expect one. Its frames go nowhere.
         tx.rings = if watch.is_some() { 0 } else { tx.rings };
         let memory = region.file();
         let (geometry, rx) = (region.geometry, rings.rx);
@@ -407,7 +409,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// Takes an adapter out of its switch.
+    /// Detaches an adapter from its switch.
     pub(super) async fn leave_switch(&mut self, key: &str) {
         let Some(adapter) = self.adapters.get_mut(key) else { return };
         if let (Some(token), Some((switch, port))) = (adapter.token.take(), &adapter.place) {
@@ -416,7 +418,7 @@ impl<S: Switches> Broker<S> {
         }
     }
 
-    /// Undoes a binding. What is not needed any more stays for [`collect`](Self::collect).
+    /// Undoes a binding. [`collect`](Self::collect) removes what is not needed any more.
     pub(super) async fn unbind(&mut self, binding: &Binding) {
         let Some(adapter) = self.adapters.get_mut(&binding.adapter) else { return };
         adapter.give(&binding.choice);
@@ -438,7 +440,7 @@ impl<S: Switches> Broker<S> {
     }
 }
 
-/// What `nr_mode` may be in the new interface; [`Adapter::choose`] looks at the rest.
+/// Checks `nr_mode`; [`Adapter::choose`] checks the rest.
 fn check_mode(mode: u32) -> Result<(), Errno> {
     match mode {
         mode::ALL_NIC..=mode::ONE_NIC | mode::NULL | mode::ONE_SW => Ok(()),
@@ -458,7 +460,7 @@ fn rings_of(region: &mut Region, shape: Shape) -> Result<Rings, Errno> {
     }
 }
 
-/// The rings of both ends of a pipe, of which the first has this shape.
+/// Makes the rings of both ends of a pipe. `shape` is that of the first end.
 fn twin_rings(region: &mut Region, shape: Shape) -> Result<(Rings, Rings), Errno> {
     let mut made = Vec::new();
     let mut twins = |rings, slots| -> Result<_, Errno> {

@@ -6,7 +6,7 @@ use super::*;
 use crate::abi::{PortInfo, Register, ValeAttach, ValeNewif, flags, mode, name_of};
 use crate::wire::kind;
 
-/// Switches that note what is asked of them.
+/// Fake switches that record their calls.
 #[derive(Default)]
 struct Noted {
     ports: Mutex<Vec<String>>,
@@ -45,7 +45,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
-/// A broker with descriptors 1 to 9 of root's, and 11 to 19 of another user's.
+/// Makes a broker with descriptors 1 to 9 of root, and 11 to 19 of another user.
 fn broker() -> Tested {
     let mut broker = Broker::new(Noted::default());
     (1..10).for_each(|cookie| broker.open(cookie, 0));
@@ -231,7 +231,7 @@ fn what_would_be_made_is_told_without_making_it() {
 fn what_a_user_may_not_have_is_not_made() {
     let mut broker = broker();
     let much = |extra_bufs| Register { mode: mode::ALL_NIC, extra_bufs, ..Register::default() };
-    // Beyond what is charged, and beyond what anybody but root may have.
+    // One is beyond the quota, one beyond what any user but root may have.
     for extra in [50_000, 200_000] {
         assert_eq!(register_as(&mut broker, 11, "vale0:a", much(extra)), Err(Errno::NOMEM));
     }

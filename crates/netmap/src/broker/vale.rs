@@ -1,4 +1,4 @@
-//! Requests that are about ports and switches, and not about the descriptor they are made on.
+//! Requests about ports and switches that do not concern the calling descriptor's binding.
 
 use rustix::io::Errno;
 use zerocopy::FromZeros;
@@ -13,7 +13,7 @@ use crate::abi::{
 };
 
 impl<S: Switches> Broker<S> {
-    /// `PORT_INFO_GET`: of a port that is there, or as it would be made.
+    /// `PORT_INFO_GET`: describes an existing port, or one as it would be made.
     pub(super) fn port_info(&self, mut call: Call<'_>) -> Result<(), Errno> {
         let mut info: PortInfo = call.body()?;
         let (pools, shape) = self.describe_port(&call, &info)?;
@@ -39,7 +39,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// The region and the rings of a port, those of the region alone if none is named.
+    /// Describes the region and the rings of a port, or only the region if no port is named.
     fn describe_port(
         &self,
         call: &Call<'_>,
@@ -77,7 +77,7 @@ impl<S: Switches> Broker<S> {
         Ok((pools, Some(shape)))
     }
 
-    /// `VALE_NEWIF`: makes a port that stays.
+    /// `VALE_NEWIF`: makes a persistent port.
     pub(super) fn vale_newif(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
         let mut asked: ValeNewif = call.body()?;
         let name = call.name()?.to_owned();
@@ -117,7 +117,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `VALE_ATTACH`: puts a persistent port into a switch.
+    /// `VALE_ATTACH`: attaches a persistent port to a switch.
     pub(super) async fn vale_attach(&mut self, mut call: Call<'_>) -> Result<(), Errno> {
         let mut asked: ValeAttach = call.body()?;
         let mode = asked.register.mode;
@@ -167,7 +167,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `VALE_LIST`: the numbers of a port, or the port of these numbers.
+    /// `VALE_LIST`: returns the numbers of a port, or the port of given numbers.
     pub(super) fn vale_list(&self, mut call: Call<'_>) -> Result<(), Errno> {
         let mut asked: ValeList = call.body()?;
         let name = call.name()?.to_owned();
@@ -187,7 +187,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// `PORT_HDR_SET`: frames have no virtio-net header, and get none.
+    /// `PORT_HDR_SET`: frames have no virtio-net header, so only length 0 is accepted.
     pub(super) fn port_header_set(&self, call: &Call<'_>) -> Result<(), Errno> {
         let PortHeader { len, .. } = call.body()?;
         if !matches!(len, 0 | 10 | 12) {
@@ -207,7 +207,7 @@ impl<S: Switches> Broker<S> {
         Ok(())
     }
 
-    /// That the request names a port of a switch.
+    /// Checks that the request names an existing port of a switch.
     fn find_switched(&self, call: &Call<'_>) -> Result<(), Errno> {
         let Name::Vale { switch, port } = Name::parse(call.name()?)? else {
             return Err(Errno::NXIO);

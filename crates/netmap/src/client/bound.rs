@@ -1,4 +1,4 @@
-//! A bound descriptor: all its rings, and what `poll` does with them (netmap-abi.md 2.3).
+//! A bound descriptor: its rings, and the work of `poll` on them (netmap-abi.md 2.3).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -16,28 +16,28 @@ use super::ring::{Buffers, Peer, Ring, Synced};
 use crate::abi::flags;
 use crate::wire::{self, port};
 
-/// How often a sync of send rings looks whether the switch is done before it sleeps.
+/// How often a sync of send rings checks for the switch before it sleeps.
 const SPINS: u32 = 2_000;
-/// How long a sync of send rings waits for the switch, at most.
+/// Maximum time that a sync of send rings waits for the switch.
 const SYNC_TIME: Duration = Duration::from_millis(20);
-/// So long of that it does not sleep.
+/// The part of that time in which it does not sleep.
 const AWAKE: Duration = Duration::from_micros(100);
-/// After so many armings, of which each may bring a byte, the token is emptied.
+/// The token is emptied after this many armings, as each may bring a byte.
 const ARMINGS: u32 = 32;
 
-/// What of a descriptor can be used at once.
+/// What a descriptor is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// A receive ring has frames.
     pub readable: bool,
     /// A send ring has room.
     pub writable: bool,
-    /// Cursors made no sense, or the port is gone.
+    /// The program's cursors were invalid, or the port is gone.
     pub error: bool,
 }
 
 impl Ready {
-    /// True if there is something to tell.
+    /// Returns true if there is anything to report.
     #[must_use]
     pub fn any(self) -> bool {
         self.readable || self.writable || self.error
@@ -52,11 +52,11 @@ enum Wakes {
     Nothing,
 }
 
-/// What a descriptor is bound to, mapped.
+/// The mapped region and rings of a bound descriptor.
 #[derive(Debug)]
 pub struct Bound {
     memory: Memfd,
-    /// Bytes that the program may map.
+    /// Number of bytes that the program may map.
     region_size: u64,
     pub(super) send: Vec<Ring>,
     pub(super) receive: Vec<Ring>,
@@ -68,10 +68,11 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Maps what the daemon has described. `raise` moves a descriptor to where programs do not expect any.
+    /// Maps the region that the daemon described. `raise` moves a descriptor to a number that
+    /// programs do not use.
     ///
     /// # Errors
-    /// `EPROTO` for a description that makes no sense, `ENOMEM` if there is no room for the mapping.
+    /// `EPROTO` for an invalid description, `ENOMEM` if there is no room for the mapping.
     pub fn new(
         bound: &wire::Bound,
         fds: Vec<OwnedFd>,
@@ -101,13 +102,13 @@ impl Bound {
         })
     }
 
-    /// The memory file, and how much of it the program may map.
+    /// Returns the memory file, and how much of it the program may map.
     #[must_use]
     pub fn memory(&self) -> (BorrowedFd<'_>, u64) {
         (self.memory.as_fd(), self.region_size)
     }
 
-    /// Descriptors of ours that the program must not close.
+    /// Returns the library's own descriptors, which the program must not close.
     pub fn internal_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let wakes = match &self.wakes {
             Wakes::Token(token) => [Some(token), None],
@@ -118,7 +119,7 @@ impl Bound {
         [self.memory.as_fd()].into_iter().chain(wakes).chain(self.blocks.stop_fd())
     }
 
-    /// What becomes readable when an armed descriptor has something.
+    /// Returns the descriptor that becomes readable when an armed descriptor has news.
     #[must_use]
     pub fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
         match &self.wakes {
@@ -127,14 +128,14 @@ impl Bound {
         }
     }
 
-    /// True if the port is gone, as far as is known.
+    /// Returns true if the port is known to be gone.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Looks whether the port is gone: whether the daemon has closed its end of the program's
-    /// descriptor, or of the port's token.
+    /// Checks whether the port is gone: the daemon has closed its end of the program's descriptor,
+    /// or of the port's token.
     pub fn look(&self, fd: BorrowedFd<'_>) -> bool {
         let ended = |fd: BorrowedFd<'_>| {
             let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -148,7 +149,7 @@ impl Bound {
             _ => false,
         };
         if (ended(fd) || token) && !self.gone.swap(true, Ordering::Relaxed) {
-            // A switch that outlived its daemon has the port as long as somebody has the token.
+            // A switch that outlives its daemon keeps the port while any process holds the token.
             if let Wakes::Token(token) = &self.wakes {
                 let _ = rustix::net::shutdown(token, Shutdown::Both);
             }
@@ -156,7 +157,7 @@ impl Bound {
         self.is_gone()
     }
 
-    /// What `NIOCTXSYNC` does: when it returns, all that was submitted to a switch was taken.
+    /// Carries out `NIOCTXSYNC`: on return, a switch has taken everything that was submitted.
     pub fn sync_send(&self, user: &dyn UserMemory) {
         let mut wake = false;
         for ring in &self.send {
@@ -164,13 +165,13 @@ impl Bound {
         }
         self.wake_peer(wake);
         self.settle();
-        // Only now is the tail where the switch is.
+        // Only after the wait does the tail match the switch's position.
         for ring in &self.send {
             ring.sync_send(user);
         }
     }
 
-    /// Waits until the switch has taken what was submitted, for a bounded time.
+    /// Waits, for a bounded time, until the switch has taken what was submitted.
     fn settle(&self) {
         if !matches!(self.wakes, Wakes::Token(_)) {
             return;
@@ -208,7 +209,7 @@ impl Bound {
         self.receive.iter().for_each(|ring| ring.stamp(now));
     }
 
-    /// Syncs as `poll` does, and says what can be done at once.
+    /// Syncs as `poll` does, and returns what the descriptor is ready for.
     pub fn poll(&self, want_send: bool, want_receive: bool, user: &dyn UserMemory) -> Ready {
         if self.blocks.is_some() {
             return Ready { error: true, ..Ready::default() };
@@ -233,7 +234,7 @@ impl Bound {
 
     fn poll_send(&self, want: bool, user: &dyn UserMemory, ready: &mut Ready, wake: &mut bool) {
         for ring in &self.send {
-            // Once one has room, the others are only synced for what they have to send.
+            // Once one ring has room, the others are synced only to send what they hold.
             let wanted = want && !ready.writable;
             if !wanted && !ring.has_news() {
                 continue;
@@ -245,7 +246,7 @@ impl Bound {
         }
     }
 
-    /// Asks to be woken for what is wanted; the caller polls once more before it sleeps.
+    /// Arms wake-ups for the wanted directions. The caller polls once more before it sleeps.
     pub fn arm(&self, want_send: bool, want_receive: bool) {
         self.empty_token();
         if want_send {
@@ -270,7 +271,7 @@ impl Bound {
         if !must {
             return;
         }
-        // A full socket or counter holds a wake-up already; a peer that is gone needs none.
+        // A full socket or counter already holds a wake-up. A peer that is gone needs none.
         let _ = match &self.wakes {
             Wakes::Token(token) => {
                 rustix::net::send(token, &[1], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)
@@ -280,8 +281,8 @@ impl Bound {
         };
     }
 
-    /// Empties the token now and then, but for one byte: several may wait on the same token, each for the
-    /// next byte to arrive. A token that is full would bring none.
+    /// Empties the token now and then, but leaves one byte: several waiters may wait for the next
+    /// byte. A full token would accept no new byte, so it would wake no one.
     fn empty_token(&self) {
         let Wakes::Token(token) = &self.wakes else { return };
         if !self.armings.fetch_add(1, Ordering::Relaxed).is_multiple_of(ARMINGS) {
@@ -296,7 +297,7 @@ impl Bound {
     }
 }
 
-/// The rings of one direction; `None` if they do not lie within the mapping.
+/// Returns the rings of one direction; `None` if they lie outside the mapping.
 fn rings(
     mapping: &Arc<Mapping>,
     bound: &wire::Bound,

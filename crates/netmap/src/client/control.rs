@@ -1,4 +1,5 @@
-//! `NIOCCTRL`: a request of the new interface, copied in, asked, and copied out.
+//! `NIOCCTRL`: copies a request of the new interface in, has it answered, and copies the result
+//! out.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -8,7 +9,7 @@ use super::options::{List, Local, Refused};
 use crate::abi::{Header, NAME, VERSIONS, reqtype};
 use crate::wire::{Answer, Ask, kind};
 
-/// A request, with what the daemon is not told.
+/// A request, with the parts that only the library needs.
 #[derive(Debug)]
 pub struct Question {
     /// For the daemon.
@@ -17,7 +18,7 @@ pub struct Question {
     pub local: Local,
 }
 
-/// Carries out the request at `at`. `ask` has it answered.
+/// Carries out the request at `at`. `ask` answers it.
 ///
 /// # Errors
 /// The error number for the program.
@@ -33,7 +34,7 @@ pub fn control(
     user.read(at, &mut bytes)?;
     let mut header = Header::read_from_bytes(&bytes).map_err(|_| Errno::INVAL)?;
     let done = request(user, &mut header, ask);
-    // The header goes back whatever came of it.
+    // The header is written back on success and on failure.
     user.write(at, header.as_bytes())?;
     done
 }
@@ -73,7 +74,7 @@ fn request(
     finish(user, header, (&mut question, body), &mut list, ask)
 }
 
-/// Asks, and writes back what came of it.
+/// Asks, and writes the result back.
 fn finish(
     user: &dyn UserMemory,
     header: &mut Header,

@@ -1,4 +1,5 @@
-//! Asking the daemon: one connection a question, so that no descriptor of ours is there to be lost.
+//! Asks the daemon, over one connection per question, so that no descriptor is kept that a program
+//! could close.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,15 +15,15 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::wire::{Answer, Ask, VERSION, kind};
 
-/// How long the daemon may take to answer: it may have to start a switch.
+/// Time limit for the daemon's answer: it may have to start a switch.
 const ANSWER_TIME: Duration = Duration::from_secs(20);
 /// Most descriptors of an answer.
 const MOST_FDS: usize = 4;
 
-/// Asks the daemon, with descriptors: at most two.
+/// Asks the daemon. At most two descriptors go with the question.
 ///
 /// # Errors
-/// `ENXIO` if there is no daemon, `EACCES` if it may not be asked, or what it answered.
+/// `ENXIO` if there is no daemon, `EACCES` if access is denied, otherwise the daemon's answer.
 pub fn ask(question: &Ask, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedFd>), Errno> {
     let socket = connect()?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
@@ -42,7 +43,7 @@ pub fn ask(question: &Ask, fds: &[BorrowedFd<'_>]) -> Result<(Answer, Vec<OwnedF
     Ok((answer, fds))
 }
 
-/// A new token.
+/// Opens a new token.
 ///
 /// # Errors
 /// As [`ask`].
@@ -55,7 +56,7 @@ pub fn open() -> Result<OwnedFd, Errno> {
     Ok(token)
 }
 
-/// What a token is bound to; `None` for a descriptor that is no token of this daemon's.
+/// Asks what a token is bound to; `None` for a descriptor that is no token of this daemon.
 ///
 /// # Errors
 /// As [`ask`].

@@ -1,8 +1,9 @@
-//! Cursors in blocks of the program's (CSB), and the loop that syncs by them in the thread that asks for
-//! it (netmap-abi.md 2.10).
+//! Cursors in blocks of the program (CSB), and the loop that syncs by them in the calling thread
+//! (netmap-abi.md 2.10).
 //!
-//! The program writes one block of 64 bytes a ring, the loop another; send rings come first. The words of
-//! the ring's own header are of no use to the program then, so the loop hands over through them.
+//! Each ring has two blocks of 64 bytes: the program writes one, the loop the other; send rings
+//! come first. The program does not use the ring's own header in this mode, so the loop hands slots
+//! over through it.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
@@ -19,26 +20,26 @@ use crate::abi::flags;
 
 /// Bytes of a block.
 const BLOCK: u64 = 64;
-/// In blocks that the program writes.
+/// Offsets in the blocks that the program writes.
 mod program {
     pub(super) const HEAD: u64 = 0;
     pub(super) const CUR: u64 = 4;
     pub(super) const NEED_KICK: u64 = 8;
 }
-/// In blocks that the loop writes.
+/// Offsets in the blocks that the loop writes.
 mod core {
     pub(super) const HWCUR: u64 = 0;
     pub(super) const HWTAIL: u64 = 4;
     pub(super) const NEED_KICK: u64 = 8;
 }
-/// Longest sleep that may be asked for, in microseconds.
+/// Maximum sleep, in microseconds.
 const MOST_SLEEP: u32 = 1_000_000;
 /// Longest sleep between signals.
 const IDLE: Duration = Duration::from_secs(3);
-/// Modes that are known: what each would save a kernel, there is nothing to be saved here.
+/// Known modes. They are accepted without effect: they save work that only a kernel has.
 const MODES: u32 = 3;
 
-/// Where a descriptor's blocks are, and whether a loop runs.
+/// The addresses of a descriptor's blocks, and whether a loop runs.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     program: AtomicU64,
@@ -54,31 +55,31 @@ impl Blocks {
         self.program.load(Ordering::Relaxed) != 0
     }
 
-    /// What ends the sleep of a loop.
+    /// Returns the descriptor that ends the sleep of a loop.
     pub(super) fn stop_fd(&self) -> Option<BorrowedFd<'_>> {
         self.stop.get().map(AsFd::as_fd)
     }
 }
 
-/// A loop, as it was asked for.
+/// The arguments of a loop.
 #[derive(Debug)]
 pub struct Start {
     sleep: Duration,
-    /// What the program signals, and what is signalled, for each ring.
+    /// For each ring, the descriptor that the program signals, and the one that the loop signals.
     events: Option<Vec<(i32, i32)>>,
 }
 
-/// What a request to start a loop says, or which of its two options is wrong.
+/// Parses the arguments of a loop, or says which of its two options is wrong.
 ///
 /// # Errors
-/// `EINVAL`, and true for each of the options (descriptors, mode) that it is for.
+/// `EINVAL`, with true for each option (descriptors, mode) that is wrong.
 pub fn start_arguments(sleep: u32, local: &Local) -> Result<Start, (Errno, [bool; 2])> {
     if sleep > MOST_SLEEP {
         return Err((Errno::INVAL, [false, false]));
     }
     let events = match &local.events {
         Some(None) => return Err((Errno::INVAL, [true, false])),
-        // A ring without a descriptor makes all of it a loop that sleeps.
+        // If any ring lacks a descriptor, the whole loop sleeps for fixed times.
         Some(Some(pairs)) if pairs.iter().all(|(io, _)| *io >= 0) => Some(pairs.clone()),
         _ => None,
     };
@@ -90,17 +91,17 @@ pub fn start_arguments(sleep: u32, local: &Local) -> Result<Start, (Errno, [bool
 }
 
 impl Bound {
-    /// True if cursors are in blocks of the program's.
+    /// Returns true if the cursors are in blocks of the program.
     #[must_use]
     pub fn has_blocks(&self) -> bool {
         self.blocks.is_some()
     }
 
-    /// Takes cursors from, and tells them in, blocks at these addresses from now on.
+    /// Makes the blocks at these addresses the place of all cursors.
     ///
     /// # Errors
-    /// `EINVAL` for a descriptor whose rings others may have, or an address that is no multiple of 64;
-    /// `EBUSY` while a loop runs; `EFAULT`.
+    /// `EINVAL` for a descriptor whose rings are not exclusive, or an address that is not a
+    /// multiple of 64; `EBUSY` while a loop runs; `EFAULT`.
     pub fn use_blocks(
         &self,
         (program, core): (u64, u64),
@@ -121,7 +122,7 @@ impl Bound {
         }
         if self.blocks.stop.get().is_none() {
             let stop = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-            // Another thread may have been first; its descriptor is as good.
+            // If another thread was first, its descriptor serves as well.
             let _ = self.blocks.stop.set(raise(stop));
         }
         self.blocks.core.store(core, Ordering::Relaxed);
@@ -165,7 +166,7 @@ impl Bound {
         Ok(())
     }
 
-    /// Ends the loop that runs, or the next one at once.
+    /// Ends the running loop. If none runs, the next one ends at once.
     pub fn stop_loop(&self) {
         self.blocks.stopping.store(true, Ordering::Release);
         if let Some(stop) = self.blocks.stop_fd() {
@@ -176,7 +177,7 @@ impl Bound {
         }
     }
 
-    /// Syncs each ring once; true if something moved.
+    /// Syncs each ring once; returns true if something moved.
     fn turn(&self, start: &Start, user: &dyn Program) -> bool {
         let (mut moved, mut wake) = (false, false);
         for at in 0..self.send.len() + self.receive.len() {
@@ -195,7 +196,7 @@ impl Bound {
         moved
     }
 
-    /// Syncs a ring by its blocks; true if its tail moved.
+    /// Syncs a ring by its blocks; returns true if its tail moved.
     fn sync_by_blocks(&self, at: usize, user: &dyn Program) -> (Synced, bool) {
         let (theirs, ours) = self.addresses(at);
         let Some((ring, is_send)) = self.ring_number(at) else { return (Synced::Quiet, false) };
@@ -224,7 +225,7 @@ impl Bound {
         send.or_else(|| Some((self.receive.get(at.checked_sub(self.send.len())?)?, false)))
     }
 
-    /// Sleeps: for the time that was asked for, or until somebody signals.
+    /// Sleeps for the requested time, or until a descriptor is signalled.
     fn pause(&self, start: &Start, user: &dyn Program, waiter: &Waiter) {
         let Some(stop) = self.blocks.stop_fd() else { return };
         let Some(pairs) = &start.events else {
@@ -238,11 +239,11 @@ impl Bound {
                 user.store(self.addresses(at).1 + core::NEED_KICK, wanted);
             }
         };
-        // What comes from here on is told.
+        // Events after this point wake the waiter.
         waiter.take();
         set_kicks(1);
         self.arm(true, true);
-        // Both sides have stored before they load.
+        // Each side stores before it loads, so that at least one sees the other's store.
         std::sync::atomic::fence(Ordering::SeqCst);
         if !self.turn(start, user) && !self.blocks.stopping.load(Ordering::Acquire) {
             let fds: Vec<i32> = pairs.iter().map(|pair| pair.0).collect();
@@ -252,7 +253,7 @@ impl Bound {
     }
 }
 
-/// Whether a descriptor with these flags may have blocks at these addresses.
+/// Checks whether a descriptor with these flags may have blocks at these addresses.
 ///
 /// # Errors
 /// `EINVAL`.

@@ -1,4 +1,4 @@
-//! `NIOCREGIF` and `NIOCGINFO`: the interface before API 14, turned into requests of the new one
+//! `NIOCREGIF` and `NIOCGINFO`, the interface before API 14: converted to requests of the new one
 //! (netmap-abi.md 2.9).
 
 use rustix::io::Errno;
@@ -80,7 +80,7 @@ pub fn legacy_info(
     })
 }
 
-/// Copies a request in, and out again whatever came of it.
+/// Copies a request in, and out again on success and on failure.
 fn with_request(
     user: &dyn UserMemory,
     at: u64,
@@ -101,7 +101,7 @@ fn with_request(
     done
 }
 
-/// Asks with the request's name and this body.
+/// Asks under the request's name with this body.
 fn call(
     request: &Legacy,
     reqtype: u16,
@@ -132,7 +132,8 @@ fn body<T: FromBytes>(answer: &Answer) -> Result<T, Errno> {
     T::read_from_prefix(&answer.body).map(|(body, _)| body).map_err(|_| Errno::PROTO)
 }
 
-/// Mode, ring and flags of the new interface; and the name, which has a pipe's number at its end.
+/// Returns mode, ring and flags of the new interface, and the name, to which a pipe's number is
+/// appended.
 fn modern(request: &Legacy) -> Result<(Register, String), Errno> {
     let mut name = text(&request.name).ok_or(Errno::INVAL)?.to_owned();
     let mut wanted = Register {

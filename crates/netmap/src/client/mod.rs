@@ -1,8 +1,8 @@
-//! The program's side: requests copied in and out, and rings synced.
+//! The program's side: copies requests in and out, and syncs rings.
 //!
-//! All memory of the program's that is named by an address is read and written through [`UserMemory`],
-//! so that a bad address is an error and not a crash. Rings are reached through the mapping of their
-//! region, by checked numbers.
+//! All memory that the program names by address goes through [`UserMemory`], so that a bad address
+//! is an error and not a crash. Rings are accessed in the mapping of their region, by checked
+//! numbers.
 
 mod bound;
 mod control;
@@ -27,7 +27,7 @@ pub use self::legacy::{legacy_info, legacy_register};
 pub use self::options::Local;
 pub use self::wait::Waiter;
 
-/// Memory of the program's, by address.
+/// The program's memory, by address.
 pub trait UserMemory {
     /// Reads.
     ///
@@ -42,9 +42,9 @@ pub trait UserMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Errno>;
 }
 
-/// A program with cursors in blocks of its own, and what it signals and waits for.
+/// A program that keeps cursors in blocks of its own, and its event descriptors.
 pub trait Program: UserMemory {
-    /// Loads a word (acquire) at an address that could be read and written when it was given.
+    /// Loads a word (acquire). The address was readable and writable when it was passed.
     fn load(&self, at: u64) -> u32;
 
     /// Stores a word (release) at such an address.
@@ -53,15 +53,15 @@ pub trait Program: UserMemory {
     /// Signals one of the program's event descriptors.
     fn signal(&self, fd: i32);
 
-    /// Waits until one of the program's event descriptors is signalled, which takes the signal away, or
-    /// one of `own` can be read.
+    /// Waits until one of the program's event descriptors is signalled, and consumes the signal.
+    /// Also returns when one of `own` is readable.
     fn wait(&self, fds: &[i32], own: &[BorrowedFd<'_>], time: Duration);
 }
 
-/// This process, or 0 before it is asked for.
+/// This process's number, or 0 before its first use.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
-/// This process's number, without a system call each time.
+/// Returns this process's number, without a system call each time.
 fn process() -> u32 {
     match PROCESS.load(Ordering::Relaxed) {
         0 => {
@@ -73,7 +73,7 @@ fn process() -> u32 {
     }
 }
 
-/// This process is the child of a fork.
+/// Notes that this process is the child of a fork.
 pub fn forked() {
     PROCESS.store(0, Ordering::Relaxed);
 }

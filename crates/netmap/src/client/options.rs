@@ -1,5 +1,5 @@
-//! Options of a request: the list is walked in the program's memory, and each status written back
-//! there (netmap-abi.md 1.7). The limits are those of the buffer into which the kernel copies all of it.
+//! Options of a request: reads the list from the program's memory, and writes each status back
+//! (netmap-abi.md 1.7). The limits are those of the kernel's buffer for a request.
 
 use rustix::io::Errno;
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -8,15 +8,15 @@ use super::UserMemory;
 use crate::abi::{OptionHeader, option};
 use crate::wire;
 
-/// Bytes of the kernel's buffer that are used before the options, beside the body.
+/// Bytes of the kernel's buffer before the options, without the body.
 const BEFORE: u64 = 16 + 48;
 /// Bytes of that buffer.
 const ROOM: u64 = 4208;
-/// Bytes that an option takes in it, beside its body.
+/// Bytes that an option takes in that buffer, without its body.
 const EACH: u64 = 8 + 24;
-/// Most bytes of body and options (`NETMAP_REQ_MAXSIZE`).
+/// Limit of body and options together, in bytes (`NETMAP_REQ_MAXSIZE`).
 const MOST: u64 = 4096;
-/// Bytes of an option before its own fields.
+/// Length of an option's header.
 const HEADER: u64 = 24;
 
 /// An option in the program's memory.
@@ -34,25 +34,25 @@ pub(super) struct List {
     pub(super) options: wire::Options,
     /// For the library itself.
     pub(super) local: Local,
-    /// Where each known option is in `given`.
+    /// Index in `given` of each known option.
     known: [Option<usize>; option::MAX as usize],
 }
 
-/// What options say that the daemon is not told.
+/// Values of the options that the daemon does not need.
 #[derive(Clone, Debug, Default)]
 pub struct Local {
     /// Addresses of the blocks that the program writes, and of those that it reads.
     pub csb: Option<(u64, u64)>,
-    /// For each ring, what the program signals, and what is signalled; `None` within for a size that is no
-    /// number of pairs.
+    /// For each ring, the descriptor that the program signals, and the one that is signalled. The
+    /// inner `None` stands for a size that does not fit whole pairs.
     pub events: Option<Option<Vec<(i32, i32)>>>,
-    /// How a sync loop is to work.
+    /// Mode of a sync loop.
     pub mode: Option<u32>,
-    /// Where memory of the program's is.
+    /// Address of the program's memory.
     pub extmem: Option<u64>,
 }
 
-/// Pairs of descriptors, if the bytes are such.
+/// Parses pairs of descriptors; `None` if the length does not fit.
 fn pairs(bytes: &[u8]) -> Option<Vec<(i32, i32)>> {
     if !bytes.len().is_multiple_of(8) {
         return None;
@@ -65,7 +65,7 @@ fn pairs(bytes: &[u8]) -> Option<Vec<(i32, i32)>> {
 #[derive(Debug)]
 pub(super) struct Refused {
     pub(super) errno: Errno,
-    /// What is to be written back, if anything.
+    /// The list to write back, if there is one.
     pub(super) list: Option<Box<List>>,
 }
 
@@ -76,7 +76,7 @@ impl From<Errno> for Refused {
 }
 
 impl List {
-    /// Reads the list that starts at `first`, of a request with `body` bytes.
+    /// Reads the list that starts at `first`, of a request with `body` bytes of body.
     pub(super) fn read(user: &dyn UserMemory, first: u64, body: u64) -> Result<Self, Refused> {
         let options = wire::Options::none();
         let (local, known) = Default::default();
@@ -109,7 +109,7 @@ impl List {
         Ok(list)
     }
 
-    /// Keeps in mind where the last option read is; false if it has no type, or was given before.
+    /// Indexes the last option read; returns false if it has no type, or occurs twice.
     fn index(&mut self, reqtype: u32) -> bool {
         let last = self.given.len() - 1;
         let invalid = Errno::INVAL.raw_os_error().unsigned_abs();
@@ -118,7 +118,7 @@ impl List {
             return false;
         }
         let Some(place) = self.known.get_mut(reqtype as usize) else {
-            // One that is not known: the request fails, if it is one that fails for that.
+            // An unknown option. It fails those requests that reject unsupported options.
             self.options.given |= 1;
             return true;
         };
@@ -132,7 +132,7 @@ impl List {
         true
     }
 
-    /// Reads an option's own fields, as far as the daemon is told of them; returns how many bytes they are.
+    /// Reads the option's own fields that the daemon needs; returns their length in bytes.
     fn read_body(
         &mut self,
         user: &dyn UserMemory,
@@ -170,7 +170,7 @@ impl List {
         Ok(own)
     }
 
-    /// Takes over what the daemon said of each option.
+    /// Applies the daemon's status of each option.
     pub(super) fn answer(&mut self, options: &wire::Options) {
         self.options.extmem = options.extmem;
         for (place, status) in self.known.iter().zip(options.status) {
@@ -180,7 +180,7 @@ impl List {
         }
     }
 
-    /// Writes back what an option says of a request that was carried out.
+    /// Writes back the result fields of the options, after a request that succeeded.
     pub(super) fn write_bodies(&self, user: &dyn UserMemory) -> Result<(), Errno> {
         match self.known[option::EXTMEM as usize].map(|at| self.given[at]) {
             Some(given) if given.header.status == 0 => {

@@ -1,8 +1,10 @@
-//! One ring: what `NIOCTXSYNC` and `NIOCRXSYNC` do with it (netmap-abi.md 2.2, 2.4).
+//! One ring: carries out `NIOCTXSYNC` and `NIOCRXSYNC` (netmap-abi.md 2.2, 2.4).
 //!
-//! Nothing is kept here: what was submitted and released stands in the ring's control block, which all
-//! processes that have the port share. A process that syncs holds the ring by its number in there, and
-//! another one that finds it held goes on without it, as in the kernel; a holder that died is none.
+//! The ring's control block holds what was submitted and released. All processes that have the port
+//! share it, so nothing is kept here.
+//!
+//! A syncing process locks the ring by writing its process number there. As in the kernel, another
+//! process that finds the ring locked skips it. A lock of a dead process is taken over.
 
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -22,7 +24,7 @@ pub(super) struct Ring {
     pub(super) peer: Peer,
     pub(super) slots: u32,
     pool: Buffers,
-    /// The arming of the peer that was answered last.
+    /// The peer's latest arming that was answered.
     answered: AtomicU32,
 }
 
@@ -35,12 +37,12 @@ pub(super) struct Buffers {
     pub(super) bytes: u32,
 }
 
-/// Who is at the other side of a ring.
+/// The other side of a ring.
 #[derive(Debug)]
 pub(super) enum Peer {
     /// A switch, which reads the ring itself.
     Switch,
-    /// The other end of a pipe, which has this ring.
+    /// The other end of a pipe, with its ring.
     Twin(Box<RingMemory>),
     /// Nobody.
     Nobody,
@@ -49,15 +51,15 @@ pub(super) enum Peer {
 /// What came of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Synced {
-    /// Done; the other side sleeps, and must be woken.
+    /// Done; the other side sleeps and must be woken.
     Wake,
     /// Done.
     Quiet,
-    /// The program's cursors made no sense; the ring is where the core knows it to be.
+    /// The program's cursors were invalid; the ring was reset to the position that the core knows.
     Reset,
 }
 
-/// Holds a ring for as long as a sync takes.
+/// Holds the lock of a ring during a sync.
 struct Held<'a>(&'a AtomicU32);
 
 impl Drop for Held<'_> {
@@ -71,7 +73,7 @@ impl Ring {
         Self { memory, peer, slots, pool, answered: AtomicU32::new(0) }
     }
 
-    /// Takes the ring for a sync; `None` if somebody else syncs it.
+    /// Locks the ring for a sync; `None` if another process or thread syncs it.
     fn hold(&self) -> Option<Held<'_>> {
         let holder = &self.memory.control.owner_flags.0.holder;
         let us = process();
@@ -91,22 +93,22 @@ impl Ring {
         self.memory.header.head.load(Relaxed)
     }
 
-    /// True if the program has moved its head since it was synced last.
+    /// Returns true if the program has moved its head since the last sync.
     pub(super) fn has_news(&self) -> bool {
         self.head() != self.memory.control.owner.0.own()
     }
 
-    /// True if the program has slots from where it wants to be told of them on.
+    /// Returns true if slots are available from the program's `cur` on.
     pub(super) fn is_ready(&self) -> bool {
         self.memory.header.cur.load(Relaxed) != self.memory.header.tail.load(Relaxed)
     }
 
-    /// True if everything that was submitted was taken.
+    /// Returns true if everything that was submitted was taken.
     pub(super) fn is_done(&self) -> bool {
         self.send_core() == self.memory.control.owner.0.own()
     }
 
-    /// Up to where the other side has given slots of a send ring back.
+    /// Returns the position up to which the other side has returned slots of a send ring.
     fn send_core(&self) -> u32 {
         match &self.peer {
             Peer::Switch => self.memory.control.core.0.observe(),
@@ -115,7 +117,7 @@ impl Ring {
         }
     }
 
-    /// The program's head, if it and `cur` are where they may be: from `from` on, up to `limit`.
+    /// Returns the program's head, if it and `cur` are valid: between `from` and `limit`.
     fn checked_head(&self, from: u32, limit: u32) -> Option<u32> {
         let (head, cur) = (self.head(), self.memory.header.cur.load(Relaxed));
         let slots = self.slots;
@@ -126,14 +128,14 @@ impl Ring {
         good.then_some(head)
     }
 
-    /// Shows the program how far the core is.
+    /// Stores the core's position as the program's tail.
     fn show_tail(&self, tail: u32) {
         if self.memory.header.tail.load(Relaxed) != tail {
             self.memory.header.tail.store(tail, Release);
         }
     }
 
-    /// Puts the program's cursors where the core knows them to be, and mends its slots.
+    /// Resets the program's cursors to the core's position, and repairs its slots.
     #[cold]
     fn reset(&self, head: u32, tail: u32) -> Synced {
         let mut at = head;
@@ -169,7 +171,7 @@ impl Ring {
         if must_wake { Synced::Wake } else { Synced::Quiet }
     }
 
-    /// Hands the slots `from..head` over; true if the other side must be woken.
+    /// Submits the slots `from..head`; returns true if the other side must be woken.
     fn submit(&self, from: u32, head: u32, user: &dyn UserMemory) -> bool {
         let owner = &self.memory.control.owner.0;
         match &self.peer {
@@ -203,8 +205,8 @@ impl Ring {
         must
     }
 
-    /// Makes frames such as a switch takes them: what it would refuse is a frame of no bytes here, which
-    /// it drops and counts.
+    /// Prepares frames for the switch. A slot that the switch would refuse becomes an empty frame,
+    /// which it drops and counts.
     fn check_frames(&self, from: u32, head: u32, user: &dyn UserMemory) {
         const ODD: u16 = slot_flags::MOREFRAG | slot_flags::INDIRECT | slot_flags::BUF_CHANGED;
         let (mut at, mut count) = (from, 0);
@@ -220,8 +222,8 @@ impl Ring {
         }
     }
 
-    /// A slot that is not all of a frame, or needs a change; returns how many slots of its frame there
-    /// are by now, 0 if that ends here.
+    /// Prepares a slot that needs a change or is a fragment. Returns the number of fragments of its
+    /// frame so far, or 0 at the frame's end.
     #[cold]
     fn check_frame_slot(
         &self,
@@ -248,7 +250,7 @@ impl Ring {
         if word.flags & slot_flags::MOREFRAG != 0 { count + 1 } else { 0 }
     }
 
-    /// Copies the bytes that an indirect slot points to into its own buffer; returns how many.
+    /// Copies the data of an indirect slot into the slot's own buffer; returns its length.
     fn copy_indirect(&self, slot: &Slot, word: SlotWord, user: &dyn UserMemory) -> u16 {
         let mut bytes = vec![0; word.len.into()];
         let read = user.read(slot.ptr.load(Relaxed), &mut bytes);
@@ -264,7 +266,7 @@ impl Ring {
         self.memory.header.mapping().bytes(self.pool.at + number as usize * size, size)
     }
 
-    /// Copies slots to the other end of a pipe, up to the end of the last frame that is complete.
+    /// Copies slots to the other end of a pipe, up to the end of the last complete frame.
     fn copy_frames(&self, from: u32, head: u32, to: &[Slot]) -> u32 {
         let mut end = head;
         while end != from {
@@ -299,7 +301,7 @@ impl Ring {
         if must_wake { Synced::Wake } else { Synced::Quiet }
     }
 
-    /// Gives the slots `from..head` back; true if the other side must be woken.
+    /// Releases the slots `from..head`; returns true if the other side must be woken.
     fn release(&self, from: u32, head: u32) -> bool {
         let owner = &self.memory.control.owner.0;
         match &self.peer {
@@ -320,7 +322,7 @@ impl Ring {
         }
     }
 
-    /// Makes released slots such as a switch takes them: each with a buffer of the region.
+    /// Repairs released slots for the switch: each must have a buffer of the region.
     fn check_released(&self, from: u32, head: u32) {
         let mut at = from;
         while at != head {
@@ -335,7 +337,7 @@ impl Ring {
         }
     }
 
-    /// Copies released slots back to the other end of a pipe, with the buffers that are in them by now.
+    /// Copies released slots back to the other end of a pipe, with their current buffers.
     fn give_back(&self, from: u32, head: u32, to: &[Slot]) {
         let mut at = from;
         while at != head {
@@ -349,12 +351,13 @@ impl Ring {
         }
     }
 
-    /// Asks to be woken when the core moves. It is never taken back: others may wait for the same ring.
+    /// Asks for a wake-up when the core moves. It is never disarmed: others may wait for the same
+    /// ring.
     pub(super) fn arm(&self) {
         self.memory.control.owner_flags.0.wake.arm();
     }
 
-    /// Writes the time into the ring.
+    /// Writes the time into the ring's header.
     pub(super) fn stamp(&self, (seconds, micros): (u64, u64)) {
         self.memory.header.ts[0].store(seconds, Relaxed);
         self.memory.header.ts[1].store(micros, Relaxed);

@@ -65,12 +65,12 @@ fn given(reqtype: u32, next: u64) -> OptionHeader {
     OptionHeader { next, reqtype, status: 7, size: 0 }
 }
 
-/// An answer that says that all went well.
+/// Returns an answer of success.
 fn well(question: &mut Question) -> Result<Answer, Errno> {
     Ok(Answer::to(&question.ask))
 }
 
-/// Carries out a `REGISTER` with these options, one behind the other.
+/// Carries out a `REGISTER` with a list of these options.
 fn with_options(reqtypes: &[u32], last_next: u64) -> (Result<(), Errno>, Vec<u32>) {
     let user = Fake::new();
     let at = |n: usize| OPTION + 128 * n as u64;
@@ -89,7 +89,7 @@ fn options_are_walked_by_the_kernels_arithmetic() {
     const NO: u32 = 95;
     const BAD: u32 = 22;
     let unknown = vec![99; 127];
-    // 120 bytes are used before 127 options of 32; the 128th finds no room.
+    // 120 bytes come before 127 options of 32 bytes; the 128th does not fit.
     assert_eq!(with_options(&unknown, 0), (Ok(()), vec![NO; 127]));
     assert_eq!(with_options(&[99; 128], 0), (Err(Errno::MSGSIZE), vec![7; 128]));
     assert_eq!(with_options(&[99], OPTION), (Err(Errno::MSGSIZE), vec![7]), "a circle");
@@ -231,7 +231,7 @@ fn a_ring_that_is_held_is_passed_over_until_its_holder_is_dead() {
     holder.store(std::process::id(), Relaxed);
     writer.poll(true, false, &user);
     assert_eq!(ring.control.owner.0.own(), 0, "another thread of ours syncs it");
-    // No process has the highest number.
+    // No process has this highest number.
     holder.store(i32::MAX.cast_unsigned(), Relaxed);
     writer.poll(true, false, &user);
     assert_eq!((ring.control.owner.0.own(), holder.load(Relaxed)), (1, 0));

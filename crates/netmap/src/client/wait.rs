@@ -1,8 +1,8 @@
-//! Waiting for wake-ups that several may wait for.
+//! Waits for wake-ups that several waiters share.
 //!
-//! Bytes on a token stay there: who takes one away takes it from others who wait on the same token. So
-//! each waiter has an epoll set of its own, which tells of every new byte once (`EPOLLET`), whoever
-//! reads or does not read it.
+//! Bytes on a token stay there: a waiter that reads one would take it from the others. So each
+//! waiter has its own epoll set, which reports every new byte once (`EPOLLET`), whether or not it
+//! is read.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
@@ -10,38 +10,38 @@ use std::time::Duration;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-/// Most descriptors in a set before it is made anew.
+/// Maximum number of descriptors before a set is replaced.
 const MOST: usize = 64;
 
 /// An epoll set.
 #[derive(Debug)]
 pub struct Waiter {
     set: OwnedFd,
-    /// The descriptors in it, and what they belong to.
+    /// The descriptors in the set, with their owners.
     members: Vec<(RawFd, u64)>,
 }
 
 impl Waiter {
-    /// An empty set.
+    /// Makes an empty set.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the system call.
     pub fn new(raise: impl Fn(OwnedFd) -> OwnedFd) -> Result<Self, Errno> {
         let set = raise(epoll::create(CreateFlags::CLOEXEC)?);
         Ok(Self { set, members: Vec::new() })
     }
 
-    /// True if it should be made anew.
+    /// Returns true if the set should be replaced.
     #[must_use]
     pub fn is_worn(&self) -> bool {
         self.members.len() >= MOST
     }
 
-    /// Watches `fd`, which belongs to `owner`, a number that is never used twice. What happened before is
-    /// told as well.
+    /// Watches `fd` for `owner`, a number that is never reused. Earlier events are reported as
+    /// well.
     ///
     /// # Errors
-    /// What the kernel said.
+    /// The error of the system call.
     pub fn watch(&mut self, fd: BorrowedFd<'_>, owner: u64) -> Result<(), Errno> {
         let member = (fd.as_raw_fd(), owner);
         if self.members.contains(&member) {
@@ -50,7 +50,7 @@ impl Waiter {
         let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         let data = EventData::new_u64(owner);
         match epoll::add(&self.set, fd, data, flags) {
-            // A file that is open elsewhere, too, under a number that was used before.
+            // The number was reused while the old file is still open elsewhere.
             Err(Errno::EXIST) => epoll::modify(&self.set, fd, data, flags)?,
             other => other?,
         }
@@ -59,7 +59,7 @@ impl Waiter {
         Ok(())
     }
 
-    /// Takes what happened out of the set, without waiting; true if something did.
+    /// Consumes all events of the set without waiting; returns true if there were any.
     pub fn take(&self) -> bool {
         let none = EventData::new_u64(0);
         let mut events = [Event { flags: EventFlags::empty(), data: none }; 16];

@@ -37,7 +37,8 @@ fn an_interface_says_where_its_rings_are() {
     let interface = Interface { name: "vale0:p", tx, rx, bound: [1..2, 0..1] };
     let (number, extra) = region.add_interface(&interface, 3).unwrap();
     assert_eq!((number, extra), (0, 3));
-    // Send rings, their host rings, receive rings, theirs: those that are not bound are 0.
+    // Send rings, their host ring, receive rings, their host ring. Rings that are not bound have
+    // offset 0.
     let offsets: Vec<u64> = (0..5).map(|i| u64_at(&region, IF_HEADER as u64 + 8 * i)).collect();
     let [second, third] = [1, 2].map(|ring| region.geometry.ring_offset(ring));
     assert_eq!(offsets, [0, second, 0, third, 0]);
@@ -74,13 +75,13 @@ fn extra_buffers_come_back_even_if_their_list_is_hostile() {
     let none = RingSpec::default();
     let interface = Interface { name: "x", tx: none, rx: none, bound: [0..0, 0..0] };
     let (number, _) = region.add_interface(&interface, 4).unwrap();
-    // The second buffer of the list is its own next one.
+    // The second buffer of the list points to itself.
     let first = region.read_u32(BUFS_HEAD).unwrap();
     let second = region.read_u32(region.buffer_offset(first)).unwrap();
     region.write(region.buffer_offset(second), &second.to_le_bytes()).unwrap();
     region.remove_interface(number);
     assert_eq!(region.free_buffers(), free - 2, "the rest of the list is lost");
-    // With the last user, everything is free again.
+    // With the last user, everything is freed.
     region.join();
     region.leave();
     assert_eq!(region.free_buffers(), free);
