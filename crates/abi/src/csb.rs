@@ -6,16 +6,16 @@
 //!     tail = n;  fence;  ask armed?  -> doorbell         tail != head: work;  head = n, once a batch
 //!     ring full, or dry:                                 nothing to do:
 //!       want armed;  fence;  head, DD once more            ask armed;  fence;  tail once more;  sleep
-//! The block works for any NIC with rings. There are two versions:
+//!     interrupt  <-------------- fence;  want armed? ----  after each batch
 //! ```
+//!
+//! The block works for any NIC with rings. There are two versions:
+//!
 //! - **v1** is the block of the paravirtual e1000 (2013), byte for byte. It has one pair of queues,
 //!   its flags are booleans, and words of both directions share cache lines.
 //! - **v2** is toklat's own: up to [`QUEUES`] pairs, and one writer for each word. Each side's
 //!   words of each queue have cache lines of their own. Every arming of a flag has a number, so
 //!   that it is answered once.
-//!   booleans, words of both directions share lines.
-//! - **v2** is ours: up to [`QUEUES`] pairs, each word has one writer, each side's words of each queue
-//!   have lines of their own, every arming of a flag has a number, so that it is answered once.
 //!
 //! All words are 32 bits, little endian, at their natural alignment.
 //!
@@ -47,6 +47,8 @@
 //! | 400 + 100q | transmit queue q: `tail`, `want`, `want_at`, `on` | driver | |
 //! | 480 + 100q | transmit queue q: `head`, `ask`, `ask_at` | device | |
 //! | 800 + 100q | receive queue q: `tail`, `want`, `want_at`, `on` | driver | |
+//! | 880 + 100q | receive queue q: `head`, `ask`, `ask_at` | device | |
+//!
 //! - `tail`, `head`: indices into the ring, as its registers have them. Descriptors from `head` up
 //!   to, not including, `tail` are the device's. v1's `guest_rdt` is such a tail too: drivers that
 //!   store the index refilled last keep that one buffer back.
@@ -59,31 +61,29 @@
 //!   index or passes it; [`NONE`]: at once. v1 has the index for receive queues only.
 //! - v1's flags are 0 or not. v2's are armed while odd, and each arming is one more than the last.
 //!   The side that answers remembers which arming it has answered.
-//! - v1's flags are 0 or not. v2's are armed while odd, and each arming is one more than the last; who
-//!   answers remembers which arming he has answered.
+//!
+//! # Order of things
 //!
 //! Set-up: the driver fills in its part of a zeroed page, aligned to 4 KiB. It writes the page's
 //! guest-physical address, **high half first**: the low half makes the device look. Address 0 takes
 //! the block away. Then it reads v2's answer at 80: no magic, no v2. To turn a queue on, it stores
 //! `tail`, then `on`, then rings its doorbell once. To turn it off, it stores `on` = 0, then writes
 //! the tail's register.
-//! block away. Then it reads v2's answer at 80: no magic, no v2. A queue is turned on by storing `tail`,
+//!
 //! A reset by the driver keeps the address and `on`. Heads become 0, and every doorbell and
 //! interrupt is asked for. The driver stores its tails before it enables the rings again. Power-on
 //! forgets the block.
-//! A reset by the driver leaves address and `on` as they are; heads become 0, everything is asked for, and
-//! the driver stores its tails before it enables the rings again. Power-on forgets the block.
+//!
+//! # What both sides must do
 //!
 //! A side that is about to sleep: sets its flag, runs a **full fence**, and checks for work again.
 //! A side that has made work: stores its index, runs a **full fence**, and reads the flag. v1
 //! drivers without that fence lose wake-ups. For them, the device checks again a moment after it
 //! fell asleep (`nic::csb::QueueHost::look_again_at`).
-//! fence**, look at the flag. Drivers of v1 that leave their fence out lose wake-ups; for them the device
+//!
 //! Everything in the block may change at any time, to anything. Each word is read once per
 //! decision, and an index beyond its ring stops the device ([`Fault`]). The device does not read
 //! back from the block what it must know itself.
-//! index beyond its ring stops the device ([`Fault`]); what the device itself has to know, it does not
-//! read back from the block.
 
 mod block;
 

@@ -2,7 +2,7 @@
 //! frames.
 //!
 //! ```text
-//!   worker:    claim a slot, copy the frame's head and fate                    (no system call, no lock)
+//!   worker:    claim a slot, copy the frame's head and fate       (no system call, no lock)
 //!   observer:  read the new slots twice, and keep those that did not change meanwhile
 //! ```
 //!

@@ -1,17 +1,16 @@
 //! The smallest NIC that works, and the folder to copy for a new one. It is Denali's network card:
 //! one register write sends a frame, and one register read receives one (Whitaker, Shaw, Gribble,
 //! OSDI 2002, 3.2).
-//! sends a frame and one register read receives one (Whitaker, Shaw, Gribble, OSDI 2002, 3.2).
 //!
 //! ```text
 //!   BAR 0, 32-bit registers                      area in guest memory, at AREA
 //!     SEND    <- place | length << 16              256 buffers to send from     2,048 bytes each
 //!     RECEIVE -> place | length << 16, or 0        256 buffers to receive into
 //! ```
+//!
 //! There are no descriptors: a register names a buffer, and buffers are used in order. A read of
 //! RECEIVE gives back the buffer of the previous read. The pin is raised while frames wait, so one
 //! interrupt serves all frames that came before the driver looked.
-//! pin is raised while frames wait, so one interrupt serves all that came before the driver looked.
 //!
 //! | file | what it is |
 //! |---|---|
