@@ -32,7 +32,7 @@ pub extern "C" fn toklat_strerror(error: c_int) -> *const c_char {
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_message(port: *const Handle) -> *const c_char {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { port.as_ref() }.map_or(c"The port is null".as_ptr(), |handle| handle.message.as_ptr())
 }
 
@@ -42,7 +42,7 @@ pub unsafe extern "C" fn toklat_message(port: *const Handle) -> *const c_char {
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_name(port: *const Handle) -> *const c_char {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { port.as_ref() }.map_or(ptr::null(), |handle| handle.name.as_ptr())
 }
 
@@ -52,7 +52,7 @@ pub unsafe extern "C" fn toklat_name(port: *const Handle) -> *const c_char {
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_send_queues(port: *mut Handle) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| Ok(number(handle.port.queues().0))) }
 }
 
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn toklat_send_queues(port: *mut Handle) -> c_int {
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_receive_queues(port: *mut Handle) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| Ok(number(handle.port.queues().1))) }
 }
 
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn toklat_receive_queues(port: *mut Handle) -> c_int {
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_max_frame(port: *mut Handle) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| Ok(number(handle.max_frame()))) }
 }
 
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn toklat_stats(port: *mut Handle, stats: *mut Stats) -> c
         if stats.is_null() {
             return Err(Failure::invalid(c"The statistics have no place: the pointer is null"));
         }
-        // SAFETY: not null, and the caller's; `size` is the first field.
+        // SAFETY: not null, and valid by the caller's contract; `size` is the first field.
         let size = unsafe { stats.cast::<u32>().read_unaligned() };
         if (size as usize) < FIRST_SIZE {
             return Err(Failure::invalid(
@@ -105,6 +105,6 @@ pub unsafe extern "C" fn toklat_stats(port: *mut Handle, stats: *mut Stats) -> c
         unsafe { stats.write_unaligned(Stats { size: FIRST_SIZE as u32, fault, ..handle.stats }) };
         Ok(0)
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, tell) }
 }

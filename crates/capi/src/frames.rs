@@ -49,7 +49,7 @@ impl Request {
     /// # Safety
     /// `at` is null, or a request.
     unsafe fn read(at: *const Self) -> Offload {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         let Some(request) = (unsafe { at.as_ref() }) else { return Offload::NONE };
         let Self { flags, gso_type, gso_size, checksum_start, checksum_offset } = *request;
         Offload { flags, gso_type, header_len: 0, gso_size, checksum_start, checksum_offset }
@@ -92,7 +92,7 @@ const ONE_FRAME: Failure =
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_offloads(port: *mut Handle) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| Ok(c_int::from(handle.port.offloads().bits()))) }
 }
 
@@ -128,13 +128,13 @@ pub unsafe extern "C" fn toklat_reserve(
         {
             let (data, capacity) = (window.as_ptr().cast(), window.len() as u32);
             let slot = Slot { data, capacity, length: 0, flags: 0, unused: 0 };
-            // SAFETY: the caller's: `count` slots are writable.
+            // SAFETY: the caller passes `count` writable slots.
             unsafe { slots.add(*reserved).write(slot) };
             *reserved += 1;
         }
         Ok(number(*reserved))
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, reserve) }
 }
 
@@ -149,7 +149,7 @@ pub unsafe extern "C" fn toklat_commit(
     slots: *const Slot,
     count: c_uint,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| commit(handle, queue, slots, count, None)) }
 }
 
@@ -165,7 +165,7 @@ pub unsafe extern "C" fn toklat_commit_offload(
     count: c_uint,
     offload: *const Request,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe {
         let offload = Request::read(offload);
         enter(port, |handle| commit(handle, queue, slots, count, Some(offload)))
@@ -191,7 +191,7 @@ unsafe fn commit(
     if slots.is_null() {
         return Err(NO_ARRAY);
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let slots = unsafe { slice::from_raw_parts(slots, count) };
     let request = offload.unwrap_or(Offload::NONE);
     let frames = check(slots, longest(handle, &request)?)?;
@@ -262,7 +262,7 @@ pub unsafe extern "C" fn toklat_push(
     frame: *const c_void,
     length: usize,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| push_any(handle, queue, (frame, length), Offload::NONE)) }
 }
 
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn toklat_push_offload(
     length: usize,
     offload: *const Request,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe {
         let offload = Request::read(offload);
         enter(port, |handle| push_any(handle, queue, (frame, length), offload))
@@ -346,7 +346,7 @@ pub unsafe extern "C" fn toklat_receive(
     frames: *mut Frame,
     count: c_uint,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| receive(handle, queue, frames, None, count)) }
 }
 
@@ -362,7 +362,7 @@ pub unsafe extern "C" fn toklat_receive_offload(
     offloads: *mut Request,
     count: c_uint,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| receive(handle, queue, frames, Some(offloads), count)) }
 }
 
@@ -390,7 +390,7 @@ unsafe fn receive(
         stats.received_frames += 1;
         stats.received_bytes += u64::from(frame.length);
         stats.joined_frames += u64::from(frame.slots > 1);
-        // SAFETY: the caller's: there is room for `count`, and no more come.
+        // SAFETY: the caller has room for `count`, and no more are written.
         unsafe {
             frames.add(came).write(frame);
             if let Some(offloads) = offloads {
@@ -426,6 +426,6 @@ pub unsafe extern "C" fn toklat_flush(port: *mut Handle) -> c_int {
         handle.port.flush()?;
         Ok(0)
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, flush) }
 }

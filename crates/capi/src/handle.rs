@@ -84,7 +84,7 @@ pub unsafe fn enter(
     handle: *mut Handle,
     call: impl FnOnce(&mut Handle) -> Result<c_int, Failure>,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let Some(handle) = (unsafe { handle.as_mut() }) else { return -libc::EINVAL };
     if handle.broken {
         return -libc::EIO;

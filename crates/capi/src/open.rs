@@ -59,14 +59,14 @@ impl Options {
         if at.is_null() {
             return Ok(Self::DEFAULT);
         }
-        // SAFETY: the caller's; `size` is the first field.
+        // SAFETY: valid by the caller's contract; `size` is the first field.
         let size = unsafe { at.cast::<u32>().read_unaligned() } as usize;
         if !(FIRST_SIZE..=MOST_SIZE).contains(&size) {
             return Err(Failure::invalid(
                 c"The options have no size; begin with TOKLAT_OPTIONS_INIT",
             ));
         }
-        // SAFETY: the caller's: `size` bytes are readable.
+        // SAFETY: the caller passes `size` readable bytes.
         let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), size) };
         let known = size.min(size_of::<Self>());
         if bytes[known..].iter().any(|byte| *byte != 0) {
@@ -114,7 +114,7 @@ impl Options {
             open = open.existing();
         }
         if !self.directory.is_null() {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             let directory = unsafe { CStr::from_ptr(self.directory) };
             open = open.directory(OsStr::from_bytes(directory.to_bytes()));
         }
@@ -157,14 +157,14 @@ pub unsafe extern "C" fn toklat_open(
     if port.is_null() {
         return -libc::EINVAL;
     }
-    // SAFETY: not null, and the caller's.
+    // SAFETY: not null, and valid by the caller's contract.
     unsafe { port.write(ptr::null_mut()) };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let options = match unsafe { Options::read(options) } {
         Ok(options) => options,
         Err(failure) => return -failure.errno,
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let opened = catch_unwind(AssertUnwindSafe(|| unsafe { open(name, &options) }));
     let panicked = Failure::new(libc::EIO, c"The library panicked");
     match opened.unwrap_or(Err(panicked)) {
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn toklat_open(
             0
         }
         Err(failure) => {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             unsafe { options.tell(&failure) };
             -failure.errno
         }
@@ -187,12 +187,12 @@ unsafe fn open(name: *const c_char, options: &Options) -> Result<Box<Handle>, Fa
     if name.is_null() {
         return Err(Failure::invalid(c"The port's name is null"));
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let name = unsafe { CStr::from_ptr(name) };
     let Ok(name) = name.to_str() else {
         return Err(Failure::invalid(c"The port's name is not UTF-8"));
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let port = unsafe { options.apply(name) }?.open()?;
     let name = CString::new(port.name()).unwrap_or_default();
     Ok(Box::new(Handle::new(port, name)))
@@ -227,7 +227,7 @@ pub unsafe extern "C" fn toklat_reset(port: *mut Handle) -> c_int {
         handle.stats.resets += 1;
         Ok(0)
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, reset) }
 }
 
@@ -243,6 +243,6 @@ pub unsafe extern "C" fn toklat_reopen(port: *mut Handle) -> c_int {
         handle.stats.reopens += 1;
         Ok(0)
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, reopen) }
 }

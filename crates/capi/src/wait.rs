@@ -43,7 +43,7 @@ pub unsafe extern "C" fn toklat_wait(
             writable: ready.writable && wanted.contains(Interest::WRITE),
         }))
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, wait) }
 }
 
@@ -53,7 +53,7 @@ pub unsafe extern "C" fn toklat_wait(
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_fd(port: *mut Handle) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| Ok(handle.port.as_raw_fd())) }
 }
 
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn toklat_fd(port: *mut Handle) -> c_int {
 /// As toklat.h says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn toklat_arm(port: *mut Handle, wanted: c_uint) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, |handle| Ok(bits(handle.port.arm(interest(wanted)?)))) }
 }
 
@@ -77,7 +77,7 @@ pub unsafe extern "C" fn toklat_disarm(port: *mut Handle) -> c_int {
         handle.port.disarm()?;
         Ok(0)
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, disarm) }
 }
 
@@ -91,6 +91,6 @@ pub unsafe extern "C" fn toklat_check(port: *mut Handle) -> c_int {
         handle.port.check()?;
         Ok(0)
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { enter(port, check) }
 }

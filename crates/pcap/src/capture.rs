@@ -1,7 +1,7 @@
-//! libpcap's handle of a port: what `pcap_create` makes and the other calls change.
+//! libpcap's handle of a port: `pcap_create` makes it, and the other calls change it.
 //!
-//! No lock is held while a program's callback runs: it may call whatever it wants, also for the
-//! same handle.
+//! No lock is held while a program's callback runs, so it may make any call, even on the same
+//! handle.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,20 +78,20 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What is set before a capture is activated.
+/// Settings before a capture is activated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Bytes of a frame that are kept.
+    /// Snapshot length: number of bytes that are kept of a frame.
     pub snapshot: u32,
     /// How long a call waits for a frame; `None` for no limit.
     pub timeout: Option<Duration>,
-    /// Bytes of memory for frames that wait.
+    /// Memory for queued frames, in bytes.
     pub buffer: usize,
     /// Timestamps in nanoseconds, not microseconds.
     pub nanoseconds: bool,
 }
 
-/// libpcap's largest snapshot length, and that of a capture that does not set any.
+/// libpcap's largest snapshot length, which is also the default.
 pub const LONGEST_SNAPSHOT: u32 = 262_144;
 /// libpcap's buffer on Linux.
 const BUFFER: usize = 2 << 20;
@@ -103,7 +103,7 @@ impl Default for Settings {
     }
 }
 
-/// What a call that waits for one frame found.
+/// The result of a call that waits for one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// A frame.
@@ -112,17 +112,17 @@ pub enum Next {
     Timeout,
 }
 
-/// How long a call that hands over many frames goes on.
+/// When a call that delivers many frames ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
-    /// Until what was there is handed over, or the time is over: `pcap_dispatch`.
+    /// When all frames in the queue are delivered, or the time is over: `pcap_dispatch`.
     Empty,
-    /// Until it has handed over as many as it was asked for: `pcap_loop`.
+    /// When the requested number of frames is delivered: `pcap_loop`.
     Full,
 }
 
-/// A panic is an error. What the program's callback does is not caught: a thread that is cancelled,
-/// or an exception, unwinds through.
+/// Turns a panic into an error. The program's callback runs outside, so a cancelled thread or an
+/// exception in it unwinds through.
 fn calm<T>(call: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let failed = || Failure::new(Code::Error, Errno::IO, "The library failed; close the capture");
     catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| Err(failed()))
@@ -144,7 +144,7 @@ pub struct Capture {
     /// - Shown by: `pcap` test `a_stop_ends_a_loop_that_waits_and_one_that_is_to_come`
     stop: AtomicBool,
     nonblocking: AtomicBool,
-    /// Of a capture that is activated.
+    /// Present once the capture is activated.
     sleeper: OnceLock<Sleeper>,
 }
 
@@ -185,10 +185,10 @@ impl Capture {
         self.state.lock().settings
     }
 
-    /// Changes what is set.
+    /// Changes the settings.
     ///
     /// # Errors
-    /// It is activated.
+    /// The capture is activated.
     pub fn set(&self, change: impl FnOnce(&mut Settings)) -> Result<(), Failure> {
         let mut state = self.state.lock();
         if state.reader.is_some() {
@@ -199,10 +199,10 @@ impl Capture {
         Ok(())
     }
 
-    /// Opens the port and begins.
+    /// Opens the port and starts to capture.
     ///
     /// # Errors
-    /// It is activated, or the port cannot be opened.
+    /// The capture is activated already, or the port cannot be opened.
     pub fn activate(
         &self,
         open: impl FnOnce(&Device) -> Result<Arc<Interface>, Failure>,
@@ -212,7 +212,7 @@ impl Capture {
         let mut state = self.state.lock();
         let Settings { snapshot, buffer, .. } = state.settings;
         let mut reader = Reader::new(&interface, snapshot as usize, buffer)?;
-        // The port wakes us from the first frame on.
+        // After this, the port wakes us for the first frame.
         reader.fetch()?;
         let _ = self.sleeper.set(reader.sleeper());
         state.reader = Some(reader);
@@ -229,15 +229,15 @@ impl Capture {
         self.sleeper.get().ok_or_else(Failure::not_activated)
     }
 
-    /// The port.
+    /// Returns the port.
     ///
     /// # Errors
-    /// It is not activated.
+    /// The capture is not activated.
     pub fn interface(&self) -> Result<&Interface, Failure> {
         self.sleeper().map(Sleeper::interface)
     }
 
-    /// Ends the call that waits, or the next one. A signal handler may call it.
+    /// Ends the waiting call, or the next one. A signal handler may call it.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         if let Some(bell) = self.sleeper.get().map(Sleeper::bell) {
@@ -245,7 +245,7 @@ impl Capture {
         }
     }
 
-    /// Calls do not wait from now on, or do again.
+    /// Sets whether calls return at once when there is no frame.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         self.nonblocking.store(nonblocking, Ordering::Relaxed);
     }
@@ -256,36 +256,36 @@ impl Capture {
         self.nonblocking.load(Ordering::Relaxed)
     }
 
-    /// Frames that do not pass are not handed over.
+    /// Sets the filter. Frames that do not pass it are not delivered.
     ///
     /// # Errors
-    /// It is not activated.
+    /// The capture is not activated.
     pub fn set_filter(&self, filter: Option<Filter>) -> Result<(), Failure> {
         self.state.lock().reader()?.set_filter(filter);
         Ok(())
     }
 
-    /// What it got and lost.
+    /// Returns how many frames it received and lost.
     ///
     /// # Errors
-    /// It is not activated.
+    /// The capture is not activated.
     pub fn counts(&self) -> Result<Counts, Failure> {
         self.state.lock().reader().map(|reader| reader.counts())
     }
 
-    /// A descriptor that is readable when there are frames.
+    /// Returns a descriptor that is readable when there are frames.
     ///
     /// # Errors
-    /// It is not activated, or the system has no descriptor left.
+    /// The capture is not activated, or the system has no descriptor left.
     pub fn descriptor(&self) -> Result<i32, Failure> {
         use std::os::fd::AsRawFd;
         self.state.lock().reader()?.descriptor().map(|fd| fd.as_raw_fd())
     }
 
-    /// Hands over one frame: it stays where it is until the next call for this capture.
+    /// Delivers one frame. Its bytes stay in place until the next call for this capture.
     ///
     /// # Errors
-    /// It is not activated, was stopped, or the port is gone.
+    /// The capture is not activated, was stopped, or the port is gone.
     pub fn next(&self, take: impl FnOnce(Frame<'_>)) -> Result<Next, Failure> {
         let until = self.deadline(Until::Empty);
         loop {
@@ -307,10 +307,10 @@ impl Capture {
         }
     }
 
-    /// Hands over frames, `most` at most (0 for no limit); returns how many.
+    /// Delivers frames, at most `most` (0 for no limit); returns how many.
     ///
     /// # Errors
-    /// It is not activated, was stopped before there was a frame, or the port is gone.
+    /// The capture is not activated, was stopped before there was a frame, or the port is gone.
     pub fn run(
         &self,
         most: usize,
@@ -337,7 +337,7 @@ impl Capture {
         }
     }
 
-    /// Frames to be handed over, perhaps none; `None` if there is no more to do.
+    /// Returns the next frames to deliver, perhaps none; `None` when the call should end.
     fn step(
         &self,
         is_over: bool,
@@ -371,13 +371,13 @@ impl Capture {
         Ok(())
     }
 
-    /// When a call ends that finds nothing; `None` for never.
+    /// Returns when a call that finds no frame ends; `None` for never.
     fn deadline(&self, until: Until) -> Option<Instant> {
         let timeout = self.settings().timeout.filter(|_| until == Until::Empty)?;
         Instant::now().checked_add(timeout)
     }
 
-    /// Waits; false if it does not wait, or the time is over.
+    /// Waits; returns false in nonblocking mode or when the time is over.
     fn wait(&self, deadline: Option<Instant>) -> Result<bool, Failure> {
         if self.is_nonblocking() {
             return Ok(false);

@@ -1,4 +1,4 @@
-//! One port, shared by all that a process captures from it and sends to it.
+//! One port, shared by all captures and senders of a process.
 
 use std::fmt;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -18,22 +18,22 @@ use crate::name::Device;
 use crate::queue::Queue;
 use crate::reader::Bell;
 
-/// Decides whether a reader gets a frame: its bytes where they lie, in memory that others may
+/// Decides whether a reader gets a frame. The bytes are still in shared memory, which others may
 /// change.
 pub type Filter = Box<dyn Fn(Bytes<'_>) -> bool + Send>;
 
-/// Frames that are taken from the port at a time.
+/// Maximum number of frames that are taken from the port at a time.
 const BATCH: usize = 256;
-/// So long it is waited before it is slept: waking a sleeper takes longer.
+/// How long a waiter stays awake before it sleeps: waking a sleeper takes longer.
 pub(crate) const AWAKE: Duration = Duration::from_micros(20);
-/// The longest that a frame waits for room in the port.
+/// Maximum time that a frame waits for room in the port.
 const ROOM_TIME: Duration = Duration::from_secs(1);
-/// How long the switch may take for what was sent before the port is closed.
+/// How long the switch may take to fetch the sent frames before the port is closed.
 const LAST_TIME: Duration = Duration::from_millis(200);
-/// The first of the numbers that interfaces get: the kernel's are small.
+/// The first interface number. It is far above those of the kernel.
 const FIRST_INDEX: u32 = 0x7e00_0000;
 
-/// What becomes of descriptors, which a program does not know and must not close.
+/// Hooks that hide the library's descriptors from a program, which must not close them.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors {
     /// Keeps one from the program.
@@ -42,7 +42,7 @@ pub struct Descriptors {
     pub lower: fn(RawFd),
 }
 
-/// The ports that this process has open, and the numbers of those it has named.
+/// The open ports of this process, and the numbers of all that it has named.
 #[derive(Debug, Default)]
 pub struct Interfaces {
     open: Vec<Weak<Interface>>,
@@ -56,7 +56,7 @@ impl Interfaces {
         Self { open: Vec::new(), named: Vec::new() }
     }
 
-    /// The number of a port: always the same in a process.
+    /// Returns the number of a port. It stays the same within a process.
     pub fn index(&mut self, device: &Device) -> u32 {
         let at = self.named.iter().position(|named| named == device).unwrap_or_else(|| {
             self.named.push(device.clone());
@@ -71,7 +71,7 @@ impl Interfaces {
         self.named.get(index.checked_sub(FIRST_INDEX)? as usize)
     }
 
-    /// All ports that the process has named.
+    /// Returns all ports that the process has named.
     #[must_use]
     pub fn names(&self) -> &[Device] {
         &self.named
@@ -82,11 +82,11 @@ impl Interfaces {
         self.open.iter().filter_map(Weak::upgrade)
     }
 
-    /// The port, opened if it is not open yet. One that somebody else has is opened as a monitor of
-    /// it.
+    /// Returns the port, and opens it if necessary. A port that another process has is opened as a
+    /// monitor of it.
     ///
     /// # Errors
-    /// There is no daemon, no right to use it, or it refuses.
+    /// There is no daemon, the user has no right to the port, or the daemon refuses.
     pub fn open(
         &mut self,
         device: &Device,
@@ -109,7 +109,7 @@ pub struct Interface {
     device: Device,
     token: RawFd,
     pub(crate) descriptors: Descriptors,
-    /// Where what is sent is to be waited for: the slots of its send ring.
+    /// Number of slots of the send ring. All are free once the switch has taken everything.
     room: usize,
     sends: bool,
     pub(crate) inner: Lock<Inner>,
@@ -125,7 +125,7 @@ pub(crate) struct Inner {
     gone: Option<Failure>,
 }
 
-/// What a reader has in its interface.
+/// A reader's state in its interface.
 pub(crate) struct Place {
     pub id: u64,
     pub queue: Queue,
@@ -136,12 +136,12 @@ pub(crate) struct Place {
     pub bell: Arc<Bell>,
 }
 
-/// What a reader got and lost.
+/// How many frames a reader received and lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames that passed its filter.
     pub received: u64,
-    /// Of them, those for which its queue had no room.
+    /// Received frames that were dropped because the reader's queue was full.
     pub dropped: u64,
 }
 
@@ -184,7 +184,7 @@ fn refused(device: &Device, error: &OpenError) -> Failure {
     Failure::new(code, errno, said)
 }
 
-/// Opens the port, or a monitor of it if it is somebody's; true if it sends.
+/// Opens the port, or a monitor of it if it is taken. The flag says whether it can send.
 fn open_port(device: &Device) -> Result<(Port, bool), Failure> {
     let open = || Open::new(device.port()).unlimited();
     match open().open() {
@@ -208,10 +208,10 @@ impl Interface {
         Ok(Self::over(device, port, sends, descriptors))
     }
 
-    /// An interface over a port that is open already.
+    /// Makes an interface from a port that is open.
     #[must_use]
     pub fn over(device: Device, mut port: Port, sends: bool, descriptors: Descriptors) -> Self {
-        // What cannot be moved stays where it is.
+        // A descriptor that cannot be moved keeps its number.
         let _ = port.map_descriptors(descriptors.raise);
         let (token, room) = (port.as_raw_fd(), port.send(usize::MAX).room());
         let inner = Inner { port, places: Vec::new(), next: 0, armed: false, gone: None };
@@ -230,7 +230,7 @@ impl Interface {
         unsafe { BorrowedFd::borrow_raw(self.token) }
     }
 
-    /// Keeps it from changing, over a fork.
+    /// Locks the state during a fork.
     pub fn hold(&self) {
         self.inner.hold();
     }
@@ -240,10 +240,10 @@ impl Interface {
         self.inner.release();
     }
 
-    /// Sends a frame, and waits for room if there is none.
+    /// Sends a frame; waits for room if there is none.
     ///
     /// # Errors
-    /// `EMSGSIZE` for what is no frame, `EBUSY` for a monitor, `ENOBUFS` if the switch takes
+    /// `EMSGSIZE` for an invalid length, `EBUSY` for a monitor, `ENOBUFS` if the switch takes
     /// nothing, `ENETDOWN` if it is gone.
     pub fn send(&self, frame: &[u8]) -> Result<(), Failure> {
         if !self.sends {
@@ -283,7 +283,7 @@ impl Interface {
         }
     }
 
-    /// Waits, for a moment at most, until the switch has taken what was sent.
+    /// Waits, for a bounded time, until the switch has taken the sent frames.
     pub fn finish(&self) {
         let started = Instant::now();
         while self.sends && started.elapsed() < LAST_TIME {
@@ -328,7 +328,8 @@ impl fmt::Debug for Interface {
 }
 
 impl Inner {
-    /// Publishes; a port that is in its error state is put in order, and what was in it is lost.
+    /// Publishes the sent frames. A port in the error state is reset, and the frames in it are
+    /// lost.
     fn flush(&mut self) -> Result<(), Failure> {
         let done = match self.port.flush() {
             Err(PortError::Fault(_)) => self.port.reset(),
@@ -337,7 +338,7 @@ impl Inner {
         done.map_err(|error| self.fails(&error))
     }
 
-    /// The port is of no use any more.
+    /// Marks the port as unusable.
     fn fails(&mut self, error: &PortError) -> Failure {
         let failure = broken(error);
         self.gone.get_or_insert_with(|| failure.clone());
@@ -348,13 +349,14 @@ impl Inner {
 
     fn wait_for_room(&mut self) {
         if self.places.is_empty() {
-            // What no reader empties would keep the sender from sleeping.
+            // With no reader, unread frames would keep the sender from sleeping.
             let _ = self.port.disarm();
         }
         let _ = self.port.arm(Interest::WRITE);
     }
 
-    /// Hands what has come to all readers. If nothing has, the port is told to wake us; false then.
+    /// Passes received frames to all readers. If there are none, arms the port's wake-up and
+    /// returns false.
     pub(crate) fn take(&mut self, own: u64) -> Result<bool, Failure> {
         if let Some(gone) = &self.gone {
             return Err(gone.clone());
@@ -384,7 +386,7 @@ impl Inner {
 }
 
 impl Place {
-    /// Copies a frame that passes the filter.
+    /// Copies a frame to each reader whose filter it passes.
     fn offer(&mut self, frame: &Received<'_>, time: Duration, own: u64) {
         if let Some(filter) = &self.filter {
             let passes = if frame.slot_count() == 1 {

@@ -1,5 +1,4 @@
-//! What a program that knows libpcap or packet sockets finds behind the name of a port, without
-//! hooks.
+//! Ports for programs that use libpcap or packet sockets, without hooks.
 //!
 //! ```text
 //!   Capture (pcap_t) --+
@@ -8,10 +7,11 @@
 //!                      send ------------------------
 //! ```
 //!
-//! An [`Interface`] is one port of this process, which several captures and sockets share, as they
-//! share a network card: programs such as arping receive by libpcap and send by a socket. Each
-//! [`Reader`] has a queue and a filter of its own; a frame is filtered where it lies and copied
-//! once, so what a program gets pointers to is memory that no other process reaches.
+//! An [`Interface`] is one port of this process. Several captures and sockets share it, as they
+//! share a network card: programs such as arping receive by libpcap and send by a socket.
+//!
+//! Each [`Reader`] has a queue and a filter of its own. A frame is filtered in place and copied
+//! once, so a program gets pointers only to memory that no other process can change.
 //!
 //! | module | what it is |
 //! |---|---|

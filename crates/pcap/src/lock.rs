@@ -1,10 +1,10 @@
-//! A lock that can be held over a fork: what it guards is whole in the child.
+//! A lock that can be held during a fork, so that its value is consistent in the child.
 
 use std::cell::UnsafeCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A value that one thread at a time has, for moments.
+/// A value that one thread at a time uses, briefly.
 #[derive(Debug, Default)]
 pub struct Lock<T> {
     held: AtomicBool,
@@ -26,7 +26,7 @@ impl<T> Lock<T> {
         Guard(self)
     }
 
-    /// Holds it until [`release`](Self::release), over a fork.
+    /// Locks the value for a fork, until [`release`](Self::release).
     pub fn hold(&self) {
         while self.held.swap(true, Ordering::Acquire) {
             std::thread::yield_now();
@@ -39,7 +39,7 @@ impl<T> Lock<T> {
     }
 }
 
-/// The value, until it is dropped.
+/// Access to the value; dropping it unlocks the value.
 #[derive(Debug)]
 pub struct Guard<'a, T>(&'a Lock<T>);
 

@@ -1,20 +1,21 @@
-//! Names of devices: which of them are ports.
+//! Names of devices: decides which of them are ports.
 
 use std::fmt;
 
 /// The longest name of a port, with its switch and suffix.
 const LONGEST: usize = netring::attach::NAME - 1;
-/// What tells names of ours from those of interfaces, and is not a part of the port's.
+/// Prefixes that mark a name as ours. They are not part of the port's name.
 const PREFIXES: [&str; 2] = ["toklat:", "netmap:"];
 
-/// The name of a port: `vale0:p1`, `netmap:vale0:p1`, `toklat:lan:p1`; with `/t`, `/r` or `/rt` for
-/// a monitor, or `{` and `}` for the end of a pipe. Programs that take a colon for an interface's
-/// alias say `vale0.p1`.
+/// The name of a port, such as `vale0:p1`, `netmap:vale0:p1` or `toklat:lan:p1`.
+///
+/// A suffix `/t`, `/r` or `/rt` names a monitor; `{` and `}` name the ends of a pipe. Programs that
+/// take a colon for an interface's alias can use `vale0.p1`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Device(String);
 
 impl Device {
-    /// The port that a device's name means; `None` for a name that is for others.
+    /// Returns the port that a device's name means; `None` for names that are not ours.
     #[must_use]
     pub fn parse(name: &str) -> Option<Self> {
         let bare = PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix));
@@ -23,14 +24,14 @@ impl Device {
         let dotted = (bare.is_none() && !port.contains(':')).then(|| port.replacen('.', ":", 1));
         let port = dotted.as_deref().unwrap_or(port);
         let fits = port.len() <= LONGEST && !port.contains('\0');
-        // `valencia` is somebody's interface.
+        // `valencia` may be the name of an interface.
         let is_port = port.split_once(':').is_some_and(|(switch, port)| {
             !switch.is_empty() && !port.is_empty() && !switch.contains('/')
         });
         (is_ours && fits && (is_port || bare.is_some())).then(|| Self(port.to_owned()))
     }
 
-    /// As [`parse`](Self::parse), of bytes up to the first zero, as C has them.
+    /// As [`parse`](Self::parse), for a C string: the bytes up to the first zero.
     #[must_use]
     pub fn parse_bytes(name: &[u8]) -> Option<Self> {
         let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
@@ -43,22 +44,22 @@ impl Device {
         &self.0
     }
 
-    /// Its name as an interface: without a colon, and cut to what interfaces' names have.
+    /// Returns its name as an interface: without a colon, and cut to the length of interface names.
     #[must_use]
     pub fn interface(&self) -> String {
         self.0.replacen(':', ".", 1).chars().take(15).collect()
     }
 
-    /// True for the end of a pipe, which has no monitors.
+    /// Returns true for the end of a pipe, which has no monitors.
     #[must_use]
     pub fn is_pipe(&self) -> bool {
         self.0.contains(['{', '}'])
     }
 
-    /// An Ethernet address that is always the same for a name, and locally administered.
+    /// Returns a locally administered Ethernet address that depends only on the name.
     #[must_use]
     pub fn address(&self) -> [u8; 6] {
-        // FNV-1a: no secret, but the same in every process.
+        // FNV-1a: the hash need not be secret, but must be the same in every process.
         let hash = self.0.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
@@ -89,7 +90,7 @@ mod tests {
         assert_eq!(port("toklat:lan:p").as_deref(), Some("lan:p"));
         assert_eq!(port("vale0.1").as_deref(), Some("vale0:1"));
         assert_eq!(Device::parse("vale0:1").unwrap().interface(), "vale0.1");
-        // A card is for us to refuse: libpcap would try to open the kernel's netmap.
+        // Names of NICs are refused here: libpcap would try to open the kernel's netmap.
         assert_eq!(port("netmap:eth0").as_deref(), Some("eth0"));
         for name in ["eth0", "eth0:1", "any", "vale0", "lan.x", "valencia", "", "vale0:", ":1"] {
             assert_eq!(port(name), None, "{name}");

@@ -1,4 +1,4 @@
-//! Frames of one reader, copied one after the other.
+//! The frames of one reader, copied one after the other.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use netring::Received;
 /// A frame as a reader gets it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What is kept of it: at most the reader's snapshot length.
+    /// The kept bytes: at most the reader's snapshot length.
     pub bytes: &'a [u8],
     /// Bytes it had.
     pub len: u32,
@@ -23,7 +23,7 @@ struct Entry {
     time: Duration,
 }
 
-/// Frames in the order in which they came.
+/// Frames in order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
     bytes: Vec<u8>,
@@ -32,7 +32,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Bytes of memory that its frames take.
+    /// Returns the memory that its frames take, in bytes.
     pub fn size(&self) -> usize {
         self.bytes.len() + self.entries.len() * size_of::<Entry>()
     }
@@ -47,7 +47,7 @@ impl Queue {
         self.next = 0;
     }
 
-    /// Copies a frame in, up to `most` bytes.
+    /// Appends a copy of a frame, truncated to `most` bytes.
     pub fn push(&mut self, frame: &Received<'_>, most: usize, time: Duration) {
         let (start, kept) = (self.bytes.len(), frame.len().min(most));
         self.bytes.resize(start + kept, 0);
@@ -56,7 +56,7 @@ impl Queue {
         self.entries.push(Entry { start, kept: kept as u32, len: frame.len() as u32, time });
     }
 
-    /// Copies a frame of another queue in.
+    /// Appends a copy of a frame from another queue.
     pub fn put(&mut self, frame: Frame<'_>) {
         let Frame { bytes, len, time } = frame;
         let (start, kept) = (self.bytes.len(), bytes.len() as u32);

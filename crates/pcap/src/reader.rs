@@ -1,4 +1,4 @@
-//! What gets the frames of an interface, and waits for them.
+//! Readers: they get the frames of an interface and wait for them.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Bell {
     /// Its descriptor is readable, or about to be.
     ///
     /// # Protocol: `Bell.rung`
-    /// - Writer: who rings (sets), the sleeper (clears)
+    /// - Writer: a thread or signal handler that rings (sets), the sleeper (clears)
     /// - Reader: the sleeper, before it sleeps
     /// - Ordering: sequentially consistent; set before the descriptor is written, cleared before it is read
     /// - Partner: the eventfd
@@ -43,18 +43,18 @@ impl Bell {
     /// Makes its descriptor readable.
     pub fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
-        // A count that is full is readable as well.
+        // A full counter is readable as well.
         let _ = rustix::io::write(&self.fd, &1_u64.to_ne_bytes());
     }
 
     fn still(&self) {
         self.rung.store(false, Ordering::SeqCst);
-        // Also without `rung`: one that rings may have stood between its two steps the last time.
+        // Read even if `rung` was clear: a ringer may have stopped between its two steps last time.
         let _ = rustix::io::read(&self.fd, &mut [0_u8; 8]);
     }
 }
 
-/// Waits for the frames of a reader, in the thread that has no hold of the reader itself.
+/// Waits for the frames of a reader, without borrowing the reader itself.
 #[derive(Clone, Debug)]
 pub struct Sleeper {
     interface: Arc<Interface>,
@@ -74,11 +74,11 @@ impl Sleeper {
         &self.bell
     }
 
-    /// Waits for a frame, the bell or a signal, `time` at most. The reader has fetched, and found
+    /// Waits for a frame, the bell or a signal, at most `time`. Call it after a fetch that found
     /// nothing.
     ///
     /// # Errors
-    /// The system refuses.
+    /// The system call failed.
     pub fn wait(&self, time: Option<Duration>) -> Result<(), Failure> {
         let started = Instant::now();
         while started.elapsed() < AWAKE.min(time.unwrap_or(AWAKE)) {
@@ -97,21 +97,21 @@ impl Sleeper {
     }
 }
 
-/// One that gets the frames of an interface.
+/// Receives the frames of an interface.
 #[derive(Debug)]
 pub struct Reader {
     interface: Arc<Interface>,
     id: u64,
     bell: Arc<Bell>,
-    /// What it has taken over from its place.
+    /// The frames that it has taken from its place.
     current: Queue,
-    /// Its descriptor for others' loops: an epoll set.
+    /// The descriptor for the program's event loop: an epoll set.
     watched: Option<OwnedFd>,
 }
 
 impl Reader {
-    /// Reads from an interface: at most `keep` bytes of each frame, and `limit` bytes of memory for
-    /// those that wait.
+    /// Makes a reader that keeps at most `keep` bytes of each frame, and queues at most `limit`
+    /// bytes.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -153,8 +153,7 @@ impl Reader {
         inner.places.iter_mut().find(|place| place.id == self.id).map(with)
     }
 
-    /// Frames that the filter lets pass, from now on: those that came before are forgotten, as
-    /// they passed another one.
+    /// Sets the filter. Queued frames are dropped, as they passed the old one.
     pub fn set_filter(&mut self, filter: Option<Filter>) {
         self.current.clear();
         self.in_place(|place| {
@@ -169,8 +168,8 @@ impl Reader {
         self.in_place(|place| place.counts).unwrap_or_default()
     }
 
-    /// Looks whether there is a frame for [`take`](Self::take). If not, what it waits with is woken
-    /// by the next one.
+    /// Checks whether there is a frame for [`take`](Self::take). If not, arms the wake-up for the
+    /// next one.
     ///
     /// # Errors
     /// The port is gone.
@@ -189,7 +188,7 @@ impl Reader {
         Ok(true)
     }
 
-    /// The next frame that [`fetch`](Self::fetch) found.
+    /// Takes the next frame that [`fetch`](Self::fetch) found.
     pub fn take(&mut self) -> Option<Frame<'_>> {
         self.current.pop()
     }
@@ -200,12 +199,12 @@ impl Reader {
         Sleeper { interface: Arc::clone(&self.interface), bell: Arc::clone(&self.bell) }
     }
 
-    /// The frames that [`fetch`](Self::fetch) found, for [`take_back`](Self::take_back).
+    /// Lends the frames that [`fetch`](Self::fetch) found, until [`take_back`](Self::take_back).
     pub(crate) fn lend(&mut self) -> Queue {
         std::mem::take(&mut self.current)
     }
 
-    /// Puts back what is left of them, before what was fetched meanwhile.
+    /// Puts the remaining frames back, before those that were fetched meanwhile.
     pub(crate) fn take_back(&mut self, mut left: Queue) {
         if !self.current.is_empty() {
             while let Some(frame) = self.current.pop() {
@@ -215,7 +214,7 @@ impl Reader {
         self.current = left;
     }
 
-    /// A descriptor that is readable when there is something to be read, or to be told.
+    /// Returns a descriptor that is readable when there are frames or news.
     ///
     /// # Errors
     /// The system has no descriptor left.
@@ -226,7 +225,7 @@ impl Reader {
                 let data = epoll::EventData::new_u64(0);
                 epoll::add(&set, fd, data, epoll::EventFlags::IN).map_err(io)?;
             }
-            // It stays where it is: programs put it into the sets of `select`, which have 1,024
+            // The number is not moved up: programs put it into `select` sets, which have 1,024
             // places.
             self.watched = Some(set);
             self.settle();
@@ -234,16 +233,15 @@ impl Reader {
         self.watched.as_ref().map(AsFd::as_fd).ok_or_else(|| io(Errno::BADF))
     }
 
-    /// As [`settle`](Self::settle) after one frame: what it gave stays where it is.
+    /// As [`settle`](Self::settle), after one frame, whose bytes stay in place.
     pub(crate) fn settle_after_one(&mut self) {
         if self.watched.is_some() {
-            // The next call looks further, and finds out if there was no more.
+            // The next call checks again whether there are more frames.
             self.bell.ring();
         }
     }
 
-    /// Makes the descriptor tell what is to be read. Call it when the program goes back to its
-    /// loop.
+    /// Updates the descriptor's readiness. Call it when the program returns to its event loop.
     pub fn settle(&mut self) {
         if self.watched.is_none() {
             return;

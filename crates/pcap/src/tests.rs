@@ -7,7 +7,7 @@ use crate::interface::Descriptors;
 
 const AS_THEY_ARE: Descriptors = Descriptors { raise: |fd: OwnedFd| fd, lower: |_| () };
 
-/// The other end of a port, and the port as an interface.
+/// Returns a port, and an interface over its other end.
 fn interface() -> (Port, Arc<Interface>) {
     let (far, near) = netring::pipe(&PipeConfig::default()).unwrap();
     let device = Device::parse("vale0:p}1").unwrap();

@@ -1,4 +1,4 @@
-//! A descriptor of `/dev/netmap`: open, ioctl, mmap.
+//! A descriptor of `/dev/netmap`: handles open, ioctl and mmap.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
@@ -17,7 +17,7 @@ use crate::{extmem, fds, real};
 /// The file that programs open.
 const PATH: &[u8] = b"/dev/netmap\0";
 
-/// What is behind a descriptor, and its copies.
+/// The state behind a descriptor and its copies.
 #[derive(Debug)]
 pub struct Device {
     /// Never used twice.
@@ -34,7 +34,7 @@ impl Drop for Device {
     }
 }
 
-/// The descriptor, for calls that borrow it.
+/// Borrows the descriptor for calls that need it.
 fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: the program's, which has it open during the call that it makes with it; one that closes it
     // meanwhile gets an error.
@@ -48,7 +48,8 @@ impl Device {
         Arc::new(Self { id, bound: OnceLock::new(), calls: AtomicU64::new(0) })
     }
 
-    /// What it is bound to; asks the daemon, as another process may have bound it.
+    /// Returns the binding. Asks the daemon if this process knows none, as another process may have
+    /// bound it.
     pub fn bound(&self, fd: RawFd) -> Option<&Bound> {
         if let Some(bound) = self.bound.get() {
             return Some(bound);
@@ -58,12 +59,12 @@ impl Device {
         self.bound.get()
     }
 
-    /// What it is bound to, if this process knows.
+    /// Returns the binding, if this process knows it.
     pub fn known_bound(&self) -> Option<&Bound> {
         self.bound.get()
     }
 
-    /// Takes over what the daemon has said, if the descriptor is bound.
+    /// Stores the binding from the daemon's answer, if there is one.
     fn bind(&self, answer: &Answer, fds: Vec<OwnedFd>) {
         if answer.bound != wire::Bound::default()
             && self.bound.get().is_none()
@@ -92,13 +93,13 @@ impl Device {
             }
             ioctl::NIOCREGIF => client::legacy_register(&Memory, arg, ask)?,
             ioctl::NIOCGINFO => client::legacy_info(&Memory, arg, ask)?,
-            // There are no switch modules to be configured.
+            // There are no switch modules to configure.
             _ => return Err(Errno::OPNOTSUPP),
         }
         Ok(0)
     }
 
-    /// A request of the new interface: the library's own ones, and what it does for others.
+    /// Handles a request of the new interface: carries it out here, or asks the daemon.
     fn control(&self, fd: RawFd, question: &mut Question) -> Result<Answer, Errno> {
         let Question { ask, local } = question;
         match ask.reqtype {
@@ -138,7 +139,7 @@ impl Device {
         }
     }
 
-    /// `REGISTER` with cursors in blocks of the program's, or with its memory. What can be wrong with those is
+    /// `REGISTER` with cursors in blocks of the program, or with its memory. Errors in these are
     /// found before the daemon binds the descriptor.
     fn register_with(&self, fd: RawFd, question: &mut Question) -> Result<Answer, Errno> {
         let Question { ask, local } = question;
@@ -169,7 +170,7 @@ impl Device {
         Ok(answer)
     }
 
-    /// What is to be synced. Now and then it is looked whether the port is still there.
+    /// Returns the binding for a sync. Checks now and then whether the port still exists.
     fn synced(&self, fd: RawFd) -> Result<&Bound, Errno> {
         let bound = self.bound(fd).ok_or(Errno::NXIO)?;
         if bound.has_blocks() {
@@ -182,7 +183,7 @@ impl Device {
         Ok(bound)
     }
 
-    /// Looks whether the port is still there.
+    /// Checks whether the port still exists.
     pub fn look(&self, fd: RawFd) {
         if let Some(bound) = self.bound.get() {
             bound.look(borrow(fd));
@@ -190,8 +191,8 @@ impl Device {
     }
 }
 
-/// The answer to a request that the library itself carries out: what came of it stands with these options,
-/// too.
+/// Makes the answer to a request that the library itself carries out. The result is also the status
+/// of these options.
 fn answer_for(ask: &Ask, done: Result<(), Errno>, options: &[u32]) -> Answer {
     let mut answer = Answer::to(ask);
     answer.status = done.err().map_or(0, Errno::raw_os_error);
@@ -201,21 +202,21 @@ fn answer_for(ask: &Ask, done: Result<(), Errno>, options: &[u32]) -> Answer {
     answer
 }
 
-/// True for the name of the device.
+/// Returns true for the path of the device.
 pub fn is_device(path: *const libc::c_char) -> bool {
     let mut bytes = [0; PATH.len()];
     let got = read_some(path.expose_provenance() as u64, &mut bytes);
     got == Ok(PATH.len()) && bytes == *PATH
 }
 
-/// Opens it: the token gets the lowest number that is free, as any descriptor.
+/// Opens the device. As with any descriptor, the token gets the lowest free number.
 pub fn open(flags: c_int) -> Result<i32, Errno> {
     let token = client::open()?;
     let lowest = match flags & libc::O_CLOEXEC {
         0 => rustix::io::dup(&token)?,
         _ => rustix::io::fcntl_dupfd_cloexec(&token, 0)?,
     };
-    // The connection to the daemon had the lowest number while the token came.
+    // While the token arrived, the connection to the daemon occupied the lowest number.
     let token = if lowest.as_raw_fd() < token.as_raw_fd() {
         lowest
     } else {
@@ -231,7 +232,7 @@ pub fn open(flags: c_int) -> Result<i32, Errno> {
     Ok(token.into_raw_fd())
 }
 
-/// The device behind a descriptor, also one that came from another process.
+/// Returns the device behind a descriptor, also for one from another process.
 pub fn find(fd: RawFd) -> Option<Arc<Device>> {
     if let Some(device) = fds::get(fd) {
         return Some(device);
@@ -245,13 +246,13 @@ pub fn find(fd: RawFd) -> Option<Arc<Device>> {
     fds::insert(fd, Arc::clone(&device)).then_some(device)
 }
 
-/// `ioctl` with one of the six requests; `None` if it is for somebody else.
+/// Handles the six netmap requests of `ioctl`; `None` for any other request or descriptor.
 pub fn netmap_ioctl(fd: RawFd, request: u32, arg: *mut c_void) -> Option<Result<i32, Errno>> {
     let device = find(fd)?;
     Some(device.ioctl(fd, request, arg.expose_provenance() as u64))
 }
 
-/// What the kernel is asked of a descriptor by `mmap`.
+/// The arguments of `mmap`.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     pub at: *mut c_void,

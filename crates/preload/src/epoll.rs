@@ -1,4 +1,4 @@
-//! Epoll sets with netmap's descriptors in them: those are kept here, the kernel has the others.
+//! Epoll sets with netmap descriptors: these members are tracked here, the kernel has the others.
 
 use std::collections::BTreeMap;
 use std::os::fd::RawFd;
@@ -13,21 +13,21 @@ use pcap::lock::Lock;
 /// What is in which set.
 pub static SETS: Lock<BTreeMap<RawFd, Vec<Member>>> = Lock::new(BTreeMap::new());
 
-/// One of netmap's descriptors in a set.
+/// A netmap descriptor in a set.
 #[derive(Clone, Copy, Debug)]
 pub struct Member {
     fd: RawFd,
     events: u32,
     data: u64,
-    /// What was told last, of a member that is told of changes only.
+    /// The events last reported, for edge-triggered members.
     told: u32,
-    /// It was told, and waits to be set again.
+    /// A one-shot member that was reported and must be rearmed.
     spent: bool,
 }
 
 const FLAGS: u32 = (libc::EPOLLET | libc::EPOLLONESHOT) as u32;
 
-/// `epoll_ctl` for one of netmap's descriptors.
+/// Handles `epoll_ctl` for a netmap descriptor.
 pub fn control(set: RawFd, op: c_int, fd: RawFd, event: Option<epoll_event>) -> Result<i32, Errno> {
     let mut sets = SETS.lock();
     let members = sets.entry(set).or_default();
@@ -55,12 +55,12 @@ pub fn control(set: RawFd, op: c_int, fd: RawFd, event: Option<epoll_event>) -> 
     Ok(0)
 }
 
-/// A set is about to be closed.
+/// Forgets a set that is about to be closed.
 pub fn forget_set(set: RawFd) {
     SETS.lock().remove(&set);
 }
 
-/// A descriptor is about to be closed.
+/// Forgets a descriptor that is about to be closed.
 pub fn forget_member(fd: RawFd) {
     let mut sets = SETS.lock();
     for members in sets.values_mut() {
@@ -75,7 +75,7 @@ pub fn forget_member(fd: RawFd) {
     });
 }
 
-/// A set has another number, too.
+/// Notes that a set was duplicated to another number.
 pub fn copy_set(from: RawFd, to: RawFd) {
     let mut sets = SETS.lock();
     if let Some(members) = sets.get(&from).cloned() {
@@ -84,7 +84,7 @@ pub fn copy_set(from: RawFd, to: RawFd) {
     }
 }
 
-/// `epoll_wait` for a set with netmap's descriptors in it.
+/// Handles `epoll_wait` for a set with netmap descriptors.
 pub fn wait(
     set: RawFd,
     events: &mut [epoll_event],
@@ -99,7 +99,8 @@ pub fn wait(
         let (members, wanted) = wanted(&members);
         let borrowed: Vec<_> = wanted.iter().collect();
         let mut kernel = vec![pollfd { fd: set, events: libc::POLLIN, revents: 0 }];
-        // Members that were told of what is ready do not end the wait for the others.
+        // An edge-triggered member whose readiness was reported must not end the wait for the
+        // others.
         let edge = members.iter().any(|member| member.events & libc::EPOLLET as u32 != 0);
         let found = poll::wait(&borrowed, &mut kernel, until, mask)?;
         let told = tell(set, &members, &found, events);
@@ -109,7 +110,7 @@ pub fn wait(
             return Ok(count as i32);
         }
         if edge && found.iter().any(|found| *found != 0) {
-            // Nothing is new, though something is ready: the others are waited for.
+            // Ready members were all reported before: keep waiting for the others.
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }
@@ -119,7 +120,7 @@ fn is_over(until: Until) -> bool {
     matches!(until, Until::At(at) if std::time::Instant::now() >= at)
 }
 
-/// The members that wait for something, and what for.
+/// Returns the members that wait for something, and what they wait for.
 fn wanted(members: &[Member]) -> (Vec<Member>, Vec<Wanted>) {
     let live = members.iter().filter(|member| !member.spent);
     let wanted = |member: &Member| {
@@ -130,8 +131,8 @@ fn wanted(members: &[Member]) -> (Vec<Member>, Vec<Wanted>) {
     live.filter_map(wanted).unzip()
 }
 
-/// Writes what was found of members; returns how many there are. The kernel's have a place left, and who
-/// is told first changes.
+/// Writes the events of members; returns their number. One entry stays free for the kernel's
+/// events, and the order rotates for fairness.
 fn tell(set: RawFd, members: &[Member], found: &[i16], events: &mut [epoll_event]) -> usize {
     let room = if events.len() > 1 { events.len() - 1 } else { 1 };
     let mut told = 0;
@@ -156,13 +157,13 @@ fn tell(set: RawFd, members: &[Member], found: &[i16], events: &mut [epoll_event
     told
 }
 
-/// What the kernel has to tell of the others.
+/// Gets the kernel's events of the other members.
 fn look(set: RawFd, events: &mut [epoll_event]) -> Result<usize, Errno> {
     if events.is_empty() {
         return Ok(0);
     }
     let most = i32::try_from(events.len()).unwrap_or(i32::MAX);
-    // SAFETY: a slice that is as long as is said.
+    // SAFETY: a slice of the given length.
     let got = unsafe { real::epoll_pwait(set, events.as_mut_ptr(), most, 0, std::ptr::null()) };
     crate::result(got).map(|got| got as usize)
 }

@@ -1,5 +1,5 @@
-//! Memory of the program's own as a region: a memory file takes the place of its pages, with what they
-//! hold, so that the daemon and the data process can have them.
+//! The program's memory as a region: a memory file with the same content replaces its pages, so
+//! that the daemon and the data process can map it.
 
 use std::fs;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -11,17 +11,17 @@ use rustix::io::Errno;
 use crate::{fds, real};
 use pcap::lock::Lock;
 
-/// The name of such a file, as `/proc/self/maps` shows it.
+/// The name of these files, as `/proc/self/maps` shows it.
 const NAME: &str = "toklat-extmem";
 /// Bytes of a page.
 const PAGE: u64 = 4096;
-/// Files that were made, and what the kernel knows them by.
+/// The files that were made, with their inode numbers.
 static FILES: Lock<Vec<(u64, OwnedFd)>> = Lock::new(Vec::new());
 
-/// The memory at `at`, as a file.
+/// Returns the memory at `at` as a file.
 ///
 /// # Errors
-/// `EINVAL` for an address that is no page's, `EFAULT` for memory that is not there, `ENOMEM`.
+/// `EINVAL` for an address that is not page-aligned, `EFAULT` for unmapped memory, `ENOMEM`.
 pub fn share(at: u64, wanted: &PoolsInfo) -> Result<OwnedFd, Errno> {
     let len = wanted.memsize;
     if at == 0 || !at.is_multiple_of(PAGE) || len == 0 || !len.is_multiple_of(PAGE) {
@@ -33,7 +33,7 @@ pub fn share(at: u64, wanted: &PoolsInfo) -> Result<OwnedFd, Errno> {
     let geometry = netmap::extmem::geometry(wanted)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = rustix::fs::memfd_create(NAME, flags)?;
-    // A tail of the program's memory that no buffer fills is in the file, too.
+    // The file also holds the rest of the program's memory that is too short for a buffer.
     let size = geometry.file_size().max(len);
     rustix::fs::ftruncate(&file, size)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -45,7 +45,7 @@ pub fn share(at: u64, wanted: &PoolsInfo) -> Result<OwnedFd, Errno> {
     Ok(file)
 }
 
-/// Copies what is in memory into a file; the kernel says if some is not there.
+/// Copies memory into a file; the kernel reports unmapped memory.
 fn copy(file: &OwnedFd, at: u64, len: u64) -> Result<(), Errno> {
     let mut done = 0;
     while done < len {
@@ -62,7 +62,7 @@ fn copy(file: &OwnedFd, at: u64, len: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Puts a file in the place of memory.
+/// Replaces memory by a file.
 fn replace(file: &OwnedFd, at: u64, len: u64) -> Result<(), Errno> {
     let place = std::ptr::with_exposed_provenance_mut(at as usize);
     let protection = libc::PROT_READ | libc::PROT_WRITE;
@@ -72,7 +72,7 @@ fn replace(file: &OwnedFd, at: u64, len: u64) -> Result<(), Errno> {
     if mapped == libc::MAP_FAILED { Err(crate::errno()) } else { Ok(()) }
 }
 
-/// The file that is in the place of this memory by now.
+/// Returns the file that replaces this memory already, if there is one.
 fn shared_before(at: u64) -> Option<OwnedFd> {
     let maps = fs::read_to_string("/proc/self/maps").ok()?;
     let start = format!("{at:x}-");

@@ -1,4 +1,5 @@
-//! Which descriptors are netmap's, which are epoll sets with netmap's in them, and which are ours.
+//! Tracks which descriptors are netmap's, which are epoll sets with netmap members, and which are
+//! the library's own.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -12,7 +13,7 @@ use pcap::lock::Lock;
 
 /// Descriptors with higher numbers are never netmap's.
 const MOST: usize = 1 << 16;
-/// So many numbers below the limit are for descriptors of our own.
+/// How many numbers below the limit are reserved for the library's descriptors.
 const OWN: u64 = 200;
 
 /// One bit a descriptor.
@@ -29,26 +30,26 @@ impl Bits {
         self.0.get(usize::try_from(fd).ok()? / 64)
     }
 
-    /// True if the bit of this descriptor is set.
+    /// Returns true if the bit of this descriptor is set.
     #[inline]
     pub fn has(&self, fd: RawFd) -> bool {
         let bit = fd.rem_euclid(64);
         self.word(fd).is_some_and(|word| word.load(Ordering::Relaxed) >> bit & 1 != 0)
     }
 
-    /// Sets it; false for a number that is too high.
+    /// Sets the bit; returns false for a number that is too high.
     pub fn set(&self, fd: RawFd) -> bool {
         let bit = 1 << fd.rem_euclid(64);
         self.word(fd).map(|word| word.fetch_or(bit, Ordering::Relaxed)).is_some()
     }
 
-    /// Clears it; true if it was set.
+    /// Clears the bit; returns true if it was set.
     pub fn clear(&self, fd: RawFd) -> bool {
         let bit = 1 << fd.rem_euclid(64);
         self.word(fd).is_some_and(|word| word.fetch_and(!bit, Ordering::Relaxed) & bit != 0)
     }
 
-    /// The descriptors from `first` to `last` whose bits are set.
+    /// Returns the descriptors from `first` to `last` whose bits are set.
     pub fn between(&self, first: u32, last: u32) -> Vec<RawFd> {
         let last = last.min(MOST as u32 - 1);
         let range = first.min(MOST as u32)..=last;
@@ -58,7 +59,7 @@ impl Bits {
 
 /// Netmap's descriptors.
 pub static NETMAP: Bits = Bits::new();
-/// Epoll sets that have some of them.
+/// Epoll sets with netmap members.
 pub static EPOLL: Bits = Bits::new();
 /// Ours.
 pub static OURS: Bits = Bits::new();
@@ -74,7 +75,7 @@ pub fn get(fd: RawFd) -> Option<Arc<Device>> {
     TABLE.lock().get(&fd).cloned()
 }
 
-/// A descriptor is netmap's from now on; false if its number is too high.
+/// Registers a netmap descriptor; returns false if its number is too high.
 pub fn insert(fd: RawFd, device: Arc<Device>) -> bool {
     if !NETMAP.set(fd) {
         return false;
@@ -84,7 +85,7 @@ pub fn insert(fd: RawFd, device: Arc<Device>) -> bool {
     true
 }
 
-/// A descriptor is about to be closed.
+/// Forgets a descriptor that is about to be closed.
 pub fn forget(fd: RawFd) {
     if EPOLL.clear(fd) {
         crate::epoll::forget_set(fd);
@@ -96,8 +97,8 @@ pub fn forget(fd: RawFd) {
     }
 }
 
-/// Moves a descriptor of ours to a number that no program expects to be there, and keeps the program
-/// from closing it.
+/// Moves one of the library's descriptors to a number that programs do not use, and keeps the
+/// program from closing it.
 pub fn raise(fd: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(MOST as u64).min(MOST as u64);
     let least = if limit > 4 * OWN { limit - OWN } else { limit / 2 };
@@ -106,7 +107,7 @@ pub fn raise(fd: OwnedFd) -> OwnedFd {
     high
 }
 
-/// Lets descriptors of ours be closed again.
+/// Lets the library's descriptors be closed again.
 pub fn lower<T: AsFd>(fds: impl Iterator<Item = T>) {
     for fd in fds {
         OURS.clear(fd.as_fd().as_raw_fd());

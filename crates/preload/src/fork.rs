@@ -1,14 +1,14 @@
-//! What a fork does to the library: its locks are free in the child, and its epoll sets are made anew,
-//! as those of the parent would tell one of the two only.
+//! Handles forks. In the child, the library's locks are free and its epoll sets are replaced: an
+//! event in a shared set would reach only one of the two processes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::{capture, epoll, fds, packet, poll};
 
-/// The process that the library's tables belong to.
+/// The process that owns the library's tables.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// True in a process that has another one's memory: the child of a `vfork`.
+/// Returns true in the child of a `vfork`, which runs in its parent's memory.
 pub fn is_borrowing() -> bool {
     let owner = OWNER.load(Ordering::Relaxed);
     owner != 0 && owner != std::process::id()
@@ -51,14 +51,14 @@ extern "C" fn load() {
 #[unsafe(link_section = ".init_array")]
 static LOAD: extern "C" fn() = load;
 
-/// The program ends: what it sent goes out.
+/// Runs when the program ends: waits until its sent frames are out.
 extern "C" fn unload() {
     if !is_borrowing() {
         let _ = std::panic::catch_unwind(capture::finish_all);
     }
 }
 
-/// Called when the program ends by itself.
+/// Registers [`unload`] for the program's normal end.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static UNLOAD: extern "C" fn() = unload;

@@ -1,9 +1,10 @@
-//! The functions that are taken over.
+//! The C library functions that this library replaces.
 //!
-//! On the machines that are supported a function with variable arguments takes its first ones as any other
-//! does, so `open`, `ioctl` and `fcntl` have fixed ones here.
+//! On the supported machines a variadic function takes its first arguments like any other function.
+//! So `open`, `ioctl` and `fcntl` have fixed arguments here.
 //!
-//! A thread that is cancelled unwinds through what it called: functions that sleep let that pass.
+//! A cancelled thread unwinds through the function in which it sleeps, so functions that sleep
+//! allow unwinding.
 #![allow(
     clippy::missing_safety_doc,
     reason = "what each function demands is what the C library's of the same name does"
@@ -33,9 +34,9 @@ macro_rules! export {
 }
 pub(crate) use export;
 
-/// Opens the device, or what else is named.
+/// Opens the device, or the named file by `real`.
 unsafe fn open_path(path: *const c_char, flags: c_int, real: impl FnOnce() -> c_int) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     if unsafe { crate::packet::hooks::is_list(path) }
         && let Ok(list) = crate::packet::names::interfaces()
     {
@@ -46,43 +47,43 @@ unsafe fn open_path(path: *const c_char, flags: c_int, real: impl FnOnce() -> c_
 
 export! {
     fn open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open_path(path, flags, || real::open(path, flags, mode)) }
     }
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open(path, flags, mode) }
     }
     fn __open(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open(path, flags, mode) }
     }
     fn __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open(path, flags, mode) }
     }
     fn __open_2(path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open(path, flags, 0) }
     }
     fn __open64_2(path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open(path, flags, 0) }
     }
     fn openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open_path(path, flags, || real::openat(dir, path, flags, mode)) }
     }
     fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { openat(dir, path, flags, mode) }
     }
     fn __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { openat(dir, path, flags, 0) }
     }
     fn __openat64_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { openat(dir, path, flags, 0) }
     }
 }
@@ -92,12 +93,12 @@ export! {
         if device::is_device(path) && mode & libc::X_OK == 0 {
             return 0;
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { real::access(path, mode) }
     }
 }
 
-/// Requests of any file, which the kernel carries out for a token as well.
+/// Returns true for requests that apply to any file; the kernel handles them for a token, too.
 fn is_general(request: c_ulong) -> bool {
     matches!(request, libc::FIONBIO | libc::FIOCLEX | libc::FIONCLEX | libc::FIOASYNC)
 }
@@ -125,7 +126,7 @@ export! {
             set_errno(Errno::OPNOTSUPP);
             return -1;
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { real::ioctl(fd, request, arg) }
     }
     fn mmap(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
@@ -133,9 +134,9 @@ export! {
     {
         let wanted = device::Wanted { at, len, protection, flags, offset };
         if !fds::NETMAP.has(fd) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             let mapped = unsafe { real::mmap(at, len, protection, flags, fd, offset) };
-            // A socket cannot be mapped; this one may be a token that came from another process.
+            // Sockets cannot be mapped. This one may be a token from another process.
             if mapped != libc::MAP_FAILED || crate::errno() != Errno::NODEV {
                 return mapped;
             }
@@ -151,46 +152,46 @@ export! {
     fn mmap64(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
         -> *mut c_void
     {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { mmap(at, len, protection, flags, fd, offset) }
     }
     fn __mmap(at: *mut c_void, len: size_t, protection: c_int, flags: c_int, fd: c_int, offset: off_t)
         -> *mut c_void
     {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { mmap(at, len, protection, flags, fd, offset) }
     }
 }
 
-/// True if one of netmap's descriptors is in a list.
+/// Returns true if a netmap descriptor is in the list.
 unsafe fn has_netmap(list: *const pollfd, count: nfds_t) -> bool {
-    // SAFETY: the caller's list has so many entries.
+    // SAFETY: the caller's list has `count` entries.
     (0..count as usize).any(|at| fds::NETMAP.has(unsafe { (*list.add(at)).fd }))
 }
 
-/// The value behind a pointer that may be null.
+/// Returns the value behind a pointer that may be null.
 unsafe fn given<'a, T>(at: *const T) -> Option<&'a T> {
-    // SAFETY: null, or the caller's.
+    // SAFETY: the pointer is null, or valid by this function's contract.
     unsafe { at.as_ref() }
 }
 
-/// `poll` for a list with netmap's descriptors in it.
+/// Handles `poll` for a list with netmap descriptors.
 unsafe fn poll_list(
     list: *mut pollfd,
     count: nfds_t,
     until: Result<Until, Errno>,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: the caller's list has so many entries.
+    // SAFETY: the caller's list has `count` entries.
     let list = unsafe { std::slice::from_raw_parts_mut(list, count as usize) };
-    // SAFETY: null, or the caller's.
+    // SAFETY: the pointer is null, or valid by this function's contract.
     let mask = unsafe { given(mask) };
     told(until.and_then(|until| poll::poll(list, until, mask)))
 }
 
 export! {
     fn poll(list: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if !has_netmap(list, count) {
                 return real::poll(list, count, timeout);
@@ -199,20 +200,20 @@ export! {
         }
     }
     fn __poll(list: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { poll(list, count, timeout) }
     }
     fn __poll_chk(list: *mut pollfd, count: nfds_t, timeout: c_int, len: size_t) -> c_int {
         if len / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { poll(list, count, timeout) }
     }
     fn ppoll(list: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t)
         -> c_int
     {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if !has_netmap(list, count) {
                 return real::ppoll(list, count, timeout, mask);
@@ -228,20 +229,20 @@ export! {
         if len / size_of::<pollfd>() < count as usize {
             std::process::abort();
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { ppoll(list, count, timeout, mask) }
     }
     fn select(
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *mut timeval
     ) -> c_int {
-        // SAFETY: each null, or the caller's.
+        // SAFETY: each pointer is null, or valid by this function's contract.
         let mut sets = unsafe { [read.as_mut(), write.as_mut(), except.as_mut()] };
         if !select::has_netmap(count, &sets) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             return unsafe { real::select(count, read, write, except, timeout) };
         }
-        // SAFETY: null, or the caller's.
+        // SAFETY: the pointer is null, or valid by this function's contract.
         let timeout = unsafe { timeout.as_mut() };
         told(select::select_for(count, &mut sets, timeout))
     }
@@ -249,27 +250,27 @@ export! {
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *mut timeval
     ) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { select(count, read, write, except, timeout) }
     }
     fn pselect(
         count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
         timeout: *const timespec, mask: *const sigset_t
     ) -> c_int {
-        // SAFETY: each null, or the caller's.
+        // SAFETY: each pointer is null, or valid by this function's contract.
         let mut sets = unsafe { [read.as_mut(), write.as_mut(), except.as_mut()] };
         if !select::has_netmap(count, &sets) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             return unsafe { real::pselect(count, read, write, except, timeout, mask) };
         }
-        // SAFETY: each null, or the caller's.
+        // SAFETY: each pointer is null, or valid by this function's contract.
         let (timeout, mask) = unsafe { (given(timeout), given(mask)) };
         let time = of_timespec(timeout);
         told(time.and_then(|time| select::select(count, &mut sets, time, mask)))
     }
 }
 
-/// `epoll_wait` for a set with netmap's descriptors in it.
+/// Handles `epoll_wait` for a set with netmap descriptors.
 unsafe fn wait_set(
     set: c_int,
     events: *mut epoll_event,
@@ -280,9 +281,9 @@ unsafe fn wait_set(
     let Some(most) = usize::try_from(most).ok().filter(|most| *most > 0) else {
         return told(Err(Errno::INVAL));
     };
-    // SAFETY: the caller's array has so many places.
+    // SAFETY: the caller's array has this many entries.
     let events = unsafe { std::slice::from_raw_parts_mut(events, most) };
-    // SAFETY: null, or the caller's.
+    // SAFETY: the pointer is null, or valid by this function's contract.
     let mask = unsafe { given(mask) };
     told(until.and_then(|until| epoll::wait(set, events, until, mask)))
 }
@@ -290,21 +291,21 @@ unsafe fn wait_set(
 export! {
     fn epoll_ctl(set: c_int, op: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         if !fds::NETMAP.has(fd) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             return unsafe { real::epoll_ctl(set, op, fd, event) };
         }
-        // SAFETY: null, or the caller's.
+        // SAFETY: the pointer is null, or valid by this function's contract.
         let event = unsafe { given(event) }.copied();
         returned(|| epoll::control(set, op, fd, event))
     }
     fn epoll_wait(set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { epoll_pwait(set, events, most, timeout, std::ptr::null()) }
     }
     fn epoll_pwait(
         set: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t
     ) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if !fds::EPOLL.has(set) {
                 return real::epoll_pwait(set, events, most, timeout, mask);
@@ -316,7 +317,7 @@ export! {
         set: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec,
         mask: *const sigset_t
     ) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if !fds::EPOLL.has(set) {
                 return real::epoll_pwait2(set, events, most, timeout, mask);
@@ -326,12 +327,13 @@ export! {
     }
 }
 
-/// True if there is more to a descriptor than the kernel knows.
+/// Returns true if the library tracks this descriptor.
 fn is_known(fd: c_int) -> bool {
     fds::NETMAP.has(fd) || fds::EPOLL.has(fd) || crate::packet::PACKET.has(fd)
 }
 
-/// A descriptor is about to be closed. The child of a `vfork` has its parent's tables, and lets them be.
+/// Forgets a descriptor that is about to be closed. The child of a `vfork` shares its parent's
+/// tables, so it leaves them unchanged.
 fn closing(fd: c_int) {
     if is_known(fd) && !crate::fork::is_borrowing() {
         let _ = returned(|| {
@@ -342,7 +344,7 @@ fn closing(fd: c_int) {
     }
 }
 
-/// A descriptor has another number, too.
+/// Notes that a descriptor was duplicated to another number.
 fn copied(from: c_int, to: c_int) -> c_int {
     if to >= 0 && is_known(from) && !crate::fork::is_borrowing() {
         crate::packet::copied(from, to);
@@ -363,16 +365,16 @@ export! {
             return -1;
         }
         closing(fd);
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { real::close(fd) }
     }
     fn __close(fd: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { close(fd) }
     }
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         if first > last || flags & libc::CLOSE_RANGE_CLOEXEC as c_int != 0 {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             return unsafe { real::close_range(first, last, flags) };
         }
         fds::NETMAP.between(first, last).into_iter().for_each(closing);
@@ -397,27 +399,27 @@ export! {
         unsafe { real::close_range(from, last, flags) }
     }
     fn closefrom(first: c_int) -> () {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { close_range(first.max(0).cast_unsigned(), c_uint::MAX, 0) };
     }
     fn dup(fd: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         copied(fd, unsafe { real::dup(fd) })
     }
     fn dup2(fd: c_int, to: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { dup_to(fd, to, || real::dup2(fd, to)) }
     }
     fn __dup2(fd: c_int, to: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { dup2(fd, to) }
     }
     fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { dup_to(fd, to, || real::dup3(fd, to, flags)) }
     }
     fn fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         let done = unsafe { real::fcntl(fd, command, arg) };
         match command {
             libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => copied(fd, done),
@@ -425,16 +427,16 @@ export! {
         }
     }
     fn fcntl64(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { fcntl(fd, command, arg) }
     }
     fn __fcntl(fd: c_int, command: c_int, arg: *mut c_void) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { fcntl(fd, command, arg) }
     }
 }
 
-/// Gives a descriptor a number that may be in use, though not for one of ours.
+/// Duplicates a descriptor to a number that may be in use, unless the library owns that number.
 unsafe fn dup_to(fd: c_int, to: c_int, real: impl FnOnce() -> c_int) -> c_int {
     if fds::OURS.has(to) {
         set_errno(Errno::BUSY);

@@ -1,8 +1,8 @@
-//! A library for `LD_PRELOAD`: `/dev/netmap` exists for the program that it is loaded into.
+//! A library for `LD_PRELOAD`: it gives the program that loads it `/dev/netmap`.
 //!
-//! The C library's functions that programs reach descriptors by are taken over ([`hooks`]). A call that
-//! has nothing to do with netmap goes on to the C library after one look at a table of bits; the others
-//! are carried out by crate `netmap`. A hook that panics returns `EIO`.
+//! It replaces the C library functions that take descriptors ([`hooks`]). A call that does not
+//! concern netmap goes on to the C library after one lookup in a bit table. Crate `netmap` carries
+//! out the others. A hook that panics returns `EIO`.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | `poll`, `select`, `epoll` | waiting for netmap's descriptors and others at once |
 //! | `user` | the program's memory, read and written so that a bad address is an error |
 //!
-//! Descriptors of the library's own have high numbers, and the program cannot close them.
+//! The library's own descriptors have high numbers, and the program cannot close them.
 #![allow(
     unsafe_code,
     reason = "functions of the C library take and hand over raw pointers and descriptors"
@@ -51,12 +51,12 @@ fn errno() -> Errno {
     Errno::from_raw_os_error(unsafe { *libc::__errno_location() })
 }
 
-/// What the C library's functions return for a result: -1, and `errno`, for an error; a panic is `EIO`.
+/// Converts a result to the C library's form: -1 and `errno` for an error. A panic is `EIO`.
 fn returned(call: impl FnOnce() -> Result<i32, Errno>) -> i32 {
     told(catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Errno::IO)))
 }
 
-/// As [`returned`], of a call that a cancelled thread unwinds through: that cannot be caught.
+/// As [`returned`], for calls that a cancelled thread unwinds through: panics are not caught here.
 fn told(result: Result<i32, Errno>) -> i32 {
     match result {
         Ok(value) => value,
@@ -67,7 +67,7 @@ fn told(result: Result<i32, Errno>) -> i32 {
     }
 }
 
-/// The result of a function of the C library's.
+/// Converts the return value of a C library function to a result.
 fn result(value: i32) -> Result<i32, Errno> {
     if value < 0 { Err(errno()) } else { Ok(value) }
 }

@@ -1,9 +1,9 @@
-//! Waiting for netmap's descriptors and others at once (netmap-abi.md 2.3, 5.4).
+//! Waits for netmap descriptors and others at once (netmap-abi.md 2.3, 5.4).
 //!
 //! ```text
-//!   sync, look          ready? -> look at the others without waiting, return
-//!   ask to be woken, sync, look once more
-//!   sleep: the others as they are, netmap's by an epoll set of their wake-ups; then from the start
+//!   sync, check         ready? -> check the others without waiting, return
+//!   arm wake-ups, sync, check once more
+//!   sleep: the others directly, netmap's by an epoll set of their wake-ups; then from the start
 //! ```
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -20,14 +20,14 @@ use crate::user::Memory;
 use crate::{fds, real};
 use pcap::lock::Lock;
 
-/// Epoll sets without a waiting thread.
+/// Epoll sets that no thread uses at the moment.
 pub static WAITERS: Lock<Vec<Waiter>> = Lock::new(Vec::new());
-/// So long it is waited before it is slept: waking a sleeper takes longer.
+/// How long a waiter stays awake before it sleeps: waking a sleeper takes longer.
 const AWAKE: Duration = Duration::from_micros(20);
 /// So many are kept.
 const KEPT: usize = 16;
 
-/// In the child of a fork, the parent's sets are of no use.
+/// Drops the parent's sets in the child of a fork, where they are of no use.
 pub fn forget_waiters() {
     let waiters = std::mem::take(&mut *WAITERS.lock());
     fds::lower(waiters.iter());
@@ -36,7 +36,7 @@ pub fn forget_waiters() {
 const SEND: c_short = libc::POLLOUT | libc::POLLWRNORM;
 const RECEIVE: c_short = libc::POLLIN | libc::POLLRDNORM;
 
-/// One of netmap's descriptors that is waited for.
+/// A netmap descriptor that a call waits for.
 #[derive(Debug)]
 pub struct Wanted {
     pub fd: RawFd,
@@ -45,7 +45,7 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// Syncs as `poll` does; what is to be told. A panic is an error of the descriptor.
+    /// Syncs as `poll` does; returns the events to report. A panic is an error of the descriptor.
     pub fn look(&self) -> c_short {
         catch_unwind(AssertUnwindSafe(|| self.sync())).unwrap_or(libc::POLLERR)
     }
@@ -76,7 +76,7 @@ pub enum Until {
 }
 
 impl Until {
-    /// After so long; `None` for no limit.
+    /// The deadline after this time; `None` for no limit.
     pub fn after(time: Option<Duration>) -> Self {
         match time {
             None => Self::Never,
@@ -85,7 +85,7 @@ impl Until {
         }
     }
 
-    /// What is left of it, for the kernel.
+    /// Returns the remaining time, in the kernel's form.
     fn left(self) -> Option<timespec> {
         let left = match self {
             Self::Never => return None,
@@ -97,12 +97,12 @@ impl Until {
     }
 }
 
-/// How long `poll` may wait, from its milliseconds.
+/// Converts the time-out of `poll` from milliseconds.
 pub fn milliseconds(timeout: i32) -> Option<Duration> {
     u64::try_from(timeout).ok().map(Duration::from_millis)
 }
 
-/// How long a time is; `EINVAL` for one that is none.
+/// Converts a time; `EINVAL` for an invalid one.
 pub fn of_timespec(time: Option<&timespec>) -> Result<Option<Duration>, Errno> {
     let Some(time) = time else { return Ok(None) };
     let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::INVAL)?;
@@ -120,10 +120,10 @@ fn real_ppoll(fds: &mut [pollfd], until: Until, mask: Option<&sigset_t>) -> Resu
     crate::result(ready)
 }
 
-/// `poll` for a list with netmap's descriptors in it.
+/// Handles `poll` for a list with netmap descriptors.
 pub fn poll(list: &mut [pollfd], until: Until, mask: Option<&sigset_t>) -> Result<i32, Errno> {
     let mut wanted = Vec::with_capacity(1);
-    // The list as the kernel is shown it: without netmap's descriptors.
+    // The list for the kernel, without the netmap descriptors.
     let mut others: Vec<pollfd> = Vec::new();
     for (at, entry) in list.iter_mut().enumerate() {
         entry.revents = 0;
@@ -148,8 +148,8 @@ pub fn poll(list: &mut [pollfd], until: Until, mask: Option<&sigset_t>) -> Resul
     Ok(list.iter().filter(|entry| entry.revents != 0).count() as i32)
 }
 
-/// Waits until one of netmap's descriptors or of the others is ready, or the time is over. Returns what
-/// is to be told of netmap's; what is to be told of the others stands with them.
+/// Waits until a netmap descriptor or another one is ready, or the time is over. Returns the events
+/// of the netmap descriptors; those of the others are in `others`.
 pub fn wait(
     wanted: &[&Wanted],
     others: &mut Vec<pollfd>,
@@ -177,7 +177,8 @@ pub fn wait(
     slept
 }
 
-/// Lets others run for a moment, the switch among them: what it has done by then needs no wake-up.
+/// Yields for a moment, so that others, such as the switch, can run. Frames that arrive meanwhile
+/// need no wake-up.
 fn wait_awake(wanted: &[&Wanted]) -> Option<Vec<c_short>> {
     let started = Instant::now();
     while started.elapsed() < AWAKE {
@@ -198,7 +199,7 @@ fn is_ready(found: &[c_short]) -> bool {
     found.iter().any(|events| *events != 0)
 }
 
-/// Looks at the others without waiting.
+/// Checks the others without waiting.
 fn look_at(others: &mut [pollfd], mask: Option<&sigset_t>) -> Result<(), Errno> {
     if others.iter().any(|other| other.fd >= 0) {
         real_ppoll(others, Until::Now, mask)?;
@@ -238,7 +239,7 @@ fn sleep(
     }
 }
 
-/// Sleeps until anything happens, or the time is over: then it is true.
+/// Sleeps until an event or the deadline; returns true at the deadline.
 fn sleep_once(
     waiter: &Waiter,
     wanted: &[&Wanted],
@@ -248,7 +249,7 @@ fn sleep_once(
 ) -> Result<bool, Errno> {
     let own = others.len();
     others.push(entry(waiter.as_fd().as_raw_fd(), libc::POLLIN));
-    // The daemon's end is closed when it ends, or takes the port away.
+    // The daemon closes its end when it exits or removes the port.
     others.extend(wanted.iter().map(|wanted| entry(wanted.fd, libc::POLLRDHUP)));
     let ready = real_ppoll(others, until, mask);
     for (wanted, entry) in wanted.iter().zip(&others[own + 1..]) {

@@ -1,4 +1,4 @@
-//! The C library's functions, found when they are first needed.
+//! The C library's own functions, looked up on first use.
 
 use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulong, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
@@ -12,7 +12,7 @@ use crate::capture::hooks::Callback;
 use crate::capture::list::Entry;
 use crate::capture::{Header, Program, Stats};
 
-/// Finds the next function of this name after ours.
+/// Returns the next function of this name after ours in the search order.
 fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
     let known = place.load(Ordering::Relaxed);
     if !known.is_null() {
@@ -29,7 +29,7 @@ fn find(name: &CStr, place: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
-/// A function of a libpcap that the program has loaded for itself alone, or that it is yet to load.
+/// Returns a function of a libpcap that the program loaded privately, or has not loaded yet.
 fn find_in_libpcap(name: &CStr) -> *mut c_void {
     let names = [c"libpcap.so.0.8", c"libpcap.so.1", c"libpcap.so"];
     let open = |flags| {
@@ -48,7 +48,7 @@ fn find_in_libpcap(name: &CStr) -> *mut c_void {
 macro_rules! functions {
     ($($name:ident($($arg:ident: $type:ty),*) -> $result:ty, else $none:expr;)*) => {$(
         /// # Safety
-        /// That of the C library's function.
+        /// As for the C library's function.
         pub unsafe fn $name($($arg: $type),*) -> $result {
             static PLACE: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
             let name = concat!(stringify!($name), "\0");
@@ -62,7 +62,7 @@ macro_rules! functions {
             // SAFETY: the C library's function of this name has this signature; on the machines that are
             // supported one with variable arguments takes its first ones as any other does.
             let function = unsafe { std::mem::transmute::<*mut c_void, Function>(found) };
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             unsafe { function($($arg),*) }
         }
     )*};
@@ -172,10 +172,10 @@ functions! {
         else 0;
 }
 
-/// The system call itself: allocators call `mmap` before anything can be found.
+/// The raw system call: allocators call `mmap` before any function can be looked up.
 ///
 /// # Safety
-/// That of `mmap`.
+/// As for `mmap`.
 pub unsafe fn mmap(
     at: *mut c_void,
     len: size_t,
@@ -184,7 +184,7 @@ pub unsafe fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let mapped = unsafe { libc::syscall(libc::SYS_mmap, at, len, protection, flags, fd, offset) };
     std::ptr::with_exposed_provenance_mut(mapped as usize)
 }

@@ -1,4 +1,4 @@
-//! `select` and `pselect`: turned into `poll`, and back.
+//! `select` and `pselect`, converted to `poll` and back.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ const WRITE_TOLD: c_short = WRITE | libc::POLLERR;
 /// The three sets: read, write, except.
 pub type Sets<'a> = [Option<&'a mut fd_set>; 3];
 
-/// What each set asks for, and what it is told for.
+/// For each set, the events to ask for, and the events that put a descriptor into it.
 const KINDS: [(c_short, c_short); 3] =
     [(READ, READ_TOLD), (WRITE, WRITE_TOLD), (libc::POLLPRI, libc::POLLPRI)];
 
@@ -25,18 +25,18 @@ fn has(set: &fd_set, fd: c_int) -> bool {
     unsafe { libc::FD_ISSET(fd, set) }
 }
 
-/// Descriptors that a set has room for.
+/// Limits the count to the capacity of a set.
 fn bounded(count: c_int) -> c_int {
     count.clamp(0, libc::FD_SETSIZE as c_int)
 }
 
-/// True if one of netmap's descriptors is in a set.
+/// Returns true if a netmap descriptor is in a set.
 pub fn has_netmap(count: c_int, sets: &Sets<'_>) -> bool {
     let wanted = |fd: &c_int| sets.iter().flatten().any(|set| has(set, *fd));
     (0..bounded(count)).filter(|fd| fds::NETMAP.has(*fd)).any(|fd| wanted(&fd))
 }
 
-/// `select` with the time that it leaves in its argument.
+/// Handles `select`, which stores the remaining time in its argument.
 pub fn select_for(
     count: c_int,
     sets: &mut Sets<'_>,
@@ -53,7 +53,7 @@ pub fn select_for(
     done
 }
 
-/// `select` for sets with netmap's descriptors in them.
+/// Handles `select` for sets with netmap descriptors.
 pub fn select(
     count: c_int,
     sets: &mut Sets<'_>,

@@ -1,4 +1,4 @@
-//! The program's memory, read and written by the kernel, which answers a bad address with `EFAULT`.
+//! The program's memory. The kernel reads and writes it, and answers a bad address with `EFAULT`.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,7 +69,7 @@ fn word<'a>(at: u64) -> &'a AtomicU32 {
     unsafe { AtomicU32::from_ptr(at) }
 }
 
-/// Reads as much as there is, up to the end of what can be read.
+/// Reads as much as is readable, up to the length of `into`.
 pub fn read_some(at: u64, into: &mut [u8]) -> Result<usize, Errno> {
     if into.is_empty() {
         return Ok(0);

@@ -20,7 +20,7 @@ thread_local! {
 /// The system's allocator; counts what each thread asks of it.
 struct Counting;
 
-// SAFETY: everything is passed on to the system's allocator as it came.
+// SAFETY: every call is passed on to the system's allocator unchanged.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.with(|n| n.set(n.get() + 1));

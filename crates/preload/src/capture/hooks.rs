@@ -1,4 +1,4 @@
-//! libpcap's functions that are taken over: for handles and devices of ours; all else is for
+//! Replaces libpcap's functions for handles and devices of this library. All other calls go to
 //! libpcap.
 #![allow(
     clippy::missing_safety_doc,
@@ -25,23 +25,23 @@ use crate::real;
 /// `pcap_handler`.
 pub type Callback = unsafe extern "C-unwind" fn(*mut c_uchar, *const Header, *const c_uchar);
 
-/// A call on a handle of ours, or libpcap's.
+/// Dispatches a call to our handle, or to libpcap.
 macro_rules! on {
     ($key:ident, $handle:ident => $ours:expr, else $real:expr) => {
         match find($key) {
             Some($handle) => $handle.returned(|| $ours),
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { $real },
         }
     };
 }
 
-/// A setting of a handle of ours: what it is set to is libpcap's `int`.
+/// Changes a setting of our handle. Values are libpcap's `int`.
 fn set(handle: &Handle, change: impl FnOnce(&mut Settings)) -> Result<c_int, Failure> {
     handle.capture.set(change).map(|()| 0)
 }
 
-/// A handle for a device that is ours.
+/// Makes a handle for one of our devices.
 unsafe fn create(device: pcap::Device, message: *mut c_char) -> Pcap {
     // SAFETY: any numbers are good.
     let key = unsafe { real::pcap_open_dead(ETHERNET, LONGEST_SNAPSHOT as c_int) };
@@ -61,7 +61,7 @@ unsafe fn create(device: pcap::Device, message: *mut c_char) -> Pcap {
 
 export! {
     fn pcap_create(name: *const c_char, message: *mut c_char) -> Pcap {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             match device(name) {
                 Some(device) => create(device, message),
@@ -73,7 +73,7 @@ export! {
         name: *const c_char, snapshot: c_int, promiscuous: c_int, timeout: c_int,
         message: *mut c_char
     ) -> Pcap {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             let Some(device) = device(name) else {
                 return real::pcap_open_live(name, snapshot, promiscuous, timeout, message);
@@ -100,7 +100,7 @@ export! {
     }
     fn pcap_close(key: Pcap) -> () {
         let _ = std::panic::catch_unwind(|| drop(forget(key)));
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { real::pcap_close(key) };
     }
 }
@@ -120,7 +120,8 @@ export! {
         on!(key, handle => set(handle, |s| s.buffer = wanted.unwrap_or(s.buffer)),
             else real::pcap_set_buffer_size(key, size))
     }
-    // A port has what its switch sends to it, and a frame is handed over as soon as it came.
+    // Accepted without effect: a port gets what its switch sends to it, and each frame is delivered
+    // at once.
     fn pcap_set_promisc(key: Pcap, promiscuous: c_int) -> c_int {
         on!(key, handle => set(handle, |_| ()), else real::pcap_set_promisc(key, promiscuous))
     }
@@ -168,23 +169,23 @@ export! {
 export! {
     fn pcap_loop(key: Pcap, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
         match find(key) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             Some(handle) => unsafe { run(handle, most, Until::Full, callback, user) }.min(0),
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { real::pcap_loop(key, most, callback, user) },
         }
     }
     fn pcap_dispatch(key: Pcap, most: c_int, callback: Callback, user: *mut c_uchar) -> c_int {
         match find(key) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             Some(handle) => unsafe { run(handle, most, Until::Empty, callback, user) },
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { real::pcap_dispatch(key, most, callback, user) },
         }
     }
 }
 
-/// Hands frames to a program's callback, which may unwind through this.
+/// Passes frames to a program's callback, which may unwind through this function.
 unsafe fn run(
     handle: &Handle,
     most: c_int,
@@ -205,7 +206,7 @@ unsafe fn run(
     }
 }
 
-/// One frame: 1, or 0 if the time is over.
+/// Gets one frame. Returns 1, or 0 if the time-out expired.
 fn next(
     handle: &Handle,
     header: &mut *mut Header,
@@ -223,16 +224,16 @@ fn next(
 export! {
     fn pcap_next_ex(key: Pcap, header: *mut *mut Header, bytes: *mut *const c_uchar) -> c_int {
         let Some(handle) = find(key) else {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             return unsafe { real::pcap_next_ex(key, header, bytes) };
         };
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         let (header, bytes) = unsafe { (&mut *header, &mut *bytes) };
         handle.returned(|| next(handle, header, bytes))
     }
     fn pcap_next(key: Pcap, header: *mut Header) -> *const c_uchar {
         let Some(handle) = find(key) else {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             return unsafe { real::pcap_next(key, header) };
         };
         let (mut found, mut bytes) = (ptr::null_mut(), ptr::null());
@@ -246,7 +247,7 @@ export! {
     fn pcap_breakloop(key: Pcap) -> () {
         match find(key) {
             Some(handle) => handle.capture.stop(),
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { real::pcap_breakloop(key) },
         }
     }
@@ -265,7 +266,7 @@ fn send(handle: &Handle, frame: *const c_void, len: usize) -> Result<c_int, Fail
     if frame.is_null() {
         return Err(Failure::new(Code::Error, Errno::FAULT, "There is no frame"));
     }
-    // SAFETY: the caller's: so many bytes to be read.
+    // SAFETY: the caller passes `len` readable bytes.
     interface.send(unsafe { std::slice::from_raw_parts(frame.cast(), len) })?;
     Ok(c_int::try_from(len).unwrap_or(c_int::MAX))
 }
@@ -274,16 +275,16 @@ export! {
     fn pcap_compile(
         key: Pcap, program: *mut Program, text: *const c_char, optimize: c_int, mask: u32
     ) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         let done = unsafe { real::pcap_compile(key, program, text, optimize, mask) };
         if let Some(handle) = find(key).filter(|_| done < 0) {
-            // What is wrong stands in the dead handle.
+            // libpcap left the error in the dead handle.
             handle.is_its.store(true, Ordering::Relaxed);
         }
         done
     }
     fn pcap_setfilter(key: Pcap, program: *const Program) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         on!(key, handle => unsafe { filter(program) }.and_then(|filter| {
             handle.capture.set_filter(Some(filter)).map(|()| 0)
         }), else real::pcap_setfilter(key, program))
@@ -303,14 +304,14 @@ export! {
                 handle.capture.set_nonblocking(nonblocking != 0);
                 0
             }
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { real::pcap_setnonblock(key, nonblocking, message) },
         }
     }
     fn pcap_getnonblock(key: Pcap, message: *mut c_char) -> c_int {
         match find(key) {
             Some(handle) => handle.capture.is_nonblocking().into(),
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { real::pcap_getnonblock(key, message) },
         }
     }
@@ -323,14 +324,14 @@ export! {
     fn pcap_get_required_select_timeout(key: Pcap) -> *const libc::timeval {
         match find(key) {
             Some(_) => ptr::null(),
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { real::pcap_get_required_select_timeout(key) },
         }
     }
     fn pcap_stats(key: Pcap, stats: *mut Stats) -> c_int {
         on!(key, handle => handle.capture.counts().map(|counts| {
             let [received, dropped] = [counts.received, counts.dropped].map(|count| count as u32);
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             unsafe { stats.write(Stats { received, dropped, dropped_by_card: 0 }) };
             0
         }), else real::pcap_stats(key, stats))
@@ -338,12 +339,12 @@ export! {
     fn pcap_geterr(key: Pcap) -> *mut c_char {
         match find(key) {
             Some(handle) if !handle.is_its.load(Ordering::Relaxed) => handle.message.get().cast(),
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             _ => unsafe { real::pcap_geterr(key) },
         }
     }
     fn pcap_perror(key: Pcap, prefix: *const c_char) -> () {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             let said = std::ffi::CStr::from_ptr(pcap_geterr(key)).to_string_lossy();
             let prefix = std::ffi::CStr::from_ptr(prefix).to_string_lossy();
@@ -352,7 +353,8 @@ export! {
     }
 }
 
-/// A file is written with a dead handle of the capture's settings, as its own has none.
+/// Runs `call` with a temporary dead handle that has the capture's settings: libpcap writes them
+/// into a file.
 unsafe fn with_settings<T>(key: Pcap, call: impl FnOnce(Pcap) -> T) -> T {
     let Some(handle) = find(key) else { return call(key) };
     let Settings { snapshot, nanoseconds, .. } = handle.capture.settings();
@@ -371,20 +373,20 @@ unsafe fn with_settings<T>(key: Pcap, call: impl FnOnce(Pcap) -> T) -> T {
 
 export! {
     fn pcap_dump_open(key: Pcap, path: *const c_char) -> *mut c_void {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { with_settings(key, |key| real::pcap_dump_open(key, path)) }
     }
     fn pcap_dump_fopen(key: Pcap, file: *mut c_void) -> *mut c_void {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { with_settings(key, |key| real::pcap_dump_fopen(key, file)) }
     }
     fn pcap_dump_open_append(key: Pcap, path: *const c_char) -> *mut c_void {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { with_settings(key, |key| real::pcap_dump_open_append(key, path)) }
     }
     fn pcap_list_tstamp_types(key: Pcap, types: *mut *mut c_int) -> c_int {
         on!(key, _handle => {
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             unsafe { types.write(ptr::null_mut()) };
             Ok(0)
         }, else real::pcap_list_tstamp_types(key, types))
@@ -411,7 +413,7 @@ export! {
     fn pcap_lookupnet(
         name: *const c_char, net: *mut u32, mask: *mut u32, message: *mut c_char
     ) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if device(name).is_none() {
                 return real::pcap_lookupnet(name, net, mask, message);
@@ -422,7 +424,7 @@ export! {
         0
     }
     fn pcap_findalldevs(first: *mut *mut Entry, message: *mut c_char) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             let done = real::pcap_findalldevs(first, message);
             if done == 0 {

@@ -1,4 +1,4 @@
-//! `pcap_findalldevs`: the daemon's ports stand after the system's interfaces.
+//! `pcap_findalldevs`: lists the daemon's ports after the system's interfaces.
 
 use std::ffi::{CString, c_char, c_uint, c_void};
 
@@ -27,7 +27,7 @@ fn text(text: &str) -> Option<*mut c_char> {
 fn entry(name: &str) -> Option<*mut Entry> {
     let name = text(name)?;
     let description = text("toklat port").unwrap_or(std::ptr::null_mut());
-    // SAFETY: zero bytes are an entry, too; the memory is libc's, as libpcap frees it.
+    // SAFETY: all zero bytes are a valid entry; the memory is libc's, as libpcap frees it.
     let made: *mut Entry = unsafe { libc::calloc(1, size_of::<Entry>()) }.cast();
     // SAFETY: null, or the memory that was just made.
     let entry = (unsafe { made.as_mut() })?;
@@ -41,16 +41,16 @@ fn entry(name: &str) -> Option<*mut Entry> {
 /// `first` is where a list of libpcap's begins.
 pub unsafe fn append(first: *mut *mut Entry) {
     let mut end = first;
-    // SAFETY: the caller's; a list ends with null.
+    // SAFETY: the caller passes a valid list, which ends with null.
     while let Some(entry) = unsafe { end.as_mut().and_then(|at| at.as_mut()) } {
         end = &raw mut entry.next;
     }
     let ports = netring::ports(&netring::attach::runtime_directory()).unwrap_or_default();
-    // Switches of other names are reached with a prefix.
+    // Ports of switches with other names need a prefix.
     let name = |port: String| {
         if port.starts_with("vale") { port } else { format!("toklat:{port}") }
     };
-    // Programs look for the name that they were given, of a port that is yet to be opened.
+    // Programs search the list for the name that the user gave, even if that port is not open yet.
     let given = crate::packet::names::named().iter().map(|known| known.name.clone());
     let mut names: Vec<_> = given.chain(ports.into_iter().map(name)).collect();
     names.sort();

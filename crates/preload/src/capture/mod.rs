@@ -1,8 +1,7 @@
-//! libpcap's handles that are ours.
+//! libpcap handles that belong to this library.
 //!
-//! A handle is a real one of `pcap_open_dead`: calls that are not taken over, such as
-//! `pcap_compile` and `pcap_dump`, work with it as with any other. What is behind it stands in a
-//! table.
+//! Each is a real handle from `pcap_open_dead`, so calls that are not replaced, such as
+//! `pcap_compile` and `pcap_dump`, work as usual. A table maps it to our state.
 
 pub mod hooks;
 pub mod list;
@@ -56,19 +55,19 @@ const ETHERNET: c_int = 1;
 /// All ports that the program uses.
 pub static INTERFACES: Lock<Interfaces> = Lock::new(Interfaces::new());
 
-/// How the library keeps its descriptors from the program.
+/// Hides the library's descriptors from the program.
 pub const DESCRIPTORS: Descriptors = Descriptors { raise: fds::raise, lower: lower_one };
 
 fn lower_one(fd: std::os::fd::RawFd) {
     fds::OURS.clear(fd);
 }
 
-/// Opens a port, or finds it open.
+/// Opens a port, or returns it if it is open.
 pub fn open(device: &Device) -> Result<Arc<Interface>, Failure> {
     INTERFACES.lock().open(device, DESCRIPTORS)
 }
 
-/// Has the switch take what was sent, before the program ends.
+/// Waits until the switch has taken all sent frames, before the program ends.
 pub fn finish_all() {
     let open: Vec<_> = INTERFACES.lock().opened().collect();
     open.iter().for_each(|interface| interface.finish());
@@ -82,7 +81,7 @@ pub struct Handle {
     message: UnsafeCell<[c_char; MESSAGE]>,
     /// The last failure was libpcap's own.
     is_its: AtomicBool,
-    /// Of the frame that `pcap_next` gave last.
+    /// Header of the frame that `pcap_next` returned last.
     header: UnsafeCell<Header>,
 }
 
@@ -97,7 +96,7 @@ impl Handle {
         })
     }
 
-    /// Keeps a failure for `pcap_geterr`; what the call returns.
+    /// Stores a failure for `pcap_geterr`; returns the call's result code.
     fn tell(&self, failure: &Failure) -> c_int {
         self.is_its.store(false, Ordering::Relaxed);
         // SAFETY: the handle's, and a program uses a handle in one thread at a time.
@@ -105,7 +104,7 @@ impl Handle {
         failure.code as c_int
     }
 
-    /// Carries out a call: its result, or the failure's code. A panic is a failure.
+    /// Runs a call; returns its result or the failure's code. A panic is a failure.
     fn returned(&self, call: impl FnOnce() -> Result<c_int, Failure>) -> c_int {
         match catch_unwind(AssertUnwindSafe(call)) {
             Ok(Ok(value)) => value,
@@ -126,10 +125,10 @@ impl Handle {
     }
 }
 
-/// Writes a message into a place of [`MESSAGE`] bytes, cut at its end.
+/// Writes a message, truncated to [`MESSAGE`] bytes.
 ///
 /// # Safety
-/// `to` is null, or has so many writable bytes.
+/// `to` is null, or has [`MESSAGE`] writable bytes.
 unsafe fn write_message(to: *mut c_char, message: &str) {
     if to.is_null() {
         return;
@@ -137,7 +136,7 @@ unsafe fn write_message(to: *mut c_char, message: &str) {
     let bytes = message.bytes().filter(|byte| *byte != 0).take(MESSAGE - 1);
     let mut at = 0;
     for byte in bytes {
-        // SAFETY: the caller's: `at` stays below the size.
+        // SAFETY: `at` stays below the size that the caller promises.
         unsafe { to.add(at).write(byte.cast_signed()) };
         at += 1;
     }
@@ -145,10 +144,10 @@ unsafe fn write_message(to: *mut c_char, message: &str) {
     unsafe { to.add(at).write(0) };
 }
 
-/// Handles that a program may have at a time.
+/// Maximum number of a program's open handles.
 const MOST: usize = 1024;
 
-/// A place for a handle: read without a lock, also by signal handlers.
+/// A table entry for a handle. It is read without a lock, also by signal handlers.
 struct Place {
     /// What the program knows.
     ///
@@ -169,9 +168,9 @@ static PLACES: [Place; MOST] = [const {
         handle: AtomicPtr::new(std::ptr::null_mut()),
     }
 }; MOST];
-/// Places from this one on were never used.
+/// Number of entries in use so far; later ones were never used.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Held while a place is taken.
+/// Locked while an entry is taken.
 static TAKING: Lock<()> = Lock::new(());
 
 fn place(key: Pcap) -> Option<&'static Place> {
@@ -182,14 +181,14 @@ fn place(key: Pcap) -> Option<&'static Place> {
     used.iter().find(|place| place.key.load(Ordering::Acquire) == key)
 }
 
-/// What is behind a handle that is ours.
+/// Returns the state of our handle; `None` for libpcap's own handles.
 fn find<'a>(key: Pcap) -> Option<&'a Handle> {
     let handle = place(key)?.handle.load(Ordering::Acquire);
     // SAFETY: boxed, and freed by `pcap_close` only.
     unsafe { handle.as_ref() }
 }
 
-/// Keeps a handle; gives it back if there are too many.
+/// Adds a handle to the table; returns it if the table is full.
 fn keep(key: Pcap, handle: Box<Handle>) -> Result<(), Box<Handle>> {
     let _taking = TAKING.lock();
     let Some(at) = PLACES.iter().position(|place| place.key.load(Ordering::Relaxed).is_null())
@@ -203,7 +202,7 @@ fn keep(key: Pcap, handle: Box<Handle>) -> Result<(), Box<Handle>> {
     Ok(())
 }
 
-/// Forgets a handle, and hands over what was behind it.
+/// Removes a handle from the table, and returns its state.
 fn forget(key: Pcap) -> Option<Box<Handle>> {
     let place = place(key)?;
     place.key.store(std::ptr::null_mut(), Ordering::Release);
@@ -212,7 +211,8 @@ fn forget(key: Pcap) -> Option<Box<Handle>> {
     (!handle.is_null()).then(|| unsafe { Box::from_raw(handle) })
 }
 
-/// Held over a fork, with what [`release`] gives back: what they guard is whole in the child.
+/// Locks the tables before a fork, so that they are consistent in the child; [`release`] unlocks
+/// them.
 pub fn hold() {
     TAKING.hold();
     INTERFACES.hold();
@@ -224,32 +224,32 @@ pub fn release() {
     TAKING.release();
 }
 
-/// The device that a C string names, if it is ours.
+/// Returns our device of this name; `None` for other names.
 ///
 /// # Safety
-/// `name` is null or a string.
+/// `name` is null or a C string.
 unsafe fn device(name: *const c_char) -> Option<Device> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     Device::parse(unsafe { CStr::from_ptr(name) }.to_str().ok()?)
 }
 
-/// A filter that libpcap runs.
+/// Makes a filter that libpcap's interpreter runs.
 ///
 /// # Safety
 /// `program` is null, or has as many instructions as it says.
 unsafe fn filter(program: *const Program) -> Result<pcap::Filter, Failure> {
     let invalid = |said| Failure::new(Code::Error, Errno::INVAL, said);
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let given = unsafe { program.as_ref() }.filter(|given| !given.code.is_null() && given.len > 0);
     let given = given.ok_or_else(|| invalid("No filter was given"))?;
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     if unsafe { real::bpf_validate(given.code.cast(), given.len as c_int) } == 0 {
         return Err(invalid("The filter is no valid program"));
     }
-    // SAFETY: the caller's: so many instructions of eight bytes.
+    // SAFETY: the caller passes this many instructions of eight bytes.
     let code = unsafe { std::slice::from_raw_parts(given.code, given.len as usize) }.to_vec();
     let run = move |frame: shmem::Bytes<'_>| {
         let len = frame.len() as c_uint;

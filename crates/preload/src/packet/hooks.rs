@@ -1,5 +1,4 @@
-//! The socket calls that are taken over: for packet sockets on ports; all else is for the C
-//! library.
+//! Replaces the socket calls for packet sockets on ports. All other calls go to the C library.
 #![allow(
     clippy::missing_safety_doc,
     reason = "what each function demands is what the C library's of the same name does"
@@ -16,22 +15,22 @@ use super::{Destination, Packet, find, names, route};
 use crate::hooks::export;
 use crate::{real, returned, set_errno};
 
-/// The address of a port, if that is what a call names.
+/// Returns the address in a call, if it is that of a port.
 unsafe fn port_of(address: *const sockaddr, len: socklen_t) -> Option<sockaddr_ll> {
     if address.is_null() || (len as usize) < size_of::<sockaddr_ll>() - 2 {
         return None;
     }
     let mut copy = [0_u8; size_of::<sockaddr_ll>()];
     let len = copy.len().min(len as usize);
-    // SAFETY: the caller's: so many readable bytes.
+    // SAFETY: the caller passes this many readable bytes.
     unsafe { ptr::copy_nonoverlapping(address.cast(), copy.as_mut_ptr(), len) };
-    // SAFETY: any bytes are an address.
+    // SAFETY: any bytes are a valid address.
     let address: sockaddr_ll = unsafe { std::mem::transmute(copy) };
     let is_packet = address.sll_family == libc::AF_PACKET as u16;
     (is_packet && super::device(address.sll_ifindex).is_some()).then_some(address)
 }
 
-/// Where a call sends that is ours.
+/// Returns the destination of a call that sends to a port.
 unsafe fn destination(
     packet: &Packet,
     address: *const sockaddr,
@@ -40,18 +39,18 @@ unsafe fn destination(
     if address.is_null() {
         return packet.bound_to();
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { port_of(address, len) }.map(|to| Destination::of(&to))
 }
 
-/// Sends the bytes of a call that is ours; `None` for the kernel's.
+/// Sends the bytes of a call to a port; `None` if the kernel must send them.
 unsafe fn send_parts(
     fd: c_int,
     parts: &[iovec],
     (address, len): (*const sockaddr, socklen_t),
 ) -> Option<ssize_t> {
     let packet = find(fd)?;
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let Some(to) = (unsafe { destination(&packet, address, len) }) else {
         if packet.is_ours {
             set_errno(Errno::PERM);
@@ -62,7 +61,7 @@ unsafe fn send_parts(
     let sent = returned(|| {
         let mut frame = Vec::new();
         for part in parts.iter().filter(|part| part.iov_len > 0) {
-            // SAFETY: the caller's: so many readable bytes.
+            // SAFETY: the caller passes this many readable bytes.
             let bytes = unsafe { std::slice::from_raw_parts(part.iov_base.cast(), part.iov_len) };
             frame.extend_from_slice(bytes);
         }
@@ -82,36 +81,36 @@ export! {
         if family == libc::AF_PACKET {
             return returned(|| super::socket(kind, protocol));
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { real::socket(family, kind, protocol) }
     }
     fn bind(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         if let (Some(packet), Some(to)) = (find(fd), unsafe { port_of(address, len) }) {
             return returned(|| packet.bind(fd, &to).map(|()| 0));
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { real::bind(fd, address, len) }
     }
     fn sendto(
         fd: c_int, bytes: *const c_void, len: size_t, flags: c_int, address: *const sockaddr,
         address_len: socklen_t
     ) -> ssize_t {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             let ours = send_parts(fd, &part(bytes, len), (address, address_len));
             ours.unwrap_or_else(|| real::sendto(fd, bytes, len, flags, address, address_len))
         }
     }
     fn send(fd: c_int, bytes: *const c_void, len: size_t, flags: c_int) -> ssize_t {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             let ours = send_parts(fd, &part(bytes, len), NOWHERE);
             ours.unwrap_or_else(|| real::send(fd, bytes, len, flags))
         }
     }
     fn write(fd: c_int, bytes: *const c_void, len: size_t) -> ssize_t {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if !super::PACKET.has(fd) {
                 return real::write(fd, bytes, len);
@@ -121,7 +120,7 @@ export! {
         }
     }
     fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             let Some(given) = message.as_ref() else { return real::sendmsg(fd, message, flags) };
             let parts = if given.msg_iovlen == 0 {
@@ -142,14 +141,14 @@ export! {
     }
 }
 
-/// A question to the kernel about a route through a port.
+/// Intercepts a netlink question about a route through a port.
 unsafe fn ask(fd: c_int, parts: &[iovec]) -> Option<ssize_t> {
     let [one] = parts else { return None };
-    // A question about a route has this size at least; other messages are looked at no further.
+    // Questions about a route have at least this size; other messages are passed on unread.
     if !(28..=512).contains(&one.iov_len) || !is_netlink(fd) {
         return None;
     }
-    // SAFETY: the caller's: so many readable bytes.
+    // SAFETY: the caller passes this many readable bytes.
     let question = unsafe { std::slice::from_raw_parts(one.iov_base.cast(), one.iov_len) };
     let is_ours = returned(|| Ok(route::asked(fd, question).into())) == 1;
     is_ours.then_some(one.iov_len as ssize_t)
@@ -158,16 +157,16 @@ unsafe fn ask(fd: c_int, parts: &[iovec]) -> Option<ssize_t> {
 fn is_netlink(fd: c_int) -> bool {
     let (mut family, mut len) = (0, size_of::<c_int>() as socklen_t);
     let (level, option) = (libc::SOL_SOCKET, libc::SO_DOMAIN);
-    // SAFETY: a place of so many bytes.
+    // SAFETY: the buffer has this many bytes.
     let done =
         unsafe { real::getsockopt(fd, level, option, (&raw mut family).cast(), &raw mut len) };
     done == 0 && family == libc::AF_NETLINK
 }
 
-/// The address that a frame came from.
+/// Writes the source address of a frame.
 unsafe fn tell(fd: c_int, bytes: &[u8], address: *mut c_void, len: &mut socklen_t) {
     let Some(index) = find(fd).and_then(|packet| packet.port()) else { return };
-    // SAFETY: zero bytes are an address, too.
+    // SAFETY: all zero bytes are a valid address.
     let mut from: sockaddr_ll = unsafe { std::mem::zeroed() };
     from.sll_family = libc::AF_PACKET as u16;
     (from.sll_ifindex, from.sll_hatype, from.sll_halen) = (index.cast_signed(), 1, 6);
@@ -181,7 +180,7 @@ unsafe fn tell(fd: c_int, bytes: &[u8], address: *mut c_void, len: &mut socklen_
         };
     }
     let room = size_of_val(&from).min(*len as usize);
-    // SAFETY: the caller's: `len` writable bytes.
+    // SAFETY: the caller passes `len` writable bytes.
     unsafe { ptr::copy_nonoverlapping((&raw const from).cast::<u8>(), address.cast(), room) };
     *len = size_of_val(&from) as socklen_t;
 }
@@ -195,7 +194,7 @@ export! {
         fd: c_int, bytes: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr,
         address_len: *mut socklen_t
     ) -> ssize_t {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if address.is_null() || address_len.is_null() || !is_bound(fd) {
                 return real::recvfrom(fd, bytes, len, flags, address, address_len);
@@ -209,7 +208,7 @@ export! {
         }
     }
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             let Some(given) = message.as_mut() else { return real::recvmsg(fd, message, flags) };
             if route::ASKED.has(fd) {
@@ -233,24 +232,24 @@ export! {
     }
 }
 
-/// Hands an answer about a route over.
+/// Copies the answer about a route into the caller's message.
 unsafe fn hand_over(fd: c_int, message: &mut msghdr) -> ssize_t {
     let Some(answer) = route::answer(fd) else {
         set_errno(Errno::AGAIN);
         return -1;
     };
-    // SAFETY: the caller's: a list with as many parts as it says.
+    // SAFETY: the caller passes a list with as many parts as it says.
     let Some(part) = (unsafe { message.msg_iov.as_ref() }) else { return 0 };
     let len = answer.len().min(part.iov_len);
-    // SAFETY: the caller's: so many writable bytes.
+    // SAFETY: the caller passes this many writable bytes.
     unsafe { ptr::copy_nonoverlapping(answer.as_ptr(), part.iov_base.cast(), len) };
-    // SAFETY: zero bytes are an address, too.
+    // SAFETY: all zero bytes are a valid address.
     let mut kernel: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
     kernel.nl_family = libc::AF_NETLINK as u16;
     let room = size_of_val(&kernel).min(message.msg_namelen as usize);
     if !message.msg_name.is_null() {
         let from = (&raw const kernel).cast::<u8>();
-        // SAFETY: the caller's: so many writable bytes.
+        // SAFETY: the caller passes this many writable bytes.
         unsafe { ptr::copy_nonoverlapping(from, message.msg_name.cast(), room) };
     }
     (message.msg_flags, message.msg_controllen) = (0, 0);
@@ -259,7 +258,7 @@ unsafe fn hand_over(fd: c_int, message: &mut msghdr) -> ssize_t {
 
 export! {
     fn getsockname(fd: c_int, address: *mut sockaddr, len: *mut socklen_t) -> c_int {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if !is_bound(fd) || address.is_null() || len.is_null() {
                 return real::getsockname(fd, address, len);
@@ -274,7 +273,7 @@ export! {
         let packet = if super::PACKET.has(fd) { find(fd) } else { None };
         if let Some(packet) = &packet {
             if (level, option) == (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER) {
-                // SAFETY: the caller's.
+                // SAFETY: the caller keeps this function's contract.
                 unsafe { keep_filter(packet, value, len) };
             }
             if level == libc::SOL_PACKET && (packet.is_ours || packet.port().is_some()) {
@@ -283,27 +282,27 @@ export! {
                 return returned(|| if is_ring { Err(Errno::OPNOTSUPP) } else { Ok(0) });
             }
             if (level, option) == (libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP) {
-                // SAFETY: the caller's: the request begins with the number of the interface.
+                // SAFETY: the caller passes a request that begins with the number of the interface.
                 let index = unsafe { value.cast::<c_int>().as_ref() };
                 if index.is_some_and(|index| super::device(*index).is_some()) {
                     return 0;
                 }
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { real::setsockopt(fd, level, option, value, len) }
     }
     fn if_nametoindex(name: *const c_char) -> c_uint {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         let ours = unsafe { CStr::from_ptr(name) };
         match names::index(ours.to_bytes()) {
             Some(index) => index,
-            // SAFETY: the caller's.
+            // SAFETY: the caller keeps this function's contract.
             None => unsafe { real::if_nametoindex(name) },
         }
     }
     fn if_indextoname(index: c_uint, name: *mut c_char) -> *mut c_char {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe {
             if names::name(index.cast_signed(), name) {
                 return name;
@@ -312,24 +311,24 @@ export! {
         }
     }
     fn fopen(path: *const c_char, mode: *const c_char) -> *mut c_void {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open_list(path).unwrap_or_else(|| real::fopen(path, mode)) }
     }
     fn fopen64(path: *const c_char, mode: *const c_char) -> *mut c_void {
-        // SAFETY: the caller's.
+        // SAFETY: the caller keeps this function's contract.
         unsafe { open_list(path).unwrap_or_else(|| real::fopen64(path, mode)) }
     }
 }
 
-/// True for the kernel's list of interfaces, where ours are to stand, too.
+/// Returns true for the kernel's list of interfaces, which must also show our ports.
 pub unsafe fn is_list(path: *const c_char) -> bool {
     // SAFETY: null or the caller's string.
     !path.is_null() && unsafe { CStr::from_ptr(path) } == names::LIST
 }
 
-/// The list of interfaces, as a stream.
+/// Opens the list of interfaces as a stream.
 unsafe fn open_list(path: *const c_char) -> Option<*mut c_void> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     if !unsafe { is_list(path) } {
         return None;
     }
@@ -338,12 +337,12 @@ unsafe fn open_list(path: *const c_char) -> Option<*mut c_void> {
     Some(unsafe { libc::fdopen(fd, c"r".as_ptr()) }.cast())
 }
 
-/// Remembers a socket's filter, for the end that takes its place.
+/// Remembers a socket's filter, for the socket that will replace it.
 unsafe fn keep_filter(packet: &Packet, value: *const c_void, len: socklen_t) {
     if (len as usize) < size_of::<libc::sock_fprog>() {
         return;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     let Some(program) = (unsafe { value.cast::<libc::sock_fprog>().as_ref() }) else { return };
     let mut bytes = vec![0; usize::from(program.len) * 8];
     let at = program.filter.expose_provenance() as u64;

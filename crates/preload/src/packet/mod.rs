@@ -1,10 +1,11 @@
 //! Packet sockets (AF_PACKET) on ports.
 //!
-//! A socket stays the kernel's until it is bound to a port; then one end of a pair of Unix sockets
-//! takes the place of its number, so that everything that waits for it or reads it works as it is,
-//! filters included. A thread carries what comes from the port to the other end. What the program
-//! sends goes to the port at once. A user who may have no packet socket gets such a pair from the
-//! start.
+//! A packet socket stays the kernel's until it is bound to a port. Then one end of a pair of Unix
+//! sockets takes over its number. So everything that waits for it or reads it works unchanged,
+//! filters included.
+//!
+//! A thread carries frames from the port to the other end. Frames that the program sends go to the
+//! port at once. A user without the right to packet sockets gets such a pair from the start.
 
 pub mod hooks;
 pub mod names;
@@ -30,7 +31,7 @@ use crate::real;
 pub static PACKET: Bits = Bits::new();
 static TABLE: Lock<BTreeMap<RawFd, Arc<Packet>>> = Lock::new(BTreeMap::new());
 
-/// Held over a fork, with what [`release`] gives back.
+/// Locks the tables before a fork; [`release`] unlocks them.
 pub fn hold() {
     TABLE.hold();
 }
@@ -40,16 +41,16 @@ pub fn release() {
     TABLE.release();
 }
 
-/// A packet socket of the program's.
+/// A packet socket of the program.
 #[derive(Debug)]
 pub struct Packet {
-    /// The protocol it was made with, as it travels.
+    /// The protocol of the socket, in network byte order.
     protocol: u16,
     /// Frames without their headers (`SOCK_DGRAM`).
     cooked: bool,
-    /// The user may not have one of the kernel's.
+    /// The socket was never the kernel's: the user has no right to one.
     is_ours: bool,
-    /// The other end, until a thread has it.
+    /// The other end of the pair, until a thread takes it.
     far: Lock<Option<OwnedFd>>,
     /// Its classic filter.
     filter: Lock<Vec<u64>>,
@@ -67,7 +68,7 @@ pub fn find(fd: RawFd) -> Option<Arc<Packet>> {
     TABLE.lock().get(&fd).cloned()
 }
 
-/// A descriptor is about to be closed.
+/// Forgets a descriptor that is about to be closed.
 pub fn forget(fd: RawFd) {
     if PACKET.clear(fd) {
         let before = TABLE.lock().remove(&fd);
@@ -75,7 +76,7 @@ pub fn forget(fd: RawFd) {
     }
 }
 
-/// A descriptor has another number, too.
+/// Notes that a descriptor was duplicated to another number.
 pub fn copied(from: RawFd, to: RawFd) {
     if let Some(packet) = find(from) {
         insert(to, packet);
@@ -89,7 +90,7 @@ fn insert(fd: RawFd, packet: Arc<Packet>) {
     }
 }
 
-/// The descriptors from `first` to `last` that are packet sockets.
+/// Returns the packet sockets among the descriptors from `first` to `last`.
 pub fn between(first: u32, last: u32) -> Vec<RawFd> {
     PACKET.between(first, last)
 }
@@ -107,7 +108,7 @@ fn pair(flags: c_int) -> Result<(OwnedFd, OwnedFd), Errno> {
     Ok((near, far))
 }
 
-/// Makes a packet socket: the kernel's, or a pair for a user who may not have one.
+/// Makes a packet socket: the kernel's, or a pair for a user without the right to one.
 pub fn socket(kind: c_int, protocol: c_int) -> Result<RawFd, Errno> {
     // SAFETY: the program's call.
     let made = crate::result(unsafe { real::socket(libc::AF_PACKET, kind, protocol) });
@@ -133,18 +134,18 @@ pub fn socket(kind: c_int, protocol: c_int) -> Result<RawFd, Errno> {
     Ok(fd)
 }
 
-/// The port of a number, if it is one.
+/// Returns the port with this number, if there is one.
 pub fn device(index: c_int) -> Option<Device> {
     INTERFACES.lock().named(index.cast_unsigned()).cloned()
 }
 
 impl Packet {
-    /// The number of the port it is bound to.
+    /// Returns the number of the port to which it is bound.
     pub fn port(&self) -> Option<u32> {
         Some(self.bound.load(Ordering::Acquire)).filter(|index| *index != 0)
     }
 
-    /// The port of a number, opened if it is not.
+    /// Returns the port with this number, and opens it if necessary.
     fn interface(&self, index: u32) -> Result<Arc<Interface>, Errno> {
         let known = self.opened.lock().iter().find(|(of, _)| *of == index).map(|(_, i)| i.clone());
         if let Some(known) = known {
@@ -156,7 +157,7 @@ impl Packet {
         Ok(opened)
     }
 
-    /// Binds it to a port: what comes to that can be read from now on.
+    /// Binds the socket to a port. Frames that arrive there can be read from this point on.
     pub fn bind(&self, fd: RawFd, to: &sockaddr_ll) -> Result<(), Errno> {
         let index = to.sll_ifindex.cast_unsigned();
         let interface = self.interface(index)?;
@@ -168,7 +169,7 @@ impl Packet {
         let far = match far {
             Some(far) => far,
             None if self.port().is_none() => self.replace(fd)?,
-            // Its thread reads from the port that it was bound to first.
+            // Its thread already reads from the first port to which it was bound.
             None => return Err(Errno::INVAL),
         };
         self.bound.store(index, Ordering::Release);
@@ -181,7 +182,7 @@ impl Packet {
         pump::start(&interface, far, wanted).map_err(|failure| failure.errno)
     }
 
-    /// Puts one end of a pair in the place of the kernel's socket; returns the other.
+    /// Replaces the kernel's socket by one end of a pair; returns the other end.
     fn replace(&self, fd: RawFd) -> Result<OwnedFd, Errno> {
         let (near, far) = pair(0)?;
         let far = crate::fds::raise(far);
@@ -217,7 +218,7 @@ impl Packet {
         done.map(|()| bytes.len()).map_err(|failure| failure.errno)
     }
 
-    /// Where a call without an address sends.
+    /// Returns the destination of calls without an address.
     fn bound_to(&self) -> Option<Destination> {
         let (index, protocol) = (self.port()?, self.protocol);
         Some(Destination { index, protocol, address: [0xff; 6] })
@@ -241,12 +242,12 @@ impl Destination {
     }
 }
 
-/// Has the kernel run a filter at a socket.
+/// Attaches a filter to a socket; the kernel runs it.
 fn attach(fd: RawFd, filter: &[u64]) -> Result<(), Errno> {
     let program =
         libc::sock_fprog { len: filter.len() as u16, filter: filter.as_ptr().cast_mut().cast() };
     let (level, option) = (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER);
     let (at, len) = ((&raw const program).cast(), size_of_val(&program) as libc::socklen_t);
-    // SAFETY: a program of so many instructions, which lives as long as the call.
+    // SAFETY: a program with this many instructions, which lives as long as the call.
     crate::result(unsafe { real::setsockopt(fd, level, option, at, len) }).map(drop)
 }

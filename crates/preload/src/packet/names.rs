@@ -1,4 +1,4 @@
-//! Ports by the names and numbers of interfaces: the requests `SIOCGIF*`, `/proc/net/dev`, the
+//! Presents ports as interfaces by name and number: the requests `SIOCGIF*`, `/proc/net/dev`, the
 //! program's arguments.
 
 use std::ffi::{CStr, c_int, c_void};
@@ -32,18 +32,18 @@ const QUEUE: i32 = 1000;
 /// `ARPHRD_ETHER`.
 const ETHERNET: u16 = 1;
 
-/// A port that is named for the program.
+/// A port that the user has named for the program.
 #[derive(Clone, Debug)]
 pub struct Named {
     /// As it is spelt.
     pub name: String,
     /// What it means.
     pub device: Device,
-    /// Its address, and the bits of its network.
+    /// Its address, and the prefix length of its network.
     address: Option<(Ipv4Addr, u32)>,
 }
 
-/// The ports of [`VARIABLE`], and those in the program's arguments.
+/// Returns the ports in [`VARIABLE`] and in the program's arguments.
 pub fn named() -> &'static [Named] {
     static NAMED: OnceLock<Vec<Named>> = OnceLock::new();
     NAMED.get_or_init(|| {
@@ -70,7 +70,7 @@ fn parse(entry: &str) -> Option<Named> {
     Some(Named { name: name.to_owned(), device: Device::parse(name)?, address })
 }
 
-/// The address of a port, and the mask of its network.
+/// Returns the address of a port, and its network mask.
 pub fn address(device: &Device) -> Option<(Ipv4Addr, Ipv4Addr)> {
     let known = named().iter().find(|known| known.device == *device && known.address.is_some());
     let (address, bits) = known?.address?;
@@ -78,12 +78,12 @@ pub fn address(device: &Device) -> Option<(Ipv4Addr, Ipv4Addr)> {
     Some((address, Ipv4Addr::from(mask)))
 }
 
-/// True for the requests that [`request`] knows.
+/// Returns true for the requests that [`request`] handles.
 pub fn is_request(number: c_ulong) -> bool {
     matches!(number, 0x8910..=0x8949)
 }
 
-/// Answers a request about an interface; `None` if it is about another than ours.
+/// Answers a request about an interface; `None` if the interface is not one of our ports.
 pub fn request(number: c_ulong, at: *mut c_void) -> Option<Result<i32, Errno>> {
     let at = at.expose_provenance() as u64;
     let mut bytes = [0; REQUEST];
@@ -125,20 +125,20 @@ fn answer(number: c_ulong, device: &Device, value: &mut [u8]) -> Result<(), Errn
             value[..2].copy_from_slice(&(libc::AF_INET as u16).to_ne_bytes());
             value[4..8].copy_from_slice(&address.octets());
         }
-        // Up, promiscuous: a port is as it is.
+        // Flags such as up or promiscuous are accepted without effect.
         libc::SIOCSIFFLAGS => (),
         _ => return Err(Errno::OPNOTSUPP),
     }
     Ok(())
 }
 
-/// The number of a port, by an interface's name.
+/// Returns the number of the port with this interface name.
 pub fn index(name: &[u8]) -> Option<u32> {
     let device = Device::parse_bytes(name)?;
     Some(INTERFACES.lock().index(&device))
 }
 
-/// Writes the name of a port of this number; false if it is none.
+/// Writes the name of the port with this number; returns false if there is none.
 ///
 /// # Safety
 /// `to` has [`NAME`] writable bytes.
@@ -147,12 +147,12 @@ pub unsafe fn name(index: c_int, to: *mut c_char) -> bool {
     let mut bytes = [0_u8; NAME];
     let spelt = device.interface();
     bytes[..spelt.len()].copy_from_slice(spelt.as_bytes());
-    // SAFETY: the caller's.
+    // SAFETY: the caller keeps this function's contract.
     unsafe { to.cast::<[u8; NAME]>().write(bytes) };
     true
 }
 
-/// A file's bytes, by system calls of our own: `open` of the C library is taken over.
+/// Reads a file by direct system calls, because the C library's `open` is replaced.
 fn read_file(path: &CStr) -> Result<Vec<u8>, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let mut file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
@@ -161,7 +161,7 @@ fn read_file(path: &CStr) -> Result<Vec<u8>, Errno> {
     Ok(bytes)
 }
 
-/// A copy of `/proc/net/dev` with the ports that the program knows.
+/// Makes a copy of `/proc/net/dev` that includes the ports that the program knows.
 pub fn interfaces() -> Result<OwnedFd, Errno> {
     let mut text = read_file(LIST).unwrap_or_default();
     let mut names: Vec<String> = named().iter().map(|known| known.device.interface()).collect();

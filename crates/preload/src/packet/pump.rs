@@ -1,4 +1,4 @@
-//! The thread between a port and the far end of a packet socket.
+//! The thread that carries frames between a port and the far end of a packet socket.
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -9,16 +9,16 @@ use rustix::event::{PollFd, PollFlags};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-/// Bytes of a frame that are handed on.
+/// Maximum length of a frame that is passed on, in bytes.
 const LONGEST: usize = 65_536;
-/// Bytes of memory for frames that wait.
+/// Memory for queued frames, in bytes.
 const MEMORY: usize = 1 << 20;
 /// `ETH_P_ALL`.
 const ALL: u16 = 3;
 /// Bytes of an Ethernet header.
 const HEADER: usize = 14;
 
-/// Which frames a socket gets, and how.
+/// Which frames a socket gets, and in which form.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// The Ethernet type, or [`ALL`].
@@ -28,20 +28,20 @@ pub struct Wanted {
 }
 
 impl Wanted {
-    /// What of a frame is handed on.
+    /// Returns the part of a frame that is passed on.
     fn part<'a>(&self, frame: &'a [u8]) -> Option<&'a [u8]> {
         let kind = frame.get(12..HEADER).map(|kind| u16::from_be_bytes([kind[0], kind[1]]));
         let passes = self.protocol == ALL || kind == Some(self.protocol);
         let part = if self.cooked { frame.get(HEADER..)? } else { frame };
-        // A message of no bytes would be an end.
+        // An empty message would read as the end of the stream.
         passes.then_some(part).filter(|part| !part.is_empty())
     }
 }
 
-/// Starts one. It ends when the program has closed its socket.
+/// Starts a thread. It ends when the program has closed its socket.
 ///
 /// # Errors
-/// There is no thread or descriptor left.
+/// The system has no thread or descriptor left.
 pub fn start(interface: &Arc<Interface>, far: OwnedFd, wanted: Wanted) -> Result<(), Failure> {
     let mut reader = Reader::new(interface, LONGEST, MEMORY)?;
     reader.descriptor()?;
@@ -54,7 +54,7 @@ pub fn start(interface: &Arc<Interface>, far: OwnedFd, wanted: Wanted) -> Result
     started.map(drop).map_err(failed)
 }
 
-/// Starts a thread that gets none of the program's signals.
+/// Starts a thread that blocks all signals of the program.
 fn quietly<T>(start: impl FnOnce() -> T) -> T {
     // SAFETY: sets of ours; the thread's mask is put back.
     unsafe {
@@ -100,7 +100,8 @@ fn run(reader: &mut Reader, far: &OwnedFd, wanted: Wanted) {
     }
 }
 
-/// Sends what another process of the program wrote to its end. False if the program has closed it.
+/// Sends what another process of the program wrote to its end. Returns false if the program has
+/// closed it.
 fn send_on(interface: &Interface, far: &OwnedFd, room: &mut [MaybeUninit<u8>]) -> bool {
     match rustix::net::recv(far.as_fd(), room, RecvFlags::DONTWAIT) {
         Ok(((bytes, _), _)) if !bytes.is_empty() => {

@@ -1,6 +1,6 @@
-//! Routes through ports: nmap asks the kernel which way a target is, by netlink.
+//! Routes through ports: nmap asks the kernel by netlink for the route to a target.
 //!
-//! A question about the way through a port, or to an address in a port's network, is answered here:
+//! This module answers questions about routes through a port, or to an address in a port's network:
 //! the target is on that port.
 
 use std::collections::BTreeMap;
@@ -14,11 +14,11 @@ use super::names;
 use crate::capture::INTERFACES;
 use crate::fds::Bits;
 
-/// Sockets with an answer of ours.
+/// Sockets with a pending answer of ours.
 pub static ASKED: Bits = Bits::new();
 static ANSWERS: Lock<BTreeMap<RawFd, Vec<u8>>> = Lock::new(BTreeMap::new());
 
-/// Bytes of `struct nlmsghdr` and `struct rtmsg`.
+/// Length of `struct nlmsghdr` and `struct rtmsg`, in bytes.
 const HEADER: usize = 16 + 12;
 const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
@@ -48,11 +48,11 @@ fn attribute(question: &[u8], wanted: u16) -> Option<u32> {
     None
 }
 
-/// The port that a question is about.
+/// Returns the port that a question is about.
 fn port(question: &[u8]) -> Option<u32> {
     let is_route = u16_at(question, 4)? == RTM_GETROUTE && question.len() >= HEADER;
     let flags = u16_at(question, 6)?;
-    // A dump of all routes is the kernel's.
+    // The kernel answers a dump of all routes.
     if !is_route || flags & 0x300 != 0 {
         return None;
     }
@@ -73,14 +73,13 @@ fn push(answer: &mut Vec<u8>, kind: u16, value: u32) {
     answer.extend_from_slice(&value.to_ne_bytes());
 }
 
-/// Keeps an answer to a question for the next call that receives; false if it is the kernel's to
-/// answer.
+/// Stores an answer for the next receiving call; returns false if the kernel must answer.
 pub fn asked(fd: RawFd, question: &[u8]) -> bool {
     let Some(index) = port(question) else { return false };
     let mut answer = question.get(..HEADER).map(<[u8]>::to_vec).unwrap_or_default();
     answer[4..6].copy_from_slice(&RTM_NEWROUTE.to_ne_bytes());
     answer[6..8].fill(0);
-    // `struct rtmsg`: of the main table, on the link, to one target.
+    // `struct rtmsg`: main table, link scope, unicast.
     (answer[16 + 4], answer[16 + 6], answer[16 + 7]) = (254, 253, 1);
     if let Some(target) = attribute(question, RTA_DST) {
         push(&mut answer, RTA_DST, target);
@@ -91,7 +90,7 @@ pub fn asked(fd: RawFd, question: &[u8]) -> bool {
     if let Some(source) = attribute(question, RTA_SRC).or(own) {
         push(&mut answer, RTA_PREFSRC, source);
     }
-    // nmap 7 reads four bytes too few of what comes: nothing that matters is last.
+    // nmap 7 ignores the last four bytes, so an attribute that it does not need comes last.
     push(&mut answer, RTA_TABLE, 254);
     let len = answer.len() as u32;
     answer[..4].copy_from_slice(&len.to_ne_bytes());
@@ -99,7 +98,7 @@ pub fn asked(fd: RawFd, question: &[u8]) -> bool {
     ASKED.set(fd)
 }
 
-/// The answer that is kept for a socket.
+/// Takes the stored answer of a socket.
 pub fn answer(fd: RawFd) -> Option<Vec<u8>> {
     if !ASKED.clear(fd) {
         return None;
@@ -107,7 +106,7 @@ pub fn answer(fd: RawFd) -> Option<Vec<u8>> {
     ANSWERS.lock().remove(&fd)
 }
 
-/// Held over a fork, with what [`release`] gives back.
+/// Locks the table before a fork; [`release`] unlocks it.
 pub fn hold() {
     ANSWERS.hold();
 }
