@@ -57,6 +57,12 @@ const PACKAGES: &[Package] = &[
         what_for: "tests of a boot loader on all cards",
         tests: true,
     },
+    Package {
+        name: "python3-venv",
+        program: "/usr/share/doc/python3-venv",
+        what_for: "cargo xtask schemathesis",
+        tests: true,
+    },
     Package { name: "curl", program: "curl", what_for: "tests of docs/api.md", tests: true },
     Package {
         name: "systemd",

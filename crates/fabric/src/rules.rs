@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 /// How a port takes part in VLANs (IEEE 802.1Q).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum VlanMode {
     /// Not VLAN-aware: tags are payload. Talks only to other such ports.

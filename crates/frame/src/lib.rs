@@ -30,6 +30,9 @@ mod too_big;
 mod transport;
 mod vxlan;
 
+#[cfg(feature = "schemars")]
+mod schema;
+
 pub use address::{Mac, ParseAddressError, VlanId};
 pub use ecn::{Ecn, ecn_of, leave_tunnel};
 pub use ethernet::{Arp, ArpOperation, EtherType, Ethernet, Tag, write_announcement};

@@ -6,15 +6,18 @@ use serde::{Deserialize, Serialize};
 /// A rate limit: on average `size` tokens per `refill_time`, and `size` at once. The names are
 /// those of Firecracker's API, where a token is also a byte or a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct TokenBucket {
     /// The bucket's size in tokens, from 1 to [`MAX_SIZE`](Self::MAX_SIZE).
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = TokenBucket::MAX_SIZE)))]
     pub size: u64,
     /// Additional tokens, available once.
     #[serde(default, skip_serializing_if = "is_none_left")]
     pub one_time_burst: u64,
     /// Milliseconds in which an empty bucket fills, from 1 to
     /// [`MAX_REFILL_MS`](Self::MAX_REFILL_MS).
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = TokenBucket::MAX_REFILL_MS)))]
     pub refill_time: u64,
 }
 
@@ -25,6 +28,7 @@ fn is_none_left(tokens: &u64) -> bool {
 
 /// The limits of one direction of a port; the default is no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RateLimiter {
     /// Bytes of frames, from the Ethernet header to the payload's end.

@@ -7,23 +7,30 @@ use serde::{Deserialize, Serialize};
 /// A generator that starts at `seed` decides about each frame: the same frames in the same order
 /// get the same treatment again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Impairment {
     /// Where the random numbers start.
     pub seed: u64,
     /// Lost frames, in parts per million.
+    #[cfg_attr(feature = "schemars", schemars(range(max = 1_000_000)))]
     pub loss_ppm: u32,
     /// Frames delivered twice, in parts per million.
+    #[cfg_attr(feature = "schemars", schemars(range(max = 1_000_000)))]
     pub duplicate_ppm: u32,
     /// Frames that skip the delay and so overtake others, in parts per million. Needs a delay.
+    #[cfg_attr(feature = "schemars", schemars(range(max = 1_000_000)))]
     pub reorder_ppm: u32,
     /// Delay of a frame in microseconds, up to [`MAX_DELAY_US`](Self::MAX_DELAY_US).
+    #[cfg_attr(feature = "schemars", schemars(range(max = Impairment::MAX_DELAY_US)))]
     pub delay_us: u32,
     /// Most that a delay varies, up or down, in microseconds, evenly spread. Frames stay in order.
+    #[cfg_attr(feature = "schemars", schemars(range(max = Impairment::MAX_DELAY_US)))]
     pub jitter_us: u32,
     /// Most frames in flight in a queue, from 1 to [`MAX_FRAMES`](Self::MAX_FRAMES). Beyond it,
     /// senders to a lossless port wait, and so does the port itself when it sends. Other frames are
     /// dropped.
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = Impairment::MAX_FRAMES)))]
     pub limit: u32,
 }
 

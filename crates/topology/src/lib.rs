@@ -14,6 +14,8 @@ mod nic;
 mod place;
 mod policy;
 mod quota;
+#[cfg(feature = "schemars")]
+pub mod schema;
 mod sflow;
 mod spec;
 mod switch;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 /// How far a guest's interrupts are held back, so that one is for several batches: less work for the
 /// guest, at the price of latency. The default is not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Interrupts {
     /// Most interrupts a second of each queue; `None` for any number.
@@ -32,6 +33,7 @@ impl Interrupts {
 /// The rules of a port. The default is an ordinary lossy port with the flood limit and the MAC-flap
 /// guard on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
     /// Talks only to ports that are not protected.
@@ -55,6 +57,7 @@ pub struct Policy {
     /// Refuse to learn addresses that move too often.
     pub flap_guard: bool,
     /// Largest payload of a frame, without Ethernet header and tag, in bytes.
+    #[cfg_attr(feature = "schemars", schemars(range(min = 68, max = Policy::MAX_MTU)))]
     pub mtu: u16,
     /// The link is up. Only ports that can tell their owner (guests') may be without.
     pub link: bool,

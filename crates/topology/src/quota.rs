@@ -94,6 +94,7 @@ impl<'de> Deserialize<'de> for Limit {
 
 /// What one user may hold; what is not said is as by default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Quota {
     /// Ports, of all switches together. By default 1,024, and a quarter of one switch's.
@@ -129,6 +130,7 @@ impl Quota {
 /// Quotas as configured: of every user, and of users by name or uid. Root and the daemon's user have
 /// no limits, but those that stand under their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Quotas {
     /// Of every user.
@@ -136,6 +138,7 @@ pub struct Quotas {
     pub each: Quota,
     /// Of some, by uid.
     #[serde(with = "users::by_uid")]
+    #[cfg_attr(feature = "schemars", schemars(with = "BTreeMap<String, Quota>"))]
     pub user: BTreeMap<u32, Quota>,
 }
 

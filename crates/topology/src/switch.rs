@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// What a worker does when there is nothing to do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Idle {
     /// Spins up to 50 us after the last frame (500 us after an access to a card's registers), as long as that
@@ -18,6 +19,8 @@ pub enum Idle {
 
 /// A worker thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
+#[cfg_attr(feature = "schemars", schemars(rename = "Worker"))]
 #[serde(default, deny_unknown_fields)]
 pub struct WorkerConfig {
     /// The CPU it runs on; `None` for any.
@@ -26,32 +29,41 @@ pub struct WorkerConfig {
 
 /// A switch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schemars", derive(schemars::JsonSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct SwitchConfig {
     /// Most ports (at most 16,384).
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 16_384)))]
     pub max_ports: u16,
     /// Its workers; at least one.
+    #[cfg_attr(feature = "schemars", schemars(length(min = 1, max = 64)))]
     pub workers: Vec<WorkerConfig>,
     /// What they do when idle.
     pub idle: Idle,
     /// Most frames a port hands in per turn (1 to 1,024).
+    #[cfg_attr(feature = "schemars", schemars(range(min = 1, max = 1024)))]
     pub batch: u16,
     /// Entries of the forwarding table.
+    #[cfg_attr(feature = "schemars", schemars(range(min = 16, max = 4_194_304)))]
     pub fdb_entries: u32,
     /// Seconds after which a learned address is forgotten; 0 for never.
     pub fdb_ageing_s: u32,
     /// The stall time, in milliseconds: a sender waits for a lossless port while that frees any slot within it. Then the port
     /// is stalled, and drops at once until there is room.
+    #[cfg_attr(feature = "schemars", schemars(range(max = 10_000)))]
     pub stall_timeout_ms: u32,
     /// Most bytes of memory that are mapped for one port: a guest's, with its logs.
     #[serde(with = "crate::bytes")]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
     pub max_guest_memory: u64,
     /// Most bytes that are mapped for all ports together; never more than half of the addresses that a process
     /// has. Half of it is guaranteed to ports, in equal parts.
     #[serde(with = "crate::bytes")]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
     pub max_mapped_memory: u64,
     /// Most bytes of a region with rings, but of root's and the daemon's user's.
     #[serde(with = "crate::bytes")]
+    #[cfg_attr(feature = "schemars", schemars(schema_with = "crate::schema::bytes"))]
     pub max_region_memory: u64,
 }
 

@@ -156,7 +156,7 @@ fn a_full_channel_takes_no_more_and_grows_no_further() {
 fn a_link_that_becomes_good_gives_all_away_at_once() {
     let mut channel = channel(|c| c.delay_us = 1_000_000);
     send(&mut channel, 0..5, Nanos(0));
-    assert_eq!(receive(&mut channel, Nanos(0)), []);
+    assert!(receive(&mut channel, Nanos(0)).is_empty());
     channel.set(None);
     assert!(!channel.is_done());
     assert_eq!(receive(&mut channel, Nanos(0)), [0, 1, 2, 3, 4]);

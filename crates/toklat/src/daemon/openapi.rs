@@ -1,6 +1,7 @@
-//! The API's OpenAPI 3.1 description, made from the table of routes and a table of types.
+//! The API's OpenAPI 3.1 description, made from the table of routes and from types.
 //!
-//! Types are written shortly: `string`, `[T]` for a list, `{T}` for an object with any keys, `T?` for
+//! What topologies are made of is drawn from the types themselves ([`topology::schema`]). Other replies are in a table.
+//! Its types are written shortly: `string`, `[T]` for a list, `{T}` for an object with any keys, `T?` for
 //! a value that may be null, `integer 1..9` for a number of a range; a field whose name ends with `?` may be left out. A test holds the table
 //! against what the types of [`crate::api`] really are in JSON.
 
@@ -20,11 +21,9 @@ enum Shape {
     Object(&'static [(&'static str, &'static str)]),
     /// One of these words.
     Words(&'static [&'static str]),
-    /// One of these: a word alone, or an object with the word as its only key.
-    OneOf(&'static [(&'static str, &'static str)]),
 }
 
-use Shape::{Object, OneOf, Words};
+use Shape::{Object, Words};
 
 const TYPES: &[(&str, Shape)] = &[
     (
@@ -69,9 +68,6 @@ const TYPES: &[(&str, Shape)] = &[
             ("descriptor_limit", "integer"),
         ]),
     ),
-    ("Topology", Object(&[("quota?", "Quotas"), ("switch?", "{SwitchSpec}")])),
-    ("Quotas", Object(&QUOTAS)),
-    ("Quota", Object(QUOTA)),
     (
         "QuotaInfo",
         Object(&[
@@ -104,91 +100,6 @@ const TYPES: &[(&str, Shape)] = &[
             ("addresses", "integer?"),
         ]),
     ),
-    ("SwitchSpec", Object(SWITCH)),
-    ("PortSpec", Object(PORT)),
-    ("NewSwitch", Object(&NEW_SWITCH)),
-    ("NewPort", Object(&NEW_PORT)),
-    (
-        "PortKind",
-        OneOf(&[
-            ("ring", ""),
-            ("tap", "Tap"),
-            ("pcap_read", "PcapRead"),
-            ("pcap_write", "PcapWrite"),
-            ("null", ""),
-            ("stream", "Stream"),
-            ("dgram", "Dgram"),
-            ("vxlan", "Vxlan"),
-            ("vhost_user", "VhostUser"),
-            ("vfio_user", "VfioUser"),
-        ]),
-    ),
-    ("Tap", Object(&[("ifname", "string"), ("netns?", "string?"), ("queues?", "integer")])),
-    (
-        "PcapRead",
-        Object(&[("path", "string"), ("repeat?", "boolean"), ("speed_percent?", "integer")]),
-    ),
-    ("PcapWrite", Object(&[("path", "string")])),
-    ("Stream", Object(&[("address?", "string?"), ("client?", "boolean")])),
-    ("Dgram", Object(&[("local", "string"), ("remote", "string")])),
-    (
-        "Vxlan",
-        Object(&[
-            ("vni", "integer 1..16777215"),
-            ("local", "string"),
-            ("peers", "[string]"),
-            ("port?", "integer 1..65535"),
-            ("netns?", "string?"),
-        ]),
-    ),
-    ("VhostUser", Object(&[("path?", "string?"), ("client?", "boolean"), ("queues?", "integer")])),
-    ("VfioUser", Object(&[("path?", "string?"), ("nic", "NicConfig")])),
-    (
-        "NicConfig",
-        Object(&[
-            ("model", "NicModel"),
-            ("csb?", "boolean"),
-            ("combine?", "Combine?"),
-            ("doorbell?", "Doorbell"),
-        ]),
-    ),
-    ("Doorbell", Words(&["trap", "shared"])),
-    ("NicModel", Words(&["82540em", "82574l", "am79c970a", "am79c973", "one-access"])),
-    ("Combine", Object(&[("frames", "integer"), ("delay_us", "integer")])),
-    (
-        "Interrupts",
-        Object(&[
-            ("max_rate?", "integer?"),
-            ("max_delay_us?", "integer"),
-            ("adaptive?", "boolean"),
-            ("max_sent_delay_us?", "integer"),
-        ]),
-    ),
-    ("RateLimiter", Object(&[("bandwidth?", "TokenBucket?"), ("ops?", "TokenBucket?")])),
-    (
-        "TokenBucket",
-        Object(&[
-            ("size", "integer 1..1099511627776"),
-            ("one_time_burst?", "integer"),
-            ("refill_time", "integer 1..3600000"),
-        ]),
-    ),
-    (
-        "Impairment",
-        Object(&[
-            ("seed?", "integer"),
-            ("loss_ppm?", "integer 0..1000000"),
-            ("duplicate_ppm?", "integer 0..1000000"),
-            ("reorder_ppm?", "integer 0..1000000"),
-            ("delay_us?", "integer 0..10000000"),
-            ("jitter_us?", "integer 0..10000000"),
-            ("limit?", "integer 1..16384"),
-        ]),
-    ),
-    ("VlanMode", OneOf(&[("unaware", ""), ("access", "Vlan"), ("trunk", "Trunk")])),
-    ("Trunk", Object(&[("allowed", "[Vlan]"), ("native", "Vlan?")])),
-    ("Worker", Object(&[("cpu?", "integer?")])),
-    ("Idle", Words(&["auto", "poll", "sleep"])),
     ("Applied", Object(&[("changes", "[Change]")])),
     (
         "Change",
@@ -350,49 +261,6 @@ const EXAMPLES: &[(&str, &str)] = &[
 
 type Fields<const N: usize> = [(&'static str, &'static str); N];
 
-const SWITCH: &[(&str, &str)] = &[
-    ("max_ports?", "integer 1..16384"),
-    ("workers?", "[Worker]"),
-    ("idle?", "Idle"),
-    ("batch?", "integer 1..1024"),
-    ("fdb_entries?", "integer"),
-    ("fdb_ageing_s?", "integer"),
-    ("stall_timeout_ms?", "integer 0..10000"),
-    ("max_guest_memory?", "Bytes"),
-    ("max_mapped_memory?", "Bytes"),
-    ("max_region_memory?", "Bytes"),
-    ("owner?", "User?"),
-    ("user?", "User?"),
-    ("sflow?", "string?"),
-    ("sflow_rate?", "integer 1..16777216?"),
-    ("sflow_polling_s?", "integer 1..3600?"),
-    ("port?", "{PortSpec}"),
-];
-
-const PORT: &[(&str, &str)] = &[
-    ("kind?", "PortKind"),
-    ("worker?", "integer?"),
-    ("owner?", "User?"),
-    ("protected?", "boolean"),
-    ("vlan?", "VlanMode"),
-    ("macs?", "[Mac]"),
-    ("locked?", "boolean"),
-    ("guard?", "boolean"),
-    ("flood_limit?", "integer?"),
-    ("flap_guard?", "boolean"),
-    ("mac_limit?", "integer"),
-    ("mtu?", "integer 68..9216"),
-    ("link?", "boolean"),
-    ("interrupts?", "Interrupts"),
-    ("lossless?", "boolean"),
-    ("tx_rate_limiter?", "RateLimiter?"),
-    ("rx_rate_limiter?", "RateLimiter?"),
-    ("tx_impairment?", "Impairment?"),
-    ("rx_impairment?", "Impairment?"),
-    ("mirror_ingress?", "string?"),
-    ("mirror_egress?", "string?"),
-];
-
 const COUNTERS: Fields<28> = [
     ("in_frames", "integer"),
     ("in_bytes", "integer"),
@@ -424,18 +292,6 @@ const COUNTERS: Fields<28> = [
     ("memory", "MappedMemory"),
 ];
 
-const QUOTA: &[(&str, &str)] = &[
-    ("ports?", "Limit?"),
-    ("switches?", "Limit?"),
-    ("pipes?", "Limit?"),
-    ("memory?", "Limit?"),
-    ("connections?", "Limit?"),
-    ("addresses?", "Limit?"),
-];
-const QUOTAS: Fields<{ QUOTA.len() + 1 }> = joined(&[("user?", "{Quota}")], QUOTA);
-
-const NEW_SWITCH: Fields<{ SWITCH.len() + 1 }> = joined(&[("name", "SwitchName")], SWITCH);
-const NEW_PORT: Fields<{ PORT.len() + 1 }> = joined(&[("name", "PortName")], PORT);
 const PORT_STATS: Fields<{ COUNTERS.len() + 3 }> =
     joined(&[("name", "string"), ("id", "integer"), ("state", "PortState")], &COUNTERS);
 
@@ -461,20 +317,22 @@ pub fn document() -> Value {
         path[route.method.to_lowercase()] = operation(route);
     }
     let asked = asked();
-    let described = |(name, shape): &(&str, Shape)| {
+    let of_table = TYPES.iter().map(|(name, shape)| {
         let mut schema = schema(shape);
         if matches!(shape, Object(_)) && asked.contains(name) {
             schema["additionalProperties"] = false.into();
         }
+        ((*name).to_owned(), schema)
+    });
+    let mut schemas: Map<_, _> = drawn().into_iter().chain(of_table).collect();
+    for (name, schema) in &mut schemas {
         let examples = EXAMPLES.iter().filter(|(of, _)| of == name);
         let examples = examples.filter_map(|(_, text)| serde_json::from_str(text).ok());
         let examples: Vec<Value> = examples.collect();
         if !examples.is_empty() {
             schema["examples"] = examples.into();
         }
-        ((*name).to_owned(), schema)
-    };
-    let schemas: Map<_, _> = TYPES.iter().map(described).collect();
+    }
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -499,7 +357,21 @@ pub fn document() -> Value {
     })
 }
 
-/// The types that requests are made of: what they do not name is refused.
+/// What topologies are made of, and what is added to them: the same under a name.
+fn drawn() -> Map<String, Value> {
+    let mut drawn = topology::schema::all("#/components/schemas");
+    for (new, of, name) in
+        [("NewSwitch", "SwitchSpec", SWITCH_NAME), ("NewPort", "PortSpec", PORT_NAME)]
+    {
+        let mut schema = drawn[of].clone();
+        schema["properties"]["name"] = name_pattern(name);
+        schema["required"] = json!(["name"]);
+        drawn.insert(new.to_owned(), schema);
+    }
+    drawn
+}
+
+/// The types of the table that requests are made of: what they do not name is refused.
 fn asked() -> BTreeSet<&'static str> {
     let mut asked = BTreeSet::new();
     let mut names: Vec<&str> = ROUTES.iter().map(|route| route.takes).collect();
@@ -507,7 +379,7 @@ fn asked() -> BTreeSet<&'static str> {
         let name = name.trim_matches(|c| "[]{}?".contains(c));
         let Some((name, shape)) = TYPES.iter().find(|(known, _)| *known == name) else { continue };
         if asked.insert(*name)
-            && let Object(fields) | OneOf(fields) = shape
+            && let Object(fields) = shape
         {
             names.extend(fields.iter().map(|(_, kind)| kind));
         }
@@ -578,20 +450,6 @@ fn schema(shape: &Shape) -> Value {
             json!({ "type": "object", "properties": properties, "required": required })
         }
         Words(words) => json!({ "type": "string", "enum": words }),
-        OneOf(variants) => {
-            let variants: Vec<_> = variants
-                .iter()
-                .map(|(word, kind)| match *kind {
-                    "" => json!({ "const": word }),
-                    kind => json!({
-                        "type": "object",
-                        "properties": { *word: notation(kind) },
-                        "required": [word],
-                    }),
-                })
-                .collect();
-            json!({ "oneOf": variants })
-        }
     }
 }
 
@@ -614,14 +472,6 @@ fn notation(kind: &str) -> Value {
         "integer" => json!({ "type": kind, "minimum": 0 }),
         "Mac" => json!({ "type": "string", "pattern": "^([0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2}$" }),
         "Vlan" => json!({ "type": "integer", "minimum": 1, "maximum": 4094 }),
-        "SwitchName" => name_pattern(SWITCH_NAME),
-        "PortName" => name_pattern(PORT_NAME),
-        "Limit" => json!({
-            "type": ["integer", "string"],
-            "description": "A number, as in 100 or 2GiB, or none"
-        }),
-        "Bytes" => json!({ "type": ["integer", "string"], "description": "Bytes, or as in 4GiB" }),
-        "User" => json!({ "type": ["integer", "string"], "description": "A uid or a name" }),
         "Any" => json!({ "description": "Any JSON" }),
         name => json!({ "$ref": format!("#/components/schemas/{name}") }),
     }

@@ -1,0 +1,174 @@
+//! JSON schemas, drawn from the types.
+
+use std::borrow::Cow;
+
+use nic::kind::KINDS;
+use schemars::generate::SchemaSettings;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde_json::{Map, Value, json};
+
+use crate::{
+    Dgram, Limit, NicModel, PcapRead, PcapWrite, PortKind, Stream, Tap, Topology, VfioUser,
+    VhostUser, Vxlan,
+};
+
+/// The schemas of a topology and of all it is made of, by name. They refer to each other at `place`, as in
+/// `#/components/schemas`.
+#[must_use]
+pub fn all(place: &str) -> Map<String, Value> {
+    let reference = format!("{place}/Trunk");
+    let place = Cow::Owned(place.trim_start_matches('#').to_owned());
+    let settings = SchemaSettings::draft2020_12().with(|settings| {
+        settings.definitions_path = place;
+        settings.meta_schema = None;
+    });
+    let mut generator = settings.into_generator();
+    let _ = generator.subschema_for::<Topology>();
+    let mut all = generator.take_definitions(true);
+    name_trunk(&mut all, &reference);
+    for schema in all.values_mut() {
+        let Some(object) = schema.as_object_mut() else { continue };
+        // A struct within another has its fields there, and says of none that there are no more.
+        object.remove("unevaluatedProperties");
+        if object.contains_key("properties") {
+            object.insert("additionalProperties".into(), false.into());
+        }
+    }
+    all
+}
+
+/// Gives the settings of a trunk, which are a variant's, a name as all others have.
+fn name_trunk(all: &mut Map<String, Value>, reference: &str) {
+    let modes = all.get_mut("VlanMode").and_then(|schema| schema["oneOf"].as_array_mut());
+    let mut places =
+        modes.into_iter().flatten().filter_map(|mode| mode.pointer_mut("/properties/trunk"));
+    let trunk = places.next().map(|place| std::mem::replace(place, json!({ "$ref": reference })));
+    all.extend(trunk.map(|trunk| ("Trunk".to_owned(), trunk)));
+}
+
+/// A number of bytes.
+pub(crate) fn bytes(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["integer", "string"], "minimum": 0 })
+}
+
+/// A user, or nobody in particular.
+pub(crate) fn user(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": ["integer", "string", "null"], "minimum": 0 })
+}
+
+impl JsonSchema for Limit {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Limit".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let description = "A number, as in 100 or 2GiB, or none";
+        json_schema!({ "type": ["integer", "string"], "minimum": 0, "description": description })
+    }
+}
+
+impl JsonSchema for NicModel {
+    fn schema_name() -> Cow<'static, str> {
+        "NicModel".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let names = KINDS.map(|kind| kind.name);
+        json_schema!({ "type": "string", "enum": names })
+    }
+}
+
+macro_rules! define {
+    (
+        plain { $(#[doc = $about:literal] $(#[$default:meta])? $Plain:ident $plain:literal,)* }
+        set { $($Set:ident $set:literal,)* }
+    ) => {
+        impl JsonSchema for PortKind {
+            fn schema_name() -> Cow<'static, str> {
+                "PortKind".into()
+            }
+
+            fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+                let plain = [$(json!({ "const": $plain, "description": $about }),)*];
+                let set = [$({
+                    let settings = generator.subschema_for::<$Set>();
+                    json!({
+                        "type": "object",
+                        "properties": { $set: settings },
+                        "required": [$set],
+                        "additionalProperties": false,
+                    })
+                },)*];
+                let all: Vec<Value> = plain.into_iter().chain(set).collect();
+                json_schema!({ "description": "What a port is attached to.", "oneOf": all })
+            }
+        }
+
+        /// The kinds in the order of the manual: the word, and the schema of its settings if there are any.
+        #[must_use]
+        pub fn kinds() -> Vec<(&'static str, Schema)> {
+            vec![
+                $(($plain, json_schema!({ "description": $about })),)*
+                $(($set, schemars::schema_for!($Set)),)*
+            ]
+        }
+    };
+}
+crate::with_kinds!(define);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A table of kinds and settings, as the manual page and the documents have it.
+    fn table() -> String {
+        let mut text = String::from("| kind | what it is | settings |\n|---|---|---|\n");
+        for (word, schema) in kinds() {
+            let about = schema.get("description").and_then(Value::as_str).unwrap_or_default();
+            let names = schema.get("properties").and_then(Value::as_object);
+            let names: Vec<String> = names
+                .into_iter()
+                .flat_map(|names| names.keys())
+                .map(|n| format!("`{n}`"))
+                .collect();
+            let about = about.split_whitespace().collect::<Vec<_>>().join(" ");
+            text += &format!("| `{word}` | {about} | {} |\n", names.join(", "));
+        }
+        text
+    }
+
+    #[test]
+    fn the_table_of_kinds_in_the_documents_is_what_the_types_say() {
+        let page = std::fs::read_to_string("../../docs/adding-a-port-kind.md").unwrap();
+        assert!(
+            page.contains(&table()),
+            "docs/adding-a-port-kind.md has not this table:\n{}",
+            table()
+        );
+    }
+
+    #[test]
+    fn every_setting_is_described_and_nothing_else_is_taken() {
+        let all = all("#/components/schemas");
+        for (word, _) in kinds() {
+            assert!(all["PortKind"].to_string().contains(word), "{word}");
+        }
+        for (name, schema) in &all {
+            for (field, property) in schema["properties"].as_object().into_iter().flatten() {
+                assert!(property["description"].is_string(), "{name}.{field}: {property}");
+            }
+            let is_open =
+                schema["properties"].is_object() && schema["additionalProperties"] != false;
+            assert!(!is_open, "{name}");
+        }
+        assert_eq!(all["Trunk"]["properties"]["native"]["maximum"], 4094);
+        assert_eq!(all["Tap"]["properties"]["queues"]["maximum"], 8);
+        assert_eq!(all["PortSpec"]["properties"]["mtu"]["maximum"], 9216);
+        assert_eq!(all["Vxlan"]["required"], json!(["vni", "local", "peers"]));
+        assert!(all["Topology"].to_string().contains("#/components/schemas/SwitchSpec"));
+    }
+}
