@@ -15,7 +15,7 @@ pub const HEADER: usize = 16;
 pub const MAX_MESSAGE: usize = 8000;
 /// Most bytes of a message's data.
 pub const MAX_TRANSFER: u32 = 4096;
-/// What messages ask for.
+/// The commands of messages.
 pub mod command {
     #![allow(missing_docs, reason = "the names are the protocol's")]
     pub const VERSION: u16 = 1;
@@ -64,7 +64,7 @@ pub mod flag {
     pub const PROBE: u32 = 1 << 18;
 }
 
-/// Features: their numbers.
+/// Feature numbers.
 pub mod feature {
     #![allow(missing_docs, reason = "the names are the protocol's")]
     pub const MIGRATION: u32 = 1;
@@ -77,9 +77,9 @@ pub mod feature {
 pub enum DeviceState {
     /// Its data was no valid state; it must be reset.
     Error = 0,
-    /// It stands still.
+    /// It is stopped.
     Stop = 1,
-    /// It is as ever.
+    /// It is running.
     #[default]
     Running = 2,
     /// It is stopped, and its state can be read.
@@ -133,7 +133,7 @@ pub fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_ne_bytes()).collect()
 }
 
-/// 64-bit fields, likewise.
+/// Encodes consecutive 64-bit fields.
 #[must_use]
 pub fn longs(longs: &[u64]) -> Vec<u8> {
     longs.iter().flat_map(|long| long.to_ne_bytes()).collect()

@@ -25,7 +25,7 @@ pub struct QueueLayout {
 
 /// Descriptor flags (virtio 1.2, 2.7.5 and 2.8.6).
 pub mod flags {
-    /// The chain goes on.
+    /// The chain continues.
     pub const NEXT: u16 = 1;
     /// The buffer is for the device to write.
     pub const WRITE: u16 = 2;
@@ -102,7 +102,7 @@ impl Word {
         (self.0 >> 32) as u16
     }
 
-    /// What [`bits`](Self::bits) said.
+    /// The word with these [`bits`](Self::bits).
     pub fn from_bits(bits: u64) -> Self {
         Self(bits)
     }

@@ -30,14 +30,14 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// No command is waiting for a reply.
 const NONE: u16 = 0;
 
-/// Why something was not done.
+/// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
     /// The socket failed, or no reply came in time.
     #[error("The vfio-user server does not answer")]
     Io(#[from] std::io::Error),
-    /// It was refused.
+    /// The device refused it.
     #[error("The vfio-user server refused")]
     Refused(#[source] Errno),
     /// The reply does not match the request.
@@ -58,7 +58,7 @@ pub struct Client {
     fds: Vec<OwnedFd>,
     /// Memory without a file, with its device address. The device accesses it by messages.
     memory: Vec<(u64, Arc<Mapping>)>,
-    /// Such messages are answered.
+    /// True to answer such messages.
     pub answers: bool,
     /// How many accesses were made. In a virtual machine, each would be a trap.
     pub traps: Traps,
@@ -71,7 +71,7 @@ pub struct Client {
 pub struct Traps {
     /// Accesses that wait for an answer.
     pub synchronous: u64,
-    /// Writes that nobody waits for.
+    /// Writes without a reply.
     pub posted: u64,
 }
 

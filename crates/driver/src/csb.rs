@@ -122,7 +122,7 @@ impl BlockQueue {
         self.wanted = wanted;
     }
 
-    /// The driver is awake.
+    /// Withdraws the request: the driver is awake.
     pub fn wake(&mut self) {
         let mut wanted = self.wanted;
         if let Some(lane) = self.lane() {

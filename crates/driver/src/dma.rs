@@ -105,7 +105,7 @@ impl Buffers {
         Some(Self { chunk, len: len as usize, stride })
     }
 
-    /// Bytes of each.
+    /// Bytes of each buffer.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len

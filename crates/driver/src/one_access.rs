@@ -32,7 +32,7 @@ mod reg {
 /// Why a device cannot be driven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DriverError {
-    /// It is another one.
+    /// It is another device.
     #[error("the device says it is {0:#x}, not the one-access NIC")]
     Other(u32),
     /// There is no memory for its area.

@@ -68,7 +68,7 @@ pub enum DriverError {
     Memory,
 }
 
-/// What a driver did.
+/// Counts of a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Register reads.
@@ -90,7 +90,7 @@ pub struct Counts {
 pub struct Sizes {
     /// Transmit descriptors, as a power of two: at most 9.
     pub transmit: u8,
-    /// Receive descriptors, likewise.
+    /// Receive descriptors, as a power of two.
     pub receive: u8,
 }
 
@@ -312,7 +312,7 @@ impl<R: Regs> Driver<R> {
         self.chip
     }
 
-    /// What it did so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -506,7 +506,7 @@ impl<R: Regs> Driver<R> {
         true
     }
 
-    /// As pcnet32's poll ends.
+    /// Does what pcnet32's poll does last.
     pub fn unmask(&mut self) {
         let masks = self.csr(3);
         self.set_csr(3, masks & !MASKS);

@@ -5,7 +5,7 @@ use super::Regs;
 /// Accesses so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traps {
-    /// Reads: somebody waits for each.
+    /// Reads: the driver waits for each.
     pub reads: u64,
     /// Writes, doorbells among them.
     pub writes: u64,
@@ -20,7 +20,7 @@ impl Traps {
         self.reads + self.writes
     }
 
-    /// What came after `earlier`.
+    /// The accesses since `earlier`.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Self {
         Self {
@@ -53,12 +53,12 @@ impl<R, C: FnMut() -> u64> Trapping<R, C> {
         self.traps
     }
 
-    /// Sets the nanoseconds.
+    /// Sets the delay in nanoseconds.
     pub fn set_cost(&mut self, cost: u64) {
         self.cost = cost;
     }
 
-    /// What is behind it.
+    /// The registers behind it.
     pub fn inner(&mut self) -> &mut R {
         &mut self.regs
     }

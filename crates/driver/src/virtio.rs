@@ -22,7 +22,7 @@ pub struct Buffer {
     pub at: u64,
     /// Bytes.
     pub len: u32,
-    /// For the device to write.
+    /// True if the device writes it.
     pub writable: bool,
 }
 
@@ -43,7 +43,7 @@ pub struct Driver {
     /// The position of the next chain, and of the next used one.
     next: u16,
     used: u16,
-    /// Position that was published last.
+    /// The last published position.
     published: u16,
     /// The first descriptor that was not published; it is stored last.
     first: Option<(u16, Word)>,

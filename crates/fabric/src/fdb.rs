@@ -64,7 +64,7 @@ pub struct FdbEntry {
     pub port: u16,
     /// The destination behind the port; 0 for the port itself.
     pub via: u16,
-    /// How the table knows.
+    /// How the table knows the address.
     pub origin: Origin,
     /// Seconds since the last frame from it.
     pub age_s: u32,
@@ -169,7 +169,7 @@ impl Fdb {
         &self.entries
     }
 
-    /// Where an address is.
+    /// The station of an address.
     #[inline]
     #[must_use]
     pub fn lookup(&self, filter: Filter, mac: u64) -> Option<Station> {
@@ -406,7 +406,7 @@ impl Fdb {
         self.writer.lock().unwrap_or_else(PoisonError::into_inner).entries()
     }
 
-    /// True without entries.
+    /// True if the table is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -60,7 +60,7 @@ struct Tag {
     hides_another: bool,
 }
 
-/// What a turn did.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "completed frames must be given back"]
 pub struct Turn {

@@ -25,7 +25,7 @@ pub struct PortSpec<E = Arc<dyn Egress>> {
     pub rules: Rules,
     /// Send queues of its owner.
     pub send_queues: u16,
-    /// Where its counters are.
+    /// The counters of its send side.
     pub counters: Shared<IngressCounters>,
     /// Its receive queues; none for a port that is not attached.
     pub egresses: Vec<E>,
@@ -50,9 +50,9 @@ impl<E> std::fmt::Debug for PortSpec<E> {
 pub struct Monitor {
     /// The port that is watched.
     pub of: u16,
-    /// What it sends.
+    /// True to copy what it sends.
     pub sent: bool,
-    /// What it receives.
+    /// True to copy what it receives.
     pub received: bool,
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct Reach {
     pub queues: u32,
     /// Its groups: [`PROTECTED`], [`TUNNEL`]. Two ports of a group do not talk to each other.
     pub apart: u8,
-    /// It knows of VLANs.
+    /// True if it is VLAN-aware.
     pub aware: bool,
     /// True for one queue, no group, and no VLANs: other ports without VLANs may send to it.
     pub simple: bool,
@@ -126,7 +126,7 @@ pub(crate) struct Received {
 pub(crate) enum Manner {
     /// Frames need no check of tags or source.
     Plain,
-    /// They do.
+    /// Frames need both checks.
     Policed,
     /// Frames need both checks, and each comes from its own host.
     Tunnel,
@@ -148,7 +148,7 @@ impl Reach {
     }
 }
 
-/// VLAN membership, ready for use.
+/// VLAN membership, prepared for use.
 pub(crate) enum Vlan {
     Unaware,
     Access(u16),
@@ -253,7 +253,7 @@ impl<E> std::fmt::Debug for Ports<E> {
 }
 
 impl<E: Egress + Clone> Ports<E> {
-    /// The table of these ports.
+    /// Builds the table of these ports.
     #[must_use]
     pub fn build<'a>(specs: impl Iterator<Item = &'a PortSpec<E>> + Clone) -> Self
     where

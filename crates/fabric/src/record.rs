@@ -41,16 +41,16 @@ pub struct Recorder {
 // SAFETY: atomic words only.
 unsafe impl Shareable for Recorder {}
 
-/// Records, the newest of them.
+/// The newest records.
 #[derive(Debug)]
 #[repr(C)]
 struct Ring {
-    /// Records that were begun.
+    /// How many records were begun.
     begun: AtomicU64,
     slots: [Slot; RECORDS],
 }
 
-/// A place for a record.
+/// The slot of a record.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Slot {
@@ -86,7 +86,7 @@ pub struct Record {
     pub at: Nanos,
     /// The port that sent it.
     pub from: u16,
-    /// What became of it.
+    /// What happened to it.
     pub fate: Fate,
     /// Bytes of the whole frame.
     pub len: u32,

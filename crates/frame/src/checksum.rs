@@ -12,7 +12,7 @@ pub struct Sum {
 }
 
 impl Sum {
-    /// The sum of nothing.
+    /// An empty sum.
     #[must_use]
     pub const fn new() -> Self {
         Self { words: 0, odd: false }

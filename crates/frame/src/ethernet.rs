@@ -49,13 +49,13 @@ impl Ethernet {
         Self::ref_from_prefix(frame).ok()
     }
 
-    /// Where the frame goes.
+    /// The destination address.
     #[must_use]
     pub fn destination(&self) -> Mac {
         Mac::new(self.destination)
     }
 
-    /// Where it comes from.
+    /// The source address.
     #[must_use]
     pub fn source(&self) -> Mac {
         Mac::new(self.source)
@@ -116,9 +116,9 @@ impl Tag {
 pub struct ArpOperation(pub u16);
 
 impl ArpOperation {
-    /// Who has the target address?
+    /// Asks for the target's address.
     pub const REQUEST: Self = Self(1);
-    /// The sender has its address.
+    /// Gives the sender's address.
     pub const REPLY: Self = Self(2);
 }
 
@@ -172,19 +172,19 @@ impl Arp {
         (kind == (1, EtherType::IPV4.0) && lengths == (6, 4)).then_some(arp)
     }
 
-    /// What it asks or says.
+    /// The operation.
     #[must_use]
     pub fn operation(&self) -> ArpOperation {
         ArpOperation(self.operation.get())
     }
 
-    /// Who sends it.
+    /// The sender's addresses.
     #[must_use]
     pub fn sender(&self) -> (Mac, Ipv4Addr) {
         (Mac::new(self.sender), self.sender_ip.into())
     }
 
-    /// Whom it is about.
+    /// The target's addresses.
     #[must_use]
     pub fn target(&self) -> (Mac, Ipv4Addr) {
         (Mac::new(self.target), self.target_ip.into())

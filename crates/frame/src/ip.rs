@@ -134,13 +134,13 @@ impl Ipv4 {
         self.flags_fragment.get() & 0x3fff != 0
     }
 
-    /// Who sends it.
+    /// The source address.
     #[must_use]
     pub fn source(&self) -> Ipv4Addr {
         self.source.into()
     }
 
-    /// To whom.
+    /// The destination address.
     #[must_use]
     pub fn destination(&self) -> Ipv4Addr {
         self.destination.into()
@@ -261,13 +261,13 @@ impl Ipv6 {
         Protocol(self.next_header)
     }
 
-    /// Who sends it.
+    /// The source address.
     #[must_use]
     pub fn source(&self) -> Ipv6Addr {
         self.source.into()
     }
 
-    /// To whom.
+    /// The destination address.
     #[must_use]
     pub fn destination(&self) -> Ipv6Addr {
         self.destination.into()

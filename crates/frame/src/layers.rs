@@ -32,7 +32,7 @@ pub enum Network<'a> {
     Ipv6(&'a Ipv6),
     /// ARP for IPv4.
     Arp(&'a Arp),
-    /// Something else, or not whole.
+    /// Something else, or cut short.
     Other,
 }
 

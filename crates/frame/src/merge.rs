@@ -112,7 +112,7 @@ pub struct Run {
     payload: usize,
     segments: u16,
     sequence: u32,
-    /// Flags of all of them.
+    /// The flags of all segments.
     flags: u8,
     open: bool,
 }
@@ -138,7 +138,7 @@ impl Run {
         let Layout { transport, headers, .. } = self.layout;
         let payload =
             frame.len().checked_sub(headers).filter(|len| (1..=self.size).contains(len))?;
-        // The cheap questions come first.
+        // The cheap checks come first.
         let expected = self.sequence.wrapping_add(u32::try_from(self.payload).ok()?);
         let fits = headers - ETHERNET_HEADER + self.payload + payload <= usize::from(u16::MAX);
         if !self.open || !fits || self.layout.sequence(frame) != expected {

@@ -57,7 +57,7 @@ pub const MAX_SEGMENTS: usize = 1024;
 pub const OFFLOAD_HEADER: usize = 10;
 
 impl Offload {
-    /// Asks for nothing.
+    /// Requests nothing.
     pub const NONE: Self = Self {
         flags: 0,
         gso_type: 0,
@@ -70,7 +70,7 @@ impl Offload {
     pub const NEEDS_CHECKSUM: u8 = 1;
     /// Flag: the checksum was verified.
     pub const DATA_VALID: u8 = 2;
-    /// Not to be segmented.
+    /// No segmentation.
     pub const GSO_NONE: u8 = 0;
     /// TCP in IPv4.
     pub const GSO_TCP4: u8 = 1;
@@ -278,7 +278,7 @@ pub struct OffloadSet {
     pub tso4: bool,
     /// Accepts TCP over IPv6 that needs segmentation.
     pub tso6: bool,
-    /// Such TCP with ECN.
+    /// The same TCP with ECN.
     pub ecn: bool,
     /// Accepts UDP over IPv4 and IPv6 that needs segmentation.
     pub uso: bool,

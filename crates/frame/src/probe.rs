@@ -19,9 +19,9 @@ pub const IMIX: [usize; 12] = [60, 60, 594 - 4, 60, 60, 594 - 4, 60, 1518 - 4, 5
 /// The headers of a UDP frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UdpFrame {
-    /// Where it goes.
+    /// Destination MAC address.
     pub destination: Mac,
-    /// Where it comes from.
+    /// Source MAC address.
     pub source: Mac,
     /// Its VLAN tag.
     pub vlan: Option<VlanId>,
@@ -118,7 +118,7 @@ pub enum ProbeError {
     /// A byte of the pattern is wrong.
     #[error("Byte {at} of the payload is wrong")]
     Content {
-        /// Which byte of the payload.
+        /// The offset in the payload.
         at: usize,
     },
 }

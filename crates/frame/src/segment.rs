@@ -18,7 +18,7 @@ use crate::transport::{Tcp, tcp_flags};
 pub struct Segments {
     network: usize,
     transport: usize,
-    /// Where the checksum is.
+    /// The offset of the checksum.
     checksum: usize,
     /// Bytes of all headers.
     headers: usize,

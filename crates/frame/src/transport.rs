@@ -152,7 +152,7 @@ impl Tcp {
         self.acknowledgment.get()
     }
 
-    /// [`tcp_flags`].
+    /// The flags: see [`tcp_flags`].
     #[must_use]
     pub fn flags(&self) -> u8 {
         self.offset_flags.get() as u8

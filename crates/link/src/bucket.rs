@@ -39,7 +39,7 @@ pub struct RateLimiter {
     pub ops: Option<TokenBucket>,
 }
 
-/// A limit that is none.
+/// Why a limit is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RateError {
     /// The size is 0 or too large.
@@ -63,7 +63,7 @@ impl TokenBucket {
     pub fn per_second(rate: u64) -> Self {
         let refill_time = Self::USUAL_REFILL_MS;
         match rate / (1000 / refill_time) {
-            // Rounding would be felt.
+            // For small rates, rounding would matter.
             0..1000 => Self { size: rate.max(1), one_time_burst: 0, refill_time: 1000 },
             size => Self { size, one_time_burst: 0, refill_time },
         }
@@ -116,7 +116,7 @@ pub(crate) struct Bucket {
 }
 
 impl Bucket {
-    /// A full one.
+    /// A full bucket.
     pub fn new(config: &TokenBucket) -> Self {
         let size = i128::from(config.size.clamp(1, TokenBucket::MAX_SIZE));
         let refill_ms = config.refill_time.clamp(1, TokenBucket::MAX_REFILL_MS);
@@ -129,7 +129,7 @@ impl Bucket {
         self.level = (self.level + i128::from(ns) * self.size).min(self.size * self.refill_ns);
     }
 
-    /// True if something may pass.
+    /// True if the bucket lets a frame pass.
     pub fn is_open(&self) -> bool {
         self.burst > 0 || self.level > 0
     }
@@ -146,7 +146,7 @@ impl Bucket {
         self.level += i128::from(tokens) * self.refill_ns;
     }
 
-    /// Whole tokens that are there.
+    /// The number of whole tokens.
     pub fn tokens(&self) -> u64 {
         let level = self.level.max(0) / self.refill_ns;
         u64::try_from(level).unwrap_or(u64::MAX).saturating_add(self.burst)

@@ -94,7 +94,7 @@ impl Channel {
         }
     }
 
-    /// Frames that it takes now.
+    /// How many frames it accepts now.
     #[must_use]
     pub fn room(&self) -> usize {
         if self.bytes >= MAX_BYTES {
@@ -103,7 +103,7 @@ impl Channel {
         (self.config.limit as usize).saturating_sub(self.under_way.len() + self.lent.len())
     }
 
-    /// True without frames.
+    /// True if it holds no frames.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.under_way.is_empty() && self.lent.is_empty()
@@ -216,7 +216,7 @@ impl Channel {
         }
     }
 
-    /// Makes everything due.
+    /// Makes all frames due at once.
     pub fn hurry(&mut self) {
         self.latest = Nanos(0);
         self.under_way.iter_mut().for_each(|frame| frame.due = Nanos(0));

@@ -34,7 +34,7 @@ struct Inner {
     limits: Limits,
 }
 
-/// What a [flush](Impaired::flush) did.
+/// The result of a [flush](Impaired::flush).
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "effects are executed by the worker"]
 pub struct Flushed {
@@ -70,7 +70,7 @@ impl<E: Egress> Impaired<E> {
         self.inner().channel.due()
     }
 
-    /// Makes everything due.
+    /// Makes all frames due at once.
     pub fn hurry(&self) {
         self.inner().channel.hurry();
     }

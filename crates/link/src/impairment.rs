@@ -34,7 +34,7 @@ pub struct Impairment {
     pub limit: u32,
 }
 
-/// An impairment that cannot be.
+/// Why an impairment is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ImpairmentError {
     /// A share exceeds a million parts.
@@ -51,7 +51,7 @@ pub enum ImpairmentError {
         /// The jitter.
         jitter_us: u32,
     },
-    /// Nothing could be overtaken.
+    /// Reordering without a delay has no effect.
     #[error("Frames overtake others that are delayed: reorder needs a delay")]
     Reorder,
     /// No frames, or too many.

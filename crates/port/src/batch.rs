@@ -209,7 +209,7 @@ impl Scratch {
         self.used_frames
     }
 
-    /// True without frames.
+    /// True if it holds no frames.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -325,7 +325,7 @@ impl Scratch {
         }
     }
 
-    /// Gives back what was taken.
+    /// Returns what [`take_vias`](Self::take_vias) took.
     pub fn give_vias(&mut self, vias: Box<[u16]>) {
         self.vias = vias;
     }

@@ -38,7 +38,7 @@ impl Counter {
         self.0.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The present value.
+    /// The current value.
     #[inline]
     #[must_use]
     pub fn get(&self) -> u64 {
@@ -66,7 +66,7 @@ pub enum DropReason {
     LinkLocal,
     /// Its destination is the port that sent it.
     SamePort,
-    /// Nobody to deliver it to.
+    /// It has no receiver.
     NoDestination,
     /// Between two protected ports, or from one tunnel to another.
     Protected,
@@ -248,7 +248,7 @@ pub struct EgressCounters {
     pub bytes: Counter,
     /// Frames dropped here, by reason.
     pub drops: [Counter; DropReason::AT_EGRESS],
-    /// Times the owner was woken.
+    /// How often the owner was woken.
     pub kicks: Counter,
     /// Malformed descriptors, each of which put the port into its error state.
     pub faults: Counter,

@@ -79,7 +79,7 @@ pub enum What {
     Mappings,
 }
 
-/// Whose limit it is.
+/// The holder of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// One port's.
@@ -97,13 +97,13 @@ pub enum Whose {
     self.remedy()
 )]
 pub struct OverBudget {
-    /// Whose.
+    /// Whose limit it is.
     pub whose: Whose,
-    /// Of what.
+    /// The resource.
     pub what: What,
-    /// What was wanted.
+    /// How much was requested.
     pub wanted: u64,
-    /// What is in use already.
+    /// How much is in use already.
     pub used: u64,
     /// The limit.
     pub most: u64,
@@ -185,7 +185,7 @@ impl Limits {
 pub struct UserLimits {
     /// The limit of every user who is not named; `None` for a part of what is shared.
     pub each: Option<u64>,
-    /// Users who are.
+    /// The limits of named users.
     pub named: HashMap<u32, Option<u64>>,
 }
 
@@ -205,7 +205,7 @@ struct Books {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct User {
     used: Extent,
-    /// Of what is shared.
+    /// How much of the shared part is used.
     shared: Extent,
 }
 
@@ -310,7 +310,7 @@ impl Account {
         Self::new(&budget, 0)
     }
 
-    /// What is mapped.
+    /// How much is mapped.
     #[must_use]
     pub fn used(&self) -> Extent {
         let (bytes, mappings) = (&self.bytes, &self.mappings);
@@ -348,7 +348,7 @@ impl Account {
         Ok(Charge { account: Arc::clone(self), extent: more })
     }
 
-    /// Of what is shared.
+    /// How much of the shared part is used.
     fn shared(&self) -> Extent {
         let (bytes, mappings) = (&self.shared_bytes, &self.shared_mappings);
         Extent { bytes: bytes.load(Ordering::Relaxed), mappings: mappings.load(Ordering::Relaxed) }

@@ -55,7 +55,7 @@ static HINT: AtomicUsize = AtomicUsize::new(0);
 static USED: AtomicUsize = AtomicUsize::new(0);
 /// How many mappings have one replaced page.
 static SPLIT: AtomicU32 = AtomicU32::new(0);
-/// Faults in all mappings ever.
+/// Faults in all mappings since the start.
 static FAULTS: AtomicU64 = AtomicU64::new(0);
 /// Bytes of a page of this system.
 static PAGE: AtomicUsize = AtomicUsize::new(4096);

@@ -37,7 +37,7 @@ pub struct GuestRange {
     pub user: u64,
     /// Bytes.
     pub size: u64,
-    /// What it lies in.
+    /// The mapping that contains it.
     pub mapping: Arc<Mapping>,
     /// Its offset in the mapping.
     pub offset: usize,
@@ -82,7 +82,7 @@ pub struct GuestMemory {
     ranges: Box<[Entry]>,
     /// The ranges that must not be written.
     read_only: Box<[Entry]>,
-    /// It is ours alone.
+    /// True for a private copy.
     copy: bool,
 }
 

@@ -46,7 +46,7 @@ impl LentWindow {
         Ok(Self { mapping, from })
     }
 
-    /// What is mapped.
+    /// The mapping of the window.
     #[must_use]
     pub fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping

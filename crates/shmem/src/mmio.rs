@@ -50,7 +50,7 @@ impl Mmio {
         self.write(at, value.to_le())
     }
 
-    /// Writes 16 bits, likewise.
+    /// Writes 16 bits at `at`, likewise.
     pub fn write16(&self, at: u64, value: u16) -> bool {
         self.write(at, value.to_le())
     }

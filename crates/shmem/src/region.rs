@@ -19,9 +19,9 @@ pub enum RegionError {
     /// The kernel refused to make or size the memory file.
     #[error("Cannot make a memory file of {len} bytes; check memory limits")]
     Create {
-        /// Bytes asked for.
+        /// The requested size.
         len: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
@@ -31,16 +31,16 @@ pub enum RegionError {
     /// The kernel refused to map the file.
     #[error("Cannot map {len} bytes of shared memory; check vm.max_map_count and memory limits")]
     Map {
-        /// Bytes to be mapped.
+        /// The size of the mapping.
         len: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: Errno,
     },
     /// The memory is too small for its contents.
     #[error("What is laid out here does not fit in {len} bytes of shared memory")]
     TooSmall {
-        /// Bytes that there are.
+        /// The available size.
         len: usize,
     },
     /// The file's size or seals could not be read.
@@ -169,7 +169,7 @@ impl AsFd for Memfd {
     }
 }
 
-/// What stands behind a mapping.
+/// What backs a mapping.
 pub(crate) struct Backing {
     /// True if the kernel mapped it, so that it must be unmapped.
     is_kernels: bool,

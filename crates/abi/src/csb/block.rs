@@ -49,7 +49,7 @@ impl Word {
         Self(AtomicU32::new(value.to_le()))
     }
 
-    /// What it says.
+    /// Reads the word, without ordering.
     #[inline]
     #[must_use]
     pub fn get(&self) -> u32 {
@@ -63,7 +63,7 @@ impl Word {
         u32::from_le(self.0.load(Ordering::Acquire))
     }
 
-    /// Sets it, in no order.
+    /// Sets the word, without ordering.
     #[inline]
     pub fn set(&self, value: u32) {
         self.0.store(value.to_le(), Ordering::Relaxed);
@@ -76,7 +76,7 @@ impl Word {
     }
 }
 
-/// Bytes that nobody reads.
+/// Unused bytes.
 #[derive(Debug)]
 #[repr(transparent)]
 pub struct Pad<const N: usize>([core::sync::atomic::AtomicU8; N]);
@@ -200,12 +200,12 @@ const _: () = {
     assert!(offset_of!(QueueLines, host) == 0x80 && offset_of!(HostSetup, fault) == 0x14);
 };
 
-/// Which of the two blocks.
+/// The version of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// The block of 2013.
     One,
-    /// Ours.
+    /// toklat's own.
     Two,
 }
 
@@ -229,7 +229,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// As `nic::device::Device::fault` has it.
+    /// The name, as in `nic::device::Device::fault`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -329,7 +329,7 @@ impl<'b> Lane<'b> {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes `flag` back.
+    /// Disarms `flag`.
     #[inline]
     fn clear_flag(self, flag: &Word, index: Option<&Word>, last: &mut u32) {
         if let Some(word) = index {
@@ -462,7 +462,7 @@ impl<'b> Lane<'b> {
         !self.is_on() || self.is_due(self.ask, self.ask_at, answered, [from, to, size])
     }
 
-    /// Where the device's head is.
+    /// The device's head.
     #[inline]
     #[must_use]
     pub fn head(self) -> u32 {
@@ -496,7 +496,7 @@ pub fn is_two(magic: u32, version: u32) -> bool {
 pub enum Page {
     /// The block of 2013.
     One(SharedSlice<V1>),
-    /// Ours.
+    /// The v2 block.
     Two(SharedSlice<V2>),
 }
 
@@ -528,7 +528,7 @@ mod made {
     }
 
     impl QueueLines {
-        /// All zero.
+        /// A block of zeros.
         #[must_use]
         #[allow(clippy::new_without_default, reason = "for models only")]
         pub fn new() -> Self {

@@ -121,7 +121,7 @@ unsafe impl Question for DeviceInfo {
 }
 
 impl DeviceInfo {
-    /// It can be reset.
+    /// True if the device can be reset.
     pub fn resets(&self) -> bool {
         self.flags & 1 != 0
     }
@@ -145,12 +145,12 @@ unsafe impl Question for RegionInfo {
 }
 
 impl RegionInfo {
-    /// About a region.
+    /// A request for the information on a region.
     pub fn of(index: u32) -> Self {
         Self { index, ..Self::default() }
     }
 
-    /// It can be mapped.
+    /// True if it can be mapped.
     pub fn maps(&self) -> bool {
         self.flags & 4 != 0
     }
@@ -172,7 +172,7 @@ unsafe impl Question for IrqInfo {
 }
 
 impl IrqInfo {
-    /// About interrupts of a kind.
+    /// A request for the information on interrupts of a kind.
     pub fn of(index: u32) -> Self {
         Self { index, ..Self::default() }
     }

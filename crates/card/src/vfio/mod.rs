@@ -50,9 +50,9 @@ pub enum VfioError {
     /// A file cannot be opened.
     #[error("{} cannot be opened: {}", .path.display(), advice(.source))]
     Open {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The kernel uses other devices that the IOMMU cannot tell from it.
@@ -72,27 +72,27 @@ pub enum VfioError {
     Memory {
         /// The address at which the card should see it.
         address: u64,
-        /// Bytes.
+        /// The size in bytes.
         size: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// It has fewer interrupts of this kind.
     #[error("The card has {has} interrupts of kind {kind:?}, not {asked}")]
     Interrupts {
-        /// Which kind.
+        /// The kind.
         kind: Interrupt,
-        /// How many there are.
+        /// How many it has.
         has: u32,
-        /// How many were asked for.
+        /// How many were requested.
         asked: usize,
     },
-    /// The kernel refused something else.
+    /// The kernel refused another request.
     #[error("VFIO: {what} failed")]
     Refused {
-        /// What.
+        /// The request.
         what: &'static str,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -182,7 +182,7 @@ impl Card {
         Ok(card)
     }
 
-    /// Reset, registers, bus master.
+    /// Resets the card, and finds registers.
     fn begin(&mut self) -> Result<(), VfioError> {
         let mut info = DeviceInfo::default();
         kernel::ask(self.device.as_fd(), &mut info).map_err(refused("DEVICE_GET_INFO"))?;

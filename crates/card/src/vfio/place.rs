@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::Path;
 
-/// The kernel's driver for programs.
+/// The kernel's driver for user space.
 const DRIVER: &str = "vfio-pci";
 /// A group's name where there is no IOMMU (`CONFIG_VFIO_NOIOMMU`).
 const UNPROTECTED: &str = "vfio-noiommu";
@@ -17,7 +17,7 @@ pub enum PlaceError {
     /// The text is no PCI address.
     #[error("{0:?} is no PCI address such as 0000:03:00.0")]
     Address(String),
-    /// Nothing is there.
+    /// There is no card at the address.
     #[error("There is no PCI device {0}; lspci -D lists them")]
     Absent(String),
     /// It is not behind an IOMMU.
@@ -34,7 +34,7 @@ pub enum PlaceError {
         if .driver.is_some() { format!("echo {address} >driver/unbind; ") } else { String::new() }
     )]
     Driver {
-        /// Where it is.
+        /// The card's address.
         address: String,
         /// Its driver.
         driver: Option<String>,
@@ -44,7 +44,7 @@ pub enum PlaceError {
 /// A card that user space may use.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Place {
-    /// In full.
+    /// The full address, with its domain.
     pub address: String,
     /// The number of its group.
     pub group: u32,

@@ -39,14 +39,14 @@ pub enum Doorbells {
     /// Through the tail registers, but while an interrupt is expected, new frames wait for it (send
     /// combining). Needs interrupts.
     Combined,
-    /// By a shared status block.
+    /// Through a shared status block.
     Block(Version),
 }
 
 /// How the driver learns of completed work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Interrupts {
-    /// It looks.
+    /// The driver polls.
     #[default]
     None,
     /// Through the pin (or one message). The driver reads and clears the causes in ICR.
@@ -63,18 +63,18 @@ pub struct Moderation {
     pub interval: u16,
     /// Delay after the last received frame, in 1.024 us (RDTR).
     pub receive: u16,
-    /// After the first (RADV).
+    /// Longest delay after the first received frame (RADV).
     pub receive_most: u16,
     /// Delay after the last sent frame (TIDV).
     pub transmit: u16,
-    /// After the first (TADV).
+    /// Longest delay after the first sent frame (TADV).
     pub transmit_most: u16,
 }
 
 /// How a driver is configured.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// Which NIC.
+    /// The chip.
     pub chip: Chip,
     /// Transmit descriptors: a multiple of 8.
     pub transmit: u32,
@@ -96,7 +96,7 @@ pub struct Config {
     pub doorbells: Doorbells,
     /// How the driver learns of completed work.
     pub interrupts: Interrupts,
-    /// Delays.
+    /// Interrupt delays.
     pub moderation: Moderation,
     /// How many buffers to give back before the driver tells the NIC.
     pub refill: u32,
@@ -132,7 +132,7 @@ impl Config {
     }
 }
 
-/// What a driver has done.
+/// Counts of a driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Frames handed to the NIC.
@@ -147,7 +147,7 @@ pub struct Counts {
     pub writes: u64,
     /// Doorbells rung to send.
     pub send_doorbells: u64,
-    /// Doorbells rung because of buffers.
+    /// Doorbells rung for new buffers.
     pub receive_doorbells: u64,
     /// Doorbells that were unnecessary, or deferred.
     pub left_out: u64,
@@ -161,7 +161,7 @@ enum Combining {
     /// No interrupt is expected: the driver rings doorbells.
     #[default]
     Idle,
-    /// One is.
+    /// An interrupt is expected.
     Expected,
     /// An interrupt is expected, and there is more to send when it comes.
     Deferred,
@@ -202,7 +202,7 @@ impl<R: Regs> E1000Driver<R> {
     }
 
     fn ring(&mut self, at: u64, value: u32) {
-        // Descriptors before the doorbell.
+        // Publishes descriptors before the doorbell.
         fence(Ordering::Release);
         self.counts.writes += 1;
         self.regs.ring32(0, at, value);

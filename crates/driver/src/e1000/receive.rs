@@ -19,20 +19,20 @@ pub struct Checked {
     /// The NIC checked the IPv4 header's checksum. It is good unless [`errors`](Received::errors)
     /// says otherwise.
     pub ip: bool,
-    /// TCP's or UDP's, likewise.
+    /// The same for the TCP or UDP checksum.
     pub transport: bool,
 }
 
 /// A received frame. The device owns its buffers again after the visit.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
-    /// Where it lies, in order.
+    /// Its pieces, in order.
     pub pieces: &'a [Bytes<'a>],
     /// Its bytes, without the frame check sequence.
     pub len: usize,
     /// The VLAN tag that was stripped from it.
     pub vlan: Option<u16>,
-    /// What was looked at.
+    /// The NIC's checksum report.
     pub checked: Checked,
     /// Error bits, as in legacy descriptors.
     pub errors: u8,

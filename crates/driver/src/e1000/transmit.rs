@@ -85,7 +85,7 @@ pub(super) struct Transmit {
     pub ring: Slots,
     pub buffers: Buffers,
     pub size: u32,
-    /// Where the next descriptor goes.
+    /// The index of the next descriptor.
     pub next: u32,
     /// The tail that the device was last told.
     pub published: u32,
@@ -178,7 +178,7 @@ impl Transmit {
         Some((first, tx::IFCS | tx::DEXT | tx::DATA | request.options()))
     }
 
-    /// One descriptor of a frame.
+    /// Writes one descriptor of a frame.
     #[inline]
     fn piece(&mut self, at: u64, len: u32, flags: u64) {
         self.put([at, flags | u64::from(len)]);

@@ -9,7 +9,7 @@ use super::{Filter, Station, entry_of};
 
 /// Entries of a bucket.
 pub(super) const WAYS: usize = 4;
-/// No entry's word.
+/// A word that no entry has.
 const NO_WORD: u32 = u32::MAX;
 
 #[derive(Debug)]

@@ -45,13 +45,13 @@ struct Spell {
 /// What to do with an address that is heard at another port than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Moved {
-    /// It moves.
+    /// It moves to the new place.
     There,
     /// It moved too often: it goes back to this place, where it was before the spell.
     Home(Station),
 }
 
-/// The writer's books.
+/// The writer's records.
 #[derive(Debug)]
 pub(super) struct Ledger {
     entries: u32,
@@ -81,7 +81,7 @@ impl Ledger {
         self.entries
     }
 
-    /// Entries of a port.
+    /// The number of entries of a port.
     pub fn of(&self, port: u16) -> u32 {
         self.ports.get(usize::from(port)).map_or(0, |share| share.entries)
     }
@@ -170,7 +170,7 @@ impl Ledger {
         Moved::There
     }
 
-    /// An address left the table.
+    /// Forgets an address that left the table.
     pub fn forget(&mut self, key: u64) {
         self.spells.remove(&key);
     }

@@ -15,9 +15,9 @@ use crate::record::{Fate, Record, Recorded, Recorder};
 #[derive(Debug, Default)]
 pub(super) struct Recording {
     recorder: Option<Shared<Recorder>>,
-    /// Anything.
+    /// True if any records are wanted.
     pub wanted: bool,
-    /// Frames that are dropped.
+    /// True if records of drops are wanted.
     pub drops: bool,
     /// Frames before the next sample.
     skip: u32,
@@ -106,7 +106,7 @@ impl Forwarder {
         }
     }
 
-    /// Records floods that reached nobody.
+    /// Records floods without any receiver.
     #[cold]
     pub(super) fn record_unreached<E: Egress>(&self, way: &Way<'_, E>, scratch: &Scratch) {
         let batch = scratch.batch(way.map);

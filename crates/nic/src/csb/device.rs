@@ -305,7 +305,7 @@ pub struct Spin {
 }
 
 impl Spin {
-    /// There was work.
+    /// Notes that a poll found work.
     #[inline]
     pub fn worked(&mut self) {
         self.since = None;
@@ -319,7 +319,7 @@ impl Spin {
         now - since < self.limit
     }
 
-    /// Nanoseconds that it may take.
+    /// How long it may poll, in nanoseconds.
     #[must_use]
     pub fn limit(&self) -> u64 {
         self.limit

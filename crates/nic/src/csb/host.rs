@@ -62,11 +62,11 @@ impl Announced {
 #[derive(Debug, Default)]
 pub struct Host {
     queue: Option<QueueHost>,
-    /// Blocks when it was taken.
+    /// The value of the block counter when it was taken.
     seen: u32,
-    /// Doorbells are asked for.
+    /// True if doorbells are asked for.
     asks: bool,
-    /// How long to look on.
+    /// How long to poll.
     pub spin: Spin,
 }
 

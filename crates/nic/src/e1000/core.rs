@@ -69,7 +69,7 @@ impl Core {
         self.filters.fetch_add(1, AcqRel);
     }
 
-    /// How often filters were changed.
+    /// Counts changes of the filters.
     pub fn filters(&self) -> u32 {
         self.filters.load(Acquire)
     }
@@ -109,7 +109,7 @@ impl Core {
         }
     }
 
-    /// A reset of everything.
+    /// Resets everything.
     pub fn reset_function(&self) {
         phy::reset(&self.registers, self.chip);
         self.registers.io_address.store(0, Relaxed);

@@ -72,7 +72,7 @@ impl Core {
         base | link | duplex | bus
     }
 
-    /// A 32-bit write, likewise.
+    /// Writes 32 bits at `at`, likewise.
     fn write32(&self, at: u64, value: u32) {
         let Some((register, word)) = table::decode(at, self.chip) else { return };
         if matches!(register.access, Access::ReadOnly | Access::ReadClear) {
@@ -244,7 +244,7 @@ impl Device for E1000Device {
                     word.copy_from_slice(&self.0.read_word(bar, at).to_le_bytes());
                 }
             }
-            // A part of a register.
+            // A partial read of a register.
             (1 | 2, within) => {
                 let word = self.0.read_word(bar, at & !3).to_le_bytes();
                 let part = word.get(within as usize..).unwrap_or_default();

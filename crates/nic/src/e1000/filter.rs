@@ -25,7 +25,7 @@ const REPORT_IP: u32 = 1 << 8;
 /// The registers that decide about received frames, decoded.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filter {
-    /// The receiver is on.
+    /// True if the receiver is on.
     pub enabled: bool,
     unicast: bool,
     multicast: bool,
@@ -45,7 +45,7 @@ pub(super) struct Filter {
     pub buffer: usize,
     /// Bytes of the check sequence that count towards the length.
     pub fcs: usize,
-    /// Descriptors have the extended form.
+    /// True if descriptors have the extended form.
     pub extended: bool,
     /// With packet split: the sizes of a descriptor's four buffers; a size may be 0.
     pub split: Option<[u32; 4]>,
@@ -53,7 +53,7 @@ pub(super) struct Filter {
     pub small: usize,
     /// True if TCP and UDP checksums are reported.
     pub report_transport: bool,
-    /// And of IP headers.
+    /// True if IP header checksums are reported.
     pub report_ip: bool,
     /// How far to shift the ring's size right, to get the number of free descriptors at which the
     /// driver is told.

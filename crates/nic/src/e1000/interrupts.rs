@@ -57,7 +57,7 @@ impl Core {
         self.registers.look(table::ICR) & self.registers.look(table::IMS)
     }
 
-    /// Causes that there are.
+    /// The causes that the chip has.
     pub fn causes(&self) -> u32 {
         super::causes(self.chip)
     }
@@ -271,7 +271,7 @@ impl Core {
         self.lower();
     }
 
-    /// Causes are masked.
+    /// Masks causes.
     pub fn mask(&self, causes: u32) {
         let _deciding = self.decide();
         self.registers.clear_bits(table::IMS, causes);

@@ -17,9 +17,9 @@ pub struct Registers {
     pub(super) fault: AtomicU32,
     /// Faults so far.
     pub(super) faults: AtomicU32,
-    /// Bus mastering is allowed.
+    /// Not zero if bus mastering is allowed.
     pub(super) bus_master: AtomicU32,
-    /// The cable is connected.
+    /// Not zero if the cable is connected.
     pub(super) link: AtomicU32,
     /// Offset that the I/O window gives access to.
     pub(super) io_address: AtomicU32,
@@ -74,7 +74,7 @@ pub(super) const VECTORS: usize = 5;
 pub(super) enum Timer {
     /// RDTR, restarted by each frame.
     Rx,
-    /// RADV, begun by the first.
+    /// RADV, started by the first frame.
     RxAbsolute,
     /// TIDV.
     Tx,
@@ -114,11 +114,11 @@ pub(super) const NOT_SENT: u32 = u32::MAX;
 pub(super) mod told {
     /// A descriptor is done whose driver wants to know.
     pub const NOW: u32 = 1;
-    /// One that may wait.
+    /// A descriptor is done whose driver can wait.
     pub const DELAYED: u32 = 2;
     /// The ring is empty.
     pub const EMPTY: u32 = 4;
-    /// It is about to be.
+    /// Few descriptors are left.
     pub const LOW: u32 = 8;
 }
 
@@ -163,12 +163,12 @@ pub(super) struct RxState {
 pub(super) struct Shifter {
     /// Bits shifted in so far.
     pub bits_in: AtomicU32,
-    /// What was shifted in.
+    /// The bits shifted in.
     pub value: AtomicU32,
     /// The index of the next data bit to shift out, counted from the array's start, plus one; 0
     /// outside of a read.
     pub bit_out: AtomicU32,
-    /// The wires as they were.
+    /// The last state of the wires.
     pub wires: AtomicU32,
 }
 
@@ -240,7 +240,7 @@ impl Registers {
         self.words.get(word).map_or(0, |word| word.load(Ordering::SeqCst))
     }
 
-    /// Clears bits, likewise.
+    /// Clears bits of such a register, likewise.
     #[inline(always)]
     pub(super) fn clear_bits(&self, word: usize, bits: u32) -> u32 {
         self.words.get(word).map_or(0, |word| word.fetch_and(!bits, Ordering::AcqRel))
@@ -277,7 +277,7 @@ impl Registers {
         }
     }
 
-    /// What stopped the device.
+    /// The fault that stopped the device.
     #[inline]
     pub(super) fn fault(&self) -> Option<Fault> {
         match self.fault.load(Ordering::Relaxed) {

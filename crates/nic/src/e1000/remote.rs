@@ -36,7 +36,7 @@ const LONGEST: u32 = 0x1_0100;
 /// Words of a descriptor.
 type Words = [u64; 2];
 
-/// How far the copy is.
+/// The progress of the copy.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     /// By way and queue: descriptors before it are in the copy, and the model may read them.
@@ -54,9 +54,9 @@ pub(super) struct Copied {
     pushed: [[AtomicU32; 2]; 2],
     /// By way and queue: counts moves of the ring.
     moved: [[AtomicU32; 2]; 2],
-    /// All of them were reset.
+    /// True if all rings were reset.
     reset: AtomicBool,
-    /// The home worker's.
+    /// State of the home worker.
     inner: Mutex<Inner>,
 }
 
@@ -146,7 +146,7 @@ impl Core {
         self.sent(way, queue).store(head, Relaxed);
     }
 
-    /// The device was reset.
+    /// Handles a reset of the device.
     pub fn reset_copy(&self) {
         self.copied.iter().for_each(|copied| copied.reset.store(true, Relaxed));
     }

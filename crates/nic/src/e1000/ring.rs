@@ -73,13 +73,13 @@ pub(super) mod tx {
     pub const IC: u64 = 1 << 26;
     /// Data and context: segment.
     pub const TSE: u64 = 1 << 26;
-    /// Say when it is done.
+    /// Report completion.
     pub const RS: u64 = 1 << 27;
-    /// Say when it was sent.
+    /// Report sending.
     pub const RPS: u64 = 1 << 28;
     /// Data or context.
     pub const DEXT: u64 = 1 << 29;
-    /// Put a VLAN tag in.
+    /// Insert a VLAN tag.
     pub const VLE: u64 = 1 << 30;
     /// The interrupt may wait.
     pub const IDE: u64 = 1 << 31;

@@ -65,7 +65,7 @@ pub enum Effect {
 }
 
 impl Effect {
-    /// As documentation names it.
+    /// The effect in words, for documentation.
     #[must_use]
     pub fn text(self) -> String {
         if self == Self::None { String::new() } else { format!("{self:?}") }
@@ -463,13 +463,13 @@ words! {
 /// The words that describe a ring, by queue.
 #[derive(Clone, Copy, Debug)]
 pub struct RingWords {
-    /// Its address, low and high.
+    /// Base address, low and high word.
     pub base: [usize; 2],
-    /// Its bytes.
+    /// Length in bytes.
     pub len: usize,
-    /// What the device is at.
+    /// The device's position.
     pub head: usize,
-    /// What the driver is at.
+    /// The driver's position.
     pub tail: usize,
 }
 
@@ -487,7 +487,7 @@ pub const RX: [RingWords; 2] = [ring(0x2800), ring(0x2900)];
 /// Transmit rings.
 pub const TX: [RingWords; 2] = [ring(0x3800), ring(0x3900)];
 
-/// Those of a queue.
+/// The words of a queue's ring.
 #[inline]
 pub const fn words(way: Way, queue: usize) -> &'static RingWords {
     let rings = if matches!(way, Way::Send) { &TX } else { &RX };

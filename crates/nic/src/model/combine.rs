@@ -19,11 +19,11 @@ pub(crate) struct Combine {
     limits: Option<Combining>,
     /// How many of the waiting demands were seen before.
     seen: u32,
-    /// When the last was seen.
+    /// When the last demand was seen.
     last: Nanos,
-    /// Average time between two.
+    /// Average time between two demands.
     gap: u64,
-    /// Since when the first waits.
+    /// Since when the first one waits.
     since: Option<Nanos>,
 }
 
@@ -70,7 +70,7 @@ impl Combine {
         if self.is_on() { demands.saturating_sub(1) } else { 0 }
     }
 
-    /// Demands wait.
+    /// True if demands wait.
     pub fn holds(&self) -> bool {
         self.since.is_some()
     }

@@ -29,7 +29,7 @@ use crate::remote::Remote;
 pub enum Bar {
     /// Memory of this many bytes, 32-bit, not prefetchable.
     Memory(u32),
-    /// So many I/O ports.
+    /// This many I/O ports.
     Io(u32),
 }
 
@@ -52,7 +52,7 @@ pub struct Identity {
     pub bars: [Option<Bar>; 6],
     /// MSI-X, if it has it.
     pub msix: Option<Msix>,
-    /// It has MSI, one vector.
+    /// True if it has MSI, with one vector.
     pub msi: bool,
     /// True for a PCI Express endpoint.
     pub express: bool,
@@ -99,7 +99,7 @@ pub enum InterruptMode {
     Msix,
 }
 
-/// What is to be raised.
+/// Interrupts to raise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[must_use = "an interrupt that is not raised is lost"]
 pub struct Interrupt {
@@ -141,7 +141,7 @@ impl Impossible {
 
 /// A device's registers and interrupts.
 pub trait Device: Send + Sync {
-    /// How it looks on PCI.
+    /// Its PCI identity.
     fn identity(&self) -> Identity;
 
     /// Reads `data.len()` bytes (1, 2, 4 or 8) at `at` in base address register `bar`. Every read
@@ -151,7 +151,7 @@ pub trait Device: Send + Sync {
     /// Writes likewise. Call [`interrupt`](Self::interrupt) afterwards.
     fn write(&self, bar: usize, at: u64, data: &[u8], now: Nanos);
 
-    /// Function-level reset: as after power-on.
+    /// Function-level reset: restores the power-on state.
     fn reset(&self, now: Nanos);
 
     /// Allows or forbids reads and writes of guest memory (bit 2 of the command register).
@@ -193,7 +193,7 @@ pub trait Transmit: Ingress {
     /// Asks the driver for doorbells, if it may leave them out. True if there are frames already.
     fn arm(&mut self) -> bool;
 
-    /// Takes that back.
+    /// Withdraws the request for doorbells.
     fn disarm(&mut self);
 
     /// When to send frames that are held back to be combined.
@@ -206,7 +206,7 @@ pub trait Transmit: Ingress {
 /// work of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Combining {
-    /// Frames that are enough.
+    /// This many waiting frames are sent at once.
     pub frames: u16,
     /// Longest wait of a frame, in microseconds.
     pub delay_us: u16,
@@ -223,9 +223,9 @@ pub struct DeviceConfig {
     pub ingress: Shared<IngressCounters>,
     /// Counters, one for each receive queue.
     pub egress: Vec<Shared<EgressCounters>>,
-    /// The cable is connected.
+    /// True if the cable is connected.
     pub link: bool,
-    /// Doorbells that are held back.
+    /// Limits for combining doorbells, if it does that.
     pub combining: Option<Combining>,
     /// True to offer a shared status block ([`crate::csb`]).
     pub csb: bool,

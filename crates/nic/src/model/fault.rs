@@ -17,7 +17,7 @@ macro_rules! faults {
             #[allow(dead_code, reason = "not every family takes states over")]
             pub(crate) const LAST: u32 = [$($number),*].len() as u32;
 
-            /// The fault of this number.
+            /// The fault with this number.
             #[must_use]
             pub const fn of(number: u32) -> Option<Self> {
                 match number {
@@ -26,7 +26,7 @@ macro_rules! faults {
                 }
             }
 
-            /// What happened, in a sentence.
+            /// A sentence that describes it.
             #[must_use]
             pub const fn sentence(self) -> &'static str {
                 match self {

@@ -13,11 +13,11 @@ use crate::template;
 /// Memory for a device's state, which outlives a data process.
 #[derive(Clone, Copy, Debug)]
 pub struct StateRoom<'a> {
-    /// Where it is mapped.
+    /// The mapping with the state.
     pub mapping: &'a Arc<Mapping>,
-    /// Its first byte.
+    /// Offset of its first byte.
     pub at: usize,
-    /// How many bytes there are.
+    /// Its size in bytes.
     pub len: usize,
 }
 
@@ -44,9 +44,9 @@ impl StateRoom<'_> {
 pub struct Kind {
     /// Its name on the command line and in files.
     pub name: &'static str,
-    /// What its maker calls it.
+    /// The maker's name for it.
     pub title: &'static str,
-    /// Bytes of its state.
+    /// Size of its state in bytes.
     pub state_size: usize,
     /// Its PCI identity, with or without a shared status block.
     pub identity: fn(csb: bool) -> Identity,

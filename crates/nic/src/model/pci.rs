@@ -64,7 +64,7 @@ impl Config {
         Self { words, layout: layout(identity) }
     }
 
-    /// As after power-on.
+    /// Restores the power-on state.
     pub fn power_on(&self) {
         for (word, (reset, _)) in self.words.iter().zip(self.layout.iter()) {
             word.store(*reset, Ordering::Relaxed);

@@ -78,7 +78,7 @@ pub struct Row<E> {
     pub reset: [u32; 2],
     /// Which chips have it.
     pub members: Members,
-    /// What an access does beyond.
+    /// The effect of an access.
     pub effect: E,
     /// Bits that a reset by the driver keeps.
     pub survives: u32,

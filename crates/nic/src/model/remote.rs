@@ -15,7 +15,7 @@
 use port::Nanos;
 use shmem::GuestMemory;
 
-/// Most bytes that are held.
+/// Most bytes held at a time.
 const ROOM: usize = 128 << 10;
 
 /// Most descriptors of a ring that are shown and not pushed. It bounds what a front end that never
@@ -70,7 +70,7 @@ pub struct Held {
     pieces: Vec<Piece>,
     /// The number of the next piece.
     next: u32,
-    /// The device began anew.
+    /// True if the device was reset.
     anew: bool,
 }
 
@@ -85,7 +85,7 @@ struct Piece {
     /// Bytes asked for, and bytes that have come.
     asked: usize,
     came: usize,
-    /// It is still of use.
+    /// True if it is still wanted.
     wanted: bool,
 }
 
@@ -100,19 +100,19 @@ pub struct Part {
     from: usize,
 }
 
-/// What became of a wish.
+/// The answer to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want<'h> {
-    /// There it is.
+    /// The bytes are here.
     Here(&'h [u8]),
-    /// It was asked for.
+    /// They were asked for.
     Coming,
     /// There is no room for it until other ranges are gone.
     Refused,
 }
 
 impl Held {
-    /// The `len` bytes at `at`.
+    /// Asks for the `len` bytes at `at`.
     pub fn want(&mut self, at: u64, len: usize) -> Want<'_> {
         self.look(at, len, false)
     }
@@ -217,7 +217,7 @@ impl Held {
         Some(Part { at: piece.at.wrapping_add(from as u64), len, piece: piece.number, from })
     }
 
-    /// A part was asked for.
+    /// Notes that a part was asked for.
     pub fn asked(&mut self, part: Part) {
         if let Some(piece) = self.piece(part) {
             piece.asked = part.from + part.len;
@@ -230,7 +230,7 @@ impl Held {
         self.pieces.iter().any(|piece| piece.number == part.piece)
     }
 
-    /// A part has come.
+    /// Takes a part that has come.
     pub fn came(&mut self, part: Part, bytes: &[u8]) {
         if let Some(piece) = self.piece(part) {
             let to = piece.bytes.get_mut(part.from..).unwrap_or_default();

@@ -3,7 +3,7 @@
 /// A place in a ring of `len` descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Which descriptor: less than `len`.
+    /// The descriptor's index, below `len`.
     pub at: u32,
     /// Descriptors of the ring.
     pub len: u32,

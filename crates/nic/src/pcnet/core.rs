@@ -161,7 +161,7 @@ impl Core {
         level
     }
 
-    /// S_RESET, or H_RESET.
+    /// Performs an S_RESET or H_RESET.
     pub fn reset(&self, hard: bool) {
         let _stopped = self.lock();
         if hard {

@@ -36,7 +36,7 @@ const PROM: u64 = 16;
 /// Subsystem id of a controller without a shared status block.
 const SUBSYSTEM: u16 = 0x2000;
 
-/// What lies at an offset.
+/// The register behind an offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Port {
     Data,

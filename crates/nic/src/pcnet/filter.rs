@@ -30,7 +30,7 @@ pub(super) fn frame_check(frame: &[u8]) -> [u8; 4] {
     (!crc(frame)).to_le_bytes()
 }
 
-/// Addresses that are taken.
+/// The addresses that the controller accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Filter {
     promiscuous: bool,

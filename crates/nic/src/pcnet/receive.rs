@@ -114,13 +114,13 @@ impl Shape {
     }
 }
 
-/// What became of a frame.
+/// The result of delivering one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Put {
     Done,
     /// The driver has no buffer for it.
     Missed,
-    /// The driver has too few.
+    /// The driver has too few buffers.
     Cut,
 }
 

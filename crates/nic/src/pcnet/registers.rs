@@ -28,7 +28,7 @@ pub(super) mod status {
     pub const ERR: u16 = 1 << 15;
     /// Events, which writing ones clears.
     pub const EVENTS: u16 = 0x7f00;
-    /// Those that make [`ERR`].
+    /// Events that set [`ERR`].
     pub const ERRORS: u16 = BABL | CERR | MISS | MERR;
     /// Events that interrupt, unless CSR3 masks them.
     pub const CAUSES: u16 = 0x5f00;
@@ -111,7 +111,7 @@ pub(super) const APROMWE: u16 = 1 << 8;
 
 /// Bits of [`Registers::board`].
 pub(super) mod board {
-    /// It was powered on.
+    /// The controller was powered on.
     pub const POWERED: u32 = 1;
     /// It may read and write memory.
     pub const MASTER: u32 = 2;
@@ -197,7 +197,7 @@ pub struct Registers {
     counts: Counts,
 }
 
-/// Where the transmitter stands.
+/// The transmitter's position.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct TransmitState {
@@ -220,7 +220,7 @@ pub(super) struct TransmitState {
     pub sent: AtomicU32,
 }
 
-/// Where the receiver stands.
+/// The receiver's position.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub(super) struct ReceiveState {
@@ -281,7 +281,7 @@ pub struct Accesses {
 }
 
 impl Accesses {
-    /// Those of a class.
+    /// The accesses of a class.
     #[must_use]
     pub fn of(&self, class: Class) -> u64 {
         self.by_class[class as usize]
@@ -299,7 +299,7 @@ impl Registers {
         }
     }
 
-    /// What stopped it.
+    /// The fault that stopped it.
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {
         Fault::of(self.fault.load(Ordering::Relaxed))
@@ -364,7 +364,7 @@ impl Registers {
         self.bcr[number].store(value, Ordering::Relaxed);
     }
 
-    /// CSR0, without what is computed.
+    /// CSR0, without its computed bits.
     #[inline(always)]
     pub(super) fn status(&self) -> u16 {
         self.csr[csr::STATUS].load(Ordering::Acquire)
@@ -403,7 +403,7 @@ impl Registers {
         self.config.fetch_add(1, Ordering::Release);
     }
 
-    /// Rings begin anew.
+    /// Restarts the rings.
     pub(super) fn begin_anew(&self) {
         self.set_position(Position::default());
         self.receive.set(0, 0);

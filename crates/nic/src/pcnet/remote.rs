@@ -33,12 +33,12 @@ const MAX_BACKOFF: [u32; 2] = [8, 3];
 const LONGEST: u32 = 4096;
 const WAYS: [Way; 2] = [Way::Send, Way::Receive];
 
-/// How far the copy is.
+/// The progress of the copy.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     /// The driver has announced frames.
     demanded: AtomicBool,
-    /// The home worker's.
+    /// State of the home worker.
     inner: Mutex<Inner>,
 }
 
@@ -94,7 +94,7 @@ impl Core {
         }
     }
 
-    /// Where the model is.
+    /// The model's position.
     fn at(&self, way: Way) -> u32 {
         match way {
             Way::Send => self.registers.position().at,

@@ -40,7 +40,7 @@ pub(super) mod errors {
     pub const LCAR: u16 = 1 << 11;
 }
 
-/// How descriptors look (BCR20, SWSTYLE).
+/// Descriptor formats (BCR20, SWSTYLE).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Style {
     /// Style 0: as in the LANCE, with 8 bytes and addresses of 24 bits. CSR2 has the upper bits.
@@ -282,7 +282,7 @@ impl Ring {
         bytes
     }
 
-    /// The controller owns none.
+    /// Clears OWN in every descriptor.
     pub fn clear(&self) {
         (0..self.len).for_each(|at| self.status_word(at).store(0, Ordering::Release));
     }

@@ -81,18 +81,18 @@ impl Class {
     }
 }
 
-/// What a read gives.
+/// The value of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum View {
-    /// What is stored.
+    /// The stored value.
     Latch,
     /// CSR0: ERR and INTR computed.
     Status,
     /// CSR88: all 32 bits of the chip id, if the window is wide enough.
     ChipId,
-    /// The same as that CSR.
+    /// The value of that CSR.
     Csr(u8),
-    /// The same as that BCR.
+    /// The value of that BCR.
     Bcr(u8),
     /// Half of the address of the current receive descriptor.
     ReceiveAt(u8),
@@ -100,7 +100,7 @@ pub(super) enum View {
     TransmitAt(u8),
     /// Descriptors left in the receive ring, as two's complement.
     ReceiveCount,
-    /// Likewise of the transmit ring.
+    /// The same for the transmit ring.
     TransmitCount,
     /// An LED's register: LEDOUT computed.
     Led,
@@ -124,9 +124,9 @@ pub(super) enum Effect {
     Line,
     /// Changes a register that the model's halves keep copies of.
     Config,
-    /// The same as that CSR.
+    /// Writes that CSR.
     Csr(u8),
-    /// The same as that BCR.
+    /// Writes that BCR.
     Bcr(u8),
     /// BCR20: the bits that follow from the software style.
     Style,
@@ -140,14 +140,14 @@ pub(super) enum Effect {
     Block,
 }
 
-/// What accesses do, and cost.
+/// The effects and costs of accesses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Act {
-    /// What a read gives.
+    /// The value of a read.
     pub view: View,
     /// What a write does besides storing to the latch.
     pub effect: Effect,
-    /// What a read costs.
+    /// The class of a read.
     pub read: Class,
     /// The class of a write, unless the written value raises it.
     pub write: Class,
@@ -157,7 +157,7 @@ impl Act {
     const LATCH: Self =
         Self { view: View::Latch, effect: Effect::None, read: Class::Latch, write: Class::Latch };
 
-    /// As documentation names it.
+    /// The effect in words, for documentation.
     fn text(self) -> String {
         let view = (self.view != View::Latch).then(|| format!("reads {:?}", self.view));
         let effect = (self.effect != Effect::None).then(|| format!("writes {:?}", self.effect));
@@ -403,7 +403,7 @@ pub struct Described {
     pub number: u8,
     /// Its name, or what it is for.
     pub name: &'static str,
-    /// What reading it costs.
+    /// The class of a read.
     pub read: Class,
     /// The lowest class of a write.
     pub write: Class,

@@ -1,9 +1,9 @@
-//! The transmitter: the frames that the guest's driver hands in (Am79C970A, "Transmit Operation").
+//! The transmitter: takes frames from the guest's driver (Am79C970A, "Transmit Operation").
 //!
-//! A transmit demand, or the poll timer where it is not turned off, has the ring looked at, until a
-//! descriptor is met that is not ours. The driver's buffers are lent; OWN is given back when the switch
-//! is done with them. With loopback, or without a cable, nothing leaves: such frames are finished at
-//! once, and only when none before them is lent.
+//! It reads the ring on a transmit demand, and, where the poll timer is on, at its intervals. It
+//! stops at a descriptor of the driver. The driver's buffers are lent; OWN is given back when the
+//! switch is done with them. With loopback, or without a cable, no frame leaves. Such frames are
+//! finished at once, but only when no earlier frame is lent.
 
 mod collect;
 
@@ -22,16 +22,16 @@ use crate::combine::Combine;
 use crate::csb::{Host, Way};
 use crate::device;
 
-/// Frames that are lent at a time, at most.
+/// Most frames lent at a time.
 const MAX_LENT: usize = 1024;
-/// Bytes of the longest frame that comes back in loopback.
+/// Bytes of the longest frame that is looped back.
 const LONGEST_LOOPED: usize = 4096;
 /// Nanoseconds in a thousand bus clocks, at 33 MHz.
 const NANOS_PER_1000_CLOCKS: u64 = 30_303;
-/// The time between two polls doubles with each that finds nothing, so many times.
+/// The time between two polls doubles with each that finds nothing, this many times at most.
 const MAX_BACKOFF: u32 = 8;
-/// How long a frame's last descriptors may be missing before it is an underflow: much longer than a
-/// driver needs to write them, much shorter than it waits for a frame to be sent.
+/// How long a frame's last descriptors may be missing before it is an underflow. It is much longer
+/// than a driver needs to write them, and much shorter than it waits for a frame to be sent.
 const PATIENCE_NS: u64 = 2 * Nanos::MILLI;
 
 /// A controller's transmitter.
@@ -39,7 +39,7 @@ const PATIENCE_NS: u64 = 2 * Nanos::MILLI;
 pub(super) struct Transmit {
     core: Arc<Core>,
     counters: Shared<IngressCounters>,
-    /// The registers that the ring and `looped` were made of.
+    /// The value of the registers' `config` for which the ring and `looped` hold.
     config: Option<u32>,
     epoch: u32,
     ring: Option<Ring>,
@@ -48,31 +48,31 @@ pub(super) struct Transmit {
     lent: Lent,
     combine: Combine,
     poll: Poll,
-    /// The last look ended before the ring did.
+    /// True if the last look ended before the ring did.
     more: bool,
-    /// Its part of the shared status block; frames were sent by it, and nobody has decided whether to
-    /// interrupt; and when it was looked at last.
+    /// Its part of the shared status block. The next fields: frames were sent with it, and no
+    /// thread has decided yet whether to interrupt; and the time of the last look.
     host: Host,
     unsettled: bool,
     now: Nanos,
     /// Where a frame without its end begins, and since when.
     incomplete: Option<(u32, Nanos)>,
-    /// Buffers of the frame that is looked at, as far as it may have them.
+    /// The buffers of the frame being read, as far as it may have them.
     pieces: Vec<Descriptor>,
-    /// Padding, lent behind frames that are too short.
+    /// Padding, lent after frames that are too short.
     zeros: Box<[u8; SHORTEST]>,
-    /// A frame that does not leave.
+    /// A private copy of a frame that does not leave.
     private: Box<[u8; LONGEST_LOOPED]>,
 }
 
 /// Frames that are lent.
 #[derive(Debug)]
 struct Lent {
-    /// How many descriptors each has, oldest first, from `completed` to `gathered`.
+    /// How many descriptors each frame has, oldest first, from `completed` to `gathered`.
     counts: Box<[u16]>,
     gathered: usize,
     completed: usize,
-    /// Frames before those, whose descriptors are the driver's again: the rings began anew since.
+    /// Earlier frames whose descriptors belong to the driver again, because the rings restarted.
     stale: usize,
 }
 
@@ -86,15 +86,15 @@ struct Poll {
 /// How a look at the ring ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Look {
-    /// The next descriptor is the driver's.
+    /// The next descriptor belongs to the driver.
     Dry,
-    /// There may be more.
+    /// There may be more frames.
     More,
 }
 
 impl Transmit {
-    /// Goes on where the registers say. What a predecessor had taken and not given back is given back
-    /// unsent: it may have been delivered.
+    /// Resumes where the registers say. Descriptors that a predecessor took and did not give back
+    /// are given back unsent, because their frames may have been delivered.
     pub fn new(core: Arc<Core>, counters: Shared<IngressCounters>) -> Self {
         let registers = &*core.registers;
         let position = registers.position();
@@ -129,7 +129,7 @@ impl Transmit {
 
     /// Time between two polls.
     fn interval(&self) -> u64 {
-        // The low four bits are not looked at; none set is the longest there is.
+        // The low four bits are ignored; all zero means the longest interval.
         let clocks = 0x1_0000 - u64::from(self.core.registers.csr(csr::POLL_INTERVAL) & 0xfff0);
         clocks * NANOS_PER_1000_CLOCKS / 1000
     }
@@ -138,7 +138,7 @@ impl Transmit {
         self.core.registers.csr(csr::FEATURES) & features::TXDPOLL == 0
     }
 
-    /// True if the ring is to be looked at now.
+    /// True if the ring is due for a look.
     #[inline(always)]
     fn is_due(&mut self, now: Nanos) -> bool {
         if self.more || self.host.on().is_some() {
@@ -148,11 +148,11 @@ impl Transmit {
         if demands > 0 {
             return self.combine.is_due(demands, now);
         }
-        // Looking early is cheap, but it would split what is being combined.
+        // Looking early is cheap, but would split demands that are being combined.
         self.polls() && (!self.combine.is_on() || now >= self.poll.next)
     }
 
-    /// Makes copies of the registers anew if they have changed.
+    /// Updates its copies of the registers if those have changed.
     #[inline(always)]
     fn refresh(&mut self) -> Result<(), Fault> {
         let config = self.core.registers.config.load(Ordering::Acquire);
@@ -181,7 +181,7 @@ impl Transmit {
         Ok(())
     }
 
-    /// If rings began anew, what is lent is not ours to give back.
+    /// After rings restart, lent descriptors belong to the driver.
     #[inline(always)]
     fn forget_lent(&mut self) {
         let epoch = self.core.registers.epoch.load(Ordering::Acquire);
@@ -192,7 +192,7 @@ impl Transmit {
         }
     }
 
-    /// Takes notice of another status block.
+    /// Notices another status block.
     #[inline(always)]
     fn notice(&mut self) {
         if self.host.notice(&self.core.block, Way::Send, 0) {
@@ -200,7 +200,7 @@ impl Transmit {
         }
     }
 
-    /// The first descriptor that is not given back.
+    /// The first descriptor that was not given back.
     fn done(&self) -> u32 {
         let Position { at, lent } = self.core.registers.position();
         self.ring.as_ref().map_or(0, |ring| ring.before(at, lent.min(ring.len)))
@@ -212,7 +212,7 @@ impl Transmit {
         self.counters.faults.add(1);
     }
 
-    /// Gathers what is there, or finishes it here. On a fault, the frames before it stand.
+    /// Gathers frames, or finishes them here. On a fault, the frames before it stand.
     fn look(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> Result<Look, Fault> {
         self.refresh()?;
         self.lent.rewind();
@@ -230,7 +230,7 @@ impl Transmit {
         look
     }
 
-    /// Says that a look is over.
+    /// Notes the end of a look.
     #[inline(always)]
     fn end_look(&mut self, look: Look, found: usize, now: Nanos) {
         self.more = look == Look::More;
@@ -255,14 +255,15 @@ impl Transmit {
         }
     }
 
-    /// True if the next descriptor is ours, and not one of a frame that is known to be incomplete.
+    /// True if the controller owns the next descriptor, and it does not belong to a known
+    /// incomplete frame.
     fn has_frame(&self) -> bool {
         let at = self.core.registers.position().at;
         let is_owned = |ring: &Ring| at < ring.len && ring.is_owned(at);
         self.incomplete.is_none() && self.ring.as_ref().is_some_and(is_owned)
     }
 
-    /// Asks for demands by the status block, and looks once more.
+    /// Asks for demands through the status block, and checks the ring again.
     fn arm_by_block(&mut self) -> bool {
         if self.core.registers.demands() > 0 || self.has_frame() || self.host.spin.goes_on(self.now)
         {
@@ -275,7 +276,7 @@ impl Transmit {
                 self.counters.faults.add(1);
                 false
             }
-            // It is OWN that counts: the tail is only there to be told of.
+            // OWN decides; the tail only announces frames.
             Some(Ok(work)) if work || self.has_frame() => {
                 self.host.wake();
                 true
@@ -284,7 +285,7 @@ impl Transmit {
         }
     }
 
-    /// Says that frames were sent, as the driver wants to hear it (Am79C970A, "CSR5").
+    /// Reports sent frames, in the way that the driver selected (Am79C970A, "CSR5").
     #[inline(always)]
     fn report_sent(&self, wanted: bool) {
         let registers = &*self.core.registers;
@@ -351,7 +352,7 @@ impl Ingress for Transmit {
             let (done, len) = (self.done(), self.ring.as_ref().map_or(0, |ring| ring.len));
             if self.host.wants_interrupt(done, len) == Some(true) {
                 self.core.registers.raise(status::TINT);
-                // Before it is looked whether the bus knows.
+                // Orders the event before the check whether the bus knows.
                 fence(Ordering::SeqCst);
             }
         }
@@ -377,7 +378,7 @@ impl device::Transmit for Transmit {
     }
 
     fn disarm(&mut self) {
-        // A block that was taken away is not written any more.
+        // The controller must not write to a block that was taken away.
         self.notice();
         self.host.wake();
     }
@@ -401,7 +402,7 @@ impl Lent {
         self.gathered == self.counts.len()
     }
 
-    /// Starts at the front again, if nothing is lent.
+    /// Starts at index 0 again, if nothing is lent.
     #[inline(always)]
     fn rewind(&mut self) {
         if self.gathered == self.completed {
@@ -422,7 +423,7 @@ impl Lent {
         (self.gathered, self.completed) = (0, 0);
     }
 
-    /// Of so many frames that are complete, those that are not stale.
+    /// Of `frames` complete frames, how many are not stale.
     #[inline(always)]
     fn skip_stale(&mut self, frames: usize) -> usize {
         let stale = frames.min(self.stale);
@@ -430,7 +431,7 @@ impl Lent {
         (frames - stale).min(self.gathered - self.completed)
     }
 
-    /// The descriptors of the next frames that are complete.
+    /// The descriptor counts of the next complete frames.
     #[inline(always)]
     fn complete(&mut self, frames: usize) -> &[u16] {
         let from = self.completed;
@@ -439,7 +440,7 @@ impl Lent {
     }
 }
 
-/// The transmit ring that the registers name.
+/// The transmit ring in the registers.
 fn transmit_ring(core: &Core) -> Option<Ring> {
     let (registers, memory) = (&*core.registers, &*core.memory);
     Ring::new(registers, memory, csr::TRANSMIT_BASE, csr::TRANSMIT_LENGTH)

@@ -1,4 +1,4 @@
-//! What register accesses do.
+//! The effects of register accesses.
 
 use std::sync::atomic::Ordering;
 
@@ -130,7 +130,7 @@ impl Device for Core {
         self.registers.bus_master.store(u32::from(on), Ordering::Release);
     }
 
-    /// It has a pin only.
+    /// The device has only a pin.
     fn set_interrupt_mode(&self, _mode: InterruptMode) {}
 
     fn set_link(&self, up: bool, _now: Nanos) {

@@ -43,10 +43,10 @@ pub const ENABLE: u32 = 1 << 0;
 pub const INTERRUPT: u32 = 1 << 1;
 pub const PROMISCUOUS: u32 = 1 << 2;
 const SETTABLE: u32 = ENABLE | INTERRUPT | PROMISCUOUS;
-/// CONTROL, written: as after power-on.
+/// CONTROL, written: restores the power-on state.
 pub const RESET: u32 = 1 << 31;
 
-/// What accesses do.
+/// The effects of accesses.
 #[derive(Clone, Copy)]
 pub struct Act {
     /// Gives the value of a read; `None` where it reads as 0.
@@ -64,7 +64,7 @@ impl std::fmt::Debug for Act {
 /// A register: `at` is an offset.
 pub type Register = Row<Act>;
 
-/// One that is read.
+/// A register that can only be read.
 const fn ro(at: u64, name: &'static str, read: fn(&Core) -> u32) -> Register {
     let row = Row::new(at as u32, name, 0, 0, Act { read: Some(read), write: None });
     Register { access: Access::ReadOnly, ..row }
@@ -152,7 +152,7 @@ pub(super) fn read(core: &Core, at: u64) -> u32 {
     register.and_then(|register| register.effect.read).map_or(0, |read| read(core))
 }
 
-/// Writes it.
+/// Writes the register at an offset.
 pub(super) fn write(core: &Core, at: u64, value: u32) {
     let register = REGISTERS.get((at / 4) as usize);
     if let Some(write) = register.and_then(|register| register.effect.write) {
@@ -163,7 +163,7 @@ pub(super) fn write(core: &Core, at: u64, value: u32) {
 faults! {
     /// Errors of its driver. The device stops until the driver resets it.
     Fault {
-        /// A length or a place.
+        /// An invalid length or place.
         Send = 1, "SEND names another buffer than the next, or a length that no frame has";
         /// More frames in flight than there are buffers.
         Overrun = 2, "SEND was written with all buffers in flight";

@@ -18,7 +18,7 @@ pub struct QueueConfig {
     pub memory: Arc<GuestMemory>,
     /// Where the queue lies in the memory.
     pub layout: QueueLayout,
-    /// What was negotiated.
+    /// The negotiated features.
     pub features: Features,
     /// Where the queue resumes, and where it stores its progress.
     pub state: Shared<QueueState>,
@@ -52,7 +52,7 @@ pub enum QueueError {
     /// A part of the queue does not lie in guest memory, or is not aligned.
     #[error("The queue's {part} at {at:#x} do not lie in guest memory, aligned to {align} bytes")]
     Area {
-        /// Which part.
+        /// The part.
         part: &'static str,
         /// Its guest-physical address.
         at: u64,
@@ -148,7 +148,7 @@ impl QueueState {
         if packed { done << 16 | done } else { done }
     }
 
-    /// What stopped the queue.
+    /// The fault that stopped the queue.
     #[inline]
     #[must_use]
     pub fn fault(&self) -> Option<Fault> {

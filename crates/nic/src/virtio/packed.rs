@@ -42,7 +42,7 @@ impl Packed {
         is_in_round(self.word(self.taken), self.taken, false)
     }
 
-    /// Slots that may be taken.
+    /// How many slots may be taken.
     #[inline(always)]
     fn free(&self) -> u16 {
         self.size - distance(self.put, self.taken, self.size)

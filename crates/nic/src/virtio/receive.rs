@@ -16,7 +16,7 @@ use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
 use crate::walk::Allowance;
 
-/// Buffers looked at together.
+/// Most buffers read together.
 const CHUNK: usize = 64;
 /// Not a position: those have 16 bits.
 const NEVER: u32 = u32::MAX;
@@ -84,7 +84,7 @@ struct ReceiveQueue<R> {
     offloads: OffloadSet,
 }
 
-/// What the lock protects.
+/// The state that the lock protects.
 #[derive(Debug)]
 struct Filling<R> {
     ring: R,
@@ -93,7 +93,7 @@ struct Filling<R> {
     dirty: Option<Arc<DirtyLog>>,
     /// Bytes of the header before each frame.
     header: u32,
-    /// Requests that the driver takes.
+    /// Requests that the driver accepts.
     offloads: OffloadSet,
     /// True if a frame may spread over several chains.
     mergeable: bool,
@@ -107,7 +107,7 @@ struct Filling<R> {
 /// A frame that found no room. The queue does not read the same chains again for a similar frame.
 #[derive(Clone, Copy, Debug)]
 struct Stuck {
-    /// Bytes of it, header included.
+    /// Its bytes, header included.
     need: usize,
     room: Room,
     /// The end of the chains that it could have used.

@@ -44,7 +44,7 @@ impl Pieces {
         self.read = 0;
     }
 
-    /// A chain begins.
+    /// Begins a chain.
     pub fn begin_chain(&mut self) {
         self.chain = 0;
     }
@@ -156,7 +156,7 @@ pub(super) trait Ring: Send + std::fmt::Debug {
     /// Asks the driver to kick when it makes the next chain available.
     fn arm(&self);
 
-    /// Takes that back.
+    /// Withdraws the request for a kick.
     fn disarm(&self);
 }
 

@@ -14,7 +14,7 @@ use super::split::Split;
 use super::{Fault, Features, QueueConfig, QueueError, QueueState, net};
 use crate::walk::Allowance;
 
-/// Chains looked at together.
+/// Most chains read together.
 const CHUNK: usize = 64;
 
 /// A guest's transmit queue: frames that the guest hands in. The guest's buffers are lent as the
@@ -58,7 +58,7 @@ impl Transmit {
         self.0.arm()
     }
 
-    /// Takes that back.
+    /// Withdraws the request for a kick.
     pub fn disarm(&mut self) {
         self.0.disarm();
     }

@@ -17,7 +17,7 @@ use crate::e1000::table;
 use crate::model::ring::Place;
 use crate::walk;
 
-/// Descriptors looked at together.
+/// Most descriptors read together.
 const CHUNK: usize = 64;
 
 impl Filling {

@@ -46,7 +46,7 @@ pub(super) struct Filling {
     ring: Option<SharedSlice<Descriptor>>,
     /// True if the ring was moved since it was last looked up.
     moved: bool,
-    /// Descriptors in it.
+    /// The number of its descriptors.
     size: u32,
     head: u32,
     /// The second words of descriptors that are filled and not published.
@@ -73,7 +73,7 @@ struct Statistics {
     small: bool,
 }
 
-/// What a single frame met.
+/// The result of delivering one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Met {
     Delivered,

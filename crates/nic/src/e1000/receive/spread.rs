@@ -21,7 +21,7 @@ pub(super) const SHORTEST: usize = 60;
 pub(super) trait Source {
     /// Its first bytes.
     fn head(&self) -> &[u8];
-    /// Bytes of it.
+    /// Its length in bytes.
     fn len(&self) -> usize;
     /// Copies its bytes from offset `from`, as many as fit. Returns how many.
     fn copy_range(&self, from: usize, to: Bytes<'_>) -> usize;
@@ -215,7 +215,7 @@ pub(super) struct Shape<'a, S> {
     pub cut: usize,
 }
 
-/// Where a tag lies.
+/// The offset of a tag.
 const TAG: usize = 12;
 
 impl<S: Source> Shape<'_, S> {

@@ -15,7 +15,7 @@ use crate::e1000::table::{self, ctrl};
 use crate::model::ring::Place;
 use crate::walk::{self, Allowance};
 
-/// Frames looked at together.
+/// Most frames read together.
 const CHUNK: usize = 64;
 /// Longest frame that can be lent, with all its segments.
 const LONGEST: usize = 0x1_0000 + 256;

@@ -70,7 +70,7 @@ pub(super) struct Transmit {
     headers: Headers,
     combine: Combine,
     tally: Gathered,
-    /// A frame that comes back.
+    /// A frame that is looped back.
     looped: Vec<u8>,
     /// Its part of the shared status block.
     host: Host,
@@ -79,7 +79,7 @@ pub(super) struct Transmit {
     watch: Watch,
 }
 
-/// What was gathered.
+/// Counts of what was gathered.
 #[derive(Debug, Default)]
 struct Gathered {
     frames: u32,

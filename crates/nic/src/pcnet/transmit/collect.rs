@@ -11,32 +11,33 @@ use super::super::ring::{Ring, Style, bits, errors};
 use super::{LONGEST_LOOPED, Look, PATIENCE_NS, Transmit};
 use crate::walk;
 
-/// Most descriptors of a frame that are looked at: twice as many as one that is sent may have.
+/// Most descriptors read for a frame: twice as many as a sent frame may have.
 const MAX_CHAIN: u32 = 128;
-/// Most descriptors, and bytes that come back, that are finished without the switch in one turn, and those of one more
-/// frame.
+/// Most descriptors, and looped-back bytes, that one turn finishes without the switch. The last
+/// frame may exceed them.
 const MAX_ABSORBED: u32 = 256;
 const MAX_LOOPED: usize = 0x1_0000;
-/// Bytes of the longest frame that is no babble, with its check sequence (Am79C970A, "CSR0", BABL).
+/// Bytes of the longest frame that is not a babble error, with its check sequence (Am79C970A,
+/// "CSR0", BABL).
 const NO_BABBLE: usize = 1518;
 
-/// What begins at a descriptor.
+/// What the ring holds at a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
-    /// Nothing of ours.
+    /// The driver owns it.
     Nothing,
-    /// A frame of so many descriptors and bytes.
+    /// A complete frame, with its number of descriptors and bytes.
     Whole(u32, usize),
-    /// A frame without an end, so far; so many descriptors.
+    /// A frame without an end so far, with its number of descriptors.
     Partial(u32),
-    /// Likewise, and it is too late for one.
+    /// A frame without an end, with its number of descriptors; its time is over.
     Endless(u32),
-    /// No frame's first descriptor.
+    /// Not the first descriptor of a frame.
     Stray,
 }
 
 impl Transmit {
-    /// Gathers frames, as far as there are any.
+    /// Gathers frames, as long as there are any.
     #[inline]
     pub(super) fn collect(
         &mut self,
@@ -61,7 +62,8 @@ impl Transmit {
                     place.at = ring.after(place.at, count);
                     self.incomplete = None;
                 }
-                // What follows is given back: when nothing before it is lent.
+                // The controller must give this back itself, but only when no earlier frame is
+                // lent.
                 _ if place.lent > 0 => return Ok(Look::More),
                 Found::Stray if skipped < MAX_ABSORBED => {
                     skipped += 1;
@@ -74,8 +76,8 @@ impl Transmit {
         Ok(Look::More)
     }
 
-    /// What begins at the next descriptor. The buffers of a frame are in `pieces`, as far as it may have
-    /// them.
+    /// Finds what begins at the next descriptor. Puts a frame's buffers into `pieces`, as far as it
+    /// may have them.
     #[inline(always)]
     fn find(&mut self, ring: &Ring, place: Position) -> Found {
         self.pieces.clear();
@@ -155,8 +157,7 @@ impl Transmit {
             self.core.registers.raise(status::BABL);
         }
         if frame.overflow || frame.len < body {
-            // More pieces than a frame may have: no bytes are left of it, so that it is counted as a
-            // runt.
+            // The frame has too many pieces. It gets no bytes, so that it counts as a runt.
             scratch.abandon_segments(frame.count);
             scratch.push_segment(Span::EMPTY);
             scratch.end_frame(1, 0);
@@ -166,8 +167,8 @@ impl Transmit {
         Ok(())
     }
 
-    /// A frame has no end yet. Its driver may be about to write it; if not, that is an underflow
-    /// (Am79C970A, "TMD2", BUFF and UFLO).
+    /// Handles a frame without an end. Its driver may be about to write it; otherwise it is an
+    /// underflow (Am79C970A, "TMD2", BUFF and UFLO).
     #[cold]
     fn wait_or_fail(
         &mut self,
@@ -201,7 +202,7 @@ impl Transmit {
         Look::More
     }
 
-    /// Gives the next `count` descriptors back at once, the last with these errors.
+    /// Gives the next `count` descriptors back at once, the last with the errors in `failed`.
     fn give_back(&self, ring: &Ring, place: &mut Position, count: u32, failed: Option<u16>) {
         for left in (0..count).rev() {
             match failed {
@@ -212,7 +213,7 @@ impl Transmit {
         }
     }
 
-    /// Finishes frames that go nowhere, or back to where they came from.
+    /// Finishes frames that go nowhere, or back to their sender.
     #[cold]
     pub(super) fn absorb(
         &mut self,
@@ -244,7 +245,7 @@ impl Transmit {
         Ok(Look::More)
     }
 
-    /// The frame in `pieces` does not leave; returns the errors that its driver is told.
+    /// Finishes the frame in `pieces`, which does not leave. Returns the errors for its driver.
     fn finish_here(&mut self, core: &Core, style: Style, len: usize) -> Result<Option<u16>, Fault> {
         let registers = &*core.registers;
         if len + CHECK > NO_BABBLE {
@@ -268,7 +269,7 @@ impl Transmit {
             }
         }
         if at < len {
-            // Longer than what comes back.
+            // Longer than the controller loops back.
             return Ok(None);
         }
         let rules = Rules::new(core, style);
@@ -288,7 +289,7 @@ impl Transmit {
     }
 }
 
-/// What was added of a frame.
+/// The segments added for a frame.
 #[derive(Debug, Default)]
 struct Segments {
     count: usize,
@@ -307,11 +308,11 @@ impl Segments {
     }
 }
 
-/// What becomes of a frame's end.
+/// The treatment of a frame's end.
 struct Rules {
     /// Short frames are padded.
     pad: bool,
-    /// Frames bring their own check sequence, but for those that say otherwise.
+    /// Frames include their own check sequence, unless their descriptor says otherwise.
     brings_check: bool,
     ilacc: bool,
 }
@@ -326,14 +327,14 @@ impl Rules {
         }
     }
 
-    /// True if bytes are to be added to a frame, or taken away.
+    /// True if bytes must be added to a frame, or removed.
     #[inline(always)]
     fn touches(&self, first: u16, len: usize) -> bool {
         self.pad && len < SHORTEST || self.strips_check(first, len)
     }
 
-    /// True if the last bytes of a frame with this status are its check sequence. Padding needs a new
-    /// one (Am79C970A, "CSR4", APAD_XMT).
+    /// True if the last bytes of a frame with this status are its check sequence, to be removed.
+    /// Padding needs a new one (Am79C970A, "CSR4", APAD_XMT).
     #[inline(always)]
     fn strips_check(&self, first: u16, len: usize) -> bool {
         let says = first & bits::ADD_FCS != 0;
@@ -343,8 +344,8 @@ impl Rules {
     }
 }
 
-/// Shows a buffer that is to be read to `visit`, in as many windows as it needs. False if some of it is
-/// not memory.
+/// Shows a buffer to read to `visit`, in as many windows as it needs. Returns false if some of it
+/// is not memory.
 fn for_each<'m>(
     near: &mut Near<'m>,
     address: u32,

@@ -38,12 +38,12 @@ struct Marked {
     slots: u16,
 }
 
-/// What an area said.
+/// The contents of an adopted area.
 #[derive(Debug)]
 pub struct Adopted {
     /// The area, with the marks of these chains.
     pub journal: Journal,
-    /// Where used chains end.
+    /// The position where used chains end.
     pub position: u16,
     /// Chains in flight, oldest first.
     pub chains: Vec<Chain>,
@@ -187,7 +187,7 @@ impl Journal {
         fence(Ordering::Release);
     }
 
-    /// They are published.
+    /// Removes their marks after they are published.
     pub fn unmark(&mut self) {
         fence(Ordering::Release);
         let moved = self.marked.drain(..std::mem::take(&mut self.moving));
