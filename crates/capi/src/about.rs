@@ -1,4 +1,4 @@
-//! What a program can ask without moving a frame.
+//! Queries that move no frames.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn toklat_max_frame(port: *mut Handle) -> c_int {
     unsafe { enter(port, |handle| Ok(number(handle.max_frame()))) }
 }
 
-/// Bytes of the first version of the statistics: none is shorter.
+/// Length of the first version of the statistics; no version is shorter.
 const FIRST_SIZE: usize = 64;
 const _: () = assert!(size_of::<Stats>() == FIRST_SIZE);
 

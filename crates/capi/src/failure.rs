@@ -1,4 +1,4 @@
-//! Errors as C programs get them: an errno, and a message.
+//! Errors in the form that C programs get: an errno and a message.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -6,7 +6,7 @@ use std::ffi::{CStr, CString, c_int};
 
 use netring::{OpenError, PortError, RegionError};
 
-/// Why a call did not do what it was asked to.
+/// Why a call failed.
 #[derive(Debug)]
 pub struct Failure {
     /// A positive errno.
@@ -16,7 +16,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// A failure with a message that never changes: nothing is allocated.
+    /// Makes a failure with a static message, so that nothing is allocated.
     pub const fn new(errno: c_int, message: &'static CStr) -> Self {
         Self { errno, message: Cow::Borrowed(message) }
     }
@@ -27,12 +27,12 @@ impl Failure {
     }
 
     fn told(errno: c_int, message: &str) -> Self {
-        // No message of ours has a byte of zero, but a name in it may.
+        // Our messages contain no zero byte, but a name in one may.
         let message = CString::new(message.replace('\0', "?")).unwrap_or_default();
         Self { errno, message: Cow::Owned(message) }
     }
 
-    /// The error and all of its sources in one line.
+    /// Formats the error and all of its sources in one line.
     fn of(errno: c_int, error: &dyn Error) -> Self {
         let mut message = error.to_string();
         let mut source = error.source();
@@ -75,7 +75,7 @@ impl From<OpenError> for Failure {
             OpenError::Name(_) | OpenError::PrivateRegion => libc::EINVAL,
             OpenError::NoDaemon { .. } => libc::ECONNREFUSED,
             OpenError::Denied { .. } => libc::EACCES,
-            // The daemon is believed as far as the sign: what is returned is always an error.
+            // The daemon's errno is checked, so that the result is always a valid error.
             OpenError::Refused { errno, .. } if (1..4096).contains(errno) => *errno,
             OpenError::Refused { .. } | OpenError::Malformed(_) => libc::EPROTO,
             OpenError::Region(error) => errno_of(error),
@@ -95,7 +95,7 @@ fn errno_of(error: &RegionError) -> c_int {
     }
 }
 
-/// What an errno of this library means, whichever call returned it.
+/// Returns what an errno of this library means, for every call.
 pub fn meaning(errno: c_int) -> &'static CStr {
     match errno {
         0 => c"Done",

@@ -1,4 +1,4 @@
-//! Frames: slots lent to be filled, received frames lent to be read.
+//! Frames: lends slots to fill, and received frames to read.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
@@ -96,7 +96,7 @@ pub unsafe extern "C" fn toklat_offloads(port: *mut Handle) -> c_int {
     unsafe { enter(port, |handle| Ok(c_int::from(handle.port.offloads().bits()))) }
 }
 
-/// Bytes of the longest frame with a request that the port sends.
+/// Returns the maximum length of a frame with this offload request.
 fn longest(handle: &mut Handle, offload: &Offload) -> Result<usize, Failure> {
     if !handle.port.offloads().takes(offload) {
         return Err(NOT_CARRIED);
@@ -205,7 +205,7 @@ unsafe fn commit(
     Ok(0)
 }
 
-/// How many frames the slots are, if all of them can be sent.
+/// Returns the number of frames in the slots, if all of them can be sent.
 fn check(slots: &[Slot], max_frame: usize) -> Result<u64, Failure> {
     let (mut frames, mut pieces, mut bytes) = (0, 0, 0);
     for slot in slots {
@@ -223,7 +223,7 @@ fn check(slots: &[Slot], max_frame: usize) -> Result<u64, Failure> {
     if pieces > 0 { Err(UNFINISHED) } else { Ok(frames) }
 }
 
-/// Gives the next free slots their lengths, if they are those of the program.
+/// Sets the lengths of the next free slots, if they are those that the program passes.
 fn fill(
     handle: &mut Handle,
     queue: usize,
@@ -285,7 +285,7 @@ pub unsafe extern "C" fn toklat_push_offload(
     }
 }
 
-/// Copies a frame in, with a request.
+/// Sends a copy of a frame, with an offload request.
 ///
 /// # Safety
 /// `frame` is null, or has `length` readable bytes.
@@ -300,8 +300,8 @@ unsafe fn push_any(
     if frame.is_null() || length == 0 {
         return Err(Failure::invalid(c"The frame is null or has no bytes"));
     }
-    // SAFETY: the caller's. The bytes may be a received frame's, which others write to, so they are
-    // a window; it is only read.
+    // SAFETY: the caller keeps this function's contract. The bytes may be a received frame's, which
+    // others write to, so they are a window; it is only read.
     let frame = unsafe { Bytes::from_raw(frame.cast_mut().cast(), length) };
     push(handle, queue, frame, offload)?;
     handle.stats.sent_frames += 1;
@@ -366,7 +366,7 @@ pub unsafe extern "C" fn toklat_receive_offload(
     unsafe { enter(port, |handle| receive(handle, queue, frames, Some(offloads), count)) }
 }
 
-/// Lends received frames, and says what they ask for.
+/// Lends received frames, with their offload requests.
 ///
 /// # Safety
 /// `frames` and `offloads` are null, or have room for `count`.
@@ -402,7 +402,7 @@ unsafe fn receive(
     Ok(number(came))
 }
 
-/// The frame where it lies, or joined in memory of the handle's.
+/// Returns the frame in place, or joined in the handle's memory if it has several slots.
 fn lend(received: &Received<'_>, joined: &mut Vec<Box<[u8]>>) -> Frame {
     let slots = received.slot_count() as u32;
     if slots == 1 {

@@ -9,19 +9,19 @@ use netring::layout::MAX_FRAGS;
 
 use crate::failure::Failure;
 
-/// An open port, and what its C program needs beside it.
+/// An open port, with the state that its C program needs.
 #[derive(Debug)]
 pub struct Handle {
     pub port: Port,
     pub name: CString,
-    /// Of the last call that failed.
+    /// Message of the last call that failed.
     pub message: Cow<'static, CStr>,
-    /// Slots that were reserved and not committed yet, by send queue.
+    /// Slots that are reserved and not yet committed, by send queue.
     pub reserved: Box<[usize]>,
-    /// Frames of several slots, joined: lent until the next flush.
+    /// Joined frames of several slots: lent until the next flush.
     pub joined: Vec<Box<[u8]>>,
     pub stats: Stats,
-    /// A call panicked: nothing more is believed of the port.
+    /// A call panicked, so the port's state is not trusted any more.
     broken: bool,
 }
 
@@ -61,7 +61,7 @@ impl Handle {
         }
     }
 
-    /// Bytes of the largest frame. In a pipe, the rings alone set a limit.
+    /// Returns the maximum length of a frame. In a pipe, only the rings set a limit.
     pub fn max_frame(&mut self) -> usize {
         if self.port.name().contains(['{', '}']) {
             return self.port.send(0).slot_bytes().saturating_mul(MAX_FRAGS);
@@ -69,14 +69,14 @@ impl Handle {
         self.port.max_frame()
     }
 
-    /// Forgets what was lent: the rings are published, or new.
+    /// Forgets what was lent, after the rings were published or replaced.
     pub fn forget_lent(&mut self) {
         self.reserved.fill(0);
         self.joined.clear();
     }
 }
 
-/// Runs `call` on the handle at `handle`, and turns its result into what C gets.
+/// Runs `call` on the handle at `handle`, and converts its result to C's form.
 ///
 /// # Safety
 /// `handle` is null, or an open handle that no other thread uses.
@@ -101,7 +101,7 @@ pub unsafe fn enter(
     -failure.errno
 }
 
-/// A count of queues, slots or frames, for C.
+/// Converts a count of queues, slots or frames to C's `int`.
 pub fn number(count: usize) -> c_int {
     c_int::try_from(count).unwrap_or(c_int::MAX)
 }

@@ -1,9 +1,11 @@
 //! The client library for programs in C: a thin layer over [`netring::Port`].
 //!
-//! `include/toklat.h` documents every function; its text is the contract, and the functions here
-//! say only what it does not. Each takes a pointer to a [`Handle`](handle::Handle) or refuses null
-//! with `-EINVAL`. Errors are negative errnos, with a message in the handle. Nothing unwinds into
-//! C: a panic is `-EIO`, for good.
+//! `include/toklat.h` documents every function; its text is the contract. The comments here only
+//! add to it.
+//!
+//! Each function takes a pointer to a [`Handle`](handle::Handle), and refuses null with `-EINVAL`.
+//! Errors are negative errnos, with a message in the handle. Nothing unwinds into C: after a panic,
+//! every call on the handle returns `-EIO`.
 //!
 //! | module | what it is |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! Opening a port, and what brings it back.
+//! Opens ports, and resets, reopens and closes them.
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
 use std::mem::offset_of;
@@ -32,9 +32,9 @@ pub struct Options {
 const EXISTING: u32 = 1;
 /// `TOKLAT_NO_QUEUES`.
 const NO_QUEUES: u32 = u32::MAX;
-/// Bytes of the first version of the options: none is shorter.
+/// Length of the first version of the options; no version is shorter.
 const FIRST_SIZE: usize = offset_of!(Options, offloads);
-/// Bytes of options that no version will have.
+/// Limit of the options' length, beyond any future version.
 const MOST_SIZE: usize = 4096;
 
 impl Options {
@@ -51,7 +51,7 @@ impl Options {
         unused: 0,
     };
 
-    /// A copy of the options at `at`, which may be those of an older or a newer program.
+    /// Copies the options at `at`. The program may be older or newer than this library.
     ///
     /// # Safety
     /// `at` is null, or begins with as many readable bytes as its first field says.
@@ -84,10 +84,10 @@ impl Options {
         Ok(options)
     }
 
-    /// The port that they ask for.
+    /// Converts the options to those of the ring library.
     ///
     /// # Safety
-    /// `directory` is null or a string.
+    /// `directory` is null or a C string.
     unsafe fn apply(&self, name: &str) -> Result<Open, Failure> {
         if self.flags & !EXISTING != 0 {
             return Err(Failure::invalid(
@@ -121,7 +121,7 @@ impl Options {
         Ok(open)
     }
 
-    /// Copies a failure's message to where the program wants it, cut to the room that is there.
+    /// Copies a failure's message to the program's buffer, truncated to its size.
     ///
     /// # Safety
     /// `message` is null, or has `message_size` writable bytes.

@@ -1,4 +1,4 @@
-//! Waiting: in the library, or in a loop of the program's own.
+//! Waiting: in the library, or in the program's own event loop.
 
 use std::ffi::{c_int, c_uint};
 use std::os::fd::AsRawFd;
@@ -9,7 +9,7 @@ use netring::{Interest, Readiness};
 use crate::failure::Failure;
 use crate::handle::{Handle, enter};
 
-/// `TOKLAT_READ`, `TOKLAT_WRITE`: the bits are the ring library's.
+/// Converts `TOKLAT_READ` and `TOKLAT_WRITE`; the bits are those of the ring library.
 fn interest(bits: c_uint) -> Result<Interest, Failure> {
     let interest = u8::try_from(bits).ok().and_then(Interest::from_bits);
     interest

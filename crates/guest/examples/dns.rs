@@ -27,7 +27,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut served = false;
         while let Some((from, query)) = stack.udp_receive(socket) {
             if let Some(answer) = zone.answer(&query) {
-                // What finds no room is lost, as datagrams may be.
+                // An answer that finds no room is dropped, as UDP allows.
                 let _ = stack.udp_send(socket, from, &answer, now);
             }
             served = true;

@@ -1,7 +1,9 @@
-//! The load of a game: a server that sends the state of the world to all players fifty times a second, or so many players.
+//! The load of a game. One program is the server, which sends the state of the world to all players
+//! fifty times a second. The other simulates the players.
 //!
 //!     cargo run --release -p toklat-guest --example game vale0:game 10.0.0.6/24
-//!     cargo run --release -p toklat-guest --example game vale0:players 10.0.0.7/24 10.0.0.6:26000 [PLAYERS [SECONDS]]
+//!     cargo run --release -p toklat-guest --example game vale0:players 10.0.0.7/24 10.0.0.6:26000
+//!     [PLAYERS [SECONDS]]
 
 use std::error::Error;
 use std::net::SocketAddrV4;
@@ -26,7 +28,7 @@ fn server(stack: &mut Stack<RingNic>) -> Fallible {
             came = true;
         }
         let due = server.tick(now, |to, update| {
-            // What finds no room is lost, as datagrams may be.
+            // An update that finds no room is dropped, as UDP allows.
             let _ = stack.udp_send(socket, to, update, now);
         });
         (came, Some(due))

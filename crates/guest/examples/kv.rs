@@ -1,4 +1,4 @@
-//! A cache that memcached's clients understand, on a port of a switch.
+//! A cache for memcached clients, on a port of a switch.
 //!
 //!     cargo run --release -p toklat-guest --example kv vale0:kv 10.0.0.4/24 [MEBIBYTES]
 

@@ -1,50 +1,53 @@
-//! Applications: what one does when something happens to one of its connections.
+//! Applications: callbacks for the events of connections.
 
 use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 
 use tcp::{Bytes, CloseReason, ConnId, Flow, Machine, Nanos, Receive, SendError};
 
-/// Bytes that wait for room in TCP's send buffer, above which a connection gets no more data to answer.
+/// Limit of the bytes that wait for TCP's send buffer. Above it, a connection gets no more data to
+/// answer.
 const QUEUED: usize = 256 << 10;
-/// Answers that wait for room, above which a connection gets no more data to answer.
+/// Limit of the queued answers. Above it, a connection gets no more data to answer.
 const CHUNKS: usize = 512;
-/// Most bytes of a chunk that TCP gets at once: documents are longer than windows.
+/// Maximum bytes of a chunk that TCP gets at once: documents are longer than windows.
 const CHUNK: usize = 64 << 10;
-/// Bytes that are offered in one piece at least, if that many came.
+/// At least this many bytes are offered in one piece, if as many have arrived.
 const PIECE: usize = 16 << 10;
 
 /// An application: state of its own, and a `Conn` for each connection.
 ///
 /// All functions are called in the thread of [`Guest::poll`](crate::Guest::poll), and none may block.
 pub trait App {
-    /// What the application keeps for each connection.
+    /// The application's state of a connection.
     type Conn;
 
-    /// A connection to a port that the guest listens at was made.
+    /// A peer has connected to a port at which the guest listens.
     fn accepted(&mut self, io: &mut Io<'_>) -> Self::Conn;
 
-    /// A connection that [`Guest::connect`](crate::Guest::connect) opened was made.
+    /// A connection of [`Guest::connect`](crate::Guest::connect) is established.
     fn connected(&mut self, _conn: &mut Self::Conn, _io: &mut Io<'_>) {}
 
-    /// Data came, in order; it often lies in the frame itself. Returns how many bytes were taken. The rest is kept and
-    /// offered again, with what follows it, when more has come: 16 KiB in one piece at most. While much of
-    /// what the application has sent waits, nothing is offered.
+    /// Receives data in order; it often lies in the frame itself. Returns how many bytes were
+    /// taken.
+    ///
+    /// The rest is kept and offered again with the data that follows, at most 16 KiB in one piece.
+    /// Nothing is offered while many of the application's answers are queued.
     fn data(&mut self, conn: &mut Self::Conn, io: &mut Io<'_>, data: &[u8]) -> usize;
 
-    /// TCP has taken over all that was sent.
+    /// TCP has taken everything that was sent.
     fn drained(&mut self, _conn: &mut Self::Conn, _io: &mut Io<'_>) {}
 
-    /// The peer has ended its stream, and all its data was taken that will be.
+    /// The peer has ended its stream, and the application has taken all the data that it will.
     fn ended(&mut self, _conn: &mut Self::Conn, io: &mut Io<'_>) {
         io.close();
     }
 
-    /// The connection is gone. No reason if the application has closed it.
+    /// The connection is gone. There is no reason if the application has closed it.
     fn closed(&mut self, _conn: Self::Conn, _reason: Option<CloseReason>) {}
 }
 
-/// What the application has asked of a connection and TCP has not done yet.
+/// What the application has asked of a connection, not yet done by TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Wish {
     Open,
@@ -55,20 +58,21 @@ enum Wish {
     Abort,
 }
 
-/// What the guest keeps for each connection.
+/// The guest's state of a connection.
 #[derive(Debug)]
 pub(crate) struct Line {
     flow: Flow,
     out: VecDeque<Bytes>,
     queued: usize,
     wish: Wish,
-    /// On the list of connections that have something to do.
+    /// The connection is on the list of those with work.
     listed: bool,
-    /// The application heard of the end.
+    /// The application was told that the stream has ended.
     told_end: bool,
 }
 
-/// A connection, as its application uses it during a call. All of it takes effect when the call has returned.
+/// A connection, as its application uses it during a call. Its requests take effect when the call
+/// returns.
 #[derive(Debug)]
 pub struct Io<'a> {
     line: &'a mut Line,
@@ -84,18 +88,18 @@ impl Io<'_> {
         }
     }
 
-    /// Bytes that were sent and wait for room in TCP's send buffer.
+    /// Returns the bytes that were sent and wait for TCP's send buffer.
     #[must_use]
     pub fn queued(&self) -> usize {
         self.line.queued
     }
 
-    /// Ends this side's stream after what was sent; data can still come.
+    /// Ends this side's stream after the queued data; data can still arrive.
     pub fn finish(&mut self) {
         self.line.wish = self.line.wish.max(Wish::Finish);
     }
 
-    /// Lets go of the connection after what was sent. If the peer sends more, it gets a reset.
+    /// Closes the connection after the queued data. If the peer sends more, it gets a reset.
     pub fn close(&mut self) {
         self.line.wish = self.line.wish.max(Wish::Close);
     }
@@ -138,7 +142,7 @@ struct Entry<C> {
 pub(crate) struct Connections<A: App> {
     pub app: A,
     table: Vec<Option<Entry<A::Conn>>>,
-    /// Those that have something to do.
+    /// Connections with work.
     listed: Vec<ConnId>,
     scratch: Box<[u8]>,
     pub now: Nanos,
@@ -150,7 +154,7 @@ impl<A: App> Connections<A> {
         Self { app, table: Vec::new(), listed: Vec::new(), scratch, now: Nanos(0) }
     }
 
-    /// Connections that the application has not been told the end of.
+    /// Returns the number of connections whose end the application has not been told.
     pub fn len(&self) -> usize {
         self.table.iter().flatten().count()
     }
@@ -164,7 +168,7 @@ impl<A: App> Connections<A> {
         }
     }
 
-    /// A connection that was opened, and is not made yet.
+    /// Adds a connection that is being opened.
     pub fn opened(&mut self, id: ConnId, flow: Flow, conn: C<A>) {
         self.insert(id, conn, Line::new(flow));
     }
@@ -176,7 +180,7 @@ impl<A: App> Connections<A> {
         self.list(id);
     }
 
-    /// Calls the application for a connection, then lists it if there is something to do.
+    /// Calls the application for a connection, then lists the connection if it has work.
     fn call<T>(
         &mut self,
         id: ConnId,
@@ -201,7 +205,7 @@ impl<A: App> Connections<A> {
         entry.filter(|entry| entry.id == id).map(|entry| &entry.line)
     }
 
-    /// True if the application is not to get data now.
+    /// Returns true if the application must not get data: too many of its answers are queued.
     fn is_stuck(&self, id: ConnId) -> bool {
         self.line(id).is_none_or(|line| line.queued >= QUEUED || line.out.len() >= CHUNKS)
     }
@@ -210,7 +214,8 @@ impl<A: App> Connections<A> {
         self.call(id, |app, conn, io| app.connected(conn, io));
     }
 
-    /// Offers data that TCP has copied: where it lies, or put together if the application wants more of it in one piece.
+    /// Offers data that TCP has copied: in place, or joined if the application wants a longer
+    /// piece.
     pub fn pump(&mut self, machine: &mut Machine, id: ConnId) {
         while !self.is_stuck(id) && machine.readable(id) > 0 {
             let mut taken = machine.receive(id, |piece| self.receive(id, piece));
@@ -228,7 +233,7 @@ impl<A: App> Connections<A> {
         self.tell_end(machine, id);
     }
 
-    /// Says that the peer's stream has ended. What is left of a message that will never be whole is dropped.
+    /// Tells the application that the peer's stream has ended. An incomplete message is dropped.
     fn tell_end(&mut self, machine: &Machine, id: ConnId) {
         let early = self.is_stuck(id) && machine.readable(id) > 0;
         let Some(Some(entry)) = self.table.get_mut(id.index()) else { return };
@@ -239,7 +244,7 @@ impl<A: App> Connections<A> {
         self.call(id, |app, conn, io| app.ended(conn, io));
     }
 
-    /// Hands to TCP what applications have asked for.
+    /// Passes to TCP what applications have asked for.
     pub fn settle(&mut self, machine: &mut Machine) {
         while let Some(id) = self.listed.pop() {
             if let Some(Some(entry)) = self.table.get_mut(id.index())
@@ -251,7 +256,7 @@ impl<A: App> Connections<A> {
         }
     }
 
-    /// Hands over what was sent, as far as there is room, and then what was asked for.
+    /// Passes the sent data to TCP, as far as there is room, then the application's other requests.
     pub fn drain(&mut self, machine: &mut Machine, id: ConnId) {
         let now = self.now;
         let Some(Some(entry)) = self.table.get_mut(id.index()) else { return };
@@ -306,7 +311,7 @@ impl<A: App> Receive for Connections<A> {
         }
         self.call(id, |app, conn, io| match io.line.wish {
             Wish::Open | Wish::Finish | Wish::Finished => app.data(conn, io, data),
-            // The application is not interested any more.
+            // The application has closed the connection, so data is discarded.
             Wish::Close | Wish::Abort => data.len(),
         })
         .unwrap_or(0)
@@ -331,7 +336,7 @@ impl Line {
                     }
                     return;
                 }
-                // The peer has reset the connection: its end is told by an event.
+                // The peer has reset the connection; an event reports its end.
                 Err(_) => {
                     self.out.clear();
                     self.queued = 0;

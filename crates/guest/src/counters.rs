@@ -1,8 +1,8 @@
-//! What is counted: each frame that is dropped, by reason. What TCP drops is in [`tcp::Counters`].
+//! Counters: each dropped frame by reason. [`tcp::Counters`] has the drops of TCP.
 
 macro_rules! drops {
     ($($variant:ident $name:literal $doc:literal,)*) => {
-        /// Why a frame, or what was in it, was dropped.
+        /// Why a frame, or its content, was dropped.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Drop {
@@ -62,13 +62,13 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// How many were dropped for a reason.
+    /// Returns how many frames were dropped for a reason.
     #[must_use]
     pub const fn dropped(&self, reason: Drop) -> u64 {
         self.drops[reason as usize]
     }
 
-    /// Reasons and counts of all that was dropped at least once.
+    /// Returns each reason with a count above 0.
     pub fn drops(&self) -> impl Iterator<Item = (Drop, u64)> + '_ {
         Drop::ALL.iter().map(|reason| (*reason, self.dropped(*reason))).filter(|(_, n)| *n > 0)
     }

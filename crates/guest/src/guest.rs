@@ -10,10 +10,10 @@ use crate::app::{App, Connections};
 use crate::nic::Nic;
 use crate::stack::Stack;
 
-/// How long [`Guest::run`] looks for frames before it sleeps.
+/// How long [`Guest::run`] polls for frames before it sleeps.
 const SPIN: u64 = 50 * Nanos::MICRO;
 
-/// A small machine of its own: a NIC, a TCP/IP stack and an application.
+/// A small machine: a NIC, a TCP/IP stack and an application.
 pub struct Guest<N, A: App> {
     stack: Stack<N>,
     connections: Connections<A>,
@@ -27,7 +27,7 @@ impl<N, A: App> fmt::Debug for Guest<N, A> {
 }
 
 impl<N: Nic, A: App> Guest<N, A> {
-    /// A guest that runs `app` on `stack`.
+    /// Makes a guest that runs `app` on `stack`.
     #[must_use]
     pub fn new(stack: Stack<N>, app: A) -> Self {
         Self { stack, connections: Connections::new(app), listeners: Vec::new() }
@@ -42,7 +42,8 @@ impl<N: Nic, A: App> Guest<N, A> {
         Ok(())
     }
 
-    /// Opens a connection. [`App::connected`] or [`App::closed`] says what became of it.
+    /// Opens a connection. The application learns the result by [`App::connected`] or
+    /// [`App::closed`].
     ///
     /// # Errors
     /// As for [`Machine::connect`].
@@ -59,11 +60,11 @@ impl<N: Nic, A: App> Guest<N, A> {
         Ok(())
     }
 
-    /// One turn: receives, lets the application answer, sends. Returns when it is to be called again if no frame
-    /// comes before.
+    /// Runs one turn: receives, lets the application answer, sends. Returns when to call it again
+    /// if no frame arrives before.
     ///
     /// # Errors
-    /// What the NIC says.
+    /// The error of the NIC.
     pub fn poll(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
         let Self { stack, connections, listeners } = self;
         connections.now = now;
@@ -84,10 +85,10 @@ impl<N: Nic, A: App> Guest<N, A> {
         stack.transmit(now)
     }
 
-    /// Runs until `done` says so, and sleeps while there is nothing to do.
+    /// Runs until `done` returns true, and sleeps while there is no work.
     ///
     /// # Errors
-    /// What the NIC says.
+    /// The error of the NIC.
     pub fn run(&mut self, mut done: impl FnMut(&mut A) -> bool) -> Result<(), N::Error> {
         let (started, mut last, mut seen) = (Instant::now(), Nanos(0), 0);
         while !done(&mut self.connections.app) {
@@ -122,7 +123,7 @@ impl<N: Nic, A: App> Guest<N, A> {
     }
 }
 
-/// Tells the application what has happened to a connection.
+/// Tells the application about an event of a connection.
 fn happened<A: App>(
     connections: &mut Connections<A>,
     machine: &mut Machine,
@@ -135,7 +136,7 @@ fn happened<A: App>(
     if events.contains(Events::WRITABLE) {
         connections.drain(machine, id);
     }
-    // What was not taken while the connection was stuck is offered again.
+    // Data that was held back while the connection was stuck is offered again.
     connections.pump(machine, id);
     if events.contains(Events::CLOSED) {
         let reason = machine.close_reason(id);

@@ -1,4 +1,4 @@
-//! The way in: each frame is parsed, and handed to ARP, ICMP, UDP, or as a segment to TCP.
+//! The way in: parses each frame, and passes it to ARP, ICMP, UDP, or as a segment to TCP.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
@@ -15,25 +15,25 @@ use crate::link::Link;
 use crate::nic::Frame;
 use crate::udp::{Delivered, Sockets};
 
-/// Segments that TCP gets at once.
+/// Maximum number of segments that TCP gets at once.
 const SEGMENTS: usize = 64;
 
-/// Segments that wait for the end of the batch.
+/// Segments that are collected until the end of the batch.
 #[derive(Default)]
 struct Gathered<'f> {
     one: Option<Segment<'f>>,
-    /// Of two or more; a `Segment` has no empty value, so the second fills the array.
+    /// Two or more segments. `Segment` has no empty value, so copies of the second fill the array.
     many: Option<([Segment<'f>; SEGMENTS], usize)>,
 }
 
-/// A packet as it lies in a frame.
+/// A packet in place in its frame.
 #[derive(Clone, Copy)]
 struct Packet<'f> {
     front: &'f [u8],
     rest: &'f [&'f [u8]],
     /// Bytes of both.
     len: usize,
-    /// Checksums need not be looked at.
+    /// Checksums need not be verified.
     trusted: bool,
 }
 
@@ -44,12 +44,12 @@ impl<'f> Packet<'f> {
         Self { front: frame.front, rest: frame.rest, len, trusted }
     }
 
-    /// Without its first `n` bytes, which `front` has.
+    /// Returns the packet without its first `n` bytes, which are in `front`.
     fn after(self, n: usize) -> Self {
         Self { front: &self.front[n..], len: self.len - n, ..self }
     }
 
-    /// `sum` with its bytes from `from`, which is in `front`, to `to` added.
+    /// Adds the bytes from `from` to `to` to `sum`. `from` lies in `front`.
     fn sum(&self, sum: Sum, from: usize, to: usize) -> Sum {
         let mut left = to - from;
         let front = &self.front[from..];
@@ -62,7 +62,7 @@ impl<'f> Packet<'f> {
     }
 }
 
-/// True if a frame that begins like this carries TCP.
+/// Returns true if a frame with this beginning carries TCP.
 fn is_tcp(front: &[u8]) -> bool {
     let Some((ethernet, packet)) = Ethernet::parse(front) else { return false };
     ethernet.ethertype() == EtherType::IPV4
@@ -79,8 +79,8 @@ pub(crate) struct Input<'a> {
 }
 
 impl Input<'_> {
-    /// Processes a batch of frames. Neighbours among TCP's segments are merged by the machine, and so are the pieces of
-    /// one frame: they come as segments that follow each other.
+    /// Processes a batch of frames. The machine merges consecutive TCP segments. The pieces of a
+    /// long frame arrive as such segments, so it merges them, too.
     pub fn frames(&mut self, frames: &[Frame<'_>], app: &mut impl Receive) {
         self.link.counters.frames_in += frames.len() as u64;
         let mut gathered = Gathered::default();
@@ -107,7 +107,8 @@ impl Input<'_> {
         self.hand_in(&mut gathered, app);
     }
 
-    /// Keeps a segment for the machine, which gets what is there when there is no room for more.
+    /// Collects a segment for the machine. When the array is full, the machine gets its content
+    /// first.
     #[inline]
     fn gather<'f>(
         &mut self,
@@ -139,8 +140,8 @@ impl Input<'_> {
         }
     }
 
-    /// Processes a frame; returns the segment if it is TCP's, and how many bytes of it are in the frame's other
-    /// pieces. What is dropped is counted.
+    /// Processes a frame. For TCP, returns the segment, and how many of its bytes lie in the
+    /// frame's other pieces. Drops are counted.
     fn frame<'f>(&mut self, frame: &Frame<'f>) -> Option<(Segment<'f>, usize)> {
         let result = match frame.rest.is_empty() || is_tcp(frame.front) {
             true => self.ethernet(Packet::of(frame)),
@@ -178,7 +179,7 @@ impl Input<'_> {
         }
         let request = arp.operation() == ArpOperation::REQUEST;
         let for_us = wanted == self.link.address;
-        // RFC 5227, 2.1.1: who probes for an address has none yet.
+        // RFC 5227, 2.1.1: the sender of a probe has no address yet.
         if !address.is_unspecified() {
             if !self.link.is_on_link(address) || self.link.is_broadcast(address) {
                 return Err(Drop::BadArp);
@@ -206,7 +207,7 @@ impl Input<'_> {
             return Err(Drop::NotForUs);
         }
         if ip.protocol() == Protocol::TCP && !broadcast {
-            // It looks at everything else itself.
+            // The TCP machine verifies everything else itself.
             return Ok(self.tcp(packet, ip.header_len(), ip.total_len(), ip.addresses()));
         }
         if !Ipv4::checksum_ok(packet.front) {
@@ -229,7 +230,7 @@ impl Input<'_> {
         Ok(None)
     }
 
-    /// A packet with TCP, whose payload starts at `at`, and which ends at `end`.
+    /// Parses a packet with TCP, whose payload starts at `at` and ends at `end`.
     fn tcp<'f>(
         &mut self,
         packet: Packet<'f>,
@@ -282,7 +283,7 @@ impl Input<'_> {
                 Ok(())
             }
             (3, code) => {
-                // Next-hop MTU (RFC 1191, 4): the field that is the sequence number in an echo.
+                // Next-hop MTU (RFC 1191, 4): in the place of an echo's sequence number.
                 let mtu = icmp.echo().1;
                 self.unreachable(code, mtu, quoted).ok_or(Drop::OtherIcmp)
             }
@@ -299,7 +300,7 @@ impl Input<'_> {
         self.link.push_packet(to, Protocol::ICMP, &reply);
     }
 
-    /// A router or the peer says that a packet of ours, quoted in part, did not arrive.
+    /// Handles an ICMP error: a packet of ours, quoted in part, was not delivered.
     fn unreachable(&mut self, code: u8, mtu: u16, quoted: &[u8]) -> Option<()> {
         let (ip, rest) = Ipv4::parse(quoted)?;
         if ip.protocol() != Protocol::TCP || ip.source() != self.link.address {

@@ -1,4 +1,5 @@
-//! The way out: routes, Ethernet headers, packets that wait for a neighbour, answers that wait for a slot.
+//! The way out: routes, Ethernet headers, packets that wait for a neighbour, answers that wait for
+//! a slot.
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr};
@@ -15,15 +16,15 @@ use crate::neighbours::{Due, Hop, Neighbours};
 use crate::nic::{Nic, Pieces};
 use crate::stack::Config;
 
-/// Answers that wait for free slots at most.
+/// Maximum number of answers that wait for free slots.
 const OUTBOX: usize = 256;
 
 /// A frame that waits for a free slot.
 #[derive(Debug)]
 enum Waiting {
-    /// A whole frame, and what is left to others to do.
+    /// A whole frame, with its offload request.
     Frame(Vec<u8>, Offload),
-    /// A frame to this IP address; its Ethernet header is still to be written.
+    /// A packet to this IP address. Its Ethernet header is not written yet.
     Packet(Ipv4Addr, Vec<u8>),
 }
 
@@ -57,7 +58,7 @@ impl Link {
         (address.to_bits() ^ self.address.to_bits()) & self.mask == 0
     }
 
-    /// The broadcast address of the network, or of all.
+    /// Returns true for the broadcast address of the network, or of all networks.
     pub fn is_broadcast(&self, address: Ipv4Addr) -> bool {
         let own = self.mask < u32::MAX - 1
             && self.is_on_link(address)
@@ -146,12 +147,12 @@ impl Link {
         self.push(Waiting::Frame(frame, Offload::NONE));
     }
 
-    /// Says to the link where this host is (RFC 5227, 3).
+    /// Announces the host's address on the link (RFC 5227, 3).
     pub fn announce(&mut self) {
         self.push_arp(ArpOperation::REQUEST, Mac::BROADCAST, (Mac::from_word(0), self.address));
     }
 
-    /// A neighbour has said its address: what waited for it goes out.
+    /// Notes a neighbour's address, and sends the packets that waited for it.
     pub fn confirm(&mut self, hop: Ipv4Addr, mac: Mac, new: bool, now: Nanos) {
         for (mut frame, offload) in self.neighbours.confirm(hop, mac, new, now) {
             write_ethernet(&mut frame, mac, self.mac, EtherType::IPV4);
@@ -159,7 +160,7 @@ impl Link {
         }
     }
 
-    /// Sends an IP packet with a private copy of its payload, when there is a slot.
+    /// Queues an IP packet with a private copy of its payload, until a slot is free.
     pub fn push_packet(&mut self, to: Ipv4Addr, protocol: Protocol, payload: &[u8]) {
         let Ok(len) = u16::try_from(payload.len()) else {
             self.counters.count(Drop::TooLong);
@@ -179,15 +180,15 @@ impl Link {
         self.outbox.push_back(waiting);
     }
 
-    /// Frames that wait for a slot.
+    /// Returns the number of frames that wait for a slot.
     pub fn waiting(&self) -> usize {
         self.outbox.len()
     }
 
-    /// Asks again for neighbours that did not answer, then sends what waits.
+    /// Repeats unanswered ARP requests, then sends queued frames.
     ///
     /// # Errors
-    /// [`Full`] if something still waits.
+    /// [`Full`] if frames are still queued.
     pub fn transmit<N: Nic>(&mut self, nic: &mut N, now: Nanos) -> Result<(), Full> {
         while let Some(due) = self.neighbours.due(now) {
             match due {
@@ -223,7 +224,7 @@ fn write_ethernet(frame: &mut [u8], to: Mac, from: Mac, kind: EtherType) {
     }
 }
 
-/// TCP's segments, straight into send slots.
+/// Writes TCP's segments straight into send slots.
 #[derive(Debug)]
 pub(crate) struct Segments<'a, N> {
     pub nic: &'a mut N,

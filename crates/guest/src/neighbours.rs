@@ -1,4 +1,5 @@
-//! Neighbours: which MAC address a next hop has (RFC 826; RFC 1122, 2.3.2), and the packets that wait for it.
+//! Neighbours: the MAC addresses of next hops (RFC 826; RFC 1122, 2.3.2), and the packets that wait
+//! for them.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
@@ -6,25 +7,26 @@ use std::net::Ipv4Addr;
 use frame::{Mac, Offload};
 use tcp::Nanos;
 
-/// How long an address is used before it is asked for again.
+/// How long an address is used before it is requested again.
 const FRESH: u64 = 30 * Nanos::SECOND;
-/// How long an address is used without an answer (RFC 1122, 2.3.2.1).
+/// How long an address is used without a new answer (RFC 1122, 2.3.2.1).
 const OLD: u64 = 60 * Nanos::SECOND;
 /// Time between requests for one address (RFC 1122, 2.3.2.1: at most one a second).
 const RETRY: u64 = Nanos::SECOND;
-/// Requests without an answer after which the neighbour counts as gone.
+/// After this many unanswered requests, the neighbour counts as gone.
 const TRIES: u8 = 3;
-/// Bytes of frames that wait for one neighbour (RFC 1122, 2.3.2.2): many SYNs, or a window.
+/// Limit of the frames that wait for one neighbour, in bytes (RFC 1122, 2.3.2.2): many SYNs, or a
+/// window.
 const WAIT_EACH: usize = 128 << 10;
-/// Bytes of frames that wait for all neighbours.
+/// Limit of the frames that wait for all neighbours together, in bytes.
 const WAIT_ALL: usize = 512 << 10;
-/// What a frame takes beside its bytes.
+/// Memory that a frame takes beyond its bytes.
 const OVERHEAD: usize = 64;
 
 /// Where a packet goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hop {
-    /// To this address. If `ask` is set, a request for it is due all the same.
+    /// The address. If `ask` is set, a new request is due even so.
     Known { mac: Mac, ask: bool },
     /// The address is not known yet.
     Unknown { ask: bool },
@@ -34,34 +36,35 @@ pub(crate) enum Hop {
 struct Neighbour {
     mac: Option<Mac>,
     confirmed: Nanos,
-    /// Requests since the last answer; one in `asked` waits for the answer unless it is 0.
+    /// Requests since the last answer. Unless it is 0, an entry in `asked` waits for the answer.
     tries: u8,
     serial: u64,
     waiting: Vec<(Vec<u8>, Offload)>,
     bytes: usize,
 }
 
-/// What is due for requests without an answer.
+/// The next step for an unanswered request.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Due {
     /// Ask again.
     Ask(Ipv4Addr),
-    /// The neighbour is gone; so many packets waited for it.
+    /// The neighbour is gone; this many packets waited for it.
     Gone(usize),
 }
 
-/// A table of bounded size, found by keyed hash; deadlines stand in a queue, as all requests wait equally long.
+/// A bounded hash table with a keyed hash. All requests wait equally long, so a queue holds their
+/// deadlines.
 #[derive(Debug)]
 pub(crate) struct Neighbours {
     table: HashMap<Ipv4Addr, Neighbour>,
-    /// In the order of their coming, for eviction. Those whose serial number has changed are gone.
+    /// Oldest first, for eviction. An entry whose serial number has changed is stale.
     order: VecDeque<(Ipv4Addr, u64)>,
     asked: VecDeque<(Nanos, Ipv4Addr, u64)>,
     most: usize,
     serial: u64,
-    /// Bytes of frames that wait, of all neighbours.
+    /// Waiting frames of all neighbours, in bytes.
     bytes: usize,
-    /// The last answer that was given: most packets go where the one before went.
+    /// The result of the last lookup: most packets go to the same hop as the one before.
     last: Option<(Ipv4Addr, Mac, Nanos)>,
 }
 
@@ -78,12 +81,13 @@ impl Neighbours {
         }
     }
 
-    /// How many neighbours there are, and bytes of frames that wait for them.
+    /// Returns the number of neighbours, and of the bytes that wait for them.
     pub fn usage(&self) -> (usize, usize) {
         (self.table.len(), self.bytes)
     }
 
-    /// The address of a next hop. If it says to ask, a request is to be sent, and counts as sent.
+    /// Returns the address of a next hop. If `ask` is set, the caller must send a request, which is
+    /// already counted.
     pub fn find(&mut self, hop: Ipv4Addr, now: Nanos) -> Hop {
         if let Some((last, mac, until)) = self.last
             && last == hop
@@ -114,7 +118,7 @@ impl Neighbours {
         }
     }
 
-    /// Keeps a frame until the neighbour's address is known; false if too much waits.
+    /// Keeps a frame until the neighbour's address is known; returns false if too much waits.
     pub fn keep(&mut self, hop: Ipv4Addr, frame: Vec<u8>, offload: Offload) -> bool {
         let bytes = frame.len() + OVERHEAD;
         let Some(found) = self.table.get_mut(&hop) else { return false };
@@ -127,8 +131,10 @@ impl Neighbours {
         true
     }
 
-    /// A neighbour has said its address. Only one that was asked for or is in use is noted, or any if `new` says so and
-    /// there is room: what others send without being asked displaces nothing. Returns the frames that waited for it.
+    /// Notes a neighbour's address; returns the frames that waited for it.
+    ///
+    /// Only a neighbour that was asked for or is in use is noted. With `new`, others are noted if
+    /// there is room. So unsolicited packets evict nothing.
     pub fn confirm(
         &mut self,
         hop: Ipv4Addr,
@@ -173,12 +179,12 @@ impl Neighbours {
         gone.waiting.len()
     }
 
-    /// When [`due`](Self::due) next has something to say.
+    /// Returns when [`due`](Self::due) next has work.
     pub fn deadline(&self) -> Option<Nanos> {
         self.asked.front().map(|(due, ..)| *due)
     }
 
-    /// The next request that was not answered in time.
+    /// Returns the next request that was not answered in time.
     pub fn due(&mut self, now: Nanos) -> Option<Due> {
         loop {
             let (_, hop, serial) = *self.asked.front().filter(|(due, ..)| *due <= now)?;

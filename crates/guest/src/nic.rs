@@ -1,4 +1,4 @@
-//! What a stack sends and receives frames by.
+//! Network interfaces, by which a stack sends and receives frames.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use tcp::Full;
 
 /// Most frames of a batch.
 pub const BATCH: usize = 64;
-/// Most pieces of all frames of a batch, beside the first one of each.
+/// Maximum number of pieces of all frames of a batch, without the first of each.
 const PIECES: usize = 4 * MAX_FRAGS;
-/// Bytes of private memory for a batch of frames that are copied.
+/// Private memory for the copied frames of a batch, in bytes.
 const ARENA: usize = 128 << 10;
 
 /// A received frame, as a NIC lends it.
@@ -22,12 +22,12 @@ pub struct Frame<'f> {
     pub front: &'f [u8],
     /// What follows, piece by piece.
     pub rest: &'f [&'f [u8]],
-    /// What its sender left to be done: checksums of frames with a request are not looked at.
+    /// The sender's offload request. Checksums of frames with a request are not verified.
     pub offload: Offload,
 }
 
 impl<'f> Frame<'f> {
-    /// A frame in one piece that asks for nothing.
+    /// A frame in one piece, without an offload request.
     #[must_use]
     pub const fn new(front: &'f [u8]) -> Self {
         Self { front, rest: &[], offload: Offload::NONE }
@@ -42,7 +42,7 @@ impl<'f> Frame<'f> {
     }
 }
 
-/// The payload of a frame to be sent, in pieces that lie where the application left them.
+/// The payload of a frame to send, in pieces that stay in the application's memory.
 #[derive(Clone, Debug)]
 pub struct Pieces<I> {
     /// The pieces, in order.
@@ -61,11 +61,11 @@ impl Pieces<std::iter::Empty<&'static [u8]>> {
 
 /// A network interface, as a stack uses it.
 pub trait Nic {
-    /// Why it does not go on.
+    /// Why the interface has failed.
     type Error: std::error::Error + Send + Sync + 'static;
 
-    /// Bytes of the largest frame that can be sent and received, Ethernet header included; of frames that are to be
-    /// segmented, what each segment may have.
+    /// Returns the maximum length of a frame, Ethernet header included. For frames with a
+    /// segmentation request, this is the limit of each segment.
     fn max_frame(&self) -> usize;
 
     /// The offload requests that frames may carry, both ways.
@@ -73,11 +73,11 @@ pub trait Nic {
         OffloadSet::NONE
     }
 
-    /// Lends received frames, oldest first and [`BATCH`] at most, to `take`, and takes them out of the ring. Returns
-    /// how many there were. A frame that is longer than the memory for it is lent cut short.
+    /// Lends received frames to `take`, oldest first and at most [`BATCH`], and removes them from
+    /// the ring. Returns their number. A frame longer than its memory is truncated.
     fn receive(&mut self, take: impl FnMut(&[Frame<'_>])) -> usize;
 
-    /// Puts a frame into send slots: `head`, then the payload. It is sent by [`flush`](Self::flush).
+    /// Writes a frame into send slots: `head`, then the payload. [`flush`](Self::flush) sends it.
     ///
     /// # Errors
     /// [`Full`] if there is no room.
@@ -88,43 +88,46 @@ pub trait Nic {
         offload: Offload,
     ) -> Result<(), Full>;
 
-    /// Publishes what was sent and gives received slots back.
+    /// Publishes sent frames, and returns received slots.
     ///
     /// # Errors
     /// The other side is gone, or the rings are broken.
     fn flush(&mut self) -> Result<(), Self::Error>;
 
-    /// Flushes, then sleeps until a frame comes, until there is room to send if `room` says so, or until `timeout` is
-    /// over.
+    /// Flushes, then sleeps until a frame arrives or `timeout` is over. With `room`, it also wakes
+    /// up when there is room to send.
     ///
     /// # Errors
     /// As for [`flush`](Self::flush).
     fn wait(&mut self, room: bool, timeout: Option<Duration>) -> Result<(), Self::Error>;
 }
 
-/// A port's first pair of rings as a NIC. With [offloads](netring::Open::offloads) checksums and segmentation are left to
-/// the switch and to receivers, and long frames come as they were sent.
+/// A port's first pair of rings as a NIC.
+///
+/// With [offloads](netring::Open::offloads), checksums and segmentation are left to the switch and
+/// to receivers, and long frames arrive unsegmented.
 pub struct RingNic {
     port: Port,
-    /// Private memory that received frames are copied to; `None` if frames are lent where they lie.
+    /// Private memory for copies of received frames; `None` if frames are lent in place.
     arena: Option<Box<[u8]>>,
 }
 
 impl RingNic {
-    /// A NIC that copies each received frame to private memory once, before anything looks at it. This is for ports
-    /// whose other side is another process: it can write to the buffers at any time.
+    /// Makes a NIC that copies each received frame once to private memory before reading it. Use it
+    /// if the port's other side is another process, which can write to the buffers at any time.
     #[must_use]
     pub fn new(port: Port) -> Self {
         let len = ARENA.max(2 * MAX_SEGMENTED as usize);
         Self { port, arena: Some(vec![0; len].into_boxed_slice()) }
     }
 
-    /// A NIC that lends received frames where they lie, without a copy.
+    /// Makes a NIC that lends received frames in place, without a copy.
     ///
     /// # Safety
-    /// While [`Nic::receive`] runs, nothing else may write to the buffers of received frames: no thread, no process.
-    /// This holds for a port of a `dataplane::Inline` switch that runs in the thread of the stack, if the region is
-    /// private to the process and no other port's owner writes to its buffers meanwhile.
+    /// While [`Nic::receive`] runs, nothing else may write to the buffers of received frames: no
+    /// thread, no process. This holds for a port of a `dataplane::Inline` switch that runs in the
+    /// thread of the stack, if the region is private to the process and no other port's owner
+    /// writes to its buffers meanwhile.
     #[allow(unsafe_code, reason = "the promise is the caller's")]
     #[must_use]
     pub unsafe fn in_place(port: Port) -> Self {
@@ -179,7 +182,7 @@ fn receive_copies(
     n
 }
 
-/// Lends the port's frames where they lie.
+/// Lends the port's frames in place.
 ///
 /// # Safety
 /// Nothing else writes to them meanwhile.
@@ -189,7 +192,7 @@ unsafe fn receive_in_place(port: &mut Port, mut take: impl FnMut(&[Frame<'_>])) 
     let mut pieces: [&[u8]; PIECES] = [&[]; PIECES];
     let (mut n, mut free) = (0, &mut pieces[..]);
     let mut incoming = port.receive(BATCH);
-    // A frame has one piece more than `rest`.
+    // A frame has one more piece than `rest`.
     while let Some(received) = incoming.next_within(free.len() + 1) {
         let mut windows = received.windows().map(|window| {
             // SAFETY: the frame stays this port's until the next flush, which needs the borrow of the port that the

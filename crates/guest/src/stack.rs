@@ -16,19 +16,19 @@ use crate::link::{Link, Segments};
 use crate::nic::{Nic, Pieces};
 use crate::udp::{Sockets, UdpError, UdpId};
 
-/// Batches that a turn receives at most, so that it also sends.
+/// Maximum number of received batches in a turn, so that the turn also sends.
 const BATCHES: usize = 4;
-/// Longest sleep while the send ring is full.
+/// Maximum sleep while the send ring is full.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// What a stack is set up with.
+/// Settings of a stack.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The NIC's address.
     pub mac: Mac,
     /// The host's address.
     pub address: Ipv4Addr,
-    /// Bits of the address that are the network's.
+    /// Prefix length of the network.
     pub prefix: u8,
     /// The router to other networks.
     pub gateway: Option<Ipv4Addr>,
@@ -41,7 +41,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The settings of a host with this address, with a random secret and no gateway.
+    /// Returns the settings of a host with this address, with a random secret and no gateway.
     #[must_use]
     pub fn new(mac: Mac, address: Ipv4Addr, prefix: u8) -> Self {
         let random = RandomState::new();
@@ -57,7 +57,7 @@ impl Config {
     }
 }
 
-/// How much there is of what is bounded.
+/// Usage of the bounded resources.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// Neighbours.
@@ -72,8 +72,9 @@ pub struct Usage {
 
 /// A TCP/IP host on a NIC.
 ///
-/// A turn of its owner: [`poll`](Self::poll), then talk to [`tcp`](Self::tcp) and the UDP sockets, then
-/// [`wait`](Self::wait). [`Guest`](crate::Guest) does this for applications that are written as callbacks.
+/// Its owner runs turns: [`poll`](Self::poll), then work with [`tcp`](Self::tcp) and the UDP
+/// sockets, then [`wait`](Self::wait). [`Guest`](crate::Guest) does this for applications that are
+/// written as callbacks.
 #[derive(Debug)]
 pub struct Stack<N> {
     nic: N,
@@ -90,14 +91,14 @@ pub struct Stack<N> {
 }
 
 impl<N: Nic> Stack<N> {
-    /// A host. It announces itself at its first turn, so that switches know where it is.
+    /// Makes a host. It announces itself in its first turn, so that switches learn where it is.
     #[must_use]
     pub fn new(nic: N, config: &Config) -> Self {
         let mut tcp = config.tcp.clone();
         let mtu = nic.max_frame().saturating_sub(ETHERNET_HEADER).min(tcp.mtu.into());
         tcp.mtu = mtu as u16;
         let offloads = nic.offloads();
-        // Requests of several segments need others who cut them.
+        // Requests of several segments need a switch or receiver that cuts them.
         let cut = offloads.checksum && offloads.tso4 && offloads.tso6 && offloads.ecn;
         tcp.gso_max = if cut { u16::MAX.into() } else { 0 };
         let mut link = Link::new(config);
@@ -108,16 +109,17 @@ impl<N: Nic> Stack<N> {
         Self { nic, link, machine, udp, mtu, summing, full: false, more: false }
     }
 
-    /// Receives, answers, runs timers and sends. Returns when it is to be called again if no frame comes before.
+    /// Receives, answers, runs timers and sends. Returns when to call it again if no frame arrives
+    /// before.
     ///
     /// # Errors
-    /// What the NIC says.
+    /// The error of the NIC.
     pub fn poll(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
         self.receive(now, &mut Buffered);
         self.transmit(now)
     }
 
-    /// The first half of a turn: receives. `app` may take TCP's data from where it lies in the frames.
+    /// The first half of a turn: receives. `app` may read TCP's data in place in the frames.
     pub fn receive(&mut self, now: Nanos, app: &mut impl Receive) {
         let Self { nic, link, machine, udp, .. } = self;
         let mut input = Input { link, machine, udp, now };
@@ -127,13 +129,13 @@ impl<N: Nic> Stack<N> {
     /// The second half of a turn: runs timers and sends. Returns when the next turn is due.
     ///
     /// # Errors
-    /// What the NIC says.
+    /// The error of the NIC.
     pub fn transmit(&mut self, now: Nanos) -> Result<Option<Nanos>, N::Error> {
         let Self { nic, link, machine, summing, .. } = self;
         let mut full = link.transmit(nic, now).is_err();
         if !full {
             machine.transmit(now, &mut Segments { nic, link, now, summing: *summing });
-            // TCP may have had to ask for an address.
+            // TCP's packets may have caused ARP requests.
             full = link.transmit(nic, now).is_err() || machine.has_work();
         }
         self.full = full;
@@ -149,11 +151,11 @@ impl<N: Nic> Stack<N> {
         tcp.into_iter().chain(arp).min()
     }
 
-    /// Sleeps until a frame comes or the deadline that [`poll`](Self::poll) returned; if the send ring was full, until it
-    /// has room.
+    /// Sleeps until a frame arrives or the deadline that [`poll`](Self::poll) returned. If the send
+    /// ring was full, it also wakes up when there is room.
     ///
     /// # Errors
-    /// What the NIC says.
+    /// The error of the NIC.
     pub fn wait(&mut self, deadline: Option<Nanos>, now: Nanos) -> Result<(), N::Error> {
         if self.more {
             return Ok(());
@@ -178,7 +180,7 @@ impl<N: Nic> Stack<N> {
         self.machine.listen(Some(self.link.address.into()), port, backlog, None)
     }
 
-    /// Opens a TCP connection from a port that is chosen.
+    /// Opens a TCP connection from an ephemeral port.
     ///
     /// # Errors
     /// As for [`Machine::connect`].
@@ -195,12 +197,12 @@ impl<N: Nic> Stack<N> {
         self.udp.bind(port)
     }
 
-    /// Closes a UDP socket; what waits in it is gone.
+    /// Closes a UDP socket, and drops its queued datagrams.
     pub fn udp_close(&mut self, id: UdpId) {
         self.udp.close(id);
     }
 
-    /// The oldest datagram of a socket, and its sender.
+    /// Takes the oldest datagram of a socket; returns its sender and data.
     pub fn udp_receive(&mut self, id: UdpId) -> Option<(SocketAddrV4, Box<[u8]>)> {
         self.udp.receive(id)
     }
@@ -247,7 +249,7 @@ impl<N: Nic> Stack<N> {
         &self.link.counters
     }
 
-    /// How much there is of what is bounded.
+    /// Returns the usage of the bounded resources.
     #[must_use]
     pub fn usage(&self) -> Usage {
         let (neighbours, unresolved) = self.link.neighbours.usage();

@@ -3,16 +3,16 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddrV4;
 
-/// Datagrams that wait in one socket.
+/// Maximum number of queued datagrams of a socket.
 const MOST: usize = 256;
-/// Bytes that wait in one socket.
+/// Maximum number of queued bytes of a socket.
 const MOST_BYTES: usize = 128 << 10;
 
 /// A UDP socket's handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct UdpId(pub(crate) u16);
 
-/// Why a UDP socket could not be made, or a datagram not be sent.
+/// Why a UDP socket could not be opened, or a datagram not be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UdpError {

@@ -1,4 +1,4 @@
-//! The memcached-like cache over the stack: the protocol, its bounds, and nonsense.
+//! The memcached-like cache over the stack: the protocol, its limits, and invalid input.
 
 use std::net::SocketAddrV4;
 
@@ -10,7 +10,7 @@ mod world;
 
 use world::{CLIENT, SERVER, World};
 
-/// Sends its text in pieces, and keeps what comes.
+/// A client that sends its text in pieces, and keeps the answers.
 #[derive(Default)]
 struct Client {
     pieces: std::vec::IntoIter<Bytes>,
@@ -39,7 +39,7 @@ impl App for Client {
     }
 }
 
-/// What a cache of `most` bytes answers.
+/// Returns the answers of a cache of `most` bytes.
 fn talk(text: &[u8], most: usize, piece: usize) -> (String, Guest<RingNic, Kv>) {
     let mut world = World::new();
     let mut server = Guest::new(world.host(SERVER, None), Kv::new(most, 1_700_000_000));

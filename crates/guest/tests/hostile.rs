@@ -1,4 +1,4 @@
-//! Frames that no host should send: nothing panics, memory stays bounded, every frame is accounted for.
+//! Hostile frames: nothing panics, memory stays bounded, and every frame is counted.
 
 use std::net::SocketAddrV4;
 
@@ -14,7 +14,7 @@ mod world;
 use guest::apps::site::Site;
 use world::{CLIENT, SERVER, World};
 
-/// What an attacker sends: nonsense, or something that nearly makes sense.
+/// Frames of an attacker: random bytes, or nearly valid ones.
 #[derive(Clone, Debug)]
 enum Attack {
     Nonsense(Vec<u8>),
@@ -113,7 +113,7 @@ impl Attack {
     }
 }
 
-/// An honest client: fetches a page, again and again.
+/// An honest client, which fetches a page repeatedly.
 #[derive(Default)]
 struct Honest(u64);
 
@@ -190,7 +190,8 @@ proptest! {
     fn nothing_that_comes_breaks_a_host(attacks in prop::collection::vec(attacks(), 1..60)) {
         let mut siege = Siege::new();
         for attack in attacks {
-            // The honest client's address is its own: who may forge it can always cut it off (ARP).
+            // The attacker may not forge the honest client's address: with ARP, that always cuts it
+            // off.
             let mut frame = attack.frame();
             if frame.get(12..14) == Some(&[8, 6]) && frame.get(31) == Some(&2) {
                 frame[31] = 3;

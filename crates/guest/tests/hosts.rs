@@ -1,4 +1,4 @@
-//! What hosts say to each other below TCP: ARP, echo, UDP; and what they do not answer.
+//! Hosts below TCP: what they answer (ARP, echo, UDP), and what they ignore.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
@@ -14,7 +14,7 @@ use world::{CLIENT, SERVER, World};
 
 const MAC: Mac = Mac::local(77);
 
-/// A host, and a bare port that says what it likes.
+/// A host, and a bare port that sends arbitrary frames.
 struct Pair {
     world: World,
     host: Stack<RingNic>,
@@ -39,7 +39,7 @@ impl Pair {
         self.answers()
     }
 
-    /// What comes out of the host in two turns.
+    /// Returns the frames that the host sends in two turns.
     fn answers(&mut self) -> Vec<Vec<u8>> {
         let mut came = Vec::new();
         for _ in 0..2 {

@@ -1,4 +1,5 @@
-//! Linux as the peer: httpd on a port of a real daemon, curl and ping in a network namespace behind a tap.
+//! Linux as the peer: httpd on a port of a real daemon, curl and ping in a network namespace behind
+//! a tap.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -7,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A program that ends with the test: asked to, as the daemon's switches outlive one that is killed.
+/// A program that is terminated with the test. A killed daemon would leave its switches running.
 struct Running(Child);
 
 impl Drop for Running {
@@ -25,7 +26,7 @@ fn skip(test: &str, why: &str) {
     log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }
 
-/// A program beside this test's; made if only this package's tests were.
+/// Returns a program beside this test. Builds it if only this package was built.
 fn program(path: &str, build: &[&str]) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.ancestors().nth(2).unwrap().join(path);
@@ -59,7 +60,7 @@ impl Namespace {
                 return Err("ip, unshare, nsenter, curl or ping is missing");
             }
         }
-        // It answers when it has seen that it may make a tap there.
+        // The answer comes once the namespace allows taps.
         let script = "ip tuntap add probe mode tap && ip link del probe && echo && exec sleep 600";
         let child = Command::new("unshare")
             .args(["--net", "sh", "-c", script])
@@ -88,7 +89,7 @@ impl Namespace {
     }
 }
 
-/// A daemon with a tap in the namespace, and a program of the examples on a port beside it.
+/// A daemon with a tap in the namespace, and an example program on another port.
 struct House {
     dir: tempfile::TempDir,
     namespace: Namespace,
@@ -144,7 +145,7 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     assert_eq!(house.curl(&["--range", "10-29", url]), [b'x'; 20]);
     let head = String::from_utf8(house.curl(&["--head", url])).unwrap();
     assert!(head.contains("Content-Length: 1048576"), "{head}");
-    // The server knows the document's tag again.
+    // The server recognizes the document's tag.
     let tags = house.dir.path().join("tags");
     let tags = tags.to_str().unwrap();
     house.curl(&["--etag-save", tags, "--output", "/dev/null", url]);
@@ -156,7 +157,7 @@ fn curl_fetches_pages_from_httpd_and_ping_is_answered() {
     assert!(out.contains("3 received"), "{out}");
 }
 
-/// libmemcached's tools are a client that knows nothing of this server.
+/// libmemcached's tools act as an independent client.
 #[test]
 fn a_memcached_client_stores_and_finds_values_in_kv() {
     let test = "a_memcached_client_stores_and_finds_values_in_kv";

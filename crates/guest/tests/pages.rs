@@ -1,4 +1,5 @@
-//! The examples' web server and its load, two hosts on an inline switch, in virtual time.
+//! The web server and load generator of the examples: two hosts on an inline switch, in virtual
+//! time.
 
 use std::net::SocketAddrV4;
 
@@ -18,7 +19,7 @@ fn document(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
 
-/// Sends its text, and keeps what comes until the peer ends its stream.
+/// A client that sends its text, and keeps what it receives until the peer ends its stream.
 #[derive(Default)]
 struct Client {
     text: Bytes,
@@ -51,7 +52,7 @@ fn server(world: &mut World, impairment: Option<Impairment>) -> Guest<RingNic, S
     server
 }
 
-/// What the server answers to `text`, the stream's end included.
+/// Returns the server's answer to `text`, up to the end of the stream.
 fn fetch(text: &str, impairment: Option<Impairment>) -> (Vec<u8>, World, Guest<RingNic, Site>) {
     let (answer, world, server, _) =
         fetch_by(text, impairment, [OffloadSet::NONE; 2], World::new());
@@ -60,7 +61,7 @@ fn fetch(text: &str, impairment: Option<Impairment>) -> (Vec<u8>, World, Guest<R
 
 type Fetched = (Vec<u8>, World, Guest<RingNic, Site>, Guest<RingNic, Client>);
 
-/// The same, with a server and a client that have these offloads.
+/// As [`fetch`], with these offloads of server and client.
 fn fetch_by(
     text: &str,
     impairment: Option<Impairment>,
@@ -137,7 +138,7 @@ fn long_frames_that_are_lost_come_again() {
     assert!(split(&answer).1 == document(8 << 20));
 }
 
-/// Head and body of the first answer, and what follows it.
+/// Splits off the first answer: returns its head and body, and what follows.
 fn split(answer: &[u8]) -> (String, Vec<u8>) {
     let end = answer.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
     (String::from_utf8(answer[..end].to_vec()).unwrap(), answer[end..].to_vec())
@@ -166,7 +167,7 @@ fn a_long_document_arrives_although_frames_are_lost() {
     assert!(split(&answer).1 == document(8 << 20));
     let counters = server.stack().tcp().counters();
     assert!(counters.bytes_retransmitted > 0, "{counters:?}");
-    // A lost frame costs no more than a least time-out, on average.
+    // On average, a lost frame costs no more than the minimum time-out.
     let took = world.now - Nanos(Nanos::SECOND);
     assert!(took < 10 * Nanos::SECOND, "{took} ns for 8 MiB");
 }

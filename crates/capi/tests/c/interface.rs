@@ -1,4 +1,4 @@
-//! Header, map and library are one interface.
+//! Tests that header, version map and library agree.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use netring::layout::Fault;
 
 use crate::kit::{compile, header, output, pkg_config, prefix, root, symbols};
 
-/// The functions that the header declares: names before a parenthesis, outside comments.
+/// Returns the functions that the header declares: names before a parenthesis, outside of comments.
 fn declared() -> BTreeSet<String> {
     let header = header();
     let code = header.split("/*").map(|part| part.split_once("*/").map_or(part, |(_, code)| code));

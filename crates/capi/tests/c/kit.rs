@@ -1,4 +1,4 @@
-//! An installed library, C programs, a daemon.
+//! Helpers: the installed library, C programs, a daemon.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// Where the library is installed; by the first test that asks.
+/// Returns where the library is installed. The first call installs it.
 pub fn prefix() -> &'static Path {
     static PREFIX: OnceLock<PathBuf> = OnceLock::new();
     PREFIX.get_or_init(|| {
@@ -33,7 +33,7 @@ pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// What `pkg-config` says of the library.
+/// Returns what `pkg-config` prints for the library.
 pub fn pkg_config(args: &[&str]) -> Vec<String> {
     let mut command = Command::new("pkg-config");
     command.args(args).arg("toklat").env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"));
@@ -41,7 +41,7 @@ pub fn pkg_config(args: &[&str]) -> Vec<String> {
     told.split_whitespace().map(str::to_owned).collect()
 }
 
-/// What it prints; it must succeed.
+/// Runs a command, which must succeed, and returns its output.
 pub fn output(command: &mut Command) -> String {
     let done = command.stdin(Stdio::null()).output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert_succeeded(&done, command);
@@ -53,7 +53,7 @@ fn assert_succeeded(done: &Output, command: &Command) {
     assert!(done.status.success(), "{command:?}: {}\n{out}{errors}", done.status);
 }
 
-/// The program that `cc source $(pkg-config --cflags --libs toklat)` makes.
+/// Returns the command `cc source $(pkg-config --cflags --libs toklat)`.
 pub fn compile(source: &Path, to: &Path) -> Command {
     let mut cc = Command::new("cc");
     cc.args(["-Wall", "-Wextra", "-Werror", "-g", "-o"]).arg(to).arg(source);
@@ -64,7 +64,7 @@ pub fn compile(source: &Path, to: &Path) -> Command {
     program
 }
 
-/// What of the library's names `nm` shows, with versions.
+/// Returns the library's exported names with versions, as `nm` shows them.
 pub fn symbols(library: &Path) -> BTreeSet<String> {
     let mut nm = Command::new("nm");
     let table = output(nm.args(["-D", "--defined-only"]).arg(library));
@@ -83,7 +83,7 @@ pub fn wait_for<T>(what: &str, mut it: impl FnMut() -> Option<T>) -> T {
     }
 }
 
-/// A daemon of the test's own, with its C programs; all end with the test.
+/// A daemon of the test, with its C programs. All end with the test.
 pub struct Daemon {
     dir: TempDir,
     process: Option<Child>,
@@ -103,7 +103,7 @@ impl Daemon {
         wait_for("daemon", || self.toklat(&["switch", "show", "--json"]));
     }
 
-    /// Asks it to end, as its switches outlive one that is killed, and waits until it has.
+    /// Terminates the daemon and waits for it. A killed daemon would leave its switches running.
     pub fn stop(&mut self) {
         if let Some(mut process) = self.process.take() {
             let _ = kill_process(Pid::from_child(&process), Signal::TERM);
@@ -111,7 +111,7 @@ impl Daemon {
         }
     }
 
-    /// What the command line prints, if it succeeds.
+    /// Runs the command line; returns its output if it succeeds.
     fn toklat(&self, args: &[&str]) -> Option<String> {
         let mut command = Command::new(toklat());
         command.args(args).env("TOKLAT_DIR", self.dir.path()).stdin(Stdio::null());
@@ -119,7 +119,7 @@ impl Daemon {
         done.status.success().then(|| String::from_utf8(done.stdout).unwrap())
     }
 
-    /// Adds a switch that stays when its last port goes.
+    /// Adds a switch that stays when its last port is removed.
     pub fn add_switch(&self, name: &str) {
         self.toklat(&["switch", "add", name]).unwrap();
     }
@@ -134,7 +134,7 @@ impl Daemon {
         })
     }
 
-    /// The program of this source, below the workspace, ready to run with this daemon.
+    /// Compiles a source of the workspace; returns the command that runs it with this daemon.
     pub fn program(&self, source: &str) -> Command {
         let name = Path::new(source).file_stem().unwrap();
         let mut program = compile(&root().join(source), &self.dir.path().join(name));
@@ -157,7 +157,7 @@ impl Running {
         Self(command.stdout(Stdio::piped()).spawn().unwrap())
     }
 
-    /// What it prints until it ends, with success and within a minute.
+    /// Waits for the program to end, with success and within a minute; returns its output.
     pub fn finish(mut self) -> String {
         let status = wait_for("end of the program", || self.0.try_wait().unwrap());
         let mut told = String::new();
@@ -174,7 +174,7 @@ impl Drop for Running {
     }
 }
 
-/// The daemon's program; made if only this package's tests were.
+/// Returns the daemon's program. Builds it if only this package was built.
 fn toklat() -> PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let program = PROGRAM.get_or_init(|| {

@@ -33,7 +33,7 @@ fn the_sink_counts_what_the_generator_sends() {
     assert_eq!(rest, format!("{} bytes\n", frames * 60));
 }
 
-/// Frames go on to be echoed after the data process was killed, and no program notices.
+/// The echo continues after the data process was killed, and no program notices.
 #[test]
 fn the_echo_outlives_a_killed_data_process() {
     let daemon = Daemon::start();
@@ -41,7 +41,7 @@ fn the_echo_outlives_a_killed_data_process() {
     let mut echo = Running::start(daemon.program("examples/c/echo.c").arg("vale0:echo"));
     exchange(&daemon);
     let first = daemon.data_process("vale0");
-    // A generator that is connected while it happens.
+    // This generator is connected while the process is killed.
     let mut generator = daemon.program("examples/c/generator.c");
     let mut connected = Running::start(generator.arg("vale0:connected"));
     exchange(&daemon);
@@ -65,7 +65,7 @@ fn the_echo_reopens_its_port_when_the_daemon_is_back() {
     exchange(&daemon);
 }
 
-/// A generator gets a hundred frames back.
+/// Runs a generator, which must get a hundred frames back.
 fn exchange(daemon: &Daemon) {
     let mut generator = daemon.program("examples/c/generator.c");
     let told = Running::start(generator.args(["vale0:generator", "100"])).finish();

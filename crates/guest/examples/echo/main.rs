@@ -1,4 +1,4 @@
-//! Sends back what comes to port 7, by TCP and by UDP (RFC 862).
+//! Echoes all data to port 7, by TCP and by UDP (RFC 862).
 //!
 //!     cargo run --release -p toklat-guest --example echo vale0:echo 10.0.0.3/24
 
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     guest.listen(7, 128)?;
     let socket = guest.stack().udp_bind(7)?;
     println!("{} port 7", guest.stack().address());
-    // A loop of one's own, as UDP needs it; `Guest::run` is the same without sockets.
+    // UDP needs a loop in the program; without sockets, `Guest::run` does the same.
     let started = Instant::now();
     loop {
         let now = Nanos(Nanos::SECOND) + started.elapsed().as_nanos() as u64;
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let stack = guest.stack();
         let mut answered = false;
         while let Some((from, data)) = stack.udp_receive(socket) {
-            // What finds no room is lost, as datagrams may be.
+            // Data that finds no room is dropped, as UDP allows.
             let _ = stack.udp_send(socket, from, &data, now);
             answered = true;
         }

@@ -1,4 +1,4 @@
-//! What the programs share: a stack on a daemon's port, by the words of a command line.
+//! Shared by the examples: opens a stack on a daemon's port from command line arguments.
 
 use std::error::Error;
 use std::net::Ipv4Addr;
@@ -8,7 +8,7 @@ use frame::{Mac, OffloadSet};
 use guest::{Config, Nanos, RingNic, Stack};
 use netring::Open;
 
-/// A host at `address` (`10.0.0.2/24`) on the port `name` (`vale0:web`).
+/// Opens a host at `address` (`10.0.0.2/24`) on the port `name` (`vale0:web`).
 pub fn open(name: &str, address: &str) -> Result<Stack<RingNic>, Box<dyn Error>> {
     let wrong = || format!("`{address}` is not an address and prefix; write 10.0.0.2/24");
     let (ip, prefix) = address.split_once('/').ok_or_else(wrong)?;
@@ -18,7 +18,8 @@ pub fn open(name: &str, address: &str) -> Result<Stack<RingNic>, Box<dyn Error>>
     Ok(Stack::new(RingNic::new(Open::new(name).offloads(OffloadSet::ALL).open()?), &config))
 }
 
-/// Runs a stack without connections: `work` says whether it has done anything, and when it wants to be called again.
+/// Runs a stack without connections. `work` returns whether it did anything, and when to call it
+/// again.
 #[allow(dead_code, reason = "of datagram servers only")]
 pub fn serve(
     stack: &mut Stack<RingNic>,
@@ -30,7 +31,7 @@ pub fn serve(
     })
 }
 
-/// As [`serve`], until `work` says that it is done.
+/// As [`serve`], until `work` returns that it is done.
 #[allow(dead_code, reason = "of datagram programs only")]
 pub fn serve_until(
     stack: &mut Stack<RingNic>,

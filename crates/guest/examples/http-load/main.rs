@@ -1,9 +1,12 @@
-//! Load for a web server: so many connections, each with one request at a time, and latencies by percentile.
+//! A load generator for web servers: a number of connections, each with one request at a time.
+//! Prints latencies by percentile.
 //!
-//!     cargo run --release -p toklat-guest --example http-load vale0:load 10.0.0.9/24 10.0.0.2:80 /1k [CONNECTIONS [SECONDS]]
+//!     cargo run --release -p toklat-guest --example http-load vale0:load 10.0.0.9/24 10.0.0.2:80
+//!     /1k [CONNECTIONS [SECONDS]]
 //!
-//! The loop is closed: a slow answer delays the next request, so latencies under overload look better than users who
-//! come unasked would find them (coordinated omission). Times are those of the turns of this program's loop.
+//! The loop is closed: a slow answer delays the next request. So under overload the latencies look
+//! better than for users who arrive independently (coordinated omission). Times are measured by the
+//! turns of this program's loop.
 
 use std::error::Error;
 use std::net::SocketAddrV4;

@@ -15,7 +15,7 @@ mod host;
 
 use guest::apps::site::Site;
 
-/// Adds what is in a directory and below it.
+/// Adds all files in a directory and below it.
 fn read(site: &mut Site, directory: &Path, prefix: &str) -> std::io::Result<()> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;

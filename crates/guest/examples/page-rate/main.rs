@@ -1,11 +1,15 @@
-//! How many pages a second one core serves to itself: httpd, load generator and an inline switch in one thread.
+//! Measures how many pages a second one core serves to itself: httpd, load generator and an inline
+//! switch in one thread.
 //!
 //!     cargo run --release -p toklat-guest --example page-rate [SECONDS]
 //!
-//! What is measured: both TCP/IP stacks with checksums in software, parsing of requests and answers, and the switch
-//! with its copies. Requests are answered from memory, 16 connections, one request each at a time unless said. What is
-//! not: processes, wake-ups, system calls, any card. There are none of them here. A figure is the sum for client, switch
-//! and server. Time is the thread's own on a core (`/proc/thread-self/schedstat`), else wall time; best of five.
+//! A figure includes both TCP/IP stacks with checksums in software, parsing of requests and
+//! answers, and the switch with its copies. There is no other process, no wake-up, no system call
+//! and no NIC.
+//!
+//! Requests are answered from memory. There are 16 connections unless stated, with one request each
+//! at a time. A figure is the sum for client, switch and server. Time is the thread's own on a core
+//! (`/proc/thread-self/schedstat`), otherwise wall time; best of five.
 
 use std::error::Error;
 use std::net::{Ipv4Addr, SocketAddrV4};
@@ -73,14 +77,14 @@ impl World {
     }
 }
 
-/// The time that this thread has had on a core.
+/// The time that this thread has spent on a core.
 fn busy(start: Instant) -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = stat.and_then(|stat| stat.split(' ').next()?.parse().ok());
     nanos.map_or_else(|| start.elapsed(), Duration::from_nanos)
 }
 
-/// Pages a second, Gb/s of bodies.
+/// Returns pages per second, and Gb/s of bodies.
 fn measure(len: usize, connections: usize, in_place: bool, time: Duration) -> Fallible<(f64, f64)> {
     let mut world = World::new("/page", len, connections, in_place)?;
     while world.client.app().made < connections as u64 {

@@ -4,17 +4,17 @@ use tcp::{Bytes, CloseReason};
 
 use crate::app::{App, Io};
 
-/// Bytes that the source sends at once.
+/// Bytes that the source sends at a time.
 const PIECE: usize = 64 << 10;
 
-/// What an end of a bulk transfer does with data.
+/// One end of a bulk transfer.
 #[derive(Debug, Default)]
 pub struct Bulk {
-    /// What the source sends, again and again; empty in a sink.
+    /// The piece that the source sends repeatedly; empty in a sink.
     piece: Bytes,
-    /// Where the application's copy of received data goes, if it makes one.
+    /// Destination of the copies of received data, if the application makes any.
     buffer: Vec<u8>,
-    /// The source copies each piece, as a program does that writes from a buffer of its own.
+    /// The source copies each piece, like a program that writes from its own buffer.
     copies: bool,
     /// Bytes that came.
     pub received: u64,
@@ -25,13 +25,13 @@ pub struct Bulk {
 }
 
 impl Bulk {
-    /// A source. With `copies`, each piece is copied into a new buffer first.
+    /// Makes a source. With `copies`, each piece is copied into a new buffer first.
     #[must_use]
     pub fn source(copies: bool) -> Self {
         Self { piece: vec![0x5a; PIECE].into(), copies, ..Self::default() }
     }
 
-    /// A sink. With `copies`, it copies what comes into a buffer of its own.
+    /// Makes a sink. With `copies`, it copies received data into its own buffer.
     #[must_use]
     pub fn sink(copies: bool) -> Self {
         Self { buffer: vec![0; PIECE], copies, ..Self::default() }

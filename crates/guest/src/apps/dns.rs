@@ -5,9 +5,9 @@ use std::net::IpAddr;
 
 /// Bytes of a header.
 const HEADER: usize = 12;
-/// Most bytes of a name (RFC 1035, 2.3.4).
+/// Maximum length of a name (RFC 1035, 2.3.4).
 const NAME: usize = 255;
-/// Most bytes of an answer over UDP (RFC 1035, 4.2.1).
+/// Maximum length of an answer over UDP (RFC 1035, 4.2.1).
 const MOST: usize = 512;
 /// Classes and types.
 const IN: u16 = 1;
@@ -24,7 +24,7 @@ pub struct Zone {
 
 /// What a query asks for.
 struct Question<'q> {
-    /// Name, type and class, as they stand in the query.
+    /// Name, type and class, in the query's own bytes.
     bytes: &'q [u8],
     /// The name in lower case: lengths and labels, without the root.
     name: Vec<u8>,
@@ -33,13 +33,13 @@ struct Question<'q> {
 }
 
 impl Zone {
-    /// A zone without names, whose answers may be kept for `ttl` seconds.
+    /// Makes a zone without names. Resolvers may cache its answers for `ttl` seconds.
     #[must_use]
     pub fn new(ttl: u32) -> Self {
         Self { names: HashMap::new(), ttl }
     }
 
-    /// Adds an address of a name, such as `web.example`. False if it is no name.
+    /// Adds an address of a name, such as `web.example`. Returns false for an invalid name.
     pub fn add(&mut self, name: &str, address: IpAddr) -> bool {
         let mut wire = Vec::new();
         for label in name.trim_end_matches('.').split('.') {
@@ -56,7 +56,7 @@ impl Zone {
         true
     }
 
-    /// The answer to a query; `None` for what is no query and gets none.
+    /// Answers a query; `None` for a message that is not a query.
     #[must_use]
     pub fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         let header = query.first_chunk::<HEADER>()?;
@@ -121,7 +121,7 @@ impl<'q> Question<'q> {
             if len == 0 {
                 break;
             }
-            // No compression in a question (RFC 1035, 4.1.4).
+            // Questions have no compression (RFC 1035, 4.1.4).
             let label = bytes.get(at..at + 1 + len).filter(|_| len < 64)?;
             name.push(len as u8);
             name.extend(label[1..].iter().map(u8::to_ascii_lowercase));

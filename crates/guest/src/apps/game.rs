@@ -1,5 +1,5 @@
-//! The load of a game such as Quake: players send small inputs, and a server sends each of them the state of those
-//! around it, tick by tick. Sans I/O: datagrams and time go in and come out.
+//! The load of a game such as Quake. Players send small inputs; at each tick, a server sends each
+//! player the state of its neighbours. Sans I/O: datagrams and time go in, datagrams come out.
 
 use std::collections::HashMap;
 use std::net::SocketAddrV4;
@@ -8,15 +8,15 @@ use tcp::Nanos;
 
 /// Time between ticks.
 pub const TICK: u64 = 20 * Nanos::MILLI;
-/// A player that says nothing for so long is gone.
+/// A player that is silent for this long is removed.
 const SILENCE: u64 = 5 * Nanos::SECOND;
 /// Most players of a server.
 pub const MOST_PLAYERS: usize = 1024;
 /// Most neighbours in one update.
 const SEEN: usize = 32;
-/// Bytes of an input: number, move in two directions.
+/// Length of an input: a number, and a move in two directions.
 const INPUT: usize = 8;
-/// Bytes of an update before its neighbours: tick, the last input's number.
+/// Length of an update before its neighbours: the tick, and the number of the last input.
 const UPDATE: usize = 8;
 
 #[derive(Clone, Copy, Debug)]
@@ -35,12 +35,12 @@ pub struct Server {
     due: Nanos,
     /// Inputs that were used.
     pub inputs: u64,
-    /// Datagrams that were no inputs, came too late, or from too many.
+    /// Dropped datagrams: invalid, late, or from too many players.
     pub dropped: u64,
 }
 
 impl Server {
-    /// A datagram came. An older input than the last one is dropped.
+    /// Receives a datagram. An input older than the last one is dropped.
     pub fn input(&mut self, from: SocketAddrV4, data: &[u8], now: Nanos) {
         let room = self.players.len() < MOST_PLAYERS || self.players.contains_key(&from);
         let Some((number, step)) = data.split_first_chunk::<4>().filter(|_| room) else {
@@ -97,7 +97,7 @@ impl Server {
     }
 }
 
-/// A player, as the load has many.
+/// A simulated player.
 #[derive(Debug, Default)]
 pub struct Client {
     input: u32,
@@ -105,9 +105,9 @@ pub struct Client {
     tick: u32,
     /// Updates that came.
     pub updates: u64,
-    /// Ticks that are missing between those that came.
+    /// Gaps: ticks between received ones that did not arrive.
     pub missed: u64,
-    /// Nanoseconds from the last input to the update that has it.
+    /// Nanoseconds from the last input to the update that contains it.
     pub delay: u64,
 }
 
@@ -123,7 +123,7 @@ impl Client {
         bytes
     }
 
-    /// An update came; false if it is none, or older than the last.
+    /// Receives an update; returns false if it is invalid, or older than the last.
     pub fn update(&mut self, data: &[u8], now: Nanos) -> bool {
         let Some((tick, rest)) = data.split_first_chunk::<4>() else { return false };
         let Some((input, _)) = rest.split_first_chunk::<4>() else { return false };

@@ -1,7 +1,7 @@
 //! A cache that speaks memcached's text protocol (memcached's doc/protocol.txt).
 //!
-//! Values are sent from where they lie, without a copy. Memory is bounded: the items that were used the longest time ago
-//! go first, approximately (second chance).
+//! Values are sent in place, without a copy. Memory is bounded: approximately the least recently
+//! used items are evicted first (second chance).
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt::Write as _;
@@ -14,20 +14,20 @@ use crate::app::{App, Io};
 const MAX_KEY: usize = 250;
 /// Most bytes of a value.
 const MAX_VALUE: usize = 1 << 20;
-/// Most bytes of a command line.
+/// Maximum length of a command line.
 const MAX_LINE: usize = 8 << 10;
-/// What an item takes beside key and value.
+/// Memory that an item takes beyond key and value.
 const OVERHEAD: usize = 96;
-/// Times of up to so many seconds are counted from now.
+/// Expiry times up to this many seconds are relative to the present.
 const MONTH: u64 = 30 * 24 * 3600;
-/// Bytes of answers that wait, above which no further command is read.
+/// Limit of the queued answers in bytes. Above it, no further command is read.
 const MAX_QUEUED: usize = 1 << 20;
 
 #[derive(Clone, Debug)]
 struct Item {
     value: Bytes,
     flags: u32,
-    /// Seconds since the epoch; 0 for never.
+    /// Expiry in seconds since 1970; 0 for never.
     until: u64,
     version: u64,
     used: bool,
@@ -37,22 +37,22 @@ struct Item {
 #[derive(Debug)]
 pub struct Kv {
     items: HashMap<Box<[u8]>, Item>,
-    /// Keys and versions in the order of their coming; those whose version has changed are gone.
+    /// Keys and versions, oldest first. An entry whose version differs from the item's is stale.
     order: VecDeque<(Box<[u8]>, u64)>,
     bytes: usize,
     most: usize,
     version: u64,
-    /// Seconds since the epoch when the guest's clock stood at 0.
+    /// Time of day at which the guest's clock was 0, in seconds since 1970.
     epoch: u64,
     /// Commands that were answered.
     pub commands: u64,
-    /// Keys that were asked for and found, and not found.
+    /// Requested keys that were found, and not found.
     pub hits: (u64, u64),
-    /// Items that made room for others.
+    /// Items that were evicted.
     pub evictions: u64,
 }
 
-/// What a connection has come to.
+/// The state of a connection.
 #[derive(Debug, Default)]
 pub struct Session {
     store: Option<Store>,
@@ -66,11 +66,11 @@ struct Store {
     key: Box<[u8]>,
     flags: u32,
     until: u64,
-    /// Bytes of the value and its line end.
+    /// Length of the value with its line end.
     len: usize,
     value: Vec<u8>,
     quiet: bool,
-    /// What is answered when it has come, if it cannot be stored.
+    /// The answer after the value was read, if it cannot be stored.
     refused: Option<&'static str>,
 }
 
@@ -95,7 +95,8 @@ fn number<T: std::str::FromStr>(word: Option<&[u8]>) -> Option<T> {
 }
 
 impl Kv {
-    /// A cache of `most` bytes; `epoch` is the time of day when the guest's clock stood at 0, in seconds.
+    /// Makes a cache of `most` bytes. `epoch` is the time of day at which the guest's clock was 0,
+    /// in seconds.
     #[must_use]
     pub fn new(most: usize, epoch: u64) -> Self {
         Self {
@@ -111,7 +112,7 @@ impl Kv {
         }
     }
 
-    /// Items, and the bytes that they take.
+    /// Returns the number of items, and the bytes that they take.
     #[must_use]
     pub fn usage(&self) -> (usize, usize) {
         (self.items.len(), self.bytes)
@@ -121,7 +122,7 @@ impl Kv {
         self.epoch + now.0 / Nanos::SECOND
     }
 
-    /// When an item with this time ends; negative times are over.
+    /// Returns the expiry of an item with this time. A negative time has expired already.
     fn until(&self, time: i64, now: Nanos) -> u64 {
         match u64::try_from(time) {
             Err(_) => 1,
@@ -143,7 +144,7 @@ impl Kv {
         Some(item)
     }
 
-    /// Its place in the order goes when it comes up there.
+    /// Removes an item. Its entry in `order` is dropped when it becomes the oldest.
     fn remove(&mut self, key: &[u8]) -> bool {
         let Some(item) = self.items.remove(key) else { return false };
         self.bytes -= OVERHEAD + key.len() + item.value.len();
@@ -234,7 +235,7 @@ impl Kv {
         io.send(Bytes::from_static(if none { ERROR.as_bytes() } else { b"END\r\n" }));
     }
 
-    /// A command that is answered by a line; no answer to one that is not to have any.
+    /// Carries out a command that is answered by one line; the answer is empty for `noreply`.
     fn simple(&mut self, name: &[u8], words: &[&[u8]], now: Nanos) -> String {
         let key = words.first().copied().unwrap_or_default();
         let known = || "NOT_FOUND\r\n".to_owned();
@@ -294,7 +295,7 @@ impl Kv {
         format!("{value}\r\n")
     }
 
-    /// What a command that brings a value asks for.
+    /// Parses a command that is followed by a value.
     fn store<'l>(
         &self,
         how: How,
@@ -312,12 +313,12 @@ impl Kv {
         let quiet = words.next() == Some(b"noreply");
         let refused = (len > MAX_VALUE).then_some(TOO_LARGE);
         let refused = if key.len() > MAX_KEY { Some(BAD) } else { refused };
-        // What is refused is read all the same: else its bytes were taken for commands.
+        // A refused value is read all the same. Otherwise its bytes would be taken for commands.
         let (until, len) = (self.until(time, now), len.saturating_add(2));
         Ok(Store { how, key: key.into(), flags, until, len, value: Vec::new(), quiet, refused })
     }
 
-    /// Takes bytes of a value; returns how many.
+    /// Takes bytes of a value; returns their number.
     fn take_value(&mut self, session: &mut Session, data: &[u8], io: &mut Io<'_>) -> usize {
         let Some(store) = &mut session.store else { return 0 };
         let taken = store.len.min(data.len());
@@ -340,7 +341,7 @@ impl Kv {
     fn finish_store(&mut self, store: Store, now: Nanos) -> &'static str {
         let Store { how, key, mut flags, mut until, mut value, refused, .. } = store;
         if let Some(answer) = refused {
-            // The old value would be wrong.
+            // The old value is outdated, so it must not stay.
             self.remove(&key);
             return answer;
         }

@@ -1,4 +1,5 @@
-//! A load generator for HTTP: each connection sends its next request when the last answer is whole (closed loop).
+//! A load generator for HTTP: each connection sends its next request when the last answer is
+//! complete (closed loop).
 
 use hdrhistogram::Histogram;
 use tcp::{Bytes, CloseReason, Nanos};
@@ -7,15 +8,15 @@ use crate::app::{App, Io};
 
 const MAX_HEADERS: usize = 32;
 
-/// The generator, and what it has measured.
+/// The generator, with its measurements.
 #[derive(Debug)]
 pub struct Load {
     request: Bytes,
-    /// Nanoseconds from the turn that sent a request to the turn in which its answer was whole.
+    /// Nanoseconds from the turn that sent a request to the turn that completed its answer.
     pub latencies: Histogram<u64>,
     /// Answers with status 200.
     pub answers: u64,
-    /// Other answers, and what was no HTTP.
+    /// Answers with other status codes, and invalid ones.
     pub errors: u64,
     /// Bytes of bodies.
     pub bytes: u64,
@@ -25,7 +26,7 @@ pub struct Load {
     pub lost: u64,
 }
 
-/// A connection: when its request was sent, and how much of the answer's body is still to come.
+/// A connection: when its request was sent, and how much of the body is missing.
 #[derive(Debug, Default)]
 pub struct Fetch {
     sent: Nanos,
@@ -33,15 +34,15 @@ pub struct Fetch {
 }
 
 impl Load {
-    /// Asks for `path` of `host`, again and again.
+    /// Makes a generator that requests `path` of `host` repeatedly.
     ///
     /// # Panics
-    /// Never: the histogram's bounds are right.
+    /// Never: the histogram's bounds are valid.
     #[expect(clippy::expect_used, reason = "constants")]
     #[must_use]
     pub fn new(host: &str, path: &str) -> Self {
         let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        // Three digits; up to a minute.
+        // Three significant digits, up to a minute.
         let latencies = Histogram::new_with_bounds(1, 60 * Nanos::SECOND, 3);
         Self {
             request: request.into(),
@@ -59,7 +60,8 @@ impl Load {
         io.send(self.request.clone());
     }
 
-    /// The head at the start of `data`: its length, if the status is 200, and the body's length.
+    /// Parses the head at the start of `data`: its length, whether the status is 200, and the
+    /// body's length.
     fn head(data: &[u8]) -> Option<Option<(usize, bool, u64)>> {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Response::new(&mut headers);

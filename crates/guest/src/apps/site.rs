@@ -7,10 +7,10 @@ use tcp::Bytes;
 
 use crate::app::{App, Io};
 
-/// Most bytes of a request's head.
+/// Maximum length of a request's head.
 const MAX_HEAD: usize = 8 << 10;
 const MAX_HEADERS: usize = 64;
-/// Bytes of answers that wait, above which no further request is read.
+/// Limit of the queued answers in bytes. Above it, no further request is read.
 const MAX_QUEUED: usize = 1 << 20;
 
 /// A document, and the heads that do not depend on the request.
@@ -19,9 +19,9 @@ struct Document {
     body: Bytes,
     etag: String,
     kind: &'static str,
-    /// Of an answer with the whole document.
+    /// Head of an answer with the whole document.
     head: Bytes,
-    /// Head and body in one, if that is short: it is one chunk, then.
+    /// Head and body in one chunk, for short documents.
     whole: Option<Bytes>,
 }
 
@@ -33,14 +33,14 @@ pub struct Site {
     pub requests: u64,
 }
 
-/// What a connection has come to.
+/// The state of a connection.
 #[derive(Debug, Default)]
 pub struct Session {
     /// The last answer was sent.
     done: bool,
 }
 
-/// What the server looks at in a request.
+/// The parts of a request that the server uses.
 #[derive(Default)]
 struct Request<'a> {
     head_only: bool,
@@ -121,7 +121,7 @@ impl Site {
         }
     }
 
-    /// Answers the request at the start of `data`; returns its length, 0 if it is not whole.
+    /// Answers the request at the start of `data`; returns its length, or 0 if it is incomplete.
     fn request(&mut self, session: &mut Session, io: &mut Io<'_>, data: &[u8]) -> usize {
         let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
         let mut parsed = httparse::Request::new(&mut headers);
@@ -139,7 +139,7 @@ impl Site {
         };
         let request = Request::of(&parsed);
         match parsed.method {
-            // Where the body ends is not looked for, so nothing that follows is a request.
+            // The end of the body is not parsed, so the connection must end here.
             _ if request.has_body => session.end(io, "413 Content Too Large"),
             Some("GET" | "HEAD") => self.answer(io, parsed.path.unwrap_or_default(), &request),
             _ => send_error(io, "405 Method Not Allowed", request.keep_alive),
@@ -167,8 +167,8 @@ impl App for Site {
             }
             at += len;
         }
-        // After the last answer, the rest is read and thrown away, so that the peer gets no reset before it has read
-        // the answer (RFC 9112, 9.6).
+        // After the last answer, further data is read and discarded. Otherwise a reset could reach
+        // the peer before it has read the answer (RFC 9112, 9.6).
         if session.done { data.len() } else { at }
     }
 }
@@ -192,7 +192,7 @@ fn send_error(io: &mut Io<'_>, status: &str, keep_alive: bool) {
 }
 
 fn head(status: &str, kind: &str, etag: &str, len: usize, more: &str) -> Bytes {
-    // An answer without a body to a conditional request says no length (RFC 9110, 15.4.5).
+    // A 304 answer has no body and states no length (RFC 9110, 15.4.5).
     let length = if status.starts_with("304") {
         String::new()
     } else {
@@ -214,7 +214,7 @@ fn kind_of(path: &str) -> &'static str {
     }
 }
 
-/// True if a list of entity tags names this one, or any (RFC 9110, 13.1.2).
+/// Returns true if a list of entity tags contains this one, or `*` (RFC 9110, 13.1.2).
 fn names(tags: &[u8], etag: &str) -> bool {
     let mut tags = tags.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
     tags.any(|tag| tag == b"*" || tag.strip_prefix(b"W/").unwrap_or(tag) == etag.as_bytes())
@@ -222,10 +222,10 @@ fn names(tags: &[u8], etag: &str) -> bool {
 
 #[derive(Debug, PartialEq, Eq)]
 enum Range {
-    /// Not understood, or several: the whole document is a right answer (RFC 9110, 14.2).
+    /// Not understood, or several ranges: the whole document is a valid answer (RFC 9110, 14.2).
     Ignored,
     Unsatisfiable,
-    /// From the first to before the second.
+    /// From the first byte to before the second.
     Bytes(usize, usize),
 }
 

@@ -16,11 +16,11 @@ pub const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub struct World {
     pub switch: Inline,
     pub now: Nanos,
-    /// What ports that are plugged in from now on ask for.
+    /// Offloads of the ports that are plugged in after this is set.
     pub offloads: OffloadSet,
     /// The MTU of such hosts.
     pub mtu: u16,
-    /// Hosts look at frames where they lie.
+    /// Hosts read frames in place.
     pub in_place: bool,
 }
 
@@ -31,7 +31,7 @@ impl World {
         Self { switch, now, offloads: OffloadSet::NONE, mtu: 1500, in_place: false }
     }
 
-    /// A port of the switch; what its owner sends meets `impairment`.
+    /// Plugs in a port of the switch. Frames of its owner are subject to `impairment`.
     pub fn plug(&mut self, name: &str, mac: Mac, impairment: Option<Impairment>) -> Port {
         let region = Region::private(RegionConfig::ports(1, 1, 256)).unwrap();
         let open = Open::new(name).slots(256).in_region(&region).offloads(self.offloads);
@@ -46,7 +46,7 @@ impl World {
         port
     }
 
-    /// A host whose secret is fixed, so that a run is the same again.
+    /// Makes a host with a fixed secret, so that runs are reproducible.
     pub fn host(&mut self, address: Ipv4Addr, impairment: Option<Impairment>) -> Stack<RingNic> {
         let mac = Mac::local(address.to_bits());
         let port = self.plug(&address.to_string(), mac, impairment);
@@ -63,7 +63,7 @@ impl World {
         Stack::new(nic, &config)
     }
 
-    /// The switch moves what was sent.
+    /// Lets the switch forward what was sent.
     pub fn turn(&mut self) {
         self.now = self.now + 10 * Nanos::MICRO;
         self.switch.turn(port::Nanos(self.now.0));
