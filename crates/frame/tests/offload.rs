@@ -1,5 +1,5 @@
-//! Segmentation and checksums against another implementation: frames are made by smoltcp, cut by us,
-//! and what comes out is taken apart and summed up by smoltcp.
+//! Tests segmentation and checksums against another implementation. smoltcp makes the frames,
+//! `frame` cuts them, and smoltcp parses the results and verifies their checksums.
 
 use toklat_frame as frame;
 
@@ -53,7 +53,7 @@ impl Packet {
         (40_000, 443)
     }
 
-    /// Its transport header and payload, the checksum filled in by smoltcp.
+    /// Its transport header and payload, with smoltcp's checksum.
     fn segment(&self) -> Vec<u8> {
         let (from, to) = self.addresses();
         let (src_port, dst_port) = self.ports();
@@ -103,7 +103,7 @@ impl Packet {
         }
     }
 
-    /// The whole frame, all checksums right.
+    /// The whole frame, with all checksums.
     fn frame(&self) -> Vec<u8> {
         let segment = self.segment();
         let mut bytes = vec![0; self.transport() + segment.len()];
@@ -144,7 +144,7 @@ impl Packet {
         if self.kind == Kind::Tcp { 16 } else { 6 }
     }
 
-    /// The frame as a sender with offloads leaves it, and its request.
+    /// The frame and its request, as a sender with offloads makes them.
     fn unfinished(&self, gso_size: u16) -> (Vec<u8>, Offload) {
         let mut bytes = self.frame();
         let (start, offset) = (self.transport(), self.checksum_offset());
@@ -168,7 +168,7 @@ impl Packet {
         (bytes, offload)
     }
 
-    /// RFC 1071 read literally, over RFC 8200's and RFC 768's pseudo header.
+    /// The literal algorithm of RFC 1071, over the pseudo header of RFC 8200 or RFC 768.
     fn pseudo_header_sum(&self, len: u32) -> u16 {
         let octets = |ip: IpAddress| match ip {
             IpAddress::Ipv4(ip) => ip.octets().to_vec(),
@@ -185,8 +185,8 @@ impl Packet {
         sum as u16
     }
 
-    /// The IP packet in `frame` as smoltcp reads it: identification and transport bytes. Panics if a
-    /// length or checksum is wrong.
+    /// Reads the IP packet in `frame` with smoltcp. Returns its identification and transport bytes.
+    /// Panics if a length or checksum is wrong.
     fn read<'a>(&self, frame: &'a [u8]) -> (u16, &'a [u8]) {
         let (from, to) = self.addresses();
         let packet = &frame[self.network()..];
@@ -212,7 +212,7 @@ impl Packet {
     }
 }
 
-/// The frame cut into segments, as an egress does it.
+/// Cuts the frame into segments, as an egress does.
 fn cut(frame: &[u8], offload: &Offload) -> Vec<Vec<u8>> {
     let head = &frame[..frame.len().min(128)];
     let segments = offload.segments(head, frame.len()).expect("to be segmented");
@@ -345,7 +345,7 @@ fn tcp4(len: usize) -> Packet {
     }
 }
 
-/// What becomes of a request of `tcp4(3000)` after `change`.
+/// Validates the request of `tcp4(3000)` after `change`.
 fn judged(change: impl FnOnce(&mut Vec<u8>, &mut Offload)) -> Result<usize, OffloadError> {
     let (mut frame, mut offload) = tcp4(3000).unfinished(1000);
     change(&mut frame, &mut offload);

@@ -1,5 +1,6 @@
-//! Moves a number of frames through a model of a card, for `cargo xtask perf` to count instructions: `cards SCENARIO FRAMES`.
-//! Only [`send_turn`] and [`receive_turn`] are counted, which are all that a switch does there: the drivers are for tests.
+//! Moves a number of frames through a model of a card, for `cargo xtask perf` to count
+//! instructions: `cards SCENARIO FRAMES`. Only [`send_turn`] and [`receive_turn`] are counted,
+//! which are a switch's whole work there. The drivers are test code.
 
 #![allow(unsafe_code, reason = "the frames outlive the scratch")]
 
@@ -40,7 +41,7 @@ fn main() -> Result<(), Error> {
     }
 }
 
-/// What the switch does of a batch that a guest sends.
+/// The switch's work for a batch that a guest sends.
 #[inline(never)]
 fn send_turn(queue: &mut dyn Ingress, scratch: &mut Scratch) -> usize {
     let gathered = queue.gather(scratch, BATCH, Nanos(0));
@@ -49,7 +50,7 @@ fn send_turn(queue: &mut dyn Ingress, scratch: &mut Scratch) -> usize {
     gathered
 }
 
-/// What it does of one that a guest receives.
+/// The switch's work for a batch that a guest receives.
 #[inline(never)]
 fn receive_turn(queue: &dyn Egress, scratch: &Scratch, map: &MapGuard, list: &[FrameIdx]) -> usize {
     let Delivered { finished } = queue.deliver(&scratch.batch(map), list, LIMITS);

@@ -1,4 +1,4 @@
-//! `docs/registers.md`: `cargo xtask registers` writes what this prints.
+//! Prints `docs/registers.md`, which `cargo xtask registers` writes.
 #![allow(clippy::print_stdout, reason = "it is what this program is for")]
 
 use nic::kind::tables;

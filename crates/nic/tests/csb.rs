@@ -1,4 +1,5 @@
-//! The shared status block against what is wrong with the block of 2013, and a hostile driver.
+//! Tests the shared status block against the hazards of the block of 2013, and against a hostile
+//! driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -43,7 +44,7 @@ impl Guest {
         assert!(self.memory.bytes(AT + at, 4).unwrap().write(0, value.to_le()));
     }
 
-    /// Both ends of the first queue of a kind, on.
+    /// Both ends of the first queue in a direction, turned on.
     fn queue(&self, version: Version, way: Way) -> (driver::BlockQueue, QueueHost) {
         let driver = self.announce(version).queue(way, 0, SIZE).unwrap();
         let device = self.map().queue(way, 0).unwrap();
@@ -167,7 +168,7 @@ fn a_starving_receive_queue_asks_for_three_quarters_of_what_is_missing() {
     }
 }
 
-/// Every size, and every state of a ring: what is asked for can be reached, and lies ahead.
+/// Every size and every state of a ring: the requested index can be reached, and lies ahead.
 #[test]
 fn what_a_starving_queue_asks_for_can_be_reached() {
     let (mut driver, mut device) = Guest::new().queue(Version::Two, Way::Receive);
@@ -244,7 +245,7 @@ fn a_block_that_is_not_memory_is_no_block() {
     }
 }
 
-/// Hazard 5, too: a device that answers into memory that it must not write.
+/// Hazard 5, too: a device must not answer into memory that it may not write.
 #[test]
 fn a_block_in_read_only_memory_is_no_block() {
     let mapping = Mapping::private(0x1000).unwrap();
@@ -268,7 +269,7 @@ fn what_a_driver_writes_to_the_devices_words_changes_nothing_for_the_device() {
     assert!(driver.publish(4));
 }
 
-/// Hazard 1: a driver without its fence is found again.
+/// Hazard 1: the device finds work of a driver without its fence.
 #[test]
 fn a_device_looks_once_more_at_a_v1_queue_that_it_left() {
     let (mut driver, mut device) = Guest::new().queue(Version::One, Way::Send);
@@ -287,7 +288,7 @@ fn a_device_looks_once_more_at_a_v1_queue_that_it_left() {
     assert_eq!(device.look_again_at(), None, "v2's drivers have a fence");
 }
 
-/// Hazard 9: what a device does not know, it does not claim.
+/// Hazard 9: a device does not claim features that it does not know.
 #[test]
 fn versions_that_do_not_match_fall_back() {
     let guest = Guest::new();
@@ -304,7 +305,7 @@ fn versions_that_do_not_match_fall_back() {
     assert_eq!(guest.map().version(), Version::One);
 }
 
-/// Hazard 10: a device made anew over the same block neither loses nor repeats.
+/// Hazard 10: a device rebuilt over the same block neither loses nor repeats.
 #[test]
 fn a_device_made_anew_goes_on() {
     for version in VERSIONS {

@@ -1,4 +1,4 @@
-//! Kicks and interrupts: asked for when wanted, left out when not, never lost.
+//! Kicks and interrupts: they come when wanted, are left out otherwise, and are never lost.
 
 mod support;
 
@@ -26,7 +26,7 @@ fn the_driver_kicks_only_a_device_that_is_armed() {
     for features in kinds() {
         let (mut sender, mut taker) = (Guest::new(features, 8), Guest::new(features, 8));
         let (mut from, to) = (sender.transmit(), taker.receiver());
-        // The first index is the one that a device which never asked seems to ask for.
+        // A device that never asked seems to ask for the first index.
         send(&mut sender);
         for _ in 0..20 {
             taker.add(&[200], true, false).expect("room");
@@ -84,7 +84,7 @@ fn the_device_interrupts_only_a_driver_that_asked() {
     }
 }
 
-/// A side that sleeps until it is woken; who waits too long has lost a wake-up.
+/// A side that sleeps until it is woken. If it waits too long, a wake-up was lost.
 struct Sleep(mpsc::Receiver<()>);
 
 impl Sleep {

@@ -1,5 +1,5 @@
-//! Drivers that break the rules: their queue stops with a named fault, frames before it are delivered,
-//! and nothing else happens.
+//! Drivers that break the rules: their queue stops with a named fault, earlier frames are
+//! delivered, and nothing else happens.
 
 mod support;
 
@@ -10,14 +10,15 @@ use support::{BASE, Guest, HEADER, LIMITS, forward, pattern};
 
 const SIZE: u16 = 8;
 const TABLE: u64 = 0x20_0000;
-/// Memory that no good frame is in.
+/// Memory that no valid frame uses.
 const SPOT: u64 = 0x30_0000;
 /// Descriptor flags.
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// What a case does when two good chains were added, with the direction of the queue's buffers.
+/// The action of a case, after two good chains were added. It gets the direction of the queue's
+/// buffers.
 type Deed = fn(&mut Guest, bool);
 
 /// Adds a chain of one buffer.
@@ -33,7 +34,8 @@ fn add_flags(guest: &Guest, flags: u16) {
     guest.scribble(at, &(old | flags).to_le_bytes());
 }
 
-/// Writes a table of these descriptors: length, then flags and next (split) or nothing and flags.
+/// Writes a table of these descriptors: length, then flags and next (split), or unused and flags
+/// (packed).
 fn table(guest: &Guest, at: u64, descriptors: &[(u32, u16, u16)]) {
     let packed = guest.features.contains(Features::RING_PACKED);
     for (i, (len, flags, next)) in descriptors.iter().enumerate() {
@@ -58,14 +60,14 @@ fn good(writable: bool) -> u16 {
     if writable { WRITE } else { 0 }
 }
 
-/// For both directions and both kinds of queue.
+/// The cases, for both directions and both kinds of queue.
 const DEEDS: &[(&str, Fault, Deed)] = &[
     ("beyond memory", Fault::BadAddress, |g, w| add(g, 1 << 40, 200, w)),
     ("over the end of memory", Fault::BadAddress, |g, w| {
         add(g, g.mapping.len() as u64 - 20, 200, w);
     }),
     ("around the end of addresses", Fault::BadAddress, |g, w| add(g, u64::MAX - 20, 200, w)),
-    // Of a buffer to be written only what is needed must be memory.
+    // In a buffer to write, only the needed part must be memory.
     ("far too long", Fault::BadAddress, |g, w| add(g, if w { 1 << 40 } else { 0 }, u32::MAX, w)),
     ("shorter than a header", Fault::BadLength, |g, w| add(g, SPOT, 11, w)),
     ("of no bytes", Fault::BadLength, |g, w| add(g, SPOT, 0, w)),
@@ -176,7 +178,7 @@ fn a_hostile_sender_stops_its_own_queue_after_its_good_frames() {
     }
 }
 
-/// Delivers `count` frames of 100 bytes to the guest; returns how many were finished.
+/// Delivers `count` frames of 100 bytes to the guest. Returns how many were finished.
 fn deliver(guest: &Guest, to: &impl Egress, count: usize) -> usize {
     let mut frames: Vec<Vec<u8>> = (0..count).map(|i| pattern(100, i)).collect();
     let mut scratch = Scratch::new(64);
@@ -205,7 +207,7 @@ fn a_hostile_receiver_stops_its_own_queue_and_frames_for_it_are_dropped_as_down(
             }
             deed(&mut taker, true);
             taker.driver.publish();
-            // Where a frame needs one buffer only, the rest of the ring is not looked at.
+            // If a frame needs only one buffer, the device does not read the rest of the ring.
             assert_eq!(deliver(&taker, &to, 4), 4, "{name}");
             assert_eq!(taker.config.state.fault(), Some(fault), "{name} ({:?})", taker.features);
             assert_eq!(taker.got.faults.get(), 1, "{name}");
@@ -232,7 +234,7 @@ fn indices_that_run_ahead_or_backwards_stop_the_queue() {
         (0..3).for_each(|i| assert!(sender.send([0; HEADER], &pattern(100, i), &[], false)));
         sender.driver.publish();
         assert_eq!(forward(&mut from, &to, LIMITS).0, 3);
-        // What the rest of the ring says is a good descriptor, again and again.
+        // The rest of the ring names a good descriptor, again and again.
         sender.scribble(sender.config.layout.driver + 2, &index.to_le_bytes());
         let (gathered, ..) = forward(&mut from, &to, LIMITS);
         assert_eq!(sender.config.state.fault(), fault, "index {index}");

@@ -1,4 +1,5 @@
-//! Buffers in flight, as a front end keeps them for whoever serves a queue next (vhost-user, "Inflight I/O tracking").
+//! Buffers in flight, which a front end records for the next process that serves a queue
+//! (vhost-user, "Inflight I/O tracking").
 
 mod support;
 
@@ -37,7 +38,7 @@ fn set<const N: usize>(area: &Mapping, at: usize, bytes: [u8; N]) {
     area.all().write(at, bytes);
 }
 
-/// The entries that are in flight: number, counter. By the specification's layout.
+/// The entries in flight, in the specification's layout: number, counter.
 fn inflight(area: &Mapping, packed: bool) -> Vec<(usize, u64)> {
     let (head, entry) = if packed { (32, 32) } else { (16, 16) };
     let entries = (0..usize::from(SIZE)).filter(|i| {
@@ -54,7 +55,7 @@ fn send(guest: &mut Guest, frames: usize, cuts: &[u32]) {
     guest.driver.publish();
 }
 
-/// Another back end that is given the same area, and told `base` by the front end.
+/// Another back end that gets the same area, and `base` from the front end.
 fn successor(guest: &mut Guest, area: &Arc<Mapping>, base: u32) -> Transmit {
     guest.config.state = Shared::private().unwrap();
     guest.config.state.start_at(base);
@@ -112,7 +113,7 @@ fn a_packed_area_names_every_descriptor() {
     for (slot, entry) in [(0, first), (2, last)] {
         let [address, word] = [0, 8].map(|at| ring(slot, at).unwrap().read::<u64>(0).unwrap());
         assert_eq!(u64_at(&area, entry + 24), address);
-        // Length before number and flags in the ring, behind them in the area.
+        // In the ring, the length comes before number and flags; in the area, it comes after them.
         assert_eq!(u64_at(&area, entry + 16), word.rotate_left(32));
     }
     assert_eq!([12, 14].map(|at| u16_at(&area, at)), [3, 3], "the free list's head");
@@ -165,7 +166,7 @@ fn a_back_end_that_died_as_it_published_has_nothing_of_that_batch_in_flight() {
         queue.gather(&mut scratch, 64, Nanos(0));
         let before = area.all().to_vec();
         queue.complete(3);
-        // What it wrote after it had published: marks, and where it stands.
+        // Undoes what it wrote after it had published: marks, and its position.
         let head = if packed { 32 } else { 16 };
         let marks: Vec<usize> = inflight_before(&before, head);
         for at in marks.iter().take(3) {
@@ -180,7 +181,7 @@ fn a_back_end_that_died_as_it_published_has_nothing_of_that_batch_in_flight() {
         }
         std::mem::forget(queue);
         let _next = successor(&mut guest, &area, first_base(kind));
-        // A chain that is given back twice is none that the driver has out.
+        // A chain that is given back twice is not one that the driver waits for.
         assert_eq!(guest.reap(), 4, "{kind:?}");
         assert_eq!(inflight(&area, packed), []);
     }
@@ -194,7 +195,7 @@ fn inflight_before(area: &[u8], head: usize) -> Vec<usize> {
 fn what_another_back_end_used_out_of_order_is_given_back_in_its_order() {
     let (mut guest, area) = tracked(Features::empty(), SIZE);
     send(&mut guest, 4, &[]);
-    // Heads 0 to 3 were taken, 2 was used; their order was another than their numbers'.
+    // Heads 0 to 3 were taken, and 2 was used. Their order differs from that of their numbers.
     let used = guest.config.layout.device;
     guest.scribble(used + 4, &2u32.to_le_bytes());
     guest.scribble(used + 2, &1u16.to_le_bytes());

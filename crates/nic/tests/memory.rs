@@ -1,4 +1,4 @@
-//! Memory that goes away under a queue, and memory that a warm queue asks for.
+//! Memory that disappears under a queue, and memory that a warm queue allocates.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 mod support;
@@ -19,7 +19,7 @@ thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// The system's allocator; counts what each thread asks of it.
+/// The system's allocator, which counts each thread's allocations.
 struct Counting;
 
 // SAFETY: everything is passed on to the system's allocator as it came.
@@ -39,7 +39,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Moves a batch and returns how often memory was asked for.
+/// Moves a batch. Returns how many frames it had, and how many allocations it made.
 fn batch(from: &mut Transmit, to: &Receive, scratch: &mut Scratch) -> (usize, u64) {
     // SAFETY: the guests' memory outlives the scratch.
     let map = unsafe { MapGuard::assume_mapped() };

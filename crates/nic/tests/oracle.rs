@@ -1,4 +1,4 @@
-//! Any order of doings against a model of two queues: a list of frames and a list of buffers.
+//! Any order of operations, against a model of two queues: a list of frames and a list of buffers.
 
 mod support;
 
@@ -11,15 +11,15 @@ use support::{BASE, Guest, HEADER, LIMITS, forward, pattern};
 
 #[derive(Clone, Debug)]
 enum Doing {
-    /// The sender hands in a frame of so many bytes, in pieces.
+    /// The sender hands in a frame of `len` bytes, in pieces.
     Send { len: usize, cuts: Vec<u32>, indirect: bool },
-    /// The receiver adds a buffer of so many bytes.
+    /// The receiver adds a buffer of `len` bytes.
     Refill { len: u32 },
     /// The switch moves a batch.
     Forward { lossless: bool },
-    /// Both drivers take back what was used.
+    /// Both drivers take back used buffers.
     Reap,
-    /// The device's half of a queue is made anew.
+    /// The device's half of a queue is rebuilt.
     Restart { sender: bool },
 }
 
@@ -40,7 +40,7 @@ fn features() -> impl Strategy<Value = Features> {
         .prop_map(|chosen| chosen.into_iter().fold(BASE | Features::INDIRECT_DESC, |a, b| a | b))
 }
 
-/// What the two queues are believed to hold.
+/// The expected contents of the two queues.
 #[derive(Default)]
 struct Model {
     waiting: VecDeque<Vec<u8>>,
@@ -52,7 +52,7 @@ struct Model {
 }
 
 impl Model {
-    /// What a batch does; returns how many frames are finished.
+    /// Models a batch. Returns how many frames are finished.
     fn forward(&mut self, mergeable: bool, lossless: bool) -> usize {
         let batch: Vec<Vec<u8>> = self.waiting.drain(..).collect();
         for (i, frame) in batch.iter().enumerate() {
@@ -71,7 +71,7 @@ impl Model {
             } else if !mergeable && used == 1 {
                 self.too_long += 1;
             } else {
-                // Frames behind one that finds no room find none either.
+                // Frames after one without room find none, either.
                 if !lossless {
                     self.full += (batch.len() - i) as u64;
                     return batch.len();
@@ -116,7 +116,7 @@ proptest! {
                     let finished = model.forward(features.contains(Features::MRG_RXBUF), lossless);
                     prop_assert_eq!(forward(&mut from, &to, limits).0, waiting);
                     if finished < waiting {
-                        // What is stalled is given up with its queue.
+                        // Stalled frames are dropped with their queue.
                         drop(from);
                         from = sender.transmit();
                     }

@@ -1,5 +1,5 @@
-//! Objective: the PCnet driver and the PCnet models carry frames, both ways, through everything that
-//! happens to a ring.
+//! Objective: the PCnet driver and the PCnet models carry frames in both directions, through all
+//! events of a ring.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
 mod pcnet_support;
@@ -57,7 +57,7 @@ fn regression_a_frame_is_not_taken_before_it_ends() {
     let mut bench = Bench::new(Chip::Am79C970A);
     let mut driver = bench.started();
     bench.deliver(&[to(bench.mac, 777, 1)]);
-    // The ring, as the initialization block has it.
+    // The ring in the initialization block.
     let ring = bench.word(DMA as u32 + 20);
     let [status, message] = [4, 8].map(|at| bench.read(ring + at, 4));
     let mut begun = status.clone();
@@ -110,7 +110,8 @@ fn an_interrupt_costs_what_pcnet32_pays_for_it() {
     assert!(!driver.acknowledge());
     let after = driver.counts();
     assert_eq!(after.interrupts - before.interrupts, 50);
-    // Each: CSR0 read and written, CSR3 read and written twice, CSR0 written; RAP before each.
+    // For each interrupt: CSR0 read and written, CSR3 read and written twice, CSR0 written; RAP
+    // before each.
     let accesses = after.reads + after.writes - before.reads - before.writes;
     assert_eq!(accesses, 50 * 14 + 2);
 }
@@ -128,7 +129,7 @@ fn both_directions_go_on_over_models_that_are_made_anew() {
             let lent = bench.lend();
             assert_eq!(lent, frames[..lent.len()], "in order");
             if round % 7 == 0 {
-                // The process died: what it had is not sent twice.
+                // The process died: its frames are not sent twice.
                 bench.remake();
                 driver.regs().replace(std::sync::Arc::clone(&bench.model.device));
                 lost += lent.len();

@@ -1,5 +1,5 @@
-//! Objective: with a shared status block a PCnet's driver leaves demands out while the controller is
-//! awake, and is interrupted only when it asked for it; whatever it writes into the block.
+//! Objective: with a shared status block, a PCnet's driver sends no demands while the controller is
+//! awake, and gets interrupts only on request. That holds whatever it writes into the block.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
 mod pcnet_support;
@@ -30,7 +30,7 @@ fn answer(bench: &Bench, driver: &mut Driver<Registered>) {
     assert!(!bench.level());
 }
 
-/// The worker has nothing to do and sleeps; true if it may not.
+/// The worker is idle and wants to sleep; true if it must not.
 fn sleep(bench: &mut Bench) -> bool {
     bench.model.transmit[0].arm()
 }
@@ -106,7 +106,7 @@ fn interrupts_come_when_they_were_asked_for() {
         assert!(receive(&mut bench), "turned on, it sleeps");
         assert_eq!(driver.receive(64, |_| {}), 1);
         answer(&bench, &mut driver);
-        // v1's flag is the driver's to take back; v2's was answered.
+        // The driver clears v1's flag itself; v2's arming was answered.
         assert_eq!(receive(&mut bench), version == Version::One, "{version:?}");
         assert!(driver.wait_for_frames(), "there is one already");
         if version == Version::One {
@@ -165,7 +165,7 @@ fn a_block_that_is_not_a_page_of_memory_stops_the_chip() {
         }
         assert_eq!(raw.bench.registers.fault(), Some(Fault::Block), "{at:#x}");
         assert_eq!(raw.csr(0) & (TXON | RXON | MERR), MERR);
-        // Taken away, everything is as before.
+        // Without the block, everything works as before.
         (0..4_u16).rev().for_each(|quarter| raw.set_csr(96 + quarter, 0));
         raw.initialize(&Setup::default());
         raw.set_csr(0, 0x42);

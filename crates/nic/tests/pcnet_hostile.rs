@@ -1,6 +1,5 @@
-//! Objective: a guest that writes whatever it likes stops its own PCnet and nothing else. Each way in
-//! which an emulated PCnet was broken before has a test; then come arbitrary accesses, ring contents and
-//! times.
+//! Objective: whatever a guest writes, it stops only its own PCnet. Each way in which an emulated
+//! PCnet was broken before has a test. Then come arbitrary accesses, ring contents and times.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
 mod pcnet_support;
@@ -10,7 +9,7 @@ use pcnet_support::*;
 use port::{DropReason, Limits, Nanos};
 use proptest::prelude::*;
 
-/// CVE-2015-3209: a frame of several descriptors that is longer than any buffer of ours.
+/// CVE-2015-3209: a frame of several descriptors that is longer than any private buffer.
 #[test]
 fn a_frame_of_many_long_buffers_is_lent_or_counted_never_copied_together() {
     let mut raw = Raw::new(&Setup { tx: 7, ..Setup::default() });
@@ -30,7 +29,7 @@ fn a_frame_of_many_long_buffers_is_lent_or_counted_never_copied_together() {
     assert_eq!(raw.csr(0) & (BABL | TXON), BABL | TXON);
 }
 
-/// CVE-2015-7504: the check sequence behind the longest looped frame.
+/// CVE-2015-7504: the check sequence after the longest looped frame.
 #[test]
 fn a_looped_frame_of_any_length_stays_in_its_buffers() {
     for len in [4080, 4091, 4092, 4093, 4096] {
@@ -89,7 +88,7 @@ fn rings_without_length_have_one_descriptor() {
     assert_eq!(raw.csr(112), 1);
 }
 
-/// A ring whose every descriptor is ours, and no frame ends.
+/// The controller owns every descriptor of the ring, and no frame ends.
 #[test]
 fn a_ring_without_an_end_is_an_underflow_at_once() {
     for style in [0, 2] {
@@ -292,20 +291,20 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A status block at its place, nowhere, or anywhere.
+/// A status block at its usual address, at none, or anywhere.
 fn announce() -> impl Strategy<Value = Step> {
     prop_oneof![4 => Just(u64::from(BLOCK)), 1 => Just(0), 1 => any::<u64>()]
         .prop_map(Step::Announce)
 }
 
-/// Offsets of words of a block that count, of either version.
+/// Offsets of meaningful words in a block of either version.
 fn block_word() -> impl Strategy<Value = u32> {
     let queues = [0x400_u32, 0x480, 0x800, 0x880];
     let two = (0..4_usize, 0..4_u32).prop_map(move |(queue, word)| queues[queue] + 4 * word);
     prop_oneof![0..0x60_u32, two].prop_map(|at| at & !3)
 }
 
-/// Carries a step out; `lent` is how many frames are.
+/// Performs a step; `lent` is the number of lent frames.
 fn carry_out(raw: &mut Raw, step: Step, lent: &mut usize, delivered: &mut u64) {
     let now = raw.bench.now.get();
     match step {
@@ -327,7 +326,7 @@ fn carry_out(raw: &mut Raw, step: Step, lent: &mut usize, delivered: &mut u64) {
         }
         Step::Gather(_) => {}
         Step::Complete => {
-            // One after the other, as a stalled batch is completed.
+            // One at a time, as a stalled batch is completed.
             for _ in 0..std::mem::take(lent) {
                 raw.bench.complete(1);
             }
@@ -391,7 +390,7 @@ proptest! {
             let level = raw.bench.level();
             prop_assert_eq!(raw.bench.level(), level, "asking changes nothing");
         }
-        // Whatever it was, a reset heals it.
+        // A reset restores the device in any case.
         raw.bench.complete(lent);
         raw.bench.model.device.reset(Nanos(0));
         raw.bench.model.device.set_bus_master(true);

@@ -1,4 +1,4 @@
-//! Objective: registers of both chips behave as their table and data sheets have them.
+//! Objective: registers of both chips behave as in their table and data sheets.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
 mod pcnet_support;
@@ -63,7 +63,7 @@ fn latches_keep_what_is_written_and_cost_nothing() {
                 }
             };
             let (ones, zeros) = (pass(0xffff), pass(0));
-            // Bits that can be set can be cleared; the rest are fixed.
+            // Bits that can be set can be cleared; the others are fixed.
             assert_eq!(pass(0xffff), ones, "{row:?}");
             assert_eq!(ones & zeros, zeros, "{row:?}");
             let mut after = raw.bench.registers.accesses();
@@ -117,7 +117,7 @@ fn what_the_older_chip_has_not_reads_zero() {
 #[test]
 fn csr0_starts_and_stops_as_its_bits_have_it() {
     let mut raw = chip(Chip::Am79C970A);
-    // Without INIT, from what stands in the registers.
+    // Without INIT, from the values in the registers.
     raw.set_csr(0, 2);
     assert_eq!(raw.csr(0) & !0x80, 2 | TXON | RXON);
     raw.set_csr(0, 7);
@@ -152,7 +152,7 @@ fn interrupts_are_masked_cleared_and_raised_as_their_registers_say() {
     raw.set_csr(0, IENA | RINT);
     assert!(!raw.bench.level());
     assert_eq!(raw.csr(0) & RINT, 0);
-    // CSR4: a software interrupt, and a start that is masked until it is not.
+    // CSR4: a software interrupt, and a start event that is masked at first.
     raw.set_csr(4, 0x0915 | 0x80);
     assert_eq!((raw.bench.level(), raw.csr(4)), (true, 0x0955));
     raw.set_csr(4, 0x0915 | 0x40);

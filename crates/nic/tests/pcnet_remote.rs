@@ -1,5 +1,5 @@
-//! Objective: rings of a guest whose memory is reached by messages are kept in step with a copy, in every
-//! software style.
+//! Objective: the rings of a guest whose memory is reached by messages stay in step with a copy, in
+//! every software style.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
 mod carrier;
@@ -22,7 +22,7 @@ fn remote(style: u16) -> (Raw, Held) {
     (raw, Held::default())
 }
 
-/// Time passes, and what is wanted is brought; causes.
+/// Lets time pass, and fetches what is wanted. Returns the causes.
 fn carry(raw: &Raw, held: &mut Held) -> u32 {
     raw.bench.pass(Nanos::SECOND);
     let (device, guest) = (&*raw.bench.model.device, Arc::clone(&raw.bench.memory));
@@ -111,9 +111,11 @@ fn what_died_with_a_copy_is_given_back() {
     }
 }
 
-/// Objective: what had left before a death, though nobody said so, is the driver's: nothing of it is written again.
+/// Objective: what had left before a death belongs to the driver, even if that was not recorded.
+/// None of it is written again.
 ///
-/// Steps: two frames are received and pushed, and the driver reuses the first one's buffer; its successor writes neither.
+/// Steps: two frames are received and pushed, and the driver reuses the first one's buffer. The
+/// successor writes neither.
 #[test]
 fn regression_what_had_left_before_a_death_is_not_written_again() {
     for style in STYLES {
@@ -160,7 +162,7 @@ fn a_start_follows_an_initialization_that_waits_for_its_block() {
     assert_eq!(raw.csr(0) & (IDON | TXON | RXON), 0);
     assert_eq!(carry(&raw, &mut held), 0);
     assert_eq!(raw.csr(0) & (IDON | TXON | RXON), IDON | TXON | RXON);
-    // Stopped meanwhile, it is not started.
+    // It was stopped meanwhile, so it does not start.
     raw.set_csr(0, 4);
     raw.set_csr(0, 1 | 2);
     raw.set_csr(0, 4);

@@ -1,4 +1,4 @@
-//! Objective: rings and what is done with frames are as the Am79C970A's data sheet has them, in every
+//! Objective: rings, and the handling of frames, follow the Am79C970A's data sheet, in every
 //! software style.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
@@ -105,7 +105,7 @@ fn a_frame_without_an_end_waits_and_is_an_underflow_then() {
         raw.demand();
         assert!(raw.bench.gather().is_empty());
         assert_eq!(raw.status(TX_AT, 0).0 & OWN, OWN);
-        // In time, it is a frame like any other.
+        // A frame that is completed in time is like any other.
         raw.send(1, &frame(60, 2), ENP);
         assert_eq!(raw.bench.gather().len(), 1);
         raw.send(2, &frame(60, 1), STP);
@@ -420,7 +420,7 @@ fn one_who_goes_on_in_another_process_finds_everything_in_the_registers() {
             let number = round % 8;
             assert_eq!(raw.bench.read(Raw::rx_buffer(number), 70), incoming, "{style}");
             raw.give(number, 1, 1544);
-            // Died with a frame lent: it comes back unsent.
+            // It died with a frame lent: the frame comes back unsent.
             raw.send(next, &frame(60, seed), STP | ENP);
             raw.demand();
             assert_eq!(raw.bench.lend().len(), 1);
@@ -450,7 +450,7 @@ fn heavy_demands_are_combined_and_quiet_ones_are_not() {
     assert!((50..70).contains(&looks), "{looks}");
     let accesses = raw.bench.registers.accesses();
     assert!(accesses.deferred >= 130, "{accesses:?}");
-    // What is left is sent in time.
+    // The remaining frames are sent in time.
     raw.bench.pass(20_000);
     raw.bench.gather();
     for _ in 0..10 {

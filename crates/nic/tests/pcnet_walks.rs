@@ -1,4 +1,4 @@
-//! How many descriptors a PCnet's turn reads, whatever a driver has written into its rings.
+//! How many descriptors a PCnet's turn reads, whatever a driver wrote into its rings.
 #![cfg(debug_assertions)]
 
 mod pcnet_support;
@@ -6,13 +6,13 @@ mod pcnet_support;
 use pcnet_support::*;
 use port::DropReason;
 
-/// Descriptors of a ring that is longer than an initialization block can say.
+/// The length of a ring that an initialization block cannot express.
 const LEN: u32 = 8192;
 
 /// Behind the ring.
 const BUFFER: u32 = 0x3_0000;
 
-/// A chip with a transmit ring of [`LEN`] descriptors of 8 bytes, of this status and length.
+/// A chip with a transmit ring of [`LEN`] descriptors of 8 bytes, with this status and length.
 fn large(mode: u16, status: impl Fn(u32) -> u16, len: u32) -> Raw {
     let mut raw = Raw::new(&Setup { style: 0, mode, ..Setup::default() });
     raw.set_csr(0, 4);

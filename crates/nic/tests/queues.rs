@@ -9,7 +9,7 @@ use support::{BASE, Guest, HEADER, LIMITS, forward, pattern};
 
 const NOTHING: [u8; HEADER] = [0; HEADER];
 
-/// Every combination of what changes how queues work.
+/// Every combination of features that change how queues work.
 fn combinations() -> impl Iterator<Item = Features> {
     let choices = [
         Features::RING_PACKED,
@@ -31,7 +31,7 @@ fn frames_arrive_as_they_were_sent_whatever_was_negotiated() {
         for size in [4, 256] {
             let (mut sender, mut taker) = (Guest::new(features, size), Guest::new(features, size));
             let (mut from, to) = (sender.transmit(), taker.receiver());
-            // More rounds than a small queue needs to go round several times.
+            // Enough rounds for a small queue to wrap several times.
             for (round, len) in
                 [14, 60, 64, 116, 128, 1500, 9000, 65_000].into_iter().cycle().take(40).enumerate()
             {
@@ -57,7 +57,8 @@ fn frames_arrive_as_they_were_sent_whatever_was_negotiated() {
                 assert_eq!(header[..10], NOTHING[..10], "{features:?}");
                 assert_eq!(got, frame, "{features:?} {size} round {round}");
                 assert_eq!(sender.reap(), 1);
-                // Buffers that this frame did not need are for the next: take them back by a new frame.
+                // The next frame uses buffers that this one did not need: a new frame takes them
+                // back.
                 while taker.driver.room() < size {
                     let left = taker.driver.room();
                     assert!(sender.send(NOTHING, &pattern(14, 0), &[], false));
@@ -130,7 +131,7 @@ fn a_queue_goes_on_where_its_predecessor_stopped() {
             let packed_base = (turns % 8) | ((turns / 8 + 1) & 1) << 15;
             let want = if packed.is_empty() { turns } else { packed_base << 16 | packed_base };
             assert_eq!(base, want);
-            // What a front end does: it tells the position again.
+            // As a front end does, sets the position again.
             sender.config.state.start_at(base);
         }
     }

@@ -1,4 +1,4 @@
-//! The template against its driver, and against guests that do anything.
+//! The template against its driver, and against hostile guests.
 #![allow(unsafe_code, reason = "memory outlives what is lent")]
 
 use std::cell::Cell;
@@ -21,7 +21,7 @@ const MAC: Mac = Mac::local(7);
 
 type Clock = fn() -> Nanos;
 
-/// A device, a guest's memory, and a switch that only passes on.
+/// A device, a guest's memory, and a switch that only forwards.
 struct Bench {
     registers: Shared<Registers>,
     mapping: Arc<Mapping>,
@@ -41,7 +41,7 @@ impl Bench {
         Self { registers, mapping, config, model, scratch: Scratch::new(64) }
     }
 
-    /// The model is made again over its registers, as after the death of a data process.
+    /// Rebuilds the model over its registers, as after the death of a data process.
     fn remake(&mut self) {
         self.model = template::model(self.registers.clone(), self.config.clone());
     }
@@ -55,7 +55,7 @@ impl Bench {
         Driver::new(self.regs(), &mut dma, interrupts, false).unwrap()
     }
 
-    /// Takes what the guest sends, without completing it.
+    /// Takes frames that the guest sends, without completing them.
     fn lend(&mut self) -> Vec<Vec<u8>> {
         self.scratch.clear();
         let frames = self.model.transmit[0].gather(&mut self.scratch, 64, Nanos(0));
@@ -171,7 +171,7 @@ fn a_full_queue_drops_or_stalls_and_goes_on() {
     assert_eq!(receive(&mut driver).len(), FRAMES as usize);
     assert_eq!(bench.deliver(&frames, LIMITS), 64);
     assert_eq!(receive(&mut driver), frames);
-    // Sending: as many as there are buffers.
+    // As many frames as there are buffers can be sent.
     (0..FRAMES).for_each(|i| assert!(driver.send(&frame(i))));
     assert!(!driver.send(&frame(0)));
     assert_eq!(bench.gather().len(), 64);
@@ -285,7 +285,8 @@ fn registers_stand_in_the_table_at_their_offsets() {
 }
 
 proptest! {
-    /// Objective: no access panics or loops, every frame is counted, and a reset heals whatever was done.
+    /// Objective: no access panics or loops, every frame is counted, and a reset always restores
+    /// the device.
     #[test]
     fn any_guest_is_survived(steps in proptest::collection::vec((0..8u8, 0..64u64, any::<u32>()), 1..200)) {
         let mut bench = Bench::new();

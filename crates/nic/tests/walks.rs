@@ -1,5 +1,6 @@
-//! What a driver can have the device read: descriptors are counted, and a turn over so many frames reads no more than
-//! `nic`'s bound, whatever lies in the ring. Drivers that keep to the rules lose nothing by it.
+//! How many descriptors a driver can make the device read. Whatever the ring holds, a turn reads no
+//! more than `nic`'s bound for its frames. Drivers that keep to the rules lose nothing by the
+//! bound.
 #![cfg(debug_assertions)]
 
 mod support;
@@ -28,7 +29,7 @@ const INDIRECT: u16 = 4;
 const SIZES: [u16; 5] = [16, 256, 1024, 4096, 32_768];
 const BATCH: usize = 64;
 
-/// A queue and what its driver writes by itself.
+/// A queue, and what its driver writes by hand.
 struct Rig {
     memory: Arc<GuestMemory>,
     config: QueueConfig,
@@ -66,7 +67,7 @@ impl Rig {
         self.write(at + 16 * u64::from(n), &bytes);
     }
 
-    /// A chain of `count` descriptors: `first` bytes, nothing all along, and `last` bytes.
+    /// A chain of `count` descriptors: `first` bytes, empty ones, and `last` bytes.
     fn chain(&self, at: u64, count: u16, (first, last): (u32, u32), kind: u16) {
         for n in 0..count {
             let more = if n + 1 < count { NEXT } else { 0 };
@@ -104,7 +105,8 @@ impl Rig {
     }
 }
 
-/// Delivers `count` frames of `len` bytes; returns how many are finished and how many descriptors were read.
+/// Delivers `count` frames of `len` bytes. Returns how many are finished and how many descriptors
+/// were read.
 #[allow(unsafe_code, reason = "the frames outlive the scratch")]
 fn deliver(to: &Receive, count: usize, len: usize, limits: Limits) -> (usize, u64) {
     let mut frames: Vec<Vec<u8>> = (0..count).map(|i| pattern(len, i)).collect();
@@ -119,7 +121,8 @@ fn deliver(to: &Receive, count: usize, len: usize, limits: Limits) -> (usize, u6
     (delivered.finished, nic::descriptors_read() - before)
 }
 
-/// Gathers a batch and completes it; returns how many frames and how many descriptors were read.
+/// Gathers a batch and completes it. Returns how many frames it had and how many descriptors were
+/// read.
 fn gather(from: &mut Transmit) -> (usize, u64) {
     let mut scratch = Scratch::new(BATCH);
     let before = nic::descriptors_read();
@@ -132,7 +135,7 @@ fn gather(from: &mut Transmit) -> (usize, u64) {
 fn regression_heads_that_share_a_long_chain_are_not_walked_for_each_batch() {
     for size in SIZES {
         let rig = Rig::new(Features::MRG_RXBUF, size);
-        // As many empty descriptors as there are, and one byte, by every head: no frame ever finds room.
+        // Every head has the most empty descriptors, and one byte: no frame ever finds room.
         rig.chain(QUEUE_AT, size.min(1024), (HEADER as u32, 1), WRITE);
         rig.offer(0, 0, size);
         let to = rig.receiver();
@@ -140,7 +143,7 @@ fn regression_heads_that_share_a_long_chain_are_not_walked_for_each_batch() {
         assert!(read <= most_descriptors(BATCH, 0), "{size}: {read}");
         assert!(read >= u64::from(size.min(1024)), "{size}: {read}: it did look");
         assert_eq!((finished, rig.config.state.fault()), (BATCH, None));
-        // What was found out is remembered: no more than the look at the first buffers.
+        // The queue remembers the result, so it reads only the first buffers.
         for _ in 0..3 {
             let (_, read) = deliver(&to, BATCH, 9000, LIMITS);
             assert!(read <= (BATCH * BATCH) as u64, "{size}: {read}");
@@ -176,7 +179,7 @@ fn regression_frames_that_are_too_long_do_not_have_their_buffer_read_again() {
         let (finished, read) = deliver(&to, BATCH, 1500, LIMITS);
         assert_eq!(finished, BATCH);
         assert!((1000..=1024 + (BATCH * BATCH) as u64).contains(&read), "{read}");
-        // A shorter one finds its place all the same.
+        // A shorter frame still finds room.
         let (finished, _) = deliver(&to, 1, 100, LIMITS);
         assert_eq!((finished, rig.got.frames.get()), (1, 1));
     }
@@ -191,7 +194,7 @@ fn regression_tables_of_empty_descriptors_are_read_within_bounds() {
         let mut table = vec![piece(0); 1000];
         table[0] = piece(HEADER as u32);
         table[999] = piece(200);
-        // All chains say the same table.
+        // All chains name the same table.
         for _ in 0..4096 {
             driver.add(&table, Some(TABLE_AT)).expect("room");
         }
@@ -200,7 +203,8 @@ fn regression_tables_of_empty_descriptors_are_read_within_bounds() {
         for turn in 1..20 {
             let (_, read) = deliver(&to, BATCH, 100, LIMITS);
             assert!(read <= most_descriptors(BATCH, 100 * BATCH), "{read}");
-            // Each such frame is dear: a turn has few of them, and the rest finds no room.
+            // Each such frame is expensive: a turn delivers a few of them, and the rest finds no
+            // room.
             assert!(rig.got.frames.get() >= turn, "some are delivered in every turn");
             assert_eq!(rig.got.frames.get() + rig.dropped(DropReason::Full), turn * BATCH as u64);
         }
@@ -300,7 +304,8 @@ fn regression_what_a_dead_process_had_taken_is_given_back_unread() {
     }
 }
 
-/// The buffers of a chain of so many descriptors in a place: a header's, and pages cut short.
+/// The buffers of a chain with this many descriptors in one place: one for a header, and partial
+/// pages.
 fn pieces(place: u64, lens: &[u32], writable: bool) -> Vec<Buffer> {
     let mut at = BUFFERS_AT + BUFFER * place;
     let buffer = |len: &u32| {
@@ -313,7 +318,8 @@ fn pieces(place: u64, lens: &[u32], writable: bool) -> Vec<Buffer> {
 
 #[test]
 fn drivers_as_they_are_receive_every_frame_at_every_ring_size() {
-    // Big packets of Linux and FreeBSD, DPDK's and iPXE's two, mergeable buffers, and very small ones.
+    // Chains as in Linux and FreeBSD (big packets), DPDK and iPXE (two buffers), mergeable buffers,
+    // and very small ones.
     let big = [&[12, 4084][..], &[4096; 17]].concat();
     let clusters = [&[12][..], &[2048; 34]].concat();
     let kinds: [(&[u32], Features, usize, usize); 6] = [
@@ -356,7 +362,8 @@ fn drivers_as_they_are_receive_every_frame_at_every_ring_size() {
 
 #[test]
 fn drivers_as_they_are_send_every_frame_at_every_ring_size() {
-    // A header and fragments of a frame of 64 KiB, as Linux has them at most, by either kind of chain.
+    // A header and the fragments of a 64 KiB frame, the most that Linux uses, in either kind of
+    // chain.
     let linux = [&[12, 54][..], &[3850; 17]].concat();
     for (lens, indirect) in [(&linux[..], false), (&linux, true), (&[1526], false)] {
         for (size, packed) in SIZES.into_iter().flat_map(|s| [(s, false), (s, true)]) {
@@ -408,7 +415,7 @@ fn regression_an_honest_sender_goes_on_beside_a_receiver_that_shares_chains() {
         sent += gathered as u64;
     }
     assert_eq!(victim.sent.frames.get(), sent);
-    // Of a batch: its own descriptors, and what the attacker's first buffers are looked at for.
+    // A batch's own descriptors, and reads of the attacker's first buffers.
     let read = nic::descriptors_read() - before;
     assert!(read <= 200 * 4 * (BATCH * BATCH) as u64, "{read}");
 }

@@ -1,4 +1,4 @@
-//! A switch whose ports are vectors: what the tests drive.
+//! A switch whose ports are vectors, for the tests to drive.
 #![allow(unsafe_code, reason = "the harness vouches for its own vectors")]
 
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ pub type Frame = Vec<u8>;
 /// A receive queue of `room` frames.
 pub struct Inbox {
     pub frames: Mutex<Vec<Frame>>,
-    /// What is asked for with them.
+    /// The offload requests of these frames.
     pub requests: Mutex<Vec<Offload>>,
     pub takes: Mutex<OffloadSet>,
     pub room: Mutex<usize>,
@@ -78,7 +78,7 @@ pub struct Switch {
     pub completed: Vec<usize>,
     pub detached: usize,
     pub kicks: Vec<u16>,
-    /// By which host each frame of the next batch comes.
+    /// The host from which each frame of the next batch comes.
     vias: Vec<u16>,
     counters: Arc<Mapping>,
     received: Arc<Mapping>,
@@ -91,7 +91,7 @@ impl Switch {
         Self::with_queues(rules_of, 1)
     }
 
-    /// Ports with these rules and `queues` receive queues each.
+    /// Makes ports with these rules and `queues` receive queues each.
     pub fn with_queues(rules_of: &[Rules], queues: usize) -> Self {
         let mut switch = Self {
             fdb: Fdb::private(1024, 64).unwrap(),
@@ -164,7 +164,7 @@ impl Switch {
         self.send_with(from, frames.into_iter().map(|f| (f, Offload::NONE)).collect(), now);
     }
 
-    /// Sends `frames`, each as it came by a host behind the port.
+    /// Sends `frames`, each from a host behind the port.
     pub fn send_by(&mut self, from: u16, frames: Vec<(Frame, u16)>, now: Nanos) {
         let (frames, vias): (Vec<_>, Vec<_>) = frames.into_iter().unzip();
         self.vias = vias;
@@ -207,7 +207,7 @@ impl Switch {
         }
     }
 
-    /// Tries the stalled frames of port `from` again.
+    /// Retries the stalled frames of port `from`.
     pub fn retry(&mut self, from: u16, now: Nanos) {
         let at = usize::from(from);
         let (frames, mut scratch) = self.held[at].take().expect("something is stalled");
@@ -236,7 +236,7 @@ impl Switch {
         });
     }
 
-    /// Takes what port `id` received, over all its queues.
+    /// Takes the frames that port `id` received, over all its queues.
     pub fn take(&self, id: u16) -> Vec<Frame> {
         let inboxes = &self.inboxes[usize::from(id)];
         inboxes.iter().flat_map(|i| std::mem::take(&mut *i.frames.lock().unwrap())).collect()
@@ -250,12 +250,12 @@ impl Switch {
         self.counters_of(id).drops[reason as usize].get()
     }
 
-    /// What was asked for with what port `id` received since it was asked last.
+    /// The offload requests of frames that port `id` received since the last call.
     pub fn take_requests(&self, id: u16) -> Vec<Offload> {
         std::mem::take(&mut *self.inboxes[usize::from(id)][0].requests.lock().unwrap())
     }
 
-    /// What port `id` takes from now on.
+    /// Sets the requests that port `id` accepts.
     pub fn set_takes(&self, id: u16, takes: OffloadSet) {
         self.take_requests(id);
         *self.inboxes[usize::from(id)][0].takes.lock().unwrap() = takes;
@@ -267,7 +267,8 @@ impl Switch {
         (c.segmented.get(), c.segments.get(), c.checksums.get())
     }
 
-    /// Asserts the sum rule: what came in, was copied and cut went out or was dropped.
+    /// Asserts the sum rule: every frame that came in, every copy and every segment went out or was
+    /// dropped.
     pub fn assert_sums(&self) {
         let (mut into, mut out) = (0, 0);
         for id in 0..self.specs.len() as u16 {

@@ -1,4 +1,4 @@
-//! Ports with a limit of what they may receive.
+//! Ports with a limit on what they may receive.
 
 use std::sync::{Arc, Mutex};
 
@@ -11,7 +11,7 @@ use toklat_fabric::Rules;
 use crate::harness::{Switch, frame, host};
 use crate::{T0, learned, lossless_to_1};
 
-/// Bytes and frames that a port may receive, at once and in a second.
+/// Limits the bytes and frames that a port may receive, at once and in a second.
 fn limit_received(switch: &mut Switch, bytes: Option<u64>, frames: Option<u64>) {
     let fills = |size| TokenBucket { size, one_time_burst: 0, refill_time: 1000 };
     let bucket = |size: Option<u64>| size.map(fills);
@@ -75,7 +75,7 @@ fn senders_to_a_lossless_port_wait_for_tokens_and_lose_nothing() {
     switch.assert_sums();
 }
 
-/// Tokens are for what the queue behind takes: what finds it full costs none.
+/// Only frames that the queue accepts take tokens: a frame that finds it full takes none.
 #[test]
 fn a_full_queue_behind_a_limit_costs_no_tokens() {
     let mut switch = lossless_to_1();

@@ -1,4 +1,4 @@
-//! What a switch does with frames, rule by rule, and that the sums agree.
+//! Tests of the switch: each rule for frames, and the sum rule.
 
 mod harness;
 mod limits;
@@ -18,7 +18,7 @@ fn plain(ports: usize) -> Switch {
     Switch::new(&vec![Rules::default(); ports])
 }
 
-/// A switch whose hosts have all been heard.
+/// A switch that has learned all of its hosts.
 fn learned(ports: usize) -> Switch {
     let mut switch = plain(ports);
     for id in 0..ports as u16 {
@@ -178,11 +178,12 @@ fn vlans_are_kept_apart_and_tags_added_and_removed() {
     assert_eq!(got[3], [tagged(bare.clone(), 10)]);
     assert_eq!(got[4], [tagged(bare.clone(), 10)]);
 
-    // Back by unicast through the trunk: priority kept on trunks, tag gone at the access port.
+    // The reply goes back through the trunk as a unicast: trunks keep the priority, and the access
+    // port strips the tag.
     let reply = tagged(frame(host(0), host(3), 2), 0x600a);
     switch.send(3, vec![reply], T0);
     assert_eq!(switch.take(0), [frame(host(0), host(3), 2)]);
-    // A priority tag only, then a foreign tag on an access port, then one the trunk does not allow.
+    // A priority tag, then a foreign tag on an access port, then one that the trunk does not allow.
     switch.send(0, vec![tagged(bare.clone(), 0x6000), tagged(bare.clone(), 20)], T0);
     assert_eq!(switch.take(2), std::slice::from_ref(&bare));
     assert_eq!(switch.take(3), [tagged(bare.clone(), 0x600a)]);
@@ -393,8 +394,8 @@ fn flows_stay_on_their_queue_and_spread_over_all() {
 }
 
 proptest! {
-    /// Against an oracle that knows one rule: to the port where the address was seen last, else to
-    /// everybody else.
+    /// Compares the switch with an oracle of one rule. A frame goes to the port where its
+    /// destination was last seen, or else to all other ports.
     #[test]
     fn a_plain_switch_is_a_learning_switch(
         batches in proptest::collection::vec(
@@ -408,7 +409,7 @@ proptest! {
             let mut frames = Vec::new();
             for (n, (to, from)) in pairs.into_iter().enumerate() {
                 let from = host(10 + from);
-                // Destinations 5 and 6 are nobody's, 0 to 4 may have been seen as sources.
+                // No host has destinations 5 and 6; 0 to 4 may have been seen as sources.
                 let to = host(10 + to);
                 table.insert(from, port);
                 let frame = frame(to, from, n as u8);
@@ -420,7 +421,7 @@ proptest! {
                 }
                 frames.push(frame);
             }
-            // Pass 1 looks destinations up frame by frame, as the oracle does.
+            // Pass 1 looks destinations up one frame at a time, like the oracle.
             switch.send(port, frames, T0);
             for (id, want) in want.into_iter().enumerate() {
                 prop_assert_eq!(switch.take(id as u16), want);
@@ -430,10 +431,10 @@ proptest! {
     }
 }
 
-/// Objective: no sender chooses its VLAN by a tag that lies behind another one.
+/// Objective: no sender chooses its VLAN by a second tag.
 ///
-/// Steps: each kind of port sends each kind of tags to each kind of port; what comes is compared with a table, byte
-/// by byte.
+/// Steps: each kind of port sends each kind of tags to each kind of port. The received bytes are
+/// compared with a table.
 #[test]
 fn regression_a_second_tag_never_becomes_the_first() {
     let trunk = |native: Option<u16>| Rules {
@@ -441,7 +442,8 @@ fn regression_a_second_tag_never_becomes_the_first() {
         ..Rules::default()
     };
     let access = Rules { vlan: VlanMode::Access(vlan(10)), ..Rules::default() };
-    // Who sends: an access port, a trunk with a native VLAN, one without. Who hears: the same once more.
+    // Senders: an access port, a trunk with a native VLAN, one without. The receivers are the same
+    // kinds.
     let kinds = [access, trunk(Some(10)), trunk(None)];
     let bare = frame(Mac::BROADCAST, host(1), 7);
     let tags = |outer: &[u16]| outer.iter().rev().fold(bare.clone(), |f, tci| tagged(f, *tci));
@@ -469,7 +471,7 @@ fn regression_a_second_tag_never_becomes_the_first() {
     for (what, sent, expected) in cases {
         for (from, expected) in expected.into_iter().enumerate() {
             let mut switch = Switch::new(&[&kinds[..], &kinds[..]].concat());
-            // By flood, and then by unicast to each.
+            // First by flood, then by unicast to each.
             switch.send(from as u16, vec![sent.clone()], T0);
             for (to, expected) in expected.iter().enumerate() {
                 let got = switch.take(3 + to as u16);
@@ -528,7 +530,7 @@ fn a_guarded_port_speaks_for_itself_alone() {
     {
         assert_eq!(switch.dropped(0, reason), frames, "{}", reason.name());
     }
-    // Whom nobody guards may say so.
+    // A port without a guard may send this.
     switch.specs[0].rules = Rules::default();
     switch.rebuild();
     switch.send(0, sent.clone(), T0);

@@ -1,6 +1,7 @@
-//! Offload requests cross the switch untouched where the receiver takes them, and are met in software
-//! where it does not: once for each receiver, in order, whatever happens to tags on the way. That
-//! segments and checksums are right is shown in `frame`; here, that each frame gets what it needs.
+//! Offload requests cross the switch unchanged where the receiver accepts them. Otherwise they are
+//! carried out in software: once for each receiver, in order, and despite changed tags. The crate
+//! `frame` tests that segments and checksums are right; these tests check that each frame gets what
+//! it needs.
 
 use ::frame::{Layers, Mac, Transport, checksum};
 use port::{DropReason, Nanos, Offload, OffloadSet};
@@ -11,7 +12,8 @@ use super::{T0, learned, lossless_to_1, vlan};
 
 const CHECKSUM: OffloadSet = OffloadSet { checksum: true, ..OffloadSet::NONE };
 
-/// A TCP packet of `payload` bytes that is to be cut into segments of `size`; 0 for its checksum only.
+/// A TCP packet of `payload` bytes that requests segments of `size` bytes; 0 requests only its
+/// checksum.
 fn tcp(to: Mac, from: Mac, payload: usize, size: u16) -> (Frame, Offload) {
     let mut bytes = vec![0; 54 + payload];
     bytes[..6].copy_from_slice(&to.octets());

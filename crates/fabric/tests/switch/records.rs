@@ -1,4 +1,4 @@
-//! What an observer of the switch is told: samples, and frames that were dropped.
+//! The records that an observer of the switch gets: samples, and dropped frames.
 
 use ::frame::Mac;
 use port::{DropReason, Nanos};
@@ -8,7 +8,7 @@ use toklat_fabric::{Fate, Forwarder, Observer, Record, Recorded, Recorder, Rules
 use crate::harness::{STALL_NS, Switch, frame, host, tagged};
 use crate::{T0, learned, lossless_to_1, vlan};
 
-/// Has `switch` record what is asked for in the recorder that is returned.
+/// Makes `switch` record into the returned recorder, as that asks.
 fn observed(switch: &mut Switch) -> Shared<Recorder> {
     let recorder = Mapping::private(size_of::<Recorder>()).unwrap().shared(0).unwrap();
     switch.forwarder = Forwarder::new(64).recording(Shared::clone(&recorder));
@@ -41,7 +41,7 @@ fn samples_say_what_came_from_where_and_where_it_went() {
     assert_eq!(fates, [Fate::To(1), Fate::Flooded, Fate::To(2), own]);
     assert!(records.iter().all(|record| (record.from, record.len, record.at) == (0, 60, T0)));
     assert_eq!(records[0].head(), frame(host(1), host(0), 9));
-    // All of a batch to one port.
+    // The whole batch goes to one port.
     switch.send(1, vec![frame(host(2), host(1), 0); 5], T0);
     assert_eq!(read(&mut observer).iter().filter(|r| r.fate == Fate::To(2)).count(), 5);
     switch.assert_sums();

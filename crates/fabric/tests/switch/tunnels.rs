@@ -1,4 +1,5 @@
-//! Ports with other hosts behind them: what is learned of those, and what never goes from one to another.
+//! Ports with other hosts behind them: what the switch learns of those, and what it never sends
+//! from one to another.
 
 use ::frame::Mac;
 use port::DropReason;
@@ -7,7 +8,7 @@ use toklat_fabric::{Origin, Rules, Station, VlanMode};
 use super::harness::{Switch, frame, host, tagged};
 use super::{T0, plain, vlan};
 
-/// A switch of which these ports are tunnels.
+/// A switch whose ports in `tunnels` are tunnels.
 fn with_tunnels(ports: usize, tunnels: &[u16]) -> Switch {
     let mut switch = plain(ports);
     tunnels.iter().for_each(|id| switch.specs[usize::from(*id)].tunnel = true);
@@ -58,7 +59,7 @@ fn what_a_tunnel_brought_goes_into_no_tunnel() {
     for port in [1, 2] {
         switch.take(port);
     }
-    // Flooded, unknown, behind the other tunnel, behind the same one.
+    // Destinations: flooded, unknown, behind the other tunnel, behind the same one.
     let to = [Mac::BROADCAST, Mac::local(99), other];
     let frames = to.map(|to| (frame(to, far, 0), 1));
     switch.send_by(2, frames.into(), T0);
@@ -75,7 +76,7 @@ fn a_station_at_home_is_not_taken_away_by_a_tunnel() {
     switch.send(0, vec![frame(Mac::BROADCAST, host(0), 0)], T0);
     switch.send_by(2, vec![(frame(Mac::BROADCAST, host(0), 0), 1)], T0);
     assert_eq!(station(&switch, host(0)), Some(Station::at(0, Origin::Learned)));
-    // The other way round it moves at once.
+    // In the other direction, it moves at once.
     let far = Mac::local(100);
     switch.send_by(2, vec![(frame(Mac::BROADCAST, far, 0), 1)], T0);
     switch.send(0, vec![frame(Mac::BROADCAST, far, 0)], T0);

@@ -1,4 +1,4 @@
-//! Whoever carries a guest's memory to a copy of it and back, at once.
+//! Carries a guest's memory to a copy of it and back, at once.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use nic::remote::{Held, Out};
 use port::Nanos;
 use shmem::{GuestMemory, Mapping};
 
-/// What a device writes, into the guest's memory.
+/// Writes what a device pushes into the guest's memory.
 struct Writes<'a>(&'a GuestMemory, Vec<(u64, usize)>);
 
 impl Out for Writes<'_> {
@@ -21,13 +21,14 @@ impl Out for Writes<'_> {
     }
 }
 
-/// An empty copy of so many bytes.
+/// An empty copy of `bytes` bytes.
 pub fn copy(bytes: u64) -> Arc<GuestMemory> {
     let mapping = Mapping::sparse(bytes as usize).unwrap();
     Arc::new(GuestMemory::of(mapping, 0).unwrap().into_copy())
 }
 
-/// Brings what the device wants, and takes what it wrote: where, and how much; the causes to remind it of.
+/// Fetches what the device wants, and takes what it pushed. Returns where and how much, and the
+/// causes to remind it of.
 pub fn carry(
     device: &dyn Device,
     guest: &GuestMemory,
@@ -50,7 +51,7 @@ pub fn carry(
     (writes.1, causes)
 }
 
-/// Takes what the device wrote, and is killed before it can say so.
+/// Takes what the device pushed, and dies before it can say so.
 #[allow(dead_code, reason = "not all tests kill anybody")]
 pub fn take_and_die(device: &dyn Device, guest: &GuestMemory) {
     device.remote().unwrap().push(&mut Writes(guest, Vec::new()));

@@ -1,4 +1,4 @@
-//! What Linux's e1000 and e1000e do with a card, as register accesses.
+//! The register accesses of Linux's e1000 and e1000e.
 
 use crate::target::{Space, Target};
 use crate::{Meant, Seen};
@@ -24,7 +24,7 @@ const TCTL: u64 = 0x0400;
 const PBA: u64 = 0x1000;
 const MANC: u64 = 0x5820;
 
-/// Where our 82540EM differs from QEMU's e1000 (7.2 to 11), and why.
+/// Where this 82540EM differs from QEMU's e1000 (7.2 to 11), and why.
 pub const MEANT_E1000: &[Meant] = &[
     Meant { at: "MANC without ARP", bits: 0x2000, why: "MANC is read and written; QEMU drops it" },
     Meant {
@@ -55,7 +55,7 @@ pub const MEANT_E1000: &[Meant] = &[
 const OEM: &str = "words of the board's maker, which no driver looks at but for their sum";
 const LATCH: &str = "read and written in the data sheet; QEMU does not give it back";
 
-/// Where our 82574L differs from QEMU's e1000e, and why.
+/// Where this 82574L differs from QEMU's e1000e, and why.
 pub const MEANT_E1000E: &[Meant] = &[
     Meant { at: "STATUS", bits: 0x100, why: "ASDV says 1000 Mb/s by 10 and by 11" },
     Meant { at: "EECD", bits: 8, why: "the level of a pin that nobody drives" },
@@ -95,7 +95,7 @@ pub const MEANT_E1000E: &[Meant] = &[
 
 const FCS: &str = "check sequences count as octets and in lengths; QEMU 7.2 leaves them out";
 
-/// A card's registers, and what was seen of them.
+/// A card's registers, and what the script saw of them.
 struct Card<'t> {
     target: &'t mut dyn Target,
     seen: Seen,
@@ -110,14 +110,14 @@ impl Card<'_> {
         self.target.write(MEM, at, 4, value);
     }
 
-    /// Reads a register and remembers what it was.
+    /// Reads a register and records the value.
     fn look(&mut self, name: &str, at: u64) -> u32 {
         let value = self.get(at);
         self.seen.see(name, value);
         value
     }
 
-    /// Writes a register and looks what became of it.
+    /// Writes a register and records its value afterwards.
     fn store(&mut self, name: &str, at: u64, value: u32) {
         self.set(at, value);
         self.look(name, at);
@@ -134,7 +134,7 @@ impl Card<'_> {
         self.set(EECD, base);
         self.get(EECD);
         self.set(EECD, base | CS);
-        // Read is 110, then six bits of address.
+        // The read command is 110, then six address bits.
         for bit in (0..9).rev() {
             let di = if (6 << 6 | word) >> bit & 1 == 1 { DI } else { 0 };
             for sk in [0, SK, 0] {
@@ -192,7 +192,7 @@ impl Card<'_> {
         }
     }
 
-    /// Sends a frame by a legacy descriptor and looks at what it left behind.
+    /// Sends a frame by a legacy descriptor and records the result.
     fn send(&mut self) {
         let frame: Vec<u8> = (0..64).collect();
         self.target.store(BUFFERS, &frame);
@@ -247,7 +247,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     let mut card = Card { target, seen: Seen::default() };
     card.look("STATUS", STATUS);
     card.look("CTRL", CTRL);
-    // e1000_reset_hw; the reset itself is by I/O, which QEMU does not have.
+    // As e1000_reset_hw. The driver resets by I/O, which QEMU does not have.
     card.set(IMC, u32::MAX);
     card.set(RCTL, 0);
     card.set(TCTL, 8);
@@ -305,8 +305,8 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.seen
 }
 
-/// What boot loaders do otherwise: U-Boot takes a semaphore, iPXE switches its transmit queue on, sends several frames
-/// at once, and looks at all causes.
+/// What boot loaders do differently. U-Boot takes a semaphore. iPXE switches its transmit queue on,
+/// sends several frames at once, and checks all causes.
 pub fn boot(target: &mut dyn Target) -> Seen {
     let mut card = Card { target, seen: Seen::default() };
     card.look("SWSM", 0x5b50);
@@ -348,7 +348,7 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
     card.look("FWSM", FWSM);
     card.look("EXTCNF_CTRL", EXTCNF);
     card.look("MANC", MANC);
-    // The semaphore of software, and that of the MDIO.
+    // The software semaphore, and that of the MDIO.
     card.store("SWSM taken", SWSM, 2);
     card.store("SWSM given back", SWSM, 0);
     card.store("EXTCNF_CTRL, MDIO taken", EXTCNF, 0x20);
@@ -387,7 +387,7 @@ pub fn probe_and_open_e(target: &mut dyn Target) -> Seen {
     card.seen
 }
 
-/// Where frames that were finished and came back differ from QEMU's, and why.
+/// Where looped-back frames differ from QEMU's, and why.
 pub const MEANT_FRAMES: &[Meant] = &[
     Meant { at: "plain: status*", bits: 0x6074, why: SUMS },
     Meant { at: "legacy sum: status*", bits: 0x6074, why: SUMS },
@@ -406,7 +406,7 @@ pub const MEANT_FRAMES: &[Meant] = &[
     Meant { at: "TSCTC", bits: u32::MAX, why: "likewise" },
 ];
 
-/// Likewise, what QEMU's e1000e does and its e1000 does not.
+/// The same for what QEMU's e1000e does and its e1000 does not.
 pub const MEANT_FRAMES_E: &[Meant] = &[
     Meant { at: "TCP sums: frame 2 +0x18", bits: 0x0000_ffff, why: UNDONE },
     Meant { at: "TCP sums: frame 2 +0x30", bits: 0xffff_0000, why: UNDONE },
@@ -421,13 +421,14 @@ const SUMS: &str = "sums that nobody vouched for are not looked at, which IXSM s
 const WHOLE: &str =
     "a gap: frames to be segmented do not come back; the switch cuts them where they go";
 
-/// Where frames come back to, in eight buffers.
+/// Where looped-back frames go, in eight buffers.
 const BACK: u32 = 0x2_0000;
 const ROOM: u32 = 2048;
 /// Bytes of Ethernet, IPv4 and TCP headers.
 const HEADERS: usize = 54;
 
-/// A frame of IPv4 to the card's own address, without its sums; `seed` is where the last one goes.
+/// An IPv4 frame to the card's own address, without checksums. `seed` goes into the transport
+/// checksum's field.
 fn ipv4(protocol: u8, payload: usize, seed: u16) -> Vec<u8> {
     let transport = if protocol == 6 { 20 } else { 8 };
     let mut frame = vec![0x52, 0x54, 0, 0x12, 0x34, 0x56, 2, 0, 0, 0, 0, 1, 8, 0];
@@ -449,10 +450,10 @@ fn ipv4(protocol: u8, payload: usize, seed: u16) -> Vec<u8> {
 }
 
 impl Card<'_> {
-    /// Buffers to come back to, and rings of 16 and 8 descriptors.
+    /// Prepares buffers for looped-back frames, and rings of 16 and 8 descriptors.
     fn prepare(&mut self) {
         self.set(IMC, u32::MAX);
-        // The PHY gives back what it gets: 1000 Mb/s, full duplex, no negotiation.
+        // The PHY loops back: 1000 Mb/s, full duplex, no negotiation.
         self.set_phy(0, 0x4140);
         for index in 0..8 {
             let at = BACK + ROOM * index;
@@ -481,7 +482,7 @@ impl Card<'_> {
         self.set(MDIC, 1 << 26 | 1 << 21 | register << 16 | value);
     }
 
-    /// Hands descriptors over from `first` on, and looks at what has come back since frame `seen`.
+    /// Hands descriptors over from `first` on, and records what has come back since frame `seen`.
     fn exchange(&mut self, what: &str, first: u32, descriptors: &[[u64; 2]], seen: u32) -> u32 {
         for (index, words) in descriptors.iter().enumerate() {
             let bytes = words.map(u64::to_le_bytes).concat();
@@ -504,7 +505,7 @@ impl Card<'_> {
     }
 }
 
-/// Frames with everything that a transmit descriptor can ask for, which come back.
+/// Looped-back frames with everything that a transmit descriptor can request.
 pub fn frames(target: &mut dyn Target) -> Seen {
     const LEGACY: u64 = 0x0b00_0000;
     const IC: u64 = 1 << 26;

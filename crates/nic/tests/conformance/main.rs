@@ -1,8 +1,8 @@
-//! Objective: the same register accesses give the same answers on our models and on QEMU's, but for what
-//! is listed, with what the data sheet says.
+//! Objective: the same register accesses give the same answers on these models and on QEMU's,
+//! except for listed differences, each with the data sheet's words.
 //!
-//! Steps: a script (what Linux's driver does as it probes and opens the card) runs against both; what it
-//! sees is compared, line by line. Skips itself by name without QEMU.
+//! Steps: a script (what Linux's driver does as it probes and opens the card) runs against both.
+//! Its results are compared, line by line. Skips itself by name without QEMU.
 
 mod e1000;
 mod pcnet;
@@ -15,12 +15,12 @@ use std::io::Write;
 use self::qemu::Qemu;
 use self::target::{Card, Ours, Target};
 
-/// What a script saw: what it was, and its value.
+/// What a script saw: names and values.
 #[derive(Default)]
 struct Seen(Vec<(String, u32)>);
 
 impl Seen {
-    /// What is seen again under the same name is told apart by how often.
+    /// A name that is seen again gets a number.
     fn see(&mut self, what: &str, value: u32) {
         let again = format!("{what}, seen again");
         let times = self.0.iter().filter(|(seen, _)| seen == what || seen.starts_with(&again));
@@ -31,7 +31,7 @@ impl Seen {
         self.0.push((name, value));
     }
 
-    /// Memory, four bytes at a time.
+    /// Records memory, four bytes at a time.
     fn see_bytes(&mut self, what: &str, bytes: &[u8]) {
         for (i, four) in bytes.chunks(4).enumerate() {
             let mut word = [0; 4];
@@ -41,7 +41,7 @@ impl Seen {
     }
 }
 
-/// A difference that is meant: where, in which bits, and why we are right or free.
+/// An intended difference: where, in which bits, and why the model is right or free.
 #[derive(Debug)]
 struct Meant {
     at: &'static str,
@@ -49,17 +49,17 @@ struct Meant {
     why: &'static str,
 }
 
-/// Says that a test cannot run here, where the run's last lines tell of it.
+/// Logs that a test cannot run here. The last lines of the test run show it.
 fn skip(test: &str, why: &str) {
     let Some(log) = std::env::var_os("TOKLAT_SKIP_LOG") else {
         return eprintln!("SKIPPED {test}: {why}");
     };
     let mut log = std::fs::File::options().create(true).append(true).open(log).unwrap();
-    // In one call: other programs append to it, too.
+    // In one call, because other programs append, too.
     log.write_all(format!("{test}: {why}\n").as_bytes()).unwrap();
 }
 
-/// What was seen differently: what, ours, QEMU's.
+/// The differences: name, this model's value, QEMU's value.
 fn differences(ours: &Seen, theirs: &Seen, meant: &[&Meant]) -> Vec<String> {
     let values = |seen: &Seen| seen.0.iter().cloned().collect::<BTreeMap<_, _>>();
     let [mine, yours] = [ours, theirs].map(values);
@@ -83,12 +83,12 @@ fn differences(ours: &Seen, theirs: &Seen, meant: &[&Meant]) -> Vec<String> {
     differences
 }
 
-/// `at` names what was seen, or the beginning of it.
+/// `at` is the name of what was seen, or its beginning.
 fn matches(at: &str, what: &str) -> bool {
     at.strip_suffix('*').map_or(at == what, |prefix| what.starts_with(prefix))
 }
 
-/// Our PCnet, QEMU's, and whether time is to be let pass.
+/// This PCnet, QEMU's, and whether the test must advance the time.
 const PCNET: (Card, &str, bool) = (Card::Pcnet(nic::pcnet::Chip::Am79C970A), "pcnet", false);
 
 fn compare(

@@ -1,4 +1,4 @@
-//! What pcnet32 does with a card, as register accesses.
+//! The register accesses of pcnet32.
 
 use crate::target::{Space, Target};
 use crate::{Meant, Seen};
@@ -9,7 +9,7 @@ const RX: u32 = 0x2000;
 const TX: u32 = 0x3000;
 const BUFFERS: u32 = 0x1_0000;
 
-/// Where we differ from QEMU (7.2 to 11), and why.
+/// Where this model differs from QEMU (7.2 to 11), and why.
 pub const MEANT: &[Meant] = &[
     Meant {
         at: "CSR0 stopped",
@@ -30,7 +30,7 @@ pub const MEANT: &[Meant] = &[
     },
 ];
 
-/// A card's registers, and what was seen of them.
+/// A card's registers, and what the script saw of them.
 struct Card<'t> {
     target: &'t mut dyn Target,
     seen: Seen,
@@ -172,7 +172,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.seen
 }
 
-/// Frames that come back, and descriptors as they are given back.
+/// Looped-back frames, and the descriptors as given back.
 pub fn frames(target: &mut dyn Target) -> Seen {
     let mut card = Card { target, seen: Seen::default() };
     card.reset();
@@ -208,7 +208,7 @@ pub fn frames(target: &mut dyn Target) -> Seen {
     card.seen
 }
 
-/// Registers that are only there to be read back.
+/// Registers that only need to read back.
 pub fn registers(target: &mut dyn Target) -> Seen {
     let mut card = Card { target, seen: Seen::default() };
     card.reset();
@@ -237,7 +237,7 @@ pub fn registers(target: &mut dyn Target) -> Seen {
         card.set_bcr(bcr, value);
         card.see_bcr("written", bcr);
     }
-    // The lowest bits last: it runs, and these are not to be written.
+    // The lowest bits come last: it runs, and these must not be written.
     card.set_csr(0, 2);
     card.see_csr("started", 0);
     card.set_csr(15, 0);

@@ -1,4 +1,4 @@
-//! QEMU's models, reached by qtest: a machine without processors, whose bus we drive by a text protocol.
+//! QEMU's models, through qtest: a machine without processors, whose bus a text protocol drives.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -9,15 +9,15 @@ use std::time::{Duration, Instant};
 
 use crate::target::{MEMORY, Space, Target};
 
-/// Where the card's base address registers are put.
+/// Addresses for the card's base address registers.
 const IO: u64 = 0xc000;
 const MEM: u64 = 0xe000_0000;
 /// The card's place on the bus.
 const SLOT: u32 = 4;
-/// How long QEMU may take to say something.
+/// How long QEMU may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Machines that were started, whose sockets have names of their own.
+/// How many machines were started; each socket has its own name.
 static STARTED: AtomicU32 = AtomicU32::new(0);
 
 pub struct Qemu {
@@ -29,8 +29,9 @@ pub struct Qemu {
 }
 
 impl Qemu {
-    /// A machine with one card; if `clock`, its time is ours to let pass. Why not, if there is no QEMU
-    /// that has that: neither `$TOKLAT_QEMU`, nor the installed one, nor that of `cargo xtask qemu`.
+    /// Starts a machine with one card. With `clock`, the test advances its time. Fails with the
+    /// reason if no suitable QEMU exists: neither `$TOKLAT_QEMU`, nor the installed one, nor that
+    /// of `cargo xtask qemu`.
     pub fn start(card: &str, clock: bool) -> Result<Self, String> {
         let made = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/qemu/qemu-system-x86_64");
         let named = std::env::var("TOKLAT_QEMU").ok();
@@ -53,8 +54,7 @@ impl Qemu {
         let listener = UnixListener::bind(&socket).map_err(|error| error.to_string())?;
         listener.set_nonblocking(true).map_err(|error| error.to_string())?;
         let device = format!("{card},mac=52:54:00:12:34:56,netdev=n,addr={SLOT},romfile=");
-        // Some QEMUs have no such accelerator; with processors that stand still it is the same, but for
-        // the clock.
+        // Some QEMUs lack that accelerator. Stopped processors work as well, except for the clock.
         let accelerators: &[_] = match clock {
             true => &["-accel", "qtest"],
             false => &["-accel", "qtest", "-accel", "tcg", "-S"],
@@ -123,14 +123,14 @@ impl Qemu {
         self.ask(&format!("outl 0xcfc {value:#x}"));
     }
 
-    /// The command for an access, of those for I/O ports and for memory, and its place.
+    /// The command for an access, chosen from those for I/O ports and for memory, and its address.
     fn access(&self, [io, memory]: [&str; 2], (bar, at): (usize, u64), width: usize) -> String {
         let (base, is_io) = self.bars[bar];
         let (verb, width) = (if is_io { io } else { memory }, ["b", "w", "l"][width / 2]);
         format!("{verb}{width} {:#x}", base + at)
     }
 
-    /// Gives the card's base address registers addresses, and lets it work.
+    /// Assigns the card's base address registers, and enables it.
     fn place(&mut self) {
         let (mut io, mut mem) = (IO, MEM);
         for bar in 0..6 {
@@ -151,7 +151,7 @@ impl Qemu {
     }
 }
 
-/// Ends what has not come to be a machine.
+/// Ends a process that did not become a machine.
 struct Waiting {
     child: Option<Child>,
     socket: PathBuf,

@@ -1,4 +1,5 @@
-//! What scripts run against: a card's registers and the memory it reaches; and our models as such.
+//! What scripts run against: a card's registers and its memory. Also makes the project's models
+//! such targets.
 #![allow(
     unsafe_code,
     reason = "the switch that takes nothing lends no longer than the memory lives"
@@ -28,7 +29,7 @@ pub trait Target {
     fn pass(&mut self, nanos: u64);
 }
 
-/// One of our models, with a switch that takes every frame and delivers none.
+/// A model, with a switch that accepts every frame and delivers none.
 pub struct Ours {
     model: Model,
     memory: Arc<GuestMemory>,
@@ -57,7 +58,7 @@ impl Ours {
         Self { model, memory, now: Nanos(1), scratch: Scratch::new(64) }
     }
 
-    /// What the home worker does after a register was written.
+    /// What the home worker does after a register write.
     fn turn(&mut self) {
         for transmit in &mut self.model.transmit {
             for _ in 0..4 {

@@ -1,5 +1,5 @@
-//! Arbitrary accesses, ring contents, time steps and deaths: nothing panics, work is bounded, every frame is
-//! accounted for, and a driver that resets the NIC afterwards has one that works.
+//! Arbitrary accesses, ring contents, time steps and deaths. Nothing panics, work is bounded, and
+//! every frame is accounted for. A reset by the driver makes the NIC work again.
 
 use nic::device::{Combining, InterruptMode};
 use nic::e1000::{Chip, TABLE};
@@ -55,7 +55,7 @@ fn value() -> impl Strategy<Value = u32> {
     prop_oneof![3 => small, 2 => rings, 2 => bits, 1 => any::<u32>()]
 }
 
-/// Second words of transmit descriptors, mostly.
+/// Mostly second words of transmit descriptors.
 fn word() -> impl Strategy<Value = u64> {
     let bits = prop::collection::vec(20..64u32, 0..6);
     let word = (bits, 0..3000u64).prop_map(|(bits, len)| bits.iter().fold(len, |w, b| w | 1 << b));
@@ -89,7 +89,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Carries a step out; returns how many frames were handed to the NIC.
+/// Performs a step. Returns how many frames were handed to the NIC.
 fn carry_out(bed: &mut Bed, step: Step) -> u64 {
     match step {
         Step::Write(at, value) => bed.write(at, value),
@@ -124,7 +124,7 @@ fn carry_out(bed: &mut Bed, step: Step) -> u64 {
     0
 }
 
-/// A driver that resets the NIC has one that works.
+/// A reset by the driver makes the NIC work again.
 fn heals(bed: &mut Bed) {
     bed.write(reg::CSBAH, 0);
     bed.write(reg::CSBAL, 0);

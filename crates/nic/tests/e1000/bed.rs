@@ -1,5 +1,5 @@
-//! A guest in the test's own memory with one NIC, a driver as small as can be, and a switch that only
-//! passes on.
+//! A guest in the test's own memory with one NIC, a minimal driver, and a switch that only
+//! forwards.
 
 use std::sync::Arc;
 
@@ -116,7 +116,7 @@ impl Bed {
         }
     }
 
-    /// A new process models the device.
+    /// Makes a new model over the registers, as a new process does.
     pub fn remake(&mut self) {
         self.model = e1000::model(self.chip, self.registers.clone(), self.config.clone());
     }
@@ -159,7 +159,8 @@ impl Bed {
         self.memory.bytes(at, len as u32).unwrap().to_vec()
     }
 
-    /// Rings of this many descriptors, all receive buffers but one available, everything on.
+    /// Starts with rings of this many descriptors. All receive buffers but one are available, and
+    /// everything is on.
     pub fn start(&mut self, tx: u32, rx: u32) {
         self.start_transmit(tx);
         self.start_receive(rx, RCTL_ON);
@@ -201,12 +202,12 @@ impl Bed {
         self.tx_next = (self.tx_next + 1) % self.tx_size;
     }
 
-    /// Where the buffer of the next transmit descriptor is.
+    /// The buffer of the next transmit descriptor.
     pub fn tx_buffer(&self) -> u64 {
         TX_BUFFERS + BUFFER * u64::from(self.tx_next % 256)
     }
 
-    /// A frame in one legacy descriptor, without the doorbell.
+    /// Puts a frame into one legacy descriptor, without the doorbell.
     pub fn put(&mut self, frame: &[u8]) {
         let at = self.tx_buffer();
         self.set_bytes(at, frame);
@@ -226,7 +227,7 @@ impl Bed {
         self.word(TX_AT + 16 * u64::from(descriptor) + 8) >> 32 & 1 != 0
     }
 
-    /// What the switch gathers, whole, with what is asked for; everything is given back.
+    /// Gathers whole frames with their requests, and gives everything back.
     pub fn gather(&mut self) -> Vec<(Vec<u8>, Offload)> {
         let (frames, kick) = self.gather_from(0);
         let _ = kick;
@@ -255,7 +256,8 @@ impl Bed {
         (frames, ingress.settle(self.now).kick)
     }
 
-    /// The switch delivers frames; returns how many are finished and whether somebody is to be told.
+    /// Delivers frames. Returns how many are finished, and whether a thread must ask for
+    /// interrupts.
     pub fn deliver(&mut self, frames: &[Vec<u8>]) -> (usize, bool) {
         self.deliver_to(0, frames, LIMITS, Offload::NONE)
     }
@@ -284,8 +286,8 @@ impl Bed {
         (finished, egress.settle(self.now).kick)
     }
 
-    /// The next frame received by legacy descriptors of one buffer each: its bytes, status and tag; its
-    /// buffer is given back.
+    /// The next frame received by legacy descriptors of one buffer each: its bytes, status and tag.
+    /// Gives its buffer back.
     pub fn receive(&mut self) -> Option<(Vec<u8>, u8, u16)> {
         let (mut bytes, mut status, mut tag) = (Vec::new(), 0, 0);
         while status & 2 == 0 {

@@ -1,4 +1,4 @@
-//! The shared status block, both versions, between the model and a driver that goes by it.
+//! The shared status block, both versions, between the model and a driver that uses it.
 
 use driver::csb::{Block, BlockQueue};
 use nic::csb::{NONE, Version, Way};
@@ -29,7 +29,7 @@ fn rig(version: Version) -> Rig {
         Version::One => Block::one(bed.memory.shared_slice(PAGE, 1).unwrap(), 1, false),
         Version::Two => Block::two(bed.memory.shared_slice(PAGE, 1).unwrap(), 1, 1, 0),
     };
-    // Before the reset, as lem has it.
+    // Before the reset, as in lem.
     announce(&bed, PAGE);
     bed.write(reg::CTRL, 1 << 26);
     let mut bed = bed;

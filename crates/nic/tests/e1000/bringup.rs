@@ -1,4 +1,4 @@
-//! First traffic, brought up as Linux does it.
+//! First traffic, after a bring-up as in Linux.
 
 use nic::device::{Bar, InterruptMode};
 use nic::e1000::Chip;
@@ -37,7 +37,7 @@ fn the_82540em_is_probed_as_linux_probes_it() {
     assert_eq!((phy(&bed, 2), phy(&bed, 3)), (0x0141, 0x0c20));
     bed.write(reg::MDIC, 1 << 27 | 2 << 21);
     assert_eq!(bed.read(reg::MDIC) >> 28 & 5, 5, "no PHY at that address");
-    // Negotiation is over when it was asked for.
+    // Negotiation is complete as soon as it is requested.
     bed.write(reg::MDIC, 1 << 26 | 1 << 21 | 0x1340);
     assert_eq!(phy(&bed, 1) & 0x24, 0x24);
     assert_eq!(phy(&bed, 17), 0xac00);
@@ -234,7 +234,7 @@ fn the_first_interrupt_after_idleness_is_not_delayed() {
 fn regression_u_boot_takes_a_semaphore_that_the_82540em_does_not_have() {
     let bed = Bed::new(Chip::Em82540);
     const SWSM: u64 = 0x5b50;
-    // SMBI is free however often it is looked at, and SWESMBI is what was written.
+    // SMBI reads as free every time, and SWESMBI keeps what was written.
     assert_eq!((bed.read(SWSM), bed.read(SWSM)), (0, 0));
     bed.write(SWSM, bed.read(SWSM) | 2);
     assert_eq!((bed.read(SWSM), bed.read(SWSM)), (2, 2));

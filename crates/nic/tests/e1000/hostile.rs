@@ -1,5 +1,5 @@
-//! Drivers that break the rules, each class of bug that other models had among them: the NIC stops or
-//! drops, is healed by a reset, and nothing else happens.
+//! Drivers that break the rules, including every class of bug that other models had. The NIC stops
+//! or drops, a reset restores it, and nothing else happens.
 
 use nic::e1000::Chip;
 use port::{DropReason, Limits, Offload};
@@ -17,7 +17,7 @@ fn bed() -> Bed {
     bed
 }
 
-/// The device has stopped; a reset heals it.
+/// The device has stopped; a reset restores it.
 fn stopped(bed: &mut Bed) {
     assert!(bed.gather().is_empty());
     assert!(bed.model.device.fault().is_some());
@@ -64,7 +64,7 @@ fn rings_outside_of_memory() {
         assert_eq!(bed.deliver(&[frame(64, 1)]).0, 1);
         stopped(&mut bed);
     }
-    // The register's own BAR is no memory either.
+    // The register's own BAR is not guest memory, either.
     let mut bed = bed();
     bed.write(reg::TDBAH, 0xffff_ffff);
     bed.write(reg::TDT, 1);
@@ -109,7 +109,7 @@ fn null_descriptors_move_on_cve_2020_25707_and_28916() {
     assert_eq!(lens, [0, 0, 0, 0, 0, 64, 0]);
     assert_eq!(bed.read(reg::TDH), 8);
     assert!((0..8).all(|i| bed.is_done(i)));
-    // All receive buffers at address 0: passed over, and none of them is waited for.
+    // All receive buffers are at address 0: they are skipped, and none of them is waited for.
     (0..16).for_each(|i| bed.set_word(RX_AT + 16 * i, 0));
     assert_eq!(bed.deliver(&[frame(64, 1)]).0, 1);
     assert_eq!(drops(&bed.egress().drops, DropReason::Full), 1);
@@ -167,7 +167,7 @@ fn more_pieces_than_a_frame_may_have() {
     assert_eq!(bed.model.device.fault(), None);
 }
 
-/// A context with these places and lengths, then a frame of `len` bytes that it is for.
+/// A context with these offsets and lengths, then a frame of `len` bytes for it.
 fn segmented(
     bed: &mut Bed,
     places: [u64; 4],
@@ -251,7 +251,7 @@ fn contexts_do_not_touch_a_frame_that_was_begun() {
 #[test]
 fn frames_longer_than_buffers_cve_2012_6075() {
     let mut bed = Bed::new(Chip::Em82540);
-    // 256 bytes a buffer, and something behind each that is not to be written.
+    // Buffers of 256 bytes, each followed by bytes that must not be written.
     bed.start_receive(16, RCTL_ON | 3 << 16);
     let guard = [0xee; 64];
     (0..16).for_each(|i| bed.set_bytes(RX_BUFFERS + BUFFER * i + 256, &guard));
@@ -273,7 +273,7 @@ fn frames_longer_than_buffers_cve_2012_6075() {
 fn loopback_does_not_recurse_cve_2021_3416() {
     let mut bed = bed();
     bed.write(reg::RCTL, RCTL_ON | 1 << 6);
-    // The receive ring is the transmit ring: what comes back is sent again, once a turn.
+    // The receive ring is the transmit ring: a looped-back frame is sent again, once a turn.
     bed.write(reg::RDBAL, TX_AT as u32);
     bed.write(reg::RDH, 0);
     for _ in 0..15 {

@@ -1,4 +1,4 @@
-//! What the 82574L has beyond the 82540EM, as Linux's e1000e uses it.
+//! The 82574L's additions to the 82540EM, as Linux's e1000e uses them.
 
 use nic::device::{Bar, InterruptMode};
 use nic::e1000::Chip;
@@ -51,7 +51,7 @@ fn it_is_probed_as_linux_probes_it() {
     let msix = identity.msix.unwrap();
     assert_eq!((msix.vectors, msix.bar), (5, 3));
     assert_eq!(identity.bars[3], Some(Bar::Memory(0x4000)));
-    // No flash: words are read by number, 64 of them.
+    // There is no flash: 64 words are read by number.
     assert_eq!(bed.read(0x10) >> 15 & 3, 0);
     assert_eq!(bed.read(0x10) >> 11 & 0xf, 0);
     let words = (0..64).map(|n| {
@@ -66,7 +66,7 @@ fn it_is_probed_as_linux_probes_it() {
     bed.write(0x5b50, 0);
     bed.write(0xf00, 0x20);
     assert_eq!(bed.read(0xf00) & 0x20, 0x20);
-    // The bus falls silent before a reset.
+    // Bus accesses stop before a reset.
     assert_ne!(bed.read(reg::STATUS) & 1 << 19, 0);
     bed.write(reg::CTRL, bed.read(reg::CTRL) | 4);
     assert_eq!(bed.read(reg::STATUS) & 1 << 19, 0);
@@ -85,7 +85,7 @@ fn data_interrupts_need_no_reads() {
     assert_eq!(bed.interrupt().vectors, 1);
     assert_eq!(bed.interrupt().vectors, 0, "a message is sent once");
     assert_eq!(receive(&mut bed).unwrap(), (frame(64, 1), 7));
-    // It was cleared and masked: nothing comes while the driver polls.
+    // The cause was cleared and masked: no interrupt comes while the driver polls.
     assert_eq!(bed.deliver(&[frame(64, 2)]), (1, false));
     assert_eq!(bed.interrupt().vectors, 0);
     bed.write(reg::IMS, RXQ0);
@@ -208,7 +208,7 @@ fn packets_are_split_over_several_buffers() {
         let words = [buffer, buffer + 0x1000, buffer + 0x2000, u64::MAX];
         (0..4).for_each(|n| bed.set_word(RX_AT + 32 * i + 8 * n, words[n as usize]));
     }
-    // Head and tail are counted in 16 bytes, two for each descriptor.
+    // Head and tail count units of 16 bytes, two for each descriptor.
     bed.write(reg::RDLEN, 256);
     bed.write(reg::RDH, 0);
     bed.write(reg::RDT, 14);

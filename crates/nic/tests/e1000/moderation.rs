@@ -1,4 +1,4 @@
-//! When interrupts come: delays, gaps, and doorbells that are held back.
+//! When interrupts come: delays, gaps, and combined doorbells.
 
 use nic::device::Combining;
 use nic::e1000::Chip;
@@ -14,7 +14,7 @@ fn bed() -> Bed {
     bed
 }
 
-/// What is raised at a moment, and when to ask again.
+/// What is raised at `now`, and when to ask again.
 fn at(bed: &mut Bed, now: Nanos) -> (u32, Option<Nanos>) {
     bed.now = now;
     let interrupt = bed.interrupt();
@@ -38,7 +38,7 @@ fn the_receive_delay_begins_anew_with_each_frame_up_to_the_absolute_one() {
     assert_eq!(bed.read(reg::ICS), 0);
     assert_eq!(at(&mut bed, start + 25 * UNIT), (1, None));
     assert_eq!(bed.read(reg::ICR), RXT0);
-    // Both begin anew with the next frame.
+    // Both delays restart with the next frame.
     let start = start + 100 * UNIT;
     bed.now = start;
     assert_eq!(bed.deliver(&[frame(64, 3)]), (1, true));

@@ -1,4 +1,4 @@
-//! What descriptors ask for, carried out to the end and checked on its own.
+//! Requests of descriptors, carried out completely and checked independently.
 
 use frame::checksum::{Sum, checksum, complete};
 use frame::{Ipv4, Ipv6, Layers, Network, Offload, Protocol, Transport};
@@ -16,8 +16,8 @@ const VLE: u64 = 1 << 30;
 const IXSM: u64 = 1 << 40;
 const TXSM: u64 = 2 << 40;
 
-/// A TCP packet as a driver leaves it: with options, an odd payload, and a seed without a length if it is
-/// to be segmented (as Linux's e1000 has it: the IP length is 0, too).
+/// A TCP packet as a driver leaves it: with options, an odd payload, and a partial checksum. For
+/// segmentation, the seed has no length, and the IP length is 0 (as in Linux's e1000).
 fn tcp(v6: bool, payload: usize, seed_length: bool) -> Vec<u8> {
     let (source, to): ([u8; 16], [u8; 16]) = ([0xfe; 16], [0x20; 16]);
     let mut packet = frame(14, 0x55);
@@ -60,7 +60,7 @@ fn context(bed: &mut Bed, v6: bool, tse: bool, payload: usize, mss: u64) {
     bed.describe(first, DEXT | kind | payload as u64 | headers << 40 | mss << 48);
 }
 
-/// Puts a frame into buffers of these sizes and one with the rest.
+/// Puts a frame into buffers of these sizes, and the rest into one more.
 fn data(bed: &mut Bed, frame: &[u8], cuts: &[usize], bits: u64) {
     let (mut rest, mut cuts) = (frame, cuts.iter());
     while !rest.is_empty() {
@@ -74,7 +74,7 @@ fn data(bed: &mut Bed, frame: &[u8], cuts: &[usize], bits: u64) {
     }
 }
 
-/// What a receiver that takes no requests gets.
+/// The frames that a receiver without offloads gets.
 fn carried_out((mut frame, mut offload): (Vec<u8>, Offload)) -> Vec<Vec<u8>> {
     offload.validate(&frame[..frame.len().min(128)], frame.len()).unwrap();
     let Some(segments) = offload.segments(&frame[..frame.len().min(128)], frame.len()) else {
@@ -94,7 +94,7 @@ fn carried_out((mut frame, mut offload): (Vec<u8>, Offload)) -> Vec<Vec<u8>> {
     (0..segments.count()).map(piece).collect()
 }
 
-/// The payload of a TCP packet whose lengths and checksums are right, and its sequence number.
+/// Checks a TCP packet's lengths and checksums. Returns its payload and sequence number.
 fn check(frame: &[u8]) -> (Vec<u8>, u32) {
     let layers = Layers::of(frame).unwrap();
     let network = if layers.tag.is_some() { 18 } else { 14 };

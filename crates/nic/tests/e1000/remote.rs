@@ -1,4 +1,4 @@
-//! A copy of the guest's memory, kept in step with it.
+//! A copy of the guest's memory stays in step with it.
 
 use nic::e1000::Chip;
 use nic::remote::Held;
@@ -10,7 +10,8 @@ fn bed(chip: Chip) -> Bed {
     Bed::with(chip, |config| config.memory = copy(MEMORY))
 }
 
-/// Brings what the device wants, and takes what it wrote: where, and how much; the causes to remind it of.
+/// Fetches what the device wants, and takes what it pushed. Returns where and how much, and the
+/// causes to remind it of.
 fn carry(bed: &Bed, held: &mut Held) -> (Vec<(u64, usize)>, u32) {
     carrier::carry(&*bed.model.device, &bed.memory, held, bed.now)
 }
@@ -43,7 +44,7 @@ fn frames_go_both_ways_over_a_copy() {
     }
 }
 
-/// Frames of several buffers, and descriptors that lose their addresses as they are written.
+/// Frames of several buffers, and descriptors whose addresses are overwritten.
 #[test]
 fn every_form_of_descriptor_is_pushed() {
     const EXTENDED: u32 = 1 << 15;
@@ -100,10 +101,11 @@ fn split_packets_are_pushed_to_their_buffers() {
     }
 }
 
-/// Objective: whoever goes on after a death leaves no driver waiting.
+/// Objective: after a death, the successor leaves no driver waiting.
 ///
-/// Steps: frames are sent and received, and die with the copy before they are pushed. The successor, with an empty
-/// copy, gives what was sent back as sent, and what was received as damaged; and frames go on.
+/// Steps: frames are sent and received, and are lost with the copy before they are pushed. The
+/// successor has an empty copy. It gives sent frames back as sent, and received ones as damaged;
+/// then traffic resumes.
 #[test]
 fn what_died_with_a_copy_is_given_back() {
     for chip in [Chip::Em82540, Chip::L82574] {
@@ -138,10 +140,11 @@ fn what_died_with_a_copy_is_given_back() {
     }
 }
 
-/// Objective: what had left before a death, though nobody said so, is the driver's: nothing of it is written again.
+/// Objective: what had left before a death belongs to the driver, even if that was not recorded.
+/// None of it is written again.
 ///
-/// Steps: three frames are received and pushed; the driver takes the first, and makes its descriptor available again.
-/// The successor leaves all three as they are.
+/// Steps: three frames are received and pushed. The driver takes the first, and makes its
+/// descriptor available again. The successor leaves all three as they are.
 #[test]
 fn regression_what_had_left_before_a_death_is_not_written_again() {
     for chip in [Chip::Em82540, Chip::L82574] {

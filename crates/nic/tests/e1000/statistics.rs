@@ -1,4 +1,4 @@
-//! What is counted, and how it is read.
+//! The statistics, and how to read them.
 
 use nic::e1000::{Access, Chip, TABLE};
 use port::Mac;
@@ -18,7 +18,7 @@ fn every_frame_is_counted_in_all_its_places() {
     frames.push(frame_to(Mac::new([0xff; 6]), 60, 1));
     let octets = lens.iter().map(|len| *len as u32 + 4).sum::<u32>() + 128;
     frames.iter().for_each(|frame| bed.put(frame));
-    // In two pieces: counted just the same.
+    // A frame in two pieces counts the same.
     let at = bed.tx_buffer();
     bed.set_bytes(at, &frame_to(group, 100, 1));
     bed.describe(at, 40);
@@ -77,7 +77,7 @@ fn regression_drivers_that_do_not_ask_are_not_told_that_few_descriptors_are_left
     for chip in [Chip::Em82540, Chip::L82574] {
         let mut bed = Bed::new(chip);
         bed.start(64, 64);
-        // iPXE switches its queue on, as that of later chips, and looks at all causes.
+        // iPXE switches its queue on, as on later chips, and checks all causes.
         bed.write(0x3828, 1 << 25);
         bed.write(reg::IMC, u32::MAX);
         (0..16).for_each(|i| bed.put(&frame(64, i)));

@@ -1,5 +1,5 @@
-//! A driver that resets, filters and masks while a worker delivers: every frame is accounted for, nobody waits
-//! for ever, and afterwards the NIC works.
+//! A driver resets, filters and masks while a worker delivers. Every frame is accounted for, no
+//! thread waits for ever, and afterwards the NIC works.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use shmem::Bytes;
 
 use super::bed::*;
 
-/// Delivers batches until told to stop; returns how many frames.
+/// Delivers batches until told to stop. Returns how many frames.
 fn worker(egress: &dyn port::Egress, device: &dyn nic::device::Device, stop: &AtomicBool) -> u64 {
     let mut scratch = Scratch::new(8);
     let mut bytes = [frame(64, 1), frame(1500, 2), frame(64, 3)];

@@ -1,4 +1,4 @@
-//! How many descriptors a turn reads, whatever a driver has written into its rings.
+//! How many descriptors a turn reads, whatever a driver wrote into its rings.
 
 use nic::e1000::Chip;
 use port::{DropReason, Limits, Offload};
@@ -12,7 +12,7 @@ const EOP: u64 = 1 << 24;
 const SIZE: u32 = 65_528;
 const RING_AT: u64 = 0x80_0000;
 
-/// A large transmit ring, each of whose descriptors is `second`.
+/// A large transmit ring, with `second` in each descriptor.
 fn large(second: u64) -> Bed {
     let mut bed = Bed::new(Chip::Em82540);
     bed.start(16, 16);
@@ -58,7 +58,7 @@ fn a_tail_that_moves_by_one_has_few_descriptors_read_again() {
 
 #[test]
 fn regression_frames_of_many_descriptors_and_contexts_are_taken_a_few_at_a_time() {
-    // Contexts alone, and frames that have 200 empty descriptors before their bytes.
+    // Only contexts, then frames with 200 empty descriptors before their bytes.
     for (second, every) in [(DEXT, 0), (DATA, 200)] {
         let mut bed = large(second);
         let ends = (1..u64::from(SIZE)).filter(|n| every > 0 && n % every == 0);
@@ -81,7 +81,7 @@ fn regression_frames_of_many_descriptors_and_contexts_are_taken_a_few_at_a_time(
 #[test]
 fn drivers_segments_of_64_kib_are_gathered_as_many_as_there_is_room_for() {
     let mut bed = large(DATA | 3600);
-    // A header and 17 fragments, as Linux has them, 250 times.
+    // A header and 17 fragments, as in Linux, 250 times.
     for n in 1..=250 {
         bed.set_word(RING_AT + 16 * (18 * n - 1) + 8, DATA | EOP | 4000);
     }
@@ -131,7 +131,7 @@ fn regression_receive_buffers_at_address_0_are_not_passed_over_without_end() {
         assert_eq!(bed.word(RING_AT + 16 * 126 + 8) >> 32 & 3, 1);
         assert_eq!(bed.word(RING_AT + 16 * 127 + 8) >> 32 & 3, 3);
         assert_ne!(bed.word(RING_AT + 16 * 127 + 8) >> 40 & 0x80, 0, "RXE");
-        // Where there are buffers, frames come.
+        // Frames arrive where there are buffers.
         let at = u64::from(bed.read(reg::RDH));
         bed.set_word(RING_AT + 16 * at, RX_BUFFERS - 0x1_0000);
         assert_eq!(bed.deliver(&[frame(64, 2)]).0, 1);

@@ -1,4 +1,4 @@
-//! A NIC with its driver, and the switch's side of it, in one thread and with a clock of its own.
+//! A NIC with its driver, and the switch's side of it, in one thread and with its own clock.
 #![allow(unsafe_code, reason = "what is lent lives as long as the test")]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use port::{Delivered, FrameIdx, Limits, MapGuard, Nanos, Scratch};
 use shmem::{Bytes, GuestMemory, Mapping, Shared};
 
 pub const CHIPS: [Chip; 2] = [Chip::Em82540, Chip::L82574];
-/// Where the driver's memory begins, as the device has it.
+/// Where the driver's memory begins, as the device addresses it.
 pub const BASE: u64 = 0x1_0000_0000;
 pub const MEMORY: usize = 16 << 20;
 const LIMITS: Limits = Limits { max_frame: 0x1_0000, lossless: false };
@@ -38,9 +38,9 @@ pub struct Bench {
     clock: Arc<AtomicU64>,
     chip: Chip,
     scratch: Scratch,
-    /// The worker waits for a doorbell.
+    /// True while the worker waits for a doorbell.
     pub asleep: bool,
-    /// Doorbells at which it was woken last.
+    /// The number of doorbells when it was last woken.
     heard: u64,
     /// Times it was woken.
     pub woken: u64,
@@ -68,7 +68,7 @@ fn guest(combining: Option<Combining>) -> (Arc<Mapping>, DeviceConfig) {
     (mapping, config)
 }
 
-/// A model that a driver may bring up.
+/// A model that a driver can bring up.
 fn make(config: &Config, registers: &Shared<Registers>, device: &DeviceConfig) -> Model {
     let model = e1000::model(config.chip, registers.clone(), device.clone());
     model.device.set_bus_master(true);
@@ -79,7 +79,7 @@ fn make(config: &Config, registers: &Shared<Registers>, device: &DeviceConfig) -
     model
 }
 
-/// A model for itself, and its guest's memory.
+/// A single model, and its guest's memory.
 pub fn plug(config: &Config) -> (Model, Arc<Mapping>) {
     let (mapping, device_config) = guest(None);
     (make(config, &Shared::private().unwrap(), &device_config), mapping)
@@ -136,7 +136,7 @@ impl Bench {
         self.model.as_mut().expect("a model")
     }
 
-    /// The data process dies, and another takes its place.
+    /// Kills the data process, and starts a successor.
     pub fn die(&mut self) {
         self.model = None;
         let model = e1000::model(self.chip, self.registers.clone(), self.device_config.clone());
@@ -145,7 +145,7 @@ impl Bench {
         self.asleep = false;
     }
 
-    /// Takes at most one batch of what the driver has sent, and gives it back if `completes`.
+    /// Takes at most one batch of sent frames, and gives it back if `completes`.
     pub fn gather_batch(&mut self, completes: bool) -> Vec<Seen> {
         self.gather_up_to(64, completes)
     }
@@ -176,7 +176,7 @@ impl Bench {
         seen
     }
 
-    /// Takes all that the driver has sent.
+    /// Takes all sent frames.
     pub fn gather(&mut self) -> Vec<Seen> {
         let mut all = Vec::new();
         loop {
@@ -188,7 +188,7 @@ impl Bench {
         }
     }
 
-    /// A worker that sleeps when it has nothing to do, and is woken by doorbells only: what it takes.
+    /// A worker that sleeps when idle, and that only doorbells wake. Returns what it takes.
     pub fn work(&mut self) -> Vec<Seen> {
         let doorbells = self.traps().doorbells;
         if self.asleep && doorbells == self.heard {
@@ -237,15 +237,15 @@ impl Bench {
         self.deliver(&frames);
     }
 
-    /// Frames that the driver finds, without being interrupted.
+    /// The frames that the driver finds by polling, without interrupts.
     pub fn poll(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         self.driver.receive(usize::MAX, |frame| frames.push(frame.to_vec()));
         frames
     }
 
-    /// Raises what is to be raised now, until there is no more, as a bus does; the driver looks at
-    /// everything each time. Returns what it received.
+    /// Raises interrupts until there are none left, as a bus does. The driver checks everything
+    /// each time. Returns what it received.
     pub fn interrupt(&mut self) -> Vec<Vec<u8>> {
         let mut frames = Vec::new();
         for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Drivers against models: every way to ring and to be rung, both directions.
+//! Drivers against models: every combination of doorbells and interrupts, in both directions.
 
 mod bench;
 mod offloads;
@@ -12,7 +12,7 @@ use nic::csb::Version;
 use nic::device::Combining;
 use nic::e1000::Chip;
 
-/// Every way to ring and be rung that a chip has.
+/// Every combination of doorbells and interrupts that a chip has.
 fn modes(chip: Chip) -> Vec<Config> {
     let stock = Config::stock(chip);
     let doorbells = [
@@ -103,7 +103,7 @@ fn rings_wrap_and_fill() {
             }
             bench.driver.flush();
             let mut seen = bench.work();
-            // Combined sending waits for the interrupt of what was sent before.
+            // Combined sending waits for the interrupt of earlier frames.
             while seen.len() < frames.len() {
                 bench.interrupt();
                 let more = bench.work();
@@ -127,8 +127,8 @@ fn rings_wrap_and_fill() {
     }
 }
 
-/// More than there are buffers: what does not fit is dropped and counted, what fits is intact, and the NIC
-/// goes on as soon as there are buffers again.
+/// More frames than buffers: excess frames are dropped and counted, and the others are intact. The
+/// NIC resumes as soon as there are buffers again.
 #[test]
 fn without_buffers_frames_are_dropped_and_counted() {
     for config in all_modes() {
@@ -173,7 +173,7 @@ fn every_size_of_buffer_takes_frames_of_every_size() {
     }
 }
 
-/// A frame in many pieces, some of no bytes, anywhere in memory.
+/// A frame in many pieces, some of them empty, anywhere in memory.
 #[test]
 fn frames_in_pieces_are_put_together() {
     for chip in CHIPS {
@@ -196,7 +196,7 @@ fn frames_in_pieces_are_put_together() {
     }
 }
 
-/// The claim: who is awake is not woken, so that traffic costs next to no traps.
+/// The claim: a side that is awake is not woken, so traffic causes almost no traps.
 #[test]
 fn a_status_block_needs_a_doorbell_only_for_who_sleeps() {
     for chip in CHIPS {
@@ -211,7 +211,7 @@ fn a_status_block_needs_a_doorbell_only_for_who_sleeps() {
             bench.driver.flush();
             assert_eq!(bench.traps().since(before).doorbells, 1, "{chip:?} {version:?}: it sleeps");
             assert_eq!(bench.work().len(), 1);
-            // Awake: it takes a batch, and more comes before it looks for the last time.
+            // The worker is awake: it takes a batch, and more comes before its last look.
             bench.send(&pattern(60, 1));
             bench.driver.flush();
             let queue = &mut bench.model.as_mut().unwrap().transmit[0];
@@ -232,7 +232,7 @@ fn a_status_block_needs_a_doorbell_only_for_who_sleeps() {
     }
 }
 
-/// What a driver's want keeps away: interrupts while it is awake.
+/// The driver's `want` prevents interrupts while it is awake.
 #[test]
 fn a_status_block_interrupts_only_a_driver_that_sleeps() {
     for chip in CHIPS {
@@ -245,7 +245,8 @@ fn a_status_block_interrupts_only_a_driver_that_sleeps() {
             bench.deliver_plain(&[pattern(64, 0)]);
             assert_eq!(bench.interrupt().len(), 1, "{chip:?} {version:?}");
             assert_eq!(bench.interrupts, before + 1, "{chip:?} {version:?}");
-            // It sleeps again; the first frame wakes it, and while it looks there is no other interrupt.
+            // The driver sleeps again. The first frame wakes it, and while it polls there is no
+            // other interrupt.
             bench.deliver_plain(&[pattern(64, 1)]);
             let raised = bench.model.as_ref().unwrap().device.interrupt(bench.now());
             assert_ne!(raised.vectors, 0, "{chip:?} {version:?}");
@@ -265,7 +266,7 @@ fn a_status_block_interrupts_only_a_driver_that_sleeps() {
     }
 }
 
-/// Who has no room sleeps until there is as much as he needs: however much that is.
+/// A driver without room sleeps until there is as much room as it needs, for any need.
 #[test]
 fn a_driver_without_room_is_interrupted_when_there_is() {
     for config in all_modes().filter(|config| matches!(config.doorbells, Doorbells::Block(_))) {
@@ -276,7 +277,8 @@ fn a_driver_without_room_is_interrupted_when_there_is() {
                 while bench.send(&pattern(60, round)) {}
                 bench.driver.flush();
                 while !bench.driver.wait_for_room(needed) {
-                    // Asleep: the device goes on, three frames at a time, until it interrupts.
+                    // The driver sleeps. The device works on, three frames at a time, until it
+                    // interrupts.
                     let vectors = loop {
                         let batch = bench.gather_up_to(3, true);
                         assert!(!batch.is_empty(), "{config:?}: it sleeps for ever for {needed}");
@@ -294,7 +296,7 @@ fn a_driver_without_room_is_interrupted_when_there_is() {
     }
 }
 
-/// An 82574L's driver reads no register for data, whatever comes; the 82540EM's some at each interrupt.
+/// An 82574L's driver reads no register for data. The 82540EM's reads some at each interrupt.
 #[test]
 fn a_stock_driver_of_the_82574l_reads_nothing() {
     for (chip, reads) in [(Chip::Em82540, 3), (Chip::L82574, 0)] {
@@ -341,8 +343,8 @@ fn combined_sending_rings_once_for_all_that_waits() {
     }
 }
 
-/// What the host holds back for more of it goes at the latest when its time is up, and when traffic is not
-/// heavy at once.
+/// Frames that the host holds back to combine them leave in time: at the latest at their deadline,
+/// and at once when traffic is light.
 #[test]
 fn frames_that_are_held_back_go_in_time() {
     let combining = Some(Combining { frames: 8, delay_us: 20 });
@@ -383,7 +385,7 @@ fn frames_that_are_held_back_go_in_time() {
     }
 }
 
-/// ITR in 256 ns, between two interrupts; none before the first.
+/// ITR is in units of 256 ns, between two interrupts; there is no delay before the first.
 #[test]
 fn moderation_spaces_interrupts() {
     for chip in CHIPS {

@@ -1,4 +1,4 @@
-//! Checksums, segments and tags: what a driver asks for is what a receiver gets.
+//! Checksums, segments and tags: the receiver gets what the driver requested.
 
 use driver::e1000::{Config, Interrupts, Request};
 use frame::{Offload, checksum};
@@ -25,8 +25,9 @@ fn pseudo(protocol: u8, len: u16) -> u16 {
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
-/// A frame as a stack hands it to a driver: headers without checksums, but for the pseudo header's sum.
-/// With `segments` as Linux does for e1000 NICs: no IP length, and no length in the pseudo header.
+/// A frame as a stack hands it to a driver: headers without checksums, except for the pseudo
+/// header's sum. With `segments`, as Linux does for e1000 NICs: no IP length, and no length in the
+/// pseudo header.
 fn ipv4(tcp: bool, payload: &[u8], segments: bool) -> Vec<u8> {
     let (protocol, header, field) = if tcp { (6, 20, 16) } else { (17, 8, 6) };
     let len = (header + payload.len()) as u16;
@@ -57,7 +58,7 @@ fn payload(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 253) as u8).collect()
 }
 
-/// What comes out on the wire: checksums completed, segments cut, by the switch's own code.
+/// The frames on the wire: the switch's own code completes checksums and cuts segments.
 fn on_the_wire(seen: &Seen) -> Vec<Vec<u8>> {
     let (bytes, mut offload) = (&seen.bytes, seen.offload);
     offload.validate(&bytes[..bytes.len().min(128)], bytes.len()).expect("a good request");
@@ -86,7 +87,7 @@ fn on_the_wire(seen: &Seen) -> Vec<Vec<u8>> {
     }
 }
 
-/// The payload of a TCP frame, which an independent stack finds correct, and its repr.
+/// The payload of a TCP frame, which an independent stack accepts, and its fields.
 fn tcp_of(frame: &[u8]) -> (Ipv4Repr, u32, bool, Vec<u8>) {
     let ethernet = EthernetFrame::new_checked(frame).unwrap();
     let ip = Ipv4Packet::new_checked(ethernet.payload()).unwrap();
@@ -156,7 +157,7 @@ fn segments_are_what_a_stack_would_have_sent() {
     }
 }
 
-/// A TCP frame over IPv6, as [`ipv4`] has it.
+/// A TCP frame over IPv6, like those of [`ipv4`].
 fn ipv6(payload: &[u8], segments: bool) -> Vec<u8> {
     let len = (20 + payload.len()) as u16;
     let addresses =
@@ -213,8 +214,8 @@ fn ipv6_is_checksummed_and_cut_as_ipv4_is() {
     }
 }
 
-/// Two contexts: one for checksums, one for segments; neither forgets because of the other, and frames
-/// without a request lie between.
+/// Two contexts, one for checksums and one for segments, with frames without a request in between.
+/// Neither context replaces the other.
 #[test]
 fn contexts_are_kept_apart() {
     for chip in CHIPS {
@@ -262,7 +263,7 @@ fn tags_are_put_in_and_taken_off() {
     }
 }
 
-/// A tag goes into a checksummed and into a segmented frame, too: everything moves with it.
+/// A tag goes into a checksummed and into a segmented frame, too: all offsets move with it.
 #[test]
 fn tags_move_what_is_asked_for() {
     for chip in CHIPS {
@@ -289,7 +290,7 @@ fn tags_move_what_is_asked_for() {
     }
 }
 
-/// Who vouches for a checksum has its word passed on; nobody else's is.
+/// The device reports a checksum as good only if the sender vouched for it.
 #[test]
 fn only_checksums_that_were_vouched_for_are_reported_good() {
     for chip in CHIPS {

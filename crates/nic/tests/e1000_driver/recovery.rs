@@ -1,4 +1,4 @@
-//! Resets and deaths in the middle of traffic.
+//! Resets and deaths during traffic.
 
 use driver::Regs;
 use driver::e1000::{Config, Doorbells, Interrupts};
@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use crate::bench::{BASE, Bench, CHIPS, pattern};
 use crate::{all_modes, modes, plain};
 
-/// A reset in mid-traffic: what was in the rings is lost, what comes after passes.
+/// A reset during traffic: frames in the rings are lost, later ones pass.
 #[test]
 fn traffic_goes_on_after_a_reset() {
     for config in all_modes() {
@@ -44,8 +44,8 @@ fn traffic_goes_on_after_a_reset() {
     }
 }
 
-/// The data process dies at every point of a batch: a frame that was sent arrives, unless it was lent at
-/// that moment; none arrives twice; everything goes on.
+/// The data process dies at every point of a batch. A sent frame arrives, unless it was lent at
+/// that moment. None arrives twice, and traffic resumes.
 #[test]
 fn a_new_model_goes_on_where_the_old_one_was() {
     for config in all_modes() {
@@ -64,7 +64,7 @@ fn a_new_model_goes_on_where_the_old_one_was() {
             match point {
                 0 => bench.die(),
                 1 => {
-                    // In the middle of a batch: lent, not given back.
+                    // During a batch: lent, not given back.
                     arrived.extend(bench.gather_batch(false));
                     bench.die();
                 }
@@ -101,7 +101,7 @@ fn a_new_model_goes_on_where_the_old_one_was() {
     }
 }
 
-/// A driver that says nonsense in its status block stops its NIC; a reset heals it.
+/// A driver that writes an invalid index into its status block stops its NIC; a reset restores it.
 #[test]
 fn an_index_out_of_range_in_the_block_stops_the_nic_until_a_reset() {
     for chip in CHIPS {
@@ -134,7 +134,8 @@ fn an_index_out_of_range_in_the_block_stops_the_nic_until_a_reset() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Anything, anywhere in the block, at any time: the NIC runs or stands still, and a reset heals it.
+    /// Any value, anywhere in the block, at any time: the NIC runs or stops, and a reset restores
+    /// it.
     #[test]
     fn nonsense_in_the_block_hurts_for_no_longer_than_until_the_next_reset(
         mode in any::<proptest::sample::Index>(),
@@ -176,7 +177,7 @@ proptest! {
     }
 }
 
-/// Where the driver's block lies in its memory, as its NIC's registers say.
+/// The offset of the driver's block in its memory, from its NIC's registers.
 fn block_page(bench: &mut Bench) -> usize {
     let regs = bench.driver.regs();
     let at = u64::from(regs.read32(0, CSBAL)) | u64::from(regs.read32(0, CSBAH)) << 32;
@@ -208,8 +209,8 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Any schedule, in any mode: what was sent arrives, once and in order; what was delivered and not
-    /// counted as dropped is received, in order; in the end nobody waits for ever.
+    /// Any schedule, in any mode. Every sent frame arrives once and in order. Every delivered frame
+    /// is received in order or counted as dropped. At the end, no side waits for ever.
     #[test]
     fn nothing_is_lost_whatever_the_order(
         mode in any::<proptest::sample::Index>(),
@@ -247,7 +248,7 @@ proptest! {
                 bench.driver.reclaim();
             }
         }
-        // Only what wakes somebody happens any more.
+        // From here on, a side acts only when woken.
         for _ in 0..8 {
             bench.wait(1_000_000);
             arrived.extend(bench.work());
@@ -255,7 +256,7 @@ proptest! {
             if config.interrupts == Interrupts::None {
                 received.extend(bench.poll());
             }
-            // By a status block, nobody is interrupted for frames that are sent.
+            // With a status block, sent frames cause no interrupt.
             if matches!(config.doorbells, Doorbells::Block(_)) || config.interrupts == Interrupts::None {
                 bench.driver.reclaim();
             }

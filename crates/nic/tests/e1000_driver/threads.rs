@@ -1,4 +1,4 @@
-//! Driver and worker in a thread each, both of which sleep whenever they have nothing to do: whoever waits
+//! Driver and worker run in a thread each, and both sleep whenever they are idle. A side that waits
 //! too long has lost a wake-up.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -16,11 +16,11 @@ use crate::bench::{BASE, MEMORY, pattern, plug};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const FRAMES: u64 = 2_000;
-/// Frames on their way at most: fewer than the smallest ring takes.
+/// Most frames in flight: fewer than the smallest ring holds.
 const WINDOW: u64 = 12;
 const LIMITS: Limits = Limits { max_frame: 0x1_0000, lossless: false };
 
-/// A register access on its way; a read with where its answer goes.
+/// A register access in flight; a read also carries where its answer goes.
 enum Access {
     Write { bar: usize, at: u64, data: Vec<u8> },
     Read { bar: usize, at: u64, len: usize, answer: Sender<Vec<u8>> },
@@ -59,7 +59,7 @@ impl Regs for Posted {
     }
 }
 
-/// A worker that sends back what is sent, and its naps.
+/// A worker that sends every frame back, with a count of its sleeps.
 struct Worker<'a> {
     model: Model,
     accesses: Receiver<Access>,
@@ -141,7 +141,7 @@ impl Worker<'_> {
     }
 }
 
-/// The driver's thread: sends numbered frames and takes each back, in order.
+/// The driver's thread: sends numbered frames and receives each back, in order.
 fn drive(driver: &mut E1000Driver<Posted>, raised: &Receiver<u32>) {
     let (mut sent, mut got) = (0, 0);
     let take = |driver: &mut E1000Driver<Posted>, got: &mut u64| {

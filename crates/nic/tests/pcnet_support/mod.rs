@@ -1,4 +1,4 @@
-//! A guest's memory, a PCnet over it, and a switch that only passes on.
+//! A guest's memory, a PCnet over it, and a switch that only forwards.
 #![allow(dead_code, unsafe_code, reason = "each test uses a part; memory outlives what is lent")]
 
 use std::cell::Cell;
@@ -16,10 +16,10 @@ use shmem::{GuestMemory, GuestRange, Mapping, Shared};
 pub const MEMORY: u64 = 0x10_0000;
 pub const LIMITS: Limits = Limits { max_frame: 4000, lossless: false };
 
-/// Where a driver's memory begins; what is below is the tests'.
+/// Where a driver's memory begins; the tests use what is below.
 pub const DMA: u64 = 0x8_0000;
 
-/// Registers by direct call, at the time that the test has set.
+/// Registers by direct call, at the time set by the test.
 pub type Registered = Direct<Box<dyn FnMut() -> Nanos>>;
 
 /// A controller with everything around it.
@@ -50,7 +50,7 @@ impl Bench {
 
     pub fn with(chip: Chip, combining: Option<Combining>) -> Self {
         let mapping = Mapping::private(MEMORY as usize).unwrap();
-        // Two ranges, one behind the other in the guest only.
+        // Two ranges that are adjacent only in the guest.
         let range = |guest: u64, offset: u64, size: u64| GuestRange {
             guest,
             user: guest,
@@ -71,7 +71,7 @@ impl Bench {
         Self { chip, mac, registers, memory, mapping, config, model, now, scratch }
     }
 
-    /// The model is made anew over its registers, as after the death of a data process.
+    /// Rebuilds the model over its registers, as after the death of a data process.
     pub fn remake(&mut self) {
         self.model = pcnet::model(self.chip, self.registers.clone(), self.config.clone());
     }
@@ -97,7 +97,7 @@ impl Bench {
         self.now.set(self.now.get() + nanos);
     }
 
-    /// Takes what the guest sends, at most 64 frames, and completes it.
+    /// Takes frames that the guest sends, at most 64, and completes them.
     pub fn gather(&mut self) -> Vec<Vec<u8>> {
         let frames = self.lend();
         self.complete(frames.len());
@@ -115,7 +115,7 @@ impl Bench {
         self.model.transmit[0].complete(frames);
     }
 
-    /// Delivers frames; returns how many were finished.
+    /// Delivers frames. Returns how many were finished.
     pub fn deliver(&mut self, frames: &[impl AsRef<[u8]>]) -> usize {
         self.deliver_with(frames, LIMITS)
     }
@@ -253,7 +253,7 @@ impl Raw {
         raw
     }
 
-    /// Resets and initializes, and does not start.
+    /// Resets and initializes the chip, but does not start it.
     pub fn initialize(&mut self, setup: &Setup) {
         self.regs.read16(0, 0x14);
         self.style = setup.style;
@@ -311,7 +311,7 @@ impl Raw {
         self.set_csr(0, IENA | 8);
     }
 
-    /// The model is made anew over its registers.
+    /// Rebuilds the model over its registers.
     pub fn remake(&mut self) {
         self.bench.remake();
         self.regs = self.bench.regs();

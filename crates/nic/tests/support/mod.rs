@@ -1,4 +1,4 @@
-//! A guest in the test's own memory, and a switch that only passes on.
+//! A guest in the test's own memory, and a switch that only forwards.
 #![allow(dead_code, unsafe_code, reason = "each test uses a part; memory outlives what is lent")]
 
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use port::{
 use shmem::{GuestMemory, Mapping, Shared};
 
 pub const HEADER: usize = 12;
-/// Bytes of the place for a frame.
+/// Size of the place for a frame.
 pub const PLACE: u64 = 0x1_2000;
 const QUEUE_AT: u64 = 0x1000;
 const TABLES_AT: u64 = 0x10_0000;
 const TABLE: u64 = 0x1000;
 const PLACES_AT: u64 = 0x40_0000;
-/// What a driver negotiates at least.
+/// The features that every driver negotiates.
 pub const BASE: Features = Features::VERSION_1;
 pub const LIMITS: Limits = Limits { max_frame: 0x1_0000, lossless: false };
 
@@ -33,7 +33,7 @@ pub struct Guest {
     pub got: Shared<EgressCounters>,
     /// Places that are free.
     free: Vec<u64>,
-    /// By number: the place that a chain has, and its buffers.
+    /// By number: a chain's place, and its buffers.
     held: Vec<Option<(u64, Vec<Buffer>)>>,
 }
 
@@ -57,7 +57,7 @@ impl Guest {
         Self { memory, mapping, driver, config, features, sent, got, free, held }
     }
 
-    /// Adds a chain of buffers of these lengths at a free place; false without room.
+    /// Adds a chain of buffers of these lengths at a free place; `None` without room.
     pub fn add(&mut self, lens: &[u32], writable: bool, indirect: bool) -> Option<u64> {
         let place = *self.free.last()?;
         let mut at = place;
@@ -76,7 +76,7 @@ impl Guest {
         Some(place)
     }
 
-    /// Hands a frame in, after `header`, in pieces of these lengths and one with the rest.
+    /// Hands in a frame, after `header`, in pieces of these lengths and one with the rest.
     pub fn send(
         &mut self,
         header: [u8; HEADER],
@@ -98,7 +98,7 @@ impl Guest {
         true
     }
 
-    /// Takes back everything that the device has used; returns how many chains.
+    /// Takes back everything that the device has used. Returns how many chains.
     pub fn reap(&mut self) -> usize {
         std::iter::from_fn(|| self.used()).count()
     }
@@ -135,14 +135,14 @@ impl Guest {
         Receive::new(self.config.clone(), self.got.clone()).unwrap()
     }
 
-    /// Overwrites what lies at a guest-physical address.
+    /// Overwrites memory at a guest-physical address.
     pub fn scribble(&self, at: u64, bytes: &[u8]) {
         self.memory.bytes(at, bytes.len() as u32).unwrap().copy_in(bytes);
     }
 }
 
-/// Gathers a batch and hands it to `to`; completes what is finished. Returns how many frames were
-/// gathered and finished, and what is to be done for both.
+/// Gathers a batch, delivers it to `to`, and completes finished frames. Returns how many frames
+/// were gathered and finished, and the effects for both.
 pub fn forward(
     from: &mut Transmit,
     to: &Receive,
