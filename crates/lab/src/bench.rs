@@ -1,8 +1,8 @@
-//! `toklat bench`: the figures of this project, each beside a floor or a peer that is measured in
-//! the same run, in turn.
+//! `toklat bench`: measures this project. Each figure stands beside a floor or a peer, which is
+//! measured in turn in the same run.
 //!
-//! What a row measures is in [`rows`]; how samples become a figure in [`figure`]; the floor program
-//! and the runners of peers in [`peer`].
+//! [`rows`] defines what a row measures, and [`figure`] how samples become a figure. [`peer`] has
+//! the floor program and the runners of peers.
 
 mod broadcast;
 mod figure;
@@ -158,7 +158,7 @@ fn list(rows: &[&Row]) -> Result {
     Ok(())
 }
 
-/// Measures a row and its peer in turn, so that a change of the machine's speed meets both.
+/// Measures a row and its peer in turn, so that changes of the machine's speed affect both.
 fn measure(lab: &Lab, row: &Row, reps: u32, progress: &str) -> Figure {
     let (mut ours, mut theirs) = (Sample::default(), Vec::<Sample>::new());
     for rep in 1..=reps {

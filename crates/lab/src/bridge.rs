@@ -1,5 +1,5 @@
-//! What virtual machines are compared with: a Linux bridge between taps, in a network namespace of
-//! its own.
+//! The peer of virtual machines on a switch: a Linux bridge between taps, in its own network
+//! namespace.
 
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 
 use control::Result;
 
-/// A bridge and its taps; gone when dropped.
+/// A bridge and its taps; removed on drop.
 #[derive(Debug)]
 pub struct Bridge {
     namespace: String,
@@ -18,10 +18,10 @@ pub struct Bridge {
 const TAPS: [&str; 2] = ["tap0", "tap1"];
 
 impl Bridge {
-    /// Makes it: root may.
+    /// Makes a bridge. Needs root.
     ///
     /// # Errors
-    /// If it cannot be made: no root, no `ip`, no taps.
+    /// There is no root, no `ip`, or no support for taps.
     pub fn new() -> Result<Self> {
         ensure!(rustix::process::geteuid().is_root(), "tap and bridge are root's to make");
         let bridge = Self { namespace: format!("toklat-bridge-{}", std::process::id()) };
@@ -41,13 +41,13 @@ impl Bridge {
         TAPS
     }
 
-    /// The network namespace they are in.
+    /// The network namespace of the bridge and its taps.
     #[must_use]
     pub fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// What a command that uses them has to begin with.
+    /// Returns the prefix of commands that run in the namespace.
     #[must_use]
     pub fn prefix(&self) -> Vec<OsString> {
         ["ip", "netns", "exec", &self.namespace].map(OsString::from).into()

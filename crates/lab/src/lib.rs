@@ -1,7 +1,7 @@
-//! What is measured: `toklat bench`, and test guests that measure what is between them.
+//! Measurements: `toklat bench`, and test guests that measure the path between them.
 //!
-//! A measurement's own pieces stand here, out of the daemon's crate. It starts daemons as anybody
-//! does: by this program's command line.
+//! This crate keeps them out of the daemon's crate. It starts daemons by the command line, as users
+//! do.
 
 pub mod bench;
 mod bridge;

@@ -1,4 +1,4 @@
-//! Two test guests that measure what is between them.
+//! Two test guests that measure the path between them.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -11,16 +11,16 @@ use frame::Mac;
 use anyhow::Result;
 use vm::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running, guest};
 
-/// Where two NICs' frames go, and how their QEMUs are started.
+/// How two NICs are connected, and how their QEMUs are started.
 #[derive(Clone, Debug)]
 pub struct Between {
     /// By guest.
     pub backends: [Backend; 2],
-    /// What commands that run QEMU begin with.
+    /// Prefix of the commands that run QEMU.
     pub prefix: Vec<OsString>,
 }
 
-/// Two guests that reach each other. The first one serves.
+/// Two connected guests. The first one is the server.
 #[derive(Debug)]
 pub struct Pair {
     guests: [Running; 2],
@@ -30,11 +30,11 @@ pub struct Pair {
 /// What TCP did between them.
 #[derive(Clone, Copy, Debug)]
 pub struct Tcp {
-    /// Bits a second, as the receiver saw it.
+    /// Bits per second, as the receiver counts them.
     pub bits: f64,
-    /// Processor time of the host outside of virtual processors, in nanoseconds for each byte.
+    /// Host processor time outside of virtual processors, in nanoseconds per byte.
     pub ns_per_byte: f64,
-    /// What of it was not QEMU's.
+    /// The part of it that QEMU did not use.
     pub served_ns_per_byte: f64,
 }
 
@@ -43,10 +43,10 @@ const BOOT: Duration = Duration::from_secs(120);
 const SERVER: &str = "10.77.78.1";
 
 impl Pair {
-    /// Boots both, and waits until they reach each other. Their TCP will run for `seconds`.
+    /// Boots both, and waits until they reach each other. Their TCP test will run for `seconds`.
     ///
     /// # Errors
-    /// If they do not.
+    /// They do not reach each other.
     pub fn boot(qemu: &Qemu, between: &Between, seconds: u32, stop: &AtomicBool) -> Result<Self> {
         let dir = guest::find()?;
         let accelerator = Accelerator::choose().0;
@@ -61,17 +61,17 @@ impl Pair {
             Running::start(qemu, &machine, &between.prefix)
         };
         let mut server = start(0, guest::SERVE)?;
-        // Of two QEMUs on one socket, this one has made it by now.
+        // If both QEMUs share a socket, this one has made it by now.
         server.wait_for("toklat-guest: ready", BOOT, stop)?;
         let mut client = start(1, &ask)?;
         client.wait_for("toklat-guest: reached", BOOT, stop)?;
         Ok(Self { guests: [server, client], seconds })
     }
 
-    /// The median of UDP round trips, in microseconds.
+    /// Measures UDP round trips; returns the median in microseconds.
     ///
     /// # Errors
-    /// If they get none.
+    /// No round trip succeeded.
     pub fn round_trip(&mut self, stop: &AtomicBool) -> Result<f64> {
         let line = self.guests[1].wait_for("us_median", BOOT, stop)?;
         let report: serde_json::Value =
@@ -79,11 +79,11 @@ impl Pair {
         report["us_median"].as_f64().with_context(|| line.clone())
     }
 
-    /// What TCP does; `served` tells the processor time of whoever passes their frames on. Call it
-    /// after [`Self::round_trip`], once.
+    /// Measures TCP. `served` returns the processor time of the process that forwards their frames.
+    /// Call it once, after [`Self::round_trip`].
     ///
     /// # Errors
-    /// If it does nothing.
+    /// The test failed.
     pub fn tcp(&mut self, served: impl Fn() -> Duration, stop: &AtomicBool) -> Result<Tcp> {
         self.guests[1].wait_for("toklat-guest: tcp", BOOT, stop)?;
         let outside = |pair: &Self| {
@@ -110,11 +110,11 @@ impl Pair {
         Ok(Tcp { bits, ns_per_byte, served_ns_per_byte })
     }
 
-    /// Has one send small datagrams to the other as fast as it can for 6 s, and looks on for some
-    /// of that. Call it after [`Self::tcp`], once.
+    /// Has one guest flood the other with small datagrams for 6 s, and calls `look_on` meanwhile.
+    /// Call it once, after [`Self::tcp`].
     ///
     /// # Errors
-    /// If `look_on` fails, or the guests end.
+    /// `look_on` fails, or the guests end.
     pub fn flood<T>(
         &mut self,
         look_on: impl FnOnce() -> Result<T>,

@@ -1,4 +1,4 @@
-//! Floods: copies to many ports, against the same frames sent to each of them.
+//! Floods: copies to many ports, compared with the same frames sent to each port.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use super::inline::{plug, switch};
 use super::lab::Lab;
 use super::traffic::{SOURCE, header, on_core};
 
-/// Frames sent before the receivers take them, and the slots that hold these.
+/// Frames of a burst, sent before the receivers take them, and slots of a ring that holds a burst.
 const BURST: usize = 32;
 const SLOTS: u32 = 64;
-/// Ports of a region: it has room for 1,024 rings.
+/// Ports per region: a region has room for 1,024 rings.
 const PORTS: u32 = 256;
-/// The number of the port that sends: the first.
+/// The sending port, which is the first.
 const SENDER: PortId = 0;
 
 struct Bench {
@@ -47,7 +47,7 @@ impl Bench {
         Ok(Self { switch, sender, receivers: ports, start: Instant::now(), forwarding })
     }
 
-    /// Sends a burst of frames to `to` and forwards it; only the latter is timed.
+    /// Sends a burst of frames to `to` and forwards it; only the forwarding is timed.
     fn burst(&mut self, to: Mac) -> Result<()> {
         let header = header(to, SOURCE);
         let sent = self.sender.send(BURST).fill(BURST, |window| {
@@ -60,15 +60,15 @@ impl Bench {
         while frames < sent {
             frames += self.turn();
         }
-        // Once more: what was gathered last may wait for its turn.
+        // A second turn, as the frames gathered last may not be delivered yet.
         self.turn();
         self.forwarding += began.elapsed();
         Ok(())
     }
 
-    /// The sender's turn. A turn of all ports looks at those that send nothing, too: with 1,024
-    /// that is most of what a burst to one of them costs, and next to nothing of what a flood
-    /// costs.
+    /// Runs the sender's turn only. A turn of all ports also visits those that send nothing. With
+    /// 1,024 ports, this is most of the cost of a burst to one port, and hardly anything beside a
+    /// flood.
     fn turn(&mut self) -> usize {
         self.switch.turn_of(SENDER, Nanos(self.start.elapsed().as_nanos() as u64))
     }
@@ -92,7 +92,7 @@ pub fn flood(lab: &Lab, receivers: u32) -> Result<f64> {
     measure(lab, receivers, |bench| bench.burst(Mac::BROADCAST))
 }
 
-/// Nanoseconds of forwarding per frame, when each of the ports is sent the same frames alone.
+/// Nanoseconds of forwarding per frame, when each port is sent the same frames by unicast.
 pub fn unicast(lab: &Lab, receivers: u32) -> Result<f64> {
     measure(lab, receivers, |bench| (0..receivers).try_for_each(|i| bench.burst(address(i))))
 }

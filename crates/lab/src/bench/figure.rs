@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::rows::{Better, Row, Summary};
 
-/// The table's columns; `>` stands before those of numbers.
+/// The table's columns; `>` marks those of numbers.
 pub const COLUMNS: [&str; 10] = [
     "id",
     ">value",
@@ -18,7 +18,7 @@ pub const COLUMNS: [&str; 10] = [
     "bar",
 ];
 
-/// Values of repetitions, or why there are none.
+/// The values of the repetitions, or the failure.
 #[derive(Debug, Default)]
 pub struct Sample {
     values: Vec<f64>,
@@ -35,12 +35,12 @@ impl Sample {
         }
     }
 
-    /// Why it could not be measured.
+    /// Returns why it could not be measured.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
 
-    /// Median and its interval; `None` without any value, or after a failure.
+    /// Returns the median and its interval; `None` without values, or after a failure.
     fn summary(&self) -> Option<(f64, f64, f64)> {
         let mut sorted = self.values.clone();
         let (low, high) = interval(&mut sorted)?;
@@ -54,23 +54,25 @@ impl Sample {
     }
 }
 
-/// The narrowest interval of two of `values`, as far from either end of their order, in which the
-/// median of all values that there could be lies with a confidence of 95 %; the lowest and the
-/// highest if they are too few for that. Sorts them.
+/// Returns the narrowest interval that contains the true median with a confidence of 95 %. Its ends
+/// are two of `values`, equally far from either end of their order. With too few values, it is the
+/// lowest and the highest. Sorts `values`.
 fn interval(values: &mut [f64]) -> Option<(f64, f64)> {
     values.sort_unstable_by(f64::total_cmp);
     let from_end = from_end(values.len());
     Some((*values.get(from_end)?, *values.get(values.len().checked_sub(1 + from_end)?)?))
 }
 
-/// How many of `count` values lie outside of the [`interval`] at either end.
+/// Returns how many of `count` values lie outside of the [`interval`] at either end.
 fn from_end(count: usize) -> usize {
     (1..count / 2).take_while(|outside| confidence(count, *outside) >= 0.95).last().unwrap_or(0)
 }
 
-/// With which confidence the median lies between the values that have `outside` others beyond them
-/// at either end: as seldom as `outside` or fewer of `count` coins show heads, the median lies
-/// below the lower one.
+/// Returns the confidence that the median lies between two values with `outside` others beyond
+/// each.
+///
+/// The median lies below the lower value with the probability that at most `outside` of `count`
+/// coins show heads; the same holds at the upper end.
 fn confidence(count: usize, outside: usize) -> f64 {
     let (mut ways, mut sum) = (1.0, 1.0);
     for heads in 1..=outside {
@@ -80,7 +82,7 @@ fn confidence(count: usize, outside: usize) -> f64 {
     1.0 - 2.0 * sum * 0.5f64.powi(i32::try_from(count).unwrap_or(i32::MAX))
 }
 
-/// What the table's intervals are, for a line beneath it.
+/// Describes the table's intervals, for the line beneath it.
 pub fn about_intervals(repetitions: u32) -> String {
     let count = repetitions as usize;
     let percent = (100.0 * confidence(count, from_end(count))).max(0.0);
@@ -90,18 +92,18 @@ pub fn about_intervals(repetitions: u32) -> String {
     )
 }
 
-/// A row's result, as it is printed with `--json`.
+/// A row's result, as `--json` prints it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Figure {
     /// The row.
     pub id: &'static str,
-    /// Median, or `None` if it could not be measured: `how` says why.
+    /// The median, or `None` if it could not be measured; `how` then says why.
     pub value: Option<f64>,
     /// Its unit.
     pub unit: &'static str,
     /// Repetitions.
     pub median_of: usize,
-    /// The lower end of the median's [`interval`]: the lowest repetition, of eight or fewer.
+    /// The lower end of the median's [`interval`]: with up to eight repetitions, the lowest value.
     pub low: Option<f64>,
     /// The upper end.
     pub high: Option<f64>,
@@ -111,16 +113,16 @@ pub struct Figure {
     pub peer_value: Option<f64>,
     /// The peer's interval.
     pub peer_interval: Option<(f64, f64)>,
-    /// Ours over the peer's, turned so that more is better.
+    /// Our value relative to the peer's, inverted where less is better, so that more is better.
     pub ratio: Option<f64>,
-    /// The interval of the ratios of repetitions that were measured next to each other, widened to
-    /// hold [`ratio`](Self::ratio).
+    /// The interval of the ratios of adjacent repetitions, widened to include
+    /// [`ratio`](Self::ratio).
     pub ratio_of_pairs: Option<(f64, f64)>,
-    /// What each core did, and what measured the peer.
+    /// What each core did, and how the peer was measured.
     pub how: String,
 }
 
-/// What was done, what was noticed meanwhile, and what could not be measured.
+/// Describes what was done, what was noted meanwhile, and what could not be measured.
 fn how(row: &Row, ours: &Sample, peers: &[Sample], notes: &[String]) -> String {
     let mut how = row.how.to_owned();
     if let Some(command) = row.peer.command() {
@@ -141,7 +143,7 @@ fn how(row: &Row, ours: &Sample, peers: &[Sample], notes: &[String]) -> String {
 }
 
 impl Figure {
-    /// The figure of a row's samples, and what was noticed while they were taken.
+    /// Makes the figure of a row's samples, with the notes taken meanwhile.
     pub fn new(row: &Row, ours: &Sample, peers: &[Sample], notes: &[String]) -> Self {
         let gain = |ours: f64, theirs: f64| match row.better {
             Better::More => ours / theirs,
@@ -177,7 +179,7 @@ impl Figure {
         }
     }
 
-    /// The figure of a summary, if all of its parts are among `measured` and `last` is one of them.
+    /// Makes the figure of a summary, if `measured` has all of its parts and ends with one of them.
     pub fn of_parts(summary: &Summary, measured: &[Self]) -> Option<Self> {
         let last = measured.last().filter(|last| summary.parts.contains(&last.id))?;
         let find = |id: &&str| measured.iter().find(|figure| figure.id == *id);

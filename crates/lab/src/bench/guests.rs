@@ -1,4 +1,4 @@
-//! Linux guests, two at a time: they boot once for a sample of every figure.
+//! Linux guests, two at a time. One boot yields a sample of every figure.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -28,23 +28,22 @@ pub enum Way {
 pub enum What {
     /// TCP, in Gb/s.
     Tcp,
-    /// Processor time of the host outside of virtual processors during TCP, in nanoseconds for each
-    /// byte.
+    /// Host processor time outside of virtual processors during TCP, in nanoseconds per byte.
     HostTime,
     /// UDP round trip, in microseconds.
     RoundTrip,
-    /// Kicks or interrupts, whichever are more, for each frame of a flood. The switch's only.
+    /// Kicks or interrupts, whichever are more, per frame of a flood. Only of the switch.
     Kicks(Held),
 }
 
 /// How interrupts are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Held {
-    /// As by `toklat vm run`, if nothing is said.
+    /// The default of `toklat vm run`.
     Usually,
-    /// As long as helps on this machine.
+    /// The longest delay that helps on this machine.
     Long,
-    /// Not: as ports are that are added without `--interrupts`.
+    /// No coalescing: the default of ports that are added without `--interrupts`.
     Not,
 }
 
@@ -64,14 +63,14 @@ impl Held {
 /// One boot's figures.
 type Measured = BTreeMap<What, f64>;
 
-/// Figures that were measured and not yet asked for.
+/// Figures that were measured and not yet used.
 #[derive(Debug, Default)]
 pub struct Guests(RefCell<BTreeMap<(Way, What), Vec<f64>>>);
 
 /// Seconds of TCP.
 const SECONDS: u32 = 3;
 
-/// A figure of guests: one that is left from an earlier boot, or of a new boot.
+/// Returns a figure of guests: an unused one of an earlier boot, or one of a new boot.
 pub fn figure(lab: &Lab, way: Way, what: What) -> Result<f64> {
     let waiting = || lab.guests().0.borrow_mut().get_mut(&(way, what)).and_then(Vec::pop);
     if let Some(value) = waiting() {
@@ -104,7 +103,7 @@ fn measure(lab: &Lab, way: Way) -> Result<Measured> {
     }
 }
 
-/// The kernel serves the queues of taps, where it can.
+/// Whether the kernel (vhost-net) serves the queues of taps.
 fn vhost() -> bool {
     std::fs::File::options().read(true).write(true).open("/dev/vhost-net").is_ok()
 }
@@ -146,7 +145,7 @@ fn toklat(lab: &Lab, qemu: &Qemu) -> Result<Measured> {
     Ok(measured)
 }
 
-/// Kicks and interrupts for each frame delivered, over a second.
+/// Kicks and interrupts per delivered frame, over a second.
 fn signals_per_frame(daemon: &Daemon) -> Result<[f64; 2]> {
     let before = signals(daemon)?;
     std::thread::sleep(Duration::from_secs(1));
@@ -156,7 +155,7 @@ fn signals_per_frame(daemon: &Daemon) -> Result<[f64; 2]> {
     Ok([kicks, interrupts].map(|signals| signals / frames.max(1.0)))
 }
 
-/// Frames delivered, times that guests woke the switch, and times that it woke them.
+/// Delivered frames, wake-ups of the switch by guests, and wake-ups of guests by the switch.
 fn signals(daemon: &Daemon) -> Result<[u64; 3]> {
     let ports = daemon.stats()?.ports;
     let sum =

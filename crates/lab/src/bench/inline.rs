@@ -14,12 +14,12 @@ use port::Nanos;
 use super::lab::Lab;
 use super::traffic::{self, Flow, SINK, SOURCE, on_core};
 
-/// A switch without limits for `ports` ports.
+/// Makes a switch for `ports` ports, without rate limits.
 pub fn switch(ports: u16) -> Result<Inline> {
     Ok(Inline::new(SwitchConfig { max_ports: ports, ..Default::default() })?)
 }
 
-/// Plugs a new port in, at which `macs` are.
+/// Plugs in a new port, whose owner has the addresses `macs`.
 pub fn plug(
     switch: &mut Inline,
     region: &Arc<Region>,
@@ -36,7 +36,7 @@ fn policy(macs: Vec<Mac>) -> Policy {
     Policy { macs, flood_limit: None, ..Policy::default() }
 }
 
-/// Turns that are told the same time: some 16 us, for ageing and limits that are in milliseconds.
+/// Turns between clock reads: some 16 us, as ageing and rate limits count in milliseconds.
 const TURNS: u32 = 16;
 
 /// The clock.
@@ -49,8 +49,8 @@ pub fn throughput(lab: &Lab, len: usize) -> Result<f64> {
     forward(lab, len, None)
 }
 
-/// The same with both ports limited in both directions, in bytes and frames, by more than can be:
-/// ns a frame.
+/// The same with rate limiters on both ports in both directions, for bytes and frames. The limits
+/// are too high to be reached. In ns per frame.
 pub fn limited(lab: &Lab) -> Result<f64> {
     let bucket =
         Some(TokenBucket { size: TokenBucket::MAX_SIZE, one_time_burst: 0, refill_time: 1 });
@@ -88,7 +88,7 @@ fn forward(lab: &Lab, len: usize, limiter: Option<RateLimiter>) -> Result<f64> {
     })
 }
 
-/// One thread holds both ports and runs the switch: us.
+/// Round trip in us: one thread holds both ports and runs the switch.
 pub fn round_trip(lab: &Lab) -> Result<f64> {
     let time = lab.duration();
     on_core(0, move || {

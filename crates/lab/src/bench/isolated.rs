@@ -8,10 +8,10 @@ use netring::{Interest, Port};
 use super::lab::{Daemon, Lab};
 use super::traffic::{self, Flow, SINK, SOURCE, on_core};
 
-/// A switch whose worker never sleeps and is alone on core 1.
+/// A switch whose worker never sleeps and has core 1 to itself.
 pub const POLLED: &str = "idle = \"poll\"\nworkers = [{ cpu = 1 }]";
 
-/// Opens both ports, and returns when the switch knows where each is.
+/// Opens both ports; returns when the switch has learned where each is.
 pub fn ports(daemon: &Daemon) -> Result<(Port, Port)> {
     let (mut generator, mut sink) = (daemon.port("gen")?, daemon.port("sink")?);
     traffic::announce(&mut sink)?;
@@ -40,7 +40,7 @@ pub fn rate(ports: (Port, Port), time: Duration, len: usize, touch: bool) -> Res
     })
 }
 
-/// One thread on core 0 holds both ports and polls, the switch polls on core 1: us.
+/// Round trip in us: one thread on core 0 holds both ports and polls, the switch polls on core 1.
 pub fn round_trip(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon(POLLED)?;
     let ((mut left, mut right), time) = (ports(&daemon)?, lab.duration());
@@ -55,7 +55,7 @@ pub fn round_trip(lab: &Lab) -> Result<f64> {
     })
 }
 
-/// What a round trip between sleepers costs.
+/// The cost of a round trip between sleepers.
 struct Slept {
     median_us: f64,
     wake_ups: f64,
@@ -79,7 +79,7 @@ fn sleepers(lab: &Lab, idle: &str) -> Result<Slept> {
                 Ok(())
             })
         });
-        // A frame too short to be a question ends the answerer.
+        // The answerer ends at a frame that is too short for a question.
         traffic::send_one(&mut left, &there[..14])?;
         answerer.join().unwrap_or_else(|_| anyhow::bail!("the answerer panicked"))?;
         asked
@@ -105,7 +105,7 @@ fn answer(port: &mut Port, back: &[u8]) -> Result<()> {
     }
 }
 
-/// Wake-ups of the switch by clients and of clients by the switch, so far.
+/// Counts wake-ups so far: of the switch by clients, and of clients by the switch.
 fn wake_ups(daemon: &Daemon) -> Result<u64> {
     let stats = serde_json::to_value(daemon.stats()?)?;
     let ports = stats["ports"].as_array().context("no ports in the statistics")?;
@@ -113,7 +113,7 @@ fn wake_ups(daemon: &Daemon) -> Result<u64> {
     Ok(ports.iter().map(|port| count(port, "kicks") + count(port, "wakeups")).sum())
 }
 
-/// us, with the worker in `auto`.
+/// Round trip in us, with the worker in `auto`.
 pub fn sleeping_time(lab: &Lab) -> Result<f64> {
     Ok(sleepers(lab, "auto")?.median_us)
 }

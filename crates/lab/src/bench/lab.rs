@@ -1,4 +1,4 @@
-//! Where measurements are made: a scratch directory, the floor program, daemons of our own.
+//! The environment of measurements: a scratch directory, the floor program, daemons for the bench.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use control::{Client, Global, units};
 use jail::parent_death;
 use vm::{Accelerator, Model};
 
-/// What all measurements of a run share.
+/// State that all measurements of a run share.
 pub struct Lab {
     dir: tempfile::TempDir,
     seconds: f64,
@@ -30,7 +30,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// A scratch directory; each measurement takes `seconds`.
+    /// Makes a scratch directory. Each measurement takes `seconds`.
     pub fn new(seconds: f64) -> Result<Self> {
         let dir = tempfile::Builder::new().prefix("toklat-bench").tempdir()?;
         peer::unpack(dir.path())?;
@@ -65,13 +65,12 @@ impl Lab {
         &self.guests
     }
 
-    /// What network cards of guests have measured.
+    /// Returns the measurements of guests' network cards.
     pub fn cards(&self) -> &Cards {
         &self.cards
     }
 
-    /// Notes something about the row that is being measured; of several under one name the last
-    /// counts.
+    /// Adds a note to the current row. A later note with the same name replaces an earlier one.
     pub fn note(&self, name: &str, text: String) {
         self.notes.borrow_mut().insert(name.to_owned(), text);
     }
@@ -81,7 +80,7 @@ impl Lab {
         self.notes.take().into_values().collect()
     }
 
-    /// The floor program, compiled at its first use.
+    /// Returns the floor program, which is compiled at first use.
     pub fn floor(&self) -> Result<&Path> {
         let compile = || peer::compile_floor(self.dir()).map_err(|e| format!("{e:#}"));
         match self.floor.get_or_init(compile) {
@@ -103,7 +102,8 @@ impl Lab {
         })
     }
 
-    /// A daemon with one switch, `vale0`, whose settings are `switch` (lines of a topology file).
+    /// Starts a daemon with one switch, `vale0`, whose settings are `switch` (lines of a topology
+    /// file).
     pub fn daemon(&self, switch: &str) -> Result<Daemon> {
         let dir = tempfile::Builder::new().prefix("daemon").tempdir_in(self.dir())?;
         let topology = dir.path().join("net.toml");
@@ -124,14 +124,14 @@ impl Lab {
     }
 }
 
-/// A daemon of our own; stopped when dropped, or when this process ends, however it ends.
+/// A daemon for the bench. It ends when this is dropped, and when this process ends in any way.
 pub struct Daemon {
     child: Child,
     dir: tempfile::TempDir,
 }
 
 impl Daemon {
-    /// How to open a port of its switch.
+    /// Returns the options to open a port of its switch.
     pub fn open(&self, port: &str) -> Open {
         Open::new(&format!("vale0:{port}")).directory(self.dir.path())
     }
@@ -163,7 +163,7 @@ impl Daemon {
         stats.switches.into_iter().next().context("the switch is not there")
     }
 
-    /// Adds a port of this kind, which may flood as much as it likes: so may the peers'.
+    /// Adds a port of this kind without flood limit, as the peers have none.
     pub fn add_port(&self, name: &str, kind: &serde_json::Value) -> Result<()> {
         self.add_port_of(name, kind, &[])
     }
@@ -189,13 +189,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// Holds a port's interrupts back as `toklat vm run` does.
+    /// Coalesces a port's interrupts as `toklat vm run` does.
     pub fn hold_back_usually(&self, port: &str, model: Model) -> Result<()> {
         let usual = model.usual_interrupts(Accelerator::choose().0).unwrap_or("off");
         self.hold_back(port, usual)
     }
 
-    /// Holds a port's interrupts back as `--interrupts` says.
+    /// Coalesces a port's interrupts as `--interrupts` says.
     pub fn hold_back(&self, port: &str, how: &str) -> Result<()> {
         let interrupts = units::interrupts(how).map_err(anyhow::Error::msg)?;
         self.change_port(port, &serde_json::json!({ "interrupts": interrupts }))
@@ -212,14 +212,14 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.child.id() as i32) {
-            // Terminated, it takes its data process with it.
+            // SIGTERM, so that the daemon ends its data process.
             let _ = rustix::process::kill_process(pid, Signal::TERM);
         }
         let _ = self.child.wait();
     }
 }
 
-/// Looks every 5 ms until `done` is true.
+/// Checks every 5 ms until `done` returns true.
 pub fn wait_until(limit: Duration, mut done: impl FnMut() -> bool) -> Result<()> {
     let end = Instant::now() + limit;
     while !done() {

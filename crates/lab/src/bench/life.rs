@@ -1,4 +1,4 @@
-//! Separate processes, idle switches, and death.
+//! Separate processes, idle switches, and killed processes.
 
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -12,8 +12,8 @@ use super::ports::open_idle;
 use super::traffic::{Flow, on_core};
 use jail::parent_death;
 
-/// `toklat gen` and `toklat sink` on core 0, yielding on full and on empty, the switch on core 1,
-/// egress lossless: Mpps; fails if a frame was lost.
+/// `toklat gen` and `toklat sink` on core 0, the switch on core 1, in Mpps. Both tools yield when
+/// their ring is full or empty. Egress is lossless; fails if a frame was lost.
 pub fn demo(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon(&format!("{POLLED}\n[switch.vale0.port.sink]\nlossless = true"))?;
     let frames = (lab.seconds() * 30e6) as u64;
@@ -47,7 +47,7 @@ fn tool(daemon: &Daemon, args: &[&str]) -> Result<Child> {
     parent_death::signal(&mut command, Signal::TERM).spawn().context("a tool could not be started")
 }
 
-/// What a tool printed at its end.
+/// Returns what a tool printed when it ended.
 fn report(child: Child) -> Result<serde_json::Value> {
     let done = child.wait_with_output()?;
     if !done.status.success() {
@@ -69,7 +69,7 @@ pub fn idle_cpu(lab: &Lab) -> Result<f64> {
     let ticks = || processes.iter().map(|pid| ticks(*pid)).sum::<Result<u64>>();
     let (before, began) = (ticks()?, Instant::now());
     std::thread::sleep(lab.duration().max(Duration::from_secs(1)));
-    // A tick is 10 ms on every kernel that Debian builds.
+    // A tick is 10 ms on all of Debian's kernels.
     Ok((ticks()? - before) as f64 / began.elapsed().as_secs_f64())
 }
 
@@ -80,7 +80,8 @@ fn ticks(pid: i32) -> Result<u64> {
     Ok(fields.skip(11).take(2).filter_map(|f| f.parse::<u64>().ok()).sum())
 }
 
-/// KiB that a port costs daemon, data process and client together, each shared page counted once.
+/// Memory that a port costs daemon, data process and client together, in KiB. Shared pages count
+/// once.
 pub fn idle_memory(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon("idle = \"auto\"")?;
     let processes = [daemon.pid(), daemon.data_process()?, std::process::id() as i32];

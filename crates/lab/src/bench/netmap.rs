@@ -1,5 +1,5 @@
-//! The rows of `toklat bench netmap`: programs that know netmap's or libpcap's interface alone,
-//! through the library of `toklat run`.
+//! The rows of `toklat bench netmap`: unmodified netmap and libpcap programs, with the library of
+//! `toklat run`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -36,7 +36,7 @@ fn program(lab: &Lab) -> Result<PathBuf> {
     Ok(program)
 }
 
-/// What a program prints: a number.
+/// Returns the number that a program prints.
 fn figure(command: &mut Command) -> Result<f64> {
     let output = command.output().with_context(|| format!("{command:?} cannot be run"))?;
     let said = String::from_utf8_lossy(&output.stderr);
@@ -47,7 +47,7 @@ fn figure(command: &mut Command) -> Result<f64> {
     text.trim().parse().with_context(|| format!("{text:?} is no number: {said}"))
 }
 
-/// Millions of frames a second through libpcap's calls on ports.
+/// Millions of frames per second through libpcap's calls on ports.
 fn pcap(lab: &Lab) -> Result<f64> {
     let daemon = lab.daemon(POLLED)?;
     let mut run = Command::new(std::env::current_exe()?);

@@ -1,5 +1,5 @@
-//! What a figure is compared with: the floor program, runners of other switches, or toklat itself
-//! in a simpler case. Sources and scripts are in this binary, and unpacked where they are run.
+//! Peers for comparison: the floor program, runners of other switches, or toklat itself in a
+//! simpler case. Their sources and scripts are in this binary, and unpacked where they run.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -13,16 +13,16 @@ use super::lab::Lab;
 /// Measures something once.
 pub type Measure = fn(&Lab) -> Result<f64>;
 
-/// What is measured beside a row.
+/// What a row is compared with.
 #[derive(Clone, Copy, Debug)]
 pub enum Peer {
     /// `bench/floor/forward.c` with these arguments.
     Floor(&'static [&'static str]),
-    /// A runner of `bench/peers`, and what it is to measure.
+    /// A runner of `bench/peers`, and what it measures.
     Runner(&'static str, &'static str),
     /// toklat in another case.
     Toklat(&'static str, Measure),
-    /// The best of these, by their medians: not the luckiest of all runs.
+    /// The best of these by median, not by the luckiest single run.
     BestOf(&'static [(&'static str, Measure)]),
     /// Nothing: the bar is absolute.
     None,
@@ -61,7 +61,7 @@ impl Peer {
         }
     }
 
-    /// The command that measures it, for people who want to repeat that alone.
+    /// Returns the command that measures it, for repeating that alone.
     pub fn command(&self) -> Option<String> {
         match self {
             Self::Floor(args) => Some(format!("bench/floor/forward {}", args.join(" "))),
@@ -70,7 +70,7 @@ impl Peer {
         }
     }
 
-    /// Measures it once: a value, one of each of several, or none.
+    /// Measures it once: one value, a value of each of several, or none.
     pub fn measure(&self, lab: &Lab) -> Vec<Result<f64>> {
         match self {
             Self::Floor(args) => vec![floor(lab, args)],
@@ -118,7 +118,7 @@ fn runner(lab: &Lab, name: &str, what: &str) -> Result<f64> {
     value(runner.arg(what).env("SECONDS_PER_RUN", "2"))
 }
 
-/// Runs it, and reads the value of the JSON object it prints.
+/// Runs it, and reads the value from the JSON object that it prints.
 fn value(command: &mut Command) -> Result<f64> {
     let done = command.output().context("it could not be started")?;
     if !done.status.success() {

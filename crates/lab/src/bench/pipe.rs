@@ -8,7 +8,7 @@ use netring::{PipeConfig, Port};
 use super::lab::Lab;
 use super::traffic::{self, Flow, SINK, SOURCE, on_core};
 
-/// Runs `far` on core 1, again and again, while `near` measures on core 0.
+/// Runs `far` repeatedly on core 1, while `near` measures on core 0.
 fn two_cores(
     mut far: impl FnMut() -> Result<()> + Send,
     near: impl FnOnce() -> Result<f64> + Send,
@@ -46,7 +46,7 @@ pub fn throughput(lab: &Lab) -> Result<f64> {
     two_cores(produce, move || traffic::rate(time, || flow.sink(&mut right)))
 }
 
-/// One frame to and fro, both ends polling: us.
+/// Round trip of one frame in us, both ends polling.
 pub fn round_trip(lab: &Lab) -> Result<f64> {
     let ((mut left, mut right), time) = (ends()?, lab.duration());
     let (there, back) = (traffic::message(SINK, SOURCE), traffic::message(SOURCE, SINK));

@@ -1,4 +1,4 @@
-//! Many ports: what idle ones cost the busy ones, and what traffic to all of them costs.
+//! Many ports: the cost of idle ports to busy ones, and of traffic to all.
 
 use std::time::{Duration, Instant};
 
@@ -12,10 +12,10 @@ use super::lab::{Daemon, Lab};
 use super::peer;
 use super::traffic::{BATCH, SOURCE, header, on_core};
 
-/// Ports of a region: it has room for 1,024 rings.
+/// Ports per region: a region has room for 1,024 rings.
 const IN_REGION: u32 = 256;
 
-/// Opens ports that nobody uses, with `slots` slots a ring.
+/// Opens unused ports, with `slots` slots per ring.
 pub fn open_idle(daemon: &Daemon, count: u32, slots: u32) -> Result<Vec<Port>> {
     raise_descriptor_limit();
     let mut ports = Vec::new();
@@ -45,7 +45,7 @@ pub fn beside_idle(lab: &Lab, idle: u32) -> Result<f64> {
 }
 
 /// Nanoseconds of the switch's core per frame (non-empty passes), from one port to `ports` others
-/// with `addresses` addresses, in an order without pattern.
+/// with `addresses` addresses, in random order.
 pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     raise_descriptor_limit();
     let mut topology = POLLED.to_owned();
@@ -70,7 +70,7 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     };
     let time = lab.duration();
     let mut run = |time| on_core(0, || scatter(&mut sender, &mut receivers, addresses, time));
-    // The first frames find pages that nobody has touched.
+    // Warms up first: the first frames touch new pages.
     run(time.max(Duration::from_secs(1)))?;
     let before = worker()?;
     run(time)?;
@@ -78,8 +78,8 @@ pub fn uniform(lab: &Lab, ports: u32, addresses: u32) -> Result<f64> {
     Ok((after.0 - before.0) as f64 / (after.1 - before.1) as f64)
 }
 
-/// As [`uniform`] with 1,024 ports; notes what the floor program takes for two ports and for one,
-/// as its many stand beside that.
+/// As [`uniform`] with 1,024 ports. Also notes the floor program's figures for two ports and for
+/// one, for comparison with its many.
 pub fn uniform_beside_floor(lab: &Lab) -> Result<f64> {
     let two = peer::floor(lab, &["scatter", "ports=2", "addresses=2"])?;
     let pair = peer::floor(lab, &["scatter", "ports=1", "addresses=1"])?;
@@ -88,7 +88,7 @@ pub fn uniform_beside_floor(lab: &Lab) -> Result<f64> {
     uniform(lab, 1024, 8000)
 }
 
-/// Sends to random addresses for `time`; receivers are emptied whenever each has got about one
+/// Sends to random addresses for `time`. Receivers are emptied whenever each has got about one
 /// frame, or a batch is sent.
 fn scatter(
     sender: &mut Port,

@@ -1,4 +1,4 @@
-//! The rows of `toklat bench switch`, and the bars they are to clear.
+//! The rows of `toklat bench switch`, and the bars that they must clear.
 
 use anyhow::Result;
 
@@ -41,11 +41,11 @@ const ISOLATED_TOUCH: &str = "core 0: generator (writes every byte) and sink (co
 const BESIDE_PEER: &str = "core 0: generator and sink in one thread of one process; core 1: the \
     switch's worker, polling. Peer: generator and sink in one process on core 0, its switch on core 1, \
     frames of both directions counted";
-/// The floor of traffic to many ports; [`ports::uniform_beside_floor`] says what it costs with two.
+/// The floor of traffic to many ports; [`ports::uniform_beside_floor`] notes its cost with two.
 const UNIFORM_FLOOR: &[&str] = &["scatter", "ports=1024", "addresses=8000"];
 const INLINE: &str = "core 0: generator, switch and sink in one thread; core 1: nothing";
 
-/// A row in millions of frames a second.
+/// A row in millions of frames per second, of which more is better.
 pub const fn more(
     id: &'static str,
     bar: &'static str,
@@ -68,13 +68,12 @@ pub const fn less(
     Row { id, unit, bar, better: Better::Less, how, ours, peer }
 }
 
-/// A row that says in one line what several have measured, after the last of them.
+/// A row that summarizes several others in one line, after the last of them.
 #[derive(Debug)]
 pub struct Summary {
-    /// Its name: what its parts' begin with.
+    /// Its name, which is the prefix of its parts' names.
     pub id: &'static str,
-    /// The rows it is made of. It shows the one with the lowest ratio; the first, if they have
-    /// none.
+    /// Its parts. It shows the one with the lowest ratio, or the first if they have no ratios.
     pub parts: &'static [&'static str],
     /// What it is to reach.
     pub bar: &'static str,

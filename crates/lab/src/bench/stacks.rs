@@ -1,5 +1,5 @@
-//! Light guests: two TCP/IP stacks, their applications and an inline switch in one thread, on its
-//! own time.
+//! Light guests: two TCP/IP stacks, their applications and an inline switch in one thread. Time is
+//! that thread's own.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Instant;
@@ -21,12 +21,12 @@ use super::traffic::on_core;
 const SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 
-/// How the two guests and their ports are.
+/// Settings of the two guests and their ports.
 #[derive(Clone, Copy)]
 struct Setup {
     offloads: OffloadSet,
     slots: u32,
-    /// Frames of a million that are lost, in both directions.
+    /// Frame loss in both directions, in parts per million.
     loss_ppm: u32,
 }
 
@@ -75,7 +75,7 @@ impl<S: App, C: App> World<S, C> {
         Ok(())
     }
 
-    /// Goes on until `done`, for ten seconds at most.
+    /// Runs until `done`, for at most ten seconds.
     fn until(&mut self, what: &str, done: impl Fn(&mut Self) -> bool) -> Result<()> {
         let started = Instant::now();
         while !done(self) {
@@ -85,7 +85,7 @@ impl<S: App, C: App> World<S, C> {
         Ok(())
     }
 
-    /// What `count` counts, a second of this thread's own time, during the lab's time.
+    /// Rate of `count` per second of this thread's own time, over the lab's time.
     fn rate(&mut self, lab: f64, count: impl Fn(&mut Self) -> u64) -> Result<f64> {
         let (start, before) = (Instant::now(), count(self));
         let busy_before = busy(start);
@@ -99,14 +99,14 @@ impl<S: App, C: App> World<S, C> {
     }
 }
 
-/// Seconds that this thread has had on a core.
+/// Seconds that this thread has spent on a core.
 fn busy(start: Instant) -> f64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
     let nanos = stat.and_then(|stat| stat.split(' ').next()?.parse::<u64>().ok());
     nanos.map_or_else(|| start.elapsed().as_secs_f64(), |nanos| nanos as f64 / 1e9)
 }
 
-/// Gb/s from one guest to the other, with the copies that programs make at both ends.
+/// Gb/s from one guest to the other, including the copies that programs make at both ends.
 fn bulk(lab: &Lab, setup: Setup) -> Result<f64> {
     let seconds = lab.seconds();
     on_core(0, move || {
@@ -125,7 +125,7 @@ pub fn plain(lab: &Lab) -> Result<f64> {
     bulk(lab, PLAIN)
 }
 
-/// Checksums and segmentation left to the port.
+/// The same, with checksums and segmentation left to the port.
 pub fn offloads(lab: &Lab) -> Result<f64> {
     bulk(lab, OFFLOADS)
 }
@@ -135,7 +135,7 @@ pub fn lossy(lab: &Lab, loss_ppm: u32) -> Result<f64> {
     bulk(lab, Setup { loss_ppm, ..PLAIN })
 }
 
-/// Pages of `len` bytes a second, over so many connections.
+/// Pages of `len` bytes per second, over this many connections.
 pub fn pages(lab: &Lab, len: usize, connections: usize) -> Result<f64> {
     let seconds = lab.seconds();
     on_core(0, move || {

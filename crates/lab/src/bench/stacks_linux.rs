@@ -1,5 +1,4 @@
-//! What light guests are compared with: Linux's own stack, between two network namespaces at a
-//! bridge.
+//! The peer of light guests: Linux's own stack, between two network namespaces at a bridge.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
@@ -11,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::lab::Lab;
 
-/// Two namespaces with an interface each, and one with the bridge between them; gone when dropped.
+/// Two namespaces with an interface each, and one with the bridge between them; removed on drop.
 struct Hosts {
     name: String,
     algorithm: String,
@@ -86,7 +85,7 @@ impl Hosts {
         Ok(Running(child))
     }
 
-    /// Returns what is used: where cubic is not there, another.
+    /// Selects cubic, if available; returns the algorithm in use.
     fn use_cubic(&self, end: &str) -> Result<String> {
         const NAME: &str = "net.ipv4.tcp_congestion_control";
         let _ = done(&mut self.run(end, &format!("sysctl -qw {NAME}=cubic")));
@@ -108,7 +107,7 @@ impl Drop for Hosts {
     }
 }
 
-/// Gb/s of iperf3, a second of its two ends' time on a core; both are on core 0.
+/// Gb/s of iperf3 per second of both ends' core time; both run on core 0.
 fn iperf3(lab: &Lab, offloads: bool) -> Result<f64> {
     lab.once_missing("iperf3", || {
         let hosts = Hosts::new(offloads)?;
@@ -129,12 +128,12 @@ fn iperf3(lab: &Lab, offloads: bool) -> Result<f64> {
     })
 }
 
-/// Whole seconds of a peer's run.
+/// Length of a peer's run in whole seconds.
 fn time(lab: &Lab) -> u64 {
     if lab.seconds() < 0.5 { 1 } else { 2 }
 }
 
-/// With segmentation, checksum and merging by the kernel.
+/// With segmentation, checksums and merging by the kernel.
 pub fn offloads(lab: &Lab) -> Result<f64> {
     iperf3(lab, true)
 }
@@ -144,7 +143,7 @@ pub fn plain(lab: &Lab) -> Result<f64> {
     iperf3(lab, false)
 }
 
-/// Seconds that the processes of a namespace's nginx workers have had, in user and kernel.
+/// Seconds of user and kernel time of a namespace's nginx workers.
 fn cpu_of(pids: &[u32]) -> f64 {
     let ticks = |pid: &u32| -> Option<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -155,7 +154,7 @@ fn cpu_of(pids: &[u32]) -> f64 {
     pids.iter().filter_map(ticks).sum::<u64>() as f64 / 100.0
 }
 
-/// Seconds that children of this process that have ended have had.
+/// Seconds of user and kernel time of this process's children that have ended.
 fn cpu_of_children() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
@@ -203,7 +202,7 @@ impl Nginx {
         Ok(Self { hosts, _server: server, workers, _dir: dir })
     }
 
-    /// Pages a second that nginx and wrk have at full load of the busier one's core.
+    /// Pages per second of nginx and wrk, scaled to full load of the busier core.
     fn pages(&self, lab: &Lab, connections: usize) -> Result<f64> {
         let (before, children) = (cpu_of(&self.workers), cpu_of_children());
         let time = time(lab);

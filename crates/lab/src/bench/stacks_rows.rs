@@ -1,4 +1,4 @@
-//! The rows of `toklat bench guest`, and the bars they are to clear. All times are times on a core.
+//! The rows of `toklat bench guest`, and the bars that they must clear. All times are core times.
 
 use super::peer::Peer;
 use super::rows::{Better, Row};

@@ -1,4 +1,4 @@
-//! Generator, sink and round trips on the client library's quickest path, for measurements.
+//! Generator, sink and round trips, on the fastest path of the client library.
 
 use std::time::{Duration, Instant};
 
@@ -12,11 +12,11 @@ pub const BATCH: usize = 64;
 pub const SOURCE: Mac = Mac::local(1);
 /// Where the frames go.
 pub const SINK: Mac = Mac::local(2);
-/// Rounds between two looks at the clock.
+/// Rounds between two clock reads.
 const ROUNDS: u32 = 256;
 
-/// Runs `measure` in a thread of its own on `core`: threads and processes started elsewhere are not
-/// pinned with it.
+/// Runs `measure` in a thread of its own on `core`. Threads and processes that are started
+/// elsewhere are not pinned.
 pub fn on_core<T: Send>(core: usize, measure: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     std::thread::scope(|scope| {
         let thread = scope.spawn(move || {
@@ -77,7 +77,7 @@ impl Flow {
         Ok(sent)
     }
 
-    /// Takes all that has come; fails on a wrong length or, if frames are touched, a wrong byte.
+    /// Takes all received frames. Fails on a wrong length or, if frames are touched, a wrong byte.
     #[inline]
     pub fn sink(&self, port: &mut Port) -> Result<u64> {
         let (mut frames, mut bytes, mut bad) = (0u64, 0, 0u32);
@@ -101,7 +101,7 @@ impl Flow {
     }
 }
 
-/// Lets the switch learn where the sink is.
+/// Sends a frame from the sink, so that the switch learns where it is.
 pub fn announce(sink: &mut Port) -> Result<()> {
     let mut frame = [0; 60];
     frame[..14].copy_from_slice(&header(Mac::local(99), SINK));
@@ -111,7 +111,7 @@ pub fn announce(sink: &mut Port) -> Result<()> {
     Ok(sink.flush()?)
 }
 
-/// Millions of frames a second that `round` returns, over `time`, after a tenth of it to warm up.
+/// Sum of what `round` returns, in millions per second, over `time`. A tenth of it warms up first.
 pub fn rate(time: Duration, mut round: impl FnMut() -> Result<u64>) -> Result<f64> {
     let mut run = |time: Duration| -> Result<f64> {
         let (start, mut frames) = (Instant::now(), 0);
@@ -158,13 +158,13 @@ pub fn send_one(port: &mut Port, frame: &[u8]) -> Result<()> {
     Ok(port.flush()?)
 }
 
-/// Takes what has come to `port` without publishing that: the next send does both.
+/// Takes the frames of `port` without publishing: the next send publishes both.
 #[inline]
 pub fn take(port: &mut Port) -> usize {
     port.receive(BATCH).count()
 }
 
-/// Spins until a frame has come to `port`; fails after a second.
+/// Spins until a frame arrives at `port`; fails after a second.
 #[inline]
 pub fn await_one(port: &mut Port) -> Result<()> {
     let mut spins = 0u32;

@@ -1,5 +1,5 @@
-//! vhost-user ports with DPDK's virtio-user front ends, which poll: no guest's kernel is in the
-//! way.
+//! vhost-user ports with DPDK's polling virtio-user front ends, so that no guest kernel is
+//! involved.
 
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub struct Front {
     pub len: usize,
     /// `split` or `packed`.
     pub queues: &'static str,
-    /// `one` flow each way, which goes round and round, or `many`, generated and thrown away.
+    /// `one` flow each way, which circulates, or `many`, generated and dropped.
     pub flows: &'static str,
 }
 
@@ -27,12 +27,12 @@ struct Outcome {
     ns_per_frame: f64,
 }
 
-/// Frames a second, in millions, as the front ends received them.
+/// Millions of frames per second that the front ends received.
 pub fn rate(lab: &Lab, front: Front) -> Result<f64> {
     Ok(run(lab, front)?.mpps)
 }
 
-/// Nanoseconds of the switch's core for each frame: those of passes that moved any.
+/// Nanoseconds of the switch's core per frame, in passes that moved frames.
 pub fn ns_per_frame(lab: &Lab, front: Front) -> Result<f64> {
     Ok(run(lab, front)?.ns_per_frame)
 }
@@ -69,10 +69,10 @@ fn run(lab: &Lab, front: Front) -> Result<Outcome> {
     Ok(Outcome { mpps, ns_per_frame: busy_ns as f64 / frames.max(1) as f64 })
 }
 
-/// How long the worker is watched.
+/// How long the worker is observed.
 const LOAD: Duration = Duration::from_millis(1500);
 
-/// What the worker counted, before and after some of the load.
+/// The worker's counters, before and after some of the load.
 fn under_load(daemon: &Daemon) -> Result<(WorkerStats, WorkerStats)> {
     let worker = || -> Result<WorkerStats> {
         daemon.stats()?.workers.first().cloned().context("the switch has no worker")

@@ -1,4 +1,4 @@
-//! The rows of `toklat bench vm`, and the bars they are to clear.
+//! The rows of `toklat bench vm`, and the bars that they must clear.
 
 use anyhow::Result;
 
@@ -19,7 +19,7 @@ const GUESTS: &str = "two Linux guests with a virtual processor each, and the sw
 const KICKS: &str = "as vm.tcp; one guest floods the other with UDP of 64 bytes; kicks or interrupts, \
     whichever are more, for each frame delivered, with interrupts as toklat vm run sets them";
 
-/// A row of signals for each frame.
+/// A row of signals per frame.
 const fn kicks(
     id: &'static str,
     bar: &'static str,

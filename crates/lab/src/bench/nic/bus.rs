@@ -1,8 +1,8 @@
-//! Between the thread of a driver and that of a model: register accesses one way, interrupts the
-//! other.
+//! The bus between the driver's thread and the model's thread: register accesses one way,
+//! interrupts the other.
 //!
-//! Writes are posted, and pass each other never; reads wait for their answer. Nobody makes a system
-//! call: what a way out of a virtual machine costs is added by [`driver::Trapping`].
+//! Writes are posted and stay in order; reads wait for their answer. Neither side makes a system
+//! call. [`driver::Trapping`] adds the cost of a virtual machine exit.
 
 use std::hint::spin_loop;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use port::Nanos;
 
 /// Accesses under way at most.
 const POSTS: usize = 1024;
-/// Bits of an access's word, above its 48 bits of address: BAR, width, direction.
+/// Layout of an access's word: 48 bits of address, then BAR, width and direction.
 const BAR: u32 = 48;
 const WIDE: u64 = 1 << 52;
 const READ: u64 = 1 << 53;
@@ -31,25 +31,25 @@ pub struct Bus {
     posts: Box<[[AtomicU64; 2]]>,
     posted: Alone<AtomicU32>,
     taken: Alone<AtomicU32>,
-    /// Answers so far, and the last.
+    /// The number of answers so far, and the last one.
     answers: Alone<(AtomicU32, AtomicU32)>,
     /// Vectors that were raised.
     raised: Alone<AtomicU32>,
-    /// Doorbells that are memory: TDT and RDT, and a bit that says that it was written.
+    /// Doorbells in memory: TDT and RDT, each with a bit that says that it was written.
     doorbells: Alone<[AtomicU64; 2]>,
-    /// The worker does not look at them.
+    /// The worker sleeps, so it does not check the doorbells.
     asleep: Alone<AtomicBool>,
     /// The device's side has gone.
     closed: AtomicBool,
 }
 
-/// Offsets of the registers that may be memory.
+/// Offsets of the registers that can be doorbells in memory.
 const DOORBELLS: [u64; 2] = [regs::TDT, regs::RDT];
 /// A doorbell was written.
 const RUNG: u64 = 1 << 32;
 
 impl Bus {
-    /// A bus with nobody on it.
+    /// Makes a bus without driver and device.
     pub fn new() -> Arc<Self> {
         let posts = (0..POSTS).map(|_| <[AtomicU64; 2]>::default()).collect();
         Arc::new(Self {
@@ -64,7 +64,7 @@ impl Bus {
         })
     }
 
-    /// The driver's side: vectors that were raised since it asked last.
+    /// For the driver: returns the vectors raised since the last call.
     #[inline]
     pub fn take_raised(&self) -> u32 {
         match self.raised.0.load(Ordering::Relaxed) {
@@ -78,7 +78,7 @@ impl Bus {
         self.raised.0.fetch_or(vectors, Ordering::AcqRel);
     }
 
-    /// The device's side: carries out what was asked for; returns how many accesses.
+    /// For the device: carries out pending accesses; returns their number.
     #[inline]
     pub fn serve(&self, device: &dyn Device, now: impl Fn() -> Nanos) -> u32 {
         let (first, end) =
@@ -106,7 +106,7 @@ impl Bus {
         at.wrapping_sub(first)
     }
 
-    /// The device's side: passes doorbells that are memory on.
+    /// For the device: passes on doorbells in memory.
     #[inline]
     pub fn look(&self, device: &dyn Device, now: Nanos) {
         for (word, at) in self.doorbells.0.iter().zip(DOORBELLS) {
@@ -117,8 +117,8 @@ impl Bus {
         }
     }
 
-    /// The device's side does not look any more; true if there is something to look at, then it
-    /// does.
+    /// For the device: prepares to sleep. Returns true if a doorbell is pending; the device then
+    /// stays awake.
     pub fn sleep(&self) -> bool {
         self.asleep.0.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -134,8 +134,8 @@ impl Bus {
         self.asleep.0.store(false, Ordering::Relaxed);
     }
 
-    /// The driver's side: writes a doorbell that is memory; true if the device's side sleeps, and
-    /// is to be told by a trap. Buffers need not be told of: it looks before it receives.
+    /// For the driver: writes a doorbell in memory. Returns true if the device sleeps and a trap
+    /// must wake it. Receive buffers need no trap: the device checks for them before it receives.
     fn ring(&self, at: u64, value: u32) -> bool {
         let send = at == DOORBELLS[0];
         self.doorbells.0[usize::from(!send)].store(RUNG | u64::from(value), Ordering::Release);
@@ -143,7 +143,7 @@ impl Bus {
         send && self.asleep.0.load(Ordering::Relaxed)
     }
 
-    /// The device's side goes: nobody waits for an answer any more.
+    /// For the device: closes the bus, so that no read waits for an answer any more.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
     }
@@ -201,7 +201,7 @@ impl Regs for OnBus {
     }
 }
 
-/// Registers whose doorbells are memory, if there is a bus for that.
+/// Registers with doorbells in memory, if the bus has them.
 #[derive(Debug)]
 pub struct Doorbelled<R> {
     pub regs: R,
@@ -209,9 +209,10 @@ pub struct Doorbelled<R> {
 }
 
 impl<R: Regs> Doorbelled<R> {
-    /// Writes a doorbell that is memory, whoever writes it; false if it is none. A sleeper is told
-    /// by a write that says nothing: its value might overtake, or be overtaken by, what is in
-    /// memory.
+    /// Writes a doorbell in memory; returns false if the register is not one.
+    ///
+    /// A sleeping device is woken by a write without a value: a value could overtake the one in
+    /// memory, or be overtaken by it.
     #[inline]
     fn is_memory(&mut self, bar: usize, at: u64, value: u32) -> bool {
         let Some(bus) = self.bus.as_ref().filter(|_| DOORBELLS.contains(&at)) else { return false };
@@ -258,8 +259,8 @@ mod tests {
     use super::*;
     use crate::bench::nic::machine::model;
 
-    /// A doorbell that is memory is heard while the worker is awake, and wakes it when it is not:
-    /// the value is the last one written, whichever way the news came.
+    /// A doorbell in memory is seen while the worker is awake, and wakes a sleeping worker. The
+    /// value is always the last one written.
     #[test]
     fn a_doorbell_in_memory_is_never_lost_and_never_goes_back() {
         let (model, _memory) = model(&Config::stock(Chip::Em82540), None).expect("a model");

@@ -1,5 +1,5 @@
-//! Drivers of emulated network cards in this process, by vfio-user, through an isolated switch:
-//! real traps (a message each), no virtual machine.
+//! Drivers of emulated network cards in this process, over vfio-user and an isolated switch. Traps
+//! are real (a message each), but there is no virtual machine.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::bench::isolated::POLLED;
 use crate::bench::lab::{Daemon, Lab};
 use crate::bench::traffic::{header, on_core};
 
-/// Bytes of a driver's memory, and where its card has it.
+/// Size of a driver's memory, and its address for the card.
 const MEMORY: u64 = 4 << 20;
 const AT: u64 = 0x10_0000;
-/// Frames handed over between two looks at what is received.
+/// Frames sent between two checks for received ones.
 const BURST: usize = 32;
-/// Frames are learned from before anything is measured.
+/// Length of the frames by which the switch learns addresses, before the measurement.
 const HELLO: usize = 60;
 
 /// A card with its driver.
@@ -65,7 +65,7 @@ impl Card {
         self.driver.regs().client.traps
     }
 
-    /// Sends one frame, so that the switch knows where it is.
+    /// Sends one frame, so that the switch learns where the driver is.
     fn announce(&mut self) -> Result<()> {
         let mut frame = [0; HELLO];
         frame[..14].copy_from_slice(&header(Mac::BROADCAST, self.driver.mac()));
@@ -76,8 +76,8 @@ impl Card {
         Ok(())
     }
 
-    /// Looks at what was done and received, as the driver does: while it is awake it needs no
-    /// interrupt if it has a status block. Returns how many frames came.
+    /// Checks completed and received frames; returns the number received. With a status block, a
+    /// driver that is awake needs no interrupt.
     fn look(&mut self) -> Result<u64> {
         if self.driver.uses_block() {
             self.driver.reclaim();
@@ -93,13 +93,13 @@ impl Card {
         }
         let frames = guest::interrupt(&mut self.driver, &mut || std::mem::take(&mut vectors));
         if self.calls.len() == 1 {
-            // The end of an interrupt by the pin is a trap, too.
+            // Unmasking the interrupt pin is a trap, too.
             self.driver.regs().client.unmask()?;
         }
         Ok(frames)
     }
 
-    /// Hands over up to a burst, one frame at a time. A driver that is interrupted is so at once.
+    /// Sends up to a burst, one frame at a time. Interrupts are handled at once.
     fn send(&mut self, len: u32) -> Result<()> {
         for _ in 0..BURST {
             if self.driver.room() == 0 {
@@ -118,7 +118,7 @@ impl Card {
     }
 }
 
-/// What two cards have done together.
+/// Totals of both cards.
 struct Flow {
     from: Card,
     to: Card,
@@ -133,7 +133,7 @@ impl Flow {
         flow.to.announce()?;
         flow.from.announce()?;
         let start = Instant::now();
-        // Both announcements arrive: each is at its place in the table.
+        // Once both announcements have arrived, the switch has learned both addresses.
         let (mut there, mut back) = (0, 0);
         while there == 0 || back == 0 {
             there += flow.to.look()?;
@@ -177,7 +177,7 @@ impl Flow {
     }
 }
 
-/// One frame from card to card and back, both drivers awake: the median in us, and the 99th of 100.
+/// Round trips between two cards, both drivers awake: the median and the 99th percentile, in us.
 pub fn trips(lab: &Lab, variant: Variant) -> Result<(f64, f64)> {
     let (time, daemon) = (lab.duration(), lab.daemon(POLLED)?);
     on_core(0, || {
@@ -195,8 +195,7 @@ pub fn trips(lab: &Lab, variant: Variant) -> Result<(f64, f64)> {
     })
 }
 
-/// Frames a second that one card's driver sends and another's receives, and what that took, in
-/// words.
+/// Frames per second from one card's driver to another's, and a description of the cost.
 pub fn rate(lab: &Lab, variant: Variant, len: usize) -> Result<(f64, String)> {
     let (time, daemon) = (lab.duration(), lab.daemon(POLLED)?);
     let mut traps = Traps::default();

@@ -1,10 +1,10 @@
-//! The table over trap costs as a picture: SVG, a panel for each way, bars on a logarithmic scale.
+//! Draws the table over trap costs as SVG: a panel for each direction, bars on a logarithmic scale.
 
 use std::fmt::Write;
 
 use crate::bench::figure::Figure;
 
-/// Pixels: of a panel, of its margins, of a bar.
+/// Sizes in pixels: of a panel, its margins, a bar.
 const WIDTH: f64 = 760.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 60.0;
@@ -13,7 +13,7 @@ const LEGEND: f64 = 140.0;
 const COLOURS: [&str; 8] =
     ["#9aa0a6", "#7baaf7", "#fcc934", "#5bb974", "#c58af9", "#ee675c", "#24c1e0", "#fa903e"];
 
-/// A bar: what a row `nic.table.COST.WAY.NAME` has measured.
+/// A bar: the result of a row `nic.table.COST.WAY.NAME`.
 struct Bar<'f> {
     cost: &'f str,
     way: &'f str,
@@ -32,7 +32,7 @@ impl<'f> Bar<'f> {
     }
 }
 
-/// What `of` says of the bars, each once, in order.
+/// Returns the distinct values of `of` over the bars, in order.
 fn distinct<'f>(bars: &[&Bar<'f>], of: fn(&Bar<'f>) -> &'f str) -> Vec<&'f str> {
     let mut seen = Vec::new();
     for bar in bars {
@@ -43,7 +43,7 @@ fn distinct<'f>(bars: &[&Bar<'f>], of: fn(&Bar<'f>) -> &'f str) -> Vec<&'f str> 
     seen
 }
 
-/// The picture of the table's rows among `figures`; `None` if there are none.
+/// Draws the table's rows among `figures`; `None` if there are none.
 pub fn draw(figures: &[Figure]) -> Option<String> {
     let bars: Vec<Bar<'_>> = figures.iter().filter_map(Bar::of).collect();
     let all: Vec<&Bar<'_>> = bars.iter().collect();
@@ -61,7 +61,7 @@ pub fn draw(figures: &[Figure]) -> Option<String> {
     (!bars.is_empty()).then_some(svg)
 }
 
-/// One panel, whose top is at `top`.
+/// Draws one panel, whose top is at `top`.
 fn panel(bars: &[&Bar<'_>], top: f64) -> String {
     let (costs, names) = (distinct(bars, |bar| bar.cost), distinct(bars, |bar| bar.name));
     let (low, high) = bars.iter().fold((f64::MAX, f64::MIN), |(low, high), bar| {

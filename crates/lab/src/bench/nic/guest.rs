@@ -1,4 +1,4 @@
-//! The guest's side of a measurement: over any registers, with interrupts from anywhere.
+//! The guest's side of a measurement, for any registers and any source of interrupts.
 
 use std::time::{Duration, Instant};
 
@@ -8,12 +8,12 @@ use driver::e1000::{E1000Driver, Request};
 
 /// Bytes of a short frame, without its check sequence.
 pub const SHORT: u32 = 60;
-/// Frames between two looks at the clock.
+/// Frames between two clock reads.
 const ROUND: u32 = 64;
 /// How long nothing may move.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where interrupts come from: vectors raised since it was asked last; each costs what it costs.
+/// A source of interrupts: returns the vectors raised since the last call. Each costs its trap.
 pub trait Raised {
     /// Asks.
     fn take(&mut self) -> u32;
@@ -25,8 +25,8 @@ impl<F: FnMut() -> u32> Raised for F {
     }
 }
 
-/// Handles what was raised, as a stock driver's interrupt does: all that is done is taken back, all
-/// that was received looked at. Returns how many frames were received.
+/// Handles an interrupt as a stock driver does: reclaims sent frames, and takes all received ones.
+/// Returns how many were received.
 #[inline]
 pub fn interrupt<R: Regs>(driver: &mut E1000Driver<R>, raised: &mut dyn Raised) -> u64 {
     let vectors = raised.take();
@@ -46,15 +46,15 @@ pub fn interrupt<R: Regs>(driver: &mut E1000Driver<R>, raised: &mut dyn Raised) 
     frames
 }
 
-/// Writes the same frame into all buffers to send from.
+/// Writes the same frame into all send buffers.
 pub fn prepare<R: Regs>(driver: &E1000Driver<R>, frame: &[u8]) {
     (0..driver.places()).for_each(|i| {
         driver.place(i).copy_in(frame);
     });
 }
 
-/// Sends frames of `len` bytes for `time`, each as a stack hands it over: one at a time, and told
-/// to the NIC at once. Returns how many the NIC is done with, a second.
+/// Sends frames of `len` bytes for `time`, as a stack does: one at a time, each with a doorbell.
+/// Returns completed frames per second.
 pub fn send<R: Regs>(
     driver: &mut E1000Driver<R>,
     raised: &mut dyn Raised,
@@ -106,7 +106,7 @@ pub fn receive<R: Regs>(
     }
 }
 
-/// Sends a frame and waits until one comes back, again and again: sorted times, in microseconds.
+/// Sends a frame and waits for one to return, repeatedly. Returns the sorted times in microseconds.
 pub fn round_trips<R: Regs>(
     driver: &mut E1000Driver<R>,
     raised: &mut dyn Raised,

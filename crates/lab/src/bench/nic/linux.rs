@@ -1,5 +1,5 @@
-//! A Linux guest with a network card, and a program at the other end of its wire: what goes
-//! through, and what the card cost the guest. It boots once for a sample of every figure.
+//! A Linux guest with a network card, and a program at the far end of its wire. Measures
+//! throughput, and what the card costs the guest. One boot yields a sample of every figure.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,14 +19,14 @@ use crate::bench::lab::{Daemon, Lab};
 use control::tap;
 use vm::{Accelerator, Backend, Boot, Console, Machine, Model, Nic, Qemu, Running, Version, guest};
 
-/// A network card, and what it is plugged into.
+/// A network card and its backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Card {
     /// 82540EM by vfio-user, driver e1000.
     I82540em,
     /// 82574L by vfio-user, driver e1000e.
     I82574l,
-    /// The same with its status block, driver toklat_e1000.
+    /// The same with its status block and the driver toklat_e1000.
     Csb,
     /// Am79C970A by vfio-user, driver pcnet32.
     Pcnet,
@@ -52,28 +52,28 @@ pub enum Own {
 /// A figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum What {
-    /// UDP datagrams of 18 bytes that the guest sends, thousands a second.
+    /// UDP datagrams of 18 bytes that the guest sends, in thousands per second.
     Udp,
     /// The same by pktgen, 32 at a time.
     Burst,
-    /// Such datagrams that the guest receives of a flood, thousands a second.
+    /// Such datagrams of a flood that the guest receives, in thousands per second.
     Receive,
-    /// Round trip from the far end through the guest's UDP, in microseconds: half of them, and 99 %
-    /// of them.
+    /// Round trip from the far end through the guest's UDP, in microseconds: median and 99th
+    /// percentile.
     RoundTrip,
     /// As before.
     RoundTrip99,
-    /// Register accesses and ends of interrupts that the guest waited for, for each frame it sent.
+    /// Register accesses and ends of interrupts that the guest waited for, per sent frame.
     SyncSent,
-    /// The same, for each frame it received.
+    /// The same, per received frame.
     SyncReceived,
-    /// Register writes that nobody waited for, for each frame it sent.
+    /// Posted register writes, per sent frame.
     PostedSent,
-    /// Interrupts for each frame it received.
+    /// Interrupts per received frame.
     InterruptsReceived,
 }
 
-/// Figures that were measured and not yet asked for.
+/// Figures that were measured and not yet used.
 #[derive(Debug, Default)]
 pub struct Cards(RefCell<BTreeMap<(Card, What), Vec<f64>>>);
 
@@ -83,7 +83,7 @@ const GUEST_IP: [u8; 4] = [10, 77, 79, 1];
 const FAR_IP: [u8; 4] = [10, 77, 79, 2];
 const ECHO: u16 = 7;
 const DISCARD: u16 = 9;
-/// What the guest does, said at its beginning and end by `at X`.
+/// Commands of the guest. It prints `at X` when phase X begins or ends.
 const COMMANDS: &str = "arp -s 10.77.79.2 52:54:00:77:79:02; pkt echo 7 & \
     at() { echo toklat-guest: at $1; }; until grep -q 1 /sys/class/net/eth0/carrier; do sleep 0.1; done; now() { cat /sys/class/net/eth0/statistics/rx_packets; }; \
     at udp; pkt udp 10.77.79.2 9 18 2; at burst; insmod /lib/modules/pktgen.ko; cd /proc/net/pktgen; \
@@ -91,15 +91,15 @@ const COMMANDS: &str = "arp -s 10.77.79.2 52:54:00:77:79:02; pkt echo 7 & \
     do echo $o >eth0; done; at pktgen; (sleep 2; echo stop >pgctrl) & echo start >pgctrl; wait %2; cd /; \
     at receive; sleep 0.5; a=$(now); sleep 2; b=$(now); echo toklat-guest: received $((b - a)) in 2 s; sleep 1; \
     at trips; sleep 60";
-/// How long a phase is watched, and how long after it began.
+/// How long a phase is observed, and the delay before that.
 const WATCHED: Duration = Duration::from_millis(1200);
 const SETTLED: Duration = Duration::from_millis(400);
 const BOOT: Duration = Duration::from_secs(120);
 const TRIPS: usize = 500;
-/// A flood: so many frames, so often.
+/// A flood: frames of a burst, and the time between bursts.
 const FLOOD: (usize, Duration) = (64, Duration::from_micros(500));
 
-/// A figure of a card: one that is left from an earlier boot, or of a new boot.
+/// Returns a figure of a card: an unused one of an earlier boot, or one of a new boot.
 pub fn figure(lab: &Lab, card: Card, what: What) -> Result<f64> {
     let waiting = || lab.cards().0.borrow_mut().get_mut(&(card, what)).and_then(Vec::pop);
     if let Some(value) = waiting() {
@@ -111,7 +111,7 @@ pub fn figure(lab: &Lab, card: Card, what: What) -> Result<f64> {
     waiting().context("it was not measured")
 }
 
-/// A guest that runs, the other end of its wire, and whatever lies between.
+/// A running guest, the far end of its wire, and what lies between.
 struct Setup {
     guest: Running,
     far: Wire,
@@ -171,7 +171,7 @@ impl Spent {
 
 impl Setup {
     fn boot(lab: &Lab, card: Card) -> Result<Self> {
-        // The same for all of them.
+        // All cards use the same version of QEMU.
         let qemu = Qemu::at_least(None, Version::VFIO_USER)?;
         match card {
             Card::Stream(_) => {
@@ -206,7 +206,7 @@ impl Setup {
         self.guest.wait_for(text, BOOT, &AtomicBool::new(false))
     }
 
-    /// Takes what comes until the guest says that it goes on.
+    /// Discards frames until the guest prints `text`.
     fn drain_until(&mut self, text: &str) -> Result<()> {
         let stop = AtomicBool::new(false);
         let limit = Instant::now() + BOOT;
@@ -217,14 +217,14 @@ impl Setup {
         Ok(())
     }
 
-    /// The counters of the guest's port; zero where there is no switch.
+    /// Returns the counters of the guest's port; all zero where there is no switch.
     fn counters(&self) -> Result<PortStats> {
         let Some(daemon) = &self.daemon else { return Ok(PortStats::default()) };
         let port = daemon.stats()?.ports.into_iter().find(|port| port.name == "card");
         Ok(port.context("the guest's port is gone")?.counters)
     }
 
-    /// Sends a flood, and reads how many of it the guest has got in 2 s, and what each cost.
+    /// Sends a flood. Returns how many frames the guest received in 2 s, and the cost of each.
     fn flood(&mut self) -> Result<(f64, Spent)> {
         let datagram = udp(DISCARD, &[0; 18]);
         let (frames, gap) = FLOOD;
@@ -247,7 +247,7 @@ impl Setup {
         Ok((number.with_context(|| said.clone())?, spent))
     }
 
-    /// Round trips, one at a time: the median, and what 99 % stay below, in us.
+    /// Measures round trips, one at a time: median and 99th percentile, in us.
     fn trips(&mut self) -> Result<[f64; 2]> {
         let mut trips = Vec::new();
         let mut lost = 0;
@@ -293,7 +293,7 @@ impl Card {
         }
     }
 
-    /// The port that it is plugged into.
+    /// The port that the card is plugged into.
     fn port(self, socket: &std::path::Path) -> serde_json::Value {
         match self.model().emulated() {
             Some(model) => {
@@ -330,14 +330,15 @@ fn start(
     Running::start(qemu, &machine, prefix)
 }
 
-/// True for a UDP datagram in IPv4 to this port, or from it.
+/// Returns true for a UDP datagram over IPv4 to or from this port.
 fn is_udp(frame: &[u8], port: u16) -> bool {
     frame.get(12..14) == Some(&[8, 0])
         && frame.get(23) == Some(&17)
         && frame.get(36..38) == Some(&port.to_be_bytes())
 }
 
-/// A UDP datagram from the far end to the guest, without a checksum of UDP's (RFC 768 allows that).
+/// Makes a UDP datagram from the far end to the guest, without a UDP checksum (RFC 768 allows
+/// that).
 fn udp(port: u16, payload: &[u8]) -> Vec<u8> {
     let mut frame = [&GUEST.octets()[..], &FAR.octets(), &[8, 0, 0x45, 0]].concat();
     frame.extend((28 + payload.len() as u16).to_be_bytes());

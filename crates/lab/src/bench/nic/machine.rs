@@ -17,7 +17,7 @@ use shmem::{Bytes, GuestMemory, Mapping, Shared};
 use super::bus::{Bus, Doorbelled, OnBus};
 use super::guest::Raised;
 
-/// Bytes of a guest's memory, and where it has them.
+/// Size and address of a guest's memory.
 pub const MEMORY: usize = 16 << 20;
 pub const BASE: u64 = 0x1_0000_0000;
 /// The NIC's address.
@@ -28,30 +28,30 @@ const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
 /// Interval of moderation: 4,000 interrupts a second, which Linux chooses for bulk traffic.
 const INTERVAL: u16 = 976;
 
-/// Nanoseconds that a worker looks on after the last frame, as those of switches do.
+/// How long a worker polls after the last frame, as those of switches do, in nanoseconds.
 pub const LOOK_ON: u64 = 50_000;
 /// What a host holds back.
 pub const HELD: Combining = Combining { frames: 64, delay_us: 20 };
 
-/// What is done to need fewer traps.
+/// Ways to need fewer traps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Variant {
-    /// Nothing.
+    /// No means against traps.
     Baseline,
-    /// Interrupts have a distance.
+    /// Interrupts are moderated.
     Moderation,
-    /// Sending waits for interrupts (by the driver).
+    /// The driver combines sends: it waits for an interrupt.
     Combining,
-    /// Both.
+    /// Moderation and combining.
     Both,
-    /// Interrupts have a distance, and the host holds doorbells back for more of them: no trap
-    /// less, but less to do for each.
+    /// Interrupts are moderated, and the host coalesces doorbells. This saves no traps, but work
+    /// for each.
     Held,
     /// A shared status block, and moderation.
     Block(Version),
-    /// A shared status block, without moderation: for who waits for each frame.
+    /// A shared status block without moderation, for guests that wait for each frame.
     Prompt(Version),
-    /// Doorbells are memory that a worker looks at while it is awake; and moderation.
+    /// Moderation, and doorbells in memory that an awake worker polls.
     SharedDoorbells,
 }
 
@@ -77,13 +77,13 @@ impl Variant {
 pub enum Work {
     /// Throws what is sent away.
     Sink,
-    /// Hands frames of so many bytes in, one at a time, as fast as it can.
+    /// Delivers frames of this many bytes, one at a time, as fast as it can.
     Source(usize),
     /// Sends what comes back.
     Echo,
 }
 
-/// A model over memory of its own, powered on, and that memory.
+/// Makes a model that is powered on, with memory of its own; returns both.
 pub fn model(config: &Config, combining: Option<Combining>) -> Result<(Model, Arc<Mapping>)> {
     let mapping = Mapping::private(MEMORY)?;
     let memory = Arc::new(GuestMemory::of(Arc::clone(&mapping), BASE)?);
@@ -98,7 +98,7 @@ pub fn model(config: &Config, combining: Option<Combining>) -> Result<(Model, Ar
     Ok((model, mapping))
 }
 
-/// A frame of `len` bytes to the NIC.
+/// Makes a frame of `len` bytes to the NIC.
 pub fn frame(len: usize) -> Vec<u8> {
     let mut frame = vec![0; len];
     frame[..14].copy_from_slice(&crate::bench::traffic::header(MAC, Mac::local(8)));
@@ -108,15 +108,15 @@ pub fn frame(len: usize) -> Vec<u8> {
 /// What the worker has done.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Frames that went through the model, either way.
+    /// Frames that passed the model, in either direction.
     pub frames: u64,
-    /// Nanoseconds in the model, in turns that moved frames.
+    /// Nanoseconds spent in the model, in turns that moved frames.
     pub busy_ns: u64,
     /// Interrupts raised.
     pub interrupts: u64,
 }
 
-/// The device's side: serves the bus, and a switch's port in the way of its worker.
+/// The device's side: serves the bus, and a switch's port as its worker does.
 pub struct Worker<'a> {
     pub model: Model,
     pub bus: &'a Bus,
@@ -184,7 +184,7 @@ impl<'a> Worker<'a> {
         self.done
     }
 
-    /// Looks at doorbells that are memory.
+    /// Checks doorbells in memory.
     fn look(&mut self, now: Nanos) {
         self.bus.look(&*self.model.device, now);
     }
@@ -197,7 +197,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Asks what is to be raised.
+    /// Asks the model which interrupts to raise.
     fn ask(&mut self, now: Nanos) {
         let raised = self.model.device.interrupt(now);
         self.due = raised.due;
@@ -207,7 +207,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// One batch out of the guest.
+    /// Takes one batch from the guest.
     fn send(&mut self, now: Nanos) {
         self.scratch.clear();
         let before = self.now();
@@ -258,19 +258,19 @@ impl<'a> Worker<'a> {
     }
 }
 
-/// A measurement: what the guest counted, and the worker.
+/// A measurement: the guest's count, and the worker's.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome {
     /// What the guest's side returned.
     pub value: f64,
-    /// Traps for each frame: reads, writes.
+    /// Traps per frame: reads, writes.
     pub reads: f64,
     pub writes: f64,
     /// Interrupts for each frame.
     pub interrupts: f64,
-    /// Nanoseconds of the model for each frame, with a clock read for each batch.
+    /// Nanoseconds in the model per frame, including a clock read per batch.
     pub model_ns: f64,
-    /// 99 of 100 are quicker, in us; 0 if that was not measured.
+    /// The 99th percentile in us; 0 if it was not measured.
     pub p99: f64,
 }
 
@@ -284,11 +284,11 @@ fn trap_clock() -> u64 {
     START.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
 
-/// What a guest does with its driver, and where its interrupts come from.
+/// What a guest does with its driver; it gets the source of its interrupts.
 pub type Measure<'a> = Box<dyn FnOnce(&mut Guest, &mut dyn Raised) -> Result<f64> + Send + 'a>;
 
-/// Runs `guest` on core 0 against an 82540EM whose worker is on core 1. Each access costs `trap`,
-/// and so does each interrupt (its delivery and its end).
+/// Runs `guest` on core 0 with an 82540EM, whose worker runs on core 1. Each access costs `trap`,
+/// and so do the delivery and the end of each interrupt.
 pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> Result<Outcome> {
     let config = variant.config(Chip::Em82540);
     let bus = Bus::new();
@@ -316,7 +316,7 @@ pub fn run(variant: Variant, work: Work, trap: Duration, guest: Measure<'_>) -> 
     })
 }
 
-/// Runs `guest`, and counts what it needs for each frame.
+/// Runs `guest`, and counts its traps per frame.
 fn measure(mut driver: Guest, bus: &Bus, cost: u64, guest: Measure<'_>) -> Result<Outcome> {
     super::guest::prepare(&driver, &frame(1514));
     driver.regs().regs.set_cost(cost);

@@ -1,12 +1,12 @@
-//! Emulated NICs: a model alone, and what traps cost it and take away from it.
+//! Emulated NICs: the model alone, and the effect of traps on it.
 //!
 //! ```text
 //!   core 0: driver, which generates or receives --Trapping--> bus --> core 1: model and its worker
 //!        <-------------------------- interrupts -------------------------
 //! ```
 //!
-//! Guests' sides ([`guest`]) are written for any registers: those of a model in this process, and
-//! those of one behind a socket. [`linux`] is another matter: whole Linux guests in QEMU.
+//! The guest's side ([`guest`]) works with any registers: of a model in this process, or of one
+//! behind a socket. [`linux`] runs whole Linux guests in QEMU instead.
 
 mod bus;
 mod cards;

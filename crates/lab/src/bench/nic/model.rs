@@ -1,4 +1,4 @@
-//! A model alone: from descriptor to switch, and from switch to descriptor.
+//! The model alone: from descriptor to switch, and from switch to descriptor.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -19,7 +19,7 @@ use super::machine::{BASE, MEMORY, frame, model};
 pub const BATCH: usize = 64;
 const LIMITS: Limits = Limits { max_frame: 1518, lossless: false };
 
-/// A driver that polls, over a model in the same thread.
+/// A polling driver and its model in the same thread.
 struct Alone {
     model: Model,
     driver: E1000Driver<Direct<fn() -> Nanos>>,
@@ -39,11 +39,11 @@ fn alone(chip: Chip, doorbells: Doorbells) -> Result<Alone> {
     Ok(Alone { model, driver })
 }
 
-/// Turns to do for nothing first.
+/// Number of unmeasured turns that warm up.
 const WARM: u32 = 1000;
 
-/// Runs `turn`, which says how long it took for a batch, for `time`: nanoseconds a frame, the
-/// median of turns.
+/// Repeats `turn`, which returns the time for a batch, for `time`. Returns the median in
+/// nanoseconds per frame.
 fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<f64> {
     for _ in 0..WARM {
         turn()?;
@@ -56,7 +56,7 @@ fn median(time: Duration, mut turn: impl FnMut() -> Result<Duration>) -> Result<
     taken.get(taken.len() / 2).copied().context("nothing was measured")
 }
 
-/// As [`sending`], of a member of the e1000 family.
+/// As [`sending`], for a member of the e1000 family.
 pub fn to_switch(chip: Chip, doorbells: Doorbells, len: usize, time: Duration) -> Result<f64> {
     let Alone { mut model, mut driver } = alone(chip, doorbells)?;
     sending(&mut model, &mut driver, len, time)

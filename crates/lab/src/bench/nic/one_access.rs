@@ -1,5 +1,4 @@
-//! The template: its model alone, and what a frame costs its driver in register accesses, which are
-//! counted.
+//! The template NIC: its model alone, and the number of its driver's register accesses per frame.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +30,7 @@ fn alone() -> Result<(Model, Driver<Regs>)> {
     model.device.set_bus_master(true);
     let mut dma = Dma::new(mapping, 0, MEMORY, AT).context("it is mapped")?;
     let direct = Direct::new(Arc::clone(&model.device), (|| Nanos(0)) as fn() -> Nanos);
-    // Accesses that cost nothing more are only counted.
+    // The accesses cost nothing extra; they are only counted.
     let regs = Trapping::new(direct, 0, (|| 0) as fn() -> u64);
     let driver = Driver::new(regs, &mut dma, false, false)?;
     Ok((model, driver))
@@ -49,7 +48,7 @@ pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
     receiving(&model, &mut driver, len, time)
 }
 
-/// Accesses for each frame sent and received, in batches.
+/// Register accesses per sent and received frame, in batches.
 pub fn accesses() -> Result<(f64, f64)> {
     let (mut model, mut driver) = alone()?;
     let (sent, mut scratch) = (frame(60), Scratch::new(BATCH));

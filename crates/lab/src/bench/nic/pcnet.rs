@@ -1,5 +1,5 @@
-//! PCnet: its model alone, and what a frame costs its driver in register accesses, sorted as
-//! VMware's paper sorts them. Accesses are counted: there is no clock in that.
+//! PCnet: its model alone, and the number of its driver's register accesses per frame, in the
+//! categories of VMware's paper. Counting needs no clock.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -21,21 +21,21 @@ use super::model::{BATCH, receiving, sending};
 /// Bytes of memory, and where the card has it.
 const MEMORY: usize = 4 << 20;
 const AT: u64 = 0x10_0000;
-/// Nanoseconds between two frames of a burst, and between two looks.
+/// Nanoseconds between two frames of a burst, and between two checks.
 const GAP: u64 = 1000;
-/// Frames of a burst, such times from one burst to the next, and bursts whose accesses are counted.
+/// Frames of a burst; time from burst to burst in units of [`GAP`]; number of counted bursts.
 const BURST: u64 = 64;
 const PERIOD: u64 = 1000;
 const BURSTS: u64 = 150;
-/// What is held back of demands that come so fast.
+/// How demands that come this fast are coalesced.
 const HELD: Combining = Combining { frames: 8, delay_us: 50 };
 
-/// What is done to need fewer accesses.
+/// Ways to need fewer accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// Nothing.
     Stock,
-    /// Demands are held back under traffic: frames complete together.
+    /// Demands are coalesced under traffic, so that frames complete together.
     Held,
     /// A shared status block.
     Block(Version),
@@ -86,15 +86,15 @@ pub fn from_switch(len: usize, time: Duration) -> Result<f64> {
     receiving(&model, &mut driver, len, time)
 }
 
-/// A worker that serves one card in the driver's thread: it looks once every [`GAP`], sleeps when
-/// nothing came for [`LOOK_ON`], and is woken by a demand or by its deadline.
+/// A worker that serves one card in the driver's thread. It polls once every [`GAP`], and sleeps
+/// after an idle [`LOOK_ON`]. A demand or its deadline wakes it.
 struct Worker {
     guest: Alone,
     scratch: Scratch,
     /// When a frame came last.
     last: Nanos,
     awake: bool,
-    /// Frames that came so far, and interrupts.
+    /// Frames received so far, and interrupts.
     frames: u64,
     interrupts: u64,
 }
@@ -105,7 +105,7 @@ impl Worker {
         Ok(Self { guest, scratch, last: Nanos(0), awake: true, frames: 0, interrupts: 0 })
     }
 
-    /// The driver sends a frame, and has the card look if it has to.
+    /// Sends a frame from the driver, with a demand if it is needed.
     fn send(&mut self, frame: &[u8]) -> Result<()> {
         if self.guest.driver.room() == 0 {
             self.guest.driver.reap();
@@ -119,7 +119,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Lets the worker look, if it is awake.
+    /// Lets the worker poll, if it is awake.
     fn turn(&mut self, now: Nanos) {
         let queue = &mut self.guest.model.transmit[0];
         self.awake |= queue.deadline().is_some_and(|deadline| now >= deadline);
@@ -153,11 +153,11 @@ impl Worker {
     }
 }
 
-/// Register accesses a frame of a driver that sends bursts of a frame every microsecond and is
-/// interrupted as pcnet32 is, with rings as pcnet32 has them; and the same in words.
+/// Register accesses per frame, as a number and in words. The driver has the rings and interrupts
+/// of pcnet32, and sends bursts of one frame per microsecond.
 pub fn accesses(way: Way) -> Result<(f64, String)> {
     let (mut worker, frame, mut now) = (Worker::new(way)?, frame(60), Nanos(0));
-    // As many bursts go before, so that demands have a rhythm.
+    // As many bursts come first to warm up, so that demands have a rhythm.
     let mut bursts = |worker: &mut Worker| -> Result<()> {
         for tick in 0..BURSTS * PERIOD {
             now = now + GAP;

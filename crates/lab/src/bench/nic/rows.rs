@@ -23,7 +23,7 @@ const DRIVEN: &str = "core 0: 82540EM driver, a frame at a time, interrupts by i
     model and its worker, which sleeps when there was nothing to do for 50 us and is woken in no time. Each register \
     access, and each interrupt, costs its driver that much more";
 
-/// Frames sent a second, each handed over alone: Mpps.
+/// Frames sent per second, each with a doorbell: Mpps.
 fn tx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     let time = lab.duration();
     let outcome = machine::run(
@@ -35,7 +35,7 @@ fn tx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     Ok(Outcome { value: outcome.value / 1e6, ..outcome })
 }
 
-/// Frames received a second, which come alone: Mpps.
+/// Frames received per second, which arrive one at a time: Mpps.
 fn rx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     let (time, work) = (lab.duration(), Work::Source(guest::SHORT as usize));
     let outcome = machine::run(
@@ -47,7 +47,7 @@ fn rx(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     Ok(Outcome { value: outcome.value / 1e6, ..outcome })
 }
 
-/// A frame to the switch and back, one at a time: the median, in us.
+/// Round trips to the switch and back, one at a time: the median in us.
 fn trip(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     let (time, mut late) = (lab.duration(), 0.0);
     let outcome = machine::run(
@@ -63,7 +63,7 @@ fn trip(lab: &Lab, variant: Variant, trap: Duration) -> Result<Outcome> {
     Ok(Outcome { p99: late, ..outcome })
 }
 
-/// What a figure was bought with.
+/// Notes the cost of a figure.
 fn note(lab: &Lab, outcome: &Outcome) {
     let Outcome { reads, writes, interrupts, model_ns, p99, .. } = outcome;
     let late = if *p99 > 0.0 { format!("p99 {p99:.2} us; ") } else { String::new() };
@@ -96,7 +96,7 @@ macro_rules! cell {
     };
 }
 
-/// Its rows: each against a driver that does nothing to need fewer traps.
+/// The table's rows. Each is compared with a driver without means to need fewer traps.
 macro_rules! table {
     ($($way:ident $name:literal $variant:expr),* $(,)?) => {
         &[$(
@@ -174,12 +174,12 @@ const COUNTED: &str = "a driver as pcnet32 in one thread with its model: every m
     frames, one a microsecond, looked at at once, interrupted as soon as it is sent; the worker sleeps when \
     nothing came for 50 us; accesses are counted, whatever they take";
 
-/// Register accesses a frame: against a driver that does nothing to need fewer.
+/// Register accesses per frame, compared with a stock driver.
 const fn counted(id: &'static str, peer: Peer, ours: fn(&Lab) -> Result<f64>) -> Row {
     less(id, "1/frame", "", COUNTED, ours, peer)
 }
 
-/// A driver that does nothing to need fewer accesses.
+/// A driver without means to need fewer accesses.
 const STOCK: Peer = Peer::Toklat("stock", |_| Ok(pcnet::accesses(Way::Stock)?.0));
 
 /// Register accesses a frame sent.
@@ -237,7 +237,7 @@ pub const PCNET: &[Row] = &[
 
 const CARDS: &str = "core 0: two 82540EM drivers in one thread, by vfio-user, which send (a frame at a time) \
     and receive, each looking when it is interrupted; core 1: the switch's worker, polling";
-/// With a status block, where no party waits to be told.
+/// With a status block, where no side waits for a notification.
 const BLOCKS: &str = "core 0: two 82540EM drivers in one thread, by vfio-user, with a status block, which send \
     (a frame at a time) and receive; core 1: the switch's worker; all parties poll: no driver waits for an \
     interrupt, no doorbell is needed. The baseline's drivers are interrupted";
@@ -249,14 +249,14 @@ fn card(lab: &Lab, variant: Variant) -> Result<f64> {
     Ok(rate / 1e6)
 }
 
-/// Gb/s, by vfio-user, of frames of 1,500 bytes.
+/// Gb/s over vfio-user, of frames of 1,500 bytes.
 fn card_gbits(lab: &Lab, variant: Variant) -> Result<f64> {
     let (rate, words) = cards::rate(lab, variant, 1500)?;
     lab.note("traps", words);
     Ok(rate * 1500.0 * 8.0 / 1e9)
 }
 
-/// A driver that does nothing to need fewer traps.
+/// A driver without means to need fewer traps.
 const PLAIN: Peer = Peer::Toklat("baseline", |lab| {
     Ok(cards::rate(lab, Variant::Baseline, guest::SHORT as usize)?.0 / 1e6)
 });
@@ -280,7 +280,7 @@ const fn by_block(
     more(id, bar, BLOCKS, ours, peer)
 }
 
-/// A frame there and back, by vfio-user, in us.
+/// A round trip over vfio-user, in us.
 fn card_trip(lab: &Lab, variant: Variant) -> Result<f64> {
     let (median, late) = cards::trips(lab, variant)?;
     lab.note("p99", format!("p99 {late:.2} us"));
@@ -291,7 +291,7 @@ fn card_trip(lab: &Lab, variant: Variant) -> Result<f64> {
 const PLAIN_TRIP: Peer =
     Peer::Toklat("baseline", |lab| Ok(cards::trips(lab, Variant::Baseline)?.0));
 
-/// By vfio-user: no virtual machine, but real traps.
+/// Rows over vfio-user: real traps, but no virtual machine.
 pub const BY_SOCKET: &[Row] = &[
     carded("nic.card.baseline", "", Peer::None, |lab| card(lab, Variant::Baseline)),
     carded("nic.card.moderation", "", PLAIN, |lab| card(lab, Variant::Moderation)),

@@ -1,5 +1,5 @@
-//! The far end of a virtual machine's NIC: a program that gets its frames and sends it some, over a
-//! port of the switch, a stream socket or a tap, in as few calls as each allows.
+//! The far end of a virtual machine's NIC. It receives and sends frames over a port of the switch,
+//! a stream socket or a tap, with as few calls as each allows.
 
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -12,11 +12,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-/// How long to wait for frames before looking at the clock.
+/// How long to wait for frames between clock reads.
 const PATIENCE: Duration = Duration::from_millis(10);
 /// Bytes read from a stream at a time.
 const CHUNK: usize = 256 << 10;
-/// Bytes that a tap has before each frame.
+/// Length of the header before each frame of a tap.
 const TAP_HEADER: usize = 10;
 /// Longest frame.
 const LONGEST: usize = 65_536 + TAP_HEADER;
@@ -25,14 +25,14 @@ const LONGEST: usize = 65_536 + TAP_HEADER;
 pub enum Wire {
     /// A client's port of the same switch.
     Port(Box<Port>),
-    /// A connected stream: each frame behind its length.
+    /// A connected stream: each frame follows its length.
     Stream {
         /// The socket.
         socket: UnixStream,
-        /// What was read and is not yet a whole frame.
+        /// Bytes read that are not yet a whole frame.
         unread: Vec<u8>,
     },
-    /// A tap at the same bridge; not blocking.
+    /// A tap at the same bridge, nonblocking.
     Tap(OwnedFd),
 }
 
@@ -42,7 +42,7 @@ impl Wire {
         Self::Stream { socket, unread: Vec::new() }
     }
 
-    /// Waits a moment for frames, and shows each that came.
+    /// Waits briefly for frames, and passes each to `see`.
     pub fn receive(&mut self, see: impl FnMut(&[u8])) -> Result<()> {
         match self {
             Self::Port(port) => drop(port.wait(Interest::READ, Some(PATIENCE))?),
@@ -52,7 +52,7 @@ impl Wire {
         self.receive_now(see)
     }
 
-    /// Shows each frame that is there.
+    /// Passes each frame that is there to `see`.
     pub fn receive_now(&mut self, mut see: impl FnMut(&[u8])) -> Result<()> {
         match self {
             Self::Port(port) => {
@@ -92,7 +92,7 @@ impl Wire {
         }
     }
 
-    /// Sends a frame so many times; what a full receiver does not take is lost, but for a stream,
+    /// Sends a frame `times` times. If the receiver is full, frames are lost, except on a stream,
     /// which waits.
     pub fn send(&mut self, frame: &[u8], times: usize) -> Result<()> {
         match self {
@@ -123,7 +123,7 @@ impl Wire {
         }
     }
 
-    /// How many frames a second come that `counts` says count, over `time`.
+    /// Returns how many frames that match `counts` arrive per second, over `time`.
     pub fn rate(&mut self, time: Duration, counts: impl Fn(&[u8]) -> bool) -> Result<f64> {
         let (start, mut frames) = (Instant::now(), 0u64);
         while start.elapsed() < time {
@@ -139,7 +139,7 @@ fn wait_for(fd: &impl AsFd) -> Result<()> {
     Ok(())
 }
 
-/// Shows the whole frames of `bytes`, each behind its length; returns the bytes they take.
+/// Passes the whole frames in `bytes` to `see`, each after its length; returns the bytes they take.
 fn see_frames(bytes: &[u8], see: &mut impl FnMut(&[u8])) -> usize {
     let mut at = 0;
     while let Some((length, rest)) = bytes[at..].split_first_chunk::<4>() {
