@@ -32,17 +32,17 @@
 //!
 //! | v2 at | name | writer | meaning |
 //! |---|---|---|---|
-//! | 00-1B | zero | driver | what a device that knows only v1 takes for a block that is off |
+//! | 00-1B | zero | driver | a v1 device takes this for a block that is off |
 //! | 1C | `magic` | driver | [`MAGIC`] |
-//! | 20 | `version` | driver | the highest it knows: 2 |
-//! | 24 | `features` | driver | bits it would like; none are defined |
+//! | 20 | `version` | driver | the highest that it supports: 2 |
+//! | 24 | `features` | driver | requested bits; none are defined |
 //! | 28 | `queues` | driver | transmit queues, receive queues << 16 |
-//! | 2C | `spin_us` | driver | how long the device should look on before it sleeps; it has a limit of its own |
-//! | 80 | `magic` | device | [`MAGIC`]: it understood; written last |
-//! | 84 | `version` | device | what it speaks: 2 |
-//! | 88 | `features` | device | bits of the driver's that it has |
-//! | 8C | `queues` | device | how many of the driver's it serves, as above |
-//! | 90 | `spin_us` | device | what it does of that |
+//! | 2C | `spin_us` | driver | how long to poll before it sleeps; the device has its own limit |
+//! | 80 | `magic` | device | [`MAGIC`]: the device supports v2; written last |
+//! | 84 | `version` | device | the version in use: 2 |
+//! | 88 | `features` | device | those of the requested bits that it supports |
+//! | 8C | `queues` | device | how many of the driver's queues it serves, as above |
+//! | 90 | `spin_us` | device | how long it polls |
 //! | 94 | `fault` | device | why it has stopped: [`Fault`]; 0 while it runs |
 //! | 400 + 100q | transmit queue q: `tail`, `want`, `want_at`, `on` | driver | |
 //! | 480 + 100q | transmit queue q: `head`, `ask`, `ask_at` | device | |

@@ -4,7 +4,7 @@
 //! ```text
 //!   driver --> Regs (`card`: VFIO, vfio-user, a model in this process);  Trapping<R> makes each access cost
 //!     |
-//!     +-----> Dma: memory by addresses as the device has them
+//!     +-----> Dma: memory, with the device's addresses
 //! ```
 //!
 //! A driver has no clock and no thread of its own. It allocates nothing after it was made, and

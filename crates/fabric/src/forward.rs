@@ -3,7 +3,7 @@
 //! ```text
 //!   pass 1, per frame:        copy the head; policy; learn the source; look the destination up
 //!   pass 2, per destination:  its frames, in order, to its egress: one lock, one publish
-//!   settle:                   one fence; then every egress that got frames looks whether to wake
+//!   settle:                   one fence; then every egress that got frames checks whether to wake
 //! ```
 //!
 //! A frame's destination is one word: a receive queue, or flood, or a reason to drop it. Delivery

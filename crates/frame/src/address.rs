@@ -13,8 +13,8 @@ pub struct ParseAddressError {
     expected: &'static str,
 }
 
-/// A MAC address (EUI-48), in the low 48 bits, first octet lowest: as eight bytes of a frame's head
-/// read in little-endian order and masked.
+/// A MAC address (EUI-48), in the low 48 bits, first octet lowest. A little-endian read of eight
+/// bytes of a frame's head gives this form, once masked.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Mac(u64);
 

@@ -79,7 +79,7 @@ impl Ipv4 {
     }
 
     /// The header at the start of `bytes`, and what follows its options, up to the packet's length
-    /// or the end of `bytes`, which may be the head of a longer packet. `None` if the header is cut
+    /// or the end of `bytes`. These may be the head of a longer packet. `None` if the header is cut
     /// short, of another version, or has contradictory lengths. The checksum is not checked; see
     /// [`checksum_ok`](Self::checksum_ok).
     #[must_use]

@@ -112,8 +112,8 @@ impl<'m> Bytes<'m> {
     /// A window on `len` bytes at `at`.
     ///
     /// # Safety
-    /// The range must stay mapped readable and writable for `'m`, and nobody in this process may
-    /// hold a reference to any byte of it meanwhile.
+    /// The range must stay mapped readable and writable for `'m`, and no code in this process
+    /// may hold a reference to any byte of it meanwhile.
     #[inline]
     #[must_use]
     pub unsafe fn from_raw(at: *mut u8, len: usize) -> Self {
@@ -142,7 +142,7 @@ impl<'m> Bytes<'m> {
     /// The bytes themselves, for memory that is not shared at the time.
     ///
     /// # Safety
-    /// For `'m`, nobody else may read or write them: no other window, process or system call.
+    /// For `'m`, nothing else may read or write them: no other window, process or system call.
     #[must_use]
     pub unsafe fn exclusive(self) -> &'m mut [u8] {
         // SAFETY: mapped for 'm, as the window is; exclusive by the caller's promise.
@@ -201,7 +201,7 @@ impl<'m> Bytes<'m> {
     #[inline]
     pub fn copy_in(self, from: &[u8]) -> usize {
         let len = self.len.min(from.len());
-        // SAFETY: both sides have `len` bytes; nobody holds a reference into the window.
+        // SAFETY: both sides have `len` bytes; no code holds a reference into the window.
         unsafe { copy_exact(from.as_ptr(), self.at, len) };
         len
     }

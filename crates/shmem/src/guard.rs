@@ -39,7 +39,7 @@ struct Entry {
     /// - Reader: ring ports, once a batch
     /// - Ordering: a mapping's count relaxed, before the sum of all: add release / load acquire
     /// - Partner: mapping and unmapping
-    /// - Without it: a fault in a mapping of ours ends the process
+    /// - Without it: a fault in one of the process's own mappings ends it
     /// - Shown by: `shmem::guard` tests
     faults: AtomicU32,
     /// 1 if one page of it was replaced, so that it counts among the split ones.
@@ -163,8 +163,8 @@ extern "C" fn on_sigbus(
     if code > 0 && replace(address) {
         return;
     }
-    // Not ours. The default action ends the process: as we return and fault again, or by this signal,
-    // if somebody sent it.
+    // The fault is not in a guarded mapping. The default action ends the process: when the handler
+    // returns and the fault recurs, or when the signal was sent.
     // SAFETY: both calls are allowed in handlers.
     unsafe {
         libc::signal(signal, libc::SIG_DFL);
@@ -212,9 +212,9 @@ fn map_zeros(at: usize, len: usize) -> bool {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
     let at = std::ptr::without_provenance_mut(at);
-    // SAFETY: the range lies in a guarded mapping, of which nobody holds references but to atomics, and
-    // zeros are as good as what another process might have stored there. The call is a bare system
-    // call, which leaves errno alone.
+    // SAFETY: the range lies in a guarded mapping, into which only references to atomics exist.
+    // Another process might have stored zeros there just as well. The call is a bare system call,
+    // which leaves errno alone.
     unsafe { rustix::mm::mmap_anonymous(at, len, prot, flags) }.is_ok()
 }
 

@@ -64,9 +64,9 @@ pub const CACHE_LINE: usize = 64;
 /// Types that live in shared memory and may be written by the other side at any time.
 ///
 /// # Safety
-/// Every bit pattern of the type's size must be a valid value, the type must have no padding that
-/// matters, and all its fields must be atomics (or arrays and structs of atomics), so that `&T` may
-/// be held while another process stores to it.
+/// Every bit pattern of the type's size must be a valid value, and the type must have no padding
+/// that matters. All its fields must be atomics (or arrays and structs of atomics), so that `&T`
+/// may be held while another process stores to it.
 pub unsafe trait Shareable: Sync {}
 
 // SAFETY: an atomic integer accepts every bit pattern and concurrent stores.

@@ -91,7 +91,7 @@ impl Mapping {
     #[inline]
     #[must_use]
     pub fn all(&self) -> Bytes<'_> {
-        // SAFETY: mapped until self is dropped; nobody makes references into a mapping but to
+        // SAFETY: mapped until self is dropped; code makes no references into a mapping but to
         // atomics, which tolerate copies racing with them.
         unsafe { Bytes::from_raw(self.at.as_ptr(), self.len) }
     }

@@ -66,7 +66,7 @@ impl Mmio {
     fn write<T>(&self, at: u64, value: T) -> bool {
         let Some(at) = self.place::<T>(at) else { return false };
         before_write();
-        // SAFETY: aligned, and mapped as long as self lives (`place`); nobody has a reference to it.
+        // SAFETY: aligned, and mapped while self lives (`place`); no code has a reference to it.
         unsafe { at.write_volatile(value) };
         true
     }

@@ -201,8 +201,8 @@ impl Backing {
     }
 
     fn advise(&self, memory: Bytes<'_>, advice: Advice) {
-        // SAFETY: the range is ours; at most its bytes become zeros, which atomics and `Bytes` tolerate.
-        // Failure, of a kernel that knows no huge pages, changes nothing.
+        // SAFETY: this backing owns the range. At most its bytes become zeros, which atomics and
+        // `Bytes` tolerate. A kernel without huge pages fails, which changes nothing.
         let _ = unsafe { rustix::mm::madvise(memory.as_ptr().cast(), memory.len(), advice) };
     }
 
@@ -211,8 +211,8 @@ impl Backing {
         // The guard's entry goes first: another mapping may soon reuse the addresses.
         self.guarded = Guarded::not_needed();
         if self.is_kernels {
-            // SAFETY: the range is ours, and `Mapping::drop` vouches that nothing uses it. Failure would
-            // only leak it.
+            // SAFETY: this backing owns the range, and `Mapping::drop` vouches that nothing uses it.
+            // Failure would only leak it.
             let _ = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) };
         }
     }
@@ -269,7 +269,7 @@ impl Mapping {
     fn new_file(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<Self, RegionError> {
         let failed = |source| RegionError::Map { len, source };
         let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a fresh mapping at an address of the kernel's choice touches nothing of ours.
+        // SAFETY: a fresh mapping at an address of the kernel's choice touches no existing memory.
         let at = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), len, prot, MapFlags::SHARED, file, offset)
         };

@@ -25,8 +25,8 @@ const RESET: libc::Ioctl = request(11);
 /// A request's structure, which begins with its size.
 ///
 /// # Safety
-/// `REQUEST` reads and writes no more than the bytes that the first field says, which are the structure's,
-/// and keeps no pointer to them.
+/// `REQUEST` reads and writes no more bytes than the first field says, which are the structure's. It
+/// keeps no pointer to them.
 pub unsafe trait Question {
     /// The request.
     const REQUEST: libc::Ioctl;
@@ -60,7 +60,7 @@ pub fn device(group: BorrowedFd<'_>, address: &str) -> io::Result<OwnedFd> {
     let address = CString::new(address)?;
     // SAFETY: the request reads a string, which lives until it is done.
     let device = said(unsafe { libc::ioctl(group.as_raw_fd(), DEVICE_FD, address.as_ptr()) })?;
-    // SAFETY: the kernel made the descriptor for us just now; nobody else owns it.
+    // SAFETY: the kernel has just made the descriptor for this process; nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(device) })
 }
 
@@ -227,8 +227,9 @@ pub struct MapMemory {
     size: u64,
 }
 
-// SAFETY: `VFIO_IOMMU_MAP_DMA` takes this structure. The device may write what it names, which is memory
-// that others write at any time (`Mapping`); the kernel keeps its pages as long as the device has them.
+// SAFETY: `VFIO_IOMMU_MAP_DMA` takes this structure. The device may write the memory that it
+// names, which others may write at any time (`Mapping`). The kernel keeps the pages while the
+// device has them.
 unsafe impl Question for MapMemory {
     const REQUEST: libc::Ioctl = request(13);
 }

@@ -345,7 +345,7 @@ fn a_port_that_is_stalled_is_waited_for_again_once_it_has_room() {
     switch.send(0, vec![frame(host(1), host(0), 1)], T0);
     switch.retry(0, T0 + STALL_NS);
     assert!(switch.inboxes[1][0].counters.is_stalled());
-    // Nobody waits for it now.
+    // No sender waits for it.
     switch.send(0, (0..5).map(|n| frame(host(1), host(0), n)).collect(), T0);
     assert!(switch.held[0].is_none());
     assert_eq!(switch.dropped(0, DropReason::StallTimeout), 6);

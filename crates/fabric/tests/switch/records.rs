@@ -90,7 +90,7 @@ fn every_dropped_frame_is_recorded_with_its_reason() {
         (2, before(DropReason::Vlan)),
     ];
     assert_eq!(fates(&mut observer), expected);
-    // Nobody asks any more.
+    // No observer asks any more.
     switch.send(0, vec![frame(host(0), host(0), 0)], T0 + 11 * Nanos::SECOND);
     assert_eq!(fates(&mut observer), []);
     switch.assert_sums();

@@ -36,7 +36,7 @@ const LONGEST: u32 = 0x1_0100;
 /// Words of a descriptor.
 type Words = [u64; 2];
 
-/// The progress of the copy.
+/// How far each ring is fetched into the copy, and pushed out of it.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     /// By way and queue: descriptors before it are in the copy, and the model may read them.

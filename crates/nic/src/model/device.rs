@@ -50,7 +50,7 @@ pub struct Identity {
     pub subsystem: u16,
     /// Base address registers.
     pub bars: [Option<Bar>; 6],
-    /// MSI-X, if it has it.
+    /// MSI-X, if the device has it.
     pub msix: Option<Msix>,
     /// True if it has MSI, with one vector.
     pub msi: bool,

@@ -2,15 +2,15 @@
 //!
 //! | file | what it is |
 //! |---|---|
-//! | [`device`] | what a model is to a bus: registers, interrupts, queues |
-//! | [`kind`] | the table of NICs that there are |
+//! | [`device`] | the interface of a model to its bus: registers, interrupts, queues |
+//! | [`kind`] | the table of all NICs |
 //! | [`regs`] | a row for each register: decoding, masks, resets, documentation |
 //! | `ring` | places in a ring of descriptors |
-//! | `fault` | what a driver can do wrong: number, name, sentence |
+//! | `fault` | driver errors: number, name, sentence |
 //! | [`remote`] | guest memory that is reached by messages |
 //! | [`pci`] | configuration space |
-//! | `combine` | doorbells that are held back |
-//! | `walk` | the descriptors that a turn may read |
+//! | `combine` | combining doorbells |
+//! | `walk` | the limit on descriptors read in a turn |
 
 pub(crate) mod combine;
 pub mod device;

@@ -29,7 +29,7 @@ impl Allowance {
         self.0 = self.0.saturating_sub(descriptors.saturating_sub(share));
     }
 
-    /// True if the turn is to read no more.
+    /// True if the turn must stop reading.
     #[inline(always)]
     pub fn is_spent(&self) -> bool {
         self.0 == 0

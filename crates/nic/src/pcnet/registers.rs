@@ -185,7 +185,7 @@ pub struct Registers {
     ///
     /// # Protocol: PCnet: `told`
     /// - Writer: the thread that asks for the interrupt's level: first a new number, `SeqCst`
-    ///   fence, the events looked at, then its answer if no other thread asked since
+    ///   fence, the events read, then its answer if no other thread asked since
     /// - Reader: the worker that settles, after a `SeqCst` fence between event and look
     /// - Ordering: the writer's answer holds only if its number is still the latest
     /// - Partner: events

@@ -33,7 +33,7 @@ const MAX_BACKOFF: [u32; 2] = [8, 3];
 const LONGEST: u32 = 4096;
 const WAYS: [Way; 2] = [Way::Send, Way::Receive];
 
-/// The progress of the copy.
+/// How far each ring is fetched into the copy, and pushed out of it.
 #[derive(Debug, Default)]
 pub(super) struct Copied {
     /// The driver has announced frames.

@@ -42,7 +42,7 @@ pub struct Inflight {
     /// - Writer: control thread, as a queue starts; then the holder of that queue's half
     /// - Reader: the front end's next back end
     /// - Ordering: relaxed, release fences between the steps of the specification: marked before
-    ///   they are lent; listed before the used index, unmarked behind it
+    ///   they are lent; listed before the used index, unmarked after it
     /// - Partner: used ring
     /// - Without it: what is in flight is given back twice, or never
     /// - Shown by: `nic` tests `inflight`

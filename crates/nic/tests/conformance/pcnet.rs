@@ -72,7 +72,7 @@ impl Card<'_> {
         self.seen.see("RESET", value);
     }
 
-    /// Rings of 16 and 32 descriptors in software style 2, as pcnet32 has them.
+    /// Rings of 16 and 32 descriptors in software style 2, as in pcnet32.
     fn lay_out(&mut self, mode: u16) {
         let mut block = Vec::from(mode.to_le_bytes());
         block.extend([0x50, 0x40]);
@@ -146,7 +146,7 @@ pub fn probe_and_open(target: &mut dyn Target) -> Seen {
     card.set_csr(0, 0x42);
     card.see_csr("started", 0);
     card.see_bcr("watchdog", 4);
-    // An interrupt, as NAPI has it: IDON is still there.
+    // An interrupt, as in NAPI: IDON is still set.
     let status = card.csr(0);
     card.set_csr(0, status & !0x4f);
     let masks = card.csr(3);

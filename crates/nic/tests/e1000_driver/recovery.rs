@@ -31,7 +31,7 @@ fn traffic_goes_on_after_a_reset() {
             let mut got = bench.interrupt();
             got.extend(bench.poll());
             assert_eq!(got, frames, "{config:?} {round}");
-            // Some more that nobody takes.
+            // Further frames that no worker takes.
             for frame in &frames {
                 bench.send(frame);
             }
