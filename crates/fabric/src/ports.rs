@@ -83,7 +83,7 @@ pub(crate) struct Reach {
     pub apart: u8,
     /// True if it is VLAN-aware.
     pub aware: bool,
-    /// True for one queue, no group, and no VLANs: other ports without VLANs may send to it.
+    /// True if it has one queue, no group and no VLANs. Other ports without VLANs may send to it.
     pub simple: bool,
 }
 

@@ -353,7 +353,7 @@ mod tests {
         let (frame, request) = long(false, 60_000, 0x10);
         let mut pieces = cut(&frame, &request);
         let next = |frame: &mut Vec<u8>| {
-            // 60,000 bytes after the original.
+            // Moves the sequence number 60,000 bytes on.
             let sequence = u32::from_be_bytes(frame[38..42].try_into().unwrap());
             let old = frame[38..42].to_vec();
             let new = sequence.wrapping_add(60_000).to_be_bytes();

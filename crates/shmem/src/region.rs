@@ -211,8 +211,8 @@ impl Backing {
         // The guard's entry goes first: another mapping may soon reuse the addresses.
         self.guarded = Guarded::not_needed();
         if self.is_kernels {
-            // SAFETY: this backing owns the range, and `Mapping::drop` vouches that nothing uses it.
-            // Failure would only leak it.
+            // SAFETY: this backing owns the range, and `Mapping::drop` vouches that nothing uses
+            // it. Failure would only leak it.
             let _ = unsafe { rustix::mm::munmap(memory.as_ptr().cast(), memory.len()) };
         }
     }

@@ -25,8 +25,8 @@ const RESET: libc::Ioctl = request(11);
 /// A request's structure, which begins with its size.
 ///
 /// # Safety
-/// `REQUEST` reads and writes no more bytes than the first field says, which are the structure's. It
-/// keeps no pointer to them.
+/// `REQUEST` reads and writes no more bytes than the first field says, which are the structure's.
+/// It keeps no pointer to them.
 pub unsafe trait Question {
     /// The request.
     const REQUEST: libc::Ioctl;

@@ -137,8 +137,8 @@ impl Host {
     }
 
     /// Asks for doorbells and fences. Returns true if there is work; then it asks for nothing.
-    /// There is work if the driver's tail is not `seen`, or, without `seen`, if the tail moves during
-    /// the call. `None` if the queue does not use the block.
+    /// There is work if the driver's tail is not `seen`, or, without `seen`, if the tail moves
+    /// during the call. `None` if the queue does not use the block.
     pub fn sleep(
         &mut self,
         seen: Option<u32>,

@@ -33,7 +33,7 @@ pub(super) struct Core {
     /// - Writer: any thread (set); home worker, by MSI-X also the thread that asks (clear, under
     ///   `deciding`)
     /// - Reader: the thread that asks what to raise, under `deciding`
-    /// - Ordering: or, and the loads that check what the other side has set: `SeqCst`; and,  swap:
+    /// - Ordering: or, and the loads that check what the other side has set: `SeqCst`; and, swap:
     ///   acquire-release
     /// - Partner: `raised`, `last`, `timers`: under `deciding`
     /// - Without it: a cause is lost between two interrupts

@@ -119,7 +119,7 @@ impl Eeprom {
         let granted = if wires & eecd::REQ != 0 { eecd::GNT } else { 0 };
         let out = match shifter.bit_out.load(Relaxed) {
             0 => true,
-            // The bit before the first: a zero.
+            // A zero precedes the first data bit.
             1 => false,
             bit => {
                 let index = bit - 2;

@@ -86,7 +86,7 @@ impl Core {
         if self.chip == Chip::L82574 { cause::TXQ0 << queue } else { 0 }
     }
 
-    /// Sets causes after a delay that restarts each time, up to a limit after the first time.
+    /// Sets causes after a delay. Each call restarts the delay, up to a limit after the first call.
     fn delay(
         &self,
         causes: u32,

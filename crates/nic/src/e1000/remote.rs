@@ -162,7 +162,7 @@ impl Core {
                 continue;
             };
             if way == Way::Receive {
-                // What was about to be handed over is gone with the old copy.
+                // Frames that were about to be handed over are gone with the old copy.
                 registers.rx[queue].moving.store(0, Relaxed);
             }
             let taken = registers.tx[queue].taken.load(Relaxed);

@@ -33,8 +33,7 @@ pub(super) struct Split {
     descriptors: SharedSlice<Descriptor>,
     /// The available ring.
     ///
-    /// # Protocol: virtio, split: the available ring's index; packed: a descriptor's flags, in one
-    /// word with length and number
+    /// # Protocol: virtio, split: the available ring's index; packed: a descriptor's flags, in one word with length and number
     /// - Writer: driver
     /// - Reader: worker, holder of the egress lock
     /// - Ordering: load acquire
@@ -42,8 +41,7 @@ pub(super) struct Split {
     /// - Without it: the device reads descriptors that are not written yet
     /// - Shown by: `nic` tests `queues`
     ///
-    /// # Protocol: virtio: what the driver says about interrupts (flags, `used_event`, its event
-    /// suppression)
+    /// # Protocol: virtio: what the driver says about interrupts (flags, `used_event`, its event suppression)
     /// - Writer: driver
     /// - Reader: worker
     /// - Ordering: relaxed load, after the batch's `SeqCst` fence; read again when a deferred
@@ -67,8 +65,7 @@ pub(super) struct Split {
     used: SharedSlice<[AtomicU32; 2]>,
     /// The word after the entries, with EVENT_IDX: the index at which the device wants a kick.
     ///
-    /// # Protocol: virtio: what the device says about kicks (flags, `avail_event`, its event
-    /// suppression)
+    /// # Protocol: virtio: what the device says about kicks (flags, `avail_event`, its event suppression)
     /// - Writer: worker
     /// - Reader: driver
     /// - Ordering: relaxed store, `SeqCst` fence, then the ring is read again

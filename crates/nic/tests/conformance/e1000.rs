@@ -406,7 +406,7 @@ pub const MEANT_FRAMES: &[Meant] = &[
     Meant { at: "TSCTC", bits: u32::MAX, why: "likewise" },
 ];
 
-/// The same for what QEMU's e1000e does and its e1000 does not.
+/// Further differences: QEMU's e1000e has them, its e1000 has not.
 pub const MEANT_FRAMES_E: &[Meant] = &[
     Meant { at: "TCP sums: frame 2 +0x18", bits: 0x0000_ffff, why: UNDONE },
     Meant { at: "TCP sums: frame 2 +0x30", bits: 0xffff_0000, why: UNDONE },

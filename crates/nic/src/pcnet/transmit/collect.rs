@@ -308,7 +308,7 @@ impl Segments {
     }
 }
 
-/// The treatment of a frame's end.
+/// How to treat padding and check sequence at a frame's end.
 struct Rules {
     /// Short frames are padded.
     pad: bool,
