@@ -31,12 +31,12 @@ use shmem::budget::{Account, Budget};
 
 pub use self::error::ProcessError;
 use self::error::system;
+use self::guests::Guest;
 use self::kept::Restored;
 use self::ports::{AddedPort, RemovedPort};
 use self::remakes::Remakes;
 use self::watch::Told;
 use crate::attach::card::Summons;
-use crate::attach::guest::Guest;
 use crate::attach::vxlan::Membership;
 use crate::attach::{Bells, Exit};
 use crate::config::{Idle, Limits, PortConfig, PortId, SwitchConfig};

@@ -87,6 +87,31 @@ pub enum Monitor {
     Both,
 }
 
+impl Monitor {
+    /// The monitor of these directions; `None` without any.
+    #[must_use]
+    pub const fn of(sent: bool, received: bool) -> Option<Self> {
+        match (sent, received) {
+            (true, true) => Some(Self::Both),
+            (true, false) => Some(Self::Sent),
+            (false, true) => Some(Self::Received),
+            (false, false) => None,
+        }
+    }
+
+    /// True if it gets copies of what the port's owner sends.
+    #[must_use]
+    pub const fn sent(self) -> bool {
+        matches!(self, Self::Sent | Self::Both)
+    }
+
+    /// True if it gets copies of what the port's owner receives.
+    #[must_use]
+    pub const fn received(self) -> bool {
+        matches!(self, Self::Received | Self::Both)
+    }
+}
+
 /// How a port is to be opened.
 ///
 /// ```no_run
@@ -250,25 +275,16 @@ impl Open {
             return Err(OpenError::Name(self.name.clone()));
         }
         self.exclusive |= suffix.contains('x');
-        self.monitor = match (suffix.contains('t'), suffix.contains('r')) {
-            (true, true) => Some(Monitor::Both),
-            (true, false) => Some(Monitor::Sent),
-            (false, true) => Some(Monitor::Received),
-            (false, false) => self.monitor,
-        };
+        let monitor = Monitor::of(suffix.contains('t'), suffix.contains('r'));
+        self.monitor = monitor.or(self.monitor);
         self.name = name.to_owned();
         Ok(())
     }
 
     fn flags(&self) -> u32 {
-        let monitor = match self.monitor {
-            None => 0,
-            Some(Monitor::Sent) => flags::MONITOR_TX,
-            Some(Monitor::Received) => flags::MONITOR_RX,
-            Some(Monitor::Both) => flags::MONITOR_TX | flags::MONITOR_RX,
-        };
         let when = |is_so, flag| if is_so { flag } else { 0 };
-        monitor
+        when(self.monitor.is_some_and(Monitor::sent), flags::MONITOR_TX)
+            | when(self.monitor.is_some_and(Monitor::received), flags::MONITOR_RX)
             | when(self.exclusive, flags::EXCLUSIVE)
             | when(self.existing, flags::EXISTING)
             | when(self.unlimited, flags::UNLIMITED)

@@ -16,7 +16,9 @@ use rustix::event::{PollFd, PollFlags};
 use shmem::budget::Account;
 
 use super::Process;
-use crate::attach::guest::Guest;
+use crate::attach::card::VfioUser;
+use crate::attach::guest::FrontEnd;
+use crate::attach::virtio::VhostUser;
 use crate::attach::{AttachError, Attached};
 use crate::config::{Attachment, PortConfig, PortId};
 use crate::log;
@@ -24,6 +26,33 @@ use crate::port_link;
 use crate::serve::Served;
 use crate::state::Doing;
 use crate::worker::{Job, clock};
+
+/// A guest's front end, which the control thread serves.
+#[derive(Debug)]
+pub(super) enum Guest {
+    /// The guest drives virtio-net queues: vhost-user.
+    Virtio(Box<VhostUser>),
+    /// The guest drives an emulated network card: vfio-user.
+    Card(Box<VfioUser>),
+}
+
+impl Guest {
+    /// What both protocols have in common.
+    pub(super) fn front_end(&self) -> &dyn FrontEnd {
+        match self {
+            Self::Virtio(guest) => &**guest,
+            Self::Card(guest) => &**guest,
+        }
+    }
+
+    /// As [`front_end`](Self::front_end).
+    pub(super) fn front_end_mut(&mut self) -> &mut dyn FrontEnd {
+        match self {
+            Self::Virtio(guest) => &mut **guest,
+            Self::Card(guest) => &mut **guest,
+        }
+    }
+}
 
 impl Process {
     /// The front ends' sockets, to be waited for; `ids` gets the port of each.

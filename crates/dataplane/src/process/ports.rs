@@ -7,9 +7,9 @@ use fabric::{Monitor, PortSpec, Ports};
 use jail::strangers::Descriptor;
 use shmem::budget::Account;
 
+use super::guests::Guest;
 use super::remakes::Remakes;
 use super::{Process, Record, kinds};
-use crate::attach::guest::Guest;
 use crate::attach::vxlan::{self, Membership};
 use crate::attach::{AttachError, Attached, Exit};
 use crate::config::{Attachment, Policy, PortConfig, PortId};

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
+use netring::Monitor;
 use netring::layout::RingSpec;
 
 use super::region::Shape;
@@ -30,10 +31,10 @@ pub(super) enum Kind {
     },
     /// Gets copies of what another adapter sends or receives.
     Monitor {
-        /// Which.
+        /// The adapter that is monitored.
         parent: String,
-        tx: bool,
-        rx: bool,
+        /// The frames it gets copies of.
+        of: Monitor,
     },
     /// Rings without a port.
     Null,

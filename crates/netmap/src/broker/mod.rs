@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use netring::Monitor;
 use netring::layout::{Geometry, RingSpec};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, IntoBytes};
@@ -53,8 +54,8 @@ pub struct NewPort<'a> {
     pub switch: &'a str,
     /// The port.
     pub port: &'a str,
-    /// If set, attaches a monitor of the port: of what it sends, of what it receives.
-    pub watch: Option<(bool, bool)>,
+    /// If set, attaches a monitor of the port, which gets copies of these frames.
+    pub monitor: Option<Monitor>,
     /// The region.
     pub memory: BorrowedFd<'a>,
     /// How it is divided.

@@ -1,5 +1,6 @@
 //! Binds descriptors (`NETMAP_REQ_REGISTER`), and unbinds them.
 
+use netring::Monitor;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use shmem::Memfd;
@@ -208,8 +209,11 @@ impl<S: Switches> Broker<S> {
         let shape = Shape::asked((1, of.shape.tx_slots), rx);
         let kind = Kind::Monitor {
             parent: parent.into(),
-            tx: request.flags & flags::MONITOR_TX != 0,
-            rx: request.flags & flags::MONITOR_RX != 0,
+            of: Monitor::of(
+                request.flags & flags::MONITOR_TX != 0,
+                request.flags & flags::MONITOR_RX != 0,
+            )
+            .ok_or(Errno::INVAL)?,
         };
         let place = of.place.clone();
         let region = self.region_for(call.uid, request.mem_id, || shape.geometry(0))?;
@@ -390,15 +394,15 @@ impl<S: Switches> Broker<S> {
             return Ok(());
         };
         let region = self.regions.get(&adapter.region).ok_or(Errno::INVAL)?;
-        let (watch, mut tx) = match adapter.kind {
-            Kind::Monitor { tx, rx, .. } => (Some((tx, rx)), rings.tx),
+        let (monitor, mut tx) = match adapter.kind {
+            Kind::Monitor { of, .. } => (Some(of), rings.tx),
             _ => (None, rings.tx),
         };
         // A monitor's send ring exists because programs expect one. Its frames go nowhere.
-        tx.rings = if watch.is_some() { 0 } else { tx.rings };
+        tx.rings = if monitor.is_some() { 0 } else { tx.rings };
         let memory = region.file();
         let (geometry, rx) = (region.geometry, rings.rx);
-        let new = NewPort { who, switch, port, watch, memory, geometry, tx, rx };
+        let new = NewPort { who, switch, port, monitor, memory, geometry, tx, rx };
         let (token, name) = self.switches.attach(new).await?;
         if let Some(adapter) = self.adapters.get_mut(key) {
             adapter.token = Some(token);

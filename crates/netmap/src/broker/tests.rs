@@ -23,7 +23,7 @@ impl Switches for Noted {
         if self.refuse {
             return Err(Errno::NOMEM);
         }
-        let name = match port.watch {
+        let name = match port.monitor {
             None => port.port.to_owned(),
             Some(_) => format!("{}/#", port.port),
         };

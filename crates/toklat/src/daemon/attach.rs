@@ -11,6 +11,7 @@ use std::time::Duration;
 use dataplane::config::RingAttach;
 use frame::OffloadSet;
 use jail::strangers::{Descriptor, closer};
+use netring::Monitor;
 use netring::attach::{Reply, Request, VERSION, flags, op};
 use netring::layout::{Geometry, RingSpec, carried};
 use rustix::io::Errno;
@@ -33,8 +34,8 @@ const PIPE_ID: usize = 15;
 /// How a client wants a port opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct How {
-    /// A monitor: of what the port sends, of what it receives.
-    pub watch: Option<(bool, bool)>,
+    /// Set for a monitor of the port: the frames it gets copies of. `None` for the port itself.
+    pub monitor: Option<Monitor>,
     /// The switch must be there already.
     pub existing: bool,
     /// By netmap's interface, whose programs expect VALE's rules of a port that is made for them.
@@ -159,25 +160,25 @@ fn parse_open(request: &Request, name: &str, fds: Vec<Descriptor>) -> Result<Ask
             "use /t, /r or /rt for monitors",
         ));
     }
-    let tx = request.flags & flags::MONITOR_TX != 0 || letters.contains('t');
-    let rx = request.flags & flags::MONITOR_RX != 0 || letters.contains('r');
-    let watch = (tx || rx).then_some((tx, rx));
+    let sent = request.flags & flags::MONITOR_TX != 0 || letters.contains('t');
+    let received = request.flags & flags::MONITOR_RX != 0 || letters.contains('r');
+    let monitor = Monitor::of(sent, received);
     let memory = one_memory(fds)?;
     let Request { geometry, tx, rx, buf_usable, .. } = *request;
     check_region(&geometry, &memory, buf_usable, &[tx, rx])?;
-    if tx.rings + rx.rings == 0 || (watch.is_some() && rx.rings == 0) {
+    if tx.rings + rx.rings == 0 || (monitor.is_some() && rx.rings == 0) {
         return Err(bad(
             "The port has no rings",
             "give it a ring at least; monitors need receive rings",
         ));
     }
-    if watch.is_some() && tx.rings != 0 {
+    if monitor.is_some() && tx.rings != 0 {
         return Err(bad("A monitor has send rings", "open it with receive rings only"));
     }
     let offloads = carried(offloads(request), buf_usable, &rx);
     let ring = RingAttach { geometry, tx, rx, buf_usable, supervised: false, offloads };
     let existing = request.flags & flags::EXISTING != 0;
-    let how = How { watch, existing, netmap: request.flags & flags::UNLIMITED != 0 };
+    let how = How { monitor, existing, netmap: request.flags & flags::UNLIMITED != 0 };
     Ok(Ask::Open { switch: switch.into(), port: port.into(), how, ring, memory })
 }
 
@@ -448,14 +449,14 @@ mod tests {
         let ask = parse_request(by_flag.as_bytes(), region()).unwrap();
         assert!(matches!(
             ask,
-            Ask::Open { how: How { watch: None, existing: true, netmap: false }, .. }
+            Ask::Open { how: How { monitor: None, existing: true, netmap: false }, .. }
         ));
         let mute = |name| Request { tx: RingSpec::default(), ..request(op::OPEN, name) };
         let ask = parse_request(mute("vale0:p1/r").as_bytes(), region()).unwrap();
-        assert!(matches!(ask, Ask::Open { how, .. } if how.watch == Some((false, true))));
+        assert!(matches!(ask, Ask::Open { how, .. } if how.monitor == Some(Monitor::Received)));
         let by_flag = Request { flags: flags::MONITOR_TX, ..mute("vale0:p1") };
         let ask = parse_request(by_flag.as_bytes(), region()).unwrap();
-        assert!(matches!(ask, Ask::Open { how, .. } if how.watch == Some((true, false))));
+        assert!(matches!(ask, Ask::Open { how, .. } if how.monitor == Some(Monitor::Sent)));
         let ask = parse_request(request(op::MAKE_PIPE, "vale0:p{x").as_bytes(), region()).unwrap();
         assert!(matches!(ask, Ask::MakePipe { end: End::Master, name, .. } if name.1 == "x"));
         let ask = parse_request(request(op::OPEN_PIPE, "p}1").as_bytes(), vec![]).unwrap();

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use dataplane::config::{Attachment, RingAttach, SwitchConfig};
 use frame::OffloadSet;
 use jail::strangers::Descriptor;
+use netring::Monitor;
 use tokio::sync::OwnedMutexGuard;
 
 use super::attach::{How, Lent};
@@ -89,7 +90,7 @@ impl Supervisor {
     ) -> Result<OwnedMutexGuard<Switch>, ApiError> {
         let mut waited = false;
         loop {
-            let is_monitor = how.watch.is_some();
+            let is_monitor = how.monitor.is_some();
             let handle = if is_monitor || how.existing {
                 self.switch(name)?
             } else {
@@ -129,9 +130,9 @@ impl Supervisor {
         let lent = self.charge_memory(client, &memory).await?;
         let mut switch = self.enter(client, switch, port, how).await?;
         self.check_may_open(client, &switch, port)?;
-        let (name, attachment) = match how.watch {
+        let (name, attachment) = match how.monitor {
             None => (port.to_owned(), Attachment::Ring(ring)),
-            Some(directions) => self.monitor(client, &switch, port, ring, directions)?,
+            Some(monitor) => self.monitor(client, &switch, port, ring, monitor)?,
         };
         let spec = if how.netmap { port_spec() } else { PortSpec::default() };
         let attach = Attach { attachment, memory: memory.file, token, client, lent, spec };
@@ -163,7 +164,7 @@ impl Supervisor {
         switch: &Switch,
         port: &str,
         ring: RingAttach,
-        (tx, rx): (bool, bool),
+        monitor: Monitor,
     ) -> Result<(String, Attachment), ApiError> {
         let parent = switch.port(port)?;
         let owns = parent.client.is_some_and(|c| c.uid == client.uid)
@@ -172,8 +173,9 @@ impl Supervisor {
             let reason = format!("{}:{port} is another user's", switch.name);
             return Err(ApiError::new(ErrorCode::Forbidden, reason, "ask its owner, or root"));
         }
+        let (tx, rx) = (monitor.sent(), monitor.received());
         let attachment = Attachment::Monitor { ring, of: parent.id, tx, rx };
-        Ok((switch.monitor_name(port, tx, rx), attachment))
+        Ok((switch.monitor_name(port, monitor), attachment))
     }
 
     fn is_trusted(&self, client: Client) -> bool {

@@ -188,7 +188,8 @@ impl Switches for Ports {
 
     async fn attach(&self, new: NewPort<'_>) -> Result<(OwnedFd, String), Errno> {
         let supervisor = self.0.upgrade().ok_or(Errno::NXIO)?;
-        let NewPort { who: Who { uid, pid }, switch, port, watch, memory, geometry, tx, rx } = new;
+        let NewPort { who: Who { uid, pid }, switch, port, monitor, memory, geometry, tx, rx } =
+            new;
         let client = Client { uid, pid };
         let file = Descriptor::of(uid, memory.try_clone_to_owned().map_err(|_| Errno::NFILE)?);
         let memory = Lent { file, len: geometry.file_size() as usize };
@@ -200,7 +201,7 @@ impl Switches for Ports {
             supervised: true,
             offloads: OffloadSet::NONE,
         };
-        let how = How { watch, existing: false, netmap: true };
+        let how = How { monitor, existing: false, netmap: true };
         let opened = supervisor.open_port(client, switch, port, how, (ring, memory)).await;
         let opened = opened.map_err(|error| {
             tracing::info!(uid, switch, port, %error, "netmap port refused");

@@ -11,37 +11,7 @@ use std::os::fd::BorrowedFd;
 use port::Nanos;
 
 use self::kept::Kept;
-use super::card::VfioUser;
-use super::virtio::VhostUser;
 use super::{AttachError, Attached};
-
-/// A guest's front end, in the hands of the control thread.
-#[derive(Debug)]
-pub enum Guest {
-    /// The guest drives virtio-net queues: vhost-user.
-    Virtio(Box<VhostUser>),
-    /// The guest drives an emulated network card: vfio-user.
-    Card(Box<VfioUser>),
-}
-
-impl Guest {
-    /// What both are.
-    #[must_use]
-    pub fn front_end(&self) -> &dyn FrontEnd {
-        match self {
-            Self::Virtio(guest) => &**guest,
-            Self::Card(guest) => &**guest,
-        }
-    }
-
-    /// As [`front_end`](Self::front_end).
-    pub fn front_end_mut(&mut self) -> &mut dyn FrontEnd {
-        match self {
-            Self::Virtio(guest) => &mut **guest,
-            Self::Card(guest) => &mut **guest,
-        }
-    }
-}
 
 /// What the control thread does with a front end, whichever protocol it speaks.
 pub trait FrontEnd {

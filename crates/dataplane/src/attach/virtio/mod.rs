@@ -48,6 +48,20 @@ const ANSWERING: &str = "~answering";
 /// Most bytes of replies that wait for a front end that does not read.
 const MAX_UNSENT: usize = 64 << 10;
 
+/// The direction of a virtqueue, as its guest sees it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Receive,
+    Transmit,
+}
+
+impl Direction {
+    /// Receive and transmit queues alternate (Virtio 1.3, 5.1.2).
+    const fn of(queue: usize) -> Self {
+        if queue.is_multiple_of(2) { Self::Receive } else { Self::Transmit }
+    }
+}
+
 /// A front end, in the hands of the control thread.
 pub struct VhostUser {
     socket: Descriptor,
@@ -250,10 +264,11 @@ impl VhostUser {
         let moved = |queue: usize| Moved {
             sent: self.state.ingress(),
             received: self.state.egress(queue / 2).into_iter().collect(),
-            only_sent: queue % 2 == 1,
+            only_sent: Direction::of(queue) == Direction::Transmit,
         };
-        let calls = |odd: usize| {
-            let queues = (0..2 * self.queue_pairs).filter(|q| q % 2 == odd && self.is_running(*q));
+        let calls = |direction| {
+            let is_of = |queue: &usize| Direction::of(*queue) == direction;
+            let queues = (0..2 * self.queue_pairs).filter(is_of).filter(|q| self.is_running(*q));
             let bell = |queue: usize| {
                 let call = self.session.rings()[queue].call.clone()?;
                 let call = self.state.payer().eventfd(call);
@@ -261,17 +276,16 @@ impl VhostUser {
             };
             queues.map(bell).collect()
         };
-        let egress = if self.link { calls(0) } else { Box::default() };
-        Bells::Queues { ingress: calls(1), egress }
+        let egress = if self.link { calls(Direction::Receive) } else { Box::default() };
+        Bells::Queues { ingress: calls(Direction::Transmit), egress }
     }
 
     /// Where a queue stands.
     #[must_use]
     pub fn queue(&self, queue: usize) -> Option<Shared<QueueState>> {
-        if queue.is_multiple_of(2) {
-            self.state.receive_queue(queue / 2)
-        } else {
-            self.state.transmit(queue / 2)
+        match Direction::of(queue) {
+            Direction::Receive => self.state.receive_queue(queue / 2),
+            Direction::Transmit => self.state.transmit(queue / 2),
         }
     }
 
@@ -296,10 +310,9 @@ impl VhostUser {
             if !self.is_running(queue) {
                 continue;
             }
-            let made = if queue % 2 == 0 {
-                self.receive_half(queue).map(|half| receivers.push(half))
-            } else {
-                self.transmit_half(queue).map(|half| queues.push(half))
+            let made = match Direction::of(queue) {
+                Direction::Receive => self.receive_half(queue).map(|half| receivers.push(half)),
+                Direction::Transmit => self.transmit_half(queue).map(|half| queues.push(half)),
             };
             self.session.set_adopted(queue);
             if let Err(why) = made {

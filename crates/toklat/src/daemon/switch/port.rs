@@ -7,6 +7,7 @@ use std::time::Duration;
 use dataplane::config::{Attachment, PortConfig, PortId};
 use dataplane::control::{Answer, Command};
 use jail::strangers::Descriptor;
+use netring::Monitor;
 
 use super::super::front_ends::Waiting;
 use super::super::hangups::{Gone, WatchId};
@@ -498,10 +499,14 @@ impl Switch {
         done
     }
 
-    /// A name for a monitor of `parent` that is free.
+    /// A free name for a monitor of `parent`.
     #[must_use]
-    pub fn monitor_name(&self, parent: &str, tx: bool, rx: bool) -> String {
-        let what = format!("{}{}", if rx { "r" } else { "" }, if tx { "t" } else { "" });
+    pub fn monitor_name(&self, parent: &str, monitor: Monitor) -> String {
+        let what = match monitor {
+            Monitor::Sent => "t",
+            Monitor::Received => "r",
+            Monitor::Both => "rt",
+        };
         let names = (0u32..).map(|n| format!("{parent}/{what}#{n}"));
         names.into_iter().find(|name| !self.names.contains_key(name)).unwrap_or_default()
     }
