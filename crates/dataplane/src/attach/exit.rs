@@ -1,4 +1,4 @@
-//! Receive queues of all kinds, as the switch calls them.
+//! The receive queues of all kinds of ports, as the switch calls them.
 
 use std::sync::Arc;
 
@@ -8,8 +8,9 @@ use port::{
 
 use super::ring::ReceiveQueue;
 
-/// A receive queue of any kind of port. Those of rings, of which traffic to many ports goes through thousands, are
-/// known by their type: what is done for each of them is compiled into the switch's loops.
+/// A receive queue of any kind of port. Ring queues are a variant of their own: traffic to many
+/// ports goes through thousands of them, so the compiler inlines their code into the switch's
+/// loops.
 #[derive(Clone)]
 pub struct Exit(Kind);
 
@@ -24,7 +25,8 @@ impl Exit {
         Self(Kind::Ring(queue))
     }
 
-    /// Puts the buffers that a ring's client has not got into the ring's slots: no worker uses it any more.
+    /// Puts the buffers that the client of a ring has not taken yet back into the ring's slots. No
+    /// worker may use the ring any more.
     pub(crate) fn return_buffers(&self) {
         if let Kind::Ring(queue) = &self.0 {
             queue.return_buffers();
@@ -53,7 +55,7 @@ impl std::fmt::Debug for Exit {
     }
 }
 
-/// What is to be called, by its own type.
+/// Calls a method on the variant's own type.
 macro_rules! each {
     ($exit:ident, $egress:ident => $call:expr) => {
         match &$exit.0 {

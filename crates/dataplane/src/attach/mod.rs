@@ -1,4 +1,4 @@
-//! Every kind of port.
+//! All kinds of ports.
 //!
 //! ```text
 //!   ring/      clients of shared memory                    vxlan/   tunnels
@@ -24,7 +24,7 @@ pub use self::exit::Exit;
 pub(crate) use self::guest::bells::Rung;
 pub use self::guest::bells::{Bell, Bells};
 
-/// What an owner says that is no frame: it accesses registers.
+/// What an owner said besides frames: an access to registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// It goes on meanwhile.
@@ -37,55 +37,56 @@ pub enum Heard {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a port is attended again when it says"]
 pub struct Attended {
-    /// When to come again, while the port is polled. A port that was armed and woken is not asked.
+    /// When to attend again, while the port is polled. Not used for an armed port that was woken.
     pub again: Nanos,
-    /// What its owner said, if it said something: it is about to say more.
+    /// What the owner said, if anything. It is about to say more.
     pub heard: Option<Heard>,
 }
 
 impl Attended {
-    /// Come again at the next turn.
+    /// Attend again in the next turn.
     #[inline]
     pub const fn next_turn(now: Nanos) -> Self {
         Self { again: now, heard: None }
     }
 }
 
-/// A port's sending side as its home worker sees it: one ingress per send queue, what else is to be
-/// done, and how to sleep.
+/// The sending side of a port, as its home worker sees it: one ingress for each send queue, and
+/// what it takes to attend and to sleep.
 pub trait Source: Send {
     /// Send queues.
     fn queues(&self) -> usize;
 
-    /// Send queue `queue`; there is one below [`queues`](Self::queues).
+    /// Send queue `queue`; `Some` for all numbers below [`queues`](Self::queues).
     fn queue(&mut self, queue: usize) -> Option<&mut dyn Ingress>;
 
-    /// The descriptors of which one becomes readable, or is signalled again, when an armed port has
+    /// The descriptors to poll while the port is armed: edge-triggered, readable when there is
     /// work.
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// A worker serves the port from now on: what happened while none did is to be looked at.
+    /// Called when a worker begins to serve the port. What happened while none did must be looked
+    /// at.
     fn begin(&mut self) {}
 
-    /// True if there is more to do than to move frames: [`attend`](Self::attend) does it. Asked once.
+    /// True if the port has more work than frames, for [`attend`](Self::attend). Read once.
     fn attends(&self) -> bool {
         false
     }
 
-    /// Does what sockets, registers and timers bring beside frames.
+    /// Does the work beside frames: sockets, registers and timers.
     fn attend(&mut self, _now: Nanos) -> Attended {
         Attended { again: Nanos(u64::MAX), heard: None }
     }
 
-    /// Asks the owner to wake us. True if there is work already, or became while we asked: then the
-    /// port is not armed.
+    /// Asks the owner to wake us. Returns true if there is work already, or new work came while we
+    /// asked; then the port is not armed.
     fn arm(&mut self, _now: Nanos) -> bool {
         false
     }
 
-    /// When an armed port has work of its own accord.
+    /// When an armed port has work by itself.
     fn deadline(&self, _now: Nanos) -> Option<Nanos> {
         None
     }
@@ -95,23 +96,23 @@ pub trait Source: Send {
         true
     }
 
-    /// Takes [`arm`](Self::arm) back, and whatever made the descriptor readable.
+    /// Undoes [`arm`](Self::arm), and resets the descriptor that became readable.
     fn disarm(&mut self) {}
 
-    /// True if its owner can send no more before it is served.
+    /// True if the owner cannot send more before it is served.
     fn is_full(&self) -> bool {
         false
     }
 
-    /// The port's user is at fault, of this: tells the owner, without a wake-up.
+    /// Tells the owner of a fault of its user's, without waking it.
     fn give_up(&mut self, _fault: Fault) {}
 }
 
-/// A port's two halves, made of an attachment.
+/// The two halves of a port, made from an attachment.
 pub struct Attached {
     /// What its owner sends.
     pub source: Box<dyn Source>,
-    /// Where its owner receives, one per receive queue.
+    /// One egress for each receive queue.
     pub egresses: Vec<Exit>,
     /// How its owner is woken.
     pub bells: Bells,

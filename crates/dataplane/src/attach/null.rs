@@ -1,5 +1,5 @@
-//! Ports with nobody behind them: one that takes everything, one that waits for its client, one whose
-//! owner does not receive.
+//! Ports without an owner: one discards every frame, one waits for its client, one has an owner
+//! that does not receive.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,7 +12,7 @@ use shmem::Shared;
 use super::{AttachError, Attached, Bells, Source};
 use crate::state::PortState;
 
-/// A port that takes every frame and sends none.
+/// A port that discards every frame and sends none.
 ///
 /// # Errors
 /// [`AttachError`] when its counters are missing.
@@ -20,13 +20,14 @@ pub fn attach(state: &PortState) -> Result<Attached, AttachError> {
     silent(state, |counters| NullEgress { counters })
 }
 
-/// A configured port whose client is not there: no member of the switch until it comes.
+/// A configured port whose client is absent. It is not a member of the switch until the client
+/// comes.
 #[must_use]
 pub fn vacant() -> Attached {
     Attached { source: Box::new(Silent), egresses: Vec::new(), bells: Bells::None }
 }
 
-/// A port whose owner is there, but does not receive.
+/// A port whose owner is present but does not receive.
 ///
 /// # Errors
 /// [`AttachError`] when its counters are missing.
@@ -34,7 +35,7 @@ pub fn down(state: &PortState) -> Result<Attached, AttachError> {
     silent(state, |counters| DownEgress { counters })
 }
 
-/// A port that sends none, with an egress that counts.
+/// A port that sends no frames, with an egress that counts.
 fn silent<E: Egress + 'static>(
     state: &PortState,
     egress: impl FnOnce(Mutex<Shared<EgressCounters>>) -> E,

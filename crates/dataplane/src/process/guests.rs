@@ -1,8 +1,8 @@
-//! Guests' front ends, as the control thread serves them: messages, the halves of their ports, and what
-//! they are told.
+//! How the control thread serves the front ends of guests: messages, halves of ports, and
+//! notifications.
 //!
-//! A front end is never waited for: a message is read when it is all there, replies wait for room in its
-//! socket, and each gets a bounded number of messages at a time.
+//! The control thread never waits for a front end. It reads complete messages only, queues replies
+//! until the socket has room, and handles a bounded number of messages of each at a time.
 
 mod card;
 mod virtio;
@@ -55,8 +55,8 @@ impl Guest {
 }
 
 impl Process {
-    /// The front ends' sockets, to be waited for; `ids` gets the port of each.
-    /// Returns when the first of those that are not heard now will be.
+    /// Adds the front ends' sockets to those to poll; `ids` gets the port of each. Returns when the
+    /// first of the front ends that are skipped now is due again.
     pub(super) fn poll_guests<'a>(
         &'a self,
         fds: &mut Vec<PollFd<'a>>,
@@ -94,7 +94,7 @@ impl Process {
         self.note_memory(id);
     }
 
-    /// Does what a front end asks.
+    /// Carries out the messages of a front end.
     pub(super) fn serve_guest(&mut self, id: PortId) {
         let Some(mut guest) = self.take_guest(id) else { return };
         match &mut guest {
@@ -104,7 +104,7 @@ impl Process {
         self.put_back(id, guest);
     }
 
-    /// Does what front ends ask whose workers summoned this thread.
+    /// Serves the front ends whose workers summoned this thread.
     pub(super) fn serve_summoned(&mut self) {
         for id in self.summons.take() {
             if self.rests(id) {
@@ -116,7 +116,7 @@ impl Process {
         }
     }
 
-    /// Serves those that have waited long enough.
+    /// Serves the front ends whose rest has ended.
     pub(super) fn wake_rested(&mut self) {
         let rested = std::mem::take(&mut self.resting);
         let (rest, heard) = rested.into_iter().partition(|id| self.rests(*id));
@@ -129,13 +129,13 @@ impl Process {
         self.record(id).is_ok_and(|record| record.remakes.rests_until(now).is_some())
     }
 
-    /// Replaces a port's halves; returns when no worker uses the old ones, which are dropped. One whose
-    /// code panicked gets none.
+    /// Replaces a port's halves. Returns once no worker uses the old ones, and drops them. A port
+    /// whose code panicked gets none.
     pub(super) fn install(&mut self, id: PortId, attached: Attached) {
         let Some(worker) = self.record(id).ok().map(|record| record.worker) else { return };
         let began = clock();
         let old = self.release(id, worker);
-        // If it panicked, its worker has said so by now.
+        // If the port's code panicked, its worker has reported that by now.
         self.take_out_failed();
         if self.has_failed(id) {
             return;
@@ -161,7 +161,7 @@ impl Process {
         if let Some(mut old) = old {
             old.abandon();
         }
-        // Nobody was told of what the old halves gave back as they were dropped.
+        // Dropping the old halves returned buffers without waking the owner.
         ring.ring_all();
         let served = Served::new(id, source, counters, clock());
         let state = self.state.port(id).map(|state| state.paid_by(self.users.of(uid)));
@@ -171,15 +171,15 @@ impl Process {
         self.charge_remake(id, began);
     }
 
-    /// Notes what its front end had this thread do since `began`.
+    /// Charges the front end for the work since `began`.
     fn charge_remake(&mut self, id: PortId, began: Nanos) {
         if let Ok(record) = self.record(id) {
             record.remakes.charge(began, clock());
         }
     }
 
-    /// Makes the port of a front end. What runs in a predecessor's session runs from the port's first turn,
-    /// so that no frame finds it missing.
+    /// Makes the port of a front end. The queues of a predecessor's session run from the port's
+    /// first turn on, so that no frame is dropped.
     pub(super) fn attach_guest(
         &mut self,
         (id, account): (PortId, &Arc<Account>),
@@ -190,7 +190,7 @@ impl Process {
         let state = self.state.port(id).ok_or(AttachError::Number(id))?;
         let state = state.paid_by(self.users.of(config.uid));
         let kept = self.restored.remove(&id);
-        // A session that cannot be continued: its front end begins again.
+        // The session cannot be continued: its front end must start over.
         let lost = kept.is_some() && !resume;
         let (port, kept) = ((id, &state, account), kept.filter(|_| resume));
         let mut guest = match config.attachment {
@@ -205,13 +205,13 @@ impl Process {
         }
         let attached = front_end.halves(clock())?;
         if resume {
-            // The predecessor may have died between publishing and kicking.
+            // The predecessor may have died after it published buffers and before it rang.
             attached.bells.ring_all();
         }
         Ok((attached, guest))
     }
 
-    /// Tells a port's front end of new rules.
+    /// Tells a port's front end of a new policy.
     pub(super) fn tell_guest(&mut self, id: PortId) {
         let Some(mut guest) = self.take_guest(id) else { return };
         if let Ok(policy) = self.record(id).map(|record| record.config.policy.clone()) {
@@ -223,7 +223,7 @@ impl Process {
         self.put_back(id, guest);
     }
 
-    /// Says what is new of guests. Tells the supervisor what it did not take.
+    /// Reports what is new about guests to the log and to the supervisor.
     pub(super) fn look_after_guests(&mut self) {
         let behind = std::mem::take(&mut self.behind);
         for id in 0..self.ports.len() as PortId {
@@ -240,7 +240,7 @@ impl Process {
         news.into_iter().for_each(|(reason, news)| self.say(id, reason, news));
     }
 
-    /// Says something of a port in the log.
+    /// Logs a sentence about a port.
     pub(super) fn say(&self, id: PortId, reason: &'static str, what: impl Display) {
         let record = self.ports.get(usize::from(id)).and_then(Option::as_ref);
         let name = record.map_or("", |record| &record.config.name);

@@ -1,9 +1,9 @@
-//! Frames in datagrams, one each, as QEMU's `-netdev dgram`, libkrun and vfkit speak: over a pair of Unix
-//! sockets or UDP.
+//! Frames in datagrams, one each, as QEMU's `-netdev dgram`, libkrun and vfkit send them: over a
+//! pair of Unix sockets or UDP.
 //!
-//! recvmmsg(2) and sendmmsg(2) move up to 64 frames a call. A peer that is not there is no reason to end:
-//! what is sent to it is dropped as `down`, and the supervisor connects the socket anew from time to time.
-//! There is no room for offload requests in a datagram: they are met in software.
+//! recvmmsg(2) and sendmmsg(2) move up to 64 frames in one call. An absent peer does not end the
+//! port: frames to it are dropped as `down`, and the supervisor reconnects the socket from time to
+//! time. A datagram has no room for offload requests, so they are carried out in software.
 #![allow(unsafe_code, reason = "rustix has neither recvmmsg nor sendmmsg")]
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -28,13 +28,13 @@ use crate::user::Payer;
 const AT_ONCE: usize = 64;
 /// Bytes of the largest frame.
 const MAX_FRAME: usize = Rules::MAX_MTU as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
-/// Distance of the buffers for frames that are received.
+/// Distance in bytes between the buffers of received frames.
 const STRIDE: usize = MAX_FRAME.next_multiple_of(64);
 
 /// Attaches a datagram socket.
 ///
 /// # Errors
-/// [`AttachError::Descriptors`] when it is no datagram socket, or counters are missing.
+/// [`AttachError::Descriptors`] when it is not a datagram socket, or counters are missing.
 pub fn attach(socket: Descriptor, state: &PortState) -> Result<Attached, AttachError> {
     let (ingress, egress) = (state.ingress().ok_or(AttachError::Counters)?, state.egress(0));
     let counters = egress.ok_or(AttachError::Counters)?;
@@ -60,8 +60,8 @@ struct DgramIngress {
     socket: Arc<Inlet>,
     payer: Payer,
     counters: Shared<IngressCounters>,
-    /// [`STRIDE`] bytes per frame of a batch, once there was one. Not touched between gathering frames
-    /// and completing them.
+    /// [`STRIDE`] bytes for each frame of a batch, allocated with the first batch. Not touched
+    /// between gathering frames and completing them.
     buffers: Box<[u8]>,
     dry: Dry,
 }
@@ -82,7 +82,7 @@ impl Reader for DgramIngress {
             false => receive_by_one(&self.socket, buffers, &mut lens),
         });
         let Ok(got) = got else {
-            // Nothing there, or a peer that is not there.
+            // The socket is empty, or the peer is absent.
             self.dry.set(now);
             return 0;
         };
@@ -153,7 +153,7 @@ impl Egress for DgramEgress {
 }
 
 impl Sending {
-    /// Sends at most [`AT_ONCE`] frames; how many are finished.
+    /// Sends at most [`AT_ONCE`] frames; returns how many are finished.
     fn send(
         &mut self,
         to: BorrowedFd<'_>,
@@ -161,7 +161,7 @@ impl Sending {
         list: &[FrameIdx],
         limits: Limits,
     ) -> usize {
-        // Of each frame, its length; of those that are too long, none.
+        // The length of each frame; `None` for frames that are too long.
         let mut lens = [None; AT_ONCE];
         let buffers = self.bytes.chunks_exact_mut(STRIDE);
         for ((i, buffer), len) in list.iter().zip(buffers).zip(&mut lens) {
@@ -193,7 +193,7 @@ impl Sending {
                     self.counters.drop_frames(DropReason::Full, run as u64);
                     at += run;
                 }
-                // Of this datagram, or of an earlier one to a peer that is not there.
+                // The error of this datagram, or of an earlier one to an absent peer.
                 Err(error) => {
                     self.counters.drop_frames(reason(error), 1);
                     at += 1;
@@ -219,13 +219,14 @@ fn reason(error: Errno) -> DropReason {
     }
 }
 
-/// A message header that names nothing.
+/// An empty message header.
 fn no_message() -> libc::mmsghdr {
-    // SAFETY: all of its parts may be zero.
+    // SAFETY: all of its fields may be zero.
     unsafe { std::mem::zeroed() }
 }
 
-/// Receives datagrams into buffers of [`STRIDE`] bytes; their lengths, also of what was cut off.
+/// Receives datagrams into buffers of [`STRIDE`] bytes. Returns their lengths; that of a truncated
+/// one is its full length.
 fn receive(
     from: BorrowedFd<'_>,
     buffers: &mut [u8],
@@ -254,7 +255,8 @@ fn receive(
     Ok(got)
 }
 
-/// As [`receive`], where descriptors may come along, which are of no use: up to a datagram that has some.
+/// As [`receive`], for sockets that can carry descriptors, which are discarded. Stops at the first
+/// datagram with descriptors.
 #[cold]
 fn receive_by_one(
     from: &Inlet,
@@ -265,7 +267,7 @@ fn receive_by_one(
     for (buffer, len) in buffers.chunks_exact_mut(STRIDE).zip(lens) {
         match from.recv(buffer, RecvFlags::DONTWAIT | RecvFlags::TRUNC) {
             Ok(bytes) => *len = bytes,
-            // Their datagram is lost. Others have their turn before there are more.
+            // Its datagram is lost. Other ports get their turn before the next one.
             Err(Errno::BADMSG) => return Ok(got),
             Err(error) if got == 0 => return Err(error),
             Err(_) => break,
@@ -275,7 +277,8 @@ fn receive_by_one(
     Ok(got)
 }
 
-/// Sends datagrams of these lengths that lie [`STRIDE`] bytes apart; how many were sent, at least one.
+/// Sends datagrams of these lengths that lie [`STRIDE`] bytes apart. Returns how many were sent, at
+/// least one.
 fn send(to: BorrowedFd<'_>, bytes: &[u8], lens: &[Option<usize>]) -> rustix::io::Result<usize> {
     let mut parts = [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; AT_ONCE];
     let mut messages = [no_message(); AT_ONCE];

@@ -1,7 +1,7 @@
-//! Ports whose frames come by system calls, into a buffer of the port's own.
+//! Ports whose frames come by system calls, into a buffer that the port owns.
 //!
-//! Nobody waits for such a buffer: a frame lies in it until the next batch is read, so there is
-//! nothing to give back and no owner to wake. What differs is a [`Reader`].
+//! A frame stays in the buffer until the next batch is read, so there is nothing to return and no
+//! owner to wake. The kinds of ports differ in their [`Reader`].
 
 pub mod dgram;
 pub mod pcap;
@@ -15,15 +15,15 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 
 use super::{Attended, Source};
 
-/// How long a descriptor found empty is not read again, unless epoll says that there is something.
+/// For how long a descriptor that was empty is not read again, unless epoll reports it.
 const DRY_NS: u64 = 20_000;
 
-/// Where frames come from, and the buffer that they are read into.
+/// A source of frames, and the buffer that it reads them into.
 trait Reader: Send {
-    /// Reads up to `max` frames into `scratch`, counts them, and returns how many.
+    /// Reads up to `max` frames into `scratch` and counts them. Returns how many.
     fn read(&mut self, scratch: &mut Scratch, max: usize, now: Nanos) -> usize;
 
-    /// What becomes readable when there is something to read.
+    /// The descriptors that become readable when there are frames.
     fn wake_fds(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
@@ -31,15 +31,15 @@ trait Reader: Send {
     /// True if there is something to read now.
     fn has_frames(&mut self) -> bool;
 
-    /// The descriptor was found empty; it is to be read again all the same.
+    /// Forgets that the descriptor was empty, so that the next read tries again.
     fn read_again(&mut self) {}
 
-    /// When a frame is due that no descriptor tells of.
+    /// When a frame is due that no descriptor announces.
     fn deadline(&self, _now: Nanos) -> Option<Nanos> {
         None
     }
 
-    /// True if it has something to [write](Self::write) at times.
+    /// True if it has to [write](Self::write) from time to time.
     fn writes(&self) -> bool {
         false
     }
@@ -48,7 +48,7 @@ trait Reader: Send {
     fn write(&mut self, _now: Nanos) {}
 }
 
-/// A port of such readers, one for each send queue.
+/// A port of readers, one for each send queue.
 struct Buffered<R>(Vec<Queue<R>>);
 
 impl<R: Reader> Buffered<R> {
@@ -80,7 +80,7 @@ impl<R: Reader> Source for Buffered<R> {
     }
 
     fn arm(&mut self, _now: Nanos) -> bool {
-        // Every queue is asked: one that has frames must not be thought dry.
+        // Asks all queues, so that none with frames counts as dry.
         let mut work = false;
         for Queue(reader) in &mut self.0 {
             if reader.has_frames() {
@@ -108,7 +108,7 @@ impl<R: Reader> Ingress for Queue<R> {
         self.0.read(scratch, max, now)
     }
 
-    /// Nobody waits for the buffer: the next batch may use it.
+    /// Does nothing: the next batch may overwrite the buffer.
     fn complete(&mut self, _frames: usize) {}
 
     fn settle(&mut self, _now: Nanos) -> Effects {
@@ -116,18 +116,18 @@ impl<R: Reader> Ingress for Queue<R> {
     }
 }
 
-/// When a descriptor was found empty, if it was.
+/// When a descriptor was found empty; `None` if it was not.
 #[derive(Debug, Default)]
 pub(super) struct Dry(Option<Nanos>);
 
 impl Dry {
-    /// True if it was found empty a moment ago.
+    /// True if the descriptor was found empty a moment ago.
     pub fn is_recent(&mut self, now: Nanos) -> bool {
         self.0 = self.0.filter(|at| now - *at < DRY_NS);
         self.0.is_some()
     }
 
-    /// True if it was found empty, and nothing was heard of it since.
+    /// True if the descriptor was found empty, and epoll has not reported it since.
     pub fn is_set(&self) -> bool {
         self.0.is_some()
     }

@@ -1,14 +1,14 @@
 //! A tap interface: frames of the host's network stack.
 //!
-//! Each frame costs a system call, read(2) or write(2), and one copy by the kernel; one that is to be
-//! segmented by whoever receives it is up to 64 KiB long. A descriptor is a queue opened with
-//! `IFF_TAP | IFF_NO_PI | IFF_VNET_HDR`: a virtio-net header of 10 bytes (Linux,
-//! `Documentation/networking/tuntap.rst`) is before each frame and carries its offload request, both
-//! ways. What the kernel hands out was set where the tap was opened (`TUNSETOFFLOAD`); what it is handed
-//! it always takes, but for UDP segmentation, which Linux has since 6.2.
+//! Each frame costs a system call, read(2) or write(2), and one copy by the kernel. A frame that
+//! its receiver is to segment is up to 64 KiB long. A descriptor is a queue opened with `IFF_TAP |
+//! IFF_NO_PI | IFF_VNET_HDR`: a virtio-net header of 10 bytes (Linux,
+//! `Documentation/networking/tuntap.rst`) precedes each frame in both directions and carries its
+//! offload request. The opener chose what the kernel hands out (`TUNSETOFFLOAD`). The kernel
+//! accepts all requests, except UDP segmentation before Linux 6.2.
 //!
-//! An interface that is removed under us answers every call with an error: the port then goes quiet for
-//! good, sends nothing, and drops what is sent to it as `down`.
+//! If the interface is removed, all calls fail. The port then stays silent for good: it sends
+//! nothing, and drops frames to it as `down`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,15 +31,15 @@ use crate::state::PortState;
 pub const MAX_QUEUES: usize = 8;
 /// Bytes of the largest frame: an IP packet with its Ethernet header and a tag.
 const MAX_FRAME: usize = u16::MAX as usize + frame::ETHERNET_HEADER + frame::VLAN_TAG;
-/// Bytes read at most: one more than fits, which tells a frame that was cut off.
+/// Bytes of a read: one more than fits, which reveals a truncated frame.
 const BUFFER: usize = OFFLOAD_HEADER + MAX_FRAME + 1;
-/// Bytes of frames that are gathered at a time.
+/// Bytes for the frames of one batch.
 const BUFFERS: usize = 16 * BUFFER;
 
-/// Attaches a tap by its queues. `uso` says that the kernel takes UDP to be segmented.
+/// Attaches a tap by its queues. `uso` says that the kernel accepts UDP segmentation requests.
 ///
 /// # Errors
-/// [`AttachError::Descriptors`] when one is no character device, there are none or too many, or
+/// [`AttachError::Descriptors`] when one is not a character device, there are none or too many, or
 /// counters are missing.
 pub fn attach(queues: Vec<OwnedFd>, uso: bool, state: &PortState) -> Result<Attached, AttachError> {
     let expected = "1 to 8 queues of a tap interface";
@@ -65,7 +65,7 @@ pub fn attach(queues: Vec<OwnedFd>, uso: bool, state: &PortState) -> Result<Atta
     Ok(Attached { source, egresses, bells: Bells::None })
 }
 
-/// A queue that blocked would block its worker.
+/// Checks that a queue is a non-blocking character device: a blocking one would block its worker.
 fn check(queue: &OwnedFd) -> rustix::io::Result<()> {
     let mode = rustix::fs::fstat(queue)?.st_mode;
     if FileType::from_raw_mode(mode) != FileType::CharacterDevice {
@@ -94,15 +94,15 @@ impl Tap {
         self.gone.load(Ordering::Relaxed)
     }
 
-    /// Remembers it if `error` says that the interface was removed.
+    /// Remembers the removal if `error` says that the interface was removed.
     fn note(&self, error: Errno) {
-        // tun_get() in drivers/net/tun.c: the descriptor has no device any more.
+        // tun_get() in drivers/net/tun.c: the descriptor has lost its device.
         if error == Errno::BADFD {
             self.gone.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Reads one frame into `buffer`, which takes the largest.
+    /// Reads one frame into `buffer`, which has room for the largest.
     fn read(&self, buffer: &mut [u8]) -> Got {
         let bytes = match rustix::io::read(&self.queue, &mut *buffer) {
             Ok(bytes) => bytes,
@@ -131,7 +131,7 @@ enum Got {
 struct TapIngress {
     tap: Arc<Tap>,
     counters: Shared<IngressCounters>,
-    /// Frames of the last batch, one after the other. Not touched between gathering frames and
+    /// The frames of the last batch, back to back. Not touched between gathering frames and
     /// completing them.
     buffers: Vec<u8>,
     dry: Dry,
@@ -228,7 +228,7 @@ impl Egress for TapEgress {
 }
 
 impl Writing {
-    /// Writes frame `i`, or says why not.
+    /// Writes frame `i`, or returns the reason why not.
     fn write(
         &mut self,
         tap: &Tap,
@@ -249,7 +249,7 @@ impl Writing {
         match rustix::io::write(&tap.queue, bytes) {
             Ok(_) => Ok(()),
             Err(Errno::AGAIN) => Err(DropReason::Full),
-            // The interface is not up, or no more.
+            // The interface is down, or removed.
             Err(error @ (Errno::IO | Errno::BADFD)) => {
                 tap.note(error);
                 Err(DropReason::Down)

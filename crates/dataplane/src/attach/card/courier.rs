@@ -1,18 +1,18 @@
-//! A guest's memory by messages, for front ends that have no file to give for it (vfio-user, `DMA_READ` and
-//! `DMA_WRITE`).
+//! The DMA proxy: a guest's memory by messages, for front ends that have no file to share
+//! (vfio-user, `DMA_READ` and `DMA_WRITE`).
 //!
 //! ```text
 //!   model <--> copy <--- Remote (nic) ---> Held, Out <--- Courier ---> messages <--> front end
 //! ```
 //!
-//! The device's model works on a copy of that memory. What its part for that ([`nic::remote`]) wants to be read
-//! is asked for by messages, so many at a time, and what it says was written is sent; replies come in between
-//! register accesses, and find what they are for by their number. Nobody waits for them: a front end that waits
-//! for a register access cannot answer us before it has its reply.
+//! The device's model works on a copy of the guest's memory. Its remote part ([`nic::remote`]) says
+//! what to read and what was written; the courier sends a bounded number of messages for that.
+//! Replies arrive between register accesses and are matched by their number. No thread waits for
+//! them: a front end that waits for a register access cannot answer before it has its reply.
 //!
-//! Replies that nobody waits for (of what was asked before a reset, or by a predecessor) are passed over; one
-//! to something else than what was asked ends the session; one that says that memory could not be reached stops
-//! the device; and one that never comes leaves memory as it is, until the driver resets its device.
+//! Replies to requests from before a reset, or of a predecessor, are ignored. A reply that does not
+//! match its request ends the session. A reply that memory is unreachable stops the device. If a
+//! reply never comes, memory stays as it is until the driver resets its device.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,25 +23,25 @@ use port::Nanos;
 
 use super::message::{Fields, Header, ProtocolError, command, write_header};
 
-/// Most messages that are not answered. What belongs to the last descriptor may go beyond.
+/// Most messages in flight. The messages of the last descriptor may exceed it.
 const WINDOW: usize = 32;
-/// Most bytes that are read and written by them, likewise: a socket has room for as much.
+/// Most bytes in flight, with the same exception. A socket has room for them.
 const WINDOW_BYTES: usize = 48 << 10;
-/// Most bytes of a message's data, and least, whatever a front end says that it takes.
+/// Least and most bytes of a message's data, whatever the front end accepts.
 const TRANSFER: (usize, usize) = (64, 4096);
 /// Bytes before the data: address and count.
 const HEAD: usize = 16;
-/// Pages of the copy that are touched before it is begun anew, if it can be; beyond twice as many, nothing is
-/// read until it was.
+/// The copy is replaced by an empty one once this many of its pages are touched, if possible.
+/// Beyond twice as many, nothing is read until it is replaced.
 const PAGES: usize = (64 << 20) / 4096;
-/// When to try again what the socket has no room for.
+/// Nanoseconds until a message is tried again that the socket had no room for.
 const AGAIN_NS: u64 = 1_000_000;
 
-/// Who carries memory to and fro.
+/// The DMA proxy of one device.
 pub struct Courier {
     device: Arc<dyn Device>,
     held: Held,
-    /// What is not answered, oldest first.
+    /// The messages in flight, oldest first.
     open: Vec<Open>,
     /// What was not sent yet.
     outbox: VecDeque<Vec<u8>>,
@@ -49,13 +49,13 @@ pub struct Courier {
     id: u16,
     /// Bytes of a message's data.
     transfer: usize,
-    /// Pages of the copy that may be there.
+    /// Pages of the copy that may be allocated.
     pages: usize,
-    /// Nothing was answered yet: what a predecessor asked for may have been meanwhile.
+    /// No reply has come yet. A predecessor's messages may have been answered in the meantime.
     fresh: bool,
 }
 
-/// A message that is not answered.
+/// A message in flight.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     id: u16,
@@ -67,7 +67,8 @@ struct Open {
 #[derive(Clone, Copy, Debug)]
 enum What {
     Read(Part),
-    /// With the causes to remind the driver of when all before it is written.
+    /// A write. When all earlier writes are answered, the driver is reminded of these interrupt
+    /// causes.
     Write(u32),
 }
 
@@ -81,8 +82,8 @@ impl What {
 }
 
 impl Courier {
-    /// One for a device whose memory is a copy, and a front end that takes so many bytes at a time; messages go
-    /// on behind number `id`.
+    /// A proxy for a device whose memory is a copy. The front end accepts `transfer` bytes in a
+    /// message; message numbers continue after `id`.
     #[must_use]
     pub fn new(device: Arc<dyn Device>, transfer: usize, id: u16) -> Self {
         let transfer = transfer.clamp(TRANSFER.0, TRANSFER.1);
@@ -90,7 +91,7 @@ impl Courier {
         Self { device, held, open, outbox, id, transfer, pages: 0, fresh: true }
     }
 
-    /// Has the device say what it wants and what it wrote.
+    /// Asks the device what to read and what was written.
     pub fn run(&mut self, now: Nanos) {
         let device = Arc::clone(&self.device);
         let Some(remote) = device.remote() else { return };
@@ -101,7 +102,7 @@ impl Courier {
             self.outbox.clear();
             self.open.clear();
         }
-        // What is of no use any more is not waited for.
+        // Requests that are obsolete are not waited for.
         let held = &self.held;
         self.open.retain(|open| match open.what {
             What::Read(part) => held.has(part),
@@ -123,7 +124,7 @@ impl Courier {
         }
     }
 
-    /// The next message to be sent.
+    /// The next message to send.
     #[must_use]
     pub fn letter(&self) -> Option<&[u8]> {
         self.outbox.front().map(Vec::as_slice)
@@ -137,7 +138,7 @@ impl Courier {
         }
     }
 
-    /// When to look again without being asked to.
+    /// When to run again without a message.
     #[must_use]
     pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
         let again = (!self.outbox.is_empty()).then_some(now + AGAIN_NS);
@@ -156,10 +157,10 @@ impl Courier {
         self.pages += 2;
     }
 
-    /// Takes a reply.
+    /// Handles a reply.
     ///
     /// # Errors
-    /// [`ProtocolError`]: it is to something else than what was asked.
+    /// [`ProtocolError`]: it does not match its request.
     pub fn answered(&mut self, header: Header, body: &[u8]) -> Result<(), ProtocolError> {
         let Some(place) = self.open.iter().position(|open| open.id == header.id) else {
             return Ok(());

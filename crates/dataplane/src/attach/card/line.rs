@@ -1,15 +1,16 @@
-//! The socket to a front end, as whoever's turn it is reads it.
+//! The socket to a front end, as the thread reads it that holds it.
 //!
-//! Messages are looked at in the socket and taken out of it when they are carried out: a successor of
-//! this process finds those that were not. How far its predecessor was stands in state memory, in one
-//! word. Two doubts are left: about one that died while it took messages out, which the next message
-//! settles, because messages have numbers; and about one that died while it sent a reply. Then, if
-//! nothing more was said, the front end is told that the access failed: a front end that has its reply
-//! passes over that, where it would take a second reply with a body for the end of the protocol.
-//! Replies to what we ask for ourselves ([`super::courier`]) come in between, and say nothing of that.
+//! A message stays in the socket until it is carried out, so a successor of this process finds
+//! those that were not. State memory holds one word that says how far a process was. Two cases are
+//! ambiguous. A process may die while it takes messages out: the next message settles that, because
+//! messages are numbered. A process may die while it sends a reply: if no further message is there,
+//! the front end is told that the access failed. A front end that has its reply ignores that; a
+//! second reply with a body would end its session. Replies to our own requests ([`super::courier`])
+//! arrive in between and do not settle anything.
 //!
-//! Whose a descriptor is: the kernel hands the bytes out up to the end of the first part that carries
-//! descriptors, and not beyond. They belong to the last message that it shows, which is all there.
+//! Which message owns a descriptor: the kernel returns bytes up to the end of the first part with
+//! descriptors, and no further. The descriptors belong to the last message that it returns, which
+//! is complete.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -29,15 +30,16 @@ use shmem::{Shareable, Shared};
 use super::message::{HEADER, Header, MAX_FDS, MAX_MESSAGE, ProtocolError};
 use crate::user::Payer;
 
-/// Bytes that are looked at together: more than a message has.
+/// Bytes that are peeked at together: more than the longest message.
 const BUFFER: usize = 8192;
 const _: () = assert!(MAX_MESSAGE < BUFFER);
 
-/// More messages than a socket has room for.
+/// More messages than fit a socket.
 const ANSWERS: usize = 1 << 14;
 
-/// In [`Progress::done`]: how many bytes; they are being taken out of the socket; the reply to the last
-/// of the messages is being sent; its number and command.
+/// The fields of [`Progress::done`]: the number of bytes; whether they are being taken out of the
+/// socket; whether the reply to the last of the messages is being sent; the number and command of
+/// that message.
 const BYTES: u64 = 0xffff;
 const TAKING: u64 = 1 << 16;
 const SENDING: u64 = 1 << 17;
@@ -48,7 +50,7 @@ const COMMAND: u32 = 48;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub struct Progress {
-    /// Bytes at the socket's front that are carried out, and what is being done about them.
+    /// The bytes at the front of the socket that are carried out, and what is being done with them.
     ///
     /// # Protocol: `Progress.done`, `first`, `requests` (vfio-user, in state memory)
     /// - Writer: the thread that carries messages out: worker or control thread
@@ -62,33 +64,33 @@ pub struct Progress {
     done: AtomicU64,
     /// The number, command and size of the first message that is carried out.
     first: AtomicU64,
-    /// Messages that the control thread has carried out.
+    /// The number of messages that the control thread has carried out.
     requests: AtomicU64,
-    /// The number of the last message that we sent of our own accord.
+    /// The number of our last request.
     asked: AtomicU64,
 }
 
 // SAFETY: atomic words only.
 unsafe impl Shareable for Progress {}
 
-/// A socket, and what was seen in it.
+/// A socket, and the messages that were seen in it.
 #[derive(Debug)]
 pub struct Line {
     socket: Arc<Descriptor>,
     payer: Payer,
     progress: Shared<Progress>,
     bytes: Box<[u8; BUFFER]>,
-    /// Bytes of it that are in the socket.
+    /// The number of its bytes that are still in the socket.
     seen: usize,
-    /// Bytes of those that are carried out.
+    /// The number of those that are carried out.
     done: usize,
-    /// Descriptors came with the last of them.
+    /// The last of them came with descriptors.
     has_fds: bool,
-    /// Some are taken out with them, whosever they are.
+    /// Descriptors come out with them, whichever message owns them.
     brought: bool,
     /// Those that were got.
     fds: Vec<Descriptor>,
-    /// What is said all the while of a reply that is to be sent.
+    /// The word that says that a reply is being sent.
     doubt: u64,
 }
 
@@ -104,7 +106,7 @@ pub struct Front<'a> {
 }
 
 impl Line {
-    /// Goes on where a predecessor was, if there was one.
+    /// Continues where a predecessor stopped, if there was one.
     ///
     /// # Errors
     /// [`ProtocolError`] when the socket cannot be read.
@@ -133,7 +135,7 @@ impl Line {
         Ok(line)
     }
 
-    /// Takes replies out that a predecessor asked for; true if something else is there.
+    /// Removes replies to a predecessor's requests. Returns true if another message is there.
     fn passes_over_answers(&mut self) -> Result<bool, ProtocolError> {
         for _ in 0..ANSWERS {
             if !self.look()? {
@@ -152,7 +154,7 @@ impl Line {
         self.bytes[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word))
     }
 
-    /// One of a session that is over.
+    /// A line whose session is over.
     #[must_use]
     pub fn ended(socket: Arc<Descriptor>, progress: Shared<Progress>) -> Self {
         Self {
@@ -169,8 +171,8 @@ impl Line {
         }
     }
 
-    /// Looks at what is there, without waiting; false if nothing is. Descriptors stay in the socket: for
-    /// threads that serve others.
+    /// Peeks at the socket without waiting; false if it is empty. Descriptors stay in the socket,
+    /// so threads that serve others may call it.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session is over.
@@ -187,10 +189,10 @@ impl Line {
         }
     }
 
-    /// As [`look`](Self::look), and gets the descriptors.
+    /// As [`look`](Self::look), and receives the descriptors.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`look`](Self::look).
     pub fn look_closely(&mut self) -> Result<bool, ProtocolError> {
         self.take()?;
         self.fds.clear();
@@ -208,18 +210,18 @@ impl Line {
         self.saw(got.bytes, !self.fds.is_empty()).map(|()| true)
     }
 
-    /// So many bytes were seen, the last of them with descriptors.
+    /// Notes that this many bytes were seen, and whether the last of them came with descriptors.
     fn saw(&mut self, bytes: usize, with_fds: bool) -> Result<(), ProtocolError> {
         if bytes == 0 {
             return Err(ProtocolError::Closed);
         }
         (self.seen, self.brought) = (bytes, with_fds);
-        // They may belong to what is not shown.
+        // They may belong to a part beyond the buffer.
         self.has_fds = with_fds && bytes < BUFFER;
         Ok(())
     }
 
-    /// The next message of those that were looked at, if it is all there.
+    /// The next message that was seen, if it is complete.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session is over.
@@ -235,20 +237,20 @@ impl Line {
     }
 
     fn wait_for_more(&self, bytes: &[u8]) -> Result<Option<Front<'_>>, ProtocolError> {
-        // The kernel would not show more than the piece that came with them.
+        // The kernel returns no more than the part that the descriptors came with.
         let in_pieces = !bytes.is_empty() && self.has_fds;
         if in_pieces { Err(ProtocolError::Pieces) } else { Ok(None) }
     }
 
-    /// The descriptors that were got with the last message.
+    /// Takes the descriptors that came with the last message.
     pub fn take_fds(&mut self) -> Vec<Descriptor> {
         std::mem::take(&mut self.fds)
     }
 
-    /// The message in front is carried out; answers it, if it is to be.
+    /// Notes that the message in front is carried out, and sends its reply if it wants one.
     ///
     /// # Errors
-    /// [`ProtocolError`] when the front end reads nothing.
+    /// [`ProtocolError`] when the front end does not read its replies.
     pub fn did(&mut self, header: Header, reply: &[u8]) -> Result<(), ProtocolError> {
         self.did_with(header, reply, None)
     }
@@ -274,28 +276,29 @@ impl Line {
         Ok(())
     }
 
-    /// As [`did`](Self::did), for one that the control thread carried out.
+    /// As [`did`](Self::did), for a message that the control thread carried out.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`did`](Self::did).
     pub fn did_request(
         &mut self,
         header: Header,
         reply: &[u8],
         fd: Option<BorrowedFd<'_>>,
     ) -> Result<(), ProtocolError> {
-        // A successor that finds the one without the other carries it out twice at worst.
+        // A successor that finds only one of the two stores carries the message out again, at
+        // worst.
         self.progress.requests.store(self.requests() + 1, Ordering::Relaxed);
         self.did_with(header, reply, fd)
     }
 
-    /// Messages that the control thread has carried out.
+    /// The number of messages that the control thread has carried out.
     #[must_use]
     pub fn requests(&self) -> u64 {
         self.progress.requests.load(Ordering::Relaxed)
     }
 
-    /// Sends a message of our own; false if there is no room for it now.
+    /// Sends a request of our own; false if the socket has no room.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session is over.
@@ -311,16 +314,16 @@ impl Line {
         }
     }
 
-    /// The number of the last of them.
+    /// The number of our last request.
     #[must_use]
     pub fn asked(&self) -> u16 {
         self.progress.asked.load(Ordering::Relaxed) as u16
     }
 
-    /// Takes what is carried out out of the socket.
+    /// Takes the messages that are carried out from the socket.
     ///
     /// # Errors
-    /// [`ProtocolError`] when it is not there any more.
+    /// [`ProtocolError`] when they are not there any more.
     pub fn take(&mut self) -> Result<(), ProtocolError> {
         let mut left = std::mem::take(&mut self.done);
         self.seen = 0;
@@ -344,15 +347,15 @@ impl Line {
     fn take_out(&mut self, bytes: usize) -> Result<usize, Errno> {
         let (to, flags) = (&mut self.bytes[..bytes], RecvFlags::DONTWAIT);
         if self.brought {
-            // Those that were got before are others, of the same files.
+            // These are duplicates of the descriptors that were received before.
             return strangers::receive(&*self.socket, self.socket.uid(), to, flags)
                 .map(|got| got.bytes);
         }
         self.payer.call(|| rustix::net::recv(&*self.socket, to, flags)).map(|(_, got)| got)
     }
 
-    /// Sends a reply, all of it. That it is being sent is said with nothing between: a process that is killed there
-    /// leaves a doubt.
+    /// Sends a reply completely. The word that says so is stored right before: a process that is
+    /// killed in between leaves an ambiguous reply.
     fn send(
         &self,
         bytes: &[u8],

@@ -1,5 +1,5 @@
-//! The smallest device, for tests of what carries registers: one buffer to send, one to receive into, one
-//! interrupt cause.
+//! The smallest device, for tests of what carries registers: one transmit buffer, one receive
+//! buffer, one interrupt cause.
 //!
 //! ```text
 //!   00 cause, read clears   04 mask   08 transmit address   0c transmit length, a doorbell
@@ -27,7 +27,7 @@ const SEND_AT: usize = 2;
 const SEND: usize = 3;
 const RECEIVE_AT: usize = 4;
 const RECEIVE: usize = 5;
-/// Set where there is nothing to send, or a buffer to receive into.
+/// Set if there is nothing to transmit, or a buffer to receive into.
 const FREE: u32 = 1 << 31;
 /// A cause: the link changed.
 const LINK: u32 = 4;

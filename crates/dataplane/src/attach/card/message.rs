@@ -1,11 +1,12 @@
-//! vfio-user's messages: their bytes, checked.
+//! vfio-user messages: their bytes, validated.
 //!
 //! ```text
 //!   id u16 | command u16 | size u32, of all of it | flags u32 | error u32 | body ...
 //! ```
 //!
-//! Everything is in the byte order of the machine. A message whose header says where the next one begins is answered,
-//! with an error number if its body is not of the form that its command says; anything else ends the session.
+//! All fields are in the byte order of the machine. If the header says where the next message
+//! begins, the message is answered: with an error number if its body does not fit its command.
+//! Otherwise the session ends.
 
 pub use abi::vfio_user::{
     Fields, HEADER, MAX_MESSAGE, command, flags, irq, longs, words, write_header,
@@ -14,11 +15,11 @@ use jail::strangers::TooMany;
 use rustix::io::Errno;
 use serde_json::Value;
 
-/// Most descriptors with a message. Front ends are told of 16: QEMU refuses to hear of more.
+/// Most descriptors with a message. Front ends are told 16, because QEMU refuses a larger number.
 pub const MAX_FDS: usize = 32;
-/// Most bytes of a read of configuration space.
+/// Most bytes in a read of configuration space.
 pub const MAX_READ: usize = nic::pci::EXTENDED_SIZE;
-/// Bytes of a write in a message of several.
+/// Bytes of one write in a message of several writes.
 pub const MULTI: usize = 24;
 
 /// Why a session ends.
@@ -28,10 +29,10 @@ pub enum ProtocolError {
     /// The front end hung up.
     #[error("The front end hung up")]
     Closed,
-    /// A reply to something else than what was asked.
+    /// A reply that does not match its request.
     #[error("A reply to command {0} is not one to what was asked")]
     Answer(u16),
-    /// What it sent before cannot be closed.
+    /// Too many of its descriptors wait to be closed.
     #[error(transparent)]
     TooMany(#[from] TooMany),
     /// The socket failed.
@@ -48,7 +49,7 @@ pub enum ProtocolError {
     /// Flags that no command has.
     #[error("A message has flags {0:#x}; it is no command, or one of another protocol")]
     Flags(u32),
-    /// Descriptors that do not belong to the message.
+    /// Descriptors came with a message that has none.
     #[error("A message of command {command} came with {got} descriptors")]
     Descriptors {
         /// Its command.
@@ -56,19 +57,19 @@ pub enum ProtocolError {
         /// How many came.
         got: usize,
     },
-    /// A message with descriptors that came in pieces.
+    /// A message with descriptors came in pieces.
     #[error("A message with descriptors came in pieces")]
     Pieces,
-    /// The first message is not about the version, or another one is.
+    /// The first message does not negotiate the version, or a later one does.
     #[error("A message of command {0} out of order: the version is agreed on first, and once")]
     Order(u16),
     /// Another version.
     #[error("The front end speaks version {0}, and not 0")]
     Version(u16),
-    /// What describes the version is not JSON that ends with a zero.
+    /// The description of the version is not JSON with a terminating zero.
     #[error("The front end's capabilities are malformed")]
     Capabilities,
-    /// It does not read our replies.
+    /// The front end does not read our replies.
     #[error("The front end does not read what it is answered")]
     Unread,
     /// The worker's part failed.
@@ -79,7 +80,7 @@ pub enum ProtocolError {
 /// A header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Which message a reply is for.
+    /// The number of the message; its reply has the same.
     pub id: u16,
     /// What is asked for.
     pub command: u16,
@@ -87,18 +88,18 @@ pub struct Header {
     pub size: usize,
     /// A reply is wanted.
     pub reply: bool,
-    /// It is a reply itself, to something that we asked for: whether that was done.
+    /// Set for a reply to a request of ours: whether it succeeded.
     pub answers: Option<bool>,
 }
 
-/// Flags of a reply that something could not be done.
+/// The flags of a reply that reports an error.
 const FAILED: u32 = flags::REPLY | flags::ERROR;
 
 impl Header {
-    /// Reads one.
+    /// Decodes a header.
     ///
     /// # Errors
-    /// [`ProtocolError`] when it is none of a command, nor of a reply that may be waited for.
+    /// [`ProtocolError`] when it is neither a command nor a possible reply.
     pub fn of(bytes: &[u8; HEADER]) -> Result<Self, ProtocolError> {
         let mut fields = Fields(bytes);
         let (id, command) = (fields.u16(), fields.u16());
@@ -118,10 +119,10 @@ impl Header {
     }
 }
 
-/// What a worker carries out at once.
+/// A message that a worker carries out at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access<'a> {
-    /// A read of so many bytes.
+    /// A read of this many bytes.
     Read {
         /// The region.
         region: u32,
@@ -141,13 +142,14 @@ pub enum Access<'a> {
     },
     /// Several writes, [`MULTI`] bytes each.
     Multi(&'a [u8]),
-    /// The pin's interrupt may be signalled again, or may not.
+    /// Unmasks the pin's interrupt, or masks it.
     Unmask(bool),
-    /// A reply to something that we asked for.
+    /// A reply to a request of ours.
     Answer(&'a [u8]),
 }
 
-/// Region, offset and bytes of a write of an [`Access::Multi`]; `None` if it has more bytes than the message has for it.
+/// Region, offset and bytes of one write of an [`Access::Multi`]; `None` if it claims more bytes
+/// than its entry has.
 #[must_use]
 pub fn one_of_several(entry: &[u8]) -> Option<(u32, u64, &[u8])> {
     let mut fields = Fields(entry);
@@ -155,8 +157,8 @@ pub fn one_of_several(entry: &[u8]) -> Option<(u32, u64, &[u8])> {
     Some((region, at, fields.0.get(..count)?))
 }
 
-/// What a worker carries out of a message; `None` if it is one for the control thread, which answers for what is
-/// malformed, too.
+/// Decodes an access for a worker. `None` if the message is for the control thread, which also
+/// answers malformed ones.
 #[must_use]
 pub fn access(header: Header, body: &[u8]) -> Option<Access<'_>> {
     let mut fields = Fields(body);
@@ -198,16 +200,16 @@ pub enum Request {
     Version {
         /// The protocol's version.
         major: u16,
-        /// Most bytes that it takes or gives in a message's data.
+        /// Most bytes of a message's data that the front end accepts or sends.
         transfer: u64,
-        /// It names migration among what it can.
+        /// The front end supports migration.
         migration: bool,
     },
     /// A range of the guest's memory.
     DmaMap {
-        /// Whether the device may read it, 1, and write it, 2.
+        /// Whether the device may read it (1) and write it (2).
         flags: u32,
-        /// Where in its file it starts.
+        /// Where it starts in its file.
         offset: u64,
         /// Its guest-physical address.
         address: u64,
@@ -216,7 +218,7 @@ pub enum Request {
     },
     /// Ranges that go.
     DmaUnmap {
-        /// Whether pages are asked for that were written, 1, and all ranges meant, 2.
+        /// Whether written pages are asked for (1), and whether all ranges are meant (2).
         flags: u32,
         /// Where they start.
         address: u64,
@@ -225,18 +227,18 @@ pub enum Request {
     },
     /// What the device has.
     GetInfo,
-    /// What a region is, in a reply of at most so many bytes.
+    /// The description of a region, in a reply of at most this many bytes.
     GetRegionInfo {
         /// The region.
         index: u32,
-        /// Bytes there are for the answer.
+        /// Room for the reply, in bytes.
         room: u32,
     },
-    /// What a kind of interrupts is.
+    /// The description of a kind of interrupts.
     GetIrqInfo(u32),
     /// Interrupts are set up.
     SetIrqs {
-        /// What is to be done, and what comes with it.
+        /// What to do, and what comes with the message.
         flags: u32,
         /// The kind.
         index: u32,
@@ -244,23 +246,23 @@ pub enum Request {
         start: u32,
         /// How many.
         count: u32,
-        /// What came behind, but for descriptors.
+        /// The data that follows, except descriptors.
         data: Vec<u8>,
     },
-    /// The device is to be as after power-on.
+    /// Reset the device to its power-on state.
     Reset,
-    /// Something about a feature of the device.
+    /// A request about a feature of the device.
     Feature {
-        /// Bytes there are for the answer.
+        /// Room for the reply, in bytes.
         room: u32,
-        /// Which, and what is to be done.
+        /// The feature, and what to do.
         flags: u32,
         /// What comes with it.
         data: Vec<u8>,
     },
-    /// Bytes of the device's state are asked for.
+    /// A read of the device's state.
     StateRead {
-        /// Bytes there are for the answer.
+        /// Room for the reply, in bytes.
         room: u32,
         /// How many.
         size: u32,
@@ -269,14 +271,14 @@ pub enum Request {
     StateWrite(Vec<u8>),
     /// Something that is not offered.
     Other(u16),
-    /// A body that its command cannot have.
+    /// A body that does not fit its command.
     Malformed,
 }
 
-/// Reads a message for the control thread.
+/// Decodes a message for the control thread.
 ///
 /// # Errors
-/// [`ProtocolError`] when it is about the version, and malformed.
+/// [`ProtocolError`] when it negotiates the version and is malformed.
 pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
     if header.command != command::VERSION {
         return Ok(well_formed(header.command, body).unwrap_or(Request::Malformed));
@@ -292,8 +294,8 @@ pub fn request(header: Header, body: &[u8]) -> Result<Request, ProtocolError> {
     Ok(Request::Version { major, transfer, migration: spoken["migration"].is_object() })
 }
 
-/// A message for the control thread, if its body is of its command's form. What it says of its own size, or of the
-/// room for a reply (`argsz`), is enough for what it says.
+/// Decodes a message for the control thread if its body fits its command. The size that it states,
+/// or the room for a reply (`argsz`), must suffice.
 fn well_formed(command: u16, body: &[u8]) -> Option<Request> {
     let mut fields = Fields(body);
     let (argsz, word) = (fields.u32(), fields.u32());
@@ -337,7 +339,7 @@ fn well_formed(command: u16, body: &[u8]) -> Option<Request> {
     })
 }
 
-/// What a front end says of itself.
+/// The description that a front end gives of itself.
 fn spoken(bytes: &[u8]) -> Result<Value, ProtocolError> {
     let object = match bytes {
         [] => return Ok(Value::Null),

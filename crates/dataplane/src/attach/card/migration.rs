@@ -1,5 +1,5 @@
-//! A card's move to another server (vfio-user, `DEVICE_FEATURE` and `MIG_DATA_*`; Linux's `vfio.h`,
-//! "migration v2").
+//! The migration of a card to another server (vfio-user, `DEVICE_FEATURE` and `MIG_DATA_*`; Linux's
+//! `vfio.h`, "migration v2").
 //!
 //! ```text
 //!   RUNNING <--> STOP <--> STOP_COPY: the state is read        ERROR: a reset leads to RUNNING
@@ -7,10 +7,10 @@
 //!                 `------ taken over, or: ERROR <---'
 //! ```
 //!
-//! The state is what a successor of this process finds in state memory: configuration space and registers,
-//! behind a header that says what they are of. It is read from there, and written there, where nobody looks
-//! before it was found to be one. Interrupts and memory are the front end's to set up again. Which pages
-//! were written is not logged: all of the guest's memory follows once the card stands still.
+//! The state is what a successor of this process finds in state memory: configuration space and
+//! registers, after a header that identifies them. It is read from there and written there; no code
+//! uses it before it is validated. The front end sets up interrupts and memory again. Written pages
+//! are not logged: all of the guest's memory follows after the card is stopped.
 
 use nic::device::Impossible;
 use rustix::io::Errno;
@@ -26,22 +26,22 @@ pub const HEADER: usize = 32;
 
 /// The begin of a state.
 const MAGIC: u64 = u64::from_be_bytes(*b"toklatVM");
-/// Changes with what lies in [`nic::e1000::Registers`] and [`nic::pcnet::Registers`], and how.
+/// Must change whenever the content of [`nic::e1000::Registers`] or [`nic::pcnet::Registers`] does.
 const VERSION: u32 = 1;
 
-/// Features that there are, and what can be done with them.
+/// The supported features, and the operations on each.
 const FEATURES: [(u32, u32); 2] =
     [(feature::MIGRATION, flag::GET), (feature::DEVICE_STATE, flag::GET | flag::SET)];
-/// Of [`feature::MIGRATION`]: a state can be read while the device stands still.
+/// In [`feature::MIGRATION`]: the state can be read while the device is stopped.
 const STOP_COPY: u64 = 1;
 
-/// Why something is no state of a card.
+/// Why bytes are not the state of a card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
     /// It is of something else.
     #[error("{0}")]
     Other(&'static str),
-    /// It ends before its end, or goes on.
+    /// It is too short or too long.
     #[error("it has not the length of one")]
     Length,
     /// It says what cannot be.
@@ -49,7 +49,7 @@ pub enum StateError {
     Impossible(#[from] Impossible),
 }
 
-/// The header of a card's state, and what it is if it has another word.
+/// The header of a card's state, and what each of its words identifies.
 pub fn header(card: &Card<'_>) -> [(u64, &'static str); HEADER / 8] {
     let id = card.identity;
     let ids = [id.vendor, id.device, id.subsystem, id.revision.into()];
@@ -62,7 +62,7 @@ pub fn header(card: &Card<'_>) -> [(u64, &'static str); HEADER / 8] {
     ]
 }
 
-/// What a body of a reply is, or the error number instead.
+/// The body of a reply, or an error number.
 type Answer = Result<Vec<u8>, Errno>;
 
 /// A device's move.
@@ -70,11 +70,11 @@ type Answer = Result<Vec<u8>, Errno>;
 #[serde(default)]
 pub struct Migration {
     state: DeviceState,
-    /// Bytes of its state that were read or written.
+    /// The number of bytes of the state that were read or written.
     at: usize,
     /// Most bytes at a time.
     transfer: u32,
-    /// Why the last state was none.
+    /// Why the last state was refused.
     #[serde(skip)]
     pub refused: Option<StateError>,
 }
@@ -96,7 +96,7 @@ impl Migration {
         self.state
     }
 
-    /// The front end can take so many bytes at a time.
+    /// Notes how many bytes the front end accepts in a message.
     pub fn agree(&mut self, transfer: u64) {
         self.transfer = transfer.min(MAX_TRANSFER.into()) as u32;
     }
@@ -113,7 +113,7 @@ impl Migration {
         Ok(Vec::new())
     }
 
-    /// Something is asked of a feature, with an answer of at most `room` bytes.
+    /// Carries out an operation on a feature. The reply has at most `room` bytes.
     pub fn feature(&mut self, card: &Card<'_>, (room, flags): (u32, u32), data: &[u8]) -> Answer {
         const ALL: u32 = flag::NUMBER | flag::GET | flag::SET | flag::PROBE;
         let (number, methods) = (flags & flag::NUMBER, flags & (flag::GET | flag::SET));
@@ -141,7 +141,7 @@ impl Migration {
         Ok([&words(&[size, flags])[..], got].concat())
     }
 
-    /// Leads to another state, by STOP, as every way does.
+    /// Changes the state, through STOP as all transitions do.
     fn change(&mut self, card: &Card<'_>, to: u32) -> Result<(), Errno> {
         let to = DeviceState::wanted(to).ok_or(Errno::INVAL)?;
         if self.state == DeviceState::Error {
@@ -163,7 +163,7 @@ impl Migration {
         Ok(())
     }
 
-    /// What was written was no state. Nothing of it stays.
+    /// Refuses the written state and erases it.
     fn fail(&mut self, card: &Card<'_>, why: StateError) -> Errno {
         card.power_on();
         (self.state, self.at, self.refused) = (DeviceState::Error, 0, Some(why));
@@ -184,7 +184,7 @@ impl Migration {
         Ok(data)
     }
 
-    /// The next bytes of a state.
+    /// Writes the next bytes of a state.
     pub fn write(&mut self, card: &Card<'_>, data: &[u8]) -> Answer {
         if self.state != DeviceState::Resuming || data.len() > self.transfer as usize {
             return Err(Errno::INVAL);

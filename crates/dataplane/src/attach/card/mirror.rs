@@ -1,9 +1,9 @@
-//! Doorbells that are no traps: pages of registers that lie in memory, which the front end maps into the
-//! guest, and the worker looks at.
+//! Doorbells that do not trap: pages of registers in memory, which the front end maps into the
+//! guest and the worker polls.
 //!
-//! What the driver writes there is handed to the device when the worker looks: often at the tails while
-//! there is traffic, at all of it before a register access that traps is carried out, so that their order
-//! is kept. A worker that sleeps cannot be woken by a store: it looks from time to time.
+//! The worker passes what the driver wrote there to the device. It checks the tails often while
+//! there is traffic, and all registers before it carries out a register access that traps, so that
+//! their order is kept. A store cannot wake a sleeping worker, so it checks from time to time.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -26,12 +26,12 @@ struct Word {
     /// - Without it: the device reads descriptors that are not written yet
     /// - Shown by: `vfio_user` test `doorbells_in_memory_are_heard`
     shared: Shared<AtomicU32>,
-    /// What it was when it was looked at last.
+    /// Its value when it was last checked.
     last: u32,
     head: bool,
 }
 
-/// The registers of a device that lie in shared memory.
+/// The registers of a device that are in shared memory.
 pub struct Mirror {
     device: Arc<dyn Device>,
     bar: usize,
@@ -41,8 +41,9 @@ pub struct Mirror {
 }
 
 impl Mirror {
-    /// The registers of `device` in a file as long as their base address register is, of which either is
-    /// then to follow the other: [`publish`](Self::publish) or [`forward`](Self::forward).
+    /// The registers of `device` in a file that is as long as their base address register. The
+    /// caller must then make one follow the other: [`publish`](Self::publish) or
+    /// [`forward`](Self::forward).
     #[must_use]
     pub fn new(device: Arc<dyn Device>, file: &Descriptor) -> Option<Self> {
         let pages = device.shared_pages()?;
@@ -52,7 +53,7 @@ impl Mirror {
         let all = parts.into_iter().flat_map(|(part, head)| part.iter().map(move |at| (*at, head)));
         let word = |(at, head): (u32, bool)| {
             let shared: Shared<AtomicU32> = mapping.shared(at as usize)?;
-            // Where the device is, it says itself.
+            // A head starts as the page shows it, all others as the device has them.
             let last =
                 if head { shared.load(Ordering::Relaxed) } else { read(&*device, bar, at.into()) };
             Some(Word { at: at.into(), shared, last, head })
@@ -61,7 +62,7 @@ impl Mirror {
         Some(Self { device, bar, words, tails: tails.len() })
     }
 
-    /// Shows the driver what the device has, as after power-on.
+    /// Shows the driver the device's registers, as after power-on.
     pub fn publish(&mut self) {
         for word in &mut self.words {
             word.last = read(&*self.device, self.bar, word.at);
@@ -78,7 +79,7 @@ impl Mirror {
         self.words[from..].iter().any(rung)
     }
 
-    /// Hands what the driver wrote to the device, tails last.
+    /// Passes what the driver wrote to the device, tails last.
     pub fn forward(&mut self, now: Nanos) {
         for word in &mut self.words {
             let value = word.shared.load(Ordering::Acquire);
@@ -94,7 +95,7 @@ impl Mirror {
         self.show(|_| true);
     }
 
-    /// Shows what the device has, but for what the driver has written meanwhile.
+    /// Shows the device's values, except where the driver has written in the meantime.
     fn show(&mut self, which: impl Fn(&Word) -> bool) {
         for word in self.words.iter_mut().filter(|word| which(word)) {
             let (was, is) = (word.last, read(&*self.device, self.bar, word.at));
@@ -131,7 +132,7 @@ mod tests {
         e1000::model(Chip::L82574, Shared::private().unwrap(), config).device
     }
 
-    /// A device, the file, and what its driver has mapped.
+    /// A device, the file, and the driver's mapping of it.
     fn bed() -> (Arc<dyn Device>, Descriptor, Arc<Mapping>) {
         let file = Memfd::create("registers", 1 << 17, Pages::Small).unwrap();
         let mapping = file.map().unwrap();

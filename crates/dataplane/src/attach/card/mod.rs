@@ -1,5 +1,5 @@
-//! Emulated network cards by the vfio-user protocol (QEMU since 10.1, Cloud Hypervisor): the port of a
-//! virtual machine whose driver knows nothing of us.
+//! Emulated network cards over the vfio-user protocol (QEMU since 10.1, Cloud Hypervisor): the port
+//! of a virtual machine with an unmodified driver.
 //!
 //! ```text
 //!   front end --- socket: messages, descriptors ---> Wire ---> worker: Bus (registers, transmit queues)
@@ -9,17 +9,18 @@
 //!   guest memory, mapped by both           control thread: VfioUser, Session     any worker: Egress, Vectors
 //! ```
 //!
-//! A port's home worker reads the socket and answers register accesses at once. Whatever else is said is
-//! carried out by the control thread, while the worker leaves the socket alone; where it concerns memory
-//! or interrupts, the model's halves are first taken from worker and table and dropped, and made anew over
-//! their registers in state memory: nothing is unmapped that anybody looks at.
+//! A port's home worker reads the socket and answers register accesses at once. The control thread
+//! carries out all other messages, while the worker leaves the socket alone. For messages about
+//! memory or interrupts, it first takes the model's halves from worker and table and drops them.
+//! Then it makes them again over the registers in state memory. So no memory is unmapped while it
+//! is in use.
 //!
-//! A front end whose memory has no files is asked for each piece of it ([`courier`]).
+//! Where a front end's memory has no files, messages fetch each piece of it ([`courier`]).
 //!
-//! A device whose state is to go elsewhere, or came from there, has no halves ([`migration`]).
+//! A device in migration has no halves ([`migration`]).
 //!
-//! A front end that breaks the protocol is taken leave of, and its port waits for the next one. A guest
-//! that breaks its device finds it stopped, which is said once.
+//! A front end that breaks the protocol is disconnected, and its port waits for the next one. If a
+//! guest breaks its device, the device stops, which is logged once.
 
 mod courier;
 mod line;
@@ -72,7 +73,7 @@ pub use self::source::Summons;
 /// Receive queues that a model may have.
 const RECEIVE_QUEUES: usize = 2;
 
-/// How a device comes to be.
+/// The configuration of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Plug {
     /// What it is.
@@ -81,11 +82,11 @@ pub struct Plug {
     pub mac: Mac,
     /// The cable is plugged in.
     pub link: bool,
-    /// How far its interrupts are held back.
+    /// The moderation of its interrupts.
     pub interrupts: Interrupts,
 }
 
-/// A device and its front end, in the hands of the control thread.
+/// A device and its front end, which the control thread serves.
 pub struct VfioUser {
     socket: Arc<Descriptor>,
     wire: Arc<Wire>,
@@ -95,11 +96,11 @@ pub struct VfioUser {
     config: Arc<Config>,
     room: Room,
     state: PortState,
-    /// Memory that registers lie in, as the front end may map it.
+    /// The file with the registers that the front end may map.
     doorbells: Option<Arc<Descriptor>>,
-    /// What the device has was written there: until then it says nothing.
+    /// The device's registers were written there. Before that the file has no meaning.
     shown: bool,
-    /// The device of the present halves.
+    /// The device of the current halves.
     device: Option<Arc<dyn Device>>,
     /// What the keeper has.
     kept: Kept,
@@ -132,10 +133,10 @@ impl Message {
 }
 
 impl VfioUser {
-    /// A device on a connected socket; `kept` is what a predecessor's session was.
+    /// A device on a connected socket. `kept` is a predecessor's session.
     ///
     /// # Errors
-    /// [`AttachError`] when the socket cannot be used, or there is no room.
+    /// [`AttachError`] when the socket cannot be used, or the state memory has no room.
     pub fn new(
         (socket, doorbells): (Descriptor, Option<Descriptor>),
         plug: Plug,
@@ -158,10 +159,11 @@ impl VfioUser {
         let config = Config::new(&identity, config);
         let doorbells = doorbells.filter(|_| plug.nic.doorbell == Doorbell::Shared);
         let restored = kept.as_ref().map(|kept| Session::restore(&identity, kept, account));
-        // One whose session is not whole died while it changed: the front end begins anew.
+        // A session that is not whole was being changed when its process died. The front end must
+        // start over.
         let lost = matches!(restored, Some(None));
         let mut session = restored.flatten().unwrap_or_else(|| Session::new(&identity, account));
-        // Of one that stands still, too: it may be asked for before it runs.
+        // Also for a stopped device: the front end may ask for the pages before it runs.
         session.shared = plug.nic.model.kind().shared_pages.filter(|_| doorbells.is_some());
         if kept.is_none() {
             config.power_on();
@@ -191,7 +193,8 @@ impl VfioUser {
         Ok(this)
     }
 
-    /// The next message for the control thread, if it is its turn; `None` hands the socket back.
+    /// Receives the next message for the control thread; `None` passes the socket back to the
+    /// worker.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session [ends](Self::end).
@@ -207,7 +210,7 @@ impl VfioUser {
             return Ok(None);
         }
         let next = next_request(&line);
-        // What is not this message's is of no use.
+        // Descriptors beyond those of this message are closed.
         let mut fds = line.take_fds();
         Ok(next?.map(|(header, request, has_fds)| {
             fds.truncate(if has_fds { fds.len() } else { 0 });
@@ -215,7 +218,7 @@ impl VfioUser {
         }))
     }
 
-    /// Carries a message out, as far as it is the session's own state.
+    /// Applies a message to the session's state.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session [ends](Self::end).
@@ -241,21 +244,21 @@ impl VfioUser {
         Ok(Done { header, reply, fd, error: answer.err() })
     }
 
-    /// Has registers in memory follow the device where it was exchanged, and the device follow them where it
-    /// has stopped.
+    /// After a change of state: shows a new device's registers to the driver, or passes the
+    /// driver's writes to a device that has stopped.
     fn follow_state(&mut self, was: DeviceState, resets: bool) {
         let is = self.session.migration.state();
         let exchanged = resets || was == DeviceState::Resuming && is != was;
         let stopped = was == DeviceState::Running && is != was;
         let Some(file) = self.doorbells.as_ref().filter(|_| exchanged || stopped) else { return };
-        // One that is only looked at has no memory to touch.
+        // A device that is only read needs no memory.
         let memory = if exchanged { Arc::default() } else { self.session.memory() };
         let Ok(made) = model(&self.plug, &self.room, &self.state, memory) else { return };
         let Some(mut mirror) = Mirror::new(made.device, file) else { return };
         if exchanged { mirror.publish() } else { mirror.forward(clock()) }
     }
 
-    /// What a message came to is kept: takes it out of the socket, and answers.
+    /// Takes a message from the socket and answers it, once its effects are kept.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session [ends](Self::end).
@@ -265,7 +268,7 @@ impl VfioUser {
         line.take()
     }
 
-    /// Gives the socket back to the worker, who is to be woken.
+    /// Passes the socket back to the worker, which the caller must wake.
     pub fn unpark(&self) {
         self.wire.unpark();
     }
@@ -281,7 +284,7 @@ impl VfioUser {
         self.device = None;
     }
 
-    /// Plugs the cable in, or pulls it; for a time when no worker uses its registers.
+    /// Plugs the cable in, or pulls it. No worker may use the registers meanwhile.
     pub fn set_link(&mut self, up: bool, now: Nanos) {
         self.plug.link = up;
         if let Some(device) = &self.device {
@@ -295,7 +298,7 @@ impl VfioUser {
         self.plug.link
     }
 
-    /// Holds interrupts back from the next [`halves`](Self::halves) on; true if that is a change.
+    /// Sets the moderation of interrupts for the next [`halves`](Self::halves); true if it changed.
     pub fn set_interrupts(&mut self, interrupts: Interrupts) -> bool {
         std::mem::replace(&mut self.plug.interrupts, interrupts) != interrupts
     }
@@ -305,7 +308,7 @@ impl VfioUser {
         Courier::new(Arc::clone(device), transfer, last)
     }
 
-    /// Those of a device that stands still: configuration space is there.
+    /// The halves of a stopped device, which has configuration space only.
     fn stopped(&mut self) -> Result<Attached, AttachError> {
         let device: Arc<dyn Device> = Arc::new(Stopped(self.identity));
         let pin = Arc::clone(self.session.pin());
@@ -402,7 +405,7 @@ impl FrontEnd for VfioUser {
             self.said_over_budget = true;
             news.push(format!("the guest's memory is too large: {over}"));
         }
-        // Firmware has ranges come and go; a driver that uses memory finds them all.
+        // Firmware adds and removes ranges. Once a driver uses memory, all ranges are there.
         let lacks = self.session.refused.is_some() || self.session.lacks_memory();
         let lacks = self.config.bus_master() && lacks;
         if lacks && !self.said.0 {
@@ -434,11 +437,11 @@ pub struct Done {
     reply: Vec<u8>,
     /// What goes with it.
     fd: Option<Arc<Descriptor>>,
-    /// The error number that it was answered with.
+    /// The error number of its reply.
     pub error: Option<Errno>,
 }
 
-/// What is said on a socket, and whether it goes on; `None` without room.
+/// The line of a socket, and whether the session goes on; `None` without room.
 fn open(
     socket: &Arc<Descriptor>,
     room: &Room,
@@ -453,8 +456,8 @@ fn open(
     }
 }
 
-/// The request in front, and whether descriptors came with it; `None` if it is not there yet, or is the
-/// worker's to carry out.
+/// The request in front, and whether descriptors came with it. `None` if it is incomplete, or the
+/// worker has to carry it out.
 fn next_request(line: &Line) -> Result<Option<(Header, Request, bool)>, ProtocolError> {
     let Some(Front { header, body, has_fds }) = line.front()? else { return Ok(None) };
     if message::access(header, body).is_some() && !has_fds {
@@ -463,7 +466,7 @@ fn next_request(line: &Line) -> Result<Option<(Header, Request, bool)>, Protocol
     Ok(Some((header, message::request(header, body)?, has_fds)))
 }
 
-/// Answers for a message that a predecessor carried out and did not live to answer.
+/// Answers a message that a predecessor carried out but did not answer.
 fn finish(line: &mut Line, session: &Session) -> Result<(), ProtocolError> {
     let (number, reply) = &session.last;
     if *number != line.requests() + 1 || !line.look()? {
@@ -504,10 +507,10 @@ mod tests {
     use crate::config::{NicModel, SwitchConfig};
     use crate::state::State;
 
-    /// Objective: where registers are shared, a new card begins with the values that it has after power-on.
+    /// Objective: where registers are shared, a new card starts with its power-on values.
     ///
-    /// Steps: plug an 82574L in, whose memory for registers is all zero as the supervisor makes it; look at
-    /// PSRCTL and TARC0 in that memory, and at the model's own.
+    /// Steps: plug in an 82574L whose memory for registers is all zero, as the supervisor makes it;
+    /// read PSRCTL and TARC0 in that memory, and in the model.
     #[test]
     fn regression_a_new_card_is_not_cleared_by_its_empty_memory() {
         let (_front_end, socket) = std::os::unix::net::UnixStream::pair().unwrap();

@@ -1,4 +1,4 @@
-//! The models there are, made over registers in state memory.
+//! All card models, made over registers in state memory.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::attach::AttachError;
 use crate::config::{NicConfig, NicModel};
 use crate::state::PortState;
 
-/// Where things of a device lie in a port's part of the state memory.
+/// The layout of a device in its port's part of the state memory.
 const PROGRESS: usize = pci::SIZE;
 const HEADER: usize = 512;
 const REGISTERS: usize = 4096;
@@ -61,7 +61,7 @@ impl Room {
         StateRoom { mapping: &self.mapping, at: self.bytes.start + REGISTERS, len }
     }
 
-    /// Clears it, for a device that was never powered on.
+    /// Clears it for a device that was never powered on.
     pub fn clear(&self, nic: NicModel) {
         self.window(0..REGISTERS + nic.kind().state_size).fill(0);
     }
@@ -75,7 +75,7 @@ impl Room {
     }
 }
 
-/// A device as it lies in state memory, while nobody uses it.
+/// A device in state memory, while no worker uses it.
 #[derive(Clone, Copy, Debug)]
 pub struct Card<'a> {
     /// How it looks on PCI.
@@ -93,7 +93,7 @@ impl<'a> Card<'a> {
         REGISTERS..REGISTERS + self.plug.nic.model.kind().state_size
     }
 
-    /// Has it be as after power-on.
+    /// Resets it to its power-on state.
     pub fn power_on(&self) {
         self.room.window(HEADER..HEADER + migration::HEADER).fill(0);
         self.room.window(self.registers()).fill(0);
@@ -105,7 +105,7 @@ impl<'a> Card<'a> {
         migration::HEADER + pci::SIZE + self.registers().len()
     }
 
-    /// Where the `len` bytes of its state from `at` on lie.
+    /// The places of the `len` bytes of its state from `at` on.
     pub fn state(&self, at: usize, len: usize) -> impl Iterator<Item = Bytes<'a>> {
         let (room, mut begin) = (self.room, 0);
         let parts = [HEADER..HEADER + migration::HEADER, 0..pci::SIZE, self.registers()];
@@ -117,7 +117,7 @@ impl<'a> Card<'a> {
         })
     }
 
-    /// Says what its state is of.
+    /// Writes the header that identifies its state.
     pub fn write_header(&self) {
         let header = self.room.window(HEADER..HEADER + migration::HEADER);
         for (i, (word, _)) in migration::header(self).into_iter().enumerate() {
@@ -125,10 +125,10 @@ impl<'a> Card<'a> {
         }
     }
 
-    /// Goes on with a state that was written here.
+    /// Continues from a state that was written here.
     ///
     /// # Errors
-    /// [`StateError`]: it is none of this card's.
+    /// [`StateError`]: it is not a state of this card.
     pub fn take_over(&self) -> Result<(), StateError> {
         let header = self.room.window(HEADER..HEADER + migration::HEADER);
         for (i, (word, otherwise)) in migration::header(self).into_iter().enumerate() {
@@ -137,7 +137,7 @@ impl<'a> Card<'a> {
             }
         }
         self.config.check()?;
-        // Of a device that was never powered on.
+        // Zeroed registers are those of a device that was never powered on: nothing to take over.
         let unused = self.room.window(self.registers()).to_vec().iter().all(|byte| *byte == 0);
         if !unused {
             (self.plug.nic.model.kind().take_over)(self.room.registers(), self.plug.nic.csb)?;
@@ -146,7 +146,7 @@ impl<'a> Card<'a> {
     }
 }
 
-/// How a model looks on PCI.
+/// The PCI identity of a model.
 #[must_use]
 pub fn identity(nic: &NicConfig) -> Identity {
     (nic.model.kind().identity)(nic.csb)

@@ -1,7 +1,7 @@
-//! What a front end and we have agreed on: version, memory, interrupts; and how messages change it.
+//! The state of a vfio-user session (version, memory, interrupts), and how messages change it.
 //!
-//! A session decides nothing about workers: whether a message [needs them away](needs_quiet) from the
-//! device is said before it is carried out.
+//! A session does not know workers. It says before a message is carried out whether workers [must
+//! leave](needs_quiet) the device.
 
 use std::sync::Arc;
 
@@ -22,18 +22,18 @@ use crate::attach::guest::vectors::Pin;
 
 /// Most ranges of a guest's memory.
 const MAX_RANGES: usize = 256;
-/// Most bytes of memory that has a copy.
+/// Most bytes of memory that can be copied.
 const MAX_COPY: u64 = 64 << 30;
 /// Regions: base address registers, ROM, configuration space, VGA.
 const REGIONS: u32 = 9;
 /// The region of configuration space.
 pub const CONFIG: u32 = 7;
-/// Kinds of interrupts: pin, MSI, MSI-X. PCI devices can have two more, for errors and for requests to let go of them,
-/// which these have not.
+/// Kinds of interrupts: pin, MSI, MSI-X. PCI devices can have two more, for errors and for requests
+/// to release the device; these devices have neither.
 const KINDS: u32 = 3;
 /// Most vectors of a kind.
 const VECTORS: usize = 32;
-/// The name under which what is not descriptors is kept.
+/// The name of everything that is not a descriptor.
 const SESSION: &str = "session";
 
 /// A range of the guest's memory.
@@ -41,17 +41,18 @@ const SESSION: &str = "session";
 struct Range {
     region: Region,
     writable: bool,
-    /// A number that no other range of the session has had: names it for the keeper.
+    /// A number that no other range of the session has had. The persistent state names the range by
+    /// it.
     number: u32,
-    /// Its file; without one it is no memory to us.
+    /// Its file. A range without a file is not mapped.
     slot: Option<Slot>,
 }
 
-/// What of a session is not descriptors, as it is kept for a successor of this process.
+/// The persistent state of a session, except its descriptors.
 #[derive(Default, Serialize, Deserialize)]
 struct Saved {
     agreed: bool,
-    /// Region, whether it may be written, number, whether it has a file.
+    /// The ranges: region, writable, number, has a file.
     ranges: Vec<(Region, bool, u32, bool)>,
     enabled: [bool; 3],
     last: (u64, Vec<u8>),
@@ -69,25 +70,25 @@ pub struct Session {
     eventfds: [Vec<Option<Arc<Descriptor>>>; 3],
     enabled: [bool; 3],
     pin: Arc<Pin>,
-    /// The message that was carried out last, by its number, and the reply.
+    /// The number of the last message that was carried out, and the reply to it.
     pub last: (u64, Vec<u8>),
-    /// Registers that the front end may map.
+    /// The registers that the front end may map.
     pub shared: Option<SharedPages>,
-    /// Why the last file of memory that cannot be used cannot.
+    /// Why the last memory file that was refused cannot be used.
     pub refused: Option<MemoryError>,
-    /// The limit that the last mapping would have exceeded which did.
+    /// The budget that the last refused mapping would have exceeded.
     pub over_budget: Option<OverBudget>,
     /// What is mapped for it.
     account: Arc<Account>,
     is_copied: bool,
-    /// The device's move to another server.
+    /// The migration of the device to another server.
     pub migration: Migration,
 }
 
-/// The body of a reply, or the error number instead.
+/// The body of a reply, or an error number.
 type Answer = Result<Vec<u8>, Errno>;
 
-/// True if no worker may use the device while this is carried out.
+/// True if no worker may use the device while this request is carried out.
 #[must_use]
 pub fn needs_quiet(request: &Request) -> bool {
     match request {
@@ -109,7 +110,7 @@ fn kinds(identity: &Identity) -> [usize; 3] {
 pub fn region_size(identity: &Identity, index: u32) -> u64 {
     match (identity.bars.get(index as usize), index) {
         (Some(Some(Bar::Memory(size) | Bar::Io(size))), _) => u64::from(*size),
-        // Without the space for extended capabilities, of which there are none, QEMU 11.1 ends itself when
+        // There are no extended capabilities. But without the space for them, QEMU 11.1 aborts when
         // the device is behind a root port.
         (None, CONFIG) if identity.express => nic::pci::EXTENDED_SIZE as u64,
         (None, CONFIG) => nic::pci::SIZE as u64,
@@ -118,7 +119,7 @@ pub fn region_size(identity: &Identity, index: u32) -> u64 {
 }
 
 impl Session {
-    /// A session in which nothing was said yet.
+    /// A session before its first message.
     #[must_use]
     pub fn new(identity: &Identity, account: &Arc<Account>) -> Self {
         Self {
@@ -138,7 +139,7 @@ impl Session {
         }
     }
 
-    /// The guest's memory, as far as the device may use it: a copy if it is reached by messages.
+    /// The guest's memory, as far as the device may use it. It is a copy if messages carry memory.
     #[must_use]
     pub fn memory(&mut self) -> Arc<GuestMemory> {
         self.is_copied = false;
@@ -154,13 +155,13 @@ impl Session {
             self.ranges.iter().filter_map(|range| Some((range.writable, range.slot.as_ref()?)));
         let (writable, others): (Vec<_>, Vec<_>) = mapped.partition(|(writable, _)| *writable);
         let ranges = |of: Vec<(bool, &Slot)>| of.iter().map(|(_, slot)| slot.range()).collect();
-        // They were found to be apart when each was added.
+        // Each range was checked for overlaps when it was added.
         GuestMemory::with_read_only(ranges(writable), ranges(others))
             .map(Arc::new)
             .unwrap_or_default()
     }
 
-    /// Notes why memory cannot be used.
+    /// Notes why memory was refused.
     fn refuse(&mut self, error: MemoryError) {
         match error {
             MemoryError::OverBudget(over) => self.over_budget = Some(over),
@@ -168,7 +169,7 @@ impl Session {
         }
     }
 
-    /// True if the memory that was asked for last is a copy.
+    /// True if the last [`memory`](Self::memory) is a copy.
     #[must_use]
     pub fn is_copied(&self) -> bool {
         self.is_copied
@@ -194,7 +195,7 @@ impl Session {
         Ok(memory.into_copy())
     }
 
-    /// How the device is to interrupt.
+    /// How the device raises interrupts.
     #[must_use]
     pub fn mode(&self) -> InterruptMode {
         match self.enabled {
@@ -204,7 +205,7 @@ impl Session {
         }
     }
 
-    /// True if the guest's memory came without files that can be used.
+    /// True if the guest's memory came without usable files.
     #[must_use]
     pub fn lacks_memory(&self) -> bool {
         let has_file = |range: &Range| range.slot.is_some();
@@ -223,13 +224,13 @@ impl Session {
         of.as_slice().into()
     }
 
-    /// What is known of the pin.
+    /// The state of the pin.
     #[must_use]
     pub fn pin(&self) -> &Arc<Pin> {
         &self.pin
     }
 
-    /// Carries a message out.
+    /// Carries out a message.
     ///
     /// # Errors
     /// [`ProtocolError`]: the session ends.
@@ -262,7 +263,7 @@ impl Session {
                 self.map(region, flags, fds.into_iter().next())
             }
             Request::DmaUnmap { flags, address, size } => self.unmap(flags, address, size),
-            // Flags: it can be reset, and is a PCI device.
+            // Flags: it can be reset, and it is a PCI device.
             Request::GetInfo => Ok(words(&[16, 0b11, REGIONS, KINDS])),
             Request::GetRegionInfo { index, room } => {
                 region_info(index, region_size(identity, index), self.pages(index), room)
@@ -272,7 +273,7 @@ impl Session {
                 self.set_irqs((flags, index), (start, count), &data, fds)
             }
             Request::Reset => self.migration.reset(card),
-            // What is on its way belongs to no state.
+            // Messages in flight are part of no state.
             Request::Feature { flags, .. }
                 if migration::needs_quiet(flags) && self.lacks_memory() =>
             {
@@ -288,7 +289,7 @@ impl Session {
         })
     }
 
-    /// Says what there is to a front end that takes so many bytes at a time.
+    /// Answers a front end that accepts this many bytes at a time with what there is.
     fn agree(&mut self, transfer: u64, migration: bool) -> Answer {
         self.agreed = true;
         self.migration.agree(transfer);
@@ -299,14 +300,15 @@ impl Session {
             "pgsizes": 4096,
             "write_multiple": true,
         });
-        // Of earlier editions of the specification; only what was proposed may be named.
+        // The name is from an earlier edition of the specification. Only what was proposed may be
+        // named.
         if migration {
             capabilities["migration"] = json!({ "pgsize": 4096 });
         }
         Ok(version(&capabilities))
     }
 
-    /// Offsets of the pages of a region that may be mapped.
+    /// The offsets of the pages of a region that may be mapped.
     #[must_use]
     pub fn pages(&self, index: u32) -> &'static [u64] {
         self.shared.filter(|shared| shared.bar == index as usize).map_or(&[], |shared| shared.pages)
@@ -338,7 +340,8 @@ impl Session {
                 if is_limit {
                     return Err(Errno::NOSPC);
                 }
-                // Refused, it would end the virtual machine, which may never use it for frames.
+                // A refusal would end the virtual machine, although the guest may never use this
+                // range for frames.
                 None
             }
         };
@@ -368,7 +371,7 @@ impl Session {
 
     fn irq_info(&self, index: u32) -> Answer {
         const EVENTFD: u32 = 1;
-        /// It is masked when it is signalled, and unmasked by message.
+        /// A level-triggered interrupt: masked when it is signalled, unmasked by message.
         const LEVEL: u32 = 2 | 4;
         let vectors = self.eventfds.get(index as usize).ok_or(Errno::INVAL)?;
         let flags = if index == 0 { EVENTFD | LEVEL } else { EVENTFD };
@@ -422,7 +425,7 @@ impl Session {
         Ok(Vec::new())
     }
 
-    /// What a successor of this process needs to go on with the session.
+    /// The session's state, as a successor of this process needs it.
     #[must_use]
     pub fn kept(&self) -> Kept {
         let mut kept = Kept::new();
@@ -449,7 +452,7 @@ impl Session {
         kept
     }
 
-    /// The session that a predecessor kept; `None` if something of it is missing.
+    /// Restores the session that a predecessor has kept; `None` if a part is missing.
     #[must_use]
     pub fn restore(identity: &Identity, kept: &Kept, account: &Arc<Account>) -> Option<Self> {
         let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());
@@ -480,10 +483,10 @@ impl Session {
     }
 }
 
-/// What is said of a region, with the pages of it that may be mapped (VFIO, "sparse mmap"), if there is
-/// `room`.
+/// The description of a region. If there is `room`, it lists the pages that may be mapped (VFIO,
+/// "sparse mmap").
 fn region_info(index: u32, size: u64, pages: &[u64], room: u32) -> Answer {
-    /// Of the information without its capabilities.
+    /// The size of the description without its capabilities.
     const HEAD: u32 = 32;
     const READ_WRITE: u32 = 0b11;
     const MAP_CAPS: u32 = 0b1100;

@@ -1,9 +1,10 @@
-//! What a worker serves of a device: its registers, as messages from the socket, and its transmit queues.
+//! The part of a device that its worker serves: its registers, as messages from the socket, and its
+//! transmit queues.
 //!
-//! Register accesses are carried out and answered at once. Any other message is in front of the socket
-//! until the control thread has carried it out: while the wire is [parked](Wire::park), it is the control
-//! thread's, and the worker does not read. Where memory is reached by messages, its [`Courier`] has its turn
-//! whenever the socket was read.
+//! Register accesses are carried out and answered at once. Any other message stays in the socket
+//! until the control thread has carried it out: the worker [parks](Wire::park) the wire and does
+//! not read until it gets the wire back. Where messages carry memory, the [`Courier`] runs after
+//! each read of the socket.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,14 +28,14 @@ use crate::attach::{Attended, Heard, Source};
 use crate::config::PortId;
 use crate::state::BusCounters;
 
-/// How often the socket of a port that is polled is read, and after something came.
+/// Nanoseconds between reads of the socket of a polled port, and after a message.
 const READ_NS: (u64, u64) = (20_000, 4_000);
-/// For how long a sleeping worker does not look at doorbells in memory, at first and at most.
+/// For how long a sleeping worker does not check doorbells in memory, at first and at most.
 const NAP_NS: (u64, u64) = (50_000, 1_000_000);
-/// For how long after a message more are expected.
+/// For how long after a message more messages are expected.
 const LIVELY_NS: u64 = 50_000;
 
-/// How workers ask the control thread to look after ports.
+/// How workers ask the control thread to serve ports.
 #[derive(Debug)]
 pub struct Summons {
     ports: Mutex<Vec<PortId>>,
@@ -42,10 +43,10 @@ pub struct Summons {
 }
 
 impl Summons {
-    /// One for a process.
+    /// Makes the summons of a process.
     ///
     /// # Errors
-    /// The kernel has no eventfd to spare.
+    /// The kernel has no eventfd left.
     pub fn new() -> rustix::io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { ports: Mutex::default(), doorbell: rustix::event::eventfd(0, flags)? })
@@ -57,13 +58,13 @@ impl Summons {
         crate::signal(self.doorbell.as_fd());
     }
 
-    /// What becomes readable when somebody asks.
+    /// The descriptor that becomes readable when a worker asks.
     #[must_use]
     pub fn doorbell(&self) -> BorrowedFd<'_> {
         self.doorbell.as_fd()
     }
 
-    /// The ports that were asked for.
+    /// Takes the ports that were asked for.
     #[must_use]
     pub fn take(&self) -> Vec<PortId> {
         let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
@@ -78,12 +79,12 @@ impl Summons {
     }
 }
 
-/// The socket, between worker and control thread.
+/// The socket, which worker and control thread pass to each other.
 #[derive(Debug)]
 pub struct Wire {
     line: Mutex<Line>,
     socket: Arc<Descriptor>,
-    /// It is the control thread's.
+    /// Set while the wire belongs to the control thread.
     ///
     /// # Protocol: `Wire.parked` (vfio-user)
     /// - Writer: worker: set, as it gives the socket away; control thread: cleared, as it gives it
@@ -94,21 +95,21 @@ pub struct Wire {
     /// - Without it: two threads read one socket, or none does
     /// - Shown by: data process tests `devices`
     parked: AtomicBool,
-    /// Why the worker gave it up.
+    /// Why the worker parked it, if the session is over.
     failed: Mutex<Option<ProtocolError>>,
     summons: Arc<Summons>,
     id: PortId,
 }
 
 impl Wire {
-    /// A wire that is the worker's.
+    /// A wire that belongs to the worker.
     #[must_use]
     pub fn new(line: Line, socket: Arc<Descriptor>, summons: Arc<Summons>, id: PortId) -> Self {
         let (line, failed) = (Mutex::new(line), Mutex::default());
         Self { line, socket, parked: AtomicBool::new(false), failed, summons, id }
     }
 
-    /// What is said, for whose turn it is.
+    /// The line, for the thread that the wire belongs to.
     pub fn line(&self) -> MutexGuard<'_, Line> {
         self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,19 +118,19 @@ impl Wire {
         self.parked.load(Ordering::Acquire)
     }
 
-    /// Gives it to the control thread.
+    /// Passes it to the control thread.
     fn park(&self, failed: Option<ProtocolError>) {
         *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
         self.parked.store(true, Ordering::Release);
         self.summons.ask(self.id);
     }
 
-    /// Gives it back to the worker, who is to be woken.
+    /// Passes it back to the worker, which the caller must wake.
     pub fn unpark(&self) {
         self.parked.store(false, Ordering::Release);
     }
 
-    /// Why the worker gave it up, if the session is over.
+    /// Why the worker parked it, if the session is over.
     pub fn take_failure(&self) -> Option<ProtocolError> {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -145,21 +146,21 @@ struct Registers {
     pin: Arc<Pin>,
     counters: Shared<BusCounters>,
     reply: Vec<u8>,
-    /// When the socket was read last, and when something was in it.
+    /// When the socket was last read, and when it last had a message.
     read_at: Nanos,
     heard_at: Nanos,
     heard: Option<Heard>,
-    /// When the device is to be asked for interrupts.
+    /// When to ask the device for interrupts.
     ask_at: Option<Nanos>,
-    /// Registers that the driver writes without a word.
+    /// Registers in memory, which the driver writes without a message.
     mirror: Option<Mirror>,
-    /// How long not to look at them, asleep.
+    /// For how long a sleeping worker does not check them.
     nap: u64,
-    /// Who brings memory, if there is none to look at.
+    /// The DMA proxy, if the guest's memory cannot be mapped.
     courier: Option<Courier>,
 }
 
-/// A device in the hands of a worker.
+/// A device that a worker serves.
 pub struct Bus {
     registers: Registers,
     transmit: Vec<Box<dyn Transmit>>,
@@ -195,7 +196,7 @@ impl Bus {
         Self { registers, transmit }
     }
 
-    /// With registers in memory, and memory by messages.
+    /// Adds registers in memory, and memory by messages.
     #[must_use]
     pub fn with(mut self, mirror: Option<Mirror>, courier: Option<Courier>) -> Self {
         (self.registers.mirror, self.registers.courier) = (mirror, courier);
@@ -219,7 +220,7 @@ impl Source for Bus {
     }
 
     fn begin(&mut self) {
-        // A predecessor may have had something to say, or the link changed.
+        // A predecessor may have left an interrupt to raise, or the link has changed.
         self.registers.ask_at = Some(Nanos(0));
     }
 
@@ -233,7 +234,7 @@ impl Source for Bus {
 
     fn arm(&mut self, now: Nanos) -> bool {
         self.registers.send_courier(now);
-        // What changes the socket from here on is seen by whoever waits for it.
+        // Later changes of the socket are seen by epoll.
         let work = self.registers.is_rung()
             || self.transmit.iter_mut().any(|t| t.arm())
             || self.registers.has_message();
@@ -257,7 +258,7 @@ impl Source for Bus {
 }
 
 impl Registers {
-    /// Reads the socket, looks at doorbells and asks for interrupts, each when it is time.
+    /// Reads the socket, checks doorbells and asks for interrupts, each when it is due.
     fn attend(&mut self, now: Nanos) -> Attended {
         if self.ask_at.is_some_and(|at| at <= now) {
             self.ask_at = self.vectors.ask(now).due;
@@ -272,13 +273,13 @@ impl Registers {
         Attended { again: self.again(now), heard: self.heard.take() }
     }
 
-    /// Nanoseconds between two looks at the socket.
+    /// Nanoseconds between two reads of the socket.
     fn gap(&self, now: Nanos) -> u64 {
         if now - self.heard_at < LIVELY_NS { READ_NS.1 } else { READ_NS.0 }
     }
 
-    /// When there may be something to do, while the port is polled. Doorbells in memory are looked at
-    /// every turn.
+    /// When there may be work, while the port is polled. Doorbells in memory are checked in each
+    /// turn.
     fn again(&self, now: Nanos) -> Nanos {
         if self.mirror.is_some() {
             return now;
@@ -287,15 +288,15 @@ impl Registers {
         self.ask_at.map_or(read_at, |at| at.min(read_at))
     }
 
-    /// True if a doorbell in memory was rung. Called before it sleeps: each time it was not, the next sleep
-    /// is longer.
+    /// True if a doorbell in memory was rung. Called before the worker sleeps: if none was rung,
+    /// the next sleep is longer.
     fn is_rung(&mut self) -> bool {
         let rung = self.mirror.as_ref().is_some_and(Mirror::is_rung);
         self.nap = if rung { NAP_NS.0 } else { (2 * self.nap).min(NAP_NS.1) };
         rung
     }
 
-    /// When to look at doorbells that wake nobody.
+    /// When to check the doorbells that do not wake the worker.
     fn look_at(&self, now: Nanos) -> Option<Nanos> {
         self.mirror.as_ref().map(|_| now + self.nap)
     }
@@ -308,18 +309,18 @@ impl Registers {
         self.ask_at = self.vectors.ask(now).due;
     }
 
-    /// True if a message is there that nobody has carried out; the control thread has its own way to
-    /// make this known.
+    /// True if there is a message that is not carried out. The control thread announces such
+    /// messages in its own way.
     fn has_message(&self) -> bool {
         if self.wire.is_parked() {
             return false;
         }
         let mut line = self.wire.line();
-        // What is wrong is seen when it is read.
+        // Errors show when it is read.
         !matches!(line.look(), Ok(false)) && !matches!(line.front(), Ok(None))
     }
 
-    /// Carries out what is in the socket, up to a message for the control thread.
+    /// Carries out the messages in the socket, up to one for the control thread.
     fn read(&mut self, now: Nanos) {
         let wire = Arc::clone(&self.wire);
         let mut line = wire.line();
@@ -333,7 +334,7 @@ impl Registers {
         }
     }
 
-    /// Gives the courier its turn, if there is one and the socket is the worker's.
+    /// Runs the courier, if there is one and the socket belongs to the worker.
     #[inline]
     fn send_courier(&mut self, now: Nanos) {
         if self.courier.is_some() && !self.wire.is_parked() {
@@ -357,26 +358,27 @@ impl Registers {
         self.ask_at = self.vectors.ask(now).due;
     }
 
-    /// When the courier is to have its turn, asleep.
+    /// When the courier has to run while the worker sleeps.
     fn carry_at(&self, now: Nanos) -> Option<Nanos> {
-        // While it is the control thread's, nothing can be done; and who gives it back wakes us.
+        // While the control thread has the wire, nothing can be sent. The worker is woken when it
+        // gets the wire back.
         self.courier.as_ref().filter(|_| !self.wire.is_parked())?.deadline(now)
     }
 
-    /// As `read`; false if the rest is the control thread's.
+    /// As `read`; false if the rest is for the control thread.
     fn carry_out(&mut self, line: &mut Line, now: Nanos) -> Result<bool, ProtocolError> {
         if !line.look()? {
             return Ok(true);
         }
         (self.heard, self.heard_at) = (Some(Heard::Told), now);
         if let Some(mirror) = &mut self.mirror {
-            // The driver wrote that before what it says now.
+            // The driver wrote these registers before this message.
             mirror.forward(now);
         }
         let mut mine = true;
         while let Some(front) = line.front()? {
             let header = front.header;
-            // What comes with descriptors is not for a worker, which should not close them either.
+            // A worker must not receive descriptors, and must not close them either.
             let access = message::access(header, front.body).filter(|_| !front.has_fds);
             let Some(access) = access else {
                 mine = false;
@@ -384,7 +386,7 @@ impl Registers {
             };
             match (access, &mut self.courier) {
                 (Access::Answer(body), Some(courier)) => courier.answered(header, body)?,
-                // Of what was asked when there was one.
+                // A reply to a request from when there was a courier.
                 (Access::Answer(_), None) => {}
                 _ => self.answer(header, access, now),
             }
@@ -401,7 +403,8 @@ impl Registers {
         Ok(mine)
     }
 
-    /// Carries an access out and writes its reply. A posted write to where nothing is does nothing.
+    /// Carries out an access and writes its reply. A posted write outside of the registers has no
+    /// effect.
     fn answer(&mut self, header: Header, access: Access<'_>, now: Nanos) {
         self.reply.clear();
         self.reply.resize(HEADER, 0);
@@ -419,7 +422,7 @@ impl Registers {
         message::finish_reply(&mut self.reply, header, done);
     }
 
-    /// Carries all writes out that can be; an error if one cannot.
+    /// Carries out all writes that are valid; an error if one is not.
     fn write_several(&mut self, entries: &[u8], now: Nanos) -> Result<(), Errno> {
         self.reply.extend((entries.len() as u64 / MULTI as u64).to_ne_bytes());
         let one = |entry| {
@@ -441,7 +444,7 @@ impl Registers {
         }
     }
 
-    /// A read, appended to the reply.
+    /// Carries out a read, and appends it to the reply.
     fn read_region(&mut self, region: u32, at: u64, count: u32, now: Nanos) -> Result<(), Errno> {
         self.reply.extend(at.to_ne_bytes());
         self.reply.extend([region, count].map(u32::to_ne_bytes).as_flattened());
@@ -474,7 +477,8 @@ impl Registers {
         Ok(())
     }
 
-    /// An access lies in its region; one of registers has a width that registers have.
+    /// Checks that an access is within its region; an access to registers must have a register's
+    /// width.
     fn check(&self, region: u32, at: u64, count: usize) -> Result<(), Errno> {
         let end = at.checked_add(count as u64).ok_or(Errno::INVAL)?;
         let inside = count > 0 && end <= region_size(&self.identity, region);

@@ -1,5 +1,5 @@
-//! A device that stands still while its state is elsewhere, or on its way: its registers are not there, and
-//! it does nothing.
+//! A device that is stopped because its state is elsewhere or in migration. It has no registers and
+//! does nothing.
 
 use nic::device::{Device, Identity, Interrupt, InterruptMode};
 use port::Nanos;

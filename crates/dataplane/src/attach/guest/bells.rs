@@ -1,4 +1,4 @@
-//! How owners of ports are woken, and how interrupts of guests are held back for more of them to be one.
+//! How owners of ports are woken, and how interrupts of guests are coalesced.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use crate::serve::Side;
 use crate::user::Waker;
 use crate::worker::clock;
 
-/// So many frames of a queue wait for no more: half of the ring that guests usually have, and not more than a Linux
-/// socket may have under way: 88 frames of 1500 bytes, which count as 120.
+/// With this many frames pending, a queue interrupts without further delay. It is half of the usual
+/// ring. A Linux socket may have no more in flight: 88 frames of 1500 bytes, which count as 120.
 const ENOUGH: u64 = 120;
 
 /// How a port's owner is woken.
@@ -22,35 +22,36 @@ pub enum Bells {
     /// It does not sleep.
     #[default]
     None,
-    /// By a byte on its token.
+    /// A byte on its token.
     Token(Arc<Waker>),
-    /// By eventfds, one for each queue that wants it.
+    /// Eventfds, one for each queue that has one.
     Queues {
-        /// Of its send queues, by ingress.
+        /// The eventfds of its send queues, by ingress.
         ingress: Box<[Option<Arc<Bell>>]>,
-        /// Of its receive queues, by egress.
+        /// The eventfds of its receive queues, by egress.
         egress: Box<[Option<Arc<Bell>>]>,
     },
-    /// By a device's interrupts: the device says which, and when.
+    /// The interrupts of a device, which says which ones to raise, and when.
     Device(Arc<Vectors>),
 }
 
-/// What became of a wish to wake somebody.
+/// The outcome of a request to wake an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rung {
-    /// There is no way to, or it is about to be done.
+    /// The owner cannot be woken, or another worker is about to wake it.
     No,
-    /// If traffic is heavy, its owner is not asked for kicks for a while: whoever asked looks then.
+    /// The owner was woken. If traffic is heavy, kicks stay disabled until `rests_until`; the
+    /// caller polls the owner's queues then.
     Yes { rests_until: Option<Nanos> },
-    /// Not before `due`; whoever asked sees to it. If traffic is heavy, its owner is not asked for kicks, either, until
-    /// then.
+    /// The owner is not woken before `due`; the caller has to ring then. If traffic is `heavy`,
+    /// kicks stay disabled until then, too.
     Later { due: Nanos, heavy: bool },
 }
 
 impl Rung {
     const YES: Self = Self::Yes { rests_until: None };
 
-    /// What asking a device came to.
+    /// The outcome of asking a device for interrupts.
     fn of(Asked { rung, due }: Asked) -> Self {
         match due {
             Some(due) => Self::Later { due, heavy: false },
@@ -74,7 +75,7 @@ impl Bells {
         }
     }
 
-    /// Rings a bell that was put off until `now`, unless it was rung since.
+    /// Rings a bell that was deferred until `now`, unless it rang in between.
     pub(crate) fn ring_late(&self, side: Side, now: Nanos) -> Rung {
         if let Self::Device(vectors) = self {
             return Rung::of(vectors.ask_late(now));
@@ -82,14 +83,14 @@ impl Bells {
         self.bell(side).map_or(Rung::No, |bell| bell.ring_late(now))
     }
 
-    /// Forgets what was put off: its owner has looked since.
+    /// Cancels a deferred interrupt: the owner has looked at its queue in the meantime.
     pub(crate) fn forget(&self, side: Side, now: Nanos) {
         if let Some(bell) = self.bell(side) {
             bell.forget(now);
         }
     }
 
-    /// Wakes the owner, whatever it waits for.
+    /// Wakes the owner for all of its queues.
     pub(crate) fn ring_all(&self) {
         match self {
             Self::None => {}
@@ -99,7 +100,7 @@ impl Bells {
                     bell.signal(clock());
                 });
             }
-            // When more is due, its home worker asks.
+            // If another interrupt is due later, the home worker asks for it.
             Self::Device(vectors) => drop(vectors.ask(clock())),
         }
     }
@@ -114,12 +115,12 @@ impl Bells {
     }
 }
 
-/// An eventfd that interrupts a guest, and how far interrupts are held back.
+/// An eventfd that interrupts a guest, and the moderation of its interrupts.
 #[derive(Debug)]
 pub struct Bell {
     eventfd: Arc<Waker>,
     moderation: Option<Moderation>,
-    /// Some worker rings when it is due.
+    /// Set while a worker has promised to ring when the interrupt is due.
     ///
     /// # Protocol: `Bell.put_off` (an interrupt that a worker takes care of)
     /// - Writer: the worker that puts it off (set), the worker that rings early or late (clear)
@@ -134,7 +135,7 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// A bell that is rung as `interrupts` says for what has `moved`.
+    /// A bell whose interrupts are moderated as `interrupts` says, by the frames that have `moved`.
     #[must_use]
     pub fn new(eventfd: Arc<Waker>, interrupts: Interrupts, moved: Moved) -> Self {
         let moderation = Moderation::new(interrupts, moved);
@@ -164,8 +165,9 @@ impl Bell {
         }
     }
 
-    /// Takes over what was put off, for the signal that follows; true if there was something. Cleared before the signal:
-    /// who asks from now on has somebody see to it anew. What is not seen to be put off, its worker rings late.
+    /// Claims the deferred interrupt, because the caller signals next; true if there was one. The
+    /// flag is cleared before the signal, so that later requests schedule another interrupt. If the
+    /// relaxed load misses a flag, the worker that set it rings late.
     fn see_to_it(&self) -> bool {
         self.put_off.load(Ordering::Relaxed) && self.put_off.swap(false, Ordering::AcqRel)
     }
@@ -179,7 +181,7 @@ impl Bell {
 }
 
 impl Drop for Bell {
-    /// What was put off has nobody to see to it any more.
+    /// A deferred interrupt is signalled, because no worker can reach the bell any more.
     fn drop(&mut self) {
         if *self.put_off.get_mut() {
             self.eventfd.wake();

@@ -1,4 +1,4 @@
-//! What a supervisor keeps of a session, so that a successor of this process continues it.
+//! What the supervisor keeps of a session, so that a successor of this process can continue it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,5 +6,5 @@ use std::sync::Arc;
 use jail::strangers::Descriptor;
 use serde_json::Value;
 
-/// What is kept for a successor, by name: a value and a descriptor.
+/// Persistent state of a session: a value and a descriptor for each name.
 pub type Kept = BTreeMap<String, (Value, Option<Arc<Descriptor>>)>;

@@ -1,4 +1,4 @@
-//! The memory a front end shares: its files, mapped, and the table of the guest's addresses made of them.
+//! The memory that a front end shares: its mapped files, and the guest's memory table made of them.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use serde::{Deserialize, Serialize};
 use shmem::budget::{Account, OverBudget};
 use shmem::{DirtyLog, GuestMemory, GuestMemoryError, GuestRange, LentWindow, RegionError};
 
-/// Most regions of a guest's memory: what a front end is told that there are slots for.
+/// Most regions of a guest's memory. Front ends are told that there are this many slots.
 pub const MAX_SLOTS: usize = 64;
-/// Most bytes of a log of written pages: a bit for each page of 8 TiB of addresses.
+/// Most bytes of a dirty log: a bit for each page of 8 TiB of guest addresses.
 const MAX_LOG: u64 = (8 << 40) / 4096 / 8;
 
 /// Why memory is not used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MemoryError {
-    /// A file whose pages somebody else might hold back for ever.
+    /// A file of a kind whose page faults another process could block for ever.
     #[error(
         "Guest memory is no file of tmpfs or hugetlbfs; have the front end share memory (QEMU: \
          memory-backend-memfd, or memory-backend-file in /dev/shm or hugetlbfs)"
     )]
     NoMemory,
-    /// The kernel does not say what the file is.
+    /// The kernel does not say what kind of file it is.
     #[error("The file of guest memory cannot be inspected")]
     Inspect(#[source] Errno),
-    /// More regions than there are slots for, or one that no file has.
+    /// There are more regions than slots, or a region is larger than any file.
     #[error("The guest's memory has more than {MAX_SLOTS} regions, or one that no file can have")]
     TooMuch,
-    /// More memory than may be mapped.
+    /// The user's budget for mapped memory is exceeded.
     #[error("The guest's memory is too large: {0}")]
     OverBudget(OverBudget),
     /// The kernel refuses to map it.
@@ -39,18 +39,18 @@ pub enum MemoryError {
     /// The table contradicts itself.
     #[error("The guest's memory table is malformed")]
     Table(#[from] GuestMemoryError),
-    /// A region that goes beyond its file's end.
+    /// A region ends beyond the end of its file.
     #[error("The guest's memory file ends before byte {0}")]
     Short(u64),
-    /// Memory without files, of which more would have to be copied than is.
+    /// The guest's memory comes without files, and is larger than the limit for copied memory.
     #[error(
         "The guest's memory comes without files, and is larger than the {0} bytes that are copied"
     )]
     Copy(u64),
-    /// A region that is to be removed and is not there.
+    /// The region to be removed is not there.
     #[error("There is no such region of guest memory")]
     NoRegion,
-    /// A log that is not whole.
+    /// The dirty log's range is not valid.
     #[error("The log of written pages does not lie in its file, or is too large")]
     Log,
 }
@@ -71,7 +71,7 @@ pub struct Region {
     pub guest: u64,
     /// Bytes.
     pub size: u64,
-    /// Where the front end sees it: rings are named by these addresses.
+    /// Its address in the front end's process. Messages name rings by these addresses.
     pub user: u64,
     /// Where it starts in its file.
     pub offset: u64,
@@ -80,27 +80,30 @@ pub struct Region {
 /// A region with its file.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// Where the guest and the front end have it.
+    /// The region's addresses in the guest and in the front end.
     pub region: Region,
-    /// Its file, for a successor of this process.
+    /// Its file, kept for a successor of this process.
     pub file: Arc<Descriptor>,
-    /// A number that no other slot of the session has had: names it for the keeper.
+    /// A number that no other slot of the session has had. The persistent state names the slot by
+    /// it.
     pub number: u32,
-    /// How often it was added: QEMU before 8.1 does so for each pair of queues, and removes it as often.
+    /// How often the front end has added it. QEMU before 8.1 adds a region once for each pair of
+    /// queues, and removes it as often.
     pub times: u32,
     /// Device and inode of the file.
     identity: (u64, u64),
     window: LentWindow,
-    /// Where its region is in the window's mapping.
+    /// Where its region begins in the window's mapping.
     position: usize,
 }
 
 impl Slot {
-    /// Maps a region of the guest's memory, if none of the other slots has mapped that part of its file
-    /// already.
+    /// Maps a region of the guest's memory. Where another slot has mapped that part of the file
+    /// already, its mapping is reused.
     ///
     /// # Errors
-    /// [`MemoryError`] when its file is not to be trusted, more is mapped than may be, or the kernel refuses.
+    /// [`MemoryError`] when the file is not trustworthy, the budget is exceeded, or the kernel
+    /// refuses.
     pub fn new<'s>(
         region: Region,
         file: Arc<Descriptor>,
@@ -122,7 +125,7 @@ impl Slot {
         Ok(Self { region, file, number, times: 1, identity, window, position })
     }
 
-    /// Where the guest's memory table has it.
+    /// Its range in the guest's memory table.
     #[must_use]
     pub fn range(&self) -> GuestRange {
         GuestRange {
@@ -134,7 +137,7 @@ impl Slot {
         }
     }
 
-    /// True if it is this region of this file.
+    /// True if it maps this region of this file.
     #[must_use]
     pub fn is(&self, region: Region, file: &Descriptor) -> bool {
         self.region == region && inspect(file).is_ok_and(|identity| identity == self.identity)
@@ -144,7 +147,7 @@ impl Slot {
 /// Makes the guest's memory table of these slots.
 ///
 /// # Errors
-/// [`MemoryError`] when they overlap, or are too many.
+/// [`MemoryError`] when slots overlap, or there are too many.
 pub fn table(slots: &[Slot]) -> Result<Arc<GuestMemory>, MemoryError> {
     if slots.len() > MAX_SLOTS {
         return Err(MemoryError::TooMuch);
@@ -152,10 +155,10 @@ pub fn table(slots: &[Slot]) -> Result<Arc<GuestMemory>, MemoryError> {
     Ok(Arc::new(GuestMemory::new(slots.iter().map(Slot::range).collect())?))
 }
 
-/// Maps a log of written pages.
+/// Maps a dirty log.
 ///
 /// # Errors
-/// [`MemoryError::Log`] when it is not whole; as [`map`] otherwise.
+/// [`MemoryError::Log`] when its range is not valid; otherwise as for [`map`].
 pub fn log(
     file: &Descriptor,
     offset: u64,
@@ -168,15 +171,15 @@ pub fn log(
     }
     let window = map(file, offset, size, account)?;
     let position = window.position(offset, size).ok_or(MemoryError::Log)?;
-    // What is beyond the last whole word, no page is in.
+    // Bits beyond the last whole word belong to no page.
     let log = DirtyLog::new(window.mapping(), position, size as usize & !7);
     log.map(Arc::new).ok_or(MemoryError::Log)
 }
 
-/// Maps part of a file for other uses than a guest's memory.
+/// Maps part of a file for another use than guest memory.
 ///
 /// # Errors
-/// [`MemoryError`] when it is not memory, or shorter; or more is mapped than may be.
+/// [`MemoryError`] when the file is not memory or too short, or the budget is exceeded.
 pub fn map_memory(
     file: &Descriptor,
     offset: u64,
@@ -187,7 +190,8 @@ pub fn map_memory(
     map(file, offset, size, account)
 }
 
-/// Checks that a file is memory: touching a page of any other could take as long as its owner likes.
+/// Checks that a file is memory. A page fault in any other file could take as long as its owner
+/// likes.
 fn inspect(file: &Descriptor) -> Result<(u64, u64), MemoryError> {
     if kind(file) != Kind::Memory {
         return Err(MemoryError::NoMemory);
@@ -196,7 +200,7 @@ fn inspect(file: &Descriptor) -> Result<(u64, u64), MemoryError> {
     Ok((stat.st_dev, stat.st_ino))
 }
 
-/// Maps the window of a file that is asked for.
+/// Maps a window of a file.
 fn map(
     file: &Descriptor,
     offset: u64,

@@ -15,33 +15,36 @@ use super::{AttachError, Attached};
 
 /// What the control thread does with a front end, whichever protocol it speaks.
 pub trait FrontEnd {
-    /// Where the control thread waits for it, and whether for room to send; `None` once it is
-    /// disconnected, or if a worker reads its socket.
+    /// The socket that the control thread polls, and whether to poll for room to send, too. `None`
+    /// once the front end is disconnected, or if a worker reads its socket.
     fn waits(&self) -> Option<(BorrowedFd<'_>, bool)> {
         None
     }
 
-    /// Makes halves of what is to run; no others may use the same state memory.
+    /// Makes the halves of the queues that are to run. No other halves may use the same state
+    /// memory.
     ///
     /// # Errors
     /// [`AttachError`] when the state memory has no counters for them, or no room.
     fn halves(&mut self, now: Nanos) -> Result<Attached, AttachError>;
 
-    /// True if the port has halves in which something runs.
+    /// True if the port's halves have a running queue.
     fn is_live(&self) -> bool;
 
-    /// Disconnects it. The supervisor, which has a duplicate of the socket, sees it hang up.
+    /// Disconnects the front end. The supervisor holds a duplicate of the socket and sees the
+    /// hang-up.
     fn end(&mut self);
 
-    /// No worker serves its port any more: disconnects it if only a worker could answer.
+    /// Called when no worker serves the port any more. Disconnects the front end if only a worker
+    /// could answer it.
     fn lost_worker(&mut self) {}
 
-    /// What a successor of this process needs to continue the session.
+    /// The session's state, as a successor of this process needs it.
     fn to_keep(&self) -> Kept;
 
-    /// What the keeper has of that.
+    /// The state that the supervisor has kept last.
     fn kept(&mut self) -> &mut Kept;
 
-    /// What is to be said of it and was not said before: a reason, and a sentence.
+    /// Faults that were not reported yet: a reason and a sentence each.
     fn news(&mut self) -> Vec<(&'static str, String)>;
 }

@@ -1,4 +1,4 @@
-//! When a guest may be interrupted: interrupts that are held back, so that one is for several frames.
+//! Interrupt moderation: interrupts are coalesced, so that one serves several frames.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,28 +6,29 @@ use crate::config::Interrupts;
 use port::{EgressCounters, IngressCounters, Nanos};
 use shmem::Shared;
 
-/// Traffic is heavy if so many frames come in the time that an interrupt may wait,
+/// Traffic is heavy if this many frames arrive in the longest delay of an interrupt,
 const HEAVY: u64 = 8;
-/// and an interrupt is for several of them, or they go one way: questions and answers come one by one.
+/// and each interrupt serves this many frames, or all frames go one way. Requests and replies come
+/// one by one; they must not wait.
 const SEVERAL: u64 = 3;
-/// So many frames, about, an interrupt is for then, if they come in that time: well before a ring of 256 is full.
+/// The frames that one interrupt should serve under heavy traffic: well below a ring of 256.
 const A_ROUND: u64 = 96;
 const PAGE: u64 = 4096;
 
-/// Frames that have moved through queues, for which one interrupt is.
+/// The counters of the frames that one interrupt announces.
 #[derive(Clone, Debug, Default)]
 pub struct Moved {
     /// Sent by the guest.
     pub sent: Option<Shared<IngressCounters>>,
     /// Received by it.
     pub received: Vec<Shared<EgressCounters>>,
-    /// The interrupt tells of those that were sent, and not of the others.
+    /// The interrupt announces sent frames only.
     pub only_sent: bool,
 }
 
 impl Moved {
-    /// Frames sent, and received; one counts once more for each page that it fills, as it fills so many
-    /// descriptors.
+    /// Frames sent and received. A frame counts once more for each page that it fills, because it
+    /// takes that many more descriptors.
     fn frames(&self) -> [u64; 2] {
         let pages = |frames: u64, bytes: u64| frames.wrapping_add(bytes / PAGE);
         let sent = self.sent.as_ref().map_or(0, |c| pages(c.frames.get(), c.bytes.get()));
@@ -36,20 +37,20 @@ impl Moved {
     }
 }
 
-/// How far interrupts are held back, and since when. Workers that ask at the same time may both be told
-/// that one is due, and never neither.
+/// The moderation of one interrupt. Workers that ask at the same time may both be told that it is
+/// due; it never happens that neither is.
 #[derive(Debug)]
 pub struct Moderation {
     /// Least nanoseconds between interrupts.
     gap: u64,
     /// Nanoseconds that an interrupt waits for more frames.
     delay: u64,
-    /// It only waits under heavy traffic.
+    /// Interrupts wait only under heavy traffic.
     adaptive: bool,
-    /// Nanoseconds that one waits that is only for frames that were sent.
+    /// Nanoseconds that an interrupt waits if it announces sent frames only.
     sent_delay: u64,
     moved: Moved,
-    /// When the last interrupt was, and what had moved by then.
+    /// When the last interrupt was raised, and the frame counts at that time.
     ///
     /// # Protocol: `Moderation`'s `rung_at`, `rung_after`, `asked_at`, `interval` (held back interrupts)
     /// - Writer: the worker that rings
@@ -59,14 +60,15 @@ pub struct Moderation {
     /// - Shown by: `moderation` tests
     rung_at: AtomicU64,
     rung_after: [AtomicU64; 2],
-    /// Nanoseconds until the next, as traffic was heavy then; 0 if it was not.
+    /// Nanoseconds from the last interrupt to the next one under heavy traffic; 0 under light
+    /// traffic.
     interval: AtomicU64,
-    /// When the next one was asked for first; 0 if it was not.
+    /// When the next interrupt was first asked for; 0 if it was not.
     asked_at: AtomicU64,
 }
 
 impl Moderation {
-    /// Holds interrupts for what moves back as `interrupts` says; `None` if that is not at all.
+    /// Moderates interrupts as `interrupts` says; `None` if that is off.
     #[must_use]
     pub fn new(interrupts: Interrupts, moved: Moved) -> Option<Self> {
         let gap = interrupts.max_rate.map_or(0, |rate| Nanos::SECOND / u64::from(rate.max(1)));
@@ -85,8 +87,8 @@ impl Moderation {
         })
     }
 
-    /// When an interrupt that is asked for now may be. It waits for `enough` frames at most: with more, its
-    /// driver might run out of descriptors.
+    /// The earliest time for an interrupt that is asked for at `now`. With `enough` frames pending
+    /// it is not delayed further, because the driver might run out of descriptors.
     pub fn due(&self, enough: u64, now: Nanos) -> Nanos {
         let rung_at = Nanos(self.rung_at.load(Ordering::Relaxed));
         let asked_at = match self.asked_at.load(Ordering::Relaxed) {
@@ -97,7 +99,8 @@ impl Moderation {
             then => Nanos(then),
         };
         let [sent, received] = self.frames();
-        // What comes under heavy traffic has waited for its switch, too, which is not woken for it.
+        // Under heavy traffic frames have already waited in the switch, so the delay counts from
+        // the last interrupt.
         let due = match self.adaptive {
             true => rung_at + self.interval(now),
             false => asked_at + self.delay,
@@ -109,14 +112,14 @@ impl Moderation {
         due.max(rung_at + self.gap)
     }
 
-    /// Nanoseconds between interrupts if traffic is so heavy that they wait for more of it, else 0.
+    /// Nanoseconds between interrupts under heavy traffic; 0 otherwise.
     fn interval(&self, now: Nanos) -> u64 {
         let rung_at = Nanos(self.rung_at.load(Ordering::Relaxed));
         let is_recent = now - rung_at < 2 * self.delay;
         if is_recent { self.interval.load(Ordering::Relaxed) } else { 0 }
     }
 
-    /// True if they are held back because traffic is heavy.
+    /// True if interrupts are delayed because traffic is heavy.
     pub fn is_heavy(&self, now: Nanos) -> bool {
         self.adaptive && self.interval(now) > 0
     }
@@ -130,7 +133,8 @@ impl Moderation {
         frames
     }
 
-    /// The guest was interrupted, or has looked before. Until when no other is due, if traffic is heavy.
+    /// Notes that the guest was interrupted, or has looked without. Returns until when no other
+    /// interrupt is due, if traffic is heavy.
     pub fn rung(&self, now: Nanos) -> Option<Nanos> {
         let (frames, since) = (self.frames(), now - Nanos(self.rung_at.load(Ordering::Relaxed)));
         let [sent, received] = frames;
@@ -160,7 +164,7 @@ mod tests {
         Interrupts { max_rate: None, max_delay_us: 100, adaptive: true, max_sent_delay_us: 0 };
     const ENOUGH: u64 = 128;
 
-    /// Moderation, and the counters that it goes by.
+    /// A moderation, and the counters that it reads.
     fn moderation(
         interrupts: Interrupts,
     ) -> (Moderation, Shared<IngressCounters>, Shared<EgressCounters>) {

@@ -1,4 +1,4 @@
-//! A device's interrupts, as eventfds of its front end.
+//! The interrupts of a device, raised through eventfds of its front end.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::user::Waker;
 /// Nobody is about to ask.
 const NEVER: u64 = u64::MAX;
 
-/// Where a device's interrupts go. Asked by any worker.
+/// Where the interrupts of a device go. Any worker may ask for them.
 pub struct Vectors {
     device: Arc<dyn Device>,
     mode: InterruptMode,
@@ -25,9 +25,9 @@ pub struct Vectors {
     pin: Arc<Pin>,
     config: Arc<Config>,
     counters: Option<Shared<BusCounters>>,
-    /// How far they are held back, beside what the device does by itself.
+    /// Moderation in addition to the device's own.
     moderation: Option<Moderation>,
-    /// When somebody asks again, of his own accord.
+    /// When a thread asks again by itself; [`NEVER`] if none will.
     ///
     /// # Protocol: `Vectors.asked_at` (held back interrupts of a card)
     /// - Writer: the thread that asks the device (`fetch_min`), the thread that asks late (store
@@ -38,7 +38,7 @@ pub struct Vectors {
     /// - Without it: no thread asks for an interrupt that is due
     /// - Shown by: `vectors` tests
     asked_at: AtomicU64,
-    /// Wakes the home worker, where memory is a copy that he is to push.
+    /// Wakes the home worker, where guest memory is a copy that the home worker has to push.
     ///
     /// # Protocol: `Vectors.nudge` (an eventfd of a card whose memory is a copy)
     /// - Writer: the worker that delivered frames, after them
@@ -50,7 +50,8 @@ pub struct Vectors {
     nudge: Option<OwnedFd>,
 }
 
-/// The pin, a level that a front end is told of by an edge: once, until it says that it looks again.
+/// The interrupt pin. It is level-triggered, but the front end gets an edge: one signal, until it
+/// says that it has looked.
 #[derive(Debug, Default)]
 pub struct Pin {
     /// # Protocol: `Pin.masked` (a card's interrupt pin)
@@ -65,13 +66,14 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// The front end was told, or wants not to be; or looks again.
+    /// Masks the pin (the front end was signalled, or wants no signals) or unmasks it (it has
+    /// looked).
     pub fn set_masked(&self, masked: bool) {
         self.masked.store(masked, Ordering::Release);
     }
 }
 
-/// What became of asking a device.
+/// The outcome of asking a device for interrupts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
     /// Somebody was interrupted.
@@ -87,7 +89,8 @@ impl std::fmt::Debug for Vectors {
 }
 
 impl Vectors {
-    /// Interrupts of a device by these eventfds; its driver may forbid it the pin in `config`.
+    /// The interrupts of a device, raised through these eventfds. The driver may disable the pin in
+    /// `config`.
     #[must_use]
     pub fn new(
         device: Arc<dyn Device>,
@@ -112,7 +115,7 @@ impl Vectors {
         Self { moderation, ..self }
     }
 
-    /// Has whoever asks for interrupts wake the home worker by this eventfd, too.
+    /// Also signals this eventfd to the home worker whenever interrupts are asked for.
     #[must_use]
     pub fn nudging(self, nudge: Option<OwnedFd>) -> Self {
         Self { nudge, ..self }
@@ -124,7 +127,7 @@ impl Vectors {
         self.nudge.as_ref()
     }
 
-    /// Asks the device what is to be raised, and raises it.
+    /// Asks the device which interrupts to raise, and raises them.
     pub fn ask(&self, now: Nanos) -> Asked {
         if let Some(moderation) = &self.moderation {
             let due = moderation.due(self.device.headroom().into(), now);
@@ -156,7 +159,7 @@ impl Vectors {
         Asked { rung: raised > 0, due }
     }
 
-    /// True if the device wants its pin raised. The device is to be [asked](Self::ask) afterwards.
+    /// True if the device asserts its pin. The caller must [ask](Self::ask) the device afterwards.
     pub fn wants_pin(&self, now: Nanos) -> bool {
         self.mode == InterruptMode::Pin && self.device.interrupt(now).vectors & 1 != 0
     }
@@ -173,16 +176,17 @@ impl Vectors {
         raise
     }
 
-    /// As [`ask`](Self::ask); when to ask again is told to one caller, who sees to it.
+    /// As [`ask`](Self::ask), but only one caller is told when to ask again, and must do so.
     pub fn ask_once(&self, now: Nanos) -> Asked {
         self.nudge.iter().for_each(|nudge| crate::signal(nudge.as_fd()));
         let Asked { rung, due } = self.ask(now);
-        // Whoever sees to an earlier time clears it before he asks, and then finds what we found.
+        // A thread that asks at an earlier time clears `asked_at` first, and then finds the same
+        // interrupt.
         let first = |due: &Nanos| self.asked_at.fetch_min(due.0, Ordering::AcqRel) > due.0;
         Asked { rung, due: due.filter(first) }
     }
 
-    /// As [`ask_once`](Self::ask_once), by one who was told to, at the time he was told.
+    /// As [`ask_once`](Self::ask_once), for the caller that was told to ask at this time.
     pub fn ask_late(&self, now: Nanos) -> Asked {
         self.asked_at.store(NEVER, Ordering::SeqCst);
         std::sync::atomic::fence(Ordering::SeqCst);
@@ -204,7 +208,7 @@ mod tests {
     use crate::attach::card::loopback::IDENTITY;
     use crate::user::Payer;
 
-    /// A device that wants what it was told to want.
+    /// A device with fixed interrupts.
     #[derive(Default)]
     struct Wants(Mutex<Interrupt>);
 

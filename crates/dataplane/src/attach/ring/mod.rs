@@ -1,18 +1,18 @@
-//! A client's rings, seen from the switch.
+//! A client's rings, as the switch sees them.
 //!
 //! ```text
 //!   send ring:     done .... taken ........ head            receive ring:  released ... published ... (room)
 //!                  | lent to the switch | to be gathered |                 | the client's       | spare buffers
 //! ```
 //!
-//! Everything in the region is the client's to scribble on. A head or a slot is read once and the
-//! snapshot checked; what we believe are our own cursors, in the state memory that no client sees. A
-//! client that breaks the rules finds its port in the error state, with a [`Fault`] in its control
-//! block, until it asks for a reset; nobody else notices.
+//! The client can write anything into the region at any time. So the switch reads a head or a slot
+//! once and validates the copy. It trusts only its own cursors, in the state memory that no client
+//! sees. If a client breaks the rules, its port enters the error state, with a [`Fault`] in its
+//! control block, until the client asks for a reset. Other ports do not notice.
 //!
-//! Crash consistency: storing `taken` is what takes frames (before they are delivered, so none is
-//! delivered twice); storing `published` is what delivers frames; storing `released` is what takes
-//! buffers back. The number of spare buffers follows from the cursors and is not stored.
+//! Crash consistency: storing `taken` takes frames, before they are delivered, so that none is
+//! delivered twice. Storing `published` delivers frames; storing `released` takes buffers back. The
+//! number of spare buffers follows from the cursors and is not stored.
 
 mod receive;
 mod send;
@@ -34,13 +34,13 @@ use crate::config::RingAttach;
 use crate::state::PortState;
 use crate::user::Waker;
 
-/// Most bytes in one slot: its length has 16 bits.
+/// Most bytes in one slot, whose length has 16 bits.
 const MAX_PIECE: u32 = u16::MAX as u32;
 
 /// Attaches a client's rings.
 ///
 /// # Errors
-/// [`AttachError`] when the region is not what the client said it was.
+/// [`AttachError`] when the region does not match the client's description.
 pub fn attach(
     (memory, account): (&Descriptor, &Arc<Account>),
     token: Descriptor,
@@ -49,16 +49,16 @@ pub fn attach(
     resume: bool,
 ) -> Result<Attached, AttachError> {
     rings.geometry.check(Memfd::sealed_len(memory.as_fd())?)?;
-    // The file may be longer, as long as its owner likes.
+    // The file may be longer than the rings need.
     let window = LentWindow::map(memory.as_fd(), 0, rings.geometry.file_size(), account)?;
     attach_mapped(window.mapping(), Some(Inlet::new(token)), rings, state, resume)
 }
 
-/// Attaches rings that are mapped already: for switches in the client's own process, which need no
-/// token.
+/// Attaches rings that are mapped already. Switches in the client's own process use it; they need
+/// no token.
 ///
 /// # Errors
-/// [`AttachError`] when the rings do not lie within the mapping.
+/// [`AttachError`] when the rings are not within the mapping.
 pub fn attach_mapped(
     map: &Arc<Mapping>,
     token: Option<Inlet>,
@@ -105,7 +105,7 @@ pub fn attach_mapped(
     let egresses = receivers.iter().map(|q| Exit::ring(Arc::clone(q))).collect();
     let source = Box::new(RingPort { senders, receivers, health });
     if let (true, Some(token)) = (resume, &token) {
-        // The predecessor may have died between publishing and kicking.
+        // The predecessor may have died after it published and before it kicked.
         token.wake();
     }
     let bells = token.map_or(Bells::None, Bells::Token);
@@ -168,7 +168,7 @@ impl RingPort {
         self.senders.iter().map(|ring| &*ring.control)
     }
 
-    /// The control block in which the client asks for a reset.
+    /// The control block where the client asks for a reset.
     fn reset_control(&self) -> Option<Shared<Control>> {
         let sender = self.senders.first().map(|ring| ring.control.clone());
         sender.or_else(|| self.receivers.first().map(|queue| queue.control.clone()))
@@ -181,15 +181,15 @@ impl RingPort {
         })
     }
 
-    /// Takes the port out of its error state, if it is in it, and has all rings as new, if the client has
-    /// asked for it. Not while frames of it wait for a lossless receiver: their slots are given back
-    /// first, and the port, which is polled until then, is asked again.
+    /// If the client has asked for a reset, ends the port's error state and empties all rings. This
+    /// waits while frames of the port wait for a lossless receiver, because their slots must be
+    /// returned first. The port is polled until then.
     fn reset_if_wanted(&mut self) {
         if self.senders.iter().any(SendRing::lends) {
             return;
         }
         let Some(control) = self.reset_control().filter(|_| self.reset_is_wanted()) else { return };
-        // Memory that has failed stays failed: the client reads so again.
+        // Memory that has failed stays failed: the client reads the fault again.
         if !control.mapping().has_failed() {
             self.start_anew();
         }
@@ -208,10 +208,10 @@ impl RingPort {
     }
 }
 
-/// What all rings of a port share: whether it is in its error state, how its owner hears of it, and the
-/// offload requests that it makes and takes.
+/// What all rings of a port share: its error state, the token that wakes its owner, and the offload
+/// requests that it makes and accepts.
 struct Health {
-    /// The [`Fault`] that put the port there, or 0.
+    /// The [`Fault`] that caused the error state, or 0.
     ///
     /// # Protocol: `Health.fault` (of a port, in the process)
     /// - Writer: the thread that finds the fault; a reset
@@ -221,15 +221,15 @@ struct Health {
     /// - Without it: a fault is found once more
     /// - Shown by: `dataplane` tests `faults`
     fault: AtomicU32,
-    /// A byte on it wakes the owner.
+    /// Wakes the owner by a byte.
     token: Option<Arc<Waker>>,
     /// The offload requests that slots carry.
     offloads: OffloadSet,
 }
 
 impl Health {
-    /// Goes on in the error state that a predecessor said a ring was in. The client could say
-    /// otherwise by now; it would harm its own rings only.
+    /// Continues in the error state that a predecessor has noted in the control block. The client
+    /// may have changed that, but harms only its own rings.
     fn take_over(&self, control: &Control, resume: bool) {
         let said = if resume { control.core_flags.0.fault.load(Ordering::Relaxed) } else { 0 };
         match Fault::from_number(said) {
@@ -243,7 +243,7 @@ impl Health {
         self.fault.load(Ordering::Relaxed) != 0
     }
 
-    /// Puts the port into its error state, and wakes its owner, who may be waiting for frames.
+    /// Puts the port into its error state, and wakes its owner, which may be waiting for frames.
     #[cold]
     fn fail(&self, fault: Fault, control: &Control, count: &Counter) {
         self.fault.store(fault as u32, Ordering::Relaxed);
@@ -263,7 +263,7 @@ fn buffer(pool: Buffers<'_>, word: SlotWord) -> Option<shmem::Bytes<'_>> {
     window(pool.windows(u32::from(word.len))?, word.buf)
 }
 
-/// The window on a buffer by its number; the pool starts after the reserved buffers.
+/// The window onto buffer number `buf`. The pool starts after the reserved buffers.
 #[inline(always)]
 fn window(windows: Windows<'_>, buf: u32) -> Option<shmem::Bytes<'_>> {
     windows.get(buf.wrapping_sub(RESERVED_BUFFERS))

@@ -1,4 +1,4 @@
-//! A receive ring: where frames are handed out to its owner.
+//! A receive ring, where the switch hands out frames to the ring's owner.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
@@ -16,16 +16,16 @@ use spin::mutex::SpinMutex;
 use super::{Health, buffer, window};
 use crate::state::ReceiveState;
 
-/// Frames that come alone use so many buffers before it is looked at what the client has released: its head comes
-/// over from another core, for several of them at once then.
+/// Single frames use this many buffers before the client's `head` is read again. That cache line
+/// comes from another core, so one read should serve several buffers.
 const WARM: u32 = 16;
 
-/// A receive ring: where frames are handed out to its owner. Shared by all workers; two cache lines, with which all
-/// else that a delivery touches can be fetched ahead.
+/// A receive ring. All workers share it. It takes two cache lines, and has all that is needed to
+/// prefetch the rest of what a delivery touches.
 #[repr(align(64))]
 pub(in crate::attach) struct ReceiveQueue {
-    /// Who fills the ring: whoever holds it may move the cursors. It is given back by a plain store, where a
-    /// mutex that sleepers wait for needs an exchange, which waits for all stores before it.
+    /// The lock of the cursors. It is released by a plain store. A mutex with sleeping waiters
+    /// would need an exchange, which waits for all earlier stores.
     ///
     /// # Protocol: a receive ring's lock (`ReceiveQueue.filling`)
     /// - Writer: workers
@@ -35,11 +35,11 @@ pub(in crate::attach) struct ReceiveQueue {
     /// - Without it: two workers fill one slot
     /// - Shown by: `worker` test `two_workers_fill_one_ring_by_turns`
     filling: SpinMutex<(), spin::Yield>,
-    /// [`WARM`], or less in a small ring.
+    /// [`WARM`], or less for a small ring.
     warm: u8,
-    /// Bytes of a buffer that are filled.
+    /// Usable bytes of a buffer.
     usable: u16,
-    /// The slot to be filled next: `published`, as `state` says for a successor.
+    /// The next slot to fill: a copy of `published`, which `state` keeps for a successor.
     ///
     /// # Protocol: `ReceiveQueue.at`, `out`, `spare` (the cursors and the next spare buffer again, beside the pointers)
     /// - Writer: holder of the egress lock; the switch's only worker without it
@@ -49,28 +49,29 @@ pub(in crate::attach) struct ReceiveQueue {
     /// - Without it: what is fetched ahead is not what is used
     /// - Shown by: `faults`, `daemon_survival` tests
     at: AtomicU16,
-    /// Slots in the client's hands, from `released` to `published`; [`UNKNOWN`] before the spare buffers are.
+    /// Slots that the client holds, from `released` to `published`; [`UNKNOWN`] before the spare
+    /// buffers are read.
     out: AtomicU16,
-    /// The buffer for the slot to be filled next.
+    /// The buffer for the next slot.
     spare: AtomicU32,
-    /// The wake-up that was answered last.
+    /// The last wake-up request that was answered.
     answered: AtomicU32,
     slots: SharedSlice<Slot>,
     pub(super) control: Shared<Control>,
     pool: Pool,
     state: Shared<ReceiveState>,
-    /// Buffers not handed out: from number [`out`](Self::out) to the ring's size, the one that came
-    /// back last first.
+    /// The buffers that are not handed out, from index [`out`](Self::out) to the ring's size; the
+    /// one that returned last comes first.
     spares: SharedSlice<AtomicU32>,
     health: Arc<Health>,
 }
 
 const _: () = assert!(size_of::<ReceiveQueue>() == 128);
 
-/// More slots than a ring has.
+/// More slots than any ring has.
 const UNKNOWN: u32 = u16::MAX as u32;
 
-/// What a receive ring is made of.
+/// The parts of a receive ring.
 pub(super) struct Parts {
     pub memory: RingMemory,
     pub pool: Pool,
@@ -104,7 +105,7 @@ impl ReceiveQueue {
             }
             let published = queue.state.published.own();
             queue.stand(published, distance(queue.state.released.own(), published, slots));
-            // The predecessor may have died between delivering and saying so.
+            // The predecessor may have died after it delivered and before it published that.
             queue.control.core.0.publish(published);
         } else {
             queue.start_anew();
@@ -112,7 +113,7 @@ impl ReceiveQueue {
         queue
     }
 
-    /// All buffers back, all positions at the start.
+    /// Takes all buffers back, and moves all positions to the start.
     pub(super) fn start_anew(&self) {
         let _filling = self.filling.lock();
         self.state.published.publish(0);
@@ -122,8 +123,8 @@ impl ReceiveQueue {
         self.control.core.0.publish(0);
     }
 
-    /// Puts each buffer that is not handed out into a slot that is not, either. Those of a ring that was
-    /// never filled are there.
+    /// Puts each spare buffer into a slot that is not handed out. In a ring that was never filled
+    /// they are there already.
     pub(in crate::attach) fn return_buffers(&self) {
         let _filling = self.filling.lock();
         let (at, out) = (self.at(), self.out());
@@ -136,7 +137,7 @@ impl ReceiveQueue {
         }
     }
 
-    /// Keeps in mind that slot `at` is to be filled next, and that the client has the `out` before it.
+    /// Stores the next slot to fill, and the number of slots before it that the client holds.
     #[inline(always)]
     fn stand(&self, at: u32, out: u32) {
         self.at.store(at as u16, Ordering::Relaxed);
@@ -145,7 +146,7 @@ impl ReceiveQueue {
         self.spare.store(spare, Ordering::Relaxed);
     }
 
-    /// The slot to be filled next.
+    /// The next slot to fill.
     #[inline(always)]
     fn at(&self) -> u32 {
         self.at.load(Ordering::Relaxed).into()
@@ -194,7 +195,8 @@ impl ReceiveQueue {
         list.len() - left.len()
     }
 
-    /// As [`deliver_all`](Self::deliver_all), of a batch with requests to a client that takes them.
+    /// As [`deliver_all`](Self::deliver_all), for a batch with offload requests and a client that
+    /// accepts them.
     #[inline(never)]
     fn deliver_requests(&self, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) -> usize {
         if let Err(fault) = self.make_room() {
@@ -214,7 +216,7 @@ impl ReceiveQueue {
         list.len()
     }
 
-    /// Drops frames for a client at fault; returns how many.
+    /// Drops frames because the client is at fault; returns how many.
     #[cold]
     fn refuse(&self, fault: Fault, frames: usize) -> usize {
         if !self.health.failed() {
@@ -224,14 +226,14 @@ impl ReceiveQueue {
         frames
     }
 
-    /// Takes back what the client has released; true if that is enough for frames that come alone.
+    /// Takes back the buffers that the client has released; true if they suffice for single frames.
     #[inline(never)]
     fn has_warm_buffers(&self) -> bool {
         self.make_room().is_ok() && self.out() < self.warm.into()
     }
 
-    /// Copies frames of at most `most` bytes into one spare buffer each, as far as there are any
-    /// without the ring's end between them; returns how many.
+    /// Copies frames of at most `most` bytes into one spare buffer each, up to the ring's end;
+    /// returns how many.
     #[inline(always)]
     fn fill_singles<'b>(
         &self,
@@ -243,7 +245,7 @@ impl ReceiveQueue {
         let Some(buffers) = self.pool.buffers().windows(most) else { return 0 };
         let room = Room {
             slots: &self.slots[to.at as usize..],
-            // The last spare belongs to the slot that stays empty.
+            // The last spare buffer belongs to the slot that stays empty.
             spares: &self.spares[to.spare as usize..self.slots.len() - 1],
             buffers,
         };
@@ -258,8 +260,9 @@ impl ReceiveQueue {
         frames as usize
     }
 
-    /// Drops a frame that is too long, or spreads one over as many slots as it needs, each with their number in
-    /// its flags; false if there is no room. A receiver that takes requests finds that of the frame in its first slot.
+    /// Drops a frame that is too long; otherwise spreads it over as many slots as it needs, with
+    /// their number in the flags of each. The first slot gets the frame's offload request, if the
+    /// receiver accepts it. Returns false if there is no room.
     #[inline(never)]
     fn fill_special(
         &self,
@@ -298,7 +301,8 @@ impl ReceiveQueue {
         true
     }
 
-    /// Writes a frame's request beside its first slot, `at`; returns the slot's flag for it.
+    /// Writes a frame's request beside its first slot, `at`. Returns the slot flag that announces
+    /// it.
     #[inline]
     fn request(&self, at: u32, offload: Offload) -> u16 {
         if offload == Offload::NONE || !self.health.offloads.checksum {
@@ -308,7 +312,7 @@ impl ReceiveQueue {
         slot_flags::OFFLOAD
     }
 
-    /// Hands the filled slots out: one publish.
+    /// Publishes the filled slots with one store.
     #[inline(always)]
     fn publish(&self, filled: &Filled) {
         let counters = &self.state.counters;
@@ -324,14 +328,14 @@ impl ReceiveQueue {
         }
     }
 
-    /// Takes back what the client has released, so that the same few warm buffers go round.
+    /// Takes back released buffers, so that the same few cache-warm buffers are used again.
     #[inline(always)]
     fn make_room(&self) -> Result<(), Fault> {
         self.health()?;
         if self.out() == UNKNOWN { self.prime() } else { self.reclaim() }
     }
 
-    /// Whether the ring may be filled.
+    /// Checks that the ring may be filled.
     #[inline(always)]
     fn health(&self) -> Result<(), Fault> {
         let fault = self.health.fault.load(Ordering::Relaxed);
@@ -341,7 +345,7 @@ impl ReceiveQueue {
         if self.control.mapping().has_failed() { Err(Fault::Memory) } else { Ok(()) }
     }
 
-    /// Takes back the buffers of slots that the client has released.
+    /// Takes back the buffers of released slots.
     #[inline(always)]
     fn reclaim(&self) -> Result<(), Fault> {
         let (head, slots) = (self.control.owner.0.observe(), self.slot_count());
@@ -366,7 +370,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Reads which buffers the client has put into the ring.
+    /// Reads the buffers that the client has put into the ring.
     #[cold]
     fn prime(&self) -> Result<(), Fault> {
         for (slot, spare) in self.slots.iter().zip(self.spares.iter()) {
@@ -387,7 +391,7 @@ impl Egress for ReceiveQueue {
         Delivered { finished: self.deliver_all(batch, list, limits) }
     }
 
-    /// That another ring of the port is at fault, or its memory failed, is seen when buffers are taken back.
+    /// A fault of another ring, or of the port's memory, shows when buffers are taken back.
     #[inline(always)]
     fn deliver_one(&self, frame: Picked<'_>, limits: Limits, sole: Option<&Sole>) -> bool {
         let _filling = sole.is_none().then(|| self.filling.lock());
@@ -453,16 +457,16 @@ impl Egress for ReceiveQueue {
     }
 }
 
-/// Slots to be filled, one after the other, each with the next spare buffer.
+/// Consecutive slots to fill, each with the next spare buffer.
 struct Room<'r> {
     slots: &'r [Slot],
     spares: &'r [AtomicU32],
     buffers: Windows<'r>,
 }
 
-/// Copies frames of no more bytes than the buffers' windows, as far as there is room; returns how many, and
-/// their bytes. By itself, so that all that the loop goes by is in registers. `LONG` fetches each payload
-/// while the frame before is copied.
+/// Copies frames that fit the buffers' windows, as long as there is room; returns how many, and
+/// their bytes. A function of its own, so that the loop's variables stay in registers. `LONG`
+/// prefetches each payload while the previous frame is copied.
 #[inline(never)]
 fn fill<'b, const LONG: bool>(
     list: impl ExactSizeIterator<Item = Picked<'b>> + Clone,
@@ -490,7 +494,7 @@ fn fill<'b, const LONG: bool>(
     (frames, bytes)
 }
 
-/// The buffer that the client left in a slot.
+/// The buffer in a client's slot, if its number is valid.
 #[inline(always)]
 fn checked(pool: Buffers<'_>, slot: &Slot) -> Result<u32, Fault> {
     let word = slot.load();
@@ -506,7 +510,7 @@ fn prefetch_to_write<T>(value: &T) {
     shmem::prefetch_to_write(std::ptr::from_ref(value).cast());
 }
 
-/// A receive ring's position while a batch is filled in.
+/// The position in a receive ring while a batch is copied.
 struct Filled {
     at: u32,
     /// The next spare buffer.

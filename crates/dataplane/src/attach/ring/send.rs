@@ -1,4 +1,4 @@
-//! A send ring: frames its owner hands in.
+//! A send ring, where the owner hands in frames.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use shmem::{Buffers, Pool, Shared, SharedSlice};
 use super::{Health, buffer};
 use crate::state::SendState;
 
-/// What makes a slot more than a frame.
+/// The flags of slots that are not one plain frame.
 const SPECIAL: u16 = slot_flags::MOREFRAG | slot_flags::INDIRECT | slot_flags::OFFLOAD;
 
-/// A send ring: frames its owner hands in.
+/// A send ring, where the owner hands in frames.
 pub(super) struct SendRing {
     slots: SharedSlice<Slot>,
     pub(super) control: Shared<Control>,
@@ -24,15 +24,16 @@ pub(super) struct SendRing {
     state: Shared<SendState>,
     counters: Shared<IngressCounters>,
     health: Arc<Health>,
-    /// First slot that was not gathered.
+    /// The first slot that is not gathered yet.
     taken: u32,
-    /// First slot that was not given back.
+    /// The first slot that is not returned yet.
     done: u32,
-    /// Slots of each gathered frame that was not completed, oldest first, if any has several.
+    /// The number of slots of each frame that is gathered and not completed, oldest first. Empty if
+    /// all have one slot.
     sizes: Vec<u8>,
-    /// Frames of the last gathering that were completed.
+    /// Completed frames of the last batch.
     completed: usize,
-    /// The wake-up that was answered last.
+    /// The last wake-up request that was answered.
     answered: u32,
 }
 
@@ -47,7 +48,8 @@ impl SendRing {
         let slots = memory.slots.len() as u32;
         let taken = if resume { state.taken.own().min(slots - 1) } else { 0 };
         state.taken.publish(taken);
-        // What was in flight when a predecessor died is lost, and goes back to the client.
+        // Frames that were in flight when a predecessor died are lost; their slots return to the
+        // client.
         memory.control.core.0.publish(taken);
         Self {
             slots: memory.slots,
@@ -77,12 +79,12 @@ impl SendRing {
         self.control.owner.0.observe() == previous(self.done, self.slots())
     }
 
-    /// True while gathered frames are not completed.
+    /// True while there are gathered frames that are not completed.
     pub(super) fn lends(&self) -> bool {
         self.done != self.taken
     }
 
-    /// An idle ring may be one whose head is not there any more.
+    /// An idle ring may have lost its memory: checks that the head can still be read.
     pub(super) fn check_memory(&mut self) {
         if self.memory_has_failed() && !self.health.failed() {
             self.health.fail(Fault::Memory, &self.control, &self.counters.faults);
@@ -101,8 +103,8 @@ impl SendRing {
         self.control.core.0.publish(0);
     }
 
-    /// The client's head, if it may stand there: from our position up to the slot before the oldest
-    /// one we hold.
+    /// The client's head, if it is valid: between our position and the slot before the oldest one
+    /// that we hold.
     #[inline(always)]
     fn head(&self) -> Result<u32, Fault> {
         let (head, slots) = (self.control.owner.0.observe(), self.slots());
@@ -112,7 +114,7 @@ impl SendRing {
         if good { Ok(head) } else { Err(Fault::BadHead) }
     }
 
-    /// Gathers frames up to `head`. On a fault, the frames before it stand.
+    /// Gathers frames up to `head`. On a fault, the frames before it stay gathered.
     #[inline(always)]
     fn collect(&mut self, scratch: &mut Scratch, max: usize, head: u32) -> Result<(), Fault> {
         while self.taken != head && scratch.len() < max && scratch.has_room() {
@@ -127,7 +129,7 @@ impl SendRing {
         Ok(())
     }
 
-    /// Gathers frames of one slot each, as far as there are any without the ring's end between them.
+    /// Gathers frames of one slot each, up to the ring's end.
     #[inline(always)]
     fn collect_singles(&mut self, scratch: &mut Scratch, max: usize, head: u32) {
         let end = if head >= self.taken { head } else { self.slots() };
@@ -141,7 +143,7 @@ impl SendRing {
         self.taken = if at == self.slots() { 0 } else { at };
     }
 
-    /// Gathers one frame of several slots or with an offload request, or finds the fault.
+    /// Gathers one frame with several slots or an offload request, or returns its fault.
     #[cold]
     fn collect_special(&mut self, scratch: &mut Scratch, head: u32) -> Result<(), Fault> {
         let before = scratch.len();
@@ -157,7 +159,7 @@ impl SendRing {
         Ok(())
     }
 
-    /// Gathers the slots of a frame; one that is not finished at `head` ends there.
+    /// Gathers the slots of a frame. A frame that is incomplete at `head` ends there.
     fn collect_slots(
         &self,
         scratch: &mut Scratch,
@@ -186,8 +188,8 @@ impl SendRing {
         Ok(chain)
     }
 
-    /// Reads the request in a frame's first slot, once. Its headers are looked at when they have been
-    /// copied.
+    /// Reads the request in a frame's first slot, once. The frame's headers are validated after
+    /// they are copied.
     fn request(&self, at: u32, chain: &mut Chain) -> Result<(), Fault> {
         let offloads = self.health.offloads;
         if chain.count > 0 || !offloads.checksum {
@@ -206,7 +208,7 @@ struct Chain {
     offload: Offload,
 }
 
-/// The bytes of a slot, or what is wrong with it.
+/// The bytes of a slot, or its fault.
 fn check(pool: Buffers<'_>, word: SlotWord) -> Result<shmem::Bytes<'_>, Fault> {
     if word.flags & slot_flags::INDIRECT != 0 {
         return Err(Fault::Indirect);

@@ -5,8 +5,9 @@
 //!   code u32 | flags u32 | size u32 | payload (size bytes)        all in the machine's byte order
 //! ```
 //!
-//! The front end is not trusted: a message whose size or number of descriptors is not what its kind
-//! has, or whose kind was never offered, ends the session. Descriptors of a refused message are closed.
+//! The front end is not trusted. The session ends if a message has a size or a number of
+//! descriptors that its kind does not allow, or if its kind was never offered. Descriptors of a
+//! refused message are closed.
 
 mod receive;
 
@@ -24,9 +25,9 @@ use crate::attach::guest::memory::Region;
 
 /// Bytes of a header.
 pub const HEADER: usize = 12;
-/// Bytes of the longest payload that any request we know has.
+/// The size in bytes of the longest payload of any known request.
 pub const MAX_PAYLOAD: usize = 12 + CONFIG_SPACE;
-/// Bytes of the configuration space a front end may ask for (`VHOST_USER_MAX_CONFIG_SIZE`).
+/// The size in bytes of the configuration space (`VHOST_USER_MAX_CONFIG_SIZE`).
 pub const CONFIG_SPACE: usize = 256;
 /// Most regions of one memory table (`VHOST_MEMORY_BASELINE_NREGIONS`), and most descriptors with a
 /// message.
@@ -36,10 +37,10 @@ const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
-/// In the payload of the messages that carry a ring's eventfd: there is none.
+/// In the payload of messages that carry a ring's eventfd: no descriptor comes with it.
 const NO_DESCRIPTOR: u64 = 1 << 8;
 
-/// Requests of a front end, by their numbers in the specification.
+/// The requests of a front end, by their numbers in the specification.
 pub mod code {
     #![allow(missing_docs, reason = "names of the specification")]
     pub const GET_FEATURES: u32 = 1;
@@ -73,7 +74,7 @@ pub mod code {
     pub const REM_MEM_REG: u32 = 38;
     pub const SET_STATUS: u32 = 39;
     pub const GET_STATUS: u32 = 40;
-    /// The only request of ours, on the back end's channel: the configuration space has changed.
+    /// Our only request, sent on the back end's channel: the configuration space has changed.
     pub const BACKEND_CONFIG_CHANGE: u32 = 2;
 }
 
@@ -84,16 +85,16 @@ pub enum ProtocolError {
     /// The front end has gone.
     #[error("The front end closed its socket")]
     Closed,
-    /// What it sent before cannot be closed.
+    /// Too many of its descriptors wait to be closed.
     #[error(transparent)]
     TooMany(#[from] TooMany),
     /// The socket failed.
     #[error("The front end's socket failed")]
     Io(#[from] Errno),
-    /// Of another version, or a reply where a request belongs.
+    /// The flags name another version, or mark a reply where a request belongs.
     #[error("Header flags {0:#x} are not those of a request of version 1")]
     Flags(u32),
-    /// Not the bytes this kind of request has.
+    /// The size does not fit this kind of request.
     #[error("Request {code} with {size} bytes: not its size")]
     Size {
         /// The request.
@@ -101,7 +102,7 @@ pub enum ProtocolError {
         /// Its bytes.
         size: usize,
     },
-    /// Not the descriptors this kind of request has.
+    /// The number of descriptors does not fit this kind of request.
     #[error("Request {code} with {got} descriptors: not as many as it has")]
     Descriptors {
         /// The request.
@@ -109,21 +110,21 @@ pub enum ProtocolError {
         /// Its descriptors.
         got: usize,
     },
-    /// A kind that was not offered to the front end.
+    /// A kind of request that was not offered to the front end.
     #[error("Request {0} is of a protocol feature that is not offered")]
     Unknown(u32),
     /// A queue beyond the last one.
     #[error("Queue {0} is beyond the port's queues")]
     Queue(u32),
-    /// Something it cannot have, and did not ask to be told so.
+    /// A request was refused, and the front end did not ask for an acknowledgement.
     #[error("What the front end asked for was refused")]
     Refused,
-    /// More messages than their replies are read.
+    /// The front end sends messages without reading the replies.
     #[error("The front end does not read its replies")]
     Unread,
 }
 
-/// Where a ring lies, in the front end's addresses.
+/// The addresses of a ring's parts, in the front end's process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RingAddress {
     /// Descriptors (packed: the ring itself).
@@ -136,7 +137,7 @@ pub struct RingAddress {
     pub log: Option<u64>,
 }
 
-/// Where buffers in flight are kept: an area for each queue, one behind the other.
+/// The areas that record buffers in flight, one for each queue, back to back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InflightAreas {
     /// Bytes of all.
@@ -206,8 +207,8 @@ pub struct Message {
     pub request: Request,
 }
 
-/// Takes a payload apart. Fields are read in order; reading beyond the end gives zeros, which the
-/// check of the size has ruled out before.
+/// Reads the fields of a payload in order. Reads beyond the end give zeros, but the check of the
+/// size has ruled them out before.
 struct Fields<'a>(&'a [u8]);
 
 impl Fields<'_> {
@@ -237,10 +238,10 @@ impl Fields<'_> {
     }
 }
 
-/// Checks a request and takes it apart.
+/// Validates a request and decodes it.
 ///
 /// # Errors
-/// [`ProtocolError`] when it is not of its kind's form.
+/// [`ProtocolError`] when its form does not fit its kind.
 pub fn decode(
     code: u32,
     flags: u32,
@@ -279,7 +280,7 @@ impl<'a> Parts<'a> {
             code::REM_MEM_REG => {
                 let mut fields = self.sized(40)?;
                 let (_padding, region) = (fields.u64(), fields.region());
-                // Some front ends send the region's file once more.
+                // Some front ends send the region's file again.
                 self.at_most_one()?;
                 R::RemoveMemoryRegion(region)
             }
@@ -424,7 +425,7 @@ impl<'a> Parts<'a> {
         let mut fields = Fields(self.payload);
         let (regions, _padding) = (fields.u32() as usize, fields.u32());
         let exact = 8 + regions.min(MAX_REGIONS + 1) * 32;
-        // Some send the whole table, whatever is in use of it.
+        // Some front ends send the whole table, however many entries are in use.
         let sizes = [exact, 8 + MAX_REGIONS * 32];
         if regions > MAX_REGIONS || !sizes.contains(&self.payload.len()) {
             return Err(self.wrong_size());
@@ -437,7 +438,7 @@ impl<'a> Parts<'a> {
     }
 
     fn inflight_areas(&self) -> Result<InflightAreas, ProtocolError> {
-        // Some count the padding that their compilers add.
+        // Some front ends count the padding that their compilers add.
         if !matches!(self.payload.len(), 20 | 24) {
             return Err(self.wrong_size());
         }
@@ -450,7 +451,7 @@ impl<'a> Parts<'a> {
         self.none()?;
         let mut fields = Fields(self.payload);
         let (offset, size, flags) = (fields.u32(), fields.u32(), fields.u32());
-        // Front ends send room for the answer with the question.
+        // Front ends send the question with room for the answer.
         let fits = size as usize <= CONFIG_SPACE && self.payload.len() == 12 + size as usize;
         if fits { Ok((offset, size, flags)) } else { Err(self.wrong_size()) }
     }
@@ -462,7 +463,7 @@ pub fn reply(code: u32, payload: &[u8]) -> Vec<u8> {
     packet(code, VERSION | REPLY, payload)
 }
 
-/// A request of ours, which the front end need not answer.
+/// A request from us that the front end need not answer.
 #[must_use]
 pub fn notification(code: u32) -> Vec<u8> {
     packet(code, VERSION, &[])
@@ -491,7 +492,8 @@ pub fn send(
     Ok(())
 }
 
-/// Sends what the socket has room for, with descriptors, and never waits; how many bytes went.
+/// Sends as many bytes as the socket has room for, with descriptors. Never waits; returns the
+/// number of bytes sent.
 pub(super) fn send_bytes(
     socket: impl AsFd,
     bytes: &[u8],

@@ -1,21 +1,22 @@
-//! A guest's virtio-net queues by the vhost-user protocol (QEMU, Cloud Hypervisor, DPDK's virtio-user,
-//! ...): the port of a virtual machine.
+//! A guest's virtio-net queues over the vhost-user protocol, as QEMU, Cloud Hypervisor and DPDK's
+//! virtio-user speak it.
 //!
 //! ```text
 //!   front end ---- socket: messages, descriptors ----> VhostUser (control thread): Session, its rings
-//!       |                                                     | halves(): made anew when rings change
+//!       |                                                     | halves(): made again when rings
+//! change
 //!   guest memory, mapped by both                              v
 //!       +---- queues, kicks (eventfds) ----> worker: Queues (Source, Transmit), Receive (Egress)
 //! ```
 //!
-//! Workers see ingresses and egresses only, and these only queues that run. Whatever a queue depends on
-//! (memory, addresses, features) does not change under it: its half is taken out of service, dropped,
-//! and made anew over its position in the state memory. Without a running receive queue frames to the port
-//! are dropped as `down`.
+//! Workers see the ingresses and egresses of running queues only. What a queue depends on (memory,
+//! addresses, features) never changes under it. Its half is taken out of service and dropped, and a
+//! new half continues at the position in the state memory. Without a running receive queue, frames
+//! to the port are dropped as `down`.
 //!
-//! A front end that breaks the protocol is disconnected, and its port waits for the next one. A guest that
-//! breaks a queue has that queue stopped: its fault is counted and said once on standard error, the
-//! front end hears of it by the queue's error eventfd, and the other queues run on.
+//! A front end that breaks the protocol is disconnected, and its port waits for the next one. If a
+//! guest breaks a queue, that queue stops and the others run on. The fault is counted and logged
+//! once, and the front end is told through the queue's error eventfd.
 
 pub mod message;
 pub mod session;
@@ -43,9 +44,9 @@ use super::{AttachError, Attached, Bell, Bells, Exit, null};
 use crate::config::Interrupts;
 use crate::state::{self, PortState};
 
-/// The name under which it is kept that a reply is on its way: the last in their order.
+/// The name in the persistent state that says that a reply is being sent. It sorts last.
 const ANSWERING: &str = "~answering";
-/// Most bytes of replies that wait for a front end that does not read.
+/// Most bytes of replies that wait for a front end to read.
 const MAX_UNSENT: usize = 64 << 10;
 
 /// The direction of a virtqueue, as its guest sees it.
@@ -62,7 +63,7 @@ impl Direction {
     }
 }
 
-/// A front end, in the hands of the control thread.
+/// A front end, which the control thread serves.
 pub struct VhostUser {
     socket: Descriptor,
     receiver: Receiver,
@@ -72,22 +73,22 @@ pub struct VhostUser {
     queue_pairs: usize,
     link: bool,
     interrupts: Interrupts,
-    /// Replies that the socket had no room for, and the file of the one that begins there.
+    /// Replies that the socket had no room for, and the file that goes with the one at that offset.
     unsent: Vec<u8>,
     unsent_file: Option<(usize, Arc<Descriptor>)>,
     /// A message is about to be taken from the socket, and its reply to be sent.
     pub answering: bool,
-    /// The guest's address, to be told to the network.
+    /// The guest's address, which is to be announced to the network.
     announce: Option<Mac>,
     /// What the keeper has.
     kept: Kept,
     /// It is disconnected.
     ended: bool,
-    /// The port has halves in which queues run.
+    /// The port's halves have running queues.
     live: bool,
     /// Queues whose fault was said.
     said: Box<[bool]>,
-    /// What could not be made of the first halves.
+    /// Why the first halves lack a queue.
     refused: Option<Refused>,
 }
 
@@ -98,8 +99,8 @@ impl std::fmt::Debug for VhostUser {
 }
 
 impl VhostUser {
-    /// A front end on a connected socket, whose memory is charged to an account; `kept` is what a predecessor's
-    /// session was.
+    /// A front end on a connected socket, whose memory is charged to `account`. `kept` is a
+    /// predecessor's session.
     ///
     /// # Errors
     /// [`AttachError`] when the socket cannot be used.
@@ -120,8 +121,9 @@ impl VhostUser {
         let restore =
             |kept| Some(kept).filter(known).and_then(|kept| Session::restore(offer, kept, account));
         let restored = kept.as_ref().map(restore);
-        // A predecessor whose session is not whole died while it changed; or it died while it answered,
-        // and the front end might wait for a reply for ever: it begins anew.
+        // A session that is not whole was being changed when its process died. If a reply was being
+        // sent, the front end might wait for it forever. In both cases the front end must start
+        // over.
         let ended = matches!(restored, Some(None));
         let mut this = Self {
             socket,
@@ -150,10 +152,10 @@ impl VhostUser {
         Ok(this)
     }
 
-    /// The next message, if one is all there.
+    /// Receives the next message, if it is complete.
     ///
     /// # Errors
-    /// [`ProtocolError`]: it has to be [disconnected](Self::end).
+    /// [`ProtocolError`]: the front end has to be [disconnected](Self::end).
     pub fn receive(&mut self) -> Result<Option<message::Message>, ProtocolError> {
         if self.ended {
             return Ok(None);
@@ -162,7 +164,7 @@ impl VhostUser {
         self.state.payer().call(|| self.receiver.receive(&self.socket))
     }
 
-    /// The message that was received last is carried out, and what is to be kept of it is kept.
+    /// Notes that the last message is carried out and its persistent state is kept.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -170,7 +172,7 @@ impl VhostUser {
         self.state.payer().call(|| self.receiver.done(&self.socket))
     }
 
-    /// Sends a reply, or keeps it until there is room.
+    /// Sends a reply, or queues it until the socket has room.
     ///
     /// # Errors
     /// [`ProtocolError`] when the front end reads nothing, or is gone.
@@ -213,7 +215,7 @@ impl VhostUser {
         Ok(())
     }
 
-    /// True if any queue is to run, or something is to be sent for the guest.
+    /// True if a queue is to run, or a frame is to be sent for the guest.
     #[must_use]
     pub fn wants_halves(&self) -> bool {
         self.announce.is_some() || (0..2 * self.queue_pairs).any(|queue| self.is_running(queue))
@@ -223,7 +225,7 @@ impl VhostUser {
         !self.ended && self.session.is_running(queue)
     }
 
-    /// Has the guest's address announced when halves are made next.
+    /// Announces the guest's address with the next halves.
     pub fn announce(&mut self, mac: Mac) {
         self.announce = Some(mac);
     }
@@ -231,34 +233,34 @@ impl VhostUser {
     /// What messages changed since the last call.
     pub fn take_changes(&mut self) -> Changes {
         let changes = self.session.take_changes();
-        // Halves without a link have calls of their own.
+        // The halves of a port without a link hold calls themselves.
         Changes { rings: changes.rings || changes.calls && !self.link, ..changes }
     }
 
-    /// Offers something else; true if halves are to be made anew for it.
+    /// Changes the offer; true if that needs new halves.
     pub fn set_offer(&mut self, offer: Offer) -> bool {
         if self.session.set_offer(offer)
             && let Some(channel) = self.session.config_channel()
         {
             let told = message::notification(message::code::BACKEND_CONFIG_CHANGE);
-            // One that does not listen does not hear of it.
+            // A front end that does not read the channel misses the notification.
             let _ = rustix::net::send(channel, &told, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
         }
         std::mem::replace(&mut self.link, offer.link) != offer.link
     }
 
-    /// Holds interrupts back from the next [`bells`](Self::bells) on; true if that is a change.
+    /// Sets the moderation of interrupts for the next [`bells`](Self::bells); true if it changed.
     pub fn set_interrupts(&mut self, interrupts: Interrupts) -> bool {
         std::mem::replace(&mut self.interrupts, interrupts) != interrupts
     }
 
-    /// Most pairs of queues it may have.
+    /// Most pairs of queues that the front end may use.
     #[must_use]
     pub fn queue_pairs(&self) -> u16 {
         self.queue_pairs as u16
     }
 
-    /// Whom the queues of the present halves wake.
+    /// The bells of the queues that the current halves serve.
     #[must_use]
     pub fn bells(&self) -> Bells {
         let moved = |queue: usize| Moved {
@@ -289,15 +291,15 @@ impl VhostUser {
         }
     }
 
-    /// Where a queue stands, as the front end is told when it stops it.
+    /// The position of a queue, as the front end gets it when it stops the queue.
     #[must_use]
     pub fn base(&self, queue: u32) -> u32 {
         let packed = self.session.features().contains(Features::RING_PACKED);
         self.queue(queue as usize).map_or(0, |state| state.base(packed))
     }
 
-    /// Makes halves of the queues that are to run; no others may use them. What cannot run is stopped,
-    /// and said.
+    /// Makes halves of the queues that are to run. No other halves may use these queues. A queue
+    /// that cannot run is stopped and returned as refused.
     ///
     /// # Errors
     /// [`AttachError`] when counters are missing.
@@ -331,7 +333,7 @@ impl VhostUser {
         Ok((attached, refused))
     }
 
-    /// Has queues go on where the front end said.
+    /// Moves queues to the positions that the front end has set.
     pub fn begin_at_bases(&mut self) {
         for queue in 0..2 * self.queue_pairs {
             let state = self.queue(queue);
@@ -396,7 +398,7 @@ impl FrontEnd for VhostUser {
         self.live
     }
 
-    /// Its queues stop when their halves are made again.
+    /// Its queues stop when the next halves are made.
     fn end(&mut self) {
         self.ended = true;
         self.socket.hang_up();
@@ -414,7 +416,7 @@ impl FrontEnd for VhostUser {
         &mut self.kept
     }
 
-    /// The front end is told of queues that their guest broke, too.
+    /// Also tells the front end of queues that its guest broke.
     fn news(&mut self) -> Vec<(&'static str, String)> {
         let refused = self.refused.take().map(|refused| ("refused", refused.to_string()));
         let mut news: Vec<_> = refused.into_iter().collect();

@@ -1,11 +1,11 @@
-//! What a front end and we have agreed on: the state of a vhost-user session, and how messages change it.
+//! The state of a vhost-user session, and how messages change it.
 //!
-//! A session decides nothing about workers: it says what has [changed](Session::take_changes), and its
-//! port makes the rings' halves anew. What a front end asks for and cannot have is [`Refused`]: it is told
-//! so if it wants an acknowledgement; else the session ends.
+//! A session does not know workers: it says what has [changed](Session::take_changes), and its port
+//! makes the rings' halves again. A request that cannot be met is [`Refused`]: the front end is
+//! told if it asked for an acknowledgement; otherwise the session ends.
 //!
-//! Order of messages: rings run once features, memory, address and kick are there and, where the front
-//! end negotiated protocol features, the ring is enabled; the parts may come in any order. (QEMU sends
+//! Order of messages: a ring runs once features, memory, address and kick are there, in any order.
+//! If the front end negotiated protocol features, it must also enable the ring. (QEMU sends
 //! `SET_VRING_ENABLE` before `SET_FEATURES`.)
 
 mod inflight;
@@ -26,7 +26,7 @@ pub use self::offer::Offer;
 use super::message::{ProtocolError, Request, RingAddress};
 use crate::attach::guest::memory::{self, MemoryError, Region, Slot};
 
-/// vhost's own feature bits: pages that are written are to be logged; protocol features are negotiated.
+/// vhost's own feature bits: log written pages; negotiate protocol features.
 const LOG_ALL: u64 = 1 << 26;
 const PROTOCOL_FEATURES: u64 = 1 << 30;
 
@@ -56,7 +56,7 @@ mod protocol {
         | STATUS;
 }
 
-/// Why something cannot be had; the session could go on.
+/// Why a request was refused. The session can go on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
@@ -66,10 +66,10 @@ pub enum Refused {
     /// Memory that is not used.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A size that no ring has.
+    /// A size that no ring can have.
     #[error("A ring cannot have {0} entries: 1 to 32768, and without RING_PACKED a power of two")]
     Size(u32),
-    /// A ring that does not lie in guest memory as it is. It may, when it is to run.
+    /// A ring that is not inside guest memory. It may be by the time it is to run.
     #[error("Queue {queue} could not run: {why}")]
     Address {
         /// The queue.
@@ -77,7 +77,7 @@ pub enum Refused {
         /// What is wrong with it.
         why: nic::virtio::QueueError,
     },
-    /// A kick or call that is no eventfd, or none at all.
+    /// A kick or call without an eventfd.
     #[error("Queue {0} comes without an eventfd; polling for kicks is not supported")]
     Eventfd(u32),
     /// An MTU beyond the port's.
@@ -90,18 +90,18 @@ pub enum Refused {
         /// What there is.
         most: u16,
     },
-    /// A channel for our messages that is none.
+    /// The channel for our messages is not a stream socket.
     #[error("The channel for the back end's messages is no stream socket")]
     Channel,
     /// The configuration space is read only.
     #[error("The configuration space is read only")]
     ReadOnly,
-    /// Areas for buffers in flight that are not as they are said to be.
+    /// The areas for buffers in flight do not match their description.
     #[error(
         "The areas for buffers in flight are of another version or size than the queues, or too large"
     )]
     Inflight,
-    /// A ring that does not lie in guest memory.
+    /// A ring that is not inside guest memory.
     #[error("Queue {queue} cannot run: {why}")]
     Ring {
         /// The queue.
@@ -111,25 +111,25 @@ pub enum Refused {
     },
 }
 
-/// What is to be done for a message, beside the changes it made.
+/// What to do after a message, besides its changes.
 #[derive(Debug)]
 pub enum Answer {
-    /// An acknowledgement, if one is wanted.
+    /// Acknowledge the message if the front end asks for it.
     Done,
     /// A reply of these bytes.
     Bytes(Vec<u8>),
-    /// A reply of these bytes, and this file.
+    /// Reply with these bytes and this file.
     File(Vec<u8>, Arc<Descriptor>),
-    /// A reply that says where this ring stands, once it does not run any more.
+    /// Stop this ring, then reply with its position.
     Base(u32),
-    /// The guest with this address came here: the network is to learn that.
+    /// Announce to the network that the guest with this address is here.
     Announce(Mac),
 }
 
 /// What a message changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
-    /// What rings depend on: their halves are made anew.
+    /// What rings depend on: their halves have to be made again.
     pub rings: bool,
     /// Only whom they wake.
     pub calls: bool,
@@ -142,15 +142,15 @@ pub struct Ring {
     pub size: u16,
     /// Where it lies.
     pub address: Option<RingAddress>,
-    /// Where it is to start, not yet carried out.
+    /// The position to start at, until it is applied.
     pub base: Option<u32>,
     /// It was enabled.
     pub enabled: bool,
-    /// The guest's kicks. A ring runs while it has one.
+    /// The eventfd of the guest's kicks. A ring runs only with one.
     pub kick: Option<Arc<Descriptor>>,
     /// Interrupts to the guest.
     pub call: Option<Arc<Descriptor>>,
-    /// How the front end hears that the ring failed.
+    /// The eventfd that tells the front end that the ring failed.
     pub error: Option<Arc<Descriptor>>,
 }
 
@@ -160,7 +160,7 @@ pub struct Session {
     offer: Offer,
     /// What is mapped for it.
     account: Arc<Account>,
-    /// What the front end took of the offer.
+    /// The features that the front end accepted.
     features: Option<u64>,
     protocol: u64,
     status: u8,
@@ -172,9 +172,10 @@ pub struct Session {
     inflight: Option<Areas>,
     channel: Option<Arc<Descriptor>>,
     changes: Changes,
-    /// Carried out, and not yet taken from the socket.
+    /// A message that is carried out but still in the socket.
     untaken: Option<Counted>,
-    /// A predecessor died with that: if the next message is this one, it is carried out already.
+    /// A predecessor's `untaken` message. If the next message is the same, it is not carried out
+    /// again.
     again: Option<Counted>,
 }
 
@@ -188,7 +189,7 @@ struct Log {
 }
 
 impl Refused {
-    /// True if the session goes on, even if the front end does not ask whether it could be done.
+    /// True if the session goes on even if the front end did not ask for an acknowledgement.
     #[must_use]
     pub fn is_provisional(&self) -> bool {
         matches!(self, Self::Address { .. })
@@ -196,7 +197,7 @@ impl Refused {
 }
 
 impl Session {
-    /// A session in which nothing was said yet.
+    /// A session before its first message.
     #[must_use]
     pub fn new(offer: Offer, account: &Arc<Account>) -> Self {
         Self {
@@ -218,14 +219,13 @@ impl Session {
         }
     }
 
-    /// The rings, as they are numbered: the guest's receive queue of pair i is 2 i, its transmit queue
-    /// the next.
+    /// The rings by number: the guest's receive queue of pair i is 2 i, its transmit queue 2 i + 1.
     #[must_use]
     pub fn rings(&self) -> &[Ring] {
         &self.rings
     }
 
-    /// A ring, to carry out what is pending, or to stop it.
+    /// A ring, to apply a pending position or to stop it.
     pub fn ring_mut(&mut self, queue: usize) -> Option<&mut Ring> {
         self.rings.get_mut(queue)
     }
@@ -236,13 +236,13 @@ impl Session {
         &self.memory
     }
 
-    /// What the front end took of the virtio features.
+    /// The virtio features that the front end accepted.
     #[must_use]
     pub fn features(&self) -> Features {
         Features::from_bits_truncate(self.features.unwrap_or(0))
     }
 
-    /// Where written pages are to be logged.
+    /// The log of written pages, if the front end wants one.
     #[must_use]
     pub fn dirty_log(&self) -> Option<&Arc<DirtyLog>> {
         let wanted = self.features.unwrap_or(0) & LOG_ALL != 0;
@@ -253,7 +253,8 @@ impl Session {
         self.features().contains(Features::RING_PACKED)
     }
 
-    /// Where a ring lies in the guest's memory; what lies nowhere is where no memory can be.
+    /// A ring's addresses in the guest's memory. Parts outside of it get an address where no memory
+    /// can be.
     #[must_use]
     pub fn layout(&self, ring: &Ring) -> QueueLayout {
         let RingAddress { descriptors, used, available, .. } = ring.address.unwrap_or_default();
@@ -266,7 +267,7 @@ impl Session {
         }
     }
 
-    /// Whether a ring that does not run lies where it could.
+    /// Checks that a ring that does not run yet lies in guest memory.
     fn check_address(&self, queue: u32) -> Result<Answer, Refused> {
         let idle = |ring: &&Ring| ring.kick.is_none() && !self.slots.is_empty();
         let Some(ring) = self.rings.get(queue as usize).filter(idle) else {
@@ -276,7 +277,7 @@ impl Session {
         checked.map(|()| Answer::Done).map_err(|why| Refused::Address { queue, why })
     }
 
-    /// True if the ring is to be served.
+    /// True if the ring has to be served.
     #[must_use]
     pub fn is_running(&self, queue: usize) -> bool {
         let Some(features) = self.features else { return false };
@@ -286,7 +287,7 @@ impl Session {
         })
     }
 
-    /// What changed since the last call.
+    /// Returns and clears what changed since the last call.
     pub fn take_changes(&mut self) -> Changes {
         std::mem::take(&mut self.changes)
     }
@@ -297,24 +298,25 @@ impl Session {
         need_reply && self.protocol & protocol::REPLY_ACK != 0
     }
 
-    /// The back end's channel, if the front end listens on it for changes of the configuration space.
+    /// The back end's channel, if the front end listens there for changes of the configuration
+    /// space.
     #[must_use]
     pub fn config_channel(&self) -> Option<&Arc<Descriptor>> {
         let both = protocol::BACKEND_REQ | protocol::CONFIG;
         self.channel.as_ref().filter(|_| self.protocol & both == both)
     }
 
-    /// Offers something else from now on; true if the configuration space changed by it.
+    /// Changes the offer; true if that changed the configuration space.
     pub fn set_offer(&mut self, offer: Offer) -> bool {
         let offer = Offer { queue_pairs: self.offer.queue_pairs, ..offer };
         std::mem::replace(&mut self.offer, offer) != offer
     }
 
-    /// Carries a message out, as far as it is the session's own state.
+    /// Applies a message to the session's state.
     ///
     /// # Errors
-    /// A violation ends the session; what is [`Refused`] does so if the front end does not ask for an
-    /// acknowledgement.
+    /// A violation of the protocol ends the session. So does a [`Refused`] request, unless the
+    /// front end asked for an acknowledgement.
     pub fn handle(&mut self, request: Request) -> Result<Result<Answer, Refused>, ProtocolError> {
         use Request as R;
         let counted = Counted::of(&request);
@@ -374,8 +376,8 @@ impl Session {
         Ok(Ok(done))
     }
 
-    /// The message that was carried out last is taken from the socket. A process that dies right before it says so to the
-    /// keeper has a successor that takes the next message, if it is the same once more, for this one.
+    /// Notes that the last message was taken from the socket. If the process dies before the
+    /// supervisor keeps that, its successor takes an identical next message for the old one.
     pub fn taken(&mut self) {
         self.untaken = None;
     }
@@ -384,7 +386,7 @@ impl Session {
         use Request as R;
         match request {
             R::SetRingSize { queue, size } => {
-                // Before features were agreed on, it is seen when the ring is to run.
+                // Before features are negotiated, the size is checked when the ring is to run.
                 let packed = self.features.is_none() || self.is_packed();
                 let ring = ring(&mut self.rings, queue)?;
                 match u16::try_from(size) {
@@ -395,7 +397,7 @@ impl Session {
             }
             R::SetRingAddress { queue, address } => {
                 let ring = ring(&mut self.rings, queue)?;
-                // Whether the used ring's writes are logged follows from the features.
+                // The features say whether writes to the used ring are logged.
                 let same = ring.address.is_some_and(|old| {
                     RingAddress { log: None, ..old } == RingAddress { log: None, ..address }
                 });
@@ -453,7 +455,7 @@ impl Session {
         if features & !self.offered() != 0 {
             return Err(Refused::Features(features & !self.offered()));
         }
-        // QEMU says them once for each pair of queues, while others run.
+        // QEMU sends the features once for each pair of queues, while other pairs run.
         self.changes.rings |= self.features != Some(features);
         self.features = Some(features);
         Ok(Answer::Done)
@@ -470,7 +472,7 @@ impl Session {
     fn set_memory(&mut self, regions: Vec<(Region, Descriptor)>) -> Result<Answer, Refused> {
         let mut slots = Vec::with_capacity(regions.len());
         for (region, file) in regions {
-            // What of it was mapped before is not mapped twice.
+            // Parts of files that are mapped already are not mapped twice.
             let others = slots.iter().chain(&self.slots);
             let slot = Slot::new(region, Arc::new(file), self.next_slot, others, &self.account)?;
             self.next_slot = self.next_slot.wrapping_add(1);
@@ -492,7 +494,7 @@ impl Session {
     }
 
     fn remove_region(&mut self, region: Region) -> Result<Answer, Refused> {
-        // Its place in the file is not said again by everyone.
+        // Some front ends do not repeat the region's offset in its file.
         let key = |region: Region| (region.guest, region.size, region.user);
         let at = self.slots.iter().position(|slot| key(slot.region) == key(region));
         let at = at.ok_or(MemoryError::NoRegion)?;
@@ -516,7 +518,7 @@ impl Session {
         let pages = memory::log(&file, offset, size, &self.account)?;
         self.log = Some(Log { file: Arc::new(file), offset, size, pages });
         self.changes.rings |= self.features.unwrap_or(0) & LOG_ALL != 0;
-        // Front ends wait for an answer, whatever they negotiated.
+        // Front ends wait for this reply, whatever they negotiated.
         Ok(number(0))
     }
 
@@ -534,7 +536,7 @@ impl Session {
         Answer::Done
     }
 
-    /// The reply to a question for the configuration space; nothing if it asks for more than there is.
+    /// The reply to a request for the configuration space; empty if the range ends beyond it.
     fn config(&self, offset: u32, size: u32, flags: u32) -> Vec<u8> {
         let (from, bytes) = (offset as usize, size as usize);
         let space = self.offer.config();
@@ -554,7 +556,7 @@ fn ring(rings: &mut [Ring], queue: u32) -> Result<&mut Ring, ProtocolError> {
     rings.get_mut(queue as usize).ok_or(ProtocolError::Queue(queue))
 }
 
-/// Takes an eventfd that may be missing, to be written without waiting.
+/// Takes an eventfd, which may be missing, and makes it non-blocking.
 fn event(fd: Option<Descriptor>, queue: u32) -> Result<Option<Arc<Descriptor>>, Refused> {
     let good = fd.as_ref().is_none_or(is_event);
     if good { Ok(fd.map(Arc::new)) } else { Err(Refused::Eventfd(queue)) }

@@ -1,4 +1,4 @@
-//! What a worker serves of a guest: its transmit queues.
+//! The part of a guest that its worker serves: the transmit queues.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -12,20 +12,22 @@ use shmem::{Bytes, Shared};
 use crate::attach::Source;
 use crate::user::Waker;
 
-/// Frames taken at a time from a guest without a link.
+/// Frames taken in one batch from a guest without a link.
 const UNPLUGGED_BATCH: usize = 64;
 
 /// A guest's running transmit queues.
 pub struct Queues {
     pub queues: Vec<Queue>,
-    /// Takes the first queue's place, or that of one that does not run, until it is sent.
+    /// The frame that announces the guest. Until it is sent, it acts as the ingress of queue 0,
+    /// even if no queue runs.
     pub announcement: Option<Announcement>,
 }
 
 /// A transmit queue.
 pub struct Queue {
     pub transmit: Transmit,
-    /// The guest's kicks. Watched for changes and never read: every kick is a change.
+    /// The eventfd of the guest's kicks. It is polled edge-triggered and never read: each kick is
+    /// an edge.
     pub kick: Arc<Descriptor>,
     /// The port has no link.
     pub unplugged: Option<Unplugged>,
@@ -89,7 +91,7 @@ impl Ingress for Queue {
     }
 }
 
-/// What takes a guest's frames while its port has no link, as a network card without a cable does.
+/// Discards a guest's frames while its port has no link, as a network card without a cable does.
 pub struct Unplugged {
     counters: Shared<IngressCounters>,
     call: Option<Arc<Waker>>,
@@ -116,8 +118,8 @@ impl Unplugged {
     }
 }
 
-/// One frame that tells the network where a guest's address is now: a RARP request for its own address
-/// (RFC 903), as hypervisors send after a migration.
+/// One frame that announces to the network where a guest's address is: a RARP request for its own
+/// address (RFC 903), as hypervisors send after a migration.
 pub struct Announcement {
     frame: Box<[u8; Self::LEN]>,
     counters: Shared<IngressCounters>,

@@ -1,4 +1,5 @@
-//! What a tunnel says to senders whose packets do not fit the path: "packet too big", as if their destinations did.
+//! The answers of a tunnel to senders whose packets do not fit the path: "packet too big", as if
+//! from the destination.
 
 use port::Nanos;
 
@@ -6,10 +7,11 @@ use super::Tunnel;
 
 /// Answers that wait at most.
 const MAX_ANSWERS: usize = 16;
-/// At most one in this time, as Linux limits such messages (`icmp_msgs_per_sec`).
+/// The least time between two answers. Linux limits such messages in the same way
+/// (`icmp_msgs_per_sec`).
 const INTERVAL_NS: u64 = Nanos::MILLI;
 
-/// A frame that comes in as if a peer had sent it.
+/// An answer, which enters the switch as a frame of the peer.
 pub(super) struct Answer {
     /// The peer.
     pub via: u16,
@@ -17,11 +19,11 @@ pub(super) struct Answer {
     pub frame: Vec<u8>,
 }
 
-/// Answers that the home worker hands in.
+/// The answers that the home worker hands in.
 #[derive(Default)]
 pub(super) struct Answers {
     waiting: Vec<Answer>,
-    /// When the next may be made.
+    /// When the next answer may be made.
     next_at: Nanos,
 }
 
@@ -30,7 +32,8 @@ impl Answers {
         self.waiting.is_empty()
     }
 
-    /// Tells the sender of a frame to peer `via`, by its head and length, what fits; if it may be told, and that is known.
+    /// Answers the sender of a frame to peer `via` with the size that fits. `head` and `len` are
+    /// the frame's. Does nothing if the rate limit forbids it, or the size is unknown.
     pub fn say(&mut self, tunnel: &Tunnel, (head, len): (&[u8], usize), via: u16, now: Nanos) {
         let Some(mtu) = tunnel.mtu.filter(|mtu| len > usize::from(*mtu)) else { return };
         if now < self.next_at || self.waiting.len() >= MAX_ANSWERS {

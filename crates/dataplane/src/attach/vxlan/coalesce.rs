@@ -1,5 +1,5 @@
-//! TCP segments that came one behind the other, handed in as one long frame: a receiver that takes segmentation
-//! requests gets it whole, and for others the switch cuts it again.
+//! Consecutive TCP segments, coalesced into one long frame. Receivers that accept segmentation
+//! requests get it whole; for others the switch segments it again.
 
 use frame::Run;
 use port::{MAX_SEGS, Scratch};
@@ -7,10 +7,11 @@ use shmem::Bytes;
 
 use super::socket::Inbox;
 
-/// Most segments of a frame: one less than a scratch that has room takes, so that another frame fits behind.
+/// Most segments in a frame: one less than a scratch with room takes, so that another frame fits
+/// after it.
 const MAX_PARTS: usize = MAX_SEGS - 1;
 
-/// Bytes of a message in an inbox.
+/// A range of a message in an inbox.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Part {
     /// The message.
@@ -21,9 +22,9 @@ pub(super) struct Part {
     pub len: usize,
 }
 
-/// A frame that others may be appended to.
+/// A frame that may be extended.
 pub(super) struct Coalescer {
-    /// The first frame, and what of the payload is behind it.
+    /// The first frame, then more payload.
     parts: [Part; MAX_PARTS],
     count: usize,
     run: Option<Run>,
@@ -36,12 +37,13 @@ impl Coalescer {
         Self { parts: [Part::default(); MAX_PARTS], count: 0, run: None, via: 0 }
     }
 
-    /// True if a frame waits for others.
+    /// True if a frame waits to be extended.
     pub const fn is_open(&self) -> bool {
         self.count > 0
     }
 
-    /// Takes a frame of peer `via`; what cannot be one with it is handed in.
+    /// Takes a frame of peer `via`. If it does not extend the waiting frame, that one is handed in
+    /// first.
     pub fn push(&mut self, part: Part, via: u16, inbox: &mut Inbox, scratch: &mut Scratch) {
         if let Some(run) = &mut self.run
             && self.via == via
@@ -61,7 +63,7 @@ impl Coalescer {
         }
     }
 
-    /// Hands in the frame that waits, if there is one.
+    /// Hands in the waiting frame, if there is one.
     pub fn flush(&mut self, inbox: &mut Inbox, scratch: &mut Scratch) {
         match (std::mem::take(&mut self.count), self.run.take()) {
             (0, _) => return,

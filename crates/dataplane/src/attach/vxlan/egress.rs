@@ -1,4 +1,4 @@
-//! Frames from the switch into the tunnel: to the peer that their destination is behind, or to all of them.
+//! Frames from the switch into the tunnel: to the peer of their destination, or to all peers.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,9 +20,9 @@ use super::socket::Post;
 use super::train::{FRAMES, Train, Trains, Way};
 use super::{MAX_FRAME, Tunnel};
 
-/// Distance of the datagrams in the arena.
+/// Distance in bytes between the datagrams in the arena.
 const STRIDE: usize = (VXLAN_HEADER + MAX_FRAME).next_multiple_of(64);
-/// Copies of floods, of which a train has several, that a sender's turn makes at most. The tunnel's own worker makes the others.
+/// Most copies of floods that a sender's turn makes. The tunnel's home worker makes the rest.
 const AT_HOME: usize = 64;
 
 /// A tunnel's receive queue, as the switch calls it.
@@ -30,7 +30,7 @@ pub(super) struct VxlanEgress {
     pub tunnel: Arc<Tunnel>,
 }
 
-/// What sending takes: under the tunnel's lock.
+/// The state of sending, under the tunnel's lock.
 pub(super) struct Sending {
     counters: Shared<EgressCounters>,
     /// [`STRIDE`] bytes for each of [`FRAMES`] frames.
@@ -88,8 +88,8 @@ impl Egress for VxlanEgress {
 }
 
 impl Sending {
-    /// Copies frames into the arena, each behind its header, and sorts them into trains; those for all peers into the
-    /// queue of floods.
+    /// Copies frames into the arena, each after its header. Sorts those for one peer into trains,
+    /// and those for all peers into the queue of floods.
     fn sort(&mut self, tunnel: &Tunnel, batch: &Batch<'_>, list: &[FrameIdx], limits: Limits) {
         self.trains.clear();
         let longest = (limits.max_frame as usize).min(MAX_FRAME);
@@ -124,7 +124,7 @@ impl Sending {
         }
     }
 
-    /// Sends all trains: those of a socket with one call.
+    /// Sends all trains, with one call for each socket.
     fn send_trains(&mut self, tunnel: &Tunnel, now: Nanos) {
         let mut left = self.trains.all().len();
         for (number, socket) in tunnel.senders.iter().enumerate() {
@@ -154,7 +154,7 @@ impl Sending {
             let (these, others) = rest.split_at(usize::from(train.count));
             rest = others;
             let segment = (train.count > 1).then_some(train.segment);
-            // The table names peers that are there: the trains were sorted by it.
+            // Trains name valid peers only, because the table does.
             let Some(address) = tunnel.peers.address(train.way.via) else { continue };
             post.push(address, these, segment, train.way.ecn);
             posted += 1;
@@ -182,8 +182,8 @@ impl Sending {
         }
     }
 
-    /// Sends the frames of a train one by one, which the kernel did not take because of `error`: a path that fits some of
-    /// them, or a device that cannot cut trains.
+    /// Sends the frames of a train one by one after the kernel refused the train with `error`. The
+    /// path may fit some of them, or the device cannot segment trains.
     #[cold]
     fn send_singly(
         &mut self,
@@ -236,7 +236,7 @@ impl Sending {
         post.send(socket, 0)
     }
 
-    /// Counts frames to a peer that the kernel did not take.
+    /// Counts frames to a peer that the kernel refused.
     fn refuse(&self, peers: &Peers, (via, frames): (u16, u64), error: Errno) {
         self.counters.drop_frames(reason(error), frames);
         count_refused(peers, via, frames, error);
@@ -266,12 +266,12 @@ impl Sending {
         tunnel.has_work.store(self.has_work(), Ordering::Release);
     }
 
-    /// True if the home worker has something to do.
+    /// True if the home worker has work here.
     fn has_work(&self) -> bool {
         !self.floods.is_empty() || !self.answers.is_empty()
     }
 
-    /// Takes what is to be said to senders.
+    /// Takes the answers for senders.
     pub fn take_answers(&mut self, tunnel: &Tunnel) -> Vec<Answer> {
         let answers = self.answers.take();
         tunnel.has_work.store(self.has_work(), Ordering::Release);
@@ -279,7 +279,7 @@ impl Sending {
     }
 }
 
-/// Writes a frame behind its header.
+/// Writes a frame after its header.
 fn write(bytes: &mut [u8], tunnel: &Tunnel, batch: &Batch<'_>, i: FrameIdx) {
     let (header, frame) = bytes.split_at_mut(VXLAN_HEADER);
     header.copy_from_slice(&tunnel.header);
@@ -300,7 +300,7 @@ fn count(counters: &EgressCounters, peers: &Peers, via: u16, (frames, bytes): (u
     }
 }
 
-/// Why frames were dropped that the kernel did not take.
+/// The drop reason for an error of the kernel.
 fn reason(error: Errno) -> DropReason {
     match error {
         Errno::MSGSIZE => DropReason::TooLong,

@@ -1,7 +1,8 @@
-//! Floods to all peers: head-end replication (RFC 7348, 4.2, without multicast), some copies at a time.
+//! Floods to all peers: head-end replication (RFC 7348, 4.2, without multicast), a bounded number
+//! of copies at a time.
 //!
-//! A flooded frame waits with others of its length, as a train that goes to one peer after the other. How far it is
-//! stands in the queue, so that any turn can go on where another ended.
+//! A flooded frame waits with others of its length, as a train that goes to one peer after the
+//! other. The queue records the progress, so that any turn can continue it.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -23,7 +24,7 @@ const MAX_CARS: u16 = 64;
 /// Most bytes of a train.
 const MAX_TRAIN: usize = 65_000;
 
-/// A train that goes to every peer.
+/// A train for all peers.
 #[derive(Debug, Default)]
 struct Job {
     bytes: Vec<u8>,
@@ -36,22 +37,22 @@ struct Job {
     via: u16,
     /// How many peers got it.
     reached: u16,
-    /// Why the last one that did not get it did not.
+    /// The last error of a peer that did not get it.
     error: Option<Errno>,
 }
 
-/// A train that went to all peers.
+/// A train that was sent to all peers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Done {
     /// Its frames.
     pub frames: u64,
     /// Their bytes, without headers.
     pub bytes: u64,
-    /// Why no peer got it, if none did.
+    /// The error, if no peer got it.
     pub error: Option<Errno>,
 }
 
-/// What a train is sent to, and by.
+/// The tunnel's parts that sending needs.
 pub(super) struct To<'a> {
     pub peers: &'a Peers,
     pub paths: &'a mut Paths,
@@ -59,12 +60,12 @@ pub(super) struct To<'a> {
     pub now: Nanos,
 }
 
-/// Trains that go to all peers.
+/// The trains for all peers.
 #[derive(Debug, Default)]
 pub(super) struct Floods {
     jobs: VecDeque<Job>,
     bytes: usize,
-    /// Memory of trains that are done.
+    /// Buffers of finished trains, to reuse.
     spare: Vec<Vec<u8>>,
 }
 
@@ -78,7 +79,7 @@ impl Floods {
         self.jobs.is_empty()
     }
 
-    /// Takes a frame of `len` bytes with its header, which `write` writes; false if too many wait.
+    /// Adds a frame of `len` bytes, header included, which `write` writes. False if too many wait.
     pub fn push(
         &mut self,
         (socket, ecn): (u8, Ecn),
@@ -111,8 +112,8 @@ impl Floods {
         true
     }
 
-    /// Sends about `most` datagrams, with one call as a rule; returns how many it tried, and the train that this
-    /// finished.
+    /// Sends about `most` datagrams, usually with one call. Returns how many were tried, and the
+    /// train that this finished.
     pub fn go_on(&mut self, to: &mut To<'_>, most: usize) -> (usize, Option<Done>) {
         let Some(job) = self.jobs.front_mut() else { return (0, None) };
         let left = (to.peers.count() + 1).saturating_sub(usize::from(job.via));
@@ -127,7 +128,7 @@ impl Floods {
     }
 
     fn retire(&mut self, mut job: Job) -> Done {
-        /// Memory that is kept for the next trains.
+        /// Most buffers that are kept for reuse.
         const SPARE: usize = 8;
         self.bytes -= job.bytes.len();
         let frames = u64::from(job.count);
@@ -142,7 +143,7 @@ impl Floods {
 }
 
 impl Job {
-    /// Sends it to the next `count` peers.
+    /// Sends the train to the next `count` peers.
     fn send(&mut self, to: &mut To<'_>, count: usize) {
         let end = self.via + count as u16;
         while self.via < end {
@@ -158,7 +159,7 @@ impl Job {
         }
     }
 
-    /// Sends it to as many of the next peers as the kernel takes it for.
+    /// Sends the train to the next peers, until the kernel refuses one.
     fn send_run(&mut self, to: &To<'_>, end: u16) -> rustix::io::Result<()> {
         let socket = to.sockets.get(usize::from(self.socket)).ok_or(Errno::BADF)?;
         let fits = |via: &u16| !to.paths.refuses(*via, self.segment.into(), to.now);
@@ -177,7 +178,8 @@ impl Job {
         Ok(())
     }
 
-    /// Sends its frames one by one to the next peer, which did not get it as a train because of `error`.
+    /// Sends its frames one by one to the next peer, after the kernel refused the train with
+    /// `error`.
     #[cold]
     fn send_singly(&mut self, to: &mut To<'_>, error: Errno) {
         let socket = to.sockets.get(usize::from(self.socket));
@@ -208,7 +210,7 @@ impl Job {
         self.reached += u16::from(sent > 0);
     }
 
-    /// Counts frames that the kernel did not take for the next peer.
+    /// Counts frames that the kernel refused for the next peer.
     fn refuse(&mut self, to: &mut To<'_>, frames: u64, error: Errno) {
         if error == Errno::MSGSIZE {
             to.paths.note(self.via, self.segment.into(), to.now);
@@ -225,7 +227,7 @@ impl Job {
     }
 }
 
-/// Counts frames that the kernel did not take for a peer.
+/// Counts frames that the kernel refused for a peer.
 pub(super) fn count_refused(peers: &Peers, via: u16, frames: u64, error: Errno) {
     let Some(counters) = peers.counters(via) else { return };
     let counter = match error {

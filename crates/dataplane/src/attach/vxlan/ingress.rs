@@ -1,4 +1,4 @@
-//! Datagrams of the tunnel's peers: frames into the switch, each with the peer that sent it.
+//! Datagrams from the tunnel's peers: frames into the switch, each with the number of its peer.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,21 +15,22 @@ use super::{MAX_FRAME, Tunnel};
 use crate::attach::buffered::{Dry, is_readable};
 use crate::attach::{Attended, Source};
 
-/// A tunnel's sending side, as its home worker sees it.
+/// The sending side of a tunnel, as its home worker sees it.
 pub(super) struct VxlanSource {
     tunnel: Arc<Tunnel>,
     socket: OwnedFd,
     counters: Shared<IngressCounters>,
-    /// Messages of the last call; made when there is the first. Not touched between gathering frames and completing them.
+    /// The messages of the last call, allocated with the first one. Not touched between gathering
+    /// frames and completing them.
     inbox: Option<Box<Inbox>>,
-    /// The message that is next, of how many, and how much of it was gathered.
+    /// The number of the next message, and the bytes of it that are gathered.
     next: (usize, usize),
     gathered: usize,
-    /// The frame that others may be appended to, while frames are gathered.
+    /// The frame that may be extended while frames are gathered.
     coalescer: Box<Coalescer>,
-    /// The peer that was looked up last.
+    /// The last peer that was looked up.
     last: Option<(IpAddr, Option<u16>)>,
-    /// What was said to senders in the last turn.
+    /// The answers to senders in the last turn.
     answers: Vec<Answer>,
     /// Whether the socket was found empty.
     dry: Dry,
@@ -53,7 +54,7 @@ impl VxlanSource {
         }
     }
 
-    /// Has messages to go through; false if there are none.
+    /// Receives messages if all are used up; false if there are none.
     fn refill(&mut self, now: Nanos) -> bool {
         if self.next.0 < self.next.1 {
             return true;
@@ -67,7 +68,8 @@ impl VxlanSource {
                 (self.next, self.gathered) = ((0, count), 0);
                 true
             }
-            // Nothing there. An error of the socket's is one of its peers', and is gone once it was told.
+            // The socket is empty, or reports an error of one peer. Reading the error has cleared
+            // it.
             _ => {
                 self.dry.set(now);
                 false
@@ -75,7 +77,7 @@ impl VxlanSource {
         }
     }
 
-    /// Hands in frames of the present message, up to `max` in all.
+    /// Hands in frames of the current message, up to `max` in all.
     fn unpack(&mut self, scratch: &mut Scratch, max: usize) {
         let Self { tunnel, counters, inbox, next, gathered, last, coalescer, .. } = self;
         let inbox = inbox.get_or_insert_with(|| Box::new(Inbox::new()));
@@ -117,7 +119,7 @@ impl VxlanSource {
         }
     }
 
-    /// Hands in what is said to senders for their peers.
+    /// Hands in the answers to senders, as frames of their peers.
     fn hand_in_answers(&mut self, scratch: &mut Scratch, max: usize) {
         self.answers = self.tunnel.take_answers();
         for Answer { via, frame } in self.answers.iter_mut().take(max.min(scratch.capacity())) {
@@ -127,7 +129,7 @@ impl VxlanSource {
     }
 }
 
-/// The peer with this address; `last` is the one that was looked up last.
+/// The number of the peer with this address. `last` caches the last lookup.
 fn peer_of(last: &mut Option<(IpAddr, Option<u16>)>, tunnel: &Tunnel, from: IpAddr) -> Option<u16> {
     match *last {
         Some((ip, via)) if ip == from => via,
@@ -135,12 +137,13 @@ fn peer_of(last: &mut Option<(IpAddr, Option<u16>)>, tunnel: &Tunnel, from: IpAd
     }
 }
 
-/// True if another frame can be taken, beside the one that waits.
+/// True if there is room for another frame beside the one that waits.
 fn has_room(scratch: &Scratch, coalescer: &Coalescer, max: usize) -> bool {
     scratch.len() + usize::from(coalescer.is_open()) < max && scratch.has_room()
 }
 
-/// Bytes of the frame in a datagram, which is at its end; or why it is dropped, and bytes of the datagram.
+/// The length of the frame at the end of a datagram; otherwise the reason to drop it, and the
+/// datagram's length.
 fn judge(
     tunnel: &Tunnel,
     datagram: &mut [u8],
@@ -164,7 +167,7 @@ fn judge(
     Ok(frame.len())
 }
 
-/// Counts frames that came and go no further.
+/// Counts frames that arrived and were dropped.
 fn count_dropped(counters: &IngressCounters, reason: DropReason, (frames, bytes): (u64, u64)) {
     counters.frames.add(frames);
     counters.bytes.add(bytes);
@@ -192,7 +195,7 @@ impl Ingress for VxlanSource {
         scratch.len()
     }
 
-    /// No owner waits for the buffers: the next messages may use them.
+    /// Does nothing: the next messages may overwrite the buffers.
     fn complete(&mut self, _frames: usize) {}
 
     fn settle(&mut self, _now: Nanos) -> Effects {

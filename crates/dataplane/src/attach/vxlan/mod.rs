@@ -1,21 +1,25 @@
 //! A VXLAN tunnel (RFC 7348): one port, with other hosts behind it.
 //!
 //! ```text
-//!   switch -> egress -> trains, each of one peer, length and socket -> sendmmsg, one call a socket
+//!   switch -> egress -> trains, each for one peer, length and socket -> sendmmsg, one call a
+//! socket
 //!                   \-> floods: a copy for each peer, some each turn (head-end replication)
-//!   recvmmsg -> datagrams, or trains of them -> peer, VNI, ECN -> TCP segments of a flow as one frame
+//!   recvmmsg -> datagrams, or trains of them -> peer, VNI, ECN -> TCP segments coalesced by flow
 //!            -> frames with their peer's number -> switch
 //! ```
 //!
-//! The supervisor makes the UDP sockets, which are not connected, and sets their options. One receives; several send,
-//! so that flows differ in their source port (RFC 7348, 5): a flow never changes its socket. Which socket of a host
-//! receives a segment's datagrams, a classic-BPF program of the supervisor's says.
+//! The supervisor makes the UDP sockets, which are not connected, and sets their options. One
+//! receives. Several send, so that flows differ in their source port (RFC 7348, 5); a flow never
+//! changes its socket. A classic-BPF program of the supervisor's chooses the socket of a host that
+//! receives the datagrams of a segment.
 //!
-//! The forwarding table knows which peer a station is behind ([`Station::via`](fabric::Station::via)). The switch only
-//! needs to know the port; the egress looks the peer up once more, for frames that leave here.
+//! The forwarding table knows which peer a station is behind
+//! ([`Station::via`](fabric::Station::via)). The switch only needs the port. The egress looks up
+//! the peer of the frames that leave.
 //!
-//! What comes is judged here: its sender must be a peer, its VNI the tunnel's. What it says inside is the switch's to
-//! judge, as any port's frames. A peer can claim any station that is not at home or static.
+//! The tunnel validates what it receives: the sender must be a peer, the VNI the tunnel's. The
+//! switch validates the inner frame, as it does for all ports. A peer can claim any station that is
+//! neither local nor static.
 
 mod answers;
 mod coalesce;
@@ -47,17 +51,18 @@ use crate::config::PortId;
 use crate::state::PortState;
 use crate::worker::clock;
 
-/// Sockets that a tunnel sends by.
+/// The number of sockets that a tunnel sends on.
 pub const SENDERS: usize = 8;
 /// Most that it may have.
 const MAX_SENDERS: usize = 16;
 /// Bytes of the largest frame.
 const MAX_FRAME: usize = Rules::MAX_MTU as usize + ETHERNET_HEADER + VLAN_TAG;
-/// How long a turn replicates floods at most, and about how many copies it makes between two looks at the clock.
+/// For how long a turn replicates floods at most, and the number of copies between two reads of the
+/// clock.
 const REPLICATION_NS: u64 = 400_000;
 const COPIES: usize = 64;
 
-/// A tunnel, as its data process is told of it.
+/// The configuration of a tunnel, as its data process gets it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct VxlanConfig {
@@ -67,12 +72,12 @@ pub struct VxlanConfig {
     pub local: IpAddr,
     /// The UDP port of all peers.
     pub port: u16,
-    /// The other hosts' addresses; the first is number 1.
+    /// The addresses of the other hosts; the first is peer number 1.
     pub peers: Vec<IpAddr>,
-    /// The network namespace of the sockets, for the supervisor to remember.
+    /// The network namespace of the sockets, kept for the supervisor.
     #[serde(default)]
     pub netns: Option<String>,
-    /// Largest IP packet of a guest's that fits the paths to the peers, where that is known.
+    /// The largest IP packet of a guest that fits the paths to the peers, if known.
     #[serde(default)]
     pub mtu: Option<u16>,
 }
@@ -84,7 +89,7 @@ struct Tunnel {
     peers: Peers,
     senders: Vec<OwnedFd>,
     sending: Mutex<Sending>,
-    /// Copies of floods are still to be made, or senders to be told something.
+    /// Set while copies of floods are to be made, or senders are to get an answer.
     ///
     /// # Protocol: `Tunnel.has_work`
     /// - Writer: holder of the sending lock
@@ -94,7 +99,7 @@ struct Tunnel {
     /// - Without it: floods wait for the next datagram
     /// - Shown by: `toklat` test `floods_reach_a_thousand_hosts_some_at_a_time`
     has_work: AtomicBool,
-    /// The home worker may sleep.
+    /// Set while the home worker may sleep.
     ///
     /// # Protocol: `Tunnel.sleeps`
     /// - Writer: home worker, as it is armed and disarmed; the worker that settles (swap)
@@ -114,7 +119,7 @@ struct Tunnel {
     mtu: Option<u16>,
 }
 
-/// How the port is a member of VLANs: in which filter the stations are that frames leave to.
+/// The VLANs of the port. They say in which filter to look up the stations of frames that leave.
 ///
 /// # Protocol: a tunnel's `Membership`
 /// - Writer: control thread
@@ -128,7 +133,7 @@ impl Membership {
     /// Set for ports whose frames carry tags; the native VLAN is below.
     const TAGGED: u32 = 1 << 16;
 
-    /// Takes over what a policy says.
+    /// Applies a policy.
     pub fn set(&self, mode: &VlanMode) {
         let word = match mode {
             VlanMode::Unaware => 0,
@@ -140,7 +145,7 @@ impl Membership {
         self.0.store(word, Ordering::Relaxed);
     }
 
-    /// The filter of a frame that leaves, by its head.
+    /// The filter of a frame that leaves, from its header.
     fn filter(&self, head: &[u8]) -> u16 {
         let word = self.0.load(Ordering::Relaxed);
         let filter = word as u16;
@@ -153,10 +158,11 @@ impl Membership {
     }
 }
 
-/// Attaches a tunnel. Descriptors: the socket that receives, those that send, memory for the peers' counters.
+/// Attaches a tunnel. Descriptors: the receiving socket, the sending sockets, memory for the peers'
+/// counters.
 ///
 /// # Errors
-/// [`AttachError`] when the descriptors are not these, or counters are missing.
+/// [`AttachError`] when descriptors are of another kind, or counters are missing.
 pub(crate) fn attach(
     config: &VxlanConfig,
     mut descriptors: Vec<OwnedFd>,
@@ -197,7 +203,7 @@ pub(crate) fn attach(
 }
 
 impl Tunnel {
-    /// The filter and the destination of a frame.
+    /// The lookup key of a frame: its filter and destination.
     fn key_of(&self, head: &[u8]) -> (u16, u64) {
         let mut mac = [0; 8];
         if let Some(to) = head.get(..6) {
@@ -216,7 +222,7 @@ impl Tunnel {
         (station.port() == self.id && self.peers.address(via).is_some()).then_some(via)
     }
 
-    /// Goes on with floods, for a while. For the home worker.
+    /// Continues the floods for a while. Called by the home worker.
     fn replicate(&self) {
         if !self.has_work.load(Ordering::Acquire) {
             return;
@@ -225,7 +231,7 @@ impl Tunnel {
         let until = now + REPLICATION_NS;
         let mut left = true;
         while left && now < until {
-            // Between two runs, other workers have their turn at the lock.
+            // The lock is released between two runs, so that other workers can take it.
             let mut sending = self.sending.lock().unwrap_or_else(PoisonError::into_inner);
             sending.replicate(self, COPIES, now);
             left = !sending.floods.is_empty();
@@ -234,7 +240,7 @@ impl Tunnel {
         }
     }
 
-    /// What is to be said to senders; rarely anything.
+    /// Takes the answers for senders. There are rarely any.
     fn take_answers(&self) -> Vec<Answer> {
         if !self.has_work.load(Ordering::Acquire) {
             return Vec::new();
@@ -242,10 +248,11 @@ impl Tunnel {
         self.sending.lock().unwrap_or_else(PoisonError::into_inner).take_answers(self)
     }
 
-    /// The home worker may sleep from now on; true if it has work.
+    /// Notes that the home worker may sleep. Returns true if it has work.
     fn arm(&self) -> bool {
         self.sleeps.store(true, Ordering::Relaxed);
-        // Pairs with the one before egresses are settled: either side sees what the other has stored.
+        // Pairs with the fence before egresses are settled: one of the two sides sees the other's
+        // store.
         fence(Ordering::SeqCst);
         self.has_work.load(Ordering::Relaxed)
     }
@@ -254,10 +261,10 @@ impl Tunnel {
         self.sleeps.store(false, Ordering::Relaxed);
     }
 
-    /// Wakes the home worker, if it may sleep.
+    /// Wakes the home worker if it may be asleep.
     fn wake(&self) {
         if self.sleeps.load(Ordering::Relaxed) && self.sleeps.swap(false, Ordering::AcqRel) {
-            // Fails only when it has been rung some 2^64 times.
+            // Fails only after about 2^64 signals.
             let _ = rustix::io::write(self.bell.as_fd(), &1u64.to_ne_bytes());
         }
     }

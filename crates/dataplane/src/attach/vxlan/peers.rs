@@ -1,4 +1,4 @@
-//! The hosts at the other ends of a tunnel (VTEPs), by number from 1: the forwarding table's `via`.
+//! The hosts at the other ends of a tunnel (VTEPs), numbered from 1: the forwarding table's `via`.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,7 +13,7 @@ use crate::attach::AttachError;
 /// Most peers of a tunnel.
 pub const MAX_PEERS: usize = 1024;
 
-/// What is counted of a peer, in memory that outlives a data process and that the supervisor reads.
+/// The counters of a peer, in memory that outlives a data process. The supervisor reads them.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct PeerCounters {
@@ -21,15 +21,15 @@ pub struct PeerCounters {
     pub in_frames: Counter,
     /// Their bytes.
     pub in_bytes: Counter,
-    /// Frames that were sent to it, copies of floods included.
+    /// Frames sent to it, copies of floods included.
     pub out_frames: Counter,
     /// Their bytes.
     pub out_bytes: Counter,
     /// Frames that did not fit the path to it.
     pub too_long: Counter,
-    /// Frames for which the socket had no room.
+    /// Frames dropped because the socket was full.
     pub full: Counter,
-    /// Frames that the kernel knew no way for.
+    /// Frames dropped because the kernel had no route.
     pub unreachable: Counter,
     /// Frames that the kernel refused for another reason.
     pub refused: Counter,
@@ -41,7 +41,7 @@ unsafe impl Shareable for PeerCounters {}
 const _: () = assert!(size_of::<PeerCounters>() == 64);
 
 impl PeerCounters {
-    /// Bytes of memory for the counters of so many peers.
+    /// Bytes of memory for the counters of this many peers.
     #[must_use]
     pub const fn bytes(peers: usize) -> usize {
         peers * size_of::<Self>()
@@ -56,7 +56,7 @@ pub(super) struct Peers {
 }
 
 impl Peers {
-    /// These peers, at UDP port `port`, with their counters in `memory`.
+    /// These peers at UDP port `port`, with their counters in `memory`.
     pub fn new(peers: &[IpAddr], port: u16, memory: OwnedFd) -> Result<Self, AttachError> {
         let expected = "1 to 1024 peers, and memory for their counters";
         let wrong = || AttachError::Descriptors { expected };
@@ -85,18 +85,20 @@ impl Peers {
         self.addresses.get(usize::from(via).checked_sub(1)?)
     }
 
-    /// What is counted of peer `via`.
+    /// The counters of peer `via`.
     pub fn counters(&self, via: u16) -> Option<&PeerCounters> {
         self.counters.get(usize::from(via).checked_sub(1)?)
     }
 }
 
-/// How long a path that refused a datagram as too long is not tried with such again.
+/// For how long datagrams are not tried that a path has refused as too long.
 const REFUSAL_NS: u64 = Nanos::SECOND;
 
-/// What the paths to the peers refused lately: the kernel says that a datagram is too long at the price of a call.
+/// The lengths that the paths to the peers have refused lately. Each refusal by the kernel costs a
+/// call.
 pub(super) struct Paths {
-    /// By peer: the length of the shortest such datagram, and until when that is believed.
+    /// For each peer: the length of the shortest datagram that was refused, and until when that
+    /// holds.
     too_long: Vec<(usize, Nanos)>,
 }
 
@@ -105,7 +107,7 @@ impl Paths {
         Self { too_long: vec![(usize::MAX, Nanos(0)); peers + 1] }
     }
 
-    /// True if the path to a peer refused such a datagram lately.
+    /// True if the path to a peer has refused a datagram of this length lately.
     pub fn refuses(&self, via: u16, datagram: usize, now: Nanos) -> bool {
         let known = self.too_long.get(usize::from(via));
         known.is_some_and(|(len, until)| datagram >= *len && now < *until)

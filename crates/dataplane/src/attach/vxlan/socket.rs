@@ -1,7 +1,8 @@
-//! UDP sockets of a tunnel: many datagrams a call, trains of them by `UDP_SEGMENT` and `UDP_GRO`.
+//! The UDP sockets of a tunnel: many datagrams in one call, and trains of them by `UDP_SEGMENT` and
+//! `UDP_GRO`.
 //!
-//! The supervisor makes the sockets, binds them and sets their options. None of them is connected: a connected one
-//! would say of one peer's refusal (ICMP) in place of sending to another.
+//! The supervisor makes the sockets, binds them and sets their options. None is connected: a
+//! connected socket would report one peer's refusal (ICMP) instead of sending to another peer.
 #![allow(unsafe_code, reason = "rustix has neither recvmmsg nor sendmmsg")]
 
 use std::io::IoSlice;
@@ -13,23 +14,24 @@ use rustix::io::Errno;
 
 use super::coalesce::Part;
 
-/// Most messages that a call moves.
+/// Most messages in one call.
 pub(super) const AT_ONCE: usize = 64;
 /// Bytes of a message's control part: `UDP_SEGMENT` or `UDP_GRO`, and a type of service.
 const CONTROL: usize = 64;
-/// Messages that a call receives at most. Each may be a train of 64 KiB.
+/// Most messages that a call receives. Each may be a train of 64 KiB.
 const MESSAGES: usize = 32;
-/// Bytes of the longest datagram, or train of them.
+/// Bytes of the longest datagram or train.
 const LONGEST: usize = u16::MAX as usize;
-/// Distance of the buffers: not a power of two, so that their first lines lie in different sets of the caches.
+/// Distance between the buffers: not a power of two, so that their first lines fall into different
+/// cache sets.
 const STRIDE: usize = (LONGEST + 1) + 13 * 64;
 
-/// Control messages, aligned as the kernel wants them.
+/// Control messages, aligned for the kernel.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
 struct Control([u8; CONTROL]);
 
-/// Where a peer is, as the kernel wants it.
+/// The address of a peer, in the kernel's format.
 pub(super) enum Address {
     V4(libc::sockaddr_in),
     V6(libc::sockaddr_in6),
@@ -66,12 +68,12 @@ impl Address {
     }
 }
 
-/// Messages that are to be sent by one call.
+/// Messages to send with one call.
 pub(super) struct Post<'a> {
     messages: [libc::mmsghdr; AT_ONCE],
     controls: [Control; AT_ONCE],
     count: usize,
-    /// What the messages are made of.
+    /// Borrows the parts of the messages.
     parts: std::marker::PhantomData<&'a [u8]>,
 }
 
@@ -83,8 +85,8 @@ impl<'a> Post<'a> {
         Self { messages, controls, count: 0, parts: std::marker::PhantomData }
     }
 
-    /// Adds a message of these parts; with `segment`, it is a train of datagrams of so many bytes, of which the last may
-    /// be shorter. False if there is no room.
+    /// Adds a message of these parts. With `segment`, it is a train of datagrams of this many
+    /// bytes, the last of which may be shorter. Returns false if there is no room.
     pub fn push(
         &mut self,
         to: &'a Address,
@@ -96,7 +98,7 @@ impl<'a> Post<'a> {
         let header = &mut message.msg_hdr;
         let (name, len) = to.as_ptr();
         (header.msg_name, header.msg_namelen) = (name.cast_mut(), len as libc::socklen_t);
-        // An IoSlice lies in memory as an iovec does.
+        // An IoSlice has the layout of an iovec.
         header.msg_iov = parts.as_ptr().cast_mut().cast();
         header.msg_iovlen = parts.len() as _;
         let control = &mut self.controls[self.count].0;
@@ -120,10 +122,10 @@ impl<'a> Post<'a> {
         true
     }
 
-    /// Sends the messages from number `from` on; how many were sent, at least one.
+    /// Sends the messages from number `from` on. Returns how many were sent, at least one.
     pub fn send(&mut self, socket: BorrowedFd<'_>, from: usize) -> rustix::io::Result<usize> {
         let messages = &mut self.messages[from..self.count];
-        // The array may have moved since a message was pushed.
+        // The array may have moved after a message was pushed.
         for (message, control) in messages.iter_mut().zip(&mut self.controls[from..]) {
             if !message.msg_hdr.msg_control.is_null() {
                 message.msg_hdr.msg_control = control.0.as_mut_ptr().cast();
@@ -164,33 +166,33 @@ fn put(
 
 const _: () = assert!(size_of::<libc::cmsghdr>() == 16, "as `put` and `controls_of` lay it out");
 
-/// What came with one message: a datagram, or several of one flow.
+/// The content of one message: a datagram, or several of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     /// The address it came from.
     pub from: IpAddr,
     /// Bytes.
     pub len: usize,
-    /// Bytes of each of its datagrams but the last.
+    /// Bytes of each of its datagrams except the last.
     pub segment: usize,
-    /// What the outer header says of congestion.
+    /// The congestion mark of the outer header.
     pub ecn: Ecn,
-    /// More came than there was room for.
+    /// The message was truncated, because it did not fit the buffer.
     pub cut_off: bool,
 }
 
-/// Buffers for messages, with their headers, made once.
+/// Buffers for messages, with their headers, allocated once.
 pub(super) struct Inbox {
     bytes: Box<[u8]>,
     messages: Box<[libc::mmsghdr]>,
     parts: Box<[libc::iovec]>,
     names: Box<[libc::sockaddr_in6]>,
     controls: Box<[Control]>,
-    /// Messages that the last call brought.
+    /// The number of messages that the last call received.
     count: usize,
 }
 
-// SAFETY: the pointers in it lead to its own boxes.
+// SAFETY: its pointers point into its own boxes.
 unsafe impl Send for Inbox {}
 
 impl Inbox {
@@ -208,7 +210,7 @@ impl Inbox {
         }
     }
 
-    /// Receives messages in place of those that it holds; returns how many.
+    /// Receives messages in place of the previous ones; returns how many.
     ///
     /// # Errors
     /// `AGAIN` if there are none.
@@ -266,16 +268,16 @@ impl Inbox {
     }
 }
 
-/// The address in what the kernel wrote, of either family.
+/// The address, of either family, that the kernel wrote.
 fn ip_of(name: &libc::sockaddr_in6) -> IpAddr {
     if i32::from(name.sin6_family) == libc::AF_INET6 {
         return IpAddr::V6(Ipv6Addr::from(name.sin6_addr.s6_addr));
     }
-    // In a sockaddr_in, the address lies where the other has its flow information.
+    // A sockaddr_in has its address where a sockaddr_in6 has its flow information.
     IpAddr::V4(Ipv4Addr::from(name.sin6_flowinfo.to_ne_bytes()))
 }
 
-/// Bytes of each datagram of a train, and the outer codepoint, of what the kernel wrote.
+/// The datagram size of a train and the outer codepoint, from the control messages.
 fn controls_of(mut control: &[u8]) -> (Option<usize>, Ecn) {
     const HEADER: usize = size_of::<libc::cmsghdr>();
     let (mut segment, mut ecn) = (None, Ecn::NotEct);
@@ -313,7 +315,7 @@ mod tests {
         put(&mut control, &mut used, (libc::SOL_UDP, libc::UDP_GRO), &1458i32.to_ne_bytes());
         put(&mut control, &mut used, (libc::IPPROTO_IP, libc::IP_TOS), &[3]);
         assert_eq!(controls_of(&control[..used]), (Some(1458), Ecn::Ce));
-        // No more than there is room for.
+        // Exactly as much as there is room for.
         put(&mut control, &mut used, (libc::SOL_UDP, libc::UDP_GRO), &[0; 8]);
         assert_eq!(used, 48);
     }

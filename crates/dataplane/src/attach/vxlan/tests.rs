@@ -1,4 +1,5 @@
-//! Sockets on the loopback interface: what goes out as trains comes in, and floods go on where they stopped.
+//! Sockets on the loopback interface: trains arrive as they were sent, and floods continue where
+//! they stopped.
 #![allow(unsafe_code, reason = "options of sockets, which the supervisor sets elsewhere")]
 
 use std::io::IoSlice;
@@ -22,7 +23,7 @@ fn set(socket: &UdpSocket, level: i32, option: i32) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// A socket with the options of a tunnel's.
+/// A socket with the options of a tunnel's socket.
 fn receiver(ip: IpAddr) -> UdpSocket {
     let socket = UdpSocket::bind((ip, 0)).unwrap();
     set(&socket, libc::SOL_UDP, libc::UDP_GRO);
@@ -33,7 +34,7 @@ fn receiver(ip: IpAddr) -> UdpSocket {
     socket
 }
 
-/// The datagrams that a socket holds: their bytes, and the outer codepoint of each.
+/// The datagrams that a socket holds, with the outer codepoint of each.
 fn datagrams(socket: &UdpSocket, count: usize) -> Vec<(Vec<u8>, Ecn)> {
     let (mut inbox, mut all) = (Inbox::new(), Vec::new());
     while all.len() < count {
@@ -90,7 +91,7 @@ fn senders_are_known_by_their_addresses_of_either_version() {
     }
 }
 
-/// Peers at one socket, by as many addresses.
+/// Peers at one socket, each with an address of its own.
 fn peers(count: u8, port: u16) -> Peers {
     let memory = Memfd::create("peers", PeerCounters::bytes(count.into()), Pages::Small).unwrap();
     let ips: Vec<_> = (1..=count).map(|n| IpAddr::V4(Ipv4Addr::new(127, 0, 1, n))).collect();
@@ -120,7 +121,7 @@ fn floods_go_on_where_they_stopped_and_no_call_makes_many_copies() {
         assert!((1..=32).contains(&tried), "{tried}");
         made += tried;
         done.extend(train.map(|train| (train.frames, train.error.is_none())));
-        // Its buffer is not to overflow.
+        // The socket's buffer must not overflow.
         for _ in 0..tried {
             let (len, _) = socket.recv_from(&mut bytes).unwrap();
             assert!(len == 70 && usize::from(bytes[0]) < FRAMES || len == 80 && bytes[0] == 9);

@@ -1,22 +1,24 @@
-//! Frames of a batch as trains: each of one peer, one length and one socket, and sent as one message.
+//! The frames of a batch as trains. A train has one peer, one length and one socket, and is sent as
+//! one message.
 //!
 //! ```text
 //!   arena:   | header, frame | header, frame | ...           in the order of the batch
 //!   trains:  peer 1, socket 3: frames 0, 1, 4    peer 1, socket 5: frame 2    ...
 //! ```
 //!
-//! Only the last frame of a train may be shorter (`UDP_SEGMENT`). A flow has one socket, so its frames stay in order.
+//! Only the last frame of a train may be shorter (`UDP_SEGMENT`). A flow has one socket, so its
+//! frames stay in order.
 
 use frame::Ecn;
 
-/// Frames that are sorted at a time.
+/// Most frames that are sorted in one batch.
 pub(super) const FRAMES: usize = 64;
-/// Most datagrams of a train (`UDP_MAX_SEGMENTS` of Linux before 6.9).
+/// Most datagrams in a train (`UDP_MAX_SEGMENTS` of Linux before 6.9).
 const MAX_CARS: u16 = 64;
-/// Most bytes of a train: an IPv4 packet with its headers.
+/// Most bytes in a train: an IPv4 packet with its headers.
 const MAX_BYTES: usize = 65_000;
 
-/// What frames of a train have in common.
+/// What the frames of a train have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Way {
     /// The peer.
@@ -32,7 +34,7 @@ pub(super) struct Way {
 pub(super) struct Train {
     /// Where it goes, and how.
     pub way: Way,
-    /// Bytes of each of its datagrams but the last.
+    /// Bytes of each of its datagrams except the last.
     pub segment: u16,
     /// How many they are.
     pub count: u16,
@@ -72,13 +74,13 @@ impl Trains {
         (self.count, self.used) = (0, 0);
     }
 
-    /// Adds the datagram of `len` bytes at `at`. At most [`FRAMES`] fit.
+    /// Adds the datagram of `len` bytes at `at`. There is room for [`FRAMES`] of them.
     pub fn push(&mut self, way: Way, at: usize, len: u16) {
         let (Some(car), number) = (self.cars.get_mut(self.used), self.used as u8) else { return };
         *car = Car { at: at as u32, len, next: number };
         self.used += 1;
         let same = |train: &&mut Train| (train.way.via, train.way.socket) == (way.via, way.socket);
-        // The last one of this way, which is the only one that may be open.
+        // The last train of this way is the only one that may be open.
         if let Some(train) = self.trains[..self.count].iter_mut().rev().find(same) {
             if train.takes(way.ecn, len) {
                 train.open = len == train.segment;
@@ -96,12 +98,12 @@ impl Trains {
         self.count += 1;
     }
 
-    /// All of them, in the order of their first frames.
+    /// All trains, in the order of their first frames.
     pub fn all(&self) -> &[Train] {
         &self.trains[..self.count]
     }
 
-    /// Where the datagrams of a train lie: at which byte, and how many.
+    /// The datagrams of a train: the position and the length in bytes of each.
     pub fn cars(&self, train: &Train) -> impl Iterator<Item = (usize, usize)> + '_ {
         let mut next = train.first;
         (0..train.count).map(move |_| {
@@ -130,7 +132,7 @@ mod tests {
         Way { via, socket, ecn: Ecn::NotEct }
     }
 
-    /// Of each train: its peer, its socket and the numbers of its frames.
+    /// For each train: its peer, its socket and the numbers of its frames.
     fn trains(frames: &[(Way, u16)]) -> Vec<(u16, u8, Vec<usize>)> {
         let mut trains = Trains::new();
         for (number, (way, len)) in frames.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Capture files as ports: a recording that is played back, and a file that takes everything.
+//! Capture files as ports: a recording to play back, or a file that records all frames.
 
 mod read;
 mod recording;
@@ -12,7 +12,7 @@ use std::os::fd::OwnedFd;
 
 use rustix::fs::FileType;
 
-/// Refuses what is not an ordinary file: a pipe or a terminal could hold up the control thread.
+/// Refuses anything but a regular file: a pipe or a terminal could block the control thread.
 fn ordinary(file: &OwnedFd) -> Result<usize, PcapError> {
     let stat = rustix::fs::fstat(file).map_err(|e| PcapError::File(e.into()))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {

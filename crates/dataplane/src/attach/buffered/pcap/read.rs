@@ -11,13 +11,13 @@ use crate::attach::buffered::{Buffered, Reader};
 use crate::attach::{AttachError, Attached};
 use crate::state::{PortState, SendState};
 
-/// Nanoseconds between the rounds of a recording of one frame.
+/// Nanoseconds between the rounds of a recording that has one frame.
 const ROUND_NS: u64 = Nanos::SECOND;
 
-/// Attaches a pcap or pcapng file, which is read whole, here and now. `speed_percent` scales the
-/// recorded pace, 0 is as fast as possible; with `repeat` it starts again at its end.
+/// Attaches a pcap or pcapng file and reads all of it before it returns. `speed_percent` scales the
+/// recorded pace; 0 is as fast as possible. With `repeat` it starts again at its end.
 ///
-/// A successor goes on (`resume`) after the frame that was gathered last.
+/// A successor (`resume`) continues after the frame that was gathered last.
 ///
 /// # Errors
 /// [`AttachError::Pcap`] when the file cannot be used.
@@ -32,7 +32,7 @@ pub fn attach(
     play(recording, repeat, speed_percent, state, resume)
 }
 
-/// As [`attach`], of what was parsed already.
+/// As [`attach`], for a recording that is parsed already.
 fn play(
     recording: Recording,
     repeat: bool,
@@ -51,7 +51,7 @@ fn play(
     })
 }
 
-/// The file's bytes. Its offset is shared with duplicates of the descriptor and stays as it is.
+/// Reads the file's bytes. Duplicates of the descriptor share its offset, so that does not move.
 fn contents(file: &OwnedFd) -> Result<Vec<u8>, PcapError> {
     let len = super::ordinary(file)?;
     if len > MAX_FILE {
@@ -61,7 +61,7 @@ fn contents(file: &OwnedFd) -> Result<Vec<u8>, PcapError> {
     let mut at = 0;
     while at < len {
         match rustix::io::pread(file, &mut bytes[at..], at as u64) {
-            // Somebody has made it shorter meanwhile.
+            // Another process has truncated the file in the meantime.
             Ok(0) => break,
             Ok(n) => at += n,
             Err(error) if error.kind() == ErrorKind::Interrupted => (),
@@ -74,15 +74,15 @@ fn contents(file: &OwnedFd) -> Result<Vec<u8>, PcapError> {
 
 struct Player {
     frames: Vec<Due>,
-    /// What the frames' spans point into; not touched any more.
+    /// The frames' spans point into these bytes, which do not change.
     _bytes: Vec<u8>,
     repeat: bool,
     speed_percent: u32,
     /// Nanoseconds from the last frame to the first one of the next round, as recorded.
     pause: u64,
-    /// The frame to be sent next.
+    /// The next frame to send.
     next: usize,
-    /// A moment, and the recorded time that was due at it; set by the first gathering.
+    /// A time, and the recorded time that was due then; set when frames are first gathered.
     since: Option<(Nanos, u64)>,
     counters: Shared<IngressCounters>,
     position: Shared<SendState>,
@@ -129,7 +129,8 @@ impl Player {
         }
     }
 
-    /// When the next frame is to be sent, if there is one; now if it is the first, or without a pace.
+    /// When the next frame is due; `now` for the first frame, and without a pace. `None` at the
+    /// end.
     fn due(&self, now: Nanos) -> Option<Nanos> {
         let frame = self.frames.get(self.next)?;
         match self.since {
@@ -145,7 +146,7 @@ impl Player {
         u64::try_from(time).unwrap_or(u64::MAX)
     }
 
-    /// Moves on to the frame after the one that was due at `due`.
+    /// Advances to the frame after the one that was due at `due`.
     fn advance(&mut self, due: Nanos) {
         self.next += 1;
         if self.next == self.frames.len() && self.repeat {
@@ -194,7 +195,7 @@ mod tests {
     use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
     use std::time::Duration;
 
-    /// A player of frames captured at these microseconds.
+    /// A player of frames that were captured at these microseconds.
     fn player(at: &[u64], repeat: bool, speed_percent: u32) -> (State, Box<dyn Source>) {
         let mut file = Vec::new();
         let mut writer = PcapWriter::with_header(&mut file, PcapHeader::default()).unwrap();

@@ -1,4 +1,4 @@
-//! What a pcap or pcapng file holds, in memory. Whoever made the file is not trusted.
+//! The frames of a pcap or pcapng file, in memory. The file's author is not trusted.
 //!
 //! pcap: draft-ietf-opsawg-pcap. pcapng: draft-ietf-opsawg-pcapng.
 
@@ -9,14 +9,15 @@ use pcap_file::pcapng::blocks::interface_description::InterfaceDescriptionOption
 use pcap_file::pcapng::{Block, PcapNgParser};
 use pcap_file::{DataLink, Endianness, TsResolution};
 
-/// Bytes of the largest file that is attached to a switch.
+/// The size in bytes of the largest file that can be attached.
 pub const MAX_FILE: usize = 256 << 20;
 /// Bytes of the longest frame.
 const MAX_FRAME: usize = 65_535;
-/// Bytes of the largest packet block: a frame of the largest snap length in use, and options.
+/// The size in bytes of the largest packet block: a frame of the largest usual snap length, with
+/// options.
 const MAX_PACKET_BLOCK: usize = 1 << 20;
-/// Bytes of all section headers and interface descriptions together: each option of few bytes takes
-/// many in memory.
+/// Most bytes of all section headers and interface descriptions together: a small option takes much
+/// more memory when parsed.
 const MAX_DESCRIPTIONS: usize = 1 << 20;
 
 /// Block types (pcapng, section 11.1).
@@ -33,7 +34,7 @@ pub enum PcapError {
     /// The file cannot be read, written or inspected.
     #[error("Cannot use the capture file")]
     File(#[source] std::io::Error),
-    /// A pipe, a terminal or something else.
+    /// The file is not a regular file, but a pipe or a terminal, for example.
     #[error("Not an ordinary file; for pipes use `toklat gen --pcap` and `toklat cap`")]
     NotAFile,
     /// More than [`MAX_FILE`] bytes.
@@ -42,7 +43,7 @@ pub enum PcapError {
         MAX_FILE >> 20
     )]
     TooLarge,
-    /// Neither pcap nor pcapng, or broken.
+    /// The file is neither pcap nor pcapng, or is malformed.
     #[error("Not a pcap or pcapng capture, or broken after {frames} frames: {reason}")]
     Format {
         /// Frames read before.
@@ -56,7 +57,7 @@ pub enum PcapError {
     /// No whole frame in it.
     #[error("The capture has no whole frames ({skipped} are cut short)")]
     Empty {
-        /// Frames that are there in part.
+        /// The number of truncated frames.
         skipped: usize,
     },
 }
@@ -64,7 +65,7 @@ pub enum PcapError {
 /// The whole frames of a capture.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// All frames, one after the other.
+    /// All frames, back to back.
     bytes: Vec<u8>,
     frames: Vec<Recorded>,
     /// When the first frame was captured, in nanoseconds since 1970.
@@ -75,9 +76,9 @@ pub struct Recording {
 /// One frame of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recorded {
-    /// Nanoseconds after the first frame; never less than the frame's before.
+    /// Nanoseconds since the first frame; never less than those of the previous frame.
     pub at: u64,
-    /// Where its bytes end, and the next frame's begin.
+    /// Where its bytes end and those of the next frame begin.
     pub end: usize,
 }
 
@@ -94,8 +95,8 @@ impl Recording {
         self.frames.is_empty()
     }
 
-    /// Frame `i`, which is below [`len`](Self::len): when it was captured, after the first one, and its
-    /// bytes. Time does not run backwards.
+    /// Frame `i`, which must be below [`len`](Self::len): its time since the first frame, and its
+    /// bytes. Times never decrease.
     #[must_use]
     pub fn frame(&self, i: usize) -> (Duration, &[u8]) {
         let start = i.checked_sub(1).map_or(0, |before| self.frames[before].end);
@@ -103,20 +104,20 @@ impl Recording {
         (Duration::from_nanos(at), &self.bytes[start..end])
     }
 
-    /// Frames of the file that were left out: cut short, without a time, too short for Ethernet, or
-    /// longer than 65,535 bytes.
+    /// The number of frames that were skipped: truncated, without a time, too short for Ethernet,
+    /// or longer than 65,535 bytes.
     #[must_use]
     pub fn skipped(&self) -> usize {
         self.skipped
     }
 
-    /// From the first frame to the last.
+    /// The time from the first frame to the last.
     #[must_use]
     pub fn duration(&self) -> Duration {
         Duration::from_nanos(self.frames.last().map_or(0, |frame| frame.at))
     }
 
-    /// The frames' bytes, one after the other, and where each ends and is due.
+    /// The frames' bytes, back to back, and the end and the time of each frame.
     pub(super) fn into_parts(self) -> (Vec<u8>, Vec<Recorded>) {
         (self.bytes, self.frames)
     }
@@ -165,7 +166,7 @@ impl Recording {
         let (mut rest, mut parser) = PcapNgParser::new(file).map_err(|e| self.broken(&e))?;
         while !rest.is_empty() {
             let kind = self.admit(rest, parser.section().endianness, &mut descriptions)?;
-            // The other blocks are not looked into.
+            // Other blocks are skipped.
             rest = match kind {
                 INTERFACE_DESCRIPTION | ENHANCED_PACKET => {
                     let (after, block) = parser.next_block(rest).map_err(|e| self.broken(&e))?;
@@ -181,7 +182,7 @@ impl Recording {
         Ok(())
     }
 
-    /// The type of the block at the start of `rest`, if it is not too large to be parsed.
+    /// Returns the type of the block at the start of `rest`, if the block is small enough to parse.
     fn admit(
         &self,
         rest: &[u8],
@@ -228,7 +229,7 @@ impl Recording {
                     InterfaceDescriptionOption::IfTsResol(resolution) => Some(*resolution),
                     _ => None,
                 });
-                // The parser takes every number for nanoseconds.
+                // The parser takes all timestamps for nanoseconds.
                 let units = packet.timestamp.as_nanos() as u64;
                 let at = nanoseconds(units, resolution.unwrap_or(6));
                 self.push(at, packet.original_len, &packet.data);
@@ -239,8 +240,8 @@ impl Recording {
     }
 }
 
-/// The time of `units` at this `if_tsresol`: a power of 10, or with the highest bit set of 2, of a
-/// second (pcapng, section 4.2).
+/// Converts `units` to nanoseconds by `if_tsresol`: a unit is a negative power of 10 of a second,
+/// or with the highest bit set, of 2 (pcapng, section 4.2).
 fn nanoseconds(units: u64, resolution: u8) -> u64 {
     let base: u128 = if resolution & 0x80 == 0 { 10 } else { 2 };
     let per_second = base.checked_pow(u32::from(resolution & 0x7f)).unwrap_or(u128::MAX);
@@ -248,10 +249,10 @@ fn nanoseconds(units: u64, resolution: u8) -> u64 {
     u64::try_from(time).unwrap_or(u64::MAX)
 }
 
-/// Reads a pcap or pcapng file of Ethernet frames. Takes memory in proportion to the file's size.
+/// Parses a pcap or pcapng file of Ethernet frames. Its memory is proportional to the file's size.
 ///
 /// # Errors
-/// [`PcapError`] if it is broken, not of Ethernet, or has no whole frame.
+/// [`PcapError`] if the file is malformed, not of Ethernet, or has no complete frame.
 pub fn parse(file: &[u8]) -> Result<Recording, PcapError> {
     let mut recording = Recording::default();
     if file.starts_with(&SECTION_HEADER.to_be_bytes()) {
@@ -309,7 +310,7 @@ mod tests {
         file
     }
 
-    /// Times and lengths; all bytes of a frame are its length.
+    /// The times and lengths of the frames. Checks that each byte of a frame is its length.
     fn frames(file: &[u8]) -> Vec<(u64, usize)> {
         let recording = parse(file).unwrap();
         let frame = |i| {
@@ -361,7 +362,7 @@ mod tests {
     #[test]
     fn frames_cut_short_are_left_out_and_counted() {
         let mut file = pcap(&[(0, 60), (1, 60)]);
-        // The original length of the first.
+        // The original length of the first frame.
         file[24 + 12..24 + 16].copy_from_slice(&1500u32.to_be_bytes());
         let recording = parse(&file).unwrap();
         assert_eq!((recording.len(), recording.skipped()), (1, 1));
@@ -382,7 +383,7 @@ mod tests {
 
     #[test]
     fn options_cannot_fill_the_memory() {
-        // One interface description of 2 MiB of options without content.
+        // An interface description with 2 MiB of empty options.
         let mut file = pcapng(Endianness::Little, None, &[]);
         let len = (2 << 20) + 20u32;
         for word in [1, len, 1, 0] {

@@ -1,10 +1,10 @@
-//! A pcapng file that takes everything.
+//! A pcapng file that records all frames.
 //!
-//! Workers append to a buffer under the egress's lock; a thread of the port's own writes it out. A frame
-//! counts as delivered when it has been written: what a dying data process had not yet written is among
-//! the frames that a restart lost. The file itself is appended to, each data process beginning a section
-//! (draft-ietf-opsawg-pcapng, section 4.1). Where it cannot be written any more, as on a full disk, it is cut off behind the
-//! last whole packet, and the port has failed.
+//! Workers append to a buffer under the egress's lock, and a thread of the port writes it to the
+//! file. A frame counts as delivered once it is written: frames that a dying data process had not
+//! written count as lost in the restart. Each data process appends a section to the file
+//! (draft-ietf-opsawg-pcapng, section 4.1). If writing fails, as on a full disk, the file is
+//! truncated after the last complete packet, and the port has failed.
 
 use std::fs::File;
 use std::io::Write;
@@ -31,17 +31,17 @@ use crate::attach::{AttachError, Attached};
 use crate::log;
 use crate::state::PortState;
 
-/// Bytes that wait to be written at most; as many again are being written.
+/// Most bytes that wait to be written. As many again may be in the hands of the writer.
 const BUFFER: usize = 8 << 20;
-/// How long frames wait for more before they are written.
+/// How long frames wait for more frames before they are written.
 const LINGER: Duration = Duration::from_millis(50);
-/// Bytes of an enhanced packet block without its frame (section 4.3).
+/// The size in bytes of an enhanced packet block without its frame (section 4.3).
 const BLOCK: usize = 32;
 
-/// Attaches a file, which is written from its present position on.
+/// Attaches a file, and writes it from its current position on.
 ///
 /// # Errors
-/// [`AttachError`] when it is not an ordinary file, or the writer cannot be started.
+/// [`AttachError`] when it is not a regular file, or the writer cannot be started.
 pub fn attach(file: OwnedFd, state: &PortState) -> Result<Attached, AttachError> {
     let end = super::ordinary(&file)? as u64;
     state.set_write_error(None);
@@ -79,10 +79,10 @@ struct PcapEgress {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What workers fill and the writer empties.
+/// The buffer that workers fill and the writer empties.
 struct Spool {
     spooled: Mutex<Spooled>,
-    /// There is something to write, much to write, or the port is going.
+    /// Signalled when there is something to write, when there is much, or when the port is removed.
     wake: Condvar,
 }
 
@@ -92,7 +92,7 @@ struct Spooled {
     /// The frames in them.
     waiting: Tally,
     counters: Shared<EgressCounters>,
-    /// Writing has failed; nothing more is tried.
+    /// Writing has failed and is not tried again.
     failed: bool,
     closing: bool,
 }
@@ -135,16 +135,16 @@ impl Spool {
     }
 }
 
-/// The file, as the writer's thread has it.
+/// The file, as the writer's thread uses it.
 struct Output {
     file: File,
-    /// Where the last whole block in it ends.
+    /// Where its last complete block ends.
     end: u64,
     state: PortState,
 }
 
 impl Output {
-    /// Writes whole blocks with so many frames; how many of them are in the file.
+    /// Writes complete blocks with these frames. Returns the frames that are in the file.
     fn write(&mut self, bytes: &[u8], frames: Tally) -> Tally {
         let (at, error) = write_all(&mut self.file, bytes);
         let Some(error) = error else {
@@ -153,7 +153,7 @@ impl Output {
         };
         let (border, whole) = whole_blocks(&bytes[..at]);
         self.end += border as u64;
-        // A reader would stumble over the rest of a block, and over what a next section puts behind it.
+        // A partial block would confuse readers of the file, and hide the section that follows.
         let cut = rustix::fs::ftruncate(&self.file, self.end);
         self.state.set_write_error(Some(&error));
         let cut =
@@ -167,7 +167,7 @@ impl Output {
     }
 }
 
-/// Writes as much as it can: how many bytes, and what kept it from the rest.
+/// Writes as much as possible. Returns the number of bytes, and the error that stopped it.
 fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<std::io::Error>) {
     let mut at = 0;
     while at < bytes.len() {
@@ -181,8 +181,8 @@ fn write_all(file: &mut File, bytes: &[u8]) -> (usize, Option<std::io::Error>) {
     (at, None)
 }
 
-/// Where the last whole block ends, and the frames up to there. Enhanced packet blocks are of type 6, and say at byte 20 how
-/// long their frame is.
+/// Where the last complete block ends, and the frames up to there. An enhanced packet block has
+/// type 6, and the length of its frame at byte 20.
 fn whole_blocks(bytes: &[u8]) -> (usize, Tally) {
     let word = |at: usize| {
         let word = bytes.get(at..at + 4)?;
@@ -204,7 +204,7 @@ fn whole_blocks(bytes: &[u8]) -> (usize, Tally) {
 }
 
 impl Spooled {
-    /// Counts the frames that were to be written, of which these were.
+    /// Counts the frames of a batch: `written` as delivered, the rest as dropped.
     fn count(&mut self, tally: Tally, written: Tally) {
         self.counters.frames.add(written.frames);
         self.counters.bytes.add(written.bytes);
@@ -214,7 +214,7 @@ impl Spooled {
         }
     }
 
-    /// Appends frame `i` as an enhanced packet block, or says why not.
+    /// Appends frame `i` as an enhanced packet block, or returns the reason why not.
     fn append(
         &mut self,
         batch: &Batch<'_>,
@@ -281,7 +281,7 @@ impl Egress for PcapEgress {
     }
 }
 
-/// Detached: on the control thread, when no worker delivers here any more.
+/// Detached on the control thread, once no worker delivers here any more.
 impl Drop for PcapEgress {
     fn drop(&mut self) {
         self.spool.lock().closing = true;

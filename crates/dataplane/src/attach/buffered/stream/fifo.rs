@@ -1,9 +1,9 @@
-//! Bytes on their way through a stream, in memory that outlives a data process: its successor goes on in
-//! the middle of a frame.
+//! The bytes of a stream in transit, in memory that outlives a data process. Its successor
+//! continues in the middle of a frame.
 //!
-//! The cursors are stored after what they tell of. Around system calls and moves, which change bytes and
-//! cursors at two moments, the buffer is marked: a process that dies in between leaves the mark, and its
-//! successor knows that it does not know.
+//! Cursors are stored after the bytes that they cover. System calls and moves change bytes and
+//! cursors at different times, so the buffer is marked around them. If the process dies in between,
+//! the mark tells the successor that the buffer's state is ambiguous.
 #![allow(unsafe_code, reason = "state memory is lent as bytes to system calls")]
 
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use std::sync::atomic::{AtomicU32, Ordering, fence};
 
 use shmem::{Mapping, Shareable, Shared};
 
-/// Bytes of the memory of a buffer of [`Fifo::ROOM`] bytes, cursors included.
+/// Bytes of memory for a buffer of [`Fifo::ROOM`] bytes, cursors included.
 pub const MEMORY: usize = HEADER + Fifo::ROOM;
 /// Bytes before them.
 const HEADER: usize = 64;
 
-/// Where a buffer stands, as a successor finds it.
+/// The position of a buffer, as a successor finds it.
 #[repr(C, align(64))]
 struct Cursors {
     taken: AtomicU32,
     filled: AtomicU32,
-    /// 1 while bytes or cursors are changing.
+    /// 1 while bytes or cursors are being changed.
     unsettled: AtomicU32,
 }
 
 // SAFETY: atomic words only.
 unsafe impl Shareable for Cursors {}
 
-/// Bytes that came and were not taken yet, in one piece. Public for fuzzing.
+/// Bytes that have arrived and are not taken yet, contiguous. Public for fuzzing.
 pub struct Fifo {
     map: Arc<Mapping>,
     /// Where its bytes are.
@@ -50,9 +50,9 @@ impl Fifo {
     /// Bytes it holds at most.
     pub const ROOM: usize = 124 << 10;
 
-    /// The buffer whose [`MEMORY`] bytes are at `at` of the mapping, and which nobody else uses. A
-    /// successor (`resume`) finds it as it was; `None` if it cannot know how that is, or the mapping is
-    /// too small.
+    /// Opens the buffer of [`MEMORY`] bytes at `at` of the mapping, which no other code uses. A
+    /// successor (`resume`) continues with its content. `None` if that is ambiguous, or the mapping
+    /// is too small.
     #[must_use]
     pub fn open(map: &Arc<Mapping>, at: usize, resume: bool) -> Option<Self> {
         let cursors: Shared<Cursors> = map.shared(at)?;
@@ -75,10 +75,10 @@ impl Fifo {
         })
     }
 
-    /// An empty one in memory of this process.
+    /// An empty buffer in memory of this process.
     ///
     /// # Errors
-    /// There is no memory.
+    /// There is not enough memory.
     pub fn private() -> Result<Self, shmem::RegionError> {
         let map = Mapping::private(MEMORY)?;
         let none = || shmem::RegionError::Map { len: MEMORY, source: rustix::io::Errno::INVAL };
@@ -87,14 +87,14 @@ impl Fifo {
 
     fn bytes(&mut self) -> &mut [u8] {
         match self.map.bytes(self.at, Self::ROOM) {
-            // SAFETY: these bytes are this buffer's alone (`open`), which lends them by itself only; the
-            // supervisor, which maps them too, does not look at them.
+            // SAFETY: these bytes belong to this buffer alone (`open`), which lends them only while
+            // it is borrowed. The supervisor maps them too, but does not access them.
             Some(bytes) => unsafe { bytes.exclusive() },
             None => &mut [],
         }
     }
 
-    /// What came and was not taken.
+    /// The bytes that are not taken yet.
     pub fn there(&mut self) -> &mut [u8] {
         let (taken, filled) = (self.taken, self.filled);
         &mut self.bytes()[taken..filled]
@@ -106,8 +106,8 @@ impl Fifo {
         self.taken == self.filled
     }
 
-    /// Takes the first `bytes` of what is there, or all of it. They stay in their place until the next
-    /// [`space`](Self::space). To be [settled](Self::settle).
+    /// Takes the first `bytes` bytes, or all if there are fewer. They stay in place until the next
+    /// [`space`](Self::space). The caller must [settle](Self::settle) the buffer afterwards.
     pub fn take(&mut self, bytes: usize) -> &mut [u8] {
         let from = self.taken;
         self.taken = from.saturating_add(bytes).min(self.filled);
@@ -115,8 +115,8 @@ impl Fifo {
         &mut self.bytes()[from..to]
     }
 
-    /// Where more bytes go, behind what is there. Say how many came with [`fill`](Self::fill). From now
-    /// on until it is [settled](Self::settle) the buffer is marked.
+    /// The space for more bytes, after those that are there. Call [`fill`](Self::fill) with the
+    /// number that arrived. The buffer is marked until it is [settled](Self::settle).
     pub fn space(&mut self) -> &mut [u8] {
         self.unsettle();
         let (taken, filled) = (self.taken, self.filled);
@@ -128,12 +128,13 @@ impl Fifo {
         &mut self.bytes()[filled..]
     }
 
-    /// So many bytes came. To be [settled](Self::settle).
+    /// Notes that this many bytes arrived. The caller must [settle](Self::settle) the buffer
+    /// afterwards.
     pub fn fill(&mut self, bytes: usize) {
         self.filled = (self.filled + bytes).min(Self::ROOM);
     }
 
-    /// Bytes or cursors are about to change.
+    /// Marks the buffer, because bytes or cursors are about to change.
     pub fn unsettle(&mut self) {
         if !self.unsettled {
             self.unsettled = true;
@@ -142,7 +143,7 @@ impl Fifo {
         }
     }
 
-    /// Tells a successor how it stands.
+    /// Stores the cursors for a successor, and clears the mark.
     pub fn settle(&mut self) {
         self.unsettled = false;
         self.cursors.taken.store(self.taken as u32, Ordering::Relaxed);

@@ -1,18 +1,18 @@
-//! Frames over a stream socket, as QEMU's `-netdev stream`, passt and their kin speak: each after its
-//! length, 4 bytes, most significant first.
+//! Frames over a stream socket, as QEMU's `-netdev stream` and passt send them: a length of 4
+//! bytes, most significant first, precedes each frame.
 //!
-//! One recv(2) takes as many frames as fit the buffer, one send(2) hands a batch out. What the socket
-//! does not take at once waits in a buffer of the port's own and is sent later, in order; when that is
-//! full too, frames are dropped, or their senders stalled if the port is lossless. Offload requests
-//! cannot be said in this protocol: they are met in software.
+//! One recv(2) takes as many frames as fit the buffer, one send(2) sends a batch. What the socket
+//! does not accept at once waits in a buffer of the port and is sent later, in order. If that is
+//! full, too, frames are dropped, or their senders stall if the port is lossless. The protocol
+//! cannot express offload requests, so they are carried out in software.
 //!
-//! A peer that announces a frame longer than QEMU sends has lost its place, or never was one: nothing
-//! that follows can be told apart, so the connection is closed and a fault counted. The supervisor sees
-//! that as it sees a peer that hangs up, and connects or accepts anew.
+//! A peer that announces a frame longer than QEMU sends has lost its place in the stream. The
+//! frames that follow cannot be found, so the connection is closed and a fault counted. The
+//! supervisor sees that like a hang-up, and connects or accepts again.
 //!
-//! What was received and not gathered, or delivered and not sent, stands in the state memory: a successor
-//! goes on where its predecessor was, in the middle of a frame. Only one that died within a system call
-//! leaves it without knowing where it was; then the connection is closed, too.
+//! Bytes that were received and not gathered, or delivered and not sent, are in the state memory: a
+//! successor continues in the middle of a frame. If a process dies within a system call, the
+//! position is ambiguous; then the connection is closed, too.
 
 mod fifo;
 
@@ -37,17 +37,17 @@ use crate::user::Payer;
 
 pub use fifo::Fifo;
 
-/// Bytes of the length before a frame.
+/// The size in bytes of the length before each frame.
 const PREFIX: usize = 4;
-/// Bytes of the longest frame: `NET_BUFSIZE` of QEMU.
+/// The size in bytes of the longest frame: `NET_BUFSIZE` of QEMU.
 const MAX_FRAME: usize = (4 << 10) + (64 << 10);
-/// How soon, and how late at most, a full socket is tried again.
+/// The least and the most nanoseconds until a full socket is tried again.
 const RETRY_NS: (u64, u64) = (100_000, 10 * Nanos::MILLI);
 
-/// Attaches a connected stream socket. A successor (`resume`) goes on with it.
+/// Attaches a connected stream socket. A successor (`resume`) continues the stream.
 ///
 /// # Errors
-/// [`AttachError::Descriptors`] when it is no stream socket, or counters are missing.
+/// [`AttachError::Descriptors`] when it is not a stream socket, or counters are missing.
 pub fn attach(
     socket: Descriptor,
     state: &PortState,
@@ -94,11 +94,11 @@ pub fn attach(
 struct Stream {
     socket: Inlet,
     payer: Payer,
-    /// Tells the worker that output begins to wait. Watched for changes and never read.
+    /// Signals the worker when output begins to wait. Polled edge-triggered and never read.
     doorbell: OwnedFd,
-    /// Nothing is sent or received any more.
+    /// The connection is closed.
     closed: AtomicBool,
-    /// Bytes wait for the socket to take them.
+    /// Set while bytes wait for room in the socket.
     ///
     /// # Protocol: `Stream.waits` (stream ports)
     /// - Writer: the worker that sends, under the egress's lock
@@ -116,7 +116,7 @@ impl Stream {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Ends the connection; whoever has a duplicate of the descriptor sees it.
+    /// Closes the connection, for all duplicates of the descriptor.
     fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.socket.hang_up();
@@ -126,7 +126,7 @@ impl Stream {
         self.out.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends what waits, as far as the socket takes it; true if it took something.
+    /// Sends waiting bytes until the socket is full. Returns true if any were sent.
     fn flush(&self, out: &mut Out) -> bool {
         let mut moved = false;
         out.bytes.unsettle();
@@ -143,8 +143,8 @@ impl Stream {
                 Err(Errno::INTR) => (),
                 Err(Errno::AGAIN | Errno::NOBUFS) => break,
                 Err(_) => {
-                    // What waited was delivered when it was taken into the buffer; now it is lost
-                    // with the connection, as what the kernel holds is.
+                    // The waiting frames counted as delivered when they were buffered. They are
+                    // lost with the connection, as are those in the kernel.
                     self.close();
                     out.bytes.take(usize::MAX);
                 }
@@ -156,14 +156,14 @@ impl Stream {
     }
 }
 
-/// What has been delivered and waits to be sent.
+/// Frames that count as delivered and wait to be sent.
 struct Out {
     bytes: Fifo,
     counters: Shared<EgressCounters>,
 }
 
 impl Out {
-    /// Appends frame `i`, or says why not.
+    /// Appends frame `i`, or returns the reason why not.
     fn append(&mut self, batch: &Batch<'_>, i: FrameIdx, max_frame: u32) -> Result<(), DropReason> {
         let len = batch.frame(i).len();
         if len > (max_frame as usize).min(MAX_FRAME) {
@@ -228,19 +228,19 @@ struct StreamIngress {
     counters: Shared<IngressCounters>,
     inbox: Fifo,
     dry: Dry,
-    /// When a full socket is tried again.
+    /// When to try a full socket again.
     retry_at: Option<Nanos>,
     backoff: u64,
 }
 
-/// A peer announced a frame that is longer than any.
+/// A peer announced a frame beyond the longest length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLong;
 
-/// Takes the next frame out of what came, if it is whole.
+/// Takes the next frame out of the received bytes, if it is complete.
 ///
 /// # Errors
-/// [`TooLong`]: there is no telling where the next one begins.
+/// [`TooLong`]: the start of the next frame is unknown.
 pub fn next_frame(from: &mut Fifo) -> Result<Option<Bytes<'_>>, TooLong> {
     let Some((prefix, _)) = from.there().split_first_chunk::<PREFIX>() else { return Ok(None) };
     let len = u32::from_be_bytes(*prefix) as usize;
@@ -255,7 +255,7 @@ pub fn next_frame(from: &mut Fifo) -> Result<Option<Bytes<'_>>, TooLong> {
 }
 
 impl StreamIngress {
-    /// Takes frames that are there whole.
+    /// Gathers the complete frames.
     fn take(&mut self, scratch: &mut Scratch, max: usize) -> usize {
         let mut frames = 0;
         while frames < max && scratch.has_room() {
@@ -273,7 +273,7 @@ impl StreamIngress {
         frames
     }
 
-    /// Receives what is there; false if nothing was.
+    /// Receives available bytes; false if there were none.
     fn receive(&mut self, now: Nanos) -> bool {
         let space = self.inbox.space();
         let stream = &self.stream;
@@ -288,7 +288,7 @@ impl StreamIngress {
         got.is_ok_and(|bytes| bytes > 0)
     }
 
-    /// Sends what waits, if it is time to try.
+    /// Sends waiting bytes if it is time to try.
     #[cold]
     fn flush(&mut self, now: Nanos) {
         if self.retry_at.is_some_and(|at| now < at) {
@@ -312,7 +312,7 @@ impl Reader for StreamIngress {
             frames = self.take(scratch, max);
         }
         if frames > 0 {
-            // Before they are delivered: none is delivered twice.
+            // Settled before the frames are delivered, so that none is delivered twice.
             self.inbox.settle();
             self.counters.frames.add(frames as u64);
             self.counters.bytes.add(scratch.bytes());
@@ -324,7 +324,7 @@ impl Reader for StreamIngress {
         vec![self.stream.socket.as_fd(), self.stream.doorbell.as_fd()]
     }
 
-    /// Epoll tells of what comes, not that there is room again: what waits is tried by the clock.
+    /// Epoll reports input only, not room for output. Waiting output is retried by the clock.
     fn has_frames(&mut self) -> bool {
         if self.stream.waits.load(Ordering::Relaxed) && self.retry_at.is_none() {
             return true;

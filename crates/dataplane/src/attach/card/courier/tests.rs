@@ -1,4 +1,4 @@
-//! A courier with an 82540EM that sends frames, and a front end that answers as it likes.
+//! A courier with an 82540EM that sends frames, and a front end that answers as each test wants.
 
 use frame::Mac;
 use nic::device::{DeviceConfig, Model};
@@ -44,7 +44,7 @@ impl Bed {
         Self::with(4096)
     }
 
-    /// A card that is on, and a front end that takes so many bytes at a time.
+    /// A card that is on, and a front end that accepts this many bytes at a time.
     fn with(transfer: usize) -> Self {
         let memory = GuestMemory::of(Mapping::sparse(MEMORY).unwrap(), 0).unwrap().into_copy();
         let config = DeviceConfig::alone(Arc::new(memory), Mac::local(1), 1).unwrap();
@@ -66,7 +66,7 @@ impl Bed {
         self.model.device.write(0, at, &value.to_le_bytes(), NOW);
     }
 
-    /// A driver's frame of `len` bytes in descriptor `n`, without the doorbell.
+    /// Puts a frame of `len` bytes into descriptor `n` without the doorbell, as a driver does.
     fn put(&mut self, n: u64, len: usize) {
         let (at, to) = ((RING + 16 * n) as usize, BUFFERS + 2048 * n);
         self.guest[at..at + 8].copy_from_slice(&to.to_le_bytes());
@@ -112,7 +112,7 @@ impl Bed {
         self.say(letter, flags::REPLY, &body).unwrap();
     }
 
-    /// Answers everything until nothing is asked any more; what was.
+    /// Answers all messages until there are none; returns them.
     fn serve(&mut self) -> Vec<Letter> {
         let mut all = Vec::new();
         loop {
@@ -125,7 +125,7 @@ impl Bed {
         }
     }
 
-    /// Lengths of the frames that a switch gathers; they are given back.
+    /// The lengths of the frames that a switch gathers. The frames are completed.
     fn gather(&mut self) -> Vec<usize> {
         let mut scratch = Scratch::new(64);
         let count = self.model.transmit[0].gather(&mut scratch, 64, NOW);

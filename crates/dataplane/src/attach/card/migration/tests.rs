@@ -26,15 +26,15 @@ const MODELS: [NicModel; 5] = [
     NicModel::AM79C973,
     NicModel::ONE_ACCESS,
 ];
-/// Of so many bits, one is flipped; of each card, others.
+/// One in this many bits is flipped, other bits for each card.
 const STRIDE: usize = 7;
-/// Bytes of guest memory, and where rings and blocks lie in it.
+/// The size of guest memory in bytes, and the positions of rings and blocks in it.
 const MEMORY: u64 = 0x20_0000;
 const RX: u32 = 0x1000;
 const TX: u32 = 0x2000;
 const INIT: u32 = 0x400;
 
-/// A server whose front end is the test; no thread serves it.
+/// A server whose front end is the test. No thread serves it.
 struct Bed {
     server: VfioUser,
     memory: Arc<Mapping>,
@@ -71,7 +71,7 @@ impl Bed {
         bed
     }
 
-    /// A card of a driver that has set it up, with frames in its rings.
+    /// A card whose driver has set it up, with frames in its rings.
     fn in_use(model: NicModel, csb: bool) -> Self {
         let mut bed = Self::new(plug(model, csb, Mac::local(1)));
         bed.server.config.write(4, &[7]).bus_master.unwrap();
@@ -143,7 +143,7 @@ impl Bed {
         self.ask(Request::Feature { room: 16, flags, data }).map(drop)
     }
 
-    /// Where it says that it is.
+    /// The migration state that it reports.
     fn state(&mut self) -> u32 {
         let flags = flag::GET | feature::DEVICE_STATE;
         let reply = self.ask(Request::Feature { room: 16, flags, data: Vec::new() }).unwrap();
@@ -162,7 +162,8 @@ impl Bed {
         }
     }
 
-    /// True if it went on from this state; else it is in its error state, which a reset heals.
+    /// True if it continues from this state. Otherwise it is in its error state, which a reset
+    /// leaves.
     fn load(&mut self, state: &[u8]) -> bool {
         self.to(Resuming).unwrap();
         let mut parts = state.chunks(MAX_TRANSFER as usize);
@@ -181,7 +182,7 @@ impl Bed {
         false
     }
 
-    /// What workers do with it: frames go out and come in, registers are read, interrupts asked for.
+    /// Uses it as workers do: transmits and receives frames, reads registers, asks for interrupts.
     fn use_it(&mut self) {
         let mut attached = self.server.halves(Nanos(1)).unwrap();
         let mut scratch = Scratch::new(64);
@@ -257,7 +258,7 @@ fn a_state_with_a_flipped_bit_is_refused_or_one_to_go_on_with() {
         let mut to = Bed::in_use(model, csb);
         let mut refused = 0;
         for bit in 0..8 * state.len() {
-            // Behind the header and configuration space, each of some card.
+            // The bytes after the header and configuration space; each card tests other bits.
             if bit > 8 * (HEADER + pci::SIZE) && bit % STRIDE != card % STRIDE {
                 continue;
             }
@@ -300,7 +301,8 @@ fn a_state_of_another_card_is_refused_and_that_is_said() {
     }
 }
 
-/// Every way is the shortest there is, by STOP; nothing is read or written but where it can be.
+/// Each transition takes the shortest way, by STOP. Reads and writes work only in the states that
+/// allow them.
 #[test]
 fn states_follow_each_other_as_the_specification_says() {
     let all = [Stop, Running, StopCopy, Resuming];
@@ -311,7 +313,7 @@ fn states_follow_each_other_as_the_specification_says() {
         let read = bed.ask(Request::StateRead { room: 16, size: 8 });
         let write = bed.ask(Request::StateWrite(vec![0; 8]));
         assert_eq!((read.is_ok(), write.is_ok()), (from == StopCopy, from == Resuming));
-        // A state that is not whole cannot be left but for the error state.
+        // An incomplete state can only be left for the error state.
         let good = from != Resuming || to == Resuming;
         assert_eq!(bed.to(to).is_ok(), good, "{from:?} to {to:?}");
         assert_eq!(bed.state(), if good { to } else { Error } as u32);
@@ -357,7 +359,7 @@ fn features_are_probed_got_and_set_as_they_can_be() {
     }
     assert_eq!(ask(get | 1), Ok([words(&[16, get | 1]), longs(&[1])].concat()));
     assert_eq!(ask(get | 2), Ok(words(&[16, get | 2, Running as u32, u32::MAX])));
-    // Pages that are written are not logged.
+    // Written pages are not logged.
     for flags in [get, get | 3, set | 6, set | 7, get | 8, get | 9, probe | 8, get | 0xffff] {
         assert_eq!(ask(flags), Err(Errno::NOTTY), "{flags:#x}");
     }
@@ -368,7 +370,7 @@ fn features_are_probed_got_and_set_as_they_can_be() {
     assert_eq!(small, Ok(words(&[16, get | 1])), "what is needed is said");
 }
 
-/// What is kept of a session that is on the move is enough for a successor.
+/// The persistent state of a session in migration suffices for a successor.
 #[test]
 fn a_successor_goes_on_with_the_move() {
     let state = Bed::in_use(NicModel::AM79C970A, true).save();

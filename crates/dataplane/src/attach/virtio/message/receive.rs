@@ -8,7 +8,7 @@ use super::{
     Fields, HEADER, MAX_PAYLOAD, MAX_REGIONS, Message, NO_DESCRIPTOR, ProtocolError, code, decode,
 };
 
-/// Whether a message comes with descriptors; `None` if it may or may not.
+/// Whether a message carries descriptors; `None` if it may or may not.
 fn has_descriptors(code: u32, payload: &[u8]) -> Option<bool> {
     let first = Fields(payload).u32();
     Some(match code {
@@ -25,15 +25,15 @@ fn has_descriptors(code: u32, payload: &[u8]) -> Option<bool> {
     })
 }
 
-/// Takes messages from a socket. One that is there as a whole stays there until it is [done](Self::done):
-/// if this process is killed meanwhile, its successor finds it.
+/// Receives messages from a socket. A complete message stays in the socket until it is
+/// [done](Self::done). If this process is killed in the meantime, its successor finds it there.
 #[derive(Debug)]
 pub struct Receiver {
     bytes: [u8; HEADER + MAX_PAYLOAD],
-    /// Bytes of a message that comes in pieces: those that were taken from the socket.
+    /// For a message that comes in pieces: the bytes taken from the socket so far.
     have: usize,
     fds: Vec<Descriptor>,
-    /// Bytes, and descriptors, of the message that was given out and is still in the socket.
+    /// Bytes and descriptors of the message that was returned and is still in the socket.
     given: (usize, usize),
 }
 
@@ -44,8 +44,8 @@ impl Default for Receiver {
 }
 
 impl Receiver {
-    /// The next message; `None` if it is not all there yet. Never waits. The one before is
-    /// [done](Self::done).
+    /// Returns the next message; `None` if it is not complete yet. Never waits. It also marks the
+    /// previous message as [done](Self::done).
     ///
     /// # Errors
     /// [`ProtocolError`] when the session cannot go on.
@@ -56,7 +56,7 @@ impl Receiver {
         if received.is_some() { Ok(received) } else { self.receive_pieces(socket) }
     }
 
-    /// Takes the message that was given out last from the socket: it is carried out.
+    /// Takes the message that was returned last from the socket, because it is carried out.
     ///
     /// # Errors
     /// [`ProtocolError`] when the socket failed.
@@ -79,7 +79,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// The next message, if it is there as a whole.
+    /// The next message, if the socket holds all of it.
     fn peek(&mut self, socket: &Descriptor) -> Result<Option<Message>, ProtocolError> {
         let (flags, header) = (RecvFlags::DONTWAIT | RecvFlags::PEEK, &mut self.bytes[..HEADER]);
         let peeked = rustix::net::recv(socket, header, flags);
@@ -92,8 +92,8 @@ impl Receiver {
         if whole? < want {
             return Ok(None);
         }
-        // The kernel shows the next message's descriptors with one that has none. Whose they are is
-        // seen when the message is taken.
+        // The kernel may show the next message's descriptors with a message that has none. Only
+        // taking the message shows which one they belong to.
         match has_descriptors(self.word(0), &self.bytes[HEADER..want]) {
             Some(true) => {}
             Some(false) => fds.clear(),
@@ -121,7 +121,8 @@ impl Receiver {
         }
     }
 
-    /// Descriptors that came so far are kept, if this process can end with them: others would hold it up.
+    /// Keeps the descriptors that have come so far. One of a kind that could block the exit of this
+    /// process ends the session.
     fn wait_for_more(&mut self) -> Result<Option<Message>, ProtocolError> {
         if self.fds.iter().any(|fd| kind(fd) == Kind::Other) {
             let got = std::mem::take(&mut self.fds).len();
@@ -134,14 +135,15 @@ impl Receiver {
         Fields(&self.bytes[at..]).u32()
     }
 
-    /// Bytes of the payload that the header announces.
+    /// Bytes of the payload, as the header announces.
     fn size(&self) -> Result<usize, ProtocolError> {
         let size = self.word(8) as usize;
         let too_long = ProtocolError::Size { code: self.word(0), size };
         if size <= MAX_PAYLOAD { Ok(size) } else { Err(too_long) }
     }
 
-    /// Reads up to `want` bytes of a message, and its descriptors; how many bytes came.
+    /// Reads up to `want` bytes of a message, and its descriptors. Returns the number of bytes
+    /// read.
     fn read(
         &mut self,
         socket: &Descriptor,

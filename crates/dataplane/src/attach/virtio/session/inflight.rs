@@ -1,4 +1,5 @@
-//! The areas in which a front end keeps which buffers are in flight, for whoever serves it next.
+//! The areas where a back end records the buffers in flight for its successor. The front end holds
+//! their file.
 
 use std::sync::Arc;
 
@@ -13,10 +14,10 @@ use super::{Answer, Refused, Session};
 use crate::attach::guest::memory::{self, MemoryError};
 use crate::attach::virtio::message::InflightAreas;
 
-/// Most bytes of the areas of one front end, which keeps their file for as long as it likes.
+/// Most bytes of the areas of one front end, which holds their file as long as it likes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// The areas that a front end gave.
+/// The areas that a front end has set.
 #[derive(Debug)]
 pub struct Areas {
     pub file: Arc<Descriptor>,
@@ -24,18 +25,18 @@ pub struct Areas {
     mapping: Arc<Mapping>,
     /// Where in it they begin.
     position: usize,
-    /// By queue: what is in flight there is to be given back as the queue starts.
+    /// For each queue: the buffers in flight are to be returned when the queue starts.
     pub adopt: Box<[bool]>,
 }
 
-/// What is kept of them for a successor of this process.
+/// The persistent state of the areas, for a successor of this process.
 #[derive(Serialize, Deserialize)]
 pub struct SavedAreas {
     said: InflightAreas,
     adopt: Vec<bool>,
 }
 
-/// Bytes of one queue's area, and of all; refused if there are none, or too many.
+/// The bytes of one queue's area, and of all areas. Refused if there are none, or too many.
 fn sizes(said: InflightAreas, most: u16, packed: bool) -> Result<(usize, u64), Refused> {
     let InflightAreas { queues, queue_size, .. } = said;
     let each = Inflight::bytes(queue_size, packed);
@@ -44,7 +45,7 @@ fn sizes(said: InflightAreas, most: u16, packed: bool) -> Result<(usize, u64), R
     if good && all <= MAX_BYTES { Ok((each, all)) } else { Err(Refused::Inflight) }
 }
 
-/// A new file of areas, all zero, for as many queues as are asked for, `most` at most.
+/// Makes a zeroed file of areas for the queues asked for, at most `most`.
 pub fn make(
     asked: InflightAreas,
     most: u16,
@@ -54,7 +55,7 @@ pub fn make(
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let make = || {
         let file = rustix::fs::memfd_create("toklat inflight", flags)?;
-        // Its length, and no page but the last.
+        // Sets the length, and allocates the last page only.
         rustix::io::pwrite(&file, &[0], size - 1)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(file)
@@ -64,7 +65,7 @@ pub fn make(
 }
 
 impl Areas {
-    /// Takes areas for at most `most` queues.
+    /// Accepts areas for at most `most` queues.
     pub fn new(
         said: InflightAreas,
         file: Arc<Descriptor>,
@@ -72,7 +73,7 @@ impl Areas {
         account: &Arc<Account>,
     ) -> Result<Self, Refused> {
         let (_, all) = sizes(said, most, packed)?;
-        // Areas of 64 bytes each begin at multiples of so many.
+        // Each area takes a multiple of 64 bytes and begins at one.
         if !(all..=64 * MAX_BYTES).contains(&said.size) || !said.offset.is_multiple_of(64) {
             return Err(Refused::Inflight);
         }
@@ -98,7 +99,7 @@ impl Areas {
         SavedAreas { said: self.said, adopt: self.adopt.to_vec() }
     }
 
-    /// The areas that a predecessor kept.
+    /// Restores the areas that a predecessor has kept.
     pub fn restore(
         saved: SavedAreas,
         file: Arc<Descriptor>,
@@ -112,15 +113,15 @@ impl Areas {
 }
 
 impl Session {
-    /// Where buffers of a queue that are in flight are to be marked.
+    /// The area where a queue marks its buffers in flight.
     ///
     /// # Errors
-    /// [`QueueError::Inflight`] when that is not possible there.
+    /// [`QueueError::Inflight`] when the file cannot hold it there.
     pub fn inflight(&self, queue: usize) -> Result<Option<Inflight>, QueueError> {
         self.inflight.as_ref().map_or(Ok(None), |areas| areas.area(queue, self.is_packed()))
     }
 
-    /// A queue that starts has given back what was in flight.
+    /// Notes that a queue has started and returned the buffers that were in flight.
     pub fn set_adopted(&mut self, queue: usize) {
         let areas = self.inflight.iter_mut();
         areas.filter_map(|areas| areas.adopt.get_mut(queue)).for_each(|adopt| *adopt = false);

@@ -1,4 +1,4 @@
-//! What the keeper has of a session, so that a successor of this process goes on with it.
+//! The persistent state of a session, which lets a successor of this process continue it.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::attach::guest::kept::Kept;
 use crate::attach::guest::memory::{self, Region, Slot};
 use crate::attach::virtio::message::{Request, RingAddress};
 
-/// The name under which what is not descriptors is kept.
+/// The name of everything that is not a descriptor.
 pub(super) const SESSION: &str = "session";
 
-/// What of a session is not descriptors, as it is kept for a successor of this process.
+/// The persistent state of a session, except its descriptors.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     features: Option<u64>,
@@ -31,7 +31,7 @@ struct Saved {
     untaken: Option<Counted>,
 }
 
-/// A message whose effect depends on how often it is carried out.
+/// A message that must not be carried out twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Counted {
     Added(Region),
@@ -49,7 +49,7 @@ impl Counted {
 }
 
 impl Session {
-    /// What a successor of this process needs to go on with the session.
+    /// The session's state, as a successor of this process needs it.
     #[must_use]
     pub fn kept(&self) -> Kept {
         let ring = |ring: &Ring| (ring.size, ring.address, ring.enabled);
@@ -84,7 +84,7 @@ impl Session {
         kept
     }
 
-    /// The session that a predecessor kept; `None` if something of it is missing.
+    /// Restores the session that a predecessor has kept; `None` if a part is missing.
     #[must_use]
     pub fn restore(offer: Offer, kept: &Kept, account: &Arc<Account>) -> Option<Self> {
         let fd = |name: String| kept.get(&name).and_then(|(_, fd)| fd.clone());

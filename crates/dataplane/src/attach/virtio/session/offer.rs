@@ -5,7 +5,7 @@ use nic::virtio::Features;
 
 use crate::attach::virtio::message::CONFIG_SPACE;
 
-/// What a port lets its guest see.
+/// What a port offers to its guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Most pairs of queues.

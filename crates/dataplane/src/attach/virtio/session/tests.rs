@@ -53,7 +53,7 @@ fn ring_requests(queue: u32) -> Vec<Request> {
     ]
 }
 
-/// As QEMU 7 to 11 begin.
+/// A session after the first messages of QEMU 7 to 11.
 fn qemu() -> Session {
     let mut session = new_session();
     let features = session.offered();
@@ -207,7 +207,7 @@ fn areas_that_are_not_what_is_said_are_refused() {
     refused(&mut session, said, &pipe.into());
     rustix::io::pwrite(&file, &[2], 8).unwrap();
     refused(&mut session, said, &file);
-    // Of this version, and for queues of another size.
+    // The version is right, but the areas are for queues of another size.
     rustix::io::pwrite(&file, &[1, 0, 255, 0], 8).unwrap();
     refused(&mut session, said, &file);
     rustix::io::pwrite(&file, &[1, 0, 0, 1], 8).unwrap();
@@ -228,7 +228,7 @@ fn memory_comes_and_goes_by_slots() {
     );
     let memory = session.memory();
     assert!(memory.bytes(2 * SIZE, SIZE as u32).is_some() && memory.bytes(SIZE, 1).is_none());
-    // The second file's last byte, by its first region; it is in no other.
+    // The last byte of the second file, written through its first region; no other region holds it.
     memory.bytes(3 * SIZE - 1, 1).unwrap().fill(7);
     let mut byte = [0];
     rustix::io::pread(&file, &mut byte, 2 * SIZE - 1).unwrap();
@@ -257,7 +257,7 @@ fn memory_that_is_added_for_each_pair_of_queues_stays_until_the_last_has_removed
     assert!(session.handle(remove()).unwrap().is_err());
 }
 
-/// The message is still in the socket, and nobody is told of it twice.
+/// The message is still in the socket, and its sender gets one reply only.
 #[test]
 fn regression_a_region_counts_once_if_its_process_dies_before_it_takes_the_message() {
     let file = memfd(2 * SIZE);
@@ -270,7 +270,7 @@ fn regression_a_region_counts_once_if_its_process_dies_before_it_takes_the_messa
     let mut next = successor(&session);
     do_all(&mut next, [add(), remove()]);
     assert!(!is_there(&next), "counted twice");
-    // Another message shows that it was taken.
+    // Another message proves that the first one was taken.
     let mut next = successor(&session);
     do_all(&mut next, [Request::GetFeatures, add(), remove()]);
     assert!(is_there(&next));
@@ -377,7 +377,7 @@ fn regression_a_split_ring_has_a_power_of_two_of_entries() {
     let features = Features::VERSION_1.bits();
     for (features, good) in [(features, false), (features | Features::RING_PACKED.bits(), true)] {
         let mut session = new_session();
-        // Nobody knows yet what it is.
+        // Before the features are known, the size may be valid.
         do_all(&mut session, [Request::SetRingSize { queue: 0, size: 3 }]);
         do_all(&mut session, [Request::SetFeatures(features)]);
         let refused = session.handle(Request::SetRingSize { queue: 0, size: 3 }).unwrap().is_err();
@@ -398,7 +398,7 @@ fn regression_a_ring_lies_in_guest_memory() {
     let good = address(0, 0x1000, 0x2000);
     let mut session = new_session();
     let set = |address| Request::SetRingAddress { queue: 0, address };
-    // Where there is no memory yet, it may come.
+    // Without memory, the address may become valid.
     do_all(&mut session, [set(address(SIZE, 0, 0))]);
     do_all(
         &mut session,
@@ -423,7 +423,7 @@ fn regression_a_ring_lies_in_guest_memory() {
         assert!(refused.is_provisional(), "{refused}");
         do_all(&mut session, [set(good)]);
     }
-    // Of the last bytes of memory.
+    // The last bytes of memory.
     do_all(&mut session, [set(address(SIZE - 4096, 0, 0x400))]);
     do_all(&mut session, [set(address(0, SIZE - 516, 0x2000))]);
     do_all(&mut session, [set(address(0, 0x1000, SIZE - 2052))]);
@@ -448,7 +448,7 @@ fn logs_that_do_not_lie_in_their_file_are_refused() {
         assert!(!set(&mut session, offset, size, memfd(len)), "{size} at {offset} of {len}");
         assert!(session.log.is_none());
     }
-    // Where it lies in the file costs nothing.
+    // An offset in the file costs no budget.
     let before = session.account.used().bytes;
     assert!(set(&mut session, (3 << 40) + 8, 4096, memfd(4 << 40)));
     assert_eq!(session.account.used().bytes - before, 8192);
@@ -456,7 +456,7 @@ fn logs_that_do_not_lie_in_their_file_are_refused() {
     assert_eq!(session.account.used().bytes - before, 4096);
 }
 
-/// The windows of 64 regions at the end of a file of 4 TiB are what is mapped, and no part of it twice.
+/// The windows of 64 regions at the end of a file of 4 TiB are mapped, each part of it once.
 #[test]
 fn regression_regions_are_mapped_by_their_windows() {
     let mut session = new_session();
@@ -478,7 +478,7 @@ fn regression_regions_are_mapped_by_their_windows() {
     assert_eq!(session.account.used(), used, "it is mapped already");
     session.memory().bytes(1 << 45, 4).unwrap().copy_in(b"here");
     assert_eq!(session.memory().bytes(7 * SIZE + 50, 4).unwrap().to_vec(), b"here");
-    // A table of the same regions takes the place of the old one without being mapped beside it.
+    // A table of the same regions replaces the old one without a second mapping.
     let same = (0..60).map(|slot| (at(slot), file.try_clone().unwrap())).collect();
     do_all(&mut session, [Request::SetMemoryTable(same)]);
     assert_eq!(session.account.used(), used);
