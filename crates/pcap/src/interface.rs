@@ -29,7 +29,7 @@ pub(crate) const AWAKE: Duration = Duration::from_micros(20);
 /// Maximum time that a frame waits for room in the port.
 const ROOM_TIME: Duration = Duration::from_secs(1);
 /// How long the switch may take to fetch the sent frames before the port is closed.
-const LAST_TIME: Duration = Duration::from_millis(200);
+const LAST_TIME: Duration = Duration::from_secs(2);
 /// The first interface number. It is far above those of the kernel.
 const FIRST_INDEX: u32 = 0x7e00_0000;
 
